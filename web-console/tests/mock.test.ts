@@ -40,14 +40,14 @@ describe.skipIf(path === null)('the console', () => {
     at('standby', '/replication', async (page) => {
       await page.getByText('http://db-1.example:8080').first().waitFor();
       await page.getByRole('button', { name: 'Make this the primary…' }).click();
-      await page.getByText('It is behind by 14 records').waitFor();
+      await page.getByText(/at least 14 records behind/).waitFor();
     }));
 
   test('shows what was cut off the log, and a standby that is lost beside one that streams', () =>
     at('ready', '/replication', async (page) => {
-      const cuts = page.getByRole('region', { name: 'Cut off', exact: true });
+      const cuts = page.getByRole('region', { name: 'Removed from the log', exact: true });
       await cuts.getByText('2026-08-02T09-14-07Z-1163').waitFor();
-      await cuts.getByText('some of it, perhaps').waitFor();
+      await cuts.getByText('perhaps some').waitFor();
       const drawn = page.locator('.topology');
       expect(await drawn.locator('.line').allInnerTexts()).toEqual(['tcp\nstreaming', 'tcp\nlost']);
       expect(await drawn.locator('.line.broken').count()).toBe(1);
@@ -70,7 +70,7 @@ describe.skipIf(path === null)('the console', () => {
       await page.getByRole('button', { name: 'End call 41…' }).click();
       const dialog = page.getByRole('dialog');
       await dialog.getByRole('heading', { name: 'End voter.results?' }).waitFor();
-      await dialog.getByRole('button', { name: 'Let it go on' }).click();
+      await dialog.getByRole('button', { name: 'Keep it running' }).click();
       await calls.getByText('voter.results').waitFor();
       await page.getByRole('button', { name: 'End call 41…' }).click();
       await dialog.getByRole('button', { name: 'End the call' }).click();
@@ -101,10 +101,10 @@ describe.skipIf(path === null)('the console', () => {
 
   test('asks for a token, tells a wrong one, and goes on with the right one', () =>
     at('locked', '/', async (page) => {
-      await page.getByText('This server asks for a token').waitFor();
+      await page.getByText('This server needs a token').waitFor();
       await page.getByLabel('Bearer token').fill('wrong');
       await page.getByRole('button', { name: 'Use the token' }).click();
-      await page.getByText('The server did not take the token').waitFor();
+      await page.getByText('The server refused the token').waitFor();
       await page.getByLabel('Bearer token').fill('secret');
       await page.getByRole('button', { name: 'Use the token' }).click();
       await page.getByText('live', { exact: true }).waitFor();
@@ -125,7 +125,7 @@ describe.skipIf(path === null)('the console', () => {
 
   test('asks the status where there is no event stream', () =>
     at('silent', '/', async (page) => {
-      await page.getByText('polling, without throughput and latency').waitFor();
+      await page.getByText('polling: no throughput and latency').waitFor();
     }));
 
   test('wide tables and long texts fit a narrow window', () =>

@@ -113,7 +113,7 @@ describe.skipIf(path === null)('the console on a real server', () => {
       const result = page.getByLabel('Result');
       await result.getByText('"130"').or(result.getByText('230')).first().waitFor();
       await transfer.getByRole('button').click();
-      await page.getByText('answered again for its key').waitFor();
+      await page.getByText('stored outcome of the key').waitFor();
       expect(await result.textContent()).toMatch(/from_balance.*70.*to_balance.*230/s);
       await picture(page, 'call');
       await transfer.getByText('JSON', { exact: true }).click();
@@ -190,14 +190,14 @@ describe.skipIf(path === null)('the console on a real server', () => {
       const plan = page.getByRole('region', { name: 'Plan' });
       await plan.getByText('drop column emails').waitFor();
       await plan.getByText('create table').waitFor();
-      await plan.getByText('reads contacts.contacts as it is before the deployment').waitFor();
+      await plan.getByText('reads contacts.contacts as before the deployment').waitFor();
       await plan.getByText('column contacts.contacts.emails with').waitFor();
       await picture(page, 'plan');
-      await plan.getByRole('button', { name: 'Leave it' }).click();
+      await plan.getByRole('button', { name: 'Cancel' }).click();
       await plan.waitFor({ state: 'detached' });
       await page.getByRole('button', { name: 'Upload' }).click();
       await plan.getByRole('button', { name: /^Install and delete / }).click();
-      await page.getByText('The new version took over from version 1').waitFor();
+      await page.getByText('The new version replaced version 1').waitFor();
     }));
 
   test('says why a module cannot be rolled back to a version whose columns are gone', () =>
@@ -205,7 +205,7 @@ describe.skipIf(path === null)('the console on a real server', () => {
       await page.getByRole('button', { name: 'Roll back to version 1…' }).click();
       const dialog = page.getByRole('dialog');
       await dialog.getByRole('heading', { name: 'Roll contacts back to version 1?' }).waitFor();
-      await dialog.getByRole('alert').getByText('contacts would be refused; nothing was changed').waitFor();
+      await dialog.getByRole('alert').getByText('The server would refuse contacts; nothing was changed').waitFor();
       expect(await dialog.getByRole('button', { name: 'Roll back', exact: true }).isDisabled()).toBe(true);
       await picture(page, 'rollback-refused');
     }));
@@ -216,11 +216,11 @@ describe.skipIf(path === null)('the console on a real server', () => {
       const second = Buffer.concat([readFileSync(moduleFile('bank')), Buffer.from([0, 2, 1, 0x78])]);
       await choose(page, 'bank.wasm', second);
       await page.getByRole('button', { name: 'Upload' }).click();
-      await page.getByText('The new version took over from version 1').waitFor();
+      await page.getByText('The new version replaced version 1').waitFor();
       await page.getByRole('button', { name: 'Roll back to version 1…' }).click();
       const dialog = page.getByRole('dialog');
       await dialog.getByText('No table changes.').waitFor();
-      await dialog.getByRole('button', { name: 'Leave it' }).click();
+      await dialog.getByRole('button', { name: 'Cancel' }).click();
       await page.getByRole('button', { name: 'Roll back to version 1…' }).click();
       await dialog.getByRole('button', { name: 'Roll back', exact: true }).click();
       await page.getByRole('button', { name: 'Roll back to version 2…' }).waitFor();
@@ -337,7 +337,7 @@ describe.skipIf(path === null)('the console on a real server', () => {
       await list('Checkpoints');
       await page.getByRole('button', { name: 'Take a checkpoint' }).click();
       await page.getByRole('region', { name: 'Checkpoints' }).getByText('published').first().waitFor();
-      await page.getByText('Would take').waitFor();
+      await page.getByText('Restart time').waitFor();
       await check();
       await picture(page, `checkpoints-${width}`);
       await list('Backups');
@@ -386,7 +386,7 @@ describe.skipIf(path === null)('the console on a real server', () => {
       await page.getByRole('button', { name: 'Make this the primary…' }).click();
       expect(await violations(page)).toEqual([]);
       await picture(page, 'promote');
-      await page.getByRole('button', { name: 'Leave it a standby' }).click();
+      await page.getByRole('button', { name: 'Keep it a standby' }).click();
       await page.getByRole('button', { name: 'Make this the primary…' }).click();
       await page.getByRole('button', { name: 'Make it the primary' }).click();
       await page.getByText('This server is the primary, in epoch 2').waitFor();
@@ -402,11 +402,11 @@ describe.skipIf(path === null)('the console on a real server', () => {
       standby,
       '/modules/bank',
       async (page) => {
-      await page.getByRole('button', { name: /^Take out of service…/ }).click();
+      await page.getByRole('button', { name: /^Remove from service…/ }).click();
       const dialog = page.getByRole('dialog');
-      await dialog.getByRole('button', { name: 'Take out of service' }).click();
+      await dialog.getByRole('button', { name: 'Remove from service' }).click();
       await dialog.getByText('the owner of table bank.accounts with 4 rows').waitFor();
-      await dialog.getByRole('button', { name: /^Take out of service and drop .* leave 4 rows$/ }).click();
+      await dialog.getByRole('button', { name: /^Remove from service and drop .* leave 4 rows$/ }).click();
       await page.getByRole('heading', { name: 'Modules' }).waitFor();
       await page.getByText('1 module', { exact: true }).waitFor();
       await page.goto(`${standby.url}/console/#/tables/bank.accounts`);

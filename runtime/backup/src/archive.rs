@@ -23,7 +23,7 @@ const COMPARED_BYTES: usize = 1 << 20;
 #[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum ArchiveError {
     #[error(
-        "{0} is in use, as a data directory or as the archive of another server: name a directory of its own, on another disk if there is one"
+        "{0} is in use as a data directory, or as the archive of another server: name another directory, if possible on another disk"
     )]
     InUse(PathBuf),
     #[error("{archive} is another database's archive ({found}); this one is {expected}: name an empty directory")]
@@ -33,24 +33,24 @@ pub enum ArchiveError {
         found: String,
     },
     #[error(
-        "the archive {archive} ends at LSN {end}, and the log begins at {start}: what lay between was let go of without the archive. It \
-         restores up to there as it is; name another directory for what follows"
+        "the archive {archive} ends at LSN {end}, and the log begins at {start}: the archive lacks the log between. You can restore from \
+         it up to LSN {end}. Name another directory for the new archive"
     )]
     Gap { archive: PathBuf, end: Lsn, start: Lsn },
-    #[error("{archive} holds another file {name}: a database that was restored goes on with an archive of its own")]
+    #[error("{archive} has another file {name}: a restored database needs its own archive")]
     OtherFile { archive: PathBuf, name: String },
     #[error(
-        "{archive} did not answer within {seconds} s: is its disk there? Mount it again, or start with another directory, since what is let go of without \
-         an archive is in none"
+        "{archive} did not answer within {seconds} s. If its disk is missing, mount it again. Or start with another directory; the \
+         archive then lacks the log in between"
     )]
     Hangs { archive: PathBuf, seconds: f64 },
-    #[error("no thread could be started for it")]
+    #[error("the server could not start a thread for it")]
     NoThread,
-    #[error("it was given up: the node stops")]
+    #[error("it was given up: the server is stopping")]
     GivenUp,
     #[error(
-        "{held} bytes that it did not take are more than --archive-hold-max ({max}): they were let go of, and the archive ends at LSN {end}. \
-         It restores up to there as it is; restart the server with another directory"
+        "{held} bytes waited for the archive, more than --archive-hold-max ({max}): the server removed them, and the archive ends at LSN \
+         {end}. You can restore from it up to there. Restart the server with another directory"
     )]
     Overheld { held: u64, max: u64, end: Lsn },
     #[error(transparent)]

@@ -118,7 +118,7 @@ pub fn receive_backup(
     for file in files {
         let is_manifest = file.path == MANIFEST_NAME;
         if !is_manifest && !is_place(&file.path) {
-            let what = "it is no file of a backup".to_owned();
+            let what = "it is not a file of a backup".to_owned();
             let file = file.path.clone();
             return Err(ManifestError::File { file, what }.into());
         }

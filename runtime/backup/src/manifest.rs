@@ -74,13 +74,13 @@ pub struct BackupManifest {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum ManifestError {
-    #[error("{0} is no backup: it has no {MANIFEST_NAME}")]
+    #[error("{0} is not a backup: it has no {MANIFEST_NAME}")]
     Missing(String),
     #[error("{MANIFEST_NAME} is damaged: {0}. Take the backup from another copy")]
     Damaged(String),
     #[error("{MANIFEST_NAME} has format {found}, this program reads format {FORMAT}")]
     Format { found: u32 },
-    #[error("{file} is not what the manifest says: {what}. Take the backup from another copy")]
+    #[error("{file} differs from the manifest: {what}. Take the backup from another copy")]
     File { file: String, what: String },
     #[error("read {file}: {error}")]
     Io { file: String, error: io::Error },
@@ -123,7 +123,7 @@ impl BackupManifest {
         }
         let manifest: Self = serde_json::from_str(&json).map_err(|error| damaged(&error.to_string()))?;
         match manifest.files.iter().find(|file| !is_place(&file.path)) {
-            Some(file) => Err(damaged(&format!("{:?} is no file of a backup", file.path))),
+            Some(file) => Err(damaged(&format!("{:?} is not a file of a backup", file.path))),
             None => Ok(manifest),
         }
     }
@@ -154,7 +154,7 @@ impl BackupManifest {
             let found = sum_file(folder_of(place, file), file.name(), shown, goes_on)?;
             let what = match (found.0 == file.bytes, found.1 == file.sha256) {
                 (true, true) => continue,
-                (false, _) => format!("{} bytes in place of {}", found.0, file.bytes),
+                (false, _) => format!("it has {} bytes, and not {}", found.0, file.bytes),
                 (true, false) => format!("its SHA-256 is {}, not {}", found.1, file.sha256),
             };
             let file = file.path.clone();
@@ -229,7 +229,7 @@ pub fn sum_file(
                 if !goes_on(read as u64) {
                     return Err(ManifestError::Io {
                         file: shown.display().to_string(),
-                        error: io::Error::other("it was given up: the node stops"),
+                        error: io::Error::other("it was given up: the server is stopping"),
                     });
                 }
             }

@@ -60,22 +60,22 @@ pub struct RestoreReport {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum RestoreError {
-    #[error("there is no database under {0}: it has no folder log with segments in it")]
+    #[error("there is no database in {0}: it has no folder log with segments")]
     NoDatabase(PathBuf),
     #[error("a server runs on {0}: take a backup of it with `reprise backup create`, or stop the server")]
     Running(PathBuf),
-    #[error("{point} lies before the oldest state that can be restored, {oldest}")]
+    #[error("{point} is before the oldest point that you can restore, {oldest}")]
     TooEarly { point: String, oldest: String },
-    #[error("{point} lies behind the end: {end}")]
+    #[error("{point} is after the end: {end}")]
     TooLate { point: String, end: String },
     #[error(
-        "no record of the log is transaction {txn_id}. Transactions that read only, were refused or aborted leave none; a record's \
-         transaction id is shown by `reprise log dump`"
+        "the log has no record of transaction {txn_id}. Read-only, refused and aborted transactions leave no record. `reprise log dump` \
+         shows the transaction id of each record"
     )]
     UnknownTxn { txn_id: TxnId },
-    #[error("{damage} A point before LSN {} can be restored with --lsn, --txn or --time", damage.lsn)]
+    #[error("{damage} You can restore a point before LSN {} with --lsn, --txn or --time", damage.lsn)]
     Damaged { damage: Box<Damage> },
-    #[error("no checkpoint before LSN {cut} can be used ({reasons}), and the log's beginning is gone")]
+    #[error("no checkpoint before LSN {cut} is usable ({reasons}), and the beginning of the log is gone")]
     NoCheckpoint { cut: Lsn, reasons: String },
     #[error("it was given up: {0}")]
     GivenUp(String),
@@ -393,7 +393,7 @@ impl Walk {
                 return late(format!("LSN {lsn}"), end);
             }
             Point::Time(time_us) if time_us > known_until_us && !self.is_found => {
-                let end = "what happens until then is not known yet".to_owned();
+                let end = "that time has not come yet".to_owned();
                 return late("the time".into(), end);
             }
             Point::Txn(txn_id) if !self.is_found => {
@@ -426,7 +426,7 @@ impl Walk {
                 format!("the database's beginning at LSN {}", self.first.unwrap_or_default())
             }
             (_, Some(oldest)) => format!("the checkpoint at LSN {oldest}"),
-            (start, None) => format!("behind LSN {start}, where the log begins"),
+            (start, None) => format!("after LSN {start}, where the log begins"),
         };
         RestoreError::TooEarly { point, oldest }
     }

@@ -151,7 +151,7 @@ pub(crate) fn copy_as(
     let mut done = 0;
     loop {
         if !goes_on() {
-            let reason = "it was given up: the node stops";
+            let reason = "it was given up: the server is stopping";
             return Err(DiskError::new("copy", name, DiskErrorKind::Io, reason));
         }
         let read = from.read_at(done, &mut piece)?;

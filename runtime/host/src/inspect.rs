@@ -147,8 +147,7 @@ pub(crate) fn inspect<'a>(wasm: &'a [u8], limits: &Limits, judge: Judge) -> Resu
         )));
     }
     if !wasm.starts_with(MAGIC) {
-        let reason =
-            "no WebAssembly, which begins with the bytes 00 61 73 6d: upload the .wasm file that `reprise build` makes";
+        let reason = "not WebAssembly, which begins with the bytes 00 61 73 6d: upload the .wasm file that `reprise build` makes";
         return Err(invalid(reason, 0));
     }
     let mut found = Inspected {

@@ -106,7 +106,7 @@ impl Fault {
             max: 0,
             message: match ended {
                 Ended::Cancelled => "the call was cancelled".to_owned(),
-                Ended::Deadline => "the call was not done within the time for which its client waits".to_owned(),
+                Ended::Deadline => "the call did not end within the time that its client allows".to_owned(),
             },
             trap: None,
             backtrace: Vec::new(),

@@ -74,9 +74,8 @@ fn doubtful(error: &LogError) -> LogError {
         LogError::Unavailable { reason, .. } => reason.to_string(),
         other => other.to_string(),
     };
-    let reason = format!(
-        "{reason}. Whether this call is kept is not known before a restart: ask then, under its idempotency key"
-    );
+    let reason =
+        format!("{reason}. Only a restart shows whether this call is kept: ask then, under its idempotency key");
     LogError::unavailable(UnavailableKind::Doubtful, reason)
 }
 
@@ -139,7 +138,7 @@ impl<P: Send + 'static> Flusher<P> {
         };
         // What others have is not taken back.
         let is_known = !is_handed && begun.is_none_or(|(offset, bytes)| self.take_back(offset, bytes));
-        let reason = format!("{error}; it is not tried again, restart the node");
+        let reason = format!("{error}; the server does not try again: restart it");
         let error = LogError::unavailable(UnavailableKind::Failed, reason);
         let in_flight = match is_known {
             true => error.clone(),

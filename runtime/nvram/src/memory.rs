@@ -31,12 +31,12 @@ impl Persistence {
         match self {
             Self::Fence => None,
             Self::Assumed => Some(
-                "the NVRAM region lies in an ordinary file that is taken for persistent memory: when the machine loses power, commits that \
-                 were answered are lost, all those that the system has not written to the file's disk",
+                "the NVRAM region is in an ordinary file, which the server treats as persistent memory. A power failure loses every \
+                 acknowledged commit that the system has not written to the file's disk",
             ),
             Self::Msync => Some(
-                "the NVRAM region lies in an ordinary file, on no persistent memory: each commit waits for msync, and when the machine loses \
-                 power, what is lost is what that file's disk or file system loses: all of it in memory (tmpfs)",
+                "the NVRAM region is in an ordinary file, and not in persistent memory: each commit waits for msync. A power failure \
+                 loses what the file's disk or file system loses; in memory (tmpfs) it loses everything",
             ),
         }
     }

@@ -41,19 +41,19 @@ pub struct PmemOptions {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum PmemError {
-    #[error("{LIBRARY} can't be loaded ({reason}): the package libpmem1 has it on Debian")]
+    #[error("can't load {LIBRARY} ({reason}): on Debian, install the package libpmem1")]
     Library { reason: String },
-    #[error("{LIBRARY} is of another version: {reason}")]
+    #[error("{LIBRARY} has another version: {reason}")]
     Version { reason: String },
     #[error("{path}: {error}")]
     File { path: PathBuf, error: io::Error },
-    #[error("{path} has {found} bytes, and {asked} are asked for; it is not resized")]
+    #[error("{path} has {found} bytes, and you asked for {asked}; the server does not resize it")]
     Size { path: PathBuf, found: u64, asked: u64 },
     #[error("{path} is neither a file nor a DAX device")]
     Kind { path: PathBuf },
     #[error("another process uses {path}")]
     Used { path: PathBuf },
-    #[error("{path} can't be mapped: {reason}")]
+    #[error("can't map {path}: {reason}")]
     Map { path: PathBuf, reason: String },
 }
 

@@ -39,7 +39,7 @@ impl ObjectKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum Full {
-    #[error("the ring is full until older records are copied to disk")]
+    #[error("the ring is full until the server has copied older records to disk")]
     ForNow,
     #[error("records of {bytes} bytes do not fit into half of a ring of {ring_bytes} bytes")]
     Forever { bytes: u64, ring_bytes: u64 },

@@ -18,7 +18,7 @@ use crate::{
 
 /// Why nothing is answered.
 const LEASE_OVER: &str =
-    "this server's lease is over, and too few standbys are in sync: another server may be the primary";
+    "this server lost its lease, and too few standbys are in sync: another server may be the primary";
 /// Everything is where it is wanted.
 const EVERYTHING: Lsn = Lsn(u64::MAX);
 

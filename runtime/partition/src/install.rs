@@ -75,25 +75,25 @@ pub struct Migrated {
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     /// The tables can't become what it declares.
-    #[error("the module's tables can't be reconciled with what is stored")]
+    #[error("the module's tables conflict with the stored tables")]
     Conflicts(Vec<Conflict>),
     /// It would destroy something without consent: what the plan tells of, but for `given`.
-    #[error("it would destroy what nobody consented to")]
+    #[error("it would destroy something without consent")]
     #[expect(missing_docs, reason = "the message says what each one is")]
     Consent {
         plan: Box<PlanSummary>,
         given: Vec<Consent>,
     },
     /// The tables would take `bytes` more than there are, of `max` of the database.
-    #[error("the tables take {bytes} bytes more than there are under a limit of {max}")]
+    #[error("the tables need {bytes} bytes more than the limit of {max} leaves")]
     #[expect(missing_docs, reason = "the message says what each one is")]
     Memory { bytes: u64, max: u64 },
     /// The changed tables were not made in time.
-    #[error("the changed tables were not made within {max_s} s")]
+    #[error("the server did not finish the changed tables within {max_s} s")]
     #[expect(missing_docs, reason = "the message says what each one is")]
     Time { max_s: u32 },
     /// What it runs at its deployment failed on this partition, the first one.
-    #[error("what the module runs when it is deployed failed on partition {partition}")]
+    #[error("the module's migration failed on partition {partition}")]
     #[expect(missing_docs, reason = "the message says what each one is")]
     Migration {
         partition: PartitionId,
@@ -101,7 +101,7 @@ pub enum InstallError {
         max_s: u32,
     },
     /// What it ran left the partitions with different rows of this replicated table.
-    #[error("what the module runs when it is deployed left different rows of {table} on the partitions")]
+    #[error("the module's migration wrote different rows of {table} on different partitions")]
     #[expect(missing_docs, reason = "the message says what each one is")]
     Replicated { table: String },
     /// The log is not durable as far as it was filled.

@@ -403,14 +403,17 @@ impl Stores<'_> {
     /// What the call is answered that was ended.
     fn outcome(&self) -> ReplyOutcome {
         match self.ended {
-            None | Some(Over::Lending) => {
-                ReplyOutcome::Unavailable("views are over: this standby becomes the primary, or stops; ask again".into())
-            }
+            None | Some(Over::Lending) => ReplyOutcome::Unavailable(
+                "this standby closed its views, because it becomes the primary or stops; try again".into(),
+            ),
             Some(Over::Time(max)) => ReplyOutcome::TooStale(
                 format!("a view is held for {} ms at most (view-time-max-ms)", max.as_millis()).into(),
             ),
             Some(Over::Bytes(max)) => ReplyOutcome::TooStale(
-                format!("what was changed since the view was opened took more than {max} bytes of a partition (view-memory-max)").into(),
+                format!(
+                    "the changes since the view was opened need more than {max} bytes on a partition (view-memory-max)"
+                )
+                .into(),
             ),
         }
     }

@@ -39,7 +39,7 @@ const LOOK: Duration = Duration::from_micros(50);
 const LOOK_AWAY: Duration = Duration::from_micros(500);
 
 /// Why a read on a standby is not answered.
-pub(crate) const REPLAY_FAILED: &str = "the primary's log could not be replayed here; /readyz has the report";
+pub(crate) const REPLAY_FAILED: &str = "this server could not replay the primary's log; /readyz has the report";
 
 /// What arrives in a site's inbox, in the order in which it is done.
 pub enum SiteMessage {

@@ -89,7 +89,7 @@ pub enum DeployError {
     #[error("{0}")]
     Unavailable(Arc<str>),
     /// There is no memory to compile it now, under a limit of `max` bytes.
-    #[error("compiling takes some {bytes} bytes more than there are under a limit of {max}")]
+    #[error("compilation needs about {bytes} bytes more than the limit of {max} leaves")]
     CompileMemory { bytes: u64, max: u64 },
 }
 
@@ -239,7 +239,7 @@ impl Router {
     pub(crate) fn unnamed(&self) -> ReplyOutcome {
         match self.log_refusal() {
             Some(reason) => ReplyOutcome::LogUnavailable(reason),
-            None => ReplyOutcome::Unavailable("the name of the token is not in the log yet; try again".into()),
+            None => ReplyOutcome::Unavailable("the log does not have the name of the token yet; try again".into()),
         }
     }
 
@@ -299,7 +299,7 @@ fn check_name(name: &str) -> Result<(), DeployError> {
         return Ok(());
     }
     Err(DeployError::BadName(format!(
-        "a module's name is made of a to z, 0 to 9 and _, begins with a letter and has at most 63 bytes; {name:?} is not"
+        "{name:?} is not a name for a module: take at most 63 of a to z, 0 to 9 and _, and begin with a letter"
     )))
 }
 
@@ -433,7 +433,7 @@ fn quarantine(
         .truncate(why.what.floor_char_boundary(QUARANTINE_TEXT_BYTES_MAX));
     let deployed = held.tools.deployed().clone();
     if deployed.quarantine.len() >= QUARANTINED_MAX {
-        let reason = format!("{QUARANTINED_MAX} procedures are in quarantine already");
+        let reason = format!("{QUARANTINED_MAX} procedures, the largest number, are in quarantine already");
         return Err(DeployError::Unavailable(reason.into()));
     }
     let next = deployed.with_quarantined(module, procedure, why.clone());

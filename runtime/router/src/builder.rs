@@ -644,14 +644,14 @@ impl Ready {
     fn of(router: &Router, remembered: Remembered) -> Self {
         let Some(module) = router.deployed().module(remembered.module).cloned() else {
             // A standby is loading its first files, or is cutting its log: what it had deployed is replaced.
-            let reason = "the version that ran under this key is being loaded";
+            let reason = "the server loads the module version that ran under this key";
             return Self::Refused(ReplyOutcome::Unavailable(reason.into()));
         };
         let outcome = remembered;
         if !router.is_unconfirmed(outcome.lsn) {
             return Self::Remembered(Replayed { module, outcome });
         }
-        let reason = "the call that was made under this key committed on this server; whether its standbys have it is not known yet";
+        let reason = "the call with this key committed on this server; its standbys have not confirmed it yet";
         Self::Unconfirmed(Replayed { module, outcome }, ReplyOutcome::Unconfirmed(reason.into()))
     }
 

@@ -189,13 +189,13 @@ fn touches(facts: &RecordFacts<'_>, partition: u16) -> bool {
 
 #[derive(Debug, thiserror::Error)]
 pub enum LogReadError {
-    #[error("this node keeps no log")]
+    #[error("this server keeps no log")]
     NoLog,
-    #[error("the log begins at {oldest}: what was before it was let go")]
+    #[error("the log begins at {oldest}: the server has released the earlier part")]
     Released { oldest: Lsn },
     #[error(transparent)]
     Failed(#[from] LogError),
-    #[error("a record kind is one of {kinds}; {0:?} is none", kinds = kind_names())]
+    #[error("{0:?} is not a kind of record; take {kinds}", kinds = kind_names())]
     BadKind(String),
 }
 

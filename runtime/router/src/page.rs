@@ -88,7 +88,7 @@ impl LookJob for PageLook {
             (Err(ReplyOutcome::LogUnavailable(reason)), _) => Err(RowsError::LogUnavailable(reason)),
             (Err(ReplyOutcome::Unavailable(reason)), _) => Err(RowsError::Unavailable(reason)),
             (other, _) => Err(RowsError::Unavailable(
-                format!("the page was not read: {other:?}").into(),
+                format!("the engine did not read the page: {other:?}").into(),
             )),
         };
         let _ = self.answer.send(answer); // the caller may have gone

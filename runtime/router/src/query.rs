@@ -78,9 +78,9 @@ pub struct RowsPage {
 pub enum RowsError {
     #[error("no such table or index")]
     NotFound,
-    #[error("the cursor is not one that a page returned")]
+    #[error("no page returned this cursor")]
     BadCursor,
-    #[error("the table was changed meanwhile")]
+    #[error("a deployment changed the table meanwhile")]
     Changed,
     #[error("the index has no order")]
     Unordered,

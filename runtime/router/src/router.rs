@@ -377,9 +377,9 @@ impl Router {
     fn refusal(&self) -> Option<ReplyOutcome> {
         match &*self.0.phase.read().expect("held for a look") {
             Phase::Ready => None,
-            Phase::Recovering { .. } => Some("the node recovers; /readyz shows the progress"),
-            Phase::Failed { .. } => Some("the node serves no tables; /readyz has the report"),
-            Phase::Stopping => Some("the node is stopping"),
+            Phase::Recovering { .. } => Some("the server recovers; /readyz shows the progress"),
+            Phase::Failed { .. } => Some("the server serves no tables; /readyz has the report"),
+            Phase::Stopping => Some("the server is stopping"),
         }
         .map(|reason| ReplyOutcome::Unavailable(reason.into()))
     }

@@ -60,7 +60,7 @@ pub enum ReadPath {
 pub(crate) struct ReadAside(Option<Sender<Reading>>);
 
 /// Why there are no views any more.
-const OVER: &str = "views are over: this standby becomes the primary, or stops; ask again";
+const OVER: &str = "this standby closed its views, because it becomes the primary or stops; try again";
 
 /// A view, open until it is dropped.
 struct Lease {

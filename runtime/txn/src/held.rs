@@ -6,7 +6,7 @@ use reprise_storage::{Rid, Store};
 
 use crate::module::TableBinding;
 
-pub(crate) const MOVED: &str = "a row can't be moved to another partition: delete it and insert it";
+pub(crate) const MOVED: &str = "a procedure can't move a row to another partition: delete the row and insert it";
 
 /// What many keys are looked for in.
 pub(crate) struct LookUp<'b> {

@@ -120,7 +120,7 @@ impl TableBinding {
 
 /// Why a module could not be bound to the stored tables.
 #[derive(Debug, thiserror::Error)]
-#[error("the module's tables can't be reconciled with what is stored")]
+#[error("the module's tables conflict with the stored tables")]
 pub struct BindError {
     /// All that were found.
     pub conflicts: Vec<reprise_storage::Conflict>,
@@ -252,7 +252,8 @@ impl Deployed {
         let module = self.module(id)?;
         let name = &module.schema.procedures.get(procedure)?.name;
         Some(format!(
-            "{}.{name} version {} is in quarantine, since its replay diverged at LSN {}: a new version of the module takes calls again",
+            "{}.{name} version {} is in quarantine, because its replay diverged at LSN {}: deploy a new version of the module to take \
+             calls again",
             module.name, module.version, found.diverged
         ))
     }

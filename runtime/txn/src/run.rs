@@ -68,7 +68,9 @@ impl TxnInput<'_> {
 
 #[cold]
 fn wrong_result(bytes: usize) -> Box<Fault> {
-    Fault::guest(format!("the result, {bytes} bytes, is no value of the declared type"))
+    Fault::guest(format!(
+        "the result, {bytes} bytes, is not a value of the declared type"
+    ))
 }
 
 /// A committed transaction. Its result is in the frame.

@@ -45,7 +45,7 @@ pub struct BackupInfo {
 #[derive(Clone, Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum BackupError {
-    #[error("there is no such backup, or no such file in it; GET /v1/backups lists them")]
+    #[error("the server has no such backup, or the backup has no such file; GET /v1/backups lists them")]
     NotFound,
     #[error("there is no room for another backup: {0}; remove one, or raise the limit")]
     Full(Arc<str>),

@@ -112,7 +112,7 @@ impl Backups {
         let ids = self.ids();
         if ids.len() >= BACKUPS_MAX {
             return Err(BackupError::Full(
-                format!("there are {} backups, and {BACKUPS_MAX} may be", ids.len()).into(),
+                format!("the server has {} backups, and {BACKUPS_MAX} is the limit", ids.len()).into(),
             ));
         }
         let manifests = ids.iter().filter_map(|id| self.place(&id.to_string()));
@@ -135,7 +135,7 @@ impl Backups {
             false => Ok(()),
             true => Err(BackupError::Full(
                 format!(
-                    "the backups have {stored} bytes and the next one about {next}, and --backup-max is {}",
+                    "the backups take {stored} bytes, the next one needs about {next}, and --backup-max is {}",
                     self.bytes_max
                 )
                 .into(),
@@ -227,9 +227,11 @@ impl Backups {
     /// Begins a checkpoint that the backup needs; where it lies in the log. None: another one is just begun.
     fn new_checkpoint(&self) -> Result<Option<Lsn>, RestoreError> {
         let begun = self.checkpointer.try_take();
-        begun
-            .map(|begun| begun.map(|begun| begun.lsn))
-            .map_err(|error| RestoreError::GivenUp(format!("a checkpoint is needed first: {error}")))
+        begun.map(|begun| begun.map(|begun| begun.lsn)).map_err(|error| {
+            RestoreError::GivenUp(format!(
+                "the server could not take the checkpoint that it needs first: {error}"
+            ))
+        })
     }
 
     /// Returns whether the checkpoint that was begun for the backup is published yet.
@@ -238,7 +240,12 @@ impl Backups {
             return Err(RestoreError::GivenUp("the node stops".into()));
         }
         let is_published = self.checkpointer.is_published(lsn);
-        is_published.map_err(|reason| RestoreError::GivenUp(format!("a checkpoint is needed first: {reason}")))
+        is_published.map_err(|reason| {
+            RestoreError::GivenUp(format!(
+                "the server could not take the checkpoint that it needs first: \
+         {reason}"
+            ))
+        })
     }
 
     fn running(&self) -> Option<BackupInfo> {
@@ -331,8 +338,9 @@ impl Backups {
         let job = BackupJob::new(self.clone(), id, with_earlier);
         let make = Box::new(move || Box::new(job) as Box<dyn Work>);
         let started = self.engine().shared.threads.start("backup", make);
-        let thread = started
-            .map_err(|error| BackupError::Unavailable(format!("no thread could be started for it: {error}").into()))?;
+        let thread = started.map_err(|error| {
+            BackupError::Unavailable(format!("the server could not start a thread for it: {error}").into())
+        })?;
         *self.thread.lock().expect("held for a store") = Some(thread);
         (state.running, state.begun_ns) = (Some(info.clone()), self.engine().shared.clock.monotonic_ns());
         Ok(info)
@@ -448,7 +456,9 @@ impl BackupJob {
                     return Ok(Step::Idle);
                 }
                 let Some(bytes) = backups.copy_checkpoint(&staging, awaited)? else {
-                    return Err(RestoreError::GivenUp("no checkpoint can be read back".into()));
+                    return Err(RestoreError::GivenUp(
+                        "the server can't read any checkpoint back".into(),
+                    ));
                 };
                 return self.finish(staging, awaited, bytes);
             }

@@ -51,7 +51,7 @@ pub struct CheckpointFailure {
 /// Refusal of everything that needs a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "this node keeps no log, and so no checkpoints, no backups and no bytes of former versions: start it with a log"
+    "this server keeps no log, so it has no checkpoints, backups or bytes of earlier versions: start it with a log"
 )]
 pub struct LogMissing;
 

@@ -221,7 +221,7 @@ impl Checkpointer {
         let make = Box::new(move || CheckpointJob::make(history, retention, start, pages, told));
         match self.start("checkpoint", make) {
             true => Ok(info),
-            false => Err(TakeError::Failed("no thread could be started for it".into())),
+            false => Err(TakeError::Failed("the server could not start a thread for it".into())),
         }
     }
 }

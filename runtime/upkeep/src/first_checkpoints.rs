@@ -42,7 +42,12 @@ impl FirstCheckpoints {
         if is_published != Ok(false) {
             *awaited = None;
         }
-        let is_published = is_published.map_err(|reason| format!("a checkpoint is needed first: {reason}"))?;
+        let is_published = is_published.map_err(|reason| {
+            format!(
+                "the server could not take the checkpoint that it needs first: \
+         {reason}"
+            )
+        })?;
         Ok(is_published.then_some(lsn))
     }
 }

@@ -14,8 +14,7 @@ pub enum BytesError {
     NoLog(#[from] LogMissing),
     /// The version is too old.
     #[error(
-        "they are not kept: of each module the last {versions} versions with different bytes are, and of those out of service \
-         {mib} MiB in all",
+        "the server keeps the last {versions} different versions of each module, and {mib} MiB of those out of service",
         versions = VERSIONS_KEPT_MAX,
         mib = FORMER_BYTES_MAX >> 20
     )]

@@ -5,57 +5,57 @@ use utoipa::ToSchema;
 
 use crate::U64;
 
-/// How far a backup is.
+/// State of a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BackupState {
-    /// A checkpoint is taken, then it and the log behind it are copied, while transactions go on.
+    /// The server takes a checkpoint, then copies it and the log after it, while transactions run.
     Running,
-    /// Whole and durable.
+    /// The backup is complete and durable.
     Published,
-    /// Nothing of it is to be used; `error` says why.
+    /// The backup failed and is not usable. `error` has the reason.
     Failed,
 }
 
 /// A file of a backup, by its path in the backup's directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BackupFile {
-    /// Where it lies in the backup; its last part is the name under which it is downloaded.
+    /// Path of the file in the backup. Its last part is the name of the download.
     pub path: String,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// In hexadecimal digits.
+    /// Value in hexadecimal digits.
     pub sha256: String,
 }
 
-/// A backup, under way or done.
+/// A backup, in progress or done.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Backup {
-    /// Names it in `/v1/backups/{id}`.
+    /// Id of the backup, for `/v1/backups/{id}`.
     pub id: String,
-    /// How far it is.
+    /// State of the work.
     pub state: BackupState,
-    /// RFC 3339.
+    /// Time (RFC 3339).
     pub began_at: String,
-    /// Until it was published or given up, or until now; null for one of an earlier run.
+    /// Seconds from its begin to its end, or until now. Null if it began before the server's last start.
     pub seconds: Option<f64>,
-    /// Copied so far, or in all.
+    /// Bytes copied so far, or in all.
     pub bytes: u64,
-    /// Where its checkpoint begins; null until one was chosen.
+    /// LSN of its checkpoint. Null until the server has chosen one.
     pub checkpoint_lsn: Option<U64>,
-    /// It holds what the log holds before this position.
+    /// LSN up to which it has everything in the log, exclusive.
     pub end_lsn: Option<U64>,
-    /// On the server.
+    /// Directory on the server.
     pub directory: String,
-    /// The manifest first; empty until it is published.
+    /// Files of the backup, the manifest first. Empty until the backup is published.
     pub files: Vec<BackupFile>,
-    /// Why it failed; null where it did not.
+    /// Reason of the failure. Null if it did not fail.
     pub error: Option<String>,
 }
 
 /// Backups, newest first.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct BackupList {
-    /// The newest first; those that failed in this run last.
+    /// List, newest first. Failures since the server's start come last.
     pub backups: Vec<Backup>,
 }

@@ -8,40 +8,41 @@ use crate::{Json, Problem, U64};
 /// Answer to a committed call.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CallAnswer {
-    /// What the procedure returned, by its result type.
+    /// Result of the procedure, in the form of its result type.
     #[schema(value_type = serde_json::Value)]
     pub result: Json,
-    /// The transaction's id.
+    /// Id of the transaction.
     pub txn_id: U64,
-    /// The transaction's position in the log: what must see it asks with `Reprise-Min-Lsn`.
+    /// LSN of the transaction. To read your write, send it as `Reprise-Min-Lsn`.
     pub lsn: U64,
-    /// Null for a transaction over several partitions.
+    /// Partition of the transaction. Null if it ran on several.
     pub partition: Option<u16>,
 }
 
-/// The outcome kept under an idempotency key: what a repeat of the call is answered with.
+/// The stored outcome of an idempotency key. The server answers repeats of the call with it.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct KeptOutcome {
     /// The key.
     pub key: String,
-    /// The module that was called.
+    /// Name of the called module.
     pub module: String,
-    /// Of the module, when it ran.
+    /// Version of the module that ran.
     pub version: u32,
-    /// The procedure that was called.
+    /// Name of the called procedure.
     pub procedure: String,
-    /// What the call answered.
+    /// Result of the call.
     #[schema(value_type = serde_json::Value)]
     pub result: Json,
-    /// The transaction's id.
+    /// Id of the transaction.
     pub txn_id: U64,
-    /// The transaction's position in the log.
+    /// LSN of the transaction.
     pub lsn: U64,
-    /// Null for a transaction over several partitions.
+    /// Partition of the transaction. Null if it ran on several.
     pub partition: Option<u16>,
-    /// When the transaction was (RFC 3339).
+    /// Time of the transaction (RFC 3339).
     pub time: String,
-    /// Until when it is kept, if a primary runs all the time until then (RFC 3339): its age counts time in which one ran.
+    /// Time until which the server keeps the outcome (RFC 3339), if a primary runs all the time. Only time in which a primary runs
+    /// counts.
     pub expires_at: String,
 }
 
@@ -53,43 +54,43 @@ pub struct BatchCall {
     pub module: String,
     /// Name of the procedure.
     pub procedure: String,
-    /// Named arguments; `{}` when left out.
+    /// Named arguments. Default: `{}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub args: Option<Json>,
-    /// Anything; comes back in the answer.
+    /// Any value. The answer has the same id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub id: Option<Json>,
-    /// As the header `Idempotency-Key`.
+    /// Key of the call, like the header `Idempotency-Key`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
 }
 
-/// One line of a batch's answer: `problem` is there exactly when the call did not commit.
+/// One line of a batch's answer. It has `problem` if and only if the call did not commit.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct BatchAnswer {
-    /// The call's own, if it had one.
+    /// Id of the call, if the call had one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub id: Option<Json>,
-    /// What the procedure answered; null where it did not commit.
+    /// Result of the procedure. Null if the call did not commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub result: Option<Json>,
-    /// The transaction's id; null where none committed.
+    /// Id of the transaction. Null if the call did not commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub txn_id: Option<U64>,
-    /// The transaction's position in the log; null where none committed.
+    /// LSN of the transaction. Null if the call did not commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lsn: Option<U64>,
-    /// The partition that it ran on; null for several.
+    /// Partition of the transaction. Null if it ran on several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<u16>,
-    /// True when this is the first outcome of the idempotency key, returned again.
+    /// True if this is the stored outcome of an earlier call with the same idempotency key.
     #[serde(default, skip_serializing_if = "is_false")]
     pub replayed: bool,
-    /// Why it did not commit; null where it did.
+    /// Reason why the call did not commit. Null if it committed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<Box<Problem>>,
 }

@@ -5,84 +5,84 @@ use utoipa::ToSchema;
 
 use crate::U64;
 
-/// How far a checkpoint is.
+/// State of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckpointState {
-    /// Rows are copied and written, while transactions go on.
+    /// The server copies and writes rows, while transactions run.
     Running,
-    /// Durable: the next start begins with it.
+    /// The checkpoint is durable, and the next start loads it.
     Published,
-    /// Nothing of it was kept; `error` says why.
+    /// The checkpoint failed, and the server kept nothing of it. `error` has the reason.
     Failed,
 }
 
-/// A checkpoint, under way, published or failed.
+/// A checkpoint, in progress, published or failed.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Checkpoint {
-    /// Its LSN.
+    /// Id of the checkpoint: its LSN.
     pub id: String,
-    /// It holds what the log holds before this position.
+    /// LSN up to which it has everything in the log, exclusive.
     pub lsn: U64,
-    /// How far it is.
+    /// State of the work.
     pub state: CheckpointState,
-    /// RFC 3339.
+    /// Time (RFC 3339).
     pub began_at: String,
-    /// Until it was published or given up, or until now; null for one of an earlier run.
+    /// Seconds from its begin to its end, or until now. Null if it began before the server's last start.
     pub seconds: Option<f64>,
     /// Rows written so far.
     pub rows: u64,
-    /// Rows that there were when it began.
+    /// Number of rows when the checkpoint began.
     pub rows_total: u64,
     /// Bytes of rows written so far, before compression.
     pub row_bytes: u64,
-    /// Size of its file.
+    /// Size of the file in bytes.
     pub file_bytes: u64,
-    /// Name in the data directory's folder `checkpoints`.
+    /// Name of the file in the folder `checkpoints` of the data directory.
     pub file: String,
-    /// Why it failed; null where it did not.
+    /// Reason of the failure. Null if it did not fail.
     pub error: Option<String>,
 }
 
-/// Checkpoints, and what a restart would take with them.
+/// Checkpoints, and the time that a restart would take with them.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CheckpointList {
-    /// The newest first; those that failed in this run last.
+    /// List, newest first. Failures since the server's start come last.
     pub checkpoints: Vec<Checkpoint>,
-    /// Seconds that a restart would take now; null until the speeds for it were measured, and without a log.
+    /// Seconds that a restart would take now. Null without a log, and until the server has measured the speeds.
     pub restart_seconds: Option<f64>,
-    /// Where that comes from; null without a log.
+    /// Parts of the restart time. Null without a log.
     pub restart: Option<RestartEstimate>,
-    /// The last checkpoint of this run that failed, whoever asked for it.
+    /// The last checkpoint that failed since the server's start. Null if none failed.
     pub last_failure: Option<CheckpointFailure>,
 }
 
-/// What a restart would take now.
+/// The time that a restart would take now, in parts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RestartEstimate {
     /// Bytes of rows in the newest checkpoint.
     pub load_bytes: u64,
-    /// Seconds for loading them and building their indexes; null until an opening has loaded about as much.
+    /// Seconds to load these rows and build their indexes. Null until a start has loaded about as much.
     pub load_seconds: Option<f64>,
-    /// Bytes of log behind that checkpoint.
+    /// Bytes of log after that checkpoint.
     pub replay_bytes: u64,
-    /// Seconds for replaying them; null on a standby until an opening has replayed about as much.
+    /// Seconds to replay that log. On a standby null until a start has replayed about as much.
     pub replay_seconds: Option<f64>,
-    /// Bytes of log that are kept, all of which is checked.
+    /// Bytes of the whole log, which a start checks.
     pub check_bytes: u64,
-    /// Seconds for checking them; null until an opening has checked about as much, and counted as 0 then.
+    /// Seconds to check the log. Null until a start has checked about as much; the total then counts 0.
     pub check_seconds: Option<f64>,
-    /// Seconds that this run's opening took beside these: its files, threads and modules; null until it was over.
+    /// Seconds that the last start took for files, threads and modules. Null until that start has ended.
     pub other_seconds: Option<f64>,
-    /// A checkpoint is begun when a restart would take longer; null where no target is set.
+    /// Target in seconds. If a restart would take longer, the server takes a checkpoint. Null without a target.
     pub target_seconds: Option<f64>,
 }
 
-/// A checkpoint that was not published.
+/// A failed checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CheckpointFailure {
-    /// RFC 3339.
+    /// Time (RFC 3339).
     pub at: String,
-    /// Why.
+    /// Reason of the failure.
     pub error: String,
 }

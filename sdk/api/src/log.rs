@@ -8,26 +8,26 @@ use crate::{Destroyed, Json, U64};
 /// A page of the log's records.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct LogPage {
-    /// In the order that was asked for.
+    /// Records in the requested order.
     pub records: Vec<LogRecord>,
-    /// The LSN to ask from for the next page, now or, where it is `end`, once more is there. Null where the newest come first and the
-    /// log's beginning was reached.
+    /// LSN from which to read the next page. If it equals `end`, ask again once there are more records. With the newest first, null at
+    /// the beginning of the log.
     pub next: Option<U64>,
-    /// The oldest LSN that is kept: what asks from before it is told `log-released`.
+    /// Oldest LSN in the log. A request for an earlier one gets `log-released`.
     pub oldest: U64,
-    /// Everything before it is durable and can be read.
+    /// LSN at the end of the durable log. You can read every record before it.
     pub end: U64,
-    /// `key`, `argument`: transactions of this stretch of the log that could not be searched, since the log holds their calls and not the rows
-    /// that they changed (`key`), or their rows and not their calls (`argument`). Not there where all could be.
+    /// Number of transactions that the search could not include. With `key`, the log has their calls and not their changed rows. With
+    /// `argument`, it has their changed rows and not their calls. Absent if the search included all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsearched: Option<U64>,
 }
 
-/// What a record is of.
+/// Kind of a log record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RecordKind {
-    /// The log's first record: what the database was made with.
+    /// First record of the log, with the parameters of the database.
     #[default]
     Genesis,
     /// A module was installed.
@@ -38,55 +38,55 @@ pub enum RecordKind {
     Command,
     /// A transaction: the rows that it changed.
     Changes,
-    /// A checkpoint that began here holds everything before.
+    /// A checkpoint began here. It has everything before this record.
     Checkpoint,
-    /// A table was dropped, with its rows.
+    /// A table and its rows were dropped.
     DropTable,
-    /// A number whose record was lost in a crash before anybody was told of it.
+    /// An LSN whose record was lost in a crash. The server had not acknowledged it.
     Void,
-    /// A procedure was taken out of service, since its replay diverged.
+    /// A procedure was taken out of service, because its replay diverged.
     Quarantine,
-    /// Some of the rows that a transaction changed; the record of kind `changes` that ends its parts makes them count.
+    /// Part of the rows that a transaction changed. They count once the record of kind `changes` follows that ends the parts.
     Part,
-    /// A caller's name was put into the log, before the first record of a call by it.
+    /// Name of a caller. It precedes the first record of a call by this caller.
     Principal,
 }
 
 /// One changed row.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RowChange {
-    /// The partition that the row lies on.
+    /// Partition of the row.
     pub partition: u16,
-    /// The table's name when the record was written, or its number where `schema_unknown` is true.
+    /// Name of the table at the time of the record. If `schema_unknown` is true, its number.
     pub table: String,
-    /// True where the table's schema at this LSN is no longer known: it may have been changed since, and what told of it, records of the log
-    /// or a checkpoint, was released. The row's columns are not shown then.
+    /// True if the server no longer knows the schema of the table at this LSN, because it released the records and checkpoints that had
+    /// it. The record then shows no columns.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub schema_unknown: bool,
     /// `insert`, `update` or `delete`.
     pub change: String,
-    /// The primary key, encoded, in hexadecimal: as the record has it, else as the row has it now. Not for inserts: their row holds it; nor where the
-    /// record has the row's number alone, and the row is gone.
+    /// Encoded primary key in hexadecimal, from the record or from the current row. Absent for inserts, whose row has it. Absent if the
+    /// record has only the row's number and the row no longer exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// The same by column.
+    /// Primary key by column.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub primary_key: Option<Json>,
-    /// The row's number, by which the log names it on its partition.
+    /// Number of the row on its partition, by which the log names it.
     pub number: U64,
-    /// What the columns hold now, by name: all of an inserted row, the changed ones of an updated.
+    /// New values by column: all columns of an inserted row, the changed columns of an updated row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub columns: Option<Json>,
 }
 
-/// One record. Which of the optional members are there depends on `kind`.
+/// One record. Its optional members depend on `kind`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct LogRecord {
-    /// Its position.
+    /// LSN of the record.
     pub lsn: U64,
-    /// What it is of.
+    /// Kind of the record.
     pub kind: RecordKind,
     /// Bytes of the record in the log.
     pub bytes: u32,
@@ -94,18 +94,18 @@ pub struct LogRecord {
     pub segment: String,
     /// Byte offset in the segment.
     pub offset: u64,
-    /// Safe on the device. Only records that are so are listed.
+    /// Whether the record is durable. The list has durable records only.
     pub durable: bool,
-    /// The transaction that wrote it; not of genesis and checkpoint records.
+    /// Id of the transaction that wrote the record. Absent for genesis and checkpoint records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub txn_id: Option<U64>,
-    /// The transaction's time, or the database's creation (RFC 3339).
+    /// Time of the transaction, or of the database's creation (RFC 3339).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<String>,
-    /// command, changes, part: the partitions that the transaction touches; `[]` means all.
+    /// command, changes, part: partitions of the transaction; `[]` means all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partitions: Option<Vec<u16>>,
-    /// Name of the module that was installed, removed or called.
+    /// Name of the installed, removed or called module.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
     /// Version of the module.
@@ -117,60 +117,60 @@ pub struct LogRecord {
     /// deploy: length of the wasm binary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wasm_bytes: Option<u64>,
-    /// deploy: what became of the stored tables, a line each, where the module ran something.
+    /// deploy: what happened to each stored table, one line each, if the module ran a migration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
     /// deploy: name of the migration that the module ran, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration: Option<String>,
-    /// deploy, remove: what was destroyed, with consent.
+    /// deploy, remove: what the operation destroyed, with consent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub destroyed: Vec<Destroyed>,
-    /// deploy: digests of what the module wrote when it was deployed, by partition, in hexadecimal.
+    /// deploy: digest of the migration's writes on each partition, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digests: Option<Vec<String>>,
     /// command, changes, part, quarantine: name of the procedure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub procedure: Option<String>,
-    /// drop_table: the table.
+    /// drop_table: name of the table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table: Option<String>,
-    /// quarantine: the record whose replay diverged.
+    /// quarantine: LSN of the record whose replay diverged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diverged: Option<U64>,
-    /// quarantine: what the replay did otherwise.
+    /// quarantine: how the replay differed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// command: the arguments by name.
+    /// command: arguments by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub args: Option<Json>,
-    /// part: its number within the transaction, from 0.
+    /// part: number of the part in the transaction, from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<u32>,
-    /// changes: records of parts before it, which have the transaction's rows before these.
+    /// changes: number of earlier part records, which have the transaction's earlier rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parts: Option<u32>,
-    /// changes, part: the rows, in the order in which they are applied.
+    /// changes, part: changed rows, in the order in which a replay applies them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<Vec<RowChange>>,
-    /// changes, part: further rows, that are not shown because all of them would be too long.
+    /// changes, part: number of further rows that the answer leaves out because of its length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows_left: Option<U64>,
     /// command, changes: digest of the write set and the result, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// command, changes: the key that the call carried.
+    /// command, changes: idempotency key of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
-    /// Scope within which the key counts: the name of a token, unless the token names another scope.
+    /// Scope of the key: the name of the token, unless the token names another scope.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_scope: Option<String>,
-    /// command, changes: name of the token that called, none on a server without tokens. principal: the name that the log has by a number
-    /// from here on.
+    /// command, changes: name of the caller's token; absent on a server without tokens. principal: name to which later records refer by
+    /// number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub principal: Option<String>,
-    /// genesis: the database's id, in hexadecimal.
+    /// genesis: id of the database, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub database_id: Option<String>,
     /// genesis: number of partitions.
@@ -178,21 +178,21 @@ pub struct LogRecord {
     pub partition_count: Option<u16>,
 }
 
-/// Lines that procedures logged, newest first.
+/// Log lines of procedures, newest first.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ProcedureLog {
     /// The lines.
     pub lines: Vec<ProcedureLogLine>,
 }
 
-/// A line that a procedure logged.
+/// A log line of a procedure.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ProcedureLogLine {
-    /// Counts all lines since the server started, from 0.
+    /// Number of the line since the server's start, from 0.
     pub number: u64,
-    /// The transaction that logged it.
+    /// Id of the transaction that wrote the line.
     pub txn_id: U64,
-    /// The transaction's time (RFC 3339).
+    /// Time of the transaction (RFC 3339).
     pub time: String,
     /// Name of the module.
     pub module: String,
@@ -200,6 +200,6 @@ pub struct ProcedureLogLine {
     pub procedure: String,
     /// `debug`, `info`, `warn` or `error`.
     pub level: String,
-    /// What was logged.
+    /// Text of the line.
     pub text: String,
 }

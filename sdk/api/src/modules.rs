@@ -10,7 +10,7 @@ use crate::{U64, problem::SchemaConflict, types::TypeInfo};
 pub struct ModuleInstalled {
     /// Name of the module.
     pub module: String,
-    /// Its version, from 1.
+    /// Version of the module, from 1.
     pub version: u32,
     /// SHA-256 of the wasm binary, in hexadecimal.
     pub hash: String,
@@ -18,35 +18,35 @@ pub struct ModuleInstalled {
     pub procedures: Vec<String>,
     /// Names of the tables.
     pub tables: Vec<String>,
-    /// The version that was in service before, if another one was.
+    /// Version that was in service before. Null if there was none.
     pub replaced: Option<u32>,
-    /// True when the same bytes were in service already: nothing was done.
+    /// True if the same bytes were in service already. The server then changed nothing.
     pub unchanged: bool,
-    /// Of a rollback: the version whose bytes these are.
+    /// For a rollback: the version whose bytes the server deployed.
     #[serde(default)]
     pub rolled_back_to: Option<u32>,
-    /// What was destroyed, with consent.
+    /// What the deployment destroyed, with consent.
     #[serde(default)]
     pub destroyed: Vec<Destroyed>,
-    /// Position of its installation in the log; if nothing was done, of the last committed record: the installation lies there or before.
+    /// LSN of the installation. If nothing changed, the LSN of the last committed record, which is the same or later.
     pub lsn: U64,
 }
 
-/// Answer to an upload or a rollback with `dry_run=true`: nothing was installed.
+/// Answer to an upload or a rollback with `dry_run=true`. The server installed nothing.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ModulePlanned {
     /// Names of the procedures.
     pub procedures: Vec<String>,
     /// Names of the tables.
     pub tables: Vec<String>,
-    /// What an installation would do.
+    /// Plan of the installation.
     pub plan: DeployPlan,
-    /// Of a rollback: the version whose bytes would be installed.
+    /// For a rollback: the version whose bytes the server would deploy.
     #[serde(default)]
     pub rolled_back_to: Option<u32>,
 }
 
-/// Everything that a deployment would change, or why it would be refused.
+/// Everything that a deployment would change, or the reasons why the server would refuse it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeployPlan {
     /// Tables that it would create or change.
@@ -54,44 +54,44 @@ pub struct DeployPlan {
     /// Procedures that it would add, drop or change.
     #[serde(default)]
     pub procedures: Vec<ProcedurePlan>,
-    /// Tables that the version in service declares and no module in service would declare any more. They stay stored.
+    /// Tables that no module in service would declare after the deployment. They stay stored.
     #[serde(default)]
     pub abandoned: Vec<AbandonedTable>,
-    /// What of all that destroys something: it needs consent (`allow`).
+    /// Changes that destroy something, and so need consent (`allow`).
     #[serde(default)]
     pub destroyed: Vec<Destroyed>,
     /// Consents that this request lacks, as values of `allow`.
     #[serde(default)]
     pub missing: Vec<String>,
-    /// Columns that may have been renamed: one would be dropped, and one of its type added.
+    /// Columns that you may have renamed: the deployment drops one and adds one of the same type.
     #[serde(default)]
     pub likely_renames: Vec<LikelyRename>,
-    /// Empty: it would be installed, with the consents that are missing.
+    /// Reasons for a refusal. Empty if the server would install the module, given the missing consents.
     pub conflicts: Vec<SchemaConflict>,
-    /// True where the module would run something on its tables, which are copied for that.
+    /// True if a migration would run. It works on copies of the module's tables.
     #[serde(default)]
     pub migrates: bool,
-    /// Name of what the module runs when it is deployed, if it has one; where it would not migrate, the tables have had that.
+    /// Name of the module's migration, if it has one. If `migrates` is false, the tables have had this migration.
     #[serde(default)]
     pub migration: Option<String>,
-    /// Stored tables that this would read as they are before the deployment.
+    /// Stored tables that the migration would read as before the deployment.
     #[serde(default)]
     pub retiring: Vec<RetiringTable>,
-    /// What a rollback to the version in service would meet; null where none is in service.
+    /// Whether you could roll back to the version in service. Null if none is in service.
     #[serde(default)]
     pub way_back: Option<WayBack>,
-    /// How long all partitions would stand still for it, about, without what the module would run.
+    /// Estimated pause of all partitions in milliseconds, without the time of the migration.
     pub estimated_ms: u64,
 }
 
-/// What would become of one procedure.
+/// Planned change of one procedure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProcedurePlan {
     /// Name of the procedure.
     pub procedure: String,
     /// `add`, `drop` or `convert`.
     pub action: String,
-    /// What is changed of it.
+    /// Description of the change.
     pub detail: String,
 }
 
@@ -100,66 +100,66 @@ pub struct ProcedurePlan {
 pub struct AbandonedTable {
     /// Name of the table.
     pub table: String,
-    /// Rows that it holds.
+    /// Number of rows.
     pub rows: u64,
 }
 
 /// One thing that a deployment destroys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Destroyed {
-    /// The consent to it: `drop-column:MODULE.TABLE.COLUMN`, `drop-procedure:MODULE.PROCEDURE` or `abandon-table:MODULE.TABLE`.
+    /// Consent that it needs: `drop-column:MODULE.TABLE.COLUMN`, `drop-procedure:MODULE.PROCEDURE` or `abandon-table:MODULE.TABLE`.
     pub allow: String,
-    /// Values of a column that are not null, or rows of a table; 0 for a procedure.
+    /// Number of values of a column that are not null, or of rows of a table. 0 for a procedure.
     pub count: u64,
-    /// False: there are at most so many. A plan reads no rows, and counts the values of a nullable column as if no row had null.
+    /// If false, `count` is an upper limit. A plan reads no rows, so it counts a nullable column as if no row had null.
     pub is_exact: bool,
 }
 
-/// A column that would be dropped, and one of its type that would be added. If it was renamed, the declaration says so with `was`.
+/// A dropped column and an added one of the same type. If you renamed the column, declare the old name with `was`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LikelyRename {
     /// Name of the table.
     pub table: String,
-    /// The stored column.
+    /// Name of the stored column.
     pub from: String,
-    /// The declared one.
+    /// Name of the declared column.
     pub to: String,
 }
 
-/// What a rollback would meet once the deployment is done.
+/// Possible rollback after the deployment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WayBack {
-    /// The version in service, to which it would lead.
+    /// Version in service, which is the target of the rollback.
     pub version: u32,
-    /// False: the conflicts say why the tables can't go back.
+    /// Whether a rollback would be possible. If false, `conflicts` has the reasons.
     pub is_open: bool,
-    /// Why they can't.
+    /// Reasons why the tables can't go back.
     pub conflicts: Vec<SchemaConflict>,
-    /// What must hold of all rows when it is done; rows that are written meanwhile may break it.
+    /// Conditions that all rows must meet at the time of the rollback. Later writes may break them.
     pub needs: Vec<String>,
-    /// Columns whose values it would drop, by full name.
+    /// Full names of columns whose values the rollback would drop.
     pub drops: Vec<String>,
 }
 
-/// What would become of one table.
+/// Planned change of one table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TablePlan {
     /// Name of the table.
     pub table: String,
-    /// What would be done to it.
+    /// Steps of the change.
     pub steps: Vec<PlanStep>,
-    /// Rows that it holds; those of a replicated table count once.
+    /// Number of rows. Rows of a replicated table count once.
     pub rows: u64,
-    /// True where all of them are read; else the table's description alone changes.
+    /// True if the change reads all rows. If false, only the table's description changes.
     pub reads_rows: bool,
 }
 
-/// A stored table as what runs at the deployment reads it.
+/// A stored table that the migration reads as before the deployment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RetiringTable {
     /// Name of the table.
     pub table: String,
-    /// Names of the columns that it reads.
+    /// Names of the columns that the migration reads.
     pub columns: Vec<String>,
 }
 
@@ -170,28 +170,28 @@ pub struct PlanStep {
     pub action: String,
     /// `table`, `column`, `index` or `primary key`.
     pub what: String,
-    /// The column or index; empty where it is the table itself.
+    /// Name of the column or index. Empty for the table itself.
     pub item: String,
-    /// What it was, or will be.
+    /// Earlier or new definition.
     pub detail: String,
 }
 
-/// Answer to an upload or a rollback: which of them depends on `dry_run`.
+/// Answer to an upload or a rollback, depending on `dry_run`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum ModuleUploaded {
     /// The module is in service.
     Installed(ModuleInstalled),
-    /// Nothing was installed: what would be done.
+    /// The server installed nothing. The answer has the plan.
     Planned(ModulePlanned),
 }
 
 /// The modules in service.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ModuleList {
-    /// By name.
+    /// Modules in the order of their names.
     pub modules: Vec<ModuleSummary>,
-    /// Where the next page begins; null on the last one. Opaque.
+    /// Opaque cursor of the next page. Null on the last page.
     pub next_cursor: Option<String>,
 }
 
@@ -204,9 +204,9 @@ pub struct ModuleSummary {
     pub version: u32,
     /// SHA-256 of the wasm binary, in hexadecimal.
     pub hash: String,
-    /// Size of its wasm binary.
+    /// Size of the wasm binary in bytes.
     pub wasm_bytes: u64,
-    /// When the version was installed (RFC 3339).
+    /// Time of the version's installation (RFC 3339).
     pub installed_at: String,
     /// Names of the procedures.
     pub procedures: Vec<String>,
@@ -214,7 +214,7 @@ pub struct ModuleSummary {
     pub tables: Vec<String>,
 }
 
-/// A module with everything that is known of it.
+/// A module with its versions, procedures and tables.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ModuleDetail {
     /// Name of the module.
@@ -223,17 +223,17 @@ pub struct ModuleDetail {
     pub version: u32,
     /// SHA-256 of the wasm binary, in hexadecimal.
     pub hash: String,
-    /// Size of its wasm binary.
+    /// Size of the wasm binary in bytes.
     pub wasm_bytes: u64,
-    /// When the version was installed (RFC 3339).
+    /// Time of the version's installation (RFC 3339).
     pub installed_at: String,
-    /// Every version that the log knows, oldest first.
+    /// Every version in the log, oldest first.
     pub versions: Vec<ModuleVersion>,
-    /// In the order of their declaration.
+    /// List in the order of declaration.
     pub procedures: Vec<ProcedureInfo>,
     /// Names of the tables.
     pub tables: Vec<String>,
-    /// Names of the migrations that its tables have had.
+    /// Names of the migrations that the module's tables have had.
     #[serde(default)]
     pub migrations: Vec<String>,
 }
@@ -241,49 +241,49 @@ pub struct ModuleDetail {
 /// A version of a module.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ModuleVersion {
-    /// From 1.
+    /// Number of the version, from 1.
     pub version: u32,
     /// SHA-256 of the wasm binary, in hexadecimal.
     pub hash: String,
-    /// Size of its wasm binary.
+    /// Size of the wasm binary in bytes.
     pub wasm_bytes: u64,
-    /// When it was installed (RFC 3339).
+    /// Time of the installation (RFC 3339).
     pub installed_at: String,
-    /// The transaction that installed it.
+    /// Id of the transaction that installed the version.
     pub txn_id: U64,
-    /// Whether calls run it.
+    /// Whether calls run this version.
     pub in_service: bool,
-    /// Whether the server keeps its wasm binary, so that a rollback finds it.
+    /// Whether the server keeps the wasm binary for a rollback.
     pub kept: bool,
 }
 
 /// A procedure as its module describes it.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ProcedureInfo {
-    /// Its name.
+    /// Name in the declaration.
     pub name: String,
-    /// What its module says of it; may be empty.
+    /// Documentation from the module. May be empty.
     #[serde(default)]
     pub docs: String,
-    /// In the order of their declaration.
+    /// List in the order of declaration.
     pub parameters: Vec<ParameterInfo>,
-    /// Type of what it answers.
+    /// Type of the result.
     pub result: TypeInfo,
-    /// Whether it writes nothing.
+    /// Whether the procedure only reads.
     pub read_only: bool,
-    /// Which partitions a call takes.
+    /// Partitions on which a call runs.
     pub partitioning: PartitioningInfo,
-    /// Codes with which it aborts, as its module declares them; it may know more.
+    /// Abort codes that the module declares. The procedure may use further ones.
     #[serde(default)]
     pub aborts: Vec<AbortInfo>,
-    /// Fuel that a call may burn; null where the limit of every transaction counts.
+    /// Largest fuel of a call. Null if the server's limit applies.
     #[serde(default)]
     pub fuel_max: Option<u64>,
-    /// The whole on one line, for people.
+    /// Signature on one line, for people.
     pub signature: String,
-    /// What its calls leave in the log.
+    /// Form in which the log records its calls.
     pub log: LogChoice,
-    /// What became of its calls since the server started, whichever version they ran.
+    /// Outcomes of its calls since the server's start, over all versions.
     pub calls: ProcedureCalls,
 }
 
@@ -292,7 +292,7 @@ pub struct ProcedureInfo {
 pub struct AbortInfo {
     /// `code` of the problem `procedure-aborted`.
     pub code: String,
-    /// When the procedure aborts so; may be empty.
+    /// Situation in which the procedure uses the code. May be empty.
     #[serde(default)]
     pub docs: String,
 }
@@ -300,54 +300,54 @@ pub struct AbortInfo {
 /// Calls of one procedure since the server started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProcedureCalls {
-    /// Those that committed.
+    /// Number of calls that committed.
     pub committed: u64,
-    /// Those that the procedure rolled back.
+    /// Number of calls that the procedure aborted.
     pub aborted: u64,
-    /// Those that trapped.
+    /// Number of calls that trapped.
     pub trapped: u64,
-    /// Those that reached a limit of one transaction.
+    /// Number of calls that reached a limit of a transaction.
     pub limit: u64,
-    /// Those that their time, their client or the memory limit ended.
+    /// Number of calls that a time limit, a cancellation or the memory limit ended.
     pub ended: u64,
-    /// Those that did not run, or of which nothing could be kept.
+    /// Number of calls that did not run, or of which the server could keep nothing.
     pub refused: u64,
-    /// How long one that ran waited for its partition, on average, in microseconds.
+    /// Average wait of a call for its partition, in microseconds.
     pub mean_queued_us: u64,
-    /// How long one ran, on average, in microseconds.
+    /// Average run time of a call, in microseconds.
     pub mean_running_us: u64,
-    /// How long one that ran waited for the log, on average, in microseconds.
+    /// Average wait of a call for the log, in microseconds.
     pub mean_logging_us: u64,
 }
 
-/// What a procedure's calls leave in the log.
+/// Form in which the log records the calls of a procedure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LogChoice {
-    /// `command` (the call), `physiological` (the changed rows), `auto` (what costs less, by measurement), `both` or `none`.
+    /// `command` (the call), `physiological` (the changed rows), `auto` (the cheaper form by measurement), `both` or `none`.
     pub kind: String,
-    /// What the module declares; null where the server's setting counts.
+    /// Form that the module declares. Null if the server's setting applies.
     pub declared: Option<String>,
-    /// With `auto`: what is logged now, and the measured numbers that decided it.
+    /// With `auto`: the current form, and the measured numbers that decided it.
     pub reason: Option<String>,
 }
 
 /// A parameter of a procedure.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ParameterInfo {
-    /// Its name.
+    /// Name in the declaration.
     pub name: String,
-    /// Its type.
+    /// Type of the values.
     #[serde(rename = "type")]
     pub ty: TypeInfo,
-    /// False for an option, which may be left out.
+    /// Whether a call must have it. You may leave out an option.
     pub required: bool,
 }
 
-/// Which partitions a call touches.
+/// Partitions that a call touches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum PartitioningInfo {
-    /// The partitions that these parameters name; of a list, every item names one.
+    /// Partitions that these parameters name. Each item of a list names one.
     By {
         /// Names of the parameters.
         parameters: Vec<String>,

@@ -33,7 +33,7 @@ pub fn with_integers<T>(are_numbers: bool, write: impl FnOnce() -> T) -> T {
     write()
 }
 
-/// A `u64` that is a decimal string in JSON; an exact integer is read too.
+/// An unsigned 64-bit integer as a decimal string in JSON. Requests may also have an exact integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct U64(pub u64);
 
@@ -92,7 +92,7 @@ impl PartialSchema for U64 {
             .schema_type(Type::String)
             .pattern(Some("^[0-9]{1,20}$"))
             .description(Some(
-                "An unsigned 64-bit integer as a decimal string; on the way in an exact integer is taken too.",
+                "An unsigned 64-bit integer as a decimal string. Requests may also have an exact integer.",
             ))
             .examples(["123456789012345678"])
             .into()

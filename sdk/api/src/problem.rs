@@ -26,7 +26,7 @@ pub enum ProblemKind {
     SchemaConflict,
     /// The idempotency key was used with another call.
     IdempotencyConflict,
-    /// The log before `oldest` was let go.
+    /// The server has released the log before `oldest`.
     LogReleased,
     /// The server to be promoted is no standby.
     NotStandby,
@@ -40,15 +40,15 @@ pub enum ProblemKind {
     UnsupportedMediaType,
     /// A write reached a standby.
     NotPrimary,
-    /// The upload is no module that the server can run.
+    /// The upload is not a module that the server can run.
     InvalidModule,
-    /// What the module runs when it is deployed did not come to its end.
+    /// The module's migration failed.
     MigrationFailed,
     /// The procedure rolled its transaction back.
     ProcedureAborted,
     /// The transaction reached one of its limits.
     LimitExceeded,
-    /// Somebody ended the call.
+    /// An operator cancelled the call.
     Cancelled,
     /// The module's code trapped.
     ProcedureTrapped,
@@ -252,74 +252,74 @@ impl ProblemKind {
     }
 }
 
-/// An error. The members after `detail` are there where the error's type has them.
+/// An error. The members after `detail` depend on the error's type.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// `/problems/` and the error's slug: a page that says what it means and what to do.
+    /// `/problems/` and the error's slug: the path of a page that explains the error.
     #[serde(rename = "type")]
     pub type_uri: String,
-    /// What kind of error it is, in a few words.
+    /// Kind of the error in a few words.
     pub title: String,
     /// The HTTP status.
     pub status: u16,
-    /// What happened, and what to do about it.
+    /// Description of this error, and what to do about it.
     pub detail: String,
-    /// invalid-arguments: everything that is wrong.
+    /// invalid-arguments: every mistake.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<ArgumentError>,
-    /// schema-conflict: every column and index that can't be reconciled.
+    /// schema-conflict: every table, column and index in conflict.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conflicts: Vec<SchemaConflict>,
-    /// schema-conflict: what would be done, where it is refused for want of consent alone.
+    /// schema-conflict: plan of the deployment, if only consent is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Box<DeployPlan>>,
-    /// procedure-aborted: the procedure's own code.
+    /// procedure-aborted: code of the procedure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// procedure-aborted: the procedure's own words. procedure-trapped: the runtime's.
+    /// procedure-aborted: message of the procedure. procedure-trapped: message of the runtime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// invalid-module: why the host refuses it.
+    /// invalid-module: reason of the refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// invalid-module: byte offset in the upload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
-    /// limit-exceeded, memory-exhausted and too-large: the limit's name.
+    /// limit-exceeded, memory-exhausted and too-large: name of the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
-    /// limit-exceeded, memory-exhausted and too-large: its value.
+    /// limit-exceeded, memory-exhausted and too-large: value of the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<u64>,
-    /// procedure-trapped: the kind of trap.
+    /// procedure-trapped: kind of the trap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trap: Option<String>,
     /// procedure-trapped: function names, innermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub backtrace: Vec<String>,
-    /// not-primary: where to go.
+    /// not-primary: URL of the primary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub primary: Option<String>,
-    /// out-of-sync: what may be lost.
+    /// out-of-sync: records that may be lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub may_be_lost: Option<LostRange>,
-    /// log-released: the oldest position that is still there.
+    /// log-released: oldest LSN in the log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest: Option<U64>,
-    /// outcome-unknown: the transaction's id, by which the log shows after a restart whether it was kept.
+    /// outcome-unknown: id of the transaction. After a restart, look for it in the log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub txn_id: Option<U64>,
-    /// outcome-unknown: where its record was to lie.
+    /// outcome-unknown: LSN at which its record would be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lsn: Option<U64>,
-    /// outcome-unknown: the safety level that the write has all the same; none where not even that is known.
+    /// outcome-unknown: safety level that the write certainly reached. Absent if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reached: Option<String>,
-    /// recovering: how far the opening is.
+    /// recovering: progress of the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
-    /// overloaded, recovering, unavailable: when to try again, in milliseconds. The header `Retry-After` knows whole seconds alone, and says the
-    /// next one.
+    /// overloaded, recovering, unavailable: milliseconds to wait before you try again. The header `Retry-After` has the same, rounded up
+    /// to seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u32>,
 }
@@ -329,24 +329,24 @@ pub struct Problem {
 pub struct ArgumentError {
     /// JSON pointer (RFC 6901) into the arguments.
     pub pointer: String,
-    /// What was expected.
+    /// Expected value.
     pub message: String,
 }
 
-/// One column or index that differs from what is stored.
+/// One column or index whose declaration conflicts with the stored one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SchemaConflict {
     /// Name of the table.
     pub table: String,
-    /// The column or index; empty when it is the table itself.
+    /// Name of the column or index. Empty for the table itself.
     pub item: String,
-    /// What is stored.
+    /// Stored definition.
     pub stored: String,
-    /// What the module declares.
+    /// Declared definition.
     pub declared: String,
-    /// What the difference is.
+    /// Description of the conflict.
     pub message: String,
-    /// What its author can do.
+    /// What the author of the module can do.
     pub way_on: String,
 }
 

@@ -5,42 +5,42 @@ use utoipa::ToSchema;
 
 use crate::U64;
 
-/// How far a call got.
+/// State of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CallPhase {
-    /// It waits for its partition.
+    /// The call waits for its partition.
     Queued,
-    /// Its procedure runs.
+    /// The procedure runs.
     Running,
-    /// It has run, and can't be ended any more: its record is on its way to the disk, or calls sent with it still run.
+    /// The call has run and can't be cancelled. The server writes its record, or calls sent with it still run.
     Committing,
 }
 
 /// A call that runs or waits.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RunningCall {
-    /// Ends it, by `DELETE /v1/calls/{call_id}`.
+    /// Id of the call, for `DELETE /v1/calls/{call_id}`.
     pub call_id: U64,
-    /// Null until it has begun, and of a call that has run while others that were sent with it still run.
+    /// Id of the transaction. Null until the call has begun, and after it has run while calls sent with it still run.
     pub txn_id: Option<U64>,
     /// Name of the module.
     pub module: String,
     /// Name of the procedure.
     pub procedure: String,
-    /// Null for a multi-partition call.
+    /// Partition of the call. Null for a call on several partitions.
     pub partition: Option<u16>,
-    /// Milliseconds since it was accepted.
+    /// Milliseconds since the server accepted the call.
     pub age_ms: f64,
-    /// What it is at.
+    /// Current state.
     pub phase: CallPhase,
 }
 
 /// Calls that run and wait now.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CallList {
-    /// Those that were accepted first before others.
+    /// Calls, oldest first.
     pub calls: Vec<RunningCall>,
-    /// How many there are in all.
+    /// Number of all such calls.
     pub total: u64,
 }

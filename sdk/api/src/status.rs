@@ -5,209 +5,209 @@ use utoipa::ToSchema;
 
 use crate::{CheckpointFailure, RestartEstimate, U64};
 
-/// What the server is, and how far it has come.
+/// State of the server.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Status {
-    /// `primary`, or `read-only` where the server was opened for reads alone.
+    /// `primary`, `standby`, or `read-only` if the operator started the server with `--read-only`.
     pub role: String,
-    /// Of what is written: one more than that of everything before it with each opening that writes. Null without a log.
+    /// Current epoch. It grows by one at each start that writes. Null without a log.
     pub epoch: Option<u32>,
-    /// What it is doing.
+    /// Phase of the server.
     pub phase: Phase,
-    /// What the log holds of procedures that declare nothing: `command`, `physiological`, `auto`, `both` or `none`.
+    /// Form in which the log records procedures without a declaration: `command`, `physiological`, `auto`, `both` or `none`.
     pub log: String,
-    /// What a commit waits for: `file`, the log's files, or `nvram`, rings before them; null without a log.
+    /// Device on which a commit becomes durable: `file`, the log's files, or `nvram`, a buffer in front of them. Null without a log.
     pub device: Option<String>,
-    /// The rings before the log's files; null where there are none.
+    /// NVRAM buffer in front of the log's files. Null without one.
     pub nvram: Option<NvramStatus>,
-    /// `sync`: durable before the answer; `async`: soon after it.
+    /// `sync`: a write is durable before the answer. `async`: soon after it.
     pub commit: String,
     /// Number of partitions.
     pub partitions: u16,
-    /// Engine threads.
+    /// Number of engine threads.
     pub sites: u16,
-    /// No committed transaction has a greater LSN: as `Reprise-Min-Lsn` it asks for all that is committed by now.
+    /// Largest LSN of a committed transaction. As `Reprise-Min-Lsn` it makes a read include everything committed by now.
     pub committed_lsn: U64,
-    /// Everything below is safe on the device.
+    /// LSN up to which everything is durable on the device.
     pub durable_lsn: U64,
-    /// Of the newest checkpoint: a restart replays the log from here on. Null without any.
+    /// LSN of the newest checkpoint, from which a restart replays the log. Null without a checkpoint.
     pub checkpointed_lsn: Option<U64>,
-    /// Seconds that a restart would take now; null until the speeds for it were measured, and without a log.
+    /// Seconds that a restart would take now. Null without a log, and until the server has measured the speeds.
     pub restart_seconds: Option<f64>,
-    /// Where that comes from; null without a log.
+    /// Parts of the restart time. Null without a log.
     pub restart: Option<RestartEstimate>,
-    /// The last checkpoint of this run that failed, whoever asked for it; null while none did.
+    /// The last checkpoint that failed since the server's start. Null if none failed.
     pub checkpoint_failure: Option<CheckpointFailure>,
-    /// What is kept elsewhere of what the data directory let go of; null without an archive.
+    /// Archive of old checkpoints and log (`--archive`). Null without an archive.
     pub archive: Option<ArchiveInfo>,
-    /// Why the log can't be written; null while it can.
+    /// Reason why the server can't write its log. Null while it can.
     pub log_error: Option<String>,
-    /// When the server started (RFC 3339).
+    /// Time of the server's start (RFC 3339).
     pub started_at: String,
-    /// Seconds since it started.
+    /// Seconds since the start.
     pub uptime_s: u64,
     /// Version of the program.
     pub version: String,
-    /// In hexadecimal.
+    /// Id in hexadecimal digits.
     pub database_id: String,
     /// Hash of every setting that a replay depends on, in hexadecimal.
     pub settings_hash: String,
-    /// Idempotency keys remembered.
+    /// Number of idempotency keys that the server keeps.
     pub idempotency_keys: u64,
-    /// What they and their outcomes take. Calls with new keys are refused where that would pass the maximum.
+    /// Bytes of the keys and their outcomes. At the maximum, the server refuses calls with new keys.
     pub idempotency_bytes: u64,
-    /// Bytes that keys and outcomes may take.
+    /// Largest number of bytes of keys and outcomes.
     pub idempotency_bytes_max: u64,
-    /// How long an outcome is kept, counted by the times of transactions.
+    /// Seconds for which the server keeps an outcome, measured by the times of transactions.
     pub idempotency_keep_s: u64,
-    /// When the transaction of the oldest one was (RFC 3339); null while there is none.
+    /// Time of the oldest kept outcome (RFC 3339). Null without one.
     pub idempotency_oldest_at: Option<String>,
-    /// Calls accepted and not yet run.
+    /// Number of accepted calls that have not run yet.
     pub waiting: u64,
-    /// What they wait for, where a deployment holds all partitions; null while none does.
+    /// The deployment that holds all partitions. Null if none does.
     pub deployment: Option<DeploymentStatus>,
-    /// What holds memory.
+    /// Use of memory.
     pub memory: MemoryStatus,
 }
 
-/// How far a deployment is that holds all partitions.
+/// Progress of a deployment that holds all partitions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DeploymentStatus {
-    /// The module's name.
+    /// Name of the module.
     pub module: String,
     /// Rows copied so far.
     pub rows: u64,
     /// Partitions on which `on_deploy` has run.
     pub partitions: u32,
-    /// Seconds that it has held the partitions.
+    /// Seconds for which it has held the partitions.
     pub seconds: f64,
-    /// Seconds that it may hold them (`--deploy-time-max-s`); 0: no limit.
+    /// Seconds for which it may hold them (`--deploy-time-max-s`); 0: no limit.
     pub seconds_max: u32,
 }
 
-/// NVRAM before the log's files (`--device nvram`).
+/// NVRAM buffer in front of the log's files (`--device nvram`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NvramStatus {
-    /// Where the region lies.
+    /// Path of the region.
     pub path: String,
-    /// Bytes of it.
+    /// Size of the region in bytes.
     pub bytes: u64,
     /// How a commit becomes persistent: `fence` (cache lines of persistent memory), `msync` (an ordinary file), `assumed` (an ordinary
-    /// file, taken for persistent memory).
+    /// file, treated as persistent memory).
     pub persistence: String,
-    /// What is lost when the machine loses power; null where nothing is.
+    /// What a power failure would lose. Null if nothing.
     pub warning: Option<String>,
-    /// When a transaction's changes go to the region: `commit`, all of them at its end; `insert`, each when it is made, and the commit waits
-    /// for all; `insert-fence`, each when it is made, and the transaction waits for it.
+    /// When a transaction writes its changes to the region. `commit`: all at its end. `insert`: each at once, and the commit waits for
+    /// all. `insert-fence`: each at once, and the transaction waits for each.
     pub flush: String,
-    /// Entries, in all rings, from which on they are copied to the log's files.
+    /// Number of entries in all rings at which the server begins to copy them to the log's files.
     pub copy_at_entries: u64,
-    /// Records that the log's files do not have yet.
+    /// Number of records that the log's files do not have yet.
     pub records_waiting: u64,
-    /// One for each site.
+    /// Rings, one for each site.
     pub rings: Vec<NvramRing>,
 }
 
-/// How full a ring is with what waits to be copied.
+/// Fill level of a ring.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NvramRing {
-    /// Entries in use: each has the records of one batch.
+    /// Number of used entries. Each has the records of one batch.
     pub entries: u64,
-    /// Entries that the ring has.
+    /// Number of entries of the ring.
     pub entries_max: u64,
     /// Bytes in use.
     pub bytes: u64,
-    /// Bytes that the ring has.
+    /// Size of the ring in bytes.
     pub bytes_max: u64,
 }
 
-/// What is kept elsewhere of checkpoints and log (`--archive`).
+/// Archive of old checkpoints and log (`--archive`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ArchiveInfo {
-    /// Where it is.
+    /// Directory of the archive.
     pub directory: String,
-    /// Files in it.
+    /// Number of files.
     pub files: u64,
-    /// Bytes of them.
+    /// Size of the files in bytes.
     pub bytes: u64,
-    /// The database can be restored to any point from here on; null while nothing was put there.
+    /// LSN from which you can restore the database to any point. Null while the archive is empty.
     pub oldest_checkpoint_lsn: Option<U64>,
     /// Bytes in the data directory that wait for the archive to take them.
     #[serde(default)]
     pub held_bytes: u64,
-    /// As many may wait (`--archive-hold-max`): with more the archive is given up.
+    /// Largest number of waiting bytes (`--archive-hold-max`). Beyond it the server gives the archive up.
     #[serde(default)]
     pub held_bytes_max: u64,
-    /// Where the archive ends since it was given up in this run; null while things are put there.
+    /// LSN at which the archive ends, if the server gave it up since its start. Null otherwise.
     #[serde(default)]
     pub ends_at_lsn: Option<U64>,
-    /// Attempts of this run that failed. What was to go stays in the data directory until one goes well.
+    /// Number of failed attempts since the server's start. The data directory keeps the files until an attempt succeeds.
     pub failures: u64,
-    /// Why the last attempt failed, and when (RFC 3339); null where it went well.
+    /// Reason and time (RFC 3339) of the failure of the last attempt. Null if it succeeded.
     pub error: Option<String>,
-    /// When the last attempt failed (RFC 3339); null where it went well.
+    /// Time at which the last attempt failed (RFC 3339). Null if it succeeded.
     pub failed_at: Option<String>,
 }
 
-/// What holds the counted memory.
+/// Use of the counted memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MemoryStatus {
-    /// The limit (`--memory-max`); null where there is none.
+    /// Limit in bytes (`--memory-max`). Null without a limit.
     pub max_bytes: Option<u64>,
-    /// Of it, kept for deletes, undo and recovery: the data stops growing before.
+    /// Part of the limit that the server keeps for deletes, undo and recovery. The data can't grow into it.
     pub kept_back_bytes: u64,
-    /// Bytes that are counted now.
+    /// Bytes in use now.
     pub used_bytes: u64,
-    /// The most since the start.
+    /// Largest number of bytes in use since the start.
     pub peak_bytes: u64,
-    /// Kind by kind.
+    /// Use by kind.
     pub kinds: Vec<MemoryUse>,
 }
 
-/// One kind of what holds memory.
+/// Memory of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MemoryUse {
     /// `rows`, `indexes`, `undo`, `snapshots`, `views`, `idempotency`, `requests`, `answers`, `guests`, `modules` or `ready`.
     pub kind: String,
-    /// Bytes that it holds.
+    /// Bytes of this kind.
     pub bytes: u64,
 }
 
-/// What a recovery is at.
+/// Step of a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RecoveryStep {
-    /// Rows are loaded and indexes built.
+    /// The server loads rows and builds indexes.
     Checkpoint,
-    /// What lies behind the checkpoint is replayed.
+    /// The server replays the log after the checkpoint.
     Log,
 }
 
-/// How far the server has come.
+/// Phase of the server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "name", rename_all = "snake_case")]
 pub enum Phase {
-    /// Loading a checkpoint, then replaying the log behind it.
+    /// The server loads a checkpoint, then replays the log after it.
     Recovering {
-        /// What is done now.
+        /// Current step.
         step: RecoveryStep,
-        /// Of this step.
+        /// Progress of this step in percent.
         percent: f64,
-        /// Transactions.
+        /// Number of replayed transactions.
         replayed: u64,
-        /// Of rows while the checkpoint is loaded, of the log while it is replayed.
+        /// Bytes done: of rows while the server loads the checkpoint, of the log while it replays.
         bytes_done: u64,
         /// Bytes of this step.
         bytes_total: u64,
     },
-    /// Calls are answered.
+    /// The server answers calls.
     Ready,
-    /// Recovery stopped; `report` says why and what to do.
+    /// The recovery failed. `report` has the reason and the remedy.
     Failed {
-        /// Why, and what to do.
+        /// Reason and remedy.
         report: String,
     },
-    /// What runs is ended in order.
+    /// The server ends its calls and stops.
     Stopping,
 }
 
@@ -221,67 +221,67 @@ pub struct Health {
 /// Answer of `/readyz`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Readiness {
-    /// Whether calls are answered.
+    /// Whether the server answers calls.
     pub ready: bool,
-    /// How far the server has come.
+    /// Phase of the server.
     pub phase: Phase,
 }
 
-/// Data of a server-sent event `metrics`: what happened since the event before.
+/// Data of a server-sent event `metrics`, about the time since the event before.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct MetricsEvent {
-    /// RFC 3339.
+    /// Time (RFC 3339).
     pub time: String,
     /// Milliseconds since the event before.
     pub interval_ms: u64,
-    /// Calls that committed, a second.
+    /// Committed calls per second.
     pub committed_per_s: f64,
-    /// Calls that their procedures rolled back, a second.
+    /// Calls per second that their procedures aborted.
     pub aborted_per_s: f64,
-    /// Calls that trapped, or reached a limit, a second.
+    /// Calls per second that trapped or reached a limit.
     pub failed_per_s: f64,
-    /// Calls that were refused unrun, a second.
+    /// Calls per second that the server refused before they ran.
     pub refused_per_s: f64,
-    /// Bytes that the log grew by, a second.
+    /// Growth of the log in bytes per second.
     pub log_bytes_per_s: f64,
-    /// From the acceptance of a call to its answer.
+    /// Time from the acceptance of a call to its answer.
     pub latency_us: LatencyUs,
-    /// Group commit: from the start of a write to the log until it is durable.
+    /// Time from the start of a group commit's write until it is durable.
     pub commit_wait_us: LatencyUs,
-    /// Calls accepted and not yet run.
+    /// Number of accepted calls that have not run yet.
     pub waiting: u64,
-    /// No committed transaction has a greater LSN.
+    /// Largest LSN of a committed transaction.
     pub committed_lsn: U64,
-    /// Everything before it is on the device.
+    /// LSN up to which everything is durable on the device.
     pub durable_lsn: U64,
 }
 
-/// Data of a server-sent event `control`: somebody did something to the database beside calling procedures.
+/// Data of a server-sent event `control`: a client changed the database other than by a call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ControlEvent {
-    /// When it ended: RFC 3339.
+    /// Time of its end (RFC 3339).
     pub time: String,
-    /// Who did it: the name of a token; `anonymous` on a server without tokens.
+    /// Name of the client's token; `anonymous` on a server without tokens.
     pub principal: String,
     /// `deploy-module`, `remove-module`, `drop-table`, `take-checkpoint`, `create-backup`, `remove-backup`, `read-backup` or `cancel-call`.
     pub operation: String,
-    /// To what: the module's name, the table's, the backup's id, the call's; at most 100 characters of it. Empty where there is none.
+    /// Object of the operation: the name of the module or table, or the id of the backup or call, at most 100 characters. May be empty.
     pub subject: String,
-    /// `done`, or the slug of the problem that it ended with.
+    /// `done`, or the slug of the problem that ended it.
     pub outcome: String,
-    /// Milliseconds, with its wait for partitions and the log.
+    /// Duration in milliseconds, including waits for partitions and the log.
     pub took_ms: f64,
 }
 
 /// Percentiles of times, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LatencyUs {
-    /// Half took at most so long.
+    /// Median.
     pub p50: u64,
-    /// 95 of 100 took at most so long.
+    /// 95th percentile.
     pub p95: u64,
-    /// 99 of 100 took at most so long.
+    /// 99th percentile.
     pub p99: u64,
-    /// The longest.
+    /// Maximum.
     pub max: u64,
 }

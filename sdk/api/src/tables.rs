@@ -5,57 +5,56 @@ use utoipa::ToSchema;
 
 use crate::{Json, U64, types::TypeInfo};
 
-/// The tables that are stored.
+/// Stored tables.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TableList {
-    /// In the order of their creation.
+    /// Tables in the order of their creation.
     pub tables: Vec<TableInfo>,
-    /// Where the next page begins; null on the last one. Opaque.
+    /// Opaque cursor of the next page. Null on the last page.
     pub next_cursor: Option<String>,
 }
 
 /// A table.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TableInfo {
-    /// Its name.
+    /// Name in the declaration.
     pub name: String,
-    /// In the order of their declaration.
+    /// List in the order of declaration.
     pub columns: Vec<ColumnInfo>,
-    /// Names of the columns of the primary key, in its order; empty for a table without one.
+    /// Names of the primary key's columns, in order. Empty without a primary key.
     pub primary_key: Vec<String>,
-    /// All indexes; the first is the primary key, named `primary`, where there is one.
-    /// What a module that declares it says of it; may be empty.
+    /// Documentation from a module that declares the table. May be empty.
     #[serde(default)]
     pub docs: String,
-    /// The primary key first.
+    /// All indexes. The first is the primary key, named `primary`, if the table has one.
     pub indexes: Vec<IndexInfo>,
-    /// Where its rows lie.
+    /// Placement of the rows on partitions.
     pub placement: Placement,
-    /// The column whose value names a row's partition.
+    /// Column whose value decides on which partition a row is.
     pub partition_column: Option<String>,
     /// Modules in service that declare the table.
     pub modules: Vec<String>,
-    /// Rows on all partitions; the copies of a replicated table count once.
+    /// Number of rows on all partitions. Rows of a replicated table count once.
     pub rows: u64,
-    /// Bytes of memory: rows and indexes, all copies.
+    /// Bytes of rows and indexes in memory, over all copies.
     pub bytes: u64,
-    /// Bytes that its rows take in memory.
+    /// Bytes of rows in memory.
     pub row_bytes: u64,
-    /// Bytes that its indexes take in memory.
+    /// Bytes of indexes in memory.
     pub index_bytes: u64,
 }
 
 /// A column of a table.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ColumnInfo {
-    /// Its name.
+    /// Name in the declaration.
     pub name: String,
-    /// Its type.
+    /// Type of the values.
     #[serde(rename = "type")]
     pub ty: TypeInfo,
-    /// Whether it may hold null.
+    /// Whether the column may have null.
     pub nullable: bool,
-    /// What rows written before the column existed read as.
+    /// Value of the column in rows written before the column existed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub default: Option<Json>,
@@ -64,62 +63,62 @@ pub struct ColumnInfo {
 /// An index of a table.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct IndexInfo {
-    /// Its name; `primary` of the primary key.
+    /// Name of the index; `primary` for the primary key.
     pub name: String,
-    /// Names of the columns, in the order of the key.
+    /// Names of the columns in the order of the key.
     pub columns: Vec<String>,
-    /// Whether no two rows may have the same key.
+    /// Whether two rows can't have the same key.
     pub unique: bool,
-    /// True where rows can be read in the order of the key; false for a hash index.
+    /// Whether you can read rows in the order of the key. False for a hash index.
     pub ordered: bool,
 }
 
-/// On which partitions the rows lie.
+/// Placement of rows on partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Placement {
-    /// Each row on the partition that the value of the partition column names.
+    /// Each row is on the partition that the value of its partition column names.
     ByColumn,
-    /// Every row on every partition.
+    /// Every row is on every partition.
     Replicated,
-    /// Each partition keeps rows of its own.
+    /// Each partition has its own rows.
     Local,
 }
 
 /// Committed rows of one table: one consistent snapshot.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RowsPage {
-    /// Objects with a member for each column.
+    /// Rows, as objects with a member for each column.
     #[schema(value_type = Vec<Object>)]
     pub rows: Vec<Json>,
-    /// Where the next page begins; null on the last one. Opaque.
+    /// Opaque cursor of the next page. Null on the last page.
     pub next_cursor: Option<String>,
-    /// Position of the newest transaction that the snapshot holds.
+    /// LSN of the newest transaction in the snapshot.
     pub lsn: U64,
 }
 
 /// Rows of a table, counted and summed group by group.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct GroupsPage {
-    /// In the order of the index.
+    /// Groups in the order of the index.
     pub groups: Vec<RowGroup>,
-    /// The last group may go on with the first of the next page: then count and sums of both are to be added.
+    /// True if the first group of the next page may continue the last group. If so, add up their counts and sums.
     pub continues: bool,
-    /// Where the next page begins; null on the last one. Opaque.
+    /// Opaque cursor of the next page. Null on the last page.
     pub next_cursor: Option<String>,
-    /// Position of the newest transaction that was seen.
+    /// LSN of the newest transaction that the page includes.
     pub lsn: U64,
 }
 
 /// The rows of one group.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RowGroup {
-    /// The values of the columns that make the group, by name.
+    /// Values of the group's columns, by name.
     #[schema(value_type = Object)]
     pub key: Json,
-    /// How many there are.
+    /// Number of rows in the group.
     pub count: U64,
-    /// By column: a text of digits for whole numbers and decimals, a number for floats. Null adds nothing.
+    /// Sums by column: a string of digits for integers and decimals, a number for floats. Null adds nothing.
     #[schema(value_type = Object)]
     pub sums: serde_json::Map<String, serde_json::Value>,
 }

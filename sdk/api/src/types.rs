@@ -19,7 +19,7 @@ pub enum TypeInfo {
     I16,
     /// From -2,147,483,648 to 2,147,483,647.
     I32,
-    /// A string on the way out; a string or an exact integer on the way in.
+    /// A string in answers; a string or an exact integer in requests.
     I64,
     /// From 0 to 255.
     U8,
@@ -27,11 +27,11 @@ pub enum TypeInfo {
     U16,
     /// From 0 to 4,294,967,295.
     U32,
-    /// A string on the way out; a string or an exact integer on the way in.
+    /// A string in answers; a string or an exact integer in requests.
     U64,
-    /// A number; the strings `"NaN"`, `"Infinity"` and `"-Infinity"` for what JSON has no number for.
+    /// A number, or one of the strings `"NaN"`, `"Infinity"` and `"-Infinity"`, for which JSON has no number.
     F64,
-    /// A string with `scale` digits after the point on the way out; a string or a number without loss on the way in.
+    /// A string with `scale` digits after the point in answers; a string or an exact number in requests.
     Decimal {
         /// Digits after the point.
         scale: u8,
@@ -40,34 +40,34 @@ pub enum TypeInfo {
     Text,
     /// Base64 (RFC 4648) in JSON.
     Bytes,
-    /// RFC 3339 with microseconds, UTC on the way out. Years outside 0 to 9999 carry a sign and six digits.
+    /// RFC 3339 with microseconds; in answers in UTC. Years outside 0 to 9999 have a sign and six digits.
     Timestamp,
-    /// Hyphenated lower-case hexadecimal on the way out.
+    /// Hyphenated hexadecimal digits; in answers in lower case.
     Uuid,
-    /// The item, or `null`. A parameter or member of this type may be left out.
+    /// The item, or `null`. You may leave out a parameter or member of this type.
     Option {
-        /// What may be there.
+        /// Type of the item.
         #[schema(no_recursion)]
         item: Box<TypeInfo>,
     },
     /// Values of one type.
     List {
-        /// Type of each.
+        /// Type of each value.
         #[schema(no_recursion)]
         item: Box<TypeInfo>,
     },
     /// An object with exactly these members.
     Struct {
-        /// As the module's source names it; not there where it has no name.
+        /// Name in the module's source. Absent if it has none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
-        /// In the order of their declaration.
+        /// List in the order of declaration.
         #[schema(no_recursion)]
         fields: Vec<FieldInfo>,
     },
     /// One of these strings.
     Enum {
-        /// Their names.
+        /// Names of the variants.
         variants: Vec<String>,
     },
 }
@@ -75,9 +75,9 @@ pub enum TypeInfo {
 /// A member of a struct.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FieldInfo {
-    /// Its name.
+    /// Name in the declaration.
     pub name: String,
-    /// Its type.
+    /// Type of the values.
     #[serde(rename = "type")]
     pub ty: TypeInfo,
 }

@@ -53,7 +53,7 @@ impl Client {
         };
         let parsed = Url::parse(url).map_err(|error| bad(&error.to_string()))?;
         if !matches!(parsed.scheme(), "http" | "https") || parsed.cannot_be_a_base() {
-            return Err(bad("it begins with http:// or https://"));
+            return Err(bad("it must begin with http:// or https://"));
         }
         let trusted = tls_config(parsed.scheme() == "https", ca_cert, None).map_err(ClientError::Trust)?;
         let http = reqwest::blocking::Client::builder()
@@ -462,7 +462,7 @@ impl Client {
         };
         request.send().map_err(|error| match is_refused(&error) {
             true => ClientError::Trust(format!(
-                "the certificate of {} is not trusted here; name the one that signed it: {}",
+                "this machine does not trust the certificate of {}; name the certificate that signed it: {}",
                 self.url,
                 chain(&error)
             )),

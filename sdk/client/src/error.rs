@@ -9,7 +9,7 @@ pub enum ClientError {
     #[error("{}: {}", .0.title, .0.detail)]
     Problem(Box<Problem>),
     /// The address is none of a server.
-    #[error("{url:?} is no address of a server: {reason}")]
+    #[error("{url:?} is not the URL of a server: {reason}")]
     Url {
         /// What was given.
         url: String,
@@ -31,7 +31,7 @@ pub enum ClientError {
     #[error("talk to the server: {0}")]
     Http(String),
     /// Not an answer of this API: another program listens there, or another version.
-    #[error("the answer is none of this API: {0}")]
+    #[error("the answer is not one of this API: {0}")]
     Protocol(String),
 }
 

@@ -43,9 +43,9 @@ pub fn tls_config(
     let Some(ClientCertificate { chain, key }) = certificate else {
         return Ok(builder.with_no_client_auth());
     };
-    let chain = certificates(chain).map_err(|what| format!("the client's certificate is no PEM: {what}"))?;
-    let key = private_key(key).map_err(|what| format!("the client's key is no PEM: {what}"))?;
-    let key = key.ok_or("the client's key is none (-----BEGIN PRIVATE KEY-----)")?;
+    let chain = certificates(chain).map_err(|what| format!("the client's certificate is not PEM: {what}"))?;
+    let key = private_key(key).map_err(|what| format!("the client's key is not PEM: {what}"))?;
+    let key = key.ok_or("the file has no key (-----BEGIN PRIVATE KEY-----)")?;
     let config = builder.with_client_auth_cert(chain, key);
     config.map_err(|error| format!("the client's certificate: {error}"))
 }
@@ -56,8 +56,8 @@ fn own_roots(ca_cert: Option<&[u8]>) -> Result<Vec<CertificateDer<'static>>, Str
     };
     match certificates(pem) {
         Ok(roots) if !roots.is_empty() => Ok(roots),
-        Ok(_) => Err("the certificates to trust in are none (-----BEGIN CERTIFICATE-----)".into()),
-        Err(what) => Err(format!("the certificates to trust in are no PEM: {what}")),
+        Ok(_) => Err("the file of CA certificates has no certificate (-----BEGIN CERTIFICATE-----)".into()),
+        Err(what) => Err(format!("the CA certificates are not PEM: {what}")),
     }
 }
 
@@ -77,14 +77,15 @@ impl Trust {
         for root in &named {
             roots
                 .add(root.clone())
-                .map_err(|error| format!("a certificate to trust in is none: {error}"))?;
+                .map_err(|error| format!("a CA certificate is not a certificate: {error}"))?;
         }
         if roots.is_empty() {
-            return Err("no certificate is trusted here: install the system's (ca-certificates), or name the one that signed the server's".into());
+            return Err("this machine trusts no certificate: install the package ca-certificates, or name the certificate that signed the \
+             server's".into());
         }
         let provider = Arc::new(ring::default_provider());
         let signed = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
-        let signed = signed.map_err(|error| format!("the certificates to trust in: {error}"))?;
+        let signed = signed.map_err(|error| format!("the CA certificates: {error}"))?;
         Ok(Self { signed, named })
     }
 }

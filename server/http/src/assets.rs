@@ -41,7 +41,7 @@ pub async fn console(request: Request) -> Response {
     }
     let last = path.rsplit('/').next().unwrap_or("");
     if last.contains('.') {
-        return Refusal::not_found("the console has no such file").into_response();
+        return Refusal::not_found("the console has no file at this path").into_response();
     }
     // The page names its files from where it lies.
     if path.contains('/') {
@@ -57,7 +57,7 @@ pub async fn docs(request: Request) -> Response {
     }
     match find(&format!("docs/{path}")) {
         Some(file) => send(path, file, request.headers()),
-        None => Refusal::not_found("the reader has no such file").into_response(),
+        None => Refusal::not_found("the docs have no file at this path").into_response(),
     }
 }
 

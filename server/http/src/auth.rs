@@ -65,13 +65,13 @@ pub struct Token {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum AuthError {
-    #[error("token {name}: the digest is not the SHA-256 of a token in hexadecimal (64 digits)")]
+    #[error("token {name}: sha256 must be the SHA-256 of the token, in 64 hexadecimal digits")]
     Digest { name: String },
-    #[error("a token's name has 1 to {IDEMPOTENCY_SCOPE_BYTES_MAX} bytes; this one has {bytes}")]
+    #[error("the name of a token must have 1 to {IDEMPOTENCY_SCOPE_BYTES_MAX} bytes; this one has {bytes}")]
     Name { bytes: usize },
-    #[error("token {name}: a scope has 1 to {IDEMPOTENCY_SCOPE_BYTES_MAX} bytes; this one has {bytes}")]
+    #[error("token {name}: a scope must have 1 to {IDEMPOTENCY_SCOPE_BYTES_MAX} bytes; this one has {bytes}")]
     Scope { name: String, bytes: usize },
-    #[error("token {name}: the role is one of read, write, admin; {role:?} is none")]
+    #[error("token {name}: the role must be read, write or admin, not {role:?}")]
     Role { name: String, role: String },
 }
 
@@ -165,7 +165,7 @@ impl Principal {
             false => Err(Refusal::new(
                 ProblemKind::Forbidden,
                 format!(
-                    "this needs a token with the role {}; {} has the role {}",
+                    "the request needs a token with the role {}; {} has the role {}",
                     needed.name(),
                     self.name(),
                     self.role.map_or("none", Role::name)
@@ -269,15 +269,15 @@ impl Auth {
             .ok_or_else(|| unauthorized("send the header Authorization: Bearer TOKEN"))?;
         // A proxy may have judged the other one.
         if values.next().is_some() {
-            return Err(Refusal::malformed("a request has the header Authorization once"));
+            return Err(Refusal::malformed("send the header Authorization only once"));
         }
         let (scheme, secret) = value
             .to_str()
             .ok()
             .and_then(|text| text.split_once(' '))
-            .ok_or_else(|| unauthorized("the header is Authorization: Bearer TOKEN"))?;
+            .ok_or_else(|| unauthorized("send the header as Authorization: Bearer TOKEN"))?;
         if !scheme.eq_ignore_ascii_case("bearer") {
-            return Err(unauthorized("only the scheme Bearer is known here"));
+            return Err(unauthorized("the server knows the scheme Bearer only"));
         }
         let digest: [u8; 32] = Sha256::digest(secret.trim().as_bytes()).into();
         // Every token is compared, and each in constant time: the time says nothing about how close a guess was.
@@ -287,7 +287,7 @@ impl Auth {
                 found = Some(token);
             }
         }
-        found.ok_or_else(|| unauthorized("the token is not one of the configured ones"))
+        found.ok_or_else(|| unauthorized("the server's configuration does not have this token"))
     }
 }
 
@@ -350,7 +350,7 @@ fn check_local(headers: &HeaderMap) -> Result<(), Refusal> {
         true => Ok(()),
         false => Err(Refusal::new(
             ProblemKind::Forbidden,
-            "the host name is not one of this machine: a server without tokens answers local programs only; configure tokens to open it",
+            "the host name is not a name of this machine, and a server without tokens answers local programs only; configure tokens to open it",
         )),
     }
 }

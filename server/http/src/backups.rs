@@ -37,21 +37,22 @@ pub struct BackupParams {
     earlier: Option<bool>,
 }
 
-/// Makes a backup
+/// Creates a backup
 ///
-/// Begins it and returns at once; its id leads to the progress. Where one is under way, that one is meant. A checkpoint is
-/// taken, unless nothing was written since the last, and it and the log behind it are copied; transactions go on. It lies
-/// in the directory that the server's configuration names (`backup_dir`) until it is removed.
+/// Begins the backup and returns at once with its id, which leads to the progress. If a backup is in progress, the server returns
+/// that one. The server first takes a checkpoint, unless nothing changed since the last one. It then copies the checkpoint and the
+/// log after it, while transactions run. The backup stays in the directory that the configuration names (`backup_dir`) until you
+/// remove it.
 #[utoipa::path(
     post,
     path = "/v1/backups",
     tag = "Backups",
     params(BackupParams),
     responses(
-        (status = 202, description = "It has begun", body = Backup,
-         headers(("Location" = String, description = "Where its progress is"))),
+        (status = 202, description = "The work has begun", body = Backup,
+         headers(("Location" = String, description = "URL with its progress"))),
         (status = 404, description = "not-found: the server keeps no log", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "limit-exceeded: there are as many backups as there may be", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "limit-exceeded: the server has its largest number of backups", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn create_backup(
@@ -71,13 +72,13 @@ pub async fn create_backup(
 
 /// Lists backups
 ///
-/// Those in the server's directory of backups.
+/// Returns the backups in the server's backup directory.
 #[utoipa::path(
     get,
     path = "/v1/backups",
     tag = "Backups",
     responses(
-        (status = 200, description = "The newest first", body = BackupList),
+        (status = 200, description = "List, newest first", body = BackupList),
         (status = 404, description = "not-found: the server keeps no log", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -96,7 +97,7 @@ pub async fn list_backups(State(state): State<AppState>) -> Result<Json<BackupLi
     get,
     path = "/v1/backups/{id}",
     tag = "Backups",
-    params(("id" = String, Path, description = "As it was given when it began")),
+    params(("id" = String, Path, description = "Id from the answer that began it, or from the list")),
     responses(
         (status = 200, description = "The backup", body = Backup),
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
@@ -111,14 +112,14 @@ pub async fn show_backup(State(state): State<AppState>, Name(id): Name) -> Resul
 
 /// Removes a backup
 ///
-/// From the server's disk. What is being made can't be removed.
+/// Removes the backup from the server's disk. You can't remove a backup that is in progress.
 #[utoipa::path(
     delete,
     path = "/v1/backups/{id}",
     tag = "Backups",
-    params(("id" = String, Path, description = "As it was given when it began")),
+    params(("id" = String, Path, description = "Id from the answer that began it, or from the list")),
     responses(
-        (status = 204, description = "It is gone"),
+        (status = 204, description = "Removed"),
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -137,15 +138,15 @@ pub async fn delete_backup(
 
 /// Downloads a file of a backup
 ///
-/// One that the backup's `files` name, by the last part of its path; `manifest.json` among them. Together, each in its
-/// place, they are the backup.
+/// Returns one file that the backup's `files` list, by the last part of its path. `manifest.json` is one of them. The files at their
+/// paths are the whole backup.
 #[utoipa::path(
     get,
     path = "/v1/backups/{id}/files/{name}",
     tag = "Backups",
     params(
-        ("id" = String, Path, description = "As it was given when it began"),
-        ("name" = String, Path, description = "The last part of the file's path"),
+        ("id" = String, Path, description = "Id from the answer that began it, or from the list"),
+        ("name" = String, Path, description = "Last part of the file's path"),
     ),
     responses(
         (status = 200, description = "Its bytes", body = [u8], content_type = "application/octet-stream"),
@@ -159,7 +160,7 @@ pub async fn download_file(
 ) -> Result<Response, Refusal> {
     let Path((id, name)) = path.map_err(|error| Refusal::malformed(error.body_text()))?;
     let permit = state.downloads.clone().try_acquire_owned().map_err(|_| {
-        let detail = format!("{DOWNLOADS_MAX} downloads are under way; wait for one to end");
+        let detail = format!("{DOWNLOADS_MAX} downloads run already; wait until one ends");
         let mut problem = Problem::new(ProblemKind::Overloaded, detail);
         problem.retry_after_ms = Some(5_000);
         Refusal::from(problem)

@@ -50,7 +50,7 @@ pub async fn next_data(body: &mut Body, wait_max: Duration) -> Result<Option<Byt
 
 pub fn timed_out(wait_max: Duration) -> Refusal {
     let detail = format!(
-        "the body came too slowly (its next piece was waited for {:.1} s); send it faster",
+        "the body came too slowly (the server waited {:.1} s for its next piece); send it faster",
         wait_max.as_secs_f64()
     );
     Refusal::new(ProblemKind::RequestTimeout, detail)
@@ -168,7 +168,8 @@ fn count(all: &BytesMut, grant: &mut Option<Grant>, requests: &Arc<Budget>) -> b
 
 /// Requests that are read or run hold all the memory that there is for them.
 pub fn requests_full() -> Refusal {
-    let detail = "requests on their way hold all the memory that there is for them; try again after the given time, or send less at once";
+    let detail =
+        "the requests in progress fill the memory for requests; try again after the given time, or send less at once";
     let mut problem = Problem::new(ProblemKind::Overloaded, detail);
     problem.retry_after_ms = Some(200);
     problem.into()

@@ -36,10 +36,10 @@ pub const PATH_PREFIX: &str = "/v1/call/";
 
 /// Calls a procedure
 ///
-/// Runs one transaction. The body is an object of named arguments, as JSON or, by `Content-Type`, CBOR; an empty body
-/// stands for `{}`. The answer has the format that `Accept` names, else the body's; in CBOR, 64-bit integers are integers
-/// and bytes are byte strings. Once the answer is 200 the transaction is durable by the configured level. Any other answer
-/// left no trace in the tables.
+/// Runs one transaction. The body is an object of named arguments, as JSON or, by `Content-Type`, CBOR. An empty body means `{}`. The
+/// answer has the format that `Accept` names, else the format of the body. In CBOR, 64-bit integers are integers and bytes are byte
+/// strings. An answer with status 200 means that the transaction is durable at the configured level. After any other answer except
+/// `outcome-unknown`, the transaction left nothing in the tables.
 #[utoipa::path(
     post,
     path = "/v1/call/{module}/{procedure}",
@@ -47,26 +47,26 @@ pub const PATH_PREFIX: &str = "/v1/call/";
     params(
         ("module" = String, Path, description = "Name of the module"),
         ("procedure" = String, Path, description = "Name of the procedure"),
-        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[ -~]+$", description = "At most 255 visible characters; a repeat in the same scope returns the first committed outcome again, as long as it is kept. Calls that only read run again"),
-        ("Reprise-Timeout-Ms" = Option<u64>, Header, description = "What has not begun by then, or runs longer, is ended as deadline-exceeded and leaves nothing"),
-        ("Reprise-Min-Lsn" = Option<String>, Header, pattern = "^[0-9]{1,19}$", description = "For reads: wait until the read view holds this LSN"),
-        ("Reprise-Max-Lag-Ms" = Option<u64>, Header, description = "On a standby: wait until it is not further behind than so many milliseconds"),
-        ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "How long to wait for it; 1000 unless given"),
-        ("Reprise-Safety" = Option<String>, Header, description = "A write has at least this level (1-safe, 2-safe, quorum, very-safe, local-sync, local-async), or is refused before it runs, or is outcome-unknown"),
-        ("traceparent" = Option<String>, Header, description = "W3C Trace Context; the answer continues it"),
+        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[ -~]+$", description = "Key of the call, at most 255 visible characters. If a call with this key has committed in the same scope, the server returns its outcome while it keeps it. Read-only calls always run again"),
+        ("Reprise-Timeout-Ms" = Option<u64>, Header, description = "Time limit in milliseconds. If the call has not begun or ended by then, the server ends it as deadline-exceeded and keeps nothing of it"),
+        ("Reprise-Min-Lsn" = Option<String>, Header, pattern = "^[0-9]{1,19}$", description = "For reads: LSN that the read must include. The server waits until its data includes it"),
+        ("Reprise-Max-Lag-Ms" = Option<u64>, Header, description = "On a standby: largest lag in milliseconds. The server waits until its lag is at most this"),
+        ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "Longest wait in milliseconds. Default: 1000"),
+        ("Reprise-Safety" = Option<String>, Header, description = "Smallest safety level of a write: 1-safe, 2-safe, quorum, very-safe, local-sync or local-async. If the server can't reach it, it refuses the write before it runs, or answers outcome-unknown"),
+        ("traceparent" = Option<String>, Header, description = "W3C Trace Context. The answer continues the trace"),
     ),
     request_body(content((Object = "application/json"), (Object = "application/cbor")), description = "Arguments by name"),
     responses(
         (status = 200, description = "Committed", content((CallAnswer = "application/json"), (CallAnswer = "application/cbor")), headers(
             ("Reprise-Txn-Id" = String), ("Reprise-Lsn" = String),
-            ("Reprise-Safety" = String, description = "What a write has, where the server has a level (--safety) or the call asked for one"),
-            ("Idempotent-Replayed" = String, description = "`true` when the key was used before"),
+            ("Reprise-Safety" = String, description = "Safety level that the write reached, if the server has a level (--safety) or the call asked for one"),
+            ("Idempotent-Replayed" = String, description = "`true` if the answer is the stored outcome of an earlier call with this key"),
         )),
         (status = 400, description = "invalid-arguments, malformed-request", body = Problem, content_type = "application/problem+json"),
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "idempotency-conflict", body = Problem, content_type = "application/problem+json"),
         (status = 413, description = "too-large", body = Problem, content_type = "application/problem+json"),
-        (status = 421, description = "not-primary: primary is where to go", body = Problem, content_type = "application/problem+json"),
+        (status = 421, description = "not-primary: send the request to `primary`", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "procedure-aborted, limit-exceeded, cancelled", body = Problem, content_type = "application/problem+json"),
         (status = 500, description = "procedure-trapped", body = Problem, content_type = "application/problem+json"),
         (status = 504, description = "deadline-exceeded", body = Problem, content_type = "application/problem+json"),
@@ -212,7 +212,7 @@ async fn run(state: &AppState, principal: &Principal, request: Request) -> Resul
 fn segment(part: &str) -> Result<Cow<'_, str>, Refusal> {
     percent_decode_str(part)
         .decode_utf8()
-        .map_err(|_| Refusal::malformed("the path can't be read: its escapes are not UTF-8"))
+        .map_err(|_| Refusal::malformed("the server can't read the path: its escapes are not UTF-8"))
 }
 
 /// Has a caller's name put into the log, where that takes records and does not have it. What can't be recorded can't write: the calls say why.
@@ -308,7 +308,7 @@ pub fn is_valid_key(key: &str) -> bool {
 
 pub fn bad_key() -> Refusal {
     Refusal::malformed(format!(
-        "an idempotency key has 1 to {IDEMPOTENCY_KEY_BYTES_MAX} visible ASCII characters"
+        "an idempotency key must have 1 to {IDEMPOTENCY_KEY_BYTES_MAX} visible ASCII characters"
     ))
 }
 
@@ -323,7 +323,7 @@ pub async fn wait_for_min_lsn(state: &AppState, headers: &HeaderMap) -> Result<(
         return Ok(());
     }
     if !router.has_log() {
-        let detail = "this server keeps no log (--log none): no LSN but 0 is ever reached";
+        let detail = "this server keeps no log (--log none), so it reaches no LSN but 0";
         return Err(Refusal::new(ProblemKind::TooStale, detail));
     }
     let (sender, reached) = oneshot::channel();
@@ -335,7 +335,7 @@ pub async fn wait_for_min_lsn(state: &AppState, headers: &HeaderMap) -> Result<(
         Ok(_) => Ok(()),
         Err(_) => {
             let detail = format!(
-                "the read view shows every record before LSN {}, and {min_lsn} was asked; wait longer (Reprise-Max-Wait-Ms) or read from the primary",
+                "the server shows every record before LSN {}, and you asked for {min_lsn}; wait longer (Reprise-Max-Wait-Ms), or read from the primary",
                 router.view()
             );
             Err(Refusal::new(ProblemKind::TooStale, detail))
@@ -365,7 +365,9 @@ pub fn single<'h>(headers: &'h HeaderMap, name: &'static str) -> Result<Option<&
     let mut values = headers.get_all(name).into_iter();
     match (values.next(), values.next()) {
         (value, None) => Ok(value),
-        _ => Err(Refusal::malformed(format!("the header {name} stands more than once"))),
+        _ => Err(Refusal::malformed(format!(
+            "the request has the header {name} more than once"
+        ))),
     }
 }
 
@@ -377,7 +379,7 @@ pub fn number(headers: &HeaderMap, name: &'static str) -> Result<Option<u64>, Re
     match value.to_str().ok().and_then(|text| parse_digits(text.trim())) {
         Some(number) => Ok(Some(number)),
         None => Err(Refusal::malformed(format!(
-            "the header {name} is a number of 1 to 19 digits"
+            "the header {name} must be a number of 1 to 19 digits"
         ))),
     }
 }

@@ -22,15 +22,15 @@ use crate::{
 
 /// Takes a checkpoint
 ///
-/// Begins it and returns at once; its id leads to the progress. Where one is under way, that one is meant. Transactions go
-/// on; the log behind the oldest kept checkpoint is released.
+/// Begins the checkpoint and returns at once with its id, which leads to the progress. If a checkpoint is in progress, the server
+/// returns that one. Transactions run meanwhile. After it, the server releases the log before the oldest checkpoint that it keeps.
 #[utoipa::path(
     post,
     path = "/v1/checkpoints",
     tag = "Log",
     responses(
-        (status = 202, description = "It has begun", body = Checkpoint,
-         headers(("Location" = String, description = "Where its progress is"))),
+        (status = 202, description = "The work has begun", body = Checkpoint,
+         headers(("Location" = String, description = "URL with its progress"))),
         (status = 404, description = "not-found: the server keeps no log", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -58,7 +58,7 @@ pub fn accepted(location: String, body: impl Serialize) -> Response {
     get,
     path = "/v1/checkpoints",
     tag = "Log",
-    responses((status = 200, description = "The newest first", body = CheckpointList))
+    responses((status = 200, description = "List, newest first", body = CheckpointList))
 )]
 pub async fn list_checkpoints(State(state): State<AppState>) -> Json<CheckpointList> {
     let checkpointer = state.database.checkpointer().ok();
@@ -104,7 +104,7 @@ pub fn failure(failure: reprise_upkeep::CheckpointFailure) -> CheckpointFailure 
     get,
     path = "/v1/checkpoints/{id}",
     tag = "Log",
-    params(("id" = String, Path, description = "As it was given when it began")),
+    params(("id" = String, Path, description = "Id from the answer that began it, or from the list")),
     responses(
         (status = 200, description = "The checkpoint", body = Checkpoint),
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),

@@ -46,21 +46,23 @@ use crate::{
 #[openapi(
     info(
         title = "Reprise",
-        description = "In-memory transactions in WebAssembly: upload a module, call its procedures, see tables and log. \
-                       64-bit integers are strings on the way out, numbers where the header `Reprise-Integers: number` asks for them; on the way in an exact \
-                       integer is taken too. \
-                       Every error is a problem (RFC 9457) whose `type` is `/problems/` and a slug, and leads to a page that explains it. \
-                       A method that a path does not know is answered with 405 and `Allow`.",
+        description = "An in-memory transactional database with WebAssembly procedures: upload a module, call its procedures, read tables \
+         and \
+                       log. \
+                       64-bit integers in answers are strings, or numbers if you send the header `Reprise-Integers: number`. In requests you \
+                       may send a string or an exact integer. \
+                       Every error is a problem (RFC 9457). Its `type` is `/problems/` and a slug, and is the path of a page that explains it. \
+                       If a path does not take a method, the server answers 405 and lists the methods in `Allow`.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
-    servers((url = ".", description = "This server: what lies beside this document")),
+    servers((url = ".", description = "This server")),
     tags(
         (name = "Modules", description = "Procedures and tables, as wasm"),
         (name = "Calls", description = "Transactions"),
-        (name = "Tables", description = "What is stored"),
-        (name = "Log", description = "What happened"),
-        (name = "Backups", description = "Copies that stand for themselves"),
-        (name = "Replication", description = "Standbys, how fresh they are, and who is the primary"),
+        (name = "Tables", description = "Stored tables and their rows"),
+        (name = "Log", description = "Log records, and log lines of procedures"),
+        (name = "Backups", description = "Complete copies of the database"),
+        (name = "Replication", description = "Primary, standbys, lag and freshness"),
         (name = "Server", description = "State, events, metrics"),
     ),
     components(schemas(Problem, ControlEvent, Status, Phase, FieldInfo, log::LogOrder, log::LineLevel)),
@@ -75,7 +77,9 @@ impl Modify for BearerToken {
     fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
         let scheme = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
-            .description(Some("A token of the server's configuration; none while it has none."))
+            .description(Some(
+                "A token of the server's configuration. A server without tokens needs none.",
+            ))
             .build();
         let components = openapi.components.get_or_insert_default();
         components.add_security_scheme("token", SecurityScheme::Http(scheme));
@@ -178,20 +182,20 @@ fn describe_refusals(method: &Method, path: &str, operation: &mut Operation) {
         (
             true,
             403,
-            "forbidden: the role does not allow it, or the page of another site asks",
+            "forbidden: the token's role does not allow it, or the request comes from a page of another site",
         ),
         (has_body, 408, "request-timeout"),
         (has_body, 413, "too-large"),
         (
             changes,
             415,
-            "unsupported-media-type: the body's type, or its Content-Encoding, is not read here",
+            "unsupported-media-type: the server does not read this Content-Type or Content-Encoding",
         ),
         (true, 500, "internal-error"),
         (
             changes,
             501,
-            "malformed-request: the body has a transfer coding beside chunked",
+            "malformed-request: the body has a transfer coding other than chunked",
         ),
         (true, unavailable::STATUS, unavailable.as_str()),
     ];

@@ -33,18 +33,19 @@ use crate::{
 /// Header by which nginx and others pass each piece on at once.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// Streams what happens
+/// Streams events
 ///
-/// Server-sent events, twice a second: `metrics` (a MetricsEvent about the time since the one before) and, at first and
-/// whenever it changes in more than its positions and times, `status` (a Status). `checkpoint` (a Checkpoint) comes when one begins and
-/// when it ends. `replication` (a Replication) comes each time from a node that has standbys or is one. Whoever may do such things is told of control operations: `control` (a ControlEvent) as each ends, and at first the
-/// newest that are known.
+/// Sends server-sent events. `metrics` comes twice a second: a MetricsEvent about the time since the one before. `status` (a Status)
+/// comes first, and then at each change that is not only of positions and times. `checkpoint` (a Checkpoint) comes when one begins
+/// and when it ends. `replication` (a Replication) comes twice a second from a server that has standbys or is one. `control` (a
+/// ControlEvent) comes at the end of each control operation, to clients whose role allows such operations. They first get the newest
+/// known ones.
 #[utoipa::path(
     get,
     path = "/v1/events",
     tag = "Server",
     responses(
-        (status = 200, description = "The data of `metrics` events; those of `status` are a Status, of `checkpoint` a Checkpoint, of `replication` a Replication, of `control` a ControlEvent", body = MetricsEvent, content_type = "text/event-stream"),
+        (status = 200, description = "Data of a `metrics` event. The data of `status` is a Status, of `checkpoint` a Checkpoint, of `replication` a Replication, and of `control` a ControlEvent", body = MetricsEvent, content_type = "text/event-stream"),
     )
 )]
 pub async fn events(State(state): State<AppState>, headers: HeaderMap) -> Result<Response, Refusal> {

@@ -28,15 +28,16 @@ pub struct FreshnessParams {
     step: Option<u32>,
 }
 
-/// Tells how fresh standbys were
+/// Shows the freshness of standbys
 ///
-/// By samples each 20 ms, of which an hour is kept, second by second. A step without samples is left out.
+/// Returns statistics for each step. The server takes a sample each 20 ms and keeps one hour of them, second by second. It leaves out
+/// steps without samples.
 #[utoipa::path(
     get,
     path = "/v1/replication/freshness",
     tag = "Replication",
     params(FreshnessParams),
-    responses((status = 200, description = "Freshness and lag in each step, by standby", body = FreshnessHistory))
+    responses((status = 200, description = "Freshness and lag of each standby in each step", body = FreshnessHistory))
 )]
 pub async fn freshness(
     State(state): State<AppState>,
@@ -44,12 +45,12 @@ pub async fn freshness(
 ) -> Result<Json<FreshnessHistory>, Refusal> {
     let step_s = params.step.unwrap_or(1);
     if !(1..=STEP_S_MAX).contains(&step_s) {
-        let detail = format!("step is a number of seconds from 1 to {STEP_S_MAX}");
+        let detail = format!("step must be a number of seconds from 1 to {STEP_S_MAX}");
         return Err(Refusal::malformed(detail));
     }
     let (from, to) = (params.from.unwrap_or(0), params.to.unwrap_or(u32::MAX));
     if from > to {
-        return Err(Refusal::malformed("from lies behind to"));
+        return Err(Refusal::malformed("from must not be later than to"));
     }
     let spans =
         move |point: &FreshnessPoint| (i64::from(from) * SECOND_US..=i64::from(to) * SECOND_US).contains(&point.at_us);

@@ -248,14 +248,14 @@ pub fn is_answered_while_recovering(path: &str) -> bool {
 
 pub async fn unknown_path(uri: Uri) -> Refusal {
     Refusal::not_found(format!(
-        "no resource at {}; /openapi.json describes them all",
+        "the server has no resource at {}; /openapi.json describes all",
         uri.path()
     ))
 }
 
 pub async fn unknown_method(method: Method, uri: Uri) -> Refusal {
     let detail = format!(
-        "{} does not know {method}; the header Allow lists what it knows",
+        "{} does not take {method}; the header Allow lists its methods",
         uri.path()
     );
     Refusal::new(ProblemKind::MethodNotAllowed, detail)
@@ -275,7 +275,7 @@ pub fn judge_no_query(uri: &Uri) -> Result<(), Refusal> {
     match uri.query() {
         None | Some("") => Ok(()),
         Some(_) => Err(Refusal::malformed(format!(
-            "{} has no parameters in its query; a call's arguments are its body, and what else it asks for are headers",
+            "{} takes no parameters in the query; send arguments in the body, and options as headers",
             uri.path()
         ))),
     }
@@ -296,7 +296,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
         let Path(name) = Path::<String>::from_request_parts(parts, state)
             .await
-            .map_err(|error| Refusal::malformed(format!("the path can't be read: {error}")))?;
+            .map_err(|error| Refusal::malformed(format!("the server can't read the path: {error}")))?;
         Ok(Self(name))
     }
 }
@@ -310,7 +310,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
         let Query(params) = Query::<T>::from_request_parts(parts, state)
             .await
-            .map_err(|error| Refusal::malformed(format!("the query can't be read: {}", error.body_text())))?;
+            .map_err(|error| Refusal::malformed(format!("the server can't read the query: {}", error.body_text())))?;
         Ok(Self(params))
     }
 }

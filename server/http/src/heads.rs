@@ -216,7 +216,7 @@ impl Judge {
         match self.doubtful.load(Ordering::Acquire) == number {
             false => Ok(()),
             true => Err(Refusal::malformed(
-                "the request has both Transfer-Encoding and Content-Length, and who reads it may go by either: send one of them",
+                "the request has both Transfer-Encoding and Content-Length, which contradict each other: send one of them",
             )),
         }
     }
@@ -321,11 +321,15 @@ impl WatchedStream {
 fn refusal_for(bytes: &[u8]) -> Option<Refusal> {
     let rest = bytes.strip_prefix(b"HTTP/1.1 ")?;
     let (status, detail) = match rest.get(..3)? {
-        b"400" => (400, "the request line or a header can't be read as HTTP/1.1".to_owned()),
+        b"400" => (
+            400,
+            "the server can't read the request line or a header as HTTP/1.1".to_owned(),
+        ),
         b"414" => (414, "the request's address is too long".to_owned()),
         b"431" => {
-            let detail =
-                format!("a request has at most {HEADERS_MAX} headers, and {HEADER_BYTES_MAX} bytes before its body");
+            let detail = format!(
+                "a request may have at most {HEADERS_MAX} headers, and {HEADER_BYTES_MAX} bytes before its body"
+            );
             (431, detail)
         }
         _ => return None,

@@ -17,19 +17,19 @@ use crate::{
     status::now_us,
 };
 
-/// Shows the outcome kept under an idempotency key
+/// Shows the outcome of an idempotency key
 ///
-/// The first committed outcome of a call with this key by the same token: what a repeat is answered with, as long as it is
-/// kept. Calls that only read leave none.
+/// Returns the first committed outcome of a call with this key in the scope of this token. A repeat of the call gets this outcome
+/// while the server keeps it. Read-only calls leave no outcome.
 #[utoipa::path(
     get,
     path = "/v1/idempotency/{key}",
     tag = "Calls",
     params(("key" = String, Path)),
     responses(
-        (status = 200, description = "What the call came to", body = KeptOutcome),
+        (status = 200, description = "Outcome of the call", body = KeptOutcome),
         (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "not-found: no call with it has committed, or its time is over", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "not-found: no call with this key has committed, or the server no longer keeps its outcome", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn show_outcome(
@@ -44,29 +44,29 @@ pub async fn show_outcome(
     let scope = principal.scope().map_or("", |name| &**name);
     match state.router.idempotency().look_up(ScopedKey { scope, key: &key }) {
         Lookup::Kept(outcome, _) if state.router.is_unconfirmed(outcome.lsn) => {
-            let reason = "the call that was made under this key committed on this server, and its standbys have not said that they have it";
+            let reason = "the call with this key committed on this server, but its standbys have not confirmed it";
             Err(Refusal::unconfirmed(reason, outcome.txn_id, outcome.lsn))
         }
         Lookup::Kept(outcome, left) => {
             let deployed = state.router.deployed();
             let module = deployed.module(outcome.module);
-            let module =
-                module.ok_or_else(|| Refusal::unavailable("the version that ran under this key is being loaded"))?;
+            let module = module
+                .ok_or_else(|| Refusal::unavailable("the server loads the module version that ran under this key"))?;
             outcome_of(key, module, &outcome, left)
                 .map(Json)
                 .ok_or_else(|| Refusal::internal("the stored result is not of the procedure's type"))
         }
-        Lookup::Running => Err(Refusal::not_found("a call with this key runs now; ask again")),
+        Lookup::Running => Err(Refusal::not_found("a call with this key runs now; try again")),
         Lookup::Unknown => match state.router.status().log_error {
             // A call that was under way when the log failed may have been kept.
             Some(reason) => Err(Refusal::new(
                 ProblemKind::OutcomeUnknown,
                 format!(
-                    "nothing is kept under this key so far, and the log has failed: {reason}; ask again after a restart"
+                    "the server has no outcome for this key, and its log failed: {reason}; try again after a restart"
                 ),
             )),
             None => Err(Refusal::not_found(
-                "no call with this key has committed in the scope of this token, or its time is over",
+                "no call with this key has committed in the scope of this token, or the server no longer keeps its outcome",
             )),
         },
     }

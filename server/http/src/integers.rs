@@ -21,7 +21,9 @@ pub fn asked(headers: &HeaderMap) -> Result<bool, Refusal> {
     match single(headers, headers::INTEGERS)?.map(|value| value.as_bytes()) {
         None | Some(b"string") => Ok(false),
         Some(b"number") => Ok(true),
-        Some(_) => Err(Refusal::malformed("the header Reprise-Integers is string or number")),
+        Some(_) => Err(Refusal::malformed(
+            "the header Reprise-Integers must be string or number",
+        )),
     }
 }
 

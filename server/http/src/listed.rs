@@ -32,7 +32,7 @@ impl ListParams {
         match (1..=LIST_LIMIT_MAX).contains(&limit) {
             true => Ok(limit),
             false => Err(Refusal::malformed(format!(
-                "limit is a number from 1 to {LIST_LIMIT_MAX}"
+                "limit must be a number from 1 to {LIST_LIMIT_MAX}"
             ))),
         }
     }
@@ -40,7 +40,7 @@ impl ListParams {
 
 /// Refusal of a cursor that no page of the list returned.
 pub fn bad_cursor() -> Refusal {
-    Refusal::malformed("cursor is not one that a page returned; begin again without it")
+    Refusal::malformed("no page returned this cursor; begin again without it")
 }
 
 /// Writes the object of a page: a member `name` with the items of the first keys, and `next_cursor`, the key of the item behind them.

@@ -95,7 +95,7 @@ impl<S: Send + Sync> FromRequestParts<S> for LogAsked {
         let (arguments, others): (Vec<_>, Vec<_>) = query
             .split('&')
             .partition(|pair| pair.split('=').next() == Some("argument"));
-        let unread = |reason: String| Refusal::malformed(format!("the query can't be read: {reason}"));
+        let unread = |reason: String| Refusal::malformed(format!("the server can't read the query: {reason}"));
         let uri = |pairs: Vec<&str>| Uri::try_from(format!("/?{}", pairs.join("&")));
         let (arguments, others) = (uri(arguments), uri(others));
         let arguments = arguments.map_err(|error| unread(error.to_string()))?;
@@ -110,22 +110,22 @@ impl<S: Send + Sync> FromRequestParts<S> for LogAsked {
     }
 }
 
-/// Lists the log's records
+/// Lists log records
 ///
-/// Durable records, decoded. A filter that little passes may give an empty page with a `next`.
+/// Returns durable records, decoded. If a filter matches few records, a page may be empty and still have a `next`.
 #[utoipa::path(
     get,
     path = "/v1/log",
     tag = "Log",
     params(
         LogParams,
-        ("argument" = Option<Vec<String>>, Query, description = "Only calls with an argument of this value: `name:value`; may be given more than once. A record of changed rows has no arguments"),
+        ("argument" = Option<Vec<String>>, Query, description = "Only calls whose argument has this value, as `name:value`. You may give several. Records of changed rows have no arguments"),
     ),
     responses(
         (status = 200, description = "A page", body = LogPage),
         (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
         (status = 404, description = "not-found: the server keeps no log", body = Problem, content_type = "application/problem+json"),
-        (status = 410, description = "log-released: `from` lies before the oldest record that is kept", body = Problem, content_type = "application/problem+json"),
+        (status = 410, description = "log-released: `from` is before the oldest record in the log", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn list_log(
@@ -181,7 +181,7 @@ pub async fn list_log(
 
 fn transaction(text: &str) -> Result<TxnId, Refusal> {
     let id = parse_digits(text).map(TxnId);
-    id.ok_or_else(|| Refusal::malformed("transaction is a transaction's id: 1 to 19 digits"))
+    id.ok_or_else(|| Refusal::malformed("transaction must be the id of a transaction: 1 to 19 digits"))
 }
 
 /// About what a record takes as text.
@@ -198,26 +198,26 @@ fn row_bytes(row: &RowChange) -> usize {
 
 fn position(text: &str) -> Result<Lsn, Refusal> {
     let position = parse_digits(text).map(Lsn);
-    position.ok_or_else(|| Refusal::malformed("from is an LSN: 1 to 19 digits"))
+    position.ok_or_else(|| Refusal::malformed("from must be an LSN: 1 to 19 digits"))
 }
 
 fn limit(asked: Option<usize>, max: usize) -> Result<usize, Refusal> {
     match asked.unwrap_or(LIMIT_DEFAULT) {
         limit if (1..=max).contains(&limit) => Ok(limit),
-        _ => Err(Refusal::malformed(format!("limit is a number from 1 to {max}"))),
+        _ => Err(Refusal::malformed(format!("limit must be a number from 1 to {max}"))),
     }
 }
 
-/// Shows a record
+/// Shows a log record
 #[utoipa::path(
     get,
     path = "/v1/log/{lsn}",
     tag = "Log",
-    params(("lsn" = String, Path, description = "Where the record begins")),
+    params(("lsn" = String, Path, description = "LSN at which the record begins")),
     responses(
         (status = 200, description = "The record", body = LogRecord),
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
-        (status = 410, description = "log-released: it lies before the oldest record that is kept", body = Problem, content_type = "application/problem+json"),
+        (status = 410, description = "log-released: the LSN is before the oldest record in the log", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn show_record(State(state): State<AppState>, Name(lsn): Name) -> Result<Json<LogRecord>, Refusal> {
@@ -443,10 +443,10 @@ pub enum LineLevel {
     Error,
 }
 
-/// Lists what procedures logged
+/// Lists log lines of procedures
 ///
-/// The newest lines that procedures wrote with `log`, newest first. Kept in memory, within bounds of bytes for each procedure and each
-/// call, so that none drives out another's; not in the log.
+/// Returns the newest lines that procedures wrote with `log`, newest first. The server keeps them in memory, and not in the log. Each
+/// procedure and each call has its own limit of bytes, so none displaces the lines of another.
 #[utoipa::path(
     get,
     path = "/v1/procedure-log",
@@ -464,7 +464,7 @@ pub async fn procedure_log(
     let limit = limit(params.limit, PROCEDURE_LOG_LIMIT_MAX)?;
     if params.since.is_some_and(|since| i64::try_from(since).is_err()) {
         return Err(Refusal::malformed(
-            "since is the number of a line, at most 9223372036854775807",
+            "since must be the number of a line, at most 9223372036854775807",
         ));
     }
     let filter = LineFilter {

@@ -35,7 +35,7 @@ impl Wanted {
     ) -> Result<Self, Refusal> {
         if arguments.len() > ARGUMENTS_MAX {
             return Err(Refusal::malformed(format!(
-                "a search has at most {ARGUMENTS_MAX} arguments"
+                "a search may have at most {ARGUMENTS_MAX} arguments"
             )));
         }
         let arguments = arguments.iter().map(|text| argument(text));
@@ -94,7 +94,7 @@ impl Wanted {
 fn time(name: &str, text: &str) -> Result<i64, Refusal> {
     let bad = || {
         Refusal::malformed(format!(
-            "{name} is a time as 2026-11-27T12:00:00Z (RFC 3339; in a URL + is written %2B)"
+            "{name} must be a time such as 2026-11-27T12:00:00Z (RFC 3339; in a URL write + as %2B)"
         ))
     };
     parse_timestamp(text).ok_or_else(bad)
@@ -170,7 +170,7 @@ impl Unsearched {
 fn argument(text: &str) -> Result<(String, String), Refusal> {
     match text.split_once(':') {
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
-        None => Err(Refusal::malformed("argument is written as name:value")),
+        None => Err(Refusal::malformed("write argument as name:value")),
     }
 }
 

@@ -20,8 +20,8 @@ pub fn format_of_body(headers: &HeaderMap) -> Result<Format, Refusal> {
     format.ok_or_else(|| {
         Refusal::new(
             ProblemKind::UnsupportedMediaType,
-            "a body is application/json, application/cbor, application/x-ndjson or application/cbor-seq, and the header \
-             Content-Type says which; with curl: -H 'content-type: application/json'",
+            "send a body as application/json, application/cbor, application/x-ndjson or application/cbor-seq, and name the type in the \
+             header Content-Type; with curl: -H 'content-type: application/json'",
         )
     })
 }
@@ -135,13 +135,13 @@ pub fn judge_codings(headers: &HeaderMap) -> Result<(), Refusal> {
         .iter()
         .all(|value| is_plain(value, "identity"))
     {
-        let detail = "a body is read as it is: send it without Content-Encoding";
+        let detail = "the server decodes no Content-Encoding: send the body without it";
         return Err(Refusal::new(ProblemKind::UnsupportedMediaType, detail));
     }
     let mut transfers = headers.get_all(header::TRANSFER_ENCODING).iter();
     if !transfers.all(|value| is_plain(value, "chunked")) {
         let mut refusal =
-            Refusal::malformed("the one transfer coding that is read here is chunked; send the body without another");
+            Refusal::malformed("the server reads no transfer coding but chunked; send the body without another");
         refusal.problem.status = 501;
         return Err(refusal);
     }

@@ -241,7 +241,7 @@ type LatencyInstrument = (&'static str, &'static str, fn(&Snapshot) -> &Histogra
 #[rustfmt::skip]
 const HISTOGRAMS: [LatencyInstrument; 3] = [
     ("reprise_transaction_latency_seconds", "From a call's acceptance to its answer", |s| &s.answered),
-    ("reprise_call_run_seconds", "For how long calls ran and held their partitions", |s| &s.run),
+    ("reprise_call_run_seconds", "Time for which calls ran and held their partitions", |s| &s.run),
     ("reprise_log_write_latency_seconds", "From the start of a log write until it is durable", |s| &s.flush),
 ];
 
@@ -281,7 +281,7 @@ type Instrument = (&'static str, &'static str, fn(&Sample) -> u64);
 
 #[rustfmt::skip]
 const COUNTERS: [Instrument; 15] = [
-    ("reprise.barriers", "Times that all partitions stood still together: for deployments, removals and marks of checkpoints", |s| s.barriers),
+    ("reprise.barriers", "Pauses of all partitions together: for deployments, removals and marks of checkpoints", |s| s.barriers),
     ("reprise.transactions.committed", "Transactions committed", |s| s.totals.committed),
     ("reprise.transactions.aborted", "Transactions that their procedure rolled back", |s| s.totals.aborted),
     ("reprise.transactions.failed", "Transactions ended by a trap or a limit", |s| s.totals.trapped),
@@ -291,8 +291,8 @@ const COUNTERS: [Instrument; 15] = [
     ("reprise.log.flushed.records", "Records written to the log", |s| s.totals.flushed_records),
     ("reprise.checkpoints.published", "Checkpoints published", |s| s.checkpoints),
     ("reprise.checkpoints.failed", "Checkpoints that failed", |s| s.checkpoint_failures),
-    ("reprise.archive.failures", "Attempts that failed to put something into the archive", |s| s.archive.failures),
-    ("reprise.idempotency.refused", "Calls refused because there was no room for their keys", |s| s.idempotency.refused),
+    ("reprise.archive.failures", "Failed attempts to copy files into the archive", |s| s.archive.failures),
+    ("reprise.idempotency.refused", "Calls refused because their idempotency keys found no room", |s| s.idempotency.refused),
     ("reprise.clock.jumps", "Jumps of the wall clock by more than an hour", |s| s.clock_jumps),
     ("reprise.http.connections", "Connections accepted", |s| s.connections),
     ("reprise.http.batch.calls", "Calls that came in batches", |s| s.batch_calls),
@@ -300,31 +300,31 @@ const COUNTERS: [Instrument; 15] = [
 
 #[rustfmt::skip]
 const GAUGES: [Instrument; 26] = [
-    ("reprise.ready", "1 while calls are taken", |s| s.is_ready as u64),
-    ("reprise.log.failed", "1 once the log can't be written", |s| s.log_failed as u64),
+    ("reprise.ready", "1 while the server takes calls", |s| s.is_ready as u64),
+    ("reprise.log.failed", "1 while the server can't write its log", |s| s.log_failed as u64),
     ("reprise.log.committed.lsn", "End of the log", |s| s.committed_lsn),
-    ("reprise.log.durable.lsn", "Everything below is durable", |s| s.durable_lsn),
+    ("reprise.log.durable.lsn", "LSN up to which everything is durable", |s| s.durable_lsn),
     ("reprise.log.checkpointed.lsn", "Position of the newest checkpoint", |s| s.checkpointed_lsn),
     ("reprise.partitions", "Partitions", |s| s.partitions),
     ("reprise.calls.waiting", "Calls accepted and not yet run", |s| s.waiting),
-    ("reprise.memory.ready.bytes", "Memory that is ready for tables to grow into", |_| reprise_pages::ready_bytes() as u64),
-    ("reprise.memory.max.bytes", "Memory that there may be of all kinds together; 0 without a limit", |s| s.memory_max),
-    ("reprise.memory.peak.bytes", "The most memory of all kinds together since the start", |s| s.memory_peak),
+    ("reprise.memory.ready.bytes", "Memory that the server keeps ready for growing tables", |_| reprise_pages::ready_bytes() as u64),
+    ("reprise.memory.max.bytes", "Limit of the memory of all kinds together; 0 without a limit", |s| s.memory_max),
+    ("reprise.memory.peak.bytes", "Largest memory of all kinds together since the start", |s| s.memory_peak),
     ("reprise.modules", "Modules in service", |s| s.modules),
     ("reprise.tables", "Tables", |s| s.tables),
-    ("reprise.idempotency.keys", "Idempotency keys remembered", |s| s.idempotency.keys),
-    ("reprise.idempotency.bytes", "Bytes of them and their outcomes", |s| s.idempotency.bytes),
-    ("reprise.idempotency.bytes.max", "Bytes of them at which new keys are refused", |s| s.idempotency.bytes_max),
-    ("reprise.idempotency.oldest.seconds", "Age of the oldest one in seconds in which a primary ran", |s| oldest_key_s(&s.idempotency)),
-    ("reprise.archive.failing", "1 while the last attempt to put something into the archive failed", |s| s.archive.failure.is_some() as u64),
+    ("reprise.idempotency.keys", "Idempotency keys that the server keeps", |s| s.idempotency.keys),
+    ("reprise.idempotency.bytes", "Bytes of idempotency keys and their outcomes", |s| s.idempotency.bytes),
+    ("reprise.idempotency.bytes.max", "Bytes of idempotency keys and outcomes at which the server refuses new keys", |s| s.idempotency.bytes_max),
+    ("reprise.idempotency.oldest.seconds", "Age of the oldest idempotency key, in seconds in which a primary ran", |s| oldest_key_s(&s.idempotency)),
+    ("reprise.archive.failing", "1 if the last attempt to copy files into the archive failed", |s| s.archive.failure.is_some() as u64),
     ("reprise.archive.bytes", "Bytes in the archive; 0 without one", |s| s.archive.bytes),
-    ("reprise.archive.held.bytes", "Bytes in the data directory that wait for the archive to take them", |s| s.archive.held_bytes),
+    ("reprise.archive.held.bytes", "Bytes in the data directory that wait for the archive", |s| s.archive.held_bytes),
     ("reprise.nvram.records.waiting", "Records in NVRAM that the log's files do not have yet; 0 without NVRAM", |s| s.rings.records_waiting),
     ("reprise.nvram.ring.entries", "Entries in the fullest ring of NVRAM", |s| s.rings.entries),
-    ("reprise.nvram.ring.entries.max", "Entries that a ring has room for; 0 without NVRAM", |s| s.rings.entries_max),
+    ("reprise.nvram.ring.entries.max", "Largest number of entries of a ring; 0 without NVRAM", |s| s.rings.entries_max),
     ("reprise.nvram.ring.bytes", "Bytes of records in the fullest ring of NVRAM", |s| s.rings.bytes),
-    ("reprise.nvram.ring.bytes.max", "Bytes of records that a ring has room for; 0 without NVRAM", |s| s.rings.bytes_max),
-    ("reprise.lease.held", "1 while this server is the primary by a lease and may answer alone; 0 without a lease", |s| (s.lease_left_us > 0) as u64),
+    ("reprise.nvram.ring.bytes.max", "Largest number of bytes of records in a ring; 0 without NVRAM", |s| s.rings.bytes_max),
+    ("reprise.lease.held", "1 while this server holds the lease and may acknowledge alone; 0 without a lease", |s| (s.lease_left_us > 0) as u64),
     ("reprise.http.connections.open", "Connections open", |s| s.connections_open),
 ];
 
@@ -332,17 +332,17 @@ const GAUGES: [Instrument; 26] = [
 const TIMES: [(&str, &str, fn(&Sample) -> f64); 3] = [
     (
         "reprise.lease.left.seconds",
-        "Time for which this server may answer alone by its lease; 0 without a lease",
+        "Time for which this server may acknowledge alone by its lease; 0 without a lease",
         |s| s.lease_left_us as f64 / 1e6,
     ),
     (
         "reprise.restart.seconds",
-        "Seconds that a restart would take now, without parts that were not measured yet",
+        "Seconds that a restart would take now, without parts that the server has not measured yet",
         |s| s.restart_seconds,
     ),
     (
         "reprise.tls.certificate.expires.seconds",
-        "When the certificate that this server shows, or one that signs it, ends, in seconds since 1970; 0 without a certificate",
+        "End of this server's certificate or its chain, in seconds since 1970; 0 without a certificate",
         |s| s.certificate_until_s as f64,
     ),
 ];
@@ -352,7 +352,7 @@ const PROCEDURE_CALLS: &str =
     "Calls by `module`, `procedure` and `outcome`; beyond 255 procedures all others are `other`";
 const PROCEDURE_SECONDS: &str =
     "Seconds that calls were `queued`, `running` and `logging`, as the label `stage`, by `module` and `procedure`";
-const MEMORY: &str = "Counted memory by what holds it, as the label `kind`";
+const MEMORY: &str = "Counted memory by its use, as the label `kind`";
 
 /// Name, kind and meaning of each, by name: for the documentation.
 #[cfg(test)]

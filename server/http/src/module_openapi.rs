@@ -53,15 +53,15 @@ struct Components {
 
 /// Describes a module's procedures
 ///
-/// An OpenAPI document with one operation for each procedure of the version in service: its arguments and its result by their types, and
-/// what the module says of it.
+/// Returns an OpenAPI document with one operation for each procedure of the version in service. It has the types of arguments and
+/// result, and the module's own documentation.
 #[utoipa::path(
     get,
     path = "/v1/modules/{module}/openapi.json",
     tag = "Modules",
     params(("module" = String, Path)),
     responses(
-        (status = 200, description = "An OpenAPI document", body = Object),
+        (status = 200, description = "OpenAPI document", body = Object),
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -178,7 +178,7 @@ fn operation(module: &str, procedure: &ProcedureSchema, call: &Value, components
             "content": {"application/json": {"schema": answer}},
         },
         "default": {
-            "description": "Left nothing, unless it is outcome-unknown",
+            "description": "The server kept nothing of the call, unless the problem is outcome-unknown",
             "content": {"application/problem+json": {"schema": problem}},
         },
     });
@@ -209,7 +209,7 @@ fn aborted(aborts: &[AbortSchema], problem: &Value) -> Value {
     ]});
     json!({
         "description": format!(
-            "Left nothing: procedure-aborted, with one of these codes; or limit-exceeded, or cancelled\n{}",
+            "The server kept nothing of the call: procedure-aborted, with one of these codes; or limit-exceeded, or cancelled\n{}",
             lines.collect::<String>()
         ),
         "content": {"application/problem+json": {"schema": schema}},

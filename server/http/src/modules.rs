@@ -35,29 +35,30 @@ use crate::{
 
 /// Installs a module
 ///
-/// The body is the wasm binary. It is validated, compiled and put into service in one step on all partitions, between two
-/// transactions. The same bytes again change nothing. Its stored tables become what it declares,
-/// with their rows, or each conflict is told with its way on.
+/// The body is the wasm binary. The server validates and compiles it, and puts it into service on all partitions in one step, between
+/// two transactions. If the bytes are those in service, nothing changes. The server converts the stored tables to the declared ones
+/// and keeps their rows. If it can't, it refuses, and each conflict says how to continue.
 ///
-/// What would delete stored values, drop a procedure, or leave a table with rows without a module that declares it is refused, with the
-/// plan, unless `allow` names exactly that. A dry run holds no partition, copies no row and stops no call.
+/// The server refuses a deployment that would delete stored values, drop a procedure, or leave a table with rows without an owner.
+/// The answer has the plan. To allow it, name exactly that with `allow`. A dry run blocks no partition, copies no row and stops no
+/// call.
 #[utoipa::path(
     put,
     path = "/v1/modules/{module}",
     tag = "Modules",
     params(
-        ("module" = String, Path, description = "Name: a to z, 0 to 9 and _, beginning with a letter, at most 63"),
-        ("dry_run" = Option<bool>, Query, description = "Judge the module in the same way and install nothing; `false` unless given"),
-        ("allow" = Option<String>, Query, description = "Consent to destroy one thing: `drop-column:MODULE.TABLE.COLUMN`, `drop-procedure:MODULE.PROCEDURE`, `abandon-table:MODULE.TABLE` or `drop-table:MODULE.TABLE`; may stand more than once. One that is not needed is passed over"),
+        ("module" = String, Path, description = "Name of the module: at most 63 of a to z, 0 to 9 and _, beginning with a letter"),
+        ("dry_run" = Option<bool>, Query, description = "`true`: check the module in the same way, and install nothing. Default: `false`"),
+        ("allow" = Option<String>, Query, description = "Consent to destroy one thing: `drop-column:MODULE.TABLE.COLUMN`, `drop-procedure:MODULE.PROCEDURE`, `abandon-table:MODULE.TABLE` or `drop-table:MODULE.TABLE`. You may give several. The server ignores one that is not needed"),
     ),
     request_body(content = Vec<u8>, content_type = "application/wasm", description = "The wasm binary, at most 16 MiB"),
     responses(
         (status = 201, description = "A new module", body = ModuleInstalled),
-        (status = 200, description = "A new version, or unchanged; with dry_run, what it would do", body = ModuleUploaded),
+        (status = 200, description = "A new version, or unchanged; with dry_run, what the deployment would do", body = ModuleUploaded),
         (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "schema-conflict", body = Problem, content_type = "application/problem+json"),
         (status = 413, description = "too-large", body = Problem, content_type = "application/problem+json"),
-        (status = 421, description = "not-primary: primary is where to go", body = Problem, content_type = "application/problem+json"),
+        (status = 421, description = "not-primary: send the request to `primary`", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "invalid-module; migration-failed; limit-exceeded", body = Problem, content_type = "application/problem+json"),
         (status = 507, description = "memory-exhausted", body = Problem, content_type = "application/problem+json"),
     )
@@ -207,7 +208,7 @@ fn summary(module: &Module) -> ModuleSummary {
     tag = "Modules",
     params(("module" = String, Path)),
     responses(
-        (status = 200, description = "Its versions, procedures and tables", body = ModuleDetail),
+        (status = 200, description = "The module's versions, procedures and tables", body = ModuleDetail),
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -279,24 +280,24 @@ fn table_name(module: &str, table: &TableSchema) -> String {
     }
 }
 
-/// Takes a module out of service
+/// Removes a module from service
 ///
-/// Its tables stay, and so do the versions that the log names: they still replay. That its procedures go, and that its tables with rows
-/// belong to no module in service, needs consent.
+/// Keeps the module's tables, and the versions that the log names, so that they still replay. The removal drops the module's
+/// procedures and may leave its tables with rows without an owner. Both need consent.
 #[utoipa::path(
     delete,
     path = "/v1/modules/{module}",
     tag = "Modules",
     params(
         ("module" = String, Path),
-        ("allow" = Option<String>, Query, description = "Consent to destroy one thing: `drop-procedure:MODULE.PROCEDURE` or `abandon-table:MODULE.TABLE`; may stand more than once"),
+        ("allow" = Option<String>, Query, description = "Consent to destroy one thing: `drop-procedure:MODULE.PROCEDURE` or `abandon-table:MODULE.TABLE`. You may give several"),
     ),
     responses(
         (status = 204, description = "Out of service"),
         (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "schema-conflict", body = Problem, content_type = "application/problem+json"),
-        (status = 421, description = "not-primary: primary is where to go", body = Problem, content_type = "application/problem+json"),
+        (status = 421, description = "not-primary: send the request to `primary`", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn delete_module(

@@ -22,7 +22,7 @@ pub struct Origins {
 
 /// A text that is no origin.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no origin: it is written as https://host or http://host:port, without a path")]
+#[error("{0:?} is not an origin: write https://host or http://host:port, without a path")]
 pub struct OriginError(String);
 
 impl Origins {
@@ -80,8 +80,8 @@ impl Origins {
         }
         Err(Refusal::new(
             ProblemKind::Forbidden,
-            "the request comes from a page of another site: only pages of this server, by the address under which it was asked, \
-             and those that its configuration names (origins in [http]) may ask it",
+            "the request comes from a page of another site: the server answers its own pages, under the address of the request, and \
+             pages of sites that its configuration names (origins in [http])",
         ))
     }
 
@@ -157,7 +157,7 @@ pub fn judge_host(version: Version, headers: &HeaderMap) -> Result<(), Refusal> 
     };
     match is_right {
         true => Ok(()),
-        false => Err(Refusal::malformed("a request has the header Host, and once")),
+        false => Err(Refusal::malformed("a request must have the header Host exactly once")),
     }
 }
 

@@ -31,7 +31,7 @@ impl<S: Send + Sync> FromRequestParts<S> for DeployQuery {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
         let Query(pairs) = Query::<Vec<(String, String)>>::from_request_parts(parts, state)
             .await
-            .map_err(|error| Refusal::malformed(format!("the query can't be read: {}", error.body_text())))?;
+            .map_err(|error| Refusal::malformed(format!("the server can't read the query: {}", error.body_text())))?;
         let is_rollback = parts.uri.path().ends_with("/rollback");
         let known: &[&str] = match (is_rollback, parts.method.as_str()) {
             (true, _) => &["version", "dry_run", "allow"],
@@ -43,11 +43,11 @@ impl<S: Send + Sync> FromRequestParts<S> for DeployQuery {
             if !known.contains(&&*name) {
                 let known = known.join(", ");
                 return Err(Refusal::malformed(format!(
-                    "the query has no {name:?}: it knows {known}"
+                    "the query has no parameter {name:?}; it has {known}"
                 )));
             }
             if name != "allow" && !seen.insert(name.clone()) {
-                return Err(Refusal::malformed(format!("{name} stands in the query more than once")));
+                return Err(Refusal::malformed(format!("the query has {name} more than once")));
             }
             query.take(&name, &value)?;
         }
@@ -60,15 +60,17 @@ impl DeployQuery {
         match name {
             "dry_run" => {
                 let flag = value.parse();
-                self.dry_run = flag.map_err(|_| Refusal::malformed("dry_run is true or false"))?;
+                self.dry_run = flag.map_err(|_| Refusal::malformed("dry_run must be true or false"))?;
             }
             "version" => {
                 let number = value.parse();
-                let number = number.map_err(|_| Refusal::malformed(format!("version {value:?} is no number")))?;
+                let number = number.map_err(|_| Refusal::malformed(format!("version {value:?} is not a number")))?;
                 self.version = Some(number);
             }
             _ if self.allow.len() >= ALLOW_MAX => {
-                return Err(Refusal::malformed(format!("there are at most {ALLOW_MAX} consents")));
+                return Err(Refusal::malformed(format!(
+                    "a request may have at most {ALLOW_MAX} consents"
+                )));
             }
             _ => self.allow.push(Consent::parse(value).map_err(Refusal::malformed)?),
         }
@@ -153,7 +155,7 @@ pub fn without_consent(plan: &PlanSummary, given: &[Consent]) -> Refusal {
     let info = plan_info(plan, Vec::new(), given);
     let allow: Vec<_> = info.missing.iter().map(|text| format!("allow={text}")).collect();
     let detail = format!(
-        "nothing was changed: this would destroy what is named in plan.destroyed. Consent to exactly that with {}{}",
+        "the server changed nothing, because this would destroy what plan.destroyed names. To consent to exactly that, add {}{}",
         allow.join("&"),
         match &info.likely_renames[..] {
             [] => String::new(),
@@ -163,7 +165,7 @@ pub fn without_consent(plan: &PlanSummary, given: &[Consent]) -> Refusal {
                     .map(|likely| format!("{}.{} to {}", likely.table, likely.from, likely.to));
                 let renames: Vec<_> = renames.collect();
                 format!(
-                    "; or, if a column was renamed ({}?), declare its old name with `was`",
+                    ". If you renamed a column ({}?), declare its old name with `was` instead",
                     renames.join(", ")
                 )
             }

@@ -29,28 +29,29 @@ struct Guide {
     repeat: &'static str,
 }
 
-const UNCHANGED_FAILS: &str = "Safe, and of no use: the same request is answered the same way. Nothing was changed.";
-const SAFE: &str = "Safe: nothing of the call stays.";
-const SAFE_LATER: &str =
-    "Safe: nothing was begun. Wait as long as <code>retry_after_ms</code> says, where it is there.";
+const UNCHANGED_FAILS: &str = "Safe but useless: the server changed nothing, and would answer the same.";
+const SAFE: &str = "Yes: the server kept nothing of the call.";
+const SAFE_LATER: &str = "Yes: the server began nothing. Wait first for <code>retry_after_ms</code>.";
+const SAFE_UNBEGUN: &str = "Yes: the server began nothing.";
+const SAFE_SAME_CODE: &str = "Yes, but the result is the same until the code or the rows change.";
 
 /// Explains an error
 ///
-/// The page that a problem's `type` names: what it means, what to do, whether the request may be repeated.
+/// Returns the page that the `type` of a problem names: what it means, what to do, and whether you may repeat the request.
 #[utoipa::path(
     get,
     path = "/problems/{slug}",
     tag = "Server",
-    params(("slug" = String, Path, description = "Behind `/problems/` in a problem's `type`")),
+    params(("slug" = String, Path, description = "The part of a problem's `type` after `/problems/`")),
     responses(
-        (status = 200, description = "A page to read", body = String, content_type = "text/html"),
+        (status = 200, description = "A page for people", body = String, content_type = "text/html"),
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     ),
     security(())
 )]
 pub async fn problem_page(Name(slug): Name) -> Result<Response, Refusal> {
     let kind = ProblemKind::from_slug(&slug)
-        .ok_or_else(|| Refusal::not_found("no error has this name; /problems/ lists them all"))?;
+        .ok_or_else(|| Refusal::not_found("there is no error with this name; /problems/ lists all errors"))?;
     Ok(page(kind.slug(), &guide_text(kind)))
 }
 
@@ -112,21 +113,21 @@ fn guide(kind: ProblemKind) -> Guide {
 fn guide_of_promotion(kind: ProblemKind) -> Guide {
     let (means, remedy, repeat) = match kind {
         ProblemKind::NotStandby => (
-            "The server is to become the primary, and is the primary already.",
-            "Nothing. <code>GET /v1/replication</code> tells who is what.",
+            "You asked this server to become the primary, and it is the primary already.",
+            "Do nothing. <code>GET /v1/replication</code> shows the role of each server.",
             UNCHANGED_FAILS,
         ),
         ProblemKind::PrimaryNotStopped => (
-            "The server is to become the primary, and the old one did not give its place away: it can't be reached, or says no.",
-            "<code>detail</code> says why. Stop the old primary by other means, then promote with <code>?force=true</code> (<code>--force</code>): \
-             while both run, both answer.",
+            "You asked this server to become the primary, but the old primary did not step down: it can't be reached, or it refused.",
+            "Read <code>detail</code> for the reason. Stop the old primary by other means. Then promote with <code>?force=true</code> \
+             (<code>--force</code>). If the old primary still runs, both servers acknowledge writes.",
             SAFE,
         ),
         _ => (
-            "The standby that is to become the primary can't exclude that the old one answered writes that it lacks: it is out of sync, does not know \
-             whether it is, or the safety level lets the primary answer alone. <code>may_be_lost</code> names their LSNs, as far as they are known.",
-            "<code>detail</code> says why. Promote a standby that is in sync. Where there is none, and the old primary is lost for good, promote with \
-             <code>?force=true&amp;accept_loss=true</code> (<code>--force --accept-loss</code>).",
+            "The old primary may have acknowledged writes that this standby lacks. The standby is out of sync, or does not know it, or the \
+             safety level lets the primary acknowledge alone. <code>may_be_lost</code> names the known LSNs of these writes.",
+            "Read <code>detail</code> for the reason. Promote a standby that is in sync. If there is none and the old primary is lost for good, \
+             promote with <code>?force=true&amp;accept_loss=true</code> (<code>--force --accept-loss</code>).",
             SAFE,
         ),
     };
@@ -137,57 +138,57 @@ fn guide_of_promotion(kind: ProblemKind) -> Guide {
 fn guide_of_request(kind: ProblemKind) -> Guide {
     let (means, remedy, repeat) = match kind {
         ProblemKind::InvalidArguments => (
-            "The document can be read, but its members do not fit the procedure's parameters, or make a key of a table longer than 1,024 bytes.",
-            "Correct what <code>errors</code> lists, each with its JSON pointer. GET /v1/modules/{module} shows the parameters.",
+            "The arguments do not fit the procedure's parameters, or they make a key of a table longer than 1,024 bytes.",
+            "Correct each argument in <code>errors</code>, which names it by a JSON pointer. GET /v1/modules/{module} shows the parameters.",
             UNCHANGED_FAILS,
         ),
         ProblemKind::MalformedRequest => (
-            "The request can't be read: no JSON or CBOR, no UTF-8, an unknown or wrong parameter, a bad header.",
-            "<code>detail</code> says what and where. /openapi.json describes every parameter; unknown ones are refused.",
+            "The server can't read the request: it is not JSON, CBOR or UTF-8, or it has a wrong parameter or header.",
+            "Read <code>detail</code> for the fault and its place. /openapi.json describes every parameter. The server refuses unknown ones.",
             UNCHANGED_FAILS,
         ),
         ProblemKind::Unauthorized => (
-            "The server has tokens, and the request has none of them.",
-            "Send <code>Authorization: Bearer TOKEN</code>. Whoever runs the server gives out tokens.",
+            "The server requires a token, and the request has no valid one.",
+            "Send <code>Authorization: Bearer TOKEN</code>. The operator of the server issues tokens.",
             UNCHANGED_FAILS,
         ),
         ProblemKind::Forbidden => (
             "The token's role does not allow this, or the request comes from a web page of another site.",
-            "Use a token with the role that <code>detail</code> names. A page of another site has to be named in the server's \
-             configuration (<code>origins</code> in the table <code>[http]</code>).",
+            "Use a token with the role that <code>detail</code> names. To allow pages of another site, the operator adds it to \
+             <code>origins</code> in the table <code>[http]</code> of the configuration.",
             UNCHANGED_FAILS,
         ),
         ProblemKind::NotFound => (
-            "No module, procedure, table, record, checkpoint, backup or path of this name is here.",
-            "<code>detail</code> says which name, and what lists those that there are.",
+            "The server has no module, procedure, table, record, checkpoint, backup or path with this name.",
+            "Read <code>detail</code>: it has the name, and the request that lists the existing ones.",
             UNCHANGED_FAILS,
         ),
         ProblemKind::MethodNotAllowed => (
-            "The path exists, and does not know this method.",
-            "The header <code>Allow</code> lists those that it knows.",
+            "The path exists, but not with this method.",
+            "Use a method that the header <code>Allow</code> lists.",
             UNCHANGED_FAILS,
         ),
         ProblemKind::RequestTimeout => (
-            "The body came too slowly, or its next piece did not come in time.",
-            "Send it faster, or in smaller parts.",
+            "The client sent the body too slowly, or a piece of it came too late.",
+            "Send the body faster, or send smaller requests.",
             SAFE,
         ),
         ProblemKind::SchemaConflict => (
-            "The module declares tables in a way that can't be reconciled with what is stored, or the request would destroy something without consent.",
-            "<code>conflicts</code> names each column and index. Change these declarations, or use another table name. Where there is a \
-             <code>plan</code>, nothing but consent is missing: keep what <code>plan.destroyed</code> names, or repeat the request with an \
-             <code>allow</code> for each of <code>plan.missing</code>.",
+            "The server can't convert a stored table to the declared one, or the request would destroy something without consent.",
+            "Change the declarations that <code>conflicts</code> names, or use another table name. If the answer has a <code>plan</code>, only \
+             your consent is missing. Repeat the request with an <code>allow</code> for each entry of <code>plan.missing</code>, or change the \
+             module so that it keeps what <code>plan.destroyed</code> names.",
             UNCHANGED_FAILS,
         ),
         ProblemKind::IdempotencyConflict => (
-            "The idempotency key belongs to a call of another procedure, or with other arguments.",
-            "The first call was carried out. <code>GET /v1/idempotency/KEY</code> shows its outcome, and so does the first request, sent as it \
-             was. A new key runs the call beside the first: what was paid under the old key is then paid twice.",
+            "An earlier call used this idempotency key for another procedure, or with other arguments.",
+            "The earlier call ran or runs. <code>GET /v1/idempotency/KEY</code> shows its outcome. If you repeat the earlier request unchanged, \
+             the server answers with that outcome. Use a new key only for a new call: a payment under a new key is a second payment.",
             UNCHANGED_FAILS,
         ),
         _ => (
-            "This part of the log lies before the oldest checkpoint that is kept, and was let go.",
-            "Begin at <code>oldest</code>. A backup or an archive may have what was before.",
+            "The server no longer has this part of the log. It keeps the log since its oldest checkpoint.",
+            "Begin at <code>oldest</code>. A backup or an archive may have the earlier part.",
             UNCHANGED_FAILS,
         ),
     };
@@ -198,92 +199,91 @@ fn guide_of_request(kind: ProblemKind) -> Guide {
 fn guide_of_limits(kind: ProblemKind) -> Guide {
     let (means, remedy, repeat) = match kind {
         ProblemKind::TooLarge => (
-            "A body, a module, the arguments or the answer is longer than its limit.",
-            "<code>limit</code> and <code>max</code> name it. Send less at once, or ask for less.",
+            "The body, the module, the arguments or the answer is larger than its limit.",
+            "Read <code>limit</code> and <code>max</code> for the limit. Send less in one request, or ask for less.",
             UNCHANGED_FAILS,
         ),
         ProblemKind::UnsupportedMediaType => (
-            "The body's <code>Content-Type</code> is not one that is read here.",
+            "The server does not read bodies of this <code>Content-Type</code>.",
             "Send JSON as <code>application/json</code>, CBOR as <code>application/cbor</code>, a batch as \
              <code>application/x-ndjson</code> or <code>application/cbor-seq</code>. With curl: \
              <code>-H 'content-type: application/json'</code>.",
             UNCHANGED_FAILS,
         ),
         ProblemKind::NotPrimary => (
-            "The server is a standby, and the call writes.",
-            "Send it to <code>primary</code>.",
-            "Safe: nothing was begun.",
+            "The call writes, and this server is a standby.",
+            "Send the call to the server that <code>primary</code> names.",
+            SAFE_UNBEGUN,
         ),
         ProblemKind::InvalidModule => (
             "The upload is not a WebAssembly module that this host can run.",
-            "<code>reason</code> and <code>offset</code> say why and where. Build it against this server's guest contract.",
+            "Read <code>reason</code> and <code>offset</code> for the fault and its place. Build the module for this server's guest contract.",
             UNCHANGED_FAILS,
         ),
         ProblemKind::MigrationFailed => (
-            "What the module runs when it is deployed aborted, trapped, reached a limit or took too long. The version before is in service, \
-             with its rows as they were.",
-            "<code>detail</code> says why, and on which partition. Correct it and deploy the module again.",
-            "Safe: nothing was changed. It ends the same way while code and rows are the same.",
+            "The module's migration failed or took too long. The earlier version stays in service, and its rows are unchanged.",
+            "Read <code>detail</code> for the reason and the partition. Correct the module and deploy it again.",
+            SAFE_SAME_CODE,
         ),
         ProblemKind::ProcedureAborted => (
-            "The procedure itself decided to roll its transaction back.",
-            "<code>code</code> and <code>message</code> are the procedure's own words.",
-            "Safe: nothing of the call stays. Whether it ends the same way hangs on what is stored then.",
+            "The procedure aborted its own transaction, and the server rolled it back.",
+            "Read <code>code</code> and <code>message</code>, which the procedure chose.",
+            "Yes: the server kept nothing of the call. The result depends on the rows.",
         ),
         ProblemKind::LimitExceeded => (
-            "The transaction reached a limit of time, memory, result or written rows, and was rolled back.",
-            "<code>limit</code> and <code>max</code> name it. Let one call do less.",
-            "Safe: nothing of the call stays. It ends the same way as long as there is as much to do.",
+            "The transaction reached a limit of time, memory, result size or written rows, and the server rolled it back.",
+            "Read <code>limit</code> and <code>max</code> for the limit. Split the work into several calls.",
+            "Yes, but the result is the same while the call has the same work to do.",
         ),
         ProblemKind::Cancelled => (
-            "Somebody ended the transaction while it ran or waited.",
-            "Ask who did; repeat the call if it is still wanted.",
+            "An operator cancelled the transaction while it ran or waited.",
+            "Ask the operator for the reason. Repeat the call if you still need it.",
             SAFE,
         ),
         ProblemKind::ProcedureTrapped => (
-            "The procedure's code made a mistake (an unreachable instruction, an index out of bounds), and was rolled back.",
-            "<code>trap</code> and <code>backtrace</code> say where. Correct the procedure and deploy it again.",
-            "Safe: nothing of the call stays. It ends the same way while code and rows are the same.",
+            "The procedure's code has a fault (for example an index out of bounds), and the server rolled the transaction back.",
+            "Read <code>trap</code> and <code>backtrace</code> for the place. Correct the procedure and deploy it again.",
+            SAFE_SAME_CODE,
         ),
         _ => (
-            "The server made a mistake.",
-            "The server's log has the details: please report them.",
-            "Reads: safe. Writes: with an idempotency key, or after a look at what is stored.",
+            "The server has a fault.",
+            "The server's output has the details. Please report them.",
+            "Reads: yes. Writes: with an idempotency key, or after you checked the stored rows.",
         ),
     };
     Guide { means, remedy, repeat }
 }
 
-const KEPT_NOTHING: &str = "Safe: it is known that nothing of the call is kept.";
+const KEPT_NOTHING: &str = "Yes: the server certainly kept nothing of the call.";
 
 /// Writes that can't be made as durable as they must be.
 fn guide_of_durability(kind: ProblemKind) -> Guide {
     let (means, remedy, repeat) = match kind {
         ProblemKind::LogUnavailable => (
-            "The server's disk does not take the log: it is full, or it failed. The server refuses writes; reads work.",
-            "The operator removes the cause; <code>log_error</code> of /v1/status names it. After a full disk the server takes writes by itself \
-             once there is room. After a write that failed it takes them again when it is restarted.",
+            "The server can't write its log, because the disk is full or failed. The server refuses writes, and reads work.",
+            "The operator removes the cause, which <code>log_error</code> of /v1/status names. If the disk was full, the server takes writes \
+             again once there is room. If a write failed, the operator must restart the server.",
             KEPT_NOTHING,
         ),
         ProblemKind::StandbyUnavailable => (
-            "Standbys are missing that the safety level of the write asks for. The server refuses such writes before they run; reads work.",
-            "GET /v1/replication tells which standbys are lost. The operator starts them, or forgets those that will not come back. A client \
-             may ask for less by <code>Reprise-Safety</code>, if the server's own level allows it.",
+            "The write's safety level needs standbys that are missing. The server refuses such writes before they run, and reads work.",
+            "GET /v1/replication shows the lost standbys. The operator starts them again, or forgets those that will not come back. If the \
+             server's own level allows it, a client may ask for a lower level with <code>Reprise-Safety</code>.",
             KEPT_NOTHING,
         ),
         ProblemKind::LeaseLost => (
-            "The lease of this primary is over, and too few standbys are in sync: another server may be the primary. This server answers no \
-             write until it has the lease again.",
-            "The lease comes back by itself once etcd answers (<code>lease</code> of GET /v1/replication says why not). If another server has \
-             become the primary, send writes there.",
+            "This primary lost its lease, and too few standbys are in sync. Another server may be the primary now. This server refuses writes.",
+            "The server gets the lease again once etcd answers (<code>lease</code> of GET /v1/replication has the reason). If another server \
+             is the primary now, send writes there.",
             KEPT_NOTHING,
         ),
         _ => (
-            "The write ran, and while its record was written the log failed: whether it is kept shows after the next start. Or it is durable on \
-             this server, as <code>reached</code> says, and standbys did not say in time that they have it: it is kept as long as this server is.",
-            "Once the server runs again, or its standbys are back: repeat the call with the same idempotency key, or look for \
+            "The write ran, and one of two things happened. Either the log failed while the server wrote the record; the next start shows \
+             whether the write is kept. Or the write is durable on this server (<code>reached</code>), but standbys did not confirm it in time. \
+             If so, only the loss of this server loses it.",
+            "Wait until the server runs again, or its standbys are back. Then repeat the call with the same idempotency key, or look for \
              <code>txn_id</code> at <code>lsn</code> in GET /v1/log.",
-            "Only with the idempotency key that the call had: without one it may be done twice.",
+            "Only with the same idempotency key. Without a key the call may run twice.",
         ),
     };
     Guide { means, remedy, repeat }
@@ -293,50 +293,50 @@ fn guide_of_durability(kind: ProblemKind) -> Guide {
 fn guide_of_server(kind: ProblemKind) -> Guide {
     let (means, remedy, repeat) = match kind {
         ProblemKind::Overloaded => (
-            "More waits than the server takes on: calls of a partition, streams, downloads, or bytes of answers.",
-            "Wait as long as <code>retry_after_ms</code> says, which comes from the queue, or send fewer at once.",
+            "Too much waits on the server: calls of a partition, streams, downloads, or bytes of answers.",
+            "Wait for <code>retry_after_ms</code>, which the server computes from the queue. Or send fewer requests at once.",
             SAFE_LATER,
         ),
         ProblemKind::TooStale => (
-            "What can be read here did not reach <code>Reprise-Min-Lsn</code>, or <code>Reprise-Max-Lag-Ms</code>, within \
-             <code>Reprise-Max-Wait-Ms</code>. Or a call on a standby held its view for longer than <code>--view-time-max-ms</code>, or past \
-             <code>--view-memory-max</code>.",
-            "Wait longer, ask for less at once, or ask the primary.",
-            "Safe.",
+            "The data on this server did not reach <code>Reprise-Min-Lsn</code> or <code>Reprise-Max-Lag-Ms</code> within \
+             <code>Reprise-Max-Wait-Ms</code>. Or a call on a standby held its view for longer than <code>--view-time-max-ms</code>, or needed \
+             more than <code>--view-memory-max</code>.",
+            "Wait longer, ask for less in one request, or ask the primary.",
+            "Yes.",
         ),
         ProblemKind::LogUnavailable
         | ProblemKind::StandbyUnavailable
         | ProblemKind::LeaseLost
         | ProblemKind::OutcomeUnknown => return guide_of_durability(kind),
         ProblemKind::Recovering => (
-            "The server loads its checkpoint and replays the log behind it; until the last record is replayed no call is answered.",
-            "Wait. <code>phase</code>, like GET /readyz, says how far it is.",
+            "The server loads its checkpoint and replays the log after it. It answers no calls yet.",
+            "Wait. <code>phase</code> and GET /readyz show the progress.",
             SAFE_LATER,
         ),
         ProblemKind::ReadOnly => (
-            "The server was started to be read alone (<code>--read-only</code>); it takes no writes.",
-            "Read, or ask whoever runs it for a server that takes writes.",
-            "Safe: nothing was begun.",
+            "The operator started the server with <code>--read-only</code>, so it refuses writes.",
+            "Send writes to another server, or ask the operator to start this one without <code>--read-only</code>.",
+            SAFE_UNBEGUN,
         ),
         ProblemKind::Quarantined => (
-            "The procedure did not replay as it ran, and is kept from running until a new version of its module is deployed.",
-            "Deploy a version in which it does the same each time. The server's report of the divergence names the transaction.",
-            "Safe: nothing was begun.",
+            "A replay of this procedure had another outcome than the first run. The server refuses its calls until you deploy a new version.",
+            "Deploy a version whose outcome depends on its arguments and rows alone. The server's report of the divergence names the transaction.",
+            SAFE_UNBEGUN,
         ),
         ProblemKind::Unavailable => (
-            "The server stops, or could not open its log, or its engine ended; or others on which this depends do not answer: standbys, etcd.",
-            "<code>detail</code> says which. GET /readyz tells of the server, with the report where there is one; GET /v1/replication of the others.",
+            "The server is stopping, could not open its log, or its engine ended. Or a standby or etcd, which the request needs, does not answer.",
+            "Read <code>detail</code> for the reason. GET /readyz shows the state of the server, and GET /v1/replication that of standbys and etcd.",
             SAFE_LATER,
         ),
         ProblemKind::DeadlineExceeded => (
-            "The call had not begun, or was not done, within <code>Reprise-Timeout-Ms</code>.",
-            "Allow more time, or let one call do less.",
+            "The call did not begin, or did not end, within <code>Reprise-Timeout-Ms</code>.",
+            "Allow more time, or split the work into several calls.",
             SAFE,
         ),
         _ => (
-            "What is stored, remembered or on its way reached a limit of memory: what would let it grow is refused. Reads and \
-             deletes go on.",
-            "Delete rows, or start the server with a larger <code>--memory-max</code>. /v1/status says what takes how much.",
+            "Rows, remembered outcomes, requests and answers reached the memory limit. The server refuses calls that need more memory. It \
+             still takes reads and deletes.",
+            "Delete rows, or start the server with a larger <code>--memory-max</code>. /v1/status shows how much memory each kind takes.",
             SAFE,
         ),
     };

@@ -16,10 +16,10 @@ type Described = (&'static str, &'static str, &'static str);
 #[rustfmt::skip]
 const FIGURES: [Described; 8] = [
     ("process_cpu_seconds_total", "counter", "Processor time that the process has used, in seconds"),
-    ("process_max_fds", "gauge", "File descriptors that the process may have open"),
+    ("process_max_fds", "gauge", "Limit of open file descriptors of the process"),
     ("process_open_fds", "gauge", "File descriptors that the process has open"),
     ("process_resident_memory_bytes", "gauge", "Resident memory of the process"),
-    ("process_start_time_seconds", "gauge", "When the server started, in seconds since 1970"),
+    ("process_start_time_seconds", "gauge", "Time of the server's start, in seconds since 1970"),
     ("process_threads", "gauge", "Threads of the process"),
     ("process_virtual_memory_bytes", "gauge", "Virtual memory of the process"),
     ("reprise_memory_uncounted_bytes", "gauge", "Resident memory beyond what reprise_memory_bytes counts: code, stacks, and what nothing counts"),
@@ -29,16 +29,20 @@ const BUILD: Described = (
     "gauge",
     "1, with the program's `version` and the `settings` under which modules are compiled",
 );
-const EPOCH: Described = ("reprise_epoch", "gauge", "Epoch of what is written; 0 without a log");
+const EPOCH: Described = (
+    "reprise_epoch",
+    "gauge",
+    "Epoch in which the server writes; 0 without a log",
+);
 const ROLE: Described = (
     "reprise_role",
     "gauge",
-    "1 for the `role` that this server has, 0 for the others",
+    "1 for the server's current `role`, 0 for the others",
 );
 const REFUSED: Described = (
     "reprise_calls_refused_total",
     "counter",
-    "Calls and requests that did not run, or found no memory, by `reason`: the slug of the problem",
+    "Calls and requests that the server refused, or that found no memory, by `reason`: the slug of the problem",
 );
 
 /// Figures of the process, as far as the kernel has them.

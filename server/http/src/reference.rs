@@ -51,8 +51,9 @@ fn seconds(time: std::time::Duration) -> String {
 #[rustfmt::skip]
 fn limits() -> Vec<(&'static str, &'static str, String)> {
     vec![
-        ("One transaction", "fuel, about one unit for each turn of a loop and each call of a function, unless `fuel_max` or `--view-fuel-max` says another", count(FUEL_MAX)),
-        ("", "time, unless the procedure or `--call-time-max-ms` says another", format!("{} ms", count(CALL_TIME_MAX_MS.into()))),
+        ("One transaction", "fuel: about one unit for each turn of a loop and each call of a function, unless `fuel_max` or `--view-fuel-max` \
+         sets another limit", count(FUEL_MAX)),
+        ("", "time, unless the procedure or `--call-time-max-ms` sets another limit", format!("{} ms", count(CALL_TIME_MAX_MS.into()))),
         ("", "memory of its module", bytes(GUEST_MEMORY_BYTES_MAX)),
         ("", "stack", bytes(GUEST_STACK_BYTES_MAX)),
         ("", "elements of a table of functions", count(GUEST_TABLE_ELEMENTS_MAX)),
@@ -66,8 +67,8 @@ fn limits() -> Vec<(&'static str, &'static str, String)> {
         ("", "lines written with `log`", bytes(GUEST_LOG_BYTES_MAX)),
         ("", "code of an abort", bytes(ABORT_CODE_BYTES_MAX)),
         ("", "message of an abort", bytes(ABORT_MESSAGE_BYTES_MAX)),
-        ("A deployment", "time, unless `--deploy-time-max-s` says another", format!("{} s", count(DEPLOY_TIME_MAX_S.into()))),
-        ("", "rows that what it runs sees on a partition", count(MIGRATION_HANDLES_MAX as u64)),
+        ("A deployment", "time, unless `--deploy-time-max-s` sets another limit", format!("{} s", count(DEPLOY_TIME_MAX_S.into()))),
+        ("", "rows that its migration visits on a partition", count(MIGRATION_HANDLES_MAX as u64)),
         ("Schema", "modules in service", count(MODULES_MAX as u64)),
         ("", "bytes of a module", bytes(MODULE_BYTES_MAX)),
         ("", "procedures of a module", count(PROCEDURES_MAX as u64)),
@@ -77,14 +78,14 @@ fn limits() -> Vec<(&'static str, &'static str, String)> {
         ("", "bytes of a row", bytes(ROW_BYTES_MAX)),
         ("", "bytes of a key", bytes(KEY_BYTES_MAX)),
         ("", "bytes of a name", bytes(NAME_BYTES_MAX)),
-        ("", "digits behind a decimal's point", count(DECIMAL_SCALE_MAX.into())),
+        ("", "digits after a decimal's point", count(DECIMAL_SCALE_MAX.into())),
         ("Server", "partitions", count(PARTITIONS_MAX.into())),
         ("", "engine threads", count(SITES_MAX.into())),
         ("", "standbys that a primary knows, lost ones included", count(STANDBYS_MAX as u64)),
         ("", "calls that wait for one partition", count(WAITING_TXNS_MAX as u64)),
         ("", "bytes of an idempotency key", bytes(IDEMPOTENCY_KEY_BYTES_MAX)),
-        ("", "time for which an outcome is kept under it, unless `--idempotency-keep-s` says another", seconds(IDEMPOTENCY_KEEP_DEFAULT)),
-        ("HTTP", "connections, unless `connections_max` says another number", count(CONNECTIONS_MAX.into())),
+        ("", "time for which the server keeps its outcome, unless `--idempotency-keep-s` sets another", seconds(IDEMPOTENCY_KEEP_DEFAULT)),
+        ("HTTP", "connections, unless `connections_max` sets another limit", count(CONNECTIONS_MAX.into())),
         ("", "request line and headers", bytes(HEADER_BYTES_MAX)),
         ("", "headers", count(HEADERS_MAX as u64)),
         ("", "body of a call, line of a batch", bytes(CALL_BODY_BYTES_MAX)),
@@ -99,25 +100,35 @@ fn limits() -> Vec<(&'static str, &'static str, String)> {
         ("", "records of a page of the log", count(LOG_LIMIT_MAX as u64)),
         ("", "lines of a page of what procedures logged", count(PROCEDURE_LOG_LIMIT_MAX as u64)),
         ("", "streams of events", count(EVENT_STREAMS_MAX as u64)),
-        ("", "files of backups on their way out at once", count(DOWNLOADS_MAX as u64)),
+        ("", "downloads of backup files at once", count(DOWNLOADS_MAX as u64)),
     ]
 }
 
 fn text() -> Result<String, std::fmt::Error> {
     let plain = |text: &str| text.replace("<code>", "`").replace("</code>", "`").replace('|', "\\|");
     let mut out = String::from(
-        "# Limits, errors, metrics\n\nMade from the program: `BLESS=1 cargo test --release --workspace --lib the_reference` writes this page, and a test \
-         fails where it is out of date.\n\n## Limits\n\nWhat passes one of the first is `limit-exceeded`, and leaves nothing.\n\n\
+        "# Limits, errors, metrics\n\n\
+         The program writes this page: `BLESS=1 cargo test --release --workspace --lib the_reference`.\n\
+         A test fails if the page is out of date.\n\n\
+         ## Limits\n\n\
+         If a transaction exceeds one of the first limits, the server rolls it back and answers\n\
+         `limit-exceeded`.\n\n\
          | of | what | at most |\n| --- | --- | --- |\n",
     );
     for (of, what, most) in limits() {
         writeln!(out, "| {of} | {what} | {most} |")?;
     }
-    out.push_str("\n## Errors\n\n`GET /problems/{slug}` says of each what to do, too.\n\n| slug | status | means | safe to repeat? |\n| --- | --- | --- | --- |\n");
+    out.push_str("\n## Errors\n\n`GET /problems/{slug}` serves a page for each, which also says what to do.\n\n| slug | status | means | \
+     safe to repeat? |\n| --- | --- | --- | --- |\n");
     for (slug, status, means, repeat) in problems::described() {
         writeln!(out, "| `{slug}` | {status} | {} | {} |", plain(means), plain(repeat))?;
     }
-    out.push_str("\n## Metrics\n\nOf `/metrics`, for Prometheus. Counters and histograms begin with the server: take their differences.\n\n| name | kind | is |\n| --- | --- | --- |\n");
+    out.push_str(
+        "\n## Metrics\n\n\
+         `GET /metrics` serves these for Prometheus. Counters and histograms begin at zero with the\n\
+         server, so use their differences.\n\n\
+         | name | kind | is |\n| --- | --- | --- |\n",
+    );
     for (name, kind, what) in metrics::described() {
         writeln!(out, "| `{name}` | {kind} | {} |", plain(what))?;
     }

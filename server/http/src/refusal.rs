@@ -47,7 +47,7 @@ impl Refusal {
     }
 
     pub fn too_large(limit: &str, max: usize) -> Self {
-        let detail = format!("{limit} has at most {max} bytes; send less");
+        let detail = format!("{limit} may have at most {max} bytes; send less");
         let mut problem = Problem::new(ProblemKind::TooLarge, detail);
         problem.limit = Some(limit.into());
         problem.max = Some(max as u64);
@@ -56,7 +56,7 @@ impl Refusal {
 
     /// The server stops, or could not open its log, or others do not answer on which this depends.
     pub fn unavailable(reason: &str) -> Self {
-        let detail = format!("{reason}; GET /readyz and GET /v1/replication tell how the server is");
+        let detail = format!("{reason}; GET /readyz and GET /v1/replication show the state of the server");
         let mut problem = Problem::new(ProblemKind::Unavailable, detail);
         problem.retry_after_ms = Some(200);
         problem.into()
@@ -71,13 +71,13 @@ impl Refusal {
 
     /// A deployment that ended before its record: the version before goes on.
     fn migration(why: String) -> Self {
-        let detail = format!("{why}. Nothing was changed: the version before is in service");
+        let detail = format!("{why}. The server changed nothing: the earlier version stays in service");
         Self::new(ProblemKind::MigrationFailed, detail)
     }
 
     /// Not before the last record is replayed: until then nobody can say what is there.
     pub fn recovering(phase: Phase) -> Self {
-        let detail = "the database is being opened: its checkpoint is loaded and the log behind it replayed; \
+        let detail = "the server is opening the database: it loads the checkpoint and replays the log after it; \
                       try again once GET /readyz answers 200";
         let mut problem = Problem::new(ProblemKind::Recovering, detail);
         problem.retry_after_ms = Some(recovery_ms(&phase));
@@ -96,8 +96,8 @@ impl Refusal {
     /// It is kept here; standbys may have it.
     pub fn unconfirmed(reason: &str, txn_id: TxnId, lsn: Lsn) -> Self {
         let detail = format!(
-            "{reason}. The write is durable on this server, and whether it outlives the loss of it is not known: a repeat under its idempotency \
-             key answers it once it is"
+            "{reason}. The write is durable on this server, but standbys may not have it yet. Repeat the call with the same idempotency \
+             key: the server answers once standbys have it"
         );
         let mut refusal = Self::outcome_unknown(&detail, txn_id, lsn);
         refusal.problem.reached = Some(Safety::OneSafe.name().into());
@@ -107,7 +107,7 @@ impl Refusal {
     /// The level that a write asks for can't be had now.
     pub fn no_safety(reason: &str) -> Self {
         let detail = format!(
-            "{reason}; nothing was run. Ask for less (Reprise-Safety), or try again once its standbys are back"
+            "{reason}; the server ran nothing. Ask for a lower level (Reprise-Safety), or try again once the standbys are back"
         );
         Self::new(ProblemKind::StandbyUnavailable, detail)
     }
@@ -115,23 +115,25 @@ impl Refusal {
     pub fn read_only(reason: &str) -> Self {
         Self::new(
             ProblemKind::ReadOnly,
-            format!("{reason}; it takes no writes until it is started without --read-only"),
+            format!("{reason}; the server refuses writes until the operator starts it without --read-only"),
         )
     }
 
     /// The key was used for another call. Whoever then takes a new key runs the call twice.
     pub fn idempotency_conflict() -> Self {
-        let detail = "the first request under this key was carried out or runs, and this one has another module, procedure or \
-                      arguments: nothing was done now. GET /v1/idempotency/KEY shows what was called and how it ended; the first \
-                      request, sent again as it was, is answered with that. A new key runs the call again, beside the first";
+        let detail = "an earlier request used this key for another module, procedure or arguments, and has run or runs: the server \
+                      did nothing now. GET /v1/idempotency/KEY shows the earlier call and its outcome. Repeat the earlier request \
+                      unchanged to get that outcome. With a new key the call runs in addition to the earlier one";
         Self::new(ProblemKind::IdempotencyConflict, detail)
     }
 
     /// A write reached a standby, whose primary is at this URL, if it knows it.
     pub fn not_primary(primary: Option<&str>) -> Self {
         let detail = match primary {
-            Some(url) => format!("this server is a standby: send what writes to {url}"),
-            None => "this server is a standby and does not know its primary: send what writes there".to_owned(),
+            Some(url) => format!("this server is a standby: send writes to {url}"),
+            None => {
+                "this server is a standby and does not know its primary's URL: send writes to the primary".to_owned()
+            }
         };
         let mut problem = Problem::new(ProblemKind::NotPrimary, detail);
         problem.primary = primary.map(str::to_owned);
@@ -141,7 +143,10 @@ impl Refusal {
     /// Ours, and a mistake.
     pub fn internal(what: &str) -> Self {
         tracing::error!(what, "request failed inside the server");
-        Self::new(ProblemKind::InternalError, format!("{what}; see the server's log"))
+        Self::new(
+            ProblemKind::InternalError,
+            format!("{what}; the server's output has more"),
+        )
     }
 
     /// The call did not begin in its client's time, and never will.
@@ -153,7 +158,9 @@ impl Refusal {
     fn not_backed(kind: ProblemKind, reason: &str) -> Self {
         Self::new(
             kind,
-            format!("{reason}; nothing was run, reads work: GET /v1/replication tells how standbys and lease are"),
+            format!(
+                "{reason}; the server ran nothing. Reads work. GET /v1/replication shows the standbys and the lease"
+            ),
         )
     }
 
@@ -169,7 +176,8 @@ impl Refusal {
         Self::new(
             ProblemKind::LogUnavailable,
             format!(
-                "{reason}; reads work, writes are refused until the cause is removed, and after a failed write to the disk until a restart"
+                "{reason}; reads work. The server refuses writes until the cause is removed, and after a failed write to the disk until a \
+                 restart"
             ),
         )
     }
@@ -240,19 +248,20 @@ fn problem_of_outcome(outcome: &ReplyOutcome) -> Option<Problem> {
         ReplyOutcome::Committed => return None,
         // Those that were replaced are called again before anything is answered.
         ReplyOutcome::Waiting | ReplyOutcome::Superseded => {
-            *Refusal::internal("a call is to be answered that has not run").problem
+            *Refusal::internal("the server would answer a call that has not run").problem
         }
         ReplyOutcome::Failed(failure) => problem_of_failure(failure),
         ReplyOutcome::Overloaded { retry_after_ms } => {
-            let detail = "too much waits: calls for a partition, or answers for their clients; try again after the given time, or send fewer at once";
+            let detail = "too many calls wait for a partition, or too many answers for their clients; try again after the given time, or \
+                          send fewer calls at once";
             let mut problem = Problem::new(ProblemKind::Overloaded, detail);
             problem.retry_after_ms = Some(*retry_after_ms);
             problem
         }
         ReplyOutcome::IdempotencyConflict => return Some(*Refusal::idempotency_conflict().problem),
         ReplyOutcome::IdempotencyFull => {
-            let detail = "the outcomes under idempotency keys take all of their room, or those of this token their half of it, and none of \
-                          them is forgotten before its time; call without a key, or keep outcomes for less long (--idempotency-keep-s)";
+            let detail = "the outcomes of idempotency keys fill their memory, or those of this token fill half of it, and the server \
+                          keeps each for its full time; call without a key, or keep outcomes for a shorter time (--idempotency-keep-s)";
             let mut problem = Problem::new(ProblemKind::MemoryExhausted, detail);
             problem.limit = Some("idempotency".into());
             problem
@@ -274,8 +283,8 @@ fn problem_of_outcome(outcome: &ReplyOutcome) -> Option<Problem> {
 /// The data may not grow any more.
 fn memory_exhausted(limit: &str, max: u64) -> Problem {
     let detail = format!(
-        "the data, or the module's own memory, would pass what --memory-max ({} MiB) leaves it; nothing of the transaction stays. Reads \
-         and deletes go on, and the room that deletes make in a table is there for its rows at once",
+        "the data, or the module's own memory, would exceed its part of --memory-max ({} MiB); the server rolled the transaction back. \
+         It still takes reads and deletes, and a table can use the room of its deleted rows at once",
         max >> 20
     );
     let mut problem = Problem::new(ProblemKind::MemoryExhausted, detail);
@@ -288,7 +297,7 @@ fn problem_of_failure(failure: &Failure) -> Problem {
     match failure {
         Failure::Aborted { code, message } => {
             let detail = match message.is_empty() {
-                true => format!("the procedure ended with the code {code}; nothing of the transaction stays"),
+                true => format!("the procedure aborted with the code {code}; the server rolled the transaction back"),
                 false => message.clone(),
             };
             let mut problem = Problem::new(ProblemKind::ProcedureAborted, detail);
@@ -299,7 +308,7 @@ fn problem_of_failure(failure: &Failure) -> Problem {
         Failure::Limit { limit, max, .. } if limit == MEMORY_MAX_LIMIT => memory_exhausted(limit, *max),
         Failure::Limit { limit, max, message } if limit == MAPPINGS_LIMIT => {
             let detail = format!(
-                "{message}; nothing of the transaction stays: raise vm.max_map_count ({max} now), or keep fewer modules or engine threads"
+                "{message}; the server rolled the transaction back. Raise vm.max_map_count ({max} now), or use fewer modules or engine threads"
             );
             let mut problem = Problem::new(ProblemKind::MemoryExhausted, detail);
             problem.limit = Some(limit.clone());
@@ -307,7 +316,7 @@ fn problem_of_failure(failure: &Failure) -> Problem {
             problem
         }
         Failure::Limit { limit, message, .. } if limit == KEY_BYTES_LIMIT => {
-            let detail = format!("{message}; nothing of the transaction stays: send something shorter");
+            let detail = format!("{message}; the server rolled the transaction back. Send a shorter value");
             let mut problem = Problem::new(ProblemKind::InvalidArguments, detail);
             problem.errors = vec![ArgumentError {
                 pointer: String::new(),
@@ -318,7 +327,7 @@ fn problem_of_failure(failure: &Failure) -> Problem {
         Failure::Limit { limit, max, message } => {
             let mut problem = Problem::new(
                 ProblemKind::LimitExceeded,
-                format!("{message}; nothing of the transaction stays: let one call do less"),
+                format!("{message}; the server rolled the transaction back. Split the work into several calls"),
             );
             problem.limit = Some(limit.clone());
             problem.max = Some(*max);
@@ -331,7 +340,7 @@ fn problem_of_failure(failure: &Failure) -> Problem {
         } => {
             let mut problem = Problem::new(
                 ProblemKind::ProcedureTrapped,
-                format!("{message}; nothing of the transaction stays: correct the procedure and deploy it again"),
+                format!("{message}; the server rolled the transaction back. Correct the procedure and deploy it again"),
             );
             problem.trap = Some(trap.clone());
             problem.message = Some(message.clone());
@@ -340,11 +349,11 @@ fn problem_of_failure(failure: &Failure) -> Problem {
         }
         Failure::Ended(Ended::Cancelled) => Problem::new(
             ProblemKind::Cancelled,
-            "somebody ended the transaction by DELETE /v1/calls; nothing of it stays",
+            "an operator cancelled the transaction with DELETE /v1/calls; the server rolled it back",
         ),
         Failure::Ended(Ended::Deadline) => Problem::new(
             ProblemKind::DeadlineExceeded,
-            "not begun, or not done, within Reprise-Timeout-Ms; nothing of it stays: try again, or give it more time",
+            "the call did not begin, or did not end, within Reprise-Timeout-Ms; the server kept nothing of it. Try again, or allow more time",
         ),
     }
 }
@@ -370,12 +379,12 @@ impl From<Unavailable> for Refusal {
 impl From<RowsError> for Refusal {
     fn from(error: RowsError) -> Self {
         match error {
-            RowsError::NotFound => Self::not_found("the table or index can't be read in order"),
-            RowsError::BadCursor => Self::malformed("cursor is not one that a page returned; begin again without it"),
+            RowsError::NotFound => Self::not_found("the server can't read this table or index in order"),
+            RowsError::BadCursor => Self::malformed("no page returned this cursor; begin again without it"),
             RowsError::Unordered => Self::malformed(
-                "the rows of this index have no order: leave out from, to and reverse, or name an index (GET /v1/tables/{table} lists them)",
+                "this index has no order: leave out from, to and reverse, or name another index (GET /v1/tables/{table} lists them)",
             ),
-            RowsError::Changed => Self::unavailable("the table was changed while it was read"),
+            RowsError::Changed => Self::unavailable("a deployment changed the table while the server read it"),
             RowsError::LogUnavailable(reason) => Self::log_unavailable(&reason),
             RowsError::TooStale(reason) => Self::new(ProblemKind::TooStale, reason.to_string()),
             RowsError::Unavailable(reason) => Self::unavailable(&reason),
@@ -389,7 +398,7 @@ impl From<LogReadError> for Refusal {
             LogReadError::NoLog => Self::not_found("this server keeps no log (--log none)"),
             LogReadError::BadKind(_) => Self::malformed(error.to_string()),
             LogReadError::Released { oldest } => {
-                let detail = format!("{error}; begin at oldest, or look into a backup or an archive");
+                let detail = format!("{error}; begin at oldest, or read a backup or an archive");
                 let mut problem = Problem::new(ProblemKind::LogReleased, detail);
                 problem.oldest = Some(U64(oldest.0));
                 problem.into()

@@ -30,7 +30,8 @@ impl Refusal {
             let more = problem.errors.len() - 1;
             problem.errors.truncate(1);
             problem.errors.shrink_to_fit();
-            let left_out = format!("; {more} more are left out, because many calls were sent together and refused");
+            let left_out =
+                format!("; the answer leaves out {more} more, because the server refused many calls of one request");
             problem.detail.push_str(&left_out);
         }
     }
@@ -44,7 +45,7 @@ impl From<ArgsError> for Refusal {
             }
             ArgsError::TooLarge => Self::too_large("encoded arguments", reprise_abi::value::ARGS_BYTES_MAX),
             ArgsError::Invalid(errors) => {
-                let detail = "correct the arguments that errors lists, each with its JSON pointer";
+                let detail = "correct the arguments in errors, which names each by a JSON pointer";
                 let mut problem = Problem::new(ProblemKind::InvalidArguments, detail);
                 problem.errors = errors;
                 problem.into()
@@ -71,7 +72,7 @@ mod tests {
         assert!(refusal.held_bytes() < 4_000, "{}", refusal.held_bytes());
         assert_eq!(refusal.problem.errors[0].pointer, "/0");
         assert!(
-            refusal.problem.detail.contains("59 more are left out"),
+            refusal.problem.detail.contains("leaves out 59 more"),
             "{}",
             refusal.problem.detail
         );

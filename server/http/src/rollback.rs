@@ -22,30 +22,32 @@ use crate::{
     target::no_module,
 };
 
-/// Deploys the bytes of a former version
+/// Rolls a module back
 ///
-/// They become a new version, and the stored tables become what it declares, with their rows: tables and columns have their former names
-/// again, integers are narrow again if every value fits, and variants of an enum go if no row has them. A conflict has the number of the
-/// rows that keep a table from going back, and the key of one. What the version runs when it is deployed runs, unless its tables have had
-/// that. Migrations that it does not list are forgotten. What it would destroy needs consent. The log and the checkpoints keep the bytes of
-/// the last five versions of a module, so standbys and backups have them; upload older ones.
+/// Deploys the bytes of an earlier version as a new version. The server converts the stored tables to what that version declares, and
+/// keeps their rows. Tables and columns get their earlier names back. Integers become narrow again if every value fits, and variants
+/// of an enum go if no row has them. A conflict has the number of rows that prevent this, and the key of one.
+///
+/// The version's migration runs, unless its tables have had it. The server forgets migrations that the version does not list. What
+/// the rollback would destroy needs consent. The log and the checkpoints keep the bytes of the last five versions of a module, so
+/// standbys and backups have them. Upload older versions as files.
 #[utoipa::path(
     post,
     path = "/v1/modules/{module}/rollback",
     tag = "Modules",
     params(
-        ("module" = String, Path, description = "Its name; it may be out of service"),
-        ("version" = Option<u32>, Query, description = "The version whose bytes are deployed; the newest one before that in service with other bytes unless given"),
-        ("dry_run" = Option<bool>, Query, description = "Judge them in the same way and install nothing; `false` unless given"),
-        ("allow" = Option<String>, Query, description = "Consent to destroy one thing, as for an upload; may stand more than once"),
+        ("module" = String, Path, description = "Name of the module. It may be out of service"),
+        ("version" = Option<u32>, Query, description = "Version to deploy again. Default: the newest earlier version with other bytes"),
+        ("dry_run" = Option<bool>, Query, description = "`true`: check the version in the same way, and install nothing. Default: `false`"),
+        ("allow" = Option<String>, Query, description = "Consent to destroy one thing, as for an upload. You may give several"),
     ),
     responses(
-        (status = 201, description = "In service again, where it was out of service", body = ModuleUploaded),
-        (status = 200, description = "A new version, or unchanged; with dry_run, what it would do", body = ModuleUploaded),
+        (status = 201, description = "In service again, if it was out of service", body = ModuleUploaded),
+        (status = 200, description = "A new version, or unchanged; with dry_run, what the deployment would do", body = ModuleUploaded),
         (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "not-found: the module, the version, or its bytes", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "not-found: the server has no such module or version, or no longer its bytes", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "schema-conflict", body = Problem, content_type = "application/problem+json"),
-        (status = 421, description = "not-primary: primary is where to go", body = Problem, content_type = "application/problem+json"),
+        (status = 421, description = "not-primary: send the request to `primary`", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "invalid-module; migration-failed; limit-exceeded", body = Problem, content_type = "application/problem+json"),
         (status = 507, description = "memory-exhausted", body = Problem, content_type = "application/problem+json"),
     )
@@ -99,7 +101,7 @@ impl Former {
         let wasm = found.map_err(|error| {
             let version = module.version;
             Refusal::not_found(format!(
-                "the bytes of version {version} of {name}: {error}; upload the file: PUT /v1/modules/{name}"
+                "the server can't read the bytes of version {version} of {name}: {error}; upload the file with PUT /v1/modules/{name}"
             ))
         })?;
         Ok(Self {

@@ -29,7 +29,7 @@ pub struct CallsParams {
 
 /// Lists calls that run or wait
 ///
-/// Those that were accepted first come first. It holds nothing up, and nothing holds it up.
+/// Returns the oldest call first. The request does not wait for calls, and calls do not wait for it.
 #[utoipa::path(
     get,
     path = "/v1/calls",
@@ -46,7 +46,9 @@ pub async fn list_calls(
 ) -> Result<Json<CallList>, Refusal> {
     let limit = params.limit.unwrap_or(CALLS_LISTED);
     if !(1..=CALLS_LISTED_MAX).contains(&limit) {
-        return Err(Refusal::malformed(format!("limit is 1 to {CALLS_LISTED_MAX}")));
+        return Err(Refusal::malformed(format!(
+            "limit must be from 1 to {CALLS_LISTED_MAX}"
+        )));
     }
     let (calls, total) = state.router.calls(limit);
     let deployed = state.router.deployed();
@@ -56,19 +58,19 @@ pub async fn list_calls(
     }))
 }
 
-/// Ends a call
+/// Cancels a call
 ///
-/// By its `call_id` or its transaction's id. A call that waits does not begin, one that runs ends within moments; it is answered as
-/// `cancelled` and leaves nothing. One that has run is not ended. The answer shows how far it had got: its own answer alone says
-/// how it ended, for it may end by itself meanwhile.
+/// Takes the `call_id`, or the id of the transaction. A waiting call does not begin, and a running call ends within moments. Its
+/// client gets `cancelled`, and the server keeps nothing of it. A call that has run can't be cancelled. The answer shows how far the
+/// call was. Only the call's own answer says how it ended, because it may end by itself meanwhile.
 #[utoipa::path(
     delete,
     path = "/v1/calls/{call_id}",
     tag = "Calls",
-    params(("call_id" = String, Path, description = "Its `call_id`, or its transaction's id")),
+    params(("call_id" = String, Path, description = "`call_id` of the call, or the id of its transaction")),
     responses(
-        (status = 200, description = "It is being ended", body = RunningCall),
-        (status = 404, description = "not-found: no such call runs or waits, or it has run already", body = Problem, content_type = "application/problem+json"),
+        (status = 200, description = "The server ends the call", body = RunningCall),
+        (status = 404, description = "not-found: no such call runs or waits, or it has ended", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn cancel_call(
@@ -89,10 +91,10 @@ fn cancel(parts: &Parts, id: &str) -> Result<RunningCall, Refusal> {
     match found {
         Some(call) if call.phase != RouterPhase::Committing => Ok(answer(&parts.router.deployed(), &call)),
         Some(_) => Err(Refusal::not_found(format!(
-            "call {id} has run already, and is being committed: nothing ends it now"
+            "call {id} has run and commits now, so you can't cancel it"
         ))),
         None => Err(Refusal::not_found(format!(
-            "no call {id} runs or waits; GET /v1/calls lists those that do"
+            "no call {id} runs or waits; GET /v1/calls lists the calls that do"
         ))),
     }
 }

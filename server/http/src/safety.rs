@@ -58,8 +58,9 @@ impl AskedSafety {
         }
         if !level.asks_standbys() {
             let own = state.router.safety().0;
-            let reason =
-                format!("the safety level {level} is asked for, and this server answers at {own} (--commit, --log)");
+            let reason = format!(
+                "you asked for the safety level {level}, and this server acknowledges at {own} (--commit, --log)"
+            );
             return Err(Refusal::no_safety(&reason));
         }
         Ok(Some(Self {
@@ -102,13 +103,13 @@ impl Confirmation {
         };
         let outcome = match Pin::new(told).poll(cx) {
             Poll::Ready(Ok(outcome)) => outcome,
-            Poll::Ready(Err(_)) => Err("the server stops".into()),
+            Poll::Ready(Err(_)) => Err("the server is stopping".into()),
             Poll::Pending => {
                 let Some(until) = until else {
                     return Poll::Pending;
                 };
                 ready!(until.as_mut().poll(cx));
-                Err("its time was over before standbys said that they have it".into())
+                Err("the call's time ended before standbys confirmed it".into())
             }
         };
         self.state = match outcome {
@@ -153,7 +154,11 @@ fn asked(headers: &HeaderMap) -> Result<Option<Safety>, Refusal> {
     let level = value.to_str().ok().and_then(|name| Safety::from_name(name.trim()));
     level.map(Some).ok_or_else(|| {
         let names: Vec<_> = Safety::ALL.iter().map(|level| level.name()).collect();
-        Refusal::malformed(format!("the header {} is one of {}", headers::SAFETY, names.join(", ")))
+        Refusal::malformed(format!(
+            "the header {} must be one of {}",
+            headers::SAFETY,
+            names.join(", ")
+        ))
     })
 }
 

@@ -105,7 +105,7 @@ pub async fn serve(
 /// Says why and closes, as far as the peer's buffer takes it: a connection beyond the bound is not waited for.
 fn turn_away(stream: &TcpStream) {
     let refusal = full(
-        "too many connections are open from this address; use those that there are, or ask for a larger connections_per_peer_max",
+        "this address has too many open connections; reuse them, or ask the operator for a larger connections_per_peer_max",
     );
     let _ = stream.try_write(&last_answer(&refusal)); // the peer sees the end at least
 }
@@ -124,7 +124,8 @@ async fn answer_probe(state: &AppState, router: &Router, request: Request<Incomi
     if is_taken {
         return front::answer(state, router, request.map(Body::new)).await;
     }
-    let refusal = full("all places for connections are taken: what is left is for probes and control; try again");
+    let refusal =
+        full("the server has its largest number of connections, and keeps the rest for probes and control; try again");
     state.note_answer(refusal.problem.status);
     Ok(refusal.into_response())
 }

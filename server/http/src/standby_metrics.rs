@@ -15,19 +15,23 @@ type Instrument = (&'static str, &'static str, fn(&StandbyInfo) -> Option<f64>);
 
 #[rustfmt::skip]
 const GAUGES: [Instrument; 13] = [
-    ("reprise.standby.streaming", "1 while the `standby` gets each group as it is sealed", |s| Some((s.state == StandbyState::Streaming) as u64 as f64)),
-    ("reprise.standby.in.sync", "1 while the `standby` has everything that was answered, 0 where it may lack some of it; on itself, as its primary told last, and no value where it does not know", |s| s.in_sync.map(|is_in| is_in as u64 as f64)),
+    ("reprise.standby.streaming", "1 while the `standby` gets each group of records at once", |s| Some((s.state == StandbyState::Streaming) as u64 as f64)),
+    ("reprise.standby.in.sync", "1 while the `standby` has every acknowledged write, 0 if it may lack some; on the standby itself as its primary \
+     said last, and no value if it does not know", |s| s.in_sync.map(|is_in| is_in as u64 as f64)),
     ("reprise.standby.freshness", "Freshness of the `standby`'s reads, from 0 to 1", |s| s.freshness),
-    ("reprise.standby.lag.seconds", "For so long at most the primary may have had something that readers on the `standby` do not see", |s| Some(s.lag_us as f64 / 1e6)),
-    ("reprise.standby.lag.known", "0 where the lag is so much at least", |s| Some(s.is_lag_known as u64 as f64)),
+    ("reprise.standby.lag.seconds", "Age of the oldest primary record that readers on the `standby` do not see yet, at most", |s| Some(s.lag_us as f64 / 1e6)),
+    ("reprise.standby.lag.known", "0 if the lag is a lower bound", |s| Some(s.is_lag_known as u64 as f64)),
     ("reprise.standby.lag.bytes", "Bytes of log that readers on the `standby` do not see", |s| Some(s.lag_bytes as f64)),
     ("reprise.standby.lag.records", "Records that readers on the `standby` do not see", |s| Some(s.lag_records as f64)),
-    ("reprise.standby.persisted.lsn", "Everything below is durable on the `standby`", |s| Some(s.persisted.0 as f64)),
-    ("reprise.standby.replayed.lsn", "Everything below is in the tables of the `standby`", |s| Some(s.replayed.0 as f64)),
-    ("reprise.standby.compared.lsn", "Everything below was in the tables of the `standby` when they were compared with its primary's last", |s| s.compared.as_ref().map(|c| c.lsn.0 as f64)),
-    ("reprise.standby.compared.timestamp.seconds", "When the tables of the `standby` were compared last, in seconds since 1970", |s| s.compared.as_ref().map(|c| c.at_us as f64 / 1e6)),
-    ("reprise.standby.differs", "1 where the tables of the `standby` are not its primary's, 0 where all were equal", |s| s.compared.as_ref().map(|c| c.difference.is_some() as u64 as f64)),
-    ("reprise.standby.view.lsn", "Readers on the `standby` see everything below", |s| Some(s.view.0 as f64)),
+    ("reprise.standby.persisted.lsn", "LSN up to which everything is durable on the `standby`", |s| Some(s.persisted.0 as f64)),
+    ("reprise.standby.replayed.lsn", "LSN up to which everything is in the tables of the `standby`", |s| Some(s.replayed.0 as f64)),
+    ("reprise.standby.compared.lsn", "LSN of the last comparison of the tables of the `standby` with its primary's", |s|
+     s.compared.as_ref().map(|c| c.lsn.0 as f64)),
+    ("reprise.standby.compared.timestamp.seconds", "Time of the last comparison of the tables of the `standby`, in seconds since 1970", |s|
+     s.compared.as_ref().map(|c| c.at_us as f64 / 1e6)),
+    ("reprise.standby.differs", "1 if the last comparison found a difference between the tables of the `standby` and its primary's, else 0", |s|
+     s.compared.as_ref().map(|c| c.difference.is_some() as u64 as f64)),
+    ("reprise.standby.view.lsn", "LSN up to which readers on the `standby` see everything", |s| Some(s.view.0 as f64)),
 ];
 
 /// Those that this node knows of.

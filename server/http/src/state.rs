@@ -142,9 +142,9 @@ impl AppState {
         match status::phase(self.router.phase()) {
             phase @ Phase::Recovering { .. } => Err(Refusal::recovering(phase)),
             Phase::Failed { .. } => Err(Refusal::unavailable(
-                "the database could not be opened; GET /readyz has the report",
+                "the server could not open the database; GET /readyz has the report",
             )),
-            Phase::Stopping => Err(Refusal::unavailable("the node is stopping")),
+            Phase::Stopping => Err(Refusal::unavailable("the server is stopping")),
             Phase::Ready => Ok(()), // meanwhile
         }
     }

@@ -27,7 +27,7 @@ use crate::{
     get,
     path = "/v1/status",
     tag = "Server",
-    responses((status = 200, description = "Role, mode, positions", body = Status))
+    responses((status = 200, description = "Role, phase, LSNs and settings of the server", body = Status))
 )]
 pub async fn status(State(state): State<AppState>) -> Json<Status> {
     Json(status_of(&state))
@@ -179,16 +179,17 @@ pub async fn healthz() -> Json<Health> {
     Json(Health { status: "ok".into() })
 }
 
-/// Says whether calls are taken
+/// Shows whether the server takes calls
 ///
-/// 503 while the log is replayed, with the progress; also when recovery stopped, with the report, and while stopping.
+/// Answers 503 while the server replays its log, with the progress; after a failed recovery, with the report; and while the server
+/// stops.
 #[utoipa::path(
     get,
     path = "/readyz",
     tag = "Server",
     responses(
-        (status = 200, description = "Calls are taken", body = Readiness),
-        (status = 503, description = "Not yet, or no more", body = Readiness),
+        (status = 200, description = "The server takes calls", body = Readiness),
+        (status = 503, description = "The server takes no calls yet, or no more", body = Readiness),
     ),
     security(())
 )]

@@ -491,7 +491,7 @@ fn encode_again(
 fn superseded_too_often() -> Refusal {
     let mut problem = Problem::new(
         ProblemKind::Overloaded,
-        "the module is being replaced again and again; try again",
+        "deployments keep replacing the module; try again",
     );
     problem.retry_after_ms = Some(200);
     problem.into()

@@ -29,7 +29,7 @@ use crate::{
     tag = "Tables",
     params(ListParams),
     responses(
-        (status = 200, description = "In the order of their creation", body = TableList),
+        (status = 200, description = "Tables in the order of their creation", body = TableList),
         (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -64,7 +64,7 @@ pub async fn list_tables(
     tag = "Tables",
     params(("table" = String, Path)),
     responses(
-        (status = 200, description = "Columns, keys, indexes, size", body = TableInfo),
+        (status = 200, description = "The table's columns, keys, indexes and size", body = TableInfo),
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -80,7 +80,7 @@ pub async fn show_table(State(state): State<AppState>, Name(name): Name) -> Resu
 
 /// Drops a table
 ///
-/// With its rows. A table that a module in service declares is refused.
+/// Drops the table and its rows. The server refuses to drop a table that a module in service declares.
 #[utoipa::path(
     delete,
     path = "/v1/tables/{table}",
@@ -90,7 +90,7 @@ pub async fn show_table(State(state): State<AppState>, Name(name): Name) -> Resu
         (status = 204, description = "Dropped"),
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "schema-conflict", body = Problem, content_type = "application/problem+json"),
-        (status = 421, description = "not-primary: primary is where to go", body = Problem, content_type = "application/problem+json"),
+        (status = 421, description = "not-primary: send the request to `primary`", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn drop_table(
@@ -115,7 +115,7 @@ pub fn find_table<'d>(deployed: &'d Deployed, name: &str) -> Result<(u16, &'d Ta
     match deployed.table(name) {
         Some((id, table)) => Ok((id.0, table)),
         None => Err(Refusal::not_found(format!(
-            "no table {name:?}, or several modules have one; GET /v1/tables lists them as module.table"
+            "the server has no table {name:?}, or several modules have one; GET /v1/tables lists them as module.table"
         ))),
     }
 }

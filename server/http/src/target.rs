@@ -105,7 +105,7 @@ impl Target {
         if may_write || self.schema().read_only {
             return Ok(());
         }
-        let detail = "the token's role is read, and the procedure writes; use a token with the role write";
+        let detail = "the procedure writes, and the token has the role read; use a token with the role write";
         Err(Refusal::new(ProblemKind::Forbidden, detail))
     }
 

@@ -40,7 +40,7 @@ pub async fn greet(socket: TcpStream, own: Option<&Arc<Identity>>, wait_max: Dur
 }
 
 async fn tell_plain(mut socket: TcpStream) -> io::Error {
-    let refusal = Refusal::malformed("this server speaks TLS alone: ask it by https://");
+    let refusal = Refusal::malformed("this server takes TLS connections only: use https://");
     let _ = socket.write_all(&last_answer(&refusal)).await; // it may be gone
     let _ = socket.shutdown().await;
     // What it sent is read, or the kernel takes back the answer with the connection.

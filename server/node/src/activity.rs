@@ -93,7 +93,7 @@ fn line(notice: &Notice) -> Line {
         Notice::KeysRefused { .. } | Notice::Danger { .. } | Notice::Refused { .. } => danger_line(notice),
         Notice::ArchiveFailed { reason } => Line::error(
             "archive_failed",
-            format!("archive failed, and the data directory keeps what was to go until it goes well: {reason}"),
+            format!("archive failed: {reason}. The data directory keeps the files until the archive takes them"),
         ),
     }
 }
@@ -151,8 +151,8 @@ fn call_line(notice: &Notice) -> Line {
         Notice::MemoryExhausted { txn_id, procedure, max } => {
             let limit = bytes(*max);
             let told = format!(
-                "memory exhausted: call of {procedure}, transaction {txn_id}, was refused; the limit is {limit} (--memory-max), reads \
-                 and deletes go on"
+                "memory exhausted: the server refused the call of {procedure}, transaction {txn_id}. The limit is {limit} (--memory-max). \
+                 The server still takes reads and deletes"
             );
             (Line::error("memory_exhausted", told), procedure, txn_id)
         }
@@ -190,7 +190,7 @@ fn checkpoint_line(notice: &Notice) -> Line {
         } => Line::warning(
             "version_lost",
             format!(
-                "the checkpoint lacks the bytes of {module} version {version}, so {module} can't be rolled back to it: {reason}"
+                "the checkpoint lacks the bytes of {module} version {version}, so you can't roll {module} back to it: {reason}"
             ),
         ),
         _ => Line::info("unknown", ""),
@@ -202,8 +202,8 @@ fn danger_line(notice: &Notice) -> Line {
     match notice {
         Notice::KeysRefused { scope, taken, room } => {
             let told = format!(
-                "idempotency keys refused: those of the token {scope:?} take {} of the {} that there are for all, and one token has at \
-                 most half; none is forgotten before its time (--idempotency-keep-s)",
+                "idempotency keys refused: the keys of the token {scope:?} take {} of the {} for all tokens, and one token may take half. \
+                 The server keeps each key for its full time (--idempotency-keep-s)",
                 bytes(*taken),
                 bytes(*room)
             );
@@ -219,27 +219,30 @@ fn state_line(what: &str, reason: Option<&str>) -> Line {
     match (what, reason) {
         ("log", Some(reason)) => Line::error(
             "log_refuses",
-            format!("writes are refused, at least long ones, because the log does not take them: {reason}"),
+            format!("writes are refused, at least long ones, because the log can't store them: {reason}"),
         ),
-        ("log", None) => Line::info("log_takes", "the log takes all writes again"),
+        ("log", None) => Line::info("log_takes", "the log stores all writes again"),
         (_, Some(reason)) => Line::error(
             "standbys_missing",
             format!("writes are refused for want of standbys: {reason}"),
         ),
-        (_, None) => Line::info("standbys_back", "writes are no longer refused for want of standbys"),
+        (_, None) => Line::info(
+            "standbys_back",
+            "enough standbys are back: the server takes writes again",
+        ),
     }
 }
 
 fn refused_line(reason: RefusalReason, calls: u64) -> Line {
     let way_on = match reason {
-        RefusalReason::Unauthorized => "somebody has no valid token, or guesses",
-        RefusalReason::MemoryExhausted => "the data, or the idempotency keys, take all of their room (--memory-max)",
+        RefusalReason::Unauthorized => "a client has no valid token, or guesses tokens",
+        RefusalReason::MemoryExhausted => "the data or the idempotency keys fill their memory (--memory-max)",
         RefusalReason::LogUnavailable => "log_error of GET /v1/status says why",
         RefusalReason::StandbyUnavailable | RefusalReason::LeaseLost => "GET /v1/replication says why",
         _ => "reprise_calls_refused_total counts them",
     };
     let (name, count) = (reason.name(), grouped(calls));
-    let told = format!("refused as {name}: {count} requests since this was told last; {way_on}");
+    let told = format!("refused as {name}: {count} requests since the last such line; {way_on}");
     Line::warning("refused", told).with("reason", name).with("count", calls)
 }
 
@@ -275,8 +278,8 @@ fn clock_line(by_us: i64) -> Line {
         if by_us > 0 { "ahead" } else { "back" },
     );
     let told = format!(
-        "the wall clock jumped {direction} by {} h {} min: transactions' times and points of time to restore go by it; \
-         idempotency keys do not",
+        "the wall clock jumped {direction} by {} h {} min. It sets the times of transactions, and so the points of time that you can \
+         restore. It does not affect idempotency keys",
         seconds / 3_600,
         seconds / 60 % 60
     );

@@ -14,8 +14,9 @@ pub fn nvram(database: &Database) {
     let drained = database.drained();
     if drained.records > 0 {
         let (records, void) = (grouped(drained.records), grouped(drained.void));
-        let told =
-            format!("{records} records came from NVRAM to the log's files, {void} numbers were lost with the process");
+        let told = format!(
+            "copied {records} records from NVRAM to the log's files; {void} LSNs were lost with the last process"
+        );
         server_output::info("nvram", told);
     }
     let nvram = database.router().status().nvram;
@@ -28,8 +29,8 @@ pub fn nvram(database: &Database) {
 pub fn listeners(address: SocketAddr) {
     if !address.ip().is_loopback() {
         let told = format!(
-            "{address} is reached by others, and nothing here is encrypted: tokens and rows can be read on the way. \
-             Give it a certificate (tls-cert and tls-key), or put a proxy with TLS in front (docs/security.md)"
+            "other machines can reach {address}, and the server encrypts nothing there: others on the network can read tokens and rows. \
+             Set a certificate (tls-cert and tls-key), or put a proxy with TLS in front (docs/security.md)"
         );
         server_output::warning("not_encrypted", told);
     }
@@ -44,7 +45,7 @@ pub fn readers(dir: &Path) {
     if mode & 0o077 != 0 {
         let dir = dir.display();
         let told = format!(
-            "other users may look into {dir} (mode {mode:o}): it holds rows, arguments and keys; chmod 700 {dir}"
+            "other users of this machine can read {dir} (mode {mode:o}), which holds rows, arguments and keys: run chmod 700 {dir}"
         );
         server_output::warning("readable", told);
     }
@@ -53,20 +54,17 @@ pub fn readers(dir: &Path) {
 pub fn recovery(report: &RecoveryReport) {
     if report.torn_bytes > 0 {
         let torn = bytes(report.torn_bytes);
-        let told = format!("{torn} of a write that a crash cut off were removed; none of it was acknowledged");
+        let told = format!("removed {torn} of a write that a crash cut off; the server had acknowledged none of it");
         server_output::info("torn_write", told);
     }
     if let Some(other) = report.other_settings_hash {
         let told = format!(
-            "the log was written under other settings ({other:016x}); every outcome was compared, and is the same"
+            "a program with other settings ({other:016x}) wrote the log; the replay compared every outcome, and all are equal"
         );
         server_output::info("other_settings", told);
     }
     for reason in &report.passed_over {
-        server_output::warning(
-            "checkpoint_passed_over",
-            format!("a checkpoint was passed over: {reason}"),
-        );
+        server_output::warning("checkpoint_passed_over", format!("skipped a checkpoint: {reason}"));
     }
     if let Some(loaded) = &report.checkpoint {
         let told = format!(

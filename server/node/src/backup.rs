@@ -25,35 +25,36 @@ use crate::{
 
 #[derive(Subcommand)]
 pub enum BackupCommand {
-    /// Make a backup, of a running server or of a data directory on which none runs
+    /// Create a backup of a running server, or of a data directory on which no server runs
     #[command(after_help = CREATE_EXAMPLE)]
     Create {
-        /// The directory to make, here; it must not exist, or be empty [default: it stays on the server]
+        /// Local directory for the backup. It must be empty, or not exist yet [default: the backup stays on the server]
         #[arg(long, value_name = "DIR")]
         to: Option<PathBuf>,
-        /// Back this data directory up, without a server
+        /// Back up this data directory, without a server
         #[arg(long, value_name = "DIR", requires = "to", conflicts_with = "keep")]
         data_dir: Option<PathBuf>,
-        /// Leave a copy on the server, too
+        /// Also keep a copy on the server
         #[arg(long)]
         keep: bool,
-        /// Take the older checkpoint and the log from it on, too, so that the backup can be restored to points before it was made
+        /// Also include the older checkpoint and the log since then. You can then restore points before the backup was made
         #[arg(long, conflicts_with = "data_dir")]
         earlier: bool,
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// The backups on a server, newest first
+    /// List the backups on a server, newest first
     #[command(after_help = "Example:\n  reprise backup list")]
     List {
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Download a backup that lies on a server
+    /// Download a backup from a server
     #[command(after_help = "Example:\n  reprise backup fetch 1772388000000000 --to ./backup")]
     Fetch {
+        /// Id of the backup, from `reprise backup list`
         id: String,
-        /// The directory to make; it must not exist, or be empty
+        /// Directory for the backup. It must be empty, or not exist yet
         #[arg(long, value_name = "DIR")]
         to: PathBuf,
         #[command(flatten)]
@@ -62,23 +63,24 @@ pub enum BackupCommand {
     /// Remove a backup from a server's disk
     #[command(after_help = "Example:\n  reprise backup remove 1772388000000000")]
     Remove {
+        /// Id of the backup, from `reprise backup list`
         id: String,
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Check every checksum of a backup, and decode all that it holds
+    /// Check every checksum of a backup, and decode its whole content
     #[command(after_help = "Example:\n  reprise backup verify ./backup")]
     Verify {
-        /// The backup
+        /// Directory of the backup
         dir: PathBuf,
     },
-    /// Make a data directory of a backup, as a whole or up to a point
+    /// Restore a backup into a new data directory, completely or up to a point
     #[command(after_help = "Examples:\n  reprise backup restore ./backup --to ./reprise-data\n  \
                       reprise backup restore ./backup --to ./before --lsn 48213")]
     Restore {
-        /// The backup
+        /// Directory of the backup
         dir: PathBuf,
-        /// The directory to make; it must not exist, or be empty
+        /// New data directory. It must be empty, or not exist yet
         #[arg(long, value_name = "DIR")]
         to: PathBuf,
         #[command(flatten)]
@@ -87,11 +89,11 @@ pub enum BackupCommand {
 }
 
 const CREATE_EXAMPLE: &str = "Examples:
-  reprise backup create --to ./backup                               of the running server, downloaded
-  reprise backup create                                             of the running server, left on its disk
-  reprise backup create --data-dir ./reprise-data --to ./backup     without a server
+  reprise backup create --to ./backup                               back up the running server, and download the backup
+  reprise backup create                                             back up the running server, and leave the backup on its disk
+  reprise backup create --data-dir ./reprise-data --to ./backup     back up a data directory, without a server
 
-The server goes on meanwhile. With tokens, the role is admin.";
+The server keeps working during a backup. If the server has tokens, you need one with the role admin.";
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 pub fn run(command: &BackupCommand, output: Output) -> Outcome {
@@ -117,7 +119,7 @@ pub fn run(command: &BackupCommand, output: Output) -> Outcome {
             connect(server)?.remove_backup(id).map_err(failure)?;
             match output {
                 Output::Json => print_json(&serde_json::json!({ "id": id, "removed": true }))?,
-                Output::Text => print_text(&format!("backup {id} is gone"))?,
+                Output::Text => print_text(&format!("removed backup {id}"))?,
             }
             Ok(())
         }
@@ -170,13 +172,16 @@ impl Told {
             .map_or("the log's beginning".to_owned(), |lsn| format!("checkpoint {lsn}"));
         vec![
             ("backup", self.directory.display().to_string()),
-            ("of", format!("{}, {} partitions", self.database_id, self.partitions)),
+            (
+                "database",
+                format!("{}, {} partitions", self.database_id, self.partitions),
+            ),
             (
                 "made",
                 format!("{} by version {}", self.created_at, self.program_version),
             ),
             (
-                "holds",
+                "content",
                 format!(
                     "{begins} and {} records, up to LSN {}",
                     grouped(self.records),
@@ -216,7 +221,7 @@ fn create_online(client: &Client, to: Option<&Path>, (keep, earlier): (bool, boo
     line.clear();
     if backup.state == BackupState::Failed {
         let reason = backup.error.unwrap_or_default();
-        return Err(Failure::Other(anyhow::anyhow!("the server made no backup: {reason}")));
+        return Err(Failure::Other(anyhow::anyhow!("the backup failed: {reason}")));
     }
     let Some(to) = to else {
         return tell_remote(&backup, output);

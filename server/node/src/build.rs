@@ -11,12 +11,12 @@ use crate::{
 
 pub fn run(args: &BuildArgs, output: Output) -> Outcome {
     if !args.dir.is_dir() {
-        return Err(Failure::Other(anyhow!("{} is no folder", args.dir.display())));
+        return Err(Failure::Other(anyhow!("{} is not a folder", args.dir.display())));
     }
     match kit::look(&args.dir)? {
         kit::Found::Other if args.update_sdk => kit::put(&args.dir)?,
         kit::Found::Other => print_note(&format!(
-            "the SDK in {} is of another version than this program; `reprise build --update-sdk` puts this one's there",
+            "the SDK in {} has another version than this program; `reprise build --update-sdk` replaces it",
             args.dir.join(kit::FOLDER).display()
         )),
         kit::Found::None | kit::Found::Same => {}

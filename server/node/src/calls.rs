@@ -11,19 +11,19 @@ use crate::{
 
 #[derive(Subcommand)]
 pub enum CallsCommand {
-    /// The calls that run or wait, the oldest first
+    /// List the calls that run or wait, oldest first
     #[command(after_help = "Example:\n  reprise calls list")]
     List {
-        /// Calls at most
+        /// Largest number of calls to print
         #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
         limit: u16,
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// End a call that runs or waits: it is answered as cancelled, and leaves nothing
+    /// Cancel a call that runs or waits. Its client gets the error `cancelled`, and the server undoes its changes
     #[command(after_help = "Example:\n  reprise calls cancel 4711")]
     Cancel {
-        /// Its id, or its transaction's
+        /// Id of the call, or of its transaction
         id: String,
         #[command(flatten)]
         server: ServerArgs,

@@ -37,12 +37,12 @@ impl CertificateWatch {
 
 /// Returns what is to be said of a certificate that holds for `left_s` more.
 fn warning(validity: &Validity, left_s: i64) -> Option<String> {
-    let mend = "Put another one in its place, and send SIGHUP";
+    let mend = "Replace the certificate file, and send SIGHUP";
     if let Some(why) = validity.refusal() {
-        return Some(format!("the certificate {why}: clients refuse it. {mend}"));
+        return Some(format!("the certificate {why}, and clients refuse it. {mend}"));
     }
     let days = left_s.div_euclid(DAY_S);
-    (days < SOON_DAYS).then(|| format!("the certificate ends in {days} days, and clients refuse it then. {mend}"))
+    (days < SOON_DAYS).then(|| format!("the certificate expires in {days} days, and clients then refuse it. {mend}"))
 }
 
 #[cfg(test)]
@@ -57,7 +57,7 @@ mod tests {
         };
         assert_eq!(warning(&holds, SOON_DAYS * DAY_S), None);
         let told = warning(&holds, SOON_DAYS * DAY_S - 1).expect("soon");
-        assert!(told.starts_with("the certificate ends in 13 days"), "{told}");
+        assert!(told.starts_with("the certificate expires in 13 days"), "{told}");
         let over = Validity { from_s: 0, until_s: 1 };
         assert!(warning(&over, -1).is_some_and(|told| told.contains("is expired: it ended ")));
     }

@@ -58,7 +58,7 @@ pub fn run(command: &CheckpointCommand, output: Output) -> Outcome {
                 print_text(&format!("a restart {}", describe_restart(restart)))?;
             }
             if let Some(failure) = &list.last_failure {
-                print_text(&format!("the last failure, {}: {}", failure.at, failure.error))?;
+                print_text(&format!("last failure at {}: {}", failure.at, failure.error))?;
             }
             Ok(())
         }
@@ -82,7 +82,7 @@ fn tell(taken: &Checkpoint, output: Output) -> Outcome {
                 (None, state) => state_name(state).to_owned(),
             };
             print_text(&format!(
-                "checkpoint {} {what}: {} rows, {} of them, {} on disk, {:.3} s",
+                "checkpoint {} {what}: {} rows, {} in memory, {} on disk, {:.3} s",
                 taken.id,
                 grouped(taken.rows),
                 bytes(taken.row_bytes),

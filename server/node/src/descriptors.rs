@@ -16,7 +16,7 @@ const OF_STANDBYS: u64 = 256;
 /// Raises the limit of this process. Returns how many descriptors it may have.
 pub fn raise() -> u64 {
     raise_descriptor_limit().unwrap_or_else(|error| {
-        let told = format!("the limit of open files can't be read ({error}); it is taken for none");
+        let told = format!("can't read the limit of open files ({error}); the server assumes that there is no limit");
         server_output::warning("open_files", told);
         u64::MAX
     })
@@ -29,9 +29,9 @@ pub fn bound(limits: ConnectionLimits, may_be_open: u64, takes_standbys: bool) -
     if bounded != limits {
         let (open, taken) = (grouped(may_be_open), bounded.connections_max);
         let told = format!(
-            "{open} files may be open: {taken} connections are taken at once, {} of one address, where the configuration says {}. \
-             LimitNOFILE=65536 in the unit of systemd, or `ulimit -Hn 65536`, lets more in",
-            bounded.connections_per_peer_max, limits.connections_max
+            "the process may open {open} files, so the server takes {taken} connections at once instead of the {} configured, and {} of \
+             one address. For more, set LimitNOFILE=65536 in the systemd unit, or run `ulimit -Hn 65536` before the start",
+            limits.connections_max, bounded.connections_per_peer_max
         );
         server_output::say(Line::warning("open_files", told).with("connections_max", taken));
     }

@@ -60,11 +60,11 @@ pub fn report(database: &Database, dir: &Path, found: &Divergence) {
         ),
         Err(error) => server_output::error(
             "divergence",
-            format!("the report of the divergence could not be written: {error:#}"),
+            format!("can't write the report of the divergence: {error:#}"),
         ),
     }
     let ways = report.ways_on.iter().map(|way| format!("  {way}"));
-    server_output::say(Line::info("divergence", "ways on:").and_lines(ways));
+    server_output::say(Line::info("divergence", "ways to continue:").and_lines(ways));
 }
 
 fn report_of(database: &Database, found: &Divergence, dir: &Path) -> Report {
@@ -105,23 +105,23 @@ fn ways_on(found: &Divergence, dir: &Path, has_changes: bool) -> Vec<String> {
     let (dir, lsn) = (dir.display(), found.lsn);
     let mut ways = vec![
         format!(
-            "reprise serve --data-dir {dir} --read-only     serves the tables as they were before it; writes are refused"
+            "reprise serve --data-dir {dir} --read-only     serves the tables as they were before the divergence, and refuses writes"
         ),
         format!(
-            "reprise restore --data-dir {dir} --to DIR --lsn {}     goes on from there without what came later",
+            "reprise restore --data-dir {dir} --to DIR --lsn {}     restores the state before the divergence, without later transactions",
             lsn.0.saturating_sub(1)
         ),
     ];
     if has_changes {
         ways.insert(0, format!(
-            "reprise recover --data-dir {dir} --quarantine {}.{}     takes what it changed from the log; the procedure takes no more calls",
+            "reprise recover --data-dir {dir} --quarantine {}.{}     writes the procedure's changed rows from the log, and then refuses its calls",
             found.module, found.procedure
         ));
         ways.insert(0, format!(
-            "reprise recover --data-dir {dir} --recover-from physiological     takes the changed rows of all transactions from the log"
+            "reprise recover --data-dir {dir} --recover-from physiological     writes the changed rows of all transactions from the log"
         ));
     }
-    ways.push("the program that wrote the log, on the same directory: compare its version and settings with those of the report".to_owned());
+    ways.push("start the program that wrote the log, on the same directory: compare its version and settings with those in the report".to_owned());
     ways
 }
 

@@ -24,11 +24,11 @@ pub const EXAMPLE: &str = "Examples:
   reprise doctor
   reprise doctor --data-dir /var/lib/reprise --output json
 
-Exit status 1 where something would lose data or keep a server from running.";
+Exit status 1 if a finding would lose data or keep a server from running.";
 
 #[derive(Args)]
 pub struct DoctorArgs {
-    /// Where the data lies, or will: a small file is written and synced there some times, and removed
+    /// Data directory of the server, which need not exist yet. The check writes and syncs a small file there, and removes it
     #[arg(long, value_name = "DIR", default_value = "./reprise-data")]
     pub data_dir: PathBuf,
 }
@@ -166,11 +166,11 @@ impl Machine {
         match hard.map(|hard| (hard, hard.parse::<u64>())) {
             Some((_, Ok(count))) if count < wanted => Finding::warning(
                 subject,
-                format!("{count} may be open: fewer than {connections} connections and the server's own files"),
-                "`ulimit -Hn 65536` before the server starts, or LimitNOFILE=65536 in its unit of systemd",
+                format!("a process may open {count}: too few for {connections} connections and the server's own files"),
+                "run `ulimit -Hn 65536` before the server starts, or set LimitNOFILE=65536 in its systemd unit",
             ),
-            Some((told, _)) => Finding::good(subject, format!("{told} may be open")),
-            None => Finding::good(subject, "the machine does not say"),
+            Some((told, _)) => Finding::good(subject, format!("a process may open {told}")),
+            None => Finding::good(subject, "unknown: the machine does not report the limit"),
         }
     }
 
@@ -179,11 +179,11 @@ impl Machine {
         match self.number("proc/sys/vm/max_map_count") {
             Some(count) if count < MAPPINGS_USUAL => Finding::warning(
                 subject,
-                format!("{count} for each process: large tables and many instances of modules take more"),
-                format!("sysctl -w vm.max_map_count={MAPPINGS_USUAL}"),
+                format!("{count} for each process: large tables and many module instances need more"),
+                format!("run `sysctl -w vm.max_map_count={MAPPINGS_USUAL}`"),
             ),
             Some(count) => Finding::good(subject, format!("{count} for each process")),
-            None => Finding::good(subject, "the machine does not say"),
+            None => Finding::good(subject, "unknown: the machine does not report the limit"),
         }
     }
 
@@ -192,10 +192,10 @@ impl Machine {
         match self.number("proc/sys/vm/overcommit_memory") {
             Some(2) => Finding::warning(
                 subject,
-                "the kernel counts address space as memory: guests' memories are reserved, not used",
-                "sysctl -w vm.overcommit_memory=0",
+                "the kernel counts address space as memory, and the server reserves far more for modules than it uses",
+                "run `sysctl -w vm.overcommit_memory=0`",
             ),
-            _ => Finding::good(subject, "address space is not counted as memory"),
+            _ => Finding::good(subject, "the kernel does not count address space as memory"),
         }
     }
 
@@ -205,8 +205,8 @@ impl Machine {
         match swaps.lines().count() > 1 {
             true => Finding::warning(
                 subject,
-                "there is some: a row that was swapped out costs milliseconds",
-                "swapoff -a, or sysctl -w vm.swappiness=1",
+                "swap is on: a call waits milliseconds for each row that the kernel swapped out",
+                "run `swapoff -a`, or `sysctl -w vm.swappiness=1`",
             ),
             false => Finding::good(subject, "none"),
         }
@@ -220,10 +220,10 @@ impl Machine {
         match told.contains("[never]") {
             true => Finding::warning(
                 subject,
-                "never: look-ups in large tables miss the address cache",
-                "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+                "off (never): look-ups in large tables miss the TLB",
+                "run `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`",
             ),
-            false => Finding::good(subject, "for who asks for them"),
+            false => Finding::good(subject, "available on request"),
         }
     }
 
@@ -248,21 +248,21 @@ impl Machine {
         match self.file_system_of(&place).as_deref() {
             Some(kind @ ("tmpfs" | "ramfs")) => Finding::bad(
                 subject,
-                format!("{shown} lies in memory ({kind}): nothing there outlasts the machine's next start"),
-                "--data-dir on a disk",
+                format!("{shown} is in memory ({kind}): its files are lost when the machine restarts"),
+                "choose a --data-dir on a disk",
             ),
             Some(kind @ ("nfs" | "nfs4" | "cifs" | "smb3" | "fuse")) => Finding::warning(
                 subject,
-                format!("{shown} lies on another machine ({kind}): each commit waits for the network"),
-                "--data-dir on a disk of this machine",
+                format!("{shown} is on another machine ({kind}): each commit waits for the network"),
+                "choose a --data-dir on a disk of this machine",
             ),
             Some(kind @ "overlay") => Finding::warning(
                 subject,
-                format!("{shown} is part of a container ({kind}) and goes with it"),
-                "--data-dir on a volume",
+                format!("{shown} is inside a container ({kind}): its files are lost with the container"),
+                "choose a --data-dir on a volume",
             ),
             Some(kind) => Finding::good(subject, format!("{shown} on {kind}")),
-            None => Finding::good(subject, format!("{shown}; the machine does not say on what")),
+            None => Finding::good(subject, format!("{shown} on an unknown file system")),
         }
     }
 
@@ -279,15 +279,15 @@ impl Machine {
         match (source.trim(), keeps.iter().any(|path| self.root.join(path).exists())) {
             (slow @ ("hpet" | "acpi_pm" | "jiffies"), _) => Finding::warning(
                 subject,
-                format!("read from {slow}: a look at it takes a microsecond"),
-                "clocksource=tsc on the kernel's command line, where the processor's is steady",
+                format!("the kernel reads it from {slow}, which takes about 1 µs each time"),
+                "if the processor has a steady TSC, add clocksource=tsc to the kernel's command line",
             ),
             (_, false) => Finding::warning(
                 subject,
-                "nothing was found that keeps it right: transactions' times, and points of time to restore, go by it",
-                "chrony or systemd-timesyncd",
+                "no time service found: the clock sets the times of transactions, and so the points of time that you can restore",
+                "install chrony or systemd-timesyncd",
             ),
-            (source, true) => Finding::good(subject, format!("{source}, kept right")),
+            (source, true) => Finding::good(subject, format!("{source}, with a time service")),
         }
     }
 
@@ -299,11 +299,11 @@ impl Machine {
         match told.trim() {
             "powersave" => Finding::warning(
                 subject,
-                "its clock is kept low (powersave)",
-                "cpupower frequency-set -g performance",
+                "the frequency governor is powersave, which keeps the processor slow",
+                "run `cpupower frequency-set -g performance`",
             ),
-            "" => Finding::good(subject, "its clock is not this machine's to set"),
-            other => Finding::good(subject, format!("its clock goes by {other}")),
+            "" => Finding::good(subject, "this machine has no frequency governor"),
+            other => Finding::good(subject, format!("the frequency governor is {other}")),
         }
     }
 
@@ -315,8 +315,8 @@ impl Machine {
             .filter(|name| name.starts_with("dax") || name.starts_with("pmem"));
         let devices: Vec<_> = devices.collect();
         match (devices.is_empty(), reprise_nvram::library()) {
-            (true, Ok(())) => Finding::good(subject, "no device; libpmem is there"),
-            (true, Err(_)) => Finding::good(subject, "no device, and no libpmem: --device nvram does not run here"),
+            (true, Ok(())) => Finding::good(subject, "no device; libpmem is installed"),
+            (true, Err(_)) => Finding::good(subject, "no device and no libpmem: --device nvram can't run here"),
             (false, Ok(())) => Finding::good(subject, devices.join(", ")),
             (false, Err(error)) => Finding::warning(subject, devices.join(", "), error.to_string()),
         }
@@ -327,7 +327,11 @@ fn memory() -> Finding {
     let max = reprise_database::memory_max_default();
     let found = format!("{} by default (--memory-max)", bytes(max));
     match max < MEMORY_FEW_BYTES {
-        true => Finding::warning("memory", found, "a machine or control group with more than 1.25 GiB"),
+        true => Finding::warning(
+            "memory",
+            found,
+            "use a machine or control group with more than 1.25 GiB",
+        ),
         false => Finding::good("memory", found),
     }
 }
@@ -337,7 +341,11 @@ fn disk_room(data_dir: &Path) -> Option<Finding> {
     let free = told.f_bavail.saturating_mul(told.f_frsize);
     let found = format!("{} free for log, checkpoints and backups", bytes(free));
     Some(match free < DISK_FEW_BYTES {
-        true => Finding::warning("disk", found, "10 GiB and more: a full disk refuses writes"),
+        true => Finding::warning(
+            "disk",
+            found,
+            "provide 10 GiB or more: the server refuses writes when the disk is full",
+        ),
         false => Finding::good("disk", found),
     })
 }
@@ -361,7 +369,7 @@ fn sync_time(data_dir: &Path) -> Option<Finding> {
     }
     let shown = folder.display();
     if let Err(error) = written {
-        let mend = "let the server's user write there";
+        let mend = "give the server's user write permission there";
         return Some(Finding::bad("writes", format!("{shown}: {error}"), mend));
     }
     times.sort();
@@ -374,7 +382,7 @@ fn sync_time(data_dir: &Path) -> Option<Finding> {
         true => Finding::warning(
             "writes",
             found,
-            "a disk with a write cache that outlasts power loss, or --commit async",
+            "use a disk whose write cache survives power loss, or --commit async",
         ),
         false => Finding::good("writes", found),
     })

@@ -32,9 +32,9 @@ pub const EXAMPLE: &str = "Examples:
 
 #[derive(Args)]
 pub struct ShowArgs {
-    /// A checkpoint's file, or a data directory or backup: its newest checkpoint
+    /// A checkpoint file; or a data directory or a backup, to show its newest checkpoint
     pub path: PathBuf,
-    /// Take the checkpoint at this LSN
+    /// Show the checkpoint at this LSN
     #[arg(long, value_name = "N")]
     pub lsn: Option<u64>,
     /// Print the rows of this table
@@ -43,7 +43,7 @@ pub struct ShowArgs {
     /// Only rows of this partition
     #[arg(long, value_name = "N", requires = "rows")]
     pub partition: Option<u16>,
-    /// Rows at most
+    /// Largest number of rows to print
     #[arg(long, value_name = "N", requires = "rows")]
     pub limit: Option<u64>,
 }
@@ -105,7 +105,7 @@ fn open(path: &Path, lsn: Option<u64>) -> Result<CheckpointReader, Failure> {
     let (folder, found) = match parse_checkpoint_name(name) {
         Some(found) if path.is_file() => (path.parent().unwrap_or(Path::new(".")).to_owned(), Some(found)),
         _ if path.is_file() => {
-            return Err(usage(format!("{name:?} is not the name of a checkpoint's file")));
+            return Err(usage(format!("{name:?} is not the name of a checkpoint file")));
         }
         _ if path.join("checkpoints").is_dir() => (path.join("checkpoints"), None),
         _ => (path.to_owned(), None),
@@ -114,7 +114,7 @@ fn open(path: &Path, lsn: Option<u64>) -> Result<CheckpointReader, Failure> {
         && asked != found.0
     {
         return Err(usage(format!(
-            "the file is the checkpoint at LSN {found}, not at {asked}"
+            "the file is the checkpoint at LSN {found}, and not at LSN {asked}"
         )));
     }
     let folder = if folder.as_os_str().is_empty() {
@@ -251,7 +251,7 @@ fn print_rows(reader: &CheckpointReader, name: &str, args: &ShowArgs, output: Ou
         let known = tables.iter().filter(|table| !table.is_dropped());
         let known: Vec<_> = known.map(TableSchema::full_name).collect();
         return Err(Failure::Other(anyhow!(
-            "there is no table {name:?} in it; there are {}",
+            "the checkpoint has no table {name:?}; it has {}",
             known.join(", ")
         )));
     };

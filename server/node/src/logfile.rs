@@ -158,10 +158,10 @@ pub fn verify(dir: &Path, output: Output) -> Outcome {
 
 fn print_verified(verified: &Verified, report: &VerifyReport) -> std::io::Result<()> {
     let ending = match (verified.closed, verified.torn_bytes) {
-        (true, _) => "closed in order".to_owned(),
-        (false, 0) => "not closed: the process ended at once, or still runs".to_owned(),
+        (true, _) => "closed normally".to_owned(),
+        (false, 0) => "not closed: the process was killed, or still runs".to_owned(),
         (false, torn) => format!(
-            "not closed; {} of a write that a crash cut off will be removed at opening",
+            "not closed: the next start removes {} of a write that a crash cut off",
             bytes(torn)
         ),
     };
@@ -233,7 +233,7 @@ fn verify_checkpoints(dir: &Path) -> Result<Vec<VerifiedCheckpoint>, CheckpointE
 /// What a server would do with these files.
 fn opening(report: &VerifyReport, reader: &LogReader, checkpoints: &[VerifiedCheckpoint]) -> String {
     if report.damage.is_some() {
-        return "would be refused: the log is damaged".into();
+        return "refused: the log is damaged".into();
     }
     let (start, end) = (report.start.0, report.end.0);
     let usable = |found: &&VerifiedCheckpoint| found.error.is_none() && (start..=end).contains(&found.lsn);
@@ -241,12 +241,12 @@ fn opening(report: &VerifyReport, reader: &LogReader, checkpoints: &[VerifiedChe
     let from = newest.map_or(report.start, |found| Lsn(found.lsn));
     match newest {
         Some(found) => format!(
-            "would load checkpoint {} and replay {} of log",
+            "loads checkpoint {} and replays {} of log",
             found.lsn,
             bytes(reader.bytes_behind(from))
         ),
-        None if start == 0 => format!("would replay {} of log", bytes(report.bytes)),
-        None => "would be refused: the log's beginning is gone, and no checkpoint is whole".into(),
+        None if start == 0 => format!("replays {} of log", bytes(report.bytes)),
+        None => "refused: the beginning of the log is gone, and no checkpoint is whole".into(),
     }
 }
 

@@ -83,7 +83,7 @@ pub fn run(args: &NewArgs, output: Output) -> Outcome {
     let is_taken = fs::read_dir(&dir).is_ok_and(|mut entries| entries.next().is_some()) || dir.is_file();
     if is_taken {
         return Err(Failure::Other(anyhow::anyhow!(
-            "{} is there already; nothing was changed",
+            "{} exists already; nothing was changed",
             dir.display()
         )));
     }
@@ -100,7 +100,7 @@ pub fn run(args: &NewArgs, output: Output) -> Outcome {
     match output {
         Output::Json => print_json(&serde_json::json!({ "name": args.name, "dir": dir, "sdk": sdk }))?,
         Output::Text => print_text(&format!(
-            "made {0}\n  cd {0}\n  cargo test\n  reprise build\n  reprise module deploy target/procedures/{1}.wasm",
+            "created {0}; next steps:\n  cd {0}\n  cargo test\n  reprise build\n  reprise module deploy target/procedures/{1}.wasm",
             dir.display(),
             args.name
         ))?,
@@ -111,11 +111,11 @@ pub fn run(args: &NewArgs, output: Output) -> Outcome {
 fn check_name(name: &str) -> Outcome {
     if !is_valid_name(name) {
         return Err(usage(format!(
-            "{name:?} is no name for a module: take a to z, 0 to 9 and _, beginning with a letter, at most 63 of them"
+            "{name:?} is not a name for a module: take at most 63 of a to z, 0 to 9 and _, and begin with a letter"
         )));
     }
     if RESERVED.contains(&name) || ["true", "try", "type", "unsafe", "use", "where", "while", "yield"].contains(&name) {
-        return Err(usage(format!("{name} is a word of Rust's own; take another name")));
+        return Err(usage(format!("{name} is a keyword of Rust; take another name")));
     }
     Ok(())
 }
@@ -123,7 +123,7 @@ fn check_name(name: &str) -> Outcome {
 fn find_sdk(path: &Path) -> Result<PathBuf, Failure> {
     if !path.join("Cargo.toml").is_file() {
         return Err(usage(format!(
-            "{} holds no Cargo.toml: --sdk names the folder sdk/procedure",
+            "{} has no Cargo.toml: give --sdk the folder sdk/procedure",
             path.display()
         )));
     }

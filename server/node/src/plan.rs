@@ -14,19 +14,19 @@ use crate::{
 /// What may be asked of a deployment.
 #[derive(Args)]
 pub struct PlanArgs {
-    /// Say what it would change and destroy, and how long that would take; nothing is installed, and no call waits. Exit status 1
-    /// where it would be refused
+    /// Print what the deployment would change and destroy, and how long it would take. The server installs nothing, and no call waits.
+    /// Exit status 1 if the server would refuse the deployment
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
     pub consents: ConsentArgs,
 }
 
-/// Consents that come with a deployment, a rollback or a removal.
+/// Consents to what a deployment, a rollback or a removal destroys.
 #[derive(Args)]
 pub struct ConsentArgs {
     /// Consent to destroy one thing, as the plan names it: drop-column:MODULE.TABLE.COLUMN, drop-procedure:MODULE.PROCEDURE or
-    /// abandon-table:MODULE.TABLE; may stand more than once
+    /// abandon-table:MODULE.TABLE. You may give it more than once
     #[arg(long, value_name = "CONSENT")]
     pub allow: Vec<String>,
 }
@@ -65,7 +65,7 @@ pub fn refused(module: &str, error: ClientError, output: Output) -> Failure {
 fn text(module: &str, planned: &ModulePlanned) -> String {
     let plan = &planned.plan;
     if !plan.conflicts.is_empty() {
-        let head = format!("{module} would be refused; nothing was changed");
+        let head = format!("the server would refuse {module}; nothing was changed");
         let conflicts = plan.conflicts.iter();
         let conflicts = conflicts.map(|conflict| format!("  {}: {}", conflict.message, conflict.way_on));
         return shown_lines(&std::iter::once(head).chain(conflicts).collect::<Vec<_>>());
@@ -75,8 +75,8 @@ fn text(module: &str, planned: &ModulePlanned) -> String {
         .rolled_back_to
         .map_or_else(String::new, |version| format!(", with the bytes of version {version}"));
     let verdict = match plan.missing.is_empty() {
-        true => "would be installed",
-        false => "needs consent to be installed",
+        true => "can be installed",
+        false => "needs consent",
     };
     let mut lines = vec![format!(
         "{module} {verdict}{bytes}, with {procedures}; nothing was changed"
@@ -85,10 +85,7 @@ fn text(module: &str, planned: &ModulePlanned) -> String {
     lines.extend(migration_lines(plan));
     lines.push(match plan.tables.is_empty() && !plan.migrates {
         true => "no table would change".into(),
-        false => format!(
-            "all partitions would stand still for about {} ms",
-            grouped(plan.estimated_ms)
-        ),
+        false => format!("all partitions would pause for about {} ms", grouped(plan.estimated_ms)),
     });
     lines.extend(plan.way_back.as_ref().map(way_back_line));
     lines.extend(consent_lines(plan));
@@ -115,14 +112,14 @@ fn change_lines(plan: &DeployPlan) -> Vec<String> {
     }));
     lines.extend(plan.abandoned.iter().map(|left| {
         format!(
-            "  table {} ({} rows) would belong to no module in service",
+            "  no module in service would own table {} ({} rows)",
             left.table,
             grouped(left.rows)
         )
     }));
     lines.extend(plan.likely_renames.iter().map(|likely| {
         format!(
-            "  is {}.{} the new name of {}? Then declare it with `was`, and its values stay",
+            "  if {}.{} is the new name of {}, declare the old name with `was` to keep its values",
             likely.table, likely.to, likely.from
         )
     }));
@@ -137,16 +134,13 @@ fn migration_lines(plan: &DeployPlan) -> Vec<String> {
     match (plan.migrates, &plan.migration) {
         (false, None) => Vec::new(),
         (false, Some(_)) => vec![format!(
-            "the tables have had the migration{name}: it would not run again"
+            "the migration{name} has run on these tables before, and would not run again"
         )],
         (true, _) => {
             let head = format!("the migration{name} would run over copies of the module's tables");
             let retiring = plan.retiring.iter().map(|seen| {
                 let columns = seen.columns.join(", ");
-                format!(
-                    "  it would read {} as it is before the deployment ({columns})",
-                    seen.table
-                )
+                format!("  it would read {} as before the deployment ({columns})", seen.table)
             });
             std::iter::once(head).chain(retiring).collect()
         }
@@ -158,7 +152,7 @@ fn way_back_line(way: &WayBack) -> String {
     if !way.is_open {
         let reasons = way.conflicts.iter().map(|conflict| format!("\n  {}", conflict.message));
         return format!(
-            "it can't be rolled back to version {version}:{}",
+            "you could not roll it back to version {version}:{}",
             reasons.collect::<String>()
         );
     }
@@ -167,9 +161,9 @@ fn way_back_line(way: &WayBack) -> String {
         needs => format!(" as long as {}", needs.join(" and ")),
     };
     match way.drops.is_empty() {
-        true => format!("it can be rolled back to version {version}{needs}"),
+        true => format!("you could roll it back to version {version}{needs}"),
         false => format!(
-            "it can be rolled back to version {version}{needs}, which would drop {}",
+            "you could roll it back to version {version}{needs}, which would drop {}",
             way.drops.join(", ")
         ),
     }
@@ -179,7 +173,7 @@ fn way_back_line(way: &WayBack) -> String {
 fn consent_lines(plan: &DeployPlan) -> Vec<String> {
     let mut lines = Vec::new();
     if !plan.destroyed.is_empty() {
-        lines.push("it would destroy".to_owned());
+        lines.push("it would destroy:".to_owned());
         lines.extend(
             plan.destroyed
                 .iter()
@@ -188,7 +182,7 @@ fn consent_lines(plan: &DeployPlan) -> Vec<String> {
     }
     if !plan.missing.is_empty() {
         let flags = plan.missing.iter().map(|consent| format!(" --allow {consent}"));
-        lines.push(format!("to consent to that, add{}", flags.collect::<String>()));
+        lines.push(format!("to consent, add{}", flags.collect::<String>()));
     }
     lines
 }
@@ -213,8 +207,8 @@ fn joined(words: &[&str]) -> String {
 fn table_lines(table: &TablePlan) -> Vec<String> {
     let rows = match (table.rows, table.reads_rows) {
         (0, _) => "no rows".to_owned(),
-        (rows, true) => format!("{} rows, all of them read", grouped(rows)),
-        (rows, false) => format!("{} rows, none of them read", grouped(rows)),
+        (rows, true) => format!("{} rows; the server reads all of them", grouped(rows)),
+        (rows, false) => format!("{} rows; the server reads none of them", grouped(rows)),
     };
     let head = format!("  table {} ({rows})", table.table);
     let steps = table.steps.iter().map(|step| format!("    {}", step_line(step)));
@@ -224,7 +218,7 @@ fn table_lines(table: &TablePlan) -> Vec<String> {
 fn step_line(step: &PlanStep) -> String {
     let is_unique = step.what == "index" && step.action != "drop" && step.detail.starts_with("unique");
     let unread = match is_unique {
-        true => "; refused at the deployment if rows have equal keys, which a plan does not read",
+        true => "; the deployment fails if rows have equal keys, which a plan does not check",
         false => "",
     };
     format!(
@@ -297,14 +291,14 @@ mod tests {
         let text = text("shop", &planned(Vec::new()));
         for part in [
             "put, get",
-            "shop.items (12,345 rows, all of them read)",
+            "shop.items (12,345 rows; the server reads all of them)",
             "drop column price i64",
             "about 7 ms",
             "with the bytes of version 4",
-            "read shop.items as it is before the deployment (id, price)",
+            "read shop.items as before the deployment (id, price)",
             "migration split-name would run",
             "drop procedure list",
-            "is shop.items.cost the new name of price?",
+            "if shop.items.cost is the new name of price, declare",
             "version 3 as long as shop.items.count fits i32 in every row, which would drop shop.items.cost",
             "drop-column:shop.items.price (at most 12,345 values)",
             "add --allow drop-column:shop.items.price",
@@ -326,7 +320,7 @@ mod tests {
         let planned = planned(vec![conflict]);
         let text = text("shop", &planned);
         assert!(
-            text.contains("refused") && text.contains("declared text: add a column"),
+            text.contains("would refuse") && text.contains("declared text: add a column"),
             "{text}"
         );
         assert!(matches!(show("shop", &planned, Output::Json), Err(Failure::No)));

@@ -13,7 +13,7 @@ fn row(row: &RowChange) -> String {
     if row.schema_unknown {
         let table = &row.table;
         return format!(
-            "{} table number {table}{name} (its schema of then is no longer known)",
+            "{} table number {table}{name} (the schema at that time is no longer known)",
             row.change
         );
     }
@@ -81,10 +81,10 @@ pub fn line(record: &LogRecord) -> String {
             let procedure = record.procedure.as_deref().unwrap_or("?");
             let diverged = record.diverged.map_or_else(String::new, |lsn| lsn.0.to_string());
             let reason = record.reason.as_deref().unwrap_or_default();
-            format!("quarantine {module}.{procedure}{version}, since its replay diverged at LSN {diverged}: {reason}")
+            format!("quarantine {module}.{procedure}{version}, because its replay diverged at LSN {diverged}: {reason}")
         }
         RecordKind::Principal => format!("principal {}", record.principal.as_deref().unwrap_or("?")),
-        RecordKind::Void => "void: lost in a crash before anybody was told of it".to_owned(),
+        RecordKind::Void => "void: lost in a crash, and never acknowledged".to_owned(),
     };
     let partitions = match record.partitions.as_deref() {
         Some([]) => "all".to_owned(),

@@ -30,8 +30,8 @@ pub const EXAMPLE: &str = "Examples:
   reprise recover --data-dir ./reprise-data --recover-from physiological
   reprise recover --data-dir ./reprise-data --quarantine bank.transfer
 
-Without --dry-run the log is replayed and a checkpoint is taken, with which the next start begins. Exit status 1 where the
-opening is, or would be, refused.";
+Without --dry-run, the command replays the log and takes a checkpoint. The next start of the server loads that checkpoint.
+Exit status 1 if the database can't be opened.";
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 #[derive(Args)]
@@ -39,17 +39,17 @@ pub struct RecoverArgs {
     /// The data directory
     #[arg(long, env = "REPRISE_DATA_DIR", value_name = "DIR", default_value = "./reprise-data")]
     pub data_dir: PathBuf,
-    /// Say what an opening would do, and change nothing
+    /// Print what a recovery would do, and change nothing
     #[arg(long, conflicts_with_all = ["recover_from", "quarantine", "sites"])]
     pub dry_run: bool,
-    /// Of a transaction that was logged both ways: run the command again, or put the changed rows in place
-    /// (command or physiological) [default: command]
+    /// How to replay a transaction that the log holds in both forms: run its command again (command), or write its changed rows
+    /// (physiological) [default: command]
     #[arg(long, value_name = "KIND", value_parser = config::log::recover_from)]
     pub recover_from: Option<RecoverFrom>,
-    /// Where the replay of this procedure diverges, take what it changed from the log, and refuse its calls from then on
+    /// If the replay of this procedure diverges, write its changed rows from the log instead. The server then refuses its calls
     #[arg(long, value_name = "MODULE.PROCEDURE", value_parser = procedure_name)]
     pub quarantine: Vec<String>,
-    /// Engine threads [default: cores, at most one a partition]
+    /// Number of engine threads [default: number of cores, at most one for each partition]
     #[arg(long, value_name = "N", value_parser = config::place::sites)]
     pub sites: Option<u16>,
 }
@@ -184,8 +184,8 @@ struct Recovered {
 
 fn recover(args: &RecoverArgs, output: Output) -> Outcome {
     let dir = &args.data_dir;
-    let partitions = stored_partitions(dir).with_context(|| format!("look into {}", dir.display()))?;
-    let partitions = partitions.ok_or_else(|| anyhow!("there is no database under {}", dir.display()))?;
+    let partitions = stored_partitions(dir).with_context(|| format!("read {}", dir.display()))?;
+    let partitions = partitions.ok_or_else(|| anyhow!("there is no database in {}", dir.display()))?;
     let database = Database::open(DatabaseConfig {
         dir: Some(dir.clone()),
         partitions,
@@ -202,14 +202,14 @@ fn recover(args: &RecoverArgs, output: Output) -> Outcome {
         checkpoints: CheckpointConfig::BY_HAND,
         memory_max_bytes: u64::MAX,
     });
-    let database = database.with_context(|| format!("open the database under {}", dir.display()))?;
+    let database = database.with_context(|| format!("open the database in {}", dir.display()))?;
     let recovered = database.recover_with_quarantine(&args.quarantine);
     if let Some(found) = recovered.as_ref().err().and_then(divergence::of) {
         divergence::report(&database, dir, found);
     }
     let (report, taken) = recovered.context("recover the database")?;
     // Before the checkpoint, which would hide the divergence.
-    database.keep_quarantine().context("note the quarantine")?;
+    database.keep_quarantine().context("record the quarantine")?;
     let checkpoint_lsn = take_checkpoint(&database)?;
     let digest = database.router().digest().map_err(|error| anyhow!("{error:?}"))?;
     database.close().context("close the log")?;
@@ -249,7 +249,7 @@ fn tell_recovered(told: &Recovered) -> std::io::Result<()> {
         (
             "recovered",
             format!(
-                "{} transactions of {}, behind {begins}, in {:.3} s",
+                "{} transactions ({} of log) after {begins}, in {:.3} s",
                 grouped(told.transactions),
                 bytes(told.log_bytes),
                 told.seconds
@@ -258,11 +258,11 @@ fn tell_recovered(told: &Recovered) -> std::io::Result<()> {
         ("digest", told.digest.clone()),
         (
             "checkpoint",
-            format!("{}: the next start begins with it", told.checkpoint_lsn),
+            format!("{}: the next start loads it", told.checkpoint_lsn),
         ),
     ];
     for reason in &told.checkpoints_passed_over {
-        pairs.push(("passed over", reason.clone()));
+        pairs.push(("skipped", reason.clone()));
     }
     for found in &told.quarantined {
         let what = format!("{} version {}: {}", found.name(), found.version, found.what);
@@ -272,7 +272,7 @@ fn tell_recovered(told: &Recovered) -> std::io::Result<()> {
 }
 
 fn dry_run(dir: &Path, output: Output) -> Outcome {
-    let found = inspect(dir).with_context(|| format!("look at {}", dir.display()))?;
+    let found = inspect(dir).with_context(|| format!("read {}", dir.display()))?;
     let told = DryRun::of(found);
     match output {
         Output::Json => print_json(&told)?,
@@ -286,21 +286,17 @@ fn dry_run(dir: &Path, output: Output) -> Outcome {
 
 fn tell(told: &DryRun) -> std::io::Result<()> {
     let mut pairs = Vec::new();
-    let verdict = if told.opens {
-        "would go through"
-    } else {
-        "would be refused"
-    };
+    let verdict = if told.opens { "would succeed" } else { "would fail" };
     pairs.push(("opening", verdict.to_owned()));
     pairs.extend(told.refused.iter().map(|reason| ("because", reason.clone())));
     if let (Some(id), Some(partitions)) = (&told.database_id, told.partitions) {
         pairs.push(("database", format!("{id}, {partitions} partitions")));
     }
-    let ending = if told.closed { "closed in order" } else { "not closed" };
+    let ending = if told.closed { "closed normally" } else { "not closed" };
     pairs.push(("log", format!("LSN {} to {}, {ending}", told.log_start, told.log_end)));
     if let Some(torn) = &told.torn {
         let what = format!(
-            "{} of {} from byte {} on, which a crash cut off, would be erased",
+            "would erase {} of {}, from byte {} on, which a crash cut off",
             bytes(torn.bytes),
             torn.file,
             torn.offset
@@ -326,7 +322,7 @@ fn tell(told: &DryRun) -> std::io::Result<()> {
     if let Some(hash) = &told.other_settings_hash {
         pairs.push((
             "settings",
-            format!("{hash}, not this program's: every outcome is compared"),
+            format!("{hash}, and not this program's: the replay would compare every outcome"),
         ));
     }
     pairs.push(("time", format!("about {:.1} s", told.estimated_seconds)));

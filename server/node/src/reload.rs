@@ -50,7 +50,7 @@ impl Notes {
             return Some(format!("{} is missing", file.display()));
         }
         (!self.tokens.is_empty() && new.tokens.auth.is_open()).then(|| {
-            "it has no tokens, and without tokens everybody may do everything. To serve so, restart the server"
+            "the file has no tokens, and without tokens everyone may do everything. If you want that, restart the server"
                 .to_owned()
         })
     }
@@ -76,7 +76,7 @@ impl Reloader {
         });
         let config = match judged {
             Ok(config) => config,
-            Err(failure) => return say(Level::Warning, &format!("nothing is changed: {failure}")),
+            Err(failure) => return say(Level::Warning, &format!("nothing changed: {failure}")),
         };
         let lines = self.note(config.entries(), config.tokens.notes.clone());
         self.running.file.clone_from(&config.file);
@@ -85,9 +85,9 @@ impl Reloader {
         lines.iter().for_each(|line| say(Level::Info, line));
         // Connections that are made from now on meet another certificate.
         match self.tls.as_ref().map(|tls| tls.reload()) {
-            Some(Ok(true)) => say(Level::Info, "the certificate is another one"),
-            Some(Err(error)) => say(Level::Warning, &format!("the certificate stays as it was: {error}")),
-            Some(Ok(false)) | None if lines.is_empty() => say(Level::Info, "nothing differs"),
+            Some(Ok(true)) => say(Level::Info, "new connections get the new certificate"),
+            Some(Err(error)) => say(Level::Warning, &format!("the server keeps its certificate: {error}")),
+            Some(Ok(false)) | None if lines.is_empty() => say(Level::Info, "no setting differs"),
             Some(Ok(false)) | None => {}
         }
     }
@@ -128,7 +128,7 @@ impl Reloader {
 }
 
 fn say(level: Level, text: &str) {
-    let told = format!("configuration read anew: {text}");
+    let told = format!("configuration reload: {text}");
     server_output::say(Line::new(level, "reload", told));
 }
 
@@ -155,11 +155,11 @@ fn token_changes(before: &[TokenNote], after: &[TokenNote]) -> Vec<String> {
         let (gone, come) = (old.difference(&new).count(), new.difference(&old).count());
         Some(match (gone, come) {
             (0, 0) => return None,
-            _ if old.is_empty() => format!("token {name} is let in"),
-            _ if new.is_empty() => format!("token {name} is withdrawn"),
-            (0, come) => format!("token {name}: {come} more beside {}", old.len()),
-            (gone, 0) => format!("token {name}: {gone} withdrawn, {} left", new.len()),
-            _ => format!("token {name} is another one"),
+            _ if old.is_empty() => format!("token {name} is now valid"),
+            _ if new.is_empty() => format!("token {name} is no longer valid"),
+            (0, come) => format!("token {name}: {come} added, {} in all", new.len()),
+            (gone, 0) => format!("token {name}: {gone} removed, {} left", new.len()),
+            _ => format!("token {name} was replaced"),
         })
     };
     names.iter().filter_map(change).collect()
@@ -186,18 +186,18 @@ mod tests {
         assert_eq!(
             token_changes(&before, &after),
             [
-                "token b (write) is another one",
-                "token c (admin) is withdrawn",
-                "token c (read) is let in"
+                "token b (write) was replaced",
+                "token c (admin) is no longer valid",
+                "token c (read) is now valid"
             ]
         );
         assert!(token_changes(&before, &before).is_empty());
         // A rotation without a gap: two of one name for a while.
         let both = [token("a (read)", 1), token("a (read)", 4)];
-        assert_eq!(token_changes(&before[..1], &both), ["token a (read): 1 more beside 1"]);
         assert_eq!(
-            token_changes(&both, &both[1..]),
-            ["token a (read): 1 withdrawn, 1 left"]
+            token_changes(&before[..1], &both),
+            ["token a (read): 1 added, 2 in all"]
         );
+        assert_eq!(token_changes(&both, &both[1..]), ["token a (read): 1 removed, 1 left"]);
     }
 }

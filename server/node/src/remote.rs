@@ -74,7 +74,7 @@ pub fn module(command: &ModuleCommand, output: Output) -> Outcome {
             removed.map_err(|error| plan::refused(module, error, output))?;
             match output {
                 Output::Json => print_json(&serde_json::json!({ "module": module, "removed": true }))?,
-                Output::Text => print_text(&format!("{module} is out of service; its tables stay"))?,
+                Output::Text => print_text(&format!("removed {module} from service; its tables stay"))?,
             }
             Ok(())
         }
@@ -206,7 +206,7 @@ pub fn call(args: &CallArgs, output: Output) -> Outcome {
         return call_file(&connect(&args.server)?, target, file, output);
     }
     let Some((module, procedure)) = target else {
-        return Err(usage("call takes MODULE.PROCEDURE, or --file"));
+        return Err(usage("name the procedure as MODULE.PROCEDURE, or give --file"));
     };
     let text = match args.args.as_deref() {
         None => "{}".to_owned(),
@@ -236,17 +236,19 @@ pub fn call(args: &CallArgs, output: Output) -> Outcome {
 fn split_procedure(text: &str) -> Result<(&str, &str), Failure> {
     match text.split_once('.') {
         Some((module, procedure)) if !module.is_empty() && !procedure.is_empty() => Ok((module, procedure)),
-        _ => Err(usage(format!("{text:?} is no MODULE.PROCEDURE, such as voter.results"))),
+        _ => Err(usage(format!(
+            "{text:?} is not MODULE.PROCEDURE, for example voter.results"
+        ))),
     }
 }
 
 /// An object of arguments, passed on as it is written.
 fn arguments(text: &str) -> Result<Json, Failure> {
     let raw: Box<RawValue> =
-        serde_json::from_str(text.trim()).map_err(|error| usage(format!("the arguments are no JSON: {error}")))?;
+        serde_json::from_str(text.trim()).map_err(|error| usage(format!("the arguments are not JSON: {error}")))?;
     if !raw.get().starts_with('{') {
         return Err(usage(
-            "the arguments are a JSON object by name, such as '{\"account\": 7}'",
+            "the arguments must be a JSON object by name, for example '{\"account\": 7}'",
         ));
     }
     Ok(raw)
@@ -336,7 +338,7 @@ pub fn tables(command: &TableCommand, output: Output) -> Outcome {
             connect(server)?.drop_table(table).map_err(failure)?;
             match output {
                 Output::Json => print_json(&serde_json::json!({ "table": table, "dropped": true }))?,
-                Output::Text => print_text(&format!("{table} is dropped, with its rows"))?,
+                Output::Text => print_text(&format!("dropped {table} and its rows"))?,
             }
             Ok(())
         }
@@ -350,7 +352,7 @@ fn print_tables(tables: &[TableInfo]) -> io::Result<()> {
         "table",
         "rows",
         "bytes",
-        "bytes a row",
+        "bytes/row",
         "primary key",
         "partition",
         "modules",

@@ -21,45 +21,45 @@ pub const EXAMPLE: &str = "Examples:
   reprise restore --data-dir ./reprise-data --to ./before --lsn 48213
   reprise restore --data-dir ./backup --to ./new
   reprise restore --data-dir ./reprise-data --archive /mnt/archive --to ./tuesday --time 2026-03-03T09:00:00Z
-  reprise restore --archive /mnt/archive --to ./tuesday              where the data directory is lost
+  reprise restore --archive /mnt/archive --to ./tuesday              if the data directory is lost
 
-What lies at the point is included; --time takes everything before the first record of the log whose transaction is
-later. The source is only read; a server may run on it. With --archive, every point since the archive's oldest checkpoint can be gone back
-to; an archive alone restores as far as it goes.";
+The restored database includes the record at the point. With --time it includes every record before the first one whose
+transaction is later. The command only reads the source, and a server may run on it. With --archive you can restore any point since
+the archive's oldest checkpoint. Without the data directory, the last point is the newest one in the archive.";
 
 #[derive(Args)]
 pub struct RestoreArgs {
-    /// The data directory, or backup, to take it from [default: ./reprise-data; with --archive alone, the archive]
+    /// Data directory or backup to restore from [default: ./reprise-data; with --archive alone, the archive]
     #[arg(long, env = "REPRISE_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// The archive of the data directory (`serve --archive`); alone it restores as far as it goes
+    /// Archive of the data directory (`serve --archive`). Without --data-dir, the restore ends at the newest point in the archive
     #[arg(long, env = "REPRISE_ARCHIVE", value_name = "DIR")]
     pub archive: Option<PathBuf>,
-    /// The directory to make; it must not exist, or be empty
+    /// New data directory. It must be empty, or not exist yet
     #[arg(long, value_name = "DIR")]
     pub to: PathBuf,
     #[command(flatten)]
     pub point: PointArgs,
 }
 
-/// Up to where. Without one of them: everything.
+/// The point to restore. Without one, the whole log is restored.
 #[derive(Args, Clone, Debug)]
 #[group(multiple = false)]
 pub struct PointArgs {
-    /// Up to the record at this LSN
+    /// Restore up to the record at this LSN
     #[arg(long, value_name = "N")]
     pub lsn: Option<u64>,
-    /// Up to this transaction
+    /// Restore up to this transaction
     #[arg(long, value_name = "ID")]
     pub txn: Option<u64>,
-    /// Up to this time
+    /// Restore up to this time, for example 2026-03-01T18:00:00Z
     #[arg(long, value_name = "RFC3339", value_parser = time)]
     pub time: Option<i64>,
 }
 
 fn time(text: &str) -> Result<i64, String> {
     let parsed = parse_timestamp(text);
-    parsed.ok_or_else(|| "a time is written as 2026-03-01T18:00:00Z or 2026-03-01T18:00:00.5+01:00".into())
+    parsed.ok_or_else(|| "write the time as 2026-03-01T18:00:00Z or 2026-03-01T18:00:00.5+01:00".into())
 }
 
 impl PointArgs {
@@ -144,23 +144,23 @@ fn tell(restored: &Restored) -> Result<(), Failure> {
     };
     let last = match (&restored.last_txn_id, &restored.last_time, restored.last_lsn) {
         (Some(txn_id), Some(time), Some(lsn)) => format!("{txn_id} of {time}, at LSN {lsn}"),
-        _ => "none behind the checkpoint".to_owned(),
+        _ => "none after the checkpoint".to_owned(),
     };
     let mut pairs = vec![
         ("restored", to.to_string()),
         (
             "from",
-            format!("{begins} and {} records behind it", grouped(restored.records)),
+            format!("{begins} and {} records after it", grouped(restored.records)),
         ),
         ("last transaction", last),
         ("left out", format!("{} later records", grouped(restored.left_out))),
         ("size", bytes(restored.bytes)),
     ];
     for reason in &restored.checkpoints_passed_over {
-        pairs.push(("passed over", reason.clone()));
+        pairs.push(("skipped", reason.clone()));
     }
     if let Some(damage) = &restored.damage {
-        pairs.push(("damage behind it", damage.clone()));
+        pairs.push(("damage after it", damage.clone()));
     }
     print_pairs(&pairs)?;
     Ok(print_text(&format!("start it with: reprise serve --data-dir {to}"))?)

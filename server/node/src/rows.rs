@@ -23,13 +23,13 @@ pub const ROWS_EXAMPLE: &str = "Examples:
   reprise table rows orders --index by_time --from 2026-03-01T00:00:00Z --reverse --where state:eq:2 --columns order,total
   reprise table rows orders --limit 1000000 --form csv > orders.csv
 
-A condition is column:op:value, the op one of eq, ne, lt, le, gt, ge and, of text, starts.";
+A condition is COLUMN:OP:VALUE. OP is eq, ne, lt, le, gt or ge; for text also starts.";
 
 pub const GROUPS_EXAMPLE: &str = "Examples:
   reprise table groups orders --index by_state --sum total
-  reprise table groups orders --by 0 --where total:gt:100         how many, in all";
+  reprise table groups orders --by 0 --where total:gt:100         count all rows that match";
 
-/// Which rows.
+/// A range of rows, and conditions on them.
 #[derive(Args)]
 pub struct RangeArgs {
     /// Name of the index [default: the primary key]
@@ -38,35 +38,36 @@ pub struct RangeArgs {
     /// Leading key values, separated by commas, or a JSON array
     #[arg(long)]
     pub prefix: Option<String>,
-    /// Values of the columns behind the prefix from which on rows are wanted, themselves included
+    /// First row to read: values of the columns after the prefix, inclusive
     #[arg(long, value_name = "VALUES")]
     pub from: Option<String>,
-    /// Values of the columns behind the prefix up to which rows are wanted, themselves included
+    /// Last row to read: values of the columns after the prefix, inclusive
     #[arg(long, value_name = "VALUES")]
     pub to: Option<String>,
-    /// What rows must be; may be given more than once
+    /// Only rows that meet this condition. You may give it more than once
     #[arg(long = "where", value_name = "COLUMN:OP:VALUE")]
     pub conditions: Vec<String>,
 }
 
 #[derive(Args)]
 pub struct RowsArgs {
+    /// Name of the table
     table: String,
-    /// Rows at most
+    /// Largest number of rows to print
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
-    /// Where an earlier call ended
+    /// Continue at this cursor, which an earlier command printed
     #[arg(long)]
     cursor: Option<String>,
     #[command(flatten)]
     range: RangeArgs,
-    /// From the last row to the first
+    /// Read from the last row to the first
     #[arg(long)]
     reverse: bool,
-    /// Names of the columns that are wanted, separated by commas [default: all]
+    /// Columns to print, separated by commas [default: all]
     #[arg(long)]
     columns: Option<String>,
-    /// How rows are printed, unless as JSON in one piece (--output json)
+    /// Format of the rows. --output json prints one JSON document instead
     #[arg(long, value_enum, default_value_t = Form::Table)]
     form: Form,
     #[command(flatten)]
@@ -77,20 +78,21 @@ pub struct RowsArgs {
 pub enum Form {
     Table,
     Csv,
-    /// A JSON object a line
+    /// One JSON object on each line
     Ndjson,
 }
 
 #[derive(Args)]
 pub struct GroupsArgs {
+    /// Name of the table
     table: String,
-    /// How many leading columns of the index make a group; 0: all rows are one
+    /// Number of leading columns of the index that make a group; 0: all rows are one group
     #[arg(long, value_name = "N", default_value_t = 1)]
     by: u32,
-    /// Names of columns of numbers, separated by commas
+    /// Numeric columns to add up, separated by commas
     #[arg(long)]
     sum: Option<String>,
-    /// Groups at most
+    /// Largest number of groups to print
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     #[command(flatten)]

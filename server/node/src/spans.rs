@@ -45,7 +45,7 @@ impl Spans {
     /// Sends what is left.
     pub fn stop(&self) {
         if let Err(error) = self.0.shutdown_with_timeout(WAIT_MAX) {
-            server_output::warning("spans_lost", format!("spans may be lost: {error}"));
+            server_output::warning("spans_lost", format!("the last spans may be lost: {error}"));
         }
     }
 }
@@ -53,11 +53,13 @@ impl Spans {
 /// `http://HOST:PORT`, with the path that OTLP names unless it has one.
 pub fn endpoint(text: &str) -> anyhow::Result<String> {
     let Some(rest) = text.strip_prefix("http://") else {
-        bail!("{text:?} is no collector; write http://HOST:PORT (TLS is what a collector on this host adds)");
+        bail!(
+            "{text:?} is not a collector; write http://HOST:PORT (for TLS, run a collector on this host that forwards the spans)"
+        );
     };
     let has_path = rest.trim_end_matches('/').contains('/');
     if rest.is_empty() || rest.starts_with('/') || rest.contains(char::is_whitespace) {
-        bail!("{text:?} names no host; write http://HOST:PORT");
+        bail!("{text:?} has no host; write http://HOST:PORT");
     }
     Ok(match has_path {
         true => text.to_owned(),

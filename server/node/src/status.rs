@@ -24,7 +24,7 @@ pub fn describe_restart(restart: &RestartEstimate) -> String {
     let part = |what: &str, bytes_of: u64, seconds: Option<f64>| match seconds {
         _ if bytes_of == 0 => format!("nothing to {what}"),
         Some(seconds) => format!("{what} {} in {seconds:.2} s", bytes(bytes_of)),
-        None => format!("{what} {}, at a speed not measured yet", bytes(bytes_of)),
+        None => format!("{what} {}, at an unknown speed", bytes(bytes_of)),
     };
     let parts = [restart.load_seconds, restart.replay_seconds, restart.other_seconds];
     let seconds: Option<f64> = parts.into_iter().sum();
@@ -42,7 +42,7 @@ pub fn describe_restart(restart: &RestartEstimate) -> String {
         part("replay", restart.replay_bytes, restart.replay_seconds),
         restart
             .other_seconds
-            .map_or(String::new(), |other| format!(", {other:.2} s for all else")),
+            .map_or(String::new(), |other| format!(", {other:.2} s for the rest")),
         target.map_or(String::new(), |target| format!("; target {target} s"))
     )
 }
@@ -55,9 +55,9 @@ fn describe_archive(archive: &ArchiveInfo) -> String {
         .error
         .as_ref()
         .map_or(String::new(), |error| match archive.ends_at_lsn {
-            Some(end) => format!("; GIVEN UP, it ends at LSN {end}: {error}"),
+            Some(end) => format!("; GIVEN UP, the archive ends at LSN {end}: {error}"),
             None => format!(
-                "; FAILS, so the data directory keeps what was to go ({} of at most {}): {error}",
+                "; FAILS, and the data directory keeps its files meanwhile ({} of at most {}): {error}",
                 bytes(archive.held_bytes),
                 bytes(archive.held_bytes_max)
             ),
@@ -74,7 +74,7 @@ fn describe_phase(phase: &Phase) -> String {
             bytes_total,
             ..
         } => format!(
-            "recovering: {percent:.1} % of the checkpoint loaded, {} of {}",
+            "recovering: loaded {percent:.1} % of the checkpoint, {} of {}",
             bytes(*bytes_done),
             bytes(*bytes_total)
         ),
@@ -85,7 +85,7 @@ fn describe_phase(phase: &Phase) -> String {
             bytes_done,
             bytes_total,
         } => format!(
-            "recovering: {percent:.1} % of the log replayed, {} transactions, {} of {}",
+            "recovering: replayed {percent:.1} % of the log, {} transactions, {} of {}",
             grouped(*replayed),
             bytes(*bytes_done),
             bytes(*bytes_total)

@@ -66,12 +66,12 @@ fn told_whole(page: &LogPage, query: &LogQuery) -> Outcome {
     };
     let what = match &query.key {
         Some(key) => format!(
-            "{count} transactions could not be searched for {key} as a row's key: the log holds their calls, and not the rows that they \
-             changed. A server with --log both writes rows, too, from then on; a call is found by --procedure and --argument"
+            "the search for the row key {key} could not include {count} transactions, because the log has their calls and not their \
+             changed rows. Find a call by --procedure and --argument. A server with --log both also logs changed rows from then on"
         ),
         None => format!(
-            "{count} transactions could not be searched for arguments: the log holds the rows that they changed, and not their calls. A server \
-             with --log both writes both from then on; a row is found by --key"
+            "the search for arguments could not include {count} transactions, because the log has their changed rows and not their \
+             calls. Find a row by --key. A server with --log both also logs calls from then on"
         ),
     };
     match page.records.is_empty() {

@@ -25,7 +25,7 @@ const TOKEN_BYTES: usize = 32;
 /// Digits of a digest that a list shows and that tell tokens of one name apart.
 const DIGITS_SHOWN: usize = 12;
 
-const TAKES_EFFECT: &str = "a running server takes it at SIGHUP";
+const TAKES_EFFECT: &str = "send SIGHUP to a running server to apply the change";
 
 /// The configuration file of a server.
 #[derive(Args, Clone)]
@@ -33,7 +33,7 @@ pub struct TokenFileArgs {
     /// Configuration file [default: reprise.toml in the data directory]
     #[arg(long, env = "REPRISE_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The server's data directory
+    /// Data directory of the server
     #[arg(long, env = "REPRISE_DATA_DIR", value_name = "DIR", default_value = config::DEFAULT_DATA_DIR)]
     pub data_dir: PathBuf,
 }
@@ -47,34 +47,35 @@ impl TokenFileArgs {
 
 #[derive(Subcommand)]
 pub enum TokenCommand {
-    /// Make a token, print it once, and add its digest to the file
+    /// Create a token, print it once, and add its digest to the file
     #[command(
         after_help = "Examples:\n  reprise token new ops --role admin\n  reprise token new app --role write && pkill -HUP -x reprise\n\n\
-                      A name that has a token gets a second one beside it: clients change over, then the first one is revoked."
+                      If the name has a token already, the file then has both. Give clients the new token, then revoke the old one."
     )]
     New {
-        /// Who acts: the principal in log and output
+        /// Name of the token's owner. The server's log and output show it as the principal
         name: String,
-        /// What it may do: read, write or admin
+        /// Role of the token: read, write or admin
         #[arg(long)]
         role: String,
-        /// Within which its idempotency keys count [default: the name]
+        /// Scope of its idempotency keys. Tokens with the same scope share their keys [default: the name]
         #[arg(long)]
         scope: Option<String>,
         #[command(flatten)]
         file: TokenFileArgs,
     },
-    /// The tokens in the file, by the first digits of their digests
+    /// List the tokens in the file, with the first digits of their digests
     #[command(after_help = "Example:\n  reprise token list --data-dir ./reprise-data")]
     List {
         #[command(flatten)]
         file: TokenFileArgs,
     },
-    /// Remove the tokens of a name from the file
+    /// Remove the tokens with a name from the file
     #[command(after_help = "Examples:\n  reprise token revoke app\n  reprise token revoke app --sha256 7692c3ad3540")]
     Revoke {
+        /// Name of the tokens
         name: String,
-        /// Only the one whose digest begins with these digits
+        /// Remove only the token whose digest begins with these digits
         #[arg(long, value_name = "DIGITS")]
         sha256: Option<String>,
         #[command(flatten)]
@@ -108,7 +109,7 @@ pub fn run(command: &TokenCommand, output: Output) -> Outcome {
                 return Ok(print_json(&made)?);
             }
             print_note(&format!(
-                "token {name} ({role}) is in {path}, as its digest: keep the token, which nobody can show again; {TAKES_EFFECT}"
+                "added the digest of token {name} ({role}) to {path}: save the token now, because it can't be shown again; {TAKES_EFFECT}"
             ));
             Ok(print_text(&token)?)
         }
@@ -141,7 +142,7 @@ pub fn run(command: &TokenCommand, output: Output) -> Outcome {
                     } else {
                         &format!("{removed} tokens")
                     };
-                    print_text(&format!("{tokens} named {name} removed from {path}; {TAKES_EFFECT}"))?;
+                    print_text(&format!("removed {tokens} named {name} from {path}; {TAKES_EFFECT}"))?;
                 }
             }
             Ok(())
@@ -208,7 +209,7 @@ impl TokenFile {
             return Err(anyhow!("{path} has no token named {name}{which}: see `reprise token list`").into());
         }
         if removed == before.len() {
-            let why = "without any token a server lets in everybody: make another one first";
+            let why = "without tokens the server would let everyone in: create another token first";
             return Err(anyhow!("{name} is the last token in {path}; {why}").into());
         }
         let mut stays = before.iter().map(|entry| !goes(entry));
@@ -228,7 +229,7 @@ impl TokenFile {
         let path = self.path.display();
         let tables = item.or_insert(Item::ArrayOfTables(ArrayOfTables::new()));
         let tables = tables.as_array_of_tables_mut();
-        Ok(tables.ok_or_else(|| anyhow!("{path}: tokens is no list of tables: write [[tokens]]"))?)
+        Ok(tables.ok_or_else(|| anyhow!("{path}: tokens is not a list of tables: write [[tokens]]"))?)
     }
 
     /// Puts the whole file in place of the former one, whose owner and permissions it keeps.
@@ -248,7 +249,7 @@ impl TokenFile {
             .open(&beside);
         let file = file.with_context(|| {
             format!(
-                "create {}: where no other command is writing it, remove it",
+                "create {}: if no other command is writing it, remove it",
                 beside.display()
             )
         })?;

@@ -125,7 +125,7 @@ export function toProblem(status: number, body: unknown): ProblemError {
 export function explain(error: unknown): Explanation {
   if (error instanceof ProblemError) return explainProblem(error);
   if (error instanceof UnreachableError) {
-    const hint = 'Check that it runs and that this page was opened at its address; the console keeps trying.';
+    const hint = 'Check that the server runs, and that this page has its address. The console keeps trying.';
     return { title: 'No connection', detail: error.message, hint, facts: [], lines: [] };
   }
   const detail = error instanceof Error ? error.message : String(error);
@@ -192,31 +192,31 @@ function explainProblem(problem: ProblemError): Explanation {
 function hintFor(slug: Slug | null): string | null {
   switch (slug) {
     case 'unauthorized':
-      return 'Give a bearer token of this server.';
+      return 'Enter a bearer token of this server.';
     case 'forbidden':
       return 'Use a token whose role allows this.';
     case 'idempotency-conflict':
-      return 'Use another idempotency key, or send the arguments of the first call.';
+      return 'Send the arguments of the first call again, or use another idempotency key for a new call.';
     case 'procedure-aborted':
-      return 'The transaction was rolled back; nothing of it stays.';
+      return 'The server rolled the transaction back.';
     case 'procedure-trapped':
-      return 'The procedure failed inside; nothing of the transaction stays. The backtrace names its functions.';
+      return 'The procedure failed, and the server rolled the transaction back. The backtrace names its functions.';
     case 'log-unavailable':
-      return 'Reads work. The detail names what the disk lacks: space, which writes wait for, or the device, which needs a restart.';
+      return 'Reads work. If the disk is full, make room, and the server takes writes again. If a write failed, repair the disk and restart the server.';
     case 'standby-unavailable':
-      return 'Reads work. Standbys are missing that the safety level asks for: the page Replication shows which.';
+      return 'Reads work. The safety level needs standbys that are missing. The page Replication shows them.';
     case 'lease-lost':
-      return 'Reads work. Another server may be the primary: the page Replication shows the lease.';
+      return 'Reads work. Another server may be the primary now. The page Replication shows the lease.';
     case 'overloaded':
       return 'Try again in a moment.';
     case 'schema-conflict':
-      return 'Nothing was changed. Each line names what is stored, what is declared, and the way on.';
+      return 'The server changed nothing. Each line names the stored and the declared definition, and how to continue.';
     case 'outcome-unknown':
       return 'After a restart, repeat the call with the same idempotency key, or look for its transaction in the log.';
     case 'quarantined':
-      return 'Deploy a version of the module in which the procedure does the same each time.';
+      return 'Deploy a version of the module whose outcome depends on its arguments and rows alone.';
     case 'memory-exhausted':
-      return 'Reads and deletes go on. Delete rows, or start the server with a larger limit of memory.';
+      return 'Reads and deletes work. Delete rows, or start the server with a larger --memory-max.';
     case 'invalid-arguments':
     case 'malformed-request':
     case 'not-found':

@@ -9,7 +9,7 @@ export type ClientOptions = {
  */
 export type AbandonedTable = {
     /**
-     * Rows that it holds.
+     * Number of rows.
      */
     rows: number;
     /**
@@ -27,38 +27,38 @@ export type AbortInfo = {
      */
     code: string;
     /**
-     * When the procedure aborts so; may be empty.
+     * Situation in which the procedure uses the code. May be empty.
      */
     docs?: string;
 };
 
 /**
- * What is kept elsewhere of checkpoints and log (`--archive`).
+ * Archive of old checkpoints and log (`--archive`).
  */
 export type ArchiveInfo = {
     /**
-     * Bytes of them.
+     * Size of the files in bytes.
      */
     bytes: number;
     /**
-     * Where it is.
+     * Directory of the archive.
      */
     directory: string;
     ends_at_lsn?: U64 | null;
     /**
-     * Why the last attempt failed, and when (RFC 3339); null where it went well.
+     * Reason and time (RFC 3339) of the failure of the last attempt. Null if it succeeded.
      */
     error?: string | null;
     /**
-     * When the last attempt failed (RFC 3339); null where it went well.
+     * Time at which the last attempt failed (RFC 3339). Null if it succeeded.
      */
     failed_at?: string | null;
     /**
-     * Attempts of this run that failed. What was to go stays in the data directory until one goes well.
+     * Number of failed attempts since the server's start. The data directory keeps the files until an attempt succeeds.
      */
     failures: number;
     /**
-     * Files in it.
+     * Number of files.
      */
     files: number;
     /**
@@ -66,7 +66,7 @@ export type ArchiveInfo = {
      */
     held_bytes?: number;
     /**
-     * As many may wait (`--archive-hold-max`): with more the archive is given up.
+     * Largest number of waiting bytes (`--archive-hold-max`). Beyond it the server gives the archive up.
      */
     held_bytes_max?: number;
     oldest_checkpoint_lsn?: U64 | null;
@@ -77,7 +77,7 @@ export type ArchiveInfo = {
  */
 export type ArgumentError = {
     /**
-     * What was expected.
+     * Expected value.
      */
     message: string;
     /**
@@ -87,41 +87,41 @@ export type ArgumentError = {
 };
 
 /**
- * A backup, under way or done.
+ * A backup, in progress or done.
  */
 export type Backup = {
     /**
-     * RFC 3339.
+     * Time (RFC 3339).
      */
     began_at: string;
     /**
-     * Copied so far, or in all.
+     * Bytes copied so far, or in all.
      */
     bytes: number;
     checkpoint_lsn?: U64 | null;
     /**
-     * On the server.
+     * Directory on the server.
      */
     directory: string;
     end_lsn?: U64 | null;
     /**
-     * Why it failed; null where it did not.
+     * Reason of the failure. Null if it did not fail.
      */
     error?: string | null;
     /**
-     * The manifest first; empty until it is published.
+     * Files of the backup, the manifest first. Empty until the backup is published.
      */
     files: Array<BackupFile>;
     /**
-     * Names it in `/v1/backups/{id}`.
+     * Id of the backup, for `/v1/backups/{id}`.
      */
     id: string;
     /**
-     * Until it was published or given up, or until now; null for one of an earlier run.
+     * Seconds from its begin to its end, or until now. Null if it began before the server's last start.
      */
     seconds?: number | null;
     /**
-     * How far it is.
+     * State of the work.
      */
     state: BackupState;
 };
@@ -131,15 +131,15 @@ export type Backup = {
  */
 export type BackupFile = {
     /**
-     * Its size.
+     * Size in bytes.
      */
     bytes: number;
     /**
-     * Where it lies in the backup; its last part is the name under which it is downloaded.
+     * Path of the file in the backup. Its last part is the name of the download.
      */
     path: string;
     /**
-     * In hexadecimal digits.
+     * Value in hexadecimal digits.
      */
     sha256: string;
 };
@@ -149,36 +149,36 @@ export type BackupFile = {
  */
 export type BackupList = {
     /**
-     * The newest first; those that failed in this run last.
+     * List, newest first. Failures since the server's start come last.
      */
     backups: Array<Backup>;
 };
 
 /**
- * How far a backup is.
+ * State of a backup.
  */
 export type BackupState = 'running' | 'published' | 'failed';
 
 /**
- * One line of a batch's answer: `problem` is there exactly when the call did not commit.
+ * One line of a batch's answer. It has `problem` if and only if the call did not commit.
  */
 export type BatchAnswer = {
     /**
-     * The call's own, if it had one.
+     * Id of the call, if the call had one.
      */
     id?: unknown;
     lsn?: U64 | null;
     /**
-     * The partition that it ran on; null for several.
+     * Partition of the transaction. Null if it ran on several.
      */
     partition?: number | null;
     problem?: Problem | null;
     /**
-     * True when this is the first outcome of the idempotency key, returned again.
+     * True if this is the stored outcome of an earlier call with the same idempotency key.
      */
     replayed?: boolean;
     /**
-     * What the procedure answered; null where it did not commit.
+     * Result of the procedure. Null if the call did not commit.
      */
     result?: unknown;
     txn_id?: U64 | null;
@@ -189,17 +189,17 @@ export type BatchAnswer = {
  */
 export type BatchCall = {
     /**
-     * Named arguments; `{}` when left out.
+     * Named arguments. Default: `{}`.
      */
     args?: {
         [key: string]: unknown;
     } | null;
     /**
-     * Anything; comes back in the answer.
+     * Any value. The answer has the same id.
      */
     id?: unknown;
     /**
-     * As the header `Idempotency-Key`.
+     * Key of the call, like the header `Idempotency-Key`.
      */
     idempotency_key?: string | null;
     /**
@@ -217,19 +217,19 @@ export type BatchCall = {
  */
 export type CallAnswer = {
     /**
-     * The transaction's position in the log: what must see it asks with `Reprise-Min-Lsn`.
+     * LSN of the transaction. To read your write, send it as `Reprise-Min-Lsn`.
      */
     lsn: U64;
     /**
-     * Null for a transaction over several partitions.
+     * Partition of the transaction. Null if it ran on several.
      */
     partition?: number | null;
     /**
-     * What the procedure returned, by its result type.
+     * Result of the procedure, in the form of its result type.
      */
     result: unknown;
     /**
-     * The transaction's id.
+     * Id of the transaction.
      */
     txn_id: U64;
 };
@@ -239,46 +239,46 @@ export type CallAnswer = {
  */
 export type CallList = {
     /**
-     * Those that were accepted first before others.
+     * Calls, oldest first.
      */
     calls: Array<RunningCall>;
     /**
-     * How many there are in all.
+     * Number of all such calls.
      */
     total: number;
 };
 
 /**
- * How far a call got.
+ * State of a call.
  */
 export type CallPhase = 'queued' | 'running' | 'committing';
 
 /**
- * A checkpoint, under way, published or failed.
+ * A checkpoint, in progress, published or failed.
  */
 export type Checkpoint = {
     /**
-     * RFC 3339.
+     * Time (RFC 3339).
      */
     began_at: string;
     /**
-     * Why it failed; null where it did not.
+     * Reason of the failure. Null if it did not fail.
      */
     error?: string | null;
     /**
-     * Name in the data directory's folder `checkpoints`.
+     * Name of the file in the folder `checkpoints` of the data directory.
      */
     file: string;
     /**
-     * Size of its file.
+     * Size of the file in bytes.
      */
     file_bytes: number;
     /**
-     * Its LSN.
+     * Id of the checkpoint: its LSN.
      */
     id: string;
     /**
-     * It holds what the log holds before this position.
+     * LSN up to which it has everything in the log, exclusive.
      */
     lsn: U64;
     /**
@@ -290,51 +290,51 @@ export type Checkpoint = {
      */
     rows: number;
     /**
-     * Rows that there were when it began.
+     * Number of rows when the checkpoint began.
      */
     rows_total: number;
     /**
-     * Until it was published or given up, or until now; null for one of an earlier run.
+     * Seconds from its begin to its end, or until now. Null if it began before the server's last start.
      */
     seconds?: number | null;
     /**
-     * How far it is.
+     * State of the work.
      */
     state: CheckpointState;
 };
 
 /**
- * A checkpoint that was not published.
+ * A failed checkpoint.
  */
 export type CheckpointFailure = {
     /**
-     * RFC 3339.
+     * Time (RFC 3339).
      */
     at: string;
     /**
-     * Why.
+     * Reason of the failure.
      */
     error: string;
 };
 
 /**
- * Checkpoints, and what a restart would take with them.
+ * Checkpoints, and the time that a restart would take with them.
  */
 export type CheckpointList = {
     /**
-     * The newest first; those that failed in this run last.
+     * List, newest first. Failures since the server's start come last.
      */
     checkpoints: Array<Checkpoint>;
     last_failure?: CheckpointFailure | null;
     restart?: RestartEstimate | null;
     /**
-     * Seconds that a restart would take now; null until the speeds for it were measured, and without a log.
+     * Seconds that a restart would take now. Null without a log, and until the server has measured the speeds.
      */
     restart_seconds?: number | null;
 };
 
 /**
- * How far a checkpoint is.
+ * State of a checkpoint.
  */
 export type CheckpointState = 'running' | 'published' | 'failed';
 
@@ -343,19 +343,19 @@ export type CheckpointState = 'running' | 'published' | 'failed';
  */
 export type ColumnInfo = {
     /**
-     * What rows written before the column existed read as.
+     * Value of the column in rows written before the column existed.
      */
     default?: unknown;
     /**
-     * Its name.
+     * Name in the declaration.
      */
     name: string;
     /**
-     * Whether it may hold null.
+     * Whether the column may have null.
      */
     nullable: boolean;
     /**
-     * Its type.
+     * Type of the values.
      */
     type: TypeInfo;
 };
@@ -383,7 +383,7 @@ export type Comparison = {
 };
 
 /**
- * Data of a server-sent event `control`: somebody did something to the database beside calling procedures.
+ * Data of a server-sent event `control`: a client changed the database other than by a call.
  */
 export type ControlEvent = {
     /**
@@ -391,23 +391,23 @@ export type ControlEvent = {
      */
     operation: string;
     /**
-     * `done`, or the slug of the problem that it ended with.
+     * `done`, or the slug of the problem that ended it.
      */
     outcome: string;
     /**
-     * Who did it: the name of a token; `anonymous` on a server without tokens.
+     * Name of the client's token; `anonymous` on a server without tokens.
      */
     principal: string;
     /**
-     * To what: the module's name, the table's, the backup's id, the call's; at most 100 characters of it. Empty where there is none.
+     * Object of the operation: the name of the module or table, or the id of the backup or call, at most 100 characters. May be empty.
      */
     subject: string;
     /**
-     * When it ended: RFC 3339.
+     * Time of its end (RFC 3339).
      */
     time: string;
     /**
-     * Milliseconds, with its wait for partitions and the log.
+     * Duration in milliseconds, including waits for partitions and the log.
      */
     took_ms: number;
 };
@@ -443,35 +443,35 @@ export type Cut = {
 };
 
 /**
- * Everything that a deployment would change, or why it would be refused.
+ * Everything that a deployment would change, or the reasons why the server would refuse it.
  */
 export type DeployPlan = {
     /**
-     * Tables that the version in service declares and no module in service would declare any more. They stay stored.
+     * Tables that no module in service would declare after the deployment. They stay stored.
      */
     abandoned?: Array<AbandonedTable>;
     /**
-     * Empty: it would be installed, with the consents that are missing.
+     * Reasons for a refusal. Empty if the server would install the module, given the missing consents.
      */
     conflicts: Array<SchemaConflict>;
     /**
-     * What of all that destroys something: it needs consent (`allow`).
+     * Changes that destroy something, and so need consent (`allow`).
      */
     destroyed?: Array<Destroyed>;
     /**
-     * How long all partitions would stand still for it, about, without what the module would run.
+     * Estimated pause of all partitions in milliseconds, without the time of the migration.
      */
     estimated_ms: number;
     /**
-     * Columns that may have been renamed: one would be dropped, and one of its type added.
+     * Columns that you may have renamed: the deployment drops one and adds one of the same type.
      */
     likely_renames?: Array<LikelyRename>;
     /**
-     * True where the module would run something on its tables, which are copied for that.
+     * True if a migration would run. It works on copies of the module's tables.
      */
     migrates?: boolean;
     /**
-     * Name of what the module runs when it is deployed, if it has one; where it would not migrate, the tables have had that.
+     * Name of the module's migration, if it has one. If `migrates` is false, the tables have had this migration.
      */
     migration?: string | null;
     /**
@@ -483,7 +483,7 @@ export type DeployPlan = {
      */
     procedures?: Array<ProcedurePlan>;
     /**
-     * Stored tables that this would read as they are before the deployment.
+     * Stored tables that the migration would read as before the deployment.
      */
     retiring?: Array<RetiringTable>;
     /**
@@ -494,11 +494,11 @@ export type DeployPlan = {
 };
 
 /**
- * How far a deployment is that holds all partitions.
+ * Progress of a deployment that holds all partitions.
  */
 export type DeploymentStatus = {
     /**
-     * The module's name.
+     * Name of the module.
      */
     module: string;
     /**
@@ -510,11 +510,11 @@ export type DeploymentStatus = {
      */
     rows: number;
     /**
-     * Seconds that it has held the partitions.
+     * Seconds for which it has held the partitions.
      */
     seconds: number;
     /**
-     * Seconds that it may hold them (`--deploy-time-max-s`); 0: no limit.
+     * Seconds for which it may hold them (`--deploy-time-max-s`); 0: no limit.
      */
     seconds_max: number;
 };
@@ -524,15 +524,15 @@ export type DeploymentStatus = {
  */
 export type Destroyed = {
     /**
-     * The consent to it: `drop-column:MODULE.TABLE.COLUMN`, `drop-procedure:MODULE.PROCEDURE` or `abandon-table:MODULE.TABLE`.
+     * Consent that it needs: `drop-column:MODULE.TABLE.COLUMN`, `drop-procedure:MODULE.PROCEDURE` or `abandon-table:MODULE.TABLE`.
      */
     allow: string;
     /**
-     * Values of a column that are not null, or rows of a table; 0 for a procedure.
+     * Number of values of a column that are not null, or of rows of a table. 0 for a procedure.
      */
     count: number;
     /**
-     * False: there are at most so many. A plan reads no rows, and counts the values of a nullable column as if no row had null.
+     * If false, `count` is an upper limit. A plan reads no rows, so it counts a nullable column as if no row had null.
      */
     is_exact: boolean;
 };
@@ -542,11 +542,11 @@ export type Destroyed = {
  */
 export type FieldInfo = {
     /**
-     * Its name.
+     * Name in the declaration.
      */
     name: string;
     /**
-     * Its type.
+     * Type of the values.
      */
     type: TypeInfo;
 };
@@ -620,19 +620,19 @@ export type FreshnessStep = {
  */
 export type GroupsPage = {
     /**
-     * The last group may go on with the first of the next page: then count and sums of both are to be added.
+     * True if the first group of the next page may continue the last group. If so, add up their counts and sums.
      */
     continues: boolean;
     /**
-     * In the order of the index.
+     * Groups in the order of the index.
      */
     groups: Array<RowGroup>;
     /**
-     * Position of the newest transaction that was seen.
+     * LSN of the newest transaction that the page includes.
      */
     lsn: U64;
     /**
-     * Where the next page begins; null on the last one. Opaque.
+     * Opaque cursor of the next page. Null on the last page.
      */
     next_cursor?: string | null;
 };
@@ -652,19 +652,19 @@ export type Health = {
  */
 export type IndexInfo = {
     /**
-     * Names of the columns, in the order of the key.
+     * Names of the columns in the order of the key.
      */
     columns: Array<string>;
     /**
-     * Its name; `primary` of the primary key.
+     * Name of the index; `primary` for the primary key.
      */
     name: string;
     /**
-     * True where rows can be read in the order of the key; false for a hash index.
+     * Whether you can read rows in the order of the key. False for a hash index.
      */
     ordered: boolean;
     /**
-     * Whether no two rows may have the same key.
+     * Whether two rows can't have the same key.
      */
     unique: boolean;
 };
@@ -710,11 +710,12 @@ export type JoinTicket = {
 };
 
 /**
- * The outcome kept under an idempotency key: what a repeat of the call is answered with.
+ * The stored outcome of an idempotency key. The server answers repeats of the call with it.
  */
 export type KeptOutcome = {
     /**
-     * Until when it is kept, if a primary runs all the time until then (RFC 3339): its age counts time in which one ran.
+     * Time until which the server keeps the outcome (RFC 3339), if a primary runs all the time. Only time in which a primary runs
+     * counts.
      */
     expires_at: string;
     /**
@@ -722,35 +723,35 @@ export type KeptOutcome = {
      */
     key: string;
     /**
-     * The transaction's position in the log.
+     * LSN of the transaction.
      */
     lsn: U64;
     /**
-     * The module that was called.
+     * Name of the called module.
      */
     module: string;
     /**
-     * Null for a transaction over several partitions.
+     * Partition of the transaction. Null if it ran on several.
      */
     partition?: number | null;
     /**
-     * The procedure that was called.
+     * Name of the called procedure.
      */
     procedure: string;
     /**
-     * What the call answered.
+     * Result of the call.
      */
     result: unknown;
     /**
-     * When the transaction was (RFC 3339).
+     * Time of the transaction (RFC 3339).
      */
     time: string;
     /**
-     * The transaction's id.
+     * Id of the transaction.
      */
     txn_id: U64;
     /**
-     * Of the module, when it ran.
+     * Version of the module that ran.
      */
     version: number;
 };
@@ -760,19 +761,19 @@ export type KeptOutcome = {
  */
 export type LatencyUs = {
     /**
-     * The longest.
+     * Maximum.
      */
     max: number;
     /**
-     * Half took at most so long.
+     * Median.
      */
     p50: number;
     /**
-     * 95 of 100 took at most so long.
+     * 95th percentile.
      */
     p95: number;
     /**
-     * 99 of 100 took at most so long.
+     * 99th percentile.
      */
     p99: number;
 };
@@ -821,11 +822,11 @@ export type Lease = {
 export type LeaseState = 'held' | 'over' | 'elsewhere' | 'free' | 'unknown';
 
 /**
- * A column that would be dropped, and one of its type that would be added. If it was renamed, the declaration says so with `was`.
+ * A dropped column and an added one of the same type. If you renamed the column, declare the old name with `was`.
  */
 export type LikelyRename = {
     /**
-     * The stored column.
+     * Name of the stored column.
      */
     from: string;
     /**
@@ -833,7 +834,7 @@ export type LikelyRename = {
      */
     table: string;
     /**
-     * The declared one.
+     * Name of the declared column.
      */
     to: string;
 };
@@ -844,19 +845,19 @@ export type LikelyRename = {
 export type LineLevel = 'debug' | 'info' | 'warn' | 'error';
 
 /**
- * What a procedure's calls leave in the log.
+ * Form in which the log records the calls of a procedure.
  */
 export type LogChoice = {
     /**
-     * What the module declares; null where the server's setting counts.
+     * Form that the module declares. Null if the server's setting applies.
      */
     declared?: string | null;
     /**
-     * `command` (the call), `physiological` (the changed rows), `auto` (what costs less, by measurement), `both` or `none`.
+     * `command` (the call), `physiological` (the changed rows), `auto` (the cheaper form by measurement), `both` or `none`.
      */
     kind: string;
     /**
-     * With `auto`: what is logged now, and the measured numbers that decided it.
+     * With `auto`: the current form, and the measured numbers that decided it.
      */
     reason?: string | null;
 };
@@ -868,27 +869,27 @@ export type LogOrder = 'oldest' | 'newest';
  */
 export type LogPage = {
     /**
-     * Everything before it is durable and can be read.
+     * LSN at the end of the durable log. You can read every record before it.
      */
     end: U64;
     next?: U64 | null;
     /**
-     * The oldest LSN that is kept: what asks from before it is told `log-released`.
+     * Oldest LSN in the log. A request for an earlier one gets `log-released`.
      */
     oldest: U64;
     /**
-     * In the order that was asked for.
+     * Records in the requested order.
      */
     records: Array<LogRecord>;
     unsearched?: U64 | null;
 };
 
 /**
- * One record. Which of the optional members are there depends on `kind`.
+ * One record. Its optional members depend on `kind`.
  */
 export type LogRecord = {
     /**
-     * command: the arguments by name.
+     * command: arguments by name.
      */
     args?: {
         [key: string]: unknown;
@@ -898,11 +899,11 @@ export type LogRecord = {
      */
     bytes: number;
     /**
-     * genesis: the database's id, in hexadecimal.
+     * genesis: id of the database, in hexadecimal.
      */
     database_id?: string | null;
     /**
-     * deploy, remove: what was destroyed, with consent.
+     * deploy, remove: what the operation destroyed, with consent.
      */
     destroyed?: Array<Destroyed>;
     /**
@@ -910,12 +911,12 @@ export type LogRecord = {
      */
     digest?: string | null;
     /**
-     * deploy: digests of what the module wrote when it was deployed, by partition, in hexadecimal.
+     * deploy: digest of the migration's writes on each partition, in hexadecimal.
      */
     digests?: Array<string> | null;
     diverged?: U64 | null;
     /**
-     * Safe on the device. Only records that are so are listed.
+     * Whether the record is durable. The list has durable records only.
      */
     durable: boolean;
     /**
@@ -923,19 +924,19 @@ export type LogRecord = {
      */
     hash?: string | null;
     /**
-     * command, changes: the key that the call carried.
+     * command, changes: idempotency key of the call.
      */
     idempotency_key?: string | null;
     /**
-     * Scope within which the key counts: the name of a token, unless the token names another scope.
+     * Scope of the key: the name of the token, unless the token names another scope.
      */
     idempotency_scope?: string | null;
     /**
-     * What it is of.
+     * Kind of the record.
      */
     kind: RecordKind;
     /**
-     * Its position.
+     * LSN of the record.
      */
     lsn: U64;
     /**
@@ -943,7 +944,7 @@ export type LogRecord = {
      */
     migration?: string | null;
     /**
-     * Name of the module that was installed, removed or called.
+     * Name of the installed, removed or called module.
      */
     module?: string | null;
     /**
@@ -951,7 +952,7 @@ export type LogRecord = {
      */
     offset: number;
     /**
-     * part: its number within the transaction, from 0.
+     * part: number of the part in the transaction, from 0.
      */
     part?: number | null;
     /**
@@ -959,20 +960,20 @@ export type LogRecord = {
      */
     partition_count?: number | null;
     /**
-     * command, changes, part: the partitions that the transaction touches; `[]` means all.
+     * command, changes, part: partitions of the transaction; `[]` means all.
      */
     partitions?: Array<number> | null;
     /**
-     * changes: records of parts before it, which have the transaction's rows before these.
+     * changes: number of earlier part records, which have the transaction's earlier rows.
      */
     parts?: number | null;
     /**
-     * deploy: what became of the stored tables, a line each, where the module ran something.
+     * deploy: what happened to each stored table, one line each, if the module ran a migration.
      */
     plan?: string | null;
     /**
-     * command, changes: name of the token that called, none on a server without tokens. principal: the name that the log has by a number
-     * from here on.
+     * command, changes: name of the caller's token; absent on a server without tokens. principal: name to which later records refer by
+     * number.
      */
     principal?: string | null;
     /**
@@ -980,11 +981,11 @@ export type LogRecord = {
      */
     procedure?: string | null;
     /**
-     * quarantine: what the replay did otherwise.
+     * quarantine: how the replay differed.
      */
     reason?: string | null;
     /**
-     * changes, part: the rows, in the order in which they are applied.
+     * changes, part: changed rows, in the order in which a replay applies them.
      */
     rows?: Array<RowChange> | null;
     rows_left?: U64 | null;
@@ -993,11 +994,11 @@ export type LogRecord = {
      */
     segment: string;
     /**
-     * drop_table: the table.
+     * drop_table: name of the table.
      */
     table?: string | null;
     /**
-     * The transaction's time, or the database's creation (RFC 3339).
+     * Time of the transaction, or of the database's creation (RFC 3339).
      */
     time?: string | null;
     txn_id?: U64 | null;
@@ -1031,37 +1032,37 @@ export type LostRange = {
 };
 
 /**
- * What holds the counted memory.
+ * Use of the counted memory.
  */
 export type MemoryStatus = {
     /**
-     * Of it, kept for deletes, undo and recovery: the data stops growing before.
+     * Part of the limit that the server keeps for deletes, undo and recovery. The data can't grow into it.
      */
     kept_back_bytes: number;
     /**
-     * Kind by kind.
+     * Use by kind.
      */
     kinds: Array<MemoryUse>;
     /**
-     * The limit (`--memory-max`); null where there is none.
+     * Limit in bytes (`--memory-max`). Null without a limit.
      */
     max_bytes?: number | null;
     /**
-     * The most since the start.
+     * Largest number of bytes in use since the start.
      */
     peak_bytes: number;
     /**
-     * Bytes that are counted now.
+     * Bytes in use now.
      */
     used_bytes: number;
 };
 
 /**
- * One kind of what holds memory.
+ * Memory of one kind.
  */
 export type MemoryUse = {
     /**
-     * Bytes that it holds.
+     * Bytes of this kind.
      */
     bytes: number;
     /**
@@ -1071,31 +1072,31 @@ export type MemoryUse = {
 };
 
 /**
- * Data of a server-sent event `metrics`: what happened since the event before.
+ * Data of a server-sent event `metrics`, about the time since the event before.
  */
 export type MetricsEvent = {
     /**
-     * Calls that their procedures rolled back, a second.
+     * Calls per second that their procedures aborted.
      */
     aborted_per_s: number;
     /**
-     * Group commit: from the start of a write to the log until it is durable.
+     * Time from the start of a group commit's write until it is durable.
      */
     commit_wait_us: LatencyUs;
     /**
-     * No committed transaction has a greater LSN.
+     * Largest LSN of a committed transaction.
      */
     committed_lsn: U64;
     /**
-     * Calls that committed, a second.
+     * Committed calls per second.
      */
     committed_per_s: number;
     /**
-     * Everything before it is on the device.
+     * LSN up to which everything is durable on the device.
      */
     durable_lsn: U64;
     /**
-     * Calls that trapped, or reached a limit, a second.
+     * Calls per second that trapped or reached a limit.
      */
     failed_per_s: number;
     /**
@@ -1103,29 +1104,29 @@ export type MetricsEvent = {
      */
     interval_ms: number;
     /**
-     * From the acceptance of a call to its answer.
+     * Time from the acceptance of a call to its answer.
      */
     latency_us: LatencyUs;
     /**
-     * Bytes that the log grew by, a second.
+     * Growth of the log in bytes per second.
      */
     log_bytes_per_s: number;
     /**
-     * Calls that were refused unrun, a second.
+     * Calls per second that the server refused before they ran.
      */
     refused_per_s: number;
     /**
-     * RFC 3339.
+     * Time (RFC 3339).
      */
     time: string;
     /**
-     * Calls accepted and not yet run.
+     * Number of accepted calls that have not run yet.
      */
     waiting: number;
 };
 
 /**
- * A module with everything that is known of it.
+ * A module with its versions, procedures and tables.
  */
 export type ModuleDetail = {
     /**
@@ -1133,11 +1134,11 @@ export type ModuleDetail = {
      */
     hash: string;
     /**
-     * When the version was installed (RFC 3339).
+     * Time of the version's installation (RFC 3339).
      */
     installed_at: string;
     /**
-     * Names of the migrations that its tables have had.
+     * Names of the migrations that the module's tables have had.
      */
     migrations?: Array<string>;
     /**
@@ -1145,7 +1146,7 @@ export type ModuleDetail = {
      */
     module: string;
     /**
-     * In the order of their declaration.
+     * List in the order of declaration.
      */
     procedures: Array<ProcedureInfo>;
     /**
@@ -1157,11 +1158,11 @@ export type ModuleDetail = {
      */
     version: number;
     /**
-     * Every version that the log knows, oldest first.
+     * Every version in the log, oldest first.
      */
     versions: Array<ModuleVersion>;
     /**
-     * Size of its wasm binary.
+     * Size of the wasm binary in bytes.
      */
     wasm_bytes: number;
 };
@@ -1171,7 +1172,7 @@ export type ModuleDetail = {
  */
 export type ModuleInstalled = {
     /**
-     * What was destroyed, with consent.
+     * What the deployment destroyed, with consent.
      */
     destroyed?: Array<Destroyed>;
     /**
@@ -1179,7 +1180,7 @@ export type ModuleInstalled = {
      */
     hash: string;
     /**
-     * Position of its installation in the log; if nothing was done, of the last committed record: the installation lies there or before.
+     * LSN of the installation. If nothing changed, the LSN of the last committed record, which is the same or later.
      */
     lsn: U64;
     /**
@@ -1191,11 +1192,11 @@ export type ModuleInstalled = {
      */
     procedures: Array<string>;
     /**
-     * The version that was in service before, if another one was.
+     * Version that was in service before. Null if there was none.
      */
     replaced?: number | null;
     /**
-     * Of a rollback: the version whose bytes these are.
+     * For a rollback: the version whose bytes the server deployed.
      */
     rolled_back_to?: number | null;
     /**
@@ -1203,11 +1204,11 @@ export type ModuleInstalled = {
      */
     tables: Array<string>;
     /**
-     * True when the same bytes were in service already: nothing was done.
+     * True if the same bytes were in service already. The server then changed nothing.
      */
     unchanged: boolean;
     /**
-     * Its version, from 1.
+     * Version of the module, from 1.
      */
     version: number;
 };
@@ -1217,21 +1218,21 @@ export type ModuleInstalled = {
  */
 export type ModuleList = {
     /**
-     * By name.
+     * Modules in the order of their names.
      */
     modules: Array<ModuleSummary>;
     /**
-     * Where the next page begins; null on the last one. Opaque.
+     * Opaque cursor of the next page. Null on the last page.
      */
     next_cursor?: string | null;
 };
 
 /**
- * Answer to an upload or a rollback with `dry_run=true`: nothing was installed.
+ * Answer to an upload or a rollback with `dry_run=true`. The server installed nothing.
  */
 export type ModulePlanned = {
     /**
-     * What an installation would do.
+     * Plan of the installation.
      */
     plan: DeployPlan;
     /**
@@ -1239,7 +1240,7 @@ export type ModulePlanned = {
      */
     procedures: Array<string>;
     /**
-     * Of a rollback: the version whose bytes would be installed.
+     * For a rollback: the version whose bytes the server would deploy.
      */
     rolled_back_to?: number | null;
     /**
@@ -1257,7 +1258,7 @@ export type ModuleSummary = {
      */
     hash: string;
     /**
-     * When the version was installed (RFC 3339).
+     * Time of the version's installation (RFC 3339).
      */
     installed_at: string;
     /**
@@ -1277,13 +1278,13 @@ export type ModuleSummary = {
      */
     version: number;
     /**
-     * Size of its wasm binary.
+     * Size of the wasm binary in bytes.
      */
     wasm_bytes: number;
 };
 
 /**
- * Answer to an upload or a rollback: which of them depends on `dry_run`.
+ * Answer to an upload or a rollback, depending on `dry_run`.
  */
 export type ModuleUploaded = ModuleInstalled | ModulePlanned;
 
@@ -1296,33 +1297,33 @@ export type ModuleVersion = {
      */
     hash: string;
     /**
-     * Whether calls run it.
+     * Whether calls run this version.
      */
     in_service: boolean;
     /**
-     * When it was installed (RFC 3339).
+     * Time of the installation (RFC 3339).
      */
     installed_at: string;
     /**
-     * Whether the server keeps its wasm binary, so that a rollback finds it.
+     * Whether the server keeps the wasm binary for a rollback.
      */
     kept: boolean;
     /**
-     * The transaction that installed it.
+     * Id of the transaction that installed the version.
      */
     txn_id: U64;
     /**
-     * From 1.
+     * Number of the version, from 1.
      */
     version: number;
     /**
-     * Size of its wasm binary.
+     * Size of the wasm binary in bytes.
      */
     wasm_bytes: number;
 };
 
 /**
- * How full a ring is with what waits to be copied.
+ * Fill level of a ring.
  */
 export type NvramRing = {
     /**
@@ -1330,55 +1331,55 @@ export type NvramRing = {
      */
     bytes: number;
     /**
-     * Bytes that the ring has.
+     * Size of the ring in bytes.
      */
     bytes_max: number;
     /**
-     * Entries in use: each has the records of one batch.
+     * Number of used entries. Each has the records of one batch.
      */
     entries: number;
     /**
-     * Entries that the ring has.
+     * Number of entries of the ring.
      */
     entries_max: number;
 };
 
 /**
- * NVRAM before the log's files (`--device nvram`).
+ * NVRAM buffer in front of the log's files (`--device nvram`).
  */
 export type NvramStatus = {
     /**
-     * Bytes of it.
+     * Size of the region in bytes.
      */
     bytes: number;
     /**
-     * Entries, in all rings, from which on they are copied to the log's files.
+     * Number of entries in all rings at which the server begins to copy them to the log's files.
      */
     copy_at_entries: number;
     /**
-     * When a transaction's changes go to the region: `commit`, all of them at its end; `insert`, each when it is made, and the commit waits
-     * for all; `insert-fence`, each when it is made, and the transaction waits for it.
+     * When a transaction writes its changes to the region. `commit`: all at its end. `insert`: each at once, and the commit waits for
+     * all. `insert-fence`: each at once, and the transaction waits for each.
      */
     flush: string;
     /**
-     * Where the region lies.
+     * Path of the region.
      */
     path: string;
     /**
      * How a commit becomes persistent: `fence` (cache lines of persistent memory), `msync` (an ordinary file), `assumed` (an ordinary
-     * file, taken for persistent memory).
+     * file, treated as persistent memory).
      */
     persistence: string;
     /**
-     * Records that the log's files do not have yet.
+     * Number of records that the log's files do not have yet.
      */
     records_waiting: number;
     /**
-     * One for each site.
+     * Rings, one for each site.
      */
     rings: Array<NvramRing>;
     /**
-     * What is lost when the machine loses power; null where nothing is.
+     * What a power failure would lose. Null if nothing.
      */
     warning?: string | null;
 };
@@ -1402,21 +1403,21 @@ export type OutOfSync = {
  */
 export type ParameterInfo = {
     /**
-     * Its name.
+     * Name in the declaration.
      */
     name: string;
     /**
-     * False for an option, which may be left out.
+     * Whether a call must have it. You may leave out an option.
      */
     required: boolean;
     /**
-     * Its type.
+     * Type of the values.
      */
     type: TypeInfo;
 };
 
 /**
- * Which partitions a call touches.
+ * Partitions that a call touches.
  */
 export type PartitioningInfo = {
     kind: 'by';
@@ -1431,11 +1432,11 @@ export type PartitioningInfo = {
 };
 
 /**
- * How far the server has come.
+ * Phase of the server.
  */
 export type Phase = {
     /**
-     * Of rows while the checkpoint is loaded, of the log while it is replayed.
+     * Bytes done: of rows while the server loads the checkpoint, of the log while it replays.
      */
     bytes_done: number;
     /**
@@ -1444,15 +1445,15 @@ export type Phase = {
     bytes_total: number;
     name: 'recovering';
     /**
-     * Of this step.
+     * Progress of this step in percent.
      */
     percent: number;
     /**
-     * Transactions.
+     * Number of replayed transactions.
      */
     replayed: number;
     /**
-     * What is done now.
+     * Current step.
      */
     step: RecoveryStep;
 } | {
@@ -1460,7 +1461,7 @@ export type Phase = {
 } | {
     name: 'failed';
     /**
-     * Why, and what to do.
+     * Reason and remedy.
      */
     report: string;
 } | {
@@ -1468,7 +1469,7 @@ export type Phase = {
 };
 
 /**
- * On which partitions the rows lie.
+ * Placement of rows on partitions.
  */
 export type Placement = 'by_column' | 'replicated' | 'local';
 
@@ -1481,11 +1482,11 @@ export type PlanStep = {
      */
     action: string;
     /**
-     * What it was, or will be.
+     * Earlier or new definition.
      */
     detail: string;
     /**
-     * The column or index; empty where it is the table itself.
+     * Name of the column or index. Empty for the table itself.
      */
     item: string;
     /**
@@ -1495,7 +1496,7 @@ export type PlanStep = {
 };
 
 /**
- * An error. The members after `detail` are there where the error's type has them.
+ * An error. The members after `detail` depend on the error's type.
  */
 export type Problem = {
     /**
@@ -1503,33 +1504,33 @@ export type Problem = {
      */
     backtrace?: Array<string>;
     /**
-     * procedure-aborted: the procedure's own code.
+     * procedure-aborted: code of the procedure.
      */
     code?: string | null;
     /**
-     * schema-conflict: every column and index that can't be reconciled.
+     * schema-conflict: every table, column and index in conflict.
      */
     conflicts?: Array<SchemaConflict>;
     /**
-     * What happened, and what to do about it.
+     * Description of this error, and what to do about it.
      */
     detail: string;
     /**
-     * invalid-arguments: everything that is wrong.
+     * invalid-arguments: every mistake.
      */
     errors?: Array<ArgumentError>;
     /**
-     * limit-exceeded, memory-exhausted and too-large: the limit's name.
+     * limit-exceeded, memory-exhausted and too-large: name of the limit.
      */
     limit?: string | null;
     lsn?: U64 | null;
     /**
-     * limit-exceeded, memory-exhausted and too-large: its value.
+     * limit-exceeded, memory-exhausted and too-large: value of the limit.
      */
     max?: number | null;
     may_be_lost?: LostRange | null;
     /**
-     * procedure-aborted: the procedure's own words. procedure-trapped: the runtime's.
+     * procedure-aborted: message of the procedure. procedure-trapped: message of the runtime.
      */
     message?: string | null;
     /**
@@ -1540,20 +1541,20 @@ export type Problem = {
     phase?: Phase | null;
     plan?: DeployPlan | null;
     /**
-     * not-primary: where to go.
+     * not-primary: URL of the primary.
      */
     primary?: string | null;
     /**
-     * outcome-unknown: the safety level that the write has all the same; none where not even that is known.
+     * outcome-unknown: safety level that the write certainly reached. Absent if it is unknown.
      */
     reached?: string | null;
     /**
-     * invalid-module: why the host refuses it.
+     * invalid-module: reason of the refusal.
      */
     reason?: string | null;
     /**
-     * overloaded, recovering, unavailable: when to try again, in milliseconds. The header `Retry-After` knows whole seconds alone, and says the
-     * next one.
+     * overloaded, recovering, unavailable: milliseconds to wait before you try again. The header `Retry-After` has the same, rounded up
+     * to seconds.
      */
     retry_after_ms?: number | null;
     /**
@@ -1561,16 +1562,16 @@ export type Problem = {
      */
     status: number;
     /**
-     * What kind of error it is, in a few words.
+     * Kind of the error in a few words.
      */
     title: string;
     /**
-     * procedure-trapped: the kind of trap.
+     * procedure-trapped: kind of the trap.
      */
     trap?: string | null;
     txn_id?: U64 | null;
     /**
-     * `/problems/` and the error's slug: a page that says what it means and what to do.
+     * `/problems/` and the error's slug: the path of a page that explains the error.
      */
     type: string;
 };
@@ -1580,39 +1581,39 @@ export type Problem = {
  */
 export type ProcedureCalls = {
     /**
-     * Those that the procedure rolled back.
+     * Number of calls that the procedure aborted.
      */
     aborted: number;
     /**
-     * Those that committed.
+     * Number of calls that committed.
      */
     committed: number;
     /**
-     * Those that their time, their client or the memory limit ended.
+     * Number of calls that a time limit, a cancellation or the memory limit ended.
      */
     ended: number;
     /**
-     * Those that reached a limit of one transaction.
+     * Number of calls that reached a limit of a transaction.
      */
     limit: number;
     /**
-     * How long one that ran waited for the log, on average, in microseconds.
+     * Average wait of a call for the log, in microseconds.
      */
     mean_logging_us: number;
     /**
-     * How long one that ran waited for its partition, on average, in microseconds.
+     * Average wait of a call for its partition, in microseconds.
      */
     mean_queued_us: number;
     /**
-     * How long one ran, on average, in microseconds.
+     * Average run time of a call, in microseconds.
      */
     mean_running_us: number;
     /**
-     * Those that did not run, or of which nothing could be kept.
+     * Number of calls that did not run, or of which the server could keep nothing.
      */
     refused: number;
     /**
-     * Those that trapped.
+     * Number of calls that trapped.
      */
     trapped: number;
 };
@@ -1622,53 +1623,53 @@ export type ProcedureCalls = {
  */
 export type ProcedureInfo = {
     /**
-     * Codes with which it aborts, as its module declares them; it may know more.
+     * Abort codes that the module declares. The procedure may use further ones.
      */
     aborts?: Array<AbortInfo>;
     /**
-     * What became of its calls since the server started, whichever version they ran.
+     * Outcomes of its calls since the server's start, over all versions.
      */
     calls: ProcedureCalls;
     /**
-     * What its module says of it; may be empty.
+     * Documentation from the module. May be empty.
      */
     docs?: string;
     /**
-     * Fuel that a call may burn; null where the limit of every transaction counts.
+     * Largest fuel of a call. Null if the server's limit applies.
      */
     fuel_max?: number | null;
     /**
-     * What its calls leave in the log.
+     * Form in which the log records its calls.
      */
     log: LogChoice;
     /**
-     * Its name.
+     * Name in the declaration.
      */
     name: string;
     /**
-     * In the order of their declaration.
+     * List in the order of declaration.
      */
     parameters: Array<ParameterInfo>;
     /**
-     * Which partitions a call takes.
+     * Partitions on which a call runs.
      */
     partitioning: PartitioningInfo;
     /**
-     * Whether it writes nothing.
+     * Whether the procedure only reads.
      */
     read_only: boolean;
     /**
-     * Type of what it answers.
+     * Type of the result.
      */
     result: TypeInfo;
     /**
-     * The whole on one line, for people.
+     * Signature on one line, for people.
      */
     signature: string;
 };
 
 /**
- * Lines that procedures logged, newest first.
+ * Log lines of procedures, newest first.
  */
 export type ProcedureLog = {
     /**
@@ -1678,7 +1679,7 @@ export type ProcedureLog = {
 };
 
 /**
- * A line that a procedure logged.
+ * A log line of a procedure.
  */
 export type ProcedureLogLine = {
     /**
@@ -1690,7 +1691,7 @@ export type ProcedureLogLine = {
      */
     module: string;
     /**
-     * Counts all lines since the server started, from 0.
+     * Number of the line since the server's start, from 0.
      */
     number: number;
     /**
@@ -1698,21 +1699,21 @@ export type ProcedureLogLine = {
      */
     procedure: string;
     /**
-     * What was logged.
+     * Text of the line.
      */
     text: string;
     /**
-     * The transaction's time (RFC 3339).
+     * Time of the transaction (RFC 3339).
      */
     time: string;
     /**
-     * The transaction that logged it.
+     * Id of the transaction that wrote the line.
      */
     txn_id: U64;
 };
 
 /**
- * What would become of one procedure.
+ * Planned change of one procedure.
  */
 export type ProcedurePlan = {
     /**
@@ -1720,7 +1721,7 @@ export type ProcedurePlan = {
      */
     action: string;
     /**
-     * What is changed of it.
+     * Description of the change.
      */
     detail: string;
     /**
@@ -1753,22 +1754,22 @@ export type Promotion = {
  */
 export type Readiness = {
     /**
-     * How far the server has come.
+     * Phase of the server.
      */
     phase: Phase;
     /**
-     * Whether calls are answered.
+     * Whether the server answers calls.
      */
     ready: boolean;
 };
 
 /**
- * What a record is of.
+ * Kind of a log record.
  */
 export type RecordKind = 'genesis' | 'deploy' | 'remove' | 'command' | 'changes' | 'checkpoint' | 'drop_table' | 'void' | 'quarantine' | 'part' | 'principal';
 
 /**
- * What a recovery is at.
+ * Step of a recovery.
  */
 export type RecoveryStep = 'checkpoint' | 'log';
 
@@ -1837,15 +1838,15 @@ export type Replication = {
 };
 
 /**
- * What a restart would take now.
+ * The time that a restart would take now, in parts.
  */
 export type RestartEstimate = {
     /**
-     * Bytes of log that are kept, all of which is checked.
+     * Bytes of the whole log, which a start checks.
      */
     check_bytes: number;
     /**
-     * Seconds for checking them; null until an opening has checked about as much, and counted as 0 then.
+     * Seconds to check the log. Null until a start has checked about as much; the total then counts 0.
      */
     check_seconds?: number | null;
     /**
@@ -1853,33 +1854,33 @@ export type RestartEstimate = {
      */
     load_bytes: number;
     /**
-     * Seconds for loading them and building their indexes; null until an opening has loaded about as much.
+     * Seconds to load these rows and build their indexes. Null until a start has loaded about as much.
      */
     load_seconds?: number | null;
     /**
-     * Seconds that this run's opening took beside these: its files, threads and modules; null until it was over.
+     * Seconds that the last start took for files, threads and modules. Null until that start has ended.
      */
     other_seconds?: number | null;
     /**
-     * Bytes of log behind that checkpoint.
+     * Bytes of log after that checkpoint.
      */
     replay_bytes: number;
     /**
-     * Seconds for replaying them; null on a standby until an opening has replayed about as much.
+     * Seconds to replay that log. On a standby null until a start has replayed about as much.
      */
     replay_seconds?: number | null;
     /**
-     * A checkpoint is begun when a restart would take longer; null where no target is set.
+     * Target in seconds. If a restart would take longer, the server takes a checkpoint. Null without a target.
      */
     target_seconds?: number | null;
 };
 
 /**
- * A stored table as what runs at the deployment reads it.
+ * A stored table that the migration reads as before the deployment.
  */
 export type RetiringTable = {
     /**
-     * Names of the columns that it reads.
+     * Names of the columns that the migration reads.
      */
     columns: Array<string>;
     /**
@@ -1897,37 +1898,37 @@ export type RowChange = {
      */
     change: string;
     /**
-     * What the columns hold now, by name: all of an inserted row, the changed ones of an updated.
+     * New values by column: all columns of an inserted row, the changed columns of an updated row.
      */
     columns?: {
         [key: string]: unknown;
     } | null;
     /**
-     * The primary key, encoded, in hexadecimal: as the record has it, else as the row has it now. Not for inserts: their row holds it; nor where the
-     * record has the row's number alone, and the row is gone.
+     * Encoded primary key in hexadecimal, from the record or from the current row. Absent for inserts, whose row has it. Absent if the
+     * record has only the row's number and the row no longer exists.
      */
     key?: string | null;
     /**
-     * The row's number, by which the log names it on its partition.
+     * Number of the row on its partition, by which the log names it.
      */
     number: U64;
     /**
-     * The partition that the row lies on.
+     * Partition of the row.
      */
     partition: number;
     /**
-     * The same by column.
+     * Primary key by column.
      */
     primary_key?: {
         [key: string]: unknown;
     } | null;
     /**
-     * True where the table's schema at this LSN is no longer known: it may have been changed since, and what told of it, records of the log
-     * or a checkpoint, was released. The row's columns are not shown then.
+     * True if the server no longer knows the schema of the table at this LSN, because it released the records and checkpoints that had
+     * it. The record then shows no columns.
      */
     schema_unknown?: boolean;
     /**
-     * The table's name when the record was written, or its number where `schema_unknown` is true.
+     * Name of the table at the time of the record. If `schema_unknown` is true, its number.
      */
     table: string;
 };
@@ -1937,17 +1938,17 @@ export type RowChange = {
  */
 export type RowGroup = {
     /**
-     * How many there are.
+     * Number of rows in the group.
      */
     count: U64;
     /**
-     * The values of the columns that make the group, by name.
+     * Values of the group's columns, by name.
      */
     key: {
         [key: string]: unknown;
     };
     /**
-     * By column: a text of digits for whole numbers and decimals, a number for floats. Null adds nothing.
+     * Sums by column: a string of digits for integers and decimals, a number for floats. Null adds nothing.
      */
     sums: {
         [key: string]: unknown;
@@ -1959,15 +1960,15 @@ export type RowGroup = {
  */
 export type RowsPage = {
     /**
-     * Position of the newest transaction that the snapshot holds.
+     * LSN of the newest transaction in the snapshot.
      */
     lsn: U64;
     /**
-     * Where the next page begins; null on the last one. Opaque.
+     * Opaque cursor of the next page. Null on the last page.
      */
     next_cursor?: string | null;
     /**
-     * Objects with a member for each column.
+     * Rows, as objects with a member for each column.
      */
     rows: Array<{
         [key: string]: unknown;
@@ -1979,11 +1980,11 @@ export type RowsPage = {
  */
 export type RunningCall = {
     /**
-     * Milliseconds since it was accepted.
+     * Milliseconds since the server accepted the call.
      */
     age_ms: number;
     /**
-     * Ends it, by `DELETE /v1/calls/{call_id}`.
+     * Id of the call, for `DELETE /v1/calls/{call_id}`.
      */
     call_id: U64;
     /**
@@ -1991,11 +1992,11 @@ export type RunningCall = {
      */
     module: string;
     /**
-     * Null for a multi-partition call.
+     * Partition of the call. Null for a call on several partitions.
      */
     partition?: number | null;
     /**
-     * What it is at.
+     * Current state.
      */
     phase: CallPhase;
     /**
@@ -2006,23 +2007,23 @@ export type RunningCall = {
 };
 
 /**
- * One column or index that differs from what is stored.
+ * One column or index whose declaration conflicts with the stored one.
  */
 export type SchemaConflict = {
     /**
-     * What the module declares.
+     * Declared definition.
      */
     declared: string;
     /**
-     * The column or index; empty when it is the table itself.
+     * Name of the column or index. Empty for the table itself.
      */
     item: string;
     /**
-     * What the difference is.
+     * Description of the conflict.
      */
     message: string;
     /**
-     * What is stored.
+     * Stored definition.
      */
     stored: string;
     /**
@@ -2030,7 +2031,7 @@ export type SchemaConflict = {
      */
     table: string;
     /**
-     * What its author can do.
+     * What the author of the module can do.
      */
     way_on: string;
 };
@@ -2130,67 +2131,67 @@ export type StandbyFreshness = {
 export type StandbyState = 'joining' | 'catching-up' | 'streaming' | 'lost';
 
 /**
- * What the server is, and how far it has come.
+ * State of the server.
  */
 export type Status = {
     archive?: ArchiveInfo | null;
     checkpoint_failure?: CheckpointFailure | null;
     checkpointed_lsn?: U64 | null;
     /**
-     * `sync`: durable before the answer; `async`: soon after it.
+     * `sync`: a write is durable before the answer. `async`: soon after it.
      */
     commit: string;
     /**
-     * No committed transaction has a greater LSN: as `Reprise-Min-Lsn` it asks for all that is committed by now.
+     * Largest LSN of a committed transaction. As `Reprise-Min-Lsn` it makes a read include everything committed by now.
      */
     committed_lsn: U64;
     /**
-     * In hexadecimal.
+     * Id in hexadecimal digits.
      */
     database_id: string;
     deployment?: DeploymentStatus | null;
     /**
-     * What a commit waits for: `file`, the log's files, or `nvram`, rings before them; null without a log.
+     * Device on which a commit becomes durable: `file`, the log's files, or `nvram`, a buffer in front of them. Null without a log.
      */
     device?: string | null;
     /**
-     * Everything below is safe on the device.
+     * LSN up to which everything is durable on the device.
      */
     durable_lsn: U64;
     /**
-     * Of what is written: one more than that of everything before it with each opening that writes. Null without a log.
+     * Current epoch. It grows by one at each start that writes. Null without a log.
      */
     epoch?: number | null;
     /**
-     * What they and their outcomes take. Calls with new keys are refused where that would pass the maximum.
+     * Bytes of the keys and their outcomes. At the maximum, the server refuses calls with new keys.
      */
     idempotency_bytes: number;
     /**
-     * Bytes that keys and outcomes may take.
+     * Largest number of bytes of keys and outcomes.
      */
     idempotency_bytes_max: number;
     /**
-     * How long an outcome is kept, counted by the times of transactions.
+     * Seconds for which the server keeps an outcome, measured by the times of transactions.
      */
     idempotency_keep_s: number;
     /**
-     * Idempotency keys remembered.
+     * Number of idempotency keys that the server keeps.
      */
     idempotency_keys: number;
     /**
-     * When the transaction of the oldest one was (RFC 3339); null while there is none.
+     * Time of the oldest kept outcome (RFC 3339). Null without one.
      */
     idempotency_oldest_at?: string | null;
     /**
-     * What the log holds of procedures that declare nothing: `command`, `physiological`, `auto`, `both` or `none`.
+     * Form in which the log records procedures without a declaration: `command`, `physiological`, `auto`, `both` or `none`.
      */
     log: string;
     /**
-     * Why the log can't be written; null while it can.
+     * Reason why the server can't write its log. Null while it can.
      */
     log_error?: string | null;
     /**
-     * What holds memory.
+     * Use of memory.
      */
     memory: MemoryStatus;
     nvram?: NvramStatus | null;
@@ -2199,16 +2200,16 @@ export type Status = {
      */
     partitions: number;
     /**
-     * What it is doing.
+     * Phase of the server.
      */
     phase: Phase;
     restart?: RestartEstimate | null;
     /**
-     * Seconds that a restart would take now; null until the speeds for it were measured, and without a log.
+     * Seconds that a restart would take now. Null without a log, and until the server has measured the speeds.
      */
     restart_seconds?: number | null;
     /**
-     * `primary`, or `read-only` where the server was opened for reads alone.
+     * `primary`, `standby`, or `read-only` if the operator started the server with `--read-only`.
      */
     role: string;
     /**
@@ -2216,15 +2217,15 @@ export type Status = {
      */
     settings_hash: string;
     /**
-     * Engine threads.
+     * Number of engine threads.
      */
     sites: number;
     /**
-     * When the server started (RFC 3339).
+     * Time of the server's start (RFC 3339).
      */
     started_at: string;
     /**
-     * Seconds since it started.
+     * Seconds since the start.
      */
     uptime_s: number;
     /**
@@ -2232,7 +2233,7 @@ export type Status = {
      */
     version: string;
     /**
-     * Calls accepted and not yet run.
+     * Number of accepted calls that have not run yet.
      */
     waiting: number;
 };
@@ -2270,24 +2271,23 @@ export type SteppedDown = {
  */
 export type TableInfo = {
     /**
-     * Bytes of memory: rows and indexes, all copies.
+     * Bytes of rows and indexes in memory, over all copies.
      */
     bytes: number;
     /**
-     * In the order of their declaration.
+     * List in the order of declaration.
      */
     columns: Array<ColumnInfo>;
     /**
-     * All indexes; the first is the primary key, named `primary`, where there is one.
-     * What a module that declares it says of it; may be empty.
+     * Documentation from a module that declares the table. May be empty.
      */
     docs?: string;
     /**
-     * Bytes that its indexes take in memory.
+     * Bytes of indexes in memory.
      */
     index_bytes: number;
     /**
-     * The primary key first.
+     * All indexes. The first is the primary key, named `primary`, if the table has one.
      */
     indexes: Array<IndexInfo>;
     /**
@@ -2295,59 +2295,59 @@ export type TableInfo = {
      */
     modules: Array<string>;
     /**
-     * Its name.
+     * Name in the declaration.
      */
     name: string;
     /**
-     * The column whose value names a row's partition.
+     * Column whose value decides on which partition a row is.
      */
     partition_column?: string | null;
     /**
-     * Where its rows lie.
+     * Placement of the rows on partitions.
      */
     placement: Placement;
     /**
-     * Names of the columns of the primary key, in its order; empty for a table without one.
+     * Names of the primary key's columns, in order. Empty without a primary key.
      */
     primary_key: Array<string>;
     /**
-     * Bytes that its rows take in memory.
+     * Bytes of rows in memory.
      */
     row_bytes: number;
     /**
-     * Rows on all partitions; the copies of a replicated table count once.
+     * Number of rows on all partitions. Rows of a replicated table count once.
      */
     rows: number;
 };
 
 /**
- * The tables that are stored.
+ * Stored tables.
  */
 export type TableList = {
     /**
-     * Where the next page begins; null on the last one. Opaque.
+     * Opaque cursor of the next page. Null on the last page.
      */
     next_cursor?: string | null;
     /**
-     * In the order of their creation.
+     * Tables in the order of their creation.
      */
     tables: Array<TableInfo>;
 };
 
 /**
- * What would become of one table.
+ * Planned change of one table.
  */
 export type TablePlan = {
     /**
-     * True where all of them are read; else the table's description alone changes.
+     * True if the change reads all rows. If false, only the table's description changes.
      */
     reads_rows: boolean;
     /**
-     * Rows that it holds; those of a replicated table count once.
+     * Number of rows. Rows of a replicated table count once.
      */
     rows: number;
     /**
-     * What would be done to it.
+     * Steps of the change.
      */
     steps: Array<PlanStep>;
     /**
@@ -2397,61 +2397,61 @@ export type TypeInfo = {
     kind: 'uuid';
 } | {
     /**
-     * What may be there.
+     * Type of the item.
      */
     item: TypeInfo;
     kind: 'option';
 } | {
     /**
-     * Type of each.
+     * Type of each value.
      */
     item: TypeInfo;
     kind: 'list';
 } | {
     /**
-     * In the order of their declaration.
+     * List in the order of declaration.
      */
     fields: Array<FieldInfo>;
     kind: 'struct';
     /**
-     * As the module's source names it; not there where it has no name.
+     * Name in the module's source. Absent if it has none.
      */
     name?: string | null;
 } | {
     kind: 'enum';
     /**
-     * Their names.
+     * Names of the variants.
      */
     variants: Array<string>;
 };
 
 /**
- * An unsigned 64-bit integer as a decimal string; on the way in an exact integer is taken too.
+ * An unsigned 64-bit integer as a decimal string. Requests may also have an exact integer.
  */
 export type U64 = string;
 
 /**
- * What a rollback would meet once the deployment is done.
+ * Possible rollback after the deployment.
  */
 export type WayBack = {
     /**
-     * Why they can't.
+     * Reasons why the tables can't go back.
      */
     conflicts: Array<SchemaConflict>;
     /**
-     * Columns whose values it would drop, by full name.
+     * Full names of columns whose values the rollback would drop.
      */
     drops: Array<string>;
     /**
-     * False: the conflicts say why the tables can't go back.
+     * Whether a rollback would be possible. If false, `conflicts` has the reasons.
      */
     is_open: boolean;
     /**
-     * What must hold of all rows when it is done; rows that are written meanwhile may break it.
+     * Conditions that all rows must meet at the time of the rollback. Later writes may break them.
      */
     needs: Array<string>;
     /**
-     * The version in service, to which it would lead.
+     * Version in service, which is the target of the rollback.
      */
     version: number;
 };
@@ -2469,7 +2469,7 @@ export type HealthzErrors = {
      */
     400: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -2510,7 +2510,7 @@ export type MetricsErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -2538,7 +2538,7 @@ export type ProblemPageData = {
     body?: never;
     path: {
         /**
-         * Behind `/problems/` in a problem's `type`
+         * The part of a problem's `type` after `/problems/`
          */
         slug: string;
     };
@@ -2552,7 +2552,7 @@ export type ProblemPageErrors = {
      */
     400: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -2573,7 +2573,7 @@ export type ProblemPageError = ProblemPageErrors[keyof ProblemPageErrors];
 
 export type ProblemPageResponses = {
     /**
-     * A page to read
+     * A page for people
      */
     200: string;
 };
@@ -2593,7 +2593,7 @@ export type ReadyzErrors = {
      */
     400: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -2601,7 +2601,7 @@ export type ReadyzErrors = {
      */
     500: Problem;
     /**
-     * Not yet, or no more
+     * The server takes no calls yet, or no more
      */
     503: Readiness;
 };
@@ -2610,7 +2610,7 @@ export type ReadyzError = ReadyzErrors[keyof ReadyzErrors];
 
 export type ReadyzResponses = {
     /**
-     * Calls are taken
+     * The server takes calls
      */
     200: Readiness;
 };
@@ -2634,7 +2634,7 @@ export type ListBackupsErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -2655,7 +2655,7 @@ export type ListBackupsError = ListBackupsErrors[keyof ListBackupsErrors];
 
 export type ListBackupsResponses = {
     /**
-     * The newest first
+     * List, newest first
      */
     200: BackupList;
 };
@@ -2684,7 +2684,7 @@ export type CreateBackupErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -2692,11 +2692,11 @@ export type CreateBackupErrors = {
      */
     404: Problem;
     /**
-     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
+     * unsupported-media-type: the server does not read this Content-Type or Content-Encoding
      */
     415: Problem;
     /**
-     * limit-exceeded: there are as many backups as there may be
+     * limit-exceeded: the server has its largest number of backups
      */
     422: Problem;
     /**
@@ -2704,7 +2704,7 @@ export type CreateBackupErrors = {
      */
     500: Problem;
     /**
-     * malformed-request: the body has a transfer coding beside chunked
+     * malformed-request: the body has a transfer coding other than chunked
      */
     501: Problem;
     /**
@@ -2717,7 +2717,7 @@ export type CreateBackupError = CreateBackupErrors[keyof CreateBackupErrors];
 
 export type CreateBackupResponses = {
     /**
-     * It has begun
+     * The work has begun
      */
     202: Backup;
 };
@@ -2728,7 +2728,7 @@ export type DeleteBackupData = {
     body?: never;
     path: {
         /**
-         * As it was given when it began
+         * Id from the answer that began it, or from the list
          */
         id: string;
     };
@@ -2746,7 +2746,7 @@ export type DeleteBackupErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -2754,7 +2754,7 @@ export type DeleteBackupErrors = {
      */
     404: Problem;
     /**
-     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
+     * unsupported-media-type: the server does not read this Content-Type or Content-Encoding
      */
     415: Problem;
     /**
@@ -2762,7 +2762,7 @@ export type DeleteBackupErrors = {
      */
     500: Problem;
     /**
-     * malformed-request: the body has a transfer coding beside chunked
+     * malformed-request: the body has a transfer coding other than chunked
      */
     501: Problem;
     /**
@@ -2775,7 +2775,7 @@ export type DeleteBackupError = DeleteBackupErrors[keyof DeleteBackupErrors];
 
 export type DeleteBackupResponses = {
     /**
-     * It is gone
+     * Removed
      */
     204: void;
 };
@@ -2786,7 +2786,7 @@ export type ShowBackupData = {
     body?: never;
     path: {
         /**
-         * As it was given when it began
+         * Id from the answer that began it, or from the list
          */
         id: string;
     };
@@ -2804,7 +2804,7 @@ export type ShowBackupErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -2836,11 +2836,11 @@ export type DownloadFileData = {
     body?: never;
     path: {
         /**
-         * As it was given when it began
+         * Id from the answer that began it, or from the list
          */
         id: string;
         /**
-         * The last part of the file's path
+         * Last part of the file's path
          */
         name: string;
     };
@@ -2858,7 +2858,7 @@ export type DownloadFileErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -2888,28 +2888,28 @@ export type DownloadFileResponse = DownloadFileResponses[keyof DownloadFileRespo
 
 export type BatchData = {
     /**
-     * A call a line, or an item
+     * One call on each line, or in each CBOR item
      */
     body?: BatchCall;
     headers?: {
         /**
-         * Calls that have not begun by then, or run longer, are ended as deadline-exceeded and leave nothing
+         * Time limit in milliseconds. If a call has not begun or ended by then, the server ends it as deadline-exceeded and keeps nothing of it
          */
         'Reprise-Timeout-Ms'?: number;
         /**
-         * Writes have at least this level, or are refused before they run, or are outcome-unknown
+         * Smallest safety level of writes. If the server can't reach it, it refuses them before they run, or answers outcome-unknown
          */
         'Reprise-Safety'?: string;
         /**
-         * Begin once the read view holds this LSN
+         * LSN that reads must include. The server begins once its data includes it
          */
         'Reprise-Min-Lsn'?: string;
         /**
-         * On a standby: wait until it is not further behind than so many milliseconds
+         * On a standby: largest lag in milliseconds. The server waits until its lag is at most this
          */
         'Reprise-Max-Lag-Ms'?: number;
         /**
-         * How long to wait for it; 1000 unless given
+         * Longest wait in milliseconds. Default: 1000
          */
         'Reprise-Max-Wait-Ms'?: number;
     };
@@ -2928,7 +2928,7 @@ export type BatchErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -2940,7 +2940,7 @@ export type BatchErrors = {
      */
     413: Problem;
     /**
-     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
+     * unsupported-media-type: the server does not read this Content-Type or Content-Encoding
      */
     415: Problem;
     /**
@@ -2948,7 +2948,7 @@ export type BatchErrors = {
      */
     500: Problem;
     /**
-     * malformed-request: the body has a transfer coding beside chunked
+     * malformed-request: the body has a transfer coding other than chunked
      */
     501: Problem;
     /**
@@ -2961,7 +2961,7 @@ export type BatchError = BatchErrors[keyof BatchErrors];
 
 export type BatchResponses = {
     /**
-     * An answer a line, or an item
+     * One answer on each line, or in each CBOR item, in the order of the calls
      */
     200: BatchAnswer;
 };
@@ -2977,31 +2977,31 @@ export type CallData = {
     };
     headers?: {
         /**
-         * At most 255 visible characters; a repeat in the same scope returns the first committed outcome again, as long as it is kept. Calls that only read run again
+         * Key of the call, at most 255 visible characters. If a call with this key has committed in the same scope, the server returns its outcome while it keeps it. Read-only calls always run again
          */
         'Idempotency-Key'?: string;
         /**
-         * What has not begun by then, or runs longer, is ended as deadline-exceeded and leaves nothing
+         * Time limit in milliseconds. If the call has not begun or ended by then, the server ends it as deadline-exceeded and keeps nothing of it
          */
         'Reprise-Timeout-Ms'?: number;
         /**
-         * For reads: wait until the read view holds this LSN
+         * For reads: LSN that the read must include. The server waits until its data includes it
          */
         'Reprise-Min-Lsn'?: string;
         /**
-         * On a standby: wait until it is not further behind than so many milliseconds
+         * On a standby: largest lag in milliseconds. The server waits until its lag is at most this
          */
         'Reprise-Max-Lag-Ms'?: number;
         /**
-         * How long to wait for it; 1000 unless given
+         * Longest wait in milliseconds. Default: 1000
          */
         'Reprise-Max-Wait-Ms'?: number;
         /**
-         * A write has at least this level (1-safe, 2-safe, quorum, very-safe, local-sync, local-async), or is refused before it runs, or is outcome-unknown
+         * Smallest safety level of a write: 1-safe, 2-safe, quorum, very-safe, local-sync or local-async. If the server can't reach it, it refuses the write before it runs, or answers outcome-unknown
          */
         'Reprise-Safety'?: string;
         /**
-         * W3C Trace Context; the answer continues it
+         * W3C Trace Context. The answer continues the trace
          */
         traceparent?: string;
     };
@@ -3029,7 +3029,7 @@ export type CallErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3049,11 +3049,11 @@ export type CallErrors = {
      */
     413: Problem;
     /**
-     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
+     * unsupported-media-type: the server does not read this Content-Type or Content-Encoding
      */
     415: Problem;
     /**
-     * not-primary: primary is where to go
+     * not-primary: send the request to `primary`
      */
     421: Problem;
     /**
@@ -3065,7 +3065,7 @@ export type CallErrors = {
      */
     500: Problem;
     /**
-     * malformed-request: the body has a transfer coding beside chunked
+     * malformed-request: the body has a transfer coding other than chunked
      */
     501: Problem;
     /**
@@ -3115,7 +3115,7 @@ export type ListCallsErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3143,7 +3143,7 @@ export type CancelCallData = {
     body?: never;
     path: {
         /**
-         * Its `call_id`, or its transaction's id
+         * `call_id` of the call, or the id of its transaction
          */
         call_id: string;
     };
@@ -3161,15 +3161,15 @@ export type CancelCallErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
-     * not-found: no such call runs or waits, or it has run already
+     * not-found: no such call runs or waits, or it has ended
      */
     404: Problem;
     /**
-     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
+     * unsupported-media-type: the server does not read this Content-Type or Content-Encoding
      */
     415: Problem;
     /**
@@ -3177,7 +3177,7 @@ export type CancelCallErrors = {
      */
     500: Problem;
     /**
-     * malformed-request: the body has a transfer coding beside chunked
+     * malformed-request: the body has a transfer coding other than chunked
      */
     501: Problem;
     /**
@@ -3190,7 +3190,7 @@ export type CancelCallError = CancelCallErrors[keyof CancelCallErrors];
 
 export type CancelCallResponses = {
     /**
-     * It is being ended
+     * The server ends the call
      */
     200: RunningCall;
 };
@@ -3214,7 +3214,7 @@ export type ListCheckpointsErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3231,7 +3231,7 @@ export type ListCheckpointsError = ListCheckpointsErrors[keyof ListCheckpointsEr
 
 export type ListCheckpointsResponses = {
     /**
-     * The newest first
+     * List, newest first
      */
     200: CheckpointList;
 };
@@ -3255,7 +3255,7 @@ export type TakeCheckpointErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3263,7 +3263,7 @@ export type TakeCheckpointErrors = {
      */
     404: Problem;
     /**
-     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
+     * unsupported-media-type: the server does not read this Content-Type or Content-Encoding
      */
     415: Problem;
     /**
@@ -3271,7 +3271,7 @@ export type TakeCheckpointErrors = {
      */
     500: Problem;
     /**
-     * malformed-request: the body has a transfer coding beside chunked
+     * malformed-request: the body has a transfer coding other than chunked
      */
     501: Problem;
     /**
@@ -3284,7 +3284,7 @@ export type TakeCheckpointError = TakeCheckpointErrors[keyof TakeCheckpointError
 
 export type TakeCheckpointResponses = {
     /**
-     * It has begun
+     * The work has begun
      */
     202: Checkpoint;
 };
@@ -3295,7 +3295,7 @@ export type ShowCheckpointData = {
     body?: never;
     path: {
         /**
-         * As it was given when it began
+         * Id from the answer that began it, or from the list
          */
         id: string;
     };
@@ -3313,7 +3313,7 @@ export type ShowCheckpointErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3358,7 +3358,7 @@ export type EventsErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3375,7 +3375,7 @@ export type EventsError = EventsErrors[keyof EventsErrors];
 
 export type EventsResponses = {
     /**
-     * The data of `metrics` events; those of `status` are a Status, of `checkpoint` a Checkpoint, of `replication` a Replication, of `control` a ControlEvent
+     * Data of a `metrics` event. The data of `status` is a Status, of `checkpoint` a Checkpoint, of `replication` a Replication, and of `control` a ControlEvent
      */
     200: MetricsEvent;
 };
@@ -3401,11 +3401,11 @@ export type ShowOutcomeErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
-     * not-found: no call with it has committed, or its time is over
+     * not-found: no call with this key has committed, or the server no longer keeps its outcome
      */
     404: Problem;
     /**
@@ -3422,7 +3422,7 @@ export type ShowOutcomeError = ShowOutcomeErrors[keyof ShowOutcomeErrors];
 
 export type ShowOutcomeResponses = {
     /**
-     * What the call came to
+     * Outcome of the call
      */
     200: KeptOutcome;
 };
@@ -3479,7 +3479,7 @@ export type ListLogData = {
          */
         order?: LogOrder;
         /**
-         * Only calls with an argument of this value: `name:value`; may be given more than once. A record of changed rows has no arguments
+         * Only calls whose argument has this value, as `name:value`. You may give several. Records of changed rows have no arguments
          */
         argument?: Array<string>;
     };
@@ -3496,7 +3496,7 @@ export type ListLogErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3504,7 +3504,7 @@ export type ListLogErrors = {
      */
     404: Problem;
     /**
-     * log-released: `from` lies before the oldest record that is kept
+     * log-released: `from` is before the oldest record in the log
      */
     410: Problem;
     /**
@@ -3532,7 +3532,7 @@ export type ShowRecordData = {
     body?: never;
     path: {
         /**
-         * Where the record begins
+         * LSN at which the record begins
          */
         lsn: string;
     };
@@ -3550,7 +3550,7 @@ export type ShowRecordErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3558,7 +3558,7 @@ export type ShowRecordErrors = {
      */
     404: Problem;
     /**
-     * log-released: it lies before the oldest record that is kept
+     * log-released: the LSN is before the oldest record in the log
      */
     410: Problem;
     /**
@@ -3608,7 +3608,7 @@ export type ListModulesErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3639,7 +3639,7 @@ export type DeleteModuleData = {
     };
     query?: {
         /**
-         * Consent to destroy one thing: `drop-procedure:MODULE.PROCEDURE` or `abandon-table:MODULE.TABLE`; may stand more than once
+         * Consent to destroy one thing: `drop-procedure:MODULE.PROCEDURE` or `abandon-table:MODULE.TABLE`. You may give several
          */
         allow?: string;
     };
@@ -3656,7 +3656,7 @@ export type DeleteModuleErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3668,11 +3668,11 @@ export type DeleteModuleErrors = {
      */
     409: Problem;
     /**
-     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
+     * unsupported-media-type: the server does not read this Content-Type or Content-Encoding
      */
     415: Problem;
     /**
-     * not-primary: primary is where to go
+     * not-primary: send the request to `primary`
      */
     421: Problem;
     /**
@@ -3680,7 +3680,7 @@ export type DeleteModuleErrors = {
      */
     500: Problem;
     /**
-     * malformed-request: the body has a transfer coding beside chunked
+     * malformed-request: the body has a transfer coding other than chunked
      */
     501: Problem;
     /**
@@ -3719,7 +3719,7 @@ export type ShowModuleErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3740,7 +3740,7 @@ export type ShowModuleError = ShowModuleErrors[keyof ShowModuleErrors];
 
 export type ShowModuleResponses = {
     /**
-     * Its versions, procedures and tables
+     * The module's versions, procedures and tables
      */
     200: ModuleDetail;
 };
@@ -3754,17 +3754,17 @@ export type PutModuleData = {
     body: Array<number>;
     path: {
         /**
-         * Name: a to z, 0 to 9 and _, beginning with a letter, at most 63
+         * Name of the module: at most 63 of a to z, 0 to 9 and _, beginning with a letter
          */
         module: string;
     };
     query?: {
         /**
-         * Judge the module in the same way and install nothing; `false` unless given
+         * `true`: check the module in the same way, and install nothing. Default: `false`
          */
         dry_run?: boolean;
         /**
-         * Consent to destroy one thing: `drop-column:MODULE.TABLE.COLUMN`, `drop-procedure:MODULE.PROCEDURE`, `abandon-table:MODULE.TABLE` or `drop-table:MODULE.TABLE`; may stand more than once. One that is not needed is passed over
+         * Consent to destroy one thing: `drop-column:MODULE.TABLE.COLUMN`, `drop-procedure:MODULE.PROCEDURE`, `abandon-table:MODULE.TABLE` or `drop-table:MODULE.TABLE`. You may give several. The server ignores one that is not needed
          */
         allow?: string;
     };
@@ -3781,7 +3781,7 @@ export type PutModuleErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3797,11 +3797,11 @@ export type PutModuleErrors = {
      */
     413: Problem;
     /**
-     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
+     * unsupported-media-type: the server does not read this Content-Type or Content-Encoding
      */
     415: Problem;
     /**
-     * not-primary: primary is where to go
+     * not-primary: send the request to `primary`
      */
     421: Problem;
     /**
@@ -3813,7 +3813,7 @@ export type PutModuleErrors = {
      */
     500: Problem;
     /**
-     * malformed-request: the body has a transfer coding beside chunked
+     * malformed-request: the body has a transfer coding other than chunked
      */
     501: Problem;
     /**
@@ -3830,7 +3830,7 @@ export type PutModuleError = PutModuleErrors[keyof PutModuleErrors];
 
 export type PutModuleResponses = {
     /**
-     * A new version, or unchanged; with dry_run, what it would do
+     * A new version, or unchanged; with dry_run, what the deployment would do
      */
     200: ModuleUploaded;
     /**
@@ -3860,7 +3860,7 @@ export type ModuleOpenapiErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3881,7 +3881,7 @@ export type ModuleOpenapiError = ModuleOpenapiErrors[keyof ModuleOpenapiErrors];
 
 export type ModuleOpenapiResponses = {
     /**
-     * An OpenAPI document
+     * OpenAPI document
      */
     200: {
         [key: string]: unknown;
@@ -3894,21 +3894,21 @@ export type RollbackModuleData = {
     body?: never;
     path: {
         /**
-         * Its name; it may be out of service
+         * Name of the module. It may be out of service
          */
         module: string;
     };
     query?: {
         /**
-         * The version whose bytes are deployed; the newest one before that in service with other bytes unless given
+         * Version to deploy again. Default: the newest earlier version with other bytes
          */
         version?: number;
         /**
-         * Judge them in the same way and install nothing; `false` unless given
+         * `true`: check the version in the same way, and install nothing. Default: `false`
          */
         dry_run?: boolean;
         /**
-         * Consent to destroy one thing, as for an upload; may stand more than once
+         * Consent to destroy one thing, as for an upload. You may give several
          */
         allow?: string;
     };
@@ -3925,11 +3925,11 @@ export type RollbackModuleErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
-     * not-found: the module, the version, or its bytes
+     * not-found: the server has no such module or version, or no longer its bytes
      */
     404: Problem;
     /**
@@ -3937,11 +3937,11 @@ export type RollbackModuleErrors = {
      */
     409: Problem;
     /**
-     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
+     * unsupported-media-type: the server does not read this Content-Type or Content-Encoding
      */
     415: Problem;
     /**
-     * not-primary: primary is where to go
+     * not-primary: send the request to `primary`
      */
     421: Problem;
     /**
@@ -3953,7 +3953,7 @@ export type RollbackModuleErrors = {
      */
     500: Problem;
     /**
-     * malformed-request: the body has a transfer coding beside chunked
+     * malformed-request: the body has a transfer coding other than chunked
      */
     501: Problem;
     /**
@@ -3970,11 +3970,11 @@ export type RollbackModuleError = RollbackModuleErrors[keyof RollbackModuleError
 
 export type RollbackModuleResponses = {
     /**
-     * A new version, or unchanged; with dry_run, what it would do
+     * A new version, or unchanged; with dry_run, what the deployment would do
      */
     200: ModuleUploaded;
     /**
-     * In service again, where it was out of service
+     * In service again, if it was out of service
      */
     201: ModuleUploaded;
 };
@@ -4023,7 +4023,7 @@ export type ProcedureLogErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4064,7 +4064,7 @@ export type ShowReplicationErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4118,7 +4118,7 @@ export type FreshnessErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4135,7 +4135,7 @@ export type FreshnessError = FreshnessErrors[keyof FreshnessErrors];
 
 export type FreshnessResponses = {
     /**
-     * Freshness and lag in each step, by standby
+     * Freshness and lag of each standby in each step
      */
     200: FreshnessHistory;
 };
@@ -4159,7 +4159,7 @@ export type JoinErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4175,7 +4175,7 @@ export type JoinErrors = {
      */
     413: Problem;
     /**
-     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
+     * unsupported-media-type: the server does not read this Content-Type or Content-Encoding
      */
     415: Problem;
     /**
@@ -4187,7 +4187,7 @@ export type JoinErrors = {
      */
     500: Problem;
     /**
-     * malformed-request: the body has a transfer coding beside chunked
+     * malformed-request: the body has a transfer coding other than chunked
      */
     501: Problem;
     /**
@@ -4235,7 +4235,7 @@ export type PromoteErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4243,7 +4243,7 @@ export type PromoteErrors = {
      */
     409: Problem;
     /**
-     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
+     * unsupported-media-type: the server does not read this Content-Type or Content-Encoding
      */
     415: Problem;
     /**
@@ -4251,7 +4251,7 @@ export type PromoteErrors = {
      */
     500: Problem;
     /**
-     * malformed-request: the body has a transfer coding beside chunked
+     * malformed-request: the body has a transfer coding other than chunked
      */
     501: Problem;
     /**
@@ -4293,7 +4293,7 @@ export type ForgetStandbyErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4301,7 +4301,7 @@ export type ForgetStandbyErrors = {
      */
     404: Problem;
     /**
-     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
+     * unsupported-media-type: the server does not read this Content-Type or Content-Encoding
      */
     415: Problem;
     /**
@@ -4313,7 +4313,7 @@ export type ForgetStandbyErrors = {
      */
     500: Problem;
     /**
-     * malformed-request: the body has a transfer coding beside chunked
+     * malformed-request: the body has a transfer coding other than chunked
      */
     501: Problem;
     /**
@@ -4350,7 +4350,7 @@ export type StepDownErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4366,7 +4366,7 @@ export type StepDownErrors = {
      */
     413: Problem;
     /**
-     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
+     * unsupported-media-type: the server does not read this Content-Type or Content-Encoding
      */
     415: Problem;
     /**
@@ -4378,7 +4378,7 @@ export type StepDownErrors = {
      */
     500: Problem;
     /**
-     * malformed-request: the body has a transfer coding beside chunked
+     * malformed-request: the body has a transfer coding other than chunked
      */
     501: Problem;
     /**
@@ -4415,7 +4415,7 @@ export type StatusErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4432,7 +4432,7 @@ export type StatusError = StatusErrors[keyof StatusErrors];
 
 export type StatusResponses = {
     /**
-     * Role, mode, positions
+     * Role, phase, LSNs and settings of the server
      */
     200: Status;
 };
@@ -4465,7 +4465,7 @@ export type ListTablesErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4482,7 +4482,7 @@ export type ListTablesError = ListTablesErrors[keyof ListTablesErrors];
 
 export type ListTablesResponses = {
     /**
-     * In the order of their creation
+     * Tables in the order of their creation
      */
     200: TableList;
 };
@@ -4508,7 +4508,7 @@ export type DropTableErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4520,11 +4520,11 @@ export type DropTableErrors = {
      */
     409: Problem;
     /**
-     * unsupported-media-type: the body's type, or its Content-Encoding, is not read here
+     * unsupported-media-type: the server does not read this Content-Type or Content-Encoding
      */
     415: Problem;
     /**
-     * not-primary: primary is where to go
+     * not-primary: send the request to `primary`
      */
     421: Problem;
     /**
@@ -4532,7 +4532,7 @@ export type DropTableErrors = {
      */
     500: Problem;
     /**
-     * malformed-request: the body has a transfer coding beside chunked
+     * malformed-request: the body has a transfer coding other than chunked
      */
     501: Problem;
     /**
@@ -4571,7 +4571,7 @@ export type ShowTableErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4592,7 +4592,7 @@ export type ShowTableError = ShowTableErrors[keyof ShowTableErrors];
 
 export type ShowTableResponses = {
     /**
-     * Columns, keys, indexes, size
+     * The table's columns, keys, indexes and size
      */
     200: TableInfo;
 };
@@ -4603,15 +4603,15 @@ export type ListGroupsData = {
     body?: never;
     headers?: {
         /**
-         * Wait until the read view holds this LSN
+         * LSN that the read must include. The server waits until its data includes it
          */
         'Reprise-Min-Lsn'?: string;
         /**
-         * On a standby: wait until it is not further behind than so many milliseconds
+         * On a standby: largest lag in milliseconds. The server waits until its lag is at most this
          */
         'Reprise-Max-Lag-Ms'?: number;
         /**
-         * How long to wait for it; 1000 unless given
+         * Longest wait in milliseconds. Default: 1000
          */
         'Reprise-Max-Wait-Ms'?: number;
     };
@@ -4620,39 +4620,39 @@ export type ListGroupsData = {
     };
     query?: {
         /**
-         * The page ends once there are so many groups, and may have some hundred more; 100 unless given
+         * Number of groups after which the page ends. It may have some hundred more. Default: 100
          */
         limit?: number;
         /**
-         * `next_cursor` of the page before; the other members as there
+         * `next_cursor` of the page before. Send the other parameters unchanged
          */
         cursor?: string;
         /**
-         * Name of the index; `primary` unless given
+         * Name of the index. Default: `primary`
          */
         index?: string;
         /**
-         * How many of its leading columns make a group; 1 unless given
+         * Number of the index's leading columns that make a group. Default: 1
          */
         by?: number;
         /**
-         * Names of columns of numbers that are summed, separated by commas
+         * Numeric columns to add up, separated by commas
          */
         sum?: string;
         /**
-         * Leading values of the index's columns that a row must have: a JSON array, or a comma list
+         * Values of the index's leading columns that a row must have, as a JSON array or separated by commas
          */
         prefix?: string;
         /**
-         * Values of the columns behind the prefix from which on rows count, themselves included
+         * First row to count: values of the columns after the prefix, inclusive
          */
         from?: string;
         /**
-         * Values of the columns behind the prefix up to which rows count, themselves included
+         * Last row to count: values of the columns after the prefix, inclusive
          */
         to?: string;
         /**
-         * `column:op:value`, as for rows; may stand more than once
+         * Condition `column:op:value`, as for rows. You may give several
          */
         where?: string;
     };
@@ -4669,7 +4669,7 @@ export type ListGroupsErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4701,15 +4701,15 @@ export type ListRowsData = {
     body?: never;
     headers?: {
         /**
-         * Wait until the read view holds this LSN
+         * LSN that the read must include. The server waits until its data includes it
          */
         'Reprise-Min-Lsn'?: string;
         /**
-         * On a standby: wait until it is not further behind than so many milliseconds
+         * On a standby: largest lag in milliseconds. The server waits until its lag is at most this
          */
         'Reprise-Max-Lag-Ms'?: number;
         /**
-         * How long to wait for it; 1000 unless given
+         * Longest wait in milliseconds. Default: 1000
          */
         'Reprise-Max-Wait-Ms'?: number;
     };
@@ -4718,39 +4718,39 @@ export type ListRowsData = {
     };
     query?: {
         /**
-         * Rows at most; 100 unless given
+         * Largest number of rows in the page. Default: 100
          */
         limit?: number;
         /**
-         * `next_cursor` of the page before; the other members as there
+         * `next_cursor` of the page before. Send the other parameters unchanged
          */
         cursor?: string;
         /**
-         * Name of the index that gives the order; `primary` unless given
+         * Name of the index whose order the rows have. Default: `primary`
          */
         index?: string;
         /**
-         * Leading values of the index's columns that a row must have: a JSON array, or a comma list
+         * Values of the index's leading columns that a row must have, as a JSON array or separated by commas
          */
         prefix?: string;
         /**
-         * Values of the columns behind the prefix from which on rows are wanted, themselves included
+         * First row to read: values of the columns after the prefix, inclusive
          */
         from?: string;
         /**
-         * Values of the columns behind the prefix up to which rows are wanted, themselves included
+         * Last row to read: values of the columns after the prefix, inclusive
          */
         to?: string;
         /**
-         * From the last row to the first
+         * `true`: read from the last row to the first
          */
         reverse?: boolean;
         /**
-         * `column:op:value`, the op one of eq, ne, lt, le, gt, ge and, of text, starts; may stand more than once, and all must be so. `null` is eq or ne to null alone
+         * Condition `column:op:value`. The op is eq, ne, lt, le, gt or ge; for text also starts. You may give several, and a row must meet all of them. With `null` only eq and ne work
          */
         where?: string;
         /**
-         * Names of the columns that are wanted, separated by commas; all unless given
+         * Names of the columns to return, separated by commas. Default: all
          */
         columns?: string;
     };
@@ -4767,7 +4767,7 @@ export type ListRowsErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the role does not allow it, or the page of another site asks
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**

@@ -45,8 +45,8 @@ export function BackupsPage() {
       {removing.isError && <ProblemNotice error={removing.error} />}
       {running !== undefined && (
         <section className="notice good" aria-label="Running backup">
-          <strong>A backup is under way: {formatBytes(running.bytes)} copied</strong>
-          <p className="muted">In {secondsText(running.seconds ?? 0)}. Transactions go on.</p>
+          <strong>A backup is in progress: {formatBytes(running.bytes)} copied</strong>
+          <p className="muted">In {secondsText(running.seconds ?? 0)}. Transactions run meanwhile.</p>
         </section>
       )}
       <Panel title="Newest first">
@@ -63,7 +63,8 @@ export function BackupsPage() {
       <Panel title="To another machine, and back">
         <div className="panel-body stack">
           <p className="muted">
-            Makes one, downloads it and checks each byte; a restore makes a new data directory of it.
+            The first command creates a backup, downloads it and checks each byte. The second one restores it into a
+            new data directory.
           </p>
           <Command text={`reprise backup create --url ${serverUrl()} --to ./backup`} />
           <Command text="reprise backup restore ./backup --to ./new-data" />
@@ -175,8 +176,8 @@ function None() {
   return (
     <Empty title="There are no backups on the server">
       <p>
-        One holds the newest checkpoint and the log behind it. Where they lie, and how much they may take, the server’s
-        configuration says.
+        A backup has the newest checkpoint and the log after it. The server’s settings backup_dir and backup_max set
+        their directory and largest size.
       </p>
     </Empty>
   );

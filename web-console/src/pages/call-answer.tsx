@@ -14,8 +14,8 @@ export function CallAnswer({ outcome, procedure }: { outcome: CallOutcome; proce
       <div className="badges">
         <Badge tone="good">committed</Badge>
         {outcome.replayed && (
-          <Badge tone="warn" title="The first outcome for this idempotency key; nothing was run again.">
-            answered again for its key
+          <Badge tone="warn" title="The stored outcome of this idempotency key. The server ran nothing.">
+            stored outcome of the key
           </Badge>
         )}
       </div>

@@ -88,7 +88,7 @@ export function CallForm({ module, procedure }: Props) {
           <button className="button primary" type="submit" disabled={call.isPending}>
             {call.isPending ? 'Calling…' : `Call ${name}`}
           </button>
-          {tried && !isSound && <span className="complaint">Some arguments are not right yet.</span>}
+          {tried && !isSound && <span className="complaint">Some arguments are still wrong.</span>}
         </div>
       </form>
       <div className="call-answer" aria-live="polite">

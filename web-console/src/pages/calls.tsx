@@ -54,7 +54,7 @@ export function CallsPage() {
 function None() {
   return (
     <Empty title="Nothing runs or waits">
-      <p>Calls that take longer than a moment are listed here while they do.</p>
+      <p>This page lists calls while they run or wait.</p>
     </Empty>
   );
 }
@@ -77,7 +77,8 @@ function Told({ call }: { call: RunningCall }) {
         {call.module}.{call.procedure} is being ended
       </strong>
       <p className="muted">
-        Call {call.call_id} was {call.phase}. Whoever called is told that it was cancelled, and nothing of it stays.
+        Call {call.call_id} was {call.phase}. Its client gets the error “cancelled”, and the server keeps nothing of
+        the call.
       </p>
     </div>
   );
@@ -156,12 +157,13 @@ function End({ call, onClose, onEnded }: EndProps) {
         End {call.module}.{call.procedure}?
       </h2>
       <p className="muted">
-        Call {call.call_id} is answered as cancelled and leaves nothing, unless it has run by then.
+        Call {call.call_id} ends with the error “cancelled”, and the server keeps nothing of it, unless it has run by
+        then.
       </p>
       {end.isError && <ProblemNotice error={end.error} />}
       <div className="dialog-actions">
         <button className="button" type="button" onClick={onClose}>
-          Let it go on
+          Keep it running
         </button>
         <button className="button danger" type="button" disabled={end.isPending} onClick={() => end.mutate()}>
           End the call

@@ -67,7 +67,7 @@ function Failure({ list }: { list: CheckpointList }) {
     <div className="notice" role="alert">
       <strong>The last checkpoint failed, {formatTime(failure.at)}</strong>
       <p className="mono">{failure.error}</p>
-      <p className="muted">The one before it and more of the log are kept: nothing is lost, but a restart takes longer.</p>
+      <p className="muted">The server keeps the checkpoint before it and more of the log. Nothing is lost, but a restart takes longer.</p>
     </div>
   );
 }
@@ -77,11 +77,11 @@ function Running({ checkpoint }: { checkpoint: Checkpoint }) {
   return (
     <section className="notice good" aria-label="Running checkpoint">
       <strong>
-        A checkpoint is under way: {writtenPercent(checkpoint)} % of {formatCount(rows_total)} rows
+        A checkpoint is in progress: {writtenPercent(checkpoint)} % of {formatCount(rows_total)} rows
       </strong>
       <progress max={Math.max(rows_total, 1)} value={rows} aria-label="Running checkpoint" />
       <p className="muted">
-        {formatBytes(file_bytes)} written in {secondsText(seconds ?? 0)}. Transactions go on.
+        {formatBytes(file_bytes)} written in {secondsText(seconds ?? 0)}. Transactions run meanwhile.
       </p>
     </section>
   );
@@ -99,16 +99,16 @@ function RestartBadge({ estimate }: { estimate: RestartEstimate | null }) {
 }
 
 function Restart({ estimate }: { estimate: RestartEstimate | null }) {
-  if (estimate === null) return <p className="muted">Nothing is logged: a restart begins empty.</p>;
+  if (estimate === null) return <p className="muted">The server keeps no log: after a restart it is empty.</p>;
   const seconds = restartSeconds(estimate);
   return (
     <Facts
       facts={[
-        { label: 'Would take', value: seconds === null ? 'not known yet' : `about ${secondsText(seconds)}` },
-        { label: 'To check, the log that is kept', value: partText(estimate.check_bytes, estimate.check_seconds) },
-        { label: 'To load, from the newest checkpoint', value: partText(estimate.load_bytes, estimate.load_seconds) },
-        { label: 'To replay, the log behind it', value: partText(estimate.replay_bytes, estimate.replay_seconds) },
-        { label: 'All else: files, threads, modules', value: otherText(estimate.other_seconds) },
+        { label: 'Restart time', value: seconds === null ? 'not known yet' : `about ${secondsText(seconds)}` },
+        { label: 'Check the log', value: partText(estimate.check_bytes, estimate.check_seconds) },
+        { label: 'Load the newest checkpoint', value: partText(estimate.load_bytes, estimate.load_seconds) },
+        { label: 'Replay the log after it', value: partText(estimate.replay_bytes, estimate.replay_seconds) },
+        { label: 'Open files, threads and modules', value: otherText(estimate.other_seconds) },
       ]}
     />
   );
@@ -155,7 +155,7 @@ function CheckpointTable({ checkpoints }: { checkpoints: Checkpoint[] }) {
               <td className="number">{formatBytes(checkpoint.row_bytes)}</td>
               <td className="number">
                 {checkpoint.seconds === null || checkpoint.seconds === undefined ? (
-                  <span className="muted" title="It was taken before the server started.">
+                  <span className="muted" title="The server took this checkpoint before its last start.">
                     earlier
                   </span>
                 ) : (
@@ -196,7 +196,7 @@ function State({ checkpoint }: { checkpoint: Checkpoint }) {
 function None() {
   return (
     <Empty title="There are no checkpoints yet">
-      <p>They are taken by time, by the length of the log and by how long a restart would take; or by hand:</p>
+      <p>The server takes one at regular times, when the log grows, or when a restart would take too long. To take one now:</p>
       <Command text="reprise checkpoint take" />
     </Empty>
   );

@@ -28,7 +28,7 @@ export function Download({ wanted }: { wanted: RangeWanted & { reverse: string |
       {download.isError && <ProblemNotice error={download.error} />}
       {download.data?.complete === false && (
         <span role="alert">
-          The file ends after {formatBytes(downloadMax)}; `reprise table rows --form csv` writes all rows.
+          The file ends after {formatBytes(downloadMax)}. `reprise table rows --form csv` writes all rows.
         </span>
       )}
       {choices.map((form) => (
@@ -37,7 +37,7 @@ export function Download({ wanted }: { wanted: RangeWanted & { reverse: string |
           type="button"
           key={form}
           disabled={download.isPending}
-          title="Page by page: what changes meanwhile is in it or not"
+          title="The server reads page by page. A change during the download may be included or not"
           onClick={() => download.mutate(form)}
         >
           {forms[form].name}

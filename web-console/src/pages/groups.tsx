@@ -28,7 +28,7 @@ export function Groups({ table, route }: Props) {
     >
       <FilterForm
         label="What to sum"
-        fields={[{ name: 'sum', label: 'Sum of', placeholder: 'columns of numbers', title: 'Names, with commas between them' }]}
+        fields={[{ name: 'sum', label: 'Sum of', placeholder: 'numeric columns', title: 'Names, separated by commas' }]}
         values={{ sum }}
         onApply={(values) => setSum(values.sum)}
       />
@@ -36,7 +36,7 @@ export function Groups({ table, route }: Props) {
         {(page) => (page.groups.length === 0 ? <Empty title="No row matches" /> : <GroupTable page={page} />)}
       </Loaded>
       {groups.data?.next_cursor != null && (
-        <p className="muted">There are more groups than are shown: `reprise table groups` lists all of them.</p>
+        <p className="muted">The table has more groups. `reprise table groups` lists all of them.</p>
       )}
     </Panel>
   );

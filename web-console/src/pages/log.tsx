@@ -51,7 +51,7 @@ export function LogPage({ route }: { route: LogRoute }) {
           fields={[
             { name: 'procedure', label: 'Procedure', placeholder: 'name' },
             { name: 'argument', label: 'Argument', placeholder: 'name:value' },
-            { name: 'key', label: 'Key', placeholder: 'of a row, or idempotency key' },
+            { name: 'key', label: 'Key', placeholder: 'row key or idempotency key' },
           ]}
           values={{ procedure, argument, key }}
           onApply={(values) => navigate({ ...route, ...values, from: null })}
@@ -61,9 +61,9 @@ export function LogPage({ route }: { route: LogRoute }) {
             <>
               {unsearched && (
                 <p className="muted">
-                  {formatCount(unsearched)} transactions could not be searched: the log holds{' '}
-                  {key === null ? 'the rows that they changed, and not their calls' : 'their calls, and not the rows that they changed'}
-                  . A server with --log both writes both.
+                  The search could not include {formatCount(unsearched)} transactions, because the log has their{' '}
+                  {key === null ? 'changed rows and not their calls' : 'calls and not their changed rows'}. A server
+                  with --log both logs both.
                 </p>
               )}
               {records.length === 0 ? (
@@ -181,15 +181,15 @@ function RecordTable({ records, node }: RecordTableProps) {
 function NoRecords({ filtered, more }: { filtered: boolean; more: boolean }) {
   if (filtered) {
     return (
-      <Empty title={more ? 'No record matches among those looked at' : 'No record matches'}>
+      <Empty title={more ? 'No record matches in the part searched so far' : 'No record matches'}>
         <a href={hrefOf(logRoute)}>Show all records</a>
       </Empty>
     );
   }
   return (
-    <Empty title="The log holds no records">
+    <Empty title="The log has no records yet">
       <p>
-        Every committed transaction that writes leaves one. Call a procedure, from the Modules page or from a shell:
+        Each committed write leaves a record. Call a procedure from the Modules page or from a shell:
       </p>
       <Command text={`curl ${serverUrl()}/v1/call/voter/initialize --json '{"contestants": ["Ada", "Grace"]}'`} />
     </Empty>

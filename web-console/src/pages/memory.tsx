@@ -7,10 +7,10 @@ const NAMES: Record<string, string> = {
   indexes: 'Indexes',
   undo: 'Undo',
   snapshots: 'Checkpoint copies',
-  views: 'Rows kept for reads',
+  views: 'Old rows for open reads',
   idempotency: 'Idempotency results',
-  requests: 'Requests on their way',
-  answers: 'Answers on their way',
+  requests: 'Requests in progress',
+  answers: 'Answers in progress',
   guests: 'Instances of modules',
   modules: 'Modules',
   ready: 'Made ready ahead',
@@ -62,7 +62,8 @@ function LimitLine({ memory, max }: { memory: MemoryStatus; max: number }) {
         value={memory.used_bytes}
       />
       <p className="note">
-        {formatBytes(memory.used_bytes)} of {formatBytes(max)}; the data grows up to {formatBytes(growsTo)}. The most so far:{' '}
+        {formatBytes(memory.used_bytes)} of {formatBytes(max)}; the data may grow to {formatBytes(growsTo)}. Maximum so
+        far:{' '}
         {formatBytes(memory.peak_bytes)}.
       </p>
     </div>

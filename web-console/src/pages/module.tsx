@@ -132,14 +132,14 @@ function Remove({ module }: { module: string }) {
   return (
     <>
       <button className="button danger" type="button" onClick={() => dialog.current?.showModal()}>
-        Take out of service…
+        Remove from service…
       </button>
       <dialog ref={dialog} aria-labelledby="remove-title" onClose={() => remove.reset()}>
         <div className="dialog-body">
-          <h2 id="remove-title">Take {module} out of service?</h2>
+          <h2 id="remove-title">Remove {module} from service?</h2>
           <p className="muted">
-            Its procedures can’t be called any more. Its tables and rows stay, and the log still replays. Upload it
-            again to put it back.
+            Clients can no longer call its procedures. Its tables and rows stay, and the log still replays. To put it
+            back, upload it again.
           </p>
           {remove.isError && plan === null && <ProblemNotice error={remove.error} />}
           {plan !== null && <Destruction plan={plan} />}
@@ -153,7 +153,7 @@ function Remove({ module }: { module: string }) {
               disabled={remove.isPending}
               onClick={() => remove.mutate(plan === null ? [] : consentsOf(plan))}
             >
-              {plan === null ? 'Take out of service' : confirmText(plan, 'Take out of service')}
+              {plan === null ? 'Remove from service' : confirmText(plan, 'Remove from service')}
             </button>
           </div>
         </div>

@@ -93,8 +93,8 @@ function LineTable({ lines }: { lines: ProcedureLogLine[] }) {
 
 function NoLines() {
   return (
-    <Empty title="No procedure has written anything">
-      <p>A procedure writes a line with the host call log. The newest lines of all procedures appear here.</p>
+    <Empty title="No procedure has written a line">
+      <p>Procedures write lines with the host call log. This page shows the newest lines of all procedures.</p>
     </Empty>
   );
 }

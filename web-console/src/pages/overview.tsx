@@ -50,8 +50,8 @@ function LiveBadge({ source }: { source: Live['source'] }) {
       return <Badge tone="good">live</Badge>;
     case 'poll':
       return (
-        <Badge tone="warn" title="The event stream is not available; the status is asked once a second instead.">
-          polling, without throughput and latency
+        <Badge tone="warn" title="The event stream is not available. The console reads the status once a second instead.">
+          polling: no throughput and latency
         </Badge>
       );
     case 'lost':
@@ -159,11 +159,11 @@ function serverFacts(status: Status) {
     { label: 'Sites (engine threads)', value: status.sites },
     { label: 'Log', value: status.log === 'none' ? 'none' : `${status.log}, on ${status.device}` },
     ...nvramFacts(status),
-    { label: 'Commit', value: status.commit === 'sync' ? 'sync, durable first' : 'async, durable later' },
+    { label: 'Commit', value: status.commit === 'sync' ? 'sync: durable before the answer' : 'async: durable soon after the answer' },
     { label: 'Started', value: formatTime(status.started_at) },
     { label: 'Uptime', value: formatUptime(status.uptime_s) },
     { label: 'Idempotency keys', value: formatCount(status.idempotency_keys) },
-    { label: 'What they take', value: `${formatBytes(status.idempotency_bytes)} of ${formatBytes(status.idempotency_bytes_max)}` },
+    { label: 'Memory of keys', value: `${formatBytes(status.idempotency_bytes)} of ${formatBytes(status.idempotency_bytes_max)}` },
     { label: 'Oldest key', value: status.idempotency_oldest_at == null ? 'none' : formatTime(status.idempotency_oldest_at) },
     ...(status.deployment == null ? [] : [{ label: 'Deployment', value: deploymentText(status.deployment), wide: true }]),
     { label: 'Version', value: status.version },

@@ -60,11 +60,11 @@ describe('a plan', () => {
     expect(stepText(step('drop'))).toBe('drop column price i64');
     expect(stepText({ action: 'create', what: 'table', item: '', detail: '' })).toBe('create table');
     expect(rowsText({ table: 't', steps: [], rows: 0, reads_rows: true })).toBe('no rows');
-    expect(rowsText({ table: 't', steps: [], rows: 1, reads_rows: false })).toBe('1 row, none of them read');
+    expect(rowsText({ table: 't', steps: [], rows: 1, reads_rows: false })).toBe('1 row; the server reads none of them');
     expect(timeText(plan())).toContain('1,250 ms.');
-    expect(timeText({ ...plan(), migrates: true })).toContain('1,250 ms, and for what the module runs.');
+    expect(timeText({ ...plan(), migrates: true })).toContain('1,250 ms, plus the time of the migration.');
     expect(retiringText({ table: 'shop.items', columns: ['id', 'price'] })).toBe(
-      'reads shop.items as it is before the deployment (id, price)',
+      'reads shop.items as before the deployment (id, price)',
     );
   });
 });

@@ -58,15 +58,15 @@ export function stepText({ action, what, item, detail }: PlanStep): string {
 
 export function rowsText({ rows, reads_rows }: TablePlan): string {
   if (rows === 0) return 'no rows';
-  return `${plural(rows, 'row')}, ${reads_rows ? 'all of them read' : 'none of them read'}`;
+  return `${plural(rows, 'row')}; the server reads ${reads_rows ? 'all of them' : 'none of them'}`;
 }
 
 /** A table as the deployment's own run sees it. */
 export function retiringText({ table, columns }: RetiringTable): string {
-  return `reads ${table} as it is before the deployment (${columns.join(', ')})`;
+  return `reads ${table} as before the deployment (${columns.join(', ')})`;
 }
 
 export function timeText({ estimated_ms, migrates }: DeployPlan): string {
-  const more = migrates === true ? ', and for what the module runs' : '';
-  return `All partitions stand still for about ${formatCount(estimated_ms)} ms${more}.`;
+  const more = migrates === true ? ', plus the time of the migration' : '';
+  return `All partitions pause for about ${formatCount(estimated_ms)} ms${more}.`;
 }

@@ -17,11 +17,11 @@ export function Plan({ module, planned, isPending, onInstall, onCancel }: Props)
   if (planned.plan.conflicts.length > 0) return <Conflicts module={module} plan={planned.plan} />;
   return (
     <section className="notice warn" aria-label="Plan">
-      <strong>{destroyedBy(planned.plan).length > 0 ? 'Something would be destroyed' : 'Tables would change'}</strong>
+      <strong>{destroyedBy(planned.plan).length > 0 ? 'The deployment would destroy data or procedures' : 'The deployment would change tables'}</strong>
       <PlanSteps plan={planned.plan} />
       <div className="actions">
         <button className="button" type="button" onClick={onCancel}>
-          Leave it
+          Cancel
         </button>
         <button
           className={destroyedBy(planned.plan).length > 0 ? 'button danger' : 'button primary'}
@@ -39,7 +39,7 @@ export function Plan({ module, planned, isPending, onInstall, onCancel }: Props)
 export function Conflicts({ module, plan }: { module: string; plan: DeployPlan }) {
   return (
     <div className="notice" role="alert">
-      <strong>{module} would be refused; nothing was changed</strong>
+      <strong>The server would refuse {module}; nothing was changed</strong>
       <ul>
         {plan.conflicts.map(({ table, item, message, way_on }) => (
           <li key={`${table} ${item} ${message}`}>
@@ -64,7 +64,7 @@ export function Destruction({ plan }: { plan: DeployPlan }) {
       )}
       {plan.likely_renames?.map(({ table, from, to }) => (
         <p key={`${table} ${from}`}>
-          Is {table}.{to} the new name of {from}? Then declare it with <code>was</code>, and its values stay.
+          If {table}.{to} is the new name of {from}, declare the old name with <code>was</code> to keep its values.
         </p>
       ))}
     </>

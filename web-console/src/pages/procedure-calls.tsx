@@ -10,12 +10,12 @@ const columns: [string, string, (calls: Calls) => string][] = [
   ['Committed', 'Calls that committed', ({ committed }) => formatCount(committed)],
   ['Aborted', 'Calls that the procedure rolled back', ({ aborted }) => formatCount(aborted)],
   ['Trapped', 'Calls that trapped', ({ trapped }) => formatCount(trapped)],
-  ['Limit', 'Calls that reached a limit of one transaction', ({ limit }) => formatCount(limit)],
-  ['Ended', 'Calls that their time, their client or the memory limit ended', ({ ended }) => formatCount(ended)],
-  ['Refused', 'Calls that did not run, or of which nothing was kept', ({ refused }) => formatCount(refused)],
-  ['Queued', 'For how long a call waits for its partition, on average', (calls) => formatMicros(calls.mean_queued_us)],
-  ['Runs', 'For how long a call runs, on average', (calls) => formatMicros(calls.mean_running_us)],
-  ['Log', 'For how long a call waits for the log, on average', (calls) => formatMicros(calls.mean_logging_us)],
+  ['Limit', 'Calls that reached a limit of a transaction', ({ limit }) => formatCount(limit)],
+  ['Ended', 'Calls that a time limit, a cancellation or the memory limit ended', ({ ended }) => formatCount(ended)],
+  ['Refused', 'Calls that did not run, or of which the server kept nothing', ({ refused }) => formatCount(refused)],
+  ['Queued', 'Average time that a call waits for its partition', (calls) => formatMicros(calls.mean_queued_us)],
+  ['Runs', 'Average time that a call runs', (calls) => formatMicros(calls.mean_running_us)],
+  ['Log', 'Average time that a call waits for the log', (calls) => formatMicros(calls.mean_logging_us)],
 ];
 
 export function ProcedureCalls({ procedures }: { procedures: ProcedureInfo[] }) {

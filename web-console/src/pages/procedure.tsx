@@ -57,14 +57,14 @@ function logMeaning({ kind, declared }: LogChoice): string {
   const by = declared == null ? 'by the server’s setting' : 'as the module declares';
   switch (kind) {
     case 'command':
-      return `A call leaves its arguments in the log, ${by}`;
+      return `The log records the arguments of a call, ${by}`;
     case 'physiological':
-      return `A call leaves the changed rows in the log, ${by}`;
+      return `The log records the changed rows of a call, ${by}`;
     case 'both':
-      return `A call leaves its arguments and the changed rows in the log, ${by}`;
+      return `The log records the arguments and the changed rows of a call, ${by}`;
     case 'auto':
-      return `A call leaves in the log what costs less by measurement, ${by}`;
+      return `The log records the cheaper form of a call by measurement, ${by}`;
     default:
-      return `A call leaves nothing in the log, ${by}`;
+      return `The log records nothing of a call, ${by}`;
   }
 }

@@ -28,23 +28,24 @@ export function Promote({ node, onClose, onPromoted }: PromoteProps) {
       <h2 id="promote-title">Make this server the primary?</h2>
       {!force && (
         <p>
-          The old primary steps down, this server gets its last records and replays them, then takes writes in epoch{' '}
+          The old primary steps down and sends its last records. This server replays them and then takes writes in
+          epoch{' '}
           {formatCount(node.epoch + 1)}. Nothing is lost.
         </p>
       )}
       {own !== undefined && own.lag_txns > 0 && (
         <p className="notice">
-          It is behind by {plural(own.lag_txns, 'record')} that it knows of, {lagText(own)}.
+          This server is at least {plural(own.lag_txns, 'record')} behind its primary, {lagText(own)}.
         </p>
       )}
       <label className="inline-field">
         <input type="checkbox" checked={force} onChange={(event) => setForce(event.target.checked)} />
-        The old primary is stopped: do not ask it
+        I have stopped the old primary: do not ask it
       </label>
       {force && (
         <p className="notice">
-          What the old primary answered and has not shipped is lost. While it runs, both answer, and one of the two loses
-          what it answers.
+          Writes that the old primary acknowledged and did not send are lost. If it still runs, both servers
+          acknowledge writes, and one of them loses its own.
         </p>
       )}
       {force && own !== undefined && (own.in_sync !== true || isRefused) && (
@@ -52,14 +53,14 @@ export function Promote({ node, onClose, onPromoted }: PromoteProps) {
           <p className="notice">{lossText(own)}</p>
           <label className="inline-field">
             <input type="checkbox" checked={acceptLoss} onChange={(event) => setAcceptLoss(event.target.checked)} />
-            It may lack what the old primary answered from LSN {formatCount(own.persisted_lsn)} on: lose what is not here
+            Lose acknowledged writes from LSN {formatCount(own.persisted_lsn)} on that this server does not have
           </label>
         </>
       )}
       {promoting.isError && <ProblemNotice error={promoting.error} />}
       <div className="dialog-actions">
         <button className="button" type="button" onClick={onClose}>
-          Leave it a standby
+          Keep it a standby
         </button>
         <button
           className="button danger"
@@ -77,18 +78,18 @@ export function Promote({ node, onClose, onPromoted }: PromoteProps) {
 function lossText({ in_sync }: Standby): string {
   switch (in_sync) {
     case true:
-      return 'It was in sync, and still can’t know that it has everything: see below.';
+      return 'This server was in sync, but it can’t know whether it has every acknowledged write.';
     case false:
-      return 'Its primary told it that it is out of sync.';
+      return 'This server is out of sync, as its primary said last.';
     default:
-      return 'It does not know whether it is in sync: its primary may have gone on without it.';
+      return 'This server does not know whether it is in sync: its primary may have continued without it.';
   }
 }
 
 function knownText({ known_to_lsn }: LostRange): string {
   return known_to_lsn == null
-    ? 'How far that one was is not known.'
-    : `It is known to have had everything before LSN ${formatCount(known_to_lsn)}.`;
+    ? 'The last LSN of the old primary is not known.'
+    : `The old primary had everything before LSN ${formatCount(known_to_lsn)}.`;
 }
 
 export function Promoted({ promotion }: { promotion: Promotion }) {
@@ -98,8 +99,8 @@ export function Promoted({ promotion }: { promotion: Promotion }) {
       <p className="muted">It takes writes from LSN {formatCount(promotion.lsn)} on. Point clients and standbys here.</p>
       {promotion.may_be_lost != null && (
         <p>
-          What the old primary answered from LSN {formatCount(promotion.may_be_lost.from_lsn)} on{' '}
-          {promotion.may_be_lost.proven ? 'is' : 'may be'} lost. {knownText(promotion.may_be_lost)}
+          Writes that the old primary acknowledged from LSN {formatCount(promotion.may_be_lost.from_lsn)} on{' '}
+          {promotion.may_be_lost.proven ? 'are' : 'may be'} lost. {knownText(promotion.may_be_lost)}
         </p>
       )}
     </div>

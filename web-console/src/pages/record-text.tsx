@@ -37,13 +37,13 @@ export function subjectOf(record: LogRecord): string {
     case 'drop_table':
       return record.table ?? 'unknown table';
     case 'checkpoint':
-      return 'a checkpoint holds what lies before';
+      return 'a checkpoint of everything before this record';
     case 'genesis':
       return 'the log’s first record';
     case 'principal':
       return record.principal ?? 'unknown name';
     case 'void':
-      return 'a number lost in a crash, without a record';
+      return 'an LSN without a record, lost in a crash';
   }
 }
 

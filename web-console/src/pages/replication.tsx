@@ -92,14 +92,14 @@ function Node({ node }: { node: Replication }) {
         { label: 'Epoch', value: formatCount(node.epoch) },
         { label: 'Safety level', value: safetyText(node) },
         { label: 'Writes go to', value: node.primary ?? (node.role === 'primary' ? 'this server' : 'not known') },
-        { label: 'Standbys connect to', value: node.ship_address ?? 'none may' },
-        { label: 'They get transactions', value: node.ship ?? 'as-logged' },
+        { label: 'Standbys connect to', value: node.ship_address ?? 'no address' },
+        { label: 'Shipped form', value: node.ship ?? 'as-logged' },
         { label: 'Durable here, before LSN', value: formatCount(node.durable_lsn) },
         { label: 'Committed, before LSN', value: formatCount(node.committed_lsn) },
         ...(node.lease == null ? [] : [{ label: `Lease in ${node.lease.store}`, value: leaseText(node.lease) }]),
         ...(node.out_of_sync ?? []).map(({ name, from_lsn }) => ({
           label: `Out of sync: ${name}`,
-          value: `it may lack what was answered from LSN ${formatCount(from_lsn)} on`,
+          value: `it may lack acknowledged writes from LSN ${formatCount(from_lsn)} on`,
         })),
       ]}
     />
@@ -108,10 +108,10 @@ function Node({ node }: { node: Replication }) {
 
 function leaseText({ state, holder, in_sync, left_ms, error }: Lease): string {
   // The last primary may have what nobody else has.
-  const nobody = state === 'free' ? 'the last primary takes it over by force alone' : 'nobody may take it over';
+  const nobody = state === 'free' ? 'only the last primary can take it over, by force' : 'no standby may take it over';
   const may = in_sync.length === 0 ? nobody : `${in_sync.join(', ')} may take it over`;
   const why = error == null ? '' : `; ${error}`;
-  return `${leaseState(state, holder ?? 'nobody', left_ms)}; ${may}${why}`;
+  return `${leaseState(state, holder ?? 'no server', left_ms)}; ${may}${why}`;
 }
 
 function leaseState(state: LeaseState, holder: string, left_ms: number): string {
@@ -119,11 +119,11 @@ function leaseState(state: LeaseState, holder: string, left_ms: number): string 
     case 'held':
       return `held, for ${formatCount(left_ms)} ms from now`;
     case 'over':
-      return 'over: this server answers nothing alone';
+      return 'over: this server acknowledges nothing alone';
     case 'elsewhere':
       return `${holder} has it`;
     case 'free':
-      return 'nobody has it';
+      return 'no server has it';
     case 'unknown':
       return `not known; ${holder} had it last`;
   }
@@ -165,8 +165,8 @@ function None({ takes }: { takes: boolean }) {
     <Empty title="No standby follows this server">
       <p>
         {takes
-          ? 'Start another server that receives its log, replays it and serves reads:'
-          : 'Start this server so that it takes standbys, and another one that follows it:'}
+          ? 'Start another server that receives the log, replays it and serves reads:'
+          : 'Start this server with an address for standbys, and then another server that follows it:'}
       </p>
       {!takes && <Command text="reprise serve --ship-listen 127.0.0.1:7000" />}
       <Command text="reprise serve --standby-of http://127.0.0.1:8080 --name b --data-dir ./standby --listen 127.0.0.1:8081" />
@@ -255,14 +255,14 @@ function Compared({ told }: { told: Comparison }) {
 /** What the primary did not have. */
 function Cuts({ cuts }: { cuts: Cut[] }) {
   return (
-    <Panel title="Cut off this server’s log">
-      <Scroll label="Cut off">
+    <Panel title="Removed from this server’s log">
+      <Scroll label="Removed from the log">
         <table>
           <thead>
             <tr>
               <th scope="col">In the directory “cuts”</th>
               <th scope="col">Records</th>
-              <th scope="col">Answered as committed</th>
+              <th scope="col">Acknowledged</th>
               <th scope="col">When</th>
             </tr>
           </thead>
@@ -273,7 +273,7 @@ function Cuts({ cuts }: { cuts: Cut[] }) {
                 <td>
                   {formatCount(cut.from_lsn)} to {formatCount(cut.to_lsn)}
                 </td>
-                <td>{cut.acknowledged ? 'some of it, perhaps' : 'none of it'}</td>
+                <td>{cut.acknowledged ? 'perhaps some' : 'none'}</td>
                 <td className="nowrap">{formatTime(cut.at)}</td>
               </tr>
             ))}

@@ -36,16 +36,16 @@ export function Rollback({ module, version }: { module: string; version: number 
             Roll {module} back to version {version}?
           </h2>
           <p className="muted">
-            The bytes of version {version} become a new version and take over between two transactions. Rows stay as they
-            are, but for what the tables’ change says.
+            The server deploys version {version} again as a new version, between two transactions. Rows stay as they
+            are, except for the table changes below.
           </p>
-          {plan.isPending && <p className="loading">Looking at what it would do…</p>}
+          {plan.isPending && <p className="loading">Preparing the plan…</p>}
           {plan.isError && <ProblemNotice error={plan.error} />}
           {plan.isSuccess && <Change module={module} plan={plan.data.plan} />}
           {rollback.isError && <ProblemNotice error={rollback.error} />}
           <div className="dialog-actions">
             <button className="button" type="button" onClick={() => dialog.current?.close()}>
-              Leave it
+              Cancel
             </button>
             <button
               className="button danger"

@@ -88,7 +88,7 @@ function Filters({ table, route, onApply }: FilterProps) {
   const chosen = table.indexes.find((index) => index.name === name);
   const { prefix, from, to, where, reverse } = route;
   const columns = chosen?.columns.join(', ') ?? '';
-  const title = "Values of the index's columns: with commas between them, or as a JSON array";
+  const title = "Values of the index's columns, separated by commas or as a JSON array";
   const ranges = [
     { name: 'prefix', label: 'Begins with', placeholder: columns, title },
     { name: 'from', label: 'From', placeholder: 'what follows', title },
@@ -148,7 +148,7 @@ function Filters({ table, route, onApply }: FilterProps) {
   );
 }
 
-const whereTitle = 'All must hold. The op is one of eq, ne, lt, le, gt, ge and, of text, starts';
+const whereTitle = 'A row must meet all conditions. The op is eq, ne, lt, le, gt or ge; for text also starts';
 
 function RowTable({ table, page }: { table: TableInfo; page: RowsPage }) {
   return (
@@ -193,7 +193,7 @@ function NoRows({ table, filtered }: { table: TableInfo; filtered: boolean }) {
   return (
     <Empty title="This table is empty">
       <p>
-        Rows are written by procedures.{' '}
+        Procedures write rows.{' '}
         {module !== undefined && (
           <a href={hrefOf({ page: 'module', module, procedure: null })}>Call a procedure of {module}</a>
         )}

@@ -9,7 +9,7 @@ export function freshText(freshness: number | null | undefined): string {
 
 export function syncText(inSync: boolean | null | undefined): string {
   if (inSync == null) {
-    return 'in sync or not: it does not know';
+    return 'sync unknown';
   }
   return inSync ? 'in sync' : 'out of sync';
 }

@@ -102,7 +102,7 @@ function Drop({ name, table }: { name: string; table: TableInfo }) {
       <dialog ref={dialog} aria-labelledby="drop-title" onClose={() => drop.reset()}>
         <div className="dialog-body">
           <h2 id="drop-title">Drop {name}?</h2>
-          <p className="muted">{plural(table.rows, 'row')} will be gone with it, for good.</p>
+          <p className="muted">The drop deletes {plural(table.rows, 'row')} for good.</p>
           {drop.isError && <ProblemNotice error={drop.error} />}
           <div className="dialog-actions">
             <button className="button" type="button" onClick={() => dialog.current?.close()}>
@@ -188,8 +188,8 @@ function factsOf(table: TableInfo) {
   return [
     { label: 'Rows', value: formatCount(table.rows) },
     { label: 'Memory', value: formatBytes(table.bytes) },
-    { label: 'of it rows', value: formatBytes(table.row_bytes) },
-    { label: 'of it indexes', value: formatBytes(table.index_bytes) },
+    { label: 'Rows take', value: formatBytes(table.row_bytes) },
+    { label: 'Indexes take', value: formatBytes(table.index_bytes) },
     { label: 'Memory for each row', value: perRow },
     { label: 'Primary key', value: table.primary_key.length === 0 ? 'none' : table.primary_key.join(', ') },
     { label: 'Placement', value: placementText(table) },

@@ -80,7 +80,7 @@ function NoTables() {
   return (
     <Empty title="There are no tables yet">
       <p>
-        Tables are declared by modules: they are made when a module that uses them is put in service.{' '}
+        Modules declare tables. The server creates a table when it installs a module that declares it.{' '}
         <a href={hrefOf({ page: 'modules' })}>Upload a module</a>
       </p>
     </Empty>

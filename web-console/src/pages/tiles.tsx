@@ -67,7 +67,7 @@ function lsnTiles(status: Status | undefined, latest: Sample | undefined): Tile[
     {
       label: 'Durable LSN',
       value: formatCount(durable),
-      note: behind === 0 ? 'all of it is safe' : `${plural(behind, 'record')} on the way`,
+      note: behind === 0 ? 'all commits are durable' : `${plural(behind, 'record')} not durable yet`,
     },
   ];
 }

@@ -149,15 +149,15 @@ function Installed({ installed }: { installed: ModuleInstalled }) {
 }
 
 function outcome({ unchanged, replaced }: ModuleInstalled): string {
-  if (unchanged) return 'These bytes were in service already: nothing changed';
+  if (unchanged) return 'This version was in service already: nothing changed';
   if (replaced === undefined || replaced === null) return 'The module is in service on all partitions';
-  return `The new version took over from version ${replaced} on all partitions at once`;
+  return `The new version replaced version ${replaced} on all partitions at once`;
 }
 
 function purpose(module: string | null): string {
   return module === null
-    ? 'It is checked, compiled and put in service on all partitions in one step.'
-    : 'A new version takes over between two transactions; tables may gain columns and indexes.';
+    ? 'The server checks and compiles it, and puts it in service on all partitions in one step.'
+    : 'The server installs a new version between two transactions. Tables may gain columns and indexes.';
 }
 
 function nameFrom(fileName: string): string {

@@ -7,8 +7,8 @@ import { formatBytes, formatCount } from '../format';
 import type { Phase, Status } from '../generated/types.gen';
 import { ProblemNotice } from '../ui/problem-notice';
 
-const archiveFails = 'The archive takes nothing: the data directory keeps what was to go, and grows';
-const archiveEnded = 'The archive took nothing for too long and was given up: points from there on can’t be gone back to';
+const archiveFails = 'The archive fails: the data directory keeps its files meanwhile, and grows';
+const archiveEnded = 'The archive failed for too long, and the server gave it up: you can’t restore later points from it';
 
 export function Attention({ status }: { status: UseQueryResult<Status> }) {
   const { data, error } = status;
@@ -30,11 +30,11 @@ export function Attention({ status }: { status: UseQueryResult<Status> }) {
       {phase !== undefined && <PhaseNotice phase={phase} />}
       {logError !== null && (
         <div className="notice" role="alert">
-          <strong>The log can’t be written: writes are refused, reads go on</strong>
+          <strong>The server can’t write its log: it refuses writes, and reads work</strong>
           <p className="mono">{logError}</p>
           <p className="muted">
-            Make space or mend the device that holds the data directory, then restart the server. Everything that was
-            acknowledged is kept.
+            If the disk is full, make room: the server then takes writes again. If a write failed, repair the disk and
+            restart the server. Every acknowledged write is kept.
           </p>
         </div>
       )}
@@ -44,9 +44,9 @@ export function Attention({ status }: { status: UseQueryResult<Status> }) {
           <p className="mono">{archiveError}</p>
           {data?.archive?.ends_at_lsn == null && (
             <p className="muted">
-              Make space in {data?.archive?.directory}. The next checkpoint puts there whatever waits (
-              {formatBytes(data?.archive?.held_bytes ?? 0)} now; with more than{' '}
-              {formatBytes(data?.archive?.held_bytes_max ?? 0)} the archive is given up); calls go on meanwhile.
+              Make room in {data?.archive?.directory}. The next checkpoint moves the waiting files there (
+              {formatBytes(data?.archive?.held_bytes ?? 0)} now; beyond{' '}
+              {formatBytes(data?.archive?.held_bytes_max ?? 0)} the server gives the archive up). Calls run meanwhile.
             </p>
           )}
         </div>
@@ -77,7 +77,7 @@ function PhaseNotice({ phase }: { phase: Phase }) {
     case 'stopping':
       return (
         <div className="notice warn" role="status">
-          <strong>The server is stopping: it finishes what it has begun and takes nothing new</strong>
+          <strong>The server is stopping: it finishes its calls and takes no new ones</strong>
         </div>
       );
   }
@@ -95,8 +95,8 @@ function Recovering({ step, percent, replayed, bytes_done, bytes_total }: Progre
       <progress max={Math.max(bytes_total, 1)} value={bytes_done} aria-label="Recovery" />
       <p className="muted">
         {step === 'checkpoint'
-          ? `${sizes} of rows. The log behind the checkpoint is replayed next.`
-          : `${formatCount(replayed)} transactions, ${sizes}. Calls are answered once the log’s end is reached.`}
+          ? `${sizes} of rows. Next, the server replays the log after the checkpoint.`
+          : `${formatCount(replayed)} transactions, ${sizes}. The server answers calls once it reaches the end of the log.`}
       </p>
     </section>
   );

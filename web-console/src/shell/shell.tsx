@@ -46,7 +46,7 @@ export function Shell() {
   return (
     <>
       <button className="skip" type="button" onClick={() => main.current?.focus()}>
-        Skip to the content
+        Skip to content
       </button>
       <header className="topbar">
         <div className="topbar-inner">

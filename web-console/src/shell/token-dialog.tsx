@@ -27,10 +27,10 @@ export function TokenDialog() {
     <dialog ref={dialog} aria-labelledby="token-title" onCancel={(event) => event.preventDefault()}>
       <form className="dialog-body" onSubmit={submit}>
         <h2 id="token-title">
-          {token === null ? 'This server asks for a token' : 'The server did not take the token'}
+          {token === null ? 'This server needs a token' : 'The server refused the token'}
         </h2>
         <p className="muted">
-          Give a bearer token that is configured on the server. It stays in this tab and is forgotten with it.
+          Enter a bearer token of this server. The console keeps it in this tab only, until you close the tab.
         </p>
         <label className="field">
           <span className="label">Bearer token</span>

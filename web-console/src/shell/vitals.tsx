@@ -43,10 +43,10 @@ function trouble(error: Error): string {
 }
 
 function durabilityMeaning(status: Status): string {
-  if (status.log === 'none') return 'Nothing is logged: a restart begins empty.';
+  if (status.log === 'none') return 'The server keeps no log: after a restart it is empty.';
   return status.commit === 'sync'
-    ? 'A transaction is safe on the device before it is answered.'
-    : 'A transaction is answered before it is safe on the device: the last moment may be lost in a crash.';
+    ? 'The server answers a write after it is durable on the device.'
+    : 'The server answers a write before it is durable on the device: a crash may lose the last moment.';
 }
 
 function toneOf(phase: Phase): Tone {

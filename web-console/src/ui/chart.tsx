@@ -37,7 +37,7 @@ export function Chart(props: Props) {
   );
   return (
     <Panel title={title} side={side}>
-      {props.times.length === 0 && <p className="chart loading">Waiting for the first figures…</p>}
+      {props.times.length === 0 && <p className="chart loading">Waiting for the first measurements…</p>}
       {props.times.length > 0 && (asTable ? <ChartTable {...props} /> : <Plot {...props} />)}
     </Panel>
   );

@@ -52,11 +52,11 @@ export function encode(type: TypeInfo, text: string): Encoded {
     case 'bytes':
       return isBase64(text.trim()) ? json(JSON.stringify(text.trim())) : wrong('base64, with its padding');
     case 'timestamp':
-      return isTimestamp(text.trim()) ? json(JSON.stringify(text.trim())) : wrong('a time as in 2026-01-31T12:00:00Z');
+      return isTimestamp(text.trim()) ? json(JSON.stringify(text.trim())) : wrong('a time such as 2026-01-31T12:00:00Z');
     case 'uuid':
       return uuid.test(text.trim())
         ? json(JSON.stringify(text.trim().toLowerCase()))
-        : wrong('a UUID as in 3f2504e0-4f89-41d3-9a0c-0305e82c3301');
+        : wrong('a UUID such as 3f2504e0-4f89-41d3-9a0c-0305e82c3301');
     case 'option':
       return text === '' ? { kind: 'left-out' } : encode(type.item, text);
     case 'list':
@@ -165,7 +165,7 @@ function encodeJson(type: TypeInfo, text: string): Encoded {
     JSON.parse(text);
     return json(text);
   } catch {
-    return wrong(`JSON as in ${sampleJson(type)}`);
+    return wrong(`JSON such as ${sampleJson(type)}`);
   }
 }
 

@@ -44,7 +44,7 @@ test('a restart takes what its parts take, once they are known', () => {
 
 test('each part says how long it takes', () => {
   expect(partText(estimate.load_bytes, estimate.load_seconds)).toBe('1.0 GiB in 2 s');
-  expect(partText(2048, null)).toBe('2.0 KiB, at a speed not measured yet');
+  expect(partText(2048, null)).toBe('2.0 KiB, at an unknown speed');
   expect(partText(0, null)).toBe('nothing');
 });
 

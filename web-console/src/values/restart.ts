@@ -18,7 +18,7 @@ export function secondsText(seconds: number): string {
 /** One part of a restart: `1.2 GiB in 12 s`. */
 export function partText(bytes: number, seconds: number | null | undefined): string {
   if (bytes === 0) return 'nothing';
-  if (seconds === null || seconds === undefined) return `${formatBytes(bytes)}, at a speed not measured yet`;
+  if (seconds === null || seconds === undefined) return `${formatBytes(bytes)}, at an unknown speed`;
   return `${formatBytes(bytes)} in ${secondsText(seconds)}`;
 }
 

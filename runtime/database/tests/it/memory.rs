@@ -134,7 +134,7 @@ fn a_deployment_that_takes_more_than_there_is_leaves_nothing() {
         .deploy("voter", &wasm("voter"))
         .err()
         .expect("no room");
-    assert!(error.to_string().contains("bytes more than there are"), "{error}");
+    assert!(error.to_string().contains("bytes more than the limit"), "{error}");
     assert!(!database.router().deployed().current.contains_key("voter"));
     drop(most);
     database.router().deploy("voter", &wasm("voter")).expect("room again");

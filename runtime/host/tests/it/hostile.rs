@@ -555,7 +555,7 @@ fn a_reason_is_one_line() {
     wasm[..8].copy_from_slice(b"PK\x03\x04\0\0\0\0");
     for other in [&wasm[..], b"", b"\0as", b"fn main() {}\n"] {
         let text = refusal(other).to_string();
-        assert!(!text.contains('\n') && text.starts_with("no WebAssembly"), "{text}");
+        assert!(!text.contains('\n') && text.starts_with("not WebAssembly"), "{text}");
     }
 }
 

@@ -707,7 +707,7 @@ fn what_was_refused_because_a_write_failed_does_not_come_back() {
         appended.map_err(|e| e.0).expect("taken");
         wait_until(|| told.lock().expect("test").len() == 2);
         let error = told.lock().expect("test")[1].0.clone().expect_err("not durable");
-        let is_doubtful = error.to_string().contains("not known before a restart");
+        let is_doubtful = error.to_string().contains("Only a restart shows");
         assert_eq!(is_doubtful, !is_known, "{error}");
         if is_known {
             for policy in [CrashPolicy::LoseAll, CrashPolicy::KeepAll] {

@@ -80,7 +80,7 @@ impl Consent {
     /// Reads `KIND:NAME`. Err: why it is none.
     pub fn parse(text: &str) -> Result<Self, String> {
         let kinds = ConsentKind::ALL.map(|kind| format!("{}:{}", kind.word(), kind.form()));
-        let unknown = || format!("{text:?} is no consent; there are {}", kinds.join(", "));
+        let unknown = || format!("{text:?} is not a consent; write one of {}", kinds.join(", "));
         let (word, name) = text.split_once(':').ok_or_else(unknown)?;
         let kind = ConsentKind::ALL.into_iter().find(|kind| kind.word() == word);
         let kind = kind.ok_or_else(unknown)?;
@@ -91,7 +91,7 @@ impl Consent {
         match is_whole && names.iter().all(|name| is_valid_name(name)) {
             true => Ok(Self::to(kind, &names)),
             false => Err(format!(
-                "{text:?} names nothing that could be destroyed: write {word}:{}, in full and without wildcards",
+                "{text:?} does not name one thing in full: write {word}:{}, without wildcards",
                 kind.form()
             )),
         }

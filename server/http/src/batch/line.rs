@@ -70,7 +70,7 @@ impl Line<'_> {
     fn names(&self) -> Result<(&str, &str), Refusal> {
         match (&self.module, &self.procedure) {
             (Some(module), Some(procedure)) => Ok((module.as_str(), procedure.as_str())),
-            _ => Err(Refusal::malformed("a call names its module and its procedure")),
+            _ => Err(Refusal::malformed("a call must name its module and its procedure")),
         }
     }
 }
@@ -262,14 +262,14 @@ impl Chunk {
                     line.idempotency_key = match source.token()? {
                         Token::Null => None,
                         Token::Text(key) => Some(key),
-                        _ => return wrong(&source, "an idempotency_key is a string"),
+                        _ => return wrong(&source, "idempotency_key must be a string"),
                     };
                 }
                 b"args" if matches!(line.args, Args::Missing) => {
                     self.read_args(&mut line, &mut source, batch, parser)?;
                 }
                 b"module" | b"procedure" | b"id" | b"idempotency_key" | b"args" => {
-                    return wrong(&source, "a member that is given twice");
+                    return wrong(&source, "the same member twice");
                 }
                 _ => {
                     let what = "an unknown member; a call has module, procedure, args, id, idempotency_key";
@@ -322,7 +322,7 @@ fn wrong<'t, T>(source: &impl Source<'t>, what: &'static str) -> Result<T, Synta
 fn text<'t>(source: &mut impl Source<'t>) -> Result<Text<'t>, SyntaxError> {
     match source.token()? {
         Token::Text(text) => Ok(text),
-        _ => wrong(source, "a module and a procedure are named by strings"),
+        _ => wrong(source, "module and procedure must be strings"),
     }
 }
 

@@ -53,28 +53,28 @@ pub const PATH: &str = "/v1/batch";
 
 /// Runs many calls
 ///
-/// The body is newline-delimited JSON, one call a line, or a CBOR sequence, one call an item. Each call is a transaction
-/// of its own; the answer has a line (or an item) for each, in the order of the calls: the members of a single call's
-/// answer, or `problem`. Answers are sent while calls are still read, so a client with more than some thousand calls must
-/// read while it writes. Each call has an idempotency key of its own, the member `idempotency_key` of its line; the header
-/// `Idempotency-Key` is refused.
+/// Takes newline-delimited JSON with one call on each line, or a CBOR sequence with one call in each item. Each call is its own
+/// transaction. The answer has one line (or item) for each call, in the order of the calls: the members of a single call's answer, or
+/// `problem`. The server sends answers while it still reads calls. So a client with more than some thousand calls must read while it
+/// writes. Each call may have an idempotency key, the member `idempotency_key` of its line. The server refuses the header
+/// `Idempotency-Key` on a batch.
 #[utoipa::path(
     post,
     path = "/v1/batch",
     tag = "Calls",
     params(
-        ("Reprise-Timeout-Ms" = Option<u64>, Header, description = "Calls that have not begun by then, or run longer, are ended as deadline-exceeded and leave nothing"),
-        ("Reprise-Safety" = Option<String>, Header, description = "Writes have at least this level, or are refused before they run, or are outcome-unknown"),
-        ("Reprise-Min-Lsn" = Option<String>, Header, pattern = "^[0-9]{1,19}$", description = "Begin once the read view holds this LSN"),
-        ("Reprise-Max-Lag-Ms" = Option<u64>, Header, description = "On a standby: wait until it is not further behind than so many milliseconds"),
-        ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "How long to wait for it; 1000 unless given"),
+        ("Reprise-Timeout-Ms" = Option<u64>, Header, description = "Time limit in milliseconds. If a call has not begun or ended by then, the server ends it as deadline-exceeded and keeps nothing of it"),
+        ("Reprise-Safety" = Option<String>, Header, description = "Smallest safety level of writes. If the server can't reach it, it refuses them before they run, or answers outcome-unknown"),
+        ("Reprise-Min-Lsn" = Option<String>, Header, pattern = "^[0-9]{1,19}$", description = "LSN that reads must include. The server begins once its data includes it"),
+        ("Reprise-Max-Lag-Ms" = Option<u64>, Header, description = "On a standby: largest lag in milliseconds. The server waits until its lag is at most this"),
+        ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "Longest wait in milliseconds. Default: 1000"),
     ),
     request_body(content(
         (BatchCall = "application/x-ndjson"),
         (BatchCall = "application/cbor-seq"),
-    ), description = "A call a line, or an item"),
+    ), description = "One call on each line, or in each CBOR item"),
     responses(
-        (status = 200, description = "An answer a line, or an item", content(
+        (status = 200, description = "One answer on each line, or in each CBOR item, in the order of the calls", content(
             (BatchAnswer = "application/x-ndjson"),
             (BatchAnswer = "application/cbor-seq"),
         )),
@@ -90,8 +90,8 @@ pub async fn batch(State(state): State<AppState>, request: Request) -> Result<Re
 pub async fn answer(state: &AppState, request: Request) -> Result<Response, Refusal> {
     let (mut head, body) = request.into_parts();
     if head.headers.contains_key(headers::IDEMPOTENCY_KEY) {
-        let detail = "a batch has no idempotency key of its own, since each of its calls ends by itself: give each call one, as the member \
-                      idempotency_key of its line";
+        let detail = "a batch has no idempotency key, because each of its calls commits alone: give each call a key, as the member idempotency_key of \
+                      its line";
         return Err(Refusal::malformed(detail));
     }
     front::judge_no_query(&head.uri)?;

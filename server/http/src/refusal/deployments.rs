@@ -21,7 +21,7 @@ impl From<DeployError> for Refusal {
         match error {
             DeployError::Invalid { reason, offset } => {
                 let place = offset.map_or(String::new(), |offset| format!(" (at byte {offset})"));
-                let detail = format!("{reason}{place}; build the module against this server's guest contract");
+                let detail = format!("{reason}{place}; build the module for this server's guest contract");
                 let mut problem = Problem::new(ProblemKind::InvalidModule, detail);
                 problem.reason = Some(reason);
                 problem.offset = offset;
@@ -30,8 +30,8 @@ impl From<DeployError> for Refusal {
             DeployError::TooLarge { max } => Self::too_large("a module", max),
             DeployError::RecordTooLong { bytes, max } => {
                 let detail = format!(
-                    "the module makes a log record of up to {bytes} bytes, and the NVRAM takes {max} at once (a quarter of a site's ring: \
-                     --nvram-size); nothing was changed"
+                    "the module needs a log record of up to {bytes} bytes, and the NVRAM takes at most {max} bytes at once (a quarter of a \
+                     site's ring: --nvram-size); the server changed nothing"
                 );
                 let mut refusal = Self::limit("log-record-bytes", detail);
                 refusal.problem.max = Some(max as u64);
@@ -47,7 +47,8 @@ impl From<DeployError> for Refusal {
             DeployError::Unavailable(reason) => Self::unavailable(&reason),
             DeployError::CompileMemory { bytes, max } => Self::memory_exhausted(
                 format!(
-                    "compiling the module takes some {bytes} bytes more than --memory-max leaves; nothing was changed. {MORE_MEMORY}"
+                    "to compile the module, the server needs about {bytes} bytes more than --memory-max leaves; it changed nothing. \
+                     {MORE_MEMORY}"
                 ),
                 max,
             ),
@@ -61,7 +62,7 @@ impl From<InstallError> for Refusal {
             InstallError::Conflicts(conflicts) => {
                 let mut problem = Problem::new(
                     ProblemKind::SchemaConflict,
-                    "nothing was changed; each of the conflicts names its way on",
+                    "the server changed nothing; each entry of conflicts says how to continue",
                 );
                 problem.conflicts = conflicts.into_iter().map(conflict).collect();
                 problem.into()
@@ -69,7 +70,7 @@ impl From<InstallError> for Refusal {
             InstallError::Consent { plan, given } => without_consent(&plan, &given),
             InstallError::Memory { bytes, max } => {
                 let detail = format!(
-                    "the module's tables, and those that are made anew for it, take {} MiB more than there are now; nothing was changed. \
+                    "the module's new and rewritten tables need {} MiB more than the server has left; the server changed nothing. \
                      {MORE_MEMORY} ({} MiB)",
                     bytes.div_ceil(1 << 20),
                     max >> 20
@@ -77,7 +78,7 @@ impl From<InstallError> for Refusal {
                 Self::memory_exhausted(detail, max)
             }
             InstallError::Time { max_s } => Self::migration(format!(
-                "the changed tables were not made within {max_s} s; {MORE_TIME}"
+                "the server did not finish the changed tables within {max_s} s; {MORE_TIME}"
             )),
             InstallError::Migration {
                 partition,
@@ -91,20 +92,23 @@ impl From<InstallError> for Refusal {
                 let why = failed_migration(partition, failure, max_s);
                 match exhausted {
                     None => Self::migration(why),
-                    Some(max) => Self::memory_exhausted(format!("{why}; nothing was changed. {MORE_MEMORY}"), max),
+                    Some(max) => {
+                        Self::memory_exhausted(format!("{why}; the server changed nothing. {MORE_MEMORY}"), max)
+                    }
                 }
             }
             InstallError::Replicated { table } => Self::migration(format!(
-                "what the module runs when it is deployed left different rows of {table}, which is replicated, on the partitions; write there what depends on its own rows and on from_version alone"
+                "the module's migration wrote different rows of the replicated table {table} on different partitions; let what it writes \
+                 there depend on the table's own rows and on from_version alone"
             )),
             InstallError::Log(reason) => reason.into(),
         }
     }
 }
 
-const MORE_MEMORY: &str = "Delete rows, or start the server with more --memory-max";
+const MORE_MEMORY: &str = "Delete rows, or start the server with a larger --memory-max";
 
-const MORE_TIME: &str = "start the server with more --deploy-time-max-s, or deploy the change in smaller steps";
+const MORE_TIME: &str = "start the server with a larger --deploy-time-max-s, or deploy the change in smaller steps";
 
 /// Why what a module runs when it is deployed did not come to its end.
 fn failed_migration(partition: PartitionId, failure: Failure, max_s: u32) -> String {
@@ -112,9 +116,9 @@ fn failed_migration(partition: PartitionId, failure: Failure, max_s: u32) -> Str
         Failure::Aborted { code, message } => format!("aborted with {code}: {message}"),
         Failure::Limit { limit, max, .. } => format!("reached the limit {limit} of {max}"),
         Failure::Trapped { message, .. } => format!("trapped: {message}"),
-        Failure::Ended(_) => format!("was not done within {max_s} s; {MORE_TIME}"),
+        Failure::Ended(_) => format!("did not end within {max_s} s; {MORE_TIME}"),
     };
-    format!("what the module runs when it is deployed, on partition {partition}, {why}")
+    format!("the module's migration, on partition {partition}, {why}")
 }
 
 pub(crate) fn conflict(conflict: reprise_router::Conflict) -> SchemaConflict {

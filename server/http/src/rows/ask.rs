@@ -40,7 +40,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
         let Query(pairs) = Query::<Vec<(String, String)>>::from_request_parts(parts, state)
             .await
-            .map_err(|error| Refusal::malformed(format!("the query can't be read: {}", error.body_text())))?;
+            .map_err(|error| Refusal::malformed(format!("the server can't read the query: {}", error.body_text())))?;
         let is_of_groups = parts.uri.path().ends_with("/groups");
         let mut asked = Self::default();
         for (name, value) in pairs {
@@ -59,7 +59,7 @@ impl Asked {
                 self.reverse = match &*value {
                     "true" => true,
                     "false" => false,
-                    _ => return Err(Refusal::malformed("reverse is true or false")),
+                    _ => return Err(Refusal::malformed("reverse must be true or false")),
                 };
                 return Ok(());
             }
@@ -67,7 +67,9 @@ impl Asked {
                 self.conditions.push(value);
                 return match self.conditions.len() <= WHERE_MAX {
                     true => Ok(()),
-                    false => Err(Refusal::malformed(format!("there are at most {WHERE_MAX} conditions"))),
+                    false => Err(Refusal::malformed(format!(
+                        "a query may have at most {WHERE_MAX} conditions"
+                    ))),
                 };
             }
             "cursor" => &mut self.cursor,
@@ -83,7 +85,7 @@ impl Asked {
                     false => "limit, cursor, index, prefix, from, to, reverse, where and columns",
                 };
                 return Err(Refusal::malformed(format!(
-                    "the query has no {name:?}: it knows {known}"
+                    "the query has no parameter {name:?}; it has {known}"
                 )));
             }
         };
@@ -169,13 +171,13 @@ pub fn find_columns(table: &TableSchema, member: &str, names: &str) -> Result<Ve
 fn set<T>(place: &mut Option<T>, name: &str, value: T) -> Result<(), Refusal> {
     match place.replace(value) {
         None => Ok(()),
-        Some(_) => Err(Refusal::malformed(format!("{name} stands in the query more than once"))),
+        Some(_) => Err(Refusal::malformed(format!("the query has {name} more than once"))),
     }
 }
 
 fn number(name: &str, text: &str) -> Result<u32, Refusal> {
     text.parse()
-        .map_err(|_| Refusal::malformed(format!("{name} is a number; {text:?} is none")))
+        .map_err(|_| Refusal::malformed(format!("{name} must be a number, not {text:?}")))
 }
 
 pub fn find_column(table: &TableSchema, name: &str) -> Result<u16, Refusal> {
@@ -244,7 +246,7 @@ impl Condition {
         let wrong = || {
             let names = OPERATORS.map(|(name, _)| name).join(", ");
             Refusal::malformed(format!(
-                "where is written as column:op:value, the op one of {names}; {text:?} is not"
+                "write where as column:op:value, with an op of {names}, not {text:?}"
             ))
         };
         let (name, rest) = text.split_once(':').ok_or_else(wrong)?;
@@ -257,7 +259,7 @@ impl Condition {
         let column = &table.columns[at as usize];
         if compare == Compare::Starts && column.ty != ScalarType::Text {
             return Err(Refusal::malformed(format!(
-                "starts is for text, and the column {name} is none"
+                "starts works on text only, and the column {name} is not text"
             )));
         }
         let mut value = encode_column(column, value)

@@ -34,27 +34,27 @@ const GROUPS_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Counts and sums rows
 ///
-/// By the leading `by` columns of an index, group by group in its order; with `by=0` all rows are one group. A page ends after `limit`
-/// groups, or after a second, and a group that it ends in goes on with the next one (`continues`): its count and sums are to be added. Rows
-/// are read page by page, so what changes meanwhile is in it or not.
+/// Groups the rows by the leading `by` columns of an index, in the order of the index. With `by=0` all rows are one group. A page
+/// ends after `limit` groups, or after one second. If it ends inside a group, `continues` is true, and the next page has the rest of
+/// the group: add up its count and sums. The server reads rows page by page, so a change during the read may be included or not.
 #[utoipa::path(
     get,
     path = "/v1/tables/{table}/groups",
     tag = "Tables",
     params(
         ("table" = String, Path),
-        ("limit" = Option<u32>, Query, minimum = 1, maximum = 1000, description = "The page ends once there are so many groups, and may have some hundred more; 100 unless given"),
-        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before; the other members as there"),
-        ("index" = Option<String>, Query, description = "Name of the index; `primary` unless given"),
-        ("by" = Option<u32>, Query, description = "How many of its leading columns make a group; 1 unless given"),
-        ("sum" = Option<String>, Query, description = "Names of columns of numbers that are summed, separated by commas"),
-        ("prefix" = Option<String>, Query, description = "Leading values of the index's columns that a row must have: a JSON array, or a comma list"),
-        ("from" = Option<String>, Query, description = "Values of the columns behind the prefix from which on rows count, themselves included"),
-        ("to" = Option<String>, Query, description = "Values of the columns behind the prefix up to which rows count, themselves included"),
-        ("where" = Option<String>, Query, description = "`column:op:value`, as for rows; may stand more than once"),
-        ("Reprise-Min-Lsn" = Option<String>, Header, pattern = "^[0-9]{1,19}$", description = "Wait until the read view holds this LSN"),
-        ("Reprise-Max-Lag-Ms" = Option<u64>, Header, description = "On a standby: wait until it is not further behind than so many milliseconds"),
-        ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "How long to wait for it; 1000 unless given"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 1000, description = "Number of groups after which the page ends. It may have some hundred more. Default: 100"),
+        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before. Send the other parameters unchanged"),
+        ("index" = Option<String>, Query, description = "Name of the index. Default: `primary`"),
+        ("by" = Option<u32>, Query, description = "Number of the index's leading columns that make a group. Default: 1"),
+        ("sum" = Option<String>, Query, description = "Numeric columns to add up, separated by commas"),
+        ("prefix" = Option<String>, Query, description = "Values of the index's leading columns that a row must have, as a JSON array or separated by commas"),
+        ("from" = Option<String>, Query, description = "First row to count: values of the columns after the prefix, inclusive"),
+        ("to" = Option<String>, Query, description = "Last row to count: values of the columns after the prefix, inclusive"),
+        ("where" = Option<String>, Query, description = "Condition `column:op:value`, as for rows. You may give several"),
+        ("Reprise-Min-Lsn" = Option<String>, Header, pattern = "^[0-9]{1,19}$", description = "LSN that the read must include. The server waits until its data includes it"),
+        ("Reprise-Max-Lag-Ms" = Option<u64>, Header, description = "On a standby: largest lag in milliseconds. The server waits until its lag is at most this"),
+        ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "Longest wait in milliseconds. Default: 1000"),
     ),
     responses(
         (status = 200, description = "A page", body = GroupsPage),
@@ -75,7 +75,7 @@ pub async fn list_groups(
     let limit = asked.limit.unwrap_or(GROUPS_LIMIT_DEFAULT);
     if !(1..=GROUPS_LIMIT_MAX).contains(&limit) {
         return Err(Refusal::malformed(format!(
-            "limit is a number from 1 to {GROUPS_LIMIT_MAX}"
+            "limit must be a number from 1 to {GROUPS_LIMIT_MAX}"
         )));
     }
     let request = asked.request(id, table, PAGE_ROWS)?;
@@ -117,7 +117,7 @@ impl Grouping {
         let by = asked.by.unwrap_or(1) as usize;
         if by > columns.len() {
             return Err(Refusal::malformed(format!(
-                "by is from 0 to {}, as many columns as the index has",
+                "by must be from 0 to {}, the number of columns of the index",
                 columns.len()
             )));
         }
@@ -139,7 +139,7 @@ impl Grouping {
         match sums.iter().position(|at| !is_number(at)) {
             None => Ok(Self { by: by?, sums, names }),
             Some(at) => Err(Refusal::malformed(format!(
-                "the column {} holds no numbers that could be summed",
+                "the column {} has no numbers to add up",
                 names[at]
             ))),
         }

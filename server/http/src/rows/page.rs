@@ -28,34 +28,35 @@ const ROWS_LIMIT_DEFAULT: u32 = 100;
 
 /// Lists rows
 ///
-/// Committed rows in the order of an index, page by page. A page is one consistent snapshot of all partitions that it is read from. It
-/// looks at 20,000 rows at most, and for some milliseconds: with `where` it may hold few rows or none and still have a `next_cursor`.
-/// By `Accept` it is JSON, lines of JSON (`application/x-ndjson`) or CSV (`text/csv`); of these a header tells the cursor.
+/// Returns committed rows in the order of an index, page by page. A page is one consistent snapshot of all partitions that the server
+/// reads for it. For one page the server visits at most 20,000 rows, for some milliseconds. So with `where` a page may have few rows
+/// or none and still a `next_cursor`. `Accept` selects JSON, lines of JSON (`application/x-ndjson`) or CSV (`text/csv`). With lines
+/// and CSV the cursor is in a header.
 #[utoipa::path(
     get,
     path = "/v1/tables/{table}/rows",
     tag = "Tables",
     params(
         ("table" = String, Path),
-        ("limit" = Option<u32>, Query, minimum = 1, maximum = 1000, description = "Rows at most; 100 unless given"),
-        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before; the other members as there"),
-        ("index" = Option<String>, Query, description = "Name of the index that gives the order; `primary` unless given"),
-        ("prefix" = Option<String>, Query, description = "Leading values of the index's columns that a row must have: a JSON array, or a comma list"),
-        ("from" = Option<String>, Query, description = "Values of the columns behind the prefix from which on rows are wanted, themselves included"),
-        ("to" = Option<String>, Query, description = "Values of the columns behind the prefix up to which rows are wanted, themselves included"),
-        ("reverse" = Option<bool>, Query, description = "From the last row to the first"),
-        ("where" = Option<String>, Query, description = "`column:op:value`, the op one of eq, ne, lt, le, gt, ge and, of text, starts; may stand more than once, and all must be so. `null` is eq or ne to null alone"),
-        ("columns" = Option<String>, Query, description = "Names of the columns that are wanted, separated by commas; all unless given"),
-        ("Reprise-Min-Lsn" = Option<String>, Header, pattern = "^[0-9]{1,19}$", description = "Wait until the read view holds this LSN"),
-        ("Reprise-Max-Lag-Ms" = Option<u64>, Header, description = "On a standby: wait until it is not further behind than so many milliseconds"),
-        ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "How long to wait for it; 1000 unless given"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 1000, description = "Largest number of rows in the page. Default: 100"),
+        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before. Send the other parameters unchanged"),
+        ("index" = Option<String>, Query, description = "Name of the index whose order the rows have. Default: `primary`"),
+        ("prefix" = Option<String>, Query, description = "Values of the index's leading columns that a row must have, as a JSON array or separated by commas"),
+        ("from" = Option<String>, Query, description = "First row to read: values of the columns after the prefix, inclusive"),
+        ("to" = Option<String>, Query, description = "Last row to read: values of the columns after the prefix, inclusive"),
+        ("reverse" = Option<bool>, Query, description = "`true`: read from the last row to the first"),
+        ("where" = Option<String>, Query, description = "Condition `column:op:value`. The op is eq, ne, lt, le, gt or ge; for text also starts. You may give several, and a row must meet all of them. With `null` only eq and ne work"),
+        ("columns" = Option<String>, Query, description = "Names of the columns to return, separated by commas. Default: all"),
+        ("Reprise-Min-Lsn" = Option<String>, Header, pattern = "^[0-9]{1,19}$", description = "LSN that the read must include. The server waits until its data includes it"),
+        ("Reprise-Max-Lag-Ms" = Option<u64>, Header, description = "On a standby: largest lag in milliseconds. The server waits until its lag is at most this"),
+        ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "Longest wait in milliseconds. Default: 1000"),
     ),
     responses(
         (status = 200, description = "A page", content(
             (RowsPage = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"),
         ), headers(
-            ("Reprise-Lsn" = String, description = "The newest transaction that the page holds"),
-            ("Reprise-Next-Cursor" = String, description = "Of lines and CSV: where the next page begins; left out on the last one"),
+            ("Reprise-Lsn" = String, description = "LSN of the newest transaction that the page includes"),
+            ("Reprise-Next-Cursor" = String, description = "For JSON lines and CSV: the cursor of the next page. The last page has none"),
         )),
         (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
@@ -75,7 +76,7 @@ pub async fn list_rows(
     let limit = asked.limit.unwrap_or(ROWS_LIMIT_DEFAULT);
     if !(1..=ROWS_LIMIT_MAX).contains(&limit) {
         return Err(Refusal::malformed(format!(
-            "limit is a number from 1 to {ROWS_LIMIT_MAX}"
+            "limit must be a number from 1 to {ROWS_LIMIT_MAX}"
         )));
     }
     asked.columns_of(table)?;

@@ -16,7 +16,7 @@ const DAY_S: u64 = 24 * 3600;
 settings! {
     /// Where backups and archive lie.
     BackupSettings from BackupArgs under "Backup" {
-        /// Where backups of the running server are made [default: backups in the data directory]
+        /// Directory for backups of the running server [default: backups in the data directory]
         backup_dir: std::path::PathBuf {
             env: "REPRISE_BACKUP_DIR",
             takes: "DIR",
@@ -25,21 +25,21 @@ settings! {
                 Some(dir) => dir.display().to_string(),
             },
         }
-        /// What all backups may have together: beyond it the next one is refused [default: half of the file system they lie on]
+        /// Largest size of all backups together. Beyond it the server refuses the next backup [default: half of their file system]
         backup_max: u64 {
             env: "REPRISE_BACKUP_MAX",
             takes: "SIZE",
             judge: parse_size,
             show: |size: &Option<u64>| size.map_or_else(|| "half of the file system".to_owned(), bytes),
         }
-        /// Where checkpoints and log go that the data directory lets go of, so that the database can be restored to any point of the last
-        /// days [default: nowhere]
+        /// Directory that receives old checkpoints and log from the data directory. With it you can restore the database to any point of
+        /// the last days [default: none]
         archive: std::path::PathBuf {
             env: "REPRISE_ARCHIVE",
             takes: "DIR",
             marks: [where_said],
         }
-        /// Days that can be gone back from now; what the archive holds beyond them is removed [default: for ever]
+        /// Days for which the archive can restore any point. The server removes older files from it [default: for ever]
         archive_keep: u32 {
             env: "REPRISE_ARCHIVE_KEEP",
             takes: "DAYS",
@@ -47,8 +47,8 @@ settings! {
             show: |days: &Option<u32>| days.map_or_else(|| "for ever".to_owned(), |days| format!("{days} days")),
             marks: [where_said],
         }
-        /// What the data directory keeps for an archive that takes nothing: with more the archive is given up, and what waited goes
-        /// [default: 16GiB]
+        /// Largest size of files that the data directory keeps for an archive that fails. Beyond it the server gives the archive up, and
+        /// removes these files [default: 16GiB]
         archive_hold_max: u64 {
             env: "REPRISE_ARCHIVE_HOLD_MAX",
             takes: "SIZE",
@@ -97,8 +97,8 @@ fn half_of_file_system(
     let told = told.context("start a thread that looks at the folder of backups")?;
     let told = told.with_context(|| {
         format!(
-            "the file system of the folder of backups, {}, does not answer within {} s: see to it, name another one by --backup-dir, or say by \
-             --backup-max what backups may have",
+            "the file system of the backup directory {} does not answer within {} s: repair it, name another directory with --backup-dir, or \
+             set the size of all backups with --backup-max",
             dir.display(),
             time.as_secs_f64()
         )
@@ -116,9 +116,7 @@ fn file_system_bytes(dir: &Path) -> Option<u64> {
 fn archive_keep(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(days @ 1..=36_500) => Ok(days),
-        _ => Err(format!(
-            "an archive is kept for 1 to 36500 days; {text:?} is no such number"
-        )),
+        _ => Err(format!("{text:?} is not a number of days; take 1 to 36500")),
     }
 }
 

@@ -14,28 +14,28 @@ const CHECKPOINTS_KEPT_DEFAULT: u64 = 2;
 settings! {
     /// When checkpoints are taken, and how many are kept.
     CheckpointSettings from CheckpointArgs under "Checkpoints" {
-        /// Seconds from one checkpoint to the next, where the log has grown; 0: only when asked for [default: 180]
+        /// Seconds between checkpoints. The server skips one if the log has not grown; 0: only on request [default: 180]
         checkpoint_every: u64 {
             env: "REPRISE_CHECKPOINT_EVERY",
             takes: "SECONDS",
-            judge: |text: &str| bounded(text, "the time between checkpoints", 0, 365 * 24 * 3600),
+            judge: |text: &str| bounded(text, "the seconds between checkpoints", 0, 365 * 24 * 3600),
             default: CHECKPOINT_EVERY_DEFAULT,
         }
-        /// MiB of log after which a checkpoint is taken whatever the time; 0: only by time [default: 1024]
+        /// MiB of new log after which the server takes a checkpoint early; 0: only by time [default: 1024]
         checkpoint_log_mib: u64 {
             env: "REPRISE_CHECKPOINT_LOG_MIB",
             takes: "MIB",
-            judge: |text: &str| bounded(text, "the log between checkpoints", 0, 1 << 30),
+            judge: |text: &str| bounded(text, "the MiB of log between checkpoints", 0, 1 << 30),
             default: CHECKPOINT_LOG_MIB_DEFAULT,
         }
-        /// Seconds that a restart may take: a checkpoint is begun when it would take longer; 0: whatever it takes [default: 0]
+        /// Seconds that a restart may take. If a restart would take longer, the server takes a checkpoint; 0: no target [default: 0]
         recovery_target_s: u64 {
             env: "REPRISE_RECOVERY_TARGET_S",
             takes: "SECONDS",
-            judge: |text: &str| bounded(text, "the time that a restart may take", 0, 24 * 3600),
+            judge: |text: &str| bounded(text, "the seconds of a restart", 0, 24 * 3600),
             default: 0,
         }
-        /// Checkpoints kept, with the log from the oldest of them on [default: 2]
+        /// Number of checkpoints to keep. The server also keeps the log since the oldest of them [default: 2]
         checkpoints_kept: u64 {
             env: "REPRISE_CHECKPOINTS_KEPT",
             takes: "N",

@@ -33,7 +33,7 @@ impl Show for FlushPolicy {
 settings! {
     /// What the log is written to first.
     DeviceSettings from DeviceArgs under "Device" {
-        /// What a commit waits for: the log's files (file), or NVRAM before them (nvram) [default: file]
+        /// Device on which a commit becomes durable: the log's files (file), or an NVRAM buffer in front of them (nvram) [default: file]
         device: DeviceKind {
             env: "REPRISE_DEVICE",
             takes: "KIND",
@@ -41,21 +41,21 @@ settings! {
             default: DeviceKind::File,
             marks: [where_said],
         }
-        /// The region of NVRAM: a file on a DAX file system, or a DAX device [default: none]
+        /// NVRAM region: a file on a DAX file system, or a DAX device [default: none]
         nvram: std::path::PathBuf {
             env: "REPRISE_NVRAM",
             takes: "PATH",
             marks: [where_said],
         }
-        /// Bytes of the region, or a number with KiB, MiB or GiB; a file that is not there is made with so many
-        /// [default: those of the device, or of the file that is there]
+        /// Size of the region: bytes, or a number with KiB, MiB or GiB. The server creates a missing file with this size
+        /// [default: size of the device, or of the existing file]
         nvram_size: u64 {
             env: "REPRISE_NVRAM_SIZE",
             takes: "BYTES",
             judge: parse_size,
             marks: [where_said],
         }
-        /// Entries in all rings together from which on they are copied to the log's files [default: 80000]
+        /// Number of entries in all rings together at which the server begins to copy them to the log's files [default: 80000]
         nvram_copy_at: u64 {
             env: "REPRISE_NVRAM_COPY_AT",
             takes: "ENTRIES",
@@ -63,8 +63,8 @@ settings! {
             default: COPY_AT_ENTRIES_DEFAULT,
             marks: [where_said],
         }
-        /// When changes go to the region: all at the commit (commit), each when it is made, and the commit waits for all (insert), each
-        /// when it is made, and the transaction waits for it (insert-fence) [default: commit]
+        /// When a transaction writes its changes to the region. commit: all at the commit. insert: each at once, and the commit waits
+        /// for all. insert-fence: each at once, and the transaction waits for each [default: commit]
         nvram_flush: FlushPolicy {
             env: "REPRISE_NVRAM_FLUSH",
             takes: "POLICY",
@@ -72,8 +72,8 @@ settings! {
             default: FlushPolicy::OnCommit,
             marks: [where_said],
         }
-        /// Take an ordinary file for persistent memory (true): for tests and measurements, since a power failure then loses commits that were
-        /// answered [default: false]
+        /// Treat an ordinary file as persistent memory (true). For tests and measurements only, because a power failure then loses
+        /// acknowledged commits [default: false]
         nvram_assume_persistent: bool {
             env: "REPRISE_NVRAM_ASSUME_PERSISTENT",
             takes: "BOOL",
@@ -90,10 +90,10 @@ impl DeviceSettings {
     pub fn config(&self) -> Result<DeviceConfig, Failure> {
         match (self.device.value, &self.nvram.value, self.nvram_size.value) {
             (DeviceKind::File, _, _) if self.nvram_flush.value.is_on_insert() => {
-                Err(usage("nvram-flush goes with device nvram"))
+                Err(usage("nvram-flush needs device nvram"))
             }
             (DeviceKind::File, None, None) => Ok(DeviceConfig::File),
-            (DeviceKind::File, _, _) => Err(usage("nvram and nvram-size go with device nvram")),
+            (DeviceKind::File, _, _) => Err(usage("nvram and nvram-size need device nvram")),
             (DeviceKind::Nvram, Some(path), None) if matches!(path.try_exists(), Ok(false)) => Err(usage(format!(
                 "device nvram needs --nvram-size BYTES to make {}, which is not there",
                 path.display()
@@ -121,25 +121,22 @@ pub fn device(text: &str) -> Result<DeviceKind, String> {
     match text {
         "file" => Ok(DeviceKind::File),
         "nvram" => Ok(DeviceKind::Nvram),
-        _ => Err("the device is file or nvram".into()),
+        _ => Err("take file or nvram".into()),
     }
 }
 
 pub fn flush(text: &str) -> Result<FlushPolicy, String> {
     let known = FlushPolicy::ALL.into_iter().find(|policy| policy.name() == text);
-    known.ok_or_else(|| "changes go to NVRAM at commit, insert or insert-fence".into())
+    known.ok_or_else(|| "take commit, insert or insert-fence".into())
 }
 
 fn copy_at(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(entries) if entries > 0 => Ok(entries),
-        _ => Err(format!(
-            "the copy begins at 1 entry or more; {text:?} is no such number"
-        )),
+        _ => Err(format!("{text:?} is not a number of entries; take 1 or more")),
     }
 }
 
 fn assume_persistent(text: &str) -> Result<bool, String> {
-    text.parse()
-        .map_err(|_| "an ordinary file is taken for persistent memory: true or false".into())
+    text.parse().map_err(|_| "take true or false".into())
 }

@@ -65,16 +65,16 @@ impl HttpEntry {
         let default = ConnectionLimits::default();
         let connections_max = self.connections_max.unwrap_or(default.connections_max);
         if !(1..=CONNECTIONS_MAX).contains(&connections_max) {
-            return Err(format!("connections_max is from 1 to {CONNECTIONS_MAX}"));
+            return Err(format!("connections_max must be from 1 to {CONNECTIONS_MAX}"));
         }
         let wait = |name: &str, seconds: Option<u32>, default: Duration| match seconds {
             None => Ok(default),
-            Some(0) => Err(format!("{name} is at least 1")),
+            Some(0) => Err(format!("{name} must be at least 1 (second)")),
             Some(seconds) => Ok(Duration::from_secs(seconds.into())),
         };
         let per_peer_max = self.connections_per_peer_max.unwrap_or(connections_max.div_ceil(2));
         if !(1..=connections_max).contains(&per_peer_max) {
-            return Err(format!("connections_per_peer_max is from 1 to {connections_max}"));
+            return Err(format!("connections_per_peer_max must be from 1 to {connections_max}"));
         }
         Ok(ConnectionLimits {
             connections_max,

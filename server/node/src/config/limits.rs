@@ -10,22 +10,22 @@ use super::setting::{bounded, settings};
 settings! {
     /// How long things may take, and are kept.
     LimitSettings from LimitArgs under "Limits" {
-        /// Milliseconds that a call may run, where its procedure declares no time of its own; 0: no limit [default: 1000]
+        /// Milliseconds that a call may run, unless its procedure declares its own limit; 0: no limit [default: 1000]
         call_time_max_ms: u32 {
             env: "REPRISE_CALL_TIME_MAX_MS",
             takes: "N",
             default: CALL_TIME_MAX_MS,
             marks: [live],
         }
-        /// Seconds that a deployment may take to change tables and to run what it runs, while
-        /// calls wait; 0: no limit [default: 60]
+        /// Seconds that a deployment may take to change tables and run its migration, while calls wait; 0: no limit
+        /// [default: 60]
         deploy_time_max_s: u32 {
             env: "REPRISE_DEPLOY_TIME_MAX_S",
             takes: "N",
             default: DEPLOY_TIME_MAX_S,
             marks: [live],
         }
-        /// Seconds for which the outcome of a call with an idempotency key is kept, and its repeats are answered with it
+        /// Seconds for which the server keeps the outcome of a call with an idempotency key, and answers repeats with it
         /// [default: 86400]
         idempotency_keep_s: u64 {
             env: "REPRISE_IDEMPOTENCY_KEEP_S",
@@ -48,5 +48,5 @@ impl LimitSettings {
 }
 
 fn idempotency_keep_s(text: &str) -> Result<u64, String> {
-    bounded(text, "the time for which outcomes are kept", 1, 365 * 24 * 3600)
+    bounded(text, "the seconds for which outcomes are kept", 1, 365 * 24 * 3600)
 }

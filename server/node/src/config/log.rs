@@ -10,8 +10,8 @@ const GROUP_COMMIT_US_MAX: u64 = 1_000_000;
 settings! {
     /// What is logged. In the file it is the section `[log]`; `log = KIND` is short for its `mode` alone.
     LogSettings from LogArgs under "Log" {
-        /// What the log holds of a transaction: command, physiological (changed rows), auto (what costs less, by procedure), both (to
-        /// compare them), or none (nothing survives a stop). A procedure's own declaration goes before [default: command]
+        /// Form in which the log records a transaction: command, physiological (changed rows), auto (the cheaper form of each procedure),
+        /// both (to compare them), or none (data ends with the process). A procedure's own declaration overrides it [default: command]
         log: LogPolicy {
             env: "REPRISE_LOG",
             takes: "KIND",
@@ -20,7 +20,7 @@ settings! {
             key: "log.mode",
             show: |policy: &LogPolicy| policy.name().to_owned(),
         }
-        /// Log the changed columns of an updated row (true), or all of it (false) [default: true]
+        /// For an updated row, log the changed columns only (true), or the whole row (false) [default: true]
         log_differential: AfterImage {
             env: "REPRISE_LOG_DIFFERENTIAL",
             takes: "BOOL",
@@ -30,7 +30,7 @@ settings! {
             show: |images: &AfterImage| (*images == AfterImage::Changed).to_string(),
             marks: [where_said],
         }
-        /// Answer a write when it is durable (sync), or before (async) [default: sync]
+        /// Acknowledge a write when it is durable (sync), or before (async) [default: sync]
         commit: CommitMode {
             env: "REPRISE_COMMIT",
             takes: "MODE",
@@ -38,7 +38,7 @@ settings! {
             default: CommitMode::Sync,
             show: |mode: &CommitMode| commit_name(*mode).to_owned(),
         }
-        /// Microseconds to wait for more commits before a write to the log [default: 0]
+        /// Microseconds that the log waits for more commits before it writes [default: 0]
         group_commit_us: u64 {
             env: "REPRISE_GROUP_COMMIT_US",
             takes: "N",
@@ -64,7 +64,7 @@ pub fn log_mode(text: &str) -> Result<LogPolicy, String> {
         "physiological" => Ok(LogPolicy::Physiological),
         "auto" => Ok(LogPolicy::Auto),
         "both" => Ok(LogPolicy::Both),
-        _ => Err("the log is command, physiological, auto, both or none".into()),
+        _ => Err("take command, physiological, auto, both or none".into()),
     }
 }
 
@@ -72,7 +72,7 @@ pub fn log_differential(text: &str) -> Result<AfterImage, String> {
     match text {
         "true" => Ok(AfterImage::Changed),
         "false" => Ok(AfterImage::Whole),
-        _ => Err("the differential log is true (changed columns) or false (whole rows)".into()),
+        _ => Err("take true (changed columns) or false (whole rows)".into()),
     }
 }
 
@@ -80,7 +80,7 @@ pub fn recover_from(text: &str) -> Result<RecoverFrom, String> {
     match text {
         "command" => Ok(RecoverFrom::Command),
         "physiological" => Ok(RecoverFrom::Changes),
-        _ => Err("recover from command or physiological".into()),
+        _ => Err("take command or physiological".into()),
     }
 }
 
@@ -88,7 +88,7 @@ pub fn commit_mode(text: &str) -> Result<CommitMode, String> {
     match text {
         "sync" => Ok(CommitMode::Sync),
         "async" => Ok(CommitMode::Async),
-        _ => Err("a commit is sync or async".into()),
+        _ => Err("take sync or async".into()),
     }
 }
 
@@ -102,6 +102,6 @@ pub fn commit_name(mode: CommitMode) -> &'static str {
 pub fn group_commit_us(text: &str) -> Result<u64, String> {
     match bounded(text, "", 0, GROUP_COMMIT_US_MAX) {
         Ok(us) => Ok(us),
-        Err(_) => Err(format!("the wait is from 0 to {GROUP_COMMIT_US_MAX} microseconds")),
+        Err(_) => Err(format!("take 0 to {GROUP_COMMIT_US_MAX} microseconds")),
     }
 }

@@ -13,16 +13,17 @@ use crate::output::{Failure, usage};
 settings! {
     /// What memory may be taken, in bytes.
     MemorySettings from MemoryArgs under "Memory" {
-        /// Memory that is made ready for what the tables grow by before calls are taken, and kept so: bytes, or a number with KiB, MiB or
-        /// GiB [default: 0]
+        /// Memory that the server prepares for growing tables before it takes calls, and then keeps ready: bytes, or a number with KiB,
+        /// MiB or GiB [default: 0]
         memory_ready: u64 {
             env: "REPRISE_MEMORY_READY",
             takes: "SIZE",
             judge: parse_size,
             default: 0,
         }
-        /// Memory that data, undo, remembered results, answers and modules may take together: bytes, or a number with KiB, MiB or GiB. Beyond
-        /// it what would grow the data is refused; reads and deletes go on [default: 80 % of the machine's, or of the control group's]
+        /// Largest memory of data, undo, remembered results, answers and modules together: bytes, or a number with KiB, MiB or GiB. At the
+        /// limit the server refuses calls that would grow the data, and still takes reads and deletes
+        /// [default: 80 % of the memory of the machine or control group]
         memory_max: u64 {
             env: "REPRISE_MEMORY_MAX",
             takes: "SIZE",
@@ -41,7 +42,7 @@ impl MemorySettings {
         match self.memory_ready.value < ready_max {
             true => Ok(()),
             false => Err(usage(format!(
-                "memory-ready leaves nothing of what memory-max ({} MiB) lets the data grow to, {} MiB",
+                "memory-ready must be less than {1} MiB, which memory-max ({0} MiB) leaves for the data",
                 max >> 20,
                 ready_max >> 20
             ))),
@@ -53,7 +54,7 @@ impl MemorySettings {
 fn memory_max(text: &str) -> Result<u64, String> {
     match parse_size(text)? {
         bytes if bytes < MEMORY_MAX_BYTES_MIN => Err(format!(
-            "the limit of memory is {} MiB at least",
+            "the smallest memory limit is {} MiB",
             MEMORY_MAX_BYTES_MIN >> 20
         )),
         bytes => Ok(bytes),

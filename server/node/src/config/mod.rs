@@ -40,26 +40,27 @@ pub const DEFAULT_FILE: &str = "reprise.toml";
 pub const EXAMPLE: &str = "Example:
   reprise serve --data-dir ./reprise-data --listen 127.0.0.1:8080
 
-Every flag can also come from the environment (REPRISE_DATA_DIR, …) or from reprise.toml in the data directory:
-  listen = \"127.0.0.1:8080\"   # for others: with tls_cert and tls_key (docs/security.md)
+You can also set every flag in the environment (REPRISE_DATA_DIR, …) or in reprise.toml in the data directory:
+  listen = \"127.0.0.1:8080\"   # before you listen on other addresses, set tls_cert and tls_key (docs/security.md)
 
   [[tokens]]
   name = \"deploy\"
   role = \"admin\"        # admin, write or read
-  scope = \"deploy\"      # of idempotency keys; the name by default
+  scope = \"deploy\"      # scope of its idempotency keys; default: the name
   sha256 = \"…\"          # `reprise token new NAME --role ROLE` adds such an entry
 
-  [http]                 # what one client may take; these are the defaults
+  [http]                 # limits of connections, with their defaults; _s: seconds
   connections_max = 4096
   header_wait_s = 75
   body_wait_s = 30
   batch_idle_s = 300
   write_wait_s = 60
-  connections_per_peer_max = 2048   # of one address; half of all
-  origins = []           # pages of other sites that may ask: [\"https://db.example\"] behind a proxy with TLS
+  connections_per_peer_max = 2048   # connections of one address; default: half of connections_max
+  origins = []           # other sites whose pages may send requests: [\"https://db.example\"] behind a proxy with TLS
 
-A flag goes over the environment, the environment over the file. SIGHUP reads the file anew: tokens, the certificate, origins,
-call_time_max_ms, deploy_time_max_s, slow_call_ms and idempotency_keep_s change at once, and what needs a restart is named.";
+A flag overrides the environment, and the environment overrides the file. On SIGHUP the server reads the file again. It applies
+tokens, the certificate, origins, call_time_max_ms, deploy_time_max_s, slow_call_ms and idempotency_keep_s at once. It names the
+settings that need a restart.";
 
 /// The flags of `reprise serve`.
 #[derive(Args, Clone, Default)]
@@ -67,7 +68,7 @@ pub struct ServeArgs {
     /// Configuration file [default: reprise.toml in the data directory, if there is one]
     #[arg(long, env = "REPRISE_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Serve reads alone: where the log does not replay, the tables as they were before
+    /// Serve reads only. If a log record can't be replayed, serve the tables as they were before that record
     #[arg(long, env = "REPRISE_READ_ONLY")]
     pub read_only: bool,
     #[command(flatten)]
@@ -124,7 +125,7 @@ impl ServeConfig {
             && let (Some(path), Some(named)) = (&path, file.get("data_dir"))
         {
             return Err(usage(format!(
-                "{}: data_dir: this file lies in a data directory and is read because of that; to use {named}, start with --data-dir, or \
+                "{}: data_dir: the server reads this file because it lies in the data directory. To use {named}, start with --data-dir, or \
                  name the file with --config",
                 path.display(),
             )));
@@ -211,7 +212,7 @@ impl ServeConfig {
             server_output::warning(
                 "configuration",
                 format!(
-                    "./{DEFAULT_FILE} is not read: move it to {}, or start with --config ./{DEFAULT_FILE}",
+                    "the server does not read ./{DEFAULT_FILE}: move it to {}, or start with --config ./{DEFAULT_FILE}",
                     self.place.data_dir.value.join(DEFAULT_FILE).display()
                 ),
             );
@@ -224,7 +225,8 @@ impl ServeConfig {
             return Ok(());
         }
         Err(usage(format!(
-            "without tokens the server listens on loopback only, and {address} is not: configure [[tokens]] in {DEFAULT_FILE}, or listen on 127.0.0.1:{}",
+            "without tokens the server listens on loopback addresses only, and {address} is none: configure [[tokens]] in {DEFAULT_FILE}, or \
+             listen on 127.0.0.1:{}",
             address.port()
         )))
     }

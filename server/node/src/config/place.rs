@@ -15,26 +15,26 @@ const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
 settings! {
     /// Where the server is.
     PlaceSettings from PlaceArgs under "Place" {
-        /// Where the log and the catalog lie [default: ./reprise-data]
+        /// Data directory, for the log, checkpoints and modules [default: ./reprise-data]
         data_dir: std::path::PathBuf {
             env: "REPRISE_DATA_DIR",
             takes: "DIR",
             default: DEFAULT_DATA_DIR.into(),
         }
-        /// Address and port; port 0 takes a free one [default: 127.0.0.1:8080]
+        /// Address and port to listen on; port 0 takes a free port [default: 127.0.0.1:8080]
         listen: String {
             env: "REPRISE_LISTEN",
             takes: "ADDR",
             default: DEFAULT_LISTEN.to_owned(),
         }
-        /// Slices of the data, fixed when the database is made [default: number of cores]
+        /// Number of partitions of the data, fixed when the database is created [default: number of cores]
         partitions: u16 {
             env: "REPRISE_PARTITIONS",
             takes: "N",
             judge: partitions,
             show: shown_count,
         }
-        /// Engine threads; may differ from run to run [default: cores, at most one a partition]
+        /// Number of engine threads. It may change at each start [default: number of cores, at most one for each partition]
         sites: u16 {
             env: "REPRISE_SITES",
             takes: "N",
@@ -50,7 +50,7 @@ impl PlaceSettings {
         let text = &self.listen.value;
         let refused = |why: String| {
             usage(format!(
-                "listen: {text:?} is no address to listen on ({why}); write ADDR:PORT"
+                "listen: {text:?} is not an address to listen on ({why}); write ADDR:PORT"
             ))
         };
         let mut found = text.to_socket_addrs().map_err(|error| refused(error.to_string()))?;
@@ -65,7 +65,7 @@ fn shown_count(count: &Option<u16>) -> String {
 fn count(text: &str, what: &str, max: u16) -> Result<u16, String> {
     match text.parse() {
         Ok(number) if (1..=max).contains(&number) => Ok(number),
-        _ => Err(format!("the number of {what} is from 1 to {max}")),
+        _ => Err(format!("the number of {what} must be from 1 to {max}")),
     }
 }
 
@@ -88,7 +88,7 @@ pub fn nearest_directory(path: &Path) -> PathBuf {
 pub fn sites_or_default(asked: Option<u16>, partitions: u16) -> Result<u16, Failure> {
     match asked {
         Some(asked) if asked > partitions => Err(usage(format!(
-            "{asked} sites have no work with {partitions} partitions: take at most {partitions}"
+            "{asked} sites are more than {partitions} partitions need: take at most {partitions}"
         ))),
         Some(asked) => Ok(asked),
         None => Ok(cores().min(partitions)),

@@ -87,14 +87,15 @@ settings! {
             judge: url,
             marks: [where_said],
         }
-        /// Token of the primary, of the role admin, for a standby [default: none]
+        /// Token with the role admin that a standby sends to its primary [default: none]
         standby_token: crate::config::replication::Secret {
             env: "REPRISE_STANDBY_TOKEN",
             takes: "TOKEN",
             judge: secret,
             marks: [where_said],
         }
-        /// Certificates, as PEM, that sign the primary's where its URL is https://, beside the system's [default: none]
+        /// PEM file with CA certificates that a standby trusts besides the system's, if the primary's URL begins with https://
+        /// [default: none]
         standby_ca_cert: std::path::PathBuf {
             env: "REPRISE_STANDBY_CA_CERT",
             takes: "FILE",
@@ -107,22 +108,22 @@ settings! {
             judge: name,
             marks: [where_said],
         }
-        /// URL under which others reach this server [default: none]
+        /// URL at which clients and other servers reach this server [default: none]
         advertise: String {
             env: "REPRISE_ADVERTISE",
             takes: "URL",
             judge: url,
             marks: [where_said],
         }
-        /// Address and port to which standbys connect; they get every row over it, encrypted with tls-cert alone [default: none]
+        /// Address and port to which standbys connect. Every row passes here, encrypted only if tls-cert is set [default: none]
         ship_listen: String {
             env: "REPRISE_SHIP_LISTEN",
             takes: "ADDR",
             judge: ship_listen,
             marks: [where_said],
         }
-        /// What standbys get of each transaction: what the log holds (as-logged), its changes by row number (changes), which they need not run, or
-        /// its command (command), which they run again and compare [default: as-logged]
+        /// Form in which standbys get a transaction. as-logged: as the log holds it. changes: its changes by row number, which standbys
+        /// write. command: its command, which standbys run and compare [default: as-logged]
         ship: ShipForm {
             env: "REPRISE_SHIP",
             takes: "FORM",
@@ -131,7 +132,7 @@ settings! {
             show: |form: &ShipForm| form.name().to_owned(),
             marks: [where_said],
         }
-        /// What carries the log to standbys: tcp, or rdma, which writes it into their memory; the same on both sides [default: tcp]
+        /// Transport of the log to standbys: tcp, or rdma, which writes into their memory. Both sides need the same [default: tcp]
         transport: crate::config::replication::Transport {
             env: "REPRISE_TRANSPORT",
             takes: "KIND",
@@ -139,36 +140,37 @@ settings! {
             default: Transport::Tcp,
             marks: [where_said],
         }
-        /// RDMA card to use, by name, or by name and index of its GID (mlx5_0, mlx5_0:3) [default: the one that has the connection's address]
+        /// RDMA card to use, by name, or by name and GID index (mlx5_0, mlx5_0:3) [default: the card with the connection's address]
         rdma_device: String {
             env: "REPRISE_RDMA_DEVICE",
             takes: "CARD",
             marks: [where_said],
         }
-        /// Where a write is durable before it is answered: 1-safe (here), 2-safe (and on the standbys that are in sync), quorum (on more than
-        /// half of all), very-safe (on all) [default: as --commit says]
+        /// Where a write is durable before the server acknowledges it: 1-safe (here), 2-safe (and on the standbys that are in sync),
+        /// quorum (on more than half of all servers), very-safe (on all servers) [default: as --commit says]
         safety: reprise_base::Safety {
             env: "REPRISE_SAFETY",
             takes: "LEVEL",
             judge: safety,
             marks: [where_said],
         }
-        /// Servers of etcd, as http://HOST:PORT or https://USER:PASSWORD@HOST:PORT, with commas between: a lease there decides which server is
-        /// the primary, and a standby in sync takes over when the lease ends; with safety 2-safe or very-safe [default: none; by hand]
+        /// etcd endpoints, as http://HOST:PORT or https://USER:PASSWORD@HOST:PORT, separated by commas. A lease in etcd decides which
+        /// server is the primary. When it ends, a standby in sync takes over. It needs safety 2-safe or very-safe
+        /// [default: none; you promote by hand]
         lease_etcd: crate::config::replication::Endpoints {
             env: "REPRISE_LEASE_ETCD",
             takes: "URL[,URL]",
             judge: endpoints,
             marks: [where_said],
         }
-        /// Certificates, as PEM, that sign etcd's where its URL is https://, beside the system's. An etcd that asks for a client's certificate
-        /// gets tls-cert [default: none]
+        /// PEM file with CA certificates to trust for etcd besides the system's, if its URL begins with https://. If etcd asks for a
+        /// client certificate, the server sends tls-cert [default: none]
         lease_ca_cert: std::path::PathBuf {
             env: "REPRISE_LEASE_CA_CERT",
             takes: "FILE",
             marks: [where_said],
         }
-        /// Milliseconds for which the lease is taken: whole seconds, since etcd counts in these [default: 5000]
+        /// Milliseconds that a lease lasts. They must be whole seconds, because etcd counts in seconds [default: 5000]
         lease_ttl_ms: u64 {
             env: "REPRISE_LEASE_TTL_MS",
             takes: "N",
@@ -176,14 +178,14 @@ settings! {
             default: LEASE_TTL_MS_DEFAULT,
             marks: [where_said],
         }
-        /// Threads that run read-only calls and pages of rows on a standby, beside its replay [default: as many as sites, at least 2]
+        /// Number of threads on a standby that run read-only calls and read pages of rows [default: number of sites, at least 2]
         readers: u16 {
             env: "REPRISE_READERS",
             takes: "N",
             judge: readers,
             marks: [where_said],
         }
-        /// Milliseconds for which such a read may hold its view of the tables; a procedure may declare less [default: 10000]
+        /// Milliseconds for which a read on a standby may hold its view of the tables. A procedure may declare less [default: 10000]
         view_time_max_ms: u64 {
             env: "REPRISE_VIEW_TIME_MAX_MS",
             takes: "N",
@@ -191,8 +193,8 @@ settings! {
             default: VIEW_TIME_MAX_MS_DEFAULT,
             marks: [where_said],
         }
-        /// Fuel that a read-only call on a standby burns at most, where its procedure declares no fuel-max of its own; it may differ from
-        /// one server to the next [default: 100000000]
+        /// Largest fuel of a read-only call on a standby, unless its procedure declares fuel-max. It may differ between servers
+        /// [default: 100000000]
         view_fuel_max: u64 {
             env: "REPRISE_VIEW_FUEL_MAX",
             takes: "N",
@@ -200,8 +202,8 @@ settings! {
             default: FUEL_MAX,
             marks: [where_said],
         }
-        /// Bytes of rows that are kept at most for the views of such reads, or a number with KiB, MiB or GiB [default: 1 GiB, and an eighth of
-        /// memory-max at most]
+        /// Largest memory for old rows that reads on a standby still need: bytes, or a number with KiB, MiB or GiB [default: 1 GiB, at
+        /// most an eighth of memory-max]
         view_memory_max: u64 {
             env: "REPRISE_VIEW_MEMORY_MAX",
             takes: "SIZE",
@@ -209,7 +211,7 @@ settings! {
             default: VIEW_MEMORY_MAX_DEFAULT,
             marks: [where_said],
         }
-        /// Bytes of log that are kept at most for standbys that are behind, or a number with KiB, MiB or GiB [default: 4 GiB]
+        /// Largest log that the primary keeps for standbys that are behind: bytes, or a number with KiB, MiB or GiB [default: 4 GiB]
         hold_max: u64 {
             env: "REPRISE_HOLD_MAX",
             takes: "SIZE",
@@ -217,7 +219,7 @@ settings! {
             default: HOLD_MAX_DEFAULT,
             marks: [where_said],
         }
-        /// Seconds after which standbys compare all tables with this server's again; 0: never [default: 60]
+        /// Seconds between two comparisons of a standby's tables with the primary's; 0: never [default: 60]
         compare_every: u64 {
             env: "REPRISE_COMPARE_EVERY",
             takes: "SECONDS",
@@ -267,20 +269,20 @@ impl ReplicationSettings {
             (self.standby_ca_cert.source == Source::Flag, "standby-ca-cert"),
         ] {
             if is_flag && standby_of.is_none() {
-                return Err(usage(format!("{name} goes with standby-of")));
+                return Err(usage(format!("{name} needs standby-of")));
             }
         }
         if self.rdma_device.value.is_some() && self.transport.value != Transport::Rdma {
-            return Err(usage("rdma-device goes with transport rdma"));
+            return Err(usage("rdma-device needs transport rdma"));
         }
         if read_only && standby_of.is_some() {
             return Err(usage(
-                "read-only keeps what is there as it is; a standby follows its primary: choose one",
+                "a read-only server changes no table, and a standby follows its primary: take read-only or standby-of",
             ));
         }
         if read_only && ship.is_some() {
             return Err(usage(
-                "read-only keeps what is there as it is; standbys follow a primary: choose one (read-only, ship-listen)",
+                "a read-only server changes no table, so standbys have nothing to follow: take read-only or ship-listen",
             ));
         }
         if let Some(level) = self.safety.value
@@ -288,7 +290,7 @@ impl ReplicationSettings {
             && ship.is_none()
         {
             return Err(usage(format!(
-                "safety {level} needs standbys: say where they connect to (ship-listen)"
+                "safety {level} needs standbys: set the address to which they connect (ship-listen)"
             )));
         }
         self.check_lease(read_only)?;
@@ -296,7 +298,7 @@ impl ReplicationSettings {
         match log != LogPolicy::None || (standby_of.is_none() && ship.is_none()) {
             true => Ok(()),
             false => Err(usage(
-                "without a log (--log none) there is nothing to follow or to ship",
+                "standbys need a log: take another --log than none, or remove standby-of and ship-listen",
             )),
         }
     }
@@ -308,13 +310,13 @@ impl ReplicationSettings {
         match (self.ship.value, log, device) {
             (ShipForm::AsLogged, _, _) => Ok(()),
             _ if self.ship_listen.value.is_none() => Err(usage(format!(
-                "ship {form} needs standbys: say where they connect to (ship-listen)"
+                "ship {form} needs standbys: set the address to which they connect (ship-listen)"
             ))),
             (_, LogPolicy::Both, _) => Err(usage(format!(
-                "ship {form}: a log of both forms is shipped as it is: choose another log, or ship as-logged"
+                "ship {form}: the server ships a log of both forms as it is. Take another --log, or ship as-logged"
             ))),
             (_, _, DeviceKind::Nvram) => Err(usage(format!(
-                "ship {form}: a log in NVRAM is shipped as it is: what standbys are to get, let the log hold (--log)"
+                "ship {form}: the server ships a log in NVRAM as it is. Set the form with --log instead"
             ))),
             _ => Ok(()),
         }
@@ -323,18 +325,18 @@ impl ReplicationSettings {
     fn check_lease(&self, read_only: bool) -> Result<(), Failure> {
         if self.lease_etcd.value.is_none() {
             return match self.lease_ca_cert.value {
-                Some(_) => Err(usage("lease-ca-cert goes with lease-etcd")),
+                Some(_) => Err(usage("lease-ca-cert needs lease-etcd")),
                 None => Ok(()),
             };
         }
         if read_only {
             return Err(usage(
-                "a server that is read-only does not become the primary, and lease-etcd may make it one: choose one",
+                "a read-only server can't become the primary, and lease-etcd may make it one: take read-only or lease-etcd",
             ));
         }
         if !matches!(self.safety.value, Some(Safety::TwoSafe | Safety::VerySafe)) {
             return Err(usage(
-                "lease-etcd goes with safety 2-safe or very-safe: a standby takes over that has everything that was answered",
+                "lease-etcd needs safety 2-safe or very-safe: only then a standby has every acknowledged write when it takes over",
             ));
         }
         Ok(())
@@ -345,19 +347,20 @@ fn endpoints(text: &str) -> Result<Endpoints, String> {
     let read: Option<Vec<_>> = text.split(',').map(EtcdEndpoint::read).collect();
     // The text may hold a password.
     let shown = text.rsplit('@').next().unwrap_or_default();
-    read.map(Endpoints)
-        .ok_or_else(|| format!("{shown:?} names no servers of etcd; write http://HOST:PORT, with commas between"))
+    read.map(Endpoints).ok_or_else(|| {
+        format!("{shown:?} is not a list of etcd endpoints; write http://HOST:PORT, separated by commas")
+    })
 }
 
 fn compare_every(text: &str) -> Result<u64, String> {
-    bounded(text, "the time between comparisons", 0, COMPARE_EVERY_MAX)
+    bounded(text, "the seconds between comparisons", 0, COMPARE_EVERY_MAX)
 }
 
 fn lease_ttl(text: &str) -> Result<u64, String> {
-    let ms = bounded(text, "the time of a lease", LEASE_TTL_MS_MIN, LEASE_TTL_MS_MAX)?;
+    let ms = bounded(text, "the milliseconds of a lease", LEASE_TTL_MS_MIN, LEASE_TTL_MS_MAX)?;
     match ms % 1000 {
         0 => Ok(ms),
-        _ => Err(format!("{ms} ms are no whole seconds, in which etcd counts")),
+        _ => Err(format!("{ms} ms are not whole seconds, and etcd counts in seconds")),
     }
 }
 
@@ -365,7 +368,7 @@ fn url(text: &str) -> Result<String, String> {
     let is_http = text.starts_with("http://") || text.starts_with("https://");
     match is_http && !text.contains(char::is_whitespace) {
         true => Ok(text.trim_end_matches('/').to_owned()),
-        false => Err(format!("{text:?} is no URL of a server; write http://HOST:PORT")),
+        false => Err(format!("{text:?} is not the URL of a server; write http://HOST:PORT")),
     }
 }
 
@@ -373,13 +376,13 @@ fn transport(text: &str) -> Result<Transport, String> {
     match text {
         "tcp" => Ok(Transport::Tcp),
         "rdma" => Ok(Transport::Rdma),
-        _ => Err(format!("{text:?} is no transport: tcp or rdma")),
+        _ => Err(format!("{text:?} is not a transport; take tcp or rdma")),
     }
 }
 
 fn secret(text: &str) -> Result<Secret, String> {
     match text.is_empty() {
-        true => Err("a token is not empty".into()),
+        true => Err("the token is empty".into()),
         false => Ok(Secret(text.to_owned())),
     }
 }
@@ -390,15 +393,15 @@ fn name(text: &str) -> Result<String, String> {
 
 fn safety(text: &str) -> Result<Safety, String> {
     let level = Safety::from_name(text).filter(|level| *level >= Safety::OneSafe);
-    level.ok_or_else(|| format!("{text:?} is no safety level; it is 1-safe, 2-safe, quorum or very-safe"))
+    level.ok_or_else(|| format!("{text:?} is not a safety level; take 1-safe, 2-safe, quorum or very-safe"))
 }
 
 fn ship_listen(text: &str) -> Result<String, String> {
     match text.to_socket_addrs().map(|mut found| found.next().is_some()) {
         Ok(true) => Ok(text.to_owned()),
-        Ok(false) => Err(format!("{text:?} names no address")),
+        Ok(false) => Err(format!("{text:?} is not an address to listen on; write ADDR:PORT")),
         Err(error) => Err(format!(
-            "{text:?} is no address to listen on ({error}); write ADDR:PORT"
+            "{text:?} is not an address to listen on ({error}); write ADDR:PORT"
         )),
     }
 }
@@ -406,7 +409,7 @@ fn ship_listen(text: &str) -> Result<String, String> {
 fn ship_form(text: &str) -> Result<ShipForm, String> {
     let forms = [ShipForm::AsLogged, ShipForm::Changes, ShipForm::Command];
     let found = forms.into_iter().find(|form| form.name() == text);
-    found.ok_or_else(|| format!("{text:?} is nothing that is shipped; it is as-logged, changes or command"))
+    found.ok_or_else(|| format!("{text:?} is not a form to ship; take as-logged, changes or command"))
 }
 
 fn readers(text: &str) -> Result<u16, String> {
@@ -418,5 +421,5 @@ fn view_fuel(text: &str) -> Result<u64, String> {
 }
 
 fn view_time(text: &str) -> Result<u64, String> {
-    bounded(text, "the time for which a view is held", 1, VIEW_TIME_MAX_MS_MAX)
+    bounded(text, "the milliseconds of a view", 1, VIEW_TIME_MAX_MS_MAX)
 }

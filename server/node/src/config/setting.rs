@@ -230,7 +230,7 @@ pub fn parsed<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<T, String> {
 pub fn bounded(text: &str, what: &str, min: u64, max: u64) -> Result<u64, String> {
     match text.parse() {
         Ok(number) if (min..=max).contains(&number) => Ok(number),
-        _ => Err(format!("{what} is from {min} to {max}")),
+        _ => Err(format!("{what} must be from {min} to {max}")),
     }
 }
 

@@ -19,15 +19,15 @@ impl Show for LogFormat {
 settings! {
     /// What the server tells of calls.
     TelemetrySettings from TelemetryArgs under "Telemetry" {
-        /// Milliseconds from which on a call that ran and held its partitions so long gets a line in the server's output; 0: none
-        /// does [default: 100]
+        /// Milliseconds that a call may run and hold its partitions before the server prints a line about it; 0: no lines
+        /// [default: 100]
         slow_call_ms: u32 {
             env: "REPRISE_SLOW_CALL_MS",
             takes: "N",
             default: SLOW_CALL_MS_DEFAULT,
             marks: [live],
         }
-        /// How the server's lines are written: text, or json, an object a line [default: text]
+        /// Format of the server's output: text, or json with one object on each line [default: text]
         log_format: crate::server_output::LogFormat {
             env: "REPRISE_LOG_FORMAT",
             takes: "KIND",
@@ -35,7 +35,7 @@ settings! {
             default: LogFormat::Text,
             marks: [where_said],
         }
-        /// OpenTelemetry collector that takes a span of every call, http://HOST:4318 [default: none]
+        /// OpenTelemetry collector that gets a span of every call, http://HOST:4318 [default: none]
         otlp_endpoint: String {
             env: "REPRISE_OTLP_ENDPOINT",
             takes: "URL",
@@ -56,7 +56,7 @@ fn log_format(text: &str) -> Result<LogFormat, String> {
     match text {
         "text" => Ok(LogFormat::Text),
         "json" => Ok(LogFormat::Json),
-        _ => Err(format!("{text:?} is no form of lines: text or json")),
+        _ => Err(format!("{text:?} is not a format; take text or json")),
     }
 }
 

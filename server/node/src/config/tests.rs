@@ -64,64 +64,61 @@ fn a_flag_goes_over_the_file_and_the_file_over_the_default() {
 fn mistakes_in_the_file_are_named() {
     for (file, part) in [
         ("data-dir = \"x\"", "unknown field `data-dir`"),
-        ("sites = 0", "sites: the number of sites is from 1"),
-        ("log = \"physical\"", "log: the log is command, physiological"),
+        ("sites = 0", "sites: the number of sites must be from 1"),
+        ("log = \"physical\"", "log: take command, physiological"),
         ("[log]\nmodus = \"auto\"", "log: unknown field `modus`"),
         ("[[tokens]]\nname = \"a\"\nrole = \"root\"\nsha256 = \"00\"", "token a"),
-        ("[log]\nmode = 7", "log: the log is command"),
-        ("sites = [1]", "sites: the number of sites is from 1"),
+        ("[log]\nmode = 7", "log: take command"),
+        ("sites = [1]", "sites: the number of sites must be from 1"),
         ("[unheard_of]", "unknown field `unheard_of`"),
         ("[http]\nwait_s = 0", "http: unknown field `wait_s`"),
-        ("[http]\nbody_wait_s = 0", "http: body_wait_s is at least 1"),
-        ("log_format = \"xml\"", "log_format: \"xml\" is no form of lines"),
-        ("otlp_endpoint = \"x\"", "otlp_endpoint: \"x\" is no collector"),
+        ("[http]\nbody_wait_s = 0", "http: body_wait_s must be at least 1"),
+        ("log_format = \"xml\"", "log_format: \"xml\" is not a format"),
+        ("otlp_endpoint = \"x\"", "otlp_endpoint: \"x\" is not a collector"),
         ("memory_ready = \"2 GB\"", "memory_ready: \"2 GB\" is no size"),
         ("memory_ready = -1", "memory_ready: \"-1\" is no size"),
         (
             "memory_max = \"63MiB\"",
-            "memory_max: the limit of memory is 64 MiB at least",
+            "memory_max: the smallest memory limit is 64 MiB",
         ),
-        ("listen = \"nowhere\"", "no address to listen on"),
+        ("listen = \"nowhere\"", "not an address to listen on"),
         (
             "lease_etcd = \"h:2379\"",
-            "lease_etcd: \"h:2379\" names no servers of etcd",
+            "lease_etcd: \"h:2379\" is not a list of etcd endpoints",
         ),
-        ("lease_etcd = \"http://h:1,,\"", "names no servers of etcd"),
-        ("readers = 0", "the number of readers is from 1 to 256"),
-        ("readers = 257", "the number of readers is from 1 to 256"),
+        ("lease_etcd = \"http://h:1,,\"", "is not a list of etcd endpoints"),
+        ("readers = 0", "the number of readers must be from 1 to 256"),
+        ("readers = 257", "the number of readers must be from 1 to 256"),
         (
             "lease_etcd = \"u:secret@h\"",
-            "lease_etcd: \"h\" names no servers of etcd",
+            "lease_etcd: \"h\" is not a list of etcd endpoints",
         ),
-        ("lease_ca_cert = \"ca.pem\"", "lease-ca-cert goes with lease-etcd"),
+        ("lease_ca_cert = \"ca.pem\"", "lease-ca-cert needs lease-etcd"),
         (
             "ship = \"rows\"",
-            "\"rows\" is nothing that is shipped; it is as-logged, changes or command",
+            "\"rows\" is not a form to ship; take as-logged, changes or command",
         ),
         ("ship = \"changes\"", "ship changes needs standbys"),
         (
             "ship = \"command\"\nship_listen = \"127.0.0.1:0\"\nlog = \"both\"",
-            "ship command: a log of both forms is shipped as it is",
+            "ship command: the server ships a log of both forms as it is",
         ),
         (
             "ship = \"changes\"\nship_listen = \"127.0.0.1:0\"\ndevice = \"nvram\"\nnvram = \"r\"\nnvram_size = \"8MiB\"",
-            "ship changes: a log in NVRAM is shipped as it is",
+            "ship changes: the server ships a log in NVRAM as it is",
         ),
-        (
-            "view_time_max_ms = 0",
-            "view_time_max_ms: the time for which a view is held",
-        ),
+        ("view_time_max_ms = 0", "view_time_max_ms: the milliseconds of a view"),
         (
             "view_fuel_max = 16383",
-            "view_fuel_max: the fuel of a read is from 16384 to 1000000000000",
+            "view_fuel_max: the fuel of a read must be from 16384 to 1000000000000",
         ),
         ("view_memory_max = \"much\"", "view_memory_max"),
-        ("lease_ttl_ms = 1000", "lease_ttl_ms: the time of a lease"),
-        ("lease_ttl_ms = 2500", "2500 ms are no whole seconds"),
-        ("lease_etcd = \"http://h:1\"", "goes with safety 2-safe or very-safe"),
+        ("lease_ttl_ms = 1000", "lease_ttl_ms: the milliseconds of a lease"),
+        ("lease_ttl_ms = 2500", "2500 ms are not whole seconds"),
+        ("lease_etcd = \"http://h:1\"", "needs safety 2-safe or very-safe"),
         (
             "lease_etcd = \"http://h:1\"\nsafety = \"quorum\"\nship_listen = \"127.0.0.1:0\"",
-            "goes with safety 2-safe or very-safe",
+            "needs safety 2-safe or very-safe",
         ),
     ] {
         let error = load(ServeArgs::default(), file).err().expect(file);
@@ -156,7 +153,7 @@ fn an_open_server_listens_on_loopback_only() {
     let error = load(ServeArgs::default(), "listen = \"0.0.0.0:80\"")
         .err()
         .expect("refused");
-    assert!(error.contains("loopback only"), "{error}");
+    assert!(error.contains("loopback addresses only"), "{error}");
     let token = format!(
         "listen = \"0.0.0.0:80\"\n[[tokens]]\nname = \"ci\"\nrole = \"write\"\nsha256 = \"{}\"",
         "0f".repeat(32)

@@ -11,13 +11,14 @@ use crate::output::{Failure, usage};
 settings! {
     /// The certificate that this server shows.
     TlsSettings from TlsArgs under "TLS" {
-        /// Certificate of this server, and behind it those that sign it, as PEM: clients and standbys connect by TLS; needs tls-key [default: none]
+        /// PEM file with this server's certificate, followed by its chain. Clients and standbys then connect with TLS. It needs tls-key
+        /// [default: none]
         tls_cert: std::path::PathBuf {
             env: "REPRISE_TLS_CERT",
             takes: "FILE",
             marks: [where_said],
         }
-        /// Private key of the certificate, as PEM. SIGHUP reads both files anew [default: none]
+        /// PEM file with the private key of the certificate. On SIGHUP the server reads both files again [default: none]
         tls_key: std::path::PathBuf {
             env: "REPRISE_TLS_KEY",
             takes: "FILE",
@@ -30,8 +31,8 @@ impl TlsSettings {
     /// Both or none.
     pub fn check(&self) -> Result<(), Failure> {
         match (&self.tls_cert.value, &self.tls_key.value) {
-            (Some(_), None) => Err(usage("tls-cert goes with tls-key, the certificate's private key")),
-            (None, Some(_)) => Err(usage("tls-key goes with tls-cert, the key's certificate")),
+            (Some(_), None) => Err(usage("tls-cert needs tls-key, the certificate's private key")),
+            (None, Some(_)) => Err(usage("tls-key needs tls-cert, the key's certificate")),
             _ => Ok(()),
         }
     }

@@ -40,7 +40,10 @@ fn judge(
     };
     let mut findings: Vec<Finding> = cards.iter().flat_map(of_card).collect();
     findings.extend(used.map(|used| match used {
-        Ok(card) => Finding::good(SUBJECT, format!("used where no other is named or listened on: {card}")),
+        Ok(card) => Finding::good(
+            SUBJECT,
+            format!("default card, unless you name another or listen on its address: {card}"),
+        ),
         Err(error) => unusable(error.to_string()),
     }));
     findings.extend(locked_memory(machine));
@@ -82,11 +85,11 @@ fn locked_memory(machine: &Machine) -> Option<Finding> {
     Some(Finding::warning(
         SUBJECT,
         format!(
-            "{} of memory may be locked: a primary takes {primary} for each standby, a standby {standby}",
+            "a process may lock {} of memory: a primary needs {primary} for each standby, and a standby needs {standby}",
             bytes(limit)
         ),
         format!(
-            "`ulimit -l unlimited` before the server starts, or LimitMEMLOCK=infinity in its unit; {TCP_ON_REQUEST}"
+            "run `ulimit -l unlimited` before the server starts, or set LimitMEMLOCK=infinity in its systemd unit; {TCP_ON_REQUEST}"
         ),
     ))
 }
@@ -176,11 +179,11 @@ mod tests {
         let lines = told(&user, ports());
         assert_eq!(lines.len(), 3, "{lines:?}");
         assert!(
-            lines[0].1.starts_with("rxe0 port 1, GID 1") && lines[1].1.starts_with("used "),
+            lines[0].1.starts_with("rxe0 port 1, GID 1") && lines[1].1.starts_with("default card"),
             "{lines:?}"
         );
         assert!(
-            lines[2].0 == State::Warning && lines[2].1.starts_with("8.0 MiB of memory may be locked"),
+            lines[2].0 == State::Warning && lines[2].1.starts_with("a process may lock 8.0 MiB of memory"),
             "{lines:?}"
         );
         assert_eq!(told(&root, ports()).len(), 2);

@@ -66,7 +66,7 @@ fn now_us() -> i64 {
 
 /// Returns the line that tells of lost ones.
 fn lost(count: u64) -> Line {
-    let message = format!("{count} lines before this one are lost: the server's output was not taken");
+    let message = format!("{count} lines before this one are lost, because the server could not write its output");
     Line::warning("lines_lost", message).with("count", count)
 }
 

@@ -565,7 +565,7 @@ fn odd_requests_do_no_harm() {
     );
     // What is no HTTP is told as everything else is.
     for (request, status, words) in [
-        ("nonsense\r\n\r\n".to_owned(), 400, "can't be read"),
+        ("nonsense\r\n\r\n".to_owned(), 400, "can't read"),
         (format!("{head}x: {}\r\n\r\n", "y".repeat(100_000)), 431, "32768 bytes"),
         (format!("{head}{}\r\n", "a: b\r\n".repeat(200)), 431, "64 headers"),
     ] {

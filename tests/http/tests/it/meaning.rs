@@ -55,7 +55,7 @@ fn bodies_in_codings_that_are_not_read_are_refused() {
 fn a_query_that_is_not_asked_for_is_refused() {
     let server = Server::with_probe(Options::default());
     let call = |path: &str| server.send(Method::POST, path, &[], b"{\"id\":1}".to_vec());
-    call("/v1/call/probe/echo?id=5").problem_with(("malformed-request", 400), "its query");
+    call("/v1/call/probe/echo?id=5").problem_with(("malformed-request", 400), "no parameters in the query");
     call("/v1/call/probe/echo?").ok(200);
     call("/v1/batch?id=5").problem("malformed-request", 400);
     for path in [

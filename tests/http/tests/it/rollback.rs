@@ -202,7 +202,7 @@ fn bytes_of_five_versions_are_kept_and_an_older_one_is_refused() {
             .iter()
             .all(|version| version["wasm_bytes"] == module["wasm_bytes"])
     );
-    let part = "the bytes of version 1 of probe: they are not kept: of each module the last 5 versions";
+    let part = "the bytes of version 1 of probe: the server keeps the last 5 different versions of each module";
     roll_back(&server, "probe", "version=1").problem_with(("not-found", 404), part);
     assert_eq!(roll_back(&server, "probe", "version=2").ok(200)["rolled_back_to"], 2);
 }

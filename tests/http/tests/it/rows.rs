@@ -69,15 +69,15 @@ fn ranges_order_and_conditions_give_the_rows_that_they_say_page_by_page() {
         ("where=amount:like:3", "column:op:value"),
         ("where=nothing:eq:3", "has no column"),
         ("where=amount:eq:x", "where does not fit"),
-        ("where=amount:starts:1", "starts is for text"),
+        ("where=amount:starts:1", "starts works on text"),
         ("columns=id,nothing", "has no column"),
         ("columns=id,amount,id", "more than once"),
         ("from=x", "from does not fit"),
         ("prefix=1&from=2", "from does not fit"),
-        ("reverse=maybe", "reverse is true or false"),
-        ("revers=true", "the query has no"),
+        ("reverse=maybe", "reverse must be true or false"),
+        ("revers=true", "the query has no parameter"),
         ("limit=1&limit=2", "more than once"),
-        ("by=1", "the query has no"),
+        ("by=1", "the query has no parameter"),
     ] {
         server
             .get(&format!("/v1/tables/items/rows?{query}"))

@@ -96,7 +96,7 @@ fn what_can_not_be_built_is_named() -> Result<()> {
     let dir = tempfile::tempdir()?;
     for (args, path, words) in [
         (&["build"][..], None, "holds no Cargo.toml"),
-        (&["build", "nowhere"], None, "is no folder"),
+        (&["build", "nowhere"], None, "is not a folder"),
         (
             &["build"],
             Some(""),

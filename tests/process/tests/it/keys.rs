@@ -88,16 +88,16 @@ fn keys_outlive_the_rotation_of_a_token() -> Result<()> {
 
     // Both tokens of one name for a while: no request is refused.
     let both = [token("app", "", ONE), token("app", "", TWO)];
-    exchange(&mut server, &data, &both, "token app (admin): 1 more beside 1")?;
+    exchange(&mut server, &data, &both, "token app (admin): 1 added, 2 in all")?;
     payments.repeat(&server, &[AS_TWO])?;
     payments.make(&server, 10, &[AS_TWO])?;
     payments.repeat(&server, &[AS_ONE])?;
-    exchange(&mut server, &data, &both[1..], "token app (admin): 1 withdrawn, 1 left")?;
+    exchange(&mut server, &data, &both[1..], "token app (admin): 1 removed, 1 left")?;
     payments.repeat(&server, &[AS_TWO])?;
 
     // A token of another name that names the scope.
     let other = [token("app-next", "app", ONE), token("app", "", TWO)];
-    exchange(&mut server, &data, &other, "token app-next (admin) is let in")?;
+    exchange(&mut server, &data, &other, "token app-next (admin) is now valid")?;
     payments.repeat(&server, &[AS_ONE])?;
     server.kill()?;
     let server = Server::start(&Launch::new(&data))?;

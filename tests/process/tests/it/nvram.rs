@@ -166,7 +166,7 @@ fn what_can_not_be_is_refused_in_a_line() -> Result<()> {
     };
     const SIZED: &str = "--device nvram --nvram REGION --nvram-size SIZE";
     for (first, more, part) in [
-        ("--nvram REGION", "", "nvram and nvram-size go with device nvram"),
+        ("--nvram REGION", "", "nvram and nvram-size need device nvram"),
         ("--device nvram --nvram-size SIZE", "", "needs --nvram PATH"),
         ("--device nvram --nvram REGION", "", "needs --nvram-size BYTES to make"),
         ("--device nvram --nvram REGION", "--nvram-size 4096", "too small"),
@@ -176,12 +176,8 @@ fn what_can_not_be_is_refused_in_a_line() -> Result<()> {
             "neither a file nor a DAX device",
         ),
         (SIZED, "--commit async", "asynchronous commit"),
-        ("--nvram-flush insert", "", "nvram-flush goes with device nvram"),
-        (
-            SIZED,
-            "--nvram-flush later",
-            "changes go to NVRAM at commit, insert or insert-fence",
-        ),
+        ("--nvram-flush insert", "", "nvram-flush needs device nvram"),
+        (SIZED, "--nvram-flush later", "take commit, insert or insert-fence"),
         (SIZED, "--nvram-flush insert", "log command has none"),
         (
             SIZED,

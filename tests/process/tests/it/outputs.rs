@@ -108,7 +108,7 @@ fn each_line_has_its_time_and_they_are_in_its_order_as_text_and_as_json() -> Res
         let put = server.request("PUT", "/v1/modules/probe", &[], &probe())?;
         ensure!(put.status == 201, "{}", put.text());
         server.process().signal(libc::SIGHUP)?;
-        server.wait_said("nothing differs")?;
+        server.wait_said("no setting differs")?;
         for id in 0..40 {
             server.call("probe/trap", &json!({ "id": id }).to_string())?;
         }

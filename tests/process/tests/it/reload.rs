@@ -48,15 +48,15 @@ fn sighup_exchanges_tokens_names_what_needs_a_restart_and_a_broken_file_changes_
 
     write(&data, "tokens = 7")?;
     server.process().signal(libc::SIGHUP)?;
-    server.wait_said("nothing is changed")?;
+    server.wait_said("nothing changed")?;
     ensure!(call(AS_ONE)? == (200, 200));
 
     let settings = "partitions = 7\ncall_time_max_ms = 77\n";
     write(&data, &format!("{settings}{}", token("second", "read", TWO)))?;
     server.process().signal(libc::SIGHUP)?;
     for told in [
-        "token first (admin) is withdrawn",
-        "token second (read) is let in",
+        "token first (admin) is no longer valid",
+        "token second (read) is now valid",
         "call-time-max-ms is 77 (it was 1000)",
         "partitions stays",
         "7 needs a restart",
@@ -68,7 +68,7 @@ fn sighup_exchanges_tokens_names_what_needs_a_restart_and_a_broken_file_changes_
     ensure!(call(AS_TWO)? == (200, 200));
 
     // A reload that would open the server to everybody is none.
-    for (is_missing, told) in [(false, "it has no tokens"), (true, "reprise.toml is missing")] {
+    for (is_missing, told) in [(false, "the file has no tokens"), (true, "reprise.toml is missing")] {
         write(&data, settings)?;
         if is_missing {
             fs::remove_file(data.join("reprise.toml"))?;
@@ -115,7 +115,7 @@ fn a_batch_of_a_withdrawn_token_runs_nothing_more() -> Result<()> {
     }
     write(&data, &token("second", "read", TWO))?;
     server.process().signal(libc::SIGHUP)?;
-    server.wait_said("token first (admin) is withdrawn")?;
+    server.wait_said("token first (admin) is no longer valid")?;
     stream.write_all(format!("{}0\r\n\r\n", chunk(&line(2))).as_bytes())?;
     let mut rest = String::new();
     stream.read_to_string(&mut rest).or_else(|error| match error.kind() {
@@ -145,7 +145,7 @@ fn the_configuration_is_the_data_directorys_or_named_and_not_the_working_directo
     let mut server = Server::start(&launch)?;
     ensure!(server.get("/v1/status")?.json()["partitions"] == 3);
     let moved = format!(
-        "warning: ./reprise.toml is not read: move it to {}",
+        "warning: the server does not read ./reprise.toml: move it to {}",
         data.join("reprise.toml").display()
     );
     server.wait_said(&moved)?;
@@ -155,7 +155,7 @@ fn the_configuration_is_the_data_directorys_or_named_and_not_the_working_directo
         .args(&["--config", "reprise.toml"]);
     let mut server = Server::start(&named)?;
     ensure!(server.get("/v1/status")?.json()["partitions"] == 5);
-    ensure!(!server.process().errors().contains("warning: ./reprise.toml"));
+    ensure!(!server.process().errors().contains("does not read ./reprise.toml"));
     // A file that is found in the data directory can't lead elsewhere.
     write(&data, "data_dir = \"elsewhere\"\n")?;
     let refused = Server::start(&launch).err().context("it started")?;

@@ -453,7 +453,7 @@ fn a_server_writes_backups_where_its_operator_said_and_nowhere_else() -> Result<
     fs::remove_dir_all(&place)?;
     fs::write(&place, b"a file")?;
     let url = format!("http://{}", server.address);
-    refused(&["backup", "create", "--url", &url], 1, "the server made no backup")?;
+    refused(&["backup", "create", "--url", &url], 1, "the backup failed")?;
     let answer = server.call("bank/total", "{}")?;
     ensure!(answer.status == 200, "{}", answer.text());
     server.terminate()?;

@@ -437,7 +437,7 @@ fn levels_that_can_not_be_had_are_refused_at_the_start() -> Result<()> {
             2,
             "1-safe, 2-safe, quorum or very-safe",
         ),
-        (&["--safety", "local-sync"][..], 2, "is no safety level"),
+        (&["--safety", "local-sync"][..], 2, "is not a safety level"),
         (&["--safety", "2-safe"][..], 2, "ship-listen"),
         (&["--safety", "1-safe", "--commit", "async"][..], 1, "--commit sync"),
     ] {

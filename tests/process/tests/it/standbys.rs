@@ -410,20 +410,20 @@ fn what_can_not_follow_is_refused_in_a_line() -> Result<()> {
     expect(&cluster.standby_launch("b", &plain, &[]), "--ship-listen")?;
     let launch = |args: &[&str]| Launch::new(&cluster.path("c")).args(args);
     expect(&launch(&["--standby-of", "db.example"]), "http://HOST:PORT")?;
-    expect(&launch(&["--standby-token", "x"]), "goes with standby-of")?;
+    expect(&launch(&["--standby-token", "x"]), "needs standby-of")?;
     expect(&launch(&["--ship-listen", "nowhere"]), "ADDR:PORT")?;
     expect(&launch(&["--name", "a b"]), "letters, digits")?;
     let both = ["--read-only", "--standby-of", "http://127.0.0.1:1"];
-    expect(&launch(&both), "choose one")?;
+    expect(&launch(&both), "a read-only server changes no table")?;
     let both = ["--read-only", "--ship-listen", "127.0.0.1:0"];
-    expect(&launch(&both), "choose one")?;
+    expect(&launch(&both), "a read-only server changes no table")?;
     expect(
         &launch(&["--log", "none", "--ship-listen", "127.0.0.1:0"]),
-        "nothing to follow or to ship",
+        "standbys need a log",
     )?;
     // RDMA where the server, or the machine, has none: no TCP in its place.
     expect(&launch(&["--transport", "pigeon"]), "tcp or rdma")?;
-    expect(&launch(&["--rdma-device", "mlx5_0"]), "goes with transport rdma")?;
+    expect(&launch(&["--rdma-device", "mlx5_0"]), "needs transport rdma")?;
     let rdma = ["--transport", "rdma", "--rdma-device", "none"];
     let ships = ["--ship-listen", "127.0.0.1:0"];
     let follows = ["--standby-of", "http://127.0.0.1:1"];

@@ -129,7 +129,7 @@ fn clients_come_by_tls_and_by_nothing_else() -> Result<()> {
     ensure!(balance(&client, 1)? == "10");
     // Whoever does not know the certificate sends nothing.
     match Client::new(&url(&server), None)?.modules() {
-        Err(ClientError::Trust(why)) => ensure!(why.contains("name the one that signed it"), "{why}"),
+        Err(ClientError::Trust(why)) => ensure!(why.contains("name the certificate that signed it"), "{why}"),
         other => bail!("{other:?}"),
     }
     // Plain HTTP is told the way on; what is neither, and who says nothing, is let go.
@@ -154,7 +154,7 @@ fn clients_come_by_tls_and_by_nothing_else() -> Result<()> {
     ensure!(String::from_utf8_lossy(&shown.stdout).contains("bank"), "{shown:?}");
     let shown = run_verb(&["module", "list", "--url", &url(&server)])?;
     ensure!(
-        !shown.status.success() && String::from_utf8_lossy(&shown.stderr).contains("is not trusted here"),
+        !shown.status.success() && String::from_utf8_lossy(&shown.stderr).contains("does not trust the certificate"),
         "{shown:?}"
     );
     // A page of this server comes from https.
@@ -189,11 +189,11 @@ fn a_certificate_is_exchanged_while_the_server_runs_and_wrong_files_change_nothi
     before.status()?;
     fs::write(certificate.path("key.pem"), "no key")?;
     server.process().signal(libc::SIGHUP)?;
-    server.wait_said("the certificate stays as it was: ")?;
+    server.wait_said("the server keeps its certificate: ")?;
     certificate.client(&server)?.status()?;
     certificate.renew()?;
     server.process().signal(libc::SIGHUP)?;
-    server.wait_said("the certificate is another one")?;
+    server.wait_said("new connections get the new certificate")?;
     certificate.client(&server)?.status()?;
     before.status().context("a connection that was open stays so")?;
     // What no client would take replaces nothing; the same certificate again is none that comes.
@@ -291,7 +291,7 @@ fn a_standby_follows_by_tls_and_takes_over() -> Result<()> {
     ])?;
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     ensure!(
-        !refused.status.success() && said.contains("is not trusted here"),
+        !refused.status.success() && said.contains("does not trust the certificate"),
         "{said}"
     );
     let follow = ["--standby-of", &of, "--standby-ca-cert", &trusted, "--name", "b"];
@@ -313,7 +313,7 @@ fn a_standby_follows_by_tls_and_takes_over() -> Result<()> {
     // Another certificate: connections stay, and the next one is made with it.
     certificate.renew()?;
     a.process().signal(libc::SIGHUP)?;
-    a.wait_said("the certificate is another one")?;
+    a.wait_said("new connections get the new certificate")?;
     drop(b);
     let b = certificate.serve(&dir.path().join("b"), &[&ship[..2], &follow].concat())?;
     let (to_a, to_b) = (certificate.client(&a)?, certificate.client(&b)?);

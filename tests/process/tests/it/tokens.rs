@@ -45,7 +45,7 @@ fn a_token_is_made_exchanged_and_revoked_by_the_command_line() -> Result<()> {
 
     let second = made(&data, &["new", "app", "--role", "write"])?;
     server.process().signal(libc::SIGHUP)?;
-    server.wait_said("token app (write): 1 more beside 1")?;
+    server.wait_said("token app (write): 1 added, 2 in all")?;
     ensure!(status(&server, &first)? == 200 && status(&server, &second)? == 200);
     let list = token(&data, &["list", "--output", "json"])?;
     let list: serde_json::Value = serde_json::from_slice(&list.stdout)?;
