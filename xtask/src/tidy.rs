@@ -9,6 +9,7 @@ mod layers;
 mod links;
 mod parameters;
 pub(crate) mod prose;
+mod questions;
 mod ratchet;
 mod settings;
 mod text;
@@ -57,6 +58,7 @@ pub fn complaints(root: &Path) -> Result<Vec<String>> {
     complaints.extend(architecture::check(root, &sources));
     complaints.extend(settings::check(&sources));
     complaints.extend(links::check(root, &sources));
+    complaints.extend(questions::check(&sources));
     Ok(complaints)
 }
 
