@@ -12,6 +12,7 @@ export async function prepareMocks(): Promise<Mocks> {
   const outDir = mkdtempSync(join(tmpdir(), 'reprise-console-'));
   await build({ logLevel: 'error', build: { outDir, emptyOutDir: true } });
   execFileSync(process.execPath, ['scripts/copy-docs.mjs', outDir]);
+  execFileSync(process.execPath, ['scripts/run.mjs', 'guide/build.ts', outDir]);
   return {
     start: (state) => startMock({ port: 0, state, dist: outDir }),
     remove: () => rmSync(outDir, { recursive: true, force: true }),

@@ -74,6 +74,17 @@ describe.skipIf(path === null)('the console on a real server', () => {
       await page.getByText('No standby follows this server').waitFor();
     }));
 
+  test('serves the guide, whose search finds a section', async () => {
+    const { page, complaints, close } = await visit(browser);
+    await page.goto(`${primary.url}/docs/guide`);
+    await page.getByRole('searchbox').fill('disk ends');
+    await page.getByRole('link', { name: 'When the disk ends' }).click();
+    await page.getByRole('heading', { name: 'When the disk ends' }).waitFor();
+    expect(new URL(page.url()).pathname).toBe('/docs/guide/operating.html');
+    expect(complaints).toEqual([]);
+    await close();
+  });
+
   test('uploads a module, and says why the server refuses another file', () =>
     at(
       primary,

@@ -1,5 +1,6 @@
 //! The rules of the tree: each a function from files to complaints, run by `cargo xtask tidy` and by the tests.
 
+mod architecture;
 mod callers;
 mod dependencies;
 mod functions;
@@ -8,6 +9,7 @@ mod layers;
 mod links;
 mod parameters;
 pub(crate) mod prose;
+mod questions;
 mod ratchet;
 mod settings;
 mod text;
@@ -44,7 +46,7 @@ pub fn complaints(root: &Path) -> Result<Vec<String>> {
     let mut complaints = layers::complaints(&packages);
     complaints.extend(format(root)?);
     complaints.extend(callers::check(&packages, &sources));
-    complaints.extend(words::check(root, &sources));
+    complaints.extend(words::check(&sources));
     complaints.extend(dependencies::check(root, &sources)?);
     complaints.extend(ratchet::check(&findings(root, &sources)?, &listed(root)?));
     complaints.extend(text::tests_that_never_run(&packages, &sources));
@@ -53,9 +55,10 @@ pub fn complaints(root: &Path) -> Result<Vec<String>> {
     complaints.extend(text::banned_calls_of_guests(&sources));
     complaints.extend(text::prints(&sources));
     complaints.extend(text::machine_paths(&sources));
-    complaints.extend(text::architecture_page(root, &sources));
+    complaints.extend(architecture::check(root, &sources));
     complaints.extend(settings::check(&sources));
     complaints.extend(links::check(root, &sources));
+    complaints.extend(questions::check(&sources));
     Ok(complaints)
 }
 

@@ -1,4 +1,4 @@
-//! The web console and the reader of the API's description: files built by `web-console`, embedded here.
+//! The web console, the reader of the API's description and the guide: files built by `web-console`, embedded here.
 
 use std::borrow::Cow;
 
@@ -50,15 +50,30 @@ pub async fn console(request: Request) -> Response {
     send_page("index.html", request.headers())
 }
 
+/// From `/docs/guide`.
+pub async fn to_guide() -> Redirect {
+    Redirect::temporary("guide/")
+}
+
+/// A file of the reader or of the guide; a folder is its page.
 pub async fn docs(request: Request) -> Response {
-    let path = request.uri().path().trim_start_matches("/docs/");
-    if path.is_empty() {
-        return send_page("docs/index.html", request.headers());
+    let path = request.uri().path().trim_start_matches('/');
+    if path.ends_with('/') {
+        return send_folder(path, request.headers());
     }
-    match find(&format!("docs/{path}")) {
+    match find(path) {
         Some(file) => send(path, file, request.headers()),
-        None => Refusal::not_found("the docs have no file at this path").into_response(),
+        None => Refusal::not_found("the docs have no such file").into_response(),
     }
+}
+
+/// The page of a folder. If the console was not built, each folder is the page that says so.
+fn send_folder(path: &str, headers: &HeaderMap) -> Response {
+    let page = format!("{path}index.html");
+    if find("index.html").is_some() && find(&page).is_none() {
+        return Refusal::not_found("the docs have no such page").into_response();
+    }
+    send_page(&page, headers)
 }
 
 fn send_page(path: &str, headers: &HeaderMap) -> Response {
@@ -111,5 +126,25 @@ fn media_type(path: &str) -> &'static str {
         "woff2" => "font/woff2",
         "wasm" => "application/wasm",
         _ => "text/plain; charset=utf-8",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Holds with a console that was built and without one, whose folders are the page that says so.
+    #[tokio::test]
+    async fn folders_of_the_docs_are_pages_and_other_names_are_unknown() {
+        for (path, expected) in [
+            ("/docs/", StatusCode::OK),
+            ("/docs/guide/", StatusCode::OK),
+            ("/docs/guide/none.html", StatusCode::NOT_FOUND),
+            ("/docs/none", StatusCode::NOT_FOUND),
+        ] {
+            let request = axum::http::Request::get(path).body(Body::empty()).expect("a request");
+            let answer = docs(request).await;
+            assert_eq!(answer.status(), expected, "{path}");
+        }
     }
 }

@@ -226,6 +226,7 @@ pub fn routes(state: AppState) -> Router {
         .route("/console/{*path}", get(assets::console))
         .route("/docs", get(assets::to_docs))
         .route("/docs/", get(assets::docs))
+        .route("/docs/guide", get(assets::to_guide))
         .route("/docs/{*path}", get(assets::docs))
         .fallback(front::unknown_path)
         .method_not_allowed_fallback(front::unknown_method)

@@ -61,6 +61,7 @@ export function Shell() {
               </a>
             ))}
             <a href="../docs/">API</a>
+            <a href="../docs/guide/">Guide</a>
           </nav>
           <Vitals status={status} />
           <div className="tools">

@@ -1,11 +1,11 @@
-//! Rules that a look at the text decides: lengths, headers, banned calls, machine paths, the architecture page.
+//! Rules that a look at the text decides: lengths, headers, banned calls, machine paths.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::collections::BTreeMap;
 
 use super::{Source, is_test_file, product, ratchet::Finding, without_tests};
 use crate::workspace::Package;
 
-fn is_rust(source: &Source) -> bool {
+pub fn is_rust(source: &Source) -> bool {
     source.path.ends_with(".rs")
 }
 
@@ -198,70 +198,6 @@ pub fn machine_paths(sources: &[Source]) -> Vec<String> {
     complaints
 }
 
-pub const PAGE: &str = "docs/ARCHITECTURE.md";
-
-/// Every crate, path and type in back ticks on the architecture page exists.
-pub fn architecture_page(root: &Path, sources: &[Source]) -> Vec<String> {
-    let Ok(page) = fs::read_to_string(root.join(PAGE)) else {
-        return vec![format!("{PAGE} is missing")];
-    };
-    let missing = quoted(&page).into_iter().filter(|word| !exists(root, sources, word));
-    missing.map(|word| format!("{PAGE}: `{word}` does not exist")).collect()
-}
-
-/// The text between single back ticks, outside of code blocks.
-pub fn quoted(page: &str) -> Vec<&str> {
-    let prose = page.split("```").step_by(2);
-    let lines = prose.flat_map(str::lines);
-    let mut words: Vec<_> = lines.flat_map(|line| line.split('`').skip(1).step_by(2)).collect();
-    words.sort_unstable();
-    words.dedup();
-    words
-}
-
-/// True when the word names something that is there, or is not of a kind that is checked.
-fn exists(root: &Path, sources: &[Source], word: &str) -> bool {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
-    if word.is_empty() || !word.chars().all(is_plain) {
-        return true;
-    }
-    if let Some(name) = word.strip_prefix("reprise-") {
-        return sources.iter().any(|source| {
-            source.path.ends_with("Cargo.toml") && source.text.contains(&format!("name = \"reprise-{name}\""))
-        });
-    }
-    // Below `/` lies the HTTP API, below `target/` what is built.
-    let is_path = word.contains('/') && !word.starts_with('/') && !word.starts_with("target/");
-    if is_path {
-        return root.join(word).exists()
-            || ["runtime", "server"]
-                .iter()
-                .any(|top| root.join(top).join(word).exists());
-    }
-    let is_type = word.starts_with(|c: char| c.is_ascii_uppercase())
-        && word.chars().all(|c| c.is_ascii_alphanumeric())
-        && word.chars().any(|c| c.is_ascii_lowercase());
-    if !is_type {
-        return true;
-    }
-    let declares = |text: &str| {
-        ["struct ", "enum ", "trait ", "type ", "union "].iter().any(|keyword| {
-            text.match_indices(&format!("{keyword}{word}")).any(|(at, found)| {
-                !text[at + found.len()..].starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
-            })
-        }) || is_variant(text, word)
-    };
-    sources.iter().any(|source| is_rust(source) && declares(&source.text))
-}
-
-/// A variant of an enum counts as a type of the page: a line that begins with its name.
-fn is_variant(text: &str, word: &str) -> bool {
-    text.lines().any(|line| {
-        let rest = line.trim_start().strip_prefix(word);
-        rest.is_some_and(|rest| rest.starts_with([',', '(', ' ']) && !rest.starts_with(" ="))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -349,20 +285,5 @@ mod tests {
         let line = format!("see {}me", MACHINE_PATHS[2]);
         assert_eq!(machine_paths(&[source("README.md", &line)]).len(), 1);
         assert_eq!(machine_paths(&[source("README.md", "see docs/me")]), [""; 0]);
-    }
-
-    #[test]
-    fn the_page_names_what_exists() {
-        let sources = [
-            source("runtime/base/Cargo.toml", "name = \"reprise-base\""),
-            source("a.rs", "pub struct TxnId(u64);\nenum E {\n    Reject,\n}\n"),
-        ];
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let exists = |word| exists(root, &sources, word);
-        assert!(exists("reprise-base") && !exists("reprise-gone"));
-        assert!(exists("TxnId") && exists("Reject") && !exists("Txn") && !exists("GoneType"));
-        assert!(exists("src/lib.rs") && !exists("src/gone.rs"));
-        assert!(exists("/v1/status") && exists("a <= b") && exists("durable") && exists("NVRAM"));
-        assert_eq!(quoted("a `b` c `d`\n```\nx `y`\n```\n`e`"), ["b", "d", "e"]);
     }
 }

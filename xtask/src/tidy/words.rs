@@ -1,46 +1,61 @@
-//! The glossary: a type that the architecture page names, or that three crates export, has an entry; what the glossary names exists.
+//! The glossary: short, a meaning and a "not" for each word, and what it names exists. A type that three crates export stands there or on
+//! a page of the architecture.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::Path,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Source,
-    text::{PAGE, quoted},
+    architecture::{pages, quoted},
     without_tests,
 };
 
 const GLOSSARY: &str = "docs/GLOSSARY.md";
-/// Crates that export a type of one name before it needs an entry.
+/// Crates that export a type of one name before a page must explain it.
 const EXPORTED_BY: usize = 3;
+const ENTRIES_MAX: usize = 60;
 
-pub fn check(root: &Path, sources: &[Source]) -> Vec<String> {
-    let read = |page: &str| fs::read_to_string(root.join(page)).unwrap_or_default();
-    complaints(&read(PAGE), &read(GLOSSARY), sources)
-}
+pub fn check(sources: &[Source]) -> Vec<String> {
+    let glossary = sources.iter().find(|source| source.path == GLOSSARY);
+    let glossary = glossary.map_or("", |source| source.text.as_str());
+    let mut complaints = entries(glossary);
 
-fn complaints(page: &str, glossary: &str, sources: &[Source]) -> Vec<String> {
-    let entries: BTreeSet<&str> = quoted(glossary).into_iter().filter(|word| is_type(word)).collect();
-    let exports = exports(sources);
-    let mut complaints = Vec::new();
-    for name in quoted(page).into_iter().filter(|word| is_type(word)) {
-        if !entries.contains(name) {
-            complaints.push(format!("{GLOSSARY}: no entry names `{name}`, which {PAGE} does"));
-        }
-    }
-    for (name, crates) in exports.iter().filter(|(_, crates)| crates.len() >= EXPORTED_BY) {
-        if !entries.contains(name) {
-            let crates = crates.iter().copied().collect::<Vec<_>>().join(", ");
-            complaints.push(format!("{GLOSSARY}: no entry names `{name}`, which {crates} export"));
+    let own = types_named(glossary);
+    let explained: BTreeSet<&str> = pages(sources).flat_map(|page| types_named(&page.text)).collect();
+    for (name, crates) in exports(sources) {
+        if crates.len() >= EXPORTED_BY && !own.contains(name) && !explained.contains(name) {
+            let crates = crates.into_iter().collect::<Vec<_>>().join(", ");
+            complaints.push(format!(
+                "{GLOSSARY}: neither it nor a walk names `{name}`, which {crates} export"
+            ));
         }
     }
     let declared = declared(sources);
-    for name in entries.iter().filter(|name| !declared.contains(*name)) {
-        complaints.push(format!("{GLOSSARY}: `{name}` does not exist"));
+    let gone = own.into_iter().filter(|name| !declared.contains(name));
+    complaints.extend(gone.map(|name| format!("{GLOSSARY}: `{name}` does not exist")));
+    complaints
+}
+
+/// Complaints of the table: too many rows, or one without three cells.
+fn entries(glossary: &str) -> Vec<String> {
+    let rows: Vec<&str> = glossary.lines().filter(|line| line.starts_with("| **")).collect();
+    let cells = |row: &str| {
+        row.split(" | ")
+            .filter(|cell| !cell.trim_matches(['|', ' ']).is_empty())
+            .count()
+    };
+    let mut complaints: Vec<_> = rows
+        .iter()
+        .filter(|row| cells(row) != 3)
+        .map(|row| format!("{GLOSSARY}: no word, meaning and \"not\": {row}"))
+        .collect();
+    if rows.len() > ENTRIES_MAX {
+        complaints.push(format!("{GLOSSARY}: {} words; at most {ENTRIES_MAX}", rows.len()));
     }
     complaints
+}
+
+fn types_named(page: &str) -> BTreeSet<&str> {
+    quoted(page).into_iter().filter(|word| is_type(word)).collect()
 }
 
 fn is_type(word: &str) -> bool {
@@ -98,27 +113,34 @@ mod tests {
     use crate::tidy::source;
 
     #[test]
-    fn named_types_have_an_entry_and_entries_a_type() {
+    fn exported_types_are_explained_and_entries_have_a_type() {
         let own = "pub struct Batch<'a> {\n}\npub(crate) enum Turn {\n}\n";
-        let sources = [
-            source("runtime/a/src/lib.rs", own),
-            source("runtime/b/src/lib.rs", "pub use a::{Batch, batch_of};\n"),
-            source("server/c/src/lib.rs", "pub use reprise_b::Batch;\n"),
-            source("procedures/d/src/lib.rs", "pub use reprise_b::Turn;\n"),
-        ];
-        let judge = |page: &str, glossary: &str| complaints(page, glossary, &sources);
-        assert_eq!(judge("a `Turn` of `a <= b`, `LSN`", "`Turn` and `Batch`"), [""; 0]);
-        assert_eq!(
-            judge("a `Turn`", "| **batch** | `Batch` |"),
-            ["docs/GLOSSARY.md: no entry names `Turn`, which docs/ARCHITECTURE.md does"]
-        );
+        let judge = |page: &str, glossary: &str| {
+            check(&[
+                source("runtime/a/src/lib.rs", own),
+                source("runtime/b/src/lib.rs", "pub use a::{Batch, batch_of};\n"),
+                source("server/c/src/lib.rs", "pub use reprise_b::Batch;\n"),
+                source("procedures/d/src/lib.rs", "pub use reprise_b::Turn;\n"),
+                source("docs/walks/call.md", page),
+                source(GLOSSARY, glossary),
+            ])
+        };
+        assert_eq!(judge("a `Turn` of `a <= b`, `LSN`", "`Batch`"), [""; 0]);
+        assert_eq!(judge("a `Batch`", ""), [""; 0]);
         assert_eq!(
             judge("", ""),
-            ["docs/GLOSSARY.md: no entry names `Batch`, which runtime/a, runtime/b, server/c export"]
+            ["docs/GLOSSARY.md: neither it nor a walk names `Batch`, which runtime/a, runtime/b, server/c export"]
         );
         assert_eq!(
             judge("", "`Batch`, `Gone`"),
             ["docs/GLOSSARY.md: `Gone` does not exist"]
         );
+    }
+
+    #[test]
+    fn entries_are_few_and_have_three_cells() {
+        assert_eq!(entries(&"| **a** | b | c |\n".repeat(60)), [""; 0]);
+        assert_eq!(entries(&"| **a** | b | c |\n".repeat(61)).len(), 1);
+        assert_eq!(entries("| **a** | b | |\n| **a** | b |\n").len(), 2);
     }
 }

@@ -528,11 +528,12 @@ fn the_description_and_the_pages_are_served() {
         ("/", "console/"),
         ("/console", "console/"),
         ("/docs", "docs/"),
+        ("/docs/guide", "guide/"),
         ("/console/tables/items", "../"),
     ] {
         assert_eq!(server.get(path).header("location"), Some(to), "{path}");
     }
-    for path in ["/console/", "/console/tables", "/docs/"] {
+    for path in ["/console/", "/console/tables", "/docs/", "/docs/guide/"] {
         let page = server.get(path);
         assert_eq!(page.status, 200, "{path}");
         assert!(
@@ -541,6 +542,7 @@ fn the_description_and_the_pages_are_served() {
             "{path}"
         );
     }
+    assert_eq!(server.get("/docs/guide/none.html").status, 404);
 }
 
 #[test]
