@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// So many bytes may be taken; what is taken of a part is taken of the whole as well. Any thread may ask.
+/// A limit on bytes that several owners share. A part also charges its bytes to the whole. Any thread may take bytes.
 #[derive(Debug)]
 pub struct Budget {
     limit: AtomicU64,
@@ -17,7 +17,7 @@ pub struct Budget {
 #[derive(Debug)]
 struct Share {
     whole: Arc<Budget>,
-    /// Bytes of the whole that are not this part's to take the last of.
+    /// Bytes of the whole that this part never takes.
     kept_back: u64,
 }
 
@@ -79,7 +79,7 @@ impl Budget {
         }
     }
 
-    /// True where so many bytes could be taken now.
+    /// True if this many bytes could be taken now.
     pub fn has_room(&self, bytes: u64) -> bool {
         bytes <= self.room()
     }
@@ -155,7 +155,7 @@ impl Grant {
         self.bytes
     }
 
-    /// Of which it was taken.
+    /// The budget that the grant charges.
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
     }
@@ -180,7 +180,7 @@ impl Grant {
         self.bytes -= bytes;
     }
 
-    /// Comes to `bytes`, whatever the limits are.
+    /// Changes the grant to `bytes`, whatever the limits are.
     pub fn resize(&mut self, bytes: u64) {
         match bytes.checked_sub(self.bytes) {
             Some(more) => self.grow(more),

@@ -1,4 +1,4 @@
-//! A number that only grows, and who waits for it.
+//! A number that only grows, and the threads and hooks that wait for it.
 
 use std::{
     collections::BTreeMap,
@@ -14,12 +14,12 @@ use std::{
 #[repr(align(64))]
 pub struct Watermark {
     value: AtomicU64,
-    /// Hooks in `waiting`: the writer looks at this alone while nobody waits.
+    /// Count of hooks in `waiting`. The writer reads this alone while the list is empty.
     waiting_count: AtomicUsize,
     waiting: Mutex<Waiting>,
 }
 
-/// What is done once a mark is reached, on the thread that raises it: it must only hand over.
+/// A hook that runs once a mark is reached, on the thread that raises it: it must only hand over.
 pub type OnReached = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
@@ -29,7 +29,7 @@ struct Waiting {
     next: u64,
 }
 
-/// Somebody's place among those who wait; dropped, it is given up.
+/// A registered hook. Dropping it cancels the hook.
 #[must_use = "dropped, nobody waits any more"]
 pub struct Waiter {
     mark: Arc<Watermark>,
@@ -45,13 +45,13 @@ impl Watermark {
         }
     }
 
-    /// Where it stands.
+    /// The current value.
     #[inline]
     pub fn get(&self) -> u64 {
         self.value.load(Ordering::Acquire)
     }
 
-    /// Raises the mark, which has one writer at a time. Panics when it would fall: whoever waits for it has already been told more.
+    /// Raises the mark, which has one writer at a time. Panics if the value falls: readers may already have acted on the higher value.
     pub fn advance(&self, value: u64) {
         // In one order with `when`: either it sees the new value, or this sees that it waits.
         let before = self.value.swap(value, Ordering::SeqCst);
