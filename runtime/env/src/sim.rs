@@ -14,7 +14,7 @@ use std::{
 
 use crate::disk::{Disk, DiskError, DiskErrorKind, DiskFile, DiskLock};
 
-/// What arrives or is lost as a whole.
+/// The unit that arrives or is lost as a whole.
 pub const SECTOR_BYTES: usize = 512;
 
 /// Numbers for faults, from a seed (SplitMix64).
@@ -22,7 +22,7 @@ pub const SECTOR_BYTES: usize = 512;
 pub struct FaultRandom(u64);
 
 impl FaultRandom {
-    /// The same numbers for the same seed.
+    /// A generator: the same seed gives the same numbers.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -87,7 +87,7 @@ enum Op {
     Remove {
         name: String,
     },
-    /// Of the names that begin so.
+    /// Makes names durable that begin with `folder`.
     SyncDir {
         folder: Arc<str>,
     },
@@ -117,7 +117,7 @@ struct FileBytes {
 }
 
 impl FileBytes {
-    /// What was written to this place earlier can't arrive any more: something later is durable there.
+    /// Forgets earlier writes to a range that is durable now: they can't arrive any more.
     fn forget_unsynced(&mut self, start: u64, end: u64) {
         let mut left = Vec::new();
         for (offset, bytes) in self.unsynced.drain(..) {
@@ -158,7 +158,7 @@ struct State {
 #[derive(Clone, Default)]
 pub struct SimDisk {
     state: Arc<Mutex<State>>,
-    /// What the names of this folder begin with; empty for the whole disk.
+    /// The prefix of this folder's names; empty for the whole disk.
     folder: Arc<str>,
     locked: Arc<AtomicBool>,
 }
@@ -313,7 +313,7 @@ impl State {
         after
     }
 
-    /// Of each folder's changes that were not synced, those that a crash lets arrive.
+    /// Applies, for each folder, the unsynced changes that a crash lets arrive.
     fn change_durable_names(
         &self,
         durable: &mut BTreeMap<String, usize>,
@@ -407,12 +407,12 @@ impl SimDisk {
         self.state().used_bytes()
     }
 
-    /// What fails from here on.
+    /// Sets the faults of later operations.
     pub fn set_faults(&self, plan: FaultPlan) {
         self.state().plan = plan;
     }
 
-    /// Operations so far: `crash_image` takes any number up to this.
+    /// Operations until now: `crash_image` takes any number up to this.
     pub fn ops_count(&self) -> usize {
         self.state().journal.len()
     }

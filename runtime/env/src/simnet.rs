@@ -1,6 +1,7 @@
-//! A network in one process that is late, breaks, and parts hosts from each other, by a seed.
+//! A network in one process that delays frames, breaks connections, and parts hosts from each other, by a seed.
 //!
-//! As TCP does, a connection keeps the order of its frames and loses none but by its end; of two connections either may be the faster one.
+//! A connection keeps the order of its frames, as TCP does, and loses frames only when it ends. Of two connections either may be
+//! faster.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -18,7 +19,7 @@ use crate::{
     threads::{Step, Work},
 };
 
-/// Connections that were accepted and that nobody has taken yet, at most.
+/// Accepted connections that no one has taken yet, at most.
 const ACCEPTED_MAX: usize = 16;
 /// Bytes on their way in one direction at most: beyond them a sender's time is over.
 const BYTES_ON_THE_WAY_MAX: usize = 4 << 20;
@@ -26,9 +27,9 @@ const BYTES_ON_THE_WAY_MAX: usize = 4 << 20;
 /// How the network behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetFaults {
-    /// A frame takes at least and at most so many microseconds.
+    /// Microseconds that a frame takes: at least, at most.
     pub delay_us: (u64, u64),
-    /// Of a thousand frames so many end their connection instead of arriving.
+    /// Frames in a thousand that end their connection instead of arriving.
     pub breaks_per_mille: u64,
 }
 
@@ -112,13 +113,13 @@ impl SimNet {
         self.state.lock().expect("nothing panics under this lock")
     }
 
-    /// What goes wrong from here on.
+    /// Sets the faults of later frames.
     pub fn set_faults(&self, faults: NetFaults) {
         self.state().faults = faults;
     }
 
-    /// From here on nothing that `from` sends arrives at `to`, and neither notices: half of a partition. What is sent meanwhile arrives
-    /// once it is healed.
+    /// Blocks all frames from `from` to `to`, and neither notices: half of a partition. Frames sent meanwhile arrive once it is
+    /// healed.
     pub fn cut(&self, from: &str, to: &str) {
         self.state().cut.insert((from.to_owned(), to.to_owned()));
     }
@@ -155,7 +156,7 @@ impl SimNet {
         let listeners = std::mem::take(&mut state.listeners);
         let (gone, left) = listeners.into_iter().partition(|(address, _)| host_of(address) == host);
         state.listeners = left;
-        // Connections that nobody took take the lock when they end.
+        // Dropped outside the lock: connections that were never taken lock it when they end.
         drop(state);
         drop::<BTreeMap<_, _>>(gone);
     }
@@ -347,7 +348,7 @@ impl Net for SimHost {
 }
 
 impl State {
-    /// Makes one direction of a connection, to somebody with these limits.
+    /// Makes one direction of a connection, whose receiver has these limits.
     fn add(&mut self, (number, back): (u64, u64), (from, to): (&str, &str), limits: NetLimits) -> Receiver<Vec<u8>> {
         let (sender, frames) = bounded(limits.frames_waiting);
         let way = Way {
@@ -373,7 +374,7 @@ struct OpenListener {
 
 impl Drop for OpenListener {
     fn drop(&mut self) {
-        // Connections that nobody took end outside of the lock.
+        // Dropped outside the lock: connections that were never taken lock it when they end.
         let taken = self.net.state().listeners.remove(&self.address);
         drop(taken);
     }
