@@ -45,7 +45,7 @@ struct Shape {
     nullable_count: usize,
     bitmap_bytes: usize,
     fixed_bytes: usize,
-    /// Where the slot of the last variable column lies.
+    /// Offset of the last variable column's slot.
     last_variable: Option<usize>,
 }
 
@@ -128,8 +128,8 @@ impl RowLayout {
         Ok(bytes)
     }
 
-    /// Appends `row` with these columns replaced by `values` to `out`. What comes out is checked as any row is (`validate`)
-    /// by whoever stores it; here only the bounds are.
+    /// Appends `row` with these columns replaced by `values` to `out`. Only bounds are checked here: the owner of the table validates
+    /// the new row (`validate`) when it stores it.
     pub fn patch_row(
         &self,
         set: ColumnSet,
@@ -348,7 +348,7 @@ mod tests {
             for forged in [0, 1, 5, 0x7f, 0xff] {
                 let mut bad = values.clone();
                 bad[at] = forged;
-                // Refused here, or a row that `validate` judges; never a panic.
+                // An error here or in `validate`; never a panic.
                 if layout.patch_row(set, &row, &bad, &mut out).is_ok() {
                     let _ = layout.validate(&out);
                 }

@@ -1,4 +1,4 @@
-//! How some columns are moved between rows and runs of chosen columns, worked out once for many rows.
+//! A plan that moves some columns between rows and runs of chosen columns, computed once for many rows.
 //!
 //! Columns that lie side by side in the row do so in the run, too: they are moved by one copy.
 
@@ -61,7 +61,7 @@ struct Texts {
     before: Option<u32>,
     /// Slot in the row that says where they end.
     last: u32,
-    /// Of `ColumnPlan::ends`.
+    /// Index of its first slot in `ColumnPlan::ends`.
     first_end: usize,
     end_count: usize,
 }
@@ -77,17 +77,17 @@ pub struct ColumnPlan {
     /// Places in the run that hold 0 or 1.
     bools: Vec<u32>,
     bitmap_bytes: u32,
-    /// Of the run, without data.
+    /// Bytes of the run without data.
     fixed_bytes: u32,
-    /// Where the row's data begin.
+    /// Offset of the row's data.
     data_offset: u32,
     /// The bytes of the row among which `write` changes some.
     written: (u32, u32),
-    /// What it does, where that is simple.
+    /// A short form of `write`, for simple plans.
     one_span: Option<OneSpan>,
-    /// What reading does, where that is simple.
+    /// A short form of `read`, for simple plans.
     one_run: Option<OneRun>,
-    /// Those among which bitmap, slots and whatever says where data lie are read.
+    /// Range of the row that holds the bitmap, the slots, and the slots that locate data.
     head: (u32, u32),
 }
 
@@ -188,7 +188,7 @@ impl ColumnPlan {
         self.texts.is_empty()
     }
 
-    /// Of the columns, without the data of texts.
+    /// Bytes of the columns, without the data of texts.
     #[inline]
     pub fn fixed_bytes(&self) -> usize {
         self.fixed_bytes as usize
@@ -205,7 +205,7 @@ impl ColumnPlan {
         self.fixed_bytes as usize + data
     }
 
-    /// What is read of rows.
+    /// The bytes of a row that `read` touches.
     #[inline]
     pub fn prefetch(&self) -> ReadSpan<'_> {
         ReadSpan {
@@ -225,7 +225,7 @@ impl ColumnPlan {
         row.get(at(first.place(row).0)..at(last.place(row).1)).unwrap_or(&[])
     }
 
-    /// Where in the row a single number that is never null lies, and its bytes, where that is all.
+    /// Offset and width of the plan's only column, if that is a number that is never null.
     #[inline]
     pub fn number(&self) -> Option<(usize, usize)> {
         match (&self.spans[..], self.nullable.is_empty() && self.is_fixed()) {
@@ -442,7 +442,7 @@ impl ColumnPlan {
 struct OneRun {
     span: Span,
     text_count: usize,
-    /// As in `Texts`; `NOWHERE` for none.
+    /// Slot before the texts, see `Texts`; `NOWHERE` for none.
     before: u32,
     last: u32,
     /// Slots of the texts but the last, in the row and in the run.
@@ -452,7 +452,7 @@ struct OneRun {
     fixed: usize,
 }
 
-/// Texts of a `OneRun` at most.
+/// Text columns of a `OneRun`, at most.
 const RUN_TEXTS_MAX: usize = 4;
 const NOWHERE: u32 = u32::MAX;
 
@@ -485,7 +485,7 @@ impl OneRun {
 /// Columns side by side of which one may be null.
 struct OneSpan {
     span: Span,
-    /// Where the null bitmap has that one: which byte, and which bit of it; no bit: none may be null.
+    /// Byte and bit of the nullable column in the null bitmap; no bit: no column may be null.
     null_byte: u32,
     null_bit: u8,
 }
@@ -508,7 +508,7 @@ impl OneSpan {
         })
     }
 
-    /// As `ColumnPlan::write`.
+    /// Writes like `ColumnPlan::write`.
     #[inline(always)]
     fn write(&self, row: &mut [u8], values: &[u8]) {
         if self.null_bit != 0 {
@@ -523,11 +523,11 @@ impl OneSpan {
 /// Plans of one layout, made when first asked for.
 pub struct Plans {
     plans: Vec<ColumnPlan>,
-    /// By the hash of a set: where its plan may be.
+    /// Index of a set's plan, by the hash of the set; it may belong to another set.
     places: [u8; PLACES],
 }
 
-/// Plans that are kept; who uses more sets makes them anew.
+/// Plans that are kept. More sets than this replace them all.
 const PLANS_MAX: usize = 64;
 const PLACES: usize = 256;
 
@@ -567,8 +567,7 @@ impl Plans {
     }
 }
 
-/// Which bytes of a row are read, for whoever asks for those of many rows ahead: some at first, the rest once it shows where
-/// these are.
+/// Bytes of a row that will be read, for prefetching many rows: first the fixed part, then the rest, which the first part locates.
 #[derive(Clone, Copy)]
 pub struct ReadSpan<'a> {
     start: usize,
@@ -587,7 +586,7 @@ impl ReadSpan<'_> {
         rest: None,
     };
 
-    /// What is read at first of a valid row.
+    /// Bytes of a valid row that are read first.
     #[inline(always)]
     pub fn first<'r>(&self, row: &'r [u8]) -> &'r [u8] {
         if self.rest.is_some() && row.len() <= SHORT_ROW_BYTES {
@@ -597,13 +596,13 @@ impl ReadSpan<'_> {
         &row[self.start.min(end)..end]
     }
 
-    /// More is read than `first` tells.
+    /// True if more than `first` is read.
     #[inline(always)]
     pub fn has_rest(&self) -> bool {
         self.rest.is_some()
     }
 
-    /// What is read then of a valid row, or of no bytes.
+    /// Bytes of a valid row that are read after `first`.
     #[inline(always)]
     pub fn rest<'r>(&self, row: &'r [u8]) -> &'r [u8] {
         match self.rest {
@@ -621,7 +620,7 @@ impl Texts {
         end as usize - start as usize
     }
 
-    /// Where the data lie in the data of a valid row.
+    /// Range of the texts in the data of a valid row.
     #[inline(always)]
     fn place(&self, row: &[u8]) -> (u32, u32) {
         let start = match self.before {

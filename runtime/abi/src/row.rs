@@ -20,7 +20,7 @@ pub const COLUMNS_MAX: usize = 256;
 /// A column's place in the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ColumnSlot {
-    /// Of its values.
+    /// Type of the values.
     pub ty: ScalarType,
     /// Byte offset of the slot in the row.
     pub offset: u32,
@@ -40,18 +40,18 @@ pub struct RowLayout {
     pub columns: Vec<ColumnSlot>,
     nullable_count: u16,
     bitmap_bytes: u32,
-    /// Where the data area begins: also the size of a row without variable data.
+    /// Offset of the data area: also the size of a row without variable data.
     data_offset: u32,
     /// Offset of the last variable column's slot, or `NO_PREVIOUS`.
     last_variable: u32,
     /// Columns of which not every bit pattern is a value.
     checked: Vec<Check>,
-    /// How they are looked at without a loop, where they are few.
+    /// Checks without a loop, for simple layouts.
     quick: Option<Quick>,
 }
 
-/// Of layouts with one text that is never null, one column of fixed width that may be, and one bool that may not, each at most: nearly
-/// all have no more to look at. `NO_PREVIOUS` for what there is not.
+/// Checks of layouts with at most one text that is never null, one nullable column of fixed width, and one bool that is never null.
+/// Nearly all layouts need no more. `NO_PREVIOUS` marks an absent column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Quick {
     text: u32,
@@ -60,11 +60,11 @@ struct Quick {
     bool_at: u32,
 }
 
-/// What is to be looked at of a column.
+/// The check of one column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Check {
     column: u16,
-    /// As in `ColumnSlot`.
+    /// Bit in the null bitmap, as in `ColumnSlot`.
     null_bit: u16,
     offset: u32,
     kind: CheckKind,
@@ -75,7 +75,7 @@ enum CheckKind {
     Text,
     Bytes,
     Bool,
-    /// Of so many bytes: zero where it is null.
+    /// This many bytes, zero if null.
     Fixed(u8),
 }
 
@@ -109,7 +109,7 @@ impl core::fmt::Display for RowError {
 /// One column's value, borrowed from a row. Integers are widened.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Field<'a> {
-    /// Of any type.
+    /// The null of any type.
     Null,
     /// `Bool`.
     Bool(bool),
@@ -130,17 +130,17 @@ pub enum Field<'a> {
 }
 
 impl RowLayout {
-    /// Of a table with these columns.
+    /// The layout of a table with these columns.
     pub fn new(columns: &[ColumnSchema]) -> Self {
         Self::from_types(columns.iter().map(|c| (c.ty, c.nullable)))
     }
 
-    /// Of a table's rows.
+    /// The layout of a table's rows.
     pub fn of_table(table: &TableSchema) -> Self {
         Self::new(&table.columns)
     }
 
-    /// Of columns by their types, and whether they may be null.
+    /// The layout of columns by type and nullability.
     pub fn from_types(columns: impl Iterator<Item = (ScalarType, bool)> + Clone) -> Self {
         let nullable_count = columns.clone().filter(|(_, nullable)| *nullable).count();
         let bitmap_bytes = nullable_count.div_ceil(8) as u32;
@@ -436,7 +436,7 @@ impl Quick {
 }
 
 impl Check {
-    /// Looks at the column of a row in two parts; data of columns before it end at `start`. Where its own end.
+    /// Validates the column in a row of two parts. The data of earlier columns end at `start`. Returns the end of its own.
     #[inline(always)]
     fn look(&self, is_null: bool, slots: &[u8], data: &[u8], start: usize) -> Result<usize, RowError> {
         let column = self.column;
