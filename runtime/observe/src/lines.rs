@@ -10,10 +10,10 @@ use reprise_base::TxnId;
 /// Bytes of lines kept at most: of all procedures, and of one.
 const LINES_BYTES_MAX: usize = 4 << 20;
 const PROCEDURE_BYTES_MAX: usize = 512 << 10;
-/// Bytes of lines of one call: what is beyond is told as a number.
+/// Bytes of one call's lines; lines beyond it are counted only.
 const CALL_BYTES_MAX: usize = 16 << 10;
 
-/// As guests name levels.
+/// Levels by their numbers in the guest interface.
 const LEVEL_WARN: u8 = 2;
 
 /// A line that a procedure logged.
@@ -21,7 +21,7 @@ const LEVEL_WARN: u8 = 2;
 pub struct RecentLine {
     /// Counts all lines since the start, from 0.
     pub number: u64,
-    /// Of the call, committed or not.
+    /// Transaction of the call, committed or not.
     pub txn_id: TxnId,
     /// Its name.
     pub module: String,
@@ -29,20 +29,20 @@ pub struct RecentLine {
     pub procedure: String,
     /// 0 debug, 1 info, 2 warn, 3 error.
     pub level: u8,
-    /// As it was logged.
+    /// The text as the procedure logged it.
     pub text: String,
 }
 
 /// Which lines.
 #[derive(Clone, Debug, Default)]
 pub struct LineFilter {
-    /// Of this module alone.
+    /// Lines of this module only.
     pub module: Option<String>,
-    /// Of procedures of this name alone.
+    /// Lines of procedures with this name only.
     pub procedure: Option<String>,
     /// This level and above.
     pub level_min: u8,
-    /// Of this transaction alone.
+    /// Lines of this transaction only.
     pub txn_id: Option<TxnId>,
     /// Lines with this number or a later one.
     pub since: Option<u64>,
@@ -61,7 +61,7 @@ impl Line {
     }
 }
 
-/// One procedure's.
+/// Lines of one procedure.
 #[derive(Default)]
 struct List {
     lines: VecDeque<Line>,
@@ -69,7 +69,7 @@ struct List {
 }
 
 impl List {
-    /// Lets go of the oldest line; its bytes.
+    /// Drops the oldest line and returns its bytes.
     fn forget_one(&mut self) -> usize {
         let bytes = self.lines.pop_front().map_or(0, |line| line.bytes());
         self.bytes -= bytes;
@@ -85,7 +85,7 @@ struct Lists {
     next_number: u64,
 }
 
-/// Bounded in bytes; the oldest lines of whoever has most make room.
+/// Recent lines, bounded in bytes. To make room, the procedure with the most lines loses its oldest.
 #[derive(Default)]
 pub struct RecentLines(Mutex<Lists>);
 
