@@ -19,7 +19,7 @@ pub struct LsnSource {
 }
 
 impl LsnSource {
-    /// Gives out `next` first, to so many sites.
+    /// A source that gives out `next` first, to this many sites.
     pub fn new(next: Lsn, sites: usize) -> Self {
         let idle = |_| Slot(AtomicU64::new(IDLE));
         Self {
@@ -38,9 +38,9 @@ impl LsnSource {
     pub fn reserve(&self, site: usize, count: u64) -> Option<Lsn> {
         let mine = &self.in_flight[site].0;
         if mine.load(SeqCst) == IDLE {
-            // Told before it is taken: who looks between the two must not believe that nothing is on its way.
+            // Stored before LSNs are taken: a thread that looks between the two must see that LSNs are in flight.
             mine.store(self.next.0.load(SeqCst), SeqCst);
-            // Behind that: whoever closes sees that this site takes some, or this site sees that it is closed.
+            // Checked after the store: either the closing thread sees that this site takes LSNs, or this site sees that it is closed.
             if self.is_closed.load(SeqCst) {
                 mine.store(IDLE, SeqCst);
                 return None;
@@ -49,7 +49,7 @@ impl LsnSource {
         Some(Lsn(self.next.0.fetch_add(count, SeqCst)))
     }
 
-    /// No site takes an LSN until `open`, but those that take one just now: nobody does once `is_idle`.
+    /// Stops sites from taking LSNs until `open`. A site may still be taking one now; none is once `is_idle`.
     pub fn close(&self) {
         self.is_closed.store(true, SeqCst);
     }
@@ -64,7 +64,7 @@ impl LsnSource {
         self.in_flight.iter().all(|slot| slot.0.load(SeqCst) == IDLE)
     }
 
-    /// What `site` took last is persistent before `lsn`, and not from there on.
+    /// Marks that the site's earlier LSNs are persistent below `lsn`, and not from there on.
     pub fn persisted_before(&self, site: usize, lsn: Lsn) {
         self.in_flight[site].0.store(lsn.0, SeqCst);
     }

@@ -27,7 +27,7 @@ impl FlushPolicy {
     /// Every policy.
     pub const ALL: [Self; 3] = [Self::OnCommit, Self::OnInsert, Self::OnInsertFence];
 
-    /// As the setting has it.
+    /// The name of the setting's value.
     pub fn name(self) -> &'static str {
         match self {
             Self::OnCommit => "commit",
@@ -42,8 +42,8 @@ impl FlushPolicy {
     }
 }
 
-/// Of a ring's objects, the part that those of a batch's transactions take at most before its commit: another quarter is left for the
-/// commit object, and as much again for what is skipped at the ring's end.
+/// Divisor of a ring's objects: a batch's transactions take at most this part before its commit. Another quarter is left for the
+/// commit object, and as much again for the bytes skipped at the ring's end.
 const PART: u64 = 4;
 
 /// Writes the objects of running transactions. Beside the ring's [`crate::RingWriter`], on the same thread.
@@ -63,7 +63,7 @@ impl ObjectWriter {
         }
     }
 
-    /// Where the next object goes at the earliest.
+    /// The earliest place of the next object.
     #[inline]
     pub fn place(&self) -> u64 {
         self.shared.place.load(Ordering::Relaxed)
@@ -107,13 +107,13 @@ impl ObjectWriter {
         self.shared.place.store(place, Ordering::Relaxed);
     }
 
-    /// Behind an object of so many bytes that was written at `place`.
+    /// The place behind an object of `bytes` bytes that was written at `place`.
     pub fn behind(place: u64, bytes: u32) -> u64 {
         place + lines_of(bytes as usize)
     }
 }
 
-/// Bytes of the whole lines that so many bytes take.
+/// Bytes of the whole lines that `bytes` bytes take.
 fn lines_of(bytes: usize) -> u64 {
     bytes.next_multiple_of(LINE_BYTES) as u64
 }

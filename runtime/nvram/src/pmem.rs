@@ -135,7 +135,7 @@ pub struct Pmem {
     bytes: usize,
     persistence: Persistence,
     dirty: Mutex<Dirty>,
-    /// Holds the lock on the file, until it is let go of.
+    /// The lock on the file, until it is released.
     lock: Mutex<Option<File>>,
 }
 
@@ -183,8 +183,8 @@ impl Pmem {
                 });
             }
         };
-        // Locked before it is mapped; what is made anew is locked once it is there. A file that is found may have been made by somebody
-        // who crashed before its name was durable.
+        // An existing file is locked before it is mapped, a new one once it is there. An existing file may come from a process that
+        // crashed before the file's name was durable.
         let lock_found = |found: &Metadata| match found.is_file() {
             true => lock_named(path),
             false => lock(path),
@@ -205,8 +205,8 @@ impl Pmem {
             }
         };
         if persistence != Persistence::Msync {
-            // So that no commit waits for a page. A kernel that does not know it makes them one by one.
-            // SAFETY: mapped above.
+            // Populates the pages now, so that no commit waits for one. A kernel without this call makes them one by one. SAFETY:
+            // mapped above.
             unsafe { libc::madvise(base.cast(), bytes, libc::MADV_POPULATE_WRITE) };
         }
         Ok(Self {
@@ -241,7 +241,7 @@ impl Pmem {
         }
     }
 
-    /// Panics where a `msync` fails, and ever after, on whatever thread: what was answered can't be told from what was not.
+    /// Panics if a `msync` fails, and ever after, on any thread: the server can't tell acknowledged writes from lost ones.
     fn sync(&self) {
         // Held to the end: who finds nothing to be written may go on once what it wrote is.
         let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
@@ -314,7 +314,7 @@ impl Memory for Pmem {
 
     fn write(&self, at: usize, bytes: &[u8]) {
         self.check(at, bytes.len());
-        // SAFETY: checked; who writes a place is its only writer, and nobody reads it meanwhile.
+        // SAFETY: checked; each place has one writer, and no reader meanwhile.
         let base = unsafe { self.base.add(at) };
         match self.persistence {
             Persistence::Fence | Persistence::Assumed => {
@@ -361,7 +361,7 @@ impl Memory for Pmem {
 
     fn read(&self, at: usize, into: &mut [u8]) {
         self.check(at, into.len());
-        // SAFETY: checked; nobody writes the place meanwhile, or the caller judges what it read by a checksum.
+        // SAFETY: checked; no thread writes the place meanwhile, or the caller checks what it read by a checksum.
         unsafe { self.base.add(at).copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
     }
 
@@ -385,7 +385,7 @@ impl Memory for Pmem {
 /// Regions that libpmem maps.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MapRegions {
-    /// As in [`PmemOptions`].
+    /// Persistence assumed, as in [`PmemOptions`].
     pub assume_persistent: bool,
 }
 
@@ -401,7 +401,7 @@ impl OpenMemory for MapRegions {
 
 impl Drop for Pmem {
     fn drop(&mut self) {
-        // SAFETY: mapped by `open`, and nobody has it any more.
+        // SAFETY: mapped by `open`, and this is the last use.
         unsafe { (self.functions.unmap)(self.base.cast(), self.bytes) };
     }
 }

@@ -27,14 +27,14 @@ pub struct Recording {
 
 #[derive(Clone)]
 struct State {
-    /// What is read.
+    /// Bytes that a reader sees.
     now: Vec<u8>,
-    /// What is surely persistent.
+    /// Bytes that are certainly persistent.
     safe: Vec<u8>,
     /// Words that may be persistent and need not be: (place, bytes), in the order in which they were written.
     loose: HashMap<ThreadId, Vec<(usize, [u8; 8])>>,
     events: Vec<Event>,
-    /// What each drain had to make persistent: the images are cut at these.
+    /// The state before each drain, from which crash images are made.
     cuts: Vec<Cut>,
     is_cutting: bool,
 }
@@ -70,12 +70,12 @@ impl Recording {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The calls so far, since the last time.
+    /// The calls since this was last called.
     pub fn take_events(&self) -> Vec<Event> {
         std::mem::take(&mut self.state().events)
     }
 
-    /// What a crash at this moment may leave: each word that is not surely persistent is there where `is_there` says so.
+    /// An image that a crash at this moment may leave: `is_there` decides for each word that is not certainly persistent.
     pub fn image(&self, mut is_there: impl FnMut() -> bool) -> Vec<u8> {
         let state = self.state();
         let mut image = state.safe.clone();
@@ -87,12 +87,12 @@ impl Recording {
         image
     }
 
-    /// From here on the state before each drain is kept for [`Recording::cuts`].
+    /// Keeps the state before each later drain, for [`Recording::cuts`].
     pub fn cut_at_drains(&self) {
         self.state().is_cutting = true;
     }
 
-    /// What a crash before the `n`th drain may leave, by `is_there`; None behind the last one.
+    /// An image that a crash before the `n`th drain may leave, by `is_there`; None behind the last drain.
     pub fn cut(&self, n: usize, mut is_there: impl FnMut() -> bool) -> Option<Vec<u8>> {
         let state = self.state();
         let cut = state.cuts.get(n)?;

@@ -1,4 +1,4 @@
-//! What a region holds after a crash.
+//! Reading a region after a crash.
 
 use std::{ops::Range, sync::Arc};
 
@@ -13,13 +13,13 @@ use crate::{
 /// A record that was persistent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveredRecord {
-    /// Of the first record.
+    /// LSN of the first record.
     pub lsn: Lsn,
-    /// As in [`RingRecord`].
+    /// Number of records, as in [`RingRecord`].
     pub count: u32,
     /// The one in which it lay.
     pub ring: u32,
-    /// As in [`RingRecord`].
+    /// Encoded records, as in [`RingRecord`].
     pub bytes: Vec<u8>,
 }
 
@@ -33,7 +33,7 @@ impl RecoveredRecord {
 /// All records of a region that were not freed, in LSN order (NV-Logging, section 4.6).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Of all records.
+    /// Epoch of all records.
     pub epoch: Epoch,
     /// The log's files had everything before it.
     pub copied: Lsn,
@@ -42,13 +42,13 @@ pub struct Recovered {
     /// Numbers between the first record's and the last one's that no record has: taken by a site, and lost with it. No acknowledged
     /// record depends on one.
     pub void: Vec<Range<Lsn>>,
-    /// Of all rings: the records of lost numbers had room there.
+    /// Bytes of objects in all rings: the records of lost numbers had room there.
     pub objects_bytes: u64,
 }
 
 impl Region {
-    /// Reads what is there. Records of a ring count up to the first one that is not persistent: what was written behind it belongs to
-    /// transactions that came later and were never acknowledged.
+    /// Reads the region's records. A ring's records count up to the first one that is not persistent: records behind it belong to
+    /// later transactions that were never acknowledged.
     pub fn recover(&self) -> Result<Recovered, RegionError> {
         let mut records = Vec::new();
         for ring in 0..self.geometry().rings {

@@ -38,7 +38,7 @@ pub enum RegionError {
     Twice { lsn: Lsn },
 }
 
-/// What a region says of its records as a whole. Each is persistent when its method returns.
+/// Marks of all records of a region. Each is persistent when its method returns.
 #[derive(Clone)]
 pub struct RegionMarks(Arc<dyn Memory>);
 
@@ -49,7 +49,7 @@ impl RegionMarks {
         self.0.drain();
     }
 
-    /// Of the records from here on. The files have all that the region held: it holds records of one epoch.
+    /// Sets the epoch of later records. The files must hold all records of the region: it holds records of one epoch.
     pub fn set_epoch(&self, epoch: Epoch) {
         self.0.store(Geometry::epoch_at(), freed_word(u64::from(epoch.0)));
         self.0.drain();
@@ -64,7 +64,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// Opens a region, whoever made it. Ok(None): nothing is there, or making it was not ended.
+    /// Opens a region, whichever program made it. Ok(None): there is none, or its creation did not finish.
     pub fn open(memory: Arc<dyn Memory>) -> Result<Option<Self>, RegionError> {
         let found = memory.bytes() as u64;
         if Geometry::new(found, 1, crate::layout::ENTRIES_MIN).is_none() {
@@ -119,12 +119,12 @@ impl Region {
         })
     }
 
-    /// Makes a region blank: whoever comes next may make one of it. What was in it must be safe elsewhere.
+    /// Erases a region, so that the next owner can make a new one. Its records must be safe elsewhere.
     pub fn erase(memory: &dyn Memory) {
         Header::erase(memory);
     }
 
-    /// Whose records it holds.
+    /// The database whose records it holds.
     pub fn owner(&self) -> &Owner {
         &self.owner
     }
@@ -138,7 +138,7 @@ impl Region {
         (0..self.geometry.rings).map(ring).collect()
     }
 
-    /// For whoever fills the region, and whoever copies its records to the log's files.
+    /// The region's marks, for the threads that fill it and that copy its records to the log's files.
     pub fn marks(&self) -> RegionMarks {
         RegionMarks(self.memory.clone())
     }

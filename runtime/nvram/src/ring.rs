@@ -17,7 +17,7 @@ use crate::{
 /// is.
 const OBJECT_HEADER_BYTES: usize = 32;
 
-/// What an object with an entry is.
+/// The kind of an object with an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum ObjectKind {
@@ -45,7 +45,7 @@ pub enum Full {
     Forever { bytes: u64, ring_bytes: u64 },
 }
 
-/// What writer and reader of a ring tell each other.
+/// State that a ring's writer and reader share.
 pub(crate) struct Shared {
     pub memory: Arc<dyn Memory>,
     pub geometry: Geometry,
@@ -82,7 +82,7 @@ pub struct RingFill {
     pub entries: u64,
     /// That there are.
     pub entries_max: u64,
-    /// Of objects.
+    /// Bytes of objects.
     pub bytes: u64,
     /// That there are for objects.
     pub bytes_max: u64,
@@ -98,7 +98,7 @@ impl RingFill {
 impl Shared {
     #[inline]
     fn fill(&self) -> RingFill {
-        // What is freed was persistent before: in this order nothing comes out below zero.
+        // Freed bytes were persistent before: reading in this order, no difference falls below zero.
         let (freed, freed_place) = (
             self.freed.load(Ordering::Acquire),
             self.freed_place.load(Ordering::Acquire),
@@ -112,7 +112,7 @@ impl Shared {
     }
 }
 
-/// Looks at a ring, from any thread.
+/// Reads a ring's fill level, from any thread.
 #[derive(Clone)]
 pub struct RingGauge(Arc<Shared>);
 
@@ -169,7 +169,7 @@ impl RingWriter {
             ObjectKind::Records => object.extend_from_slice(bytes),
             ObjectKind::Commit => push_commit(&shared.geometry, bytes, placed, object),
         }
-        // Of all bytes, with zeros in its own place.
+        // The checksum covers all bytes, with zeros in its own place.
         let sum = crc_of(object);
         object[20..24].copy_from_slice(&sum.to_le_bytes());
         // Whole lines: memory takes them without having read them.
@@ -183,13 +183,12 @@ impl RingWriter {
         Ok(())
     }
 
-    /// Whether `records` would take so many bytes now, of which some are `placed`. Once it would, it does.
+    /// Checks whether `records` has room for this many bytes, of which some are `placed`. Room that is there stays until it is used.
     pub fn judge(&self, bytes: usize, placed: &[PlacedBytes]) -> Result<(), Full> {
         self.room_for(bytes, placed).map(drop)
     }
 
-    /// Whether two calls of `records` would be taken now, one of so many bytes and then one of so many. Once they would, they are, one after
-    /// the other.
+    /// Checks whether two calls of `records`, of `bytes` and then `then` bytes, have room. Room that is there stays until it is used.
     pub fn judge_two(&self, bytes: usize, then: usize) -> Result<(), Full> {
         let (shared, second) = (&*self.shared, OBJECT_HEADER_BYTES + LINE_BYTES);
         self.room_for(bytes + second + then, &[])?;
@@ -200,9 +199,9 @@ impl RingWriter {
         }
     }
 
-    /// Most bytes of records that one call of `records` takes.
+    /// Bytes of records that one call of `records` takes, at most.
     pub fn bytes_max(&self) -> u64 {
-        // What is skipped at the ring's end counts, too.
+        // Bytes skipped at the ring's end count, too.
         self.shared.geometry.objects_bytes / 4 - OBJECT_HEADER_BYTES as u64
     }
 
@@ -232,13 +231,13 @@ impl RingWriter {
         shared.persisted.store(self.sequence, Ordering::Release);
     }
 
-    /// What is persistent and not freed.
+    /// Entries and bytes that are persistent and not freed.
     #[inline]
     pub fn fill(&self) -> RingFill {
         self.shared.fill()
     }
 
-    /// Where the object of so many bytes of records goes.
+    /// The place of an object with this many bytes of records.
     fn room_for(&self, bytes: usize, placed: &[PlacedBytes]) -> Result<u64, Full> {
         let shared = &*self.shared;
         let (need, ring_bytes) = (
@@ -281,7 +280,7 @@ fn object_bytes(payload: usize) -> u64 {
     (OBJECT_HEADER_BYTES + payload).next_multiple_of(LINE_BYTES) as u64
 }
 
-/// Where an object of `bytes` behind `place` begins: it does not go around the ring's end.
+/// The place of an object of `bytes` at or behind `place`: it does not wrap around the ring's end.
 pub(crate) fn place_for(place: u64, bytes: u64, ring_bytes: u64) -> u64 {
     match place % ring_bytes + bytes <= ring_bytes {
         true => place,
@@ -302,13 +301,13 @@ struct ObjectHeader {
 /// A record as a ring holds it, or several that were written together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RingRecord {
-    /// Of the first record.
+    /// LSN of the first record.
     pub lsn: Lsn,
     /// Records that it is: 1, or as many as were written together.
     pub count: u32,
     /// Encoded, one record behind the other.
     pub bytes: Vec<u8>,
-    /// What can be freed once the record is safe elsewhere.
+    /// The position up to which the ring can be freed once the record is safe elsewhere.
     pub(crate) end: Position,
 }
 
@@ -326,7 +325,7 @@ pub(crate) enum Found {
     Damaged,
 }
 
-/// The one reader of a ring: whoever copies its records to the disk and frees them.
+/// The one reader of a ring: it copies the records to the disk and frees them.
 pub struct RingReader {
     shared: Arc<Shared>,
     at: Position,
