@@ -20,7 +20,7 @@ pub enum BackupState {
 /// A file of a backup, by its path in the backup's directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BackupFile {
-    /// Where it lies in the backup; its last part is the name under which it is downloaded.
+    /// Path in the backup; its last part is the name of the download.
     pub path: String,
     /// Its size.
     pub bytes: u64,
@@ -39,9 +39,9 @@ pub struct Backup {
     pub began_at: String,
     /// Until it was published or given up, or until now; null for one of an earlier run.
     pub seconds: Option<f64>,
-    /// Copied so far, or in all.
+    /// Bytes copied until now, or in all.
     pub bytes: u64,
-    /// Where its checkpoint begins; null until one was chosen.
+    /// Position of its checkpoint; null until one is chosen.
     pub checkpoint_lsn: Option<U64>,
     /// It holds what the log holds before this position.
     pub end_lsn: Option<U64>,
@@ -56,6 +56,6 @@ pub struct Backup {
 /// Backups, newest first.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct BackupList {
-    /// The newest first; those that failed in this run last.
+    /// All backups, the newest first; those that failed in this run last.
     pub backups: Vec<Backup>,
 }

@@ -8,7 +8,7 @@ use crate::{Json, Problem, U64};
 /// Answer to a committed call.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CallAnswer {
-    /// What the procedure returned, by its result type.
+    /// Result of the procedure, by its result type.
     #[schema(value_type = serde_json::Value)]
     pub result: Json,
     /// The transaction's id.
@@ -26,11 +26,11 @@ pub struct KeptOutcome {
     pub key: String,
     /// The module that was called.
     pub module: String,
-    /// Of the module, when it ran.
+    /// Version of the module that ran.
     pub version: u32,
     /// The procedure that was called.
     pub procedure: String,
-    /// What the call answered.
+    /// Result of the call.
     #[schema(value_type = serde_json::Value)]
     pub result: Json,
     /// The transaction's id.
@@ -61,7 +61,7 @@ pub struct BatchCall {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub id: Option<Json>,
-    /// As the header `Idempotency-Key`.
+    /// Idempotency key, as in the header `Idempotency-Key`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
 }
@@ -73,7 +73,7 @@ pub struct BatchAnswer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub id: Option<Json>,
-    /// What the procedure answered; null where it did not commit.
+    /// Result of the procedure; null if it did not commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub result: Option<Json>,

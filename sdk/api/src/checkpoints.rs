@@ -30,11 +30,11 @@ pub struct Checkpoint {
     pub began_at: String,
     /// Until it was published or given up, or until now; null for one of an earlier run.
     pub seconds: Option<f64>,
-    /// Rows written so far.
+    /// Rows written until now.
     pub rows: u64,
     /// Rows that there were when it began.
     pub rows_total: u64,
-    /// Bytes of rows written so far, before compression.
+    /// Bytes of rows written until now, before compression.
     pub row_bytes: u64,
     /// Size of its file.
     pub file_bytes: u64,
@@ -47,17 +47,17 @@ pub struct Checkpoint {
 /// Checkpoints, and what a restart would take with them.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CheckpointList {
-    /// The newest first; those that failed in this run last.
+    /// All checkpoints, the newest first; those that failed in this run last.
     pub checkpoints: Vec<Checkpoint>,
     /// Seconds that a restart would take now; null until the speeds for it were measured, and without a log.
     pub restart_seconds: Option<f64>,
-    /// Where that comes from; null without a log.
+    /// Basis of the estimate; null without a log.
     pub restart: Option<RestartEstimate>,
-    /// The last checkpoint of this run that failed, whoever asked for it.
+    /// The last checkpoint of this run that failed, scheduled or requested.
     pub last_failure: Option<CheckpointFailure>,
 }
 
-/// What a restart would take now.
+/// Estimate of a restart at this moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RestartEstimate {
     /// Bytes of rows in the newest checkpoint.

@@ -13,17 +13,17 @@ pub struct LogPage {
     /// The LSN to ask from for the next page, now or, where it is `end`, once more is there. Null where the newest come first and the
     /// log's beginning was reached.
     pub next: Option<U64>,
-    /// The oldest LSN that is kept: what asks from before it is told `log-released`.
+    /// The oldest LSN that is kept: a request from before it gets `log-released`.
     pub oldest: U64,
     /// Everything before it is durable and can be read.
     pub end: U64,
-    /// `key`, `argument`: transactions of this stretch of the log that could not be searched, since the log holds their calls and not the rows
-    /// that they changed (`key`), or their rows and not their calls (`argument`). Not there where all could be.
+    /// Number of transactions in this part of the log that a filter could not search: with `key`, because the log holds their calls
+    /// and not their rows; with `argument`, because it holds their rows and not their calls. Missing if all were searched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsearched: Option<U64>,
 }
 
-/// What a record is of.
+/// Kind of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RecordKind {
@@ -42,7 +42,7 @@ pub enum RecordKind {
     Checkpoint,
     /// A table was dropped, with its rows.
     DropTable,
-    /// A number whose record was lost in a crash before anybody was told of it.
+    /// A number whose record was lost in a crash before any client got its outcome.
     Void,
     /// A procedure was taken out of service, since its replay diverged.
     Quarantine,
@@ -59,8 +59,8 @@ pub struct RowChange {
     pub partition: u16,
     /// The table's name when the record was written, or its number where `schema_unknown` is true.
     pub table: String,
-    /// True where the table's schema at this LSN is no longer known: it may have been changed since, and what told of it, records of the log
-    /// or a checkpoint, was released. The row's columns are not shown then.
+    /// True if the table's schema at this LSN is no longer known: it may have changed since, and the records or the checkpoint that
+    /// describe it were released. The row's columns are not shown then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub schema_unknown: bool,
     /// `insert`, `update` or `delete`.
@@ -69,13 +69,13 @@ pub struct RowChange {
     /// record has the row's number alone, and the row is gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// The same by column.
+    /// Primary key by column.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub primary_key: Option<Json>,
     /// The row's number, by which the log names it on its partition.
     pub number: U64,
-    /// What the columns hold now, by name: all of an inserted row, the changed ones of an updated.
+    /// New values of the columns, by name: all of an inserted row, the changed ones of an updated row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub columns: Option<Json>,
@@ -86,7 +86,7 @@ pub struct RowChange {
 pub struct LogRecord {
     /// Its position.
     pub lsn: U64,
-    /// What it is of.
+    /// Kind of the record.
     pub kind: RecordKind,
     /// Bytes of the record in the log.
     pub bytes: u32,
@@ -200,6 +200,6 @@ pub struct ProcedureLogLine {
     pub procedure: String,
     /// `debug`, `info`, `warn` or `error`.
     pub level: String,
-    /// What was logged.
+    /// Text that was logged.
     pub text: String,
 }

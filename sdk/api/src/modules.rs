@@ -22,10 +22,10 @@ pub struct ModuleInstalled {
     pub replaced: Option<u32>,
     /// True when the same bytes were in service already: nothing was done.
     pub unchanged: bool,
-    /// Of a rollback: the version whose bytes these are.
+    /// Version whose bytes a rollback installed.
     #[serde(default)]
     pub rolled_back_to: Option<u32>,
-    /// What was destroyed, with consent.
+    /// Data that was destroyed, with consent.
     #[serde(default)]
     pub destroyed: Vec<Destroyed>,
     /// Position of its installation in the log; if nothing was done, of the last committed record: the installation lies there or before.
@@ -39,9 +39,9 @@ pub struct ModulePlanned {
     pub procedures: Vec<String>,
     /// Names of the tables.
     pub tables: Vec<String>,
-    /// What an installation would do.
+    /// Plan of the installation.
     pub plan: DeployPlan,
-    /// Of a rollback: the version whose bytes would be installed.
+    /// Version whose bytes a rollback would install.
     #[serde(default)]
     pub rolled_back_to: Option<u32>,
 }
@@ -57,7 +57,7 @@ pub struct DeployPlan {
     /// Tables that the version in service declares and no module in service would declare any more. They stay stored.
     #[serde(default)]
     pub abandoned: Vec<AbandonedTable>,
-    /// What of all that destroys something: it needs consent (`allow`).
+    /// Data that the plan destroys: it needs consent (`allow`).
     #[serde(default)]
     pub destroyed: Vec<Destroyed>,
     /// Consents that this request lacks, as values of `allow`.
@@ -77,21 +77,21 @@ pub struct DeployPlan {
     /// Stored tables that this would read as they are before the deployment.
     #[serde(default)]
     pub retiring: Vec<RetiringTable>,
-    /// What a rollback to the version in service would meet; null where none is in service.
+    /// Obstacles of a rollback to the version in service; null if none is in service.
     #[serde(default)]
     pub way_back: Option<WayBack>,
     /// How long all partitions would stand still for it, about, without what the module would run.
     pub estimated_ms: u64,
 }
 
-/// What would become of one procedure.
+/// Change of one procedure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProcedurePlan {
     /// Name of the procedure.
     pub procedure: String,
     /// `add`, `drop` or `convert`.
     pub action: String,
-    /// What is changed of it.
+    /// Description of the change.
     pub detail: String,
 }
 
@@ -111,7 +111,7 @@ pub struct Destroyed {
     pub allow: String,
     /// Values of a column that are not null, or rows of a table; 0 for a procedure.
     pub count: u64,
-    /// False: there are at most so many. A plan reads no rows, and counts the values of a nullable column as if no row had null.
+    /// False if the number is an upper bound. A plan reads no rows, and counts the values of a nullable column as if no row had null.
     pub is_exact: bool,
 }
 
@@ -126,7 +126,7 @@ pub struct LikelyRename {
     pub to: String,
 }
 
-/// What a rollback would meet once the deployment is done.
+/// Obstacles of a rollback after the deployment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WayBack {
     /// The version in service, to which it would lead.
@@ -135,18 +135,18 @@ pub struct WayBack {
     pub is_open: bool,
     /// Why they can't.
     pub conflicts: Vec<SchemaConflict>,
-    /// What must hold of all rows when it is done; rows that are written meanwhile may break it.
+    /// Conditions that all rows must meet after the deployment; rows written meanwhile may break them.
     pub needs: Vec<String>,
     /// Columns whose values it would drop, by full name.
     pub drops: Vec<String>,
 }
 
-/// What would become of one table.
+/// Change of one table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TablePlan {
     /// Name of the table.
     pub table: String,
-    /// What would be done to it.
+    /// Steps of the change.
     pub steps: Vec<PlanStep>,
     /// Rows that it holds; those of a replicated table count once.
     pub rows: u64,
@@ -172,7 +172,7 @@ pub struct PlanStep {
     pub what: String,
     /// The column or index; empty where it is the table itself.
     pub item: String,
-    /// What it was, or will be.
+    /// Description of the step.
     pub detail: String,
 }
 
@@ -191,7 +191,7 @@ pub enum ModuleUploaded {
 pub struct ModuleList {
     /// By name.
     pub modules: Vec<ModuleSummary>,
-    /// Where the next page begins; null on the last one. Opaque.
+    /// Cursor of the next page; null on the last one. Opaque.
     pub next_cursor: Option<String>,
 }
 
@@ -262,7 +262,7 @@ pub struct ModuleVersion {
 pub struct ProcedureInfo {
     /// Its name.
     pub name: String,
-    /// What its module says of it; may be empty.
+    /// Documentation from its module; may be empty.
     #[serde(default)]
     pub docs: String,
     /// In the order of their declaration.
@@ -281,9 +281,9 @@ pub struct ProcedureInfo {
     pub fuel_max: Option<u64>,
     /// The whole on one line, for people.
     pub signature: String,
-    /// What its calls leave in the log.
+    /// Form of its calls in the log.
     pub log: LogChoice,
-    /// What became of its calls since the server started, whichever version they ran.
+    /// Outcomes of its calls since the server started, over all versions.
     pub calls: ProcedureCalls,
 }
 
@@ -300,17 +300,17 @@ pub struct AbortInfo {
 /// Calls of one procedure since the server started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProcedureCalls {
-    /// Those that committed.
+    /// Calls that committed.
     pub committed: u64,
-    /// Those that the procedure rolled back.
+    /// Calls that the procedure rolled back.
     pub aborted: u64,
-    /// Those that trapped.
+    /// Calls that trapped.
     pub trapped: u64,
-    /// Those that reached a limit of one transaction.
+    /// Calls that reached a limit of one transaction.
     pub limit: u64,
-    /// Those that their time, their client or the memory limit ended.
+    /// Calls that their time limit, their client or the memory limit ended.
     pub ended: u64,
-    /// Those that did not run, or of which nothing could be kept.
+    /// Calls that did not run, or whose changes could not be kept.
     pub refused: u64,
     /// How long one that ran waited for its partition, on average, in microseconds.
     pub mean_queued_us: u64,
@@ -320,12 +320,12 @@ pub struct ProcedureCalls {
     pub mean_logging_us: u64,
 }
 
-/// What a procedure's calls leave in the log.
+/// Form in which the log holds a procedure's calls.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LogChoice {
     /// `command` (the call), `physiological` (the changed rows), `auto` (what costs less, by measurement), `both` or `none`.
     pub kind: String,
-    /// What the module declares; null where the server's setting counts.
+    /// Choice that the module declares; null if the server's setting applies.
     pub declared: Option<String>,
     /// With `auto`: what is logged now, and the measured numbers that decided it.
     pub reason: Option<String>,

@@ -26,7 +26,7 @@ pub enum ProblemKind {
     SchemaConflict,
     /// The idempotency key was used with another call.
     IdempotencyConflict,
-    /// The log before `oldest` was let go.
+    /// The log before `oldest` was released.
     LogReleased,
     /// The server to be promoted is no standby.
     NotStandby,
@@ -42,13 +42,13 @@ pub enum ProblemKind {
     NotPrimary,
     /// The upload is no module that the server can run.
     InvalidModule,
-    /// What the module runs when it is deployed did not come to its end.
+    /// The deployment code of the module failed.
     MigrationFailed,
     /// The procedure rolled its transaction back.
     ProcedureAborted,
     /// The transaction reached one of its limits.
     LimitExceeded,
-    /// Somebody ended the call.
+    /// An operator cancelled the call.
     Cancelled,
     /// The module's code trapped.
     ProcedureTrapped,
@@ -200,7 +200,7 @@ impl ProblemKind {
         }
     }
 
-    /// What it is, in a few words.
+    /// Short name of the problem.
     pub const fn title(self) -> &'static str {
         match self {
             Self::InvalidArguments => "The arguments do not fit the procedure's parameters",
@@ -258,11 +258,11 @@ pub struct Problem {
     /// `/problems/` and the error's slug: a page that says what it means and what to do.
     #[serde(rename = "type")]
     pub type_uri: String,
-    /// What kind of error it is, in a few words.
+    /// Short name of this kind of problem.
     pub title: String,
     /// The HTTP status.
     pub status: u16,
-    /// What happened, and what to do about it.
+    /// Description of this problem, and its remedy.
     pub detail: String,
     /// invalid-arguments: everything that is wrong.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -329,7 +329,7 @@ pub struct Problem {
 pub struct ArgumentError {
     /// JSON pointer (RFC 6901) into the arguments.
     pub pointer: String,
-    /// What was expected.
+    /// Expected value.
     pub message: String,
 }
 
@@ -340,13 +340,13 @@ pub struct SchemaConflict {
     pub table: String,
     /// The column or index; empty when it is the table itself.
     pub item: String,
-    /// What is stored.
+    /// Stored declaration.
     pub stored: String,
-    /// What the module declares.
+    /// Declaration of the module.
     pub declared: String,
-    /// What the difference is.
+    /// Description of the difference.
     pub message: String,
-    /// What its author can do.
+    /// Remedy for the module's author.
     pub way_on: String,
 }
 

@@ -32,14 +32,14 @@ pub struct RunningCall {
     pub partition: Option<u16>,
     /// Milliseconds since it was accepted.
     pub age_ms: f64,
-    /// What it is at.
+    /// Phase of the call.
     pub phase: CallPhase,
 }
 
 /// Calls that run and wait now.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CallList {
-    /// Those that were accepted first before others.
+    /// Running calls, in the order in which they were accepted.
     pub calls: Vec<RunningCall>,
     /// How many there are in all.
     pub total: u64,

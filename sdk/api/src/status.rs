@@ -1,22 +1,22 @@
-//! What the server says of itself.
+//! The server's status.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{CheckpointFailure, RestartEstimate, U64};
 
-/// What the server is, and how far it has come.
+/// Kind and progress of the server.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     /// `primary`, or `read-only` where the server was opened for reads alone.
     pub role: String,
-    /// Of what is written: one more than that of everything before it with each opening that writes. Null without a log.
+    /// Epoch of new records: each opening that writes raises it by one. Null without a log.
     pub epoch: Option<u32>,
-    /// What it is doing.
+    /// Phase of the server.
     pub phase: Phase,
-    /// What the log holds of procedures that declare nothing: `command`, `physiological`, `auto`, `both` or `none`.
+    /// Form in which the log holds procedures that declare none: `command`, `physiological`, `auto`, `both` or `none`.
     pub log: String,
-    /// What a commit waits for: `file`, the log's files, or `nvram`, rings before them; null without a log.
+    /// Device that a commit waits for: `file`, the log's files, or `nvram`, rings before them; null without a log.
     pub device: Option<String>,
     /// The rings before the log's files; null where there are none.
     pub nvram: Option<NvramStatus>,
@@ -30,15 +30,15 @@ pub struct Status {
     pub committed_lsn: U64,
     /// Everything below is safe on the device.
     pub durable_lsn: U64,
-    /// Of the newest checkpoint: a restart replays the log from here on. Null without any.
+    /// Position of the newest checkpoint: a restart replays the log from here on. Null without any.
     pub checkpointed_lsn: Option<U64>,
     /// Seconds that a restart would take now; null until the speeds for it were measured, and without a log.
     pub restart_seconds: Option<f64>,
-    /// Where that comes from; null without a log.
+    /// Basis of the estimate; null without a log.
     pub restart: Option<RestartEstimate>,
-    /// The last checkpoint of this run that failed, whoever asked for it; null while none did.
+    /// The last checkpoint of this run that failed, scheduled or requested; null if none did.
     pub checkpoint_failure: Option<CheckpointFailure>,
-    /// What is kept elsewhere of what the data directory let go of; null without an archive.
+    /// Checkpoints and log in the archive; null without an archive.
     pub archive: Option<ArchiveInfo>,
     /// Why the log can't be written; null while it can.
     pub log_error: Option<String>,
@@ -54,7 +54,7 @@ pub struct Status {
     pub settings_hash: String,
     /// Idempotency keys remembered.
     pub idempotency_keys: u64,
-    /// What they and their outcomes take. Calls with new keys are refused where that would pass the maximum.
+    /// Bytes of keys and their outcomes. The server refuses calls with new keys that would exceed the maximum.
     pub idempotency_bytes: u64,
     /// Bytes that keys and outcomes may take.
     pub idempotency_bytes_max: u64,
@@ -64,9 +64,9 @@ pub struct Status {
     pub idempotency_oldest_at: Option<String>,
     /// Calls accepted and not yet run.
     pub waiting: u64,
-    /// What they wait for, where a deployment holds all partitions; null while none does.
+    /// Deployment that calls wait for while it holds all partitions; null if none does.
     pub deployment: Option<DeploymentStatus>,
-    /// What holds memory.
+    /// Memory by kind.
     pub memory: MemoryStatus,
 }
 
@@ -75,7 +75,7 @@ pub struct Status {
 pub struct DeploymentStatus {
     /// The module's name.
     pub module: String,
-    /// Rows copied so far.
+    /// Rows copied until now.
     pub rows: u64,
     /// Partitions on which `on_deploy` has run.
     pub partitions: u32,
@@ -88,17 +88,17 @@ pub struct DeploymentStatus {
 /// NVRAM before the log's files (`--device nvram`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NvramStatus {
-    /// Where the region lies.
+    /// Path of the region.
     pub path: String,
     /// Bytes of it.
     pub bytes: u64,
     /// How a commit becomes persistent: `fence` (cache lines of persistent memory), `msync` (an ordinary file), `assumed` (an ordinary
     /// file, taken for persistent memory).
     pub persistence: String,
-    /// What is lost when the machine loses power; null where nothing is.
+    /// Data that a power failure loses; null if there is none.
     pub warning: Option<String>,
-    /// When a transaction's changes go to the region: `commit`, all of them at its end; `insert`, each when it is made, and the commit waits
-    /// for all; `insert-fence`, each when it is made, and the transaction waits for it.
+    /// Time at which a transaction's changes go to the region: `commit`, all of them at its end; `insert`, each when it is made, and
+    /// the commit waits for all; `insert-fence`, each when it is made, and the transaction waits for it.
     pub flush: String,
     /// Entries, in all rings, from which on they are copied to the log's files.
     pub copy_at_entries: u64,
@@ -121,10 +121,10 @@ pub struct NvramRing {
     pub bytes_max: u64,
 }
 
-/// What is kept elsewhere of checkpoints and log (`--archive`).
+/// The archive of checkpoints and log (`--archive`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ArchiveInfo {
-    /// Where it is.
+    /// Its directory.
     pub directory: String,
     /// Files in it.
     pub files: u64,
@@ -135,10 +135,10 @@ pub struct ArchiveInfo {
     /// Bytes in the data directory that wait for the archive to take them.
     #[serde(default)]
     pub held_bytes: u64,
-    /// As many may wait (`--archive-hold-max`): with more the archive is given up.
+    /// Bytes that may wait (`--archive-hold-max`): with more the server gives the archive up.
     #[serde(default)]
     pub held_bytes_max: u64,
-    /// Where the archive ends since it was given up in this run; null while things are put there.
+    /// End of the archive if it was given up in this run; null while it takes files.
     #[serde(default)]
     pub ends_at_lsn: Option<U64>,
     /// Attempts of this run that failed. What was to go stays in the data directory until one goes well.
@@ -149,12 +149,12 @@ pub struct ArchiveInfo {
     pub failed_at: Option<String>,
 }
 
-/// What holds the counted memory.
+/// Counted memory by kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MemoryStatus {
     /// The limit (`--memory-max`); null where there is none.
     pub max_bytes: Option<u64>,
-    /// Of it, kept for deletes, undo and recovery: the data stops growing before.
+    /// Bytes of it that are reserved for deletes, undo and recovery: the data stops growing before.
     pub kept_back_bytes: u64,
     /// Bytes that are counted now.
     pub used_bytes: u64,
@@ -173,13 +173,13 @@ pub struct MemoryUse {
     pub bytes: u64,
 }
 
-/// What a recovery is at.
+/// Step of a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RecoveryStep {
     /// Rows are loaded and indexes built.
     Checkpoint,
-    /// What lies behind the checkpoint is replayed.
+    /// The log behind the checkpoint is replayed.
     Log,
 }
 
@@ -189,13 +189,13 @@ pub enum RecoveryStep {
 pub enum Phase {
     /// Loading a checkpoint, then replaying the log behind it.
     Recovering {
-        /// What is done now.
+        /// The current step.
         step: RecoveryStep,
-        /// Of this step.
+        /// Percent of this step.
         percent: f64,
         /// Transactions.
         replayed: u64,
-        /// Of rows while the checkpoint is loaded, of the log while it is replayed.
+        /// Bytes done: of rows while the checkpoint is loaded, of the log while it is replayed.
         bytes_done: u64,
         /// Bytes of this step.
         bytes_total: u64,
@@ -207,7 +207,7 @@ pub enum Phase {
         /// Why, and what to do.
         report: String,
     },
-    /// What runs is ended in order.
+    /// The server ends its work in order.
     Stopping,
 }
 
@@ -256,12 +256,12 @@ pub struct MetricsEvent {
     pub durable_lsn: U64,
 }
 
-/// Data of a server-sent event `control`: somebody did something to the database beside calling procedures.
+/// Data of a server-sent event `control`: a client did something to the database other than calling procedures.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ControlEvent {
     /// When it ended: RFC 3339.
     pub time: String,
-    /// Who did it: the name of a token; `anonymous` on a server without tokens.
+    /// Name of the client's token; `anonymous` on a server without tokens.
     pub principal: String,
     /// `deploy-module`, `remove-module`, `drop-table`, `take-checkpoint`, `create-backup`, `remove-backup`, `read-backup` or `cancel-call`.
     pub operation: String,
@@ -276,11 +276,11 @@ pub struct ControlEvent {
 /// Percentiles of times, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LatencyUs {
-    /// Half took at most so long.
+    /// Median.
     pub p50: u64,
-    /// 95 of 100 took at most so long.
+    /// 95th percentile.
     pub p95: u64,
-    /// 99 of 100 took at most so long.
+    /// 99th percentile.
     pub p99: u64,
     /// The longest.
     pub max: u64,

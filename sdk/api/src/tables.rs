@@ -10,7 +10,7 @@ use crate::{Json, U64, types::TypeInfo};
 pub struct TableList {
     /// In the order of their creation.
     pub tables: Vec<TableInfo>,
-    /// Where the next page begins; null on the last one. Opaque.
+    /// Cursor of the next page; null on the last one. Opaque.
     pub next_cursor: Option<String>,
 }
 
@@ -23,13 +23,13 @@ pub struct TableInfo {
     pub columns: Vec<ColumnInfo>,
     /// Names of the columns of the primary key, in its order; empty for a table without one.
     pub primary_key: Vec<String>,
-    /// All indexes; the first is the primary key, named `primary`, where there is one.
-    /// What a module that declares it says of it; may be empty.
+    /// All indexes; the first is the primary key, named `primary`, if there is one.
+    /// Documentation from a module that declares it; may be empty.
     #[serde(default)]
     pub docs: String,
     /// The primary key first.
     pub indexes: Vec<IndexInfo>,
-    /// Where its rows lie.
+    /// Placement of its rows.
     pub placement: Placement,
     /// The column whose value names a row's partition.
     pub partition_column: Option<String>,
@@ -55,7 +55,7 @@ pub struct ColumnInfo {
     pub ty: TypeInfo,
     /// Whether it may hold null.
     pub nullable: bool,
-    /// What rows written before the column existed read as.
+    /// Value of rows written before the column existed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub default: Option<Json>,
@@ -92,7 +92,7 @@ pub struct RowsPage {
     /// Objects with a member for each column.
     #[schema(value_type = Vec<Object>)]
     pub rows: Vec<Json>,
-    /// Where the next page begins; null on the last one. Opaque.
+    /// Cursor of the next page; null on the last one. Opaque.
     pub next_cursor: Option<String>,
     /// Position of the newest transaction that the snapshot holds.
     pub lsn: U64,
@@ -105,7 +105,7 @@ pub struct GroupsPage {
     pub groups: Vec<RowGroup>,
     /// The last group may go on with the first of the next page: then count and sums of both are to be added.
     pub continues: bool,
-    /// Where the next page begins; null on the last one. Opaque.
+    /// Cursor of the next page; null on the last one. Opaque.
     pub next_cursor: Option<String>,
     /// Position of the newest transaction that was seen.
     pub lsn: U64,

@@ -46,7 +46,7 @@ pub enum TypeInfo {
     Uuid,
     /// The item, or `null`. A parameter or member of this type may be left out.
     Option {
-        /// What may be there.
+        /// Type of the value, if there is one.
         #[schema(no_recursion)]
         item: Box<TypeInfo>,
     },
@@ -58,7 +58,7 @@ pub enum TypeInfo {
     },
     /// An object with exactly these members.
     Struct {
-        /// As the module's source names it; not there where it has no name.
+        /// Name in the module's source; missing if it has none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
         /// In the order of their declaration.

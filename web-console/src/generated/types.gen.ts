@@ -33,7 +33,7 @@ export type AbortInfo = {
 };
 
 /**
- * What is kept elsewhere of checkpoints and log (`--archive`).
+ * The archive of checkpoints and log (`--archive`).
  */
 export type ArchiveInfo = {
     /**
@@ -41,7 +41,7 @@ export type ArchiveInfo = {
      */
     bytes: number;
     /**
-     * Where it is.
+     * Its directory.
      */
     directory: string;
     ends_at_lsn?: U64 | null;
@@ -66,7 +66,7 @@ export type ArchiveInfo = {
      */
     held_bytes?: number;
     /**
-     * As many may wait (`--archive-hold-max`): with more the archive is given up.
+     * Bytes that may wait (`--archive-hold-max`): with more the server gives the archive up.
      */
     held_bytes_max?: number;
     oldest_checkpoint_lsn?: U64 | null;
@@ -77,7 +77,7 @@ export type ArchiveInfo = {
  */
 export type ArgumentError = {
     /**
-     * What was expected.
+     * Expected value.
      */
     message: string;
     /**
@@ -95,7 +95,7 @@ export type Backup = {
      */
     began_at: string;
     /**
-     * Copied so far, or in all.
+     * Bytes copied until now, or in all.
      */
     bytes: number;
     checkpoint_lsn?: U64 | null;
@@ -135,7 +135,7 @@ export type BackupFile = {
      */
     bytes: number;
     /**
-     * Where it lies in the backup; its last part is the name under which it is downloaded.
+     * Path in the backup; its last part is the name of the download.
      */
     path: string;
     /**
@@ -149,7 +149,7 @@ export type BackupFile = {
  */
 export type BackupList = {
     /**
-     * The newest first; those that failed in this run last.
+     * All backups, the newest first; those that failed in this run last.
      */
     backups: Array<Backup>;
 };
@@ -178,7 +178,7 @@ export type BatchAnswer = {
      */
     replayed?: boolean;
     /**
-     * What the procedure answered; null where it did not commit.
+     * Result of the procedure; null if it did not commit.
      */
     result?: unknown;
     txn_id?: U64 | null;
@@ -199,7 +199,7 @@ export type BatchCall = {
      */
     id?: unknown;
     /**
-     * As the header `Idempotency-Key`.
+     * Idempotency key, as in the header `Idempotency-Key`.
      */
     idempotency_key?: string | null;
     /**
@@ -225,7 +225,7 @@ export type CallAnswer = {
      */
     partition?: number | null;
     /**
-     * What the procedure returned, by its result type.
+     * Result of the procedure, by its result type.
      */
     result: unknown;
     /**
@@ -239,7 +239,7 @@ export type CallAnswer = {
  */
 export type CallList = {
     /**
-     * Those that were accepted first before others.
+     * Running calls, in the order in which they were accepted.
      */
     calls: Array<RunningCall>;
     /**
@@ -282,11 +282,11 @@ export type Checkpoint = {
      */
     lsn: U64;
     /**
-     * Bytes of rows written so far, before compression.
+     * Bytes of rows written until now, before compression.
      */
     row_bytes: number;
     /**
-     * Rows written so far.
+     * Rows written until now.
      */
     rows: number;
     /**
@@ -322,7 +322,7 @@ export type CheckpointFailure = {
  */
 export type CheckpointList = {
     /**
-     * The newest first; those that failed in this run last.
+     * All checkpoints, the newest first; those that failed in this run last.
      */
     checkpoints: Array<Checkpoint>;
     last_failure?: CheckpointFailure | null;
@@ -343,7 +343,7 @@ export type CheckpointState = 'running' | 'published' | 'failed';
  */
 export type ColumnInfo = {
     /**
-     * What rows written before the column existed read as.
+     * Value of rows written before the column existed.
      */
     default?: unknown;
     /**
@@ -383,7 +383,7 @@ export type Comparison = {
 };
 
 /**
- * Data of a server-sent event `control`: somebody did something to the database beside calling procedures.
+ * Data of a server-sent event `control`: a client did something to the database other than calling procedures.
  */
 export type ControlEvent = {
     /**
@@ -395,7 +395,7 @@ export type ControlEvent = {
      */
     outcome: string;
     /**
-     * Who did it: the name of a token; `anonymous` on a server without tokens.
+     * Name of the client's token; `anonymous` on a server without tokens.
      */
     principal: string;
     /**
@@ -425,15 +425,15 @@ export type Cut = {
      */
     at: string;
     /**
-     * Of the last record.
+     * Epoch of the last record.
      */
     epoch: number;
     /**
-     * Of the first record.
+     * LSN of the first record.
      */
     from_lsn: U64;
     /**
-     * Of the directory in `cuts`; `reprise log dump` reads it.
+     * Name of the directory in `cuts`; `reprise log dump` reads it.
      */
     name: string;
     /**
@@ -455,7 +455,7 @@ export type DeployPlan = {
      */
     conflicts: Array<SchemaConflict>;
     /**
-     * What of all that destroys something: it needs consent (`allow`).
+     * Data that the plan destroys: it needs consent (`allow`).
      */
     destroyed?: Array<Destroyed>;
     /**
@@ -506,7 +506,7 @@ export type DeploymentStatus = {
      */
     partitions: number;
     /**
-     * Rows copied so far.
+     * Rows copied until now.
      */
     rows: number;
     /**
@@ -532,7 +532,7 @@ export type Destroyed = {
      */
     count: number;
     /**
-     * False: there are at most so many. A plan reads no rows, and counts the values of a nullable column as if no row had null.
+     * False if the number is an upper bound. A plan reads no rows, and counts the values of a nullable column as if no row had null.
      */
     is_exact: boolean;
 };
@@ -632,7 +632,7 @@ export type GroupsPage = {
      */
     lsn: U64;
     /**
-     * Where the next page begins; null on the last one. Opaque.
+     * Cursor of the next page; null on the last one. Opaque.
      */
     next_cursor?: string | null;
 };
@@ -670,17 +670,17 @@ export type IndexInfo = {
 };
 
 /**
- * Who wants to follow a primary.
+ * Request of a standby that wants to follow a primary.
  */
 export type JoinRequest = {
     /**
-     * Of the standby: 1 to 64 letters, digits, `-`, `_` or `.`; not `.` or `..`.
+     * Name of the standby: 1 to 64 letters, digits, `-`, `_` or `.`; not `.` or `..`.
      */
     name: string;
 };
 
 /**
- * What a standby needs to connect. It holds once, for a minute.
+ * Data that a standby needs to connect. It is valid once, for a minute.
  */
 export type JoinTicket = {
     /**
@@ -696,7 +696,7 @@ export type JoinTicket = {
      */
     partitions: number;
     /**
-     * Where to connect to. Its host is the one of this request where the server listens on all addresses.
+     * Address to connect to. If the server listens on all addresses, its host is that of this request.
      */
     ship_address: string;
     /**
@@ -704,7 +704,7 @@ export type JoinTicket = {
      */
     ticket: string;
     /**
-     * What carries the log there: `tcp` or `rdma`; the standby needs the same.
+     * Transport of the log: `tcp` or `rdma`; the standby needs the same.
      */
     transport?: string;
 };
@@ -738,7 +738,7 @@ export type KeptOutcome = {
      */
     procedure: string;
     /**
-     * What the call answered.
+     * Result of the call.
      */
     result: unknown;
     /**
@@ -750,7 +750,7 @@ export type KeptOutcome = {
      */
     txn_id: U64;
     /**
-     * Of the module, when it ran.
+     * Version of the module that ran.
      */
     version: number;
 };
@@ -764,15 +764,15 @@ export type LatencyUs = {
      */
     max: number;
     /**
-     * Half took at most so long.
+     * Median.
      */
     p50: number;
     /**
-     * 95 of 100 took at most so long.
+     * 95th percentile.
      */
     p95: number;
     /**
-     * 99 of 100 took at most so long.
+     * 99th percentile.
      */
     p99: number;
 };
@@ -786,11 +786,11 @@ export type Lease = {
      */
     error?: string | null;
     /**
-     * Name of the server that had it when the store told last; null where nobody had, or nothing is known.
+     * Name of the lease's holder by the store's last answer; null if there was none, or if it is not known.
      */
     holder?: string | null;
     /**
-     * Where clients reach that one, if it is known.
+     * URL of the holder for clients, if it is known.
      */
     holder_url?: string | null;
     /**
@@ -802,7 +802,7 @@ export type Lease = {
      */
     left_ms: number;
     /**
-     * As this server knows it.
+     * State as this server knows it.
      */
     state: LeaseState;
     /**
@@ -816,7 +816,7 @@ export type Lease = {
 };
 
 /**
- * What a server knows of the lease.
+ * Knowledge of a server about the lease.
  */
 export type LeaseState = 'held' | 'over' | 'elsewhere' | 'free' | 'unknown';
 
@@ -844,11 +844,11 @@ export type LikelyRename = {
 export type LineLevel = 'debug' | 'info' | 'warn' | 'error';
 
 /**
- * What a procedure's calls leave in the log.
+ * Form in which the log holds a procedure's calls.
  */
 export type LogChoice = {
     /**
-     * What the module declares; null where the server's setting counts.
+     * Choice that the module declares; null if the server's setting applies.
      */
     declared?: string | null;
     /**
@@ -873,7 +873,7 @@ export type LogPage = {
     end: U64;
     next?: U64 | null;
     /**
-     * The oldest LSN that is kept: what asks from before it is told `log-released`.
+     * The oldest LSN that is kept: a request from before it gets `log-released`.
      */
     oldest: U64;
     /**
@@ -931,7 +931,7 @@ export type LogRecord = {
      */
     idempotency_scope?: string | null;
     /**
-     * What it is of.
+     * Kind of the record.
      */
     kind: RecordKind;
     /**
@@ -1016,11 +1016,11 @@ export type LogRecord = {
  */
 export type LostRange = {
     /**
-     * Of the primary that may have answered them; 0 where it is not known.
+     * Epoch of the primary that may have acknowledged them; 0 if it is not known.
      */
     epoch: number;
     /**
-     * Of the first one.
+     * LSN of the first one.
      */
     from_lsn: U64;
     known_to_lsn?: U64 | null;
@@ -1031,11 +1031,11 @@ export type LostRange = {
 };
 
 /**
- * What holds the counted memory.
+ * Counted memory by kind.
  */
 export type MemoryStatus = {
     /**
-     * Of it, kept for deletes, undo and recovery: the data stops growing before.
+     * Bytes of it that are reserved for deletes, undo and recovery: the data stops growing before.
      */
     kept_back_bytes: number;
     /**
@@ -1171,7 +1171,7 @@ export type ModuleDetail = {
  */
 export type ModuleInstalled = {
     /**
-     * What was destroyed, with consent.
+     * Data that was destroyed, with consent.
      */
     destroyed?: Array<Destroyed>;
     /**
@@ -1195,7 +1195,7 @@ export type ModuleInstalled = {
      */
     replaced?: number | null;
     /**
-     * Of a rollback: the version whose bytes these are.
+     * Version whose bytes a rollback installed.
      */
     rolled_back_to?: number | null;
     /**
@@ -1221,7 +1221,7 @@ export type ModuleList = {
      */
     modules: Array<ModuleSummary>;
     /**
-     * Where the next page begins; null on the last one. Opaque.
+     * Cursor of the next page; null on the last one. Opaque.
      */
     next_cursor?: string | null;
 };
@@ -1231,7 +1231,7 @@ export type ModuleList = {
  */
 export type ModulePlanned = {
     /**
-     * What an installation would do.
+     * Plan of the installation.
      */
     plan: DeployPlan;
     /**
@@ -1239,7 +1239,7 @@ export type ModulePlanned = {
      */
     procedures: Array<string>;
     /**
-     * Of a rollback: the version whose bytes would be installed.
+     * Version whose bytes a rollback would install.
      */
     rolled_back_to?: number | null;
     /**
@@ -1356,12 +1356,12 @@ export type NvramStatus = {
      */
     copy_at_entries: number;
     /**
-     * When a transaction's changes go to the region: `commit`, all of them at its end; `insert`, each when it is made, and the commit waits
-     * for all; `insert-fence`, each when it is made, and the transaction waits for it.
+     * Time at which a transaction's changes go to the region: `commit`, all of them at its end; `insert`, each when it is made, and
+     * the commit waits for all; `insert-fence`, each when it is made, and the transaction waits for it.
      */
     flush: string;
     /**
-     * Where the region lies.
+     * Path of the region.
      */
     path: string;
     /**
@@ -1378,7 +1378,7 @@ export type NvramStatus = {
      */
     rings: Array<NvramRing>;
     /**
-     * What is lost when the machine loses power; null where nothing is.
+     * Data that a power failure loses; null if there is none.
      */
     warning?: string | null;
 };
@@ -1392,7 +1392,7 @@ export type OutOfSync = {
      */
     from_lsn: U64;
     /**
-     * As it was started with (`--name`).
+     * Name that it was started with (`--name`).
      */
     name: string;
 };
@@ -1435,7 +1435,7 @@ export type PartitioningInfo = {
  */
 export type Phase = {
     /**
-     * Of rows while the checkpoint is loaded, of the log while it is replayed.
+     * Bytes done: of rows while the checkpoint is loaded, of the log while it is replayed.
      */
     bytes_done: number;
     /**
@@ -1444,7 +1444,7 @@ export type Phase = {
     bytes_total: number;
     name: 'recovering';
     /**
-     * Of this step.
+     * Percent of this step.
      */
     percent: number;
     /**
@@ -1452,7 +1452,7 @@ export type Phase = {
      */
     replayed: number;
     /**
-     * What is done now.
+     * The current step.
      */
     step: RecoveryStep;
 } | {
@@ -1481,7 +1481,7 @@ export type PlanStep = {
      */
     action: string;
     /**
-     * What it was, or will be.
+     * Description of the step.
      */
     detail: string;
     /**
@@ -1511,7 +1511,7 @@ export type Problem = {
      */
     conflicts?: Array<SchemaConflict>;
     /**
-     * What happened, and what to do about it.
+     * Description of this problem, and its remedy.
      */
     detail: string;
     /**
@@ -1561,7 +1561,7 @@ export type Problem = {
      */
     status: number;
     /**
-     * What kind of error it is, in a few words.
+     * Short name of this kind of problem.
      */
     title: string;
     /**
@@ -1580,19 +1580,19 @@ export type Problem = {
  */
 export type ProcedureCalls = {
     /**
-     * Those that the procedure rolled back.
+     * Calls that the procedure rolled back.
      */
     aborted: number;
     /**
-     * Those that committed.
+     * Calls that committed.
      */
     committed: number;
     /**
-     * Those that their time, their client or the memory limit ended.
+     * Calls that their time limit, their client or the memory limit ended.
      */
     ended: number;
     /**
-     * Those that reached a limit of one transaction.
+     * Calls that reached a limit of one transaction.
      */
     limit: number;
     /**
@@ -1608,11 +1608,11 @@ export type ProcedureCalls = {
      */
     mean_running_us: number;
     /**
-     * Those that did not run, or of which nothing could be kept.
+     * Calls that did not run, or whose changes could not be kept.
      */
     refused: number;
     /**
-     * Those that trapped.
+     * Calls that trapped.
      */
     trapped: number;
 };
@@ -1626,11 +1626,11 @@ export type ProcedureInfo = {
      */
     aborts?: Array<AbortInfo>;
     /**
-     * What became of its calls since the server started, whichever version they ran.
+     * Outcomes of its calls since the server started, over all versions.
      */
     calls: ProcedureCalls;
     /**
-     * What its module says of it; may be empty.
+     * Documentation from its module; may be empty.
      */
     docs?: string;
     /**
@@ -1638,7 +1638,7 @@ export type ProcedureInfo = {
      */
     fuel_max?: number | null;
     /**
-     * What its calls leave in the log.
+     * Form of its calls in the log.
      */
     log: LogChoice;
     /**
@@ -1698,7 +1698,7 @@ export type ProcedureLogLine = {
      */
     procedure: string;
     /**
-     * What was logged.
+     * Text that was logged.
      */
     text: string;
     /**
@@ -1712,7 +1712,7 @@ export type ProcedureLogLine = {
 };
 
 /**
- * What would become of one procedure.
+ * Change of one procedure.
  */
 export type ProcedurePlan = {
     /**
@@ -1720,7 +1720,7 @@ export type ProcedurePlan = {
      */
     action: string;
     /**
-     * What is changed of it.
+     * Description of the change.
      */
     detail: string;
     /**
@@ -1738,7 +1738,7 @@ export type Promotion = {
      */
     epoch: number;
     /**
-     * Of the first record of the new epoch.
+     * LSN of the first record of the new epoch.
      */
     lsn: U64;
     may_be_lost?: LostRange | null;
@@ -1763,12 +1763,12 @@ export type Readiness = {
 };
 
 /**
- * What a record is of.
+ * Kind of a record.
  */
 export type RecordKind = 'genesis' | 'deploy' | 'remove' | 'command' | 'changes' | 'checkpoint' | 'drop_table' | 'void' | 'quarantine' | 'part' | 'principal';
 
 /**
- * What a recovery is at.
+ * Step of a recovery.
  */
 export type RecoveryStep = 'checkpoint' | 'log';
 
@@ -1785,7 +1785,7 @@ export type Replication = {
      */
     committed_lsn: U64;
     /**
-     * What was cut off this server's log, since its primary did not have it; the oldest first.
+     * Parts that were rewound from this server's log, because its primary did not have them; the oldest first.
      */
     cuts: Array<Cut>;
     /**
@@ -1803,11 +1803,11 @@ export type Replication = {
      */
     out_of_sync?: Array<OutOfSync>;
     /**
-     * Where writes go; null where it is not known. On a primary its own address, if it was told (`--advertise`).
+     * URL of the primary, for writes; null if it is not known. On a primary its own address, if it is set (`--advertise`).
      */
     primary?: string | null;
     /**
-     * What an answered write has now: less than `safety` where standbys are missing.
+     * Safety level that an acknowledged write has now: less than `safety` if standbys are missing.
      */
     reached: string;
     /**
@@ -1815,15 +1815,17 @@ export type Replication = {
      */
     role: string;
     /**
-     * What an answered write has waited for: `local-async`, `local-sync`, `1-safe`, `2-safe`, `very-safe` or `quorum`.
+     * Safety level that an acknowledged write has waited for: `local-async`, `local-sync`, `1-safe`, `2-safe`, `very-safe` or
+     * `quorum`.
      */
     safety: string;
     /**
-     * What standbys get of each transaction: `as-logged`, `changes` or `command` (`--ship`). On a standby: once it is the primary.
+     * Form of each transaction for standbys: `as-logged`, `changes` or `command` (`--ship`). On a standby: the form once it is the
+     * primary.
      */
     ship?: string;
     /**
-     * Where standbys connect to; null where this server takes none.
+     * Address that standbys connect to; null if this server takes none.
      */
     ship_address?: string | null;
     /**
@@ -1837,7 +1839,7 @@ export type Replication = {
 };
 
 /**
- * What a restart would take now.
+ * Estimate of a restart at this moment.
  */
 export type RestartEstimate = {
     /**
@@ -1897,7 +1899,7 @@ export type RowChange = {
      */
     change: string;
     /**
-     * What the columns hold now, by name: all of an inserted row, the changed ones of an updated.
+     * New values of the columns, by name: all of an inserted row, the changed ones of an updated row.
      */
     columns?: {
         [key: string]: unknown;
@@ -1916,14 +1918,14 @@ export type RowChange = {
      */
     partition: number;
     /**
-     * The same by column.
+     * Primary key by column.
      */
     primary_key?: {
         [key: string]: unknown;
     } | null;
     /**
-     * True where the table's schema at this LSN is no longer known: it may have been changed since, and what told of it, records of the log
-     * or a checkpoint, was released. The row's columns are not shown then.
+     * True if the table's schema at this LSN is no longer known: it may have changed since, and the records or the checkpoint that
+     * describe it were released. The row's columns are not shown then.
      */
     schema_unknown?: boolean;
     /**
@@ -1963,7 +1965,7 @@ export type RowsPage = {
      */
     lsn: U64;
     /**
-     * Where the next page begins; null on the last one. Opaque.
+     * Cursor of the next page; null on the last one. Opaque.
      */
     next_cursor?: string | null;
     /**
@@ -1995,7 +1997,7 @@ export type RunningCall = {
      */
     partition?: number | null;
     /**
-     * What it is at.
+     * Phase of the call.
      */
     phase: CallPhase;
     /**
@@ -2010,7 +2012,7 @@ export type RunningCall = {
  */
 export type SchemaConflict = {
     /**
-     * What the module declares.
+     * Declaration of the module.
      */
     declared: string;
     /**
@@ -2018,11 +2020,11 @@ export type SchemaConflict = {
      */
     item: string;
     /**
-     * What the difference is.
+     * Description of the difference.
      */
     message: string;
     /**
-     * What is stored.
+     * Stored declaration.
      */
     stored: string;
     /**
@@ -2030,7 +2032,7 @@ export type SchemaConflict = {
      */
     table: string;
     /**
-     * What its author can do.
+     * Remedy for the module's author.
      */
     way_on: string;
 };
@@ -2053,9 +2055,10 @@ export type Standby = {
      */
     freshness?: number | null;
     /**
-     * It has everything that was answered under a level that waits for standbys; at quorum it is one of those that are asked, and others may
-     * have more. On the standby itself, as its primary told last. Null: the standby does not know. No primary has told it since it was started, or
-     * its primary has not heard it for 2.5 s and may have gone on without it.
+     * True if it has every write that was acknowledged under a level that waits for standbys. With quorum it is one of the standbys
+     * that are asked, and others may have more. On the standby itself: the last state that its primary sent. Null if the standby does
+     * not know: no primary has sent it since the start, or its primary has not heard from it for 2.5 s and may have continued
+     * without it.
      */
     in_sync?: boolean | null;
     /**
@@ -2068,8 +2071,9 @@ export type Standby = {
      */
     lag_known: boolean;
     /**
-     * For so many milliseconds at most the primary may have had something durable that readers on the standby do not see: on the primary by what
-     * the standby told last, on the standby by its own clock. There some 20 to 40 while nothing is missing, and ever more while it hears nothing.
+     * Lag in milliseconds: at most so old are durable records of the primary that readers on the standby do not see. The primary
+     * computes it from the standby's last message, the standby from its own clock. There it is 20 to 40 while nothing is missing, and
+     * it grows while no message arrives.
      */
     lag_ms: number;
     /**
@@ -2077,7 +2081,7 @@ export type Standby = {
      */
     lag_txns: number;
     /**
-     * As it was started with (`--name`).
+     * Name that it was started with (`--name`).
      */
     name: string;
     /**
@@ -2097,7 +2101,7 @@ export type Standby = {
      */
     shipped_lsn: U64;
     /**
-     * What it is at.
+     * State of the standby.
      */
     state: StandbyState;
     /**
@@ -2115,7 +2119,7 @@ export type Standby = {
  */
 export type StandbyFreshness = {
     /**
-     * Of the standby.
+     * Name of the standby.
      */
     name: string;
     /**
@@ -2125,12 +2129,12 @@ export type StandbyFreshness = {
 };
 
 /**
- * What a standby is at.
+ * State of a standby.
  */
 export type StandbyState = 'joining' | 'catching-up' | 'streaming' | 'lost';
 
 /**
- * What the server is, and how far it has come.
+ * Kind and progress of the server.
  */
 export type Status = {
     archive?: ArchiveInfo | null;
@@ -2150,7 +2154,7 @@ export type Status = {
     database_id: string;
     deployment?: DeploymentStatus | null;
     /**
-     * What a commit waits for: `file`, the log's files, or `nvram`, rings before them; null without a log.
+     * Device that a commit waits for: `file`, the log's files, or `nvram`, rings before them; null without a log.
      */
     device?: string | null;
     /**
@@ -2158,11 +2162,11 @@ export type Status = {
      */
     durable_lsn: U64;
     /**
-     * Of what is written: one more than that of everything before it with each opening that writes. Null without a log.
+     * Epoch of new records: each opening that writes raises it by one. Null without a log.
      */
     epoch?: number | null;
     /**
-     * What they and their outcomes take. Calls with new keys are refused where that would pass the maximum.
+     * Bytes of keys and their outcomes. The server refuses calls with new keys that would exceed the maximum.
      */
     idempotency_bytes: number;
     /**
@@ -2182,7 +2186,7 @@ export type Status = {
      */
     idempotency_oldest_at?: string | null;
     /**
-     * What the log holds of procedures that declare nothing: `command`, `physiological`, `auto`, `both` or `none`.
+     * Form in which the log holds procedures that declare none: `command`, `physiological`, `auto`, `both` or `none`.
      */
     log: string;
     /**
@@ -2190,7 +2194,7 @@ export type Status = {
      */
     log_error?: string | null;
     /**
-     * What holds memory.
+     * Memory by kind.
      */
     memory: MemoryStatus;
     nvram?: NvramStatus | null;
@@ -2199,7 +2203,7 @@ export type Status = {
      */
     partitions: number;
     /**
-     * What it is doing.
+     * Phase of the server.
      */
     phase: Phase;
     restart?: RestartEstimate | null;
@@ -2242,11 +2246,11 @@ export type Status = {
  */
 export type StepDownRequest = {
     /**
-     * Of the standby that takes over, as it joined.
+     * Name of the standby that takes over, as it joined.
      */
     name: string;
     /**
-     * Where its clients reach it; the old primary sends writers there.
+     * URL of the new primary for clients; the old primary sends writers there.
      */
     url?: string | null;
 };
@@ -2260,7 +2264,7 @@ export type SteppedDown = {
      */
     epoch: number;
     /**
-     * Where it ended: every record before it is durable on the standby that takes over.
+     * End of the old primary's log: every record before it is durable on the standby that takes over.
      */
     lsn: U64;
 };
@@ -2278,8 +2282,8 @@ export type TableInfo = {
      */
     columns: Array<ColumnInfo>;
     /**
-     * All indexes; the first is the primary key, named `primary`, where there is one.
-     * What a module that declares it says of it; may be empty.
+     * All indexes; the first is the primary key, named `primary`, if there is one.
+     * Documentation from a module that declares it; may be empty.
      */
     docs?: string;
     /**
@@ -2303,7 +2307,7 @@ export type TableInfo = {
      */
     partition_column?: string | null;
     /**
-     * Where its rows lie.
+     * Placement of its rows.
      */
     placement: Placement;
     /**
@@ -2325,7 +2329,7 @@ export type TableInfo = {
  */
 export type TableList = {
     /**
-     * Where the next page begins; null on the last one. Opaque.
+     * Cursor of the next page; null on the last one. Opaque.
      */
     next_cursor?: string | null;
     /**
@@ -2335,7 +2339,7 @@ export type TableList = {
 };
 
 /**
- * What would become of one table.
+ * Change of one table.
  */
 export type TablePlan = {
     /**
@@ -2347,7 +2351,7 @@ export type TablePlan = {
      */
     rows: number;
     /**
-     * What would be done to it.
+     * Steps of the change.
      */
     steps: Array<PlanStep>;
     /**
@@ -2397,7 +2401,7 @@ export type TypeInfo = {
     kind: 'uuid';
 } | {
     /**
-     * What may be there.
+     * Type of the value, if there is one.
      */
     item: TypeInfo;
     kind: 'option';
@@ -2414,7 +2418,7 @@ export type TypeInfo = {
     fields: Array<FieldInfo>;
     kind: 'struct';
     /**
-     * As the module's source names it; not there where it has no name.
+     * Name in the module's source; missing if it has none.
      */
     name?: string | null;
 } | {
@@ -2431,7 +2435,7 @@ export type TypeInfo = {
 export type U64 = string;
 
 /**
- * What a rollback would meet once the deployment is done.
+ * Obstacles of a rollback after the deployment.
  */
 export type WayBack = {
     /**
@@ -2447,7 +2451,7 @@ export type WayBack = {
      */
     is_open: boolean;
     /**
-     * What must hold of all rows when it is done; rows that are written meanwhile may break it.
+     * Conditions that all rows must meet after the deployment; rows written meanwhile may break them.
      */
     needs: Array<string>;
     /**
