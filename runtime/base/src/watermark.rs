@@ -16,14 +16,14 @@ pub struct Watermark {
     value: AtomicU64,
     /// Count of hooks in `waiting`. The writer reads this alone while the list is empty.
     waiting_count: AtomicUsize,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingHooks>,
 }
 
 /// A hook that runs once a mark is reached, on the thread that raises it: it must only hand over.
 pub type OnReached = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
-struct Waiting {
+struct WaitingHooks {
     /// By the value waited for, and a number of its own.
     hooks: BTreeMap<(u64, u64), OnReached>,
     next: u64,
@@ -33,7 +33,7 @@ struct Waiting {
 #[must_use = "dropped, nobody waits any more"]
 pub struct Waiter {
     mark: Arc<Watermark>,
-    place: (u64, u64),
+    key: (u64, u64),
 }
 
 impl Watermark {
@@ -57,7 +57,7 @@ impl Watermark {
         let before = self.value.swap(value, Ordering::SeqCst);
         assert!(before <= value, "watermark falls from {before} to {value}");
         if self.waiting_count.load(Ordering::SeqCst) > 0 {
-            self.tell(value);
+            self.run_reached(value);
         }
     }
 
@@ -66,7 +66,7 @@ impl Watermark {
         // In one order with `when`, as in `advance`.
         self.value.fetch_max(value, Ordering::SeqCst);
         if self.waiting_count.load(Ordering::SeqCst) > 0 {
-            self.tell(value);
+            self.run_reached(value);
         }
     }
 
@@ -76,31 +76,31 @@ impl Watermark {
             return None;
         }
         let mut waiting = self.lock();
-        let place = (value, waiting.next);
+        let key = (value, waiting.next);
         waiting.next += 1;
-        waiting.hooks.insert(place, hook);
+        waiting.hooks.insert(key, hook);
         self.waiting_count.fetch_add(1, Ordering::SeqCst);
         if self.value.load(Ordering::SeqCst) >= value {
-            self.take(&mut waiting, place);
+            self.take(&mut waiting, key);
             return None;
         }
         drop(waiting);
         let mark = Arc::clone(self);
-        Some(Waiter { mark, place })
+        Some(Waiter { mark, key })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, WaitingHooks> {
         self.waiting.lock().expect("no code panics under this lock")
     }
 
-    fn take(&self, waiting: &mut Waiting, place: (u64, u64)) -> Option<OnReached> {
-        let hook = waiting.hooks.remove(&place)?;
+    fn take(&self, waiting: &mut WaitingHooks, key: (u64, u64)) -> Option<OnReached> {
+        let hook = waiting.hooks.remove(&key)?;
         self.waiting_count.fetch_sub(1, Ordering::SeqCst);
         Some(hook)
     }
 
     #[cold]
-    fn tell(&self, value: u64) {
+    fn run_reached(&self, value: u64) {
         let mut waiting = self.lock();
         let later = waiting.hooks.split_off(&(value.saturating_add(1), 0));
         let reached = std::mem::replace(&mut waiting.hooks, later);
@@ -118,7 +118,7 @@ impl fmt::Debug for Watermark {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        let hook = self.mark.take(&mut self.mark.lock(), self.place);
+        let hook = self.mark.take(&mut self.mark.lock(), self.key);
         drop(hook); // after the lock: what it holds may come back here
     }
 }
