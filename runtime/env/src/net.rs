@@ -190,14 +190,14 @@ impl Net for RealNet {
 
     fn connect(&self, address: &str, time: Duration, limits: NetLimits) -> Result<Connection, NetError> {
         let (stream, peer) = connect_tcp(address, time)?;
-        connection_of(stream, peer, (limits, None))
+        connection_of(stream, peer, limits, None)
     }
 }
 
 fn accept_all(listener: &TcpListener, limits: NetLimits, sender: &Sender<Connection>, is_closed: &AtomicBool) {
     let open = OpenSockets::default();
     while !is_closed.load(Ordering::Acquire) {
-        let Some(place) = open.take() else {
+        let Some(socket) = open.take() else {
             thread::sleep(ACCEPT_LOOK);
             continue;
         };
@@ -205,7 +205,7 @@ fn accept_all(listener: &TcpListener, limits: NetLimits, sender: &Sender<Connect
             Ok((stream, peer)) => {
                 // If this fails the connection is gone, and its opener notices.
                 let connection = stream.set_nonblocking(false).map_err(NetError::from);
-                let connection = connection.and_then(|()| connection_of(stream, peer, (limits, Some(place))));
+                let connection = connection.and_then(|()| connection_of(stream, peer, limits, Some(socket)));
                 if connection.is_ok_and(|connection| sender.send(connection).is_err()) {
                     return;
                 }
@@ -219,7 +219,8 @@ fn accept_all(listener: &TcpListener, limits: NetLimits, sender: &Sender<Connect
 fn connection_of(
     stream: TcpStream,
     peer: SocketAddr,
-    (limits, place): (NetLimits, Option<OpenSocket>),
+    limits: NetLimits,
+    open: Option<OpenSocket>,
 ) -> Result<Connection, NetError> {
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(limits.send_time))?;
@@ -228,7 +229,7 @@ fn connection_of(
     let read = move || {
         ask_for_short_slices();
         read_frames(reader, limits.frame_bytes, &sender);
-        drop(place);
+        drop(open);
     };
     thread::Builder::new().name("net-read".into()).spawn(read)?;
     let sender = TcpSender {

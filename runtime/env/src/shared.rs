@@ -29,11 +29,11 @@ pub struct FrameBuffer {
     memory: Arc<dyn FrameMemory>,
     /// How many hold the frame of a slot.
     holders: Box<[AtomicU32]>,
-    rings: Mutex<Rings>,
+    counters: Mutex<RingCounters>,
 }
 
 /// Counted from the start, without an end: of bytes, and of frames.
-struct Rings {
+struct RingCounters {
     head: u64,
     tail: u64,
     next: u64,
@@ -63,7 +63,7 @@ impl FrameBuffer {
         Self {
             memory,
             holders: (0..SHARED_FRAMES_MAX).map(|_| AtomicU32::new(0)).collect(),
-            rings: Mutex::new(Rings {
+            counters: Mutex::new(RingCounters {
                 head: 0,
                 tail: 0,
                 next: 0,
@@ -81,14 +81,14 @@ impl FrameBuffer {
     /// Copies `parts` into the ring as one frame, without an allocation. None: there is no room until older frames are released.
     pub fn lay(self: &Arc<Self>, parts: &[&[u8]]) -> Option<SharedFrame> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
-        let mut rings = self.rings.lock().expect("nothing panics under this lock");
-        rings.reclaim(&self.holders);
-        let at = rings.place(bytes, self.memory.bytes())?;
-        let slot = (rings.next % SHARED_FRAMES_MAX as u64) as usize;
-        rings.ends[slot] = rings.head;
-        rings.next += 1;
+        let mut counters = self.counters.lock().expect("nothing panics under this lock");
+        counters.reclaim(&self.holders);
+        let at = counters.place(bytes, self.memory.bytes())?;
+        let slot = (counters.next % SHARED_FRAMES_MAX as u64) as usize;
+        counters.ends[slot] = counters.head;
+        counters.next += 1;
         self.holders[slot].store(1, Ordering::Relaxed);
-        drop(rings);
+        drop(counters);
         let mut filled = at;
         for part in parts {
             self.memory.put(filled, part);
@@ -104,7 +104,7 @@ impl FrameBuffer {
     }
 }
 
-impl Rings {
+impl RingCounters {
     /// Frees the room of the oldest frames without a holder; an empty ring begins anew.
     fn reclaim(&mut self, holders: &[AtomicU32]) {
         while self.oldest < self.next {
@@ -177,9 +177,9 @@ impl Drop for SharedFrame {
 mod tests {
     use super::*;
 
-    struct Bytes(Mutex<Vec<u8>>);
+    struct PlainMemory(Mutex<Vec<u8>>);
 
-    impl FrameMemory for Bytes {
+    impl FrameMemory for PlainMemory {
         fn bytes(&self) -> usize {
             self.0.lock().expect("test").len()
         }
@@ -189,8 +189,8 @@ mod tests {
         }
     }
 
-    fn buffer(bytes: usize) -> (Arc<Bytes>, Arc<FrameBuffer>) {
-        let memory = Arc::new(Bytes(Mutex::new(vec![0; bytes])));
+    fn buffer(bytes: usize) -> (Arc<PlainMemory>, Arc<FrameBuffer>) {
+        let memory = Arc::new(PlainMemory(Mutex::new(vec![0; bytes])));
         (memory.clone(), Arc::new(FrameBuffer::new(memory)))
     }
 

@@ -138,26 +138,26 @@ impl FileBytes {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Names {
+struct DirNames {
     live: BTreeMap<String, usize>,
     durable: BTreeMap<String, usize>,
     unsynced: Vec<Op>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct State {
+struct SimDiskState {
     files: Vec<FileBytes>,
-    names: Names,
+    names: DirNames,
     plan: FaultPlan,
     journal: Vec<Op>,
     /// Files and names before the journal's first operation.
-    origin: Arc<(Vec<FileBytes>, Names)>,
+    origin: Arc<(Vec<FileBytes>, DirNames)>,
 }
 
 /// A disk in memory, or a folder of it. Clones share it.
 #[derive(Clone, Default)]
 pub struct SimDisk {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SimDiskState>>,
     /// The prefix of this folder's names; empty for the whole disk.
     folder: Arc<str>,
     locked: Arc<AtomicBool>,
@@ -217,7 +217,7 @@ fn change_names(names: &mut BTreeMap<String, usize>, op: &Op) {
     }
 }
 
-impl State {
+impl SimDiskState {
     fn apply(&mut self, op: Op) {
         match &op {
             Op::Create { file, .. } => {
@@ -231,7 +231,7 @@ impl State {
                 self.names.unsynced.push(op.clone());
             }
             Op::SyncDir { folder } => {
-                let Names { durable, unsynced, .. } = &mut self.names;
+                let DirNames { durable, unsynced, .. } = &mut self.names;
                 unsynced.retain(|op| {
                     let is_synced = name_of(op).starts_with(&**folder);
                     if is_synced {
@@ -264,16 +264,16 @@ impl State {
     }
 
     /// The state before the first operation.
-    fn beginning(&self) -> State {
-        State {
+    fn beginning(&self) -> SimDiskState {
+        SimDiskState {
             files: self.origin.0.clone(),
             names: self.origin.1.clone(),
             origin: Arc::clone(&self.origin),
-            ..State::default()
+            ..SimDiskState::default()
         }
     }
 
-    fn crash(&self, policy: &CrashPolicy) -> State {
+    fn crash(&self, policy: &CrashPolicy) -> SimDiskState {
         let mut random = FaultRandom::new(match policy {
             CrashPolicy::Random(seed) => *seed,
             _ => 0,
@@ -282,7 +282,7 @@ impl State {
             Op::Write { file, .. } => Some(*file),
             _ => None,
         });
-        let mut after = State::default();
+        let mut after = SimDiskState::default();
         for (number, file) in self.files.iter().enumerate() {
             let mut bytes = file.durable.clone();
             for (order, (offset, written)) in file.unsynced.iter().enumerate() {
@@ -377,11 +377,11 @@ impl SimDisk {
         Self::default()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SimDiskState> {
         self.state.lock().expect("simulated disk")
     }
 
-    fn from_state(state: State) -> Self {
+    fn from_state(state: SimDiskState) -> Self {
         Self {
             state: Arc::new(Mutex::new(state)),
             folder: Arc::default(),
@@ -579,8 +579,8 @@ impl Disk for SimDisk {
     }
 
     fn lock(&self) -> Result<DiskLock, DiskError> {
-        struct Held(Arc<AtomicBool>);
-        impl Drop for Held {
+        struct LockGuard(Arc<AtomicBool>);
+        impl Drop for LockGuard {
             fn drop(&mut self) {
                 self.0.store(false, Ordering::Release);
             }
@@ -588,7 +588,7 @@ impl Disk for SimDisk {
         if self.locked.swap(true, Ordering::Acquire) {
             return Err(DiskError::new("lock", "directory", DiskErrorKind::Locked, "in use"));
         }
-        Ok(DiskLock::new(Held(Arc::clone(&self.locked))))
+        Ok(DiskLock::new(LockGuard(Arc::clone(&self.locked))))
     }
 
     fn describe(&self) -> String {

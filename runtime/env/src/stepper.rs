@@ -30,7 +30,7 @@ thread_local! {
 static STEPPERS: AtomicU64 = AtomicU64::new(0);
 
 /// Work that was started on a stepper.
-struct Slot {
+struct WorkSlot {
     name: String,
     /// How many chances in a hundred it gets when its turn comes: slow devices and starved threads.
     share: u64,
@@ -40,7 +40,7 @@ struct Slot {
 }
 
 struct Works {
-    slots: Vec<Slot>,
+    slots: Vec<WorkSlot>,
     random: FaultRandom,
     idle_rounds: u32,
     is_killed: bool,
@@ -181,7 +181,7 @@ impl Threads for Stepper {
             return Err(io::Error::other("the process has ended"));
         }
         let share = [100, 100, 40, 5][works.random.below(4) as usize];
-        works.slots.push(Slot {
+        works.slots.push(WorkSlot {
             name: name.to_owned(),
             share,
             work: Some(work),
@@ -241,9 +241,9 @@ impl Started for SteppedWork {
 mod tests {
     use super::*;
 
-    struct Count(u32, Rc<RefCell<Vec<u32>>>);
+    struct CountedWork(u32, Rc<RefCell<Vec<u32>>>);
 
-    impl Work for Count {
+    impl Work for CountedWork {
         fn run(self: Box<Self>) {
             unreachable!("a stepper steps");
         }
@@ -265,7 +265,7 @@ mod tests {
         for first in [10u32, 20, 30] {
             let make: MakeWork = Box::new(move || {
                 let seen = SEEN.with_borrow(|kept| kept.clone().expect("set above"));
-                Box::new(Count(first, seen))
+                Box::new(CountedWork(first, seen))
             });
             let started = stepper.start("count", make).expect("start");
             assert!(!started.is_over());
