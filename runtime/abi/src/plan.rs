@@ -13,14 +13,14 @@ use crate::{
 
 /// Columns of fixed width that lie side by side.
 #[derive(Clone, Copy)]
-struct Span {
+struct ColumnSpan {
     /// Byte in the row, and in the run.
     from: u32,
     to: u32,
     bytes: u32,
 }
 
-impl Span {
+impl ColumnSpan {
     #[inline(always)]
     fn read(&self, row: &[u8], out: &mut [u8]) {
         copy_span(row, self.from, out, self.to, self.bytes);
@@ -47,7 +47,7 @@ fn copy_span(source: &[u8], from: u32, target: &mut [u8], to: u32, bytes: u32) {
 }
 
 /// A nullable column: its bit in the null bitmaps of both, and its slot.
-struct Nullable {
+struct NullableColumn {
     from: u16,
     to: u16,
     /// In the run.
@@ -56,7 +56,7 @@ struct Nullable {
 }
 
 /// Columns of text or bytes whose data lie side by side.
-struct Texts {
+struct TextColumns {
     /// Slot in the row that says where the data begin; none: at the start of the data.
     before: Option<u32>,
     /// Slot in the row that says where they end.
@@ -69,9 +69,9 @@ struct Texts {
 /// See the module's header. It holds for one layout.
 pub struct ColumnPlan {
     set: ColumnSet,
-    nullable: Vec<Nullable>,
-    spans: Vec<Span>,
-    texts: Vec<Texts>,
+    nullable: Vec<NullableColumn>,
+    spans: Vec<ColumnSpan>,
+    texts: Vec<TextColumns>,
     /// Slots of text, in the row and in the run.
     ends: Vec<(u32, u32)>,
     /// Places in the run that hold 0 or 1.
@@ -114,7 +114,7 @@ impl ColumnPlan {
         for slot in slots() {
             let (to, bytes) = (plan.fixed_bytes, slot.ty.slot_bytes() as u32);
             if slot.is_nullable() {
-                plan.nullable.push(Nullable {
+                plan.nullable.push(NullableColumn {
                     from: slot.null_bit,
                     to: plan.nullable.len() as u16,
                     slot: to,
@@ -156,7 +156,7 @@ impl ColumnPlan {
             Some(last) if last.from + last.bytes == from && last.to + last.bytes == to => {
                 last.bytes += bytes;
             }
-            _ => self.spans.push(Span { from, to, bytes }),
+            _ => self.spans.push(ColumnSpan { from, to, bytes }),
         }
     }
 
@@ -166,7 +166,7 @@ impl ColumnPlan {
                 texts.last = slot;
                 texts.end_count += 1;
             }
-            _ => self.texts.push(Texts {
+            _ => self.texts.push(TextColumns {
                 before,
                 last: slot,
                 first_end: self.ends.len(),
@@ -222,7 +222,7 @@ impl ColumnPlan {
             return &[];
         };
         let at = |end: u32| (self.data_offset + end) as usize;
-        row.get(at(first.place(row).0)..at(last.place(row).1)).unwrap_or(&[])
+        row.get(at(first.range(row).0)..at(last.range(row).1)).unwrap_or(&[])
     }
 
     /// Offset and width of the plan's only column, if that is a number that is never null.
@@ -249,7 +249,7 @@ impl ColumnPlan {
             ([span], [texts]) if self.nullable.is_empty() => {
                 span.read(row, out);
                 let (slots, data) = out.split_at_mut(self.fixed_bytes as usize);
-                self.read_run(texts, 0, row, (slots, data));
+                self.read_run(texts, 0, row, slots, data);
             }
             _ => self.read_any(row, out),
         }
@@ -322,14 +322,14 @@ impl ColumnPlan {
         let (slots, data) = out.split_at_mut(self.fixed_bytes as usize);
         let mut filled = 0;
         for texts in &self.texts {
-            filled = self.read_run(texts, filled, row, (slots, data));
+            filled = self.read_run(texts, filled, row, slots, data);
         }
     }
 
     /// Copies texts that lie side by side, the data before them being `filled` bytes; how many they are then.
     #[inline(always)]
-    fn read_run(&self, texts: &Texts, filled: usize, row: &[u8], (slots, data): (&mut [u8], &mut [u8])) -> usize {
-        let (start, end) = texts.place(row);
+    fn read_run(&self, texts: &TextColumns, filled: usize, row: &[u8], slots: &mut [u8], data: &mut [u8]) -> usize {
+        let (start, end) = texts.range(row);
         let moved = (filled as u32).wrapping_sub(start);
         for (from, to) in &self.ends[texts.first_end..texts.first_end + texts.end_count] {
             let end = read_u32(row, *from).wrapping_add(moved);
@@ -440,9 +440,9 @@ impl ColumnPlan {
 
 /// Columns of which none may be null: one span, and then texts whose data lie side by side, if there are any.
 struct OneRun {
-    span: Span,
+    span: ColumnSpan,
     text_count: usize,
-    /// Slot before the texts, see `Texts`; `NOWHERE` for none.
+    /// Slot before the texts, see `TextColumns`; `NOWHERE` for none.
     before: u32,
     last: u32,
     /// Slots of the texts but the last, in the row and in the run.
@@ -484,7 +484,7 @@ impl OneRun {
 
 /// Columns side by side of which one may be null.
 struct OneSpan {
-    span: Span,
+    span: ColumnSpan,
     /// Byte and bit of the nullable column in the null bitmap; no bit: no column may be null.
     null_byte: u32,
     null_bit: u8,
@@ -492,13 +492,13 @@ struct OneSpan {
 
 impl OneSpan {
     /// None where there are more spans or more columns that may be null.
-    fn of(spans: &[Span], nullable: &[Nullable]) -> Option<Self> {
-        let ([Span { from, to, bytes }], [] | [_]) = (spans, nullable) else {
+    fn of(spans: &[ColumnSpan], nullable: &[NullableColumn]) -> Option<Self> {
+        let ([ColumnSpan { from, to, bytes }], [] | [_]) = (spans, nullable) else {
             return None;
         };
         let null = nullable.first().map(|column| column.from);
         Some(Self {
-            span: Span {
+            span: ColumnSpan {
                 from: *from,
                 to: *to,
                 bytes: *bytes,
@@ -524,18 +524,18 @@ impl OneSpan {
 pub struct Plans {
     plans: Vec<ColumnPlan>,
     /// Index of a set's plan, by the hash of the set; it may belong to another set.
-    places: [u8; PLACES],
+    slots: [u8; HASH_SLOTS],
 }
 
 /// Plans that are kept. More sets than this replace them all.
 const PLANS_MAX: usize = 64;
-const PLACES: usize = 256;
+const HASH_SLOTS: usize = 256;
 
 impl Default for Plans {
     fn default() -> Self {
         Self {
             plans: Vec::new(),
-            places: [0; PLACES],
+            slots: [0; HASH_SLOTS],
         }
     }
 }
@@ -544,16 +544,16 @@ impl Plans {
     /// The plan of a set that fits the layout, which is always the same one.
     #[inline]
     pub fn of(&mut self, layout: &RowLayout, set: ColumnSet) -> &ColumnPlan {
-        let place = (set.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES.ilog2())) as usize;
-        let at = self.places[place] as usize;
+        let slot = (set.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - HASH_SLOTS.ilog2())) as usize;
+        let at = self.slots[slot] as usize;
         match self.plans.get(at) {
             Some(plan) if plan.set == set => &self.plans[at],
-            _ => self.seek(layout, set, place),
+            _ => self.seek(layout, set, slot),
         }
     }
 
     #[inline(never)]
-    fn seek(&mut self, layout: &RowLayout, set: ColumnSet, place: usize) -> &ColumnPlan {
+    fn seek(&mut self, layout: &RowLayout, set: ColumnSet, slot: usize) -> &ColumnPlan {
         let found = self.plans.iter().position(|plan| plan.set == set);
         let at = found.unwrap_or_else(|| {
             if self.plans.len() >= PLANS_MAX {
@@ -562,7 +562,7 @@ impl Plans {
             self.plans.push(ColumnPlan::new(layout, set));
             self.plans.len() - 1
         });
-        self.places[place] = at as u8;
+        self.slots[slot] = at as u8;
         &self.plans[at]
     }
 }
@@ -612,17 +612,17 @@ impl ReadSpan<'_> {
     }
 }
 
-impl Texts {
+impl TextColumns {
     /// Bytes of the data in a valid row.
     #[inline(always)]
     fn bytes(&self, row: &[u8]) -> usize {
-        let (start, end) = self.place(row);
+        let (start, end) = self.range(row);
         end as usize - start as usize
     }
 
     /// Range of the texts in the data of a valid row.
     #[inline(always)]
-    fn place(&self, row: &[u8]) -> (u32, u32) {
+    fn range(&self, row: &[u8]) -> (u32, u32) {
         let start = match self.before {
             None => 0,
             Some(slot) => read_u32(row, slot),

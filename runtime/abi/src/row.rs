@@ -45,15 +45,15 @@ pub struct RowLayout {
     /// Offset of the last variable column's slot, or `NO_PREVIOUS`.
     last_variable: u32,
     /// Columns of which not every bit pattern is a value.
-    checked: Vec<Check>,
+    checked: Vec<ColumnCheck>,
     /// Checks without a loop, for simple layouts.
-    quick: Option<Quick>,
+    quick: Option<QuickCheck>,
 }
 
 /// Checks of layouts with at most one text that is never null, one nullable column of fixed width, and one bool that is never null.
 /// Nearly all layouts need no more. `NO_PREVIOUS` marks an absent column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Quick {
+struct QuickCheck {
     text: u32,
     nullable: u32,
     nullable_bytes: u8,
@@ -62,7 +62,7 @@ struct Quick {
 
 /// The check of one column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Check {
+struct ColumnCheck {
     column: u16,
     /// Bit in the null bitmap, as in `ColumnSlot`.
     null_bit: u16,
@@ -153,7 +153,7 @@ impl RowLayout {
                 ScalarType::Bool => Some(CheckKind::Bool),
                 _ => nullable.then_some(CheckKind::Fixed(ty.slot_bytes() as u8)),
             };
-            checked.extend(kind.map(|kind| Check {
+            checked.extend(kind.map(|kind| ColumnCheck {
                 column: slots.len() as u16,
                 null_bit: if nullable { null_bit } else { NOT_NULL },
                 offset,
@@ -177,7 +177,7 @@ impl RowLayout {
             bitmap_bytes,
             data_offset: offset,
             last_variable: previous,
-            quick: Quick::of(&checked),
+            quick: QuickCheck::of(&checked),
             checked,
         }
     }
@@ -237,7 +237,7 @@ impl RowLayout {
                 CheckKind::Fixed(_) if !is_null => {}
                 CheckKind::Fixed(8) if read_u64(slots, check.offset) == 0 => {}
                 CheckKind::Fixed(1) if slots[check.offset as usize] == 0 => {}
-                _ => start = check.look(is_null, slots, data, start)?,
+                _ => start = check.validate(is_null, slots, data, start)?,
             }
         }
         Ok(())
@@ -385,8 +385,8 @@ impl ColumnSlot {
     }
 }
 
-impl Quick {
-    fn of(checked: &[Check]) -> Option<Self> {
+impl QuickCheck {
+    fn of(checked: &[ColumnCheck]) -> Option<Self> {
         let mut quick = Self {
             text: NO_PREVIOUS,
             nullable: NO_PREVIOUS,
@@ -435,10 +435,10 @@ impl Quick {
     }
 }
 
-impl Check {
+impl ColumnCheck {
     /// Validates the column in a row of two parts. The data of earlier columns end at `start`. Returns the end of its own.
     #[inline(always)]
-    fn look(&self, is_null: bool, slots: &[u8], data: &[u8], start: usize) -> Result<usize, RowError> {
+    fn validate(&self, is_null: bool, slots: &[u8], data: &[u8], start: usize) -> Result<usize, RowError> {
         let column = self.column;
         let at = self.offset as usize;
         match self.kind {
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_judged_alike_with_and_without_a_loop() {
+    fn row_check_gives_one_result_with_and_without_a_loop() {
         use ScalarType::{I8, I64, Uuid};
         let layouts: [&[(ScalarType, bool)]; 8] = [
             &[(I32, false)],
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_whose_only_doubt_is_its_text_is_judged_as_any_other() {
+    fn row_with_invalid_text_alone_is_refused_like_any_other() {
         let layout = RowLayout::from_types([(I32, false), (Text, false), (I32, false)].into_iter());
         for length in 0..40 {
             let text = "x".repeat(length);
