@@ -48,14 +48,20 @@ pub struct LineFilter {
     pub since: Option<u64>,
 }
 
-struct Line {
+#[derive(Clone, Copy)]
+struct ProcedureName<'a> {
+    module: &'a str,
+    name: &'a str,
+}
+
+struct KeptLine {
     number: u64,
     txn_id: TxnId,
     level: u8,
     text: String,
 }
 
-impl Line {
+impl KeptLine {
     fn bytes(&self) -> usize {
         size_of::<Self>() + self.text.len()
     }
@@ -63,12 +69,12 @@ impl Line {
 
 /// Lines of one procedure.
 #[derive(Default)]
-struct List {
-    lines: VecDeque<Line>,
+struct ProcedureLines {
+    lines: VecDeque<KeptLine>,
     bytes: usize,
 }
 
-impl List {
+impl ProcedureLines {
     /// Drops the oldest line and returns its bytes.
     fn forget_one(&mut self) -> usize {
         let bytes = self.lines.pop_front().map_or(0, |line| line.bytes());
@@ -78,16 +84,16 @@ impl List {
 }
 
 #[derive(Default)]
-struct Lists {
+struct LinesByProcedure {
     /// By module and procedure.
-    lists: BTreeMap<(String, String), List>,
+    lists: BTreeMap<(String, String), ProcedureLines>,
     bytes: usize,
     next_number: u64,
 }
 
 /// Recent lines, bounded in bytes. To make room, the procedure with the most lines loses its oldest.
 #[derive(Default)]
-pub struct RecentLines(Mutex<Lists>);
+pub struct RecentLines(Mutex<LinesByProcedure>);
 
 impl RecentLines {
     /// Without a line.
@@ -95,25 +101,29 @@ impl RecentLines {
         Self::default()
     }
 
-    fn lists(&self) -> MutexGuard<'_, Lists> {
+    fn lists(&self) -> MutexGuard<'_, LinesByProcedure> {
         self.0.lock().expect("nothing panics in here")
     }
 
     /// The lines of one call, each with its level.
     pub fn push(&self, txn_id: TxnId, module: &str, procedure: &str, lines: impl Iterator<Item = (u8, String)>) {
+        let procedure = ProcedureName {
+            module,
+            name: procedure,
+        };
         let mut lists = self.lists();
         let (mut taken, mut left_out) = (0, 0);
         for (level, text) in lines {
-            taken += size_of::<Line>() + text.len();
+            taken += size_of::<KeptLine>() + text.len();
             match taken <= CALL_BYTES_MAX {
-                true => lists.push((module, procedure), txn_id, level, text),
+                true => lists.push(procedure, txn_id, level, text),
                 false => left_out += 1,
             }
         }
         if left_out > 0 {
             let text =
                 format!("{left_out} more lines of this call are not kept: {CALL_BYTES_MAX} bytes of one call are");
-            lists.push((module, procedure), txn_id, LEVEL_WARN, text);
+            lists.push(procedure, txn_id, LEVEL_WARN, text);
         }
     }
 
@@ -145,23 +155,26 @@ impl RecentLines {
 }
 
 impl LineFilter {
-    fn passes(&self, line: &Line) -> bool {
+    fn passes(&self, line: &KeptLine) -> bool {
         line.level >= self.level_min
             && self.txn_id.is_none_or(|txn_id| txn_id == line.txn_id)
             && self.since.is_none_or(|since| line.number >= since)
     }
 }
 
-impl Lists {
-    fn push(&mut self, (module, procedure): (&str, &str), txn_id: TxnId, level: u8, text: String) {
-        let line = Line {
+impl LinesByProcedure {
+    fn push(&mut self, procedure: ProcedureName<'_>, txn_id: TxnId, level: u8, text: String) {
+        let line = KeptLine {
             number: self.next_number,
             txn_id,
             level,
             text,
         };
         self.next_number += 1;
-        let list = self.lists.entry((module.to_owned(), procedure.to_owned())).or_default();
+        let list = self
+            .lists
+            .entry((procedure.module.to_owned(), procedure.name.to_owned()))
+            .or_default();
         list.bytes += line.bytes();
         self.bytes += line.bytes();
         list.lines.push_back(line);

@@ -255,18 +255,18 @@ pub struct Taken {
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct WaitingNotices {
     notices: Vec<Notice>,
     counts: [u64; NoticeKind::ALL.len()],
 }
 
-type Listener = Box<dyn Fn(&Notice) + Send + Sync>;
+type NoticeListener = Box<dyn Fn(&Notice) + Send + Sync>;
 
 /// Bounded: of each kind the first few since they were taken, and how many more there were.
 #[derive(Default)]
 pub struct Notices {
-    waiting: Mutex<Waiting>,
-    listener: OnceLock<Listener>,
+    waiting: Mutex<WaitingNotices>,
+    listener: OnceLock<NoticeListener>,
     /// 0: no call is slow.
     slow_call_ms: AtomicU32,
 }
@@ -280,7 +280,7 @@ impl fmt::Debug for Notices {
 }
 
 impl Notices {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, WaitingNotices> {
         self.waiting.lock().expect("nothing panics under this lock")
     }
 

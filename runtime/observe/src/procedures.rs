@@ -195,7 +195,7 @@ pub struct ProcedureSums {
 }
 
 #[derive(Debug)]
-struct Named {
+struct NamedMeter {
     module: String,
     procedure: String,
     meter: Arc<ProcedureMeter>,
@@ -203,13 +203,13 @@ struct Named {
 
 /// All meters since the start, in the order of first calls.
 #[derive(Debug, Default)]
-pub struct ProcedureMeters(Mutex<Vec<Named>>);
+pub struct ProcedureMeters(Mutex<Vec<NamedMeter>>);
 
 impl ProcedureMeters {
     /// The meter of these names; of all others, once there are as many as may be.
     pub fn find(&self, module: &str, procedure: &str) -> Arc<ProcedureMeter> {
         let mut list = self.0.lock().expect("nothing panics in here");
-        let own = |named: &&Named| named.module == module && named.procedure == procedure;
+        let own = |named: &&NamedMeter| named.module == module && named.procedure == procedure;
         if let Some(named) = list.iter().find(own) {
             return named.meter.clone();
         }
@@ -220,7 +220,7 @@ impl ProcedureMeters {
             true => (module, procedure),
             false => (OTHER, OTHER),
         };
-        let named = list.push_mut(Named {
+        let named = list.push_mut(NamedMeter {
             module: module.to_owned(),
             procedure: procedure.to_owned(),
             meter: Arc::default(),
