@@ -62,7 +62,7 @@ pub struct Owner {
 
 /// The contents of a region's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct RegionHeader {
     pub owner: Owner,
     pub region_bytes: u64,
     pub geometry: Geometry,
@@ -146,14 +146,14 @@ impl Geometry {
     }
 
     /// The state of the word at the entry of `sequence`.
-    pub(crate) fn judge(&self, entry: u64, sequence: u64) -> Entry {
+    pub(crate) fn entry_state(&self, entry: u64, sequence: u64) -> EntryState {
         let place = (entry & LINE_MASK) * LINE_BYTES as u64;
         match entry {
-            0 => Entry::Unset,
-            _ if with_sum(entry & !SUM_MASK) != entry || place >= self.objects_bytes => Entry::Damaged,
-            _ if entry & TAG_MASK == self.tag(sequence) => Entry::Set { place },
+            0 => EntryState::Unset,
+            _ if with_sum(entry & !SUM_MASK) != entry || place >= self.objects_bytes => EntryState::Damaged,
+            _ if entry & TAG_MASK == self.tag(sequence) => EntryState::Set { place },
             // The one of a lap before.
-            _ => Entry::Unset,
+            _ => EntryState::Unset,
         }
     }
 
@@ -164,7 +164,7 @@ impl Geometry {
 
 /// The state of an entry's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
+pub(crate) enum EntryState {
     /// Its state bit is set: the object that begins at `place` of the ring's objects is persistent.
     Set {
         place: u64,
@@ -214,7 +214,7 @@ pub(crate) fn crc_of(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-impl Header {
+impl RegionHeader {
     /// Bytes behind the magic.
     fn encode(&self) -> [u8; HEADER_BYTES - 8] {
         let mut bytes = [0; HEADER_BYTES - 8];
@@ -234,7 +234,7 @@ impl Header {
     }
 
     /// Makes the region empty: no entry is set, nothing is freed. The magic comes last: a crash leaves a blank region or a whole one.
-    pub fn write(&self, memory: &dyn Memory, (epoch, copied): (Epoch, Lsn)) {
+    pub fn write(&self, memory: &dyn Memory, epoch: Epoch, copied: Lsn) {
         Self::erase(memory);
         memory.store(COPIED_AT, freed_word(copied.0));
         memory.store(EPOCH_AT, freed_word(u64::from(epoch.0)));

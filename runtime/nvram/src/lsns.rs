@@ -8,22 +8,22 @@ use reprise_base::Lsn;
 const IDLE: u64 = u64::MAX;
 
 #[repr(align(64))]
-struct Slot(AtomicU64);
+struct LsnSlot(AtomicU64);
 
 /// The global LSN (NV-Logging, section 4.2): one counter, and what each site has taken of it and not yet made persistent.
 pub struct LsnSource {
-    next: Slot,
+    next: LsnSlot,
     /// Per site the least LSN that it took and that is not persistent, or a number below it.
-    in_flight: Box<[Slot]>,
+    in_flight: Box<[LsnSlot]>,
     is_closed: AtomicBool,
 }
 
 impl LsnSource {
     /// A source that gives out `next` first, to this many sites.
     pub fn new(next: Lsn, sites: usize) -> Self {
-        let idle = |_| Slot(AtomicU64::new(IDLE));
+        let idle = |_| LsnSlot(AtomicU64::new(IDLE));
         Self {
-            next: Slot(AtomicU64::new(next.0)),
+            next: LsnSlot(AtomicU64::new(next.0)),
             in_flight: (0..sites).map(idle).collect(),
             is_closed: AtomicBool::new(false),
         }

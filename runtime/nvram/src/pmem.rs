@@ -67,7 +67,7 @@ type Message = unsafe extern "C" fn() -> *const c_char;
 type CheckVersion = unsafe extern "C" fn(c_uint, c_uint) -> *const c_char;
 
 /// The functions of libpmem that we use.
-struct Functions {
+struct PmemFunctions {
     map_file: MapFile,
     unmap: Unmap,
     memcpy: Memcpy,
@@ -81,10 +81,10 @@ struct Functions {
 
 /// Whether the library is there, in the right version.
 pub fn library() -> Result<(), PmemError> {
-    Functions::load().map(drop)
+    PmemFunctions::load().map(drop)
 }
 
-impl Functions {
+impl PmemFunctions {
     fn load() -> Result<Self, PmemError> {
         let missing = |error: libloading::Error| PmemError::Library {
             reason: error.to_string(),
@@ -130,18 +130,18 @@ fn text(chars: *const c_char) -> String {
 
 /// A region mapped by libpmem, for this process alone.
 pub struct Pmem {
-    functions: Functions,
+    functions: PmemFunctions,
     base: *mut u8,
     bytes: usize,
     persistence: Persistence,
-    dirty: Mutex<Dirty>,
+    dirty: Mutex<DirtyRanges>,
     /// The lock on the file, until it is released.
     lock: Mutex<Option<File>>,
 }
 
 /// With [`Persistence::Msync`]: what was written since the last `msync`.
 #[derive(Default)]
-struct Dirty {
+struct DirtyRanges {
     bounds: Vec<(usize, usize)>,
     /// The first one stays: the kernel may have forgotten what it could not write, and calls it written from then on.
     failure: Option<String>,
@@ -155,7 +155,7 @@ unsafe impl Sync for Pmem {}
 impl Pmem {
     /// Opens the region, and makes its file where there is none.
     pub fn open(options: &PmemOptions) -> Result<Self, PmemError> {
-        let functions = Functions::load()?;
+        let functions = PmemFunctions::load()?;
         let path = &options.path;
         let failed = |error| PmemError::File {
             path: path.clone(),
@@ -233,7 +233,7 @@ impl Pmem {
         unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }
     }
 
-    fn note(&self, at: usize, bytes: usize) {
+    fn record_dirty(&self, at: usize, bytes: usize) {
         let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
         match dirty.bounds.last_mut() {
             Some((_, end)) if *end == at => *end = at + bytes,
@@ -245,7 +245,7 @@ impl Pmem {
     fn sync(&self) {
         // Held to the end: who finds nothing to be written may go on once what it wrote is.
         let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
-        let Dirty { bounds, failure } = &mut *dirty;
+        let DirtyRanges { bounds, failure } = &mut *dirty;
         for (start, end) in bounds.drain(..) {
             if failure.is_some() {
                 break;
@@ -262,7 +262,12 @@ impl Pmem {
     }
 }
 
-fn map(functions: &Functions, path: &Path, bytes: usize, flags: c_int) -> Result<(*mut u8, usize, bool), PmemError> {
+fn map(
+    functions: &PmemFunctions,
+    path: &Path,
+    bytes: usize,
+    flags: c_int,
+) -> Result<(*mut u8, usize, bool), PmemError> {
     let refused = |reason| PmemError::Map {
         path: path.to_owned(),
         reason,
@@ -331,7 +336,7 @@ impl Memory for Pmem {
             Persistence::Msync => {
                 // SAFETY: as above.
                 unsafe { base.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-                self.note(at, bytes.len());
+                self.record_dirty(at, bytes.len());
             }
         }
     }
@@ -351,7 +356,7 @@ impl Memory for Pmem {
             Persistence::Fence | Persistence::Assumed => unsafe {
                 (self.functions.flush)(self.base.add(at).cast(), bytes)
             },
-            Persistence::Msync => self.note(at, bytes),
+            Persistence::Msync => self.record_dirty(at, bytes),
         }
     }
 

@@ -22,11 +22,11 @@ pub enum Event {
 
 /// Memory for tests: what each thread wrote since it last drained may be lost in a crash, by pieces of 8 bytes.
 pub struct Recording {
-    state: Mutex<State>,
+    state: Mutex<RecordedState>,
 }
 
 #[derive(Clone)]
-struct State {
+struct RecordedState {
     /// Bytes that a reader sees.
     now: Vec<u8>,
     /// Bytes that are certainly persistent.
@@ -35,13 +35,13 @@ struct State {
     loose: HashMap<ThreadId, Vec<(usize, [u8; 8])>>,
     events: Vec<Event>,
     /// The state before each drain, from which crash images are made.
-    cuts: Vec<Cut>,
-    is_cutting: bool,
+    drain_points: Vec<DrainPoint>,
+    keeps_drain_points: bool,
 }
 
 /// The region before a drain.
 #[derive(Clone)]
-struct Cut {
+struct DrainPoint {
     safe: Vec<u8>,
     loose: Vec<(usize, [u8; 8])>,
 }
@@ -55,18 +55,18 @@ impl Recording {
     /// A region as a crash left it.
     pub fn from_image(image: Vec<u8>) -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(RecordedState {
                 safe: image.clone(),
                 now: image,
                 loose: HashMap::new(),
                 events: Vec::new(),
-                cuts: Vec::new(),
-                is_cutting: false,
+                drain_points: Vec::new(),
+                keeps_drain_points: false,
             }),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RecordedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -87,15 +87,15 @@ impl Recording {
         image
     }
 
-    /// Keeps the state before each later drain, for [`Recording::cuts`].
+    /// Keeps the state before each later drain, for [`Recording::cut`].
     pub fn cut_at_drains(&self) {
-        self.state().is_cutting = true;
+        self.state().keeps_drain_points = true;
     }
 
     /// An image that a crash before the `n`th drain may leave, by `is_there`; None behind the last drain.
     pub fn cut(&self, n: usize, mut is_there: impl FnMut() -> bool) -> Option<Vec<u8>> {
         let state = self.state();
-        let cut = state.cuts.get(n)?;
+        let cut = state.drain_points.get(n)?;
         let mut image = cut.safe.clone();
         for (at, word) in &cut.loose {
             if is_there() {
@@ -113,7 +113,7 @@ impl Recording {
     }
 }
 
-impl State {
+impl RecordedState {
     fn put(&mut self, at: usize, bytes: &[u8]) {
         self.now[at..at + bytes.len()].copy_from_slice(bytes);
         let first = at / 8 * 8;
@@ -164,8 +164,8 @@ impl Memory for Recording {
     fn drain(&self) {
         let mut guard = self.state();
         let state = &mut *guard;
-        if state.is_cutting {
-            state.cuts.push(Cut {
+        if state.keeps_drain_points {
+            state.drain_points.push(DrainPoint {
                 safe: state.safe.clone(),
                 loose: state.loose.values().flatten().copied().collect(),
             });

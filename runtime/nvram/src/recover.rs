@@ -5,9 +5,9 @@ use std::{ops::Range, sync::Arc};
 use reprise_base::{Epoch, Lsn};
 
 use crate::{
-    layout::{Entry, Geometry, freed_of, is_marked},
+    layout::{EntryState, Geometry, freed_of, is_marked},
     region::{Region, RegionError},
-    ring::{Found, RingReader, RingRecord, Shared},
+    ring::{NoRecord, RingReader, RingRecord, RingState},
 };
 
 /// A record that was persistent.
@@ -78,7 +78,7 @@ impl Region {
         let (memory, geometry) = (self.memory(), self.geometry());
         let word = memory.load(geometry.freed_at(ring));
         let freed = freed_of(word).ok_or(RegionError::Damaged { ring, sequence: 0 })?;
-        let mut reader = RingReader::new(Arc::new(Shared::new(memory.clone(), *geometry, ring)));
+        let mut reader = RingReader::new(Arc::new(RingState::new(memory.clone(), *geometry, ring)));
         reader.seek(freed);
         let (mut before, mut bytes) = (None, 0);
         while reader.position() < freed + geometry.entries as u64 {
@@ -94,19 +94,19 @@ impl Region {
                     }
                     records.push(recovered(ring, record));
                 }
-                Err(Found::End) => break,
-                Err(Found::Damaged) => return Err(damaged),
+                Err(NoRecord::End) => break,
+                Err(NoRecord::Damaged) => return Err(damaged),
             }
         }
-        self.judge_rest(ring, reader.position(), freed)
+        self.check_rest(ring, reader.position(), freed)
     }
 
     /// Behind the ring's end entries may be set, by a group that was being persisted; none may be damaged.
-    fn judge_rest(&self, ring: u32, end: u64, freed: u64) -> Result<(), RegionError> {
+    fn check_rest(&self, ring: u32, end: u64, freed: u64) -> Result<(), RegionError> {
         let geometry = self.geometry();
         for sequence in end..freed + geometry.entries as u64 {
             let entry = self.memory().load(geometry.entry_at(ring, sequence));
-            if geometry.judge(entry, sequence) == Entry::Damaged {
+            if geometry.entry_state(entry, sequence) == EntryState::Damaged {
                 return Err(RegionError::Damaged { ring, sequence });
             }
         }

@@ -6,9 +6,9 @@ use reprise_base::{Epoch, Lsn};
 
 use crate::{
     Memory,
-    layout::{Geometry, Header, HeaderError, Owner, VERSION, freed_word},
+    layout::{Geometry, HeaderError, Owner, RegionHeader, VERSION, freed_word},
     object::FlushPolicy,
-    ring::{RingReader, RingWriter, Shared},
+    ring::{RingReader, RingState, RingWriter},
 };
 
 /// Why a region can't be used.
@@ -74,7 +74,7 @@ impl Region {
                 entries: crate::layout::ENTRIES_MIN,
             });
         }
-        let header = match Header::read(&*memory) {
+        let header = match RegionHeader::read(&*memory) {
             Ok(header) => header,
             Err(HeaderError::Blank) => return Ok(None),
             Err(HeaderError::NotBlank) => return Err(RegionError::NotBlank),
@@ -106,12 +106,13 @@ impl Region {
     ) -> Result<Self, RegionError> {
         let found = memory.bytes() as u64;
         let geometry = Geometry::new(found, rings, entries).ok_or(RegionError::TooSmall { found, rings, entries })?;
-        let header = Header {
+        let header = RegionHeader {
             owner,
             region_bytes: found,
             geometry,
         };
-        header.write(&*memory, begins);
+        let (epoch, copied) = begins;
+        header.write(&*memory, epoch, copied);
         Ok(Self {
             memory,
             owner,
@@ -121,7 +122,7 @@ impl Region {
 
     /// Erases a region, so that the next owner can make a new one. Its records must be safe elsewhere.
     pub fn erase(memory: &dyn Memory) {
-        Header::erase(memory);
+        RegionHeader::erase(memory);
     }
 
     /// The database whose records it holds.
@@ -132,7 +133,7 @@ impl Region {
     /// Writer and reader of each ring of a region that was just made.
     pub fn rings(self, policy: FlushPolicy) -> Vec<(RingWriter, RingReader)> {
         let ring = |ring| {
-            let shared = Arc::new(Shared::new(self.memory.clone(), self.geometry, ring));
+            let shared = Arc::new(RingState::new(self.memory.clone(), self.geometry, ring));
             (RingWriter::new(shared.clone(), policy), RingReader::new(shared))
         };
         (0..self.geometry.rings).map(ring).collect()

@@ -9,7 +9,7 @@ use reprise_base::{Lsn, PlacedBytes};
 
 use crate::{
     LINE_BYTES, Memory,
-    layout::{Entry, Geometry, crc_of, freed_word},
+    layout::{EntryState, Geometry, crc_of, freed_word},
     object::{FlushPolicy, ObjectWriter, commit_bytes, push_commit, read_commit},
 };
 
@@ -46,7 +46,7 @@ pub enum Full {
 }
 
 /// State that a ring's writer and reader share.
-pub(crate) struct Shared {
+pub(crate) struct RingState {
     pub memory: Arc<dyn Memory>,
     pub geometry: Geometry,
     pub ring: u32,
@@ -60,7 +60,7 @@ pub(crate) struct Shared {
     pub freed_place: AtomicU64,
 }
 
-impl Shared {
+impl RingState {
     pub fn new(memory: Arc<dyn Memory>, geometry: Geometry, ring: u32) -> Self {
         Self {
             memory,
@@ -95,7 +95,7 @@ impl RingFill {
     }
 }
 
-impl Shared {
+impl RingState {
     #[inline]
     fn fill(&self) -> RingFill {
         // Freed bytes were persistent before: reading in this order, no difference falls below zero.
@@ -114,7 +114,7 @@ impl Shared {
 
 /// Reads a ring's fill level, from any thread.
 #[derive(Clone)]
-pub struct RingGauge(Arc<Shared>);
+pub struct RingGauge(Arc<RingState>);
 
 impl RingGauge {
     /// How full the ring is.
@@ -125,7 +125,7 @@ impl RingGauge {
 
 /// The one writer of a ring: the site's engine thread.
 pub struct RingWriter {
-    shared: Arc<Shared>,
+    shared: Arc<RingState>,
     policy: FlushPolicy,
     sequence: u64,
     /// Entries that are not set yet, from `sequence - unset.len()` on, by their words.
@@ -135,7 +135,7 @@ pub struct RingWriter {
 }
 
 impl RingWriter {
-    pub(crate) fn new(shared: Arc<Shared>, policy: FlushPolicy) -> Self {
+    pub(crate) fn new(shared: Arc<RingState>, policy: FlushPolicy) -> Self {
         Self {
             shared,
             policy,
@@ -308,18 +308,18 @@ pub struct RingRecord {
     /// Encoded, one record behind the other.
     pub bytes: Vec<u8>,
     /// The position up to which the ring can be freed once the record is safe elsewhere.
-    pub(crate) end: Position,
+    pub(crate) end: RingPosition,
 }
 
 /// A place of a ring between two objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Position {
+pub(crate) struct RingPosition {
     pub sequence: u64,
     pub place: u64,
 }
 
 /// Why there is no record at a position.
-pub(crate) enum Found {
+pub(crate) enum NoRecord {
     /// Nothing that is persistent.
     End,
     Damaged,
@@ -327,16 +327,16 @@ pub(crate) enum Found {
 
 /// The one reader of a ring: it copies the records to the disk and frees them.
 pub struct RingReader {
-    shared: Arc<Shared>,
-    at: Position,
+    shared: Arc<RingState>,
+    at: RingPosition,
     object: Vec<u8>,
 }
 
 impl RingReader {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<RingState>) -> Self {
         Self {
             shared,
-            at: Position::default(),
+            at: RingPosition::default(),
             object: Vec::new(),
         }
     }
@@ -349,7 +349,7 @@ impl RingReader {
         }
         match self.step() {
             Ok(record) => Ok(Some(record)),
-            Err(Found::End | Found::Damaged) => Err(self.at.sequence),
+            Err(NoRecord::End | NoRecord::Damaged) => Err(self.at.sequence),
         }
     }
 
@@ -361,7 +361,7 @@ impl RingReader {
     /// Gives the room of `record`, and of all before it, back to the writer. All of them are safe elsewhere.
     pub fn free(&mut self, record: &RingRecord) {
         let shared = &*self.shared;
-        let Position { sequence, place } = record.end;
+        let RingPosition { sequence, place } = record.end;
         shared
             .memory
             .store(shared.geometry.freed_at(shared.ring), freed_word(sequence));
@@ -376,16 +376,16 @@ impl RingReader {
 
     /// Begins at `sequence` instead, wherever its object lies.
     pub(crate) fn seek(&mut self, sequence: u64) {
-        self.at = Position { sequence, place: 0 };
+        self.at = RingPosition { sequence, place: 0 };
     }
 
     /// Reads the record at the position, and goes behind it.
-    pub(crate) fn step(&mut self) -> Result<RingRecord, Found> {
+    pub(crate) fn step(&mut self) -> Result<RingRecord, NoRecord> {
         let before = self.at;
         self.read_record().inspect_err(|_| self.at = before)
     }
 
-    fn read_record(&mut self) -> Result<RingRecord, Found> {
+    fn read_record(&mut self) -> Result<RingRecord, NoRecord> {
         let header = self.read_object()?;
         let payload = &self.object[OBJECT_HEADER_BYTES..][..header.bytes];
         let mut bytes = Vec::new();
@@ -402,13 +402,13 @@ impl RingReader {
     }
 
     /// Reads the object at the position, and goes behind it.
-    fn read_object(&mut self) -> Result<ObjectHeader, Found> {
+    fn read_object(&mut self) -> Result<ObjectHeader, NoRecord> {
         let (memory, geometry, ring) = (&self.shared.memory, &self.shared.geometry, self.shared.ring);
         let sequence = self.at.sequence;
-        let offset = match geometry.judge(memory.load(geometry.entry_at(ring, sequence)), sequence) {
-            Entry::Set { place } => place,
-            Entry::Unset => return Err(Found::End),
-            Entry::Damaged => return Err(Found::Damaged),
+        let offset = match geometry.entry_state(memory.load(geometry.entry_at(ring, sequence)), sequence) {
+            EntryState::Set { place } => place,
+            EntryState::Unset => return Err(NoRecord::End),
+            EntryState::Damaged => return Err(NoRecord::Damaged),
         };
         self.object.resize(OBJECT_HEADER_BYTES, 0);
         memory.read(geometry.object_at(ring, offset), &mut self.object);
@@ -416,22 +416,22 @@ impl RingReader {
         let u32_at = |at: usize| u32::from_le_bytes(self.object[at..at + 4].try_into().expect("4 bytes"));
         let (lsn, found, bytes) = (Lsn(u64_at(0)), u64_at(8), u32_at(16) as usize);
         let (sum, count) = (u32_at(20), u32_at(28));
-        let kind = ObjectKind::from_byte(self.object[24]).ok_or(Found::Damaged)?;
+        let kind = ObjectKind::from_byte(self.object[24]).ok_or(NoRecord::Damaged)?;
         if found != sequence || offset + object_bytes(bytes) > geometry.objects_bytes {
-            return Err(Found::Damaged);
+            return Err(NoRecord::Damaged);
         }
         self.object.resize(OBJECT_HEADER_BYTES + bytes, 0);
         memory.read(geometry.object_at(ring, offset), &mut self.object);
         self.object[20..24].fill(0);
         if crc_of(&self.object) != sum {
-            return Err(Found::Damaged);
+            return Err(NoRecord::Damaged);
         }
         let begins = self.at.place / geometry.objects_bytes * geometry.objects_bytes + offset;
         let begins = match begins < self.at.place {
             true => begins + geometry.objects_bytes,
             false => begins,
         };
-        self.at = Position {
+        self.at = RingPosition {
             sequence: sequence + 1,
             place: begins + object_bytes(bytes),
         };
