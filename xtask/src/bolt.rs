@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-/// What the linker has to leave in the program for it to be laid out anew.
+/// Linker option that keeps relocations, so that the program can be laid out again.
 pub const LINK: &str = "-Clink-arg=-Wl,--emit-relocs";
 
 /// How code is laid out: blocks by the way that is mostly taken, functions by who calls whom, what never ran apart from the rest.
@@ -43,7 +43,7 @@ impl Bolt {
     /// Makes `counting` of the program: each process that runs it leaves its counts as a file of its own in `counts`.
     ///
     /// # Errors
-    /// What the optimiser says.
+    /// The optimiser's error.
     pub fn instrument(&self, program: &Path, counts: &Path, counting: &Path) -> Result<()> {
         let file = format!("-instrumentation-file={}", counts.join("counts").display());
         let mut command = Command::new(&self.optimiser);

@@ -24,7 +24,7 @@ const AIM_PERCENT: f64 = 85.0;
 /// Files shown of which most lines are not reached.
 const FILES_SHOWN: usize = 12;
 
-/// Lines that could be run, and those that were.
+/// Lines that could run, and lines that ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Lines {
     count: u64,

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::tasks;
 
-/// What makes the compiler count edges for libFuzzer, in our own crates (`fuzz/cover.sh`).
+/// Compiler options that count edges for libFuzzer, in our own crates (`fuzz/cover.sh`).
 const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 --cfg fuzzing";

@@ -31,7 +31,7 @@ enum Task {
         /// A crate outside of this workspace (its directory or Cargo.toml); the result goes to its own target/procedures
         #[arg(long, value_name = "DIR")]
         manifest_path: Option<PathBuf>,
-        /// Where the .wasm files go
+        /// Directory of the .wasm files
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
         /// Use this way of building instead of the first that works
@@ -83,10 +83,10 @@ enum Task {
         /// Repeat the run of this seed
         #[arg(long)]
         seed: Option<u64>,
-        /// What the servers log: command, physiological, auto, both, or (mixed) another at each start
+        /// Form of the servers' log: command, physiological, auto, both, or (mixed) another at each start
         #[arg(long, value_name = "KIND")]
         log: Option<String>,
-        /// What a commit waits for: file, nvram (a region in a file), or (mixed) either at each start
+        /// Device that a commit waits for: file, nvram (a region in a file), or (mixed) either at each start
         #[arg(long, value_name = "KIND")]
         device: Option<String>,
         /// Load tpcc, tpcb or tatp, or change tables meanwhile (schemas), in place of bank and voter together
@@ -183,7 +183,8 @@ enum Task {
         after_help = "Examples:\n  cargo xtask figures nvram\n  cargo xtask figures nvram --short\n  cargo xtask figures nvram --figure 12 --nvram /mnt/pmem0\n  cargo xtask figures query-fresh --figure 7\n  cargo xtask figures rdma 5"
     )]
     Figures {
-        /// Whose: nvram, NV-Logging's 9, 11, 12 and 13; query-fresh, its table 1 and figures 6 to 12 over TCP on the loopback; rdma, Query Fresh's 6, 11 and 12 over TCP and RDMA in a virtual machine (seconds)
+        /// Paper: nvram, NV-Logging's 9, 11, 12 and 13; query-fresh, its table 1 and figures 6 to 12 over TCP on the loopback; rdma,
+        /// Query Fresh's 6, 11 and 12 over TCP and RDMA in a virtual machine (seconds)
         #[arg(value_parser = ["nvram", "query-fresh", "rdma"])]
         paper: String,
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

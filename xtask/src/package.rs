@@ -41,7 +41,7 @@ const IN_PROCESS: [&str; 11] = [
 /// Kinds of log that a server is loaded with over HTTP, and recovered from.
 const SERVER_LOGS: [&str; 2] = ["command", "physiological"];
 
-/// The same over HTTP, against one server.
+/// Workloads over HTTP, against one server.
 const OVER_HTTP: [&str; 7] = [
     "voter --via single --connections 128 --seconds 3",
     "voter --via batch --connections 4 --seconds 3",
@@ -175,7 +175,7 @@ fn remove(path: &Path) -> Result<()> {
 /// A server on a free port, ended with this value.
 struct Server {
     child: Child,
-    /// Held to its end: a server whose output nobody holds can't print.
+    /// Held to its end: a server whose output has no reader can't print.
     output: BufReader<ChildStdout>,
 }
 

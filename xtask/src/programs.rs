@@ -14,7 +14,7 @@ use crate::{rustc::target_libraries, tasks::run};
 
 /// A program with tests.
 pub(crate) struct Program {
-    /// Of its package, from the root.
+    /// Folder of its package, from the root.
     pub folder: String,
     target: String,
     path: PathBuf,

@@ -22,7 +22,7 @@ const SIMULATOR: &str = "reprise-test-sim";
 /// Seeds of single nodes, then of failovers: a few seconds of each.
 const SEEDS: &str = "30";
 const FAILOVER_SEEDS: &str = "4";
-/// Of two packages with one short name the first one is meant.
+/// If two packages have one short name, the first one is meant.
 const PARTS: [&str; 6] = ["runtime/", "server/", "sdk/", "procedures/", "benches/", "tests/"];
 
 /// Tests these crates, or those that differ from the main branch.

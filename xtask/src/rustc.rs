@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-/// What `rustc -vV` says of itself.
+/// Versions that `rustc -vV` prints.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Rustc {
     pub host: String,

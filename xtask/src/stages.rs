@@ -122,7 +122,7 @@ pub(crate) fn whole(root: &Path) -> Command {
     let mut command = cargo(root);
     command.env("CARGO_INCREMENTAL", "0");
     if is_ci() {
-        // What `cargo clippy -- -D warnings` sets.
+        // Environment that `cargo clippy -- -D warnings` sets.
         command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
         command.env("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__");
     }

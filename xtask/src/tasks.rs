@@ -163,7 +163,7 @@ pub fn figures(root: &Path, paper: &str, args: &[String]) -> Result<()> {
     run(command.args(args))
 }
 
-/// What is built: the commit, and whether anything was changed since.
+/// The version that is built: the commit, and whether anything was changed since.
 fn built(root: &Path) -> String {
     let mut describe = Command::new("git");
     let described = describe

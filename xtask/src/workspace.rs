@@ -15,7 +15,7 @@ pub struct Package {
     pub folder: String,
     /// Names of the workspace's packages that it is built with.
     pub dependencies: Vec<String>,
-    /// Those that its tests alone are built with.
+    /// Dependencies of its tests only.
     pub dev_dependencies: Vec<String>,
     pub has_library: bool,
     /// Programs with unit tests.
@@ -40,10 +40,10 @@ impl Package {
     }
 }
 
-/// What `cargo metadata` prints with these further arguments.
+/// Prints `cargo metadata` with these further arguments.
 ///
 /// # Errors
-/// What cargo says, where it prints nothing.
+/// The message of cargo, if it prints nothing.
 pub fn metadata(root: &Path, args: &[&str]) -> Result<Value> {
     let mut command = cargo(root);
     command
@@ -59,7 +59,7 @@ pub fn metadata(root: &Path, args: &[&str]) -> Result<Value> {
 /// All packages of the workspace.
 ///
 /// # Errors
-/// What cargo says, where it prints nothing.
+/// The message of cargo, if it prints nothing.
 pub fn packages(root: &Path) -> Result<Vec<Package>> {
     let metadata = metadata(root, &["--no-deps"])?;
     let workspace = metadata["workspace_root"]

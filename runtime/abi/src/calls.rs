@@ -76,7 +76,7 @@ use crate::{
 
 /// Longest buffer that a guest may offer for its arguments or its result.
 pub const BUFFER_BYTES_MAX: usize = 4096;
-/// What an entry returns for a result of no bytes in its buffer; more for each byte.
+/// Return value of an entry whose result buffer holds no bytes; each byte of the result adds one.
 pub const RETURNED_IN_BUFFER: i32 = 2;
 
 /// A row as a transaction knows it: its position in the transaction's own list of rows seen, from 0.
@@ -86,12 +86,12 @@ pub type RowHandle = u32;
 /// Row handle that stands for "no row" in `multi_get`'s output.
 pub const HANDLE_NONE: RowHandle = u32::MAX;
 
-/// Row handles, as whoever makes a call has them.
+/// Row handles in one of two forms.
 #[derive(Clone, Copy, Debug)]
 pub enum Handles<'a> {
-    /// One by one.
+    /// A slice of numbers.
     Numbers(&'a [RowHandle]),
-    /// As they lie in a guest's memory.
+    /// Little-endian numbers in a guest's memory.
     Bytes(&'a [[u8; 4]]),
 }
 
@@ -138,7 +138,7 @@ impl<'a> Packed<'a> {
         Some(items)
     }
 
-    /// As many items as there are. None where the last one is cut off.
+    /// Reads items up to the end of `bytes`. None if the last item is cut off.
     #[inline]
     pub fn to_end(bytes: &'a [u8]) -> Option<Self> {
         let mut rest = Self { bytes, left: u32::MAX };
@@ -241,11 +241,11 @@ pub struct Target {
 }
 
 impl Target {
-    /// As host calls take it.
+    /// The number that host calls pass.
     pub const fn pack(self) -> u32 {
         (self.table as u32) << 16 | self.index as u32
     }
-    /// What `pack` made.
+    /// Restores the target from the number of `pack`.
     pub const fn unpack(bits: u32) -> Self {
         Self {
             table: (bits >> 16) as u16,
@@ -279,9 +279,8 @@ impl ScanFlags {
     }
 }
 
-/// A range of an ordered index. A bound is compared with the first `bound.len()` bytes of each encoded key, so a bound
-/// made of the leading columns alone takes in (or leaves out) every key that starts with it, and an empty inclusive
-/// bound is no bound.
+/// A range of an ordered index. A bound is compared with the first `bound.len()` bytes of each encoded key. A bound of leading columns
+/// therefore includes (or excludes) every key that starts with it, and an empty inclusive bound is no bound.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanRequest<'a> {
     /// Table and index.
@@ -296,30 +295,30 @@ pub struct ScanRequest<'a> {
     pub upper: &'a [u8],
 }
 
-/// What a scan call filled.
+/// The result of a scan call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanBatch {
     /// 0 when the range (or the limit) is exhausted, else to be passed to `scan_next`.
     pub cursor: u32,
-    /// That were visited.
+    /// Rows that were visited.
     pub rows: u32,
 }
 
-/// How much a line matters that a procedure logs.
+/// Importance of a line that a procedure logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLevel {
-    /// For who looks for a mistake.
+    /// For debugging.
     Debug = 0,
     /// Worth knowing.
     Info = 1,
-    /// Worth a look.
+    /// A possible problem.
     Warn = 2,
     /// Something is wrong.
     Error = 3,
 }
 
 impl LogLevel {
-    /// As the host call has it; none for any other number.
+    /// The level of a host call's number; none for any other number.
     pub const fn from_bits(bits: u32) -> Option<Self> {
         match bits {
             0 => Some(Self::Debug),
@@ -343,14 +342,14 @@ pub enum OpError {
     Limit { limit: &'static str, max: u64 },
     /// A mistake in the guest; the host ends the transaction.
     Guest(String),
-    /// Somebody ended the call, or its client waits no longer; no guest sees it as a value.
+    /// The operator ended the call, or its client waits no longer; no guest sees it as a value.
     Ended(Ended),
 }
 
-/// Who ended a call that still ran.
+/// The reason why a running call was ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Somebody asked for it.
+    /// An operator cancelled it.
     Cancelled,
     /// The time for which its client waits is over.
     Deadline,
@@ -406,7 +405,7 @@ pub trait HostOps {
 
     /// Finds one row by the whole key of a unique index (by a non-unique one: the first row with that key).
     fn get(&mut self, target: Target, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError>;
-    /// As `get` for each key; `visit` sees what was found in their order, `HANDLE_NONE` and no bytes where nothing was.
+    /// Looks up each key like `get`. `visit` receives the results in order; for a key without a row, `HANDLE_NONE` and no bytes.
     fn multi_get(
         &mut self,
         target: Target,
@@ -421,8 +420,8 @@ pub trait HostOps {
         }
         Ok(())
     }
-    /// As `multi_get`, of some columns alone: what the import of this name writes to `out`. The bytes that all of it needs;
-    /// where that is more than `out` has, its contents are undefined. `plan` is one of the module's table.
+    /// Looks up like `multi_get` and writes some columns to `out` in the import's format. Returns the bytes that all results need; if
+    /// `out` is shorter, its contents are undefined. `plan` belongs to the module's table.
     fn multi_get_columns(
         &mut self,
         target: Target,
@@ -436,8 +435,7 @@ pub trait HostOps {
     fn exists(&mut self, target: Target, key: &[u8]) -> Result<bool, OpError> {
         Ok(self.get(target, key)?.is_some())
     }
-    /// As `multi_get_columns`, of as many keys as there are slots: what the import of this name writes to them, and how many
-    /// rows did not fit theirs.
+    /// Looks up like `multi_get_columns`, with one slot per key. Returns the number of rows that did not fit their slots.
     fn multi_get_slots(
         &mut self,
         target: Target,
@@ -474,8 +472,8 @@ pub trait HostOps {
     fn patch(&mut self, table: u16, _handle: RowHandle, _columns: ColumnSet, _values: &[u8]) -> Result<(), OpError> {
         Err(OpError::Guest(format!("table {table} has no columns here")))
     }
-    /// As `patch` for each row, whose values are `bytes_each` bytes one after the other, as many as there are handles. At
-    /// a duplicate key it stops: the rows before stay written.
+    /// Patches each row like `patch`; each row's values take `bytes_each` bytes of `values`, in order. Stops at a duplicate key:
+    /// earlier rows stay written.
     fn multi_patch(
         &mut self,
         table: u16,
@@ -494,7 +492,7 @@ pub trait HostOps {
     fn delete(&mut self, handle: RowHandle) -> Result<(), OpError>;
     /// Adds to an integer column that is in no key or index; the new value (of a `u64`: its bits).
     fn add(&mut self, handle: RowHandle, column: u16, delta: i64) -> Result<i64, OpError>;
-    /// As `add` to the row that `get` finds; none where there is no such row.
+    /// Adds like `add` to the row that `get` finds; none if there is no such row.
     fn add_by_key(&mut self, target: Target, key: &[u8], column: u16, delta: i64) -> Result<Option<i64>, OpError> {
         let Some((handle, _)) = self.get(target, key)? else {
             return Ok(None);
@@ -509,11 +507,11 @@ pub trait HostOps {
         request: &ScanRequest<'_>,
         visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
     ) -> Result<ScanBatch, OpError>;
-    /// Goes on where `scan` stopped; its cursor is used up.
+    /// Continues a scan behind its last row; `cursor` is used up.
     fn scan_next(&mut self, cursor: u32, visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool)
     -> Result<ScanBatch, OpError>;
-    /// As `scan`, of some columns alone: what the import of this name writes to `out`, and the bytes of it. `plan` is one
-    /// of the module's table.
+    /// Scans like `scan` and writes some columns to `out` in the import's format; also returns the bytes written. `plan` belongs to
+    /// the module's table.
     fn scan_columns(
         &mut self,
         request: &ScanRequest<'_>,
@@ -522,7 +520,7 @@ pub trait HostOps {
     ) -> Result<(ScanBatch, usize), OpError> {
         scan_rows(plan, out, |visit| self.scan(request, visit))
     }
-    /// As `scan_columns`.
+    /// Continues a scan like `scan_next`, writing columns like `scan_columns`.
     fn scan_next_columns(
         &mut self,
         cursor: u32,
@@ -547,8 +545,8 @@ pub trait HostOps {
     fn go_on(&mut self) -> Result<(), OpError> {
         Ok(())
     }
-    /// How many times the limits of a call it may take: more than once where it was committed and runs again, for what limits it was
-    /// judged then, and where time and memory alone limit it.
+    /// Factor on the limits of a call. It is more than one for a committed call that runs again, because its limits were checked
+    /// before, and for calls that only time and memory limit.
     fn limits_times(&self) -> u64 {
         1
     }

@@ -41,15 +41,15 @@ impl ColumnSet {
 pub struct ColumnsMalformed;
 
 /// Sizes of the parts of some columns' bytes.
-struct Shape {
+struct ValuesShape {
     nullable_count: usize,
     bitmap_bytes: usize,
     fixed_bytes: usize,
-    /// Where the slot of the last variable column lies.
+    /// Offset of the last variable column's slot.
     last_variable: Option<usize>,
 }
 
-impl Shape {
+impl ValuesShape {
     #[inline]
     fn new(layout: &RowLayout, set: ColumnSet) -> Self {
         let (mut nullable_count, mut slots, mut last_variable) = (0, 0, None);
@@ -75,7 +75,7 @@ impl RowLayout {
     /// Bytes of these columns of a valid row. The set fits the layout.
     #[inline]
     pub fn columns_bytes(&self, set: ColumnSet, row: &[u8]) -> usize {
-        let shape = Shape::new(self, set);
+        let shape = ValuesShape::new(self, set);
         if shape.last_variable.is_none() {
             return shape.fixed_bytes;
         }
@@ -89,7 +89,7 @@ impl RowLayout {
     /// Copies these columns of a valid row to `out`, which is `columns_bytes` long.
     #[inline]
     pub fn read_columns(&self, set: ColumnSet, row: &[u8], out: &mut [u8]) {
-        let shape = Shape::new(self, set);
+        let shape = ValuesShape::new(self, set);
         let (mut at, mut end) = (shape.bitmap_bytes, 0);
         out[..at].fill(0);
         let mut nullable = 0;
@@ -116,7 +116,7 @@ impl RowLayout {
 
     /// Bytes that the values of these columns at the front of `values` take, their data included.
     pub fn columns_len(&self, set: ColumnSet, values: &[u8]) -> Result<usize, ColumnsMalformed> {
-        let shape = Shape::new(self, set);
+        let shape = ValuesShape::new(self, set);
         let data = match shape.last_variable {
             None => 0,
             Some(at) => read_u32(values, at).ok_or(ColumnsMalformed)? as usize,
@@ -128,8 +128,8 @@ impl RowLayout {
         Ok(bytes)
     }
 
-    /// Appends `row` with these columns replaced by `values` to `out`. What comes out is checked as any row is (`validate`)
-    /// by whoever stores it; here only the bounds are.
+    /// Appends `row` with these columns replaced by `values` to `out`. Only bounds are checked here: the owner of the table validates
+    /// the new row (`validate`) when it stores it.
     pub fn patch_row(
         &self,
         set: ColumnSet,
@@ -137,13 +137,13 @@ impl RowLayout {
         values: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(), ColumnsMalformed> {
-        let shape = Shape::new(self, set);
+        let shape = ValuesShape::new(self, set);
         if self.columns_len(set, values)? != values.len() {
             return Err(ColumnsMalformed);
         }
         let base = out.len();
         out.extend_from_slice(&row[..self.fixed_bytes()]);
-        let mut source = Source {
+        let mut source = PatchValues {
             shape: &shape,
             values,
             at: shape.bitmap_bytes,
@@ -168,15 +168,15 @@ impl RowLayout {
 }
 
 /// Reads the values of a patch column by column.
-struct Source<'a> {
-    shape: &'a Shape,
+struct PatchValues<'a> {
+    shape: &'a ValuesShape,
     values: &'a [u8],
     at: usize,
     nullable: usize,
     data: usize,
 }
 
-impl Source<'_> {
+impl PatchValues<'_> {
     /// Puts the next value into the row that begins at `base`; the data of a variable column at its end.
     fn put(&mut self, slot: &ColumnSlot, base: usize, out: &mut Vec<u8>) -> Result<(), ColumnsMalformed> {
         if slot.is_nullable() {
@@ -348,7 +348,7 @@ mod tests {
             for forged in [0, 1, 5, 0x7f, 0xff] {
                 let mut bad = values.clone();
                 bad[at] = forged;
-                // Refused here, or a row that `validate` judges; never a panic.
+                // An error here or in `validate`; never a panic.
                 if layout.patch_row(set, &row, &bad, &mut out).is_ok() {
                     let _ = layout.validate(&out);
                 }

@@ -14,7 +14,7 @@ pub const KEY_BYTES_MAX: usize = 1024;
 pub fn push_null(out: &mut Vec<u8>) {
     out.push(0);
 }
-/// What stands before the value of a nullable column.
+/// Appends the mark in front of a value of a nullable column.
 pub fn push_present(out: &mut Vec<u8>) {
     out.push(1);
 }

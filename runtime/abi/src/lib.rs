@@ -42,7 +42,7 @@ pub const ABI_VERSION: u32 = 1;
 pub const SEMANTICS: u32 = 3;
 /// Low bits of a transaction's id that name its partition.
 pub const TXN_ORIGIN_BITS: u32 = 10;
-/// What stands there for a transaction of several partitions.
+/// Origin of a transaction of several partitions.
 pub const TXN_ORIGIN_SEVERAL: u64 = (1 << TXN_ORIGIN_BITS) - 1;
 /// Wasm import module under which all host calls live.
 pub const IMPORT_MODULE: &str = "reprise1";
@@ -52,9 +52,9 @@ pub const DESCRIBE_SECTION: &str = "reprise.describe";
 pub const DESCRIBE_EXPORT: &str = "reprise_describe";
 /// A procedure NAME is exported as `reprise_call_NAME: (args_bytes: i32) -> i32`.
 pub const CALL_EXPORT_PREFIX: &str = "reprise_call_";
-/// What a module runs when it is deployed, if it says so: `(args_bytes: i32) -> i32`, its argument a `u32`.
+/// Export that a module runs when it is deployed, if it declares so: `(args_bytes: i32) -> i32`, its argument a `u32`.
 pub const ON_DEPLOY_EXPORT: &str = "reprise_on_deploy";
 /// Exports `() -> i64`, both optional, which return `pointer | length << 32` of a buffer (`calls`).
 pub const ARGS_BUFFER_EXPORT: &str = "reprise_args_buffer";
-/// As `ARGS_BUFFER_EXPORT`, for results.
+/// Export of a buffer for results, like `ARGS_BUFFER_EXPORT`.
 pub const RESULT_BUFFER_EXPORT: &str = "reprise_result_buffer";

@@ -1,4 +1,4 @@
-//! How some columns are moved between rows and runs of chosen columns, worked out once for many rows.
+//! A plan that moves some columns between rows and runs of chosen columns, computed once for many rows.
 //!
 //! Columns that lie side by side in the row do so in the run, too: they are moved by one copy.
 
@@ -13,14 +13,14 @@ use crate::{
 
 /// Columns of fixed width that lie side by side.
 #[derive(Clone, Copy)]
-struct Span {
+struct ColumnSpan {
     /// Byte in the row, and in the run.
     from: u32,
     to: u32,
     bytes: u32,
 }
 
-impl Span {
+impl ColumnSpan {
     #[inline(always)]
     fn read(&self, row: &[u8], out: &mut [u8]) {
         copy_span(row, self.from, out, self.to, self.bytes);
@@ -47,7 +47,7 @@ fn copy_span(source: &[u8], from: u32, target: &mut [u8], to: u32, bytes: u32) {
 }
 
 /// A nullable column: its bit in the null bitmaps of both, and its slot.
-struct Nullable {
+struct NullableColumn {
     from: u16,
     to: u16,
     /// In the run.
@@ -56,12 +56,12 @@ struct Nullable {
 }
 
 /// Columns of text or bytes whose data lie side by side.
-struct Texts {
+struct TextColumns {
     /// Slot in the row that says where the data begin; none: at the start of the data.
     before: Option<u32>,
     /// Slot in the row that says where they end.
     last: u32,
-    /// Of `ColumnPlan::ends`.
+    /// Index of its first slot in `ColumnPlan::ends`.
     first_end: usize,
     end_count: usize,
 }
@@ -69,25 +69,25 @@ struct Texts {
 /// See the module's header. It holds for one layout.
 pub struct ColumnPlan {
     set: ColumnSet,
-    nullable: Vec<Nullable>,
-    spans: Vec<Span>,
-    texts: Vec<Texts>,
+    nullable: Vec<NullableColumn>,
+    spans: Vec<ColumnSpan>,
+    texts: Vec<TextColumns>,
     /// Slots of text, in the row and in the run.
     ends: Vec<(u32, u32)>,
     /// Places in the run that hold 0 or 1.
     bools: Vec<u32>,
     bitmap_bytes: u32,
-    /// Of the run, without data.
+    /// Bytes of the run without data.
     fixed_bytes: u32,
-    /// Where the row's data begin.
+    /// Offset of the row's data.
     data_offset: u32,
     /// The bytes of the row among which `write` changes some.
     written: (u32, u32),
-    /// What it does, where that is simple.
+    /// A short form of `write`, for simple plans.
     one_span: Option<OneSpan>,
-    /// What reading does, where that is simple.
+    /// A short form of `read`, for simple plans.
     one_run: Option<OneRun>,
-    /// Those among which bitmap, slots and whatever says where data lie are read.
+    /// Range of the row that holds the bitmap, the slots, and the slots that locate data.
     head: (u32, u32),
 }
 
@@ -114,7 +114,7 @@ impl ColumnPlan {
         for slot in slots() {
             let (to, bytes) = (plan.fixed_bytes, slot.ty.slot_bytes() as u32);
             if slot.is_nullable() {
-                plan.nullable.push(Nullable {
+                plan.nullable.push(NullableColumn {
                     from: slot.null_bit,
                     to: plan.nullable.len() as u16,
                     slot: to,
@@ -156,7 +156,7 @@ impl ColumnPlan {
             Some(last) if last.from + last.bytes == from && last.to + last.bytes == to => {
                 last.bytes += bytes;
             }
-            _ => self.spans.push(Span { from, to, bytes }),
+            _ => self.spans.push(ColumnSpan { from, to, bytes }),
         }
     }
 
@@ -166,7 +166,7 @@ impl ColumnPlan {
                 texts.last = slot;
                 texts.end_count += 1;
             }
-            _ => self.texts.push(Texts {
+            _ => self.texts.push(TextColumns {
                 before,
                 last: slot,
                 first_end: self.ends.len(),
@@ -188,7 +188,7 @@ impl ColumnPlan {
         self.texts.is_empty()
     }
 
-    /// Of the columns, without the data of texts.
+    /// Bytes of the columns, without the data of texts.
     #[inline]
     pub fn fixed_bytes(&self) -> usize {
         self.fixed_bytes as usize
@@ -205,7 +205,7 @@ impl ColumnPlan {
         self.fixed_bytes as usize + data
     }
 
-    /// What is read of rows.
+    /// The bytes of a row that `read` touches.
     #[inline]
     pub fn prefetch(&self) -> ReadSpan<'_> {
         ReadSpan {
@@ -222,10 +222,10 @@ impl ColumnPlan {
             return &[];
         };
         let at = |end: u32| (self.data_offset + end) as usize;
-        row.get(at(first.place(row).0)..at(last.place(row).1)).unwrap_or(&[])
+        row.get(at(first.range(row).0)..at(last.range(row).1)).unwrap_or(&[])
     }
 
-    /// Where in the row a single number that is never null lies, and its bytes, where that is all.
+    /// Offset and width of the plan's only column, if that is a number that is never null.
     #[inline]
     pub fn number(&self) -> Option<(usize, usize)> {
         match (&self.spans[..], self.nullable.is_empty() && self.is_fixed()) {
@@ -249,7 +249,7 @@ impl ColumnPlan {
             ([span], [texts]) if self.nullable.is_empty() => {
                 span.read(row, out);
                 let (slots, data) = out.split_at_mut(self.fixed_bytes as usize);
-                self.read_run(texts, 0, row, (slots, data));
+                self.read_run(texts, 0, row, slots, data);
             }
             _ => self.read_any(row, out),
         }
@@ -322,14 +322,14 @@ impl ColumnPlan {
         let (slots, data) = out.split_at_mut(self.fixed_bytes as usize);
         let mut filled = 0;
         for texts in &self.texts {
-            filled = self.read_run(texts, filled, row, (slots, data));
+            filled = self.read_run(texts, filled, row, slots, data);
         }
     }
 
     /// Copies texts that lie side by side, the data before them being `filled` bytes; how many they are then.
     #[inline(always)]
-    fn read_run(&self, texts: &Texts, filled: usize, row: &[u8], (slots, data): (&mut [u8], &mut [u8])) -> usize {
-        let (start, end) = texts.place(row);
+    fn read_run(&self, texts: &TextColumns, filled: usize, row: &[u8], slots: &mut [u8], data: &mut [u8]) -> usize {
+        let (start, end) = texts.range(row);
         let moved = (filled as u32).wrapping_sub(start);
         for (from, to) in &self.ends[texts.first_end..texts.first_end + texts.end_count] {
             let end = read_u32(row, *from).wrapping_add(moved);
@@ -440,9 +440,9 @@ impl ColumnPlan {
 
 /// Columns of which none may be null: one span, and then texts whose data lie side by side, if there are any.
 struct OneRun {
-    span: Span,
+    span: ColumnSpan,
     text_count: usize,
-    /// As in `Texts`; `NOWHERE` for none.
+    /// Slot before the texts, see `TextColumns`; `NOWHERE` for none.
     before: u32,
     last: u32,
     /// Slots of the texts but the last, in the row and in the run.
@@ -452,7 +452,7 @@ struct OneRun {
     fixed: usize,
 }
 
-/// Texts of a `OneRun` at most.
+/// Text columns of a `OneRun`, at most.
 const RUN_TEXTS_MAX: usize = 4;
 const NOWHERE: u32 = u32::MAX;
 
@@ -484,21 +484,21 @@ impl OneRun {
 
 /// Columns side by side of which one may be null.
 struct OneSpan {
-    span: Span,
-    /// Where the null bitmap has that one: which byte, and which bit of it; no bit: none may be null.
+    span: ColumnSpan,
+    /// Byte and bit of the nullable column in the null bitmap; no bit: no column may be null.
     null_byte: u32,
     null_bit: u8,
 }
 
 impl OneSpan {
     /// None where there are more spans or more columns that may be null.
-    fn of(spans: &[Span], nullable: &[Nullable]) -> Option<Self> {
-        let ([Span { from, to, bytes }], [] | [_]) = (spans, nullable) else {
+    fn of(spans: &[ColumnSpan], nullable: &[NullableColumn]) -> Option<Self> {
+        let ([ColumnSpan { from, to, bytes }], [] | [_]) = (spans, nullable) else {
             return None;
         };
         let null = nullable.first().map(|column| column.from);
         Some(Self {
-            span: Span {
+            span: ColumnSpan {
                 from: *from,
                 to: *to,
                 bytes: *bytes,
@@ -508,7 +508,7 @@ impl OneSpan {
         })
     }
 
-    /// As `ColumnPlan::write`.
+    /// Writes like `ColumnPlan::write`.
     #[inline(always)]
     fn write(&self, row: &mut [u8], values: &[u8]) {
         if self.null_bit != 0 {
@@ -523,19 +523,19 @@ impl OneSpan {
 /// Plans of one layout, made when first asked for.
 pub struct Plans {
     plans: Vec<ColumnPlan>,
-    /// By the hash of a set: where its plan may be.
-    places: [u8; PLACES],
+    /// Index of a set's plan, by the hash of the set; it may belong to another set.
+    slots: [u8; HASH_SLOTS],
 }
 
-/// Plans that are kept; who uses more sets makes them anew.
+/// Plans that are kept. More sets than this replace them all.
 const PLANS_MAX: usize = 64;
-const PLACES: usize = 256;
+const HASH_SLOTS: usize = 256;
 
 impl Default for Plans {
     fn default() -> Self {
         Self {
             plans: Vec::new(),
-            places: [0; PLACES],
+            slots: [0; HASH_SLOTS],
         }
     }
 }
@@ -544,16 +544,16 @@ impl Plans {
     /// The plan of a set that fits the layout, which is always the same one.
     #[inline]
     pub fn of(&mut self, layout: &RowLayout, set: ColumnSet) -> &ColumnPlan {
-        let place = (set.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES.ilog2())) as usize;
-        let at = self.places[place] as usize;
+        let slot = (set.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - HASH_SLOTS.ilog2())) as usize;
+        let at = self.slots[slot] as usize;
         match self.plans.get(at) {
             Some(plan) if plan.set == set => &self.plans[at],
-            _ => self.seek(layout, set, place),
+            _ => self.seek(layout, set, slot),
         }
     }
 
     #[inline(never)]
-    fn seek(&mut self, layout: &RowLayout, set: ColumnSet, place: usize) -> &ColumnPlan {
+    fn seek(&mut self, layout: &RowLayout, set: ColumnSet, slot: usize) -> &ColumnPlan {
         let found = self.plans.iter().position(|plan| plan.set == set);
         let at = found.unwrap_or_else(|| {
             if self.plans.len() >= PLANS_MAX {
@@ -562,13 +562,12 @@ impl Plans {
             self.plans.push(ColumnPlan::new(layout, set));
             self.plans.len() - 1
         });
-        self.places[place] = at as u8;
+        self.slots[slot] = at as u8;
         &self.plans[at]
     }
 }
 
-/// Which bytes of a row are read, for whoever asks for those of many rows ahead: some at first, the rest once it shows where
-/// these are.
+/// Bytes of a row that will be read, for prefetching many rows: first the fixed part, then the rest, which the first part locates.
 #[derive(Clone, Copy)]
 pub struct ReadSpan<'a> {
     start: usize,
@@ -587,7 +586,7 @@ impl ReadSpan<'_> {
         rest: None,
     };
 
-    /// What is read at first of a valid row.
+    /// Bytes of a valid row that are read first.
     #[inline(always)]
     pub fn first<'r>(&self, row: &'r [u8]) -> &'r [u8] {
         if self.rest.is_some() && row.len() <= SHORT_ROW_BYTES {
@@ -597,13 +596,13 @@ impl ReadSpan<'_> {
         &row[self.start.min(end)..end]
     }
 
-    /// More is read than `first` tells.
+    /// True if more than `first` is read.
     #[inline(always)]
     pub fn has_rest(&self) -> bool {
         self.rest.is_some()
     }
 
-    /// What is read then of a valid row, or of no bytes.
+    /// Bytes of a valid row that are read after `first`.
     #[inline(always)]
     pub fn rest<'r>(&self, row: &'r [u8]) -> &'r [u8] {
         match self.rest {
@@ -613,17 +612,17 @@ impl ReadSpan<'_> {
     }
 }
 
-impl Texts {
+impl TextColumns {
     /// Bytes of the data in a valid row.
     #[inline(always)]
     fn bytes(&self, row: &[u8]) -> usize {
-        let (start, end) = self.place(row);
+        let (start, end) = self.range(row);
         end as usize - start as usize
     }
 
-    /// Where the data lie in the data of a valid row.
+    /// Range of the texts in the data of a valid row.
     #[inline(always)]
-    fn place(&self, row: &[u8]) -> (u32, u32) {
+    fn range(&self, row: &[u8]) -> (u32, u32) {
         let start = match self.before {
             None => 0,
             Some(slot) => read_u32(row, slot),

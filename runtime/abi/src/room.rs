@@ -12,7 +12,7 @@ pub const HEADER_BYTES: usize = 8;
 /// See the module's header.
 pub struct OutBuffer<'a> {
     plan: &'a ColumnPlan,
-    /// What is still free.
+    /// Free bytes.
     rest: &'a mut [u8],
     filled: usize,
 }
@@ -28,7 +28,7 @@ impl<'a> OutBuffer<'a> {
         }
     }
 
-    /// Bytes that were appended, and those that were only counted.
+    /// Bytes appended, including those that only were counted.
     #[inline]
     pub fn filled(&self) -> usize {
         self.filled
@@ -60,7 +60,7 @@ impl<'a> OutBuffer<'a> {
         self.filled += HEADER_BYTES + bytes;
     }
 
-    /// As `push` of rows whose handles follow each other.
+    /// Appends rows like `push`; their handles follow each other.
     #[inline]
     pub fn push_all(&mut self, first: RowHandle, rows: &[&[u8]]) {
         match self.plan.number() {
@@ -78,7 +78,7 @@ impl<'a> OutBuffer<'a> {
         }
     }
 
-    /// Of one number of `N` bytes.
+    /// Appends one number of `N` bytes per row.
     #[inline]
     fn push_numbers<const N: usize>(&mut self, first: RowHandle, rows: &[&[u8]], from: usize) {
         let stride = HEADER_BYTES + N;
@@ -101,7 +101,7 @@ impl<'a> OutBuffer<'a> {
         self.filled += HEADER_BYTES;
     }
 
-    /// So many bytes off the front.
+    /// Splits `bytes` bytes off the front.
     #[inline(always)]
     fn take(&mut self, bytes: usize) -> Option<&'a mut [u8]> {
         let rest = core::mem::take(&mut self.rest);
@@ -126,7 +126,7 @@ impl<'a> OutBuffer<'a> {
     }
 }
 
-/// Slots of one length, each for the columns of one row: whoever reads them knows where everything lies.
+/// Slots of one length, each for the columns of one row: the reader computes each offset.
 pub struct FixedSlots<'a> {
     plan: &'a ColumnPlan,
     slots: core::slice::ChunksExactMut<'a, u8>,

@@ -20,7 +20,7 @@ pub const COLUMNS_MAX: usize = 256;
 /// A column's place in the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ColumnSlot {
-    /// Of its values.
+    /// Type of the values.
     pub ty: ScalarType,
     /// Byte offset of the slot in the row.
     pub offset: u32,
@@ -40,31 +40,31 @@ pub struct RowLayout {
     pub columns: Vec<ColumnSlot>,
     nullable_count: u16,
     bitmap_bytes: u32,
-    /// Where the data area begins: also the size of a row without variable data.
+    /// Offset of the data area: also the size of a row without variable data.
     data_offset: u32,
     /// Offset of the last variable column's slot, or `NO_PREVIOUS`.
     last_variable: u32,
     /// Columns of which not every bit pattern is a value.
-    checked: Vec<Check>,
-    /// How they are looked at without a loop, where they are few.
-    quick: Option<Quick>,
+    checked: Vec<ColumnCheck>,
+    /// Checks without a loop, for simple layouts.
+    quick: Option<QuickCheck>,
 }
 
-/// Of layouts with one text that is never null, one column of fixed width that may be, and one bool that may not, each at most: nearly
-/// all have no more to look at. `NO_PREVIOUS` for what there is not.
+/// Checks of layouts with at most one text that is never null, one nullable column of fixed width, and one bool that is never null.
+/// Nearly all layouts need no more. `NO_PREVIOUS` marks an absent column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Quick {
+struct QuickCheck {
     text: u32,
     nullable: u32,
     nullable_bytes: u8,
     bool_at: u32,
 }
 
-/// What is to be looked at of a column.
+/// The check of one column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Check {
+struct ColumnCheck {
     column: u16,
-    /// As in `ColumnSlot`.
+    /// Bit in the null bitmap, as in `ColumnSlot`.
     null_bit: u16,
     offset: u32,
     kind: CheckKind,
@@ -75,7 +75,7 @@ enum CheckKind {
     Text,
     Bytes,
     Bool,
-    /// Of so many bytes: zero where it is null.
+    /// This many bytes, zero if null.
     Fixed(u8),
 }
 
@@ -109,7 +109,7 @@ impl core::fmt::Display for RowError {
 /// One column's value, borrowed from a row. Integers are widened.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Field<'a> {
-    /// Of any type.
+    /// The null of any type.
     Null,
     /// `Bool`.
     Bool(bool),
@@ -130,17 +130,17 @@ pub enum Field<'a> {
 }
 
 impl RowLayout {
-    /// Of a table with these columns.
+    /// The layout of a table with these columns.
     pub fn new(columns: &[ColumnSchema]) -> Self {
         Self::from_types(columns.iter().map(|c| (c.ty, c.nullable)))
     }
 
-    /// Of a table's rows.
+    /// The layout of a table's rows.
     pub fn of_table(table: &TableSchema) -> Self {
         Self::new(&table.columns)
     }
 
-    /// Of columns by their types, and whether they may be null.
+    /// The layout of columns by type and nullability.
     pub fn from_types(columns: impl Iterator<Item = (ScalarType, bool)> + Clone) -> Self {
         let nullable_count = columns.clone().filter(|(_, nullable)| *nullable).count();
         let bitmap_bytes = nullable_count.div_ceil(8) as u32;
@@ -153,7 +153,7 @@ impl RowLayout {
                 ScalarType::Bool => Some(CheckKind::Bool),
                 _ => nullable.then_some(CheckKind::Fixed(ty.slot_bytes() as u8)),
             };
-            checked.extend(kind.map(|kind| Check {
+            checked.extend(kind.map(|kind| ColumnCheck {
                 column: slots.len() as u16,
                 null_bit: if nullable { null_bit } else { NOT_NULL },
                 offset,
@@ -177,7 +177,7 @@ impl RowLayout {
             bitmap_bytes,
             data_offset: offset,
             last_variable: previous,
-            quick: Quick::of(&checked),
+            quick: QuickCheck::of(&checked),
             checked,
         }
     }
@@ -237,7 +237,7 @@ impl RowLayout {
                 CheckKind::Fixed(_) if !is_null => {}
                 CheckKind::Fixed(8) if read_u64(slots, check.offset) == 0 => {}
                 CheckKind::Fixed(1) if slots[check.offset as usize] == 0 => {}
-                _ => start = check.look(is_null, slots, data, start)?,
+                _ => start = check.validate(is_null, slots, data, start)?,
             }
         }
         Ok(())
@@ -385,8 +385,8 @@ impl ColumnSlot {
     }
 }
 
-impl Quick {
-    fn of(checked: &[Check]) -> Option<Self> {
+impl QuickCheck {
+    fn of(checked: &[ColumnCheck]) -> Option<Self> {
         let mut quick = Self {
             text: NO_PREVIOUS,
             nullable: NO_PREVIOUS,
@@ -435,10 +435,10 @@ impl Quick {
     }
 }
 
-impl Check {
-    /// Looks at the column of a row in two parts; data of columns before it end at `start`. Where its own end.
+impl ColumnCheck {
+    /// Validates the column in a row of two parts. The data of earlier columns end at `start`. Returns the end of its own.
     #[inline(always)]
-    fn look(&self, is_null: bool, slots: &[u8], data: &[u8], start: usize) -> Result<usize, RowError> {
+    fn validate(&self, is_null: bool, slots: &[u8], data: &[u8], start: usize) -> Result<usize, RowError> {
         let column = self.column;
         let at = self.offset as usize;
         match self.kind {
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_judged_alike_with_and_without_a_loop() {
+    fn row_check_gives_one_result_with_and_without_a_loop() {
         use ScalarType::{I8, I64, Uuid};
         let layouts: [&[(ScalarType, bool)]; 8] = [
             &[(I32, false)],
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_whose_only_doubt_is_its_text_is_judged_as_any_other() {
+    fn row_with_invalid_text_alone_is_refused_like_any_other() {
         let layout = RowLayout::from_types([(I32, false), (Text, false), (I32, false)].into_iter());
         for length in 0..40 {
             let text = "x".repeat(length);

@@ -1,4 +1,4 @@
-//! What a module says of itself: its tables and procedures.
+//! The description that a module carries: its tables and procedures.
 
 use alloc::{string::String, vec::Vec};
 
@@ -11,7 +11,7 @@ pub struct ModuleSchema {
     pub abi: u32,
     /// Its own, and those of others that it uses.
     pub tables: Vec<TableSchema>,
-    /// What the module says of each of its tables, for people; where it says nothing, empty or not there.
+    /// Documentation of each table, for people; empty or missing without one.
     pub table_docs: Vec<String>,
     /// Guests name them by their exports.
     pub procedures: Vec<ProcedureSchema>,
@@ -24,7 +24,7 @@ pub struct ModuleSchema {
 }
 
 impl ModuleSchema {
-    /// Where code that can be run has what runs at a deployment: behind all procedures.
+    /// Position of the code that runs at a deployment: behind all procedures.
     pub fn migration(&self) -> usize {
         self.procedures.len()
     }
@@ -70,7 +70,7 @@ impl TableSchema {
         full + &self.name
     }
 
-    /// What stands where a table was dropped: its number is free for the next one.
+    /// Placeholder of a dropped table: its number is free for the next one.
     pub fn dropped() -> Self {
         Self {
             owner: String::new(),
@@ -98,7 +98,7 @@ pub struct ColumnSchema {
     pub name: String,
     /// Name that the column had before, for a declaration that renames it. Of a declaration only.
     pub was: Option<String>,
-    /// Of its values.
+    /// Type of the values.
     pub ty: ScalarType,
     /// Names of the values from 0 on, of a column of type `U8` that stands for an enum; else empty.
     pub variants: Vec<String>,
@@ -127,8 +127,8 @@ pub enum IndexKind {
     Ordered,
     /// Hash table: point access only; a range scan of it is refused.
     Hash,
-    /// An array from key to row, for integer keys of at most 16 bytes whose last column counts up with few gaps; other
-    /// keys are served as by a hash. Point access only.
+    /// An array from key to row. It serves integer keys of at most 16 bytes whose last column counts up with few gaps; other keys use
+    /// a hash. Point access only.
     Dense,
 }
 
@@ -148,11 +148,11 @@ pub enum Placement {
 pub struct ProcedureSchema {
     /// Within its module.
     pub name: String,
-    /// What the module says of it, for people.
+    /// Documentation, for people.
     pub docs: String,
     /// In the order in which they are encoded.
     pub params: Vec<Parameter>,
-    /// Of its result.
+    /// Type of the result.
     pub returns: Type,
     /// It may write nothing.
     pub read_only: bool,
@@ -179,10 +179,10 @@ pub struct AbortSchema {
     pub docs: String,
 }
 
-/// What the log holds of a procedure's transactions.
+/// The form in which the log holds a procedure's transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum LogChoice {
-    /// What the server is set to.
+    /// The server's setting.
     #[default]
     Server,
     /// The call, to be run again.
@@ -194,7 +194,7 @@ pub enum LogChoice {
 }
 
 impl LogChoice {
-    /// As in a description; none for `Server`, which is not written there.
+    /// The name in a description; none for `Server`, which is not written there.
     pub fn name(self) -> Option<&'static str> {
         match self {
             Self::Server => None,
@@ -205,7 +205,7 @@ impl LogChoice {
     }
 }
 
-/// The primary key of a row that a call will look at.
+/// The primary key of a row that a call will read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrefetchKey {
     /// Position among the module's tables.
@@ -214,7 +214,7 @@ pub struct PrefetchKey {
     pub key: Vec<PrefetchPart>,
 }
 
-/// Where a column of a key to prefetch comes from.
+/// Source of one column of a key to prefetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefetchPart {
     /// The parameter at this position, of the column's own integer type.
@@ -231,7 +231,7 @@ pub const NEAR_KEYS_MAX: usize = 8;
 pub struct Parameter {
     /// Within its procedure.
     pub name: String,
-    /// Of its values.
+    /// Type of the values.
     pub ty: Type,
 }
 

@@ -1,8 +1,8 @@
-//! How long values become when they are written as text: a byte may become many, by the names that its type has.
+//! Length of values as text: one byte may become many, because of the names in its type.
 
 use crate::types::{ScalarType, Type};
 
-/// A value of so many bytes takes at most `fixed + per_byte * bytes` bytes of JSON.
+/// A bound: a value of `bytes` bytes takes at most `fixed + per_byte * bytes` bytes of JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextBound {
     /// Whatever the value's length.
@@ -14,7 +14,7 @@ pub struct TextBound {
 }
 
 impl TextBound {
-    /// Of values of a type.
+    /// The bound of a type's values.
     pub fn of(ty: &Type) -> Self {
         match ty {
             Type::Unit => Self::new(4, 0, 0),
@@ -40,7 +40,7 @@ impl TextBound {
         }
     }
 
-    /// Of named values together: a struct, or a procedure's parameters.
+    /// The bound of named values together: a struct, or a procedure's parameters.
     pub fn of_members<'t>(members: impl Iterator<Item = (&'t str, &'t Type)>) -> Self {
         members.fold(Self::new(2, 0, 0), |sum, (name, ty)| {
             let member = Self::of(ty);
@@ -55,7 +55,7 @@ impl TextBound {
         })
     }
 
-    /// Of a value that takes `bytes` bytes.
+    /// Bytes of text for a value of `bytes` bytes, at most.
     pub fn bytes_max(self, bytes: usize) -> u64 {
         self.per_byte.saturating_mul(bytes as u64).saturating_add(self.fixed)
     }

@@ -74,7 +74,7 @@ impl ScalarType {
 pub enum Type {
     /// Nothing.
     Unit,
-    /// What fits in a column.
+    /// A type that fits in a column.
     Scalar(ScalarType),
     /// A value or none.
     Option(Box<Type>),
@@ -126,7 +126,7 @@ impl From<Vec<StructField>> for StructType {
 pub struct StructField {
     /// Within its struct.
     pub name: String,
-    /// Of its values.
+    /// Type of the values.
     pub ty: Type,
 }
 

@@ -55,7 +55,7 @@ impl<'a> ValueReader<'a> {
         Self { bytes, offset: 0 }
     }
 
-    /// Bytes read so far.
+    /// Bytes read until now.
     pub fn offset(&self) -> usize {
         self.offset
     }
@@ -87,7 +87,7 @@ impl<'a> ValueReader<'a> {
         Ok(self.array::<1>()?[0])
     }
 
-    /// What `push_varint` wrote, in its shortest form.
+    /// Reads a number of `push_varint`, in its shortest form.
     #[inline]
     pub fn varint(&mut self) -> Result<u32, ValueError> {
         let mut value = 0u32;
@@ -105,14 +105,14 @@ impl<'a> ValueReader<'a> {
         Err(self.error())
     }
 
-    /// What `push_bytes` wrote.
+    /// Reads bytes of `push_bytes`.
     #[inline]
     pub fn bytes(&mut self) -> Result<&'a [u8], ValueError> {
         let length = self.varint()? as usize;
         self.take(length)
     }
 
-    /// As `bytes`, which must be UTF-8.
+    /// Reads like `bytes`, and requires UTF-8.
     #[inline]
     pub fn text(&mut self) -> Result<&'a str, ValueError> {
         let bytes = self.bytes()?;

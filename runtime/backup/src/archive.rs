@@ -1,5 +1,6 @@
-//! The archive: checkpoints and log that the data directory lets go of, kept elsewhere for days. Each file is copied under a temporary
-//! name, synced and renamed before the original is removed, so that a crash at any moment leaves each of them whole in one place.
+//! The archive: checkpoints and log that the data directory no longer needs, kept elsewhere for days. The server copies each file
+//! under a temporary name, syncs it, renames it, and only then removes the original. A crash at any moment therefore leaves each file
+//! complete in one place.
 
 use std::{
     path::PathBuf,
@@ -61,22 +62,22 @@ pub enum ArchiveError {
     Disk(#[from] DiskError),
 }
 
-/// What is kept elsewhere of what the data directory let go of.
+/// Contents and failures of the archive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ArchiveStatus {
-    /// Where it lies.
+    /// Its directory.
     pub directory: String,
-    /// Of the log and of checkpoints.
+    /// Files of the log and of checkpoints.
     pub files: u64,
-    /// Of all of these files.
+    /// Bytes of all of these files.
     pub bytes: u64,
     /// The earliest state that it restores.
     pub oldest_checkpoint: Option<Lsn>,
-    /// Bytes in the data directory that would go if the archive took them, and how many there may be.
+    /// Bytes in the data directory that wait for the archive to take them.
     pub held_bytes: u64,
-    /// As `ArchiveBounds::held_bytes_max`.
+    /// Maximum of `held_bytes`, as in `ArchiveBounds::held_bytes_max`.
     pub held_bytes_max: u64,
-    /// Where it ends, as too much was held: nothing more is put there.
+    /// End of the archive, after too much was held: nothing more is put there.
     pub ends_at: Option<Lsn>,
     /// Attempts of this run that failed.
     pub failures: u64,
@@ -87,7 +88,7 @@ pub struct ArchiveStatus {
 /// How much is kept for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArchiveBounds {
-    /// What is older and not needed for what is younger goes; none: nothing does.
+    /// Age after which a file is removed, unless a younger one needs it; none: no file is removed.
     pub keep: Option<Duration>,
     /// Bytes of the data directory that wait for an archive that does not take them; with more it is given up.
     pub held_bytes_max: u64,
@@ -111,7 +112,7 @@ pub struct Archive {
     _lock: DiskLock,
 }
 
-/// Where the files come from.
+/// The data directory whose files the archive takes.
 pub struct Origin {
     /// The data directory's folder of segments.
     pub log: Arc<dyn Disk>,
@@ -119,13 +120,13 @@ pub struct Origin {
     pub checkpoints: Arc<dyn Disk>,
     /// An archive of another database is refused.
     pub database_id: [u8; 16],
-    /// Where the log begins.
+    /// Start of the directory's log.
     pub start: Lsn,
 }
 
 impl Archive {
-    /// Makes the archive's folders where they are not, removes what a crash left, and judges whether it is this database's and goes on
-    /// where it ends.
+    /// Opens the archive: makes missing folders and removes what a crash left. Checks that it belongs to this database and that its
+    /// log has no gap to the directory's.
     pub fn open(place: &Place, bounds: ArchiveBounds, origin: Origin) -> Result<Self, ArchiveError> {
         place.tree().prepare()?;
         let (log, checkpoints) = (place.folder_or_new("log")?, place.folder_or_new("checkpoints")?);
@@ -181,7 +182,7 @@ impl Archive {
         self.state.lock().expect("nothing panics under this lock")
     }
 
-    /// What is there.
+    /// The contents and failures now.
     pub fn status(&self) -> ArchiveStatus {
         self.lock().clone()
     }
@@ -202,12 +203,13 @@ impl Archive {
         Ok(())
     }
 
-    /// Notes that what was to be taken is there.
+    /// Records that the archive took every file that it should.
     pub fn note_taken(&self) -> Result<(), DiskError> {
         self.count(|status| (status.failure, status.held_bytes) = (None, 0))
     }
 
-    /// Notes what of the log up to `end`, and which checkpoints, it did not take. Err: they are too much, and nothing more is put there.
+    /// Records the files of the log up to `end`, and the checkpoints, that the archive did not take. Err: they are too much, and
+    /// nothing more is put there.
     pub fn hold(&self, segments: &[String], past: &[Lsn], end: Lsn) -> Result<(), ArchiveError> {
         let origin = &self.origin;
         let log = segments.iter().map(|name| (&origin.log, name.clone()));
@@ -233,7 +235,7 @@ impl Archive {
         self.lock().ends_at.is_some()
     }
 
-    /// Notes an attempt that failed, and when, in microseconds since 1970.
+    /// Records a failed attempt and its time, in microseconds since 1970.
     pub fn note_failure(&self, at_unix_us: i64, error: String) {
         let mut status = self.lock();
         status.failures += 1;
@@ -274,7 +276,7 @@ impl Archive {
             false => Err(ArchiveError::GivenUp),
         };
         if let Err(error) = copied {
-            // What can't be removed now is removed before the next copy.
+            // If it can't be removed now, the next copy removes it.
             let _ = remove_if_there(to, TEMPORARY_NAME);
             return Err(error);
         }
@@ -282,8 +284,9 @@ impl Archive {
         Ok(to.sync_dir()?)
     }
 
-    /// Removes what is past: all before the newest checkpoint, here or in the data directory, that was begun `keep` ago or earlier. So
-    /// every moment of that time can be gone back to. `live` are the data directory's, with the time of each.
+    /// Removes files that are older than `keep`: everything before the newest checkpoint, here or in the data directory, that was
+    /// begun `keep` ago or earlier. Every moment of that time can still be restored. `live` are the data directory's checkpoints, with
+    /// the time of each.
     pub fn let_go(&self, live: &[(Lsn, i64)], now_us: i64) -> Result<(), ArchiveError> {
         let Some(keep) = self.bounds.keep else {
             return Ok(());
@@ -313,7 +316,7 @@ impl Archive {
         for lsn in stored.into_iter().filter(|lsn| *lsn < base) {
             own.remove(lsn)?;
         }
-        // Of the log, files that another one follows before the base; oldest first, each step durable: no gaps.
+        // Removes log files that end before the base. Oldest first, and each step durable, so that no gap appears.
         let places = segments(&*self.log)?;
         for pair in places.windows(2) {
             if start_of_segment(&*self.log, pair[1])? > base {
@@ -340,7 +343,7 @@ fn is_ours(name: &str) -> bool {
     parse_segment_name(name).is_some() || parse_checkpoint_name(name).is_some()
 }
 
-/// Where the segments begin, oldest first.
+/// Starts of the segments, oldest first.
 fn segments(disk: &dyn Disk) -> Result<Vec<u64>, DiskError> {
     Ok(disk
         .list()?

@@ -20,20 +20,20 @@ use crate::{
     tree::Place,
 };
 
-/// What a backup was found to hold.
+/// The contents of a verified backup.
 #[derive(Clone, Debug)]
 pub struct VerifiedBackup {
-    /// As it was read.
+    /// The manifest in its directory.
     pub manifest: BackupManifest,
-    /// Of the log in it.
+    /// The log's contents.
     pub log: VerifyReport,
-    /// Of the checkpoint.
+    /// Rows of the checkpoint.
     pub rows: u64,
-    /// Of the checkpoint.
+    /// Tables of the checkpoint.
     pub tables: usize,
-    /// Of the checkpoint, in service.
+    /// Modules of the checkpoint that are in service.
     pub modules: usize,
-    /// Of the checkpoint.
+    /// Idempotency keys of the checkpoint.
     pub idempotency_keys: u64,
 }
 
@@ -42,7 +42,7 @@ pub fn create_backup(source: &Path, target: &Path) -> Result<BackupManifest, Res
     create_backup_in(&Place::at(source), &new_place(target)?, RealClock::new().now_us())
 }
 
-/// The same in any tree; `now_us` since 1970.
+/// Creates a backup in any tree; `now_us` since 1970.
 pub fn create_backup_in(source: &Place, target: &Place, now_us: i64) -> Result<BackupManifest, RestoreError> {
     let place = Source::open(source)?;
     let _held = place.lock()?;
@@ -64,7 +64,7 @@ pub fn seal(
     let (log, checkpoints) = (staging.folder("log")?, staging.folder("checkpoints")?);
     let folders = [("checkpoints", checkpoints.clone()), ("log", log.clone())];
     let files = describe_files(staging.place(), &folders, goes_on)?;
-    // As a restore reads it: what can't be read back is no backup.
+    // Read as a restore reads it: a backup that can't be read back is none.
     let (_, found) = LogReader::open(log.clone(), Lsn(0))?;
     let genesis = genesis_of(&Checkpoints::new(checkpoints.clone()), &log, report.checkpoint)?;
     let newest = found.segments.last();
@@ -163,7 +163,7 @@ pub fn verify_backup(dir: &Path, goes_on: &mut dyn FnMut(u64) -> bool) -> Result
     verify_backup_in(&Place::at(dir), goes_on)
 }
 
-/// The same in any tree.
+/// Verifies a backup in any tree.
 pub fn verify_backup_in(place: &Place, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<VerifiedBackup, RestoreError> {
     let manifest = BackupManifest::read_in(place)?;
     manifest.check_files(place, goes_on)?;

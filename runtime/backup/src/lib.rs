@@ -1,7 +1,7 @@
-//! Copies of a database's files: backups with their manifests, restores to a point, and the archive of what is let go of.
+//! Copies of a database's files: backups with their manifests, restores to a point, and the archive of old log and checkpoints.
 //! Owns: the layout of a backup and of an archive; a new directory until it is published.
 //! Does not: run procedures, take checkpoints, know an open database.
-//! Invariants: a new directory is there whole or not at all; what is let go of is copied and synced first.
+//! Invariants: a new directory appears complete or not at all; a file is copied and synced before its original is removed.
 //! Called by: `upkeep` (backups of a running node, the archive), `database` (folders), `ship` (new directories), `node` (files, without a server).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

@@ -42,19 +42,19 @@ impl BackupFile {
     }
 }
 
-/// What a backup says of itself.
+/// The description in a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BackupManifest {
     /// Version of the manifest.
     pub format: u32,
-    /// Of the program that made it.
+    /// Version of the program that made it.
     pub program_version: String,
     /// In hexadecimal digits.
     pub database_id: String,
-    /// Of the database.
+    /// Partitions of the database.
     pub partitions: u16,
-    /// Of the newest part of the log, in hexadecimal digits.
+    /// Settings hash of the newest part of the log, in hexadecimal digits.
     pub settings_hash: String,
     /// Microseconds since 1970. Nothing later is in it.
     pub created_us: i64,
@@ -70,7 +70,7 @@ pub struct BackupManifest {
     pub files: Vec<BackupFile>,
 }
 
-/// What is wrong with a manifest, or with a file that it names.
+/// Errors of a manifest, or of a file that it names.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum ManifestError {
@@ -91,7 +91,7 @@ pub enum ManifestError {
 impl BackupManifest {
     pub(crate) const FORMAT: u32 = FORMAT;
 
-    /// Of all of its files.
+    /// Bytes of all files.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }
@@ -147,7 +147,8 @@ impl BackupManifest {
         Self::decode(&text.map_err(|_| ManifestError::Damaged("it is no text".into()))?)
     }
 
-    /// Every file is there, as long as it was, with its checksum. `goes_on` is told how many bytes were read.
+    /// Checks that every file is there, with its length and checksum. `goes_on` receives the number of bytes read, and stops the check
+    /// if it returns false.
     pub fn check_files(&self, place: &Place, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<(), ManifestError> {
         for file in &self.files {
             let shown = place.path().join(&file.path);
@@ -163,7 +164,7 @@ impl BackupManifest {
         self.check_folders(place)
     }
 
-    /// A file that nobody named would be taken for a part of the log.
+    /// Refuses files that the manifest does not name: a restore would read them as a part of the log.
     fn check_folders(&self, place: &Place) -> Result<(), ManifestError> {
         for folder in ["log", "checkpoints"] {
             let names = match place.folder(folder) {

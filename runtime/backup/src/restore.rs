@@ -33,7 +33,7 @@ pub enum Point {
     Time(i64),
 }
 
-/// What was restored.
+/// The result of a restore.
 #[derive(Clone, Debug, Default)]
 pub struct RestoreReport {
     /// The checkpoint that the new directory begins with.
@@ -48,9 +48,9 @@ pub struct RestoreReport {
     pub records: u64,
     /// Records of the source behind the point.
     pub left_out: u64,
-    /// What was copied of the log.
+    /// The part of the log that was copied.
     pub log: LogCopy,
-    /// Of the file that was copied.
+    /// Bytes of the checkpoint file that was copied.
     pub checkpoint_bytes: u64,
     /// Damage of the source behind the point.
     pub damage: Option<String>,
@@ -113,7 +113,7 @@ pub fn restore(source: &Path, target: &Path, point: Point) -> Result<RestoreRepo
     restore_in(&Place::at(source), &new_place(target)?, point, now_us)
 }
 
-/// The same, out of a data directory and its archive: to any point that one of them holds.
+/// Restores from a data directory and its archive, to any point that one of them holds.
 pub fn restore_archived(
     source: &Path,
     archive: &Path,
@@ -125,7 +125,7 @@ pub fn restore_archived(
     Source::of(&source, Some(&archive))?.restore_held(&new_place(target)?, point, now_us)
 }
 
-/// The same in any tree; `now_us` since 1970.
+/// Restores in any tree; `now_us` since 1970.
 pub fn restore_in(source: &Place, target: &Place, point: Point, now_us: i64) -> Result<RestoreReport, RestoreError> {
     if source.holds(MANIFEST_NAME) {
         let manifest = BackupManifest::read_in(source)?;
@@ -142,7 +142,7 @@ pub(crate) fn new_place(target: &Path) -> Result<Place, StagingError> {
     Place::beside(target).ok_or_else(|| StagingError::Name(target.to_owned()))
 }
 
-/// Where a database lies.
+/// A database's files: a data directory or a backup, perhaps with an archive.
 pub struct Source {
     place: Place,
     archive: Option<Place>,
@@ -155,7 +155,7 @@ impl Source {
         Self::of(place, None)
     }
 
-    /// As `open`, with the archive of what the directory let go of, if any.
+    /// Opens like `open`, with the directory's archive, if any.
     pub fn of(place: &Place, archive: Option<&Place>) -> Result<Self, RestoreError> {
         let missing = || RestoreError::NoDatabase(place.path());
         let log = folder(place, archive, "log").map_err(|error| match error.kind {
@@ -192,8 +192,8 @@ impl Source {
         }
     }
 
-    /// Holds the directory, or reads it while a server runs on it. The server writes at the log's end and lets go of its beginning, so
-    /// what is found wrong is looked at again: it may have been a write on its way, or a file that had just gone.
+    /// Restores from a directory that this locks, or that a running server writes. The server appends at the log's end and removes its
+    /// beginning, so errors are checked again: they may come from a write in progress, or from a file that was just removed.
     pub fn restore_held(&self, target: &Place, point: Point, now_us: i64) -> Result<RestoreReport, RestoreError> {
         let held = match self.lock() {
             Ok(held) => Some(held),
@@ -230,7 +230,7 @@ impl Source {
         Ok(report)
     }
 
-    /// The same, into a directory that the caller publishes.
+    /// Restores into a directory that the caller publishes.
     pub fn write_to(
         &self,
         staging: &Staging,
@@ -306,7 +306,7 @@ fn copy_checkpoint(
     Ok(())
 }
 
-/// What a walk over the log found of a point.
+/// The result of reading the log up to a point.
 #[derive(Default)]
 struct Walk {
     first: Option<Lsn>,

@@ -1,5 +1,5 @@
-//! A new directory that appears whole or not at all. One that is there already, such as a volume that is mounted, is filled in place:
-//! what makes it a database or a backup comes last.
+//! A new directory that appears complete or not at all. A directory that exists already, such as a mounted volume, is filled in place:
+//! the file that makes it a database or a backup comes last.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -10,12 +10,12 @@ use crate::{
     tree::{PARTIAL, Place, Tree},
 };
 
-/// A directory on its way, beside the place where it will be, or inside of it. Dropped unpublished, nothing of it stays.
+/// An unpublished directory, beside its target or inside it. Dropping it removes it.
 pub struct Staging {
     place: Place,
-    /// Its name in the tree; None: the tree is the directory itself, which was there before.
+    /// The target's name in the tree; None: the tree is the target, which existed before.
     target: Option<String>,
-    /// Two makers of one directory would write into each other's.
+    /// Excludes a second process that makes the same directory.
     lock: Option<DiskLock>,
 }
 
@@ -57,7 +57,7 @@ impl Staging {
         Ok(self.place.folder_or_new(name)?)
     }
 
-    /// Where the directory lies until it is published.
+    /// The directory before it is published.
     pub fn place(&self) -> &Place {
         &self.place
     }
@@ -101,7 +101,7 @@ fn move_out(tree: &dyn Tree, partial: &str) -> Result<(), DiskError> {
 impl Drop for Staging {
     fn drop(&mut self) {
         if self.lock.is_some() {
-            // What can't be removed is removed by the next that makes the same directory.
+            // If it can't be removed, the next attempt for the same directory removes it.
             let _ = self.place.tree().remove(self.place.name());
         }
     }
@@ -118,7 +118,7 @@ fn check_free(tree: &dyn Tree, name: &str) -> Result<(), StagingError> {
 fn take_place(tree: &dyn Tree, name: &str) -> Result<DiskLock, StagingError> {
     let made = match tree.make(name) {
         Err(error) if error.kind == DiskErrorKind::Exists => {
-            // Held by whoever still writes it.
+            // The lock fails while another process still writes the directory.
             drop(tree.open(name)?.lock()?);
             tree.remove(name)?;
             tree.make(name)
@@ -138,7 +138,7 @@ pub fn copy_file(
     copy_as(source, target, (name, name), goes_on)
 }
 
-/// The same, the copy under the other name.
+/// Copies a file under another name.
 pub(crate) fn copy_as(
     source: &dyn Disk,
     target: &dyn Disk,

@@ -8,7 +8,7 @@ use std::{
 
 use reprise_env::{Disk, DiskError, DiskErrorKind, RealDisk, make_private_dir};
 
-/// Directories, each with files and folders of its own. A path is the name of one, or `name/folder`.
+/// A set of directories, each with files and folders. A path is the name of one, or `name/folder`.
 pub trait Tree: Send + Sync {
     /// The files in it. `NotFound` where there is none.
     fn open(&self, path: &str) -> Result<Arc<dyn Disk>, DiskError>;
@@ -30,7 +30,7 @@ pub trait Tree: Send + Sync {
     fn prepare(&self) -> Result<(), DiskError>;
     /// The names of all.
     fn list(&self) -> Result<Vec<String>, DiskError>;
-    /// Where it lies, for messages and for whoever reads files of the system.
+    /// The directory's path, for messages and for code that reads files of the system.
     fn path(&self, path: &str) -> PathBuf;
 }
 
@@ -120,7 +120,7 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DiskEr
     }
 }
 
-/// One directory of a tree: where a database or a backup lies, or is to lie.
+/// One directory of a tree: an existing or a future database or backup.
 #[derive(Clone)]
 pub struct Place {
     tree: Arc<dyn Tree>,
@@ -150,7 +150,7 @@ impl Place {
         Some(Self::new(Arc::new(RealTree(parent.to_owned())), name))
     }
 
-    /// What it is a directory of.
+    /// The tree that holds the directory.
     pub fn tree(&self) -> &Arc<dyn Tree> {
         &self.tree
     }
@@ -170,7 +170,7 @@ impl Place {
         self.tree.open(&join(&self.name, folder))
     }
 
-    /// As `folder`, made where it is not.
+    /// Opens a folder like `folder`, and makes it if it is missing.
     pub fn folder_or_new(&self, folder: &str) -> Result<Arc<dyn Disk>, DiskError> {
         match self.tree.make(&join(&self.name, folder)) {
             Err(error) if error.kind == DiskErrorKind::Exists => self.folder(folder),
@@ -183,7 +183,7 @@ impl Place {
         self.root().is_ok_and(|root| root.open_read(file).is_ok())
     }
 
-    /// Where it lies, for messages.
+    /// The directory's path, for messages.
     pub fn path(&self) -> PathBuf {
         self.tree.path(&self.name)
     }

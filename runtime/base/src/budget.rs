@@ -5,19 +5,19 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// So many bytes may be taken; what is taken of a part is taken of the whole as well. Any thread may ask.
+/// A limit on bytes that several owners share. A part also charges its bytes to the whole. Any thread may take bytes.
 #[derive(Debug)]
 pub struct Budget {
     limit: AtomicU64,
     used: AtomicU64,
     peak: AtomicU64,
-    of: Option<Share>,
+    share: Option<Share>,
 }
 
 #[derive(Debug)]
 struct Share {
     whole: Arc<Budget>,
-    /// Bytes of the whole that are not this part's to take the last of.
+    /// Bytes of the whole that this part never takes.
     kept_back: u64,
 }
 
@@ -33,12 +33,12 @@ impl Budget {
         Arc::new(Self::make(limit, Some(Share { whole, kept_back })))
     }
 
-    fn make(limit: u64, of: Option<Share>) -> Self {
+    fn make(limit: u64, share: Option<Share>) -> Self {
         Self {
             limit: AtomicU64::new(limit),
             used: AtomicU64::new(0),
             peak: AtomicU64::new(0),
-            of,
+            share,
         }
     }
 
@@ -79,7 +79,7 @@ impl Budget {
         }
     }
 
-    /// True where so many bytes could be taken now.
+    /// True if this many bytes could be taken now.
     pub fn has_room(&self, bytes: u64) -> bool {
         bytes <= self.room()
     }
@@ -92,9 +92,9 @@ impl Budget {
     fn room_beside(&self, kept_back: u64) -> u64 {
         let here = self.limit().saturating_sub(self.used().saturating_add(kept_back));
         let of_whole = self
-            .of
+            .share
             .as_ref()
-            .map_or(u64::MAX, |of| of.whole.room_beside(of.kept_back));
+            .map_or(u64::MAX, |share| share.whole.room_beside(share.kept_back));
         here.min(of_whole)
     }
 
@@ -102,10 +102,10 @@ impl Budget {
         if !self.try_add_here(bytes, kept_back) {
             return false;
         }
-        let Some(of) = &self.of else {
+        let Some(share) = &self.share else {
             return true;
         };
-        let taken = of.whole.try_add(bytes, of.kept_back);
+        let taken = share.whole.try_add(bytes, share.kept_back);
         if !taken {
             self.used.fetch_sub(bytes, Relaxed);
         }
@@ -128,16 +128,16 @@ impl Budget {
     pub fn add(&self, bytes: u64) {
         let before = self.used.fetch_add(bytes, Relaxed);
         self.peak.fetch_max(before.saturating_add(bytes), Relaxed);
-        if let Some(of) = &self.of {
-            of.whole.add(bytes);
+        if let Some(share) = &self.share {
+            share.whole.add(bytes);
         }
     }
 
     /// Gives back what `add` took.
     pub fn give_back(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Relaxed);
-        if let Some(of) = &self.of {
-            of.whole.give_back(bytes);
+        if let Some(share) = &self.share {
+            share.whole.give_back(bytes);
         }
     }
 }
@@ -155,7 +155,7 @@ impl Grant {
         self.bytes
     }
 
-    /// Of which it was taken.
+    /// The budget that the grant charges.
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
     }
@@ -180,7 +180,7 @@ impl Grant {
         self.bytes -= bytes;
     }
 
-    /// Comes to `bytes`, whatever the limits are.
+    /// Changes the grant to `bytes`, whatever the limits are.
     pub fn resize(&mut self, bytes: u64) {
         match bytes.checked_sub(self.bytes) {
             Some(more) => self.grow(more),

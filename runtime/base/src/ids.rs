@@ -30,7 +30,7 @@ impl TxnId {
         self.0 >> ORIGIN_BITS
     }
 
-    /// Who gave it out: a partition's number, or [`Self::MULTI_PARTITION`].
+    /// The source of the number: a partition's number, or [`Self::MULTI_PARTITION`].
     pub const fn origin(self) -> u16 {
         self.0 as u16 & Self::MULTI_PARTITION
     }
@@ -87,7 +87,7 @@ impl Epoch {
     }
 }
 
-/// What a node does for its database.
+/// The part that a node plays for its database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// It takes writes.
@@ -99,7 +99,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// As in the API.
+    /// The name in the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Primary => "primary",

@@ -54,9 +54,9 @@ pub const CALL_TIME_MAX_MS: u32 = 1_000;
 pub const DEPLOY_TIME_LIMIT: &str = "deploy-time-max-s";
 /// Time that a deployment may take unless the server says another, in seconds: calls wait meanwhile.
 pub const DEPLOY_TIME_MAX_S: u32 = 60;
-/// A replay may take so many times as much as a call that runs: a limit was judged then.
+/// Factor on a call's limits during replay. The call passed its limits when it first ran.
 pub const REPLAY_LIMITS_FACTOR: u64 = 100;
-/// What runs at a deployment may take so many times as much: time and memory end it before.
+/// Factor on a call's limits for the code that a deployment runs: its own limits of time and memory end it earlier.
 pub const MIGRATION_LIMITS_FACTOR: u64 = 100_000;
 /// Bytes that the host calls of one transaction may move between guest and engine.
 pub const HOST_CALL_BYTES_MAX: u64 = 4 << 30;
@@ -76,22 +76,22 @@ pub const SAVEPOINTS_MAX: usize = 1_000;
 pub const GUEST_LOG_BYTES_MAX: usize = 64 << 10;
 /// Longest code of an abort, in bytes.
 pub const ABORT_CODE_BYTES_MAX: usize = 128;
-/// Of an abort's message, in bytes.
+/// Bytes of an abort's message.
 pub const ABORT_MESSAGE_BYTES_MAX: usize = 4 << 10;
-/// What is kept of a panic's message and place, in bytes.
+/// Bytes of a panic's message and location that the server keeps.
 pub const PANIC_TEXT_BYTES_MAX: usize = 4 << 10;
-/// Of a function's name in a backtrace, in bytes.
+/// Bytes of a function's name in a backtrace.
 pub const FUNCTION_NAME_BYTES_MAX: usize = 512;
 
 /// The least limit of memory that may be set.
 pub const MEMORY_MAX_BYTES_MIN: u64 = 64 << 20;
 /// Message to a transaction that would write a key over the limit.
 pub const KEY_BYTES_LIMIT: &str = "key_bytes";
-/// What a transaction is told that would grow the data beyond the limit of memory.
+/// The limit's name in the error of a transaction that would grow the data beyond the memory limit.
 pub const MEMORY_MAX_LIMIT: &str = "memory_max";
 /// Limit of a call whose instance finds no kernel mappings left in the process.
 pub const MAPPINGS_LIMIT: &str = "vm.max_map_count";
-/// What is kept back of the memory limit for deletes, undo and recovery: this part of it, and no less than this many bytes.
+/// Share of the memory limit that is reserved for deletes, undo and recovery, with a minimum in bytes.
 pub const MEMORY_KEPT_BACK_PART: u64 = 10;
 /// The least that is kept back so, in bytes.
 pub const MEMORY_KEPT_BACK_BYTES_MIN: u64 = 64 << 20;
@@ -101,8 +101,8 @@ pub const BATCH_CALLS_MAX: usize = 256;
 /// Transactions that may wait for one partition before further ones are refused (paper A, section V: 5,000).
 pub const WAITING_TXNS_MAX: usize = 5_000;
 
-/// Bytes of results on their way to clients, over all of them, before further calls are refused; where memory is limited, a part of
-/// the limit, and no less than the least. So it is for the texts that are made of them, and for requests.
+/// Bytes of results on their way to clients, over all clients, before the server refuses further calls. With a memory limit, it is a
+/// share of that limit, with a minimum. Requests and the texts made of results have the same bound.
 pub const RESULTS_BYTES_MAX: u64 = 256 << 20;
 /// Bytes of texts that are made of results, likewise.
 pub const TEXTS_BYTES_MAX: u64 = 288 << 20;
@@ -113,8 +113,8 @@ pub const ON_THEIR_WAY_BYTES_PART: u64 = 16;
 /// The least that each of them is, in bytes.
 pub const ON_THEIR_WAY_BYTES_MIN: u64 = 32 << 20;
 
-/// Bytes of text that a byte of arguments or of a result may become: more than any list of scalars, texts or names of
-/// variants needs, and less than many names beside hardly any value.
+/// Bytes of text that one byte of arguments or of a result may become. Lists of scalars, texts and names of variants need less; many
+/// names beside tiny values need more.
 pub const TEXT_PER_BYTE_MAX: u64 = 72;
 
 /// Longest idempotency key, in bytes.
@@ -125,7 +125,7 @@ pub const IDEMPOTENCY_SCOPE_BYTES_MAX: usize = 255;
 pub const IDEMPOTENCY_KEEP_DEFAULT: Duration = Duration::from_secs(24 * 3600);
 /// Bytes of remembered outcomes at most, unless configured.
 pub const IDEMPOTENCY_BYTES_DEFAULT: u64 = 512 << 20;
-/// The same under a limit of memory: this part of it.
+/// Share of the memory limit that idempotency keys may take.
 pub const IDEMPOTENCY_BYTES_PART: u64 = 10;
 
 /// A log block is written at once; its size is a multiple of this.
@@ -134,7 +134,7 @@ pub const LOG_ALIGN_BYTES: usize = 512;
 pub const DEPLOY_LIST_BYTES_MAX: usize = 1 << 20;
 /// Longest log record, in bytes: a module, two such lists and its header.
 pub const RECORD_BYTES_MAX: usize = MODULE_BYTES_MAX + 2 * DEPLOY_LIST_BYTES_MAX + (64 << 10);
-/// Changes of a transaction that take more bytes are logged in parts of so many, or of one change.
+/// Bytes of a part of a transaction's changes: a larger transaction is logged in parts. One change is never divided.
 pub const PART_BYTES: usize = 2 << 20;
 /// Changes of one transaction in all its parts, in bytes: several times what its write set and its rows' names come to.
 pub const RUN_BYTES_MAX: usize = 1 << 30;

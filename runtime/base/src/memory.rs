@@ -1,4 +1,4 @@
-//! What holds the process's memory, kind by kind, and how much of it there may be.
+//! The process's memory by kind, and its limit.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-/// What memory is held for. The names are those of metrics and of the status.
+/// The purpose of memory. The names are those of metrics and of the status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum MemoryKind {
@@ -19,7 +19,7 @@ pub enum MemoryKind {
     Rows,
     /// Indexes of tables.
     Indexes,
-    /// What it takes to take transactions back that are not durable.
+    /// Memory that rolls back transactions that are not durable.
     Undo,
     /// Rows copied for a checkpoint and not yet written.
     Snapshots,
@@ -58,7 +58,7 @@ impl MemoryKind {
         Self::Ready,
     ];
 
-    /// As in metrics and in the status.
+    /// The name in metrics and in the status.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rows => "rows",
@@ -82,12 +82,12 @@ impl MemoryKind {
     }
 }
 
-/// The budgets of all kinds, parts of one whole. Until `enforce` nothing is refused for the whole's sake: what was acknowledged is
-/// loaded, and whoever loads looks at `is_over`.
+/// The budgets of all kinds, parts of one whole. Before `enforce`, no budget refuses bytes because of the whole: recovery must load
+/// every acknowledged transaction, and checks `is_over` itself.
 #[derive(Debug)]
 pub struct MemoryLedger {
     whole: Arc<Budget>,
-    /// Of kinds that somebody tells as a whole.
+    /// Bytes of kinds that their owner counts itself, see `tell`.
     told: Mutex<Vec<(MemoryKind, Grant)>>,
     kinds: [Arc<Budget>; MemoryKind::ALL.len()],
     /// Parts of the answers.
@@ -98,7 +98,7 @@ pub struct MemoryLedger {
     max_bytes: u64,
 }
 
-/// What requests, results or texts may take of `max_bytes`, where they take no more than `most` of any.
+/// Bytes of `max_bytes` that requests, results or texts may take, `most` at most.
 const fn on_their_way(max_bytes: u64, most: u64) -> u64 {
     let part = max_bytes / ON_THEIR_WAY_BYTES_PART;
     let part = if part < most { part } else { most };
@@ -109,7 +109,7 @@ const fn on_their_way(max_bytes: u64, most: u64) -> u64 {
     }
 }
 
-/// What of `max_bytes` is kept for deletes, undo and recovery: a tenth, and no less than the least, where that leaves half.
+/// Bytes of `max_bytes` that are reserved for deletes, undo and recovery: a tenth, at least the minimum, at most half.
 pub const fn memory_kept_back(max_bytes: u64) -> u64 {
     let tenth = max_bytes / MEMORY_KEPT_BACK_PART;
     let kept = if tenth > MEMORY_KEPT_BACK_BYTES_MIN {
@@ -169,29 +169,29 @@ impl MemoryLedger {
         self.whole.set_limit(self.max_bytes);
     }
 
-    /// What is held for one purpose.
+    /// The budget of one purpose.
     pub fn kind(&self, kind: MemoryKind) -> &Arc<Budget> {
         &self.kinds[kind as usize]
     }
 
-    /// Of the answers: results as procedures gave them. Who runs a call takes of it.
+    /// The part of the answers for results as procedures returned them. The engine thread that runs a call takes from it.
     pub fn results(&self) -> &Arc<Budget> {
         &self.results
     }
 
-    /// Of the answers: the texts that are made of results. Apart from them, so that whoever waits for room for a text, with its
-    /// result in hand, waits for texts alone.
+    /// The part of the answers for texts made of results. It is separate: a thread that waits for room for a text already holds its
+    /// result, and must never wait for results.
     pub fn texts(&self) -> &Arc<Budget> {
         &self.texts
     }
 
-    /// Of the guests: instances that are kept from one call to the next, on all engine threads together. An instance beyond it serves one
+    /// The part of the guests for instances that stay between calls, on all engine threads together. An instance beyond it serves one
     /// call.
     pub fn kept_guests(&self) -> &Arc<Budget> {
         &self.kept_guests
     }
 
-    /// Says how much of a kind is held that somebody counts as a whole, whatever the limits are; what was said of it before is replaced.
+    /// Sets the bytes of a kind that its owner counts as a whole, whatever the limits are. Replaces the bytes that were set before.
     pub fn tell(&self, kind: MemoryKind, bytes: u64) {
         let mut told = self.told.lock().expect("held for a store");
         match told.iter_mut().find(|(known, _)| *known == kind) {

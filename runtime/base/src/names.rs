@@ -1,6 +1,6 @@
-//! What a server may be called among the others.
+//! Valid names of servers.
 
-/// The name of a server is so long at most.
+/// Bytes of a server's name, at most.
 pub const NODE_NAME_BYTES_MAX: usize = 64;
 
 /// The name of a server among its primary and the standbys: it is in file names, metrics and paths of URLs. Err: what is wrong with it.

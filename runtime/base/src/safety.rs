@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Where a write is durable when it counts as committed (Gray and Reuter; Query Fresh, section 2.1, for more than one standby). Frames hold the
-/// numbers.
+/// The place where a write is durable when it counts as committed (Gray and Reuter; Query Fresh, section 2.1, for more than one
+/// standby). Frames hold the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Safety {
     /// Nowhere yet.
@@ -31,7 +31,7 @@ impl Safety {
         Self::VerySafe,
     ];
 
-    /// As it is configured and told.
+    /// The name in settings and in the API.
     pub const fn name(self) -> &'static str {
         match self {
             Self::LocalAsync => "local-async",
@@ -53,8 +53,9 @@ impl Safety {
         matches!(self, Self::TwoSafe | Self::Quorum | Self::VerySafe)
     }
 
-    /// True where whoever is given this level has `asked`, too, whatever happens to standbys. A server that is 2-safe may go on alone;
-    /// who asks for 2-safe wants a standby to have it. So no level but very-safe vouches for 2-safe, and none but itself for quorum or very-safe.
+    /// True if a client that gets this level also has `asked`, whatever happens to standbys. A 2-safe server may continue without
+    /// standbys, but a client that asks for 2-safe wants a standby to have its write. Therefore only very-safe covers 2-safe, and only
+    /// the level itself covers quorum or very-safe.
     pub fn covers(self, asked: Self) -> bool {
         match asked {
             Self::LocalAsync => true,

@@ -1,4 +1,4 @@
-//! A number that only grows, and who waits for it.
+//! A number that only grows, and the threads and hooks that wait for it.
 
 use std::{
     collections::BTreeMap,
@@ -14,26 +14,26 @@ use std::{
 #[repr(align(64))]
 pub struct Watermark {
     value: AtomicU64,
-    /// Hooks in `waiting`: the writer looks at this alone while nobody waits.
+    /// Count of hooks in `waiting`. The writer reads this alone while the list is empty.
     waiting_count: AtomicUsize,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingHooks>,
 }
 
-/// What is done once a mark is reached, on the thread that raises it: it must only hand over.
+/// A hook that runs once a mark is reached, on the thread that raises it: it must only hand over.
 pub type OnReached = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
-struct Waiting {
+struct WaitingHooks {
     /// By the value waited for, and a number of its own.
     hooks: BTreeMap<(u64, u64), OnReached>,
     next: u64,
 }
 
-/// Somebody's place among those who wait; dropped, it is given up.
+/// A registered hook. Dropping it cancels the hook.
 #[must_use = "dropped, nobody waits any more"]
 pub struct Waiter {
     mark: Arc<Watermark>,
-    place: (u64, u64),
+    key: (u64, u64),
 }
 
 impl Watermark {
@@ -45,19 +45,19 @@ impl Watermark {
         }
     }
 
-    /// Where it stands.
+    /// The current value.
     #[inline]
     pub fn get(&self) -> u64 {
         self.value.load(Ordering::Acquire)
     }
 
-    /// Raises the mark, which has one writer at a time. Panics when it would fall: whoever waits for it has already been told more.
+    /// Raises the mark, which has one writer at a time. Panics if the value falls: readers may already have acted on the higher value.
     pub fn advance(&self, value: u64) {
         // In one order with `when`: either it sees the new value, or this sees that it waits.
         let before = self.value.swap(value, Ordering::SeqCst);
         assert!(before <= value, "watermark falls from {before} to {value}");
         if self.waiting_count.load(Ordering::SeqCst) > 0 {
-            self.tell(value);
+            self.run_reached(value);
         }
     }
 
@@ -66,7 +66,7 @@ impl Watermark {
         // In one order with `when`, as in `advance`.
         self.value.fetch_max(value, Ordering::SeqCst);
         if self.waiting_count.load(Ordering::SeqCst) > 0 {
-            self.tell(value);
+            self.run_reached(value);
         }
     }
 
@@ -76,31 +76,31 @@ impl Watermark {
             return None;
         }
         let mut waiting = self.lock();
-        let place = (value, waiting.next);
+        let key = (value, waiting.next);
         waiting.next += 1;
-        waiting.hooks.insert(place, hook);
+        waiting.hooks.insert(key, hook);
         self.waiting_count.fetch_add(1, Ordering::SeqCst);
         if self.value.load(Ordering::SeqCst) >= value {
-            self.take(&mut waiting, place);
+            self.take(&mut waiting, key);
             return None;
         }
         drop(waiting);
         let mark = Arc::clone(self);
-        Some(Waiter { mark, place })
+        Some(Waiter { mark, key })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, WaitingHooks> {
         self.waiting.lock().expect("no code panics under this lock")
     }
 
-    fn take(&self, waiting: &mut Waiting, place: (u64, u64)) -> Option<OnReached> {
-        let hook = waiting.hooks.remove(&place)?;
+    fn take(&self, waiting: &mut WaitingHooks, key: (u64, u64)) -> Option<OnReached> {
+        let hook = waiting.hooks.remove(&key)?;
         self.waiting_count.fetch_sub(1, Ordering::SeqCst);
         Some(hook)
     }
 
     #[cold]
-    fn tell(&self, value: u64) {
+    fn run_reached(&self, value: u64) {
         let mut waiting = self.lock();
         let later = waiting.hooks.split_off(&(value.saturating_add(1), 0));
         let reached = std::mem::replace(&mut waiting.hooks, later);
@@ -118,7 +118,7 @@ impl fmt::Debug for Watermark {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        let hook = self.mark.take(&mut self.mark.lock(), self.place);
+        let hook = self.mark.take(&mut self.mark.lock(), self.key);
         drop(hook); // after the lock: what it holds may come back here
     }
 }

@@ -1,4 +1,4 @@
-//! What can be wrong with a checkpoint.
+//! Errors of checkpoints.
 
 use reprise_env::DiskError;
 use reprise_wire::WireError;
@@ -11,13 +11,13 @@ pub enum CheckpointError {
     Corrupt {
         /// The checkpoint's.
         file: String,
-        /// Of the byte in it.
+        /// Offset of the byte in the file.
         offset: u64,
         /// Which field or block.
         what: String,
-        /// What it holds where it is whole.
+        /// The value that an intact file holds.
         expected: String,
-        /// What it holds.
+        /// The value that the file holds.
         found: String,
     },
     /// A program with other numbers wrote it.

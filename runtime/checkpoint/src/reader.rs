@@ -88,12 +88,12 @@ impl CheckpointReader {
         Ok(reader)
     }
 
-    /// Of its file.
+    /// Name of the file.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// As its file begins.
+    /// The header of the file.
     pub fn header(&self) -> &CheckpointHeader {
         &self.header
     }
@@ -112,7 +112,7 @@ impl CheckpointReader {
         }
     }
 
-    /// What the database was made with, and counts.
+    /// Settings and counters of the database.
     pub fn database(&self) -> &CheckpointDatabase {
         &self.database
     }
@@ -161,7 +161,7 @@ impl CheckpointReader {
         &self.principals
     }
 
-    /// Where its blocks lie.
+    /// Positions of the blocks.
     pub fn entries(&self) -> &[CheckpointEntry] {
         &self.entries
     }
@@ -360,8 +360,8 @@ thread_local! {
     static SPARE: Cell<Option<Decompressor<'static>>> = const { Cell::new(None) };
 }
 
-/// A decompressor, made when the first block needs it and left to the thread's next reader: it is 160 KiB, and a checkpoint of
-/// many small tables has as many readers.
+/// A decompressor, made when the first block needs it and left to the thread's next reader: it is 160 KiB, and a checkpoint of many
+/// small tables has as many readers.
 struct Lent(Option<Decompressor<'static>>);
 
 impl Lent {

@@ -19,14 +19,14 @@ const WRITE_BYTES: usize = 1 << 20;
 /// Bytes after which the file is synced: one sync of everything at the end would hold the device up for the log.
 const SYNC_EVERY_BYTES: u64 = 16 << 20;
 
-/// What a checkpoint takes.
+/// Size of a checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckpointSize {
-    /// Of the file.
+    /// Bytes of the file.
     pub file_bytes: u64,
-    /// Of all tables and partitions.
+    /// Rows of all tables and partitions.
     pub rows: u64,
-    /// Of rows, before compression.
+    /// Bytes of rows before compression.
     pub row_bytes: u64,
 }
 
@@ -41,7 +41,7 @@ pub struct CheckpointWriter {
     buffer: Vec<u8>,
     written: u64,
     synced: u64,
-    /// Blocks so far; the next one's number.
+    /// Blocks written, and the next block's number.
     blocks: u32,
     entries: Vec<CheckpointEntry>,
     size: CheckpointSize,
@@ -68,7 +68,7 @@ impl CheckpointWriter {
         })
     }
 
-    /// What was written so far.
+    /// The size of what is written until now.
     pub fn size(&self) -> CheckpointSize {
         CheckpointSize {
             file_bytes: self.written + self.buffer.len() as u64,

@@ -18,12 +18,12 @@ fn files(disk: &SimDisk) -> Checkpoints {
     Checkpoints::new(Arc::new(disk.clone()))
 }
 
-/// A checkpoint of two partitions and one table with so many rows a partition.
+/// Writes a checkpoint of two partitions and one table with `rows` rows per partition.
 fn write(files: &Checkpoints, lsn: u64, rows: u32) -> Result<(), CheckpointError> {
     write_in(files, lsn, rows, rows.max(1))
 }
 
-/// Writes it with so many rows in each block.
+/// Writes it with `rows_a_block` rows in each block.
 fn write_in(files: &Checkpoints, lsn: u64, rows: u32, rows_a_block: u32) -> Result<(), CheckpointError> {
     let header = CheckpointHeader {
         database_id: ID,
@@ -229,7 +229,7 @@ fn an_index_of_many_blocks_is_read_whole_or_refused_by_name() {
     let end = whole.len() - CHECKPOINT_TRAILER_BYTES;
     let trailer = CheckpointTrailer::decode(&whole[end..]).expect("a trailer");
     let index = trailer.index_offset as usize;
-    // Where the blocks of the index begin: behind each head of 48 bytes lie as many as it says.
+    // Offsets of the index blocks: each head of 48 bytes says how many bytes follow it.
     let mut starts = vec![index];
     while let Some(at) = starts.last().filter(|at| **at < end).copied() {
         let stored = u32::from_le_bytes(whole[at + 36..at + 40].try_into().expect("4 bytes"));

@@ -14,7 +14,7 @@ pub struct AlignedBuf {
 }
 
 impl AlignedBuf {
-    /// An empty buffer with room for so many bytes.
+    /// An empty buffer with room for this many bytes.
     pub fn with_capacity(capacity: usize) -> Self {
         // Over-allocated by one alignment: the zeroed allocation of the system leaves pages untouched, an aligned one does not.
         let storage = vec![0; capacity + DIRECT_ALIGN_BYTES];

@@ -4,7 +4,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// The time of a node.
 pub trait Clock: Send + Sync + 'static {
-    /// Microseconds since 1970. May stand still or go back: whoever needs growing numbers makes them so.
+    /// Microseconds since 1970. May stand still or go back: a caller that needs growing numbers makes them itself.
     fn now_us(&self) -> i64;
     /// Nanoseconds since some fixed moment. Never goes back.
     fn monotonic_ns(&self) -> u64;

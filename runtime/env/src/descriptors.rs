@@ -31,8 +31,8 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
     })
 }
 
-/// Ignores signals that would end this process by default: of a write beyond the limit of a file's size, which fails then, and of a
-/// hang-up that comes before it has a handler.
+/// Ignores two signals that would end this process by default. A write beyond the limit of a file's size then fails, and a hang-up
+/// before its handler is set has no effect.
 #[allow(unsafe_code)]
 pub fn ignore_signals() {
     for signal in [libc::SIGXFSZ, libc::SIGHUP] {
@@ -45,8 +45,8 @@ fn is_lack_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
-/// Opens something. If this process or the machine has no descriptor left, it tries again for some time: nothing was done yet, and a
-/// descriptor comes free when a connection ends.
+/// Opens something. If this process or the machine has no descriptor left, it retries for some time: no work has begun yet, and a
+/// descriptor becomes free when a connection ends.
 pub(crate) fn with_descriptor<T>(mut open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let until = Instant::now() + WAIT_MAX;
     loop {

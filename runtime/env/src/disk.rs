@@ -20,7 +20,7 @@ pub trait Disk: Send + Sync + 'static {
     fn sync_dir(&self) -> Result<(), DiskError>;
     /// Takes the directory for this process; fails with `Locked` while another holder lives.
     fn lock(&self) -> Result<DiskLock, DiskError>;
-    /// Where the files lie, for messages.
+    /// The location of the files, for messages.
     fn describe(&self) -> String;
 }
 
@@ -66,7 +66,7 @@ impl std::fmt::Debug for DiskLock {
     }
 }
 
-/// What kind of failure it is.
+/// The kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskErrorKind {
     /// There is no such file.
@@ -83,15 +83,15 @@ pub enum DiskErrorKind {
     Io,
 }
 
-/// A failed file operation. Cheap to clone: one failure is told to many waiters.
+/// A failed file operation. Cheap to clone: many waiters get the same failure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{action} {file}: {message}")]
 pub struct DiskError {
-    /// What was tried, as in `open`.
+    /// The operation that failed, for example `open`.
     pub action: &'static str,
     /// On which file or directory.
     pub file: Arc<str>,
-    /// What callers decide by.
+    /// The kind of the failure, for callers that tell failures apart.
     pub kind: DiskErrorKind,
     /// The system's words.
     pub message: Arc<str>,

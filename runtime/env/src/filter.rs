@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::disk::{Disk, DiskError, DiskFile, DiskLock};
 
-/// What a `FilteredDisk` does in the place of its disk; the disk does it where a filter says nothing.
+/// Operations that replace those of a `FilteredDisk`'s disk. If a filter returns none, the disk does the operation.
 #[allow(missing_docs)]
 pub trait DiskFilter: Send + Sync + 'static {
     fn create(&self, disk: &dyn Disk, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
@@ -44,7 +44,7 @@ struct FilteredFile {
 }
 
 impl FilteredDisk {
-    /// The same disk, with this in between.
+    /// A view of `disk` through `filter`.
     pub fn new(disk: Arc<dyn Disk>, filter: Arc<dyn DiskFilter>) -> Self {
         Self { disk, filter }
     }

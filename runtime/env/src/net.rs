@@ -1,6 +1,7 @@
 //! Connections that carry frames, in order, whole or not at all. The real ones are TCP; `simnet` has others that are late and break.
 //!
-//! What arrives comes through a channel, so whoever waits for it does so as for any other thread (`Threads::receive_for`).
+//!
+//! Frames arrive on a channel, so a receiver waits for them as for any other thread (`Threads::receive_for`).
 
 use std::{
     io,
@@ -26,14 +27,14 @@ use crate::{
 /// Before each frame on a stream: its length, 4 bytes, little-endian.
 const PREFIX_BYTES: usize = 4;
 
-/// What a connection may take.
+/// Limits of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetLimits {
     /// Bytes at most of a frame that comes; a longer one ends the connection.
     pub frame_bytes: usize,
     /// Bytes at most of a frame that is sent.
     pub sent_bytes: usize,
-    /// Frames that have arrived and that nobody has taken yet; the peer waits beyond them. With the frame's bytes this bounds the memory.
+    /// Frames that have arrived but were not received yet. Beyond them the peer waits. With the frame's bytes this bounds the memory.
     pub frames_waiting: usize,
     /// How long a frame may take to be sent before the connection is given up.
     pub send_time: Duration,
@@ -42,7 +43,7 @@ pub struct NetLimits {
 /// Why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetError {
-    /// Nobody listens there, or no way leads there.
+    /// No listener, or no route, exists at the address.
     #[error("unreachable: {0}")]
     Unreachable(String),
     /// The connection has ended.
@@ -54,9 +55,9 @@ pub enum NetError {
     /// A frame is longer than what was agreed on.
     #[error("a frame of {bytes} bytes is more than {max}")]
     TooLarge {
-        /// Of the frame.
+        /// Bytes of the frame.
         bytes: usize,
-        /// That one may have.
+        /// Bytes that a frame may have.
         max: usize,
     },
     /// Everything else, in the system's words.
@@ -82,7 +83,7 @@ impl From<io::Error> for NetError {
     }
 }
 
-/// Where connections come from.
+/// Opens and accepts connections.
 pub trait Net: Send + Sync {
     /// Its name, for people.
     fn transport(&self) -> &'static str {
@@ -95,12 +96,12 @@ pub trait Net: Send + Sync {
     /// Connects, within `time`.
     fn connect(&self, address: &str, time: Duration, limits: NetLimits) -> Result<Connection, NetError>;
 
-    /// What its newest connection goes over, for people. None: whatever the system chooses.
+    /// The path of the newest connection, for people. None: the system chooses it.
     fn path(&self) -> Option<String> {
         None
     }
 
-    /// Memory of so many bytes for frames that go to several peers. None: this transport copies them for each.
+    /// Memory for frames that are sent to several peers. None: this transport copies each frame per peer.
     fn frame_memory(&self, _bytes: usize) -> Result<Option<Arc<dyn FrameMemory>>, NetError> {
         Ok(None)
     }
@@ -110,7 +111,7 @@ pub trait Net: Send + Sync {
         None
     }
 
-    /// As `connect`, encrypted: to the peer that shows the certificate with this SHA-256, and to no other.
+    /// Connects like `connect`, but encrypted, and only to the peer that shows the certificate with this SHA-256.
     fn connect_encrypted(
         &self,
         _address: &str,
@@ -125,7 +126,7 @@ pub trait Net: Send + Sync {
 
 /// Listens until it is dropped.
 pub struct Listener {
-    /// Where it listens, with the port that it got.
+    /// The address that it listens on, with the port that it got.
     pub address: String,
     /// Connections as they come.
     pub accepted: Receiver<Connection>,
@@ -133,7 +134,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Of a transport beside these: what listens until `open` is dropped.
+    /// A listener of another transport: it listens until `open` is dropped.
     pub fn new(address: String, accepted: Receiver<Connection>, open: Box<dyn Send>) -> Self {
         Self {
             address,
@@ -145,7 +146,7 @@ impl Listener {
 
 /// One end of a connection. Dropped, it ends; the peer still gets what was sent.
 pub struct Connection {
-    /// Who is at the other end, for people.
+    /// The peer's address, for people.
     pub peer: String,
     /// The way out.
     pub sender: Box<dyn FrameSender>,
@@ -163,7 +164,7 @@ pub trait FrameSender: Send {
         Err(NetError::Io("this transport copies frames".into()))
     }
 
-    /// As `send`, from the buffer that it shares.
+    /// Sends like `send`, from the buffer that the frame shares.
     fn send_shared(&mut self, _frame: &SharedFrame) -> Result<(), NetError> {
         Err(NetError::Io("this transport copies frames".into()))
     }
@@ -189,22 +190,22 @@ impl Net for RealNet {
 
     fn connect(&self, address: &str, time: Duration, limits: NetLimits) -> Result<Connection, NetError> {
         let (stream, peer) = connect_tcp(address, time)?;
-        connection_of(stream, peer, (limits, None))
+        connection_of(stream, peer, limits, None)
     }
 }
 
 fn accept_all(listener: &TcpListener, limits: NetLimits, sender: &Sender<Connection>, is_closed: &AtomicBool) {
     let open = OpenSockets::default();
     while !is_closed.load(Ordering::Acquire) {
-        let Some(place) = open.take() else {
+        let Some(socket) = open.take() else {
             thread::sleep(ACCEPT_LOOK);
             continue;
         };
         match listener.accept() {
             Ok((stream, peer)) => {
-                // One that can't be set up is gone; whoever connected notices.
+                // If this fails the connection is gone, and its opener notices.
                 let connection = stream.set_nonblocking(false).map_err(NetError::from);
-                let connection = connection.and_then(|()| connection_of(stream, peer, (limits, Some(place))));
+                let connection = connection.and_then(|()| connection_of(stream, peer, limits, Some(socket)));
                 if connection.is_ok_and(|connection| sender.send(connection).is_err()) {
                     return;
                 }
@@ -214,11 +215,12 @@ fn accept_all(listener: &TcpListener, limits: NetLimits, sender: &Sender<Connect
     }
 }
 
-/// `place` is its own at its listener.
+/// Makes a connection of a socket. `open` counts it at its listener.
 fn connection_of(
     stream: TcpStream,
     peer: SocketAddr,
-    (limits, place): (NetLimits, Option<OpenSocket>),
+    limits: NetLimits,
+    open: Option<OpenSocket>,
 ) -> Result<Connection, NetError> {
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(limits.send_time))?;
@@ -227,7 +229,7 @@ fn connection_of(
     let read = move || {
         ask_for_short_slices();
         read_frames(reader, limits.frame_bytes, &sender);
-        drop(place);
+        drop(open);
     };
     thread::Builder::new().name("net-read".into()).spawn(read)?;
     let sender = TcpSender {
@@ -243,7 +245,7 @@ fn connection_of(
     })
 }
 
-/// Until the connection ends, breaks, or nobody wants more of it.
+/// Reads until the connection ends or breaks, or its receiver is dropped.
 fn read_frames(mut reader: SocketReader, frame_bytes: usize, sender: &Sender<Vec<u8>>) {
     while let Ok(frame) = read_frame(&mut reader, frame_bytes) {
         if sender.send(frame).is_err() {
@@ -273,7 +275,7 @@ pub fn read_frame(stream: &mut impl Read, frame_bytes: usize) -> Result<Vec<u8>,
     }
 }
 
-/// What comes before a frame of so many bytes on a stream.
+/// The prefix of a frame of this length on a stream.
 pub fn frame_prefix(bytes: usize) -> [u8; PREFIX_BYTES] {
     (bytes as u32).to_le_bytes()
 }

@@ -19,18 +19,18 @@ use crate::{
 
 /// Direct writes are multiples of this; a device with larger sectors refuses and is then written through the page cache.
 const SECTOR_BYTES: usize = 512;
-/// Zeros are written in pieces of this size, each durable before the next: one large sync would hold up the writes of
-/// others to the same device for many milliseconds.
+/// Zeros are written in pieces of this size, and each is durable before the next: one large sync would delay other writes to the
+/// device for many milliseconds.
 const ZERO_CHUNK_BYTES: usize = 4 << 20;
 
 const NOT_REGULAR: &str = "it is no regular file";
 
-/// What lies in the files is for whoever runs the database: rows, arguments, keys, and the secret of random numbers.
+/// Mode of files: only the database's own user may read rows, arguments, keys, and the secret of random numbers.
 pub const PRIVATE_FILE_MODE: u32 = 0o600;
 const PRIVATE_DIR_MODE: u32 = 0o700;
 
-/// Makes a directory, with its parents where they are missing, that nobody else looks into, and has their names outlive a power
-/// failure. One that is there stays as it is.
+/// Makes a directory that only its owner may read, with missing parents, and makes their names durable. An existing directory stays as
+/// it is.
 pub fn make_private_dirs(path: &Path) -> io::Result<()> {
     let missing = missing_of(path);
     fs::DirBuilder::new()
@@ -46,7 +46,7 @@ fn missing_of(path: &Path) -> Vec<&Path> {
     path.ancestors().take_while(is_missing).collect()
 }
 
-/// As `make_private_dirs`, one that must not be there yet.
+/// Makes a directory like `make_private_dirs`, but it must not exist yet.
 pub fn make_private_dir(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().mode(PRIVATE_DIR_MODE).create(path)
 }
@@ -126,7 +126,7 @@ pub fn open_regular_file(path: &Path) -> Result<File, DiskError> {
     open_regular(path, OpenOptions::new().read(true))
 }
 
-/// Opens a file past the page cache. None: not every file system has that; those that lack it say so here.
+/// Opens a file past the page cache. None: the file system does not support that.
 fn open_direct(path: &Path) -> io::Result<Option<File>> {
     with_descriptor_or_none(|| {
         let mut options = OpenOptions::new();
@@ -224,7 +224,7 @@ impl Disk for RealDisk {
 struct RealFile {
     path: PathBuf,
     file: File,
-    /// The same file, opened past the page cache.
+    /// A second handle of the file, past the page cache.
     direct: Option<File>,
     direct_refused: AtomicBool,
 }

@@ -24,16 +24,16 @@ pub trait FrameMemory: Any + Send + Sync {
     fn put(&self, at: usize, bytes: &[u8]);
 }
 
-/// A ring of frames, each in one piece. The room of a frame is free once it, and all before it, were let go of.
+/// A ring of frames, each contiguous. The room of a frame is free once it, and all before it, were released.
 pub struct FrameBuffer {
     memory: Arc<dyn FrameMemory>,
     /// How many hold the frame of a slot.
     holders: Box<[AtomicU32]>,
-    rings: Mutex<Rings>,
+    counters: Mutex<RingCounters>,
 }
 
 /// Counted from the start, without an end: of bytes, and of frames.
-struct Rings {
+struct RingCounters {
     head: u64,
     tail: u64,
     next: u64,
@@ -52,7 +52,8 @@ pub struct SharedFrame {
 
 /// Sends frames of a buffer on one connection, beside its `FrameSender`, and waits for nothing.
 pub trait FramePoster: Send + Sync {
-    /// False: there is no room at the peer now, or somebody else sends, or it is too long; nothing was sent.
+    /// Sends the frame if it can at once. False: the peer has no room now, another thread is sending, or the frame is too long;
+    /// nothing was sent.
     fn try_post(&self, frame: &SharedFrame) -> Result<bool, NetError>;
 }
 
@@ -62,7 +63,7 @@ impl FrameBuffer {
         Self {
             memory,
             holders: (0..SHARED_FRAMES_MAX).map(|_| AtomicU32::new(0)).collect(),
-            rings: Mutex::new(Rings {
+            counters: Mutex::new(RingCounters {
                 head: 0,
                 tail: 0,
                 next: 0,
@@ -72,22 +73,22 @@ impl FrameBuffer {
         }
     }
 
-    /// Where frames lie.
+    /// The memory that holds the frames.
     pub fn memory(&self) -> &Arc<dyn FrameMemory> {
         &self.memory
     }
 
-    /// Lays down one frame, made of `parts`, without an allocation. None: there is no room until older ones are let go of.
+    /// Copies `parts` into the ring as one frame, without an allocation. None: there is no room until older frames are released.
     pub fn lay(self: &Arc<Self>, parts: &[&[u8]]) -> Option<SharedFrame> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
-        let mut rings = self.rings.lock().expect("nothing panics under this lock");
-        rings.reclaim(&self.holders);
-        let at = rings.place(bytes, self.memory.bytes())?;
-        let slot = (rings.next % SHARED_FRAMES_MAX as u64) as usize;
-        rings.ends[slot] = rings.head;
-        rings.next += 1;
+        let mut counters = self.counters.lock().expect("nothing panics under this lock");
+        counters.reclaim(&self.holders);
+        let at = counters.place(bytes, self.memory.bytes())?;
+        let slot = (counters.next % SHARED_FRAMES_MAX as u64) as usize;
+        counters.ends[slot] = counters.head;
+        counters.next += 1;
         self.holders[slot].store(1, Ordering::Relaxed);
-        drop(rings);
+        drop(counters);
         let mut filled = at;
         for part in parts {
             self.memory.put(filled, part);
@@ -103,8 +104,8 @@ impl FrameBuffer {
     }
 }
 
-impl Rings {
-    /// Frees the room of the oldest frames that nobody holds; an empty ring begins anew.
+impl RingCounters {
+    /// Frees the room of the oldest frames without a holder; an empty ring begins anew.
     fn reclaim(&mut self, holders: &[AtomicU32]) {
         while self.oldest < self.next {
             let slot = (self.oldest % SHARED_FRAMES_MAX as u64) as usize;
@@ -135,7 +136,7 @@ impl Rings {
 }
 
 impl SharedFrame {
-    /// Where the frame lies.
+    /// The ring that holds the frame.
     pub fn buffer(&self) -> &Arc<FrameBuffer> {
         &self.buffer
     }
@@ -145,12 +146,12 @@ impl SharedFrame {
         self.at
     }
 
-    /// Of the frame.
+    /// The frame's length.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Somebody beside this one holds it.
+    /// True if another clone of the frame exists.
     pub fn is_held_by_others(&self) -> bool {
         self.buffer.holders[self.slot].load(Ordering::Acquire) > 1
     }
@@ -176,9 +177,9 @@ impl Drop for SharedFrame {
 mod tests {
     use super::*;
 
-    struct Bytes(Mutex<Vec<u8>>);
+    struct PlainMemory(Mutex<Vec<u8>>);
 
-    impl FrameMemory for Bytes {
+    impl FrameMemory for PlainMemory {
         fn bytes(&self) -> usize {
             self.0.lock().expect("test").len()
         }
@@ -188,8 +189,8 @@ mod tests {
         }
     }
 
-    fn buffer(bytes: usize) -> (Arc<Bytes>, Arc<FrameBuffer>) {
-        let memory = Arc::new(Bytes(Mutex::new(vec![0; bytes])));
+    fn buffer(bytes: usize) -> (Arc<PlainMemory>, Arc<FrameBuffer>) {
+        let memory = Arc::new(PlainMemory(Mutex::new(vec![0; bytes])));
         (memory.clone(), Arc::new(FrameBuffer::new(memory)))
     }
 

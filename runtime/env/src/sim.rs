@@ -14,7 +14,7 @@ use std::{
 
 use crate::disk::{Disk, DiskError, DiskErrorKind, DiskFile, DiskLock};
 
-/// What arrives or is lost as a whole.
+/// The unit that arrives or is lost as a whole.
 pub const SECTOR_BYTES: usize = 512;
 
 /// Numbers for faults, from a seed (SplitMix64).
@@ -22,7 +22,7 @@ pub const SECTOR_BYTES: usize = 512;
 pub struct FaultRandom(u64);
 
 impl FaultRandom {
-    /// The same numbers for the same seed.
+    /// A generator: the same seed gives the same numbers.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -87,7 +87,7 @@ enum Op {
     Remove {
         name: String,
     },
-    /// Of the names that begin so.
+    /// Makes names durable that begin with `folder`.
     SyncDir {
         folder: Arc<str>,
     },
@@ -117,7 +117,7 @@ struct FileBytes {
 }
 
 impl FileBytes {
-    /// What was written to this place earlier can't arrive any more: something later is durable there.
+    /// Forgets earlier writes to a range that is durable now: they can't arrive any more.
     fn forget_unsynced(&mut self, start: u64, end: u64) {
         let mut left = Vec::new();
         for (offset, bytes) in self.unsynced.drain(..) {
@@ -138,27 +138,27 @@ impl FileBytes {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Names {
+struct DirNames {
     live: BTreeMap<String, usize>,
     durable: BTreeMap<String, usize>,
     unsynced: Vec<Op>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct State {
+struct SimDiskState {
     files: Vec<FileBytes>,
-    names: Names,
+    names: DirNames,
     plan: FaultPlan,
     journal: Vec<Op>,
     /// Files and names before the journal's first operation.
-    origin: Arc<(Vec<FileBytes>, Names)>,
+    origin: Arc<(Vec<FileBytes>, DirNames)>,
 }
 
 /// A disk in memory, or a folder of it. Clones share it.
 #[derive(Clone, Default)]
 pub struct SimDisk {
-    state: Arc<Mutex<State>>,
-    /// What the names of this folder begin with; empty for the whole disk.
+    state: Arc<Mutex<SimDiskState>>,
+    /// The prefix of this folder's names; empty for the whole disk.
     folder: Arc<str>,
     locked: Arc<AtomicBool>,
 }
@@ -217,7 +217,7 @@ fn change_names(names: &mut BTreeMap<String, usize>, op: &Op) {
     }
 }
 
-impl State {
+impl SimDiskState {
     fn apply(&mut self, op: Op) {
         match &op {
             Op::Create { file, .. } => {
@@ -231,7 +231,7 @@ impl State {
                 self.names.unsynced.push(op.clone());
             }
             Op::SyncDir { folder } => {
-                let Names { durable, unsynced, .. } = &mut self.names;
+                let DirNames { durable, unsynced, .. } = &mut self.names;
                 unsynced.retain(|op| {
                     let is_synced = name_of(op).starts_with(&**folder);
                     if is_synced {
@@ -264,16 +264,16 @@ impl State {
     }
 
     /// The state before the first operation.
-    fn beginning(&self) -> State {
-        State {
+    fn beginning(&self) -> SimDiskState {
+        SimDiskState {
             files: self.origin.0.clone(),
             names: self.origin.1.clone(),
             origin: Arc::clone(&self.origin),
-            ..State::default()
+            ..SimDiskState::default()
         }
     }
 
-    fn crash(&self, policy: &CrashPolicy) -> State {
+    fn crash(&self, policy: &CrashPolicy) -> SimDiskState {
         let mut random = FaultRandom::new(match policy {
             CrashPolicy::Random(seed) => *seed,
             _ => 0,
@@ -282,7 +282,7 @@ impl State {
             Op::Write { file, .. } => Some(*file),
             _ => None,
         });
-        let mut after = State::default();
+        let mut after = SimDiskState::default();
         for (number, file) in self.files.iter().enumerate() {
             let mut bytes = file.durable.clone();
             for (order, (offset, written)) in file.unsynced.iter().enumerate() {
@@ -313,7 +313,7 @@ impl State {
         after
     }
 
-    /// Of each folder's changes that were not synced, those that a crash lets arrive.
+    /// Applies, for each folder, the unsynced changes that a crash lets arrive.
     fn change_durable_names(
         &self,
         durable: &mut BTreeMap<String, usize>,
@@ -377,11 +377,11 @@ impl SimDisk {
         Self::default()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SimDiskState> {
         self.state.lock().expect("simulated disk")
     }
 
-    fn from_state(state: State) -> Self {
+    fn from_state(state: SimDiskState) -> Self {
         Self {
             state: Arc::new(Mutex::new(state)),
             folder: Arc::default(),
@@ -407,12 +407,12 @@ impl SimDisk {
         self.state().used_bytes()
     }
 
-    /// What fails from here on.
+    /// Sets the faults of later operations.
     pub fn set_faults(&self, plan: FaultPlan) {
         self.state().plan = plan;
     }
 
-    /// Operations so far: `crash_image` takes any number up to this.
+    /// Operations until now: `crash_image` takes any number up to this.
     pub fn ops_count(&self) -> usize {
         self.state().journal.len()
     }
@@ -579,8 +579,8 @@ impl Disk for SimDisk {
     }
 
     fn lock(&self) -> Result<DiskLock, DiskError> {
-        struct Held(Arc<AtomicBool>);
-        impl Drop for Held {
+        struct LockGuard(Arc<AtomicBool>);
+        impl Drop for LockGuard {
             fn drop(&mut self) {
                 self.0.store(false, Ordering::Release);
             }
@@ -588,7 +588,7 @@ impl Disk for SimDisk {
         if self.locked.swap(true, Ordering::Acquire) {
             return Err(DiskError::new("lock", "directory", DiskErrorKind::Locked, "in use"));
         }
-        Ok(DiskLock::new(Held(Arc::clone(&self.locked))))
+        Ok(DiskLock::new(LockGuard(Arc::clone(&self.locked))))
     }
 
     fn describe(&self) -> String {

@@ -12,7 +12,7 @@ pub struct SimClock {
 }
 
 impl SimClock {
-    /// Stands at so many microseconds since 1970.
+    /// A clock that stands at `unix_us` microseconds since 1970.
     pub fn at_us(unix_us: i64) -> Self {
         Self {
             ns: AtomicI64::new(unix_us * 1_000),
@@ -20,13 +20,13 @@ impl SimClock {
         }
     }
 
-    /// Moves it forward by so many microseconds; back is a panic.
+    /// Moves the clock forward. Panics if `us` is negative.
     pub fn advance_us(&self, us: i64) {
         assert!(us >= 0, "the monotonic clock can't go back");
         self.ns.fetch_add(us * 1_000, Ordering::Relaxed);
     }
 
-    /// The machine was suspended for so many microseconds: the monotonic clock stood, and the others went on.
+    /// Suspends the machine for `us` microseconds: the monotonic clock stands still, and the others advance.
     pub fn suspend_us(&self, us: i64) {
         assert!(us >= 0, "time goes on");
         self.suspended_ns.fetch_add(us * 1_000, Ordering::Relaxed);

@@ -1,6 +1,7 @@
-//! A network in one process that is late, breaks, and parts hosts from each other, by a seed.
+//! A network in one process that delays frames, breaks connections, and parts hosts from each other, by a seed.
 //!
-//! As TCP does, a connection keeps the order of its frames and loses none but by its end; of two connections either may be the faster one.
+//! A connection keeps the order of its frames, as TCP does, and loses frames only when it ends. Of two connections either may be
+//! faster.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -18,7 +19,7 @@ use crate::{
     threads::{Step, Work},
 };
 
-/// Connections that were accepted and that nobody has taken yet, at most.
+/// Accepted connections that no one has taken yet, at most.
 const ACCEPTED_MAX: usize = 16;
 /// Bytes on their way in one direction at most: beyond them a sender's time is over.
 const BYTES_ON_THE_WAY_MAX: usize = 4 << 20;
@@ -26,9 +27,9 @@ const BYTES_ON_THE_WAY_MAX: usize = 4 << 20;
 /// How the network behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetFaults {
-    /// A frame takes at least and at most so many microseconds.
+    /// Microseconds that a frame takes: at least, at most.
     pub delay_us: (u64, u64),
-    /// Of a thousand frames so many end their connection instead of arriving.
+    /// Frames in a thousand that end their connection instead of arriving.
     pub breaks_per_mille: u64,
 }
 
@@ -45,7 +46,7 @@ impl Default for NetFaults {
 #[derive(Clone)]
 pub struct SimNet {
     clock: Arc<SimClock>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SimNetState>>,
 }
 
 /// The network as one host has it.
@@ -55,19 +56,28 @@ pub struct SimHost {
     name: String,
 }
 
-struct State {
+struct SimNetState {
     random: FaultRandom,
     faults: NetFaults,
     listeners: BTreeMap<String, (Sender<Connection>, NetLimits)>,
-    /// One for each direction.
-    ways: BTreeMap<u64, Way>,
-    next_way: u64,
+    pipes: BTreeMap<u64, SimPipe>,
+    next_pipe: u64,
     next_port: u16,
-    /// From which host nothing arrives at which: (from, to).
+    /// Pairs of hosts (from, to) between which no frame arrives.
     cut: BTreeSet<(String, String)>,
 }
 
-struct Way {
+/// Hosts at both ends of a direction, and its number.
+struct PipeEnds<'a> {
+    number: u64,
+    /// The number of the other direction.
+    back: u64,
+    from: &'a str,
+    to: &'a str,
+}
+
+/// One direction of a connection: frames on their way.
+struct SimPipe {
     from: String,
     to: String,
     /// The connection's other direction.
@@ -85,12 +95,12 @@ struct Way {
 impl SimNet {
     /// A network without faults; `seed` decides delays and losses.
     pub fn new(seed: u64, clock: Arc<SimClock>) -> Self {
-        let state = State {
+        let state = SimNetState {
             random: FaultRandom::new(seed),
             faults: NetFaults::default(),
             listeners: BTreeMap::new(),
-            ways: BTreeMap::new(),
-            next_way: 0,
+            pipes: BTreeMap::new(),
+            next_pipe: 0,
             next_port: 1,
             cut: BTreeSet::new(),
         };
@@ -108,17 +118,17 @@ impl SimNet {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SimNetState> {
         self.state.lock().expect("nothing panics under this lock")
     }
 
-    /// What goes wrong from here on.
+    /// Sets the faults of later frames.
     pub fn set_faults(&self, faults: NetFaults) {
         self.state().faults = faults;
     }
 
-    /// From here on nothing that `from` sends arrives at `to`, and neither notices: half of a partition. What is sent meanwhile arrives
-    /// once it is healed.
+    /// Blocks all frames from `from` to `to`, and neither notices: half of a partition. Frames sent meanwhile arrive once it is
+    /// healed.
     pub fn cut(&self, from: &str, to: &str) {
         self.state().cut.insert((from.to_owned(), to.to_owned()));
     }
@@ -144,18 +154,19 @@ impl SimNet {
     /// Ends all connections between two hosts; what is on its way is lost.
     pub fn break_between(&self, one: &str, other: &str) {
         let mut state = self.state();
-        let is_between = |way: &Way| (way.from == one && way.to == other) || (way.from == other && way.to == one);
-        state.ways.retain(|_, way| !is_between(way));
+        let is_between =
+            |pipe: &SimPipe| (pipe.from == one && pipe.to == other) || (pipe.from == other && pipe.to == one);
+        state.pipes.retain(|_, pipe| !is_between(pipe));
     }
 
     /// The host's process is gone: its listeners and connections end.
     pub fn kill(&self, host: &str) {
         let mut state = self.state();
-        state.ways.retain(|_, way| way.from != host && way.to != host);
+        state.pipes.retain(|_, pipe| pipe.from != host && pipe.to != host);
         let listeners = std::mem::take(&mut state.listeners);
         let (gone, left) = listeners.into_iter().partition(|(address, _)| host_of(address) == host);
         state.listeners = left;
-        // Connections that nobody took take the lock when they end.
+        // Dropped outside the lock: connections that were never taken lock it when they end.
         drop(state);
         drop::<BTreeMap<_, _>>(gone);
     }
@@ -167,18 +178,18 @@ impl SimNet {
         let state = &mut *state;
         let mut is_moved = false;
         let mut ended = Vec::new();
-        for (number, way) in &mut state.ways {
-            if !state.cut.contains(&(way.from.clone(), way.to.clone())) {
-                is_moved |= way.deliver(now);
+        for (number, pipe) in &mut state.pipes {
+            if !state.cut.contains(&(pipe.from.clone(), pipe.to.clone())) {
+                is_moved |= pipe.deliver(now);
             }
-            if way.sender.is_none() {
+            if pipe.sender.is_none() {
                 ended.push(*number);
             }
         }
         for number in ended {
             // The peer can't send to who is gone.
-            if let Some(way) = state.ways.remove(&number)
-                && let Some(back) = state.ways.get_mut(&way.back)
+            if let Some(pipe) = state.pipes.remove(&number)
+                && let Some(back) = state.pipes.get_mut(&pipe.back)
             {
                 back.is_closed |= back.frames.is_empty();
             }
@@ -207,7 +218,7 @@ impl Work for Delivery {
     }
 }
 
-impl Way {
+impl SimPipe {
     fn deliver(&mut self, now: u64) -> bool {
         let mut is_moved = false;
         while let Some((due, _)) = self.frames.front()
@@ -240,7 +251,7 @@ fn host_of(address: &str) -> &str {
 /// Sends into one direction of a connection.
 struct SimSender {
     net: SimNet,
-    way: u64,
+    pipe: u64,
     sent_bytes: usize,
 }
 
@@ -250,7 +261,7 @@ impl FrameSender for SimSender {
         let mut state = self.net.state();
         let state = &mut *state;
         let faults = state.faults;
-        let Some(way) = state.ways.get_mut(&self.way).filter(|way| !way.is_closed) else {
+        let Some(pipe) = state.pipes.get_mut(&self.pipe).filter(|pipe| !pipe.is_closed) else {
             return Err(NetError::Closed);
         };
         let frame = parts.concat();
@@ -258,12 +269,12 @@ impl FrameSender for SimSender {
             let (bytes, max) = (frame.len(), self.sent_bytes);
             return Err(NetError::TooLarge { bytes, max });
         }
-        let is_refused = frame.len() > way.frame_bytes_max;
+        let is_refused = frame.len() > pipe.frame_bytes_max;
         let is_broken = state.random.below(1000) < faults.breaks_per_mille || is_refused;
-        if is_broken || way.bytes + frame.len() > BYTES_ON_THE_WAY_MAX {
-            let back = way.back;
-            state.ways.remove(&self.way);
-            state.ways.remove(&back);
+        if is_broken || pipe.bytes + frame.len() > BYTES_ON_THE_WAY_MAX {
+            let back = pipe.back;
+            state.pipes.remove(&self.pipe);
+            state.pipes.remove(&back);
             return Err(if is_broken {
                 NetError::Closed
             } else {
@@ -272,17 +283,17 @@ impl FrameSender for SimSender {
         }
         let (least, most) = faults.delay_us;
         let delay = least + state.random.below(most.saturating_sub(least) + 1);
-        way.last_due_ns = way.last_due_ns.max(now + delay * 1_000);
-        way.bytes += frame.len();
-        way.frames.push_back((way.last_due_ns, frame));
+        pipe.last_due_ns = pipe.last_due_ns.max(now + delay * 1_000);
+        pipe.bytes += frame.len();
+        pipe.frames.push_back((pipe.last_due_ns, frame));
         Ok(())
     }
 }
 
 impl Drop for SimSender {
     fn drop(&mut self) {
-        if let Some(way) = self.net.state().ways.get_mut(&self.way) {
-            way.is_closed = true;
+        if let Some(pipe) = self.net.state().pipes.get_mut(&self.pipe) {
+            pipe.is_closed = true;
         }
     }
 }
@@ -301,7 +312,7 @@ impl Net for SimHost {
         }
         let (sender, accepted) = bounded(ACCEPTED_MAX);
         state.listeners.insert(address.clone(), (sender, limits));
-        let open = OpenListener {
+        let open = SimListener {
             net: self.net.clone(),
             address: address.clone(),
         };
@@ -322,15 +333,16 @@ impl Net for SimHost {
         let Some((accepting, theirs)) = state.listeners.get(address).cloned() else {
             return Err(NetError::Unreachable(format!("nobody listens at {address}")));
         };
-        let (there, back) = (state.next_way, state.next_way + 1);
-        state.next_way += 2;
-        let frames_there = state.add((there, back), (&self.name, &host), theirs);
-        let frames_back = state.add((back, there), (&host, &self.name), limits);
-        let end = |way, peer: &str, frames, limits: NetLimits| Connection {
+        let (there, back) = (state.next_pipe, state.next_pipe + 1);
+        state.next_pipe += 2;
+        let ends = |number, back, from, to| PipeEnds { number, back, from, to };
+        let frames_there = state.add_pipe(ends(there, back, &self.name, &host), theirs);
+        let frames_back = state.add_pipe(ends(back, there, &host, &self.name), limits);
+        let end = |pipe, peer: &str, frames, limits: NetLimits| Connection {
             peer: peer.to_owned(),
             sender: Box::new(SimSender {
                 net: self.net.clone(),
-                way,
+                pipe,
                 sent_bytes: limits.sent_bytes,
             }),
             frames,
@@ -346,14 +358,14 @@ impl Net for SimHost {
     }
 }
 
-impl State {
-    /// Makes one direction of a connection, to somebody with these limits.
-    fn add(&mut self, (number, back): (u64, u64), (from, to): (&str, &str), limits: NetLimits) -> Receiver<Vec<u8>> {
+impl SimNetState {
+    /// Makes one direction of a connection, whose receiver has these limits.
+    fn add_pipe(&mut self, ends: PipeEnds<'_>, limits: NetLimits) -> Receiver<Vec<u8>> {
         let (sender, frames) = bounded(limits.frames_waiting);
-        let way = Way {
-            from: from.to_owned(),
-            to: to.to_owned(),
-            back,
+        let pipe = SimPipe {
+            from: ends.from.to_owned(),
+            to: ends.to.to_owned(),
+            back: ends.back,
             frames: VecDeque::new(),
             bytes: 0,
             last_due_ns: 0,
@@ -361,19 +373,19 @@ impl State {
             is_closed: false,
             frame_bytes_max: limits.frame_bytes,
         };
-        self.ways.insert(number, way);
+        self.pipes.insert(ends.number, pipe);
         frames
     }
 }
 
-struct OpenListener {
+struct SimListener {
     net: SimNet,
     address: String,
 }
 
-impl Drop for OpenListener {
+impl Drop for SimListener {
     fn drop(&mut self) {
-        // Connections that nobody took end outside of the lock.
+        // Dropped outside the lock: connections that were never taken lock it when they end.
         let taken = self.net.state().listeners.remove(&self.address);
         drop(taken);
     }

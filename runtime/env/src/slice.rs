@@ -11,9 +11,9 @@ pub fn ask_for_short_slices() {
     let bytes = size_of::<libc::sched_attr>();
     // SAFETY: it has numbers alone.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
-    // SAFETY: it writes so many bytes at most; 0 names the calling thread.
+    // SAFETY: it writes `bytes` bytes at most; 0 names the calling thread.
     let told = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, bytes, 0) };
-    // Another policy is somebody's choice.
+    // Another policy was set on purpose.
     if told == 0 && attributes.sched_policy == libc::SCHED_OTHER as u32 {
         attributes.sched_runtime = SLICE_NS;
         // SAFETY: it reads as many bytes as the structure says that it has. Refused, nothing is different.
@@ -25,7 +25,7 @@ pub fn ask_for_short_slices() {
 mod tests {
     use super::*;
 
-    /// Of the calling thread.
+    /// The scheduling attributes of the calling thread.
     #[allow(unsafe_code)]
     fn attributes() -> libc::sched_attr {
         // SAFETY: as above.

@@ -10,7 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// For so long a connection that was dropped here is read, so that the peer gets what was sent last. So often a reader looks whether it was.
+/// Time for which a dropped connection is still read, so that the peer gets the last frames. A reader checks at the same interval
+/// whether it was dropped.
 const LINGER: Duration = Duration::from_secs(1);
 /// Sockets of a listener at most, also those whose connection was dropped; further peers wait in the kernel.
 const OPEN_MAX: usize = 128;
@@ -34,7 +35,7 @@ pub struct SocketReader {
 }
 
 impl SocketReader {
-    /// Of this socket. The mark tells that its connection was dropped.
+    /// A reader of this socket. The mark shows whether its connection was dropped.
     pub fn new(socket: &TcpStream) -> io::Result<(Self, DroppedMark)> {
         let socket = socket.try_clone()?;
         socket.set_read_timeout(Some(LINGER))?;

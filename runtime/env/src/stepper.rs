@@ -18,9 +18,9 @@ use crate::{
     threads::{MakeWork, Started, Step, Threads, Work},
 };
 
-/// How far the clock goes while nobody can do anything.
+/// Microseconds that the clock moves when all works wait.
 const IDLE_US: i64 = 5_000;
-/// After so long a time in which nobody could do anything, somebody waits for what never comes.
+/// Idle rounds after which a work must be waiting for an event that never comes.
 const STUCK_ROUNDS: u32 = 40_000;
 
 thread_local! {
@@ -30,7 +30,7 @@ thread_local! {
 static STEPPERS: AtomicU64 = AtomicU64::new(0);
 
 /// Work that was started on a stepper.
-struct Slot {
+struct WorkSlot {
     name: String,
     /// How many chances in a hundred it gets when its turn comes: slow devices and starved threads.
     share: u64,
@@ -40,12 +40,12 @@ struct Slot {
 }
 
 struct Works {
-    slots: Vec<Slot>,
+    slots: Vec<WorkSlot>,
     random: FaultRandom,
     idle_rounds: u32,
     is_killed: bool,
     steps: u64,
-    /// Whose steps are being taken, each within the one before.
+    /// Works whose steps are running, each within the one before.
     stepping: Vec<usize>,
 }
 
@@ -83,13 +83,13 @@ impl Stepper {
         works.expect("a stepper stays on its thread, and is not used once it was killed and dropped")
     }
 
-    /// Steps taken so far.
+    /// Steps taken until now.
     pub fn steps(&self) -> u64 {
         self.works().borrow().steps
     }
 
-    /// Lets somebody do something; false where nobody can before time goes on. Within a step that is somebody who was started
-    /// before the one who takes it: a later one might wait for that step's end.
+    /// Steps one work; false if all must wait until time passes. Within a step it only picks works that started before the running
+    /// one: a later one might wait for that step's end.
     pub fn step(&self) -> bool {
         let works = self.works();
         let (count, first) = {
@@ -138,7 +138,7 @@ impl Stepper {
         step != Step::Idle
     }
 
-    /// Lets somebody do something, or time go on. Panics when nobody can do anything, however long they wait: a deadlock.
+    /// Steps one work, or lets time pass. Panics if all works wait for too long: a deadlock.
     pub fn help(&self) {
         if self.step() {
             return;
@@ -166,7 +166,7 @@ impl Stepper {
         }
     }
 
-    /// Forgets the stepper; it was killed, and nobody asks it for anything any more.
+    /// Forgets the stepper; it was killed, and its works will not be asked again.
     pub fn forget(&self) {
         WORKS.with_borrow_mut(|all| all.remove(&self.number));
     }
@@ -181,7 +181,7 @@ impl Threads for Stepper {
             return Err(io::Error::other("the process has ended"));
         }
         let share = [100, 100, 40, 5][works.random.below(4) as usize];
-        works.slots.push(Slot {
+        works.slots.push(WorkSlot {
             name: name.to_owned(),
             share,
             work: Some(work),
@@ -241,9 +241,9 @@ impl Started for SteppedWork {
 mod tests {
     use super::*;
 
-    struct Count(u32, Rc<RefCell<Vec<u32>>>);
+    struct CountedWork(u32, Rc<RefCell<Vec<u32>>>);
 
-    impl Work for Count {
+    impl Work for CountedWork {
         fn run(self: Box<Self>) {
             unreachable!("a stepper steps");
         }
@@ -265,7 +265,7 @@ mod tests {
         for first in [10u32, 20, 30] {
             let make: MakeWork = Box::new(move || {
                 let seen = SEEN.with_borrow(|kept| kept.clone().expect("set above"));
-                Box::new(Count(first, seen))
+                Box::new(CountedWork(first, seen))
             });
             let started = stepper.start("count", make).expect("start");
             assert!(!started.is_over());

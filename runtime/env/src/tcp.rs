@@ -26,9 +26,9 @@ const ACCEPTED_MAX: usize = 16;
 const GREETINGS_MAX: usize = 32;
 
 /// Closes a listener when it is dropped.
-struct OpenListener(Arc<AtomicBool>);
+struct OpenTcpListener(Arc<AtomicBool>);
 
-impl Drop for OpenListener {
+impl Drop for OpenTcpListener {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
     }
@@ -66,7 +66,7 @@ pub(crate) fn accept_on(
     let address = listener.local_addr()?.to_string();
     let (sender, accepted) = bounded(ACCEPTED_MAX);
     let is_closed = Arc::new(AtomicBool::new(false));
-    let open = OpenListener(is_closed.clone());
+    let open = OpenTcpListener(is_closed.clone());
     let accept = move || accept(&listener, &sender, &is_closed);
     thread::Builder::new().name(thread_name.into()).spawn(accept)?;
     Ok(Listener::new(address, accepted, Box::new(open)))
@@ -121,7 +121,7 @@ where
             return;
         }
         // Further peers wait in the kernel, as they do without a greeting.
-        let Some(place) = open.take() else {
+        let Some(counted) = open.take() else {
             thread::sleep(ACCEPT_LOOK);
             continue;
         };
@@ -137,7 +137,7 @@ where
         let take = move || {
             // One that can't be set up is gone; the peer notices.
             let connection = stream.set_nonblocking(false).map_err(NetError::from);
-            let connection = connection.and_then(|()| greet(stream, peer, place));
+            let connection = connection.and_then(|()| greet(stream, peer, counted));
             under_way.end(number);
             if let Ok(connection) = connection {
                 let _ = sender.send(connection); // the listener may be gone

@@ -1,6 +1,5 @@
-//! Who does the work of the engine's threads, and how whoever needs something from another thread waits for it: threads of
-//! their own, which sleep (`RealThreads`), or one thread that steps all of them (`stepper`). Which it is, is chosen where the
-//! engine is wired; nothing beyond this crate asks.
+//! Threads of the engine, and how one waits for another. `RealThreads` starts operating system threads that sleep; `stepper` steps all
+//! work on one thread. The engine chooses once, when it is wired; no code outside this crate asks which it is.
 
 use std::{
     io,
@@ -13,7 +12,7 @@ use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError, Select, TryRecvEr
 
 use crate::slice::ask_for_short_slices;
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Something was done; there may be more.
@@ -48,7 +47,8 @@ pub trait Threads: Send + Sync {
     /// Starts a work that `make` makes where it will run, under this name. Err: the system has no thread for it.
     fn start(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn Started>>;
 
-    /// As `start`, of work for which others wait: it runs soon after it is woken, also where others keep the processors busy.
+    /// Starts work like `start`, for work that others wait for: it runs soon after it is woken, even while other threads keep the
+    /// processors busy.
     fn start_prompt(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn Started>> {
         self.start(name, make)
     }
@@ -56,12 +56,11 @@ pub trait Threads: Send + Sync {
     /// Threads that can work at the same time.
     fn cores(&self) -> usize;
 
-    /// Where all share the caller's thread, has it let go of what it holds, and lets others go on, or time. False: they have
-    /// threads of their own, so whoever waits sleeps. For the waits of `dyn Threads`.
+    /// Releases the caller's locks through `let_go`, then steps other works or lets time pass, if all share the caller's thread.
+    /// False: works have threads of their own, so the caller sleeps. Used by the waits of `dyn Threads`.
     fn give_way(&self, let_go: &mut dyn FnMut()) -> bool;
 
-    /// Looks for what another thread will soon have done, for so long; true as soon as `is_there` is. Who wants the processor
-    /// meanwhile comes first.
+    /// Polls `is_there` for the time `look`; true as soon as it holds. Other threads that need the processor go first.
     fn look(&self, look: Duration, is_there: &dyn Fn() -> bool) -> bool;
 
     /// Does the work, and meanwhile shows how far it is, every so often; at least once.
@@ -69,7 +68,7 @@ pub trait Threads: Send + Sync {
 }
 
 impl dyn Threads {
-    /// Waits for the next of `receiver`. Err: nobody is left who could send.
+    /// Waits for the next item of `receiver`. Err: all senders are gone.
     pub fn receive<T>(&self, receiver: &Receiver<T>) -> Result<T, RecvError> {
         loop {
             match receiver.try_recv() {
@@ -81,7 +80,7 @@ impl dyn Threads {
         }
     }
 
-    /// As `receive`; meanwhile has `work` done of what comes by `others`.
+    /// Waits like `receive`, and meanwhile has `work` process the items of `others`.
     pub fn receive_beside<T, W>(
         &self,
         receiver: &Receiver<T>,
@@ -108,7 +107,7 @@ impl dyn Threads {
         }
     }
 
-    /// Waits for the next of `receiver`, for so long; where all share a thread, for a turn of the others.
+    /// Waits for the next item of `receiver`, for `time`; if all share a thread, for a turn of the others.
     pub fn receive_for<T>(&self, receiver: &Receiver<T>, time: Duration) -> Result<T, RecvTimeoutError> {
         match receiver.try_recv() {
             Ok(received) => Ok(received),
@@ -118,7 +117,7 @@ impl dyn Threads {
         }
     }
 
-    /// Gives up the lock until somebody notifies `condvar`, for so long; where all share a thread, for a turn of the others. True:
+    /// Releases the lock until another thread notifies `condvar`, for `time`; if all share a thread, for a turn of the others. True:
     /// the time is over.
     pub fn wait_on<'a, T>(
         &self,
@@ -136,8 +135,8 @@ impl dyn Threads {
         (guard, waited.timed_out())
     }
 
-    /// Has `ask` done on a thread of its own, for which nobody waits longer than `time`: what it asks may hang. None: it did not end by
-    /// then and is left to itself, or panicked. Where all share a thread nothing hangs, and the time is not looked at.
+    /// Runs `ask` on a thread of its own and waits for at most `time`: `ask` may hang. None: it did not end in time and is left
+    /// running, or it panicked. If all share a thread nothing hangs, and the time is not used.
     pub fn within<T: Send + 'static>(
         &self,
         name: &str,
@@ -246,7 +245,7 @@ impl Threads for RealThreads {
 impl Started for RealThread {
     fn join(self: Box<Self>) {
         if self.0.thread().id() != thread::current().id() {
-            // A panic in there was told by whoever keeps the thread's state whole.
+            // The thread's owner already reported a panic in there.
             let _ = self.0.join();
         }
     }

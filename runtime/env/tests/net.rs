@@ -1,4 +1,4 @@
-//! The same promises of both networks, and the faults of the simulated one.
+//! Promises of both networks, and the faults of the simulated one.
 
 use std::{
     io::{Read, Write},
@@ -91,7 +91,7 @@ fn listening() -> String {
     address
 }
 
-/// A stranger who connects and says nothing, whatever he is told.
+/// A stranger connects and sends nothing, whatever he receives.
 #[test]
 fn a_connection_that_is_dropped_ends_though_its_peer_stays() {
     let listener = RealNet.listen("127.0.0.1:0", LIMITS).expect("a port is free");
@@ -99,7 +99,7 @@ fn a_connection_that_is_dropped_ends_though_its_peer_stays() {
     let mut taken = listener.accepted.recv_timeout(LONG).expect("a connection");
     taken.sender.send(&[b"the last word"]).expect("it is there");
     drop(taken);
-    // What was sent last still comes.
+    // The last frame still arrives.
     let mut told = Vec::new();
     peer.read_to_end(&mut told).expect("up to the end");
     assert!(told.ends_with(b"the last word"), "{told:?}");
@@ -153,7 +153,7 @@ fn frames_that_are_too_long_are_refused_by_both_ends() {
     let sent = client.sender.send(&[&vec![0; bytes]]);
     assert!(matches!(sent, Ok(()) | Err(NetError::Closed)), "{sent:?}");
     assert_eq!(client.frames.recv_timeout(LONG), Err(RecvTimeoutError::Disconnected));
-    // Somebody who keeps to no limit.
+    // A peer that keeps to no limit.
     use std::io::{Read, Write};
     let listener = RealNet.listen("127.0.0.1:0", LIMITS).expect("a port is free");
     let mut stream = std::net::TcpStream::connect(&listener.address).expect("somebody listens");

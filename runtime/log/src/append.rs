@@ -33,8 +33,8 @@ impl<P: Send + 'static> Appender<P> {
         self.append_while_busy(records, pending, Duration::ZERO)
     }
 
-    /// As `append`, by somebody who is busy for so long with calls that wait already: these records may wait for others, that
-    /// share their write.
+    /// Appends like `append`, for a caller that is busy for `busy` with calls that wait already: these records may wait for others
+    /// that share their write.
     pub fn append_while_busy(
         &self,
         records: &RecordBatch,
@@ -47,7 +47,7 @@ impl<P: Send + 'static> Appender<P> {
         }
     }
 
-    /// As `append`, of records that have their numbers from the front: also on a standby, and of a primary that gives its place away.
+    /// Appends records that have their LSNs from the NVRAM buffer: also on a standby, and on a primary during a hand-over.
     pub(crate) fn append_copied(&self, records: &RecordBatch) -> Result<Lsn, LogError> {
         let state = self.admit(Extent::of(records), Source::Front)?;
         Ok(self.put(state, records, None, Duration::ZERO))
@@ -139,7 +139,7 @@ impl<P: Send + 'static> Appender<P> {
         }
     }
 
-    /// Waits until so many bytes may be appended, and returns with the lock held.
+    /// Waits until there is room for the records, and returns with the lock held.
     pub(crate) fn admit(&self, extent: Extent, source: Source) -> Result<MutexGuard<'_, State<P>>, LogError> {
         let mut state = self.0.lock();
         match state.admit(extent, source) {

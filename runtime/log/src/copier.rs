@@ -1,5 +1,5 @@
-//! The copier thread: brings the records of all rings to the log's files, in the order of their LSNs, and frees their room. It is on no
-//! transaction's way.
+//! The destage thread: copies the records of all rings to the log's files, in LSN order, and frees their room. No transaction waits
+//! for it.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -18,9 +18,9 @@ use crate::{
     state::Shared,
 };
 
-/// What is appended to the files at once, unless one record is longer.
+/// Bytes appended to the files at once, unless one record is longer.
 const BATCH_BYTES: usize = 1 << 20;
-/// After so long a time without a new record all that is left is copied.
+/// Time without a new record after which all remaining records are copied.
 const QUIET: Duration = Duration::from_secs(1);
 /// After the disk took nothing, time until the next try.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
@@ -32,11 +32,11 @@ pub(crate) struct Copier<P> {
     marks: RegionMarks,
     /// Taken from the rings and not appended yet.
     batch: RecordBatch,
-    /// How far the front was persistent, and since when.
+    /// The LSN up to which the buffer was persistent when last checked, and the time of that check.
     seen: (Lsn, u64),
 }
 
-/// A ring as it is merged.
+/// A ring that is merged with the others.
 struct Lane {
     reader: RingReader,
     /// The next of it, when it was looked at.
@@ -45,14 +45,14 @@ struct Lane {
     taken: Option<RingRecord>,
 }
 
-/// What the copier does next.
+/// The next action of the destage thread.
 enum Next {
     Copy,
     Wait,
     Over,
 }
 
-/// Lets nobody wait for a copier that has died.
+/// Stops the log and wakes all waiting threads if the destage thread panics.
 struct StopOnPanic<P>(Arc<Shared<P>>, Arc<Front>);
 
 impl<P> Drop for StopOnPanic<P> {
@@ -122,19 +122,19 @@ impl<P: Send + 'static> Copier<P> {
         }
     }
 
-    /// After the files took nothing. Who closes does not wait for a disk that has no room: the region keeps what it has, for the next
-    /// opening.
+    /// True if the thread must end after the files took nothing. A close does not wait for a disk without room: the region keeps
+    /// its records for the next opening.
     fn is_given_up(&self) -> bool {
         self.front.lock().is_closing || self.shared.lock().stopped.is_some()
     }
 
     fn next(&mut self, state: &FrontState) -> Next {
-        // Before the look at what there is: who finds something persistent after that says so again.
+        // Cleared before the rings are read: a site that makes a record persistent later sets it again.
         let is_due = self.front.is_due.swap(false, Ordering::SeqCst);
         let (copied, durable) = (self.front.copied(), self.front.lsns.durable());
-        // It may look as if it fell: a site notes what it is about to take before it takes it.
+        // It may seem to fall: a site announces LSNs before it takes them.
         if copied >= durable {
-            // What a log that has stopped did not take is never known to be durable.
+            // Records that a stopped log did not take never become durable.
             let has_all = || self.front.lsns.next() == copied || self.shared.lock().stopped.is_some();
             return match state.is_closing && has_all() {
                 true => Next::Over,
@@ -156,9 +156,9 @@ impl<P: Send + 'static> Copier<P> {
         (now_ns - self.seen.1) as u128 >= QUIET.as_nanos()
     }
 
-    /// Copies all that is persistent now. Err: the files did not take it; what was not copied is still in the rings.
+    /// Copies all records that are persistent now. Err: the files did not take them; records that were not copied are still in the rings.
     fn copy(&mut self) -> Result<(), LogError> {
-        // Before the look at what there is: who finds a ring full after that says so again.
+        // Cleared before the rings are read: a site that finds its ring full later sets it again.
         self.front.is_due.store(false, Ordering::SeqCst);
         let until = self.front.lsns.durable();
         let appender = Appender(Arc::clone(&self.shared));

@@ -28,25 +28,25 @@ pub struct CopyRange {
     pub until: Lsn,
 }
 
-/// What was copied.
+/// The copied part of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogCopy {
     /// File names, in order.
     pub files: Vec<String>,
-    /// Of the first record.
+    /// LSN of the first record.
     pub start: Lsn,
     /// Behind the last block, which says that the log was closed in order.
     pub end: Lsn,
     /// That were copied.
     pub records: u64,
-    /// Of all files.
+    /// Bytes of all files.
     pub bytes: u64,
 }
 
 impl LogReader {
-    /// Copies what lies in `range` to files on `target`, where no log is. LSNs and places stay what they are; files may begin
-    /// elsewhere. All of it is durable at the end. `goes_on` is told how many bytes are copied; false gives it up. On an error
-    /// what was written is the caller's to remove.
+    /// Copies the records in `range` to files on `target`, which holds no log. LSNs and places stay the same; files may begin
+    /// elsewhere. Everything is durable at the end. `goes_on` receives the number of copied bytes, and false stops the copy. After an
+    /// error the caller removes the files.
     pub fn copy(
         &self,
         range: CopyRange,
@@ -107,7 +107,7 @@ impl LogReader {
     }
 }
 
-/// What of a block's records lies before the end of the range.
+/// The part of a block's records before the end of the range.
 enum Kept {
     All,
     None,
@@ -146,9 +146,9 @@ struct Walk<'r> {
     cursor: Option<SegmentCursor>,
     before: Option<Continuity>,
     at: u64,
-    /// Of all records before the block that `next` returned.
+    /// History before the block that `next` returned.
     history: History,
-    /// Of all records before the next one.
+    /// History before the next record.
     next_history: History,
 }
 
@@ -197,7 +197,7 @@ impl<'r> Walk<'r> {
         }
     }
 
-    /// Of the next block, as far as it is known.
+    /// LSN of the next block, as far as it is known.
     fn next_lsn(&self) -> Lsn {
         self.before.map_or(self.reader.index.start().lsn, |before| before.lsn)
     }
@@ -254,9 +254,9 @@ struct Copier<'t> {
     out: Option<Out>,
     /// The header of the file that is written.
     source: Option<SegmentHeader>,
-    /// As the last block told.
+    /// Memory units of the last block.
     memory_units: u32,
-    /// What the next block continues.
+    /// The block that the next one continues.
     last: Continuity,
     /// Behind the last block.
     end_place: u64,

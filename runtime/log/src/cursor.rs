@@ -1,4 +1,4 @@
-//! Reads one segment file forward, a window at a time, and judges its blocks.
+//! Reads one segment file forward, a window at a time, and validates its blocks.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use crate::index::{SegmentPlace, segment_name};
 
 const WINDOW_BYTES: u64 = 1 << 20;
 
-/// What the next block must continue.
+/// Values that the next block must continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Continuity {
     pub chain: u32,
     pub epoch: Epoch,
-    /// Of its first record.
+    /// LSN of its first record.
     pub lsn: Lsn,
 }
 
@@ -39,7 +39,7 @@ impl PlacedBlock {
         self.place + self.header.block_bytes() as u64
     }
 
-    /// Of its first record.
+    /// LSN of its first record.
     pub fn first(&self) -> Lsn {
         self.header.lsn
     }
@@ -68,16 +68,16 @@ impl From<DiskError> for NoBlock {
 
 pub(crate) struct SegmentCursor {
     file: Arc<dyn DiskFile>,
-    /// Where the segment's first block lies.
+    /// Place of the segment's first block.
     pub start: u64,
-    /// What the tags of its blocks are made of; whoever reads the header first sets it.
+    /// Base of the tags of its blocks; set by the code that reads the header first.
     block_tag: u32,
     window: Vec<u8>,
     window_at: u64,
 }
 
 impl SegmentCursor {
-    /// Of a segment whose header was not read yet.
+    /// A cursor over a segment whose header was not read yet.
     pub fn new(file: Arc<dyn DiskFile>, start: u64) -> Self {
         Self {
             file,
@@ -88,7 +88,7 @@ impl SegmentCursor {
         }
     }
 
-    /// Of a segment that the index knows.
+    /// A cursor over a segment that the index knows.
     pub fn at(disk: &dyn Disk, place: &SegmentPlace) -> Result<Self, DiskError> {
         let file = disk.open_read(&segment_name(place.place))?;
         let mut cursor = Self::new(file, place.place);
@@ -104,7 +104,7 @@ impl SegmentCursor {
         self.file.len()
     }
 
-    /// Where a place of the log lies in this file.
+    /// Offset in this file of a place of the log.
     pub fn offset_of(&self, place: u64) -> u64 {
         place - self.start + SEGMENT_HEADER_BYTES as u64
     }
@@ -126,7 +126,7 @@ impl SegmentCursor {
         Ok(self.window.get(from..until).unwrap_or_default())
     }
 
-    /// What a block at `place` must say.
+    /// The values that a block at `place` must have.
     pub fn expected(&self, place: u64) -> Expected {
         Expected {
             place,
@@ -175,9 +175,9 @@ impl SegmentCursor {
         self.bytes(offset, count, offset + count as u64)
     }
 
-    /// Looks for a block of this log behind a place, which holds none, and for the last byte that is not zero.
-    /// Where the place holds a good header with a damaged payload, the search begins behind that block: its payload may
-    /// hold anything, also what looks like blocks.
+    /// Searches behind a place that holds no block for a block of this log, and for the last byte that is not zero. If the place holds
+    /// a good header with a damaged payload, the search begins behind that block: its payload may hold anything, even bytes that look
+    /// like blocks.
     pub fn look_behind(&mut self, place: u64) -> Result<Behind, DiskError> {
         let file_end = self.file_bytes()?;
         let own_end = match self.header(place, file_end) {
@@ -204,8 +204,8 @@ impl SegmentCursor {
         Ok(behind)
     }
 
-    /// Writes a whole block once more. The process that wrote it may have died, or been told of a failure, before it was
-    /// durable, and another sync need not make it so: what is appended behind it must not be kept without it.
+    /// Writes a whole block again. The process that wrote it may have died, or may have got an error, before the block was durable,
+    /// and another sync need not make it so. Blocks appended behind it must not be kept without it.
     pub fn write_again(&mut self, place: u64, end: u64) -> Result<(), DiskError> {
         let offset = self.offset_of(place);
         let bytes = self.bytes(offset, (end - place) as usize, self.offset_of(end))?;
@@ -214,7 +214,7 @@ impl SegmentCursor {
         self.file.write_durable_at(offset, &block)
     }
 
-    /// Zeros over the remains of a write that was cut off, so that nobody has to judge them again.
+    /// Zeros the remains of an interrupted write, so that no later opening has to check them.
     pub fn erase(&mut self, mut offset: u64, bytes: u64) -> Result<(), DiskError> {
         let zeros = vec![0; WINDOW_BYTES as usize];
         let end = offset + bytes;
@@ -228,7 +228,7 @@ impl SegmentCursor {
     }
 }
 
-/// What lies behind a place without a block.
+/// The bytes behind a place without a block.
 #[derive(Debug, Default)]
 pub(crate) struct Behind {
     /// A block of this log, which shows that the place once held one, too.
@@ -237,7 +237,7 @@ pub(crate) struct Behind {
     pub nonzero_bytes: u64,
 }
 
-/// Checks a whole block against its header, and that it follows the one `before` where that is known; what the next one must
+/// Checks a whole block against its header, and that it follows `before` if that is known. Returns the values that the next block must
 /// continue.
 pub(crate) fn judge_block(
     found: &PlacedBlock,
@@ -270,7 +270,7 @@ pub(crate) fn judge_block(
     }
 }
 
-/// What a block at a place must say.
+/// Values that a block at a place must have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Expected {
     place: u64,

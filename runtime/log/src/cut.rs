@@ -1,4 +1,4 @@
-//! A log that no process has open: which epochs it holds, how far, and its end cut off.
+//! A log that no process has open: its epochs and its end, and rewinding it to an earlier end.
 
 use std::sync::Arc;
 
@@ -18,30 +18,30 @@ use crate::{
 /// A segment that takes the place of a longer one.
 const SHORTER_NAME: &str = "shorter.seg";
 
-/// Where the records of an epoch begin.
+/// The first record of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpochStart {
     /// Its number.
     pub epoch: Epoch,
-    /// Of its first record; of the log's first one where that lies in the epoch.
+    /// LSN of its first record; the log's start if that lies in the epoch.
     pub start: Lsn,
-    /// Of all records before that.
+    /// History before that record.
     pub history: History,
 }
 
-/// A log as it lies in its files.
+/// A closed log, as its files hold it.
 pub struct Outline {
     disk: Arc<dyn Disk>,
     index: Arc<LogIndex>,
     end_mark: Mark,
-    /// What was found.
+    /// The report of reading all blocks.
     pub report: VerifyReport,
     /// Behind the last record, and the history up to there.
     pub end: Position,
 }
 
 impl Outline {
-    /// Looks at all blocks. None: there is no log. Err also where it is damaged.
+    /// Reads all blocks. None: there is no log. Err also if it is damaged.
     pub fn of(disk: &Arc<dyn Disk>) -> Result<Option<Self>, LogError> {
         let scanned = scan(&**disk)?;
         if let Some(damage) = scanned.report.damage {
@@ -77,7 +77,7 @@ impl Outline {
         LogReader::new(Arc::clone(&self.disk), Arc::clone(&self.index), end, from)
     }
 
-    /// Of all records before `lsn`. None: the log does not hold it.
+    /// History before `lsn`. None: the log does not hold it.
     pub fn history_at(&self, lsn: Lsn) -> Result<Option<History>, LogError> {
         let Some(segment) = self.index.segment_with(lsn).filter(|_| lsn <= self.end.lsn) else {
             return Ok(None);
@@ -94,8 +94,8 @@ impl Outline {
         self.reader(self.report.start)?.copy(range, target, &mut |_| true)
     }
 
-    /// Leaves the records before `lsn` alone, at least one. Whenever it is interrupted, the log is whole, and no shorter than asked for. Only
-    /// for whoever holds the folder's lock.
+    /// Rewinds the log to the records before `lsn`, at least one. A crash leaves a complete log that ends at `lsn` or later. The
+    /// caller holds the folder's lock.
     pub fn cut_to(self, lsn: Lsn) -> Result<(), LogError> {
         assert!(lsn > self.report.start, "a record stays");
         let mut segments = self.report.segments.clone();
@@ -123,7 +123,7 @@ impl Outline {
     }
 }
 
-/// The folder, with the one new file under another name.
+/// The folder, in which the one new file has another name.
 struct Shorter(Arc<dyn Disk>);
 
 fn refused(name: &str) -> DiskError {

@@ -1,9 +1,9 @@
-//! For how long a group may grow before it is written: decided here and nowhere else.
+//! Time for which a group may grow before it is written: only this module decides it.
 //!
-//! A configured delay counts alone. Else a group is kept while all who appended to it are busy: for a part of the time that the
-//! calls take which already wait for them, from the last write on, since they gain nothing from an earlier write and each write costs
-//! them processor time. Else it waits for those who were just told, as long as that is worth it (`returns`).
-//! Whoever needs the group itself ends every wait but a configured one.
+//! A configured delay applies alone. Otherwise a group waits while all its appenders are busy with calls that wait already: for a
+//! share of the time of those calls, counted from the last write. They gain nothing from an earlier write, and each write costs them
+//! processor time. Otherwise a group waits for clients that were just acknowledged, while that is worth it (`returns`). A thread that
+//! needs the group itself ends every wait but a configured one.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::{
 
 /// A commit waits by this part of the time for which its engine thread is busy; the setting `patience_max` is the most.
 const BUSY_PART: u32 = 4;
-/// What a write takes about: less is not worth a timer.
+/// Time of a write, about: a shorter wait is not worth a timer.
 const PATIENCE_MIN: Duration = Duration::from_micros(100);
 
-/// How long the records of somebody may be kept who is busy for so long.
+/// Time for which the records of an appender may wait that is busy for `busy`.
 pub(crate) fn patience(busy: Duration, max: Duration) -> u64 {
     match (busy / BUSY_PART).min(max) {
         patience if patience < PATIENCE_MIN => 0,
@@ -29,9 +29,9 @@ pub(crate) fn patience(busy: Duration, max: Duration) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pause {
     Configured,
-    /// Whoever appended has other calls to run.
+    /// The appenders have other calls to run.
     Busy,
-    /// For those who were just told.
+    /// Clients that were just acknowledged are about to append again.
     Returns(Wait),
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct CommitDelay {
     /// When the last write ended, and how long its block might have been kept.
     last_write_ns: u64,
     kept_ns: u64,
-    /// What is waited for; only where the flusher is stepped.
+    /// The wait in progress; only if the flusher is stepped.
     stepped: Option<Begun>,
 }
 
@@ -64,7 +64,7 @@ impl CommitDelay {
         }
     }
 
-    /// What the group that is to be written next had better wait for. Its outcome is told by `end`.
+    /// Begins the wait that suits the next group. Its caller reports the outcome to `end`.
     pub fn begin<P>(&mut self, state: &State<P>, now_ns: u64) -> Option<Begun> {
         let (pause, ns_max) = match (self.configured_ns, state.patience_ns) {
             (0, 0) => self.begin_returns(state)?,
@@ -87,8 +87,8 @@ impl CommitDelay {
         Some((Pause::Returns(wait), wait.ns_max))
     }
 
-    /// While there is nothing to write: whoever could keep the last block is about to append again, and need not wake the flusher
-    /// for it. Once behind each block.
+    /// Begins a rest while there is nothing to write: an appender that kept the last block is about to append again, and need not wake
+    /// the flusher. Once after each block.
     pub fn begin_idle(&mut self, now_ns: u64) -> Option<Begun> {
         let kept_ns = std::mem::take(&mut self.kept_ns);
         let begun = Begun {
@@ -103,14 +103,14 @@ impl CommitDelay {
         patience_ns.saturating_sub(now_ns - self.last_write_ns)
     }
 
-    /// Of a wait that is over, with so many in the group.
+    /// Records the end of a wait, with `count` callers in the group.
     pub fn end(&mut self, begun: Begun, count: usize, now_ns: u64) {
         if let Pause::Returns(wait) = begun.pause {
             self.returns.note_wait(wait, count, now_ns - begun.began_ns);
         }
     }
 
-    /// As `begin` and `end`, where the flusher is stepped: true while the group waits.
+    /// Begins and ends waits for a stepped flusher: true while the group waits.
     pub fn still_waits<P>(&mut self, state: &State<P>, now_ns: u64) -> bool {
         let begun = match self.stepped.take() {
             None => self.begin(state, now_ns),
@@ -127,7 +127,7 @@ impl CommitDelay {
         false
     }
 
-    /// A group is taken to be written.
+    /// Records that a group is taken to be written.
     pub fn note_taken<P>(&mut self, state: &State<P>) {
         self.kept_ns = match (state.fill_records, self.configured_ns) {
             (1.., 0) => state.patience_ns,
@@ -135,12 +135,12 @@ impl CommitDelay {
         };
     }
 
-    /// A write is over at `now_ns`.
+    /// Records that a write ended at `now_ns`.
     pub fn note_written(&mut self, now_ns: u64) {
         self.last_write_ns = now_ns;
     }
 
-    /// So many are told of a write of `write_ns`, and so many others wait already.
+    /// Records that `told` callers are acknowledged after a write of `write_ns`, while `waiting` others wait already.
     pub fn note_told(&mut self, told: usize, waiting: usize, write_ns: u64) {
         self.returns.note_told(told, waiting, write_ns);
     }

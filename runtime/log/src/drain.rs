@@ -1,4 +1,4 @@
-//! What a region holds that the log's files do not, brought to them: the first step of an opening.
+//! The first step of an opening: appends a region's records to the log's files if they are missing there.
 
 use std::{ops::Range, time::Duration};
 
@@ -13,12 +13,12 @@ use crate::{
     reader::{Holder, LogRecord, RecordPlace},
 };
 
-/// What is appended to the files at once, unless one record is longer.
+/// Bytes appended to the files at once, unless one record is longer.
 const BATCH_BYTES: usize = 1 << 20;
-/// How often whoever waits for the disk looks whether the log still runs.
+/// Interval at which a thread that waits for the disk checks whether the log still runs.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What came to the files.
+/// The result of a drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
     /// That were appended.
@@ -28,9 +28,9 @@ pub struct Drained {
 }
 
 impl<P: Send + 'static> Log<P> {
-    /// Appends what was recovered from a region and is not in the files yet, in LSN order and in its epoch; a number that was lost becomes a
-    /// record that says so. All of it is durable at the end. After a crash in the middle it goes on where that one came to. For a log that
-    /// was opened as a standby's, so that it has begun no epoch of its own.
+    /// Appends the recovered records that are not in the files yet, in LSN order and under their epoch. A lost number becomes a void
+    /// record. Everything is durable at the end. After a crash in the middle, the next drain continues behind the durable records.
+    /// Requires a log opened as a standby's, so that it has begun no epoch of its own.
     pub fn drain(&self, recovered: &Recovered) -> Result<Drained, LogError> {
         let mut drained = Drained::default();
         let mut batch = RecordBatch::default();
@@ -83,7 +83,7 @@ impl<P: Send + 'static> Log<P> {
         Ok(drained)
     }
 
-    /// What comes next was appended under the region's epoch.
+    /// Continues under the region's epoch.
     fn continue_epoch(&self, recovered: &Recovered) -> Result<(), LogError> {
         let mut state = self.shared.lock();
         if state.epoch > recovered.epoch {
@@ -104,7 +104,8 @@ impl<P: Send + 'static> Log<P> {
     }
 }
 
-/// With the numbers that were lost so far, those that nobody has from here on. Err: a site had never taken so many that were not persistent.
+/// Counts numbers that no ring has, together with the `so_far` lost before. Err: more are lost than the sites can have taken without
+/// making them persistent.
 fn judge_void(recovered: &Recovered, so_far: u64, numbers: Range<Lsn>) -> Result<u64, LogError> {
     let void = so_far.saturating_add(numbers.end.0.saturating_sub(numbers.start.0));
     match void <= recovered.objects_bytes / VOID_BYTES as u64 {
@@ -116,8 +117,8 @@ fn judge_void(recovered: &Recovered, so_far: u64, numbers: Range<Lsn>) -> Result
     }
 }
 
-/// What an opening would bring to files that end at `end`, a record at a time, until `each` says false. A number that was lost is a void
-/// record. The region is of this program's format. Err: what lies there is no record.
+/// Shows the records that an opening would append to files that end at `end`, one at a time, until `each` returns false. A lost number
+/// is a void record. The region has this program's format. Err: the region holds bytes that are no record.
 pub fn recovered_records(
     recovered: &Recovered,
     end: Lsn,

@@ -1,4 +1,4 @@
-//! What can be wrong with a log.
+//! Errors of a log.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ pub enum UnavailableKind {
     Full,
     /// A write or sync failed, or the flusher died: final until the log is opened again.
     Failed,
-    /// As `Failed`, of records that were being written: whether they are kept is not known before the log is opened again.
+    /// The log failed while these records were being written: only the next opening shows whether they are kept.
     Doubtful,
     /// The disk did not take a block in time.
     Stalled,
     /// It was closed.
     Closed,
-    /// The primary gives its place away; passes where nobody takes it.
+    /// The primary hands over; ends if no standby takes over.
     Paused,
     /// It was told to take none.
     ReadOnly,
@@ -65,7 +65,7 @@ impl LogError {
         }
     }
 
-    /// Of a segment that a program with other numbers wrote.
+    /// The error for a segment that another program version wrote.
     pub(crate) fn foreign(file: &str, error: WireError) -> Self {
         let WireError { what, expected, found } = error;
         Self::Foreign {
@@ -96,8 +96,8 @@ pub struct Damage {
     pub file: String,
     /// In the file.
     pub offset: u64,
-    /// Of the damaged block; everything before it is whole.
+    /// LSN of the damaged block; everything before it is intact.
     pub lsn: Lsn,
-    /// What is wrong there.
+    /// Description of the damage.
     pub what: String,
 }

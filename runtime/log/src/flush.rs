@@ -26,23 +26,23 @@ pub(crate) struct Flusher<P> {
     pub shared: Arc<Shared<P>>,
     /// The newest segment.
     pub segment: Arc<dyn DiskFile>,
-    /// Where its first block lies.
+    /// Place of the segment's first block.
     pub segment_start: u64,
-    /// What the tags of its blocks are made of.
+    /// Base of the tags of its blocks.
     pub block_tag: u32,
-    /// Of segments to come.
+    /// Base of the tags of later segments.
     pub block_key: u32,
     pub next: Continuity,
-    /// Of all records that were written.
+    /// History of all written records.
     pub history: History,
-    /// Whoever is told after the next write; kept for its allocation.
+    /// Callers to acknowledge after the next write; kept for its allocation.
     pub told: Vec<(Lsn, P)>,
     pub delay: CommitDelay,
     /// Since when there was nothing to write; only where the flusher is stepped.
     pub idle_since_ns: Option<u64>,
 }
 
-/// What the flusher does next.
+/// The next action of the flusher.
 enum Next {
     Write(BlockKind),
     Wait,
@@ -52,7 +52,7 @@ enum Next {
 /// A block that is not known to be durable.
 struct Failed {
     error: DiskError,
-    /// Where some of it may be, in the newest segment, and how long it is.
+    /// Offset and length of the part that may be in the newest segment.
     begun: Option<(u64, usize)>,
     /// Others have it.
     is_handed: bool,
@@ -68,7 +68,7 @@ impl From<DiskError> for Failed {
     }
 }
 
-/// What those are told whose records a failed write may have kept.
+/// The error for callers whose records a failed write may have kept.
 fn doubtful(error: &LogError) -> LogError {
     let reason = match error {
         LogError::Unavailable { reason, .. } => reason.to_string(),
@@ -136,7 +136,7 @@ impl<P: Send + 'static> Flusher<P> {
         else {
             return true;
         };
-        // What others have is not taken back.
+        // A block that a sink has received can't be taken back.
         let is_known = !is_handed && begun.is_none_or(|(offset, bytes)| self.take_back(offset, bytes));
         let reason = format!("{error}; the server does not try again: restart it");
         let error = LogError::unavailable(UnavailableKind::Failed, reason);
@@ -148,8 +148,8 @@ impl<P: Send + 'static> Flusher<P> {
         false
     }
 
-    /// Erases what a failed write may have left: those who waited for it are told that nothing of it is kept, and that has
-    /// to be so after a restart, too. False when the disk does not take that either.
+    /// Erases what a failed write may have left. Its callers get an error that says that nothing is kept, and this must hold after a
+    /// restart, too. False if the disk refuses the erasure as well.
     fn take_back(&self, offset: u64, bytes: usize) -> bool {
         let mut zeros = AlignedBuf::with_capacity(bytes);
         zeros.resize(bytes);
@@ -181,7 +181,7 @@ impl<P: Send + 'static> Flusher<P> {
         }
     }
 
-    /// What there is to do. `is_quiet` when nothing came in for so long that a seal is due behind records.
+    /// Chooses the next action. `is_quiet`: nothing was appended for so long that a seal is due behind records.
     fn next(&self, state: &State<P>, is_quiet: bool) -> Next {
         if state.stopped.is_some() {
             return Next::Over;
@@ -312,8 +312,8 @@ impl<P: Send + 'static> Flusher<P> {
         Ok(())
     }
 
-    /// Writes a block, and tries again while the disk has no space for it: some file systems take space for each write. Appends are refused
-    /// meanwhile, and whoever waits for the block waits on: it has its place, and standbys may have it.
+    /// Writes a block, and retries while the disk has no space for it: some file systems take space for each write. Meanwhile appends
+    /// are refused, but callers of this block keep waiting: it has its place, and standbys may have it.
     fn write_when_room(&self, offset: u64, block: &[u8]) -> Result<(), DiskError> {
         let (shared, mut was_full) = (&*self.shared, false);
         loop {
@@ -336,7 +336,7 @@ impl<P: Send + 'static> Flusher<P> {
         }
     }
 
-    /// Hands the records of a sealed block to whoever gets groups: where they end, and whether anybody did.
+    /// Passes the records of a sealed block to the sinks. Returns their end, and whether there is any sink.
     fn hand_over(&self, block: &Block) -> (Position, bool) {
         let own = &block.buffer[BLOCK_HEADER_BYTES..][..block.payload_bytes];
         let end = Position {
@@ -357,7 +357,7 @@ impl<P: Send + 'static> Flusher<P> {
         (end, is_handed)
     }
 
-    /// Of a segment that begins with this block.
+    /// The header of a segment that begins with this block.
     fn segment_header(&self, block: &Block) -> SegmentHeader {
         let config = &self.shared.config;
         SegmentHeader {
@@ -372,8 +372,8 @@ impl<P: Send + 'static> Flusher<P> {
         }
     }
 
-    /// Gives the spare file its place in the log. Each step is durable before the next: a file with a segment's name has
-    /// a whole header, and no block is written to a file that a crash could make nameless.
+    /// Gives the spare file its place in the log. Each step is durable before the next: a file with a segment's name has a whole
+    /// header, and no block is written to a file that a crash could make nameless.
     fn begin_segment(&mut self, spare: Spare, block: &Block) -> Result<(), DiskError> {
         let header = self.segment_header(block);
         write_header(&*spare.file, &header)?;
@@ -442,7 +442,7 @@ impl<P> Shared<P> {
     }
 }
 
-/// As a block tells it.
+/// Memory units of a block.
 fn memory_units(bytes: u64) -> u32 {
     u32::try_from(bytes.div_ceil(MEMORY_UNIT_BYTES)).unwrap_or(u32::MAX)
 }

@@ -1,5 +1,5 @@
-//! The log's front in NVRAM (NV-Logging, section 4): what engine threads append is persistent before the call returns, in the ring of
-//! their site; the copier brings it to the log's files behind them. There is no lock on that way, and no other thread.
+//! The NVRAM buffer in front of the log's files (NV-Logging, section 4). Records that an engine thread appends are persistent in its
+//! site's ring before the call returns, without a lock and without another thread. The destage thread copies them to the files later.
 
 use std::{
     sync::{
@@ -21,13 +21,13 @@ use crate::{
     state::Shared,
 };
 
-/// How often somebody who waits for a record that another site is just persisting looks again.
+/// Interval at which a thread checks again for a record that another site is just persisting.
 const LOOK: Duration = Duration::from_micros(20);
 
 /// A void record.
 pub(crate) const VOID_BYTES: usize = 2;
 
-/// When records are copied from the rings to the log's files, beside whenever somebody wants to read them there.
+/// Times at which records are copied from the rings to the log's files. Readers of the files also cause it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrontConfig {
     /// Entries in all rings together.
@@ -36,7 +36,7 @@ pub struct FrontConfig {
     pub flush: FlushPolicy,
 }
 
-/// How far the front is, and how full.
+/// Progress and fill level of the buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontStatus {
     /// By site.
@@ -45,7 +45,7 @@ pub struct FrontStatus {
     pub records_waiting: u64,
 }
 
-/// What the sites' appenders, the copier and those who wait for it share.
+/// State shared by the sites' appenders, the destage thread and the threads that wait for it.
 pub(crate) struct Front {
     pub lsns: LsnSource,
     pub marks: RegionMarks,
@@ -53,28 +53,28 @@ pub(crate) struct Front {
     pub filled: Arc<Watermark>,
     /// Everything before it is durable in the log's files, and its room in the rings is free.
     copied: AtomicU64,
-    /// Set when a ring is full enough to be copied, or has anything that somebody sends on.
+    /// Set when a ring is full enough to be copied, or has any record while a subscriber ships records.
     pub is_due: AtomicBool,
-    /// Those who send records on as they are copied.
+    /// Number of subscriptions that ship records as they are copied.
     followers: AtomicUsize,
-    /// Entries of one ring from which on it is.
+    /// Entries of one ring from which a copy is due.
     copy_at_entries: u64,
     gauges: Vec<RingGauge>,
-    /// Of a standby all, into which its groups are placed; of a primary those that no site has taken.
+    /// On a standby all writers, to which its groups are appended; on a primary those that no site has taken.
     writers: Mutex<Vec<Option<RingWriter>>>,
     state: Mutex<FrontState>,
-    /// The copier waits here.
+    /// The destage thread waits here.
     pub work: Condvar,
-    /// Those who wait for the copier, or for room.
+    /// Threads that wait for the destage thread, or for room.
     grew: Condvar,
     copier: Mutex<Option<Box<dyn Started>>>,
 }
 
 pub(crate) struct FrontState {
-    /// Somebody waits until the files have everything before it.
+    /// LSN up to which a thread waits for the files.
     pub wanted: Lsn,
     pub is_closing: bool,
-    /// The copier has ended.
+    /// The destage thread has ended.
     pub is_over: bool,
 }
 
@@ -88,7 +88,7 @@ impl Front {
         Lsn(self.copied.load(Ordering::Acquire))
     }
 
-    /// The files have everything before `end`, and its room is free.
+    /// Records that the files have everything before `end`, and that its room is free.
     pub fn note_copied(&self, end: Lsn) {
         let state = self.lock();
         self.copied.store(end.0, Ordering::Release);
@@ -97,7 +97,7 @@ impl Front {
     }
 
     pub fn note_over(&self) {
-        // Also after a panic inside: then nobody may wait any longer.
+        // Also after a panic inside: no thread may wait any longer.
         let mut state = match self.state.lock() {
             Ok(state) => state,
             Err(poisoned) => poisoned.into_inner(),
@@ -107,11 +107,11 @@ impl Front {
         self.grew.notify_all();
     }
 
-    /// Tells the copier that a ring is full enough, or that somebody wants each record.
+    /// Wakes the destage thread if a ring is full enough, or if a subscriber wants each record.
     #[inline]
     pub fn wake_if_due(&self, fill: RingFill) {
         let is_due = fill.entries >= self.copy_at_entries || fill.is_half_full() || self.is_followed();
-        // After what was persisted was told: who takes the mark away looks at that next.
+        // Loaded after the new mark is stored: the thread that clears the flag reads the mark next.
         if is_due && !self.is_due.load(Ordering::SeqCst) {
             self.wake();
         }
@@ -151,8 +151,8 @@ impl Front {
         Ok(())
     }
 
-    /// Waits, within bounds, until `judge` finds what it looks for in the rings, while the copier makes room. Err: also where this primary
-    /// gives its place away meanwhile.
+    /// Waits, within bounds, until `judge` finds what it needs in the rings, while the destage thread makes room. Err: also if a
+    /// hand-over begins meanwhile.
     #[cold]
     pub fn wait_for_room<P, T>(
         &self,
@@ -181,10 +181,11 @@ impl Front {
         }
     }
 
-    /// Gives out no more LSNs until [`Front::resume`]; where those end that were, all of them persistent. Err: a site does not get done.
+    /// Stops giving out LSNs until [`Front::resume`]. Returns their end; all before it are persistent. Err: a site does not
+    /// finish its commit.
     pub fn pause<P>(&self, shared: &Shared<P>) -> Result<Lsn, LogError> {
         self.lsns.close();
-        // Whoever waits for room is refused now.
+        // Threads that wait for room are refused now.
         drop(self.lock());
         self.grew.notify_all();
         let wait_max = shared.config.append_wait_max;
@@ -213,12 +214,12 @@ impl Front {
         self.writers.lock().expect("nothing panics in here")
     }
 
-    /// Most bytes of records that one of its rings takes at once.
+    /// Bytes of records that one ring takes at once, at most.
     pub fn bytes_max(writer: &RingWriter) -> usize {
         writer.bytes_max().min((BLOCK_BYTES_MAX - BLOCK_HEADER_BYTES) as u64) as usize
     }
 
-    /// Bytes for which there is room while each ring keeps half of its own: what is on its way when this is told finds room in that.
+    /// Room in bytes while each ring keeps half of its own: records that are already on their way fit into that half.
     pub fn room_bytes(&self) -> u64 {
         let room = |fill: RingFill| match fill.is_half_full() {
             true => 0,
@@ -235,13 +236,13 @@ impl Front {
     }
 }
 
-/// As long as it lives, records are copied to the log's files as soon as they are persistent: somebody sends them on.
+/// While it exists, records are copied to the log's files as soon as they are persistent, because a shipper sends them on.
 pub struct Following(Arc<Front>);
 
 impl Following {
     fn new(front: &Arc<Front>) -> Self {
         front.followers.fetch_add(1, Ordering::SeqCst);
-        // What was appended before.
+        // For the records appended before.
         front.wake();
         Self(Arc::clone(front))
     }
@@ -258,7 +259,7 @@ fn stalled(waited: Duration) -> LogError {
     LogError::unavailable(UnavailableKind::Stalled, reason)
 }
 
-/// A site's hand on the front.
+/// Appends a site's records to the NVRAM buffer.
 pub struct NvramAppender<P> {
     front: Arc<Front>,
     shared: Arc<Shared<P>>,
@@ -288,7 +289,7 @@ impl<P: Send + 'static> NvramAppender<P> {
         if bytes.len() > self.bytes_max || self.writer.judge(bytes.len(), placed).is_err() {
             self.wait_for_room(bytes.len(), |writer| writer.judge(bytes.len(), placed))?;
         }
-        // Not before there is room: a number that was given out is waited for by whoever copies the ones behind it.
+        // LSNs are taken only when there is room: the destage thread waits for each LSN that was given out.
         let start = self.reserve(u64::from(records.count()))?;
         let written = self.writer.records(start, records.count(), bytes, placed);
         written.expect("it was judged, and what was free stays free");
@@ -299,9 +300,9 @@ impl<P: Send + 'static> NvramAppender<P> {
         Ok(start)
     }
 
-    /// Appends a transaction in parts, each persistent before the next: they have consecutive LSNs, and the copier makes room for those that
-    /// the ring has none for. All are persistent when it returns; the LSN of the first. Err: what was appended of it counts for nothing,
-    /// and the numbers of the others are void.
+    /// Appends a transaction in parts, each persistent before the next. They have consecutive LSNs, and the destage thread makes room
+    /// for parts that do not fit. All are persistent when it returns the LSN of the first. Err: the appended parts count for nothing,
+    /// and the other LSNs are void.
     pub fn append_run(&mut self, run: &ChangesRun<'_>) -> Result<Lsn, LogError> {
         if let Some(error) = self.shared.refusal() {
             return Err(error);
@@ -319,7 +320,7 @@ impl<P: Send + 'static> NvramAppender<P> {
                 true => run.push_part(number, &mut records),
                 false => run.push_last(&mut records),
             }
-            // What would make the rest void finds room behind each part.
+            // Each part leaves room for the records that would make the rest void.
             let (bytes, rest) = (records.bytes().len(), VOID_BYTES * run.records() as usize);
             let has_room = self.writer.judge_two(bytes, rest).is_ok();
             let made = match has_room {
@@ -342,7 +343,7 @@ impl<P: Send + 'static> NvramAppender<P> {
         Ok(start)
     }
 
-    /// Gives out so many numbers; the first. Err: none are given out while this server gives its place away.
+    /// Takes `count` LSNs; the first. Err: none are given out during a hand-over.
     #[inline]
     fn reserve(&self, count: u64) -> Result<Lsn, LogError> {
         self.front.lsns.reserve(self.site, count).ok_or_else(|| {
@@ -352,19 +353,19 @@ impl<P: Send + 'static> NvramAppender<P> {
         })
     }
 
-    /// Most bytes that a ring is asked for at once for a run.
+    /// Bytes that a run asks a ring for at once, at most.
     fn run_bytes(&self, run: &ChangesRun<'_>) -> usize {
         run.append_bytes_max() + VOID_BYTES * run.records() as usize
     }
 
-    /// Makes numbers of a run void that were given out and have no record.
+    /// Makes LSNs of a run void that have no record.
     fn append_void(&mut self, lsn: Lsn, count: u64) {
         let mut records = RecordBatch::default();
         (0..count).for_each(|_| records.push(&RecordRef::Void));
         self.persist_at(lsn, &records, true);
     }
 
-    /// Makes records persistent that have these numbers, and for which there is room; `is_last`: the site took no others.
+    /// Makes records with these LSNs persistent, for which there is room; `is_last`: the site took no others.
     fn persist_at(&mut self, lsn: Lsn, records: &RecordBatch, is_last: bool) {
         let (front, end) = (&*self.front, Lsn(lsn.0 + u64::from(records.count())));
         let written = self.writer.records(lsn, records.count(), records.bytes(), &[]);
@@ -378,7 +379,7 @@ impl<P: Send + 'static> NvramAppender<P> {
         front.wake_if_due(self.writer.fill());
     }
 
-    /// Waits until `judge` finds room for so many bytes.
+    /// Waits until `judge` finds room for this many bytes.
     #[cold]
     fn wait_for_room(&self, bytes: usize, judge: impl Fn(&RingWriter) -> Result<(), Full>) -> Result<(), LogError> {
         let max = self.bytes_max;
@@ -392,7 +393,7 @@ impl<P: Send + 'static> NvramAppender<P> {
         })
     }
 
-    /// Most bytes of records that one append takes: a quarter of the site's ring, and one block of the files at most.
+    /// Bytes of records that one append takes, at most: a quarter of the site's ring, and one block of the files.
     pub fn bytes_max(&self) -> usize {
         self.bytes_max
     }
@@ -405,9 +406,9 @@ impl<P: Send + 'static> NvramAppender<P> {
 }
 
 impl<P: Send + 'static> Log<P> {
-    /// Puts the rings of `region`, which is empty and of the log's epoch, before the log's files: one for each site. From here on records are
-    /// appended through [`Log::nvram_appender`] alone; those of a standby go there group by group, and its sites append none until it is
-    /// promoted. Once, before anything is appended by a site.
+    /// Puts the rings of `region`, one for each site, before the log's files. The region is empty and of the log's epoch. Later
+    /// records are appended only through [`Log::nvram_appender`]. A standby's groups go there too, and its sites append nothing until
+    /// it is promoted. Called once, before any site appends.
     pub fn put_front(&self, region: Region, config: FrontConfig) -> Result<(), LogError> {
         let (geometry, marks) = (*region.geometry(), region.marks());
         let (writers, readers): (Vec<_>, Vec<_>) = region.rings(config.flush).into_iter().unzip();
@@ -447,7 +448,7 @@ impl<P: Send + 'static> Log<P> {
         Ok(())
     }
 
-    /// The hand of `site` on the front; once for each site. None where the log has no front.
+    /// Makes the appender of `site`; once for each site. None if the log has no NVRAM buffer.
     pub fn nvram_appender(&self, site: usize) -> Option<NvramAppender<P>> {
         let front = self.front.get()?;
         let writer = front.writers()[site].take();
@@ -461,7 +462,7 @@ impl<P: Send + 'static> Log<P> {
         })
     }
 
-    /// None where the log has no front.
+    /// The buffer's progress and fill level. None if the log has no NVRAM buffer.
     pub fn front_status(&self) -> Option<FrontStatus> {
         self.front.get().map(|front| front.status())
     }
@@ -482,12 +483,13 @@ impl<P: Send + 'static> Log<P> {
         }
     }
 
-    /// Has all records copied to the log's files as soon as they are persistent. None where the log has no front: there they are anyway.
+    /// Copies all records to the log's files as soon as they are persistent, while the result exists. None without NVRAM: records go
+    /// to the files anyway.
     pub fn follow(&self) -> Option<Following> {
         self.front.get().map(Following::new)
     }
 
-    /// Has everything before `end` copied to the log's files, without waiting for it.
+    /// Requests that everything before `end` is copied to the log's files, without waiting for it.
     pub fn want_copied(&self, end: Lsn) {
         if let Some(front) = self.front.get().filter(|front| front.copied() < end) {
             let mut state = front.lock();
@@ -497,7 +499,7 @@ impl<P: Send + 'static> Log<P> {
         }
     }
 
-    /// Has what is persistent copied to the log's files, for whoever reads them next.
+    /// Copies persistent records to the log's files, for a reader of the files.
     pub(crate) fn copy_front(&self) -> Result<(), LogError> {
         match self.front.get() {
             None => Ok(()),
@@ -517,7 +519,7 @@ impl<P: Send + 'static> Log<P> {
         true
     }
 
-    /// Copies everything, and ends the copier. Nothing is appended any more.
+    /// Copies everything, and ends the destage thread. Nothing is appended any more.
     pub(crate) fn close_front(&self) {
         let Some(front) = self.front.get() else {
             return;

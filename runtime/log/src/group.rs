@@ -1,4 +1,4 @@
-//! What one group commit writes, as other nodes get it: records with their LSNs, without the shape of this node's files.
+//! The records of one group commit, as other nodes get them: with LSNs, without the layout of this node's files.
 
 use std::sync::{
     Arc, Mutex,
@@ -10,21 +10,21 @@ use reprise_wire::{History, RawRecords};
 
 use crate::{cut::EpochStart, error::LogError, log::Log, reader::LogReader};
 
-/// How far a log is, and what it holds up to there: nodes compare it.
+/// Progress of a log, and its contents up to there: nodes compare it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Position {
-    /// The newest one that anything was written under.
+    /// The newest epoch in the log.
     pub epoch: Epoch,
     /// Behind the last record.
     pub lsn: Lsn,
-    /// Of all records before it.
+    /// History of all records before it.
     pub history: History,
 }
 
-/// Whole records that lie one behind the other, of one epoch. A record may stand for another one, which counts in the history in its place.
+/// Whole records of one epoch, one behind the other. A record may stand for another one, which counts in the history in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group<'a> {
-    /// Of the first record.
+    /// LSN of the first record.
     pub first: Lsn,
     /// Behind the last one.
     pub end: Position,
@@ -32,14 +32,14 @@ pub struct Group<'a> {
     pub records: &'a [u8],
 }
 
-/// Gets each group once it is sealed, before it is written here: in order, none left out, and none taken back. Where the write fails
-/// the callers are told that their outcome is not known.
+/// Receives each group once it is sealed, before it is written here: in order, without gaps, and never withdrawn. If the write fails,
+/// the callers' outcome is unknown.
 pub trait GroupSink: Send + Sync {
     /// Called by the log's flusher: it must not wait for anything, and keeps no more than a bound of its own.
     fn take(&self, group: &Group<'_>);
 }
 
-/// Who gets groups.
+/// The receivers of groups.
 #[derive(Default)]
 pub(crate) struct Sinks {
     list: Mutex<Vec<Arc<dyn GroupSink>>>,
@@ -53,7 +53,7 @@ impl Sinks {
         self.are_there.store(true, Ordering::Release);
     }
 
-    /// True where anybody got it.
+    /// Passes the group to all sinks; false if there is none.
     pub fn hand(&self, group: &Group<'_>) -> bool {
         if !self.are_there.load(Ordering::Acquire) {
             return false;
@@ -70,7 +70,7 @@ impl<P: Send + 'static> Log<P> {
         self.shared.sinks.add(sink);
     }
 
-    /// Where the newest epochs begin of which records are durable in the log's files, the oldest first.
+    /// First records of the newest epochs with durable records in the log's files, the oldest first.
     pub fn epochs(&self) -> Vec<EpochStart> {
         self.shared.index.epochs()
     }

@@ -1,4 +1,4 @@
-//! What lets go of the log's oldest segments, and who keeps them: a standby that still needs them has a hold.
+//! Release of the log's oldest segments, and replication slots: a slot keeps the segments that a standby still needs.
 
 use std::sync::{
     Arc, Mutex, MutexGuard,
@@ -15,7 +15,7 @@ use crate::{
     reader::Durable,
 };
 
-/// Keeps the log's files from an LSN on, until it advances or is dropped.
+/// A replication slot: keeps the log's files from an LSN on, until it advances or is dropped.
 #[must_use = "dropped, nothing is kept any more"]
 pub struct Hold {
     keeper: Arc<Keeper>,
@@ -24,14 +24,14 @@ pub struct Hold {
     is_let_go: Arc<AtomicBool>,
 }
 
-/// A hold, for people.
+/// A replication slot, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldInfo {
-    /// Whose it is.
+    /// Name of its standby.
     pub name: Arc<str>,
     /// Records from here on are kept.
     pub from: Lsn,
-    /// Bytes of log that would be gone without it, about.
+    /// Bytes of log that only this slot keeps, about.
     pub bytes: u64,
 }
 
@@ -42,7 +42,7 @@ struct Held {
     is_let_go: Arc<AtomicBool>,
 }
 
-/// Lets go of segments. One at a time: a crash between two of them leaves a log without gaps.
+/// Releases segments one at a time: a crash between two of them leaves a log without gaps.
 pub(crate) struct Keeper {
     disk: Arc<dyn Disk>,
     index: Arc<LogIndex>,
@@ -51,14 +51,14 @@ pub(crate) struct Keeper {
 }
 
 struct State {
-    /// Whoever may let go has let go of everything before it.
+    /// Checkpoints need no record before it.
     released: Lsn,
     bytes_max: u64,
     held: Vec<Held>,
     next_number: u64,
-    /// Out of the index, and perhaps still on the disk.
+    /// A segment that is out of the index, and perhaps still on the disk.
     going: Option<u64>,
-    /// The directory may be another's.
+    /// Set before another process may use the directory.
     is_closed: bool,
 }
 
@@ -96,17 +96,17 @@ impl Keeper {
         self.state.lock().expect("nothing panics while segments go")
     }
 
-    /// Nothing is let go of any more.
+    /// Stops all releases.
     pub fn close(&self) {
         self.lock().is_closed = true;
     }
 
-    /// Bytes of log that go once `held` does, unless another hold keeps them.
+    /// Bytes of log that are released together with `slot`, unless another slot keeps them.
     fn bytes_of(&self, held: &Held, released: Lsn) -> u64 {
         self.index.bytes_between(held.from, released, self.durable.get())
     }
 
-    /// Gives up the holds that lag most until the others keep no more than they may.
+    /// Releases the slots that lag most until no other keeps more bytes than allowed.
     fn let_go_of_laggards(&self, state: &mut State) {
         let (bytes_max, released) = (state.bytes_max, state.released);
         state.held.retain(|held| {
@@ -127,7 +127,7 @@ impl Keeper {
         let (disk, until) = (&*self.disk, state.kept_from());
         let mut count = 0;
         loop {
-            // One that could not go goes first: without it those behind it would not follow each other.
+            // A segment whose release failed goes first, or the log would have a gap.
             state.going = state.going.take().or_else(|| self.index.take_oldest_before(until));
             let Some(place) = state.going else {
                 return Ok(count);
@@ -150,17 +150,17 @@ impl Keeper {
 }
 
 impl Hold {
-    /// Whose it is.
+    /// Name of its standby.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// True once it kept more bytes than holds may: what it was for may be gone.
+    /// True once it kept more bytes than slots may: its records may be gone.
     pub fn is_let_go(&self) -> bool {
         self.is_let_go.load(Ordering::Acquire)
     }
 
-    /// Keeps what lies at or behind `from` alone; nothing where that is behind already. Returns how many segments went.
+    /// Moves the slot forward to `from`; no effect if it is there already. Returns the number of segments that this released.
     pub fn advance(&self, from: Lsn) -> Result<usize, LogError> {
         let mut state = self.keeper.lock();
         let Some(held) = state.find(self.number).filter(|held| held.from < from) else {
@@ -175,13 +175,13 @@ impl Drop for Hold {
     fn drop(&mut self) {
         let mut state = self.keeper.lock();
         state.held.retain(|held| held.number != self.number);
-        // What can't go now goes with a later checkpoint, or is there at the next opening.
+        // A failed release is retried at a later checkpoint, or at the next opening.
         let _ = self.keeper.release(&mut state);
     }
 }
 
 impl<P: Send + 'static> Log<P> {
-    /// Keeps the records at and behind `from` for whom `name` tells. Refused where some of them are gone already.
+    /// Creates a slot that keeps the records from `from` on. Refused if some of them are gone already.
     pub fn hold(&self, name: &str, from: Lsn) -> Result<Hold, LogError> {
         let keeper = &self.keeper;
         let mut state = keeper.lock();
@@ -206,14 +206,14 @@ impl<P: Send + 'static> Log<P> {
         })
     }
 
-    /// A hold that keeps more bytes of log than this is let go: the disk is not filled for a standby that never comes back.
+    /// Sets the limit of a slot. A slot that keeps more bytes of log is released: a standby that never returns must not fill the disk.
     pub fn set_hold_bytes_max(&self, bytes: u64) -> Result<(), LogError> {
         let mut state = self.keeper.lock();
         state.bytes_max = bytes;
         self.keeper.release(&mut state).map(drop)
     }
 
-    /// Who keeps what.
+    /// All slots.
     pub fn holds(&self) -> Vec<HoldInfo> {
         let state = self.keeper.lock();
         let info = |held: &Held| HoldInfo {
@@ -224,8 +224,8 @@ impl<P: Send + 'static> Log<P> {
         state.held.iter().map(info).collect()
     }
 
-    /// The files that the next `release_before` of this LSN makes superfluous, oldest first: those that are held among them, and none
-    /// that an earlier one has named.
+    /// Names of the files that the next `release_before` of this LSN no longer needs, oldest first. It includes files that slots keep,
+    /// and no file that an earlier release has named.
     pub fn releasable_before(&self, lsn: Lsn) -> Vec<String> {
         let index = &self.shared.index;
         let before = index.oldest_before(self.keeper.lock().released).len();
@@ -233,8 +233,8 @@ impl<P: Send + 'static> Log<P> {
         places.map(segment_name).collect()
     }
 
-    /// Lets go of segments that lie wholly before `lsn`, and returns how many went now; those that are held go with their hold. The
-    /// first becomes the next spare, others are removed.
+    /// Releases segments that end before `lsn`, and returns how many were released now; segments that a slot keeps follow with the
+    /// slot. The first becomes the next spare, others are removed.
     pub fn release_before(&self, lsn: Lsn) -> Result<usize, LogError> {
         let mut state = self.keeper.lock();
         state.released = state.released.max(lsn);

@@ -1,4 +1,4 @@
-//! Where the log's blocks lie: every segment, and now and then a block in it. The one way from an LSN to a place.
+//! Positions of the log's blocks: every segment, and a block now and then. Every lookup from an LSN to a place uses it.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -7,10 +7,10 @@ use reprise_wire::{History, SegmentHeader};
 
 use crate::{cursor::PlacedBlock, cut::EpochStart};
 
-/// One block is noted for every so many bytes of log: 32 KiB of memory per GiB.
+/// Bytes of log between two recorded blocks: 32 KiB of memory per GiB.
 const MARK_EVERY_BYTES: u64 = 512 << 10;
 
-/// Beginnings of epochs that are known: older ones are nobody's question.
+/// Number of epochs that are known; older ones are never asked for.
 const EPOCHS_MAX: usize = 1024;
 
 const PREFIX: &str = "log-";
@@ -35,17 +35,17 @@ pub fn parse_segment_name(name: &str) -> Option<u64> {
 /// A segment of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentPlace {
-    /// Where its first block lies.
+    /// Place of its first block.
     pub place: u64,
-    /// Of its first record.
+    /// LSN of its first record.
     pub start: Lsn,
-    /// As its header tells.
+    /// Epoch in its header.
     pub epoch: Epoch,
-    /// Of all records before its first one.
+    /// History before its first record.
     pub history: History,
-    /// What the tags of its blocks are made of.
+    /// Base of the tags of its blocks.
     pub block_tag: u32,
-    /// Where the next one begins.
+    /// Place of the next segment.
     pub following: Option<u64>,
 }
 
@@ -64,7 +64,7 @@ struct Inner {
     marks: Vec<Mark>,
     /// Stretches that are known to hold changes alone, by place, growing, none touching the next.
     changes: Vec<(u64, u64)>,
-    /// Where the newest epochs begin, growing.
+    /// First records of the newest epochs, growing.
     epochs: Vec<EpochStart>,
 }
 
@@ -72,8 +72,8 @@ struct Inner {
 pub(crate) struct LogIndex(Mutex<Inner>);
 
 impl Inner {
-    /// Where the records from `lsn` on begin, about: exact at a noted block, and between two of them as if all records were of one
-    /// length. `end` is behind the last one.
+    /// Estimates the place of the records from `lsn` on: exact at a recorded block, and between two of them as if all records had one
+    /// length. `end` is behind the last record.
     fn place_of(&self, lsn: Lsn, end: Mark) -> u64 {
         if lsn >= end.lsn {
             return end.place;
@@ -133,7 +133,7 @@ impl LogIndex {
         }
     }
 
-    /// Notes that the blocks of a stretch behind those that were noted before hold changes and nothing else.
+    /// Records that a stretch of blocks holds only changes; it lies behind all earlier ones.
     pub fn note_changes(&self, start: u64, end: u64) {
         let mut inner = self.inner();
         match inner.changes.last_mut() {
@@ -142,7 +142,7 @@ impl LogIndex {
         }
     }
 
-    /// Notes the epoch of a block with records, before which all records have this history.
+    /// Records the epoch of a block with records, and the history before that block.
     pub fn note_epoch(&self, epoch: Epoch, start: Lsn, history: History) {
         let mut inner = self.inner();
         if inner.epochs.last().is_none_or(|last| last.epoch < epoch) {
@@ -199,7 +199,7 @@ impl LogIndex {
         inner.marks.get(after.checked_sub(1)?).copied()
     }
 
-    /// Where the oldest segment begins.
+    /// Start of the oldest segment.
     pub fn start(&self) -> Mark {
         let inner = self.inner();
         let first = inner.segments.first();

@@ -38,8 +38,8 @@ pub type Complete<P> = Box<dyn Fn(Lsn, Result<(), &LogError>, P) + Send + Sync>;
 pub struct LogConfig {
     /// After which a segment is followed by another one.
     pub segment_bytes: u64,
-    /// Time for which a group may grow before it is written. Zero: a group is what came in during the write before it, and
-    /// whoever comes back at once of those that were told by that write.
+    /// Time for which a group may grow before it is written. Zero: a group holds the records that arrived during the write before it,
+    /// and those of clients that this write acknowledged and that append again at once.
     pub group_commit_delay: Duration,
     /// Without such a time: the longest that a group is kept whose engine threads are all busy.
     pub patience_max: Duration,
@@ -57,7 +57,7 @@ pub struct LogConfig {
     pub new_block_key: u32,
     /// Another database's log, or an empty directory, is refused.
     pub expected_database_id: Option<[u8; 16]>,
-    /// What each block tells of the database's memory.
+    /// Memory of the database, of which each block carries the size.
     pub memory: Arc<MemoryLedger>,
 }
 
@@ -80,18 +80,18 @@ impl LogConfig {
     }
 }
 
-/// What opening found and did.
+/// The result of opening a log.
 #[derive(Clone, Debug)]
 pub struct OpenReport {
     /// It was made just now.
     pub is_new: bool,
-    /// Of the log's database.
+    /// Id of the log's database.
     pub database_id: [u8; 16],
     /// The log as found; `torn` was cut.
     pub found: VerifyReport,
     /// Settings hash of the newest segment, when it is not the configured one. What is appended goes to a new segment.
     pub other_settings_hash: Option<u64>,
-    /// Of what is appended from this opening on.
+    /// Epoch of records appended after this opening.
     pub epoch: Epoch,
 }
 
@@ -110,7 +110,7 @@ pub struct Positions {
 pub struct Log<P: Send + 'static> {
     pub(crate) shared: Arc<Shared<P>>,
     pub(crate) keeper: Arc<Keeper>,
-    /// Where there is NVRAM: before the files.
+    /// The NVRAM buffer before the files, if any.
     pub(crate) front: OnceLock<Arc<Front>>,
     threads: Mutex<Vec<Box<dyn Started>>>,
     /// Given back at `close`.
@@ -130,7 +130,7 @@ impl<P: Send + 'static> Log<P> {
         Self::open_on(disk, clock, Arc::new(RealThreads), config, complete)
     }
 
-    /// As `open`, with other threads than the system's.
+    /// Opens like `open`, with other threads than the system's.
     pub fn open_on(
         disk: Arc<dyn Disk>,
         clock: Arc<dyn Clock>,
@@ -165,7 +165,7 @@ impl<P: Send + 'static> Log<P> {
         Appender(Arc::clone(&self.shared))
     }
 
-    /// Of the log's database.
+    /// Id of the log's database.
     pub fn database_id(&self) -> [u8; 16] {
         self.shared.database_id
     }
@@ -197,7 +197,8 @@ impl<P: Send + 'static> Log<P> {
         }
     }
 
-    /// Nobody was told of a record from here on: with a front a record may be answered before one below it is durable.
+    /// No caller got a result for a record from here on. With an NVRAM buffer a record may be acknowledged before a lower one is
+    /// durable.
     pub fn answered_max(&self) -> Lsn {
         match self.front.get() {
             Some(_) => self.filled(),
@@ -223,13 +224,13 @@ impl<P: Send + 'static> Log<P> {
         }
     }
 
-    /// Of the oldest record that is kept.
+    /// LSN of the oldest record that is kept.
     pub fn start(&self) -> Lsn {
         self.shared.index.start().lsn
     }
 
-    /// Bytes of the log's files in which the records from `from` to `to` lie, as far as they are durable: exact at the ends of
-    /// segments, elsewhere to the part of half a MiB.
+    /// Bytes of the log's files that hold the records from `from` to `to`, as far as they are durable: exact at the ends of segments,
+    /// elsewhere to half a MiB.
     pub fn bytes_between(&self, from: Lsn, to: Lsn) -> u64 {
         let end = self.shared.durable.get();
         self.shared.index.bytes_between(from, to, end)
@@ -270,25 +271,25 @@ impl<P: Send + 'static> Log<P> {
         matches!(self.shared.refusal(), Some(LogError::Unavailable { kind: found, .. }) if found == kind)
     }
 
-    /// Of what is appended.
+    /// Epoch of appended records.
     pub fn epoch(&self) -> Epoch {
         self.shared.lock().epoch
     }
 
-    /// Of the last record that is written, or of the one before anything was.
+    /// Epoch of the last written record, or of the log's start.
     pub fn written_epoch(&self) -> Epoch {
         self.shared.lock().block_epoch
     }
 
-    /// Takes no more appends, for this reason. What was appended before is written; reading goes on.
+    /// Refuses further appends for this reason. Records appended before are written, and reading continues.
     pub fn refuse(&self, reason: &str) {
-        // What can't be written is refused for that reason.
+        // Records that can't be written are refused for that reason.
         let _ = self.wait_copied(self.filled(), self.shared.config.append_wait_max);
         let refusal = LogError::unavailable(UnavailableKind::ReadOnly, reason);
         self.shared.stop(refusal.clone(), refusal);
     }
 
-    /// What the flusher counts.
+    /// The flusher's counters.
     pub fn stats(&self) -> Arc<FlushStats> {
         Arc::clone(&self.shared.stats)
     }
@@ -302,8 +303,8 @@ impl<P: Send + 'static> Log<P> {
         self.shared.wake_all();
         let threads = std::mem::take(&mut *self.threads.lock().expect("nothing panics in here"));
         for thread in threads {
-            // The last owner may let go on the flusher thread itself, inside `complete`. A panic in there has stopped the
-            // log; that is the error below.
+            // The last owner may drop the log on the flusher thread itself, inside `complete`. A panic there has stopped the log, and
+            // the error below reports it.
             thread.join();
         }
         self.keeper.close();
@@ -318,7 +319,7 @@ impl<P: Send + 'static> Log<P> {
 impl<P: Send + 'static> Drop for Log<P> {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            // Whoever wants to know calls `close`.
+            // Callers that need the result call `close`.
             let _ = self.close();
         }
     }
@@ -348,7 +349,7 @@ fn check_memory(found: &VerifyReport, config: &LogConfig) -> Result<(), LogError
     }
 }
 
-/// Of a log that begins: a standby's is its primary's.
+/// First epoch of a new log; a standby's is its primary's.
 fn first_epoch(config: &LogConfig) -> Epoch {
     match config.role {
         Role::Standby => Epoch::default(),
@@ -359,7 +360,7 @@ fn first_epoch(config: &LogConfig) -> Epoch {
 /// A log that was checked, on the way to its threads.
 struct Opened {
     scan: Scan,
-    /// Of the last block, or of the segment that begins.
+    /// Epoch of the last block, or of the segment that begins.
     block_epoch: Epoch,
     report: OpenReport,
     segment: Arc<dyn DiskFile>,

@@ -1,4 +1,4 @@
-//! A primary that gives its place away: its log takes no more records, and may take some again where nobody took the place.
+//! The log of a primary during a hand-over: it takes no more records, and takes some again if no standby took over.
 
 use std::sync::MutexGuard;
 
@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl<P: Send + 'static> Log<P> {
-    /// Takes no more appends, for this reason, until `resume`. Returns where the log ends then: what was appended before is written, and
-    /// reading goes on. With a front, all of it is persistent there. Err: it takes none already, or a site does not get done.
+    /// Refuses appends for this reason until `resume`. Returns the log's end: records appended before are written, and reading
+    /// continues. With an NVRAM buffer all of them are persistent there. Err: appends are refused already, or a site does not finish.
     pub fn pause(&self, reason: &str) -> Result<Lsn, LogError> {
         let mut state = self.shared.lock();
         if let Some(error) = state.refusal_of_appends() {
@@ -22,7 +22,7 @@ impl<P: Send + 'static> Log<P> {
         self.shared.may_refuse.store(true, std::sync::atomic::Ordering::Release);
         let end = state.filled();
         drop(state);
-        // Whoever waits for room is refused now.
+        // Threads that wait for room are refused now.
         self.shared.wake_all();
         let Some(front) = self.front.get() else {
             return Ok(end);
@@ -34,8 +34,8 @@ impl<P: Send + 'static> Log<P> {
         })
     }
 
-    /// Takes appends again after `pause`; in a new epoch, which is `at_least` this one, where somebody may have written under another one
-    /// meanwhile. Everything that was appended is durable then. Returns the epoch.
+    /// Takes appends again after `pause`, and returns their epoch. If another server may have written meanwhile, it is a new epoch,
+    /// `at_least` this one. All earlier records are durable then.
     pub fn resume(&self, at_least: Option<Epoch>) -> Result<Epoch, LogError> {
         let mut state = self.settle(at_least.is_some())?;
         let front = self.front.get();
@@ -49,7 +49,7 @@ impl<P: Send + 'static> Log<P> {
         Ok(state.epoch)
     }
 
-    /// Has what is appended from here on be of this epoch at least. Only while nobody appends.
+    /// Raises the epoch of later records to this one at least. Only while nothing is appended.
     pub fn raise_epoch(&self, at_least: Epoch) -> Result<(), LogError> {
         if self.epoch() >= at_least {
             return Ok(());
@@ -63,7 +63,7 @@ impl<P: Send + 'static> Log<P> {
         Ok(())
     }
 
-    /// Everything that was appended is durable; in the files, where another epoch begins, since a region holds records of one.
+    /// Waits until all records are durable; in the files, if another epoch begins, because a region holds records of one.
     fn settle(&self, is_new_epoch: bool) -> Result<MutexGuard<'_, State<P>>, LogError> {
         let wait_max = self.shared.config.append_wait_max;
         if let Some(front) = self.front.get().filter(|_| is_new_epoch) {

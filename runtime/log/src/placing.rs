@@ -1,5 +1,5 @@
-//! A standby's groups on their way into NVRAM (Query Fresh, section 3.1): persistent in a ring before they are acknowledged, and brought to the
-//! log's files by the copier, as a primary's records are.
+//! Appends a standby's groups to NVRAM (Query Fresh, section 3.1): they are persistent in a ring before they are acknowledged. The
+//! destage thread copies them to the log's files, as on a primary.
 
 use std::{sync::MutexGuard, time::Duration};
 
@@ -15,16 +15,16 @@ use crate::{
     state::{Extent, Source},
 };
 
-/// Whole records of a group: as many as a ring takes at once, or what can't be cut and is longer.
+/// Whole records of a group: as many as a ring takes at once, or one longer unit that can't be divided.
 struct Part<'a> {
     bytes: &'a [u8],
     count: u32,
 }
 
-/// The group, cut between records. Its records were judged.
+/// The parts of a group, divided between records that were validated.
 ///
-/// A command and the changes behind it stay together: replay applies one of the two, and a crash between them would leave the command as one
-/// that has no changes.
+/// A command and the changes behind it stay together. Replay applies one of the two, and a crash between them would leave a command
+/// without its changes.
 fn parts<'a>(group: &Group<'a>, bytes_max: usize) -> Result<Vec<Part<'a>>, PlaceError> {
     let first = group.first;
     let (mut parts, mut begins, mut ends, mut count) = (Vec::new(), 0, 0, 0);
@@ -51,14 +51,15 @@ fn parts<'a>(group: &Group<'a>, bytes_max: usize) -> Result<Vec<Part<'a>>, Place
 type Writers<'a> = MutexGuard<'a, Vec<Option<RingWriter>>>;
 
 impl<P: Send + 'static> Receiver<P> {
-    /// Places a group that follows what was received and was judged. Persistent when it returns. Err: what of it was placed is received.
+    /// Appends a validated group that follows the received records. Persistent when it returns. Err: the parts appended before the
+    /// error are received.
     pub(crate) fn place_in_front(
         &self,
         front: &Front,
         group: &Group<'_>,
         received: Position,
     ) -> Result<(), PlaceError> {
-        // Held for all of it: whoever promotes waits.
+        // Locked for the whole group: a promotion waits.
         let mut writers = front.writers();
         self.begin_epoch(front, received, group.end.epoch)?;
         let bytes_max = writers.iter().flatten().map(Front::bytes_max).min().unwrap_or_default();
@@ -79,7 +80,7 @@ impl<P: Send + 'static> Receiver<P> {
         Ok(())
     }
 
-    /// What comes next is of this epoch: a region holds records of one, as a block does.
+    /// Begins the epoch of the next records: a region holds records of one epoch, as a block does.
     fn begin_epoch(&self, front: &Front, received: Position, epoch: Epoch) -> Result<(), LogError> {
         let shared = &*self.appender.0;
         let judge = || {
@@ -105,7 +106,7 @@ impl<P: Send + 'static> Receiver<P> {
         Ok(())
     }
 
-    /// Into the emptiest ring.
+    /// Appends a part to the emptiest ring.
     fn place_in_ring(
         &self,
         front: &Front,
@@ -144,7 +145,7 @@ impl<P: Send + 'static> Receiver<P> {
         Ok(())
     }
 
-    /// What no ring takes: durable in the files when it returns, with all before it.
+    /// Appends a part that no ring takes to the files: durable when it returns, with all before it.
     fn place_in_files(&self, front: &Front, (lsn, part): (Lsn, &Part<'_>)) -> Result<(), LogError> {
         let shared = &*self.appender.0;
         let wait_max = shared.config.append_wait_max;
@@ -164,14 +165,14 @@ impl<P: Send + 'static> Receiver<P> {
         }
         front.marks.set_copied(end);
         front.filled.raise(end.0);
-        // In this order the copier finds nothing to do.
+        // In this order the destage thread finds nothing to do.
         front.note_copied(end);
         front.lsns.persisted(0);
         Ok(())
     }
 
-    /// Stops a log whose disk hangs with a record that has its number. A promotion waits behind it, and hears of it now; the next
-    /// opening finds out whether the record is there.
+    /// Stops a log whose disk hangs with a record that has its LSN. A promotion waits behind that record and gets the error now. The
+    /// next opening shows whether the record is there.
     fn stop_stalled(&self, waited: Duration) -> LogError {
         let shared = &*self.appender.0;
         let reason = format!("the disk did not take a block within {} s", waited.as_secs_f64());

@@ -29,7 +29,7 @@ const SPARE_ROOM_MIN: u64 = 1 << 20;
 /// A segment's room is a multiple of this, where the disk decides on it.
 const ROOM_STEP: u64 = 4 << 10;
 
-/// What the preparer does next.
+/// The next action of the preparer.
 enum Next {
     /// With a spare that is too small for it and that no block counts on.
     Prepare(Wanted, Option<Spare>),
@@ -37,7 +37,7 @@ enum Next {
     Over,
 }
 
-/// Room that the next spare is to have.
+/// Room that the next spare should have.
 #[derive(Clone, Copy)]
 struct Wanted {
     /// For a block that waits; 0 where none does.
@@ -46,7 +46,8 @@ struct Wanted {
     wished: u64,
 }
 
-/// The result of a try: a spare, or why there is none. Both where there is one that a block which waits does not fit.
+/// The result of an attempt: a spare, or the reason why there is none. Both, if there is a spare that is too small for a waiting
+/// block.
 struct Prepared {
     spare: Option<Spare>,
     error: Option<DiskError>,

@@ -14,7 +14,7 @@ use crate::{
     scan::{VerifyReport, scan},
 };
 
-/// Bytes of log that one page of newest records looks at, at most.
+/// Bytes of log that one page of newest records reads, at most.
 const PAGE_SCAN_BYTES_MAX: u64 = 64 << 20;
 
 /// A record and where it lies.
@@ -26,21 +26,21 @@ pub struct LogRecord<'a> {
     pub end: Lsn,
     /// Decoded.
     pub record: RecordRef<'a>,
-    /// As in the log, its length included.
+    /// Encoded bytes, the length included.
     pub bytes: &'a [u8],
-    /// Where it lies.
+    /// Position of the record.
     pub place: RecordPlace,
 }
 
-/// Where a record lies: in the log's files, or in a ring of NVRAM before them.
+/// The position of a record: in the log's files, or in a ring of NVRAM before them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordPlace {
     pub(crate) holder: Holder,
-    /// Of its first byte, in the segment's file; in a ring among those that were written with it.
+    /// Offset of its first byte in the segment's file; in a ring, among the records that were written with it.
     pub offset: u64,
 }
 
-/// What holds a record: the segment that begins there, or a ring.
+/// The holder of a record: the segment that begins at this place, or a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
     Segment(u64),
@@ -79,7 +79,7 @@ pub struct OwnedRecord {
 }
 
 impl OwnedRecord {
-    /// As the reader showed it.
+    /// The record as the reader returned it.
     pub fn get(&self) -> LogRecord<'_> {
         LogRecord {
             lsn: self.lsn,
@@ -90,7 +90,7 @@ impl OwnedRecord {
         }
     }
 
-    /// As in the log, its length included.
+    /// Encoded bytes, the length included.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -99,7 +99,7 @@ impl OwnedRecord {
 /// Records that lie one behind the other.
 #[derive(Clone, Copy, Debug)]
 pub struct LogBlock<'a> {
-    /// Of the first one.
+    /// LSN of the first record.
     pub lsn: Lsn,
     /// The LSN behind the last one.
     pub end: Lsn,
@@ -112,7 +112,7 @@ pub struct LogBlock<'a> {
 }
 
 impl LogBlock<'_> {
-    /// Of a record that can't be read.
+    /// The error for a record that can't be read.
     pub(crate) fn malformed(&self, error: &WireError) -> LogError {
         damaged(self.segment, self.place, self.lsn, error)
     }
@@ -131,7 +131,7 @@ pub struct RecordPage {
 #[derive(Clone)]
 pub(crate) enum ReadEnd {
     Fixed(Mark),
-    /// What is durable in a running log.
+    /// The durable end of a running log.
     Running(Arc<Durable>),
 }
 
@@ -157,7 +157,7 @@ impl Durable {
 #[derive(Clone, Copy)]
 struct BlockAt {
     block: PlacedBlock,
-    /// Of the next record in the block's payload.
+    /// Offset of the next record in the block's payload.
     at: usize,
     /// The next record's.
     lsn: Lsn,
@@ -177,7 +177,7 @@ pub struct LogReader {
     pub(crate) cursor: Option<SegmentCursor>,
     pub(crate) before: Option<Continuity>,
     current: Option<BlockAt>,
-    /// Where the next block lies, and its LSN.
+    /// Place and LSN of the next block.
     pub(crate) next_block: Mark,
     /// Records before it are passed over.
     pub(crate) from: Lsn,
@@ -264,8 +264,8 @@ impl LogReader {
         }
     }
 
-    /// What is left of the block that the next record lies in, checksum checked, its records not looked at; none as with
-    /// `next_record`. The next call of either goes on behind it.
+    /// Returns the rest of the block that holds the next record, with its checksum checked and its records unread; none as with
+    /// `next_record`. The next call of either continues behind it.
     pub fn next_block(&mut self) -> Result<Option<LogBlock<'_>>, LogError> {
         let Some(BlockAt { block, at, lsn }) = self.current_block()? else {
             return Ok(None);
@@ -327,7 +327,7 @@ impl LogReader {
         }
         let mut found = self.index.segment_of(self.next_block.place);
         if found.is_none() && self.next_block.lsn < self.from && self.from >= self.index.start().lsn {
-            // What lies before its first record was released since, and nobody reads that.
+            // The block's earlier records were released meanwhile, and no caller reads them.
             self.next_block = self.index.block_before(self.from).unwrap_or_else(|| self.index.start());
             // It may have been on its way there: what it passed over last does not lie right before this one.
             self.before = None;
@@ -345,7 +345,7 @@ impl LogReader {
         Ok(Some((segment.place, limit)))
     }
 
-    /// Lets go of the block that was read to its end.
+    /// Drops the block that was read to its end.
     pub(crate) fn leave_block(&mut self) {
         let left = self.current.take();
         assert!(left.is_none_or(|left| left.is_over()), "a block is read to its end");
@@ -376,10 +376,10 @@ impl LogReader {
         };
     }
 
-    /// What it means that there is no block at `at`, in the segment that begins at `segment`.
+    /// The error for a missing block at `at`, in the segment that begins at `segment`.
     pub(crate) fn no_block(&self, segment: u64, at: Mark, error: NoBlock) -> LogError {
         match error {
-            // Let go while it was being read.
+            // Released while it was being read.
             _ if at.place < self.index.start().place => self.out_of_range(at.lsn),
             NoBlock::Disk(error) => error.into(),
             NoBlock::Invalid(error) | NoBlock::Stranger(error) => damaged(segment, at.place, at.lsn, &error),

@@ -1,4 +1,4 @@
-//! The way into a standby's log: groups of its primary, with the LSNs and epochs that they have there.
+//! A standby's log: it takes groups of its primary, with the LSNs and epochs of the primary's log.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,16 +14,16 @@ use crate::{
     state::{Extent, Source},
 };
 
-/// What became of a group.
+/// The result of appending a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placed {
-    /// It is on its way to the disk.
+    /// The group is on its way to the disk.
     New,
-    /// It was here before.
+    /// The group was received before.
     Known,
 }
 
-/// Why a group is not placed; the log is as it was.
+/// The reason why a group was not appended; the log is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum PlaceError {
@@ -43,15 +43,15 @@ pub enum PlaceError {
     Log(#[from] LogError),
 }
 
-/// Places groups of a primary. There is one way in: a standby's log takes no appends.
+/// Appends groups of a primary. A standby's log takes no other appends.
 pub struct Receiver<P> {
     pub(crate) appender: Appender<P>,
-    /// Where there is NVRAM: what is placed is persistent there.
+    /// The NVRAM buffer, if any: appended groups are persistent there.
     front: Option<Arc<Front>>,
 }
 
 impl<P: Send + 'static> Log<P> {
-    /// For a log that was opened as a standby's, and until it is promoted.
+    /// The standby's end of a log that was opened as a standby's, until it is promoted.
     pub fn receiver(&self) -> Receiver<P> {
         Receiver {
             appender: self.appender(),
@@ -59,18 +59,18 @@ impl<P: Send + 'static> Log<P> {
         }
     }
 
-    /// Bytes of groups for which the NVRAM has room; none where there is none.
+    /// Bytes of groups for which the NVRAM has room; none without NVRAM.
     pub fn receive_room(&self) -> Option<u64> {
         self.front.get().map(|front| front.room_bytes())
     }
 
-    /// How far a standby's log has received; none where it is none.
+    /// Progress of a standby's log; none on a primary.
     pub fn received(&self) -> Option<Position> {
         self.shared.lock().received
     }
 
-    /// Makes a standby's log a primary's, in a new epoch, which is this one at least: it takes appends from here on, and no more groups.
-    /// Everything that was received is durable then. None: it is no standby's.
+    /// Makes a standby's log a primary's, in a new epoch, `at_least` this one: it takes appends, and no more groups. All received
+    /// records are durable then. None: it is no standby's log.
     pub fn promote(&self, at_least: Epoch) -> Result<Option<Epoch>, LogError> {
         let Some(received) = self.received() else {
             return Ok(None);
@@ -81,7 +81,7 @@ impl<P: Send + 'static> Log<P> {
             // A region holds records of one epoch.
             front.copy_to(&self.shared, received.lsn, wait_max)?;
         }
-        // Nobody places into the rings meanwhile.
+        // No group is appended to the rings meanwhile.
         let rings = self.front.get().map(|front| (front, front.writers()));
         if rings.as_ref().is_some_and(|(front, _)| front.copied() < front.filled()) {
             return Err(stalled());
@@ -104,8 +104,9 @@ impl<P: Send + 'static> Log<P> {
 }
 
 impl<P: Send + 'static> Receiver<P> {
-    /// Takes a group that follows what was received, checked; it is durable once the log is: with NVRAM when this returns. Waits, within
-    /// bounds, while the buffers, or the rings, are full. Err: with NVRAM the records at the group's beginning may be received.
+    /// Validates and appends a group that follows the received records. It is durable once the log is; with NVRAM, when this returns.
+    /// Waits, within bounds, while the buffers, or the rings, are full. Err: with NVRAM the records at the group's beginning may be
+    /// received.
     pub fn place(&self, group: &Group<'_>) -> Result<Placed, PlaceError> {
         let shared = &*self.appender.0;
         let received = shared.lock().received;
@@ -121,7 +122,7 @@ impl<P: Send + 'static> Receiver<P> {
         let mut state = self
             .appender
             .admit(Extent::of_bytes(group.records.len()), Source::Group(group.end.epoch))?;
-        // Nobody else places, and a promotion waits for nothing that is not there.
+        // No other thread appends, and a promotion does not wait for this group.
         if state.received != Some(received) {
             return Err(promoted().into());
         }
@@ -131,7 +132,7 @@ impl<P: Send + 'static> Receiver<P> {
         state.fill_stand_ins += counts.stand_ins;
         state.epoch = group.end.epoch;
         state.received = Some(group.end);
-        // Its primary may wait for this disk, though nobody does here: it is kept for no company.
+        // The primary may wait for this disk, although no caller does here: the group never waits for others.
         shared.note_joined(&mut state, Duration::ZERO);
         self.appender.note_filled(&mut state);
         Ok(Placed::New)
@@ -164,7 +165,7 @@ fn is_known(group: &Group<'_>, received: &Position) -> Result<bool, PlaceError> 
     }
 }
 
-/// How many records there are.
+/// Validates a group's records and counts them.
 fn judge_records(group: &Group<'_>, received: &Position) -> Result<RecordCounts, PlaceError> {
     let (first, end) = (group.first, group.end.lsn);
     if received.history.then(group.records) != group.end.history {

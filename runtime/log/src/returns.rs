@@ -1,6 +1,6 @@
-//! Whether a group waits for those who were just told: a client that keeps a number of commits on their way appends each of
-//! them again within microseconds of its end. Without a wait the first to come back is written alone, and all others wait
-//! for that write and for their own.
+//! Whether a group waits for clients that were just acknowledged. A client that keeps several commits in flight appends each of them
+//! again within microseconds of its end. Without a wait the first to return is written alone, and all others wait for that write and
+//! for their own.
 
 /// The longest wait, in parts of the write before it, and at most.
 const WRITE_PARTS: (u64, u64) = (3, 8);
@@ -11,14 +11,14 @@ const MISSES_MAX: u32 = 8;
 
 #[derive(Debug, Default)]
 pub(crate) struct Returns {
-    /// Whoever was told by the last write, and whoever waited already: as many are worth a wait. 0: nobody.
+    /// Callers that the last write acknowledged, and callers that waited already: this many are worth a wait. 0: none.
     expected: usize,
     write_ns: u64,
     misses: u32,
     skips: u32,
 }
 
-/// A group waits until so many wait for it, or for so long.
+/// A wait until `until_count` callers wait for the group, or for `ns_max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wait {
     pub until_count: usize,
@@ -26,15 +26,15 @@ pub(crate) struct Wait {
 }
 
 impl Returns {
-    /// So many are told now that a write of `write_ns` is over; so many others wait already.
+    /// Records that `told` callers are acknowledged after a write of `write_ns`, while `waiting` others wait already.
     pub fn note_told(&mut self, told: usize, waiting: usize, write_ns: u64) {
         self.expected = if told == 0 { 0 } else { told + waiting };
         self.write_ns = write_ns;
     }
 
-    /// What a group in which so many wait had better wait for. Its outcome is told by `note_wait`.
+    /// Begins the wait that suits a group of `count` callers. Its caller reports the outcome to `note_wait`.
     ///
-    /// A wait holds up all of the group, and spares those that it waits for a write: it is worth half of what it spares.
+    /// A wait delays the whole group, and saves the expected callers a write: it may cost half of what it saves.
     pub fn begin_wait(&mut self, count: usize) -> Option<Wait> {
         let until_count = std::mem::take(&mut self.expected);
         if count >= until_count {
@@ -54,7 +54,7 @@ impl Returns {
         Some(Wait { until_count, ns_max })
     }
 
-    /// A wait is over after `waited_ns`, with so many in the group.
+    /// Records the outcome of a wait of `waited_ns`, with `count` callers in the group.
     pub fn note_wait(&mut self, wait: Wait, count: usize, waited_ns: u64) {
         let is_worth = count >= wait.until_count && waited_ns <= wait.ns_max;
         self.misses = match is_worth {
@@ -81,7 +81,7 @@ mod tests {
     fn a_group_waits_for_all_who_were_told_and_all_who_waited() {
         let wait = |until_count, ns_max| Some(Wait { until_count, ns_max });
         assert_eq!(after(64, 0).begin_wait(1), wait(64, 48_750));
-        // Those who waited meanwhile go with them, or two groups would take turns for ever.
+        // Callers that waited meanwhile go with them, or two groups would take turns for ever.
         assert_eq!(after(63, 1).begin_wait(2), wait(64, 48_750));
         // Few are missing: little is spared.
         assert_eq!(after(64, 0).begin_wait(60), wait(64, 4_062));
@@ -95,13 +95,13 @@ mod tests {
         assert_eq!(after(1, 0).begin_wait(1), None);
         assert_eq!(after(5, 0).begin_wait(5), None);
         assert_eq!(Returns::default().begin_wait(1), None);
-        // Nobody waits for what was told: an asynchronous log.
+        // No caller waits for a result: an asynchronous log.
         assert_eq!(after(0, 3).begin_wait(1), None);
         let mut once = after(8, 0);
         assert!(once.begin_wait(1).is_some() && once.begin_wait(1).is_none());
     }
 
-    /// Groups that wait, out of so many of which each ends with `count` of 15 after `waited_ns`.
+    /// Counts the groups that wait, if each ends with `count` of 15 after `waited_ns`.
     fn waits(returns: &mut Returns, groups: u32, count: usize, waited_ns: u64) -> u32 {
         let mut waits = 0;
         for _ in 0..groups {

@@ -16,17 +16,17 @@ use crate::{
 pub struct SegmentReport {
     /// Its name.
     pub file: String,
-    /// Of its first record.
+    /// LSN of its first record.
     pub start: Lsn,
     /// Behind its last whole block.
     pub end: Lsn,
-    /// Where its first block lies: bytes of blocks before it, from the log's beginning.
+    /// Place of its first block: bytes of blocks before it, from the log's beginning.
     pub place: u64,
-    /// As `place`, of its end.
+    /// Place of its end.
     pub end_place: u64,
-    /// Of the settings under which it was written.
+    /// Hash of the settings under which it was written.
     pub settings_hash: u64,
-    /// As its header tells.
+    /// Epoch in its header.
     pub epoch: Epoch,
     /// Its length.
     pub file_bytes: u64,
@@ -52,13 +52,13 @@ pub struct VerifyReport {
     pub database_id: Option<[u8; 16]>,
     /// In order.
     pub segments: Vec<SegmentReport>,
-    /// Of the first record.
+    /// LSN of the first record.
     pub start: Lsn,
     /// Behind the last whole block.
     pub end: Lsn,
-    /// Of the last whole block.
+    /// Epoch of the last whole block.
     pub epoch: Epoch,
-    /// Of all whole blocks.
+    /// Bytes of all whole blocks.
     pub bytes: u64,
     /// That are whole.
     pub blocks: u64,
@@ -68,7 +68,7 @@ pub struct VerifyReport {
     pub last_block: Option<BlockKind>,
     /// Counted memory of the database, as the last block but a close told; 0: not told.
     pub memory_bytes: u64,
-    /// Where the records lie that change modules, tables, or which procedures take calls.
+    /// LSNs of records that change modules, tables, or which procedures take calls.
     pub control: Vec<Lsn>,
     /// If there is one.
     pub torn: Option<TornTail>,
@@ -96,7 +96,7 @@ pub(crate) fn read_header(disk: &dyn Disk, place: u64, lsn: Lsn) -> Result<Segme
     })
 }
 
-/// Whose log lies on `disk`, by its oldest segment; None: no log is there.
+/// Id of the database whose log is on `disk`, by its oldest segment; None: there is no log.
 pub fn database_id(disk: &dyn Disk) -> Result<Option<[u8; 16]>, LogError> {
     let names = disk.list()?;
     let Some(place) = names.iter().filter_map(|name| parse_segment_name(name)).min() else {
@@ -108,13 +108,13 @@ pub fn database_id(disk: &dyn Disk) -> Result<Option<[u8; 16]>, LogError> {
 pub(crate) struct Scan {
     pub report: VerifyReport,
     pub index: LogIndex,
-    /// Of the newest segment.
+    /// Block key of the newest segment.
     pub block_key: u32,
-    /// What the next block must continue.
+    /// Values that the next block must continue.
     pub next: Continuity,
-    /// Of all records.
+    /// History of all records.
     pub history: History,
-    /// Where the last whole block begins.
+    /// Place of the last whole block.
     pub last_block: Option<u64>,
     /// Behind the last whole block.
     pub end_place: u64,
@@ -298,7 +298,7 @@ impl Scan {
         self.report.end = block.end();
         let segment = self.report.segments.last_mut().expect("pushed before its blocks");
         (segment.end, segment.end_place) = (block.end(), block.end_place());
-        // At a close the tables have been let go of.
+        // At a close the tables are freed already.
         if block.header.kind != BlockKind::Close {
             self.report.memory_bytes = block.header.memory_units as u64 * MEMORY_UNIT_BYTES;
         }

@@ -1,4 +1,4 @@
-//! What appenders, flusher and preparer share: the block being filled, who waits, and the room for it.
+//! State that appenders, flusher and preparer share: the block being filled, its waiting callers, and the room for it.
 
 use std::{
     sync::{
@@ -49,16 +49,16 @@ pub(crate) struct Block {
     pub kind: BlockKind,
     pub epoch: Epoch,
     pub place: u64,
-    /// Of its first record, or of the next one.
+    /// LSN of its first record, or of the next one.
     pub lsn: Lsn,
     pub buffer: AlignedBuf,
     pub payload_bytes: usize,
     pub records_count: u32,
-    /// Of these, changes.
+    /// Number of changes among them.
     pub changes_count: u32,
-    /// Of these, those that stand for others.
+    /// Number of alternate records among them, which stand for others.
     pub stand_ins_count: u32,
-    /// The records as standbys get them; empty where that is as they are.
+    /// The records as standbys get them; empty if they get the same bytes.
     pub shipped: Vec<u8>,
     /// The block begins this segment.
     pub begins: Option<Spare>,
@@ -68,28 +68,28 @@ pub(crate) struct State<P> {
     /// Header space and the records of the block being filled.
     pub fill: AlignedBuf,
     pub fill_records: u32,
-    /// Of these, changes.
+    /// Number of changes among them.
     pub fill_changes: u32,
-    /// Of these, those that stand for others.
+    /// Number of alternate records among them, which stand for others.
     pub fill_stand_ins: u32,
-    /// The same records as standbys get them; empty where that is as they are.
+    /// The records as standbys get them; empty if they get the same bytes.
     pub fill_shipped: Vec<u8>,
-    /// Where the block being filled begins; everything before it is durable or in flight.
+    /// Place of the block being filled; everything before it is durable or in flight.
     pub fill_place: u64,
-    /// Of its first record.
+    /// LSN of its first record.
     pub fill_start: Lsn,
     /// Waiting for the block being filled: (end of its records, who).
     pub fill_pending: Vec<(Lsn, P)>,
-    /// Of the block being filled.
+    /// Epoch of the block being filled.
     pub epoch: Epoch,
-    /// Of the last block.
+    /// Epoch of the last block.
     pub block_epoch: Epoch,
     /// How far a standby's log has received: appends are refused. None for a primary's.
     pub received: Option<Position>,
     pub flight_pending: Vec<(Lsn, P)>,
     /// The other buffer, unless it is in flight.
     pub idle_buffer: Option<AlignedBuf>,
-    /// As that, of records as standbys get them; empty.
+    /// The idle buffer for records as standbys get them; empty.
     pub idle_shipped: Vec<u8>,
     /// Bytes left in the newest segment behind the blocks that were taken.
     pub room: u64,
@@ -116,7 +116,7 @@ pub(crate) struct State<P> {
     /// With `stopped`: what became of the block that was being written.
     pub lost_in_flight: Option<LogError>,
     pub is_closing: bool,
-    /// Somebody waits for room: no delay for the sake of larger groups.
+    /// A thread waits for room: no delay for the sake of larger groups.
     pub is_hurried: bool,
     pub flusher_sleeps: bool,
     /// How long the block being filled may be kept for company: the least that any of its appenders allows.
@@ -141,7 +141,7 @@ pub(crate) struct Shared<P> {
     pub prepare: Condvar,
     pub durable_grew: Condvar,
     pub durable: Arc<Durable>,
-    /// As `State::filled`, to look at and to wait for without the lock.
+    /// `State::filled`, readable and awaitable without the lock.
     pub filled: Arc<Watermark>,
     /// Set when a write was refused: `refusal` then takes the lock to say why.
     pub may_refuse: AtomicBool,
@@ -156,23 +156,23 @@ pub(crate) struct Shared<P> {
     pub complete: Complete<P>,
 }
 
-/// What the log works with.
+/// The environment of the log.
 pub(crate) struct Around {
     pub disk: Arc<dyn Disk>,
     pub clock: Arc<dyn Clock>,
     pub threads: Arc<dyn Threads>,
 }
 
-/// Whose records they are.
+/// The source of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// This node's, which is the primary.
     Own,
-    /// The same, behind the first part of a run: nobody else's come between.
+    /// This node's, behind the first part of a run: no other records come between.
     Run,
     /// A primary's, of this epoch.
     Group(Epoch),
-    /// Whoever's: the front has them, and gave them their numbers.
+    /// The NVRAM buffer, which gave them their LSNs: this node's or a primary's.
     Front,
 }
 
@@ -180,12 +180,12 @@ pub(crate) enum Source {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
     pub bytes: usize,
-    /// As standbys get them; 0: as they are.
+    /// Bytes in the form that standbys get; 0: the same bytes.
     pub shipped: usize,
 }
 
 impl Extent {
-    /// Of records that standbys get as they are.
+    /// The extent of records that standbys get as they are.
     pub fn of_bytes(bytes: usize) -> Self {
         Self { bytes, shipped: 0 }
     }
@@ -198,7 +198,7 @@ impl Extent {
         }
     }
 
-    /// Of the longer form.
+    /// Bytes of the longer form.
     pub fn max(self) -> usize {
         self.bytes.max(self.shipped)
     }
@@ -439,12 +439,12 @@ impl<P> State<P> {
             }
     }
 
-    /// Somebody needs the block being filled to be written now.
+    /// True if a caller needs the block being filled to be written now.
     pub fn is_awaited(&self) -> bool {
         self.durable_waiters > 0 || self.appenders_wait > 0
     }
 
-    /// True while a group may wait for more: it is not large yet, and nobody waits for room.
+    /// True while a group may wait for more: it is not large yet, and no thread waits for room.
     pub fn may_grow(&self) -> bool {
         !self.is_hurried && !self.is_closing && !self.is_filled_enough() && self.stopped.is_none()
     }
@@ -481,7 +481,7 @@ impl<P> State<P> {
         error.filter(|_| !self.fits(block)).map(no_room)
     }
 
-    /// Of records that end at `end`: what was in flight when the log stopped lies before the block being filled.
+    /// The error for records that end at `end`: records in flight when the log stopped lie before the block being filled.
     pub fn loss(&self, end: Lsn) -> Option<LogError> {
         let was_in_flight = end <= self.fill_start;
         let lost = if was_in_flight {
@@ -568,7 +568,7 @@ impl<P> Shared<P> {
         self.lock().stopped.clone()
     }
 
-    /// Somebody joined the block being filled who is busy for so long.
+    /// Records that an appender joined the block being filled, and is busy for `busy`.
     pub fn note_joined(&self, state: &mut State<P>, busy: Duration) {
         let patience_ns = patience(busy, self.config.patience_max);
         state.patience_ns = state.patience_ns.min(patience_ns);
@@ -620,7 +620,7 @@ impl<P> Shared<P> {
     /// Ends writing for good and tells everybody who waits: those of the block in flight what became of it. The first
     /// reason stays.
     pub fn stop(&self, error: LogError, in_flight: LogError) {
-        // Also after a panic inside: then nobody may hope any longer.
+        // Also after a panic inside: no thread may wait any longer.
         let mut state = match self.state.lock() {
             Ok(state) => state,
             Err(poisoned) => poisoned.into_inner(),

@@ -1,4 +1,4 @@
-//! Whole blocks of the log, read straight into the memory of whoever works on them.
+//! Whole blocks of the log, read straight into the caller's memory.
 
 use std::ops::Range;
 
@@ -14,11 +14,11 @@ use crate::{
 /// A block of a stretch.
 #[derive(Clone, Debug)]
 pub struct StretchBlock<'a> {
-    /// Of its first record.
+    /// LSN of its first record.
     pub lsn: Lsn,
     /// The LSN behind its last record.
     pub end: Lsn,
-    /// Where its records lie in the buffer.
+    /// Range of its records in the buffer.
     pub place: Range<usize>,
     /// Not looked at.
     pub records: &'a [u8],

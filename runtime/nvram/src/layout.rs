@@ -1,4 +1,4 @@
-//! Where things lie in a region, and their bytes.
+//! The layout of a region, and its bytes.
 //!
 //! | at | bytes | what |
 //! | --- | --- | --- |
@@ -17,7 +17,7 @@ pub const LINE_BYTES: usize = 64;
 pub const RINGS_MAX: usize = 256;
 /// Entries that a ring has at least and at most.
 pub const ENTRIES_MIN: u32 = 64;
-/// As `ENTRIES_MIN`: at most.
+/// Entries of a ring, at most.
 pub const ENTRIES_MAX: u32 = 1 << 24;
 /// Bytes of objects that a ring has at least.
 const OBJECTS_BYTES_MIN: u64 = 64 << 10;
@@ -29,7 +29,7 @@ pub(crate) const VERSION: u32 = 3;
 const HEADER_BYTES: usize = 112;
 /// Below which LSN the log's files have everything.
 const COPIED_AT: usize = 2048;
-/// Of which epoch the records are.
+/// Offset of the records' epoch.
 const EPOCH_AT: usize = COPIED_AT + LINE_BYTES;
 const FREED_AT: usize = 4096;
 const ENTRIES_AT: usize = FREED_AT + RINGS_MAX * LINE_BYTES;
@@ -45,24 +45,24 @@ pub struct Geometry {
     pub objects_bytes: u64,
 }
 
-/// Whose records a region holds, and what ran them.
+/// The database whose records a region holds, and the program that wrote them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
-    /// Of the database.
+    /// Id of the database.
     pub database_id: [u8; 16],
-    /// Of this making of the region: an older copy of it has another one.
+    /// Id of this creation of the region: an older copy of it has another one.
     pub region_id: [u8; 16],
-    /// As in the headers of the log's segments.
+    /// Settings hash, as in the headers of the log's segments.
     pub settings_hash: u64,
     /// Under which the records' commands ran.
     pub semantics: u32,
-    /// Of the records' bytes.
+    /// Format of the records' bytes.
     pub format: u32,
 }
 
-/// What a region's header says.
+/// The contents of a region's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct RegionHeader {
     pub owner: Owner,
     pub region_bytes: u64,
     pub geometry: Geometry,
@@ -129,7 +129,7 @@ impl Geometry {
         ENTRIES_AT + ring as usize * entries_bytes(self.entries) + slot * 8
     }
 
-    /// Where the byte `place` of a ring's objects lies; places go on behind the ring's end.
+    /// Offset of byte `place` of a ring's objects; places continue beyond the ring's end.
     pub(crate) fn object_at(&self, ring: u32, place: u64) -> usize {
         let objects = ENTRIES_AT as u64 + self.rings as u64 * entries_bytes(self.entries) as u64;
         (objects + ring as u64 * self.objects_bytes + place % self.objects_bytes) as usize
@@ -145,15 +145,15 @@ impl Geometry {
         with_sum(STATE_BIT | self.tag(sequence) | place % self.objects_bytes / LINE_BYTES as u64)
     }
 
-    /// What the word in the place of the entry of `sequence` is.
-    pub(crate) fn judge(&self, entry: u64, sequence: u64) -> Entry {
+    /// The state of the word at the entry of `sequence`.
+    pub(crate) fn entry_state(&self, entry: u64, sequence: u64) -> EntryState {
         let place = (entry & LINE_MASK) * LINE_BYTES as u64;
         match entry {
-            0 => Entry::Unset,
-            _ if with_sum(entry & !SUM_MASK) != entry || place >= self.objects_bytes => Entry::Damaged,
-            _ if entry & TAG_MASK == self.tag(sequence) => Entry::Set { place },
+            0 => EntryState::Unset,
+            _ if with_sum(entry & !SUM_MASK) != entry || place >= self.objects_bytes => EntryState::Damaged,
+            _ if entry & TAG_MASK == self.tag(sequence) => EntryState::Set { place },
             // The one of a lap before.
-            _ => Entry::Unset,
+            _ => EntryState::Unset,
         }
     }
 
@@ -162,9 +162,9 @@ impl Geometry {
     }
 }
 
-/// What stands in the place of an entry.
+/// The state of an entry's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
+pub(crate) enum EntryState {
     /// Its state bit is set: the object that begins at `place` of the ring's objects is persistent.
     Set {
         place: u64,
@@ -214,7 +214,7 @@ pub(crate) fn crc_of(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-impl Header {
+impl RegionHeader {
     /// Bytes behind the magic.
     fn encode(&self) -> [u8; HEADER_BYTES - 8] {
         let mut bytes = [0; HEADER_BYTES - 8];
@@ -234,7 +234,7 @@ impl Header {
     }
 
     /// Makes the region empty: no entry is set, nothing is freed. The magic comes last: a crash leaves a blank region or a whole one.
-    pub fn write(&self, memory: &dyn Memory, (epoch, copied): (Epoch, Lsn)) {
+    pub fn write(&self, memory: &dyn Memory, epoch: Epoch, copied: Lsn) {
         Self::erase(memory);
         memory.store(COPIED_AT, freed_word(copied.0));
         memory.store(EPOCH_AT, freed_word(u64::from(epoch.0)));
@@ -296,7 +296,7 @@ impl Header {
     }
 }
 
-/// Of a header's bytes behind the magic.
+/// True if a header's bytes behind the magic match their checksum.
 fn is_checked(bytes: &[u8; HEADER_BYTES - 8]) -> bool {
     let mut unsigned = *bytes;
     unsigned[4..8].fill(0);
@@ -304,12 +304,13 @@ fn is_checked(bytes: &[u8; HEADER_BYTES - 8]) -> bool {
 }
 
 const PAGE_BYTES: usize = 4096;
-/// So many pages of a large region are looked at, evenly spread.
+/// Pages of a large region that are checked, evenly spread.
 const PAGES_LOOKED_AT: usize = 1 << 14;
-/// And so many at each end.
+/// Pages that are checked at each end.
 const PAGES_AT_ENDS: usize = 1 << 8;
 
-/// Of what begins without a magic: true for zeros throughout, and for a region of ours that was erased, or whose format a crash cut off.
+/// True for a region without a magic that may be used: zeros throughout, or a region of ours that was erased or whose format a crash
+/// cut off.
 fn is_blank(memory: &dyn Memory) -> bool {
     let mut area = vec![0; ENTRIES_AT];
     memory.read(0, &mut area);
@@ -329,12 +330,12 @@ fn is_blank(memory: &dyn Memory) -> bool {
     }
 }
 
-/// Where the header's area has a word with a sum.
+/// True for offsets in the header's area that hold a word with a checksum.
 fn is_mark(at: usize) -> bool {
     [COPIED_AT, EPOCH_AT].contains(&at) || at >= FREED_AT && at.is_multiple_of(LINE_BYTES)
 }
 
-/// Whether entries and objects are zero, by as much as is looked at: all of it up to 64 MiB.
+/// True if entries and objects are zero, as far as they are checked: all of it up to 64 MiB.
 fn is_zero_behind(memory: &dyn Memory) -> bool {
     let bytes = memory.bytes();
     let step = (bytes / PAGES_LOOKED_AT).next_multiple_of(PAGE_BYTES).max(PAGE_BYTES);

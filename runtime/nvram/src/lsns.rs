@@ -8,22 +8,22 @@ use reprise_base::Lsn;
 const IDLE: u64 = u64::MAX;
 
 #[repr(align(64))]
-struct Slot(AtomicU64);
+struct LsnSlot(AtomicU64);
 
 /// The global LSN (NV-Logging, section 4.2): one counter, and what each site has taken of it and not yet made persistent.
 pub struct LsnSource {
-    next: Slot,
+    next: LsnSlot,
     /// Per site the least LSN that it took and that is not persistent, or a number below it.
-    in_flight: Box<[Slot]>,
+    in_flight: Box<[LsnSlot]>,
     is_closed: AtomicBool,
 }
 
 impl LsnSource {
-    /// Gives out `next` first, to so many sites.
+    /// A source that gives out `next` first, to this many sites.
     pub fn new(next: Lsn, sites: usize) -> Self {
-        let idle = |_| Slot(AtomicU64::new(IDLE));
+        let idle = |_| LsnSlot(AtomicU64::new(IDLE));
         Self {
-            next: Slot(AtomicU64::new(next.0)),
+            next: LsnSlot(AtomicU64::new(next.0)),
             in_flight: (0..sites).map(idle).collect(),
             is_closed: AtomicBool::new(false),
         }
@@ -38,9 +38,9 @@ impl LsnSource {
     pub fn reserve(&self, site: usize, count: u64) -> Option<Lsn> {
         let mine = &self.in_flight[site].0;
         if mine.load(SeqCst) == IDLE {
-            // Told before it is taken: who looks between the two must not believe that nothing is on its way.
+            // Stored before LSNs are taken: a thread that looks between the two must see that LSNs are in flight.
             mine.store(self.next.0.load(SeqCst), SeqCst);
-            // Behind that: whoever closes sees that this site takes some, or this site sees that it is closed.
+            // Checked after the store: either the closing thread sees that this site takes LSNs, or this site sees that it is closed.
             if self.is_closed.load(SeqCst) {
                 mine.store(IDLE, SeqCst);
                 return None;
@@ -49,7 +49,7 @@ impl LsnSource {
         Some(Lsn(self.next.0.fetch_add(count, SeqCst)))
     }
 
-    /// No site takes an LSN until `open`, but those that take one just now: nobody does once `is_idle`.
+    /// Stops sites from taking LSNs until `open`. A site may still be taking one now; none is once `is_idle`.
     pub fn close(&self) {
         self.is_closed.store(true, SeqCst);
     }
@@ -64,7 +64,7 @@ impl LsnSource {
         self.in_flight.iter().all(|slot| slot.0.load(SeqCst) == IDLE)
     }
 
-    /// What `site` took last is persistent before `lsn`, and not from there on.
+    /// Marks that the site's earlier LSNs are persistent below `lsn`, and not from there on.
     pub fn persisted_before(&self, site: usize, lsn: Lsn) {
         self.in_flight[site].0.store(lsn.0, SeqCst);
     }

@@ -9,15 +9,15 @@ use crate::PmemError;
 pub enum Persistence {
     /// By cache lines: memory on a DAX file system, or a DAX device.
     Fence,
-    /// By cache lines, since we were told to: the file is not on persistent memory, and what the file system has not written is lost when the
-    /// machine loses power.
+    /// By cache lines because the operator said so: the file is not on persistent memory. A power failure loses everything that the
+    /// file system has not written.
     Assumed,
     /// By `msync`: an ordinary file, as safe and as slow as its disk.
     Msync,
 }
 
 impl Persistence {
-    /// As status and metrics have it.
+    /// The name in status and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fence => "fence",
@@ -26,7 +26,7 @@ impl Persistence {
         }
     }
 
-    /// What is slow, or lost when the machine loses power; None where nothing is.
+    /// A warning about slow or unsafe persistence; None if there is none.
     pub fn warning(self) -> Option<&'static str> {
         match self {
             Self::Fence => None,
@@ -42,43 +42,43 @@ impl Persistence {
     }
 }
 
-/// Where regions come from.
+/// Opens regions.
 pub trait OpenMemory: Send + Sync {
-    /// The memory at `path`, of `bytes`, made where there is none; without `bytes` what is there, whatever its size. Nobody else gets it
-    /// until it is dropped.
+    /// Opens the memory at `path`, of `bytes`, and makes it if it is missing; without `bytes` an existing file of any size. It is
+    /// exclusive until it is dropped.
     fn open(&self, path: &Path, bytes: Option<u64>) -> Result<Arc<dyn Memory>, PmemError>;
 }
 
 /// A region of memory that outlives the process. Places are byte offsets.
 ///
-/// What was written is persistent once [`Memory::drain`] has returned on the thread that wrote it. Before that any part of it may
-/// be, in any order, by pieces of 8 bytes (NV-Logging, section 5.2).
+/// A write is persistent once [`Memory::drain`] has returned on the thread that wrote it. Before that any part of it may be
+/// persistent, in any order, by pieces of 8 bytes (NV-Logging, section 5.2).
 pub trait Memory: Send + Sync {
     /// Bytes of the region.
     fn bytes(&self) -> usize;
 
-    /// Writes `bytes` to `at`. Who writes a place is its only writer, and nobody reads it meanwhile. Panics beyond the region.
+    /// Writes `bytes` to `at`. Each place has one writer, and no reader during the write. Panics beyond the region.
     fn write(&self, at: usize, bytes: &[u8]);
 
-    /// Writes 8 bytes at once, in little-endian order: a reader and a crash see all of them or none. `at` is a multiple of 8. Whoever
-    /// loads the word sees all that this thread wrote before it.
+    /// Writes 8 bytes at once, in little-endian order: a reader and a crash see all of them or none. `at` is a multiple of 8. A thread
+    /// that loads the word sees all earlier writes of this thread.
     fn store(&self, at: usize, word: u64);
 
-    /// As [`Memory::store`] of each of `words`, one behind the other, in their order.
+    /// Stores each of `words` like [`Memory::store`], one behind the other, in order.
     fn store_all(&self, at: usize, words: &[u64]);
 
     /// The word at `at`, a multiple of 8.
     fn load(&self, at: usize) -> u64;
 
-    /// Copies bytes out. Nobody writes them meanwhile, or the caller judges what it read by a checksum.
+    /// Copies bytes out. No thread writes them meanwhile, or the caller checks what it read by a checksum.
     fn read(&self, at: usize, into: &mut [u8]);
 
     /// Waits until all that this thread wrote is persistent.
     fn drain(&self);
 
-    /// What makes it so.
+    /// The means by which writes become persistent.
     fn persistence(&self) -> Persistence;
 
-    /// Somebody else may open it from here on, though this still is somewhere: nothing is written any more.
+    /// Releases the exclusive lock, though this value still exists: nothing is written any more.
     fn let_go(&self) {}
 }

@@ -8,7 +8,7 @@ use reprise_base::PlacedBytes;
 use crate::{
     LINE_BYTES,
     layout::{Geometry, crc_of},
-    ring::{Found, Shared, place_for},
+    ring::{NoRecord, RingState, place_for},
 };
 
 /// When a transaction's changes go to the region, and become persistent (NV-Logging, section 4.3).
@@ -27,7 +27,7 @@ impl FlushPolicy {
     /// Every policy.
     pub const ALL: [Self; 3] = [Self::OnCommit, Self::OnInsert, Self::OnInsertFence];
 
-    /// As the setting has it.
+    /// The name of the setting's value.
     pub fn name(self) -> &'static str {
         match self {
             Self::OnCommit => "commit",
@@ -42,20 +42,20 @@ impl FlushPolicy {
     }
 }
 
-/// Of a ring's objects, the part that those of a batch's transactions take at most before its commit: another quarter is left for the
-/// commit object, and as much again for what is skipped at the ring's end.
+/// Divisor of a ring's objects: a batch's transactions take at most this part before its commit. Another quarter is left for the
+/// commit object, and as much again for the bytes skipped at the ring's end.
 const PART: u64 = 4;
 
 /// Writes the objects of running transactions. Beside the ring's [`crate::RingWriter`], on the same thread.
 pub struct ObjectWriter {
-    shared: Arc<Shared>,
+    shared: Arc<RingState>,
     policy: FlushPolicy,
     /// An object, filled up to whole lines.
     lines: Vec<u8>,
 }
 
 impl ObjectWriter {
-    pub(crate) fn new(shared: Arc<Shared>, policy: FlushPolicy) -> Self {
+    pub(crate) fn new(shared: Arc<RingState>, policy: FlushPolicy) -> Self {
         Self {
             shared,
             policy,
@@ -63,7 +63,7 @@ impl ObjectWriter {
         }
     }
 
-    /// Where the next object goes at the earliest.
+    /// The earliest place of the next object.
     #[inline]
     pub fn place(&self) -> u64 {
         self.shared.place.load(Ordering::Relaxed)
@@ -107,13 +107,13 @@ impl ObjectWriter {
         self.shared.place.store(place, Ordering::Relaxed);
     }
 
-    /// Behind an object of so many bytes that was written at `place`.
+    /// The place behind an object of `bytes` bytes that was written at `place`.
     pub fn behind(place: u64, bytes: u32) -> u64 {
         place + lines_of(bytes as usize)
     }
 }
 
-/// Bytes of the whole lines that so many bytes take.
+/// Bytes of the whole lines that `bytes` bytes take.
 fn lines_of(bytes: usize) -> u64 {
     bytes.next_multiple_of(LINE_BYTES) as u64
 }
@@ -149,7 +149,7 @@ pub(crate) fn push_commit(geometry: &Geometry, records: &[u8], placed: &[PlacedB
 }
 
 /// Puts the records of a commit object together, at the end of `records`.
-pub(crate) fn read_commit(shared: &Shared, payload: &[u8], records: &mut Vec<u8>) -> Result<(), Found> {
+pub(crate) fn read_commit(shared: &RingState, payload: &[u8], records: &mut Vec<u8>) -> Result<(), NoRecord> {
     let word = |at: usize| {
         Some(u32::from_le_bytes(
             payload.get(at..at + 4)?.try_into().expect("4 bytes"),
@@ -157,24 +157,24 @@ pub(crate) fn read_commit(shared: &Shared, payload: &[u8], records: &mut Vec<u8>
     };
     let (count, bytes, sum) = match (word(0), word(4), word(8)) {
         (Some(count), Some(bytes), Some(sum)) => (count as usize, bytes as usize, sum),
-        _ => return Err(Found::Damaged),
+        _ => return Err(NoRecord::Damaged),
     };
     // Each byte of them lies in the ring.
     if bytes as u64 > shared.geometry.objects_bytes {
-        return Err(Found::Damaged);
+        return Err(NoRecord::Damaged);
     }
     let list = payload[COMMIT_HEAD_BYTES..].as_chunks::<LISTED_BYTES>().0;
-    let list = list.get(..count).ok_or(Found::Damaged)?;
+    let list = list.get(..count).ok_or(NoRecord::Damaged)?;
     let mut rest = &payload[COMMIT_HEAD_BYTES + count * LISTED_BYTES..];
     let begin = records.len();
     for listed in list {
         let word = |at: usize| u32::from_le_bytes(listed[at..at + 4].try_into().expect("4 bytes")) as usize;
         let (place, placed, at) = (word(0) as u64 * LINE_BYTES as u64, word(4), word(8));
-        let between = at.checked_sub(records.len() - begin).ok_or(Found::Damaged)?;
-        records.extend_from_slice(rest.split_off(..between).ok_or(Found::Damaged)?);
+        let between = at.checked_sub(records.len() - begin).ok_or(NoRecord::Damaged)?;
+        records.extend_from_slice(rest.split_off(..between).ok_or(NoRecord::Damaged)?);
         let from = records.len();
         if place + placed as u64 > shared.geometry.objects_bytes || from - begin + placed > bytes {
-            return Err(Found::Damaged);
+            return Err(NoRecord::Damaged);
         }
         records.resize(from + placed, 0);
         let at = shared.geometry.object_at(shared.ring, place);
@@ -183,6 +183,6 @@ pub(crate) fn read_commit(shared: &Shared, payload: &[u8], records: &mut Vec<u8>
     records.extend_from_slice(rest);
     match records.len() - begin == bytes && crc_of(&records[begin..]) == sum {
         true => Ok(()),
-        false => Err(Found::Damaged),
+        false => Err(NoRecord::Damaged),
     }
 }

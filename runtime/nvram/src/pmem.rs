@@ -67,7 +67,7 @@ type Message = unsafe extern "C" fn() -> *const c_char;
 type CheckVersion = unsafe extern "C" fn(c_uint, c_uint) -> *const c_char;
 
 /// The functions of libpmem that we use.
-struct Functions {
+struct PmemFunctions {
     map_file: MapFile,
     unmap: Unmap,
     memcpy: Memcpy,
@@ -81,10 +81,10 @@ struct Functions {
 
 /// Whether the library is there, in the right version.
 pub fn library() -> Result<(), PmemError> {
-    Functions::load().map(drop)
+    PmemFunctions::load().map(drop)
 }
 
-impl Functions {
+impl PmemFunctions {
     fn load() -> Result<Self, PmemError> {
         let missing = |error: libloading::Error| PmemError::Library {
             reason: error.to_string(),
@@ -130,18 +130,18 @@ fn text(chars: *const c_char) -> String {
 
 /// A region mapped by libpmem, for this process alone.
 pub struct Pmem {
-    functions: Functions,
+    functions: PmemFunctions,
     base: *mut u8,
     bytes: usize,
     persistence: Persistence,
-    dirty: Mutex<Dirty>,
-    /// Holds the lock on the file, until it is let go of.
+    dirty: Mutex<DirtyRanges>,
+    /// The lock on the file, until it is released.
     lock: Mutex<Option<File>>,
 }
 
 /// With [`Persistence::Msync`]: what was written since the last `msync`.
 #[derive(Default)]
-struct Dirty {
+struct DirtyRanges {
     bounds: Vec<(usize, usize)>,
     /// The first one stays: the kernel may have forgotten what it could not write, and calls it written from then on.
     failure: Option<String>,
@@ -155,7 +155,7 @@ unsafe impl Sync for Pmem {}
 impl Pmem {
     /// Opens the region, and makes its file where there is none.
     pub fn open(options: &PmemOptions) -> Result<Self, PmemError> {
-        let functions = Functions::load()?;
+        let functions = PmemFunctions::load()?;
         let path = &options.path;
         let failed = |error| PmemError::File {
             path: path.clone(),
@@ -183,8 +183,8 @@ impl Pmem {
                 });
             }
         };
-        // Locked before it is mapped; what is made anew is locked once it is there. A file that is found may have been made by somebody
-        // who crashed before its name was durable.
+        // An existing file is locked before it is mapped, a new one once it is there. An existing file may come from a process that
+        // crashed before the file's name was durable.
         let lock_found = |found: &Metadata| match found.is_file() {
             true => lock_named(path),
             false => lock(path),
@@ -205,8 +205,8 @@ impl Pmem {
             }
         };
         if persistence != Persistence::Msync {
-            // So that no commit waits for a page. A kernel that does not know it makes them one by one.
-            // SAFETY: mapped above.
+            // Populates the pages now, so that no commit waits for one. A kernel without this call makes them one by one. SAFETY:
+            // mapped above.
             unsafe { libc::madvise(base.cast(), bytes, libc::MADV_POPULATE_WRITE) };
         }
         Ok(Self {
@@ -233,7 +233,7 @@ impl Pmem {
         unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }
     }
 
-    fn note(&self, at: usize, bytes: usize) {
+    fn record_dirty(&self, at: usize, bytes: usize) {
         let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
         match dirty.bounds.last_mut() {
             Some((_, end)) if *end == at => *end = at + bytes,
@@ -241,11 +241,11 @@ impl Pmem {
         }
     }
 
-    /// Panics where a `msync` fails, and ever after, on whatever thread: what was answered can't be told from what was not.
+    /// Panics if a `msync` fails, and ever after, on any thread: the server can't tell acknowledged writes from lost ones.
     fn sync(&self) {
         // Held to the end: who finds nothing to be written may go on once what it wrote is.
         let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
-        let Dirty { bounds, failure } = &mut *dirty;
+        let DirtyRanges { bounds, failure } = &mut *dirty;
         for (start, end) in bounds.drain(..) {
             if failure.is_some() {
                 break;
@@ -262,7 +262,12 @@ impl Pmem {
     }
 }
 
-fn map(functions: &Functions, path: &Path, bytes: usize, flags: c_int) -> Result<(*mut u8, usize, bool), PmemError> {
+fn map(
+    functions: &PmemFunctions,
+    path: &Path,
+    bytes: usize,
+    flags: c_int,
+) -> Result<(*mut u8, usize, bool), PmemError> {
     let refused = |reason| PmemError::Map {
         path: path.to_owned(),
         reason,
@@ -314,7 +319,7 @@ impl Memory for Pmem {
 
     fn write(&self, at: usize, bytes: &[u8]) {
         self.check(at, bytes.len());
-        // SAFETY: checked; who writes a place is its only writer, and nobody reads it meanwhile.
+        // SAFETY: checked; each place has one writer, and no reader meanwhile.
         let base = unsafe { self.base.add(at) };
         match self.persistence {
             Persistence::Fence | Persistence::Assumed => {
@@ -331,7 +336,7 @@ impl Memory for Pmem {
             Persistence::Msync => {
                 // SAFETY: as above.
                 unsafe { base.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-                self.note(at, bytes.len());
+                self.record_dirty(at, bytes.len());
             }
         }
     }
@@ -351,7 +356,7 @@ impl Memory for Pmem {
             Persistence::Fence | Persistence::Assumed => unsafe {
                 (self.functions.flush)(self.base.add(at).cast(), bytes)
             },
-            Persistence::Msync => self.note(at, bytes),
+            Persistence::Msync => self.record_dirty(at, bytes),
         }
     }
 
@@ -361,7 +366,7 @@ impl Memory for Pmem {
 
     fn read(&self, at: usize, into: &mut [u8]) {
         self.check(at, into.len());
-        // SAFETY: checked; nobody writes the place meanwhile, or the caller judges what it read by a checksum.
+        // SAFETY: checked; no thread writes the place meanwhile, or the caller checks what it read by a checksum.
         unsafe { self.base.add(at).copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
     }
 
@@ -385,7 +390,7 @@ impl Memory for Pmem {
 /// Regions that libpmem maps.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MapRegions {
-    /// As in [`PmemOptions`].
+    /// Persistence assumed, as in [`PmemOptions`].
     pub assume_persistent: bool,
 }
 
@@ -401,7 +406,7 @@ impl OpenMemory for MapRegions {
 
 impl Drop for Pmem {
     fn drop(&mut self) {
-        // SAFETY: mapped by `open`, and nobody has it any more.
+        // SAFETY: mapped by `open`, and this is the last use.
         unsafe { (self.functions.unmap)(self.base.cast(), self.bytes) };
     }
 }

@@ -22,26 +22,26 @@ pub enum Event {
 
 /// Memory for tests: what each thread wrote since it last drained may be lost in a crash, by pieces of 8 bytes.
 pub struct Recording {
-    state: Mutex<State>,
+    state: Mutex<RecordedState>,
 }
 
 #[derive(Clone)]
-struct State {
-    /// What is read.
+struct RecordedState {
+    /// Bytes that a reader sees.
     now: Vec<u8>,
-    /// What is surely persistent.
+    /// Bytes that are certainly persistent.
     safe: Vec<u8>,
     /// Words that may be persistent and need not be: (place, bytes), in the order in which they were written.
     loose: HashMap<ThreadId, Vec<(usize, [u8; 8])>>,
     events: Vec<Event>,
-    /// What each drain had to make persistent: the images are cut at these.
-    cuts: Vec<Cut>,
-    is_cutting: bool,
+    /// The state before each drain, from which crash images are made.
+    drain_points: Vec<DrainPoint>,
+    keeps_drain_points: bool,
 }
 
 /// The region before a drain.
 #[derive(Clone)]
-struct Cut {
+struct DrainPoint {
     safe: Vec<u8>,
     loose: Vec<(usize, [u8; 8])>,
 }
@@ -55,27 +55,27 @@ impl Recording {
     /// A region as a crash left it.
     pub fn from_image(image: Vec<u8>) -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(RecordedState {
                 safe: image.clone(),
                 now: image,
                 loose: HashMap::new(),
                 events: Vec::new(),
-                cuts: Vec::new(),
-                is_cutting: false,
+                drain_points: Vec::new(),
+                keeps_drain_points: false,
             }),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RecordedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The calls so far, since the last time.
+    /// The calls since this was last called.
     pub fn take_events(&self) -> Vec<Event> {
         std::mem::take(&mut self.state().events)
     }
 
-    /// What a crash at this moment may leave: each word that is not surely persistent is there where `is_there` says so.
+    /// An image that a crash at this moment may leave: `is_there` decides for each word that is not certainly persistent.
     pub fn image(&self, mut is_there: impl FnMut() -> bool) -> Vec<u8> {
         let state = self.state();
         let mut image = state.safe.clone();
@@ -87,15 +87,15 @@ impl Recording {
         image
     }
 
-    /// From here on the state before each drain is kept for [`Recording::cuts`].
+    /// Keeps the state before each later drain, for [`Recording::cut`].
     pub fn cut_at_drains(&self) {
-        self.state().is_cutting = true;
+        self.state().keeps_drain_points = true;
     }
 
-    /// What a crash before the `n`th drain may leave, by `is_there`; None behind the last one.
+    /// An image that a crash before the `n`th drain may leave, by `is_there`; None behind the last drain.
     pub fn cut(&self, n: usize, mut is_there: impl FnMut() -> bool) -> Option<Vec<u8>> {
         let state = self.state();
-        let cut = state.cuts.get(n)?;
+        let cut = state.drain_points.get(n)?;
         let mut image = cut.safe.clone();
         for (at, word) in &cut.loose {
             if is_there() {
@@ -113,7 +113,7 @@ impl Recording {
     }
 }
 
-impl State {
+impl RecordedState {
     fn put(&mut self, at: usize, bytes: &[u8]) {
         self.now[at..at + bytes.len()].copy_from_slice(bytes);
         let first = at / 8 * 8;
@@ -164,8 +164,8 @@ impl Memory for Recording {
     fn drain(&self) {
         let mut guard = self.state();
         let state = &mut *guard;
-        if state.is_cutting {
-            state.cuts.push(Cut {
+        if state.keeps_drain_points {
+            state.drain_points.push(DrainPoint {
                 safe: state.safe.clone(),
                 loose: state.loose.values().flatten().copied().collect(),
             });

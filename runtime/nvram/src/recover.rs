@@ -1,25 +1,25 @@
-//! What a region holds after a crash.
+//! Reading a region after a crash.
 
 use std::{ops::Range, sync::Arc};
 
 use reprise_base::{Epoch, Lsn};
 
 use crate::{
-    layout::{Entry, Geometry, freed_of, is_marked},
+    layout::{EntryState, Geometry, freed_of, is_marked},
     region::{Region, RegionError},
-    ring::{Found, RingReader, RingRecord, Shared},
+    ring::{NoRecord, RingReader, RingRecord, RingState},
 };
 
 /// A record that was persistent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveredRecord {
-    /// Of the first record.
+    /// LSN of the first record.
     pub lsn: Lsn,
-    /// As in [`RingRecord`].
+    /// Number of records, as in [`RingRecord`].
     pub count: u32,
     /// The one in which it lay.
     pub ring: u32,
-    /// As in [`RingRecord`].
+    /// Encoded records, as in [`RingRecord`].
     pub bytes: Vec<u8>,
 }
 
@@ -33,7 +33,7 @@ impl RecoveredRecord {
 /// All records of a region that were not freed, in LSN order (NV-Logging, section 4.6).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Of all records.
+    /// Epoch of all records.
     pub epoch: Epoch,
     /// The log's files had everything before it.
     pub copied: Lsn,
@@ -42,13 +42,13 @@ pub struct Recovered {
     /// Numbers between the first record's and the last one's that no record has: taken by a site, and lost with it. No acknowledged
     /// record depends on one.
     pub void: Vec<Range<Lsn>>,
-    /// Of all rings: the records of lost numbers had room there.
+    /// Bytes of objects in all rings: the records of lost numbers had room there.
     pub objects_bytes: u64,
 }
 
 impl Region {
-    /// Reads what is there. Records of a ring count up to the first one that is not persistent: what was written behind it belongs to
-    /// transactions that came later and were never acknowledged.
+    /// Reads the region's records. A ring's records count up to the first one that is not persistent: records behind it belong to
+    /// later transactions that were never acknowledged.
     pub fn recover(&self) -> Result<Recovered, RegionError> {
         let mut records = Vec::new();
         for ring in 0..self.geometry().rings {
@@ -78,7 +78,7 @@ impl Region {
         let (memory, geometry) = (self.memory(), self.geometry());
         let word = memory.load(geometry.freed_at(ring));
         let freed = freed_of(word).ok_or(RegionError::Damaged { ring, sequence: 0 })?;
-        let mut reader = RingReader::new(Arc::new(Shared::new(memory.clone(), *geometry, ring)));
+        let mut reader = RingReader::new(Arc::new(RingState::new(memory.clone(), *geometry, ring)));
         reader.seek(freed);
         let (mut before, mut bytes) = (None, 0);
         while reader.position() < freed + geometry.entries as u64 {
@@ -94,19 +94,19 @@ impl Region {
                     }
                     records.push(recovered(ring, record));
                 }
-                Err(Found::End) => break,
-                Err(Found::Damaged) => return Err(damaged),
+                Err(NoRecord::End) => break,
+                Err(NoRecord::Damaged) => return Err(damaged),
             }
         }
-        self.judge_rest(ring, reader.position(), freed)
+        self.check_rest(ring, reader.position(), freed)
     }
 
     /// Behind the ring's end entries may be set, by a group that was being persisted; none may be damaged.
-    fn judge_rest(&self, ring: u32, end: u64, freed: u64) -> Result<(), RegionError> {
+    fn check_rest(&self, ring: u32, end: u64, freed: u64) -> Result<(), RegionError> {
         let geometry = self.geometry();
         for sequence in end..freed + geometry.entries as u64 {
             let entry = self.memory().load(geometry.entry_at(ring, sequence));
-            if geometry.judge(entry, sequence) == Entry::Damaged {
+            if geometry.entry_state(entry, sequence) == EntryState::Damaged {
                 return Err(RegionError::Damaged { ring, sequence });
             }
         }

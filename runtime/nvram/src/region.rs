@@ -6,9 +6,9 @@ use reprise_base::{Epoch, Lsn};
 
 use crate::{
     Memory,
-    layout::{Geometry, Header, HeaderError, Owner, VERSION, freed_word},
+    layout::{Geometry, HeaderError, Owner, RegionHeader, VERSION, freed_word},
     object::FlushPolicy,
-    ring::{RingReader, RingWriter, Shared},
+    ring::{RingReader, RingState, RingWriter},
 };
 
 /// Why a region can't be used.
@@ -38,7 +38,7 @@ pub enum RegionError {
     Twice { lsn: Lsn },
 }
 
-/// What a region says of its records as a whole. Each is persistent when its method returns.
+/// Marks of all records of a region. Each is persistent when its method returns.
 #[derive(Clone)]
 pub struct RegionMarks(Arc<dyn Memory>);
 
@@ -49,7 +49,7 @@ impl RegionMarks {
         self.0.drain();
     }
 
-    /// Of the records from here on. The files have all that the region held: it holds records of one epoch.
+    /// Sets the epoch of later records. The files must hold all records of the region: it holds records of one epoch.
     pub fn set_epoch(&self, epoch: Epoch) {
         self.0.store(Geometry::epoch_at(), freed_word(u64::from(epoch.0)));
         self.0.drain();
@@ -64,7 +64,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// Opens a region, whoever made it. Ok(None): nothing is there, or making it was not ended.
+    /// Opens a region, whichever program made it. Ok(None): there is none, or its creation did not finish.
     pub fn open(memory: Arc<dyn Memory>) -> Result<Option<Self>, RegionError> {
         let found = memory.bytes() as u64;
         if Geometry::new(found, 1, crate::layout::ENTRIES_MIN).is_none() {
@@ -74,7 +74,7 @@ impl Region {
                 entries: crate::layout::ENTRIES_MIN,
             });
         }
-        let header = match Header::read(&*memory) {
+        let header = match RegionHeader::read(&*memory) {
             Ok(header) => header,
             Err(HeaderError::Blank) => return Ok(None),
             Err(HeaderError::NotBlank) => return Err(RegionError::NotBlank),
@@ -106,12 +106,13 @@ impl Region {
     ) -> Result<Self, RegionError> {
         let found = memory.bytes() as u64;
         let geometry = Geometry::new(found, rings, entries).ok_or(RegionError::TooSmall { found, rings, entries })?;
-        let header = Header {
+        let header = RegionHeader {
             owner,
             region_bytes: found,
             geometry,
         };
-        header.write(&*memory, begins);
+        let (epoch, copied) = begins;
+        header.write(&*memory, epoch, copied);
         Ok(Self {
             memory,
             owner,
@@ -119,12 +120,12 @@ impl Region {
         })
     }
 
-    /// Makes a region blank: whoever comes next may make one of it. What was in it must be safe elsewhere.
+    /// Erases a region, so that the next owner can make a new one. Its records must be safe elsewhere.
     pub fn erase(memory: &dyn Memory) {
-        Header::erase(memory);
+        RegionHeader::erase(memory);
     }
 
-    /// Whose records it holds.
+    /// The database whose records it holds.
     pub fn owner(&self) -> &Owner {
         &self.owner
     }
@@ -132,13 +133,13 @@ impl Region {
     /// Writer and reader of each ring of a region that was just made.
     pub fn rings(self, policy: FlushPolicy) -> Vec<(RingWriter, RingReader)> {
         let ring = |ring| {
-            let shared = Arc::new(Shared::new(self.memory.clone(), self.geometry, ring));
+            let shared = Arc::new(RingState::new(self.memory.clone(), self.geometry, ring));
             (RingWriter::new(shared.clone(), policy), RingReader::new(shared))
         };
         (0..self.geometry.rings).map(ring).collect()
     }
 
-    /// For whoever fills the region, and whoever copies its records to the log's files.
+    /// The region's marks, for the threads that fill it and that copy its records to the log's files.
     pub fn marks(&self) -> RegionMarks {
         RegionMarks(self.memory.clone())
     }

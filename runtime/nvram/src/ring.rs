@@ -9,7 +9,7 @@ use reprise_base::{Lsn, PlacedBytes};
 
 use crate::{
     LINE_BYTES, Memory,
-    layout::{Entry, Geometry, crc_of, freed_word},
+    layout::{EntryState, Geometry, crc_of, freed_word},
     object::{FlushPolicy, ObjectWriter, commit_bytes, push_commit, read_commit},
 };
 
@@ -17,7 +17,7 @@ use crate::{
 /// is.
 const OBJECT_HEADER_BYTES: usize = 32;
 
-/// What an object with an entry is.
+/// The kind of an object with an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum ObjectKind {
@@ -45,8 +45,8 @@ pub enum Full {
     Forever { bytes: u64, ring_bytes: u64 },
 }
 
-/// What writer and reader of a ring tell each other.
-pub(crate) struct Shared {
+/// State that a ring's writer and reader share.
+pub(crate) struct RingState {
     pub memory: Arc<dyn Memory>,
     pub geometry: Geometry,
     pub ring: u32,
@@ -60,7 +60,7 @@ pub(crate) struct Shared {
     pub freed_place: AtomicU64,
 }
 
-impl Shared {
+impl RingState {
     pub fn new(memory: Arc<dyn Memory>, geometry: Geometry, ring: u32) -> Self {
         Self {
             memory,
@@ -82,7 +82,7 @@ pub struct RingFill {
     pub entries: u64,
     /// That there are.
     pub entries_max: u64,
-    /// Of objects.
+    /// Bytes of objects.
     pub bytes: u64,
     /// That there are for objects.
     pub bytes_max: u64,
@@ -95,10 +95,10 @@ impl RingFill {
     }
 }
 
-impl Shared {
+impl RingState {
     #[inline]
     fn fill(&self) -> RingFill {
-        // What is freed was persistent before: in this order nothing comes out below zero.
+        // Freed bytes were persistent before: reading in this order, no difference falls below zero.
         let (freed, freed_place) = (
             self.freed.load(Ordering::Acquire),
             self.freed_place.load(Ordering::Acquire),
@@ -112,9 +112,9 @@ impl Shared {
     }
 }
 
-/// Looks at a ring, from any thread.
+/// Reads a ring's fill level, from any thread.
 #[derive(Clone)]
-pub struct RingGauge(Arc<Shared>);
+pub struct RingGauge(Arc<RingState>);
 
 impl RingGauge {
     /// How full the ring is.
@@ -125,7 +125,7 @@ impl RingGauge {
 
 /// The one writer of a ring: the site's engine thread.
 pub struct RingWriter {
-    shared: Arc<Shared>,
+    shared: Arc<RingState>,
     policy: FlushPolicy,
     sequence: u64,
     /// Entries that are not set yet, from `sequence - unset.len()` on, by their words.
@@ -135,7 +135,7 @@ pub struct RingWriter {
 }
 
 impl RingWriter {
-    pub(crate) fn new(shared: Arc<Shared>, policy: FlushPolicy) -> Self {
+    pub(crate) fn new(shared: Arc<RingState>, policy: FlushPolicy) -> Self {
         Self {
             shared,
             policy,
@@ -169,7 +169,7 @@ impl RingWriter {
             ObjectKind::Records => object.extend_from_slice(bytes),
             ObjectKind::Commit => push_commit(&shared.geometry, bytes, placed, object),
         }
-        // Of all bytes, with zeros in its own place.
+        // The checksum covers all bytes, with zeros in its own place.
         let sum = crc_of(object);
         object[20..24].copy_from_slice(&sum.to_le_bytes());
         // Whole lines: memory takes them without having read them.
@@ -183,13 +183,12 @@ impl RingWriter {
         Ok(())
     }
 
-    /// Whether `records` would take so many bytes now, of which some are `placed`. Once it would, it does.
+    /// Checks whether `records` has room for this many bytes, of which some are `placed`. Room that is there stays until it is used.
     pub fn judge(&self, bytes: usize, placed: &[PlacedBytes]) -> Result<(), Full> {
         self.room_for(bytes, placed).map(drop)
     }
 
-    /// Whether two calls of `records` would be taken now, one of so many bytes and then one of so many. Once they would, they are, one after
-    /// the other.
+    /// Checks whether two calls of `records`, of `bytes` and then `then` bytes, have room. Room that is there stays until it is used.
     pub fn judge_two(&self, bytes: usize, then: usize) -> Result<(), Full> {
         let (shared, second) = (&*self.shared, OBJECT_HEADER_BYTES + LINE_BYTES);
         self.room_for(bytes + second + then, &[])?;
@@ -200,9 +199,9 @@ impl RingWriter {
         }
     }
 
-    /// Most bytes of records that one call of `records` takes.
+    /// Bytes of records that one call of `records` takes, at most.
     pub fn bytes_max(&self) -> u64 {
-        // What is skipped at the ring's end counts, too.
+        // Bytes skipped at the ring's end count, too.
         self.shared.geometry.objects_bytes / 4 - OBJECT_HEADER_BYTES as u64
     }
 
@@ -232,13 +231,13 @@ impl RingWriter {
         shared.persisted.store(self.sequence, Ordering::Release);
     }
 
-    /// What is persistent and not freed.
+    /// Entries and bytes that are persistent and not freed.
     #[inline]
     pub fn fill(&self) -> RingFill {
         self.shared.fill()
     }
 
-    /// Where the object of so many bytes of records goes.
+    /// The place of an object with this many bytes of records.
     fn room_for(&self, bytes: usize, placed: &[PlacedBytes]) -> Result<u64, Full> {
         let shared = &*self.shared;
         let (need, ring_bytes) = (
@@ -281,7 +280,7 @@ fn object_bytes(payload: usize) -> u64 {
     (OBJECT_HEADER_BYTES + payload).next_multiple_of(LINE_BYTES) as u64
 }
 
-/// Where an object of `bytes` behind `place` begins: it does not go around the ring's end.
+/// The place of an object of `bytes` at or behind `place`: it does not wrap around the ring's end.
 pub(crate) fn place_for(place: u64, bytes: u64, ring_bytes: u64) -> u64 {
     match place % ring_bytes + bytes <= ring_bytes {
         true => place,
@@ -302,42 +301,42 @@ struct ObjectHeader {
 /// A record as a ring holds it, or several that were written together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RingRecord {
-    /// Of the first record.
+    /// LSN of the first record.
     pub lsn: Lsn,
     /// Records that it is: 1, or as many as were written together.
     pub count: u32,
     /// Encoded, one record behind the other.
     pub bytes: Vec<u8>,
-    /// What can be freed once the record is safe elsewhere.
-    pub(crate) end: Position,
+    /// The position up to which the ring can be freed once the record is safe elsewhere.
+    pub(crate) end: RingPosition,
 }
 
 /// A place of a ring between two objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Position {
+pub(crate) struct RingPosition {
     pub sequence: u64,
     pub place: u64,
 }
 
 /// Why there is no record at a position.
-pub(crate) enum Found {
+pub(crate) enum NoRecord {
     /// Nothing that is persistent.
     End,
     Damaged,
 }
 
-/// The one reader of a ring: whoever copies its records to the disk and frees them.
+/// The one reader of a ring: it copies the records to the disk and frees them.
 pub struct RingReader {
-    shared: Arc<Shared>,
-    at: Position,
+    shared: Arc<RingState>,
+    at: RingPosition,
     object: Vec<u8>,
 }
 
 impl RingReader {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<RingState>) -> Self {
         Self {
             shared,
-            at: Position::default(),
+            at: RingPosition::default(),
             object: Vec::new(),
         }
     }
@@ -350,7 +349,7 @@ impl RingReader {
         }
         match self.step() {
             Ok(record) => Ok(Some(record)),
-            Err(Found::End | Found::Damaged) => Err(self.at.sequence),
+            Err(NoRecord::End | NoRecord::Damaged) => Err(self.at.sequence),
         }
     }
 
@@ -362,7 +361,7 @@ impl RingReader {
     /// Gives the room of `record`, and of all before it, back to the writer. All of them are safe elsewhere.
     pub fn free(&mut self, record: &RingRecord) {
         let shared = &*self.shared;
-        let Position { sequence, place } = record.end;
+        let RingPosition { sequence, place } = record.end;
         shared
             .memory
             .store(shared.geometry.freed_at(shared.ring), freed_word(sequence));
@@ -377,16 +376,16 @@ impl RingReader {
 
     /// Begins at `sequence` instead, wherever its object lies.
     pub(crate) fn seek(&mut self, sequence: u64) {
-        self.at = Position { sequence, place: 0 };
+        self.at = RingPosition { sequence, place: 0 };
     }
 
     /// Reads the record at the position, and goes behind it.
-    pub(crate) fn step(&mut self) -> Result<RingRecord, Found> {
+    pub(crate) fn step(&mut self) -> Result<RingRecord, NoRecord> {
         let before = self.at;
         self.read_record().inspect_err(|_| self.at = before)
     }
 
-    fn read_record(&mut self) -> Result<RingRecord, Found> {
+    fn read_record(&mut self) -> Result<RingRecord, NoRecord> {
         let header = self.read_object()?;
         let payload = &self.object[OBJECT_HEADER_BYTES..][..header.bytes];
         let mut bytes = Vec::new();
@@ -403,13 +402,13 @@ impl RingReader {
     }
 
     /// Reads the object at the position, and goes behind it.
-    fn read_object(&mut self) -> Result<ObjectHeader, Found> {
+    fn read_object(&mut self) -> Result<ObjectHeader, NoRecord> {
         let (memory, geometry, ring) = (&self.shared.memory, &self.shared.geometry, self.shared.ring);
         let sequence = self.at.sequence;
-        let offset = match geometry.judge(memory.load(geometry.entry_at(ring, sequence)), sequence) {
-            Entry::Set { place } => place,
-            Entry::Unset => return Err(Found::End),
-            Entry::Damaged => return Err(Found::Damaged),
+        let offset = match geometry.entry_state(memory.load(geometry.entry_at(ring, sequence)), sequence) {
+            EntryState::Set { place } => place,
+            EntryState::Unset => return Err(NoRecord::End),
+            EntryState::Damaged => return Err(NoRecord::Damaged),
         };
         self.object.resize(OBJECT_HEADER_BYTES, 0);
         memory.read(geometry.object_at(ring, offset), &mut self.object);
@@ -417,22 +416,22 @@ impl RingReader {
         let u32_at = |at: usize| u32::from_le_bytes(self.object[at..at + 4].try_into().expect("4 bytes"));
         let (lsn, found, bytes) = (Lsn(u64_at(0)), u64_at(8), u32_at(16) as usize);
         let (sum, count) = (u32_at(20), u32_at(28));
-        let kind = ObjectKind::from_byte(self.object[24]).ok_or(Found::Damaged)?;
+        let kind = ObjectKind::from_byte(self.object[24]).ok_or(NoRecord::Damaged)?;
         if found != sequence || offset + object_bytes(bytes) > geometry.objects_bytes {
-            return Err(Found::Damaged);
+            return Err(NoRecord::Damaged);
         }
         self.object.resize(OBJECT_HEADER_BYTES + bytes, 0);
         memory.read(geometry.object_at(ring, offset), &mut self.object);
         self.object[20..24].fill(0);
         if crc_of(&self.object) != sum {
-            return Err(Found::Damaged);
+            return Err(NoRecord::Damaged);
         }
         let begins = self.at.place / geometry.objects_bytes * geometry.objects_bytes + offset;
         let begins = match begins < self.at.place {
             true => begins + geometry.objects_bytes,
             false => begins,
         };
-        self.at = Position {
+        self.at = RingPosition {
             sequence: sequence + 1,
             place: begins + object_bytes(bytes),
         };

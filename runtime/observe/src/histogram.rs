@@ -58,13 +58,13 @@ impl LatencyHistogram {
         self.buckets[bucket_of(ns)].add(count);
     }
 
-    /// As `record`, from any thread.
+    /// Records like `record`, from any thread.
     #[inline]
     pub fn record_shared(&self, ns: u64, count: u64) {
         self.buckets[bucket_of(ns)].add_shared(count);
     }
 
-    /// Adds what was counted so far to `sum`.
+    /// Adds the latencies recorded until now to `sum`.
     pub fn add_to(&self, sum: &mut Histogram<u64>) {
         for (bucket, counter) in self.buckets.iter().enumerate() {
             let count = counter.get();
@@ -74,14 +74,14 @@ impl LatencyHistogram {
         }
     }
 
-    /// What was counted so far.
+    /// The latencies recorded until now.
     pub fn histogram(&self) -> Histogram<u64> {
         let mut sum = empty();
         self.add_to(&mut sum);
         sum
     }
 
-    /// Of what was counted so far.
+    /// A summary of the latencies recorded until now.
     pub fn summary(&self) -> LatencySummary {
         LatencySummary::of(&self.histogram())
     }
@@ -94,7 +94,7 @@ pub(crate) fn empty() -> Histogram<u64> {
 /// The usual points of a distribution.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LatencySummary {
-    /// Of values.
+    /// Number of values.
     pub count: u64,
     /// Their mean.
     pub mean_ns: f64,

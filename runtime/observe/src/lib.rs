@@ -1,6 +1,6 @@
-//! What the node counts and measures about itself, and the newest lines that procedures logged.
+//! Counters and measurements of the node, and the newest lines that procedures logged.
 //! Owns: counters per engine thread, latency histograms, sums by procedure, recent lines of each procedure, notices for the operator.
-//! Does not: know HTTP, format anything, write files, slow down whoever counts.
+//! Does not: know HTTP, format anything, write files, slow down its callers.
 //! Invariants: counting takes no lock and no allocation; an engine thread's counter has one writer; memory is bounded.
 //! Called by: `log`, `partition` (count), `txn` (where a module's calls are counted), `upkeep`, `database`, `router`, `http`, `node` (read snapshots).
 #![forbid(unsafe_code)]

@@ -10,10 +10,10 @@ use reprise_base::TxnId;
 /// Bytes of lines kept at most: of all procedures, and of one.
 const LINES_BYTES_MAX: usize = 4 << 20;
 const PROCEDURE_BYTES_MAX: usize = 512 << 10;
-/// Bytes of lines of one call: what is beyond is told as a number.
+/// Bytes of one call's lines; lines beyond it are counted only.
 const CALL_BYTES_MAX: usize = 16 << 10;
 
-/// As guests name levels.
+/// Levels by their numbers in the guest interface.
 const LEVEL_WARN: u8 = 2;
 
 /// A line that a procedure logged.
@@ -21,7 +21,7 @@ const LEVEL_WARN: u8 = 2;
 pub struct RecentLine {
     /// Counts all lines since the start, from 0.
     pub number: u64,
-    /// Of the call, committed or not.
+    /// Transaction of the call, committed or not.
     pub txn_id: TxnId,
     /// Its name.
     pub module: String,
@@ -29,47 +29,53 @@ pub struct RecentLine {
     pub procedure: String,
     /// 0 debug, 1 info, 2 warn, 3 error.
     pub level: u8,
-    /// As it was logged.
+    /// The text as the procedure logged it.
     pub text: String,
 }
 
 /// Which lines.
 #[derive(Clone, Debug, Default)]
 pub struct LineFilter {
-    /// Of this module alone.
+    /// Lines of this module only.
     pub module: Option<String>,
-    /// Of procedures of this name alone.
+    /// Lines of procedures with this name only.
     pub procedure: Option<String>,
     /// This level and above.
     pub level_min: u8,
-    /// Of this transaction alone.
+    /// Lines of this transaction only.
     pub txn_id: Option<TxnId>,
     /// Lines with this number or a later one.
     pub since: Option<u64>,
 }
 
-struct Line {
+#[derive(Clone, Copy)]
+struct ProcedureName<'a> {
+    module: &'a str,
+    name: &'a str,
+}
+
+struct KeptLine {
     number: u64,
     txn_id: TxnId,
     level: u8,
     text: String,
 }
 
-impl Line {
+impl KeptLine {
     fn bytes(&self) -> usize {
         size_of::<Self>() + self.text.len()
     }
 }
 
-/// One procedure's.
+/// Lines of one procedure.
 #[derive(Default)]
-struct List {
-    lines: VecDeque<Line>,
+struct ProcedureLines {
+    lines: VecDeque<KeptLine>,
     bytes: usize,
 }
 
-impl List {
-    /// Lets go of the oldest line; its bytes.
+impl ProcedureLines {
+    /// Drops the oldest line and returns its bytes.
     fn forget_one(&mut self) -> usize {
         let bytes = self.lines.pop_front().map_or(0, |line| line.bytes());
         self.bytes -= bytes;
@@ -78,16 +84,16 @@ impl List {
 }
 
 #[derive(Default)]
-struct Lists {
+struct LinesByProcedure {
     /// By module and procedure.
-    lists: BTreeMap<(String, String), List>,
+    lists: BTreeMap<(String, String), ProcedureLines>,
     bytes: usize,
     next_number: u64,
 }
 
-/// Bounded in bytes; the oldest lines of whoever has most make room.
+/// Recent lines, bounded in bytes. To make room, the procedure with the most lines loses its oldest.
 #[derive(Default)]
-pub struct RecentLines(Mutex<Lists>);
+pub struct RecentLines(Mutex<LinesByProcedure>);
 
 impl RecentLines {
     /// Without a line.
@@ -95,25 +101,29 @@ impl RecentLines {
         Self::default()
     }
 
-    fn lists(&self) -> MutexGuard<'_, Lists> {
+    fn lists(&self) -> MutexGuard<'_, LinesByProcedure> {
         self.0.lock().expect("nothing panics in here")
     }
 
     /// The lines of one call, each with its level.
     pub fn push(&self, txn_id: TxnId, module: &str, procedure: &str, lines: impl Iterator<Item = (u8, String)>) {
+        let procedure = ProcedureName {
+            module,
+            name: procedure,
+        };
         let mut lists = self.lists();
         let (mut taken, mut left_out) = (0, 0);
         for (level, text) in lines {
-            taken += size_of::<Line>() + text.len();
+            taken += size_of::<KeptLine>() + text.len();
             match taken <= CALL_BYTES_MAX {
-                true => lists.push((module, procedure), txn_id, level, text),
+                true => lists.push(procedure, txn_id, level, text),
                 false => left_out += 1,
             }
         }
         if left_out > 0 {
             let text =
                 format!("{left_out} more lines of this call are not kept: {CALL_BYTES_MAX} bytes of one call are");
-            lists.push((module, procedure), txn_id, LEVEL_WARN, text);
+            lists.push(procedure, txn_id, LEVEL_WARN, text);
         }
     }
 
@@ -145,23 +155,26 @@ impl RecentLines {
 }
 
 impl LineFilter {
-    fn passes(&self, line: &Line) -> bool {
+    fn passes(&self, line: &KeptLine) -> bool {
         line.level >= self.level_min
             && self.txn_id.is_none_or(|txn_id| txn_id == line.txn_id)
             && self.since.is_none_or(|since| line.number >= since)
     }
 }
 
-impl Lists {
-    fn push(&mut self, (module, procedure): (&str, &str), txn_id: TxnId, level: u8, text: String) {
-        let line = Line {
+impl LinesByProcedure {
+    fn push(&mut self, procedure: ProcedureName<'_>, txn_id: TxnId, level: u8, text: String) {
+        let line = KeptLine {
             number: self.next_number,
             txn_id,
             level,
             text,
         };
         self.next_number += 1;
-        let list = self.lists.entry((module.to_owned(), procedure.to_owned())).or_default();
+        let list = self
+            .lists
+            .entry((procedure.module.to_owned(), procedure.name.to_owned()))
+            .or_default();
         list.bytes += line.bytes();
         self.bytes += line.bytes();
         list.lines.push_back(line);

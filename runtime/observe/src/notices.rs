@@ -1,5 +1,5 @@
-//! What an operator is told as it happens, a line each: handed to a listener at once, kept until there is one, and of what comes too
-//! often the number alone.
+//! Events that the operator reads as they happen, one line each. A listener gets them at once; without one they are kept. A kind that
+//! is too frequent is only counted.
 
 use std::{
     fmt,
@@ -16,7 +16,7 @@ use crate::RefusalReason;
 
 /// Notices of one kind that are kept between two takings.
 const NOTICES_MAX: u64 = 5;
-/// The same of control operations, which have few places and take a while.
+/// The limit for control operations, which have few permits and take a while.
 const CONTROLS_MAX: u64 = 1_000;
 /// Bytes of one notice's free text.
 const TEXT_BYTES_MAX: usize = 512;
@@ -26,7 +26,7 @@ const TEXT_BYTES_MAX: usize = 512;
 pub enum Notice {
     /// A version of a module went into service, in place of another one or of none.
     Deployed {
-        /// Of the deployment.
+        /// Transaction of the deployment.
         txn_id: TxnId,
         /// Its name.
         module: String,
@@ -56,16 +56,16 @@ pub enum Notice {
     },
     /// A procedure trapped.
     Trapped {
-        /// Of the call.
+        /// Transaction of the call.
         txn_id: TxnId,
         /// `MODULE.PROCEDURE`.
         procedure: String,
-        /// What the trap was.
+        /// The trap's description.
         message: String,
     },
     /// A call ran for longer than it should.
     SlowCall {
-        /// Of the call.
+        /// Transaction of the call.
         txn_id: TxnId,
         /// `MODULE.PROCEDURE`.
         procedure: String,
@@ -74,7 +74,7 @@ pub enum Notice {
     },
     /// A call was refused because its rows would pass the limit of memory.
     MemoryExhausted {
-        /// Of the call.
+        /// Transaction of the call.
         txn_id: TxnId,
         /// `MODULE.PROCEDURE`.
         procedure: String,
@@ -108,9 +108,9 @@ pub enum Notice {
     CheckpointPublished {
         /// Its position.
         lsn: Lsn,
-        /// Of all tables.
+        /// Rows of all tables.
         rows: u64,
-        /// Of its file.
+        /// Bytes of the checkpoint's file.
         file_bytes: u64,
         /// That it took.
         seconds: f64,
@@ -129,21 +129,21 @@ pub enum Notice {
         /// Why the bytes can't be read.
         reason: String,
     },
-    /// The archive did not take what the data directory lets go of.
+    /// The archive failed to take files that the data directory wants to delete.
     ArchiveFailed {
         /// Why.
         reason: String,
     },
-    /// A connection between a primary and a standby began or ended, or what is held for one was let go.
+    /// A connection between a primary and a standby began or ended, or the primary released log that it kept for a standby.
     Standby {
         /// The standby's; empty of none in particular, and of who was not let in.
         name: String,
-        /// What happened.
+        /// The event in words.
         what: String,
     },
-    /// Somebody did something beside calls.
+    /// A client did something other than a call.
     Controlled {
-        /// Who.
+        /// Name of the client's principal.
         principal: String,
         /// Its name.
         operation: &'static str,
@@ -156,7 +156,7 @@ pub enum Notice {
     },
 }
 
-/// What is bounded together.
+/// Notices that share one bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoticeKind {
     /// Deployments, removals and drops.
@@ -171,9 +171,9 @@ pub enum NoticeKind {
     Keys,
     /// `Notice::Danger`.
     Danger,
-    /// `Notice::Refused`: whoever tells them does so seldom.
+    /// `Notice::Refused`: its sender already sends it seldom.
     Refusal,
-    /// Of checkpoints, published or failed.
+    /// Checkpoints, published or failed.
     Checkpoint,
     /// `Notice::ArchiveFailed`.
     Archive,
@@ -181,7 +181,7 @@ pub enum NoticeKind {
     Standby,
     /// `Notice::ClockJumped`.
     Clock,
-    /// What nobody may do unseen: as many are kept as may be done between two takings.
+    /// Control operations must all be seen: as many are kept as can happen between two calls of `take`.
     Control,
 }
 
@@ -245,28 +245,28 @@ impl Notice {
     }
 }
 
-/// What was taken.
+/// The notices that one call of `take` returned.
 #[derive(Debug, Default, PartialEq)]
 pub struct Taken {
     /// In the order in which they were told.
     pub notices: Vec<Notice>,
-    /// Those for which there was no room since the last taking.
+    /// Numbers of notices that were dropped since the last call of `take`, because there was no room.
     pub left_out: Vec<(NoticeKind, u64)>,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct WaitingNotices {
     notices: Vec<Notice>,
     counts: [u64; NoticeKind::ALL.len()],
 }
 
-type Listener = Box<dyn Fn(&Notice) + Send + Sync>;
+type NoticeListener = Box<dyn Fn(&Notice) + Send + Sync>;
 
 /// Bounded: of each kind the first few since they were taken, and how many more there were.
 #[derive(Default)]
 pub struct Notices {
-    waiting: Mutex<Waiting>,
-    listener: OnceLock<Listener>,
+    waiting: Mutex<WaitingNotices>,
+    listener: OnceLock<NoticeListener>,
     /// 0: no call is slow.
     slow_call_ms: AtomicU32,
 }
@@ -280,11 +280,11 @@ impl fmt::Debug for Notices {
 }
 
 impl Notices {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, WaitingNotices> {
         self.waiting.lock().expect("nothing panics under this lock")
     }
 
-    /// Hands each notice to `listener` when it is told, and those that wait now. A second listener is none.
+    /// Passes each notice to `listener` when it happens, and passes those that wait now. A second listener has no effect.
     pub fn set_listener(&self, listener: impl Fn(&Notice) + Send + Sync + 'static) {
         let mut waiting = self.lock();
         let _ = self.listener.set(Box::new(listener)); // there was one before
@@ -293,12 +293,12 @@ impl Notices {
         }
     }
 
-    /// Milliseconds from which on a call is told as slow; 0: none is.
+    /// Milliseconds from which a call counts as slow; 0: no call does.
     pub fn slow_call_ms(&self) -> u32 {
         self.slow_call_ms.load(Ordering::Relaxed)
     }
 
-    /// As `slow_call_ms`.
+    /// Sets `slow_call_ms`.
     pub fn set_slow_call_ms(&self, slow_call_ms: u32) {
         self.slow_call_ms.store(slow_call_ms, Ordering::Relaxed);
     }
@@ -359,7 +359,7 @@ mod tests {
         };
         assert_eq!((txn_id.0, message.len()), (0, TEXT_BYTES_MAX));
         assert_eq!(notices.take(), Taken::default());
-        // Each is heard when it is told, and counted as before.
+        // The listener gets each when it happens, and counts are as before.
         let heard = std::sync::Arc::new(Mutex::new(Vec::new()));
         notices.tell(NoticeKind::Trap, || trap(1));
         let hears = heard.clone();

@@ -1,6 +1,7 @@
-//! What became of the calls of each procedure, and how long they were in which stage: sums, by the names of module and procedure.
+//! Outcomes of each procedure's calls, and the time they spent in each stage: sums, by the names of module and procedure.
 //!
-//! A procedure has its meter from its first call on. Meters are bounded: procedures that are called later share the last one.
+//! A procedure has its own meter from its first call on. The number of meters is bounded: procedures that are called later share the
+//! last one.
 
 use std::{
     sync::{
@@ -19,7 +20,7 @@ pub const OTHER: &str = "other";
 /// Copies of a meter's sums: calls of different partitions are answered by different threads, which then share no cache line.
 const STRIPES_COUNT: usize = 8;
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallEnd {
     /// It left what it wrote.
@@ -47,7 +48,7 @@ impl CallEnd {
         Self::Refused,
     ];
 
-    /// As metrics have it.
+    /// The name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Committed => "committed",
@@ -60,7 +61,7 @@ impl CallEnd {
     }
 }
 
-/// What a call spent its time on.
+/// A stage of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallStage {
     /// From its acceptance until the first call of its batch began.
@@ -75,7 +76,7 @@ impl CallStage {
     /// Every stage.
     pub const ALL: [Self; 3] = [Self::Queued, Self::Running, Self::Logging];
 
-    /// As metrics have it.
+    /// The name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Queued => "queued",
@@ -99,7 +100,7 @@ impl CallSums {
         self.ends[end as usize] += 1;
     }
 
-    /// Calls were in this stage for so long.
+    /// Adds the time that calls spent in this stage.
     #[inline]
     pub fn took(&mut self, stage: CallStage, ns: u64) {
         self.stages_ns[stage as usize] += ns;
@@ -120,7 +121,7 @@ impl CallSums {
         Duration::from_nanos(self.stages_ns[stage as usize])
     }
 
-    /// Of one call that ran, on average.
+    /// Mean time of one call that ran.
     pub fn mean(&self, stage: CallStage) -> Duration {
         Duration::from_nanos(self.stages_ns[stage as usize] / self.ran().max(1))
     }
@@ -150,7 +151,7 @@ impl ProcedureMeter {
         }
     }
 
-    /// What was added so far.
+    /// The sums until now.
     pub fn sums(&self) -> CallSums {
         let mut sums = CallSums::default();
         for stripe in &self.0 {
@@ -170,7 +171,7 @@ impl ProcedureMeter {
 pub struct ModuleMeters(Box<[OnceLock<Arc<ProcedureMeter>>]>);
 
 impl ModuleMeters {
-    /// Of a module with so many procedures.
+    /// Meters of a module with `procedures_count` procedures.
     pub fn new(procedures_count: usize) -> Self {
         Self((0..procedures_count).map(|_| OnceLock::new()).collect())
     }
@@ -189,12 +190,12 @@ pub struct ProcedureSums {
     pub module: String,
     /// Its name, or `OTHER`.
     pub procedure: String,
-    /// Of all versions.
+    /// Sums over all versions.
     pub sums: CallSums,
 }
 
 #[derive(Debug)]
-struct Named {
+struct NamedMeter {
     module: String,
     procedure: String,
     meter: Arc<ProcedureMeter>,
@@ -202,13 +203,13 @@ struct Named {
 
 /// All meters since the start, in the order of first calls.
 #[derive(Debug, Default)]
-pub struct ProcedureMeters(Mutex<Vec<Named>>);
+pub struct ProcedureMeters(Mutex<Vec<NamedMeter>>);
 
 impl ProcedureMeters {
     /// The meter of these names; of all others, once there are as many as may be.
     pub fn find(&self, module: &str, procedure: &str) -> Arc<ProcedureMeter> {
         let mut list = self.0.lock().expect("nothing panics in here");
-        let own = |named: &&Named| named.module == module && named.procedure == procedure;
+        let own = |named: &&NamedMeter| named.module == module && named.procedure == procedure;
         if let Some(named) = list.iter().find(own) {
             return named.meter.clone();
         }
@@ -219,7 +220,7 @@ impl ProcedureMeters {
             true => (module, procedure),
             false => (OTHER, OTHER),
         };
-        let named = list.push_mut(Named {
+        let named = list.push_mut(NamedMeter {
             module: module.to_owned(),
             procedure: procedure.to_owned(),
             meter: Arc::default(),
@@ -227,7 +228,7 @@ impl ProcedureMeters {
         named.meter.clone()
     }
 
-    /// Of all procedures that were called.
+    /// Sums of all procedures that were called.
     pub fn sums(&self) -> Vec<ProcedureSums> {
         let list = self.0.lock().expect("nothing panics in here");
         let sums = list.iter().map(|named| ProcedureSums {

@@ -1,4 +1,4 @@
-//! Who counts what, and the sum over all.
+//! Counters of each engine thread, and their sum.
 
 use std::{
     sync::{Arc, Mutex},
@@ -22,7 +22,7 @@ struct ThreadCounters {
     fuel: Counter,
     batches: Counter,
     log_bytes: Counter,
-    /// Of running calls that left records.
+    /// Time of calls that left records.
     write_ns: Counter,
     /// From the start of a batch to its hand-over to the log.
     run: LatencyHistogram,
@@ -49,13 +49,13 @@ impl Recorder {
         }
     }
 
-    /// Records of so many bytes went to the log.
+    /// Counts a record of `bytes` bytes that went to the log.
     #[inline]
     pub fn logged(&self, bytes: u64) {
         self.0.log_bytes.add(bytes);
     }
 
-    /// Calls that left records took so long of a processor.
+    /// Counts processor time of calls that left records.
     #[inline]
     pub fn wrote(&self, elapsed: Duration) {
         self.0.write_ns.add(nanoseconds(elapsed));
@@ -71,7 +71,7 @@ impl Recorder {
     }
 }
 
-/// What the log's flusher counts.
+/// Counters of the log's flusher.
 #[derive(Debug, Default)]
 pub struct FlushStats {
     /// Writes.
@@ -91,7 +91,7 @@ pub struct Registry {
     flush: Mutex<Option<Arc<FlushStats>>>,
     /// From the acceptance of a call to its answer; several threads write.
     answered: LatencyHistogram,
-    /// What became of calls, by procedure.
+    /// Outcomes of calls, by procedure.
     pub procedures: ProcedureMeters,
     /// Counts of calls that did not run, by reason.
     pub refusals: Refusals,
@@ -102,9 +102,9 @@ pub struct Registry {
 pub struct Totals {
     /// Transactions that committed.
     pub committed: u64,
-    /// Those that aborted themselves.
+    /// Calls that aborted themselves.
     pub aborted: u64,
-    /// Those that a trap or a limit ended.
+    /// Calls that a trap or a limit ended.
     pub trapped: u64,
     /// Calls and requests that did not run, whatever the reason.
     pub rejected: u64,
@@ -112,7 +112,7 @@ pub struct Totals {
     pub fuel: u64,
     /// That ran.
     pub batches: u64,
-    /// Of records, without headers and padding.
+    /// Bytes of records, without headers and padding.
     pub log_bytes: u64,
     /// Writes of the log.
     pub flushes: u64,
@@ -125,7 +125,7 @@ pub struct Totals {
 /// The state at one moment. Histograms are cumulative: subtract an earlier one for an interval.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// Of all engine threads and the flusher.
+    /// Sums over all engine threads and the flusher.
     pub totals: Totals,
     /// Per engine thread, in the order of registration.
     pub threads: Vec<Totals>,
@@ -138,7 +138,7 @@ pub struct Snapshot {
 }
 
 impl Registry {
-    /// Of no thread.
+    /// A registry without threads.
     pub fn new() -> Self {
         Self::default()
     }
@@ -168,7 +168,7 @@ impl Registry {
         threads.iter().map(|thread| thread.write_ns.get()).sum()
     }
 
-    /// What was counted so far.
+    /// The counts until now.
     pub fn snapshot(&self) -> Snapshot {
         let mut snapshot = Snapshot {
             totals: Totals::default(),

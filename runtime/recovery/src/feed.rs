@@ -6,8 +6,8 @@ use reprise_replay::{Replayer, Window};
 
 use crate::RecoveryError;
 
-/// Feeds `replayer` what `reader` reads, about `window_bytes` at a time; records from `until` on are left out. `show` is told now and then which position was
-/// reached. Reading and checking are this thread's: the sites replay meanwhile. Err: something failed, here or in the log.
+/// Feeds `replayer` the records of `reader`, about `window_bytes` at a time, up to `until`. Calls `show` now and then with the
+/// position reached. This thread reads and checks, while the sites replay. Err: something failed, here or in the log.
 pub fn feed(
     replayer: &mut Replayer,
     mut reader: LogReader,
@@ -29,8 +29,8 @@ pub fn feed(
     }
 }
 
-/// Fills an empty window with what comes next, about so much, of blocks that end before or at `limit`; false where that was the last that
-/// can be read now.
+/// Fills an empty window with about `bytes` of the next blocks, which end at or before `limit`; false if they were the last that can
+/// be read now.
 pub fn read_window(reader: &mut LogReader, bytes: usize, limit: Lsn, window: &mut Window) -> Result<bool, LogError> {
     let mut is_beyond = false;
     let end = window.fill(|buffer, note| {

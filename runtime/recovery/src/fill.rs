@@ -119,7 +119,7 @@ struct AheadTask {
 /// Progress of the thread that reads blocks ahead of a table's own thread, which stops it and reads the rest.
 #[derive(Default)]
 struct ReadAhead {
-    /// Position of the block that nobody has begun.
+    /// Position of the first block that no thread has begun.
     next: usize,
     is_taken_over: bool,
 }

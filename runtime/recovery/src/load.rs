@@ -17,7 +17,7 @@ use reprise_wire::{CheckpointBlockKind, CheckpointKeys, CheckpointModuleRef, Che
 
 use crate::{RecoveryError, fill::fill, ready::make_ready};
 
-/// Stands for the code of a version that is out of service: no record behind the checkpoint names it.
+/// The code of a version that is out of service: no record behind the checkpoint names it.
 pub(crate) struct Retired;
 
 impl Code for Retired {
@@ -30,11 +30,11 @@ impl Code for Retired {
     }
 }
 
-/// What came out of a checkpoint beside the tables.
+/// The contents of a checkpoint other than the tables.
 pub struct Loaded {
     /// The outcomes under idempotency keys that are still remembered.
     pub keys: Vec<KeyedOutcome>,
-    /// Compiling its modules took so long.
+    /// Seconds for compiling its modules.
     pub compile_seconds: f64,
 }
 
@@ -58,7 +58,7 @@ pub fn load(
     replayer.gather(
         Touched::All,
         Box::new(move |held| {
-            // What could not be described can't be filled.
+            // After an error in the descriptions there is nothing to fill.
             if !filled.has_failed() {
                 let cores = held.tools.shared.threads.cores();
                 fill(held.partitions, &from, &bytes, &filled, cores);
@@ -87,7 +87,7 @@ pub fn reset(replayer: &mut Replayer) -> Result<(), RecoveryError> {
     Ok(replayer.drain()?)
 }
 
-/// What the threads that fill tables report.
+/// Errors of the threads that fill tables.
 pub(crate) struct LoadOutcome {
     memory: Arc<MemoryLedger>,
     error: Mutex<Option<RecoveryError>>,
@@ -238,8 +238,8 @@ fn install(
     Ok(())
 }
 
-/// That what a checkpoint says of tables and modules can be read, and fits together, as `load` needs it. No code is looked
-/// at, and no row.
+/// Checks that a checkpoint's descriptions of tables and modules can be read, and fit together, as `load` needs them. It reads no
+/// code, and no row.
 pub fn check_descriptions(reader: &CheckpointReader) -> Result<(), CheckpointError> {
     let deployed = descriptions(reader)?;
     let mut store = Store::new();
@@ -250,7 +250,7 @@ pub fn check_descriptions(reader: &CheckpointReader) -> Result<(), CheckpointErr
     Ok(())
 }
 
-/// What a checkpoint says of tables and modules, without code.
+/// Reads a checkpoint's descriptions of tables and modules, without code.
 pub(crate) fn descriptions(reader: &CheckpointReader) -> Result<Deployed, CheckpointError> {
     let tables = reader.tables().iter().map(|json| table_of(reader, json));
     let tables = tables.collect::<Result<Vec<_>, _>>()?;

@@ -12,20 +12,20 @@ use reprise_wire::{DeployRef, RecordRef};
 
 use crate::load::{Retired, descriptions};
 
-/// What a module says of itself: read, and as the JSON that it sent.
+/// A module's description: parsed, and as the JSON that it sent.
 pub type Description = (ModuleSchema, Arc<[u8]>);
 
-/// The modules and tables that a log's records have made, taken in one after the other. Nothing of it can be run.
+/// The modules and tables that a log's records made, added one after the other. They can't be run.
 #[derive(Default)]
 pub struct LogSchemas {
     deployed: Deployed,
     principals: Principals,
-    /// What the records made can't be told any more.
+    /// True once a record could not be read: later tables and modules are unknown.
     is_lost: bool,
 }
 
 impl LogSchemas {
-    /// As a checkpoint has them, with nothing of what was before it.
+    /// The modules and tables of a checkpoint, without those before it.
     pub fn of_checkpoint(reader: &CheckpointReader) -> Result<Self, CheckpointError> {
         let principals = Principals::default();
         for (number, name) in reader.principals() {
@@ -38,7 +38,7 @@ impl LogSchemas {
         })
     }
 
-    /// Of a log whose beginning is gone, and that has no checkpoint.
+    /// The unknown schemas of a log whose beginning is gone, and that has no checkpoint.
     pub fn unknown() -> Self {
         Self {
             is_lost: true,
@@ -46,17 +46,17 @@ impl LogSchemas {
         }
     }
 
-    /// What is known, of records up to the last one that was taken in.
+    /// The modules and tables up to the last record that was added.
     pub fn deployed(&self) -> &Deployed {
         &self.deployed
     }
 
-    /// Names of callers, of records up to the last one that was taken in.
+    /// Names of callers, up to the last record that was added.
     pub fn principals(&self) -> &Principals {
         &self.principals
     }
 
-    /// Takes in the next record. `describe` reads what a module says of itself; None: it can't be read.
+    /// Adds the next record. `describe` reads the module's description; None: it can't be read.
     pub fn note(&mut self, record: &RecordRef<'_>, describe: impl FnOnce(&DeployRef<'_>) -> Option<Description>) {
         if let RecordRef::Principal(defined) = record {
             let _ = self.principals.define(defined.number, defined.name); // as above
@@ -111,7 +111,7 @@ impl LogSchemas {
         }
     }
 
-    /// What became of a checkpoint's tables before it, where the records up to there were all taken in.
+    /// The history of a checkpoint's tables, if all records up to it were added.
     pub fn past_of(self, reader: &CheckpointReader) -> Option<TablePast> {
         let there = descriptions(reader).ok()?;
         let is_same = |(here, there): (&Arc<TableSchema>, &Arc<TableSchema>)| here == there;
@@ -131,7 +131,7 @@ fn sources_of(deploy: &DeployRef<'_>) -> Vec<TableSources> {
     tables.collect()
 }
 
-/// What a checkpoint knows of a module version that was deployed before it.
+/// A checkpoint's description of a module version that was deployed before it.
 pub fn described_in(reader: &CheckpointReader, deploy: &DeployRef<'_>) -> Option<Description> {
     let module = reader.modules().get(deploy.module_id as usize)?.get();
     let schema = read_module(module.description).ok()?;

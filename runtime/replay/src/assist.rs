@@ -1,6 +1,6 @@
-//! What whoever waits does for the sites meanwhile: the thread that feeds, until a window is free, and a site, until its own tables
-//! are back. It demultiplexes batches that their sites have not begun, and applies changes to tables that sites lent. A site that nobody
-//! assists does the same by itself.
+//! Work that a waiting thread does for the sites: the feeding thread while it waits for a free window, and a site while it waits for
+//! its own tables. It demultiplexes batches that their sites have not begun, and applies changes to tables that sites lent. Without
+//! help a site does both itself.
 
 use std::sync::{Arc, Mutex};
 
@@ -48,13 +48,13 @@ impl Assist {
         }
     }
 
-    /// What a batch behind so many jobs over several sites is demultiplexed by; none where no site has come to one yet.
+    /// The schema that demultiplexes a batch behind `jobs` jobs over several sites; none if no site has reached one yet.
     pub fn known_schema(&self, jobs: u64) -> Option<Arc<RedoSchema>> {
         let known = self.schema.lock().expect("held for a look");
         (known.0 == jobs).then(|| known.1.clone())
     }
 
-    /// As `known_schema`, of a site that has come to one: these are tables of it.
+    /// The schema like `known_schema`, for a site that has reached such a batch: `store` has its tables.
     pub fn schema(&self, jobs: u64, store: &Store) -> Arc<RedoSchema> {
         self.known_schema(jobs).unwrap_or_else(|| {
             let schema = Arc::new(store.redo_schema());
@@ -63,13 +63,13 @@ impl Assist {
         })
     }
 
-    /// Waits for the next of `receiver`, and applies meanwhile what sites lent. None: nobody is left who could send.
+    /// Waits for the next item of `receiver`, and meanwhile applies changes to lent tables. None: all senders are gone.
     pub fn receive<T>(&self, receiver: &Receiver<T>) -> Option<T> {
         let received = self.threads.receive_beside(receiver, &self.lent.1, Lent::apply);
         received.ok()
     }
 
-    /// Applies the changes of the caller's own tables, and of the others together with whoever waits.
+    /// Applies the changes of the caller's own tables, and those of the others together with waiting threads.
     pub fn apply(&self, window: &Arc<Window>, own: Vec<LentTable>, others: Vec<LentTable>) -> Vec<LentTable> {
         let count = own.len() + others.len();
         let (back, came_back) = crossbeam_channel::unbounded();
@@ -111,7 +111,7 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// Of a batch behind so many jobs over several sites.
+    /// Changes of a batch behind `jobs` jobs over several sites.
     pub fn new(redo: BatchRedo, jobs: u64) -> Self {
         Self {
             redo: Mutex::new(Some(redo)),
@@ -131,7 +131,7 @@ impl Ahead {
         }
     }
 
-    /// Takes them, once nobody is about them.
+    /// Takes the changes, once no other thread works on them.
     pub fn take(&self) -> BatchRedo {
         let mut redo = self.redo.lock().expect("demultiplexing panics nowhere");
         redo.take().unwrap_or_default()

@@ -1,5 +1,5 @@
-//! What travels to a site together: commands to run and changes to apply, in the order of the log. A batch ends where a transaction
-//! does, and between two of them the site serves whatever else has arrived.
+//! A batch: commands to run and changes to apply that travel to a site together, in log order. It ends where a transaction does, and
+//! between two batches the site serves other messages.
 
 use std::sync::Arc;
 
@@ -29,13 +29,13 @@ const SPARE_ARGS_MAX: usize = 512;
 enum Work {
     /// The next of `Batch::commands`.
     Command,
-    /// So many of the batch's parts.
+    /// This many of the batch's parts.
     Parts(u32),
     /// Commands over the same partitions of several sites, which are with all of them.
     Rendezvous(Arc<Rendezvous>),
 }
 
-/// What one site is to do. Its memory is used again.
+/// Work for one site. Its memory is used again.
 #[derive(Default)]
 pub(crate) struct Batch {
     works: Vec<Work>,
@@ -44,18 +44,18 @@ pub(crate) struct Batch {
     /// In the order in which they run, each with its partition.
     commands: Vec<(PartitionId, Command)>,
     redo: BatchRedo,
-    /// Has the changes in place of `redo`, for whoever has time for them before the site has.
+    /// Holds the changes instead of `redo`, so that a waiting thread can demultiplex them before the site does.
     ahead: Option<Arc<Ahead>>,
     /// Jobs over several sites that were fed before.
     jobs: u64,
-    /// What partitions have seen of changes, by partition.
+    /// Progress of changes, by partition.
     seen: Vec<Seen>,
     /// Records of which the first part is among `works`.
     records: u64,
     done: Done,
-    /// Where the log probably ends; 0: not known.
+    /// Probable end of the log; 0: not known.
     pub log_end: Lsn,
-    /// Of commands that were run.
+    /// Argument buffers of commands that were run.
     spare_args: Vec<Vec<u8>>,
 }
 
@@ -65,8 +65,8 @@ struct Done {
     works: usize,
     commands: usize,
     parts: usize,
-    /// Something failed that lies before the rest of this batch, of which only partitions are brought where others wait for them. What lies
-    /// before a failure is replayed: it may fail, too, and the earliest failure is the one that is told.
+    /// Something failed before the rest of this batch. The rest only brings partitions where others wait for them. Everything before a
+    /// failure is replayed: it may fail, too, and the earliest failure is reported.
     has_failed: bool,
 }
 
@@ -106,8 +106,8 @@ impl Batch {
         self.redo.push(part, window);
     }
 
-    /// The batch goes to its site, behind so many jobs over several sites. Where it holds many changes and nothing else, whoever has time
-    /// may demultiplex what is returned.
+    /// Ends the batch, behind `jobs` jobs over several sites. If it holds many changes and nothing else, another thread may
+    /// demultiplex the result.
     pub fn close(&mut self, jobs: u64) -> Option<Arc<Ahead>> {
         self.jobs = jobs;
         if self.is_alone() && self.redo.parts().len() >= AHEAD_MIN {
@@ -126,7 +126,7 @@ impl Batch {
         self.joined += 1;
     }
 
-    /// One more command was added to the last ones of several sites.
+    /// Records that one more command was added to the last ones of several sites.
     pub fn note_joined(&mut self) {
         self.joined += 1;
     }
@@ -139,8 +139,8 @@ impl Batch {
         }
     }
 
-    /// Does all of it that lies before whatever fails anywhere. False: partitions of the site are at a rendezvous; it goes on when they are
-    /// home again.
+    /// Runs everything before the earliest failure. False: partitions of the site are at a rendezvous; the batch continues when they
+    /// return.
     pub fn run(&mut self, site: &mut Site, assist: &Assist, outcome: &Outcome) -> bool {
         if let Some(ahead) = self.ahead.take() {
             self.redo = ahead.take();
@@ -259,7 +259,7 @@ impl Batch {
     }
 }
 
-/// Asks for the memory of commands, which another core wrote: of the next ones' arguments, and of those that follow themselves.
+/// Prefetches commands, which another core wrote: arguments of the next ones, and the ones behind those.
 fn fetch_commands(commands: &[(PartitionId, Command)]) {
     for (_, command) in commands.iter().skip(2 * LOOK_AHEAD).take(LOOK_AHEAD) {
         prefetch_line(&command.args);
@@ -292,8 +292,8 @@ impl<'d> NextCalls<'d> for Commands<'d, '_> {
     }
 }
 
-/// Decodes the changes of the next works and looks up what they will touch, so that the misses of the caches overlap: among commands
-/// few changes are applied together.
+/// Decodes the changes of the next works and looks up the rows that they touch, so that cache misses overlap: among commands few
+/// changes are applied together.
 fn prefetch_parts(site: &Site, works: &[Work], parts: &[Part], window: &[u8]) {
     let counts = works.iter().take(LOOK_AHEAD).map(|work| match work {
         Work::Parts(count) => *count as usize,
@@ -302,7 +302,7 @@ fn prefetch_parts(site: &Site, works: &[Work], parts: &[Part], window: &[u8]) {
     let count = counts.sum::<usize>().min(LOOK_AHEAD);
     let mut changes: Vec<(PartitionId, Change<'_>)> = Vec::new();
     for part in &parts[..count] {
-        // What can't be read is told when it is applied.
+        // A part that can't be read is reported when it is applied.
         let found = Changes::new(&window[part.at as usize..(part.at + part.len) as usize]).flatten();
         changes.extend(found.map(|change| (part.partition, change)));
     }

@@ -1,4 +1,4 @@
-//! One command, run once more and compared; and what is told where it did something else.
+//! One command, run again and compared, and the report if it did something else.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -30,7 +30,7 @@ pub(crate) struct Command {
 /// The idempotency key of a command.
 #[derive(Clone, Debug)]
 pub(crate) struct CommandKey {
-    /// As sent by the client.
+    /// The client's idempotency key.
     pub key: Box<[u8]>,
     /// Within which the key counts.
     pub scope: Box<[u8]>,
@@ -90,13 +90,13 @@ pub(crate) struct Redo {
     difference.as_ref().map_or_else(String::new, |difference| format!(". The first difference: {difference}"))
 )]
 pub struct Divergence {
-    /// Of the record.
+    /// LSN of the record.
     pub lsn: Lsn,
-    /// Of the transaction.
+    /// Transaction of the call.
     pub txn_id: TxnId,
     /// Its name.
     pub module: String,
-    /// Of the module.
+    /// Version of the module.
     pub version: u32,
     /// SHA-256 of the module's bytes, in hexadecimal digits.
     pub hash: String,
@@ -106,7 +106,7 @@ pub struct Divergence {
     pub module_id: ModuleId,
     /// Number of the procedure in the module.
     pub procedure_number: u16,
-    /// What it did otherwise.
+    /// Description of the difference.
     pub what: String,
     /// The first row in which they differ, where the log holds the transaction's changes, too.
     pub difference: Option<String>,
@@ -115,9 +115,9 @@ pub struct Divergence {
 /// The outcome of a call that carried an idempotency key, as the log or a checkpoint tells it.
 #[derive(Clone)]
 pub struct KeyedOutcome {
-    /// Of the record.
+    /// LSN of the record.
     pub lsn: Lsn,
-    /// Of the transaction.
+    /// Transaction of the call.
     pub txn_id: TxnId,
     /// The version that ran it.
     pub module_id: ModuleId,
@@ -125,7 +125,7 @@ pub struct KeyedOutcome {
     pub procedure: u16,
     /// Within which the key counts.
     pub scope: Box<[u8]>,
-    /// As sent by the client.
+    /// The client's idempotency key.
     pub key: Box<[u8]>,
     /// Digest of module, procedure and arguments as the client sent them.
     pub fingerprint: u128,
@@ -213,7 +213,7 @@ pub(crate) fn replay_multi(
     Ok(remembered(held.tools, &mut command, module, None))
 }
 
-/// What has to be remembered of a physiological record with an idempotency key. `partition` is none for a multi-partition call.
+/// The outcome to remember of a physiological record with an idempotency key. `partition` is none for a multi-partition call.
 pub(crate) fn remember(
     tools: &ExecContext,
     redo: &Redo,
@@ -248,7 +248,7 @@ pub(crate) fn misfit(tools: &ExecContext, redo: &Redo, what: &str) -> Box<Diverg
     divergence(redo, module.map(|module| &**module), what)
 }
 
-/// What is told of a record; no module where the log holds none of its number.
+/// The report of a divergent record; no module if the log holds none of its number.
 #[cold]
 fn divergence(record: &Redo, module: Option<&Module>, what: String) -> Box<Divergence> {
     let (number, procedure) = (record.module_id.0, record.procedure as usize);

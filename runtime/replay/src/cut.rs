@@ -1,5 +1,5 @@
-//! Cuts: places of the log at which all sites are at once, for whoever sends them messages in one order with the cuts. What is fed between
-//! two cuts goes to the sites together, so no message gets between its parts, and what reads over several partitions sees one
+//! Snapshot points: places of the log that all sites reach together, for a thread that orders its messages among them. Everything
+//! between two points goes to the sites together. No message gets between its parts, and a read over several partitions sees one
 //! prefix of the log.
 
 use std::sync::{
@@ -13,23 +13,23 @@ use reprise_partition::SiteMessage;
 
 use crate::{error::ReplayError, outcome::Outcome, replayer::Replayer};
 
-/// Cuts that were sent and are not reached yet, at most: a read waits for what was sent before it.
+/// Number of points that are sent and not reached yet, at most: a read waits for everything sent before it.
 const CUTS_IN_FLIGHT: usize = 4;
 
-/// Told of each cut once all sites are there, on the thread of one of them: it must only hand over. `Err`: something before it could
-/// not be replayed.
+/// Called at each point once all sites have reached it, on the thread of one of them: it must only hand over. `Err`: a record before
+/// it could not be replayed.
 pub type OnCut = Arc<dyn Fn(Result<Lsn, ()>) + Send + Sync>;
 
-/// What a replayer has that sends at cuts alone.
+/// State of a replayer that sends only at snapshot points.
 pub(crate) struct Cuts {
-    /// What goes to the sites at the next cut, in order.
+    /// Messages for the sites at the next point, in order.
     pub held_back: Vec<(usize, SiteMessage)>,
     on_cut: OnCut,
-    /// A token per cut that may yet be sent.
+    /// A token per point that may yet be sent.
     tokens: (Sender<()>, Receiver<()>),
 }
 
-/// What each site comes to behind everything before a cut.
+/// A point that each site reaches behind everything before it.
 struct Mark {
     end: Lsn,
     sites_left: AtomicUsize,
@@ -52,7 +52,7 @@ impl Mark {
 }
 
 impl Replayer {
-    /// From now on what is fed goes to the sites at the next `cut`.
+    /// Holds fed records back from now on, until the next `cut`.
     pub fn begin_cuts(&mut self, on_cut: OnCut) {
         let tokens = crossbeam_channel::unbounded();
         for _ in 0..CUTS_IN_FLIGHT {
@@ -65,12 +65,12 @@ impl Replayer {
         });
     }
 
-    /// Ends what was fed since the last cut. `in_order` is given where the cut lies, and what sends everything; it keeps others from sending
-    /// meanwhile, and that takes no longer than to send. Waits before it, while many cuts are on their way. Err: as of `feed`.
+    /// Ends the records fed since the last point. `in_order` receives the point and a function that sends everything. It keeps other
+    /// messages back meanwhile, and must take no longer than to send. Waits first, while many points are in flight. Err: as for `feed`.
     pub fn cut(&mut self, in_order: impl FnOnce(Lsn, &mut dyn FnMut())) -> Result<(), ReplayError> {
         let gathered = self.release_held().and_then(|()| self.send_all_pending());
         gathered.map_err(|error| self.fail(Some(error)))?;
-        // What was demultiplexed is with its site or done.
+        // Demultiplexed changes are with their sites, or done.
         self.aheads.retain(|ahead| Arc::strong_count(ahead) > 1);
         let end = self.whole_end();
         let cuts = self.cuts.as_mut().expect("cuts were begun");
@@ -94,19 +94,19 @@ impl Replayer {
         sent
     }
 
-    /// True where what goes to the sites at the next cut changes tables or modules: nothing that began before may read beside it.
+    /// True if messages for the next point change tables or modules: no earlier read may run beside them.
     pub fn has_barrier(&self) -> bool {
         self.has_barrier
     }
 
-    /// What the sites did not get yet.
+    /// Sends the messages that the sites did not get yet.
     pub(crate) fn send_held_back(&mut self) -> Result<(), ReplayError> {
         let held_back = self.cuts.as_mut().map(|cuts| std::mem::take(&mut cuts.held_back));
         let mut held_back = held_back.into_iter().flatten();
         held_back.try_for_each(|(site, message)| self.send_now(site, message))
     }
 
-    /// Err: the earliest record that could not be replayed, once what lies before it is.
+    /// Err: the earliest record that could not be replayed, once everything before it is.
     pub fn check(&mut self) -> Result<(), ReplayError> {
         match self.outcome.has_failed() {
             true => Err(self.fail(None)),

@@ -1,5 +1,5 @@
-//! A deployment of the log, done again: the module is judged without the limits of the day, and what it ran at its deployment runs over
-//! the same tables; its digests are compared with the record's.
+//! Replays a deployment: the module is validated without the day's limits, and its deployment code runs over the same tables. Its
+//! digests are compared with the record's.
 
 use std::sync::Arc;
 
@@ -44,7 +44,8 @@ impl Replayer {
             return Err(logged.refused("its bytes do not have the logged hash".into()));
         }
         if self.cuts.is_some() {
-            // Reads go on meanwhile, at what lies before: no engine thread has to compile it. What can't be compiled is told to who calls it.
+            // Compiled here so that no engine thread has to, while reads continue at the position before. Calls get the error of a
+            // module that can't be compiled.
             let _ = candidate.code.prepare();
         }
         let tables = record.tables.tables().map(|(table, was, columns)| TableSources {

@@ -1,5 +1,5 @@
-//! Windows on their way to the sites. Where cuts are sent, a window is fed up to a deployment first: whoever feeds sends a cut before it, so
-//! that what lies before it is shown while the module is compiled.
+//! Windows on their way to the sites. With snapshot points, a window is fed up to a deployment first. The feeding thread then sends a
+//! point, so that readers see everything before the deployment while the module is compiled.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl NextDeployment {
 
 impl Replayer {
     /// Takes the records of a window, which follow what was fed before; those from `until` on are left out. They are replayed in the
-    /// background: `drain` waits for that. Where cuts are sent, a deployment and what lies behind it wait for `feed_rest`. Err: the earliest
+    /// background: `drain` waits for that. CommandTarget points are sent, a deployment and what lies behind it wait for `feed_rest`. Err: the earliest
     /// record that could not be replayed; no more may be fed.
     pub fn feed(&mut self, window: Window, until: Option<Lsn>) -> Result<(), ReplayError> {
         assert!(self.rest.is_none(), "the rest of a window is fed before the next one");
@@ -139,7 +139,7 @@ impl Replayer {
     }
 }
 
-/// Gives a window back that nobody else has.
+/// Returns a window to the free ones, if no one else has it.
 pub(crate) fn release(window: Arc<Window>, windows: &Sender<Window>) {
     if let Some(mut window) = Arc::into_inner(window).filter(|window| !window.is_run()) {
         window.clear();

@@ -1,7 +1,7 @@
-//! The log's records to the engine threads, in order and in parallel, for as long as records come: commands by the path of running,
-//! once more; changes put in place.
+//! Replays the log's records on the engine threads, in order and in parallel, while records come: commands run again on the same path,
+//! changes are applied.
 //! Owns: the order in which each partition is handed its records, the comparison of digests, the report of a divergence.
-//! Does not: read files, judge a torn tail (`log`), load a checkpoint (`recovery`), accept calls (`router`).
+//! Does not: read files, check a torn tail (`log`), load a checkpoint (`recovery`), accept calls (`router`).
 //! Invariants: each partition sees its records in the log's order; a command is run by the same `txn` functions as when it was
 //! logged; a mismatch is never passed over; changes are applied without running anything, and hold no partition but their own;
 //! after an error no partition is served.

@@ -1,4 +1,4 @@
-//! What the sites report of what they replay.
+//! Results of the sites' replay.
 
 use std::sync::{
     Arc, Mutex,
@@ -63,7 +63,7 @@ impl Outcome {
         (self.remember)(replayed);
     }
 
-    /// So many transactions more were replayed.
+    /// Counts `replayed` more transactions.
     pub fn count(&self, replayed: u64) {
         self.replayed.fetch_add(replayed, Ordering::Relaxed);
     }
@@ -77,8 +77,8 @@ impl Outcome {
         self.failed_at() != NOTHING
     }
 
-    /// True where a record before `end` failed: one that ends there is replayed no more. What lies before is, so that the earliest
-    /// failure is the one that is told.
+    /// True if a record before `end` failed: later records are not replayed. Earlier ones are, because the earliest failure is
+    /// reported.
     pub fn has_failed_before(&self, end: Lsn) -> bool {
         self.failed_at() < end.0
     }

@@ -1,4 +1,4 @@
-//! Changes of the log, put in place on their partition's own site: demultiplexed by table, and applied when a command of the same
+//! Changes of the log, applied on their partition's own site. They are demultiplexed by table, and applied when a command of the same
 //! partition follows, or at the batch's end.
 
 use std::sync::Arc;
@@ -22,12 +22,12 @@ const CHECK_EVERY: usize = 256;
 /// Parts ahead of which the bytes are prefetched: another core read them.
 const FETCH_AHEAD: usize = 16;
 
-/// One partition's part of a record of changes: where it lies in its window.
+/// The position in its window of one partition's part of a record of changes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
-    /// Where the record begins.
+    /// Offset of the record.
     pub record: u32,
-    /// Where the part's changes lie.
+    /// Offset of the part's changes.
     pub at: u32,
     pub len: u32,
     pub partition: PartitionId,
@@ -36,7 +36,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Of the record that begins at `record`, without any changes.
+    /// A part without changes, of the record at `record`.
     pub fn none(partition: PartitionId, record: usize) -> Self {
         Self {
             record: record as u32,
@@ -51,10 +51,10 @@ impl Part {
 /// One for each record: what is written by one core and read by another is to be little.
 const _: () = assert!(size_of::<Part>() == 16);
 
-/// What a partition has seen at the end of a batch.
+/// Progress of a partition at the end of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
-    /// Of the last transaction.
+    /// Tick of the last transaction.
     pub tick: u64,
     /// Behind its record.
     pub end: Lsn,
@@ -73,7 +73,7 @@ pub(crate) struct BatchRedo {
     last: Option<LastWrites>,
     /// By partition.
     pending: Vec<Pending>,
-    /// Of those that are demultiplexed, whose outcomes are to be remembered.
+    /// Demultiplexed parts whose outcomes must be remembered.
     keyed: Vec<Part>,
 }
 
@@ -85,11 +85,11 @@ struct Pending {
     failure: Option<RedoError>,
 }
 
-/// What a site needs beside its partitions to apply changes.
+/// Context in which a site applies changes.
 #[derive(Clone, Copy)]
 pub(crate) struct Applying<'a> {
     pub window: &'a Arc<Window>,
-    /// As of `PartitionRedo::apply`.
+    /// Growth factor for `PartitionRedo::apply`.
     pub growth_times: f64,
     pub outcome: &'a Outcome,
     pub assist: &'a Assist,
@@ -185,7 +185,7 @@ impl BatchRedo {
             .apply_lent(store, how.window.bytes(), how.growth_times, |own, others| {
                 how.assist.apply(how.window, own, others)
             });
-        // What could not be read lies behind all that could.
+        // The part that could not be read is behind all that could.
         if let Some(failed) = applied.err().or(pending.failure.take()) {
             how.outcome.fail(error_of(tools, how.window, failed));
         }

@@ -60,7 +60,7 @@ pub struct Replayer {
     held: Option<(Command, Where)>,
     /// The transaction whose parts were fed, and not the record that makes them count.
     pub(crate) run: Option<Run>,
-    /// Where the log probably ends: tables make ready for what is still to come.
+    /// Probable end of the log: tables reserve room for the records to come.
     log_end: Lsn,
     /// Behind the last record that was fed.
     pub(crate) fed: Lsn,
@@ -71,12 +71,12 @@ pub struct Replayer {
     pub(crate) windows: (Sender<Window>, Receiver<Window>),
     /// A token per job that may yet be sent.
     tokens: (Sender<()>, Receiver<()>),
-    /// Those that there are.
+    /// Number of all tokens.
     tokens_count: usize,
     /// None: the sites get everything at once.
     pub(crate) cuts: Option<Cuts>,
     pub(crate) has_barrier: bool,
-    /// Jobs over several sites so far, each of which may change the tables.
+    /// Jobs over several sites until now; each may change the tables.
     jobs: u64,
     pub(crate) assist: Arc<Assist>,
     /// Batches on their way that may be demultiplexed before their sites come to them, the next ones first.
@@ -86,10 +86,10 @@ pub struct Replayer {
     pub(crate) rest: Option<Rest>,
 }
 
-/// What goes to one site.
+/// Messages for one site.
 pub(crate) struct SiteFeed {
     inbox: Sender<SiteMessage>,
-    /// What is gathered for it, in order, and not sent yet.
+    /// The batch that is gathered for it and not sent yet.
     pending: Batch,
     progress: Arc<SiteProgress>,
 }
@@ -102,7 +102,7 @@ struct SiteProgress {
     done: AtomicU64,
 }
 
-/// Where a command is run.
+/// The target of a command.
 pub(crate) enum Where {
     One(PartitionId),
     /// Over these, all held.
@@ -151,7 +151,7 @@ impl SiteJob {
 }
 
 impl Replayer {
-    /// `remember` is told the outcomes of calls with idempotency keys.
+    /// Creates a replayer. `remember` gets the outcomes of calls with idempotency keys.
     pub fn new(
         shared: Arc<Shared>,
         inboxes: Vec<Sender<SiteMessage>>,
@@ -214,17 +214,17 @@ impl Replayer {
         self.at_mark = Some(at_mark);
     }
 
-    /// Of these procedures, by version and number, the changes are applied wherever they were logged.
+    /// Sets the procedures, by version and number, of which changes are applied wherever they were logged.
     pub fn set_quarantine(&mut self, quarantine: BTreeSet<(ModuleId, u16)>) {
         self.quarantine = quarantine;
     }
 
-    /// What all sites have in common.
+    /// State that all sites share.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// What makes code of the modules that the log holds.
+    /// The compiler of the modules that the log holds.
     pub fn compiler(&self) -> &Arc<dyn Compiler> {
         &self.compiler
     }
@@ -241,7 +241,7 @@ impl Replayer {
         self.fed
     }
 
-    /// Transactions that the sites have replayed so far.
+    /// Transactions that the sites have replayed until now.
     pub fn replayed(&self) -> u64 {
         self.outcome.replayed()
     }
@@ -256,7 +256,7 @@ impl Replayer {
         }
     }
 
-    /// An empty window. Waits until one of those that were fed before is replayed, where there are many, and assists the sites meanwhile.
+    /// An empty window. Waits for a free one while many are in use, and assists the sites meanwhile.
     pub fn window(&mut self) -> Result<Window, ReplayError> {
         loop {
             if let Ok(window) = self.windows.1.try_recv() {
@@ -269,7 +269,7 @@ impl Replayer {
         }
     }
 
-    /// Takes the next record; `behind` are those that follow in its block.
+    /// Takes the next record; `behind` are the records that follow in its block.
     #[inline]
     pub(crate) fn feed_record(
         &mut self,
@@ -377,7 +377,7 @@ impl Replayer {
         self.held.take_if(|(command, _)| command.txn_id == changes.txn_id)
     }
 
-    /// As `take_command`, with the changes beside it.
+    /// Takes the command like `take_command`, together with its changes.
     fn take_twin(&mut self, changes: &ChangesRef<'_>) -> Option<(Command, Where)> {
         let (mut command, place) = self.take_command(changes)?;
         if self.from == RecoverFrom::Command {
@@ -412,7 +412,7 @@ impl Replayer {
         self.push_multi(touched, command)
     }
 
-    /// Puts the command into the work of all of its sites: the last one that comes to it runs it.
+    /// Adds the command to the work of all of its sites: the last site to reach it runs it.
     fn push_multi(&mut self, touched: Touched, command: Command) -> Result<(), ReplayError> {
         let outcome = self.outcome.clone();
         let job: Job = Box::new(move |held| {
@@ -600,7 +600,7 @@ impl Replayer {
         (0..self.sites.len()).try_for_each(|site| self.send_pending(site))
     }
 
-    /// As `gather`, of a job over all partitions that changes tables or modules.
+    /// Gathers a job over all partitions like `gather`, for a job that changes tables or modules.
     pub(crate) fn gather_barrier(&mut self, job: Job) -> Result<(), ReplayError> {
         self.has_barrier = true;
         self.gather(Touched::All, job)

@@ -14,7 +14,7 @@ use crate::{
     window::Window,
 };
 
-/// Parts so far.
+/// A transaction of which some parts were fed.
 pub(crate) struct Run {
     txn_id: TxnId,
     module_id: u32,
@@ -27,7 +27,7 @@ pub(crate) struct Run {
     groups: Vec<(PartitionId, Place)>,
 }
 
-/// Where a partition's changes lie in a window.
+/// Range of a partition's changes in a window.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Place {
     pub at: usize,
@@ -38,7 +38,7 @@ pub(crate) struct Place {
 pub(crate) struct WholeRun {
     /// Behind the changes of the parts it has the record that ends them.
     pub window: Arc<Window>,
-    /// Where that begins.
+    /// Offset of that record.
     pub record: usize,
     pub groups: Vec<(PartitionId, Place)>,
 }
@@ -134,7 +134,7 @@ impl Run {
 }
 
 impl WholeRun {
-    /// Where the changes of a partition lie; nowhere, where it has none.
+    /// Range of a partition's changes; empty if it has none.
     pub fn place(&self, id: PartitionId) -> Place {
         let found = self.groups.iter().find(|(partition, _)| *partition == id);
         found.map_or(Place::default(), |(_, place)| *place)
@@ -144,7 +144,7 @@ impl WholeRun {
         &self.window.bytes()[place.at..place.at + place.len]
     }
 
-    /// As what was logged beside a command.
+    /// The changes as logged beside a command.
     pub fn logged(&self) -> LoggedChanges {
         let groups = self.groups.iter();
         LoggedChanges {
@@ -164,7 +164,7 @@ impl Replayer {
         self.open_since().unwrap_or(self.fed)
     }
 
-    /// Where the transaction begins of which parts were fed and not all of it.
+    /// First record of the transaction that is fed in part.
     pub fn open_since(&self) -> Option<Lsn> {
         self.run.as_ref().map(|run| run.start)
     }
@@ -252,7 +252,7 @@ impl Replayer {
         self.send_all_pending()
     }
 
-    /// Gives each partition of a transaction what `part` makes.
+    /// Passes the part that `part` makes to each partition of a transaction.
     fn hand_parts(
         &mut self,
         place: &RecordPlace<'_>,

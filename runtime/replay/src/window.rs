@@ -12,8 +12,8 @@ use reprise_wire::{ChangesRef, RawRecords};
 
 use crate::command::Redo;
 
-/// Bytes of log that are fed at once where so many are there: the longer a window, the more writes are overwritten within it, and the
-/// longer a site is at it before it serves others.
+/// Bytes of log that are fed at once if there are as many. In a longer window more writes are overwritten, but a site takes longer
+/// before it serves others.
 pub const WINDOW_BYTES: usize = 2 << 20;
 
 /// Bytes by which a window of one transaction grows at most, unless its next part is longer.
@@ -35,7 +35,7 @@ pub struct Window {
 }
 
 struct Block {
-    /// Of the first record.
+    /// LSN of the first record.
     lsn: Lsn,
     /// Behind the last one.
     end: Lsn,
@@ -86,8 +86,8 @@ impl Window {
         self.is_run
     }
 
-    /// Has `read` fill an empty window's buffer, which it may make longer, and tell where whole records lie in it, in the order of the
-    /// log, with their LSNs.
+    /// Fills an empty window. `read` appends to the buffer, which it may extend, and reports the ranges of whole records in log order,
+    /// with their LSNs.
     pub fn fill<T>(&mut self, read: impl FnOnce(&mut Vec<u8>, &mut dyn FnMut(Range<Lsn>, Range<usize>)) -> T) -> T {
         assert!(self.is_empty(), "a window is filled from its beginning on");
         let mut buffer = std::mem::take(&mut self.buffer);
@@ -119,7 +119,7 @@ impl Window {
         &self.buffer[..self.used]
     }
 
-    /// Where a part of this window's bytes lies in them.
+    /// Offset of a part of this window's bytes.
     #[inline(always)]
     pub(crate) fn place_of(&self, part: &[u8]) -> usize {
         part.as_ptr() as usize - self.buffer.as_ptr() as usize
@@ -154,12 +154,12 @@ impl Window {
         &self.blocks[behind - 1]
     }
 
-    /// Of the first record of the block in which a byte lies.
+    /// LSN of the first record of the block that holds a byte.
     pub(crate) fn block_lsn(&self, at: usize) -> Lsn {
         self.block_of(at).lsn
     }
 
-    /// Of the record that begins at a byte, for a message: its block is walked.
+    /// LSN of the record at a byte, for a message: its block is walked.
     pub(crate) fn lsn_of(&self, at: usize) -> Lsn {
         let block = self.block_of(at);
         let records = RawRecords::new(&self.buffer[block.records.clone()]);

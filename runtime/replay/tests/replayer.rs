@@ -1,5 +1,5 @@
-//! A replayer beside what its sites serve meanwhile: changes in windows of any size come to what each record does by itself, in the
-//! log's order, and the earliest record that can't be replayed is told.
+//! A replayer beside the messages that its sites serve meanwhile. Windows of any size have the effect of each record by itself, in log
+//! order, and the earliest record that can't be replayed is reported.
 
 use std::{
     sync::{
@@ -163,7 +163,7 @@ fn row(id: i64, n: i64) -> Vec<u8> {
     store.layout(TableId(0)).build(&[Field::Int(id), Field::Int(n)])
 }
 
-/// Of the rows with ids from 1 on, which come in their order.
+/// Insertions of the rows with ids from 1 on, in order.
 fn insert(table: u16, id: i64, n: i64) -> Vec<u8> {
     insert_numbered(table, id as u64 - 1, id, n)
 }
@@ -232,7 +232,7 @@ fn command(tick: u64, origin: u16) -> Vec<u8> {
     out
 }
 
-/// So many records that insert rows and write them, of one partition and of two, and what each does to its partitions.
+/// `count` records that insert rows and write them, of one partition and of two, with their effects by partition.
 fn history(count: u64) -> Vec<(Vec<u8>, Vec<(u16, Vec<u8>)>)> {
     let mut state = 7u64;
     let mut next = |below: u64| {
@@ -328,7 +328,7 @@ fn merged(history: &[(Vec<u8>, Vec<(u16, Vec<u8>)>)], tick: u64) -> Vec<u8> {
     out
 }
 
-/// Parts come to what one record would, in whatever windows they lie; those that nothing ends, and whatever is between them, come to nothing.
+/// A transaction in parts has the effect of one record, in any windows. Parts without an end, and everything between them, have none.
 #[test]
 fn transactions_in_parts_come_to_what_one_record_does() {
     let history = history(600);
@@ -382,7 +382,7 @@ fn transactions_in_parts_come_to_what_one_record_does() {
             replayer.drain().expect("its own log");
             assert_eq!(replayer.replayed(), count, "windows of {size}");
             assert_eq!(sites.digests(), expected, "windows of {size}");
-            // Nobody is told of a place between two parts.
+            // No reader sees a position between two parts.
             let shown = replayer.open_since().unwrap_or(Lsn(lsn));
             assert!((0..PARTITIONS).all(|id| replayer.position(PartitionId(id)) == shown));
             let ends: Vec<_> = told
@@ -456,7 +456,7 @@ fn replayed_in_windows(history: &[(Vec<u8>, Vec<(u16, Vec<u8>)>)], sizes: &[usiz
     }
 }
 
-/// What was replayed can be read, and copied for a checkpoint, while replay goes on; it goes on after it was drained.
+/// Replayed rows can be read, and copied for a checkpoint, while replay continues; it continues after a drain, too.
 #[test]
 fn replay_goes_on_beside_readers_and_a_checkpoint() {
     let sites = Sites::start();
@@ -576,7 +576,7 @@ fn the_earliest_record_that_does_not_fit_is_told() {
     }
 }
 
-/// In each of two tables a row does not fit: the tables are applied by several threads, the earlier row is told.
+/// A row does not fit in each of two tables. Several threads apply the tables, and the earlier row is reported.
 #[test]
 fn the_earliest_of_two_lent_tables_is_told() {
     let good: Vec<_> = (1..20_000_u64)

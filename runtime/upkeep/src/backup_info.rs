@@ -27,7 +27,7 @@ pub struct BackupInfo {
     pub began_unix_us: i64,
     /// Until it was published or given up, or until now. None for one of an earlier run.
     pub seconds: Option<f64>,
-    /// Copied so far, or in all.
+    /// Bytes copied until now, or in all.
     pub bytes: u64,
     /// Position of its newest checkpoint.
     pub checkpoint_lsn: Option<Lsn>,

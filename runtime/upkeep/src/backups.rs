@@ -35,7 +35,7 @@ const BACKUPS_MAX: usize = 1_000;
 
 /// The backups of one open database, in a directory that the operator chose.
 pub struct Backups {
-    /// Where backups lie beside each other.
+    /// The directories of all backups.
     tree: Arc<dyn Tree>,
     /// Bytes that all of them may have together.
     bytes_max: u64,
@@ -96,9 +96,9 @@ impl Backups {
         !self.is_stopping.load(Ordering::Acquire)
     }
 
-    /// The ids of those that are there, the newest first.
+    /// Ids of the existing backups, the newest first.
     fn ids(&self) -> Vec<i64> {
-        // Where it can't be read there are none.
+        // An unreadable tree has none.
         let names = self.tree.list().unwrap_or_default().into_iter();
         let mut ids: Vec<i64> = names
             .filter_map(|name| name.strip_prefix(PREFIX)?.parse().ok())
@@ -309,8 +309,8 @@ fn files_of(place: &Place, manifest: &BackupManifest) -> Vec<BackupFile> {
 }
 
 impl Backups {
-    /// Begins a backup and returns at once; if one is under way, returns that one. `with_earlier`: it holds the older checkpoints, too, and
-    /// all log from the oldest of them on, so it can be restored to points before it was made.
+    /// Begins a backup and returns at once; if one is running, returns that one. With `with_earlier` it also holds the older
+    /// checkpoints, and all log from the oldest of them on. It can then be restored to points before it was made.
     pub fn create(self: &Arc<Self>, with_earlier: bool) -> Result<BackupInfo, BackupError> {
         let mut state = self.lock();
         if let Some(running) = &state.running {
@@ -346,7 +346,7 @@ impl Backups {
         Ok(info)
     }
 
-    /// The newest first; those that failed in this run last.
+    /// All backups, the newest first; those that failed in this run last.
     pub fn list(&self) -> Vec<BackupInfo> {
         let running = self.running();
         let ids = self.ids();

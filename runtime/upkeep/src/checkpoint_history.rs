@@ -1,4 +1,4 @@
-//! The checkpoints of a database: the one under way, those published, those that failed in this run.
+//! The checkpoints of a database: the running one, published ones, and those that failed in this run.
 
 use std::{
     collections::BTreeMap,
@@ -34,7 +34,7 @@ struct HistoryState {
     begun_ns: Option<u64>,
     /// Time of the engine threads for calls that write, up to the mark of the checkpoint that runs.
     running_write_ns: u64,
-    /// The same, up to the mark of the newest published checkpoint.
+    /// Write time up to the mark of the newest published checkpoint.
     published_write_ns: u64,
     published: BTreeMap<Lsn, CheckpointInfo>,
     failed: Vec<CheckpointInfo>,
@@ -191,7 +191,7 @@ impl CheckpointHistory {
         self.lock().running(self.clock())
     }
 
-    /// The one under way, those published from the newest on, then those that failed.
+    /// The running checkpoint, published ones from the newest on, then failed ones.
     pub fn list(&self) -> Vec<CheckpointInfo> {
         let state = self.lock();
         let published = state.published.values().rev().cloned();

@@ -25,7 +25,7 @@ pub struct CheckpointInfo {
     pub began_unix_us: i64,
     /// From its beginning until it was published or given up, or until now. None for one of an earlier run.
     pub seconds: Option<f64>,
-    /// Written so far.
+    /// Rows written until now.
     pub rows: u64,
     /// Rows of all tables at its moment.
     pub rows_total: u64,

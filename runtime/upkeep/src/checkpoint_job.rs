@@ -31,11 +31,11 @@ const KEYS_AT_ONCE: usize = 1_000;
 /// Bytes of keys after which a block is written.
 const KEYS_BLOCK_BYTES: usize = 256 << 10;
 
-/// Rests so many times as long as it worked: a seventeenth of a core at most, where calls wait.
+/// Factor of the rest after each piece of work: a seventeenth of a core at most, while calls wait.
 const REST_FACTOR: u32 = 16;
 /// Read back at a time.
 const BACK_BYTES: usize = 1 << 20;
-/// Of what a piece took, no more than this counts: the rest was the disk.
+/// Maximum time of a piece that counts: the rest was the disk.
 const PIECE_MAX: Duration = Duration::from_millis(4);
 
 const _: () = assert!(KEYS_BLOCK_BYTES + (5 << 20) < CHECKPOINT_RAW_BYTES_MAX);
@@ -49,7 +49,7 @@ pub(crate) struct CheckpointJob {
     pages: Option<Receiver<Copied>>,
     told: Receiver<()>,
     writer: Option<CheckpointWriter>,
-    /// What was written, as a recovery would find it.
+    /// Reader of the file that was written, as a recovery would read it.
     back: Option<CheckpointReader>,
     size: CheckpointSize,
     /// Partitions whose rows are not all here.
@@ -61,7 +61,7 @@ pub(crate) struct CheckpointJob {
     is_crowded: bool,
 }
 
-/// What a checkpoint needs next.
+/// The next stage of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CheckpointStage {
     Descriptions,
@@ -72,7 +72,7 @@ enum CheckpointStage {
     Durable,
     /// Former modules, keys, the index, the trailer.
     Keys,
-    /// What was written read back, from this block on.
+    /// Reads the file back, from this block on.
     Back(usize),
     /// The name.
     End,
@@ -214,7 +214,7 @@ impl CheckpointJob {
         Ok(Step::Done)
     }
 
-    /// What can't be read back must not replace what could.
+    /// A checkpoint that can't be read back must not replace one that can.
     fn read_back(&mut self, number: usize) -> Result<Step, CheckpointError> {
         if self.history.is_stopping() {
             return Err(CheckpointError::GivenUp("the node stops".into()));
@@ -348,7 +348,7 @@ impl Work for CheckpointJob {
             Ok(Err(error)) => Err(error),
             Err(panic) => Err(CheckpointError::GivenUp(format!("it panicked: {}", told_by(&*panic)))),
         };
-        // Nobody copies for it any longer, and nothing of a failed one stays.
+        // No thread copies for it any longer, and nothing of a failed checkpoint stays.
         self.pages = None;
         self.back = None;
         self.writer = None;
@@ -374,7 +374,7 @@ fn migrations_of(deployed: &Deployed, module: &Module) -> Vec<u8> {
     names
 }
 
-/// Where the tables of a version out of service lie.
+/// Table origins of a version that is out of service.
 fn origins_of(deployed: &Deployed, module: &Module) -> Vec<u8> {
     let mut list = Vec::new();
     for origin in deployed

@@ -103,7 +103,7 @@ impl Checkpointer {
         self.retention.stop();
     }
 
-    /// Begins a checkpoint and returns at once; if one is under way, returns that one.
+    /// Begins a checkpoint and returns at once; if one is running, returns that one.
     pub fn take(&self) -> Result<CheckpointInfo, TakeError> {
         loop {
             if let Some(taken) = self.try_take()? {
@@ -116,7 +116,7 @@ impl Checkpointer {
         }
     }
 
-    /// The newest first: the one under way, those published, then those that failed in this run.
+    /// All checkpoints, the newest first: the running one, published ones, then those that failed in this run.
     pub fn list(&self) -> Vec<CheckpointInfo> {
         self.history.list()
     }
@@ -148,7 +148,7 @@ impl Checkpointer {
         }
     }
 
-    /// The last checkpoint of this run that failed, whoever asked for it.
+    /// The last checkpoint of this run that failed, scheduled or requested.
     pub fn last_failure(&self) -> Option<CheckpointFailure> {
         self.history.last_failure()
     }

@@ -38,7 +38,7 @@ pub struct OpeningSpeeds {
     pub check: OpeningPart,
     /// Files, threads and modules. None until the opening is over.
     pub other_seconds: Option<f64>,
-    /// From here on the engine threads ran the calls that are in the log.
+    /// LSN from which this run's engine threads ran the calls in the log.
     pub own_log_from: Lsn,
 }
 

@@ -231,7 +231,7 @@ impl Retention {
         })
     }
 
-    /// Returns an error if the archive took nothing for so long that what waits for it would fill the disk; it is given up.
+    /// Returns an error if the archive took nothing for so long that the waiting files would fill the disk; it is given up.
     fn held_too_much(&self, archive: &Archive, replaced: &ReplacedFiles) -> Option<ArchiveError> {
         if self.history.is_stopping() || archive.is_given_up() {
             return None;

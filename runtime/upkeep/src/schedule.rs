@@ -6,9 +6,9 @@ use reprise_env::{Step, Work};
 
 use crate::checkpointer::{Checkpointer, GROWN_BYTES_MIN};
 
-/// How often the schedule is looked at.
+/// Interval at which the schedule is checked.
 const SCHEDULE_LOOK: Duration = Duration::from_millis(200);
-/// Of the recovery target: with less log to replay another checkpoint would not help.
+/// Share of the recovery target: with less log to replay another checkpoint would not help.
 const REPLAY_SHARE_MIN: f64 = 0.1;
 
 impl Checkpointer {

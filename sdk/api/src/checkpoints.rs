@@ -30,11 +30,11 @@ pub struct Checkpoint {
     pub began_at: String,
     /// Seconds from its begin to its end, or until now. Null if it began before the server's last start.
     pub seconds: Option<f64>,
-    /// Rows written so far.
+    /// Rows written until now.
     pub rows: u64,
     /// Number of rows when the checkpoint began.
     pub rows_total: u64,
-    /// Bytes of rows written so far, before compression.
+    /// Bytes of rows written until now, before compression.
     pub row_bytes: u64,
     /// Size of the file in bytes.
     pub file_bytes: u64,

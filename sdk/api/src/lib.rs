@@ -68,13 +68,13 @@ pub mod headers {
     pub const LSN: &str = "reprise-lsn";
     /// `number` or `string`: how integers of 64 bits are written.
     pub const INTEGERS: &str = "reprise-integers";
-    /// Of rows as lines or CSV: where the next page begins.
+    /// Cursor of the next page, in an answer with rows as lines or CSV.
     pub const NEXT_CURSOR: &str = "reprise-next-cursor";
-    /// Of a call: a write has at least this safety level, or is refused. Of an answer: what the write has.
+    /// Safety level. In a call: the write has at least this level, or is refused. In an answer: the level that the write has.
     pub const SAFETY: &str = "reprise-safety";
     /// A read waits until it sees this position.
     pub const MIN_LSN: &str = "reprise-min-lsn";
-    /// A call is ended after so many milliseconds.
+    /// Milliseconds after which a call is ended.
     pub const TIMEOUT_MS: &str = "reprise-timeout-ms";
     /// Milliseconds that a read waits for `Reprise-Min-Lsn`.
     pub const MAX_WAIT_MS: &str = "reprise-max-wait-ms";
@@ -82,13 +82,13 @@ pub mod headers {
     pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
     /// `true` where a response is such an outcome.
     pub const IDEMPOTENT_REPLAYED: &str = "idempotent-replayed";
-    /// Of an answer from a standby: it shows every record before this position.
+    /// View of a standby, in its answers: it shows every record before this position.
     pub const VIEW_LSN: &str = "reprise-view-lsn";
-    /// Of an answer from a standby: for so many milliseconds at most the primary may have had something that it does not show.
+    /// Lag of a standby in milliseconds, in its answers: at most so old are primary records that it does not show yet.
     pub const LAG_MS: &str = "reprise-lag-ms";
     /// `false` where that is so much at least: a standby does not know it before it shows what its primary had when it heard that first.
     pub const LAG_KNOWN: &str = "reprise-lag-known";
-    /// Of an answer from a standby: share of the primary's last 10 s that it shows, from 0 to 1.
+    /// Freshness of a standby, in its answers: share of the primary's last 10 s that it shows, from 0 to 1.
     pub const FRESHNESS: &str = "reprise-freshness";
     /// A read on a standby that is further behind is refused.
     pub const MAX_LAG_MS: &str = "reprise-max-lag-ms";

@@ -200,7 +200,7 @@ impl ProblemKind {
         }
     }
 
-    /// What it is, in a few words.
+    /// Short name of the problem.
     pub const fn title(self) -> &'static str {
         match self {
             Self::InvalidArguments => "The arguments do not fit the procedure's parameters",

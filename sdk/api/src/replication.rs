@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use crate::U64;
 
-/// What a standby is at.
+/// State of a standby.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum StandbyState {
@@ -22,9 +22,9 @@ pub enum StandbyState {
 /// A standby: as its primary sees it, or on the standby itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Standby {
-    /// As it was started with (`--name`).
+    /// Name that it was started with (`--name`).
     pub name: String,
-    /// What it is at.
+    /// State of the standby.
     pub state: StandbyState,
     /// `tcp` or `rdma`.
     pub transport: String,
@@ -42,14 +42,16 @@ pub struct Standby {
     pub replayed_lsn: U64,
     /// Readers on the standby see every record before it, and none behind it.
     pub view_lsn: U64,
-    /// It has everything that was answered under a level that waits for standbys; at quorum it is one of those that are asked, and others may
-    /// have more. On the standby itself, as its primary told last. Null: the standby does not know. No primary has told it since it was started, or
-    /// its primary has not heard it for 2.5 s and may have gone on without it.
+    /// True if it has every write that was acknowledged under a level that waits for standbys. With quorum it is one of the standbys
+    /// that are asked, and others may have more. On the standby itself: the last state that its primary sent. Null if the standby does
+    /// not know: no primary has sent it since the start, or its primary has not heard from it for 2.5 s and may have continued
+    /// without it.
     pub in_sync: Option<bool>,
     /// Share of the primary's last 10 s of records that readers on the standby see, from 0 to 1; null where it is not known.
     pub freshness: Option<f64>,
-    /// For so many milliseconds at most the primary may have had something durable that readers on the standby do not see: on the primary by what
-    /// the standby told last, on the standby by its own clock. There some 20 to 40 while nothing is missing, and ever more while it hears nothing.
+    /// Lag in milliseconds: at most so old are durable records of the primary that readers on the standby do not see. The primary
+    /// computes it from the standby's last message, the standby from its own clock. There it is 20 to 40 while nothing is missing, and
+    /// it grows while no message arrives.
     pub lag_ms: f64,
     /// False: the lag is `lag_ms` at least. On the primary where the standby was not measured; on the standby before it shows what its primary had
     /// when it heard that first on this connection.
@@ -86,15 +88,17 @@ pub struct Replication {
     /// Counts the openings of this database as primary, on whichever node; 0 without a log. On a primary the one in which it writes, else
     /// that of the last record here.
     pub epoch: u32,
-    /// What an answered write has waited for: `local-async`, `local-sync`, `1-safe`, `2-safe`, `very-safe` or `quorum`.
+    /// Safety level that an acknowledged write has waited for: `local-async`, `local-sync`, `1-safe`, `2-safe`, `very-safe` or
+    /// `quorum`.
     pub safety: String,
-    /// What an answered write has now: less than `safety` where standbys are missing.
+    /// Safety level that an acknowledged write has now: less than `safety` if standbys are missing.
     pub reached: String,
-    /// Where writes go; null where it is not known. On a primary its own address, if it was told (`--advertise`).
+    /// URL of the primary, for writes; null if it is not known. On a primary its own address, if it is set (`--advertise`).
     pub primary: Option<String>,
-    /// Where standbys connect to; null where this server takes none.
+    /// Address that standbys connect to; null if this server takes none.
     pub ship_address: Option<String>,
-    /// What standbys get of each transaction: `as-logged`, `changes` or `command` (`--ship`). On a standby: once it is the primary.
+    /// Form of each transaction for standbys: `as-logged`, `changes` or `command` (`--ship`). On a standby: the form once it is the
+    /// primary.
     #[serde(default)]
     pub ship: String,
     /// Every record before it is durable here.
@@ -111,24 +115,24 @@ pub struct Replication {
     /// On a standby: the others that are out of sync, as its primary told last. Empty on a primary.
     #[serde(default)]
     pub out_of_sync: Vec<OutOfSync>,
-    /// What was cut off this server's log, since its primary did not have it; the oldest first.
+    /// Parts that were rewound from this server's log, because its primary did not have them; the oldest first.
     pub cuts: Vec<Cut>,
     /// The lease that makes one of the servers the primary; null where that is decided by hand.
     #[serde(default)]
     pub lease: Option<Lease>,
 }
 
-/// What a server knows of the lease.
+/// Knowledge of a server about the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum LeaseState {
     /// This server has it.
     Held,
-    /// This server had it, and answers nothing alone; nobody else is known to have it.
+    /// The lease of this server is over, and it acknowledges nothing alone; no other holder is known.
     Over,
     /// Another server has it.
     Elsewhere,
-    /// Nobody has it.
+    /// The lease is free.
     Free,
     /// The store does not tell; `error` says why.
     Unknown,
@@ -139,11 +143,11 @@ pub enum LeaseState {
 pub struct Lease {
     /// `etcd`.
     pub store: String,
-    /// As this server knows it.
+    /// State as this server knows it.
     pub state: LeaseState,
-    /// Name of the server that had it when the store told last; null where nobody had, or nothing is known.
+    /// Name of the lease's holder by the store's last answer; null if there was none, or if it is not known.
     pub holder: Option<String>,
-    /// Where clients reach that one, if it is known.
+    /// URL of the holder for clients, if it is known.
     pub holder_url: Option<String>,
     /// Standbys that may take it over: they have everything that was answered.
     pub in_sync: Vec<String>,
@@ -158,7 +162,7 @@ pub struct Lease {
 /// A standby that may lack what was answered under a level that waits for standbys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OutOfSync {
-    /// As it was started with (`--name`).
+    /// Name that it was started with (`--name`).
     pub name: String,
     /// It has every record before this, and may lack those behind.
     pub from_lsn: U64,
@@ -167,9 +171,9 @@ pub struct OutOfSync {
 /// Records that may have been answered as committed, and that a new primary does not have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LostRange {
-    /// Of the primary that may have answered them; 0 where it is not known.
+    /// Epoch of the primary that may have acknowledged them; 0 if it is not known.
     pub epoch: u32,
-    /// Of the first one.
+    /// LSN of the first one.
     pub from_lsn: U64,
     /// The old primary is known to have had every record before this. It may have had more. Null: nothing is known of it.
     pub known_to_lsn: Option<U64>,
@@ -180,11 +184,11 @@ pub struct LostRange {
 /// Records that the primary did not have. They are kept in the data directory, in `cuts`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Cut {
-    /// Of the directory in `cuts`; `reprise log dump` reads it.
+    /// Name of the directory in `cuts`; `reprise log dump` reads it.
     pub name: String,
-    /// Of the last record.
+    /// Epoch of the last record.
     pub epoch: u32,
-    /// Of the first record.
+    /// LSN of the first record.
     pub from_lsn: U64,
     /// Behind the last one.
     pub to_lsn: U64,
@@ -194,11 +198,11 @@ pub struct Cut {
     pub at: String,
 }
 
-/// Who wants to follow a primary.
+/// Request of a standby that wants to follow a primary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JoinRequest {
-    /// Of the standby: 1 to 64 letters, digits, `-`, `_` or `.`; not `.` or `..`.
+    /// Name of the standby: 1 to 64 letters, digits, `-`, `_` or `.`; not `.` or `..`.
     #[schema(min_length = 1, max_length = 64, pattern = "^(?!\\.{1,2}$)[A-Za-z0-9._-]+$")]
     pub name: String,
     /// The process that asks. Without it, the standby takes the place of any other one of its name.
@@ -221,14 +225,14 @@ pub struct StandbyProcess {
     pub nonce: U64,
 }
 
-/// What a standby needs to connect. It holds once, for a minute.
+/// Data that a standby needs to connect. It is valid once, for a minute.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JoinTicket {
     /// 16 bytes in hexadecimal digits, to be shown on the connection.
     pub ticket: String,
-    /// Where to connect to. Its host is the one of this request where the server listens on all addresses.
+    /// Address to connect to. If the server listens on all addresses, its host is that of this request.
     pub ship_address: String,
-    /// What carries the log there: `tcp` or `rdma`; the standby needs the same.
+    /// Transport of the log: `tcp` or `rdma`; the standby needs the same.
     #[serde(default = "tcp")]
     pub transport: String,
     /// SHA-256 of the certificate that the server shows there, in hexadecimal digits; null where it speaks no TLS.
@@ -240,7 +244,7 @@ pub struct JoinTicket {
     pub partitions: u16,
 }
 
-/// Of a server that tells none.
+/// Transport of a server that names none.
 fn tcp() -> String {
     "tcp".into()
 }
@@ -250,7 +254,7 @@ fn tcp() -> String {
 pub struct Promotion {
     /// The new one.
     pub epoch: u32,
-    /// Of the first record of the new epoch.
+    /// LSN of the first record of the new epoch.
     pub lsn: U64,
     /// The old primary gave its place away: nothing that it answered is lost. False where it was not asked.
     pub stepped_down: bool,
@@ -263,10 +267,10 @@ pub struct Promotion {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StepDownRequest {
-    /// Of the standby that takes over, as it joined.
+    /// Name of the standby that takes over, as it joined.
     #[schema(min_length = 1, max_length = 64, pattern = "^(?!\\.{1,2}$)[A-Za-z0-9._-]+$")]
     pub name: String,
-    /// Where its clients reach it; the old primary sends writers there.
+    /// URL of the new primary for clients; the old primary sends writers there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
 }
@@ -333,7 +337,7 @@ pub struct PromiseMember {
 pub struct SteppedDown {
     /// The one that ended.
     pub epoch: u32,
-    /// Where it ended: every record before it is durable on the standby that takes over.
+    /// End of the old primary's log: every record before it is durable on the standby that takes over.
     pub lsn: U64,
 }
 
@@ -367,7 +371,7 @@ pub struct FreshnessStep {
 /// A standby's history.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StandbyFreshness {
-    /// Of the standby.
+    /// Name of the standby.
     pub name: String,
     /// The oldest first.
     pub steps: Vec<FreshnessStep>,

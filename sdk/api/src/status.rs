@@ -1,4 +1,4 @@
-//! What the server says of itself.
+//! The server's status.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -75,7 +75,7 @@ pub struct Status {
 pub struct DeploymentStatus {
     /// Name of the module.
     pub module: String,
-    /// Rows copied so far.
+    /// Rows copied until now.
     pub rows: u64,
     /// Partitions on which `on_deploy` has run.
     pub partitions: u32,

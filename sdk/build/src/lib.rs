@@ -1,6 +1,6 @@
-//! Builds guest crates for `wasm32-unknown-unknown` with whichever toolchain of this machine can: the current one if it has the
-//! target; rustup, which may add it; Debian's `rustc-web`, which builds std from its own source package and links with the linker
-//! of rustup's toolchain or of LLVM.
+//! Builds guest crates for `wasm32-unknown-unknown` with the first toolchain of this machine that can: the current one if it has the
+//! target; rustup, which may add it; Debian's `rustc-web`, which builds std from its own source package and links with the linker of
+//! rustup's toolchain or of LLVM.
 //! Owns: the choice of the toolchain, the settings and the memory layout that every guest is built with.
 //! Does not: make crates (`reprise new`), print, or know a server.
 //! Invariants: a failure names the one thing that is missing; a result replaces an older one in one step.
@@ -20,7 +20,7 @@ use serde_json::Value;
 const TARGET: &str = "wasm32-unknown-unknown";
 /// The guest's shadow stack. Small, so that an instance is few pages; at the bottom of memory, so that overflow traps.
 const STACK_BYTES: u32 = DATA_START - BUFFER_BYTES;
-/// Where the guest's data begins.
+/// Address of the guest's data.
 const DATA_START: u32 = 128 << 10;
 /// Left between stack and data for arguments and results. On one page with the first 3 KiB of the stack, so that small calls
 /// dirty that page alone.
@@ -37,7 +37,7 @@ pub enum Choice {
     Debian,
 }
 
-/// What to build.
+/// The crate to build.
 pub enum Request<'a> {
     /// Crates of the source tree at `root`: all of procedures/ where none is named.
     Tree {
@@ -52,7 +52,7 @@ pub enum Request<'a> {
 
 /// A module that was built.
 pub struct Built {
-    /// Where it lies.
+    /// Path of the result.
     pub path: PathBuf,
     /// Its length.
     pub bytes: usize,
@@ -342,7 +342,8 @@ fn profile(plan: &Plan) -> Vec<String> {
         "profile.release.debug=false",
         "profile.release.strip='debuginfo'",
         "profile.release.opt-level=3",
-        // As in a test: a number that does not fit ends the call. The SDK's own arithmetic says itself where it may not fit.
+        // Overflow checks, as in a test: a number that does not fit ends the call. The SDK's own arithmetic marks where overflow is
+        // allowed.
         "profile.release.overflow-checks=true",
         "profile.release.package.reprise-abi.overflow-checks=false",
         "profile.release.package.reprise-procedure.overflow-checks=false",

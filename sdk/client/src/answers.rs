@@ -110,7 +110,7 @@ impl Iterator for BatchAnswers {
     }
 }
 
-/// Where a write goes that a standby refused.
+/// The primary to which a standby refers a write that it refused.
 pub(crate) fn primary_of(refused: &ClientError) -> Option<Url> {
     let ClientError::Problem(problem) = refused else {
         return None;

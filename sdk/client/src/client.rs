@@ -45,7 +45,8 @@ impl Client {
         Self::trusting(url, token, None)
     }
 
-    /// As `new`; `ca_cert` are certificates (PEM) that may have signed the server's, beside the system's, or are the server's own.
+    /// Makes a client like `new`. `ca_cert` are certificates (PEM) that may have signed the server's, besides the system's, or are the
+    /// server's own.
     pub fn trusting(url: &str, token: Option<&str>, ca_cert: Option<&[u8]>) -> Result<Self, ClientError> {
         let bad = |reason: &str| ClientError::Url {
             url: url.to_owned(),
@@ -76,7 +77,7 @@ impl Client {
         self.json(request.header(CONTENT_TYPE, "application/wasm").body(wasm))
     }
 
-    /// What `deploy_module` would do; nothing is installed.
+    /// The plan of `deploy_module`; nothing is installed.
     pub fn plan_module(&self, module: &str, wasm: Vec<u8>, allow: &[String]) -> Result<ModulePlanned, ClientError> {
         let url = planning(allowing(self.at(&["v1", "modules", module]), allow));
         self.json(self.http.put(url).header(CONTENT_TYPE, "application/wasm").body(wasm))
@@ -92,7 +93,7 @@ impl Client {
         self.json(self.http.post(self.rollback_url(module, version, allow)))
     }
 
-    /// What `rollback_module` would do; nothing is installed.
+    /// The plan of `rollback_module`; nothing is installed.
     pub fn plan_rollback(
         &self,
         module: &str,
@@ -131,7 +132,7 @@ impl Client {
         self.call_with(module, procedure, args, &CallOptions::default())
     }
 
-    /// As `call`, with a key, a position to wait for, a time limit, or a safety level.
+    /// Calls like `call`, with a key, a position to wait for, a time limit, or a safety level.
     pub fn call_with(
         &self,
         module: &str,
@@ -259,7 +260,7 @@ impl Client {
         self.get(&["v1", "log", &U64(lsn).to_string()])
     }
 
-    /// What procedures logged, newest first.
+    /// Lines that procedures logged, newest first.
     pub fn procedure_log(&self, query: &LinesQuery) -> Result<ProcedureLog, ClientError> {
         let pairs = [
             ("limit", query.limit.map(|limit| limit.to_string())),
@@ -272,7 +273,7 @@ impl Client {
         self.get_with(&["v1", "procedure-log"], &pairs)
     }
 
-    /// What the server is, and how far it has come.
+    /// Kind and progress of the server.
     pub fn status(&self) -> Result<Status, ClientError> {
         self.get(&["v1", "status"])
     }
@@ -302,7 +303,7 @@ impl Client {
         self.get(&["v1", "checkpoints"])
     }
 
-    /// Who is the primary, and how far each standby is.
+    /// The primary, and the progress of each standby.
     pub fn replication(&self) -> Result<Replication, ClientError> {
         self.get(&["v1", "replication"])
     }
@@ -425,7 +426,8 @@ impl Client {
         read(self.send(request)?)
     }
 
-    /// What a standby refuses because it writes is sent once more, to the primary that it names: encrypted, or not, as before.
+    /// Sends a request. If a standby refuses it because it writes, sends it once more to the primary that the standby names, encrypted
+    /// or not as before.
     fn send(&self, request: RequestBuilder) -> Result<Response, ClientError> {
         let again = request.try_clone();
         let response = self.exchange(request)?;
@@ -444,7 +446,7 @@ impl Client {
         }
     }
 
-    /// The same request to another server.
+    /// Copies a request for another server.
     fn moved(&self, request: RequestBuilder, server: &Url) -> Result<RequestBuilder, ClientError> {
         let (client, request) = request.build_split();
         let mut request = request.map_err(|error| ClientError::Http(chain(&error)))?;
@@ -484,7 +486,7 @@ fn allowing(mut url: Url, allow: &[String]) -> Url {
     url
 }
 
-/// Of a plan alone.
+/// The URL for a plan only.
 fn planning(mut url: Url) -> Url {
     url.query_pairs_mut().append_pair("dry_run", "true");
     url

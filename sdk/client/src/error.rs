@@ -11,7 +11,7 @@ pub enum ClientError {
     /// The address is none of a server.
     #[error("{url:?} is not the URL of a server: {reason}")]
     Url {
-        /// What was given.
+        /// URL that was given.
         url: String,
         /// Why it is none.
         reason: String,
@@ -24,10 +24,10 @@ pub enum ClientError {
     Connect {
         /// The server's address.
         url: String,
-        /// What the system said.
+        /// Error of the system.
         error: String,
     },
-    /// What answered does not speak HTTP, or not as this client expects.
+    /// The answer is not HTTP, or not as this client expects.
     #[error("talk to the server: {0}")]
     Http(String),
     /// Not an answer of this API: another program listens there, or another version.

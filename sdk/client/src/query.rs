@@ -1,9 +1,9 @@
-//! What may be asked for, and what comes back of a call or as text.
+//! Options of requests, and answers to calls and as text.
 
 use reprise_api::CallAnswer;
 use serde::Serialize;
 
-/// What a call may ask for beside its arguments.
+/// Options of a call besides its arguments.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallOptions<'a> {
     /// A repeat with the same key answers the first outcome.
@@ -19,7 +19,7 @@ pub struct CallOptions<'a> {
 /// A committed call.
 #[derive(Clone, Debug, Serialize)]
 pub struct Called {
-    /// What the server answered.
+    /// The server's answer.
     #[serde(flatten)]
     pub answer: CallAnswer,
     /// True when the idempotency key was used before: this is the first outcome again.
@@ -77,7 +77,7 @@ impl RowsQuery {
 pub struct RowsText {
     /// The page, in the form that was asked for.
     pub text: String,
-    /// Where the next page begins; none on the last one.
+    /// Cursor of the next page; none on the last one.
     pub next_cursor: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Whose certificates a client takes for a server's.
+//! Certificates that a client accepts from a server.
 
 use std::{error::Error, io, sync::Arc};
 
@@ -61,7 +61,7 @@ fn own_roots(ca_cert: Option<&[u8]>) -> Result<Vec<CertificateDer<'static>>, Str
     }
 }
 
-/// The certificates that a client trusts: those that sign a server's, and those that its user names.
+/// Trusted certificates: those that sign a server's, and those that the user names.
 #[derive(Debug)]
 struct Trust {
     signed: Arc<WebPkiServerVerifier>,

@@ -1,8 +1,8 @@
 //! Certificates and private keys as PEM, with mistakes in words.
 //! Owns: nothing.
-//! Does not: read files, judge a certificate, know a connection.
+//! Does not: read files, check a certificate's validity, know a connection.
 //! Invariants: an error says what is wrong in text, and never shows a key.
-//! Called by: `net-tls` (a server's own), `client` (those that it trusts, and its own).
+//! Called by: `net-tls` (a server's own), `client` (trusted certificates, and its own).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

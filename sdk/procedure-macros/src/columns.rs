@@ -45,7 +45,7 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
     Ok(quote! { #item #codec #methods })
 }
 
-/// What the struct is made of.
+/// Parts of the struct.
 struct Shape<'a> {
     base: Path,
     item: &'a ItemStruct,

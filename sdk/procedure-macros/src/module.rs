@@ -146,7 +146,7 @@ fn exports(procedures: &[Path]) -> Result<Vec<Ident>> {
     Ok(exports)
 }
 
-/// Of what runs at a deployment: its name, if anything does, what the native module has of it, and its export.
+/// Code for the deployment function: its name, if there is one, its entry in the native module, and its export.
 fn migration(on_deploy: Option<Path>) -> (TokenStream, TokenStream, TokenStream) {
     let Some(path) = on_deploy else {
         let none = quote!(::core::option::Option::None);

@@ -180,7 +180,7 @@ fn parse_log(input: ParseStream<'_>) -> Result<Ident> {
 }
 
 struct Param {
-    /// As the function names it.
+    /// Name in the function.
     ident: Ident,
     name: String,
     ty: Type,
@@ -348,7 +348,7 @@ fn optional(number: Option<&LitInt>) -> TokenStream {
     }
 }
 
-/// The abort codes of a procedure: those that it declares, then those that stand as text in an `abort!` of its body.
+/// The abort codes of a procedure: declared codes, then codes that are literals in an `abort!` of its body.
 fn aborts_of(declared: Vec<AbortOption>, function: &ItemFn) -> Vec<TokenStream> {
     let mut aborts = declared;
     let mut found = Vec::new();

@@ -325,8 +325,8 @@ fn methods(table: &TableItem) -> Result<TokenStream> {
         ) -> ::core::result::Result<::reprise_procedure::abi::RowHandle, ::reprise_procedure::table::DuplicateKey> {
             ::reprise_procedure::table::insert(tx, row)
         }
-        /// Inserts rows in their order, in one host call. At an error, which names the unique index in which a key is
-        /// taken, the rows before that one are inserted: abort, or roll back to a savepoint.
+        /// Inserts rows in their order, in one host call. At an error, which names the unique index with the duplicate key, the rows
+        /// before that one are inserted: abort, or roll back to a savepoint.
         pub fn insert_many(
             tx: &::reprise_procedure::txn::Txn<'_>,
             rows: &[Self],
@@ -448,7 +448,7 @@ fn delete_method() -> TokenStream {
     }
 }
 
-/// What rows that borrow their texts have, too.
+/// Methods also of rows that borrow their texts.
 pub fn multi_read_method() -> TokenStream {
     let key = whole_key(0);
     quote! {
@@ -498,7 +498,7 @@ fn scan_methods() -> TokenStream {
         ) -> ::reprise_procedure::scan::Scan<'t, 'h, Self, 0> {
             ::reprise_procedure::scan::Scan::new(tx)
         }
-        /// As `scan`, of the rows that lie on the call's own partitions, whatever there is on others.
+        /// Scans like `scan`, but only rows on the call's own partitions.
         #[inline]
         pub fn scan_local<'t, 'h>(
             tx: &'t ::reprise_procedure::txn::Txn<'h>,

@@ -11,7 +11,7 @@ use syn::{
 
 use crate::names;
 
-/// Where the rows lie.
+/// Placement of the rows.
 pub enum PlacementOption {
     By(Ident),
     Replicated,
@@ -33,7 +33,7 @@ pub struct IndexOption {
 }
 
 impl IndexOption {
-    /// What follows `scan_by_` and `get_by_`: the index's name, of which `by_` is not said again.
+    /// Suffix of `scan_by_` and `get_by_`: the index's name without a leading `by_`.
     pub fn method_name(&self) -> String {
         let name = names::text_of(&self.name);
         match name.strip_prefix("by_") {
@@ -43,7 +43,7 @@ impl IndexOption {
     }
 }
 
-/// What to do for a key that is to be unique on all partitions.
+/// Advice for a key that must be unique on all partitions.
 const UNIQUE_RECIPE: &str = "For a value that is unique over all of them, keep a table by that value beside this one, such as \
     `#[table(primary_key(email), partition_by = email)] struct Email { email: String, customer: i64 }`, and write both in one procedure \
     that is placed by all values that it touches: `partition_by(customer, old_email, new_email)`";

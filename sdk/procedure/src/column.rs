@@ -19,14 +19,14 @@ pub struct Place {
     pub null_bit: u32,
     /// Offset of the previous variable column's slot, or `u32::MAX`.
     pub previous: u32,
-    /// Where the data area begins.
+    /// Offset of the data area.
     pub fixed_bytes: u32,
 }
 
 /// The places of `N` columns and the size of a row without variable data.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout<const N: usize> {
-    /// Where each column lies in the bytes that are read.
+    /// Offset of each column in the bytes that are read.
     pub places: [Place; N],
     /// Bytes of a row without variable data.
     pub fixed_bytes: usize,
@@ -161,7 +161,7 @@ pub trait Column: Sized {
     fn data_bytes(&self) -> usize {
         0
     }
-    /// Writes the value at its place in a zeroed row. `end` is where the row's variable data ends so far.
+    /// Writes the value at its place in a zeroed row. `end` is the end of the row's variable data until now.
     fn write(&self, row: &mut [u8], place: Place, end: &mut u32);
     /// Appends the value as a default in the module's description; false when it is null.
     fn push_default(&self, out: &mut Scratch) -> bool;
@@ -244,7 +244,7 @@ fn put_data(row: &mut [u8], place: Place, end: &mut u32, data: &[u8]) {
     put(row, place.offset, end.to_le_bytes());
 }
 
-/// Where a column's data begin, with all that lies behind them, and how many they are.
+/// The column's data with everything behind them, and their length.
 #[inline(always)]
 fn find_data(row: &[u8], place: Place) -> Option<(&[u8], usize)> {
     let start = match place.previous {
@@ -312,7 +312,7 @@ impl<const N: usize> Column for TextRef<'_, N> {
     #[inline(always)]
     fn write(&self, row: &mut [u8], place: Place, end: &mut u32) {
         match self.in_place() {
-            // Texts that have one length are moved as so many bytes.
+            // Copies texts of one length as a fixed number of bytes.
             Some(bytes) if self.as_bytes().len() == N => {
                 put(row, place.fixed_bytes + *end, *bytes);
                 *end += N as u32;

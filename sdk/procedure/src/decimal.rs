@@ -56,7 +56,7 @@ impl<const SCALE: u8> Decimal<SCALE> {
     pub const ZERO: Self = Self { units: 0 };
     const ONE: i128 = 10_i128.pow(SCALE as u32);
 
-    /// The decimal of so many smallest units: `Decimal::<2>::from_units(1250)` is 12.50.
+    /// The decimal of `units` smallest units: `Decimal::<2>::from_units(1250)` is 12.50.
     pub const fn from_units(units: i128) -> Self {
         Self { units }
     }

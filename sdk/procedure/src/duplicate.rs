@@ -16,14 +16,14 @@ pub struct DuplicateKey {
 }
 
 impl DuplicateKey {
-    /// Of one of several rows, or of columns of one.
+    /// An error of one of several rows, or of columns of one.
     #[cold]
     pub(crate) fn new(table: &'static TableInfo, index: u16) -> Self {
         let row = Vec::new();
         Self { table, index, row }
     }
 
-    /// Of this whole row.
+    /// An error of this whole row.
     #[cold]
     #[inline(never)]
     pub(crate) fn of_row(table: &'static TableInfo, index: u16, row: &[u8]) -> Self {

@@ -42,9 +42,9 @@ pub(crate) fn holds_anywhere(text: &[u8], word: &[u8]) -> bool {
     word.is_empty() || text.windows(word.len()).any(|bytes| bytes == word)
 }
 
-/// Each number once, in the order in which they come first: of at most `most` numbers in all, which are not asked for twice.
+/// Each number once, in the order of first occurrence; `most` is the maximum count of numbers, each read once.
 ///
-/// Where a number lies among those that came before it is looked up in a table at half its size, not in the list.
+/// Earlier numbers are in a hash table that is at most half full, because a search in the list would be slow.
 #[inline(always)]
 pub fn distinct(numbers: impl IntoIterator<Item = i32>, most: usize) -> Vec<i32> {
     const NONE: u32 = u32::MAX;
@@ -86,7 +86,7 @@ mod tests {
                 let found = TextRef::<N>::from(std::str::from_utf8(&text).expect("ASCII")).contains(word);
                 assert_eq!(found, expected, "{word} at {at} of {length} in {N}");
                 if let (true, Some(place)) = (fits, text.first_chunk::<N>()) {
-                    // What lies behind a text is none of it.
+                    // Bytes behind the text are no part of it.
                     let end = (at + word.len()).saturating_sub(1);
                     let inside = std::str::from_utf8(&text[..end.min(N)]).expect("ASCII").contains(word);
                     assert_eq!(holds(place, end.min(N), word.as_bytes()), inside);

@@ -119,7 +119,7 @@ impl<B> Answer<B> {
 /// The host's calls.
 pub struct Ops<'h> {
     call: PhantomData<&'h ()>,
-    /// What the entry returns: 0, or that the result lies in its buffer.
+    /// Return value of the entry: 0, or a result in its buffer.
     returned: Cell<i32>,
 }
 
@@ -132,8 +132,8 @@ impl Ops<'_> {
         if bytes.len() <= buffer.length {
             let target = buffer.start as *mut u8;
             if bytes.as_ptr() != target {
-                // SAFETY: the buffer lies between stack and data (`buffers`). Where a result was put together there, it is
-                // another one that nobody reads any more, or what `bytes` are a part of.
+                // SAFETY: the buffer lies between stack and data (`buffers`). If it holds an earlier result, that one is not read any
+                // more, or contains `bytes`.
                 unsafe { std::ptr::copy(bytes.as_ptr(), target, bytes.len()) }
             }
             self.returned.set(RETURNED_IN_BUFFER + bytes.len() as i32);
@@ -179,7 +179,7 @@ impl Ops<'_> {
         }
     }
 
-    /// As `get`, of some columns alone where they are given. A row that does not fit is not written.
+    /// Gets a row like `get`, only with some columns if they are given. A row that does not fit is not written.
     #[inline(always)]
     pub fn get_into<B>(
         &self,
@@ -205,7 +205,7 @@ impl Ops<'_> {
         })
     }
 
-    /// As `row_read`, of some columns alone where they are given.
+    /// Reads a row like `row_read`, only with some columns if they are given.
     #[inline(always)]
     pub fn row_read_into<B>(&self, handle: RowHandle, columns: Option<Columns>, answer: &mut Answer<B>) -> usize {
         let out = answer.out();
@@ -218,7 +218,7 @@ impl Ops<'_> {
         bytes
     }
 
-    /// As `scan`, of some columns alone where they are given: the cursor.
+    /// Scans like `scan`, only some columns if they are given. Returns the cursor.
     #[inline(always)]
     pub fn scan_into<B>(&self, request: &ScanRequest<'_>, columns: Option<Columns>, answer: &mut Answer<B>) -> u32 {
         let (request, out) = (request_words(request), answer.out());
@@ -231,7 +231,7 @@ impl Ops<'_> {
         (batch >> 32) as u32
     }
 
-    /// As `multi_get`, but some columns alone.
+    /// Gets rows like `multi_get`, only some columns.
     #[inline(always)]
     pub fn multi_get_columns(
         &self,
@@ -306,7 +306,7 @@ impl Ops<'_> {
         }
     }
 
-    /// Or else the index in which a key is taken; the rows before that one are inserted.
+    /// Inserts rows. Err: the index with the duplicate key; the rows before that one are inserted.
     pub fn multi_insert(&self, table: u16, rows: &[u8], count: u32) -> Result<(), u16> {
         // SAFETY: as above.
         let handle = unsafe { import::multi_insert(table as u32, slice(rows), count) };
@@ -454,7 +454,7 @@ impl Memory for LinearMemory {
 
     #[inline]
     fn load(&self, address: usize) -> usize {
-        // SAFETY: the heap loads from free blocks only: memory that is there, aligned to 16, and nobody's.
+        // SAFETY: the heap loads only from free blocks: memory that exists, aligned to 16, without an owner.
         unsafe { *(address as *const usize) }
     }
 
@@ -530,7 +530,7 @@ pub fn enter(args_bytes: u32, run: impl FnOnce(&Txn<'_>, &[u8]) -> Result<(), Ab
         heap = read_args(length);
         heap.as_ptr()
     };
-    // SAFETY: the host put the arguments into the buffer if they fit; else they lie in `heap`. Nobody writes to either.
+    // SAFETY: the host put the arguments into the buffer if they fit; otherwise they are in `heap`. Neither is written.
     let args = unsafe { std::slice::from_raw_parts(pointer, length) };
     let tx = Txn::new(Ops {
         call: PhantomData,
@@ -548,7 +548,7 @@ pub fn enter(args_bytes: u32, run: impl FnOnce(&Txn<'_>, &[u8]) -> Result<(), Ab
 #[inline(never)]
 fn read_args(length: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length);
-    // SAFETY: there is room for `length` bytes, and the host fills exactly so many.
+    // SAFETY: there is room for `length` bytes, and the host fills exactly that many.
     unsafe {
         import::args_read(bytes.as_mut_ptr());
         bytes.set_len(length);
@@ -567,7 +567,7 @@ pub fn describe(
     slice(text.leak().as_bytes())
 }
 
-/// What `_initialize` does, once per instance: a panic tells the host its message and place, which ends the call.
+/// Sets the instance up in `_initialize`: a panic tells the host its message and place, which ends the call.
 pub fn initialize() {
     std::panic::set_hook(Box::new(tell_panic));
 }

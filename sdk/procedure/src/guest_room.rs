@@ -1,4 +1,4 @@
-//! Where arguments and results lie in a guest's memory: the two buffers that host and guest share, and the heap.
+//! Memory for arguments and results in a guest: the two buffers that host and guest share, and the heap.
 
 use std::{cell::Cell, mem::ManuallyDrop};
 
@@ -6,7 +6,7 @@ use std::{cell::Cell, mem::ManuallyDrop};
 pub struct OutBuffer {
     start: *mut u8,
     length: usize,
-    /// Of the block on the heap; 0 for the result's buffer, and for no bytes at all.
+    /// Capacity of the block on the heap; 0 for the result's buffer, and for no bytes at all.
     capacity: usize,
 }
 
@@ -33,7 +33,7 @@ impl OutBuffer {
         Self::from_heap(vec![0; bytes])
     }
 
-    /// Where a result is put together: the buffer from which the host takes it, for the first who asks.
+    /// Memory for a result: the buffer from which the host takes it, for the first caller.
     #[inline(always)]
     pub fn for_result(bytes: usize) -> Self {
         match result_buffer().length == 0 || IS_RESULT_LENT.0.replace(true) {
@@ -42,7 +42,7 @@ impl OutBuffer {
         }
     }
 
-    /// The result's buffer at the procedure's end, when nobody will ask any more; nothing where it has an owner.
+    /// The result's buffer at the procedure's end, when no caller asks any more; nothing if it has an owner.
     #[inline(always)]
     pub(super) fn at_end() -> Self {
         match IS_RESULT_LENT.0.get() {
@@ -51,7 +51,7 @@ impl OutBuffer {
         }
     }
 
-    /// The buffer that nobody else has.
+    /// The result's buffer, if it has no owner.
     #[inline(always)]
     fn of_result() -> Self {
         let buffer = result_buffer();
@@ -72,7 +72,7 @@ impl OutBuffer {
         }
     }
 
-    /// What lies on the heap, which is then nobody's.
+    /// Takes the bytes on the heap, and leaves none.
     #[inline(always)]
     fn take_heap(&mut self) -> Vec<u8> {
         let old = std::mem::take(self);
@@ -112,7 +112,7 @@ impl std::ops::Deref for OutBuffer {
     type Target = [u8];
     #[inline(always)]
     fn deref(&self) -> &[u8] {
-        // SAFETY: `length` bytes of the room's own block, or of the buffer, which one room has at a time (`for_result`,
+        // SAFETY: `length` bytes of the room's own block, or of the buffer, which only one room has at a time (`for_result`,
         // `put_result`) and to which `set_result` writes only at the procedure's end.
         unsafe { std::slice::from_raw_parts(self.start, self.length) }
     }
@@ -142,7 +142,7 @@ unsafe extern "C" {
     static __global_base: u8;
 }
 
-/// Bytes that nobody but host and entry use.
+/// Bytes that only host and entry use.
 #[derive(Clone, Copy)]
 pub(super) struct Buffer {
     pub start: usize,
@@ -180,12 +180,12 @@ pub(super) fn result_buffer() -> Buffer {
     buffers().1
 }
 
-/// What `reprise_args_buffer` answers.
+/// Return value of `reprise_args_buffer`.
 pub fn args_buffer_slice() -> u64 {
     args_buffer().packed()
 }
 
-/// What `reprise_result_buffer` answers.
+/// Return value of `reprise_result_buffer`.
 pub fn result_buffer_slice() -> u64 {
     result_buffer().packed()
 }

@@ -1,8 +1,8 @@
 //! The guest's heap: made for calls that are short and whose memory is put back as a whole afterwards.
 //!
-//! Blocks have one of four sizes between two powers of two, so that little is wasted: what a call touches of its memory is put
-//! back page by page. The last one's memory is free at once when it is freed; others wait in a list of their size; fresh ones come from the end of memory. The last
-//! block grows in place, so a buffer that is filled piece by piece is not copied.
+//! Blocks have one of four sizes between two powers of two, so that little is wasted: the host resets the memory that a call touches
+//! page by page. Memory of the last block is free at once when it is freed; others wait in a list of their size; fresh ones come from
+//! the end of memory. The last block grows in place, so that a buffer that is filled piece by piece is not copied.
 
 /// Smallest block, and the alignment of all of them.
 const BLOCK_BYTES_MIN: usize = 16;
@@ -27,9 +27,9 @@ pub trait Memory {
 
 pub struct Heap<M> {
     memory: M,
-    /// Where the memory begins that no block has; 0 before the first allocation.
+    /// Start of the memory that no block has; 0 before the first allocation.
     next: usize,
-    /// The furthest that `next` ever was: nobody wrote from here on.
+    /// Maximum of `next`: memory behind it was never written.
     end: usize,
     /// The first free block of each size; each links to the next one of its size.
     free: [usize; CLASSES],
@@ -62,7 +62,7 @@ impl<M: Memory> Heap<M> {
         self.allocate_fresh(bytes_of(class), align.max(BLOCK_BYTES_MIN))
     }
 
-    /// As `allocate`; and whether the block may hold other bytes than zeros: memory that no block ever had does not.
+    /// Allocates like `allocate`. True if the block may hold other bytes than zeros: memory that no block ever had does not.
     #[inline]
     pub fn allocate_for_zeros(&mut self, bytes: usize, align: usize) -> (usize, bool) {
         let end = self.end;
@@ -125,7 +125,7 @@ impl<M: Memory> Heap<M> {
     }
 }
 
-/// The class of the smallest blocks that have so many bytes.
+/// The class of the smallest blocks with at least `bytes` bytes.
 #[inline]
 fn class_of(bytes: usize) -> Option<usize> {
     let last = bytes.max(1) - 1;

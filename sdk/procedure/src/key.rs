@@ -7,7 +7,7 @@ use crate::{
     value::canonical,
 };
 
-/// What takes the bytes of keys.
+/// A receiver of the bytes of keys.
 pub trait KeyOut {
     /// Bytes whose number the caller's code knows.
     fn push(&mut self, bytes: &[u8]);

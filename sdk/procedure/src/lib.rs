@@ -1,4 +1,4 @@
-//! What a stored procedure is written with: tables, scans, typed arguments and results, a test kit.
+//! The SDK for stored procedures: tables, scans, typed arguments and results, a test kit.
 //! Owns: the guest's half of the contract in `reprise-abi`, for wasm and natively over a `HostOps`.
 //! Does not: store, log, route or meter anything; that is the host's half.
 //! Invariants: a procedure behaves the same in wasm and natively; a point read or write allocates nothing.
@@ -95,7 +95,7 @@ mod guide {
     pub struct Performance;
 }
 
-/// What a procedure's source file imports.
+/// Imports of a procedure's source file.
 pub mod prelude {
     pub use crate::{
         ColumnEnum, ProcedureEnum, ProcedureStruct, abort,
@@ -107,7 +107,7 @@ pub mod prelude {
     };
 }
 
-/// What procedures are tuned with: some columns of a row, texts where they lie, many rows in one host call.
+/// Tools to tune procedures: some columns of a row, texts in place, many rows in one host call.
 pub mod advanced {
     pub use crate::{
         ProcedureResult,

@@ -27,7 +27,7 @@ pub fn multi_get<T: InModule + IndexOf<I> + Owned, K: WholeKey<<T as IndexOf<I>>
     multi_read(tx, keys).collect()
 }
 
-/// As `multi_get`; rows are decoded when they are asked for.
+/// Reads rows like `multi_get`, and decodes each when it is used.
 #[inline]
 pub fn multi_read<T: InModule + IndexOf<I>, K: WholeKey<<T as IndexOf<I>>::Columns>, const I: u16>(
     tx: &Txn<'_>,
@@ -55,7 +55,7 @@ impl<T: InModule + Table> SameLayout<T> {
     }
 }
 
-/// As `multi_read`, of columns that are chosen when it is called.
+/// Reads rows like `multi_read`, of columns that are chosen when it is called.
 #[inline]
 pub fn multi_read_alike<T: InModule + IndexOf<I>, K: WholeKey<<T as IndexOf<I>>::Columns>, const I: u16>(
     tx: &Txn<'_>,
@@ -97,7 +97,7 @@ fn read_many<T: Table, K: WholeKey<C>, C>(
     FoundRows::new(slots, long)
 }
 
-/// Looks up so many keys of one length. They lie behind the slots that they are read to: one block of the heap serves both.
+/// Looks up `count` keys of one length. They lie behind the slots that receive the rows: one block of the heap serves both.
 #[inline(always)]
 fn read_slots<T: Table, K: WholeKey<C>, C>(
     tx: &Txn<'_>,
@@ -219,7 +219,7 @@ impl<T: Table> FoundRows<T> {
         slots.iter().map(|slot| self.read(slot))
     }
 
-    /// What was found for the key whose slot this is.
+    /// The row for the key of this slot.
     #[inline(always)]
     fn read<'r>(&'r self, slot: &'r T::Buffer) -> Option<Row<T>>
     where

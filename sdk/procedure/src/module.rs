@@ -1,4 +1,4 @@
-//! What a module declares, as constants that the macros write; its description; how one procedure is run.
+//! Declarations of a module, as constants that the macros write; its description; the entry of one procedure.
 
 use std::borrow::Cow;
 
@@ -103,7 +103,7 @@ pub struct TableInfo {
     pub primary_kind: IndexKind,
     /// The secondary indexes.
     pub indexes: &'static [IndexInfo],
-    /// Where rows lie.
+    /// Placement of rows.
     pub placement: Placement,
 }
 
@@ -183,7 +183,7 @@ pub struct ProcedureInfo {
     pub read_only: bool,
     /// Which partitions a call takes.
     pub partitioning: PartitioningInfo,
-    /// What the log holds of its calls.
+    /// Form of its calls in the log.
     pub log: LogChoice,
     /// Milliseconds that a call may run; the server's limit unless given.
     pub time_max_ms: Option<u32>,
@@ -198,7 +198,7 @@ pub struct ProcedureInfo {
 /// A code with which a procedure aborts.
 #[derive(Debug)]
 pub struct AbortInfo {
-    /// As callers get it.
+    /// Code that callers get.
     pub code: &'static str,
     /// When it aborts so; may be empty.
     pub docs: &'static str,
@@ -209,7 +209,7 @@ pub struct AbortInfo {
 pub struct PrefetchInfo {
     /// Name of the table.
     pub table: &'static str,
-    /// What its key is made of.
+    /// Parts of its key.
     pub key: &'static [PrefetchPart],
 }
 
@@ -271,7 +271,7 @@ impl PrefetchInfo {
     }
 }
 
-/// What `#[procedure]` makes of a function, under the function's own name.
+/// Implemented by `#[procedure]` for a type with the function's own name.
 pub trait Procedure {
     /// The procedure as declared.
     const INFO: &'static ProcedureInfo;
@@ -279,15 +279,15 @@ pub trait Procedure {
     fn run(tx: &Txn<'_>, args: &[u8]) -> Result<(), Abort>;
 }
 
-/// What `#[on_deploy]` makes of a function, under the function's own name.
+/// Implemented by `#[on_deploy]` for a type with the function's own name.
 pub trait OnDeploy {
-    /// Of the migration, in the tables' history.
+    /// Name of the migration in the tables' history.
     const NAME: &'static str;
     /// Decodes the number of the version before, and runs the function.
     fn run(tx: &Txn<'_>, args: &[u8]) -> Result<(), Abort>;
 }
 
-/// As much of a doc comment as a description holds.
+/// The part of a doc comment that a description holds.
 fn beginning_of(docs: &str) -> &str {
     docs.get(..docs.floor_char_boundary(DOCS_BYTES_MAX)).unwrap_or(docs)
 }

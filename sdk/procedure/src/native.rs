@@ -31,7 +31,7 @@ pub struct NativeModule {
     pub tables: &'static [&'static TableInfo],
     /// Its procedures, in the order of their declaration.
     pub procedures: &'static [NativeProcedure],
-    /// What runs when the module is deployed.
+    /// Code that runs when the module is deployed.
     pub on_deploy: Option<NativeMigration>,
     /// Tables as they were before the deployment, which `on_deploy` alone reads.
     pub retiring: &'static [&'static TableInfo],
@@ -42,7 +42,7 @@ pub type Run = fn(&Txn<'_>, &[u8]) -> Result<(), Abort>;
 
 /// A procedure compiled into the program.
 pub struct NativeProcedure {
-    /// As declared.
+    /// Declaration of the procedure.
     pub info: &'static ProcedureInfo,
     /// Runs it with encoded arguments; the result goes to the host.
     pub run: Run,
@@ -50,7 +50,7 @@ pub struct NativeProcedure {
 
 /// The migration of a native module, compiled into the program.
 pub struct NativeMigration {
-    /// Of the migration, in the tables' history.
+    /// Name of the migration in the tables' history.
     pub name: &'static str,
     /// Runs it with the encoded number of the version before.
     pub run: Run,
@@ -75,7 +75,7 @@ pub enum NativeFault {
 }
 
 impl NativeModule {
-    /// The same description that the wasm build of the module gives of itself.
+    /// The description, equal to that of the module's wasm build.
     pub fn schema(&self) -> ModuleSchema {
         let procedures = self.procedures.iter().map(|procedure| procedure.info);
         let on_deploy = self.on_deploy.as_ref().map(|found| found.name);
@@ -197,7 +197,7 @@ impl Ops<'_> {
         self.host.borrow_mut().set_result(bytes).or_fault();
     }
 
-    /// Puts a result together, of probably so many bytes. `write` answers with the bytes written, or else needed.
+    /// Writes a result of about `usual` bytes. `write` returns the bytes written, or else needed.
     #[inline(always)]
     pub fn put_result(&self, usual: usize, mut write: impl FnMut(&mut [u8]) -> Result<usize, usize>) {
         let mut inline = [0; INLINE_BYTES];
@@ -242,7 +242,7 @@ impl Ops<'_> {
         Ok(found.len())
     }
 
-    /// As `get`, of some columns alone where they are given. A row that does not fit is not written.
+    /// Gets a row like `get`, only with some columns if they are given. A row that does not fit is not written.
     #[inline]
     pub fn get_into<B: AsMut<[u8]>>(
         &self,
@@ -263,7 +263,7 @@ impl Ops<'_> {
         Some(Found { handle, bytes })
     }
 
-    /// As `row_read`, of some columns alone where they are given.
+    /// Reads a row like `row_read`, only with some columns if they are given.
     #[inline]
     pub fn row_read_into<B: AsMut<[u8]>>(
         &self,
@@ -278,7 +278,7 @@ impl Ops<'_> {
         answer.filled
     }
 
-    /// As `scan`, of some columns alone where they are given: the cursor.
+    /// Scans like `scan`, only some columns if they are given. Returns the cursor.
     #[inline]
     pub fn scan_into<B: AsMut<[u8]>>(
         &self,
@@ -294,7 +294,7 @@ impl Ops<'_> {
         cursor
     }
 
-    /// As `multi_get`, but some columns alone.
+    /// Gets rows like `multi_get`, only some columns.
     pub fn multi_get_columns(
         &self,
         target: u32,
@@ -378,7 +378,7 @@ impl Ops<'_> {
         or_duplicate(self.host.borrow_mut().insert(table, row))
     }
 
-    /// Or else the index in which a key is taken; the rows before that one are inserted.
+    /// Inserts rows. Err: the index with the duplicate key; the rows before that one are inserted.
     pub fn multi_insert(&self, table: u16, rows: &[u8], count: u32) -> Result<(), u16> {
         let rows = packed("multi_insert", rows, count);
         or_duplicate(self.host.borrow_mut().multi_insert(table, rows).map(drop))

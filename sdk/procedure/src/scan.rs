@@ -17,7 +17,7 @@ use crate::{
 
 const FIRST_BATCH_BYTES: usize = 4 << 10;
 const BATCH_BYTES_MAX: usize = 256 << 10;
-/// What one row can need: the longest row and its header.
+/// Bytes for one row at most: the longest row and its header.
 const ROW_ROOM_BYTES_MAX: usize = reprise_abi::row::ROW_BYTES_MAX + 8;
 
 /// A range of index `I` of table `T` that is still being narrowed. Iterate over it to read it.
@@ -99,7 +99,7 @@ impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16, R> Scan<'t, 'h, T, 
         }
     }
 
-    /// Rows from this key on: those that begin with it, and what follows them.
+    /// Limits the scan to rows from this key on: rows that begin with it, and the rows behind them.
     pub fn from(self, key: impl KeyPrefix<R>) -> Self {
         self.bounded_below(&key, false)
     }
@@ -234,8 +234,8 @@ impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16, R> Scan<'t, 'h, T, 
         rows.len() as u64
     }
 
-    /// Lets `change` work on each row of the range as it was at the beginning, writes it back, and answers how many there were. At an
-    /// error, which names the unique index in which a key is taken, the rows before that one are changed.
+    /// Changes each row of the range as it was at the beginning, writes it back, and returns how many there were. At an error, which
+    /// names the unique index with the duplicate key, the rows before that one are changed.
     pub fn update(self, mut change: impl FnMut(&mut T)) -> Result<u64, DuplicateKey> {
         let mut rows: Vec<_> = self.iter().collect();
         rows.iter_mut().for_each(|row| change(&mut **row));
@@ -286,7 +286,7 @@ fn read_next<T: Owned>(rest: &mut &[u8]) -> Option<Row<T>> {
 }
 
 /// The rows of a range, in order, as they were when the scan began: rows that are changed, moved or deleted meanwhile are shown as
-/// they were, and new ones are not shown. To `update` one that was changed by other means since then is refused.
+/// they were, and new ones are not shown. `update` refuses a row that was changed by other means since then.
 pub struct Rows<'t, 'h, T> {
     tx: &'t Txn<'h>,
     buffer: Vec<u8>,
@@ -298,7 +298,7 @@ pub struct Rows<'t, 'h, T> {
 }
 
 impl<'t, 'h, T: Owned> Rows<'t, 'h, T> {
-    /// Goes on with a scan whose first row did not fit.
+    /// Continues a scan whose first row did not fit.
     #[cold]
     fn resume(tx: &'t Txn<'h>, cursor: u32) -> Self {
         Self {
@@ -333,7 +333,7 @@ impl<'t, 'h, T: Owned> Rows<'t, 'h, T> {
 }
 
 impl<T> Drop for Rows<'_, '_, T> {
-    /// What is not read to its end would be kept while its table is written.
+    /// A cursor that is not read to its end would keep old rows while its table is written.
     #[inline]
     fn drop(&mut self) {
         if self.cursor != 0 {

@@ -46,7 +46,7 @@ impl Scratch {
         }
     }
 
-    /// For about so many bytes.
+    /// A buffer for about `bytes` bytes.
     #[inline]
     pub fn for_bytes(bytes: usize) -> Self {
         match bytes > INLINE_BYTES {
@@ -55,7 +55,7 @@ impl Scratch {
         }
     }
 
-    /// Where the bytes lie, and room behind them.
+    /// Memory of the bytes, and room behind them.
     #[inline(always)]
     fn place(&mut self) -> &mut [u8] {
         match self.room.is_empty() {
@@ -145,7 +145,7 @@ impl Scratch {
 
     /// Moves to the heap, or to more of it.
     fn make_room(&mut self, end: usize) {
-        // What outgrows its room mostly goes on growing.
+        // A value that outgrows its room usually continues to grow.
         let room = FIRST_HEAP_BYTES.max(2 * end);
         if self.room.is_empty() {
             self.room = OutBuffer::zeroed(room);
@@ -189,7 +189,7 @@ impl Scratch {
         self.push_text(bytes);
     }
 
-    /// What is in it.
+    /// The contents.
     #[inline(always)]
     pub fn as_slice(&self) -> &[u8] {
         let bytes = match self.room.is_empty() {

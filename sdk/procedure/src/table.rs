@@ -107,7 +107,7 @@ impl<T> Row<T> {
         Self { value, handle }
     }
 
-    /// Values for the row behind a handle, as `update_many` takes them: of columns other than those that were read.
+    /// New values for the row behind a handle, as `update_many` takes them: of other columns than those that were read.
     pub fn at(handle: RowHandle, value: T) -> Self {
         Self { value, handle }
     }
@@ -170,7 +170,7 @@ impl<T, C> SumColumn<T, C> {
 
 /// A type of integer columns.
 pub trait Integer: Copy {
-    /// What the host says of the column, in which it fits.
+    /// Converts the host's sum, which fits in the column.
     #[doc(hidden)]
     fn from_sum(sum: i64) -> Self;
 }
@@ -248,7 +248,7 @@ fn grown<T: Clone + Default>(mut room: Vec<T>, count: usize) -> Vec<T> {
 
 /// Some columns of rows that are written together: each is put down when it comes, and all go to the table in one host call.
 pub struct Updates<T> {
-    /// Of rows that were pushed, and room for more.
+    /// Handles of the rows that were pushed, and room for more.
     handles: Vec<RowHandle>,
     count: usize,
     values: Packed,
@@ -258,7 +258,7 @@ pub struct Updates<T> {
 impl<T: Table> Updates<T> {
     const COLUMNS: Columns = T::COLUMNS.expect("columns of a table, not its whole rows");
 
-    /// Room for so many rows before memory is taken.
+    /// Reserves room for `rows` rows.
     pub fn with_room_for(rows: usize) -> Self {
         Self {
             handles: vec![0; rows],
@@ -305,7 +305,7 @@ impl<T: InModule + Table> Inserts<T> {
         "a row is inserted with all of its columns"
     );
 
-    /// Room for so many rows before memory is taken.
+    /// Reserves room for `rows` rows.
     pub fn with_room_for(rows: usize) -> Self {
         let () = Self::IS_WHOLE;
         Self {
@@ -327,7 +327,7 @@ impl<T: InModule + Table> Inserts<T> {
         self.count += 1;
     }
 
-    /// As `insert_many` of a table.
+    /// Inserts like `insert_many` of a table.
     #[inline(always)]
     pub fn insert(self, tx: &Txn<'_>) -> Result<(), DuplicateKey> {
         let inserted = tx.ops.multi_insert(T::TABLE, self.rows.as_slice(), self.count);
@@ -358,7 +358,7 @@ impl<T> RowRef<T> {
         tx.ops.delete(self.handle);
     }
 
-    /// As `add` of a row that was read: the new value.
+    /// Adds like `add` to a row that was read, and returns the new value.
     #[inline(always)]
     pub fn add<C: Integer>(&self, tx: &Txn<'_>, column: SumColumn<T, C>, delta: i64) -> C {
         C::from_sum(tx.ops.add(self.handle, column.position, delta))
@@ -411,7 +411,7 @@ fn read_by_handle<T: Owned>(tx: &Txn<'_>, handle: RowHandle) -> T {
     T::read_row(&read_long(tx, handle, T::COLUMNS, size_of::<T::Buffer>())).unwrap_or_else(|| misfit())
 }
 
-/// The bytes of a row, or of columns of one, however many they are. They may be so many.
+/// The bytes of a row, or of columns of one, whatever their number.
 #[cold]
 #[inline(never)]
 pub(crate) fn read_long(tx: &Txn<'_>, handle: RowHandle, columns: Option<Columns>, usual: usize) -> Vec<u8> {
@@ -454,7 +454,7 @@ impl<T: Table> RowRoom<T> {
     }
 }
 
-/// As `get`, with texts that lie in `room`.
+/// Gets a row like `get`, with texts that lie in `room`.
 #[inline(always)]
 pub fn get_in<'r, T: InModule + IndexOf<I> + ReadRow<'r>, const I: u16>(
     tx: &Txn<'_>,
@@ -468,7 +468,7 @@ pub fn get_in<'r, T: InModule + IndexOf<I> + ReadRow<'r>, const I: u16>(
     Some(row_in(tx, found, room))
 }
 
-/// As `read`, with texts that lie in `room`.
+/// Reads a row like `read`, with texts that lie in `room`.
 #[inline(always)]
 pub fn read_in<'r, T: ReadRow<'r>>(tx: &Txn<'_>, handle: RowHandle, room: &'r mut RowRoom<T>) -> Row<T> {
     let bytes = tx.ops.row_read_into(handle, T::COLUMNS, &mut room.usual);

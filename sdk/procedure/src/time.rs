@@ -48,31 +48,31 @@ impl Duration {
         Self::of(days, US_PER_DAY)
     }
 
-    /// So many hours.
+    /// A duration in hours.
     #[track_caller]
     pub fn from_hours(hours: i64) -> Self {
         Self::of(hours, 3_600 * US_PER_SECOND)
     }
 
-    /// So many minutes.
+    /// A duration in minutes.
     #[track_caller]
     pub fn from_mins(minutes: i64) -> Self {
         Self::of(minutes, 60 * US_PER_SECOND)
     }
 
-    /// So many seconds.
+    /// A duration in seconds.
     #[track_caller]
     pub fn from_secs(seconds: i64) -> Self {
         Self::of(seconds, US_PER_SECOND)
     }
 
-    /// So many milliseconds.
+    /// A duration in milliseconds.
     #[track_caller]
     pub fn from_millis(milliseconds: i64) -> Self {
         Self::of(milliseconds, 1_000)
     }
 
-    /// So many microseconds.
+    /// A duration in microseconds.
     pub const fn from_micros(microseconds: i64) -> Self {
         Self(microseconds)
     }

@@ -59,8 +59,8 @@ impl<'h> Txn<'h> {
         }
     }
 
-    /// A new UUID of version 7 (RFC 9562): the time of the transaction in 60 bits, then
-    /// random bits. Each is greater than those that this transaction made before it.
+    /// A new UUID of version 7 (RFC 9562): the time of the transaction in 60 bits, then random bits. Each is greater than the
+    /// transaction's earlier ones.
     pub fn new_uuid(&self) -> Uuid {
         let us = self.now().0.max(0) as u64;
         let last = self.last_uuid.get();
@@ -78,9 +78,9 @@ impl<'h> Txn<'h> {
         Uuid(((u128::from(high) << 64) | u128::from(low)).to_be_bytes())
     }
 
-    /// The next number of a sequence, greater than 0: unique in the database, since its low ten bits are the number of the partition
-    /// that counted it, and growing on each partition by 1,024. What a transaction counted that did not commit, or rolled back to a
-    /// savepoint before it, is counted again. For calls of one partition: one that takes several ends here.
+    /// The next number of a sequence, greater than 0. It is unique in the database, because its low ten bits are the number of the
+    /// partition that counted it, and it grows on each partition by 1,024. Numbers of a transaction that did not commit, or that
+    /// rolled back to an earlier savepoint, are counted again. Only for calls of one partition: a call of several ends here.
     pub fn next<S: Sequence>(&self) -> i64 {
         sequence::next::<S>(self)
     }
@@ -104,12 +104,12 @@ impl<'h> Txn<'h> {
         self.ops.log(level, text);
     }
 
-    /// As `log`, at level `info`.
+    /// Logs a line like `log`, at level `info`.
     pub fn info(&self, text: &str) {
         self.log(LogLevel::Info, text);
     }
 
-    /// As `log`, at level `warn`.
+    /// Logs a line like `log`, at level `warn`.
     pub fn warn(&self, text: &str) {
         self.log(LogLevel::Warn, text);
     }

@@ -165,8 +165,8 @@ impl<'r, const N: usize> TextRef<'r, N> {
         self.place.get(..self.length).unwrap_or(&[])
     }
 
-    /// The text, and behind it anything at all: `N` bytes in all, so that looking at them takes no branch on the text's length. None
-    /// of a longer text, and where there are not so many bytes.
+    /// The text and the bytes behind it, `N` bytes in all, so that reading them takes no branch on the text's length. None if the text
+    /// is longer, or if there are fewer bytes.
     #[inline(always)]
     pub fn in_place(&self) -> Option<&'r [u8; N]> {
         self.place.first_chunk().filter(|_| self.length <= N)
@@ -175,7 +175,7 @@ impl<'r, const N: usize> TextRef<'r, N> {
     /// Whether `word` lies in the text.
     #[inline(always)]
     pub fn contains(&self, word: &str) -> bool {
-        // Of a text that has its room around it all of that is looked at, whatever the text's length.
+        // A text with its room around it is checked as a whole, whatever its length.
         match self.in_place() {
             Some(place) => holds(place, self.length, word.as_bytes()),
             None => holds_anywhere(self.as_bytes(), word.as_bytes()),
@@ -184,7 +184,7 @@ impl<'r, const N: usize> TextRef<'r, N> {
 
     /// The text.
     pub fn as_str(&self) -> &'r str {
-        // As of a `SmallText`.
+        // The text, as in a `SmallText`.
         std::str::from_utf8(self.as_bytes()).unwrap_or("")
     }
 }

@@ -21,7 +21,7 @@ pub trait ValueType {
     fn value_type() -> Type;
 }
 
-/// What text and lists are taken for where nothing bounds them.
+/// Estimate for texts and lists without a bound.
 const TEXT_BYTES: usize = 32;
 const LIST_ITEMS: usize = 16;
 
@@ -59,10 +59,10 @@ pub(crate) fn write<T: Encode + ?Sized>(value: &T, room: &mut [u8]) -> Result<us
     writer.finish()
 }
 
-/// A result that is written down already: of a value that borrows from what ends with the procedure, such as texts of rows.
+/// A result that is written already, for a value that borrows from memory that ends with the procedure, such as texts of rows.
 ///
-/// The procedure's signature says `'static` for what is borrowed: of a reply, lifetimes mean nothing (it may be taken for one of a
-/// longer lifetime, as a function that takes a `T`).
+/// The procedure's signature says `'static` for borrowed parts. The lifetimes of a reply mean nothing: the compiler may take it for
+/// one of a longer lifetime, as it does for a function that takes a `T`.
 pub struct Reply<T> {
     room: OutBuffer,
     length: usize,
@@ -168,7 +168,7 @@ number! {
     u8 => U8; u16 => U16; u32 => U32; u64 => U64;
 }
 
-/// Of what is no number, processors disagree about the bits; everywhere these are kept.
+/// Processors disagree about the bits of values that are no number; these bits are used everywhere.
 #[inline(always)]
 pub(crate) fn canonical(value: f64) -> f64 {
     match value.is_nan() {
@@ -409,7 +409,7 @@ pub struct ListRef<'a, T> {
 
 /// A number as it lies in an argument.
 pub trait InPlace: ValueType + Sized {
-    /// Of as many bytes as it has in memory.
+    /// Reads a value from as many bytes as it has in memory.
     fn from_bytes(bytes: &[u8]) -> Self;
 }
 
@@ -448,7 +448,7 @@ impl<T: ValueType> ValueType for ListRef<'_, T> {
 impl<'a, T: InPlace> Decode<'a> for ListRef<'a, T> {
     #[inline(always)]
     fn decode(reader: &mut ValueReader<'a>) -> Result<Self, ValueError> {
-        // Mostly few, so that one byte says how many.
+        // Lists are usually short, so that one byte holds the count.
         let mut ahead = reader.clone();
         let count = match ahead.byte() {
             Ok(count @ 0..0x80) => {

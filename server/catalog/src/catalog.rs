@@ -22,13 +22,13 @@ const CACHE_BYTES: u64 = 4 << 20;
 pub struct CatalogEntry {
     /// Number of the version in the log.
     pub module_id: u32,
-    /// Of the module.
+    /// Name of the module.
     pub name: String,
     /// Counts from 1 for each name.
     pub version: u32,
     /// SHA-256 of its bytes.
     pub hash: [u8; 32],
-    /// Of the deployment.
+    /// Transaction of the deployment.
     pub txn_id: u64,
 }
 
@@ -61,11 +61,11 @@ pub enum CatalogError {
     Entry { module_id: u32, error: serde_json::Error },
 }
 
-/// An open catalog, and where a predecessor that could not be read lies now.
+/// An open catalog, and the new path of a predecessor that could not be read.
 pub struct Opened {
     /// Empty where the predecessor was set aside.
     pub catalog: Catalog,
-    /// Where the unreadable predecessor lies.
+    /// New path of the unreadable predecessor.
     pub set_aside: Option<PathBuf>,
 }
 

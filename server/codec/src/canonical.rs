@@ -60,7 +60,7 @@ fn push_value<'t, S: Source<'t>>(
         Token::Integer(value) => push_number(&value.to_string(), out),
         Token::Number(text) => push_number(text, out),
         Token::Float(value) if value.is_finite() => push_number(&format!("{value:e}"), out),
-        // What JSON has as a string.
+        // JSON has these values as strings.
         Token::Float(value) => {
             let name = match (value.is_nan(), value > 0.0) {
                 (true, _) => "NaN",

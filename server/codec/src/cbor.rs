@@ -198,7 +198,7 @@ impl<'t> Source<'t> for Cbor<'t> {
     }
 }
 
-/// What an item is inside of.
+/// The container of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Inside {
     /// Items still to come.
@@ -210,7 +210,7 @@ enum Inside {
     Pieces(u8),
 }
 
-/// Finds where an item ends, and goes on where it stopped when more bytes are there: no byte is looked at twice.
+/// Finds the end of an item, and continues there when more bytes arrive: no byte is read twice.
 #[derive(Debug, Default)]
 pub struct ItemScanner {
     at: usize,

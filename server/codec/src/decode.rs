@@ -43,7 +43,7 @@ pub struct Scratch {
     is_too_large: bool,
 }
 
-/// Where a member's bytes lie in the output.
+/// Range of a member's bytes in the output.
 struct Member {
     index: usize,
     from: usize,
@@ -84,16 +84,17 @@ pub fn encode_args<'t, S: Source<'t>>(
     })
 }
 
-/// Where the bytes and the mistakes go.
+/// Receives the bytes and the mistakes.
 struct Sink<'b> {
     out: &'b mut Vec<u8>,
     scratch: &'b mut Scratch,
-    /// Where the arguments end at most.
+    /// Maximum end of the arguments.
     end_max: usize,
 }
 
 impl Sink<'_> {
-    /// Of a list whose items begin at `from`: they are forgotten once all arguments are too long, since few bytes of text may be many of these.
+    /// Bounds the output of a list whose items begin at `from`: items are dropped once all arguments are too long, because few bytes
+    /// of text may be many items.
     fn bound(&mut self, from: usize) {
         if self.out.len() > self.end_max {
             self.out.truncate(from);
@@ -247,7 +248,7 @@ fn mismatch(ty: &Type, sink: &mut Sink<'_>, path: &Path<'_>, found: &str) {
     sink.fail(path, format!("expected {}, found {found}", describe(ty)));
 }
 
-/// What follows a token that nobody wants.
+/// Skips the rest of an unused token.
 fn skip_rest<'t, S: Source<'t>>(source: &mut S, token: Token<'t>) -> Result<(), SyntaxError> {
     match token {
         Token::List(items) => source.skip_items(items),
@@ -521,7 +522,7 @@ fn expected_names<F: Named>(fields: &[F]) -> String {
     format!("expected {}", first_names(fields.iter().map(Named::name)))
 }
 
-/// What a type asks of JSON, in words.
+/// Describes the JSON that a type requires, in words.
 fn describe(ty: &Type) -> String {
     match ty {
         Type::Unit => "null".into(),

@@ -12,7 +12,7 @@ use crate::{
 /// How arguments and answers are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// As in the table of this crate's header.
+    /// JSON, by the table in this crate's header.
     Json,
     /// Integers of 64 bits and bytes are what they are; the rest is as in JSON.
     Cbor,

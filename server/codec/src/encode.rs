@@ -69,7 +69,7 @@ pub fn write_row(columns: &[ColumnSchema], layout: &RowLayout, row: &[u8], out: 
     out.push(b'}');
 }
 
-/// The same, of these columns alone and in this order.
+/// Writes these columns of a row, in this order.
 pub fn write_columns(columns: &[ColumnSchema], wanted: &[u16], layout: &RowLayout, row: &[u8], out: &mut Vec<u8>) {
     out.push(b'{');
     for (index, at) in wanted.iter().enumerate() {

@@ -28,7 +28,7 @@ impl<'o> Packer<'o> {
         Self(Encoder::new(out))
     }
 
-    /// Begins a map of so many members, each a key and a value.
+    /// Begins a map of `members` members, each a key and a value.
     pub fn map(&mut self, members: u64) {
         sure(self.0.map(members));
     }
@@ -58,7 +58,7 @@ impl<'o> Packer<'o> {
         self.0.writer_mut().extend_from_slice(bytes);
     }
 
-    /// What JSON can say.
+    /// Packs a value of JSON.
     pub fn json(&mut self, value: &serde_json::Value) {
         use serde_json::Value;
         match value {

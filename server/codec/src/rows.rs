@@ -11,7 +11,7 @@ pub fn raw_json(bytes: Vec<u8>) -> Option<Json> {
     RawValue::from_string(String::from_utf8(bytes).ok()?).ok()
 }
 
-/// The same, of these columns alone and in this order.
+/// These columns of a row as JSON, in this order.
 pub fn columns_json(table: &TableSchema, wanted: &[u16], layout: &RowLayout, row: &[u8]) -> Option<Json> {
     layout.validate(row).ok()?;
     let mut out = Vec::with_capacity(row.len());

@@ -91,7 +91,7 @@ pub fn push_decimal(out: &mut Vec<u8>, value: i128, scale: u8) {
     }
 }
 
-/// As `push_decimal` writes it.
+/// A decimal in the form of `push_decimal`.
 pub fn decimal(value: i128, scale: u8) -> String {
     let mut text = Vec::new();
     push_decimal(&mut text, value, scale);
@@ -140,7 +140,7 @@ pub fn rfc3339(unix_us: i64) -> String {
     String::from_utf8(text).expect("ASCII")
 }
 
-/// As `rfc3339`, appended.
+/// Appends a timestamp in the form of `rfc3339`.
 pub fn push_timestamp(out: &mut Vec<u8>, unix_us: i64) {
     let (year, month, day) = civil_of_day(unix_us.div_euclid(US_PER_DAY));
     if (0..=9999).contains(&year) {

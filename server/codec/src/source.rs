@@ -9,7 +9,7 @@ pub const DEPTH_MAX: usize = 128;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at byte {at}")]
 pub struct SyntaxError {
-    /// What is wrong.
+    /// Description of the mistake.
     pub what: &'static str,
     /// Offset in the document, in bytes.
     pub at: usize,
@@ -47,17 +47,17 @@ pub enum Token<'t> {
     Integer(i128),
     /// A JSON number that is no short integer: what may lose digits is read from its text.
     Number(&'t str),
-    /// Of CBOR.
+    /// A float of CBOR.
     Float(f64),
     /// A text.
     Text(Text<'t>),
-    /// Of CBOR.
+    /// A byte string of CBOR.
     Bytes(Cow<'t, [u8]>),
     /// Its items follow.
     List(Items),
     /// Its members follow.
     Map(Items),
-    /// What no schema asks for.
+    /// A value that no schema asks for.
     Other(&'static str),
 }
 
@@ -94,7 +94,7 @@ pub trait Source<'t> {
     /// Offset of what comes next, in bytes.
     fn position(&self) -> usize;
 
-    /// Everything read so far.
+    /// Copies everything that was read.
     fn copy_read(&self, out: &mut Vec<u8>);
 
     /// Moves past the rest of a list.

@@ -185,7 +185,7 @@ proptest! {
         let mut scratch = Scratch::default();
         encode_args(&params, &json, &mut back, &mut scratch).expect("what we wrote is valid");
         prop_assert_eq!(&args, &back);
-        // The same members from the last to the first.
+        // The members in reverse order.
         let tree: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&json).expect("JSON");
         let reversed: Vec<_> = params.iter().rev()
             .map(|param| format!("{:?}:{}", param.name, raw_member(&json, &param.name)))
@@ -209,7 +209,7 @@ proptest! {
         let mut scratch = Scratch::default();
         encode_document(Format::Cbor, &params, &cbor, &mut back, &mut scratch).expect("what we wrote is valid");
         prop_assert_eq!(&args, &back);
-        // What JSON says becomes the same arguments when it is said in CBOR.
+        // JSON and CBOR forms of a document give the same arguments.
         write_arguments(&params, &args, &mut json).expect("valid arguments");
         let tree: serde_json::Value = serde_json::from_slice(&json).expect("JSON");
         cbor.clear();
@@ -246,7 +246,7 @@ proptest! {
         }
     }
 
-    /// Where our reader and serde_json differ is a bug in ours.
+    /// A difference between our reader and serde_json is a bug in ours.
     #[test]
     fn json_is_read_as_others_read_it(text in r#"[ \t]?[\[{]?([\[\]{},:0-9eE.+-]|"(a|\\n|\\u00e9|\\ud83e\\udd80|é)*"|true|null|false| ){0,12}[\]}]?"#) {
         let ours = {
@@ -448,7 +448,7 @@ fn both_forms_of_wide_integers_are_taken() {
     );
 }
 
-/// What an integer parameter takes of a number that is written in this way; None: it is refused.
+/// The value that an integer parameter gets from a number in this form; None: it is refused.
 fn integer_of(ty: ScalarType, format: Format, document: &[u8]) -> Option<i128> {
     let (mut args, mut scratch) = (Vec::new(), Scratch::default());
     match encode_document(format, &[param("x", scalar(ty))], document, &mut args, &mut scratch) {

@@ -282,11 +282,11 @@ export type Checkpoint = {
      */
     lsn: U64;
     /**
-     * Bytes of rows written so far, before compression.
+     * Bytes of rows written until now, before compression.
      */
     row_bytes: number;
     /**
-     * Rows written so far.
+     * Rows written until now.
      */
     rows: number;
     /**
@@ -425,15 +425,15 @@ export type Cut = {
      */
     at: string;
     /**
-     * Of the last record.
+     * Epoch of the last record.
      */
     epoch: number;
     /**
-     * Of the first record.
+     * LSN of the first record.
      */
     from_lsn: U64;
     /**
-     * Of the directory in `cuts`; `reprise log dump` reads it.
+     * Name of the directory in `cuts`; `reprise log dump` reads it.
      */
     name: string;
     /**
@@ -506,7 +506,7 @@ export type DeploymentStatus = {
      */
     partitions: number;
     /**
-     * Rows copied so far.
+     * Rows copied until now.
      */
     rows: number;
     /**
@@ -670,17 +670,17 @@ export type IndexInfo = {
 };
 
 /**
- * Who wants to follow a primary.
+ * Request of a standby that wants to follow a primary.
  */
 export type JoinRequest = {
     /**
-     * Of the standby: 1 to 64 letters, digits, `-`, `_` or `.`; not `.` or `..`.
+     * Name of the standby: 1 to 64 letters, digits, `-`, `_` or `.`; not `.` or `..`.
      */
     name: string;
 };
 
 /**
- * What a standby needs to connect. It holds once, for a minute.
+ * Data that a standby needs to connect. It is valid once, for a minute.
  */
 export type JoinTicket = {
     /**
@@ -696,7 +696,7 @@ export type JoinTicket = {
      */
     partitions: number;
     /**
-     * Where to connect to. Its host is the one of this request where the server listens on all addresses.
+     * Address to connect to. If the server listens on all addresses, its host is that of this request.
      */
     ship_address: string;
     /**
@@ -704,7 +704,7 @@ export type JoinTicket = {
      */
     ticket: string;
     /**
-     * What carries the log there: `tcp` or `rdma`; the standby needs the same.
+     * Transport of the log: `tcp` or `rdma`; the standby needs the same.
      */
     transport?: string;
 };
@@ -787,11 +787,11 @@ export type Lease = {
      */
     error?: string | null;
     /**
-     * Name of the server that had it when the store told last; null where nobody had, or nothing is known.
+     * Name of the lease's holder by the store's last answer; null if there was none, or if it is not known.
      */
     holder?: string | null;
     /**
-     * Where clients reach that one, if it is known.
+     * URL of the holder for clients, if it is known.
      */
     holder_url?: string | null;
     /**
@@ -803,7 +803,7 @@ export type Lease = {
      */
     left_ms: number;
     /**
-     * As this server knows it.
+     * State as this server knows it.
      */
     state: LeaseState;
     /**
@@ -817,7 +817,7 @@ export type Lease = {
 };
 
 /**
- * What a server knows of the lease.
+ * Knowledge of a server about the lease.
  */
 export type LeaseState = 'held' | 'over' | 'elsewhere' | 'free' | 'unknown';
 
@@ -1017,11 +1017,11 @@ export type LogRecord = {
  */
 export type LostRange = {
     /**
-     * Of the primary that may have answered them; 0 where it is not known.
+     * Epoch of the primary that may have acknowledged them; 0 if it is not known.
      */
     epoch: number;
     /**
-     * Of the first one.
+     * LSN of the first one.
      */
     from_lsn: U64;
     known_to_lsn?: U64 | null;
@@ -1393,7 +1393,7 @@ export type OutOfSync = {
      */
     from_lsn: U64;
     /**
-     * As it was started with (`--name`).
+     * Name that it was started with (`--name`).
      */
     name: string;
 };
@@ -1739,7 +1739,7 @@ export type Promotion = {
      */
     epoch: number;
     /**
-     * Of the first record of the new epoch.
+     * LSN of the first record of the new epoch.
      */
     lsn: U64;
     may_be_lost?: LostRange | null;
@@ -1786,7 +1786,7 @@ export type Replication = {
      */
     committed_lsn: U64;
     /**
-     * What was cut off this server's log, since its primary did not have it; the oldest first.
+     * Parts that were rewound from this server's log, because its primary did not have them; the oldest first.
      */
     cuts: Array<Cut>;
     /**
@@ -1804,11 +1804,11 @@ export type Replication = {
      */
     out_of_sync?: Array<OutOfSync>;
     /**
-     * Where writes go; null where it is not known. On a primary its own address, if it was told (`--advertise`).
+     * URL of the primary, for writes; null if it is not known. On a primary its own address, if it is set (`--advertise`).
      */
     primary?: string | null;
     /**
-     * What an answered write has now: less than `safety` where standbys are missing.
+     * Safety level that an acknowledged write has now: less than `safety` if standbys are missing.
      */
     reached: string;
     /**
@@ -1816,15 +1816,17 @@ export type Replication = {
      */
     role: string;
     /**
-     * What an answered write has waited for: `local-async`, `local-sync`, `1-safe`, `2-safe`, `very-safe` or `quorum`.
+     * Safety level that an acknowledged write has waited for: `local-async`, `local-sync`, `1-safe`, `2-safe`, `very-safe` or
+     * `quorum`.
      */
     safety: string;
     /**
-     * What standbys get of each transaction: `as-logged`, `changes` or `command` (`--ship`). On a standby: once it is the primary.
+     * Form of each transaction for standbys: `as-logged`, `changes` or `command` (`--ship`). On a standby: the form once it is the
+     * primary.
      */
     ship?: string;
     /**
-     * Where standbys connect to; null where this server takes none.
+     * Address that standbys connect to; null if this server takes none.
      */
     ship_address?: string | null;
     /**
@@ -2054,9 +2056,10 @@ export type Standby = {
      */
     freshness?: number | null;
     /**
-     * It has everything that was answered under a level that waits for standbys; at quorum it is one of those that are asked, and others may
-     * have more. On the standby itself, as its primary told last. Null: the standby does not know. No primary has told it since it was started, or
-     * its primary has not heard it for 2.5 s and may have gone on without it.
+     * True if it has every write that was acknowledged under a level that waits for standbys. With quorum it is one of the standbys
+     * that are asked, and others may have more. On the standby itself: the last state that its primary sent. Null if the standby does
+     * not know: no primary has sent it since the start, or its primary has not heard from it for 2.5 s and may have continued
+     * without it.
      */
     in_sync?: boolean | null;
     /**
@@ -2069,8 +2072,9 @@ export type Standby = {
      */
     lag_known: boolean;
     /**
-     * For so many milliseconds at most the primary may have had something durable that readers on the standby do not see: on the primary by what
-     * the standby told last, on the standby by its own clock. There some 20 to 40 while nothing is missing, and ever more while it hears nothing.
+     * Lag in milliseconds: at most so old are durable records of the primary that readers on the standby do not see. The primary
+     * computes it from the standby's last message, the standby from its own clock. There it is 20 to 40 while nothing is missing, and
+     * it grows while no message arrives.
      */
     lag_ms: number;
     /**
@@ -2078,7 +2082,7 @@ export type Standby = {
      */
     lag_txns: number;
     /**
-     * As it was started with (`--name`).
+     * Name that it was started with (`--name`).
      */
     name: string;
     /**
@@ -2098,7 +2102,7 @@ export type Standby = {
      */
     shipped_lsn: U64;
     /**
-     * What it is at.
+     * State of the standby.
      */
     state: StandbyState;
     /**
@@ -2116,7 +2120,7 @@ export type Standby = {
  */
 export type StandbyFreshness = {
     /**
-     * Of the standby.
+     * Name of the standby.
      */
     name: string;
     /**
@@ -2126,7 +2130,7 @@ export type StandbyFreshness = {
 };
 
 /**
- * What a standby is at.
+ * State of a standby.
  */
 export type StandbyState = 'joining' | 'catching-up' | 'streaming' | 'lost';
 
@@ -2243,11 +2247,11 @@ export type Status = {
  */
 export type StepDownRequest = {
     /**
-     * Of the standby that takes over, as it joined.
+     * Name of the standby that takes over, as it joined.
      */
     name: string;
     /**
-     * Where its clients reach it; the old primary sends writers there.
+     * URL of the new primary for clients; the old primary sends writers there.
      */
     url?: string | null;
 };
@@ -2261,7 +2265,7 @@ export type SteppedDown = {
      */
     epoch: number;
     /**
-     * Where it ended: every record before it is durable on the standby that takes over.
+     * End of the old primary's log: every record before it is durable on the standby that takes over.
      */
     lsn: U64;
 };

@@ -49,7 +49,7 @@ fn complaint(package: &Package, packages: &[Package], sources: &[Source]) -> Opt
     }
 }
 
-/// What the header says, on one line.
+/// The header's statement, on one line.
 fn statement(text: &str) -> Option<String> {
     let header = text.lines().take_while(|line| line.starts_with("//!"));
     let mut lines = header.skip_while(|line| !line.starts_with(START));

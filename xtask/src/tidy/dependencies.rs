@@ -1,5 +1,5 @@
-//! What is built from outside: licences, places it comes from, crates that are not wanted, versions side by side, and
-//! dependencies that nothing uses. From the lock file and the manifests alone, without a network.
+//! Dependencies from outside: licences, sources, unwanted crates, versions side by side, and dependencies that no crate uses. It reads
+//! only the lock file and the manifests, without a network.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +14,7 @@ use super::{Source, ratchet::Finding};
 use crate::workspace::metadata;
 
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
-/// What the server is built for.
+/// Target platform of the server.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 
 /// Licences that ask for no more than to be named.

@@ -18,7 +18,7 @@ const LAYERS: &[&[&str]] = &[
     &["node"],
 ];
 
-/// What a crate must not depend on, although its layer would allow it.
+/// Dependencies that a crate must not have, although its layer would allow them.
 const FORBIDDEN: &[(&str, &[&str])] = &[
     ("storage", &["log"]),
     ("log", &["ship", "partition"]),

@@ -53,7 +53,7 @@ fn function(text: &str) -> Option<(&str, Vec<&str>)> {
     (!name.is_empty()).then_some((name, split(&parameters[..closing(parameters)?])))
 }
 
-/// Where the bracket closes that was opened right before the text.
+/// Position of the bracket that closes the one opened right before the text.
 fn closing(text: &str) -> Option<usize> {
     depths(text).find(|(_, _, depth)| *depth < 0).map(|(at, _, _)| at)
 }

@@ -12,7 +12,7 @@ pub struct Finding {
     /// A file, and a function or a word in it.
     pub place: String,
     pub count: usize,
-    /// What the count counts, and its limit.
+    /// Description of the count, and its limit.
     pub limit: &'static str,
 }
 

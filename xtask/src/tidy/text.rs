@@ -11,7 +11,7 @@ pub fn is_rust(source: &Source) -> bool {
 
 /// Lines of a source file at most, without its tests.
 const LINES_MAX: usize = 800;
-/// Files that have as many are listed, and no file comes to them.
+/// Lines from which a file is listed; no further file may reach them.
 const LINES_LISTED: usize = 500;
 /// Counts of lines are listed as multiples of this: small changes to a long file need no other list.
 const LINES_STEP: usize = 50;
@@ -183,7 +183,7 @@ pub fn prints(sources: &[Source]) -> Vec<String> {
     complaints
 }
 
-/// Paths of somebody's machine, put together so that this file does not contain them.
+/// Paths of one machine, composed so that this file does not contain them.
 const MACHINE_PATHS: [&str; 3] = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
 
 pub fn machine_paths(sources: &[Source]) -> Vec<String> {

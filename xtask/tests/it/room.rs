@@ -1,4 +1,4 @@
-//! A disk with too little room is told before anything is built.
+//! A disk with too little room is reported before the build.
 use std::process::{Command, Output};
 
 fn room(gib: &str, target: &str) -> Output {

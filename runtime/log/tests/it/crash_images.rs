@@ -166,7 +166,7 @@ fn remains_of_other_logs_and_of_recycled_files_are_no_records() {
     drop(log);
     let name = segments(&disk).pop().expect("segment");
     let old = disk.bytes(&name).expect("bytes");
-    // The same blocks further on, as a recycled file that was not zeroed would have them.
+    // A copy of the blocks further on, as a recycled file that was not zeroed would have them.
     let recycled = disk.copy();
     recycled.damage(&name, |bytes| {
         let from = 512 * 8;
@@ -228,7 +228,7 @@ fn a_record_that_looks_like_a_block_does_not_make_a_torn_tail_damage() {
     assert_eq!(words_on(&torn), ["a"]);
 }
 
-/// What a client can know of a database is its id and where the log stands.
+/// A client can know a database's id and the position of its log.
 #[test]
 fn a_client_can_t_make_a_torn_tail_look_like_damage() {
     let disk = SimDisk::new();

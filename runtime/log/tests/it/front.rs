@@ -24,8 +24,8 @@ fn region(memory: &Arc<Recording>, rings: u32) -> Region {
     Region::format(memory.clone(), Owner::default(), rings, ENTRIES, (Epoch(1), Lsn(0))).expect("there is room")
 }
 
-/// A transaction of so many deletions, appended with what of them found room in the ring before its commit, or with none of it; whether they
-/// found room.
+/// Appends a transaction of this many deletions. Some of them may have found room in the ring before its commit. Returns whether they
+/// did.
 fn append_changes(
     site: &mut NvramAppender<String>,
     objects: &mut ObjectWriter,
@@ -75,7 +75,7 @@ fn front_config(copy_at_entries: u64) -> FrontConfig {
     }
 }
 
-/// A log with a front of so many sites.
+/// A log with an NVRAM buffer of `sites` sites.
 fn fronted(disk: &SimDisk, memory: &Arc<Recording>, sites: u32, copy_at_entries: u64) -> Log<String> {
     let (log, _, _) = open(disk).expect("open");
     log.put_front(region(memory, sites), front_config(copy_at_entries))
@@ -115,7 +115,7 @@ fn words_on(disk: &SimDisk) -> Vec<String> {
     words(reader)
 }
 
-/// What lies on `disk` and in `image` of the region, opened as after a crash.
+/// Records on `disk` and in `image` of the region, opened as after a crash.
 fn opened(disk: &SimDisk, image: Vec<u8>) -> Vec<String> {
     let region = Region::open(Arc::new(Recording::from_image(image)))
         .expect("a region")
@@ -146,7 +146,7 @@ fn the_rings_come_to_the_files_in_the_order_of_lsns() {
     let status = log.front_status().expect("a front");
     assert_eq!(status.records_waiting, expected.len() as u64);
     assert_eq!(status.rings.iter().map(|ring| ring.entries).sum::<u64>(), 40);
-    // Whoever reads has them copied first.
+    // A reader has them copied first.
     assert_eq!(words(log.reader(Lsn(0)).expect("read")), expected);
     assert_eq!(log.copied(), log.durable());
     let status = log.front_status().expect("a front");
@@ -268,7 +268,7 @@ fn a_full_ring_waits_for_the_disk_and_then_refuses() {
     assert_eq!(words_on(&disk), expected);
 }
 
-/// A log whose works take their steps while somebody waits, and no others.
+/// A log whose works step only while a thread waits.
 fn open_stepped(disk: &SimDisk, config: LogConfig) -> (Log<String>, Stepper) {
     let clock = Arc::new(SimClock::at_us(0));
     let stepper = Stepper::new(7, clock.clone());
@@ -535,7 +535,7 @@ fn a_primary_that_gives_its_place_away_ends_at_one_lsn_and_may_go_on_in_a_new_ep
     log.close().expect("close");
 }
 
-/// Whoever waits for room is refused, and has left nothing.
+/// An appender that waits for room is refused, and leaves nothing.
 #[test]
 fn a_primary_gives_its_place_away_while_its_rings_are_full() {
     let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));

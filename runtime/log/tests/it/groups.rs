@@ -1,4 +1,4 @@
-//! What a primary's log hands out, and what a standby's takes: the same records under the same numbers, or nothing.
+//! Groups that a primary's log hands out and a standby's takes: the same records under the same numbers, or nothing.
 
 use std::{
     sync::Arc,
@@ -229,7 +229,7 @@ fn a_standby_takes_no_appends_until_it_is_promoted() {
     log.close().expect("close");
     assert_eq!(words_on(&own), [&words[..], &["own".to_owned()]].concat());
     assert_eq!(verify(&own).expect("verify").epoch, Epoch(2));
-    // Its old primary's records of the epoch before are refused by whoever has seen the new one.
+    // A log that has seen the new primary refuses the old primary's records of the epoch before.
     let log = standby(&own);
     let late = log.receiver().place(&groups[2].get());
     assert!(matches!(late, Err(PlaceError::OldEpoch { .. })), "{late:?}");
@@ -279,7 +279,7 @@ fn what_others_have_is_not_taken_back_and_so_not_known() {
     assert_eq!(words_in(&mut log.reader(Lsn(0)).expect("reader")), ["a", "b"]);
 }
 
-/// Of the words before an LSN, whatever process has written them.
+/// The words before an LSN, whichever process wrote them.
 fn first_words(words: &[String], lsn: u64) -> Vec<String> {
     words[..lsn as usize].to_vec()
 }
@@ -305,7 +305,7 @@ fn a_log_is_cut_behind_any_record_and_goes_on_from_there() {
         let shared: Arc<dyn reprise_env::Disk> = Arc::new(disk.clone());
         let outline = Outline::of(&shared).expect("read").expect("a log");
         let history = outline.history_at(Lsn(lsn)).expect("read").expect("held");
-        // What is cut can be read by itself.
+        // The part that was rewound can be read by itself.
         let kept = SimDisk::new();
         if lsn < words.len() as u64 {
             let copy = outline.copy_from(Lsn(lsn), &kept).expect("copied");

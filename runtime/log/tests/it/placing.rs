@@ -48,7 +48,7 @@ fn fronted(disk: &SimDisk, memory: &Arc<Recording>, config: LogConfig) -> Log<St
     log
 }
 
-/// What a standby holds after a crash that left these.
+/// Records of a standby after a crash that left these.
 fn opened(disk: &SimDisk, image: Vec<u8>) -> (Position, Vec<String>) {
     let region = Region::open(Arc::new(Recording::from_image(image)))
         .expect("a region")
@@ -64,7 +64,7 @@ fn opened(disk: &SimDisk, image: Vec<u8>) -> (Position, Vec<String>) {
 
 fn place(log: &Log<String>, group: &Kept) {
     assert_eq!(log.receiver().place(&group.get()), Ok(Placed::New));
-    // Nobody was waited for, and nothing more is to come.
+    // No caller waits, and no more is to come.
     assert_eq!((log.durable(), log.received()), (group.end.lsn, Some(group.end)));
 }
 
@@ -100,7 +100,7 @@ fn what_was_placed_is_there_after_a_crash_in_the_epoch_that_it_had() {
     );
 }
 
-/// Cut before each drain, with any of the words lost that were not drained: what was acknowledged is there, and of what was on its way all of a
+/// Crashes before each drain, with any of the undrained words lost: acknowledged records are there, and of those in flight all of a
 /// group's part or nothing.
 #[test]
 fn every_crash_of_the_region_keeps_what_was_acknowledged() {
@@ -294,7 +294,7 @@ fn a_standby_is_promoted_on_its_rings() {
     assert_eq!(words_on(&disk), words);
 }
 
-/// What is not a standby's own is judged as without NVRAM, and changes nothing.
+/// Groups of another log are refused as without NVRAM, and change nothing.
 #[test]
 fn what_does_not_follow_is_refused() {
     let (groups, words) = primary(2, SMALL);
@@ -428,7 +428,7 @@ fn a_command_and_its_changes_are_placed_together() {
     let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
     let log = fronted(&disk, &memory, standby_config());
     memory.cut_at_drains();
-    // As the disk is when the region is cut, and half a second later: the copier goes on.
+    // The disk as it is when the region is cut, and half a second later: the destage thread continues.
     let empty = disk.crash(&CrashPolicy::LoseAll);
     place(&log, &groups[0]);
     let full = disk.crash(&CrashPolicy::LoseAll);

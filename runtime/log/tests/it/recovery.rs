@@ -1,4 +1,4 @@
-//! What opening makes of a log: text in, text out.
+//! Opening a log: text in, text out.
 
 use crate::common;
 use std::sync::Arc;

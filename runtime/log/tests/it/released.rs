@@ -1,4 +1,4 @@
-//! A reader on its way to its first record, under which the log lets go of what it has passed over.
+//! A reader on its way to its first record, while the log releases segments that it has passed.
 
 use std::sync::{Arc, Mutex};
 
@@ -28,7 +28,7 @@ fn append(log: &Log<()>, word: &str) -> Lsn {
     end
 }
 
-/// Wherever it is on its way: what was let go is no damage.
+/// Wherever the reader is: released records are no damage.
 #[test]
 fn a_reader_outlives_a_release_of_what_it_has_passed_over() {
     let mut jumped = 0;

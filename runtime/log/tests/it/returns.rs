@@ -66,7 +66,7 @@ impl Bench {
         appended.map_err(|e| e.0).expect("taken");
     }
 
-    /// Steps the log for so many microseconds; who was told meanwhile, and how long it took them.
+    /// Steps the log for `us` microseconds. Returns the callers that were acknowledged, and the time it took them.
     fn run_us(&self, us: i64) -> Vec<(usize, i64)> {
         for _ in 0..us {
             self.stepper.step();
@@ -136,6 +136,6 @@ fn who_waits_for_durability_itself_is_not_held_up() {
     let before_us = bench.clock.now_us();
     assert!(bench.log.wait_durable(end, std::time::Duration::from_secs(1)));
     let took_us = bench.clock.now_us() - before_us;
-    // The stepper lets time go on in pieces of five milliseconds, where nobody has anything to do.
+    // The stepper moves time in pieces of five milliseconds while all works wait.
     assert!(took_us <= WRITE_US + 10, "{took_us} us");
 }

@@ -90,7 +90,7 @@ impl DiskFilter for NoDescriptor {
     }
 }
 
-/// Nothing of a segment was written when its file could not be made: it is made later, and the log goes on without a restart.
+/// Nothing of a segment was written if its file could not be made: it is made later, and the log continues without a restart.
 #[test]
 fn a_segment_whose_open_failed_is_opened_again() {
     let (disk, filter) = (SimDisk::new(), Arc::new(NoDescriptor::default()));

@@ -1,4 +1,4 @@
-//! A log at work: who is told when, what a full or failing disk does, and reading while it is written.
+//! A log at work: the order of outcomes, a full or failing disk, and reading while it is written.
 
 use std::{
     sync::{
@@ -83,7 +83,7 @@ fn everybody_is_told_once_and_in_order() {
     assert!(log.refusal().is_some());
 }
 
-/// Appends a word while busy for so long; where its record ends.
+/// Appends a word while busy for `busy`; returns the end of its record.
 fn append_while_busy(log: &Log<String>, word: &str, busy: Duration) -> Lsn {
     let records = encode(&[word]);
     let appended = log.appender().append_while_busy(&records, Some(word.into()), busy);
@@ -218,7 +218,7 @@ fn a_failed_write_or_sync_stops_the_log_for_good() {
         );
         disk.set_faults(FaultPlan::default());
         let refused = log.appender().append(&records, None).expect_err("never tried again").0;
-        // Who comes later is told the same, but for the doubt about what was in flight.
+        // A later caller gets the same error, without the doubt about records in flight.
         assert!(outcome.to_string().starts_with(&refused.to_string()), "{refused}");
         assert!(log.refusal().is_some());
         assert_eq!(words_in(&mut log.reader(Lsn(0)).expect("reads go on")), ["a"]);
@@ -504,7 +504,7 @@ fn what_somebody_holds_is_kept_until_the_hold_advances() {
     let behind = log.hold("s2", second).expect("it is there");
     assert_eq!(log.release_before(last), Ok(2));
     assert_eq!(log.start(), first);
-    // What is to go is named once, held or not: an archive takes it before it goes.
+    // Files to be released are named once, kept or not: an archive takes them before they go.
     let named = log.releasable_before(last);
     assert!(named.is_empty(), "{named:?}");
     let names: Vec<_> = log.holds().iter().map(|held| held.name.to_string()).collect();
@@ -523,7 +523,7 @@ fn what_somebody_holds_is_kept_until_the_hold_advances() {
     drop(behind);
     assert!(log.start() > second && log.start() <= last);
     assert!(!hold.is_let_go());
-    // Nobody removes files of a directory that is another's by now.
+    // No process removes files of a directory that belongs to another now.
     let behind = log.hold("s3", log.start()).expect("it is there");
     log.close().expect("close");
     let before = segments(&disk);
@@ -554,7 +554,7 @@ fn a_segment_that_could_not_go_goes_before_those_behind_it() {
     assert_eq!((log.start(), log.durable()), (starts[3], last));
 }
 
-/// A standby's replay that waits at the log's end, where a checkpoint lets go of everything before it.
+/// A standby's replay waits at the log's end, where a checkpoint releases everything before it.
 #[test]
 fn a_reader_that_has_read_nothing_yet_outlives_a_release_of_what_lies_before() {
     let disk = SimDisk::new();
@@ -584,7 +584,7 @@ fn a_hold_that_keeps_more_than_it_may_is_let_go() {
     let lost = log.hold("lost", starts[1]).expect("it is there");
     let near = log.hold("near", starts[starts.len() - 3]).expect("it is there");
     log.set_hold_bytes_max(60_000).expect("nothing is let go of");
-    // Nobody wants to let go of anything yet: the holds cost nothing.
+    // Nothing is to be released yet: the slots cost nothing.
     assert!(!lost.is_let_go());
     log.release_before(last).expect("release");
     assert!(lost.is_let_go() && !near.is_let_go());

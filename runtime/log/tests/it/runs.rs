@@ -17,7 +17,7 @@ use reprise_log::{FrontConfig, Log, LogError, LogReader, NvramAppender, Unavaila
 use reprise_nvram::{FlushPolicy, Owner, Recording, Region};
 use reprise_wire::{Change, ChangesRef, ChangesRun, PartitionSet, RecordRef};
 
-/// So many insertions, each of so many bytes.
+/// This many insertions of `row_bytes` each.
 fn changes(rows: u64, row_bytes: usize) -> Vec<u8> {
     let (row, mut out) = (vec![7; row_bytes], Vec::new());
     for number in 0..rows {
@@ -27,7 +27,7 @@ fn changes(rows: u64, row_bytes: usize) -> Vec<u8> {
     out
 }
 
-/// The transaction of this number over the changes, in parts of so many bytes.
+/// The transaction of this number over the changes, in parts of `part_bytes` bytes.
 fn run(number: u64, changes: &[u8], part_bytes: usize) -> ChangesRun<'_> {
     let whole = ChangesRef {
         txn_id: TxnId::new(number, 0),
@@ -154,7 +154,7 @@ fn every_crash_leaves_all_parts_that_count_or_none() {
             assert!(counting.len() >= least, "after {ops}, {policy:?}");
             assert!(counting.is_sorted() && counting.len() <= 4);
             (images, cut) = (images + 1, cut + usize::from(lost > 0));
-            // The log goes on behind parts that nothing ends.
+            // The log continues behind parts without an end.
             let again = run(9, &all, 900);
             let appended = log
                 .appender()
@@ -212,7 +212,7 @@ fn a_disk_that_gets_full_between_two_parts_takes_none_that_counts() {
 
 const REGION_BYTES: usize = 1 << 20;
 
-/// A log with a front of so many sites.
+/// A log with an NVRAM buffer of `sites` sites.
 fn fronted(
     disk: &SimDisk,
     memory: &Arc<Recording>,
@@ -234,7 +234,7 @@ fn fronted(
     (log, appenders)
 }
 
-/// What lies on `disk` and in `image` of the region, opened as after a crash.
+/// Records on `disk` and in `image` of the region, opened as after a crash.
 fn opened(disk: &SimDisk, image: Vec<u8>) -> (Vec<u64>, u64) {
     let region = Region::open(Arc::new(Recording::from_image(image)))
         .expect("a region")

@@ -121,7 +121,7 @@ fn damage_is_told_as_by_blocks() {
     }
 }
 
-/// Changes, so many, of nothing.
+/// `count` changes of nothing.
 fn changes(count: usize) -> RecordBatch {
     let mut records = RecordBatch::default();
     for number in 0..count {

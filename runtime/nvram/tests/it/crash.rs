@@ -30,7 +30,7 @@ fn recovered(image: Vec<u8>) -> Result<Vec<(u64, Vec<u8>)>, RegionError> {
     Ok(records.into_iter().map(|record| (record.lsn.0, record.bytes)).collect())
 }
 
-/// What a writer does next.
+/// A step of a writer.
 #[derive(Clone, Debug)]
 enum Step {
     Record(usize),
@@ -45,7 +45,7 @@ enum Step {
 #[derive(Clone, Debug)]
 struct Txn {
     rows: Vec<usize>,
-    /// Behind so many rows it goes back to where it had so many.
+    /// The number of rows at which it rolls back, and the number that it rolls back to.
     taken_back: Option<(usize, usize)>,
     commits: bool,
 }
@@ -161,7 +161,7 @@ impl Run {
         }
     }
 
-    /// As an engine thread does: each transaction's changes when they are made, then the records of all that committed.
+    /// Writes a batch like an engine thread: each transaction's changes when they are made, then the records of all that committed.
     fn batch(&mut self, txns: &[Txn]) {
         self.persist();
         if let Some(objects) = &mut self.objects {
@@ -417,7 +417,7 @@ fn regions_that_are_not_ours_are_refused() {
     assert_eq!(open(image.clone()), Ok(Some(OWNER)));
     assert_eq!(open(vec![0; BYTES]), Ok(None));
     assert_eq!(open(vec![1; BYTES]), Err(RegionError::Foreign));
-    // A disk image, a database of somebody else: they may begin with zeros.
+    // A disk image, another database's file: they may begin with zeros.
     for at in [8, 120, 1024, 4104, 30_000, BYTES / 2, BYTES - 1] {
         let mut other = vec![0; BYTES];
         other[at] = 9;
@@ -464,7 +464,7 @@ fn a_region_that_was_erased_is_blank_whatever_is_left_in_it() {
     let mut image = memory.image(|| true);
     image[56] ^= 1;
     assert_eq!(open(image.clone()), Ok(false));
-    // As none of ours is.
+    // Not one of our bytes.
     image[200] = 1;
     assert_eq!(open(image), Err(RegionError::NotBlank));
 }
@@ -554,8 +554,8 @@ fn objects_are_persistent_before_their_state_bits() {
     assert_eq!(events[33..], [Drain]);
 }
 
-/// On insert the objects of a transaction are on their way before its commit, and its commit waits once for all of them; by the paper's
-/// way the transaction waits for each.
+/// On insert, a transaction's objects are written before its commit, and the commit waits once for all of them. By the paper's policy
+/// the transaction waits for each object.
 #[test]
 fn objects_are_written_when_they_are_made() {
     for policy in FlushPolicy::ALL {

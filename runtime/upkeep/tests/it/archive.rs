@@ -1,4 +1,4 @@
-//! The archive: what the data directory lets go of, gone back to, damaged, in the way, and past.
+//! The archive: files that the data directory released are restored, damaged, in the way, and expired.
 
 use crate::common;
 use std::{
@@ -203,7 +203,7 @@ fn what_is_past_goes_and_what_remains_is_whole() {
     let past_us = past.duration_since(UNIX_EPOCH).expect("later").as_micros() as i64;
     let error = restore_archived(&data, &archive, &root.path().join("x"), Point::Lsn(old[0].lsn)).expect_err("past");
     assert!(matches!(error, RestoreError::TooEarly { .. }), "{error}");
-    // What was within the time when the last checkpoint was archived is there yet.
+    // Files that were young enough when the last checkpoint was archived are still there.
     for (at, found) in young.iter().enumerate() {
         if found.txn_id.time_us() < past_us {
             continue;
@@ -241,7 +241,7 @@ fn an_archive_that_takes_nothing_stops_nothing_and_is_made_up_for() {
     }
 }
 
-/// What waits for an archive that takes nothing has a bound: then it goes, the archive ends there, and that is told.
+/// Files that wait for a stuck archive have a limit. Beyond it they are released, the archive ends there, and this is reported.
 #[test]
 fn an_archive_that_takes_nothing_for_too_long_is_given_up() {
     let Dirs { root, data, archive } = dirs();
@@ -321,7 +321,7 @@ fn an_archive_is_one_databases_goes_on_where_it_ends_and_is_nobodys_data_directo
     }
     assert!(files(&data, "log").len() > 3);
     close(database);
-    // What a crash left: a part of a file, and a file that was taken while its original was not yet removed.
+    // A crash left a part of a file, and a file that was taken while its original was not yet removed.
     fs::write(archive.join("log/archive.tmp"), b"half").expect("written");
     let live = files(&data, "log").remove(0);
     fs::copy(&live, archive.join("log").join(live.file_name().expect("a name"))).expect("copied");
@@ -337,7 +337,7 @@ fn an_archive_is_one_databases_goes_on_where_it_ends_and_is_nobodys_data_directo
     close(database);
     let foreign = open_with(&other, &archive, None).err().expect("refused");
     assert!(matches!(foreign, ArchiveError::OtherDatabase { .. }), "{foreign}");
-    // Without the archive for a while: there is a gap, and it is told.
+    // Without the archive for a while there is a gap, and it is reported.
     let (database, _) = common::open(&data, 2);
     for round in 40..44 {
         fill(&database, round * 10_000, 2_000);
@@ -431,7 +431,7 @@ fn an_archive_whose_disk_hangs_is_given_up_and_holds_nobody_up() {
     let end = (0..100).find_map(|round| {
         fill(&database, 1_000_000 + round * 10_000, 4_000);
         take(&database);
-        // Backups and the table of checkpoints wait for nobody either.
+        // Backups and the list of checkpoints do not wait either.
         assert!(database.router().status().log_error.is_none());
         status(&database).ends_at
     });
@@ -439,7 +439,7 @@ fn an_archive_whose_disk_hangs_is_given_up_and_holds_nobody_up() {
     wait_until("the failure is told", || status(&database).failure.is_some());
     let (_, reason) = status(&database).failure.expect("it stays told");
     assert!(reason.contains("--archive-hold-max"), "{reason}");
-    // From here on what is replaced goes as if there were no archive.
+    // Later files are released as without an archive.
     fill(&database, 3_000_000, 4_000);
     take(&database);
     wait_taken(&data);
@@ -481,7 +481,7 @@ fn an_archive_whose_disk_hangs_at_the_start_is_told() {
     };
     assert_eq!((named, *seconds), (&archive, 0.05));
     assert!(told.to_string().contains("did not answer within 0.05 s"), "{told}");
-    // Whoever goes on without it has a database all the same, and it may be there at the next start.
+    // The operator continues without it and has a complete database; the archive may be back at the next start.
     database.recover().expect("recover");
     close(database);
     hangs.0.store(false, Ordering::Relaxed);

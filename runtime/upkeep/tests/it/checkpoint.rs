@@ -52,7 +52,7 @@ fn a_checkpoint_under_load_bounds_the_replay_and_the_log() {
         assert_eq!(digest_now(&database), digest, "{sites} sites");
         database.close().expect("close");
     }
-    // It goes on behind a checkpoint as behind a log.
+    // The database continues behind a checkpoint as behind a log.
     let (database, _) = open(dir.path(), 2);
     transfer(&database, 3);
     fill(&database, 9000, 10);
@@ -121,7 +121,7 @@ fn bytes_of_the_last_versions_are_kept_when_the_log_behind_them_is_released() {
             take(&database);
         }
         if number == 5 {
-            // From here on some versions lie in a checkpoint, the others in the log.
+            // Some versions are now in a checkpoint, the others in the log.
             close(database);
             database = open(dir.path(), 2).0;
         }
@@ -271,7 +271,7 @@ fn a_restart_takes_about_as_long_as_was_estimated() {
         let taken_s = begun.elapsed().as_secs_f64();
         println!("restart {round}: {estimated_s:.3} s were estimated, and {taken_s:.3} s taken");
         best = best.min((taken_s / estimated_s).max(estimated_s / taken_s));
-        // What was to be done is what was done, but for the block that the close wrote.
+        // The expected work is the work that was done, except for the block that the close wrote.
         let loaded = report.checkpoint.expect("loaded").row_bytes;
         let close = |told: u64, found: u64| (told..=told + 4096).contains(&found);
         assert_eq!(estimate.load_bytes, loaded);
@@ -283,7 +283,7 @@ fn a_restart_takes_about_as_long_as_was_estimated() {
             close(estimate.check_bytes, report.checked_bytes),
             "{estimate:?}, {report:?}"
         );
-        // All of it is told: its parts are of that opening, and what remains is the rest.
+        // Everything is reported: its parts belong to that opening, and the rest remains.
         let told = checkpointer(&database).restart();
         let parts = [
             told.load_seconds,

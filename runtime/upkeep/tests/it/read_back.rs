@@ -1,5 +1,5 @@
-//! A checkpoint that can't be read back, or whose writing panics, is no checkpoint: it is told, what was there stays, and the next one
-//! is taken.
+//! A checkpoint that can't be read back, or whose writing panics, is reported as failed: the earlier ones stay, and the next one is
+//! taken.
 
 use std::sync::{
     Arc,

@@ -28,7 +28,7 @@ use crate::{
 
 /// 2024-01-01T00:00:00Z in microseconds: the clock of every new test database.
 pub const START_US: i64 = 1_704_067_200_000_000;
-/// Partitions of every new test database: so many that what names none of its own is seldom there by chance.
+/// Partitions of every new test database: many, so that a row is seldom on the right one by chance.
 pub const PARTITIONS: u16 = 7;
 
 /// Why a call did not commit. Nothing of it stays.
@@ -88,7 +88,7 @@ pub trait Returns<R> {}
 pub struct LogLine {
     /// Its level.
     pub level: LogLevel,
-    /// What was logged.
+    /// Text of the line.
     pub text: String,
 }
 
@@ -127,10 +127,10 @@ impl TestDb {
         }
     }
 
-    /// As many partitions, at least one; a procedure should do the same on any number.
+    /// Sets the number of partitions, at least one; a procedure should do the same on any number.
     ///
     /// # Panics
-    /// When something has been called already.
+    /// If a procedure was called already.
     pub fn with_partitions(mut self, partitions: u16) -> Self {
         assert!(
             self.txn_count == 0,
@@ -161,7 +161,7 @@ impl TestDb {
         &self.schema
     }
 
-    /// Everything logged so far, by aborted transactions too.
+    /// All logged lines, of aborted transactions too.
     pub fn log(&self) -> &[LogLine] {
         &self.log
     }
@@ -187,7 +187,7 @@ impl TestDb {
         self.call_encoded(procedure, &encoded)
     }
 
-    /// As `call`, of arguments that are encoded already: what `PROCEDURE::call` goes through.
+    /// Calls like `call`, with encoded arguments: used by `PROCEDURE::call`.
     #[doc(hidden)]
     pub fn call_encoded<R: for<'a> Decode<'a>>(&mut self, procedure: &str, args: &Scratch) -> Result<R, TestError> {
         let result = self.run_call(procedure, args.as_slice())?;

@@ -4,10 +4,10 @@ use reprise_abi::{
     Field, Partitioning, Placement, ProcedureSchema, ScalarType, TableSchema, Type, key::KeyReader, value::ValueReader,
 };
 
-/// As on a server, integers from 0 up to here, exclusive, go to the partitions in turn; others by hash.
+/// Limit of integers that go to the partitions in turn, from 0 on, as on a server; others go by hash.
 const IN_TURN_MAX: u64 = 1 << 16;
 
-/// Which of so many partitions rows with this value belong to. The hash is not a server's: no procedure can tell.
+/// The partition, of `partitions`, of rows with this value. The hash is not a server's: no procedure can see the difference.
 fn partition_of(value: u64, data: Option<&[u8]>, partitions: usize) -> usize {
     let spread = match data {
         None if value < IN_TURN_MAX => value,
@@ -38,7 +38,7 @@ pub fn of_field(field: &Field<'_>, partitions: usize) -> usize {
     }
 }
 
-/// The same of a value as it lies in a row's slot, or of the data of a text or bytes.
+/// The partition for a value in a row's slot, or for the data of a text or bytes.
 fn of_slot(ty: ScalarType, slot: &[u8], partitions: usize) -> usize {
     use ScalarType::*;
     let is_number = ty.is_integer() || matches!(ty, Bool | Timestamp);

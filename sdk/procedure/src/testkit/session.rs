@@ -16,21 +16,21 @@ use crate::{
     native::{CallEnd, NativeModule},
 };
 
-/// What a call may read and write.
+/// Tables and partitions that a call may read and write.
 pub struct CallScope {
     /// Its partitions, ascending.
     pub held: Vec<usize>,
     pub read_only: bool,
     /// A migration writes its partition's rows of a replicated table alone.
     pub writes_replicated: bool,
-    /// Tables that it sees, by number: the module's, and behind them those that are retiring, for a migration and for what sets a test up.
+    /// Number of tables that it sees: the module's, and behind them retiring ones, for a migration and for code that sets a test up.
     pub tables_seen: usize,
-    /// Of these, the ones that it writes.
+    /// Number of these tables that it writes.
     pub tables_written: usize,
 }
 
 impl CallScope {
-    /// Of what runs at a deployment, on one partition.
+    /// The scope of a migration, on one partition.
     pub fn migration(partition: usize, schema: &ModuleSchema) -> Self {
         Self {
             tables_seen: schema.tables.len() + schema.retiring.len(),
@@ -50,7 +50,7 @@ pub struct Moment<'a> {
     pub seed: u64,
 }
 
-/// Where a row lies: partition, table, number.
+/// Position of a row: partition, table, number.
 type Place = (usize, usize, usize);
 
 /// A row that was seen, and after how many changes of this transaction.
@@ -88,7 +88,7 @@ pub struct Session<'a> {
     cursors: Vec<Option<Cursor>>,
     /// Writes to each store before a savepoint.
     savepoints: Vec<Vec<usize>>,
-    /// Changes so far, and the last one of each row that was changed.
+    /// Number of changes, and the last one of each changed row.
     changes: u64,
     changed: BTreeMap<Place, u64>,
     result: Vec<u8>,
@@ -206,7 +206,7 @@ impl<'a> Session<'a> {
         ))
     }
 
-    /// The partitions on which a look between two keys of an index goes on.
+    /// The partitions on which a lookup between two keys of an index continues.
     fn readable(&self, target: Target, look: Look, keys: (&[u8], &[u8])) -> Result<Vec<usize>, OpError> {
         let (table, held) = (self.table(target.table as usize)?, &self.scope.held);
         let by = match table.schema.placement {

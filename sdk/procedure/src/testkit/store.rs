@@ -66,7 +66,7 @@ fn check_name(what: &str, name: &str) -> Result<(), String> {
     }
 }
 
-/// Where an index begins and ends for a scan.
+/// Bounds of a scan in an index.
 #[derive(Clone, Debug)]
 pub struct KeyRange {
     pub lower: Bound<Vec<u8>>,

@@ -159,7 +159,7 @@ pub fn meanings(tx: &Txn, words: Vec<String>) -> Result<Vec<Option<String>>, Abo
     Ok(meanings)
 }
 
-/// Of each list, its numbers.
+/// Returns each list's numbers.
 #[procedure(all_partitions, read_only)]
 pub fn numbers(_tx: &Txn, bytes: ListRef<i8>, words: ListRef<u16>, reals: ListRef<f64>) -> Result<Vec<f64>, Abort> {
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What a procedure sees: the rows of its call's partitions, by a cursor as they were when it was opened.
+//! Visibility: a procedure sees the rows of its call's partitions, through a cursor as they were when it was opened.
 use reprise_procedure::{
     prelude::*,
     testkit::{TestDb, TestError},

@@ -1,4 +1,4 @@
-//! What an author of procedures writes first: names, keys, ranges, changes without a loop, times, money, ids, callers for tests.
+//! First steps of an author: names, keys, ranges, changes without a loop, times, money, ids, callers for tests.
 use reprise_procedure::{prelude::*, testkit::TestDb};
 
 /// A seat; the index is named like its column.
@@ -87,7 +87,7 @@ fn a_description_lists_fuel_abort_codes_and_names_of_structs() {
         .iter()
         .map(|abort| (&abort.code[..], &abort.docs[..]))
         .collect();
-    // Those of the option first, then what stands in the body.
+    // Codes of the option first, then codes in the body.
     assert_eq!(
         aborts,
         [

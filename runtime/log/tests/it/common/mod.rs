@@ -11,7 +11,7 @@ use reprise_env::{RealClock, SimDisk};
 use reprise_log::{Group, GroupSink, Log, LogConfig, LogError, LogReader, OpenReport, Position};
 use reprise_wire::{DeployRef, RecordBatch, RecordRef, RemoveRef};
 
-/// What was told, in the order of telling.
+/// Outcomes, in the order in which callers got them.
 pub type Told = Arc<Mutex<Vec<(Result<Lsn, LogError>, String)>>>;
 
 /// A wait that ends only by a mistake.
@@ -100,7 +100,7 @@ pub fn words_in(reader: &mut LogReader) -> Vec<String> {
     words
 }
 
-/// All words of a directory that nobody writes.
+/// All words of a directory that no process writes.
 pub fn words_on(disk: &SimDisk) -> Vec<String> {
     let (mut reader, report) = LogReader::open(Arc::new(disk.clone()), Lsn(0)).expect("scan");
     assert_eq!(report.damage, None);
@@ -113,7 +113,7 @@ pub fn segments(disk: &SimDisk) -> Vec<String> {
     names.filter(|name| name.starts_with("log-")).collect()
 }
 
-/// Closes a log, and lets go of its files.
+/// Closes a log, and drops its files.
 pub fn close(log: Log<String>) {
     log.close().expect("close");
 }
