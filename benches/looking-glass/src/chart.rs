@@ -30,12 +30,14 @@ pub struct StackChart {
     pub notes: Vec<String>,
 }
 
-const BAR: f64 = 74.0;
+const BAR: f64 = 96.0;
 const LEFT: f64 = 120.0;
 const TOP: f64 = 46.0;
 const BOTTOM: f64 = 400.0;
 const LEGEND: f64 = 210.0;
 const LINE: f64 = 17.0;
+/// Width of a character, at least.
+const CHARACTER: f64 = 6.0;
 const COLOURS: [&str; 12] = [
     "#1b6ca8", "#d1495b", "#3a7d44", "#8f5db7", "#e08e0b", "#4b5563", "#00798c", "#b5651d", "#9fb8ad", "#c9a227",
     "#7b2d26", "#aab2bd",
@@ -92,7 +94,8 @@ impl StackChart {
     /// The bars, their legend, and the table below.
     pub fn svg(&self) -> String {
         let width = LEFT + BAR * (self.stacks.len() as f64 + 1.0) + LEGEND;
-        let lines = self.rows.len() + self.notes.len();
+        let notes = wrapped(&self.notes, (width / CHARACTER) as usize);
+        let lines = self.rows.len() + notes.len();
         let height = BOTTOM + 70.0 + lines as f64 * LINE;
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
@@ -123,7 +126,8 @@ impl StackChart {
                     COLOURS[colour]
                 );
             }
-            text(&mut svg, x + BAR / 2.0, y - 4.0, "middle", &short(total(stack)));
+            let whole: f64 = stack.portions.iter().map(|(_, height)| height).sum();
+            text(&mut svg, x + BAR / 2.0, y - 4.0, "middle", &short(whole));
             // Long names take two lines.
             let (first, second) = stack.name.split_once(' ').unwrap_or((&stack.name, ""));
             text(&mut svg, x + BAR / 2.0, BOTTOM + 14.0, "middle", first);
@@ -140,11 +144,11 @@ impl StackChart {
             );
             text(&mut svg, right + 16.0, y, "start", name);
         }
-        self.table(&mut svg);
+        self.table(&mut svg, &notes);
         svg + "</svg>\n"
     }
 
-    fn table(&self, svg: &mut String) {
+    fn table(&self, svg: &mut String, notes: &[String]) {
         let mut y = BOTTOM + 48.0;
         if !self.rows.is_empty() {
             let x = LEFT + BAR * self.stacks.len() as f64 + BAR / 2.0;
@@ -158,11 +162,30 @@ impl StackChart {
             }
             y += LINE;
         }
-        for note in &self.notes {
+        for note in notes {
             text(svg, 12.0, y, "start", note);
             y += LINE;
         }
     }
+}
+
+/// Notes in lines of so many characters at most.
+fn wrapped(notes: &[String], most: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for note in notes {
+        let mut line = String::new();
+        for word in note.split(' ') {
+            if !line.is_empty() && line.len() + word.len() >= most {
+                lines.push(std::mem::take(&mut line));
+            }
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+        lines.push(line);
+    }
+    lines
 }
 
 fn text(svg: &mut String, x: f64, y: f64, anchor: &str, words: &str) {

@@ -143,6 +143,12 @@ impl Evaluation {
         Ok(portions.into_iter().rev().collect())
     }
 
+    /// The other engines that callgrind counted.
+    fn counted_others(&self) -> impl Iterator<Item = &(String, BarResult)> {
+        let others = self.others.iter();
+        others.filter(|(_, measured)| measured.counted.iter().all(|counted| counted.total > 0))
+    }
+
     fn chart(&self, number: u32, title: &str, unit: &'static str) -> StackChart {
         StackChart {
             name: format!("looking-glass-{number}"),
@@ -173,7 +179,7 @@ impl Evaluation {
                 cells: Vec::new(),
             });
         }
-        for (name, measured) in &self.others {
+        for (name, measured) in self.counted_others() {
             let total = self.per_txn(measured.counted[0].total, Kind::NewOrder);
             chart.stacks.push(Stack {
                 name: name.clone(),
@@ -227,7 +233,7 @@ impl Evaluation {
                 cells: self.work_cells(parts, kind)?,
             });
         }
-        for (name, measured) in &self.others {
+        for (name, measured) in self.counted_others() {
             let total = self.per_txn(measured.counted[kind as usize].total, kind);
             chart.stacks.push(Stack {
                 name: name.clone(),
@@ -293,6 +299,15 @@ impl Evaluation {
                 portions,
                 cells: Vec::new(),
             });
+        }
+        for stack in &chart.stacks {
+            for (name, height) in stack.portions.iter().filter(|(_, height)| *height < 0.0) {
+                let saved = format!(
+                    "{}: {name} saves {:.0} instructions, and is not drawn.",
+                    stack.name, -height
+                );
+                chart.notes.push(saved);
+            }
         }
         let empty = REMOVAL.iter().filter(|step| step.parts == 0);
         chart

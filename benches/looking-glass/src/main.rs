@@ -4,7 +4,11 @@ use std::{
     collections::BTreeMap,
     ffi::OsStr,
     path::{Path, PathBuf},
-    time::Instant,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
 };
 
 use anyhow::{Context, Result, ensure};
@@ -12,10 +16,10 @@ use clap::Parser;
 use reprise_bench_figures::processor;
 use reprise_bench_looking_glass::{
     bars::{ADDING, REMOVAL, builds},
-    callgrind,
+    callgrind::{self, CallgrindCounts},
     chart::StackChart,
     figures::{BarResult, Evaluation, check_repeat},
-    run::{Bar, run},
+    run::{Bar, Report, run},
     work::{Calls, Kind, Scale},
 };
 
@@ -35,7 +39,7 @@ struct Args {
     /// Counts of each bar; they may differ by 0.1 %
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=10))]
     runs: u32,
-    /// Folder of NAME.wasm; without it, no bar of wasm
+    /// Folder of NAME.wasm; without it, wasm is not timed
     #[arg(long, value_name = "DIR")]
     modules: Option<PathBuf>,
     /// The build, for the figures' captions
@@ -101,9 +105,32 @@ fn parse_bar(text: &str) -> Result<Bar> {
     })
 }
 
-/// Runs every bar, counts it, and holds its rows against ours.
+/// Every bar, with its name where it is no build.
+fn bars(args: &Args) -> Vec<(Option<&'static str>, Bar)> {
+    let mut bars = vec![(Some("ours native"), Bar::Ours)];
+    if let Some(modules) = &args.modules {
+        bars.push((Some("ours wasm"), Bar::Wasm(modules.join("tpcc.wasm"))));
+    }
+    bars.extend([(Some("redb"), Bar::Redb), (Some("typed kernel"), Bar::Kernel)]);
+    let mut parts = builds(&REMOVAL);
+    parts.extend(builds(&ADDING));
+    parts.sort_unstable();
+    parts.dedup();
+    bars.extend(parts.into_iter().map(|parts| (None, Bar::Paged(parts))));
+    bars
+}
+
+/// Runs every bar alone for its time, then all under callgrind, and holds the rows of each run against ours.
 fn evaluate(args: &Args, scale: Scale) -> Result<Evaluation> {
-    let calls = Calls::draw(scale)?;
+    let (calls, bars) = (Calls::draw(scale)?, bars(args));
+    let mut reports = Vec::new();
+    for (_, bar) in &bars {
+        let report = run(bar, &calls, scale).with_context(|| format!("run {bar:?}"))?;
+        reports.push(report);
+        let has_our_rows = *bar == Bar::Kernel || reports[0].digest == reports[reports.len() - 1].digest;
+        ensure!(has_our_rows, "{bar:?} left other rows than our engine");
+        eprintln!("{}: ran", bar_text(bar));
+    }
     let of_kind = |kind| calls.run.iter().filter(|(of, _)| *of == kind).count() as u64;
     let mut evaluation = Evaluation {
         builds: BTreeMap::new(),
@@ -111,26 +138,54 @@ fn evaluate(args: &Args, scale: Scale) -> Result<Evaluation> {
         transactions: Kind::ALL.map(of_kind),
         conditions: conditions(args, scale),
     };
-    let ours = measure(args, &Bar::Ours, &calls, scale, None)?;
-    let digest = ours.report.digest.to_string();
-    evaluation.others.push(("ours, native".into(), ours));
-    if let Some(modules) = &args.modules {
-        let bar = Bar::Wasm(modules.join("tpcc.wasm"));
-        let wasm = measure(args, &bar, &calls, scale, Some(&digest))?;
-        evaluation.others.push(("ours, wasm".into(), wasm));
-    }
-    let redb = measure(args, &Bar::Redb, &calls, scale, Some(&digest))?;
-    evaluation.others.push(("redb".into(), redb));
-    // The kernel has no rows: it counts its orders and payments itself.
-    let kernel = measure(args, &Bar::Kernel, &calls, scale, None)?;
-    evaluation.others.push(("typed kernel".into(), kernel));
-    for parts in builds(&REMOVAL).into_iter().chain(builds(&ADDING)) {
-        if !evaluation.builds.contains_key(&parts) {
-            let measured = measure(args, &Bar::Paged(parts), &calls, scale, Some(&digest))?;
-            evaluation.builds.insert(parts, measured);
+    let counted = count_all(args, &bars, &reports)?;
+    for (((name, bar), report), counted) in bars.into_iter().zip(reports).zip(counted) {
+        let result = BarResult { counted, report };
+        match (name, bar) {
+            (None, Bar::Paged(parts)) => drop(evaluation.builds.insert(parts, result)),
+            (name, _) => evaluation.others.push((name.unwrap_or_default().to_owned(), result)),
         }
     }
     Ok(evaluation)
+}
+
+/// The counts of each bar: as often as asked, on as many threads as there are processors.
+fn count_all(
+    args: &Args,
+    bars: &[(Option<&'static str>, Bar)],
+    reports: &[Report],
+) -> Result<Vec<[CallgrindCounts; 2]>> {
+    let (next, threads) = (AtomicUsize::new(0), thread::available_parallelism()?.get());
+    let done = Mutex::new(BTreeMap::new());
+    let work = || -> Result<()> {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some((_, bar)) = bars.get(at) else {
+                return Ok(());
+            };
+            let digest = reports[at].digest.to_string();
+            // Valgrind does not run what wasmtime compiles: the bar of wasm has its time alone.
+            let first = match bar {
+                Bar::Wasm(_) => Default::default(),
+                _ => count(args, bar, digest.trim())?,
+            };
+            for _ in 1..args.runs {
+                if !matches!(bar, Bar::Wasm(_)) {
+                    check_repeat(bar, &first, &count(args, bar, digest.trim())?)?;
+                }
+            }
+            eprintln!("{}: counted", bar_text(bar));
+            done.lock().expect("no thread panics").insert(at, first);
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let mut ended = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no thread panics"));
+        ended.try_for_each(|result| result)
+    })?;
+    Ok(done.into_inner().expect("no thread panics").into_values().collect())
 }
 
 fn conditions(args: &Args, scale: Scale) -> String {
@@ -147,29 +202,7 @@ fn conditions(args: &Args, scale: Scale) -> String {
     )
 }
 
-/// Runs a bar in this process for its time, and under callgrind for its instructions.
-fn measure(args: &Args, bar: &Bar, calls: &Calls, scale: Scale, digest: Option<&str>) -> Result<BarResult> {
-    let begun = Instant::now();
-    let report = run(bar, calls, scale).with_context(|| format!("run {bar:?}"))?;
-    let found = report.digest.to_string();
-    let expected = digest.unwrap_or(&found).trim();
-    ensure!(found.trim() == expected, "{bar:?} left other rows than our engine");
-    let mut counted = None;
-    for _ in 0..args.runs {
-        let again = count(args, bar, expected)?;
-        match &counted {
-            None => counted = Some(again),
-            Some(first) => check_repeat(bar, first, &again)?,
-        }
-    }
-    eprintln!("{}: {:.0} s", bar_text(bar), begun.elapsed().as_secs_f64());
-    Ok(BarResult {
-        counted: counted.context("one count at least")?,
-        report,
-    })
-}
-
-fn count(args: &Args, bar: &Bar, digest: &str) -> Result<[callgrind::CallgrindCounts; 2]> {
+fn count(args: &Args, bar: &Bar, digest: &str) -> Result<[CallgrindCounts; 2]> {
     let folder = tempfile::tempdir()?;
     let text = bar_text(bar);
     let mut words: Vec<&OsStr> = vec!["--bar".as_ref(), text.as_ref()];

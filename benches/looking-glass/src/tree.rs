@@ -356,22 +356,30 @@ impl Tree {
     }
 }
 
-/// Two values of one type, as keys have them: read and compared as what they are.
+/// Two values of one type, as keys have them: read and compared as what they are. A number of a signed type has its sign
+/// turned in a key.
 fn compare_values(ty: ScalarType, one: &[u8], other: &[u8]) -> Ordering {
-    fn number(bytes: &[u8], is_signed: bool) -> i128 {
-        let bits = bytes.iter().fold(0_u128, |bits, byte| bits << 8 | *byte as u128);
-        match is_signed {
-            true => bits as i128 - (1 << (8 * bytes.len() - 1)),
-            false => bits as i128,
+    let is_signed = matches!(
+        ty,
+        ScalarType::I8 | ScalarType::I16 | ScalarType::I32 | ScalarType::I64 | ScalarType::Timestamp
+    );
+    let turned = |bits: u64| match is_signed {
+        true => bits as i64 - (1 << (8 * one.len() - 1)),
+        false => bits as i64,
+    };
+    match (one, other) {
+        ([one], [other]) => turned((*one).into()).cmp(&turned((*other).into())),
+        ([a, b], [c, d]) => {
+            let of = |high: u8, low: u8| turned(u16::from_be_bytes([high, low]).into());
+            of(*a, *b).cmp(&of(*c, *d))
         }
-    }
-    match ty {
-        ScalarType::Bool | ScalarType::U8 | ScalarType::U16 | ScalarType::U32 | ScalarType::U64 => {
-            number(one, false).cmp(&number(other, false))
-        }
-        ScalarType::I8 | ScalarType::I16 | ScalarType::I32 | ScalarType::I64 | ScalarType::Timestamp => {
-            number(one, true).cmp(&number(other, true))
-        }
-        _ => one.cmp(other),
+        _ => match (one.first_chunk::<4>(), other.first_chunk::<4>(), one.len()) {
+            (Some(one), Some(other), 4) => {
+                let of = |bytes: &[u8; 4]| turned(u32::from_be_bytes(*bytes).into());
+                of(one).cmp(&of(other))
+            }
+            // Wider ones are in the order of their bytes.
+            _ => one.cmp(other),
+        },
     }
 }
