@@ -180,12 +180,12 @@ enum Task {
     },
     /// Draw a paper's figures with what is measured here, as CSV and SVG; what follows goes to the measurements
     #[command(
-        after_help = "Examples:\n  cargo xtask figures nvram\n  cargo xtask figures nvram --short\n  cargo xtask figures nvram --figure 12 --nvram /mnt/pmem0\n  cargo xtask figures query-fresh --figure 7\n  cargo xtask figures rdma 5"
+        after_help = "Examples:\n  cargo xtask figures looking-glass\n  cargo xtask figures nvram\n  cargo xtask figures nvram --short\n  cargo xtask figures nvram --figure 12 --nvram /mnt/pmem0\n  cargo xtask figures query-fresh --figure 7\n  cargo xtask figures rdma 5"
     )]
     Figures {
-        /// Paper: nvram, NV-Logging's 9, 11, 12 and 13; query-fresh, its table 1 and figures 6 to 12 over TCP on the loopback; rdma,
-        /// Query Fresh's 6, 11 and 12 over TCP and RDMA in a virtual machine (seconds)
-        #[arg(value_parser = ["nvram", "query-fresh", "rdma"])]
+        /// Paper: looking-glass, OLTP Through the Looking Glass's 1, 5, 6, 7 and 8; nvram, NV-Logging's 9, 11, 12 and 13; query-fresh, its table 1
+        /// and figures 6 to 12 over TCP on the loopback; rdma, Query Fresh's 6, 11 and 12 over TCP and RDMA in a virtual machine (seconds)
+        #[arg(value_parser = ["looking-glass", "nvram", "query-fresh", "rdma"])]
         paper: String,
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,

@@ -3,7 +3,7 @@
 //! Does not: read flags, print, start a server.
 //! Invariants: the same seed makes the same calls; a report exists only when every check passed; in the open loop a
 //!   latency counts from when the call was due, not from when it could be sent.
-//! Called by: the binary `reprise-bench`, `benches/nvram`, `benches/query-fresh`, `benches/cost`.
+//! Called by: the binary `reprise-bench`, `benches/nvram`, `benches/query-fresh`, `benches/cost`, `benches/looking-glass`.
 #![forbid(unsafe_code)]
 
 mod around;
@@ -42,7 +42,10 @@ pub use random::Random;
 pub use replay::{ReplayOptions, ReplayReport, replay};
 pub use report::{CheckReport, LatencyUs, Report};
 pub use slow::{SlowRegions, spin_for_lines};
-pub use tpcc::Reads as TpccReads;
+pub use tpcc::{
+    Customer as TpccCustomer, Input as TpccInput, LINES_MAX as TPCC_LINES_MAX, OrderInput as TpccOrder,
+    Reads as TpccReads, TypedTpcc,
+};
 
 /// The workloads, by name.
 pub const WORKLOADS: [&str; 5] = [voter::NAME, bank::NAME, tpcc::NAME, tpcb::NAME, tatp::NAME];

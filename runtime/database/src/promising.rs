@@ -65,7 +65,6 @@ impl Promises {
     pub fn promised_primary(&self, followed: Epoch) -> Option<String> {
         let newest = self.lock();
         newest
-            .0
             .as_ref()
             .filter(|promise| promise.epoch > followed.0)?
             .url
@@ -122,7 +121,7 @@ impl Promises {
         Ok(())
     }
 
-    fn save(&self, promise: Option<&Promise>) -> Result<(), DiskError> {
+    fn save(&self, promise: Option<&StoredPromise>) -> Result<(), DiskError> {
         self.node.change(|document| document.promise = promise.cloned())
     }
 }

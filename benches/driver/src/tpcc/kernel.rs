@@ -395,6 +395,34 @@ impl Warehouses {
     }
 }
 
+/// The typed kernel, for callers that draw their own inputs.
+pub struct TypedTpcc(Warehouses);
+
+impl TypedTpcc {
+    /// Fills all districts of so many warehouses.
+    pub fn new(warehouses: u16, seed: u64) -> Self {
+        Self(Warehouses::new(warehouses.into(), &mut Random::new(seed)))
+    }
+
+    /// Runs a New-Order or a Payment by its inputs. False where the order was undone for an item that there is not.
+    #[inline]
+    pub fn run(&mut self, input: &Input) -> bool {
+        Kernel::run(&mut self.0, input) != ROLLED_BACK
+    }
+
+    /// Orders, order lines and payments of all districts.
+    pub fn rows(&self) -> [usize; 3] {
+        let districts = self.0.districts.iter();
+        districts.fold([0; 3], |[orders, lines, payments], district| {
+            [
+                orders + district.orders.len(),
+                lines + district.lines.len(),
+                payments + district.history.len(),
+            ]
+        })
+    }
+}
+
 impl Kernel<Input> for Warehouses {
     #[inline]
     fn run(&mut self, input: &Input) -> usize {

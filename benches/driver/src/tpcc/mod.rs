@@ -11,8 +11,12 @@ use std::{cell::Cell, collections::BTreeMap, time::Instant};
 
 use reprise_procedure::native::NativeModule;
 
-use self::inputs::{Input, Inputs};
-pub use self::reads::Reads;
+use self::inputs::Inputs;
+pub use self::{
+    inputs::{Customer, Input, LINES_MAX, OrderInput},
+    kernel::TypedTpcc,
+    reads::Reads,
+};
 use crate::{
     BenchError, OnProgress, Progress,
     control::{Arg, Control},

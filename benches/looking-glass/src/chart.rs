@@ -1,0 +1,238 @@
+//! Stacked bars as CSV and SVG, with a table below them: the work of each bar beside the paper's.
+
+use std::{fmt::Write, fs, path::Path};
+
+use anyhow::{Context, Result};
+
+/// A bar: its portions from the bottom up, and a cell of each row of the table.
+pub struct Stack {
+    /// Below the bar.
+    pub name: String,
+    /// Name and height of each portion.
+    pub portions: Vec<(String, f64)>,
+    /// A cell for each of the chart's rows.
+    pub cells: Vec<String>,
+}
+
+/// A figure of stacked bars.
+pub struct StackChart {
+    /// `looking-glass-5`.
+    pub name: String,
+    /// On top.
+    pub title: String,
+    /// Unit of the heights.
+    pub unit: &'static str,
+    /// From left to right.
+    pub stacks: Vec<Stack>,
+    /// Name of each row of the table, and what the paper has.
+    pub rows: Vec<(String, String)>,
+    /// Notes for the reader, a sentence each.
+    pub notes: Vec<String>,
+}
+
+const BAR: f64 = 96.0;
+const LEFT: f64 = 120.0;
+const TOP: f64 = 46.0;
+const BOTTOM: f64 = 400.0;
+const LEGEND: f64 = 210.0;
+const LINE: f64 = 17.0;
+/// Width of a character, at least.
+const CHARACTER: f64 = 6.0;
+const COLOURS: [&str; 12] = [
+    "#1b6ca8", "#d1495b", "#3a7d44", "#8f5db7", "#e08e0b", "#4b5563", "#00798c", "#b5651d", "#9fb8ad", "#c9a227",
+    "#7b2d26", "#aab2bd",
+];
+
+impl StackChart {
+    /// Writes NAME.csv and NAME.svg into a folder, and says where they are.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn write(&self, out: &Path) -> Result<()> {
+        fs::create_dir_all(out).with_context(|| format!("create {}", out.display()))?;
+        for (ending, text) in [("csv", self.csv()), ("svg", self.svg())] {
+            let path = out.join(&self.name).with_extension(ending);
+            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+            println!("{}", path.display());
+        }
+        Ok(())
+    }
+
+    /// The portions' names, in the order of their first coming.
+    fn portions(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for (name, _) in self.stacks.iter().flat_map(|stack| &stack.portions) {
+            if !names.contains(&name.as_str()) {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    /// A line a portion, with its bar's total; then the table.
+    pub fn csv(&self) -> String {
+        let mut csv = format!("# {}\n", self.title);
+        for note in &self.notes {
+            let _ = writeln!(csv, "# {note}");
+        }
+        let _ = writeln!(csv, "bar,portion,{},total", self.unit);
+        for stack in &self.stacks {
+            let total: f64 = stack.portions.iter().map(|(_, height)| height).sum();
+            for (name, height) in &stack.portions {
+                let _ = writeln!(csv, "{},{name},{height:.3},{total:.3}", stack.name);
+            }
+        }
+        let names: Vec<_> = self.stacks.iter().map(|stack| stack.name.as_str()).collect();
+        let _ = writeln!(csv, "\nrow,paper,{}", names.join(","));
+        for (at, (name, paper)) in self.rows.iter().enumerate() {
+            let cells: Vec<_> = self.stacks.iter().map(|stack| stack.cells[at].as_str()).collect();
+            let _ = writeln!(csv, "{name},{paper},{}", cells.join(","));
+        }
+        csv
+    }
+
+    /// The bars, their legend, and the table below.
+    pub fn svg(&self) -> String {
+        let width = LEFT + BAR * (self.stacks.len() as f64 + 1.0) + LEGEND;
+        let notes = wrapped(&self.notes, (width / CHARACTER) as usize);
+        let lines = self.rows.len() + notes.len();
+        let height = BOTTOM + 70.0 + lines as f64 * LINE;
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
+             <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+        );
+        let total = |stack: &Stack| stack.portions.iter().map(|(_, height)| height.max(0.0)).sum::<f64>();
+        let most = self.stacks.iter().map(total).fold(f64::MIN_POSITIVE, f64::max);
+        text(&mut svg, LEFT, 18.0, "start", &self.title);
+        text(&mut svg, LEFT, 36.0, "start", self.unit);
+        for quarter in 0..=4 {
+            let share = f64::from(quarter) / 4.0;
+            let y = BOTTOM - share * (BOTTOM - TOP);
+            text(&mut svg, LEFT - 6.0, y + 4.0, "end", &short(most * share));
+        }
+        let names = self.portions();
+        for (at, stack) in self.stacks.iter().enumerate() {
+            let x = LEFT + BAR * at as f64;
+            let mut y = BOTTOM;
+            for (name, height) in &stack.portions {
+                let tall = height.max(0.0) / most * (BOTTOM - TOP);
+                y -= tall;
+                let colour = names.iter().position(|other| other == name).unwrap_or(0) % COLOURS.len();
+                let _ = writeln!(
+                    svg,
+                    "<rect x=\"{:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{tall:.1}\" fill=\"{}\"/>",
+                    x + 8.0,
+                    BAR - 16.0,
+                    COLOURS[colour]
+                );
+            }
+            let whole: f64 = stack.portions.iter().map(|(_, height)| height).sum();
+            text(&mut svg, x + BAR / 2.0, y - 4.0, "middle", &short(whole));
+            // Long names take two lines.
+            let (first, second) = stack.name.split_once(' ').unwrap_or((&stack.name, ""));
+            text(&mut svg, x + BAR / 2.0, BOTTOM + 14.0, "middle", first);
+            text(&mut svg, x + BAR / 2.0, BOTTOM + 27.0, "middle", second);
+        }
+        let right = LEFT + BAR * (self.stacks.len() as f64 + 1.0);
+        for (at, name) in names.iter().enumerate() {
+            let y = TOP + at as f64 * LINE;
+            let _ = writeln!(
+                svg,
+                "<rect x=\"{right}\" y=\"{}\" width=\"10\" height=\"10\" fill=\"{}\"/>",
+                y - 9.0,
+                COLOURS[at % COLOURS.len()]
+            );
+            text(&mut svg, right + 16.0, y, "start", name);
+        }
+        self.table(&mut svg, &notes);
+        svg + "</svg>\n"
+    }
+
+    fn table(&self, svg: &mut String, notes: &[String]) {
+        let mut y = BOTTOM + 48.0;
+        if !self.rows.is_empty() {
+            let x = LEFT + BAR * self.stacks.len() as f64 + BAR / 2.0;
+            text(svg, x, BOTTOM + 14.0, "middle", "paper");
+        }
+        for (at, (name, paper)) in self.rows.iter().enumerate() {
+            text(svg, LEFT - 6.0, y, "end", name);
+            let cells = self.stacks.iter().map(|stack| stack.cells[at].as_str());
+            for (at, cell) in cells.chain([paper.as_str()]).enumerate() {
+                text(svg, LEFT + BAR * at as f64 + BAR / 2.0, y, "middle", cell);
+            }
+            y += LINE;
+        }
+        for note in notes {
+            text(svg, 12.0, y, "start", note);
+            y += LINE;
+        }
+    }
+}
+
+/// Notes in lines of so many characters at most.
+fn wrapped(notes: &[String], most: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for note in notes {
+        let mut line = String::new();
+        for word in note.split(' ') {
+            if !line.is_empty() && line.len() + word.len() >= most {
+                lines.push(std::mem::take(&mut line));
+            }
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+        lines.push(line);
+    }
+    lines
+}
+
+fn text(svg: &mut String, x: f64, y: f64, anchor: &str, words: &str) {
+    let words = words.replace('&', "&amp;").replace('<', "&lt;");
+    let _ = writeln!(
+        svg,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{words}</text>"
+    );
+}
+
+fn short(value: f64) -> String {
+    match value {
+        at_least if at_least >= 10_000.0 => format!("{:.1}k", at_least / 1_000.0),
+        at_least if at_least >= 100.0 => format!("{at_least:.0}"),
+        _ => format!("{value:.1}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_names_its_portions_its_total_and_its_work() {
+        let stack = |name: &str, heights: [f64; 2]| Stack {
+            name: name.into(),
+            portions: vec![("a & b".into(), heights[0]), ("rest".into(), heights[1])],
+            cells: vec!["7".into()],
+        };
+        let chart = StackChart {
+            name: "looking-glass-0".into(),
+            title: "Title".into(),
+            unit: "instructions",
+            stacks: vec![stack("all", [300.0, 100.0]), stack("none at all", [0.0, 100.0])],
+            rows: vec![("locks".into(), "9".into())],
+            notes: vec!["A note.".into()],
+        };
+        let csv = chart.csv();
+        assert!(
+            csv.contains("all,a & b,300.000,400.000\n") && csv.contains("locks,9,7,7\n"),
+            "{csv}"
+        );
+        let svg = chart.svg();
+        assert_eq!(svg.matches("<rect").count(), 1 + 4 + 2);
+        assert!(
+            svg.contains("a &amp; b") && svg.contains("A note.") && !svg.contains("NaN"),
+            "{svg}"
+        );
+    }
+}

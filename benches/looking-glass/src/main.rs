@@ -1,0 +1,216 @@
+//! Draws figures 1, 5, 6, 7 and 8 of "OLTP Through the Looking Glass" with what is counted here.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsStr,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use reprise_bench_figures::processor;
+use reprise_bench_looking_glass::{
+    bars::{ADDING, REMOVAL, builds},
+    callgrind::{self, CallgrindCounts},
+    chart::StackChart,
+    figures::{BarResult, Evaluation, check_repeat},
+    run::{Bar, Report, run},
+    work::{Calls, Kind, Scale},
+};
+
+/// Draws the breakdown of "OLTP Through the Looking Glass"
+#[derive(Parser)]
+#[command(name = "reprise-bench-looking-glass", version)]
+struct Args {
+    /// Which: 1, 5, 6, 7, 8 [default: all]
+    #[arg(long = "figure")]
+    figures: Vec<u32>,
+    /// Folder for NAME.csv and NAME.svg
+    #[arg(long, value_name = "DIR", default_value = "target/figures")]
+    out: PathBuf,
+    /// A run of seconds on a part of a warehouse: whether it works, and no figure
+    #[arg(long)]
+    short: bool,
+    /// Counts of each bar; they may differ by 0.1 %
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=10))]
+    runs: u32,
+    /// Folder of NAME.wasm; without it, wasm is not timed
+    #[arg(long, value_name = "DIR")]
+    modules: Option<PathBuf>,
+    /// The build, for the figures' captions
+    #[arg(long, default_value = concat!("reprise ", env!("CARGO_PKG_VERSION")))]
+    build: String,
+    /// Runs one bar and prints the digest of its rows: what a count runs under callgrind
+    #[arg(long, hide = true)]
+    bar: Option<String>,
+}
+
+const FIGURES: [u32; 5] = [1, 5, 6, 7, 8];
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let scale = if args.short { Scale::TINY } else { Scale::PAPER };
+    if let Some(bar) = &args.bar {
+        let report = run(&parse_bar(bar)?, &Calls::draw(scale)?, scale)?;
+        println!("{}", report.digest);
+        return Ok(());
+    }
+    let unknown = args.figures.iter().find(|asked| !FIGURES.contains(asked));
+    ensure!(
+        unknown.is_none(),
+        "there is no figure {unknown:?} here: 1, 5, 6, 7 and 8 are"
+    );
+    let evaluation = evaluate(&args, scale)?;
+    print!("{}", evaluation.table()?);
+    let charts: [StackChart; 5] = [
+        evaluation.figure_1()?,
+        evaluation.figure_5_or_6(Kind::Payment)?,
+        evaluation.figure_5_or_6(Kind::NewOrder)?,
+        evaluation.figure_7()?,
+        evaluation.figure_8()?,
+    ];
+    for (number, chart) in FIGURES.into_iter().zip(charts) {
+        if args.figures.is_empty() || args.figures.contains(&number) {
+            chart.write(&args.out)?;
+        }
+    }
+    Ok(())
+}
+
+fn bar_text(bar: &Bar) -> String {
+    match bar {
+        Bar::Paged(parts) => parts.to_string(),
+        Bar::Ours => "ours".into(),
+        Bar::Wasm(path) => format!("wasm:{}", path.display()),
+        Bar::Redb => "redb".into(),
+        Bar::Kernel => "kernel".into(),
+    }
+}
+
+fn parse_bar(text: &str) -> Result<Bar> {
+    Ok(match text.split_once(':') {
+        Some(("wasm", path)) => Bar::Wasm(path.into()),
+        _ if text == "ours" => Bar::Ours,
+        _ if text == "redb" => Bar::Redb,
+        _ if text == "kernel" => Bar::Kernel,
+        _ => Bar::Paged(
+            text.parse()
+                .context("a bar is a number of parts, ours, wasm:PATH, redb, or kernel")?,
+        ),
+    })
+}
+
+/// Every bar, with its name where it is no build.
+fn bars(args: &Args) -> Vec<(Option<&'static str>, Bar)> {
+    let mut bars = vec![(Some("ours native"), Bar::Ours)];
+    if let Some(modules) = &args.modules {
+        bars.push((Some("ours wasm"), Bar::Wasm(modules.join("tpcc.wasm"))));
+    }
+    bars.extend([(Some("redb"), Bar::Redb), (Some("typed kernel"), Bar::Kernel)]);
+    let mut parts = builds(&REMOVAL);
+    parts.extend(builds(&ADDING));
+    parts.sort_unstable();
+    parts.dedup();
+    bars.extend(parts.into_iter().map(|parts| (None, Bar::Paged(parts))));
+    bars
+}
+
+/// Runs every bar alone for its time, then all under callgrind, and holds the rows of each run against ours.
+fn evaluate(args: &Args, scale: Scale) -> Result<Evaluation> {
+    let (calls, bars) = (Calls::draw(scale)?, bars(args));
+    let mut reports = Vec::new();
+    for (_, bar) in &bars {
+        let report = run(bar, &calls, scale).with_context(|| format!("run {bar:?}"))?;
+        reports.push(report);
+        let has_our_rows = *bar == Bar::Kernel || reports[0].digest == reports[reports.len() - 1].digest;
+        ensure!(has_our_rows, "{bar:?} left other rows than our engine");
+        eprintln!("{}: ran", bar_text(bar));
+    }
+    let of_kind = |kind| calls.run.iter().filter(|(of, _)| *of == kind).count() as u64;
+    let mut evaluation = Evaluation {
+        builds: BTreeMap::new(),
+        others: Vec::new(),
+        transactions: Kind::ALL.map(of_kind),
+        conditions: conditions(args, scale),
+    };
+    let counted = count_all(args, &bars, &reports)?;
+    for (((name, bar), report), counted) in bars.into_iter().zip(reports).zip(counted) {
+        let result = BarResult { counted, report };
+        match (name, bar) {
+            (None, Bar::Paged(parts)) => drop(evaluation.builds.insert(parts, result)),
+            (name, _) => evaluation.others.push((name.unwrap_or_default().to_owned(), result)),
+        }
+    }
+    Ok(evaluation)
+}
+
+/// The counts of each bar: as often as asked, on as many threads as there are processors.
+fn count_all(
+    args: &Args,
+    bars: &[(Option<&'static str>, Bar)],
+    reports: &[Report],
+) -> Result<Vec<[CallgrindCounts; 2]>> {
+    let (next, threads) = (AtomicUsize::new(0), thread::available_parallelism()?.get());
+    let done = Mutex::new(BTreeMap::new());
+    let work = || -> Result<()> {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some((_, bar)) = bars.get(at) else {
+                return Ok(());
+            };
+            let digest = reports[at].digest.to_string();
+            // Valgrind does not run what wasmtime compiles: the bar of wasm has its time alone.
+            let first = match bar {
+                Bar::Wasm(_) => Default::default(),
+                _ => count(args, bar, digest.trim())?,
+            };
+            for _ in 1..args.runs {
+                if !matches!(bar, Bar::Wasm(_)) {
+                    check_repeat(bar, &first, &count(args, bar, digest.trim())?)?;
+                }
+            }
+            eprintln!("{}: counted", bar_text(bar));
+            done.lock().expect("no thread panics").insert(at, first);
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let mut ended = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no thread panics"));
+        ended.try_for_each(|result| result)
+    })?;
+    Ok(done.into_inner().expect("no thread panics").into_values().collect())
+}
+
+fn conditions(args: &Args, scale: Scale) -> String {
+    let what = if args.short { "; a short run: no figure" } else { "" };
+    format!(
+        "{}; {}; {} transactions, half New-Order, {} warehouses of {} parts, seed {}; {} counts each{what}.",
+        processor(),
+        args.build,
+        scale.transactions,
+        scale.warehouses,
+        scale.parts,
+        scale.seed,
+        args.runs
+    )
+}
+
+fn count(args: &Args, bar: &Bar, digest: &str) -> Result<[CallgrindCounts; 2]> {
+    let folder = tempfile::tempdir()?;
+    let text = bar_text(bar);
+    let mut words: Vec<&OsStr> = vec!["--bar".as_ref(), text.as_ref()];
+    if args.short {
+        words.push("--short".as_ref());
+    }
+    let program = std::env::current_exe()?;
+    let (printed, counted) = callgrind::count(Path::new(&program), &words, folder.path())?;
+    ensure!(printed.trim() == digest, "{text} left other rows under callgrind");
+    Ok(counted)
+}
