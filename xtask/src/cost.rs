@@ -14,7 +14,7 @@ use crate::{
 const LIST: &str = "benches/cost/instructions.txt";
 /// A count may grow by so much until the list is to say so.
 const GROWTH_MAX_PERCENT: u64 = 3;
-/// What callgrind collects of `reprise-bench-cost`.
+/// Functions that callgrind collects of `reprise-bench-cost`.
 const MEASURED: &str = "--toggle-collect=*measured*";
 /// A multiple of the connections of calls over HTTP.
 const CALLS: u64 = 480;
@@ -121,7 +121,7 @@ fn instructions(root: &Path, kind: &str) -> Result<u64> {
     }
 }
 
-/// What callgrind says at its end, if it counted anything.
+/// Reads the line of callgrind at its end, if it counted anything.
 fn collected(told: &str) -> Option<u64> {
     let (_, rest) = told.split_once("Collected : ")?;
     let count = rest.split_whitespace().next()?.parse().ok()?;

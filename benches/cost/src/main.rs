@@ -202,7 +202,7 @@ impl<'m> NextCalls<'m> for NextRuns<'m, '_> {
     }
 }
 
-/// What callgrind collects.
+/// The region that callgrind collects.
 #[inline(never)]
 fn measured(bench: &mut Bench, calls: &[Call]) -> usize {
     run(bench, calls)

@@ -84,7 +84,7 @@ fn open() -> Result<Arc<Database>> {
     Ok(Arc::new(database))
 }
 
-/// What callgrind collects: the serving of requests that lie in the sockets already, to the last answer.
+/// The region that callgrind collects: the serving of requests that lie in the sockets already, to the last answer.
 #[inline(never)]
 fn measured_answers(runtime: &Runtime, answered: oneshot::Receiver<()>) {
     let _ = runtime.block_on(answered); // a client that failed says why at the end

@@ -16,7 +16,7 @@ pub struct NodeProcess {
 /// A standby, as it names itself when it asks for a ticket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Joiner {
-    /// As its primary lists it.
+    /// Name in the primary's list.
     pub name: Arc<str>,
     /// None: it does not say, and takes the place of any standby of its name.
     pub process: Option<NodeProcess>,

@@ -10,7 +10,7 @@ use std::{
 
 use crossbeam_channel::Sender;
 use reprise_backup::{ArchiveBounds, ArchiveError, MANIFEST_NAME, Origin, Place, Tree};
-use reprise_base::{Lsn, MemoryKind, MemoryLedger, Role};
+use reprise_base::{MemoryKind, MemoryLedger, Role};
 use reprise_checkpoint::Checkpoints;
 use reprise_env::{DiskError, Started};
 use reprise_log::{Drained, FrontStatus, Log, LogError, OpenReport};
@@ -23,14 +23,14 @@ use reprise_txn::Compiler;
 use reprise_upkeep::{Backups, Checkpointer, EngineHandles, LogMissing};
 
 use crate::{
-    config::{CommitMode, DatabaseConfig, check},
+    config::{CommitMode, DatabaseConfig},
     cutting::CutInfo,
     device::NvramInUse,
     environment::{Environment, Folders},
     error::OpenError,
     expected,
     memory::{judge_memory, keep_memory_ready},
-    node_file::{Health, NodeFile},
+    node_file::{Health, NodeFile, check_opening, record_region},
     opening::{keep_code, new_genesis, open_log, shared, start_sites},
     report::{QuarantinedProcedure, ReadOnly, RecoveryReport},
     shipping::Replication,
@@ -155,13 +155,9 @@ impl Database {
             }
             None => (new_genesis(&config, &around)?, None, None, None),
         };
-        if let (Some(node), Some(nvram)) = (&upkeep.node, &upkeep.nvram) {
-            let region_id = nvram.region_id()?;
-            node.change(|document| document.region = region_id)?;
-        }
-        let settings_hash = around.compiler.settings_hash();
+        record_region(upkeep.node.as_ref(), upkeep.nvram.as_ref())?;
         keep_code(&around, &genesis);
-        let registry = Arc::new(Registry::new());
+        let (settings_hash, registry) = (around.compiler.settings_hash(), Arc::new(Registry::new()));
         if let Some(log) = &log {
             registry.attach_flush(log.stats());
         }
@@ -480,36 +476,6 @@ impl Database {
             },
             None => Ok(()),
         }
-    }
-}
-
-/// Checks the configuration, and returns the document of the directory.
-///
-/// # Errors
-/// The document says that the directory is not to be opened in this role, or it can't be read.
-fn check_opening(
-    config: &DatabaseConfig,
-    around: &Environment,
-    role: Role,
-) -> Result<Option<Arc<NodeFile>>, OpenError> {
-    check(config)?;
-    let Some(root) = around.folders.as_ref().map(|folders| folders.root.clone()) else {
-        return Ok(None);
-    };
-    if role == Role::ReadOnly {
-        return Ok(Some(NodeFile::open_to_read(root)));
-    }
-    let node = NodeFile::open(root)?;
-    let document = node.document();
-    match (document.health, document.handed_over) {
-        (Health::TablesDiffer(what), _) => Err(OpenError::Differs { what }),
-        (Health::MustBootstrap(why), _) if role == Role::Primary => Err(OpenError::MustBootstrap { why }),
-        (_, Some(handed_over)) if role == Role::Primary => Err(OpenError::SteppedDown {
-            successor: handed_over.successor,
-            url: handed_over.url,
-            lsn: Lsn(handed_over.lsn),
-        }),
-        _ => Ok(Some(node)),
     }
 }
 

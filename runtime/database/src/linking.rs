@@ -15,14 +15,14 @@ use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
 use reprise_router::{JoinTicket, Router, StandbyInfo, StandbyState, SteppedDown, ViewAge};
 use reprise_ship::{
-    BeatSeen, Compares, FreshnessPoint, FreshnessSummary, Link, LinkConfig, LinkError, OnTheWay, OwnFreshness,
-    PersistedHook, StandbyProgress, StandingSeen, Streaming, Taker, WelcomeSeen,
+    BeatSeen, Compares, FreshnessPoint, FreshnessSummary, Link, LinkConfig, OnTheWay, OwnFreshness, PersistedHook,
+    StandbyProgress, StandingSeen, Streaming, Taker, WelcomeSeen,
 };
-use reprise_wire::Refusal;
 
 use crate::{
     comparing::Comparison,
     database::Database,
+    link_failure::Failure,
     promising::{AskPeer, Promises},
     standby::Hiding,
     synced::Synced,
@@ -442,46 +442,6 @@ impl Following {
         self.rests_until_ns = now_ns + self.rest.as_nanos() as u64;
         self.rest = (2 * self.rest).min(REST_MAX);
         Step::Done
-    }
-}
-
-/// Why there is no connection.
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error("ask the primary for a ticket: {0}")]
-    Ticket(#[from] TicketError),
-    #[error(transparent)]
-    Link(#[from] LinkError),
-}
-
-impl Failure {
-    /// The primary does not hold what is here.
-    fn is_of_another_history(&self) -> bool {
-        let Self::Link(LinkError::Refused { refusal, .. }) = self else {
-            return false;
-        };
-        matches!(refusal, Refusal::Diverged | Refusal::Database)
-    }
-
-    /// The primary was reached, and does not take this standby: what it answers from then on may not come here. One that stops, or gives its place
-    /// away, says so to those that it took, and answers nothing more.
-    fn is_refusal(&self, was_taken: bool) -> bool {
-        match self {
-            Self::Link(LinkError::Refused { refusal, .. }) => match refusal {
-                Refusal::Ticket => false,
-                Refusal::Unavailable => !was_taken,
-                _ => true,
-            },
-            _ => false,
-        }
-    }
-
-    /// What a primary says to who asks for a ticket can change there: a token that is entered, `--ship-listen`, a promotion that ends.
-    fn is_final(&self) -> bool {
-        match self {
-            Self::Ticket(_) => false,
-            Self::Link(error) => error.is_final(),
-        }
     }
 }
 

@@ -2,12 +2,15 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use reprise_base::{NodeProcess, check_node_name};
+use reprise_base::{Lsn, NodeProcess, Role, check_node_name};
 use reprise_env::{Disk, DiskError, DiskErrorKind, entropy};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    config::{DatabaseConfig, check},
     cutting::{self, Leadership},
+    device::NvramInUse,
+    environment::Environment,
     error::OpenError,
     expected::Member,
     promising::StoredPromise,
@@ -268,6 +271,45 @@ impl NodeFile {
     pub fn health(&self) -> Health {
         self.read(|document| document.health.clone())
     }
+}
+
+/// Checks the configuration, and returns the document of the directory.
+///
+/// # Errors
+/// The document says that the directory is not to be opened in this role, or it can't be read.
+pub(crate) fn check_opening(
+    config: &DatabaseConfig,
+    around: &Environment,
+    role: Role,
+) -> Result<Option<Arc<NodeFile>>, OpenError> {
+    check(config)?;
+    let Some(root) = around.folders.as_ref().map(|folders| folders.root.clone()) else {
+        return Ok(None);
+    };
+    if role == Role::ReadOnly {
+        return Ok(Some(NodeFile::open_to_read(root)));
+    }
+    let node = NodeFile::open(root)?;
+    let document = node.document();
+    match (document.health, document.handed_over) {
+        (Health::TablesDiffer(what), _) => Err(OpenError::Differs { what }),
+        (Health::MustBootstrap(why), _) if role == Role::Primary => Err(OpenError::MustBootstrap { why }),
+        (_, Some(handed_over)) if role == Role::Primary => Err(OpenError::SteppedDown {
+            successor: handed_over.successor,
+            url: handed_over.url,
+            lsn: Lsn(handed_over.lsn),
+        }),
+        _ => Ok(Some(node)),
+    }
+}
+
+/// Records the NVRAM region that the directory uses from now on.
+pub(crate) fn record_region(node: Option<&Arc<NodeFile>>, nvram: Option<&NvramInUse>) -> Result<(), DiskError> {
+    let (Some(node), Some(nvram)) = (node, nvram) else {
+        return Ok(());
+    };
+    let region_id = nvram.region_id()?;
+    node.change(|document| document.region = region_id)
 }
 
 fn draw() -> Result<u64, DiskError> {

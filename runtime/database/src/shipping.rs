@@ -15,9 +15,9 @@ use reprise_log::{Log, LogError};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, LogPolicy, Shared, ShipForm};
 use reprise_router::{
-    ComparedInfo, CutRecords, FreshnessHistory, JoinTicket, LossCause, LostRange, PeerMember, Phase, PromiseAnswer,
-    PromiseQuestion, PromoteOptions, Promoted, ReplicationError, ReplicationInfo, ReplicationService, Router,
-    StandbyInfo, StandbyState, SteppedDown, ViewAge,
+    ComparedInfo, CutRecords, FreshnessHistory, JoinTicket, Phase, PromiseAnswer, PromiseQuestion, PromoteOptions,
+    Promoted, ReplicationError, ReplicationInfo, ReplicationService, Router, StandbyInfo, StandbyState, SteppedDown,
+    ViewAge,
 };
 use reprise_ship::{Expected, SafetyHook, ShipError, ShipEvent, Shipper, ShipperConfig, StandbyStatus};
 use reprise_upkeep::{Checkpointer, FirstCheckpoints};
@@ -27,12 +27,11 @@ use crate::{
     cutting::{self, CutInfo},
     database::Database,
     expected::{self, Keeping},
-    lease_rules::ByHand,
     leasing::LeasingCell,
     linking::{self, FollowPrimary, Linked},
     naming::Comparer,
     node_file::NodeFile,
-    promising::{AskPeer, Asked, Promises},
+    promising::{AskPeer, Promises},
     reachable::reachable,
     stepping::Stepped,
     synced::Synced,
@@ -87,7 +86,7 @@ pub enum ServeStandbysError {
 /// This node's part in replication, as the router's callers see it.
 pub(crate) struct Replication {
     /// For a promotion.
-    database: Weak<Database>,
+    pub(crate) database: Weak<Database>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) log: Arc<Log<Box<CallBatch>>>,
     pub(crate) router: Router,
@@ -101,7 +100,7 @@ pub(crate) struct Replication {
     /// Once it did.
     pub(crate) stepped: Mutex<Option<Stepped>>,
     state: Mutex<State>,
-    linked: OnceLock<Arc<Linked>>,
+    pub(crate) linked: OnceLock<Arc<Linked>>,
     /// Of this server, once it follows a primary.
     pub(crate) name: OnceLock<String>,
     /// The way to other standbys, once it follows a primary.
@@ -410,17 +409,16 @@ impl Replication {
         })
     }
 
-    /// What may be lost, where this standby is out of sync. Err: nobody accepts that.
-    fn judge_loss(&self, is_accepted: bool) -> Result<Option<LostRange>, ReplicationError> {
-        let now_ns = self.shared.clock.boot_ns();
-        match self.synced.may_be_lost(self.received_end(), now_ns) {
-            Some(lost) if !is_accepted => Err(ReplicationError::OutOfSync(lost)),
-            lost => Ok(lost),
+    pub(crate) fn own_url(&self) -> Option<Arc<str>> {
+        match &*self.lock() {
+            State::Waiting(config) | State::Failing(config) => config.url.clone(),
+            State::Serving(serving) => serving.url.clone(),
+            State::NotServed => None,
         }
     }
 
     /// It is the primary now: standbys that waited for one are taken.
-    fn serve_if_waiting(&self) {
+    pub(crate) fn serve_if_waiting(&self) {
         let mut state = self.lock();
         let State::Waiting(config) = &*state else {
             return;
@@ -647,61 +645,7 @@ impl ReplicationService for Replication {
     }
 
     fn promote(&self, options: PromoteOptions) -> Result<Promoted, ReplicationError> {
-        let database = self.database.upgrade();
-        let database = database.ok_or_else(|| ReplicationError::Unavailable("the server stops".into()))?;
-        if let Some(stepped) = self.stepped() {
-            return self.take_place_again(&stepped, options);
-        }
-        database.judge_promotion()?;
-        let leasing = self.leasing.get();
-        let _promoting = leasing.map(|leasing| leasing.begin_promotion());
-        // Whatever is known of an epoch, the new one is behind it.
-        let (mut heard, mut given) = (self.synced.epoch(), None);
-        if !options.is_forced {
-            // Else nobody could be the primary once the old one stepped down.
-            leasing.map_or(Ok(()), |leasing| leasing.judge_store())?;
-            let stepped = self.succeed(self.linked.get().map(|linked| &**linked))?;
-            heard = heard.max(stepped.epoch);
-            given = Some(stepped.epoch);
-        }
-        let accepts_loss = options.accepts_loss;
-        let epoch = heard.max(self.promises.bound()).max(self.log.epoch()).next();
-        let epoch = epoch.max(cutting::unused_epoch(&self.node));
-        let mut asked = Asked::default();
-        let lost = match leasing {
-            Some(leasing) => {
-                let lost = self.synced.behind(self.received_end(), LossCause::NotRecorded);
-                leasing.take_by_hand(ByHand { given, accepts_loss }, lost)?
-            }
-            None if options.is_forced && self.is_told_at_quorum() => {
-                let lost;
-                (asked, lost) = self.ask_at_quorum(epoch);
-                if let Some(lost) = lost.filter(|_| !accepts_loss) {
-                    self.withdraw(&asked, epoch);
-                    return Err(ReplicationError::OutOfSync(lost));
-                }
-                lost
-            }
-            None if options.is_forced => self.judge_loss(accepts_loss)?,
-            None => None,
-        };
-        let promoted = self.become_primary(&database, (epoch, self.first_set(&asked)));
-        match &promoted {
-            Ok(_) => self.claimed.store(0, Ordering::Release),
-            Err(_) => self.withdraw(&asked, epoch),
-        }
-        if let (Err(error), Some(leasing)) = (&promoted, leasing) {
-            leasing.give_up(&error.to_string());
-        }
-        let promoted = promoted?;
-        if let Some(leasing) = leasing {
-            leasing.note_promoted();
-        }
-        Ok(Promoted {
-            has_stepped_down: !options.is_forced,
-            may_be_lost: lost.map(|lost| lost.behind(promoted.lsn)),
-            ..promoted
-        })
+        self.promote_by_hand(options)
     }
 
     fn step_down(&self, name: &str, url: Option<Arc<str>>) -> Result<SteppedDown, ReplicationError> {
@@ -710,71 +654,6 @@ impl ReplicationService for Replication {
 
     fn promise(&self, asked: &PromiseQuestion) -> Result<PromiseAnswer, ReplicationError> {
         self.give_promise(asked)
-    }
-}
-
-impl Replication {
-    /// A standby becomes the primary, whatever others are, in an epoch that is this one at least.
-    fn become_primary(
-        &self,
-        database: &Database,
-        (at_least, set): (Epoch, Option<Vec<PeerMember>>),
-    ) -> Result<Promoted, ReplicationError> {
-        let at_least = at_least.max(self.granted_epoch()).max(self.log.epoch().next());
-        let epoch = self.begin_promotion((&self.synced.laggards(), set.as_deref()), at_least)?;
-        let promoted = database.promote_in(epoch)?;
-        if let Some(hiding) = database.hiding() {
-            hiding.show_again(&self.router);
-        }
-        if let Err(error) = self.synced.forget() {
-            self.tell(format!("the primary's last sync status can't be removed: {error}"));
-        }
-        if let Some(linked) = self.linked.get() {
-            linked.end();
-        }
-        self.serve_if_waiting();
-        Ok(promoted)
-    }
-
-    /// Whether this standby can take over by itself.
-    pub(crate) fn judge_takeover(&self) -> Result<(), ReplicationError> {
-        let database = self.database.upgrade();
-        let database = database.ok_or_else(|| ReplicationError::Unavailable("the server stops".into()))?;
-        match self.stepped() {
-            Some(_) => Err(ReplicationError::Unavailable("it stepped down".into())),
-            None => database.judge_promotion(),
-        }
-    }
-
-    /// Of a standby that has the lease.
-    pub(crate) fn take_over(&self) -> Result<Promoted, ReplicationError> {
-        self.judge_takeover()?;
-        let database = self.database.upgrade();
-        let database = database.ok_or_else(|| ReplicationError::Unavailable("the server stops".into()))?;
-        self.become_primary(&database, (self.synced.epoch().next(), None))
-    }
-
-    /// In which epoch, at least, this server becomes the primary.
-    pub(crate) fn granted_epoch(&self) -> Epoch {
-        self.leasing.get().map_or(Epoch(0), |leasing| leasing.granted_epoch())
-    }
-
-    /// Whether the primary's writes waited for a quorum, as it told last.
-    pub(crate) fn is_told_at_quorum(&self) -> bool {
-        let status = self.synced.status();
-        status.is_some_and(|status| status.safety == Safety::Quorum.name())
-    }
-
-    pub(crate) fn own_url(&self) -> Option<Arc<str>> {
-        match &*self.lock() {
-            State::Waiting(config) | State::Failing(config) => config.url.clone(),
-            State::Serving(serving) => serving.url.clone(),
-            State::NotServed => None,
-        }
-    }
-
-    fn received_end(&self) -> Lsn {
-        self.log.received().map(|position| position.lsn).unwrap_or_default()
     }
 }
 

@@ -322,7 +322,8 @@ impl Replication {
     /// Records that a standby begins to lead, in the returned epoch: no standby is in sync with it. Nothing else has changed if that fails.
     pub(crate) fn begin_promotion(
         &self,
-        (laggards, set): (&[OutOfSync], Option<&[PeerMember]>),
+        laggards: &[OutOfSync],
+        set: Option<&[PeerMember]>,
         at_least: Epoch,
     ) -> Result<Epoch, ReplicationError> {
         let begun = self.node.change(|document| {

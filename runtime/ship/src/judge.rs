@@ -1,8 +1,8 @@
 //! Whether a standby may have the log, and if not, what it is told.
 
-use reprise_base::{Joiner, Lsn, check_node_name};
+use reprise_base::{Epoch, Joiner, Lsn, check_node_name};
 use reprise_log::{LogError, Position};
-use reprise_wire::{FORMAT_VERSION, Hello, Refusal, SHIP_PROTOCOL, Wants};
+use reprise_wire::{FORMAT_VERSION, Hello, Progress, Refusal, SHIP_PROTOCOL, Wants};
 
 use crate::{source::ShippedLog, tickets::Tickets};
 
@@ -107,6 +107,17 @@ fn diverged(lsn: Lsn, log: &dyn ShippedLog, why: &str) -> Verdict {
 /// It has records that are not there, and may cut them off: it was not written to in a later epoch.
 pub(crate) fn may_be_cut(hello: &Hello<'_>, verdict: &Verdict, log: &dyn ShippedLog) -> bool {
     verdict.refusal == Refusal::Diverged && hello.position.0 <= log.epoch()
+}
+
+/// Refuses the word of a standby for another primary's epoch.
+pub(crate) fn judge_epoch(progress: &Progress, own: Epoch) -> Result<(), Verdict> {
+    match progress.epoch == own {
+        true => Ok(()),
+        false => {
+            let reason = format!("it speaks of epoch {}, and this primary's is {own}", progress.epoch);
+            Err(Verdict::new(Refusal::Unavailable, reason))
+        }
+    }
 }
 
 /// The log that it needs is not kept any more.

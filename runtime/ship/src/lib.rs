@@ -21,6 +21,7 @@ mod quorum;
 mod receive;
 mod ring;
 mod safety;
+mod seen;
 mod session;
 mod shipper;
 mod source;
@@ -35,12 +36,12 @@ pub use connection::{SEND_TIME, SHIP_LIMITS, SILENCE_MAX, STANDBY_LIMITS};
 pub use fork::{AskingFork, ForkAnswer};
 pub use freshness::{FreshnessPoint, FreshnessSummary, Lag};
 pub use link::{
-    BeatSeen, ComparedOwn, Compares, Known, Link, LinkConfig, LinkError, PersistedHook, StandbyProgress, StandingSeen,
-    Streaming, Taker, ToldMember, WelcomeSeen,
+    ComparedOwn, Compares, Known, Link, LinkConfig, LinkError, PersistedHook, StandbyProgress, Streaming, Taker,
 };
 pub use member::{ComparedStatus, Expected, StandbyState, StandbyStatus};
 pub use own_freshness::OwnFreshness;
 pub use receive::{Bootstrapped, Bootstrapping};
 pub use safety::{Commits, IN_SYNC_NS, SafetyHook, Stand, committed_by, waits_for_each};
+pub use seen::{BeatSeen, StandingSeen, ToldMember, WelcomeSeen};
 pub use shipper::{Keep, ShipError, ShipEvent, Shipper, ShipperConfig};
 pub use source::{CheckpointSource, ChosenCheckpoint, ShippedLog};

@@ -4,15 +4,18 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use reprise_backup::StagingError;
-use reprise_base::{Epoch, Lsn, Safety, Waiter};
+use reprise_base::{Epoch, Lsn, Waiter};
 use reprise_env::{Clock, Connection, DiskError, Net, NetError, Step};
 use reprise_log::{Group, LogError, PlaceError, Placed, Position, UnavailableKind};
 use reprise_wire::{
     Compared, FORMAT_VERSION, Frame, GroupFrame, Heartbeat, Hello, Named, Outcome, Progress, Refusal, Refused,
-    SHIP_PROTOCOL, SetPart, Standing, TableDigests, Wants, WireError,
+    SHIP_PROTOCOL, Standing, TableDigests, Wants, WireError,
 };
 
-use crate::connection::{HEARTBEAT, SILENCE_MAX, STANDBY_LIMITS, send, wait};
+use crate::{
+    connection::{HEARTBEAT, SILENCE_MAX, STANDBY_LIMITS, send, wait},
+    seen::{BeatSeen, StandingSeen, ToldMember, WelcomeSeen},
+};
 
 /// Between two reports at least that tell of nothing more on the disk.
 pub(crate) const REPORT_NS: u64 = 1_000_000;
@@ -83,53 +86,6 @@ pub struct StandbyProgress {
     pub view: Lsn,
     /// Bytes of records for which there is room behind what was received.
     pub room_bytes: u64,
-}
-
-/// A primary's heartbeat, at the standby.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BeatSeen {
-    /// Of the primary.
-    pub epoch: Epoch,
-    /// When this node had sent the newest progress that the primary had before it looked at `durable`, by the clock that counts suspended time. None:
-    /// it had none of this connection.
-    pub echo_ns: Option<u64>,
-    /// When it came, by this node's monotonic clock.
-    pub came_ns: u64,
-    /// Everything before it is durable on the primary.
-    pub durable: Lsn,
-    /// Everything before it may be read there.
-    pub committed: Lsn,
-    /// Bytes of log between this standby's view and the primary's end.
-    pub behind_bytes: u64,
-}
-
-/// What a primary tells of who is in sync, at the standby.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StandingSeen {
-    /// Of the primary.
-    pub epoch: Epoch,
-    /// Level that the primary's writes wait for.
-    pub safety: Safety,
-    /// Grows within an epoch, as long as the primary runs.
-    pub number: u64,
-    /// Of this standby.
-    pub in_sync: bool,
-    /// The part of this standby in the set that `quorum` counts on.
-    pub set: SetPart,
-    /// The other standbys.
-    pub members: Vec<ToldMember>,
-}
-
-/// A standby, as its primary tells others of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ToldMember {
-    pub name: Arc<str>,
-    /// URL at which other servers reach it; empty: it is not known.
-    pub url: Arc<str>,
-    /// It has everything before this LSN.
-    pub from: Lsn,
-    pub is_in_sync: bool,
-    pub set: SetPart,
 }
 
 /// What a connection to a primary needs.
@@ -301,16 +257,6 @@ pub(crate) fn group_of<'a>(frame: &GroupFrame<'a>) -> Group<'a> {
 pub struct Known {
     pub database_id: [u8; 16],
     pub partitions: u16,
-}
-
-/// What the primary says first.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WelcomeSeen {
-    pub epoch: Epoch,
-    /// Its URL for clients; empty: it was told none.
-    pub primary: String,
-    /// Level that its writes wait for.
-    pub safety: Safety,
 }
 
 /// The log of a primary, coming in.

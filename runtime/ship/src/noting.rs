@@ -60,7 +60,7 @@ impl Noting {
                 set: member.set,
             });
             let packed = Standing::pack(members);
-            let standing = Standing::new(now.number, (now.in_sync, now.set), &packed);
+            let standing = Standing::new(now.number, now.in_sync, now.set, &packed);
             send(connection, &Frame::Standing(standing))?;
             self.number = now.number;
             self.since_ns.get_or_insert(now_ns);

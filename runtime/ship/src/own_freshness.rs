@@ -6,7 +6,7 @@ use reprise_base::Lsn;
 
 use crate::{
     freshness::{FreshnessPoint, FreshnessSummary, HEARD_NS, History, LOOK_BACK_NS, Lag, Sample, idle, score},
-    link::BeatSeen,
+    seen::BeatSeen,
     views::{SAMPLE_NS, Views},
 };
 

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
-use reprise_base::{Epoch, Lsn};
+use reprise_base::Lsn;
 use reprise_env::{Connection, DiskError, NetError, Step, Work};
 use reprise_log::{Following, LogError, Position};
 use reprise_wire::{
@@ -15,7 +15,7 @@ use crate::{
     comparing::TellingOf,
     connection::{COMMITTED_BEAT, HEARTBEAT, SILENCE_MAX, send, wait},
     files::{Sending, Sent},
-    judge::{Verdict, gone, judge_greeting, judge_position, may_be_cut},
+    judge::{Verdict, gone, judge_epoch, judge_greeting, judge_position, may_be_cut},
     member::{ComparedStatus, StandbyState},
     noting::Noting,
     shipper::{Inner, ShipEvent},
@@ -201,7 +201,7 @@ impl Session {
                 (Frame::Hello(hello), Stage::Greeting) => self.greet(&hello, now_ns)?,
                 (Frame::Progress(progress), Stage::Files { .. }) => self.note_joining(&progress)?,
                 (Frame::Progress(progress), Stage::Log { stream, told, .. }) => {
-                    judge_epoch(&progress, self.shipper.log.epoch())?;
+                    judge_epoch(&progress, self.shipper.log.epoch()).map_err(End::Refused)?;
                     let shipped = stream.take_posted(&self.shipper.ring);
                     stream.note(&progress)?;
                     told.note(&progress, now_ns);
@@ -232,7 +232,7 @@ impl Session {
         if progress.received == Lsn(0) {
             return Ok(());
         }
-        judge_epoch(progress, self.shipper.log.epoch())?;
+        judge_epoch(progress, self.shipper.log.epoch()).map_err(End::Refused)?;
         let end = match &self.stage {
             Stage::Files {
                 sending, live: None, ..
@@ -462,7 +462,7 @@ impl Session {
         let reason = end.to_string();
         if let Some(name) = &self.name {
             let has_left = matches!(end, End::Left);
-            self.shipper.table.end(name, self.number, (&reason, has_left));
+            self.shipper.table.end(name, self.number, &reason, has_left);
         }
         if matches!(end, End::Told) {
             return true;
@@ -474,17 +474,6 @@ impl Session {
             None => ShipEvent::TurnedAway { peer, reason },
         });
         matches!(end, End::Refused(_) | End::Done)
-    }
-}
-
-/// What a standby says for another primary's epoch counts for nothing.
-fn judge_epoch(progress: &Progress, own: Epoch) -> Result<(), End> {
-    match progress.epoch == own {
-        true => Ok(()),
-        false => {
-            let reason = format!("it speaks of epoch {}, and this primary's is {own}", progress.epoch);
-            Err(End::Refused(Verdict::new(Refusal::Unavailable, reason)))
-        }
     }
 }
 

@@ -13,9 +13,9 @@ use crate::{
     connection::SILENCE_MAX,
     freshness::{FreshnessPoint, FreshnessSummary},
     judge::Verdict,
-    link::ToldMember,
     member::{ComparedStatus, Expected, Standby, StandbyState, StandbyStatus},
     safety::{ACK_WAIT_NS, Commits, ENTER_LAG_NS, Member, RETURN_WAIT_NS, SafetyHook, Stand, SyncState, stand},
+    seen::ToldMember,
     source::ShippedLog,
     views::Views,
 };
@@ -528,7 +528,7 @@ impl Table {
     }
 
     /// The connection is over. A standby that has not said that it leaves takes itself for in sync for a while.
-    pub fn end(&self, name: &str, connection: u64, (error, has_left): (&str, bool)) {
+    pub fn end(&self, name: &str, connection: u64, error: &str, has_left: bool) {
         self.with(name, connection, |standby| {
             standby.state = StandbyState::Lost;
             standby.connection = 0;

@@ -25,7 +25,7 @@ pub struct ModuleInstalled {
     /// For a rollback: the version whose bytes the server deployed.
     #[serde(default)]
     pub rolled_back_to: Option<u32>,
-    /// What the deployment destroyed, with consent.
+    /// Values and definitions that the deployment destroyed, with consent.
     #[serde(default)]
     pub destroyed: Vec<Destroyed>,
     /// LSN of the installation. If nothing changed, the LSN of the last committed record, which is the same or later.

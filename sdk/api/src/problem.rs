@@ -346,7 +346,7 @@ pub struct SchemaConflict {
     pub declared: String,
     /// Description of the conflict.
     pub message: String,
-    /// What the author of the module can do.
+    /// Remedy for the author of the module.
     pub way_on: String,
 }
 

@@ -95,7 +95,7 @@ pub struct NvramStatus {
     /// How a commit becomes persistent: `fence` (cache lines of persistent memory), `msync` (an ordinary file), `assumed` (an ordinary
     /// file, treated as persistent memory).
     pub persistence: String,
-    /// What a power failure would lose. Null if nothing.
+    /// Records that a power failure would lose. Null if it would lose nothing.
     pub warning: Option<String>,
     /// When a transaction writes its changes to the region. `commit`: all at its end. `insert`: each at once, and the commit waits for
     /// all. `insert-fence`: each at once, and the transaction waits for each.

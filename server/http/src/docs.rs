@@ -35,7 +35,7 @@ use crate::{
     auth::needed_role,
     backups, batch, calls, checkpoints, events, freshness, front, idempotency,
     listed::json_answer,
-    log, metrics, module_openapi, modules, problems, replication, rollback,
+    log, metrics, module_openapi, modules, problems, promise, replication, rollback,
     rows::{groups, page},
     running,
     state::AppState,
@@ -118,7 +118,7 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(replication::forget_standby))
         .routes(routes!(replication::promote))
         .routes(routes!(replication::step_down))
-        .routes(routes!(replication::promise))
+        .routes(routes!(promise::promise))
         .routes(routes!(replication::join))
         .routes(routes!(status::status))
         .routes(routes!(events::events))

@@ -40,6 +40,7 @@ mod plan;
 pub mod probe;
 mod problems;
 mod process_metrics;
+mod promise;
 #[cfg(test)]
 mod reference;
 mod refusal;

@@ -27,6 +27,7 @@ mod lines;
 mod logfile;
 mod new;
 mod output;
+mod peers;
 mod plan;
 mod records;
 mod recover;

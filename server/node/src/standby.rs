@@ -21,7 +21,7 @@ use reprise_env::{Clock, Net, RealClock, RealDisk, RealThreads};
 use reprise_log::database_id;
 use reprise_net_rdma::RdmaNet;
 use reprise_net_tls::{Identity, TlsNet};
-use reprise_router::{JoinTicket as Ticket, PeerMember, PeerStatus, PromiseAnswer, PromiseQuestion, SteppedDown};
+use reprise_router::{JoinTicket as Ticket, SteppedDown};
 use reprise_ship::{Bootstrapped, ForkAnswer, Known, Link, LinkConfig, LinkError, LogBeside};
 
 use crate::{
@@ -41,7 +41,7 @@ const FORK_TRIES: Duration = Duration::from_secs(10);
 pub const FOLDERS: [&str; 2] = ["checkpoints", "log"];
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// A standby that follows waits so long for an answer before it looks whether it is to end.
-const ASK_TIME: Duration = Duration::from_secs(1);
+pub const ASK_TIME: Duration = Duration::from_secs(1);
 /// Longest wait for a primary that steps down: it gives itself less.
 const STEP_DOWN_TIME: Duration = Duration::from_secs(25);
 /// Between two tries to reach the primary, and how long it is tried before there are any files.
@@ -114,8 +114,8 @@ pub struct Primary {
     client: Client,
     url: String,
     name: String,
-    token: Option<String>,
-    ca_cert: Option<PathBuf>,
+    pub token: Option<String>,
+    pub ca_cert: Option<PathBuf>,
     /// Told by the primary when it gave its place away, or by the lease.
     successor: Mutex<Option<String>>,
     /// The database that follows: it knows to whom it gave a promise, and where the primary is by the lease.
@@ -217,44 +217,8 @@ impl Primary {
         }
     }
 
-    /// Asks another standby for a promise.
-    fn ask_peer(&self, url: &str, asked: &PromiseQuestion) -> Result<PromiseAnswer, Arc<str>> {
-        if !self.is_as_safe(url) {
-            return Err(format!("{url} is not asked: the token would go there in the clear").into());
-        }
-        let client = remote::client(url, self.token.as_deref(), self.ca_cert.as_deref());
-        let client = client.map_err(|_| format!("{url} is no URL of a server"))?;
-        let asked = reprise_api::PromiseRequest {
-            epoch: asked.epoch.0,
-            name: asked.name.clone(),
-            url: asked.url.as_deref().map(str::to_owned),
-            withdrawn: asked.is_withdrawn,
-        };
-        let told = client.promise(&asked, ASK_TIME).map_err(|error| error.to_string())?;
-        Ok(PromiseAnswer {
-            name: told.name,
-            epoch: Epoch(told.epoch),
-            end: Lsn(told.end_lsn.0),
-            status: told.status.map(|status| PeerStatus {
-                epoch: Epoch(status.epoch),
-                number: status.number.0,
-                members: status
-                    .members
-                    .into_iter()
-                    .map(|member| PeerMember {
-                        name: member.name,
-                        url: member.url,
-                        from: Lsn(member.from_lsn.0),
-                        is_counted: member.counted,
-                        is_counted_next: member.counted_next,
-                    })
-                    .collect(),
-            }),
-        })
-    }
-
     /// The token goes to a server, and never in the clear where it did not before.
-    fn is_as_safe(&self, url: &str) -> bool {
+    pub fn is_as_safe(&self, url: &str) -> bool {
         url.starts_with("https:") || !self.url.starts_with("https:")
     }
 

@@ -115,7 +115,7 @@ fn frames() -> Vec<Vec<u8>> {
         Frame::Group(group),
         Frame::Heartbeat(Heartbeat::default()),
         Frame::Progress(Progress::default()),
-        Frame::Standing(Standing::new(2, (true, SetPart::default()), &laggards)),
+        Frame::Standing(Standing::new(2, true, SetPart::default(), &laggards)),
         Frame::Named(Named { number: 1, lsn: Lsn(9) }),
         Frame::Digests(TableDigests::new(1, true, &tables)),
         Frame::Compared(Compared {

@@ -538,6 +538,25 @@ export type Destroyed = {
 };
 
 /**
+ * The answer of a standby: it follows no primary before the epoch any more, unless it knows of a later one.
+ */
+export type EpochPromise = {
+    /**
+     * End of its log.
+     */
+    end_lsn: U64;
+    /**
+     * Epoch of the primary whose history its log has.
+     */
+    epoch: number;
+    /**
+     * Name of the standby that answers.
+     */
+    name: string;
+    status?: PromiseStatus | null;
+};
+
+/**
  * A member of a struct.
  */
 export type FieldInfo = {
@@ -677,6 +696,11 @@ export type JoinRequest = {
      * Name of the standby: 1 to 64 letters, digits, `-`, `_` or `.`; not `.` or `..`.
      */
     name: string;
+    process?: StandbyProcess | null;
+    /**
+     * URL at which other servers reach the standby.
+     */
+    url?: string | null;
 };
 
 /**
@@ -1172,7 +1196,7 @@ export type ModuleDetail = {
  */
 export type ModuleInstalled = {
     /**
-     * What the deployment destroyed, with consent.
+     * Values and definitions that the deployment destroyed, with consent.
      */
     destroyed?: Array<Destroyed>;
     /**
@@ -1379,7 +1403,7 @@ export type NvramStatus = {
      */
     rings: Array<NvramRing>;
     /**
-     * What a power failure would lose. Null if nothing.
+     * Records that a power failure would lose. Null if it would lose nothing.
      */
     warning?: string | null;
 };
@@ -1731,6 +1755,72 @@ export type ProcedurePlan = {
 };
 
 /**
+ * A standby, as another one knows it.
+ */
+export type PromiseMember = {
+    /**
+     * It is in the set that `quorum` counts on.
+     */
+    counted: boolean;
+    /**
+     * It is in the set to which a change is under way.
+     */
+    counted_next: boolean;
+    /**
+     * It has everything before this LSN.
+     */
+    from_lsn: U64;
+    /**
+     * Its name.
+     */
+    name: string;
+    /**
+     * URL at which other servers reach it; empty: it is not known.
+     */
+    url: string;
+};
+
+/**
+ * The question of a server that is to lead.
+ */
+export type PromiseRequest = {
+    /**
+     * The epoch in which the server is to lead.
+     */
+    epoch: number;
+    /**
+     * Name of the server.
+     */
+    name: string;
+    /**
+     * URL of the server.
+     */
+    url?: string | null;
+    /**
+     * The server does not lead in that epoch after all; `false` unless given.
+     */
+    withdrawn?: boolean;
+};
+
+/**
+ * A primary's word on its standbys.
+ */
+export type PromiseStatus = {
+    /**
+     * Epoch of the primary.
+     */
+    epoch: number;
+    /**
+     * All standbys of that primary.
+     */
+    members: Array<PromiseMember>;
+    /**
+     * Grows within an epoch.
+     */
+    number: U64;
+};
+
+/**
  * A node that became the primary.
  */
 export type Promotion = {
@@ -2033,7 +2123,7 @@ export type SchemaConflict = {
      */
     table: string;
     /**
-     * What the author of the module can do.
+     * Remedy for the author of the module.
      */
     way_on: string;
 };
@@ -2127,6 +2217,24 @@ export type StandbyFreshness = {
      * The oldest first.
      */
     steps: Array<FreshnessStep>;
+};
+
+/**
+ * A process on a standby's data directory. It tells two servers of one name apart.
+ */
+export type StandbyProcess = {
+    /**
+     * Identity of the data directory.
+     */
+    node: U64;
+    /**
+     * Drawn by the process.
+     */
+    nonce: U64;
+    /**
+     * Starts on that directory; a later process has more.
+     */
+    starts: U64;
 };
 
 /**
@@ -4210,6 +4318,67 @@ export type JoinResponses = {
 };
 
 export type JoinResponse = JoinResponses[keyof JoinResponses];
+
+export type PromiseData = {
+    body: PromiseRequest;
+    path?: never;
+    query?: never;
+    url: '/v1/replication/promise';
+};
+
+export type PromiseErrors = {
+    /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     */
+    403: Problem;
+    /**
+     * request-timeout
+     */
+    408: Problem;
+    /**
+     * not-standby
+     */
+    409: Problem;
+    /**
+     * too-large
+     */
+    413: Problem;
+    /**
+     * unsupported-media-type: the server does not read this Content-Type or Content-Encoding
+     */
+    415: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * malformed-request: the body has a transfer coding other than chunked
+     */
+    501: Problem;
+    /**
+     * overloaded, log-unavailable, standby-unavailable, lease-lost, outcome-unknown, recovering, read-only, unavailable
+     */
+    503: Problem;
+};
+
+export type PromiseError = PromiseErrors[keyof PromiseErrors];
+
+export type PromiseResponses = {
+    /**
+     * How far this standby is
+     */
+    200: EpochPromise;
+};
+
+export type PromiseResponse = PromiseResponses[keyof PromiseResponses];
 
 export type PromoteData = {
     body?: never;

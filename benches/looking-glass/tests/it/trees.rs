@@ -112,7 +112,7 @@ fn threads_split_and_merge_a_tree_that_stays_whole() {
                     assert_eq!(tree.find(pool, &key(number)), Some(rid(number)));
                 }
                 // All but each sixteenth: most nodes are merged.
-                for number in own().filter(|number| number / THREADS % 16 != 0) {
+                for number in own().filter(|number| !(number / THREADS).is_multiple_of(16)) {
                     assert_eq!(tree.remove(pool, chain, &key(number)), Some(rid(number)));
                 }
             });

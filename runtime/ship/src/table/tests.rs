@@ -179,7 +179,7 @@ fn nothing_is_answered_that_one_lacks_which_comes_to_be_very_safe() {
     around.tick(100, 120);
     around.persist("d", 2, 150);
     assert_eq!(around.table.limit(), Some(Lsn(100)));
-    around.table.end("e", 3, ("gone", true));
+    around.table.end("e", 3, "gone", true);
     assert_eq!(around.table.limit(), Some(Lsn(150)));
 }
 
@@ -202,7 +202,7 @@ fn name_is_one_servers_until_it_was_silent_for_a_while() {
     for other in [joiner(8, 9, 72), joiner(7, 2, 73), joiner(7, 1, 74)] {
         assert!(table.check_name(&other, at(60)).is_err(), "it is connected");
     }
-    table.end("s1", 2, ("gone", true));
+    table.end("s1", 2, "gone", true);
     table.check_name(&later, at(1)).expect("its connection is over");
     for other in [joiner(8, 9, 72), joiner(7, 2, 73)] {
         let refused = table.begin(&other, 3, at(10)).expect_err("it was heard lately");
@@ -225,7 +225,7 @@ fn primary_goes_on_without_a_standby_once_that_one_knows_that_it_may() {
         assert_eq!(around.table.limit(), Some(Lsn(7)));
         around.table.record_heard("s1", 1, around.now_ns);
         let heard_ns = around.now_ns;
-        around.table.end("s1", 1, ("its connection was reset", has_left));
+        around.table.end("s1", 1, "its connection was reset", has_left);
         let is_leaving = |now_ns| around.table.tick(now_ns, &Answered(Lsn(7)));
         // A connection that is reset says nothing to the standby of what comes.
         assert_eq!(is_leaving(heard_ns + SILENCE_NS - 1), has_left);
@@ -261,8 +261,8 @@ fn quorum_forgets_a_standby_once_enough_of_the_others_know() {
     }
     assert_eq!(around.table.limit(), Some(Lsn(7)));
     // Two of three have what is answered: with two away, no set without the third one is safe.
-    around.table.end("s2", 2, ("gone", true));
-    around.table.end("s3", 3, ("gone", true));
+    around.table.end("s2", 2, "gone", true);
+    around.table.end("s3", 3, "gone", true);
     around.tick(7, 7);
     assert!(around.table.forget("s3"));
     let forgets = |around: &Around| {

@@ -82,7 +82,7 @@ impl<'a> Standing<'a> {
     }
 
     /// `entries` were packed.
-    pub fn new(number: u64, (in_sync, set): (bool, SetPart), entries: &'a [u8]) -> Self {
+    pub fn new(number: u64, in_sync: bool, set: SetPart, entries: &'a [u8]) -> Self {
         Self {
             number,
             in_sync,

@@ -248,7 +248,7 @@ fn golden_streams() {
     );
     let packed = packed_laggards(&[("s2", 9), ("s3", 0x1122)]);
     check_golden(
-        Frame::Standing(Standing::new(6, (true, IN), &packed)),
+        Frame::Standing(Standing::new(6, true, IN, &packed)),
         expect![[r#"
             b5 2c f3 75 0a 00 00 00 06 00 00 00 00 00 00 00
             07 00 02 00 00 00 00 00 09 00 00 00 00 00 00 00
@@ -312,7 +312,7 @@ fn what_no_encoder_writes_is_refused() {
     refused(with(epochs, 24, 3), "a list of epochs");
     refused(with(Frame::Progress(progress()), 60, 1), "behind a progress's epoch");
     let packed = packed_laggards(&[("s2", 9)]);
-    let standing = Frame::Standing(Standing::new(6, (true, IN), &packed));
+    let standing = Frame::Standing(Standing::new(6, true, IN, &packed));
     refused(with(standing, 16, 8), "flags of a standing");
     refused(with(standing, 18, 2), "number of a standing's standbys");
     refused(with(standing, 20, 1), "bytes before a standing's standbys");
@@ -322,7 +322,7 @@ fn what_no_encoder_writes_is_refused() {
     refused(with(standing, 35, 3), "length of a URL");
     let many = packed_laggards(&[("s2", 9); 17]).repeat(2);
     refused(
-        with(Frame::Standing(Standing::new(6, (true, IN), &many)), 18, 17),
+        with(Frame::Standing(Standing::new(6, true, IN, &many)), 18, 17),
         "at most 16",
     );
     let chunk = FileChunk {
@@ -352,7 +352,7 @@ fn packed_laggards(laggards: &[(&str, u64)]) -> Vec<u8> {
 #[test]
 fn members_come_back_in_their_order() {
     let packed = packed_laggards(&[("s2", 9), ("s1", 0)]);
-    let bytes = Frame::Standing(Standing::new(1, (false, IN), &packed)).encode();
+    let bytes = Frame::Standing(Standing::new(1, false, IN, &packed)).encode();
     let Ok(Frame::Standing(read)) = Frame::decode(&bytes) else {
         panic!("it is a standing");
     };
@@ -452,7 +452,7 @@ fn frames(parts: &Parts) -> Vec<Frame<'_>> {
             committed: Lsn(n[3]),
             behind_bytes: n[4],
         }),
-        Frame::Standing(Standing::new(n[0], (n[1].is_multiple_of(2), IN), &parts.laggards)),
+        Frame::Standing(Standing::new(n[0], n[1].is_multiple_of(2), IN, &parts.laggards)),
         Frame::Progress(Progress {
             sent_ns: n[6],
             received: Lsn(n[3]),

@@ -1,0 +1,134 @@
+//! A standby becomes the primary: by an operator's word, or by the lease.
+
+use std::sync::atomic::Ordering;
+
+use reprise_base::{Epoch, Lsn, Safety};
+use reprise_router::{LossCause, LostRange, PeerMember, PromoteOptions, Promoted, ReplicationError};
+
+use crate::{cutting, database::Database, lease_rules::ByHand, promising::Asked, shipping::Replication};
+
+impl Replication {
+    /// Makes this server the primary, because an operator asks for it.
+    pub(crate) fn promote_by_hand(&self, options: PromoteOptions) -> Result<Promoted, ReplicationError> {
+        let database = self.database.upgrade();
+        let database = database.ok_or_else(|| ReplicationError::Unavailable("the server stops".into()))?;
+        if let Some(stepped) = self.stepped() {
+            return self.take_place_again(&stepped, options);
+        }
+        database.judge_promotion()?;
+        let leasing = self.leasing.get();
+        let _promoting = leasing.map(|leasing| leasing.begin_promotion());
+        // Whatever is known of an epoch, the new one is behind it.
+        let (mut heard, mut given) = (self.synced.epoch(), None);
+        if !options.is_forced {
+            // Else nobody could be the primary once the old one stepped down.
+            leasing.map_or(Ok(()), |leasing| leasing.judge_store())?;
+            let stepped = self.succeed(self.linked.get().map(|linked| &**linked))?;
+            heard = heard.max(stepped.epoch);
+            given = Some(stepped.epoch);
+        }
+        let accepts_loss = options.accepts_loss;
+        let epoch = heard.max(self.promises.bound()).max(self.log.epoch()).next();
+        let epoch = epoch.max(cutting::unused_epoch(&self.node));
+        let mut asked = Asked::default();
+        let lost = match leasing {
+            Some(leasing) => {
+                let lost = self.synced.behind(self.received_end(), LossCause::NotRecorded);
+                leasing.take_by_hand(ByHand { given, accepts_loss }, lost)?
+            }
+            None if options.is_forced && self.is_told_at_quorum() => {
+                let lost;
+                (asked, lost) = self.ask_at_quorum(epoch);
+                if let Some(lost) = lost.filter(|_| !accepts_loss) {
+                    self.withdraw(&asked, epoch);
+                    return Err(ReplicationError::OutOfSync(lost));
+                }
+                lost
+            }
+            None if options.is_forced => self.judge_loss(accepts_loss)?,
+            None => None,
+        };
+        let promoted = self.become_primary(&database, epoch, self.first_set(&asked));
+        match &promoted {
+            Ok(_) => self.claimed.store(0, Ordering::Release),
+            Err(_) => self.withdraw(&asked, epoch),
+        }
+        if let (Err(error), Some(leasing)) = (&promoted, leasing) {
+            leasing.give_up(&error.to_string());
+        }
+        let promoted = promoted?;
+        if let Some(leasing) = leasing {
+            leasing.note_promoted();
+        }
+        Ok(Promoted {
+            has_stepped_down: !options.is_forced,
+            may_be_lost: lost.map(|lost| lost.behind(promoted.lsn)),
+            ..promoted
+        })
+    }
+
+    /// What may be lost, where this standby is out of sync. Err: nobody accepts that.
+    fn judge_loss(&self, is_accepted: bool) -> Result<Option<LostRange>, ReplicationError> {
+        let now_ns = self.shared.clock.boot_ns();
+        match self.synced.may_be_lost(self.received_end(), now_ns) {
+            Some(lost) if !is_accepted => Err(ReplicationError::OutOfSync(lost)),
+            lost => Ok(lost),
+        }
+    }
+
+    /// A standby becomes the primary, whatever others are, in an epoch that is this one at least.
+    fn become_primary(
+        &self,
+        database: &Database,
+        at_least: Epoch,
+        set: Option<Vec<PeerMember>>,
+    ) -> Result<Promoted, ReplicationError> {
+        let at_least = at_least.max(self.granted_epoch()).max(self.log.epoch().next());
+        let epoch = self.begin_promotion(&self.synced.laggards(), set.as_deref(), at_least)?;
+        let promoted = database.promote_in(epoch)?;
+        if let Some(hiding) = database.hiding() {
+            hiding.show_again(&self.router);
+        }
+        if let Err(error) = self.synced.forget() {
+            self.tell(format!("the primary's last sync status can't be removed: {error}"));
+        }
+        if let Some(linked) = self.linked.get() {
+            linked.end();
+        }
+        self.serve_if_waiting();
+        Ok(promoted)
+    }
+
+    /// Whether this standby can take over by itself.
+    pub(crate) fn judge_takeover(&self) -> Result<(), ReplicationError> {
+        let database = self.database.upgrade();
+        let database = database.ok_or_else(|| ReplicationError::Unavailable("the server stops".into()))?;
+        match self.stepped() {
+            Some(_) => Err(ReplicationError::Unavailable("it stepped down".into())),
+            None => database.judge_promotion(),
+        }
+    }
+
+    /// Of a standby that has the lease.
+    pub(crate) fn take_over(&self) -> Result<Promoted, ReplicationError> {
+        self.judge_takeover()?;
+        let database = self.database.upgrade();
+        let database = database.ok_or_else(|| ReplicationError::Unavailable("the server stops".into()))?;
+        self.become_primary(&database, self.synced.epoch().next(), None)
+    }
+
+    /// In which epoch, at least, this server becomes the primary.
+    pub(crate) fn granted_epoch(&self) -> Epoch {
+        self.leasing.get().map_or(Epoch(0), |leasing| leasing.granted_epoch())
+    }
+
+    /// Whether the primary's writes waited for a quorum, as it told last.
+    pub(crate) fn is_told_at_quorum(&self) -> bool {
+        let status = self.synced.status();
+        status.is_some_and(|status| status.safety == Safety::Quorum.name())
+    }
+
+    fn received_end(&self) -> Lsn {
+        self.log.received().map(|position| position.lsn).unwrap_or_default()
+    }
+}

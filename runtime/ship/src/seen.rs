@@ -1,0 +1,63 @@
+//! The words of a primary, as its standby hears them.
+
+use std::sync::Arc;
+
+use reprise_base::{Epoch, Lsn, Safety};
+use reprise_wire::SetPart;
+
+/// A primary's heartbeat, at the standby.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BeatSeen {
+    /// Of the primary.
+    pub epoch: Epoch,
+    /// When this node had sent the newest progress that the primary had before it looked at `durable`, by the clock that counts suspended time. None:
+    /// it had none of this connection.
+    pub echo_ns: Option<u64>,
+    /// When it came, by this node's monotonic clock.
+    pub came_ns: u64,
+    /// Everything before it is durable on the primary.
+    pub durable: Lsn,
+    /// Everything before it may be read there.
+    pub committed: Lsn,
+    /// Bytes of log between this standby's view and the primary's end.
+    pub behind_bytes: u64,
+}
+
+/// What a primary tells of who is in sync, at the standby.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StandingSeen {
+    /// Of the primary.
+    pub epoch: Epoch,
+    /// Level that the primary's writes wait for.
+    pub safety: Safety,
+    /// Grows within an epoch, as long as the primary runs.
+    pub number: u64,
+    /// Of this standby.
+    pub in_sync: bool,
+    /// The part of this standby in the set that `quorum` counts on.
+    pub set: SetPart,
+    /// The other standbys.
+    pub members: Vec<ToldMember>,
+}
+
+/// A standby, as its primary tells others of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToldMember {
+    pub name: Arc<str>,
+    /// URL at which other servers reach it; empty: it is not known.
+    pub url: Arc<str>,
+    /// It has everything before this LSN.
+    pub from: Lsn,
+    pub is_in_sync: bool,
+    pub set: SetPart,
+}
+
+/// What the primary says first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WelcomeSeen {
+    pub epoch: Epoch,
+    /// Its URL for clients; empty: it was told none.
+    pub primary: String,
+    /// Level that its writes wait for.
+    pub safety: Safety,
+}

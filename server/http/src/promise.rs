@@ -1,0 +1,81 @@
+//! `/v1/replication/promise`: a standby promises an epoch to a server that is to lead.
+
+use axum::{
+    Json,
+    extract::{Request, State},
+};
+use reprise_api::{EpochPromise, Problem, PromiseMember, PromiseRequest, PromiseStatus, U64};
+use reprise_base::{Epoch, check_node_name};
+use reprise_router::{PromiseQuestion, ReplicationError};
+
+use crate::{
+    auth::Principal,
+    body::{self, Bounds},
+    control::ControlOp,
+    limits::JOIN_BODY_BYTES_MAX,
+    refusal::Refusal,
+    state::AppState,
+};
+
+/// Has this standby promise an epoch
+///
+/// Another standby asks before it leads. From the answer on this standby follows no primary before that epoch. A standby that knows of a later epoch
+/// tells so in its answer, and promises nothing.
+#[utoipa::path(
+    post,
+    path = "/v1/replication/promise",
+    tag = "Replication",
+    request_body = PromiseRequest,
+    responses(
+        (status = 200, description = "How far this standby is", body = EpochPromise),
+        (status = 409, description = "not-standby", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn promise(
+    State(state): State<AppState>,
+    principal: Principal,
+    request: Request,
+) -> Result<Json<EpochPromise>, Refusal> {
+    let (head, body) = request.into_parts();
+    let bounds = Bounds {
+        what: "a question for a promise",
+        bytes_max: JOIN_BODY_BYTES_MAX,
+        wait_max: state.limits.body_wait,
+    };
+    let body = body::read_all(&head.headers, body, bounds, state.requests()).await?;
+    let asked: PromiseRequest = serde_json::from_slice(&body.bytes)
+        .map_err(|error| Refusal::malformed(format!("the body is not a question for a promise: {error}")))?;
+    check_node_name(&asked.name).map_err(Refusal::malformed)?;
+    let question = PromiseQuestion {
+        epoch: Epoch(asked.epoch),
+        name: asked.name.clone(),
+        url: asked.url.map(Into::into),
+        is_withdrawn: asked.withdrawn,
+    };
+    let answer = state
+        .control(ControlOp::Promise(asked.name), principal, move |parts| {
+            let service = parts.router.replication().ok_or(ReplicationError::NotServed)?;
+            Ok(service.promise(&question)?)
+        })
+        .await?;
+    Ok(Json(EpochPromise {
+        name: answer.name,
+        epoch: answer.epoch.0,
+        end_lsn: U64(answer.end.0),
+        status: answer.status.map(|status| PromiseStatus {
+            epoch: status.epoch.0,
+            number: U64(status.number),
+            members: status
+                .members
+                .into_iter()
+                .map(|member| PromiseMember {
+                    name: member.name,
+                    url: member.url,
+                    from_lsn: U64(member.from.0),
+                    counted: member.is_counted,
+                    counted_next: member.is_counted_next,
+                })
+                .collect(),
+        }),
+    }))
+}
