@@ -274,7 +274,7 @@ fn answers_without_the_store(on_nvram: bool) {
         account += 1;
         let refused = open_account(&primary, account);
         assert_ne!(refused, ReplyOutcome::Committed);
-        matches!(refused, ReplyOutcome::LeaseLost(reason) if reason.contains("lease is over"))
+        matches!(refused, ReplyOutcome::LeaseLost(reason) if reason.contains("lost its lease"))
     });
     assert_eq!(cluster.in_sync(), ["s1"]);
     cluster.leases.set_all_away(false);
@@ -290,7 +290,7 @@ fn answers_without_the_store(on_nvram: bool) {
     wait_until("its lease is over", || state(&primary) == LeaseState::Over);
     let refused = open_account(&primary, 1_003);
     assert!(
-        matches!(&refused, ReplyOutcome::LeaseLost(reason) if reason.contains("lease is over")),
+        matches!(&refused, ReplyOutcome::LeaseLost(reason) if reason.contains("lost its lease")),
         "{refused:?}"
     );
     assert!(has_account(&primary, alone), "what was answered is read");

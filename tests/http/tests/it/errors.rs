@@ -399,7 +399,7 @@ fn a_result_that_is_none_of_its_type_ends_the_call_and_leaves_nothing() {
         let problem = call(procedure, 7).problem("procedure-trapped", 500);
         let detail = problem["detail"].as_str().unwrap_or_default();
         assert!(
-            detail.contains("is no value of the declared type"),
+            detail.contains("is not a value of the declared type"),
             "{procedure}: {problem}"
         );
     }

@@ -241,7 +241,7 @@ fn a_region_that_is_there_needs_no_size() -> Result<()> {
     server.kill()?;
     // One that says another size is refused.
     let told = refusal(&launch(&["--nvram-size", "4MiB"]))?;
-    ensure!(told.contains("it is not resized"), "{told}");
+    ensure!(told.contains("the server does not resize it"), "{told}");
     // What is there and no region is none.
     let empty = dir.path().join("empty");
     std::fs::write(&empty, b"")?;

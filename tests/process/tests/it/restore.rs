@@ -101,17 +101,17 @@ fn what_can_t_be_restored_is_said_and_leaves_nothing() -> Result<()> {
     refused(&restore(data, &["--lsn", "5", "--txn", "7"]), 2, "cannot be used with")?;
     refused(&restore(data, &["--lsn", "x"]), 2, "--lsn")?;
     refused(&restore(data, &["--time", "yesterday"]), 2, "2026-03-01T18:00:00Z")?;
-    refused(&restore(data, &["--lsn", "99999999"]), 1, "lies behind the end")?;
+    refused(&restore(data, &["--lsn", "99999999"]), 1, "is after the end")?;
     refused(
         &restore(data, &["--txn", "18446744073709551615"]),
         1,
-        "lies behind the end",
+        "is after the end",
     )?;
     refused(&restore(data, &["--time", "2999-01-01T00:00:00Z"]), 1, "not known yet")?;
     refused(
         &restore(data, &["--time", "2024-01-01T00:00:00Z"]),
         1,
-        "before the oldest state",
+        "before the oldest point",
     )?;
     refused(&restore(path(dir.path())?, &[]), 1, "there is no database")?;
     refused(&["restore", "--data-dir", data, "--to", data], 1, "is not empty")?;
