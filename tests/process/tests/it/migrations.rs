@@ -157,7 +157,7 @@ fn the_command_line_rolls_back_and_says_why_it_does_not() -> Result<()> {
     says(&["contacts"], 1, "no version before 1")?;
     deploy(&server, &procedure_wasm("contacts2")?, 200)?;
     // A name that is gone has no default: with rows there is no way back.
-    says(&["contacts", "--dry-run"], 1, "contacts would be refused")?;
+    says(&["contacts", "--dry-run"], 1, "the server would refuse contacts")?;
     says(&["contacts", "--version", "1"], 1, "contacts.contacts")?;
     answers(&server, "contacts/last", json!("Lovelace"))?;
     says(&["contacts", "--version", "many"], 2, "many")?;
