@@ -67,7 +67,7 @@ fn what_was_answered_outlives_a_kill_and_the_region_is_told() -> Result<()> {
         ensure!(
             nvram["warning"]
                 .as_str()
-                .is_some_and(|text| text.contains("loses power")),
+                .is_some_and(|text| text.contains("A power failure")),
             "{status}"
         );
         let metrics = server.get("/metrics")?.text();

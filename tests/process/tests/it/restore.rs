@@ -192,9 +192,9 @@ fn a_backup_of_a_directory_is_verified_restored_and_never_served() -> Result<()>
             path(&dir.path().join("x"))?,
         ],
         1,
-        "is no backup",
+        "is not a backup",
     )?;
-    refused(&["backup", "verify", path(dir.path())?], 1, "is no backup")?;
+    refused(&["backup", "verify", path(dir.path())?], 1, "is not a backup")?;
     let manifest = backup.join("manifest.json");
     let whole = fs::read(&manifest)?;
     let mut changed = whole.clone();
@@ -230,7 +230,7 @@ fn a_checkpoint_shows_what_it_holds() -> Result<()> {
         refused(
             &["checkpoint", "show", path(&file)?, "--rows", "nothing"],
             1,
-            "there are bank.accounts",
+            "it has bank.accounts",
         )?;
         refused(
             &["checkpoint", "show", path(place)?, "--lsn", "7"],
