@@ -82,7 +82,7 @@ fn what_was_answered_outlives_a_kill_and_the_region_is_told() -> Result<()> {
         ensure!(log["end"] == end.as_str(), "{log}, not to {end}");
         server.kill()?;
         ensure!(
-            server.process().errors().contains("loses power"),
+            server.process().errors().contains("A power failure"),
             "no warning at the start"
         );
         ensure!(data.join("nvram.json").exists(), "nothing names the region");
