@@ -55,7 +55,7 @@ fn a_token_is_made_exchanged_and_revoked_by_the_command_line() -> Result<()> {
     let revoked = token(&data, &["revoke", "app", "--sha256", digest])?;
     ensure!(revoked.status.success());
     server.process().signal(libc::SIGHUP)?;
-    server.wait_said("token app (write): 1 withdrawn, 1 left")?;
+    server.wait_said("token app (write): 1 removed, 1 left")?;
     ensure!(status(&server, &first)? == 401 && status(&server, &second)? == 200 && status(&server, &ops)? == 200);
 
     refused(&data, &["revoke", "app", "--sha256", digest], 1, "no token named app")?;

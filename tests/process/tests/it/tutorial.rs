@@ -112,7 +112,7 @@ fn the_tutorial_ends_in_the_working_shop() -> Result<()> {
     let settings = blocks(&tickets, "toml").concat();
     fs::write(data.join("reprise.toml"), &settings)?;
     server.process().signal(libc::SIGHUP)?;
-    server.wait_said("read anew")?;
+    server.wait_said("configuration reload")?;
     let origin = settings.split('"').nth(1).context("an origin")?;
     let asked = [("origin", origin), ("access-control-request-method", "POST")];
     let allowed = server.request("OPTIONS", "/v1/call/tickets/hold", &asked, b"")?;
