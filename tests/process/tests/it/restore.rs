@@ -107,7 +107,11 @@ fn what_can_t_be_restored_is_said_and_leaves_nothing() -> Result<()> {
         1,
         "is after the end",
     )?;
-    refused(&restore(data, &["--time", "2999-01-01T00:00:00Z"]), 1, "has not come yet")?;
+    refused(
+        &restore(data, &["--time", "2999-01-01T00:00:00Z"]),
+        1,
+        "has not come yet",
+    )?;
     refused(
         &restore(data, &["--time", "2024-01-01T00:00:00Z"]),
         1,
