@@ -249,9 +249,9 @@ impl NodeFile {
                 .handed_over
                 .take()
                 .map_or(0, |handed_over| handed_over.epoch + 1);
-            cutting::give_up_led(document, heard.max(handed_over));
+            let promised = document.promise.take().map_or(0, |promise| promise.next_epoch());
+            cutting::give_up_led(document, heard.max(handed_over).max(promised));
             document.status = None;
-            document.health = Health::Good;
         })
     }
 

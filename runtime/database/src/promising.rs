@@ -9,7 +9,10 @@ use reprise_failover::{NodeId, NodeSet, is_read_quorum};
 use reprise_router::{LossCause, LostRange, PeerMember, PeerStatus, PromiseAnswer, PromiseQuestion, ReplicationError};
 use serde::{Deserialize, Serialize};
 
-use crate::{node_file::NodeFile, shipping::Replication};
+use crate::{cutting, node_file::NodeFile, shipping::Replication};
+
+/// A promise of an epoch that is further ahead than this is refused: no later one could be drawn after it.
+const EPOCHS_AHEAD_MAX: u32 = 1 << 20;
 
 /// Asks the server at a URL. May block, for about a second. Err: it can't be reached, or why it does not promise.
 pub type AskPeer = Arc<dyn Fn(&str, &PromiseQuestion) -> Result<PromiseAnswer, Arc<str>> + Send + Sync>;
@@ -30,6 +33,11 @@ pub(crate) struct StoredPromise {
 }
 
 impl StoredPromise {
+    /// Returns the first epoch that this server may lead in itself.
+    pub fn next_epoch(&self) -> u32 {
+        self.epoch.saturating_add(1)
+    }
+
     pub fn describe(&self) -> String {
         format!("it promised epoch {} to {}", self.epoch, self.name)
     }
@@ -203,7 +211,8 @@ impl Replication {
         }
     }
 
-    /// Answers a server that is to lead. A server that knows of a later epoch tells so, and promises nothing.
+    /// Answers a server that is to lead. A server that knows of a later epoch tells so, and promises nothing. A withdrawal takes a promise back, or asks
+    /// whether this server leads in the epoch: a server that led in it, or knows of a later one, does not agree.
     pub(crate) fn give_promise(&self, asked: &PromiseQuestion) -> Result<PromiseAnswer, ReplicationError> {
         if self.router.role() != Role::Standby {
             return Err(ReplicationError::IsPrimary(self.log.epoch()));
@@ -212,11 +221,26 @@ impl Replication {
             let reason = format!("this server is about to lead in epoch {}", asked.epoch);
             return Err(ReplicationError::Unavailable(reason.into()));
         }
+        if asked.is_withdrawn && self.answer().epoch.next().max(cutting::unused_epoch(&self.node)) > asked.epoch {
+            let reason = format!(
+                "this server led in epoch {}, or followed a primary of it or a later one",
+                asked.epoch
+            );
+            return Err(ReplicationError::Unavailable(reason.into()));
+        }
         if asked.is_withdrawn {
             self.promises.withdraw(asked.epoch, &asked.name)?;
             return Ok(self.answer());
         }
-        if self.answer().epoch < asked.epoch {
+        let known = self.answer().epoch;
+        if asked.epoch.0 > known.0.saturating_add(EPOCHS_AHEAD_MAX) {
+            let reason = format!(
+                "epoch {} is far ahead of the last one that is known here, {known}",
+                asked.epoch
+            );
+            return Err(ReplicationError::Unavailable(reason.into()));
+        }
+        if known < asked.epoch {
             self.promises.give(StoredPromise {
                 epoch: asked.epoch.0,
                 name: asked.name.clone(),

@@ -15,6 +15,8 @@ impl Replication {
         if let Some(stepped) = self.stepped() {
             return self.take_place_again(&stepped, options);
         }
+        // One after the other: a second one that fails must not take back the promises that the first one leads by.
+        let _promotion = self.promotion.lock().expect("a promotion never panics");
         database.judge_promotion()?;
         let leasing = self.leasing.get();
         let _promoting = leasing.map(|leasing| leasing.begin_promotion());
@@ -67,7 +69,7 @@ impl Replication {
         })
     }
 
-    /// What may be lost, where this standby is out of sync. Err: nobody accepts that.
+    /// Returns the loss that this standby can't exclude. Err: no operator accepted it.
     fn judge_loss(&self, is_accepted: bool) -> Result<Option<LostRange>, ReplicationError> {
         let now_ns = self.shared.clock.boot_ns();
         match self.synced.may_be_lost(self.received_end(), now_ns) {
@@ -109,7 +111,7 @@ impl Replication {
         }
     }
 
-    /// Of a standby that has the lease.
+    /// Has a standby lead that has the lease.
     pub(crate) fn take_over(&self) -> Result<Promoted, ReplicationError> {
         self.judge_takeover()?;
         let database = self.database.upgrade();

@@ -260,6 +260,7 @@ impl Standby {
 
     /// It may lack what is answered from here on.
     pub fn leave(&mut self) {
+        self.stay_out();
         (self.sync, self.lacks_from) = (SyncState::Leaving, self.persisted);
         self.is_kept_in = false;
     }

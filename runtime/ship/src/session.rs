@@ -170,9 +170,6 @@ impl Session {
             return Err(End::Refused(verdict));
         }
         let is_heard = self.take_frames(now_ns)?;
-        if let (true, Some(name)) = (is_heard, &self.name) {
-            self.shipper.table.record_heard(name, self.number, now_ns);
-        }
         if matches!(self.stage, Stage::Greeting) && self.shipper.gives_way(self.number) {
             return Err(End::Silent);
         }
@@ -228,6 +225,7 @@ impl Session {
 
     /// What a standby says that gets its first files. It counts for nothing yet: it has log, and no rows.
     fn note_joining(&mut self, progress: &Progress) -> Result<(), End> {
+        self.shipper.table.record_heard(self.name(), self.number, self.heard_ns);
         // It only says that it is there: the log's files have not come.
         if progress.received == Lsn(0) {
             return Ok(());

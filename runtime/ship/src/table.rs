@@ -483,7 +483,7 @@ impl Table {
             .standbys
             .get_mut(name)
             .filter(|standby| standby.connection == connection)?;
-        standby.progress = *progress;
+        (standby.progress, standby.heard_ns) = (*progress, now_ns);
         standby.freshness.note(now_ns, progress);
         let persisted = progress.persisted;
         let is_more = persisted > standby.persisted;

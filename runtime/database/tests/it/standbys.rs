@@ -376,3 +376,17 @@ fn what_a_standby_lacks_is_held_through_a_restart_of_its_primary_until_it_is_for
     let alone = Database::open_read_only(config(&place("p"), 2)).expect("open");
     alone.recover_read_only().expect("read alone");
 }
+
+/// The primary need not wait for a standby that says so, whose connection else may be broken alone.
+#[test]
+fn standby_that_stops_says_so_to_its_primary() {
+    let (cluster, primary) = Cluster::with_bank(200);
+    let standby = cluster.standby_of(&primary, "s1");
+    close(standby);
+    wait_until("it is lost", || {
+        let all = service(&primary).info().standbys;
+        all.iter()
+            .any(|standby| standby.state == StandbyState::Lost && standby.error.as_deref() == Some("it stops"))
+    });
+    close(primary);
+}
