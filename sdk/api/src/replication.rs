@@ -287,7 +287,8 @@ pub struct PromiseRequest {
     /// URL of the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// The server does not lead in that epoch after all; `false` unless given.
+    /// The server that got the promise does not lead in that epoch after all. To that server itself it is the question whether this is so. `false`
+    /// unless given.
     #[serde(default)]
     pub withdrawn: bool,
 }

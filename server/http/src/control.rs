@@ -19,6 +19,10 @@ use crate::{
     target::shortened,
 };
 
+/// Outcome of an operation that was not refused.
+const DONE: &str = "done";
+/// Time for which a repeated refusal is not recorded.
+const REPEAT_TIME: Duration = Duration::from_secs(60);
 /// Records that are kept for those who begin to watch.
 const RECORDS_KEPT: usize = 256;
 
@@ -85,11 +89,38 @@ struct Kept {
     records: VecDeque<ControlEvent>,
     /// Of the next one.
     next: u64,
+    /// The last refusal, until an operation is done.
+    refused: Option<(ControlEvent, Instant)>,
 }
 
 impl ControlLog {
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.0.lock().expect("no code panics under this lock")
+    }
+
+    /// Returns whether a record repeats the last refusal within a minute. A server that tries again and again is recorded once.
+    fn is_repeat(&self, record: &ControlEvent, now: Instant) -> bool {
+        let mut kept = self.kept();
+        let key = |record: &ControlEvent| {
+            let ControlEvent {
+                principal,
+                operation,
+                subject,
+                outcome,
+                ..
+            } = record.clone();
+            (principal, operation, subject, outcome)
+        };
+        let is_same =
+            |(last, at): &(ControlEvent, Instant)| key(last) == key(record) && now.duration_since(*at) < REPEAT_TIME;
+        if record.outcome == DONE {
+            kept.refused = None;
+        } else if kept.refused.as_ref().is_some_and(is_same) {
+            return true;
+        } else {
+            kept.refused = Some((record.clone(), now));
+        }
+        false
     }
 
     fn push(&self, record: ControlEvent) {
@@ -130,6 +161,9 @@ impl Controlled {
             outcome: outcome_of(refusal).to_owned(),
             took_ms: millis(took),
         };
+        if log.is_repeat(&record, Instant::now()) {
+            return;
+        }
         notices.tell(NoticeKind::Control, || Notice::Controlled {
             principal: record.principal.clone(),
             operation,
@@ -144,7 +178,7 @@ impl Controlled {
 /// `done`, or the slug of the problem.
 fn outcome_of(refusal: Option<&Refusal>) -> &'static str {
     match refusal.map(|refusal| refusal.problem.kind()) {
-        None => "done",
+        None => DONE,
         Some(kind) => kind.unwrap_or(ProblemKind::InternalError).slug(),
     }
 }
@@ -212,5 +246,30 @@ mod tests {
         assert!(told[0].subject.starts_with("5x") && told[0].outcome == "done");
         assert!(log.since(end).0.is_empty());
         assert_eq!(notices.take().notices.len(), RECORDS_KEPT + 6, "none is left out");
+    }
+
+    #[test]
+    fn same_refusal_again_is_recorded_once_a_minute() {
+        let (log, notices) = (ControlLog::default(), Notices::default());
+        let refusal = Refusal::not_found("no such thing");
+        let admit = |name: &str, refusal| {
+            let controlled = Controlled {
+                op: ControlOp::AdmitStandby(name.to_owned()),
+                principal: Principal::ANONYMOUS,
+                begun: Instant::now(),
+            };
+            controlled.note(&log, &notices, refusal);
+            log.since(0).1
+        };
+        assert_eq!([1, 2, 3].map(|_| admit("b", Some(&refusal))), [1, 1, 1]);
+        assert_eq!(admit("c", Some(&refusal)), 2, "another subject");
+        assert_eq!(
+            (admit("c", None), admit("c", Some(&refusal))),
+            (3, 4),
+            "it was done meanwhile"
+        );
+        let record = log.since(3).0.remove(0);
+        let later = Instant::now() + REPEAT_TIME;
+        assert!(log.is_repeat(&record, Instant::now()) && !log.is_repeat(&record, later));
     }
 }

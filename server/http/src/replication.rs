@@ -23,11 +23,10 @@ use utoipa::IntoParams;
 
 use crate::{
     auth::Principal,
-    body::{self, Bounds},
+    body,
     calls::{number, read_wait_max},
     control::ControlOp,
     front::{Name, Params},
-    limits::JOIN_BODY_BYTES_MAX,
     places::Operation,
     refusal::Refusal,
     state::{AppState, Parts},
@@ -129,15 +128,7 @@ pub async fn step_down(
     principal: Principal,
     request: Request,
 ) -> Result<Json<SteppedDown>, Refusal> {
-    let (head, body) = request.into_parts();
-    let bounds = Bounds {
-        what: "a request to step down",
-        bytes_max: JOIN_BODY_BYTES_MAX,
-        wait_max: state.limits.body_wait,
-    };
-    let body = body::read_all(&head.headers, body, bounds, state.requests()).await?;
-    let asked: StepDownRequest = serde_json::from_slice(&body.bytes)
-        .map_err(|error| Refusal::malformed(format!("the body is not a request to step down: {error}")))?;
+    let asked: StepDownRequest = body::read_question(&state, request, "a request to step down").await?;
     check_node_name(&asked.name).map_err(Refusal::malformed)?;
     let stepped = state
         .control(ControlOp::StepDown(asked.name.clone()), principal, move |parts| {
@@ -171,15 +162,8 @@ pub async fn join(
     principal: Principal,
     request: Request,
 ) -> Result<Json<JoinTicket>, Refusal> {
-    let (head, body) = request.into_parts();
-    let bounds = Bounds {
-        what: "a request to join",
-        bytes_max: JOIN_BODY_BYTES_MAX,
-        wait_max: state.limits.body_wait,
-    };
-    let body = body::read_all(&head.headers, body, bounds, state.requests()).await?;
-    let asked: JoinRequest = serde_json::from_slice(&body.bytes)
-        .map_err(|error| Refusal::malformed(format!("the body is not a request to join: {error}")))?;
+    let host = host_of(request.headers()).to_owned();
+    let asked: JoinRequest = body::read_question(&state, request, "a request to join").await?;
     check_node_name(&asked.name).map_err(Refusal::malformed)?;
     let joiner = Joiner {
         name: asked.name.as_str().into(),
@@ -190,7 +174,6 @@ pub async fn join(
         }),
         url: asked.url.map(Into::into),
     };
-    let host = host_of(&head.headers).to_owned();
     let ticket = state
         .control(ControlOp::AdmitStandby(asked.name), principal, move |parts| {
             let service = parts.router.replication().ok_or(ReplicationError::NotServed)?;

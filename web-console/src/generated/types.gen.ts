@@ -1797,7 +1797,8 @@ export type PromiseRequest = {
      */
     url?: string | null;
     /**
-     * The server does not lead in that epoch after all; `false` unless given.
+     * The server that got the promise does not lead in that epoch after all. To that server itself it is the question whether this is so. `false`
+     * unless given.
      */
     withdrawn?: boolean;
 };

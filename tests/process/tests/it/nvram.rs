@@ -349,5 +349,26 @@ fn a_standby_tells_its_region_and_what_it_can_not_begin_with() -> Result<()> {
     let (status, errors) = b.terminate()?;
     ensure!(status.code() == Some(0), "{status}: {errors}");
     ensure!(!path("b/nvram.json").exists(), "the files have all");
+    // Its log is taken away on purpose, by hand and by the command: the records in its region are of no use.
+    for is_by_hand in [true, false] {
+        let mut b = Server::start(&follow)?;
+        wait_reached(&a, &[], ("1-safe", &[&b]))?;
+        b.kill()?;
+        match is_by_hand {
+            true => {
+                fs::remove_dir_all(path("b/log"))?;
+                fs::remove_dir_all(path("b/checkpoints"))?;
+                fs::remove_file(path("b/nvram.json"))?;
+            }
+            false => {
+                let dir = path("b").display().to_string();
+                let reset = run_verb(&["standby", "reset", &dir])?;
+                ensure!(reset.status.success() && !path("b/nvram.json").exists(), "{reset:?}");
+            }
+        }
+        let b = Server::start(&follow)?;
+        wait_reached(&a, &[], ("1-safe", &[&b]))?;
+        drop(b);
+    }
     Ok(())
 }
