@@ -224,6 +224,11 @@ pub(crate) struct Leadership {
 }
 
 impl Leadership {
+    /// Whether the directory led behind the epoch `heard`, and has what it wrote.
+    pub fn is_later_than(&self, heard: u32) -> bool {
+        !self.is_over && self.last_epoch > heard
+    }
+
     pub fn describe(&self) -> String {
         match self.safety.is_empty() {
             true => "it asked to lead, and did not".to_owned(),
@@ -243,6 +248,12 @@ pub(crate) fn give_up_led(document: &mut NodeDocument, last: u32) {
 pub(crate) fn unused_epoch(node: &NodeFile) -> Epoch {
     let last = node.read(|document| document.led.as_ref().map(|led| Epoch(led.last_epoch)));
     last.map_or(Epoch(0), Epoch::next)
+}
+
+/// Whether this directory may have led in an epoch: it led in it or behind it, or began a promotion for it.
+pub(crate) fn may_have_led(node: &NodeFile, epoch: Epoch) -> bool {
+    let may = |led: &Leadership| led.last_epoch >= epoch.0 || led.claimed >= Some(epoch.0);
+    node.read(|document| document.led.as_ref().is_some_and(may))
 }
 
 /// Records the epoch and the level before anything is answered in it.

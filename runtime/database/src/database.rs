@@ -9,7 +9,7 @@ use std::{
 };
 
 use crossbeam_channel::Sender;
-use reprise_backup::{ArchiveBounds, ArchiveError, MANIFEST_NAME, Origin, Place, Tree};
+use reprise_backup::{ArchiveBounds, ArchiveError, Origin, Place, Tree};
 use reprise_base::{MemoryKind, MemoryLedger, Role};
 use reprise_checkpoint::Checkpoints;
 use reprise_env::{DiskError, Started};
@@ -30,7 +30,7 @@ use crate::{
     error::OpenError,
     expected,
     memory::{judge_memory, keep_memory_ready},
-    node_file::{Health, NodeFile, check_opening, record_region},
+    node_file::{DirectoryUse, Health, NodeFile, check_opening, record_region},
     opening::{keep_code, new_genesis, open_log, shared, start_sites},
     report::{QuarantinedProcedure, ReadOnly, RecoveryReport},
     shipping::Replication,
@@ -96,50 +96,9 @@ pub struct Database {
 }
 
 impl Database {
-    /// Opens the directory's log (a new one begins with its genesis) and starts the engine threads. No call is taken
-    /// before `recover`.
-    pub fn open(config: DatabaseConfig) -> Result<Self, OpenError> {
-        Self::open_changed(config, |_| {})
-    }
-
-    /// As `open`, for `recover_read_only`: also the directory of a standby whose tables differed from its primary's.
-    pub fn open_read_only(config: DatabaseConfig) -> Result<Self, OpenError> {
-        Self::open_real(config, Role::ReadOnly, |_| {})
-    }
-
-    /// As `open`, in the system's environment as `change` leaves it.
-    pub fn open_changed(config: DatabaseConfig, change: impl FnOnce(&mut Environment)) -> Result<Self, OpenError> {
-        Self::open_real(config, Role::Primary, change)
-    }
-
-    fn open_real(config: DatabaseConfig, role: Role, change: impl FnOnce(&mut Environment)) -> Result<Self, OpenError> {
-        if config.log != LogPolicy::None && config.dir.is_none() {
-            return Err(OpenError::Config("a log needs a data directory".into()));
-        }
-        Self::judge_directory(&config)?;
-        let mut environment = match role {
-            Role::ReadOnly => Environment::reading(&config)?,
-            Role::Primary | Role::Standby => Environment::real(&config)?,
-        };
-        change(&mut environment);
-        Self::open_as(config, environment, role)
-    }
-
-    pub(crate) fn judge_directory(config: &DatabaseConfig) -> Result<(), OpenError> {
-        match config.dir.as_ref().filter(|dir| dir.join(MANIFEST_NAME).exists()) {
-            Some(dir) => Err(OpenError::IsBackup(dir.clone())),
-            None => Ok(()),
-        }
-    }
-
-    /// As `open`, with this clock, these folders, threads and compiler. `config.dir` is not looked at.
-    pub fn open_in(config: DatabaseConfig, around: Environment) -> Result<Self, OpenError> {
-        Self::open_as(config, around, Role::Primary)
-    }
-
-    pub(crate) fn open_as(config: DatabaseConfig, around: Environment, role: Role) -> Result<Self, OpenError> {
-        let mut upkeep = Upkeep::begun();
-        upkeep.node = check_opening(&config, &around, role)?;
+    pub(crate) fn open_as(config: DatabaseConfig, around: Environment, part: DirectoryUse) -> Result<Self, OpenError> {
+        let (mut upkeep, role) = (Upkeep::begun(), part.role());
+        upkeep.node = check_opening(&config, &around, part)?;
         let memory = MemoryLedger::new(config.memory_max_bytes);
         let opened = match config.log {
             LogPolicy::None => None,

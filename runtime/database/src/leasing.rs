@@ -645,11 +645,11 @@ impl Leasing {
                 .as_ref()
                 .is_some_and(|record| record.primary == self.own.name);
             let accepted = match is_sure {
-                true => self.lock().accepted.filter(|_| is_own),
-                false => Some(lost),
+                true => self.lock().accepted.clone().filter(|_| is_own),
+                false => Some(lost.clone()),
             };
             let mut state = self.lock();
-            state.accepted = accepted;
+            state.accepted.clone_from(&accepted);
             state.before.clone_from(&seen.record);
             drop(state);
             let epoch = self.claim(&seen).map_err(ReplicationError::Unavailable)?;

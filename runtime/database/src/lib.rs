@@ -12,6 +12,7 @@ mod cutting;
 mod database;
 mod device;
 mod differing;
+mod doubt;
 mod environment;
 mod error;
 mod expected;

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use reprise_base::{Epoch, Lsn, Safety};
-use reprise_router::{LossCause, LostRange, PeerMember, PromoteOptions, Promoted, ReplicationError};
+use reprise_router::{LossCause, PeerMember, PromoteOptions, Promoted, ReplicationError};
 
 use crate::{cutting, database::Database, lease_rules::ByHand, promising::Asked, shipping::Replication};
 
@@ -38,16 +38,15 @@ impl Replication {
                 let lost = self.synced.behind(self.received_end(), LossCause::NotRecorded);
                 leasing.take_by_hand(ByHand { given, accepts_loss }, lost)?
             }
-            None if options.is_forced && self.is_told_at_quorum() => {
+            None if options.is_forced => {
                 let lost;
-                (asked, lost) = self.ask_at_quorum(epoch);
-                if let Some(lost) = lost.filter(|_| !accepts_loss) {
+                (asked, lost) = self.ask_and_judge(epoch);
+                if let Some(lost) = lost.clone().filter(|_| !accepts_loss) {
                     self.withdraw(&asked, epoch);
                     return Err(ReplicationError::OutOfSync(lost));
                 }
                 lost
             }
-            None if options.is_forced => self.judge_loss(accepts_loss)?,
             None => None,
         };
         let promoted = self.become_primary(&database, epoch, self.first_set(&asked));
@@ -67,15 +66,6 @@ impl Replication {
             may_be_lost: lost.map(|lost| lost.behind(promoted.lsn)),
             ..promoted
         })
-    }
-
-    /// Returns the loss that this standby can't exclude. Err: no operator accepted it.
-    fn judge_loss(&self, is_accepted: bool) -> Result<Option<LostRange>, ReplicationError> {
-        let now_ns = self.shared.clock.boot_ns();
-        match self.synced.may_be_lost(self.received_end(), now_ns) {
-            Some(lost) if !is_accepted => Err(ReplicationError::OutOfSync(lost)),
-            lost => Ok(lost),
-        }
     }
 
     /// A standby becomes the primary, whatever others are, in an epoch that is this one at least.
@@ -126,8 +116,7 @@ impl Replication {
 
     /// Whether the primary's writes waited for a quorum, as it told last.
     pub(crate) fn is_told_at_quorum(&self) -> bool {
-        let status = self.synced.status();
-        status.is_some_and(|status| status.safety == Safety::Quorum.name())
+        self.synced.level() == Some(Safety::Quorum)
     }
 
     fn received_end(&self) -> Lsn {

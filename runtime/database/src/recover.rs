@@ -16,7 +16,7 @@ use reprise_recovery::{LogSchemas, RecoveryError, described_in, feed, load, rese
 use reprise_replay::{KeyedOutcome, ReplayError, Replayer};
 use reprise_router::{CallDigests, Phase, RecoveryStep, Remembered, Router, ScopedKey};
 use reprise_txn::TablePast;
-use reprise_upkeep::{CheckpointInfo, CheckpointState, OpeningPart, OpeningSpeeds};
+use reprise_upkeep::{CheckpointInfo, CheckpointState, DirectoryUse, OpeningSpeeds};
 
 use crate::{
     database::Database,
@@ -107,7 +107,7 @@ impl Database {
         let Some(checkpointer) = &self.checkpointer else {
             return;
         };
-        let part = |bytes, seconds| OpeningPart { bytes, seconds };
+        let part = |bytes, seconds| DirectoryUse { bytes, seconds };
         let loaded = report.checkpoint;
         let loaded = loaded.map(|loaded| part(loaded.row_bytes, loaded.seconds - loaded.compile_seconds));
         let mut speeds = OpeningSpeeds {

@@ -26,7 +26,7 @@ use crate::{
     environment::Environment,
     error::OpenError,
     following::{Ended, FOLLOW_WINDOW_BYTES, Follower, Orders},
-    node_file::NodeFile,
+    node_file::{DirectoryUse, NodeFile},
     reading::Readers,
     report::RecoveryReport,
     shown::{self, Shown, ShownFile},
@@ -224,7 +224,7 @@ impl Shown {
 impl Database {
     /// Opens a directory that was bootstrapped from a primary (a restored backup of it is one) as its standby: the log takes groups
     /// (`place`) and nothing else, in the epochs that they have there. `recover` replays what is there, lets reads in, and goes on
-    /// with what comes. The same directory opened by `open` is a primary, in a new epoch.
+    /// with what comes. `open` refuses the same directory until an operator has it lead (`NodeFile::make_primary`).
     pub fn open_standby(config: DatabaseConfig) -> Result<Self, OpenError> {
         let Some(dir) = config.dir.as_deref() else {
             return Err(OpenError::Config("a standby needs a data directory".into()));
@@ -245,7 +245,7 @@ impl Database {
                 "a standby keeps the log of its primary: --log none has none".into(),
             ));
         }
-        let database = Self::open_as(config, around, Role::Standby)?;
+        let database = Self::open_as(config, around, DirectoryUse::Standby)?;
         database.router.set_role(Role::Standby);
         if let (Some(standby), Some(root)) = (&database.upkeep.standby, database.root()) {
             let durable = database.log.as_ref().map(|log| log.durable());

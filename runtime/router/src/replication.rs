@@ -159,7 +159,7 @@ pub struct OutOfSync {
 }
 
 /// Records that may have been answered as committed, and that a new primary does not have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostRange {
     /// Of the primary that may have answered them; 0: it is not known.
     pub epoch: Epoch,
@@ -181,14 +181,19 @@ impl LostRange {
         }
     }
 
-    /// The old primary is known to have had records that are not here.
+    /// Whether a server is known to have records that are not here.
     pub fn is_proven(&self) -> bool {
-        self.known_to.is_some_and(|known_to| known_to > self.from) || self.cause == LossCause::AnotherHasMore
+        self.known_to.is_some_and(|known_to| known_to > self.from) || matches!(self.cause, LossCause::AnotherHasMore(_))
+    }
+
+    /// Whether only answers may be lost that named `1-safe`, because the primary gave them without a standby.
+    pub fn is_of_lone_primary(&self) -> bool {
+        matches!(self.cause, LossCause::NotKept | LossCause::Unheard(_))
     }
 }
 
 /// Why a server that is promoted may lack what was answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LossCause {
     NeverTold,
     OutOfSync,
@@ -198,10 +203,12 @@ pub enum LossCause {
     Unheard(Option<u64>),
     /// Level of the primary.
     PrimaryAlone(Safety),
-    /// Not enough of the standbys that count were reached.
-    Quorum,
-    /// A standby that was reached has more.
-    AnotherHasMore,
+    /// These standbys gave no promise. They may have more, or lead.
+    TooFewAnswers(Arc<str>),
+    /// These servers were promised a later epoch by a standby, and gave no promise. They may lead.
+    Rival(Arc<str>),
+    /// These standbys were reached and have more.
+    AnotherHasMore(Arc<str>),
     /// By what the store of the lease says.
     NotRecorded,
     SteppedDown,
@@ -222,8 +229,15 @@ impl fmt::Display for LossCause {
                 *us as f64 / 1e6
             ),
             Self::PrimaryAlone(level) => write!(f, "at {level} the primary alone answers"),
-            Self::Quorum => f.write_str("at quorum other standbys may have more, and too few of them can be asked"),
-            Self::AnotherHasMore => f.write_str("another standby has more"),
+            Self::TooFewAnswers(names) => write!(
+                f,
+                "too few standbys can be asked: {names} gave no answer, and may have more, or lead by now"
+            ),
+            Self::Rival(names) => write!(
+                f,
+                "a standby promised a later epoch to {names}, which can't be asked and may lead by now"
+            ),
+            Self::AnotherHasMore(names) => write!(f, "another standby has more: {names}"),
             Self::NotRecorded => f.write_str("the store of the lease does not name it as in sync"),
             Self::SteppedDown => f.write_str("the server for which it stepped down may have taken over"),
         }
@@ -261,7 +275,7 @@ pub struct JoinTicket {
 }
 
 /// A node that became the primary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promoted {
     pub epoch: Epoch,
     /// The first one of the new epoch.
@@ -307,6 +321,7 @@ pub struct PeerMember {
     pub url: String,
     /// End of what it has for certain.
     pub from: Lsn,
+    pub is_in_sync: bool,
     /// It is in the set that `quorum` counts on.
     pub is_counted: bool,
     /// It is in the set to which a change is under way.
@@ -332,13 +347,8 @@ pub struct PromiseAnswer {
     /// End of the log.
     pub end: Lsn,
     pub status: Option<PeerStatus>,
-}
-
-impl PromiseAnswer {
-    /// Whether a log that ends here may have records that the other one lacks, and that were answered.
-    pub fn is_further_than(&self, epoch: Epoch, end: Lsn) -> bool {
-        (self.epoch, self.end) > (epoch, end)
-    }
+    /// Epochs that the server promised, with the servers that may lead in them, the lowest one first.
+    pub promises: Vec<(Epoch, String)>,
 }
 
 #[derive(Clone, Debug, thiserror::Error)]

@@ -4,7 +4,7 @@ use axum::{
     Json,
     extract::{Request, State},
 };
-use reprise_api::{EpochPromise, Problem, PromiseMember, PromiseRequest, PromiseStatus, U64};
+use reprise_api::{EpochPromise, GivenPromise, Problem, PromiseMember, PromiseRequest, PromiseStatus, U64};
 use reprise_base::{Epoch, check_node_name};
 use reprise_router::{PromiseQuestion, ReplicationError};
 
@@ -47,6 +47,11 @@ pub async fn promise(
         name: answer.name,
         epoch: answer.epoch.0,
         end_lsn: U64(answer.end.0),
+        promises: answer
+            .promises
+            .into_iter()
+            .map(|(epoch, name)| GivenPromise { epoch: epoch.0, name })
+            .collect(),
         status: answer.status.map(|status| PromiseStatus {
             epoch: status.epoch.0,
             number: U64(status.number),
@@ -57,6 +62,7 @@ pub async fn promise(
                     name: member.name,
                     url: member.url,
                     from_lsn: U64(member.from.0),
+                    in_sync: member.is_in_sync,
                     counted: member.is_counted,
                     counted_next: member.is_counted_next,
                 })

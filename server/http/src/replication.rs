@@ -316,6 +316,10 @@ fn lost(range: RouterLost) -> LostRange {
         from_lsn: U64(range.from.0),
         known_to_lsn: range.known_to.map(|known_to| U64(known_to.0)),
         proven: range.is_proven(),
+        class: match range.is_of_lone_primary() {
+            true => "alone".to_owned(),
+            false => "acknowledged".to_owned(),
+        },
     }
 }
 

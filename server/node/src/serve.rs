@@ -167,9 +167,11 @@ fn open_database(
     is_standby: bool,
 ) -> Result<Arc<Database>, Failure> {
     let opened = config.database(files.log_dir.clone(), counts.0, counts.1);
+    let has_lease = config.replication.lease_etcd.value.is_some();
     let open = match (is_standby, config.read_only) {
         (true, _) => Database::open_standby,
         (false, true) => Database::open_read_only,
+        (false, false) if has_lease => Database::open_any,
         (false, false) => Database::open,
     };
     let data_dir = config.place.data_dir.value.display();

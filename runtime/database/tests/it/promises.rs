@@ -57,9 +57,10 @@ fn standby_that_promised_follows_no_earlier_primary_until_that_is_taken_back() {
 fn server_that_led_does_not_agree_that_it_did_not() {
     let (cluster, primary) = Cluster::with_bank(200);
     let standby = cluster.standby_of(&primary, "s1");
+    let asked = |database: &Database, epoch| service(database).promise(&question(epoch, true));
+    asked(&standby, 1).expect("another server leads in that epoch");
     close(primary);
     let promoted = service(&standby).promote(ACCEPTING).expect("promoted");
-    let asked = |database: &Database, epoch| service(database).promise(&question(epoch, true));
     let leads = asked(&standby, promoted.epoch.0);
     assert!(matches!(leads, Err(ReplicationError::IsPrimary(_))), "{leads:?}");
     transfer(&standby, 1);

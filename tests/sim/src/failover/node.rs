@@ -145,9 +145,10 @@ pub fn open(
         },
         memory_max_bytes: u64::MAX,
     };
-    let opened = match is_standby {
-        true => Database::open_standby_in(config, environment),
-        false => Database::open_in(config, environment),
+    let opened = match (is_standby, settings.is_leased) {
+        (true, _) => Database::open_standby_in(config, environment),
+        (false, true) => Database::open_any_in(config, environment),
+        (false, false) => Database::open_in(config, environment),
     };
     let database = Arc::new(opened.map_err(|error| format!("open: {error}"))?);
     let name = NAMES[life.node];

@@ -316,11 +316,14 @@ impl Run {
             let is_late = self.now_us() - process.opened_us > STUCK_US;
             if has_failed || (is_late && !streams) {
                 let error = own.and_then(|own| own.error);
-                self.note(|| format!("{} is started again: {error:?}", NAMES[node]));
+                // Bound to an epoch of another one, it follows the primary's next epoch.
+                let is_bound = error.as_ref().is_some_and(|error| error.contains("promised epoch"));
+                let again = self.primary.filter(|_| is_bound).unwrap_or(node);
+                self.note(|| format!("{} is started again: {}: {error:?}", NAMES[again], NAMES[node]));
                 self.stats.stuck += 1;
-                self.around.kill(node, &mut self.random);
+                self.around.kill(again, &mut self.random);
                 self.bury();
-                self.start(node)?;
+                self.start(again)?;
             }
         }
         Ok(())

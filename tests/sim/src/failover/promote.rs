@@ -109,7 +109,7 @@ impl Run {
         if self.settings.is_blind && self.below(4) == 0 {
             return self.force_blindly();
         }
-        if self.settings.safety == Safety::Quorum && self.below(2) == 0 {
+        if matches!(self.settings.safety, Safety::Quorum | Safety::TwoSafe) && self.below(2) == 0 {
             return self.force_by_promises();
         }
         match self.primary.filter(|primary| self.is_primary(*primary)) {
@@ -180,12 +180,9 @@ impl Run {
         self.force_looked(node, how).map(drop)
     }
 
-    /// At quorum a standby asks the others itself, and an operator who has looked at all of them accepts what it can't exclude.
+    /// A standby asks the others itself, and an operator who has looked at all of them accepts what it can't exclude.
     fn force_looked(&mut self, node: usize, how: Option<How>) -> Result<bool, String> {
-        if self.settings.safety != Safety::Quorum {
-            return self.force_one(node, self.looked(node), how);
-        }
-        let promoted = self.promote(node, FORCED);
+        let promoted = self.promote(node, self.looked(node));
         match promoted {
             Err(ReplicationError::OutOfSync(lost)) if lost.cause != LossCause::NeverTold => {
                 self.force_one(node, ACCEPTING, how)
@@ -203,6 +200,7 @@ impl Run {
         let gave_place = own.is_some_and(|own| own.error.as_deref() == Some("it stepped down"));
         let is_accepted = match self.settings.safety {
             Safety::VerySafe => gave_place,
+            Safety::Quorum => false,
             Safety::TwoSafe => in_sync.is_none(),
             _ => true,
         };
