@@ -97,6 +97,6 @@ impl Shared {
         let deployed = self.deployed.load();
         let codes = deployed.current.values().map(|module| module.code.code_bytes() as u64);
         let all = bytes + codes.sum::<u64>() + deployed.description_bytes();
-        self.memory.tell(MemoryKind::Modules, all);
+        self.memory.publish(MemoryKind::Modules, all);
     }
 }

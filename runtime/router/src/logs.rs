@@ -8,7 +8,7 @@ use std::{
 
 use reprise_abi::{ProcedureSchema, RowLayout, TableSchema};
 use reprise_base::{Lsn, PartitionId, TxnId};
-use reprise_log::{LogError, LogRecord};
+use reprise_log::{LogError, ReadRecord};
 use reprise_partition::Principals;
 use reprise_storage::TableId;
 use reprise_txn::{Deployed, Destroyed, Module, ModuleId};
@@ -220,14 +220,14 @@ impl Router {
         let log = self.0.config.log.as_ref().ok_or(LogReadError::NoLog)?;
         judge_released(query.from.unwrap_or(log.start()), log.start())?;
         let (deployed, until) = (self.deployed(), Instant::now() + READ_TIME_MAX);
-        let wanted = |record: &LogRecord<'_>| {
+        let wanted = |record: &ReadRecord<'_>| {
             query.passes(&record.record, &deployed)
                 && query
                     .matching
                     .as_ref()
                     .is_none_or(|matching| (matching.0)(&self.decode_entry(record, &deployed)))
         };
-        let decode = |record: &LogRecord<'_>| LogEntry {
+        let decode = |record: &ReadRecord<'_>| LogEntry {
             durable: record.lsn < log.durable(),
             ..self.decode_entry(record, &deployed)
         };
@@ -284,7 +284,7 @@ impl Router {
         page
     }
 
-    fn decode_entry(&self, record: &LogRecord<'_>, deployed: &Deployed) -> LogEntry {
+    fn decode_entry(&self, record: &ReadRecord<'_>, deployed: &Deployed) -> LogEntry {
         decode_entry(record, deployed, &self.0.config.shared.principals)
     }
 
@@ -352,7 +352,7 @@ fn judge_released(lsn: Lsn, oldest: Lsn) -> Result<(), LogReadError> {
 }
 
 /// A record in the words of this interface; `deployed` names the modules, `principals` the callers.
-pub fn decode_entry(record: &LogRecord<'_>, deployed: &Deployed, principals: &Principals) -> LogEntry {
+pub fn decode_entry(record: &ReadRecord<'_>, deployed: &Deployed, principals: &Principals) -> LogEntry {
     let facts = record.record.facts();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     // A scope without a name: the key counts for everybody.

@@ -14,7 +14,7 @@ use reprise_base::{
     Budget, Epoch, Lsn, MemoryLedger, PartitionId, Role,
     limits::{DEPLOY_TIME_MAX_S, WAITING_TXNS_MAX},
 };
-use reprise_log::{FrontStatus, Log};
+use reprise_log::{Log, NvramBufferStatus};
 use reprise_observe::{LineFilter, Notices, ProcedureMeters, RecentLine, Recorder, Registry};
 use reprise_partition::{
     CallBatch, CallInfo, Deadline, DeployProgress, ExclusivePartitions, Job, MultiPartitionTxn, ReadWork, Reading,
@@ -107,7 +107,7 @@ pub struct Status {
     /// None without a log.
     pub device: Option<&'static str>,
     /// With how full it is.
-    pub nvram: Option<(NvramDevice, FrontStatus)>,
+    pub nvram: Option<(NvramDevice, NvramBufferStatus)>,
     pub commit: &'static str,
     pub partitions: u16,
     pub sites: u16,
@@ -125,7 +125,7 @@ pub struct Status {
     pub deployment: Option<DeployProgress>,
 }
 
-pub use reprise_observe::Snapshot as MetricsSnapshot;
+pub use reprise_observe::MetricsSnapshot;
 
 /// A handle on the node's engine; cheap to clone.
 #[derive(Clone)]
@@ -236,7 +236,7 @@ impl Router {
             epoch: log.map(Log::epoch),
             log: self.0.config.shared.logging.rule.name(),
             device: log.map(|_| if config.nvram.is_some() { "nvram" } else { "file" }),
-            nvram: config.nvram.clone().zip(log.and_then(Log::front_status)),
+            nvram: config.nvram.clone().zip(log.and_then(Log::nvram_status)),
             commit: config.commit,
             partitions: config.shared.partitions_count,
             sites: config.shared.sites_count,

@@ -8,7 +8,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use reprise_base::{Lsn, OnReached, Role, Waiter, Watermark};
+use reprise_base::{Lsn, OnReached, Role, Watermark, WatermarkWaiter};
 use reprise_log::Log;
 use reprise_partition::{ExclusivePartitions, Job, MultiPartitionTxn, Touched};
 
@@ -156,7 +156,7 @@ impl Router {
 
     /// Runs `hook` once reads see the record at `lsn`, on an engine thread: it must only hand over. None: they do already,
     /// or nothing is logged and they never will.
-    pub fn when_in_view(&self, lsn: Lsn, hook: OnReached) -> Option<Waiter> {
+    pub fn when_in_view(&self, lsn: Lsn, hook: OnReached) -> Option<WatermarkWaiter> {
         let end = Lsn(lsn.0.saturating_add(1));
         match self.is_standby() {
             true => self.0.part.view.when(end.0, hook),

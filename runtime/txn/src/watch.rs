@@ -6,7 +6,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use reprise_abi::{Ended, OpError};
+use reprise_abi::{EndReason, OpError};
 use reprise_env::Clock;
 
 /// Calls of one batch that are to end, by their position. Filled by whoever wants them ended.
@@ -126,11 +126,11 @@ impl Watch {
             return Ok(());
         };
         if self.ends.as_ref().is_some_and(|ends| ends.has(self.call)) {
-            return Err(OpError::Ended(Ended::Cancelled));
+            return Err(OpError::Ended(EndReason::Cancelled));
         }
         let now_ns = clock.monotonic_ns();
         if self.deadline_ns != 0 && now_ns >= self.deadline_ns {
-            return Err(OpError::Ended(Ended::Deadline));
+            return Err(OpError::Ended(EndReason::Deadline));
         }
         if self.begun_ns == 0 {
             self.begun_ns = now_ns.max(1);
@@ -205,13 +205,13 @@ mod tests {
         watch.begin_call(1, 0, 5 + 20_000_000);
         assert_eq!(watch.ask(), Ok(()));
         at(20);
-        assert_eq!(watch.ask(), Err(OpError::Ended(Ended::Deadline)));
+        assert_eq!(watch.ask(), Err(OpError::Ended(EndReason::Deadline)));
         watch.begin_call(2, 0, 0);
         ends.end(3);
         at(1_000_000);
         assert_eq!(watch.ask(), Ok(()), "another one was ended");
         watch.begin_call(3, 0, 0);
-        assert_eq!(watch.ask(), Err(OpError::Ended(Ended::Cancelled)));
+        assert_eq!(watch.ask(), Err(OpError::Ended(EndReason::Cancelled)));
         watch.forget();
         assert_eq!(watch.ask(), Ok(()));
     }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use reprise_abi::Parameter;
-use reprise_codec::{Format, Scratch, encode_document};
+use reprise_codec::{ArgsScratch, Format, encode_document};
 use reprise_router::{BatchBuilder, Router};
 
 use crate::{
@@ -57,7 +57,7 @@ fn format(is_cbor: bool) -> Format {
 /// The encoded arguments of a call's body; None where the body is refused.
 pub fn arguments(params: &[Parameter], is_cbor: bool, body: &[u8]) -> Option<Vec<u8>> {
     let mut encoded = Vec::new();
-    let outcome = encode_document(format(is_cbor), params, body, &mut encoded, &mut Scratch::default());
+    let outcome = encode_document(format(is_cbor), params, body, &mut encoded, &mut ArgsScratch::default());
     outcome.ok().map(|()| encoded)
 }
 

@@ -10,7 +10,7 @@ use reprise_base::{
     Lsn, Safety, TxnId,
     limits::{KEY_BYTES_LIMIT, MAPPINGS_LIMIT, MEMORY_MAX_LIMIT},
 };
-use reprise_router::{CallReply, Ended, Failure, LogReadError, ReplyOutcome, RowsError, Unavailable, Unlogged};
+use reprise_router::{CallReply, EndReason, Failure, LogReadError, ReplyOutcome, RowsError, Unavailable, Unlogged};
 
 mod deployments;
 
@@ -151,7 +151,7 @@ impl Refusal {
 
     /// The call did not begin in its client's time, and never will.
     pub fn deadline_exceeded() -> Self {
-        problem_of_failure(&Failure::Ended(Ended::Deadline)).into()
+        problem_of_failure(&Failure::Ended(EndReason::Deadline)).into()
     }
 
     /// Standbys are missing, or the lease is.
@@ -347,11 +347,11 @@ fn problem_of_failure(failure: &Failure) -> Problem {
             problem.backtrace = backtrace.clone();
             problem
         }
-        Failure::Ended(Ended::Cancelled) => Problem::new(
+        Failure::Ended(EndReason::Cancelled) => Problem::new(
             ProblemKind::Cancelled,
             "an operator cancelled the transaction with DELETE /v1/calls; the server rolled it back",
         ),
-        Failure::Ended(Ended::Deadline) => Problem::new(
+        Failure::Ended(EndReason::Deadline) => Problem::new(
             ProblemKind::DeadlineExceeded,
             "the call did not begin, or did not end, within Reprise-Timeout-Ms; the server kept nothing of it. Try again, or allow more time",
         ),

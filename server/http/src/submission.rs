@@ -10,7 +10,7 @@ use std::{
 
 use reprise_api::{Problem, ProblemKind};
 use reprise_base::Safety;
-use reprise_codec::{ArgsError, Format, Scratch, encode_document};
+use reprise_codec::{ArgsError, ArgsScratch, Format, encode_document};
 use reprise_observe::RefusalReason;
 use reprise_router::{
     BatchBuilder, Bound, CallKey, CallReply, CallTerms, CallTimes, Caller, Deployed, ReplyOutcome, ScopedKey, Stream,
@@ -30,7 +30,7 @@ use crate::{
 
 thread_local! {
     /// Memory to encode arguments in, and the arguments of a call that is coalesced.
-    static SCRATCH: RefCell<(Scratch, Vec<u8>)> = RefCell::default();
+    static SCRATCH: RefCell<(ArgsScratch, Vec<u8>)> = RefCell::default();
 }
 
 /// What there is to say of a call before its procedure is.

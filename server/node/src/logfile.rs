@@ -13,7 +13,7 @@ use reprise_codec::hex;
 use reprise_env::{Disk, RealDisk};
 use reprise_host::{CompiledModule, Engine, Limits, described};
 use reprise_http::log_record;
-use reprise_log::{LogReader, LogRecord, VerifyReport};
+use reprise_log::{LogReader, ReadRecord, VerifyReport};
 use reprise_recovery::{Description, LogSchemas};
 use reprise_router::{Deployed, decode_entry};
 use reprise_wire::{BlockKind, DeployRef};
@@ -270,9 +270,9 @@ impl Schemas {
         Self { engine, known }
     }
 
-    fn note(&mut self, record: &LogRecord<'_>) {
+    fn note(&mut self, record: &ReadRecord<'_>) {
         let engine = &self.engine;
-        self.known.note(&record.record, |deploy| describe(engine, deploy));
+        self.known.add_record(&record.record, |deploy| describe(engine, deploy));
     }
 
     /// Those of a data directory at `until`; what its log does not reach is not known.
@@ -348,7 +348,7 @@ fn print_asked(dir: &Path, lsns: Range<u64>, limit: u64, output: Output) -> Resu
     }
     // A data directory's region may have what its files do not have yet.
     if shown < limit && report.damage.is_none() && log_dir(dir) != dir {
-        let walk = |each: &mut dyn FnMut(&LogRecord<'_>) -> bool| region::each_record(dir, report.end, each);
+        let walk = |each: &mut dyn FnMut(&ReadRecord<'_>) -> bool| region::each_record(dir, report.end, each);
         shown += print_walked(walk, &mut schemas, (&lsns, limit - shown), output)?;
     }
     match &report.damage {
@@ -368,7 +368,7 @@ fn data_dir_of_cut(dir: &Path) -> Option<PathBuf> {
 
 /// Prints what `walk` shows of these LSNs, so many records at most; how many they were.
 fn print_walked(
-    walk: impl FnOnce(&mut dyn FnMut(&LogRecord<'_>) -> bool) -> Outcome,
+    walk: impl FnOnce(&mut dyn FnMut(&ReadRecord<'_>) -> bool) -> Outcome,
     schemas: &mut Schemas,
     (lsns, limit): (&Range<u64>, u64),
     output: Output,
@@ -394,7 +394,7 @@ fn first_checkpoint(dir: &Path, start: Lsn) -> Option<CheckpointReader> {
     placed.find_map(|lsn| files.open(*lsn).ok())
 }
 
-fn print_record(record: &LogRecord<'_>, known: &LogSchemas, output: Output) -> std::io::Result<()> {
+fn print_record(record: &ReadRecord<'_>, known: &LogSchemas, output: Output) -> std::io::Result<()> {
     let (deployed, principals) = (known.deployed(), known.principals());
     // A command that does not fit its module is still a record: it is shown by number.
     let shown = log_record(decode_entry(record, deployed, principals))

@@ -7,8 +7,8 @@ use reprise_base::Lsn;
 use reprise_codec::hex;
 use reprise_database::RegionNote;
 use reprise_env::RealDisk;
-use reprise_log::{LogRecord, recovered_records};
-use reprise_nvram::{MapRegions, OpenMemory, PmemError, Recovered, Region};
+use reprise_log::{ReadRecord, recovered_records};
+use reprise_nvram::{MapRegions, OpenMemory, PmemError, Region, RegionContents};
 use reprise_wire::{FORMAT_VERSION, RecordScope};
 use serde::Serialize;
 
@@ -77,7 +77,7 @@ impl FoundRegion {
 }
 
 /// What the region that `dir` names has behind the files' end, a record at a time, until `each` says false.
-pub fn each_record(dir: &Path, files_end: Lsn, each: &mut dyn FnMut(&LogRecord<'_>) -> bool) -> Outcome {
+pub fn each_record(dir: &Path, files_end: Lsn, each: &mut dyn FnMut(&ReadRecord<'_>) -> bool) -> Outcome {
     let Some(note) = noted(dir)? else {
         return Ok(());
     };
@@ -105,7 +105,7 @@ fn noted(dir: &Path) -> Result<Option<RegionNote>, Failure> {
     Ok(RegionNote::load(&disk).context("read which NVRAM region is in use")?)
 }
 
-fn recover(note: &RegionNote) -> anyhow::Result<Recovered> {
+fn recover(note: &RegionNote) -> anyhow::Result<RegionContents> {
     let memory = MapRegions::default().open(&note.path, None)?;
     let region = Region::open(memory)?.context("it is blank")?;
     let id = hex(&region.owner().region_id);
@@ -114,7 +114,7 @@ fn recover(note: &RegionNote) -> anyhow::Result<Recovered> {
 }
 
 /// What a region has, in this program's format.
-fn records_of(region: &Region) -> anyhow::Result<Recovered> {
+fn records_of(region: &Region) -> anyhow::Result<RegionContents> {
     let recovered = region.recover()?;
     let format = region.owner().format;
     anyhow::ensure!(
@@ -223,7 +223,7 @@ impl AloneRegion {
 }
 
 /// What a region by itself has behind what the files had, a record at a time, until `each` says false.
-pub fn each_alone(path: &Path, each: &mut dyn FnMut(&LogRecord<'_>) -> bool) -> Outcome {
+pub fn each_alone(path: &Path, each: &mut dyn FnMut(&ReadRecord<'_>) -> bool) -> Outcome {
     let mut read = || {
         let memory = MapRegions::default().open(path, None)?;
         let Some(region) = Region::open(memory)? else {

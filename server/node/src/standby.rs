@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Context;
 use reprise_api::{JoinRequest, JoinTicket, ProblemKind, StandbyProcess, U64};
-use reprise_backup::{Place, RealTree, Tree};
+use reprise_backup::{DirHandle, DirTree, RealTree};
 use reprise_base::{Epoch, Lsn, NodeProcess};
 use reprise_client::{Client, ClientError};
 use reprise_database::{
@@ -391,7 +391,7 @@ impl Primary {
 
     fn receive(&self, ticket: &JoinTicket, dir: &Path) -> anyhow::Result<Bootstrapped> {
         let config = self.link(ticket)?;
-        let place = Place::new(Arc::new(RealTree(dir.to_owned())), ARRIVED);
+        let place = DirHandle::new(Arc::new(RealTree(dir.to_owned())), ARRIVED);
         let beside = LogBeside {
             threads: Arc::new(RealThreads),
             keep_committed,
@@ -418,7 +418,7 @@ fn node_of(dir: &Path) -> anyhow::Result<Arc<NodeFile>> {
 }
 
 /// Where what was cut is kept.
-pub fn cuts_of(dir: &Path) -> Arc<dyn Tree> {
+pub fn cuts_of(dir: &Path) -> Arc<dyn DirTree> {
     Arc::new(RealTree(dir.join(CUTS)))
 }
 

@@ -174,7 +174,11 @@ fn a_guest_asks_between_slices_and_may_be_ended_there() {
         for question in [1, 7] {
             let (outcome, ops) = run_until(body, question);
             let fault = outcome.kind.expect_err("it was ended");
-            assert_eq!(fault.kind, FaultKind::Ended(reprise_abi::Ended::Cancelled), "{body}");
+            assert_eq!(
+                fault.kind,
+                FaultKind::Ended(reprise_abi::EndReason::Cancelled),
+                "{body}"
+            );
             assert_eq!(ops.asked, question, "{body}");
             assert!(outcome.fuel_used >= question as u64 * FUEL_SLICE, "{body}");
         }
@@ -247,7 +251,7 @@ fn a_fresh_instance_starts_within_the_time_of_its_call() {
         ..MapOps::default()
     };
     let fault = instance.call(0, 0, &mut ops).kind.expect_err("its start was ended");
-    assert_eq!(fault.kind, FaultKind::Ended(reprise_abi::Ended::Cancelled));
+    assert_eq!(fault.kind, FaultKind::Ended(reprise_abi::EndReason::Cancelled));
     assert!(run(&mut instance, 0, &[]).0.kind.is_ok(), "the next call starts anew");
 }
 
@@ -443,7 +447,11 @@ fn host_calls_ask_by_the_bytes_that_they_read() {
         };
         let outcome = instance.call(0, 0, &mut ops);
         let fault = outcome.kind.expect_err("it was ended");
-        assert_eq!(fault.kind, FaultKind::Ended(reprise_abi::Ended::Cancelled), "{call}");
+        assert_eq!(
+            fault.kind,
+            FaultKind::Ended(reprise_abi::EndReason::Cancelled),
+            "{call}"
+        );
         assert!(outcome.fuel_used < FUEL_SLICE, "asked by bytes, not by fuel: {call}");
     }
 }

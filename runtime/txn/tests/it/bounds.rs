@@ -6,7 +6,7 @@ use std::sync::{
 
 use crate::bed::{Procedure, deployed};
 use reprise_abi::{
-    Ended, Field, HostOps, OpError, RowLayout, ScalarType, ScanFlags, ScanRequest, Target,
+    EndReason, Field, HostOps, OpError, RowLayout, ScalarType, ScanFlags, ScanRequest, Target,
     calls::{HANDLE_NONE, Packed},
 };
 use reprise_base::{PartitionId, TxnId, limits::WRITE_SET_BYTES_MAX};
@@ -228,7 +228,7 @@ fn whoever_is_ended_leaves_nothing() {
         ops.go_on()
     };
     for (outcome, rows) in run(&mut frame, insert_and_wait) {
-        assert_eq!(outcome, Outcome::Fail(Failure::Ended(Ended::Cancelled)));
+        assert_eq!(outcome, Outcome::Fail(Failure::Ended(EndReason::Cancelled)));
         assert_eq!(rows, 0);
     }
 }

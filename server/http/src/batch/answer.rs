@@ -3,7 +3,7 @@
 use std::{borrow::Cow, ops::Range};
 
 use reprise_api::{Problem, U64};
-use reprise_codec::{Cbor, Format, Json, Packer};
+use reprise_codec::{Cbor, Format, JsonSource, Packer};
 use reprise_router::CallReply;
 use serde::Serialize;
 
@@ -139,7 +139,7 @@ impl Chunk {
         match self.format {
             Format::Cbor => packer.item(id),
             Format::Json => packer
-                .document(&mut Json::new(id))
+                .document(&mut JsonSource::new(id))
                 .expect("the id was read with its line"),
         }
     }

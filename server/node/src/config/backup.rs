@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use reprise_backup::{ArchiveBounds, Place, RealTree};
+use reprise_backup::{ArchiveBounds, DirHandle, RealTree};
 use reprise_base::memory::parse_size;
 use reprise_database::Database;
 use reprise_env::{RealThreads, Threads};
@@ -72,7 +72,7 @@ impl BackupSettings {
                 held_bytes_max: self.archive_hold_max.value,
                 open_max: ArchiveBounds::OPEN_MAX,
             };
-            let begun = database.archive_to(&Place::at(archive), bounds);
+            let begun = database.archive_to(&DirHandle::at(archive), bounds);
             begun.with_context(|| format!("use the archive {}", archive.display()))?;
         }
         let own = self.backup_dir.value.clone();

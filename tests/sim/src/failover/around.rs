@@ -13,7 +13,7 @@ use std::{
 
 use reprise_database::{Database, SimLeases};
 use reprise_env::{
-    Clock, MakeWork, SimClock, SimDisk, SimNet, Started, Step, Stepper, Threads, Work,
+    Clock, MakeWork, SimClock, SimDisk, SimNet, Step, Stepper, ThreadHandle, Threads, Work,
     sim::{CrashPolicy, FaultPlan, FaultRandom},
 };
 use reprise_router::{ReplicationError, ReplicationService};
@@ -207,7 +207,7 @@ impl Work for Pausable {
 }
 
 impl Threads for NodeThreads {
-    fn start(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn Started>> {
+    fn start(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn ThreadHandle>> {
         let (around, life) = (self.around.clone(), self.life.clone());
         let make = Box::new(move || {
             let work = make();

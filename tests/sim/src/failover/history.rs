@@ -8,7 +8,7 @@ use std::{
 use reprise_base::Lsn;
 use reprise_database::{Group, GroupSink};
 use reprise_env::{Disk, SimDisk};
-use reprise_log::{LogReader, Outline};
+use reprise_log::{LogOutline, LogReader};
 use reprise_wire::{History, RecordRef, Records};
 
 use crate::{
@@ -100,7 +100,7 @@ impl Tape {
     pub fn of(histories: &Shared, disk: &SimDisk, is_first: bool) -> Result<Arc<Self>, String> {
         let folder: Arc<dyn Disk> = Arc::new(disk.folder(LOG));
         let wrong = |error: reprise_log::LogError| format!("a log that is not open: {error}");
-        let path = match Outline::of(&folder).map_err(wrong)? {
+        let path = match LogOutline::of(&folder).map_err(wrong)? {
             Some(outline) => {
                 let start = outline.report.start;
                 let before = outline

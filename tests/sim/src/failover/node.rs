@@ -371,7 +371,7 @@ impl Closed<'_> {
         };
         let arrival = SimDisk::new();
         let tree = SimTree::new(&arrival);
-        let place = reprise_backup::Place::new(Arc::new(SimTree::new(&arrival)), ARRIVED);
+        let place = reprise_backup::DirHandle::new(Arc::new(SimTree::new(&arrival)), ARRIVED);
         let beside = LogBeside {
             threads: Arc::new(self.around.stepper.clone()),
             keep_committed,

@@ -2,7 +2,7 @@
 
 use reprise_base::{Role, Safety};
 use reprise_env::Disk;
-use reprise_log::Outline;
+use reprise_log::LogOutline;
 use reprise_router::{LeaseState, LossCause, Phase, PromoteOptions, Promoted, ReplicationError};
 use std::sync::Arc;
 
@@ -263,7 +263,7 @@ impl Run {
             return Ok(());
         };
         let log: Arc<dyn Disk> = Arc::new(disk.folder(LOG));
-        let outline = Outline::of(&log).map_err(|error| error.to_string())?;
+        let outline = LogOutline::of(&log).map_err(|error| error.to_string())?;
         let third_at = outline.map_or((0, 0), |outline| (outline.end.epoch.0, outline.end.lsn.0));
         // It gets no more from the old one while it is compared, and promoted.
         self.around.net.part(NAMES[old], NAMES[new]);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use reprise_base::{Lsn, limits::PART_BYTES};
-use reprise_database::{Group, GroupSink, LogPolicy, PlaceError, Placed, Position, ShipForm};
+use reprise_database::{AppendError, AppendOutcome, Group, GroupSink, LogPolicy, Position, ShipForm};
 use reprise_env::{
     SimDisk,
     sim::{CrashPolicy, FaultPlan},
@@ -253,15 +253,15 @@ impl Run {
                     odd.records[at] ^= 1 << (bit % 8);
                 }
                 match database.place(&odd.get()) {
-                    Ok(Placed::Known) if odd.end.lsn <= received => {}
-                    Err(PlaceError::Log(_)) => return Ok(()),
+                    Ok(AppendOutcome::Known) if odd.end.lsn <= received => {}
+                    Err(AppendError::Log(_)) => return Ok(()),
                     Err(_) if odd.end.lsn > received => {}
                     other => return Err(format!("a group to {} came to {other:?} at {received}", odd.end.lsn)),
                 }
             }
             match database.place(&next.get()) {
-                Ok(Placed::New) => {}
-                Err(PlaceError::Log(_)) => return Ok(()), // its disk failed
+                Ok(AppendOutcome::New) => {}
+                Err(AppendError::Log(_)) => return Ok(()), // its disk failed
                 other => return Err(format!("the group to {} came to {other:?}", next.end.lsn)),
             }
         }
