@@ -5,7 +5,7 @@ use std::fmt;
 use reprise_abi::{EndReason, key::KEY_BYTES_MAX};
 use reprise_base::limits::KEY_BYTES_LIMIT;
 
-/// What one call of a procedure came to.
+/// The outcome of one call of a procedure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallOutcome {
     pub kind: Result<CallEnd, Box<Fault>>,
@@ -22,7 +22,7 @@ pub enum CallEnd {
     Aborted,
 }
 
-/// Whose mistake a fault is, in the words of the API's errors.
+/// The party that caused a fault, in the words of the API's errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// The wasm trapped.

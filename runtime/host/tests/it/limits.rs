@@ -1,4 +1,4 @@
-//! What a guest may spend, and what it is told when it spends more.
+//! Limits on a guest's resources, and the errors for guests that exceed them.
 use crate::support;
 use crate::support::{MapOps, faulted, run, start};
 use reprise_base::limits::{FUEL_SLICE, PANIC_TEXT_BYTES_MAX};
@@ -292,7 +292,7 @@ fn memory_and_tables_that_are_used_up_are_told_by_their_limits() {
             "(drop (table.grow $t (ref.null func) (i32.const 4)))",
             Some(("table_elements", 4)),
         ),
-        // What was refused and then granted is not what ended the call.
+        // A growth that was refused at first and then granted did not end the call.
         (
             "(table $t 1 4 funcref)",
             "(drop (table.grow $t (ref.null func) (i32.const 4))) (drop (table.grow $t (ref.null func) (i32.const 1)))",

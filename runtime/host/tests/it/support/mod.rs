@@ -1,4 +1,4 @@
-//! What the host's tests share: modules from text, and a transaction that is a map.
+//! Helpers of the host's tests: modules from text, and a transaction that is a map.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::{cell::Cell, collections::BTreeMap};
