@@ -1,7 +1,7 @@
-//! What a router does on a standby: it turns writes away, and has every read see one prefix of the primary's log.
+//! The router's part on a standby: it refuses writes, and has every read see one prefix of the primary's log.
 //!
-//! Views (`views`) and the windows of the log that is replayed go into the inboxes in one order (`Inner::order`), each window whole. A site works
-//! in that order. So a read at a view sees all windows that were sent before the view, and nothing of later ones, on all partitions.
+//! Views (`views`) and the windows of the replayed log go into the inboxes in one order (`Inner::order`), each window whole. A site works
+//! in that order. A read at a view therefore sees all windows that were sent before the view, and nothing of later ones, on all partitions.
 
 use std::sync::{
     Arc, RwLock,
@@ -21,7 +21,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this server is a standby{}", .primary.as_deref().map(|url| format!("; its primary is {url}")).unwrap_or_default())]
 pub struct NotPrimary {
-    /// Where to go, if that is known.
+    /// URL of the primary, if it is known.
     pub primary: Option<Arc<str>>,
 }
 
@@ -77,7 +77,7 @@ impl Router {
         self.0.part.is_standby.load(Ordering::Acquire)
     }
 
-    /// Where clients of a standby send their writes.
+    /// Sets the URL to which clients of a standby send their writes.
     pub fn set_primary_url(&self, url: Option<Arc<str>>) {
         *self.0.part.primary.write().expect("held for a store") = url;
     }
