@@ -132,7 +132,7 @@ pub fn run(command: &BackupCommand, output: Output) -> Outcome {
     }
 }
 
-/// What is told of a backup.
+/// The printed facts about a backup.
 #[derive(Serialize)]
 pub struct Told {
     pub directory: PathBuf,

@@ -65,7 +65,7 @@ struct Verified {
     database_id: Option<String>,
     start: u64,
     end: u64,
-    /// Of all whole blocks.
+    /// Bytes of all whole blocks.
     bytes: u64,
     segments: usize,
     blocks: u64,
@@ -79,7 +79,7 @@ struct Verified {
     checkpoints: Vec<VerifiedCheckpoint>,
     /// NVRAM that may have records which the files do not have; null where they have all.
     nvram: Option<FoundRegion>,
-    /// What the next opening would do.
+    /// The outcome of the next opening.
     opening: String,
 }
 
@@ -230,7 +230,7 @@ fn verify_checkpoints(dir: &Path) -> Result<Vec<VerifiedCheckpoint>, CheckpointE
     Ok(found.collect())
 }
 
-/// What a server would do with these files.
+/// Returns the outcome that an opening by a server would have.
 fn opening(report: &VerifyReport, reader: &LogReader, checkpoints: &[VerifiedCheckpoint]) -> String {
     if report.damage.is_some() {
         return "refused: the log is damaged".into();
@@ -250,14 +250,14 @@ fn opening(report: &VerifyReport, reader: &LogReader, checkpoints: &[VerifiedChe
     }
 }
 
-/// What a log's records are decoded with.
+/// The schemas that a log's records are decoded with.
 struct Schemas {
     engine: Engine,
     known: LogSchemas,
 }
 
 impl Schemas {
-    /// Those at the beginning of a log under `dir`. Where that was released, its oldest checkpoint knows.
+    /// Returns the schemas at the beginning of a log under `dir`. If that beginning was released, its oldest checkpoint has them.
     fn at(dir: &Path, start: Lsn) -> Self {
         let known = match start {
             Lsn(0) => LogSchemas::default(),
@@ -275,7 +275,7 @@ impl Schemas {
         self.known.add_record(&record.record, |deploy| describe(engine, deploy));
     }
 
-    /// Those of a data directory at `until`; what its log does not reach is not known.
+    /// Returns the schemas of a data directory at `until`, as far as its log reaches.
     fn of_data_dir(data_dir: &Path, until: Lsn) -> Self {
         let opened = open(data_dir).ok().and_then(|disk| LogReader::open(disk, Lsn(0)).ok());
         let Some((mut reader, report)) = opened.filter(|(_, report)| report.start <= until) else {

@@ -1,4 +1,4 @@
-//! What the files of a data directory lack: records that lie in its NVRAM region alone; and a region by itself.
+//! Records that a data directory's NVRAM region has and its files lack; and a region by itself.
 
 use std::path::Path;
 
@@ -76,7 +76,7 @@ impl FoundRegion {
     }
 }
 
-/// What the region that `dir` names has behind the files' end, a record at a time, until `each` says false.
+/// Visits the records behind the files' end in the region that `dir` names, one at a time, until `each` returns false.
 pub fn each_record(dir: &Path, files_end: Lsn, each: &mut dyn FnMut(&ReadRecord<'_>) -> bool) -> Outcome {
     let Some(note) = noted(dir)? else {
         return Ok(());
@@ -113,7 +113,7 @@ fn recover(note: &RegionNote) -> anyhow::Result<RegionContents> {
     records_of(&region)
 }
 
-/// What a region has, in this program's format.
+/// Returns the contents of a region in this program's format.
 fn records_of(region: &Region) -> anyhow::Result<RegionContents> {
     let recovered = region.recover()?;
     let format = region.owner().format;
@@ -222,7 +222,7 @@ impl AloneRegion {
     }
 }
 
-/// What a region by itself has behind what the files had, a record at a time, until `each` says false.
+/// Visits the records that a region by itself has behind those of the files, one at a time, until `each` returns false.
 pub fn each_alone(path: &Path, each: &mut dyn FnMut(&ReadRecord<'_>) -> bool) -> Outcome {
     let mut read = || {
         let memory = MapRegions::default().open(path, None)?;
