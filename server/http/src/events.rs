@@ -79,7 +79,7 @@ struct Live {
     state: AppState,
     interval: Interval,
     draining: watch::Receiver<bool>,
-    /// What the last `status` event said, apart from positions and times.
+    /// The last `status` event, without positions and times.
     last_status: String,
     last: (Instant, MetricsSnapshot),
     /// Checkpoints as they were told, or were there at first.
@@ -187,7 +187,7 @@ impl Live {
             log_bytes_per_s: per_s(after.totals.flushed_bytes, before.totals.flushed_bytes),
             latency_us: {
                 let mut since = after.answered.clone();
-                // What the earlier snapshot counted is part of the later one.
+                // The later snapshot contains the counts of the earlier one.
                 let _ = since.subtract(&before.answered);
                 latency_us(&LatencySummary::of(&since))
             },

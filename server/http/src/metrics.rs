@@ -70,7 +70,7 @@ struct Sample {
 #[derive(Clone, Copy, Default)]
 struct Rings {
     records_waiting: u64,
-    /// Of the fullest ring each.
+    /// Figures of the fullest ring, each by itself.
     entries: u64,
     bytes: u64,
     entries_max: u64,
@@ -433,7 +433,7 @@ fn register_answers(meter: &Meter, sample: &Shared) {
         .build();
 }
 
-/// What holds memory, by kind.
+/// Registers the gauge of memory by kind.
 fn register_memory(meter: &Meter, sample: Shared) {
     meter
         .u64_observable_gauge("reprise.memory.bytes")

@@ -10,27 +10,27 @@ use crate::{
     pipeline::request::{Seen, recognise},
 };
 
-/// What a pipeline makes of the first bytes of its input.
+/// A pipeline's reading of the first bytes of its input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Request {
     /// The beginning of what may yet become a call.
     Part,
     /// A call, in so many bytes of head and then of body.
     Call {
-        /// As it stands in the request.
+        /// The path in the request.
         path: String,
         /// Names and values, as they stand there.
         headers: Vec<(String, Vec<u8>)>,
         /// With the empty line behind it.
         head_bytes: usize,
-        /// As its length says.
+        /// Bytes of the body by its declared length.
         body_bytes: usize,
     },
     /// Another reader's.
     Other,
 }
 
-/// Of input that a pipeline would look at first.
+/// Reads input as a pipeline does first.
 pub fn request(input: &[u8]) -> Request {
     let head = match recognise(input) {
         Seen::Part => return Request::Part,

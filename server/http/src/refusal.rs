@@ -20,7 +20,7 @@ pub(crate) use deployments::conflict;
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub problem: Box<Problem>,
-    /// Of the transaction that ended so.
+    /// The transaction that ended with this refusal, and its LSN.
     pub txn: Option<(TxnId, Lsn)>,
 }
 
@@ -85,7 +85,7 @@ impl Refusal {
         problem.into()
     }
 
-    /// What a failed log may have kept all the same.
+    /// Returns the refusal of a call whose records a failed log may have kept all the same.
     fn outcome_unknown(reason: &str, txn_id: TxnId, lsn: Lsn) -> Self {
         let mut problem = Problem::new(ProblemKind::OutcomeUnknown, reason);
         problem.txn_id = Some(U64(txn_id.0));
@@ -246,7 +246,7 @@ pub fn problem_of_reply(reply: &CallReply<'_>) -> Option<Problem> {
 fn problem_of_outcome(outcome: &ReplyOutcome) -> Option<Problem> {
     Some(match outcome {
         ReplyOutcome::Committed => return None,
-        // Those that were replaced are called again before anything is answered.
+        // Superseded calls run again before any answer.
         ReplyOutcome::Waiting | ReplyOutcome::Superseded => {
             *Refusal::internal("the server would answer a call that has not run").problem
         }

@@ -14,7 +14,7 @@ use crate::{
     target::Target,
 };
 
-/// What a line says of a call that did not commit, beside its id.
+/// The facts in the line of a call that did not commit, beside its id.
 #[derive(Serialize)]
 struct Shown<'a> {
     problem: &'a Problem,
@@ -144,7 +144,7 @@ impl Chunk {
         }
     }
 
-    /// What a slot's answer tells: a committed call, or why there is none.
+    /// Returns a slot's committed call, or the reason why there is none.
     fn outcome<'c>(&'c self, slot: &'c Slot) -> Result<(&'c Target, CallReply<'c>), Box<Failure<'c>>> {
         let (target, reply) = match self.calls.answer(slot) {
             Ok(answer) => answer,

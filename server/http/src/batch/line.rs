@@ -24,9 +24,9 @@ pub struct Chunk {
     pub format: Format,
     /// Each with where its `id` lies in the text: nowhere, without one.
     pub calls: Submission<Range<u32>>,
-    /// Of all lines.
+    /// Bytes of all lines.
     pub line_bytes: usize,
-    /// Of what requests may take, where none of its calls goes to the engine.
+    /// Bytes of the request, if none of its calls goes to the engine.
     pub refused_grant: Option<Grant>,
 }
 
@@ -38,8 +38,8 @@ pub struct LineParser {
     opening: Opening,
 }
 
-/// What the last line began with, up to its arguments, and the target that this names: most lines of a chunk differ in
-/// their arguments alone.
+/// The beginning of the last line, up to its arguments, and the target that it names. Most lines of a chunk differ in their arguments
+/// alone.
 #[derive(Default)]
 struct Opening {
     text: Vec<u8>,
@@ -60,7 +60,7 @@ struct Line<'t> {
     procedure: Option<Text<'t>>,
     target: Option<u16>,
     args: Args,
-    /// Where they lie.
+    /// The place of the arguments.
     args_at: Range<usize>,
     id: Option<Range<usize>>,
     idempotency_key: Option<Text<'t>>,
