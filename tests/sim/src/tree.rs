@@ -21,7 +21,7 @@ pub const LOG: &str = "log";
 pub const CHECKPOINTS: &str = "checkpoints";
 /// The files of a database's directory itself.
 pub const ROOT: &str = "root";
-/// Of a directory whose name arrived without its number: nothing is in it.
+/// Name of an empty directory, whose name arrived without its number.
 const NOTHING: &str = "nothing";
 
 impl SimTree {

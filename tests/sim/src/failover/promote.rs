@@ -157,8 +157,8 @@ impl Run {
         found
     }
 
-    /// As the runbook says: of all nodes but the lost primary the one that has most. By what it was told, one of an older epoch may be in sync, and
-    /// lack what a later primary answered.
+    /// Promotes by force, as the runbook says, the node with the most records, the lost primary excepted. A node of an older epoch may
+    /// believe that it is in sync, and lack records that a later primary acknowledged.
     fn force_furthest(&mut self) -> Result<(), String> {
         let mut candidates = self.candidates();
         let needed = if self.primary.is_some() { 2 } else { 3 };
@@ -209,7 +209,7 @@ impl Run {
         if is_accepted { ACCEPTING } else { FORCED }
     }
 
-    /// Where whoever has most has all that was answered.
+    /// True if the node with the most records has all acknowledged ones.
     fn is_counted(&self) -> bool {
         matches!(self.settings.safety, Safety::Quorum | Safety::VerySafe)
     }

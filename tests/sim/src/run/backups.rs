@@ -51,7 +51,7 @@ impl Run {
         self.stats.backups += begun.is_ok() as u64;
     }
 
-    /// What the server says is there.
+    /// Records the published backups in the server's list.
     pub(super) fn look_at_backups(&mut self, world: &Life) {
         let Ok(service) = world.database().backups() else {
             return;
@@ -143,7 +143,7 @@ impl Run {
         self.check_restore(&place, Some(Lsn(verified.manifest.log_end)), Point::End)
     }
 
-    /// What a flipped bit does to a backup: it is refused, and nothing comes of it.
+    /// Flips a bit of a backup, which must then be refused and leave nothing.
     fn check_harmed_backup(&mut self, image: &SimDisk, name: &str) -> Result<(), String> {
         let harmed = image.copy();
         let tree = Arc::new(SimTree::new(&harmed));
@@ -173,7 +173,7 @@ impl Run {
         }
     }
 
-    /// What is restored holds the calls before `cut`, and no others: each whole, with the answer that it gave.
+    /// Checks that a restored directory holds the calls before `cut` and no others: each whole, with the answer that it gave.
     fn check_restore(&mut self, source: &DirHandle, cut: Option<Lsn>, point: Point) -> Result<(), String> {
         let target = SimDisk::new();
         let tree = Arc::new(SimTree::new(&target));

@@ -32,7 +32,7 @@ impl Run {
         world.disk.set_faults(plan);
     }
 
-    /// What is called durable is in every crash image.
+    /// Checks that durable records are in every crash image.
     pub(super) fn check_durable(&mut self, world: &Life) -> Result<(), String> {
         self.stats.checks += 1;
         let durable = world.router().status().durable_lsn;

@@ -40,7 +40,7 @@ impl Sent {
         }
     }
 
-    /// As if it followed what is there.
+    /// Moves the group behind the existing records.
     fn behind(&mut self, before: &Position) {
         let count = self.end.lsn.0 - self.first.0;
         self.first = before.lsn;
@@ -152,7 +152,7 @@ impl Run {
         Ok(())
     }
 
-    /// What a standby's groups are placed into first: one of two regions, or its files. The mutants harm files.
+    /// Chooses the first place of a standby's groups: one of two regions, or its files. The mutants harm files.
     fn standby_region(&mut self) -> Option<u64> {
         if self.options.mutant.is_some() {
             return None;
@@ -282,7 +282,7 @@ impl Run {
                 return Ok(true);
             }
             if !standby.world.stepper.step() {
-                // What lies in NVRAM comes to the files of a disk that takes it again.
+                // A disk that works again gets the records in NVRAM.
                 standby.world.disk.set_faults(FaultPlan::default());
                 if standby.has_parts_alone_up_to(received) {
                     return Ok(true);
