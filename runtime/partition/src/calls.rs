@@ -1,5 +1,5 @@
-//! What runs and waits now: each batch on its way, what its calls are and how far they got. Filled once a batch; the thread that
-//! runs it only notes which call it is at.
+//! Running and waiting calls: each batch on its way, its calls and their progress. It is filled once for each batch; the thread that runs
+//! it only records the current call.
 
 use std::sync::{
     Arc, Mutex, OnceLock,
@@ -93,7 +93,7 @@ impl Calls {
         self.time_max_ms.load(Ordering::Relaxed)
     }
 
-    /// As `time_max_ms`, for calls that begin from now on.
+    /// Sets `time_max_ms` for calls that begin from now on.
     pub fn set_time_max_ms(&self, time_max_ms: u32) {
         self.time_max_ms.store(time_max_ms, Ordering::Relaxed);
     }

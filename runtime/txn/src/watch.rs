@@ -35,7 +35,7 @@ impl Ends {
     }
 }
 
-/// What may end the call that runs. None of it for a call that was never told.
+/// The events that may end the running call. A call that was given none has none.
 #[derive(Default)]
 pub struct Watch {
     clock: Option<Arc<dyn Clock>>,
@@ -50,7 +50,7 @@ pub struct Watch {
     begun_ns: u64,
     /// Writes of the call so far that would have to be taken back.
     writes: u64,
-    /// What it took to take one back, of late; 0: not measured yet.
+    /// Time that one write took to take back, of late; 0: not measured yet.
     take_back_ns: u64,
 }
 
@@ -102,7 +102,7 @@ impl Watch {
         }
     }
 
-    /// So many writes are being taken back, by `take_back`.
+    /// Measures `take_back`, which takes back this many writes.
     pub(crate) fn time_take_back(&mut self, writes: usize, take_back: impl FnOnce()) {
         let Some(clock) = self.clock.as_ref().filter(|_| writes as u64 >= MEASURED_WRITES_MIN) else {
             return take_back();
@@ -110,11 +110,11 @@ impl Watch {
         let begun_ns = clock.monotonic_ns();
         take_back();
         let each = clock.monotonic_ns().saturating_sub(begun_ns) / writes as u64;
-        // What was slow once may be again: it is forgotten by and by.
+        // A slow case may come again, so the measure falls slowly.
         self.take_back_ns = each.max(self.take_back_ns_each() * 3 / 4).max(1);
     }
 
-    /// As `ask`, of a call that has made so many writes.
+    /// The `ask` variant for a call that has made this many writes.
     pub(crate) fn ask_after(&mut self, writes: usize) -> Result<(), OpError> {
         self.writes = writes as u64;
         self.ask()

@@ -1,4 +1,4 @@
-//! What one transaction may write and take, on one partition and over several; at a replay a ceiling far above.
+//! The limits of one transaction, on one partition and over several, and the far higher ceiling at a replay.
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
@@ -104,7 +104,7 @@ fn what_is_written_has_a_bound_in_bytes() {
         }
         Ok(())
     };
-    // What is taken back counts no more.
+    // Writes that are taken back count no more.
     let taken_back = |ops: &mut dyn HostOps| {
         let savepoint = ops.savepoint()?;
         for k in 0..2 * ROWS_TOO_MANY {
