@@ -9,11 +9,11 @@ use std::{
 };
 
 use crossbeam_channel::Sender;
-use reprise_backup::{ArchiveBounds, ArchiveError, Origin, Place, Tree};
+use reprise_backup::{ArchiveBounds, ArchiveError, ArchiveSource, DirHandle, DirTree};
 use reprise_base::{MemoryKind, MemoryLedger, Role};
 use reprise_checkpoint::Checkpoints;
-use reprise_env::{DiskError, Started};
-use reprise_log::{Drained, FrontStatus, Log, LogError, OpenReport};
+use reprise_env::{DiskError, ThreadHandle};
+use reprise_log::{DrainReport, Log, LogError, NvramBufferStatus, OpenReport};
 use reprise_observe::Registry;
 use reprise_partition::{CallBatch, LogPolicy, Shared, Site, SiteMessage};
 use reprise_recovery::{RecoveryError, make_ready};
@@ -58,7 +58,7 @@ pub(crate) struct Upkeep {
     /// The region before the log's files, where there is one.
     pub nvram: Option<NvramInUse>,
     /// What an earlier region had that the files had not.
-    pub drained: Drained,
+    pub drained: DrainReport,
     /// Where it was opened as one.
     pub standby: Option<Standby>,
     /// What was cut off this directory's log.
@@ -92,7 +92,7 @@ pub struct Database {
     pub(crate) redo_window_bytes: usize,
     pub(crate) file_part_bytes: usize,
     pub(crate) upkeep: Upkeep,
-    pub(crate) sites: Mutex<Vec<Box<dyn Started>>>,
+    pub(crate) sites: Mutex<Vec<Box<dyn ThreadHandle>>>,
 }
 
 impl Database {
@@ -181,7 +181,7 @@ impl Database {
     }
 
     /// Lets backups be made, and found, in `tree`, of `bytes_max` together at most. Once.
-    pub fn serve_backups(&self, tree: Arc<dyn Tree>, bytes_max: u64) {
+    pub fn serve_backups(&self, tree: Arc<dyn DirTree>, bytes_max: u64) {
         let (Some(folders), Some(checkpointer)) = (&self.upkeep.folders, &self.checkpointer) else {
             return;
         };
@@ -190,12 +190,12 @@ impl Database {
     }
 
     /// Puts checkpoints and log into an archive at `place` before they are removed. Before calls are taken; once.
-    pub fn archive_to(&self, place: &Place, bounds: ArchiveBounds) -> Result<(), ArchiveError> {
+    pub fn archive_to(&self, place: &DirHandle, bounds: ArchiveBounds) -> Result<(), ArchiveError> {
         let (Some(log), Some(checkpointer), Some(folders)) = (&self.log, &self.checkpointer, &self.upkeep.folders)
         else {
             return Ok(()); // without a log nothing is ever let go of
         };
-        let origin = Origin {
+        let origin = ArchiveSource {
             log: folders.log.clone(),
             checkpoints: folders.checkpoints.clone(),
             database_id: log.database_id(),
@@ -340,13 +340,13 @@ impl Database {
     }
 
     /// What came to the log's files from an NVRAM region, before the replay.
-    pub fn drained(&self) -> Drained {
+    pub fn drained(&self) -> DrainReport {
         self.upkeep.drained
     }
 
     /// How full the rings before the log's files are; None where there are none.
-    pub fn front_status(&self) -> Option<FrontStatus> {
-        self.log.as_ref().and_then(|log| log.front_status())
+    pub fn front_status(&self) -> Option<NvramBufferStatus> {
+        self.log.as_ref().and_then(|log| log.nvram_status())
     }
 
     pub(crate) fn fail(&self, error: OpenError) -> OpenError {
@@ -362,7 +362,7 @@ impl Database {
         let ready_bytes = self.upkeep.memory_ready.load(Ordering::Relaxed);
         let made = keep_memory_ready(ready_bytes);
         made.map_err(|error| self.fail(error.into()))?;
-        self.shared.memory.tell(MemoryKind::Ready, ready_bytes);
+        self.shared.memory.publish(MemoryKind::Ready, ready_bytes);
         self.shared.count_binaries();
         self.begin_quarantine()?;
         let is_standby = self.router.role() == Role::Standby;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use reprise_base::{Epoch, Role};
-use reprise_env::{Started, Step, Work, entropy};
+use reprise_env::{Step, ThreadHandle, Work, entropy};
 use reprise_log::LogError;
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{LeaseClock, Shared};
@@ -173,7 +173,7 @@ pub(crate) struct Leasing {
     promoting: Mutex<()>,
     state: Mutex<State>,
     is_stopping: AtomicBool,
-    thread: Mutex<Option<Box<dyn Started>>>,
+    thread: Mutex<Option<Box<dyn ThreadHandle>>>,
 }
 
 /// Once a server takes part.

@@ -14,8 +14,8 @@ use crossbeam_channel::Sender;
 use reprise_backup::MANIFEST_NAME;
 use reprise_base::{Lsn, MemoryLedger, Role, SiteId, hex};
 use reprise_checkpoint::Checkpoints;
-use reprise_env::{RealDisk, Started};
-use reprise_log::{Drained, Log, LogConfig, LogError, OpenReport, database_id};
+use reprise_env::{RealDisk, ThreadHandle};
+use reprise_log::{DrainReport, Log, LogConfig, LogError, OpenReport, database_id};
 use reprise_nvram::{MapRegions, OpenMemory, Region};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
@@ -41,7 +41,7 @@ pub(crate) struct OpenedLog {
     pub check_seconds: f64,
     pub files: Checkpoints,
     pub nvram: Option<NvramInUse>,
-    pub drained: Drained,
+    pub drained: DrainReport,
     pub gate: Arc<CommitGate>,
 }
 
@@ -133,7 +133,7 @@ fn log_config_of(
 
 /// Brings what an NVRAM region may hold of a directory that nobody has open to its log's files, and lets go of the region: what is compared
 /// with a primary, and cut off, lies in files, and no region has it. None: the directory names no region.
-pub fn bring_home(config: &DatabaseConfig) -> Result<Option<Drained>, OpenError> {
+pub fn bring_home(config: &DatabaseConfig) -> Result<Option<DrainReport>, OpenError> {
     let Some(dir) = config.dir.as_deref() else {
         return Ok(None);
     };
@@ -178,7 +178,7 @@ fn erase_own_region(dir: &Path, nvram: &NvramConfig) -> Result<(), OpenError> {
 }
 
 /// As [`bring_home`], of a directory in these surroundings.
-pub fn bring_home_in(config: &DatabaseConfig, around: &Environment) -> Result<Drained, OpenError> {
+pub fn bring_home_in(config: &DatabaseConfig, around: &Environment) -> Result<DrainReport, OpenError> {
     let folders = around.folders.as_ref();
     let folders = folders.ok_or_else(|| OpenError::Config("a log needs its folders".into()))?;
     let on_files = DatabaseConfig {
@@ -281,7 +281,7 @@ fn write_genesis(log: &Log<Box<CallBatch>>, genesis: Genesis) -> Result<Genesis,
 /// Longest wait for the first record of a new log.
 const GENESIS_WAIT: Duration = Duration::from_secs(60);
 
-pub(crate) type Sites = (Vec<Sender<SiteMessage>>, Vec<Box<dyn Started>>);
+pub(crate) type Sites = (Vec<Sender<SiteMessage>>, Vec<Box<dyn ThreadHandle>>);
 
 pub(crate) fn shared(
     config: &DatabaseConfig,

@@ -352,7 +352,7 @@ impl Replication {
     }
 
     fn serve(&self, config: ServeStandbys, is_promoted: bool) -> Result<Serving, ServeStandbysError> {
-        self.log.set_hold_bytes_max(config.hold_bytes_max)?;
+        self.log.set_slot_bytes_max(config.hold_bytes_max)?;
         self.begin_serving(is_promoted, config.has_lease)?;
         let checkpoints = FirstCheckpoints::new(&self.checkpointer, &self.checkpoints);
         let shared = self.shared.clone();

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use reprise_base::Lsn;
 use reprise_env::{Connection, DiskError, NetError, Step, Work};
-use reprise_log::{Following, LogError, Position};
+use reprise_log::{DestageDemand, LogError, Position};
 use reprise_wire::{
     Compared, EpochSeen, Epochs, Frame, Heartbeat, Hello, Outcome, Progress, Refusal, Refused, Wants, Welcome,
     WireError,
@@ -102,7 +102,7 @@ enum Stage {
         /// What it was told last of who is in sync.
         told: Noting,
         comparing: TellingOf,
-        _following: Option<Following>,
+        _following: Option<DestageDemand>,
     },
     /// The last word was said: the standby ends the connection, or its time is over.
     Leaving {
@@ -113,7 +113,7 @@ enum Stage {
 /// The log behind its files, sent beside the checkpoint.
 struct Live {
     stream: Stream,
-    _following: Option<Following>,
+    _following: Option<DestageDemand>,
 }
 
 /// What comes meanwhile is read, or the standby would not get the last word.

@@ -30,7 +30,7 @@ use crate::{
 /// The next piece of a body; None at its end.
 pub async fn next_data(body: &mut Body, wait_max: Duration) -> Result<Option<Bytes>, Refusal> {
     loop {
-        // What is here already needs no timer.
+        // A frame that has arrived needs no timer.
         let frame = match body.frame().now_or_never() {
             Some(frame) => frame,
             None => match tokio::time::timeout(wait_max, body.frame()).await {
@@ -68,8 +68,8 @@ fn wait_for_next(wait_max: Duration, begun: Instant, received: u64) -> Duration 
     wait_max.min(earned.saturating_sub(begun.elapsed()))
 }
 
-/// What a body is held to. `what` names it in the refusal of one with more than `bytes_max`; no piece may take longer than
-/// `wait_max`, nor all of them much longer than their bytes are worth.
+/// The limits of a body. `what` names it in the refusal of one with more than `bytes_max`. No piece may take longer than `wait_max`, nor
+/// all of them much longer than their bytes are worth.
 #[derive(Clone, Copy)]
 pub struct Bounds {
     pub what: &'static str,

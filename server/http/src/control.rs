@@ -26,7 +26,7 @@ const REPEAT_TIME: Duration = Duration::from_secs(60);
 /// Records that are kept for those who begin to watch.
 const RECORDS_KEPT: usize = 256;
 
-/// What somebody does to the database beside calling procedures.
+/// An operation on the database other than a procedure call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlOp {
     DeployModule(String),
@@ -50,7 +50,7 @@ pub enum ControlOp {
 }
 
 impl ControlOp {
-    /// As records name it, and what it is done to.
+    /// Returns the operation's name in records, and its object.
     fn words(&self) -> (&'static str, &str) {
         match self {
             Self::DeployModule(module) => ("deploy-module", module),
@@ -87,7 +87,7 @@ pub struct ControlLog(Mutex<Kept>);
 #[derive(Default)]
 struct Kept {
     records: VecDeque<ControlEvent>,
-    /// Of the next one.
+    /// Number of the next record.
     next: u64,
     /// The last refusal, until an operation is done.
     refused: Option<(ControlEvent, Instant)>,
@@ -132,7 +132,7 @@ impl ControlLog {
         kept.next += 1;
     }
 
-    /// Those from the number `from` on that are kept, the oldest first, and the number of the one to come.
+    /// Returns the kept records from the number `from` on, the oldest first, and the number of the next one.
     pub fn since(&self, from: u64) -> (Vec<ControlEvent>, u64) {
         let kept = self.kept();
         let new = usize::try_from(kept.next - from).unwrap_or(usize::MAX);

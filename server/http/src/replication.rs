@@ -233,7 +233,7 @@ fn host_of(headers: &HeaderMap) -> &str {
     }
 }
 
-/// Who listens on all addresses is reached where this request reached it.
+/// Returns the address at which a server that listens on all addresses is reached: the one that this request used.
 fn reachable(address: &str, host: &str) -> String {
     let all = ["0.0.0.0:", "[::]:"].iter().find_map(|all| address.strip_prefix(all));
     match all {
@@ -242,7 +242,7 @@ fn reachable(address: &str, host: &str) -> String {
     }
 }
 
-/// Of a node that neither takes standbys nor is one.
+/// Describes a node that neither takes standbys nor is one.
 fn alone(router: &Router) -> ReplicationInfo {
     let (status, (safety, reached)) = (router.status(), router.safety());
     ReplicationInfo {
@@ -263,7 +263,7 @@ fn alone(router: &Router) -> ReplicationInfo {
     }
 }
 
-/// As the API tells it.
+/// Returns the information in the API's form.
 pub fn answer(info: ReplicationInfo, router: &Router) -> Replication {
     Replication {
         role: info.role.name().to_owned(),
@@ -375,18 +375,18 @@ fn standby(info: StandbyInfo) -> Standby {
 pub struct Staleness(ViewAge);
 
 impl Staleness {
-    /// Of what is shown now. None on a primary.
+    /// Returns the staleness of the present view. None on a primary.
     pub fn of(router: &Router) -> Option<Self> {
         router.replication()?.view_age(router.view()).map(Self)
     }
 
-    /// Of an answer that shows this record and all before it, once it is made.
+    /// Returns the staleness of a finished answer that shows this record and all before it.
     pub fn of_record(router: &Router, lsn: u64) -> Option<Self> {
         let view = Lsn(lsn.saturating_add(1)).min(router.view());
         router.replication()?.view_age(view).map(Self)
     }
 
-    /// The same answer, once it is made: it waited until the record at this LSN was shown, if it did, and tells the newest that it shows, or does not.
+    /// Returns the staleness of the finished answer. `waited_for` is the record that it waited for, `shown` the newest one that it shows.
     pub fn answered(self, router: &Router, waited_for: Option<u64>, shown: Option<u64>) -> Option<Self> {
         let before = self.0.view.0.checked_sub(1).max(waited_for);
         match shown.or(before) {

@@ -10,7 +10,7 @@ use std::{
 
 use reprise_api::{Problem, ProblemKind};
 use reprise_base::Safety;
-use reprise_codec::{ArgsError, Format, Scratch, encode_document};
+use reprise_codec::{ArgsError, ArgsScratch, Format, encode_document};
 use reprise_observe::RefusalReason;
 use reprise_router::{
     BatchBuilder, Bound, CallKey, CallReply, CallTerms, CallTimes, Caller, Deployed, ReplyOutcome, ScopedKey, Stream,
@@ -30,13 +30,13 @@ use crate::{
 
 thread_local! {
     /// Memory to encode arguments in, and the arguments of a call that is coalesced.
-    static SCRATCH: RefCell<(Scratch, Vec<u8>)> = RefCell::default();
+    static SCRATCH: RefCell<(ArgsScratch, Vec<u8>)> = RefCell::default();
 }
 
-/// What there is to say of a call before its procedure is.
+/// A call as it was sent, without its procedure.
 #[derive(Clone, Debug)]
 pub struct CallText {
-    /// Where its arguments lie in the submission's text, as they were sent.
+    /// The place of its arguments in the submission's text, as they were sent.
     pub args: Range<u32>,
     pub format: Format,
     /// Its caller may call procedures that write.
@@ -69,12 +69,12 @@ pub struct Submission<F> {
     order: Option<Stream>,
     /// The reply to the calls, and those to the ones that were sent again.
     rounds: Vec<PendingReply>,
-    /// Of the last round.
+    /// Deadlines of the last round.
     deadlines: Deadlines,
     is_answered: bool,
     /// Words of its refused calls.
     refused_bytes: usize,
-    /// What its writes are to have beyond the server's level.
+    /// The safety that its writes ask for beyond the server's level.
     safety: Option<Confirmation>,
 }
 
@@ -287,7 +287,7 @@ impl<F> Submission<F> {
         polled
     }
 
-    /// What its writes have.
+    /// Returns the safety that its writes have reached.
     pub fn reached(&self, state: &AppState) -> Safety {
         let asked = self.safety.as_ref().and_then(Confirmation::reached);
         asked.unwrap_or_else(|| named_safety(state))
@@ -432,7 +432,7 @@ impl<F> Submission<F> {
     }
 }
 
-/// What writes have that were answered. At quorum and very-safe none is without it, whoever is lost by now.
+/// Returns the safety of acknowledged writes. At quorum and very-safe every one has it, even after the loss of a standby.
 pub fn named_safety(state: &AppState) -> Safety {
     match state.router.safety() {
         (level @ (Safety::Quorum | Safety::VerySafe), _) => level,
@@ -470,7 +470,7 @@ fn encode(
     Ok(batch.push(&target.module, target.procedure, key, encode)?)
 }
 
-/// As `encode`, for the version in service of the procedure's module.
+/// The `encode` variant for the version in service of the procedure's module.
 fn encode_again(
     batch: &mut BatchBuilder,
     old: &Target,

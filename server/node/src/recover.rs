@@ -175,7 +175,7 @@ struct Recovered {
     checkpoints_passed_over: Vec<String>,
     torn_bytes: u64,
     seconds: f64,
-    /// Of all tables.
+    /// Digest of all tables.
     digest: String,
     quarantined: Vec<QuarantinedProcedure>,
     /// With which the next start begins.

@@ -48,7 +48,7 @@ pub fn run(command: &ReplicationCommand, output: Output) -> Outcome {
     Ok(())
 }
 
-/// What a promotion may have lost.
+/// Describes the records that a promotion may have lost.
 fn lost(range: &LostRange) -> String {
     let from = grouped(range.from_lsn.0);
     let known = match &range.known_to_lsn {
@@ -163,7 +163,7 @@ fn lease_text(lease: &Lease) -> String {
     format!("{state}; may take it over: {in_sync}{}", error.unwrap_or_default())
 }
 
-/// What was cut off this server's log.
+/// Prints the records that were cut off this server's log.
 fn show_cuts(told: &Replication) -> std::io::Result<()> {
     if told.cuts.is_empty() {
         return Ok(());

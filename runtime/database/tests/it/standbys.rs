@@ -7,7 +7,7 @@ use crate::following::{
     ACCEPTING, Cluster, FORCED, Primary, beside, bootstrap, document, follow_primary, link, service, serving,
     start_primary, start_standby, wait_seen, wait_streaming, wait_until,
 };
-use reprise_backup::Place;
+use reprise_backup::DirHandle;
 use reprise_base::{Epoch, Role, Safety};
 use reprise_database::{Database, LogPolicy, NODE_NAME, ServeStandbys, ServeStandbysError};
 use reprise_observe::Notice;
@@ -50,7 +50,12 @@ fn a_primary_hands_out_tickets_and_files_that_open() {
     transfer(&database, 1);
     bootstrap(&database, "s2", &to.path().join("s2"));
     assert_eq!(checkpointer(&database).list().len(), 1);
-    let used = Link::bootstrap(&link(&database, "s1"), &Place::beside(&own).expect("a name"), beside()).err();
+    let used = Link::bootstrap(
+        &link(&database, "s1"),
+        &DirHandle::beside(&own).expect("a name"),
+        beside(),
+    )
+    .err();
     assert!(matches!(used, Some(LinkError::Staging(_))), "{used:?}");
     // What was taken lies behind the log that is held: checkpoints let go of none of it.
     (0..3).for_each(|round| {

@@ -87,7 +87,7 @@ fn standby_that_was_not_heard_is_promoted_if_the_loss_is_accepted() -> Result<()
     Ok(())
 }
 
-/// The same one, at once behind the end of its primary, and with nothing missing, needs no such word.
+/// A standby with no record missing, right behind the end of its primary, needs no accepted loss.
 #[test]
 fn standby_that_was_heard_lately_loses_nothing_and_says_so() -> Result<()> {
     let cluster = Cluster::new()?;

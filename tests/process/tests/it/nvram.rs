@@ -86,7 +86,7 @@ fn what_was_answered_outlives_a_kill_and_the_region_is_told() -> Result<()> {
             "no warning at the start"
         );
         ensure!(data.join("nvram.json").exists(), "nothing names the region");
-        // What lies in the region alone is shown behind what the files have.
+        // Records in the region alone appear behind those of the files.
         let dumped = run_verb(&["log", "dump", data.to_str().expect("text"), "--output", "json"])?;
         let dumped = String::from_utf8_lossy(&dumped.stdout).into_owned();
         ensure!(dumped.lines().count().to_string() == end, "{dumped}, not to {end}");
@@ -242,7 +242,7 @@ fn a_region_that_is_there_needs_no_size() -> Result<()> {
     // One that says another size is refused.
     let told = refusal(&launch(&["--nvram-size", "4MiB"]))?;
     ensure!(told.contains("the server does not resize it"), "{told}");
-    // What is there and no region is none.
+    // An existing file that is no region is refused.
     let empty = dir.path().join("empty");
     std::fs::write(&empty, b"")?;
     let on_empty = ["--device", "nvram", "--nvram", empty.to_str().expect("text")];

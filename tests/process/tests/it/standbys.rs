@@ -325,7 +325,7 @@ fn a_standby_is_forgotten_once_it_is_lost() -> Result<()> {
     Ok(())
 }
 
-/// What its new primary sends first holds what its standby of before lacks: also where nothing comes behind that.
+/// The new primary first sends the records that its former standby lacks, even if none follow.
 #[test]
 fn nobody_is_in_sync_with_a_former_primary_that_begins_anew() -> Result<()> {
     let cluster = Cluster::new()?;

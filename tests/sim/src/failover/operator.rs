@@ -1,4 +1,4 @@
-//! Whoever starts processes, and starts them again: as the primary's that a node was last, or as a standby's.
+//! The operator, who starts processes and restarts them, each with the role that its node had last.
 
 use std::sync::Arc;
 
@@ -168,7 +168,7 @@ impl Run {
         }
     }
 
-    /// As the primary, which it was last, or may be by its lease.
+    /// Opens a node as the primary, which it was last, or may be by its lease.
     fn open_primary(&mut self, node: usize, disk: SimDisk) -> Result<(), String> {
         let (life, own) = self.live(node);
         let tape = Tape::of(&self.histories, &disk, false)?;
@@ -271,7 +271,7 @@ impl Run {
         Ok(())
     }
 
-    /// What a primary alone acknowledged, and what is lost by this, must be said to be what clients may have been told.
+    /// Checks that a cut is reported as acknowledged if it lost records that this primary alone had acknowledged.
     fn judge_cut(&self, node: usize, before: &super::history::Path, cut: &CutInfo) -> Result<(), String> {
         let lost = self.marks.lost_in(node, before, cut.from).next();
         match lost.filter(|_| !cut.acknowledged) {

@@ -2,7 +2,7 @@
 
 use reprise_base::{Role, Safety};
 use reprise_env::Disk;
-use reprise_log::Outline;
+use reprise_log::LogOutline;
 use reprise_router::{LeaseState, LossCause, Phase, PromoteOptions, Promoted, ReplicationError};
 use std::sync::Arc;
 
@@ -157,8 +157,8 @@ impl Run {
         found
     }
 
-    /// As the runbook says: of all nodes but the lost primary the one that has most. By what it was told, one of an older epoch may be in sync, and
-    /// lack what a later primary answered.
+    /// Promotes by force, as the runbook says, the node with the most records, the lost primary excepted. A node of an older epoch may
+    /// believe that it is in sync, and lack records that a later primary acknowledged.
     fn force_furthest(&mut self) -> Result<(), String> {
         let mut candidates = self.candidates();
         let needed = if self.primary.is_some() { 2 } else { 3 };
@@ -207,7 +207,7 @@ impl Run {
         if is_accepted { ACCEPTING } else { FORCED }
     }
 
-    /// Where whoever has most has all that was answered.
+    /// True if the node with the most records has all acknowledged ones.
     fn is_counted(&self) -> bool {
         matches!(self.settings.safety, Safety::Quorum | Safety::VerySafe)
     }
@@ -261,7 +261,7 @@ impl Run {
             return Ok(());
         };
         let log: Arc<dyn Disk> = Arc::new(disk.folder(LOG));
-        let outline = Outline::of(&log).map_err(|error| error.to_string())?;
+        let outline = LogOutline::of(&log).map_err(|error| error.to_string())?;
         let third_at = outline.map_or((0, 0), |outline| (outline.end.epoch.0, outline.end.lsn.0));
         // It gets no more from the old one while it is compared, and promoted.
         self.around.net.part(NAMES[old], NAMES[new]);
