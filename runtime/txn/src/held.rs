@@ -15,7 +15,7 @@ pub(crate) trait HeldStores {
     fn store(&self, at: usize) -> &Store;
     fn store_mut(&mut self, at: usize) -> &mut Store;
     fn partition(&self, at: usize) -> PartitionId;
-    /// Where a partition lies among those held.
+    /// Position of a partition among the held ones.
     fn position(&self, partition: PartitionId) -> Option<usize>;
     /// Bytes that were written on all stores together, with what takes them back.
     fn written_bytes(&self) -> usize;

@@ -11,7 +11,7 @@ use crate::{
 /// Rows whose handles are looked at before they are written.
 const PATCHED_AT_ONCE: usize = 16;
 
-/// The same columns of several rows, to be written.
+/// New values for a few columns of several rows.
 pub(crate) struct Patches<'a> {
     pub table: u16,
     pub handles: Handles<'a>,
@@ -84,7 +84,7 @@ impl<S: HeldStores> StoreTxn<'_, S> {
         self.check_written(0)
     }
 
-    /// As `patch_here`, each run of rows on one of several stores.
+    /// Works like `patch_here`; each run of rows lies on one of several stores.
     pub fn patch_among(&mut self, patches: &Patches<'_>, binding: &TableBinding) -> Result<(), OpError> {
         let (table, handles) = (patches.table, &patches.handles);
         let (mut at, given) = (0, self.frame.handles.len());

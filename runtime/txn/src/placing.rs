@@ -1,4 +1,4 @@
-//! Where rows lie: on which of the held stores a read looks, a new row goes, and a written one has to stay.
+//! Places of rows: the held store where a read looks, the one for a new row, and the one where a written row has to stay.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use crate::{
 
 pub(crate) const MOVED: &str = "a procedure can't move a row to another partition: delete the row and insert it";
 
-/// What is looked for between two keys.
+/// Search between two keys.
 struct Between<'k> {
     look: Look,
     lower: &'k [u8],
@@ -69,7 +69,7 @@ impl<S: HeldStores> StoreTxn<'_, S> {
         self.place(target, binding, &between)
     }
 
-    /// As `readable`, of the rows of a range.
+    /// Works like `readable`, for the rows of a range.
     #[inline(always)]
     pub fn readable_range(
         &mut self,
@@ -138,7 +138,7 @@ impl<S: HeldStores> StoreTxn<'_, S> {
         }
     }
 
-    /// Where a partition lies among those held.
+    /// Position of a partition among the held ones.
     fn held(&self, partition: PartitionId) -> Option<usize> {
         match self.holds_all {
             true => Some(partition.index()),
@@ -189,7 +189,7 @@ impl<S: HeldStores> StoreTxn<'_, S> {
             .ok_or_else(|| elsewhere(self.input, table, home, self.stores.partitions()))
     }
 
-    /// What was added to is the column that says where the row belongs.
+    /// Checks that a row stays where it is, if its partition column was added to.
     #[cold]
     pub fn check_stays(&self, table: u16, binding: &TableBinding, at: usize, rid: Rid) -> Result<(), OpError> {
         self.check_place(table, binding, rid)?;

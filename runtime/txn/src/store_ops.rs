@@ -1,4 +1,4 @@
-//! What a guest asks of a transaction over held stores.
+//! Host calls of a guest over the held stores.
 
 use reprise_abi::{
     ColumnPlan, ColumnSet, FixedSlots, Handles, HostOps, OpError, OutBuffer, Placement, ReadSpan, RowHandle, ScanBatch,

@@ -31,11 +31,11 @@ pub(crate) struct StoreTxn<'a, S> {
     /// It is read-only, or runs at a deployment: that writes its partition's rows of replicated tables, too, and none of other
     /// modules' tables.
     judges_writes: bool,
-    /// What a partition column held that belongs to the only partition: most calls ask for rows of one value.
+    /// Value of a partition column that belongs to the only partition. Most calls ask for rows of one value.
     pub home: Option<u64>,
 }
 
-/// What many keys are looked for in.
+/// Index in which many keys are looked up.
 pub(crate) struct LookUp<'b> {
     pub target: Target,
     pub binding: &'b TableBinding,
@@ -117,7 +117,7 @@ impl<'a, S: HeldStores> StoreTxn<'a, S> {
         Ok(changed)
     }
 
-    /// As `write`, of a row on its store, or on all of them where its table is replicated.
+    /// Works like `write`, for a row on its store, or on all stores if its table is replicated.
     #[inline(always)]
     pub fn write_copies<T>(
         &mut self,
