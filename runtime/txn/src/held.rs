@@ -1,42 +1,173 @@
-//! What a transaction over several partitions knows of the stores that it holds and of the copies of a row there.
+//! The stores that a transaction holds, ascending by partition: one, or several.
 
-use reprise_abi::{ColumnSet, Placement, ReadSpan, Target};
 use reprise_base::PartitionId;
-use reprise_storage::{Rid, Store};
+use reprise_storage::{AfterImage, Store, WriteError};
+use reprise_wire::ChangesRef;
 
-use crate::module::TableBinding;
+use crate::scratch::TxnScratch;
 
-pub(crate) const MOVED: &str = "a procedure can't move a row to another partition: delete the row and insert it";
+/// See the module's header. Positions are those among the held stores.
+pub(crate) trait HeldStores {
+    /// There is one: its rows are found and written without a look at where they lie.
+    const IS_ONE: bool;
 
-/// What many keys are looked for in.
-pub(crate) struct LookUp<'b> {
-    pub target: Target,
-    pub binding: &'b TableBinding,
-    pub index: u16,
-    /// Bytes of a row that are read.
-    pub prefetch: ReadSpan<'b>,
-}
+    fn count(&self) -> usize;
+    fn store(&self, at: usize) -> &Store;
+    fn store_mut(&mut self, at: usize) -> &mut Store;
+    fn partition(&self, at: usize) -> PartitionId;
+    /// Position of a partition among the held ones.
+    fn position(&self, partition: PartitionId) -> Option<usize>;
+    /// Bytes that were written on all stores together, with what takes them back.
+    fn written_bytes(&self) -> usize;
+    /// Makes a change on one store.
+    fn change<T>(
+        &mut self,
+        at: usize,
+        change: impl FnOnce(&mut Store) -> Result<T, WriteError>,
+    ) -> Result<T, WriteError>;
+    /// Counts the written bytes anew, for some were taken back.
+    fn count_written(&mut self);
 
-/// The places of one row: on its store, or on each that holds a replicated table.
-pub(crate) enum Copies {
-    One((usize, Rid)),
-    All(Vec<(usize, Rid)>),
-}
+    /// Keeps what the transaction changed, of each partition that it changed anything of.
+    fn take_changes(&mut self, images: AfterImage, frame: &mut TxnScratch);
 
-impl Copies {
-    pub fn places(&self) -> &[(usize, Rid)] {
-        match self {
-            Self::One(place) => std::slice::from_ref(place),
-            Self::All(places) => places,
-        }
+    /// For what looks at several of them at once.
+    fn all(&self) -> Vec<&Store> {
+        (0..self.count()).map(|at| self.store(at)).collect()
+    }
+
+    fn partitions(&self) -> impl Iterator<Item = PartitionId> {
+        (0..self.count()).map(|at| self.partition(at))
     }
 }
 
-/// Writing these columns may change where a row belongs.
-pub(crate) fn may_move(binding: &TableBinding, columns: ColumnSet) -> bool {
-    matches!(binding.placement, Placement::By(at) if at < 64 && columns.0 >> at & 1 == 1)
+/// The store of the only partition.
+pub(crate) struct One<'a> {
+    pub store: &'a mut Store,
+    pub partition: PartitionId,
 }
 
-pub(crate) fn shared<'b>(stores: &'b [(PartitionId, &mut Store)]) -> Vec<&'b Store> {
-    stores.iter().map(|(_, store)| &**store).collect()
+impl HeldStores for One<'_> {
+    const IS_ONE: bool = true;
+
+    #[inline(always)]
+    fn count(&self) -> usize {
+        1
+    }
+
+    #[inline(always)]
+    fn store(&self, _: usize) -> &Store {
+        self.store
+    }
+
+    #[inline(always)]
+    fn store_mut(&mut self, _: usize) -> &mut Store {
+        self.store
+    }
+
+    #[inline(always)]
+    fn partition(&self, _: usize) -> PartitionId {
+        self.partition
+    }
+
+    #[inline(always)]
+    fn position(&self, partition: PartitionId) -> Option<usize> {
+        (partition == self.partition).then_some(0)
+    }
+
+    #[inline(always)]
+    fn written_bytes(&self) -> usize {
+        self.store.write_set_bytes()
+    }
+
+    #[inline(always)]
+    fn change<T>(
+        &mut self,
+        _: usize,
+        change: impl FnOnce(&mut Store) -> Result<T, WriteError>,
+    ) -> Result<T, WriteError> {
+        change(self.store)
+    }
+
+    fn count_written(&mut self) {}
+
+    #[inline]
+    fn take_changes(&mut self, images: AfterImage, frame: &mut TxnScratch) {
+        frame.inserting.end(self.store, images);
+        frame.changed_rows = self.store.take_changes(images, &mut frame.changes);
+    }
+}
+
+/// The stores of several partitions.
+pub(crate) struct Several<'a, 's> {
+    stores: &'a mut [(PartitionId, &'s mut Store)],
+    written: usize,
+}
+
+impl<'a, 's> Several<'a, 's> {
+    pub fn new(stores: &'a mut [(PartitionId, &'s mut Store)]) -> Self {
+        Self { stores, written: 0 }
+    }
+}
+
+impl HeldStores for Several<'_, '_> {
+    const IS_ONE: bool = false;
+
+    fn count(&self) -> usize {
+        self.stores.len()
+    }
+
+    fn store(&self, at: usize) -> &Store {
+        self.stores[at].1
+    }
+
+    fn store_mut(&mut self, at: usize) -> &mut Store {
+        self.stores[at].1
+    }
+
+    fn partition(&self, at: usize) -> PartitionId {
+        self.stores[at].0
+    }
+
+    fn position(&self, partition: PartitionId) -> Option<usize> {
+        self.stores.binary_search_by_key(&partition, |(id, _)| *id).ok()
+    }
+
+    fn written_bytes(&self) -> usize {
+        self.written
+    }
+
+    fn change<T>(
+        &mut self,
+        at: usize,
+        change: impl FnOnce(&mut Store) -> Result<T, WriteError>,
+    ) -> Result<T, WriteError> {
+        let store = &mut *self.stores[at].1;
+        let before = store.write_set_bytes();
+        let changed = change(store)?;
+        self.written += store.write_set_bytes() - before;
+        Ok(changed)
+    }
+
+    fn count_written(&mut self) {
+        self.written = self.stores.iter().map(|(_, store)| store.write_set_bytes()).sum();
+    }
+
+    fn take_changes(&mut self, images: AfterImage, frame: &mut TxnScratch) {
+        for (at, (_, store)) in self.stores.iter().enumerate() {
+            frame.insert_objects(at, store);
+        }
+        for (at, (id, store)) in self.stores.iter_mut().enumerate() {
+            frame.group.clear();
+            frame.changed_rows += store.write_set(images, &mut frame.group);
+            if !frame.group.is_empty() {
+                let group = &frame.group;
+                frame.changes.other(|out| ChangesRef::push_group(out, *id, group));
+                if frame.inserting.is_on && store.is_captured(images) {
+                    let base = frame.changes.len() - frame.group.len();
+                    frame.inserting.end_store(at, base);
+                }
+            }
+        }
+    }
 }

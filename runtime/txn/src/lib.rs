@@ -1,5 +1,5 @@
 //! Runs one procedure call over one partition's tables, or over several held at once.
-//! Owns: the transaction seen by a guest (`SingleTxn`, `MultiTxn`, on a standby `ViewTxn`), its handles, cursors, limits and outcome.
+//! Owns: the transaction seen by a guest (`StoreTxn`, on a standby `ViewTxn`), its handles, cursors, limits and outcome.
 //! Does not: queue, log, choose partitions or give out ids; it is handed all of these.
 //! Invariants: an outcome other than `Commit` left nothing in the tables; a guest sees no storage address.
 //! Called by: `partition` (running), `replay` (the same path again), `recovery`, `router`, `upkeep`, `database`, `catalog` (modules and
@@ -17,10 +17,11 @@ mod install;
 mod kept;
 mod keyplace;
 mod module;
-mod multi;
 mod ops;
 mod pages;
 mod past;
+mod patches;
+mod placing;
 mod prefetch;
 mod reach;
 mod route;
@@ -29,7 +30,8 @@ mod run;
 mod scan;
 mod scratch;
 mod shape;
-mod single;
+mod store_ops;
+mod store_txn;
 mod view;
 mod wasm;
 mod watch;

@@ -50,7 +50,7 @@ pub(crate) fn may_write(is_read_only: bool) -> Result<(), OpError> {
     }
 }
 
-/// Whether a transaction on one partition may write a table that not every one of them may.
+/// Whether a transaction may write a table that not every one of them may.
 #[cold]
 pub(crate) fn judge_write(input: &TxnInput<'_>, binding: &TableBinding) -> Result<(), OpError> {
     may_write(input.is_read_only())?;
@@ -65,13 +65,9 @@ pub(crate) fn judge_write(input: &TxnInput<'_>, binding: &TableBinding) -> Resul
     }
 }
 
-/// Judges what a transaction on one partition has written, where that is much. Tables that are dropped whole where a migration fails
-/// need no undo, unless a savepoint does.
-#[cold]
-pub(crate) fn judge_written(input: &TxnInput<'_>, store: &mut Store, frame: &TxnScratch) -> Result<(), OpError> {
-    if !input.is_migration() {
-        return frame.check_written(store.write_set_bytes());
-    }
+/// Judges what runs at a deployment has written, where that is much. Tables that are dropped whole if it fails need no undo, unless a
+/// savepoint does.
+pub(crate) fn judge_migrated(store: &mut Store, frame: &TxnScratch) -> Result<(), OpError> {
     if !frame.has_savepoints() {
         store.forgo_undo();
     }

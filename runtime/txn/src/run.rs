@@ -5,15 +5,14 @@ use std::sync::Arc;
 use reprise_abi::EndReason;
 use reprise_base::{PartitionId, TxnId};
 use reprise_host::{CallEnd, Fault, FaultKind};
-use reprise_storage::{Store, WriteSummary, result_digest};
-use reprise_wire::ChangesRef;
+use reprise_storage::{Store, result_digest};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::{
+    held::{HeldStores, One, Several},
     module::{Executor, Module},
-    multi::MultiTxn,
     scratch::TxnScratch,
-    single::SingleTxn,
+    store_txn::StoreTxn,
 };
 
 /// What a call is made of.
@@ -129,34 +128,76 @@ pub fn run_single(
     executor: &mut dyn Executor,
     frame: &mut TxnScratch,
 ) -> Outcome {
+    run(One { store, partition }, input, executor, frame)
+}
+
+/// Runs one call over the stores of several partitions, ascending by id. All commit, or all are left as they were.
+pub fn run_multi(
+    stores: &mut [(PartitionId, &mut Store)],
+    input: &TxnInput<'_>,
+    executor: &mut dyn Executor,
+    frame: &mut TxnScratch,
+) -> Outcome {
+    run(Several::new(stores), input, executor, frame)
+}
+
+#[inline(always)]
+fn run<S: HeldStores>(
+    mut stores: S,
+    input: &TxnInput<'_>,
+    executor: &mut dyn Executor,
+    frame: &mut TxnScratch,
+) -> Outcome {
     frame.clear();
-    store.begin();
-    if let Some(images) = frame.capture() {
-        store.capture(images);
+    for at in 0..stores.count() {
+        let store = stores.store_mut(at);
+        store.begin();
+        if let Some(images) = frame.capture() {
+            store.capture(images);
+        }
     }
-    frame.inserting.begin(1);
-    let ended = {
-        let mut txn = SingleTxn::new(store, partition, input, frame);
-        executor.call(input.procedure, &mut txn)
-    };
+    frame.inserting.begin(stores.count());
+    let mut txn = StoreTxn::new(stores, input, frame);
+    let ended = executor.call(input.procedure, &mut txn);
+    let StoreTxn { stores, frame, .. } = txn;
     frame.end_call();
     frame.note_fuel(ended.fuel_used);
-    let kind = input.judge_result(ended.kind, frame);
-    let Ok(CallEnd::Returned) = kind else {
-        return fail_single(store, kind, frame);
-    };
-    if let Some(images) = frame.capture() {
-        frame.inserting.end(store, images);
-        frame.changed_rows = store.take_changes(images, &mut frame.changes);
+    match input.judge_result(ended.kind, frame) {
+        Ok(CallEnd::Returned) => commit(stores, frame),
+        kind => fail(stores, kind, frame),
     }
-    let written = store.commit();
+}
+
+#[inline(always)]
+fn commit<S: HeldStores>(mut stores: S, frame: &mut TxnScratch) -> Outcome {
+    if let Some(images) = frame.capture() {
+        stores.take_changes(images, frame);
+    }
     let mut digest = result_digest(frame.result());
-    fold_partition(&mut digest, written.digest);
+    let (mut rows_written, mut bytes_written) = (0, 0);
+    for at in 0..stores.count() {
+        let written = stores.store_mut(at).commit();
+        fold_partition(&mut digest, written.digest);
+        rows_written += written.rows_written;
+        bytes_written += written.bytes_written as u64;
+    }
     Outcome::Commit(Commit {
         digest,
-        rows_written: written.rows_written,
-        bytes_written: written.bytes_written as u64,
+        rows_written,
+        bytes_written,
     })
+}
+
+#[cold]
+fn fail<S: HeldStores>(mut stores: S, kind: Result<CallEnd, Box<Fault>>, frame: &mut TxnScratch) -> Outcome {
+    let failure = judge(kind, frame).expect("it did not return");
+    frame.inserting.give_up();
+    let all = 0..stores.count();
+    let writes = all.clone().map(|at| stores.store(at).undo_count()).sum();
+    frame
+        .watch
+        .time_take_back(writes, || all.for_each(|at| stores.store_mut(at).rollback()));
+    Outcome::Fail(failure)
 }
 
 /// Runs what `input`'s module runs at its deployment on one partition's store, whose changed tables stand in their places
@@ -176,74 +217,6 @@ pub fn run_migration(
             Ok(commit.digest)
         }
         Outcome::Fail(failure) => Err(failure),
-    }
-}
-
-#[cold]
-fn fail_single(store: &mut Store, kind: Result<CallEnd, Box<Fault>>, frame: &mut TxnScratch) -> Outcome {
-    let failure = judge(kind, frame).expect("it did not return");
-    frame.inserting.give_up();
-    frame.watch.time_take_back(store.undo_count(), || store.rollback());
-    Outcome::Fail(failure)
-}
-
-/// Runs one call over the stores of several partitions, ascending by id. All commit, or all are left as they were.
-pub fn run_multi(
-    stores: &mut [(PartitionId, &mut Store)],
-    input: &TxnInput<'_>,
-    executor: &mut dyn Executor,
-    frame: &mut TxnScratch,
-) -> Outcome {
-    frame.clear();
-    for (_, store) in stores.iter_mut() {
-        store.begin();
-        if let Some(images) = frame.capture() {
-            store.capture(images);
-        }
-    }
-    frame.inserting.begin(stores.len());
-    let ended = {
-        let mut txn = MultiTxn::new(stores, input, frame);
-        executor.call(input.procedure, &mut txn)
-    };
-    frame.end_call();
-    frame.note_fuel(ended.fuel_used);
-    match judge(input.judge_result(ended.kind, frame), frame) {
-        None => {
-            capture_groups(stores, frame);
-            let summaries: Vec<_> = stores.iter_mut().map(|(_, store)| store.commit()).collect();
-            commit(&summaries, frame)
-        }
-        Some(failure) => {
-            frame.inserting.give_up();
-            let writes = stores.iter().map(|(_, store)| store.undo_count()).sum();
-            frame
-                .watch
-                .time_take_back(writes, || stores.iter_mut().for_each(|(_, store)| store.rollback()));
-            Outcome::Fail(failure)
-        }
-    }
-}
-
-/// Keeps the changes of each partition that has any.
-fn capture_groups(stores: &mut [(PartitionId, &mut Store)], frame: &mut TxnScratch) {
-    let Some(images) = frame.capture() else {
-        return;
-    };
-    for (at, (_, store)) in stores.iter().enumerate() {
-        frame.insert_objects(at, store);
-    }
-    for (at, (id, store)) in stores.iter_mut().enumerate() {
-        frame.group.clear();
-        frame.changed_rows += store.write_set(images, &mut frame.group);
-        if !frame.group.is_empty() {
-            let group = &frame.group;
-            frame.changes.other(|out| ChangesRef::push_group(out, *id, group));
-            if frame.inserting.is_on && store.is_captured(images) {
-                let base = frame.changes.len() - frame.group.len();
-                frame.inserting.end_store(at, base);
-            }
-        }
     }
 }
 
@@ -286,19 +259,4 @@ pub(crate) fn judge(kind: Result<CallEnd, Box<Fault>>, frame: &mut TxnScratch) -
 #[inline(always)]
 fn fold_partition(digest: &mut u64, written: u64) {
     *digest = digest.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ written;
-}
-
-fn commit(summaries: &[WriteSummary], frame: &TxnScratch) -> Outcome {
-    let mut digest = result_digest(frame.result());
-    let (mut rows_written, mut bytes_written) = (0, 0);
-    for summary in summaries {
-        fold_partition(&mut digest, summary.digest);
-        rows_written += summary.rows_written;
-        bytes_written += summary.bytes_written as u64;
-    }
-    Outcome::Commit(Commit {
-        digest,
-        rows_written,
-        bytes_written,
-    })
 }

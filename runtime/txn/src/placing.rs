@@ -1,0 +1,202 @@
+//! Places of rows: the held store where a read looks, the one for a new row, and the one where a written row has to stay.
+
+use std::ops::Range;
+
+use reprise_abi::{ColumnSet, OpError, Placement, ScalarType, ScanRequest, Target};
+use reprise_base::PartitionId;
+use reprise_storage::Rid;
+
+use crate::{
+    held::HeldStores,
+    keyplace::partition_between,
+    module::TableBinding,
+    ops::{guest, index_of},
+    reach::{Look, elsewhere, unplaced},
+    route::partition_of_field,
+    store_txn::StoreTxn,
+};
+
+pub(crate) const MOVED: &str = "a procedure can't move a row to another partition: delete the row and insert it";
+
+/// Search between two keys.
+struct Between<'k> {
+    look: Look,
+    lower: &'k [u8],
+    upper: &'k [u8],
+    /// Of the partition column, if the keys are known to hold it.
+    value: Option<u64>,
+}
+
+/// Writing these columns may change where a row belongs.
+pub(crate) fn may_move(binding: &TableBinding, columns: ColumnSet) -> bool {
+    matches!(binding.placement, Placement::By(at) if at < 64 && columns.0 >> at & 1 == 1)
+}
+
+impl<S: HeldStores> StoreTxn<'_, S> {
+    /// There are rows that may not belong to the first held partition.
+    #[inline(always)]
+    pub fn places_matter(&self, binding: &TableBinding) -> bool {
+        self.input.partitions_count > 1 && matches!(binding.placement, Placement::By(_))
+    }
+
+    /// The held stores that a read looks at, whatever it looks for: of a replicated table the first knows all.
+    #[inline(always)]
+    fn stores_of(&self, binding: &TableBinding) -> Range<usize> {
+        match S::IS_ONE || binding.placement == Placement::Replicated {
+            true => 0..1,
+            false => 0..self.stores.count(),
+        }
+    }
+
+    /// The held stores on which rows under a key may lie. Err: they lie on a partition that is not held, or may.
+    #[inline(always)]
+    pub fn readable(&mut self, target: Target, binding: &TableBinding, key: &[u8]) -> Result<Range<usize>, OpError> {
+        match self.places_matter(binding) {
+            false => Ok(self.stores_of(binding)),
+            true => self.place_key(target, binding, key),
+        }
+    }
+
+    #[inline]
+    fn place_key(&mut self, target: Target, binding: &TableBinding, key: &[u8]) -> Result<Range<usize>, OpError> {
+        let place = binding.places[target.index as usize];
+        let between = Between {
+            look: Look::Key,
+            lower: key,
+            upper: key,
+            value: place.and_then(|place| place.value(key)),
+        };
+        self.place(target, binding, &between)
+    }
+
+    /// Works like `readable`, for the rows of a range.
+    #[inline(always)]
+    pub fn readable_range(
+        &mut self,
+        request: &ScanRequest<'_>,
+        binding: &TableBinding,
+    ) -> Result<Range<usize>, OpError> {
+        match self.places_matter(binding) {
+            false => Ok(self.stores_of(binding)),
+            true => self.place_range(request, binding),
+        }
+    }
+
+    fn place_range(&mut self, request: &ScanRequest<'_>, binding: &TableBinding) -> Result<Range<usize>, OpError> {
+        let (lower, upper) = (request.lower, request.upper);
+        let place = binding.places[request.target.index as usize];
+        let between = Between {
+            look: Look::of(request.flags),
+            lower,
+            upper,
+            value: place.and_then(|place| place.value_between(lower, upper)),
+        };
+        self.place(request.target, binding, &between)
+    }
+
+    #[inline]
+    fn place(
+        &mut self,
+        target: Target,
+        binding: &TableBinding,
+        between: &Between<'_>,
+    ) -> Result<Range<usize>, OpError> {
+        if between.value.is_some() && between.value == self.home {
+            return Ok(0..1);
+        }
+        self.judge_between(target, binding, between)
+    }
+
+    fn judge_between(
+        &mut self,
+        target: Target,
+        binding: &TableBinding,
+        between: &Between<'_>,
+    ) -> Result<Range<usize>, OpError> {
+        let Placement::By(column) = binding.placement else {
+            return Ok(self.stores_of(binding));
+        };
+        let (schema, index) = (
+            self.stores.store(0).schema(binding.table),
+            index_of(binding, target.index)?,
+        );
+        let keys = (between.lower, between.upper);
+        match partition_between(schema, index, column, keys, self.input.partitions_count) {
+            Some(home) => {
+                let refuse = || elsewhere(self.input, target.table, home, self.stores.partitions());
+                let at = self.held(home).ok_or_else(refuse)?;
+                if S::IS_ONE {
+                    self.home = between.value.or(self.home);
+                }
+                Ok(at..at + 1)
+            }
+            None if between.look == Look::Local || self.holds_all => Ok(0..self.stores.count()),
+            None => {
+                let table = (target.table, binding);
+                Err(unplaced(self.input, table, between.look, self.stores.partitions()))
+            }
+        }
+    }
+
+    /// Position of a partition among the held ones.
+    fn held(&self, partition: PartitionId) -> Option<usize> {
+        match self.holds_all {
+            true => Some(partition.index()),
+            false => self.stores.position(partition),
+        }
+    }
+
+    /// Rows lie where the value of their partition column says, or no one finds them again. Of several stores the right one was
+    /// chosen before.
+    #[inline(always)]
+    pub fn check_place(&self, table: u16, binding: &TableBinding, rid: Rid) -> Result<(), OpError> {
+        match (S::IS_ONE && self.places_matter(binding), &binding.placement) {
+            (true, Placement::By(column)) => self.check_home(table, binding, rid, *column),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_home(&self, table: u16, binding: &TableBinding, rid: Rid, column: u16) -> Result<(), OpError> {
+        let store = self.stores.store(0);
+        let row = store.row(binding.table, rid).expect("a row just written");
+        let field = store.layout(binding.table).field(row, column);
+        let home = partition_of_field(&field, self.input.partitions_count);
+        match home == self.stores.partition(0) {
+            true => Ok(()),
+            false => Err(elsewhere(self.input, table, home, self.stores.partitions())),
+        }
+    }
+
+    /// The held store on which a row belongs that is to be stored. A row of the only one is judged once it is.
+    #[inline(always)]
+    pub fn home(&self, table: u16, binding: &TableBinding, row: &[u8]) -> Result<usize, OpError> {
+        match binding.placement {
+            Placement::By(column) if !S::IS_ONE => self.home_among(table, binding, row, column),
+            _ => Ok(0),
+        }
+    }
+
+    fn home_among(&self, table: u16, binding: &TableBinding, row: &[u8], column: u16) -> Result<usize, OpError> {
+        let store = self.stores.store(0);
+        let (layout, schema) = (store.layout(binding.table), store.schema(binding.table));
+        // A value of fixed width can be read of any row that is long enough; the store judges the rest of it.
+        let is_variable = matches!(schema.columns[column as usize].ty, ScalarType::Text | ScalarType::Bytes);
+        if is_variable || row.len() < layout.fixed_bytes() {
+            layout.validate(row).map_err(|error| guest(error.to_string()))?;
+        }
+        let home = partition_of_field(&layout.field(row, column), self.input.partitions_count);
+        self.held(home)
+            .ok_or_else(|| elsewhere(self.input, table, home, self.stores.partitions()))
+    }
+
+    /// Checks that a row stays where it is, if its partition column was added to.
+    #[cold]
+    pub fn check_stays(&self, table: u16, binding: &TableBinding, at: usize, rid: Rid) -> Result<(), OpError> {
+        self.check_place(table, binding, rid)?;
+        let home = self.home(table, binding, self.stored_row(at, binding.table, rid)?)?;
+        match S::IS_ONE || home == at {
+            true => Ok(()),
+            false => Err(guest(MOVED)),
+        }
+    }
+}
