@@ -19,8 +19,8 @@ use reprise_log::{DrainReport, Log, LogConfig, LogError, OpenReport, database_id
 use reprise_nvram::{MapRegions, OpenMemory, Region};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
-    AsyncSink, CallBatch, CommitGate, Coordinator, KeyClock, Logging, NoLog, NvramSink, Shared, Sink, SiteMessage,
-    SyncSink, Told, Unlogged,
+    AsyncSink, CallBatch, CommitGate, Coordinator, KeyClock, LogPolicy, Logging, NoLog, NvramSink, Shared, Sink,
+    SiteMessage, SyncSink, Told, Unlogged,
 };
 use reprise_wire::{Genesis, RecordBatch, RecordRef};
 
