@@ -345,8 +345,8 @@ impl<F> Submission<F> {
             let left = self.refuse_round(is_expired, Refusal::deadline_exceeded);
             if left == 0 {
                 self.is_answered = true;
-                // Whoever looks at it no more must not be the one who is woken for the others.
-                self.rounds.pop();
+                // Calls of other connections may wait for the same reply, and this one looks at it no more.
+                self.rounds.iter().for_each(PendingReply::leave);
                 return Poll::Ready(());
             }
         }
