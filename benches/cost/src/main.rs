@@ -34,7 +34,8 @@ repeat=N: the same N calls again and again: without most waits for memory and fo
 ahead: what procedures declare is brought near while the calls before run, as in a batch
 narrow: orders take a hundredth of the items: without most waits for memory
 kinds: tpcc_mix new_order payment delivery order_status stock_level vote account_update get_subscriber_data update_location
-    http_vote: the server's part of a call over HTTP, without the engine's; nothing but COUNT may follow";
+    http_vote, http_keyed_vote: the server's part of a call over HTTP, without the engine's; nothing but COUNT may follow. The second
+    has an idempotency key and a time limit";
 
 fn main() -> Result<()> {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
@@ -53,8 +54,8 @@ fn main() -> Result<()> {
     let mut args = args.into_iter();
     let name = args.next().context(USAGE)?;
     let count = args.next().map_or(Ok(2_000), |text| text.parse())?;
-    if name == over_http::KIND {
-        return over_http::run(count);
+    if let Some(kind) = over_http::Kind::find(&name) {
+        return over_http::run(kind, count);
     }
     let Some(shares) = shares(&name) else {
         bail!("no kind {name:?}\n{USAGE}");

@@ -21,13 +21,42 @@ use tokio::{net::TcpListener, runtime::Runtime, sync::oneshot};
 
 use crate::counting;
 
-pub const KIND: &str = "http_vote";
+/// Each kind of call with the header lines of its requests, but for the key.
+const KINDS: [(&str, &str); 2] = [("http_vote", ""), ("http_keyed_vote", "reprise-timeout-ms: 60000\r\n")];
 /// Calls that wait at once, each on a connection of its own: they travel together.
 const CONNECTIONS: usize = 16;
 const WARMED_ROUNDS: usize = 20;
 
+/// A kind of call, with the header lines of its requests.
+#[derive(Clone, Copy)]
+pub struct Kind {
+    name: &'static str,
+    lines: &'static str,
+}
+
+impl Kind {
+    /// The kind with this name.
+    pub fn find(name: &str) -> Option<Self> {
+        let found = KINDS.into_iter().find(|(known, _)| *known == name);
+        found.map(|(name, lines)| Self { name, lines })
+    }
+
+    fn request(self, procedure: &str, args: &str, number: u64) -> Vec<u8> {
+        let (bytes, lines) = (args.len(), self.lines);
+        let key = match lines.is_empty() {
+            true => String::new(),
+            false => format!("idempotency-key: cost-{number:020}\r\n"),
+        };
+        format!(
+            "POST /v1/call/voter/{procedure} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+             content-length: {bytes}\r\n{key}{lines}\r\n{args}"
+        )
+        .into_bytes()
+    }
+}
+
 /// Prints how many calls were measured.
-pub fn run(count: usize) -> Result<()> {
+pub fn run(kind: Kind, count: usize) -> Result<()> {
     let dir = tempfile::tempdir().context("create a temporary directory")?;
     let database = open()?;
     let state = AppState::new(
@@ -40,7 +69,7 @@ pub fn run(count: usize) -> Result<()> {
     let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", 0)))?;
     let address = listener.local_addr()?;
     let server = runtime.spawn(reprise_http::serve(listener, state, std::future::pending()));
-    let mut rounds = Rounds::start(address);
+    let mut rounds = Rounds::start(kind, address);
     (0..WARMED_ROUNDS).for_each(|_| rounds.serve(&runtime));
     counting::begin();
     let measured_rounds = count.div_ceil(CONNECTIONS);
@@ -51,7 +80,7 @@ pub fn run(count: usize) -> Result<()> {
     rounds.end()?;
     server.abort();
     database.close()?;
-    println!("{KIND}: {} calls", measured_rounds * CONNECTIONS);
+    println!("{}: {} calls", kind.name, measured_rounds * CONNECTIONS);
     Ok(())
 }
 
@@ -98,10 +127,10 @@ struct Rounds {
 }
 
 impl Rounds {
-    fn start(address: SocketAddr) -> Self {
+    fn start(kind: Kind, address: SocketAddr) -> Self {
         let (begun, begins) = channel();
         let (sends, sent) = channel();
-        let client = thread::spawn(move || send_calls(address, &begins, &sends));
+        let client = thread::spawn(move || send_calls(kind, address, &begins, &sends));
         Self { begun, sent, client }
     }
 
@@ -125,7 +154,12 @@ impl Rounds {
     }
 }
 
-fn send_calls(address: SocketAddr, begins: &Receiver<oneshot::Sender<()>>, sends: &Sender<()>) -> Result<()> {
+fn send_calls(
+    kind: Kind,
+    address: SocketAddr,
+    begins: &Receiver<oneshot::Sender<()>>,
+    sends: &Sender<()>,
+) -> Result<()> {
     let connect = |_| TcpStream::connect(address);
     let mut connections = (0..CONNECTIONS).map(connect).collect::<Result<Vec<_>, _>>()?;
     let mut phone = 2_010_000_000_u64;
@@ -133,28 +167,20 @@ fn send_calls(address: SocketAddr, begins: &Receiver<oneshot::Sender<()>>, sends
         let is_first = phone == 2_010_000_000;
         for connection in &mut connections {
             phone += 1;
-            let call = match is_first {
-                true => request("initialize", r#"{"contestants":["Ada","Bruno"]}"#),
-                false => request(
+            let (procedure, args) = match is_first {
+                true => ("initialize", r#"{"contestants":["Ada","Bruno"]}"#.to_owned()),
+                false => (
                     "vote",
-                    &format!(r#"{{"phone_number":"{phone}","contestant_number":1,"max_votes_per_phone":"2"}}"#),
+                    format!(r#"{{"phone_number":"{phone}","contestant_number":1,"max_votes_per_phone":"2"}}"#),
                 ),
             };
-            connection.write_all(&call)?;
+            connection.write_all(&kind.request(procedure, &args, phone))?;
         }
         let _ = sends.send(()); // the server waits for it
         connections.iter_mut().try_for_each(read_answer)?;
         let _ = answers.send(()); // as above
     }
     Ok(())
-}
-
-fn request(procedure: &str, args: &str) -> Vec<u8> {
-    let bytes = args.len();
-    format!(
-        "POST /v1/call/voter/{procedure} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {bytes}\r\n\r\n{args}"
-    )
-    .into_bytes()
 }
 
 /// Reads one answer, which comes as a whole.

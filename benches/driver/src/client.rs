@@ -70,11 +70,13 @@ impl Session {
     }
 }
 
-/// Appends a request.
-pub(crate) fn push_body(request: &mut Vec<u8>, head: &[u8], body: &[u8]) {
+/// Appends a request, with the header lines that `push_lines` appends.
+pub(crate) fn push_body(request: &mut Vec<u8>, head: &[u8], body: &[u8], push_lines: impl FnOnce(&mut Vec<u8>)) {
     request.extend_from_slice(head);
     push_i64(request, body.len() as i64);
-    request.extend_from_slice(b"\r\n\r\n");
+    request.extend_from_slice(b"\r\n");
+    push_lines(request);
+    request.extend_from_slice(b"\r\n");
     request.extend_from_slice(body);
 }
 
@@ -107,7 +109,7 @@ impl<'a> Client<'a> {
         body: &[u8],
     ) -> Result<(u16, Vec<u8>), BenchError> {
         let mut request = Vec::new();
-        push_body(&mut request, &self.session.head(method, path, media_type), body);
+        push_body(&mut request, &self.session.head(method, path, media_type), body, |_| {});
         let connection = &mut self.connection;
         let address = &self.session.address;
         let outcome = self.runtime.block_on(async {
@@ -278,6 +280,8 @@ mod tests {
             connections: 1,
             batch: 1,
             pipeline: 1,
+            keyed: false,
+            timeout_ms: None,
         };
         Session::new(&remote).ok().map(|session| session.address)
     }

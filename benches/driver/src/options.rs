@@ -75,6 +75,10 @@ pub struct RemoteOptions {
     pub batch: usize,
     /// Requests that a connection sends before it reads the first answer, via `Via::Single`.
     pub pipeline: usize,
+    /// Each call has an idempotency key of its own, via `Via::Single`.
+    pub keyed: bool,
+    /// Time limit of each call, via `Via::Single`; None: none.
+    pub timeout_ms: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,6 +188,9 @@ impl Options {
             }
             Target::Remote(remote) if remote.pipeline > 1 && remote.via == Via::Batch => {
                 usage("--pipeline is for --via single: a batch is one request".into())
+            }
+            Target::Remote(remote) if (remote.keyed || remote.timeout_ms.is_some()) && remote.via == Via::Batch => {
+                usage("--keyed and --timeout-ms are for --via single".into())
             }
             Target::Process(process) if process.prepared && self.rate.is_some() => {
                 usage("--prepared is a closed loop: leave --rate out".into())

@@ -2,6 +2,7 @@
 
 use std::{
     cell::{Cell, RefCell},
+    io::Write as _,
     rc::Rc,
     time::{Duration, Instant},
 };
@@ -158,6 +159,7 @@ struct Load<W: Workload> {
     via: Via,
     batch: usize,
     connections: usize,
+    headers: CallHeaders,
     schedule: Schedule,
     random: RefCell<Random>,
     meter: RefCell<Meter>,
@@ -177,6 +179,11 @@ impl<W: Workload> Load<W> {
                 Via::Batch => remote.batch,
             },
             connections: remote.connections,
+            headers: CallHeaders {
+                run: remote.keyed.then_some(options.seed),
+                next_key: Cell::new(0),
+                timeout_ms: remote.timeout_ms,
+            },
             schedule: Schedule {
                 rate: options.rate,
                 next: tokio::sync::Mutex::new(0),
@@ -231,7 +238,7 @@ impl<W: Workload> Load<W> {
                 let mut random = self.random.borrow_mut();
                 calls.extend((0..slot.count).map(|_| self.workload.generate(&mut random)));
             }
-            let request = writer.write::<W>(&calls);
+            let request = writer.write::<W>(&calls, &self.headers);
             match self.via {
                 Via::Single => {
                     let sent = connection.send(request).await;
@@ -343,6 +350,26 @@ fn judge<W: Workload>(status: u16, problem: &Value) -> Result<Verdict, Ended> {
     }
 }
 
+/// Headers of a single call, beside those that all requests have.
+struct CallHeaders {
+    /// Names the run in its idempotency keys; None: calls have no keys.
+    run: Option<u64>,
+    next_key: Cell<u64>,
+    timeout_ms: Option<u64>,
+}
+
+impl CallHeaders {
+    fn push(&self, request: &mut Vec<u8>) {
+        if let Some(run) = self.run {
+            let key = self.next_key.replace(self.next_key.get() + 1);
+            let _ = write!(request, "Idempotency-Key: {run:016x}-{key:012}\r\n"); // memory takes all
+        }
+        if let Some(timeout_ms) = self.timeout_ms {
+            let _ = write!(request, "Reprise-Timeout-Ms: {timeout_ms}\r\n");
+        }
+    }
+}
+
 /// Makes requests in memory that is used again.
 struct RequestWriter {
     via: Via,
@@ -371,7 +398,7 @@ impl RequestWriter {
         }
     }
 
-    fn write<W: Workload>(&mut self, calls: &[W::Call]) -> &[u8] {
+    fn write<W: Workload>(&mut self, calls: &[W::Call], headers: &CallHeaders) -> &[u8] {
         self.body.clear();
         let head = match self.via {
             Via::Single => {
@@ -379,7 +406,12 @@ impl RequestWriter {
                 for call in calls {
                     self.body.clear();
                     W::write_json(call, &mut self.body);
-                    push_body(&mut self.request, &self.heads[W::procedure(call)], &self.body);
+                    push_body(
+                        &mut self.request,
+                        &self.heads[W::procedure(call)],
+                        &self.body,
+                        |request| headers.push(request),
+                    );
                 }
                 return &self.request;
             }
@@ -393,7 +425,7 @@ impl RequestWriter {
             }
         };
         self.request.clear();
-        push_body(&mut self.request, head, &self.body);
+        push_body(&mut self.request, head, &self.body, |_| {});
         &self.request
     }
 }
@@ -449,7 +481,12 @@ async fn watch<W: Workload>(load: &Load<W>, options: &Options, on_progress: OnPr
 /// Bytes written to the log since the server was started.
 async fn log_bytes(connection: &mut Connection, session: &Session) -> Result<u64, BenchError> {
     let mut request = Vec::new();
-    push_body(&mut request, &session.head("GET", "/metrics", "text/plain"), b"");
+    push_body(
+        &mut request,
+        &session.head("GET", "/metrics", "text/plain"),
+        b"",
+        |_| {},
+    );
     let answer = connection
         .exchange(&request)
         .await

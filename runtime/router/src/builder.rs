@@ -14,6 +14,7 @@ use reprise_txn::{Bound, Deployed, Module, call_hash};
 
 use crate::{
     idempotency::{Begin, CallDigests, Remembered},
+    ready::{Awaited, Ready},
     router::Router,
     scoped_key::ScopedKey,
 };
@@ -40,30 +41,6 @@ enum Place {
     Slot(u32, u32),
     /// In `ready`, from the start or once the first call with the key has ended.
     Ready(u32),
-}
-
-/// An answer that comes from no slot of this batch.
-enum Ready {
-    Refused(ReplyOutcome),
-    Remembered(Replayed),
-    /// A remembered outcome that may not be told yet.
-    Unconfirmed(Replayed, ReplyOutcome),
-    /// That of the first call with a key.
-    Awaited(Awaited),
-}
-
-/// The kept outcome of an earlier call, with the version that ran it.
-struct Replayed {
-    module: Arc<Module>,
-    outcome: Remembered,
-}
-
-struct Awaited {
-    caller: Option<Caller>,
-    key: Box<str>,
-    deadline_ns: Option<u64>,
-    /// Why the first call left no outcome. None until it has ended.
-    failed: Option<ReplyOutcome>,
 }
 
 /// Under which terms a call was added, beside its procedure and arguments.
@@ -238,18 +215,26 @@ impl BatchBuilder {
         encoded.map(|()| self.places.len() - 1)
     }
 
-    /// The `push` variant for a call without a key whose encoded arguments are known to touch this partition alone.
+    /// The `push` variant for a call whose encoded arguments are known to touch this partition alone, and which must not wait for calls of
+    /// other batches. Returns `None` and adds nothing if a call with its key came before, or if there is no room for the key.
     pub fn push_routed(
         &mut self,
         module: &Arc<Module>,
         procedure: usize,
+        key: Option<CallKey<'_>>,
         partition: PartitionId,
         args: &[u8],
-    ) -> usize {
+    ) -> Option<usize> {
         if !self.refuse_unserved(module, procedure) {
-            self.place(module, procedure, None, args, Bound::One(partition));
+            let key = key.filter(|_| !module.schema.procedures[procedure].read_only);
+            if let Some(key) = key
+                && !matches!(self.begin_key(module, procedure, key, args), Begin::Run)
+            {
+                return None;
+            }
+            self.place(module, procedure, key, args, Bound::One(partition));
         }
-        self.places.len() - 1
+        Some(self.places.len() - 1)
     }
 
     /// True: the procedure is kept from running, or writes and this is a standby; the call has its answer.
@@ -274,13 +259,7 @@ impl BatchBuilder {
             return;
         }
         if let Some(key) = key {
-            let name = &module.schema.procedures[procedure].name;
-            let digests = CallDigests {
-                fingerprint: key.fingerprint,
-                args_hash: call_hash(&module.name, name, args),
-            };
-            let keys = self.router.idempotency();
-            match keys.begin(self.scoped(key.key), digests, module.id, procedure) {
+            match self.begin_key(module, procedure, key, args) {
                 Begin::Run => {}
                 begun => return self.place_begun(begun, key),
             }
@@ -291,6 +270,17 @@ impl BatchBuilder {
             Err(error) => unreachable!("arguments are encoded by their schema: {error}"),
         };
         self.place(module, procedure, key, args, touched);
+    }
+
+    /// Takes the key for a call with these encoded arguments, or finds what came before it.
+    fn begin_key(&self, module: &Module, procedure: usize, key: CallKey<'_>, args: &[u8]) -> Begin {
+        let name = &module.schema.procedures[procedure].name;
+        let digests = CallDigests {
+            fingerprint: key.fingerprint,
+            args_hash: call_hash(&module.name, name, args),
+        };
+        let keys = self.router.idempotency();
+        keys.begin(self.scoped(key.key), digests, module.id, procedure)
     }
 
     fn place(&mut self, module: &Module, procedure: usize, key: Option<CallKey<'_>>, args: &[u8], touched: Bound) {
@@ -565,9 +555,6 @@ pub struct BatchReply {
     ready: Vec<Ready>,
 }
 
-static COMMITTED: ReplyOutcome = ReplyOutcome::Committed;
-static SUPERSEDED: ReplyOutcome = ReplyOutcome::Superseded;
-
 impl BatchReply {
     /// Bytes of the results of that part whose results are longest.
     pub fn result_bytes(&self) -> usize {
@@ -635,66 +622,6 @@ impl BatchReply {
             lsn: slot.lsn,
             partition: batch.partition_of(at),
             replayed: false,
-        }
-    }
-}
-
-impl Ready {
-    /// Returns a remembered outcome, as far as it may be told.
-    fn of(router: &Router, remembered: Remembered) -> Self {
-        let Some(module) = router.deployed().module(remembered.module).cloned() else {
-            // A standby is loading its first files, or is cutting its log: what it had deployed is replaced.
-            let reason = "the server loads the module version that ran under this key";
-            return Self::Refused(ReplyOutcome::Unavailable(reason.into()));
-        };
-        let outcome = remembered;
-        if !router.is_unconfirmed(outcome.lsn) {
-            return Self::Remembered(Replayed { module, outcome });
-        }
-        let reason = "the call with this key committed on this server; its standbys have not confirmed it yet";
-        Self::Unconfirmed(Replayed { module, outcome }, ReplyOutcome::Unconfirmed(reason.into()))
-    }
-
-    fn outcome(&self) -> &ReplyOutcome {
-        match self {
-            Self::Refused(outcome) | Self::Unconfirmed(_, outcome) => outcome,
-            Self::Remembered(_) => &COMMITTED,
-            Self::Awaited(awaited) => awaited.failed.as_ref().unwrap_or(&SUPERSEDED),
-        }
-    }
-
-    fn replayed(&self) -> Option<&Replayed> {
-        match self {
-            Self::Remembered(replayed) | Self::Unconfirmed(replayed, _) => Some(replayed),
-            Self::Awaited(_) | Self::Refused(_) => None,
-        }
-    }
-
-    fn reply(&self) -> CallReply<'_> {
-        let remembered = self.replayed().map(|replayed| &replayed.outcome);
-        CallReply {
-            outcome: self.outcome(),
-            result: remembered.map_or(&[], |r| &r.result),
-            recorded_by: self.replayed().map(|replayed| &replayed.module),
-            txn_id: remembered.map_or(TxnId(0), |r| r.txn_id),
-            lsn: remembered.map_or(Lsn(0), |r| r.lsn),
-            partition: remembered.and_then(|r| r.partition),
-            replayed: remembered.is_some(),
-        }
-    }
-
-    fn terms(&self) -> CallTerms<'_> {
-        match self {
-            Self::Awaited(awaited) => CallTerms {
-                key: Some(&awaited.key),
-                caller: awaited.caller.as_ref(),
-                deadline_ns: awaited.deadline_ns,
-            },
-            Self::Refused(_) | Self::Remembered(_) | Self::Unconfirmed(..) => CallTerms {
-                key: None,
-                caller: None,
-                deadline_ns: None,
-            },
         }
     }
 }

@@ -7,7 +7,7 @@
 //! most half of the room, so that no token takes all of it from the others.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map},
     ops::Bound,
     sync::{
         Arc, Mutex, MutexGuard,
@@ -262,13 +262,10 @@ impl Idempotency {
     pub(crate) fn finish(&self, key: ScopedKey<'_>, outcome: Remembered) {
         let waiters = {
             let (name, mut state) = (key.name(), self.lock());
-            let Some(Entry::Running { digests, waiters, .. }) = state.entries.remove(&name) else {
+            let kept_us = self.shared.key_clock.now_us();
+            let Some(waiters) = state.complete(name, kept_us, &outcome) else {
                 return;
             };
-            // It has committed: what its result takes is not asked for.
-            state.give_back(&name, entry_bytes(&name));
-            let kept_us = self.shared.key_clock.now_us();
-            state.keep(name, digests, kept_us, outcome.clone());
             state.forget_before(self.expired_before());
             waiters
         };
@@ -436,6 +433,29 @@ impl State {
     fn find(&self, key: ScopedKey<'_>, before_us: u64) -> Option<&Entry> {
         let name = self.name_of(key, before_us);
         self.entries.get(&name).filter(|_| self.is_alive(&name, before_us))
+    }
+
+    /// Keeps the outcome of a running call in its place. Returns those who wait for it; None: no call with this name runs.
+    fn complete(&mut self, name: Name, kept_us: u64, outcome: &Remembered) -> Option<Vec<Waiter>> {
+        let btree_map::Entry::Occupied(mut entry) = self.entries.entry(name) else {
+            return None;
+        };
+        let Entry::Running { digests, waiters, .. } = entry.get_mut() else {
+            return None;
+        };
+        let (digests, waiters) = (*digests, std::mem::take(waiters));
+        entry.insert(Entry::Done {
+            digests,
+            kept_us,
+            outcome: outcome.clone(),
+        });
+        let name = entry.key().clone();
+        // It has committed: what its result takes is not asked for.
+        let bytes = outcome.result.len() as u64;
+        self.taken.grow(bytes);
+        self.count(&name, bytes);
+        self.by_age.insert((kept_us, outcome.txn_id), name);
+        Some(waiters)
     }
 
     fn keep(&mut self, name: Name, digests: CallDigests, kept_us: u64, outcome: Remembered) {

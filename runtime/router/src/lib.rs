@@ -19,6 +19,7 @@ mod pace;
 mod page;
 mod plans;
 mod query;
+mod ready;
 mod replication;
 mod router;
 mod scoped_key;

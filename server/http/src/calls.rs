@@ -10,7 +10,7 @@ use axum::{
 };
 use percent_encoding::percent_decode_str;
 use reprise_api::{CBOR_MEDIA_TYPE, CallAnswer, Problem, ProblemKind, headers};
-use reprise_base::{Lsn, limits::IDEMPOTENCY_KEY_BYTES_MAX};
+use reprise_base::{Lsn, Safety, limits::IDEMPOTENCY_KEY_BYTES_MAX};
 use reprise_codec::{Format, Packer};
 use reprise_router::{CallReply, CallTerms, Caller, Deployed, ScopedKey};
 use tokio::{sync::oneshot, time::timeout};
@@ -18,6 +18,7 @@ use tokio::{sync::oneshot, time::timeout};
 use crate::{
     auth::{Principal, Role},
     body::{self, Bounds},
+    call_text::CallText,
     front::{self, parse_digits},
     limits::{CALL_BODY_BYTES_MAX, READ_WAIT_DEFAULT, READ_WAIT_MAX},
     media::{format_of_answer, format_of_body},
@@ -26,7 +27,7 @@ use crate::{
     reply::Held,
     safety::{self, AskedSafety},
     state::{AppState, Parts},
-    submission::{CallText, Submission},
+    submission::Submission,
     target::Target,
     texts::Room,
     trace::{CallTrace, RequestSpan},
@@ -103,6 +104,8 @@ pub struct Terms {
     pub caller: Option<Caller>,
     /// For which the client waits.
     pub timeout: Option<Duration>,
+    /// Level that its writes have at least.
+    pub safety: Option<Safety>,
     /// Format of the answer.
     pub answer: Format,
     /// The trace, if the call is traced.
@@ -144,6 +147,7 @@ impl Call {
                 key: key.map(Into::into),
                 caller,
                 timeout: client_timeout(headers)?,
+                safety: safety::asked(headers)?,
                 answer: format_of_answer(headers, format),
                 trace: None,
             },
@@ -184,7 +188,7 @@ async fn run(state: &AppState, principal: &Principal, request: Request) -> Resul
         may_write: asked.may_write,
     };
     let mut call = Submission::default();
-    call.ask_safety(AskedSafety::of(state, &head.headers, asked.terms.timeout)?);
+    call.ask_safety(AskedSafety::of(state, asked.terms.safety, asked.terms.timeout)?);
     let target = call.number_of(&asked.target);
     call.add(target, 0, text, ());
     let mut batch = call.batch(state, deployed);
@@ -351,7 +355,7 @@ pub fn read_wait_max(headers: &HeaderMap) -> Result<Duration, Refusal> {
 
 /// True where nothing is to be waited for, as the headers say. False also where they say nothing that makes sense.
 pub fn is_in_view(state: &AppState, headers: &HeaderMap) -> bool {
-    if headers.contains_key(headers::MAX_LAG_MS) || safety::is_beyond(state, headers) {
+    if headers.contains_key(headers::MAX_LAG_MS) {
         return false;
     }
     match number(headers, headers::MIN_LSN) {

@@ -4,11 +4,13 @@
 //! A coalescer leaves when everything that has arrived was looked at, or when it is full, so nobody waits for the next request.
 //! Its answers come back together; those of one partition ran together anyway, so at most a call waits for as many others
 //! as a coalescer takes. There is one coalescer for a partition, since partitions differ in how much waits for them.
+//!
+//! Each call keeps its own key and its own deadline. A repeat of a key goes alone, because it waits for the call that has the key.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use reprise_base::PartitionId;
-use reprise_router::{BatchBuilder, Caller, Deployed};
+use reprise_router::{BatchBuilder, CallKey, CallTerms, Deadline, Deployed};
 
 use crate::{
     limits::COALESCED_CALLS_MAX,
@@ -26,6 +28,24 @@ struct Coalescer {
     reply: Arc<ReplySlot>,
 }
 
+/// A call of one partition, encoded.
+pub struct RoutedCall<'a> {
+    pub target: &'a Target,
+    pub partition: PartitionId,
+    pub args: &'a [u8],
+    pub key: Option<CallKey<'a>>,
+    pub terms: CallTerms<'a>,
+}
+
+/// A call on its way, and the place of its answer.
+pub struct JoinedCall {
+    /// Its number in the reply.
+    pub index: usize,
+    pub reply: PendingReply,
+    /// Its own, if it has one.
+    pub deadlines: Vec<(usize, Arc<Deadline>)>,
+}
+
 impl Coalescers {
     pub fn new(partitions: u16) -> Self {
         Self((0..partitions).map(|_| Mutex::default()).collect())
@@ -36,15 +56,9 @@ impl Coalescers {
         coalescer.expect("no code panics under this lock")
     }
 
-    /// Adds a call of this one partition with its encoded arguments; its index in the reply.
-    pub fn join(
-        state: &AppState,
-        deployed: &Arc<Deployed>,
-        partition: PartitionId,
-        target: &Target,
-        args: &[u8],
-        caller: Option<Caller>,
-    ) -> (usize, PendingReply) {
+    /// Adds a call. Returns `None` if it can't travel with others: a call with its key came before, or there is no room for the key.
+    pub fn join(state: &AppState, deployed: &Arc<Deployed>, call: &RoutedCall<'_>) -> Option<JoinedCall> {
+        let partition = call.partition;
         let mut place = state.coalescers.of(partition);
         let is_other = |coalescer: &mut Coalescer| coalescer.batch.deployed().generation != deployed.generation;
         if let Some(coalescer) = place.take_if(is_other) {
@@ -55,10 +69,11 @@ impl Coalescers {
             batch: BatchBuilder::new(deployed.clone(), &state.router),
             reply: ReplySlot::holding(Held::default()),
         });
-        let batch = &mut coalescer.batch;
-        batch.set_caller(caller);
-        let index = batch.push_routed(&target.module, target.procedure, partition, args);
-        let pending = coalescer.reply.wait(index);
+        let joined = coalescer.add(call);
+        if joined.is_none() && is_first {
+            *place = None;
+            return None;
+        }
         if let Some(coalescer) = place.take_if(|coalescer| coalescer.batch.len() >= COALESCED_CALLS_MAX) {
             coalescer.leave(state);
         }
@@ -74,11 +89,23 @@ impl Coalescers {
                 }
             });
         }
-        (index, pending)
+        joined
     }
 }
 
 impl Coalescer {
+    fn add(&mut self, call: &RoutedCall<'_>) -> Option<JoinedCall> {
+        let (batch, target) = (&mut self.batch, call.target);
+        batch.set_caller(call.terms.caller.cloned());
+        batch.set_deadline(call.terms.deadline_ns);
+        let index = batch.push_routed(&target.module, target.procedure, call.key, call.partition, call.args)?;
+        Some(JoinedCall {
+            index,
+            reply: self.reply.wait(index),
+            deadlines: batch.take_deadlines(),
+        })
+    }
+
     /// Submits the calls. Under the lock of their place: those of one partition leave in the order in which they came.
     fn leave(self, state: &AppState) {
         self.reply.submit(&state.router, self.batch);

@@ -6,29 +6,26 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
-use reprise_router::{BatchBuilder, Deadline, Router};
-use tokio::time::{Sleep, sleep};
+use reprise_router::{Deadline, Router};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Deadlines of calls that were sent together and have not passed.
 #[derive(Default)]
 pub struct Deadlines {
     /// By the calls' index in their reply.
     waiting: Vec<(usize, Arc<Deadline>)>,
+    /// Stays when its calls are answered: the deadline of the next call of a connection seldom comes before it.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl Deadlines {
-    pub fn of(batch: &mut BatchBuilder) -> Self {
-        Self {
-            waiting: batch.take_deadlines(),
-            timer: None,
-        }
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+    /// Watches these from now on, by index, and no others.
+    #[inline]
+    pub fn set(&mut self, waiting: Vec<(usize, Arc<Deadline>)>) {
+        self.waiting = waiting;
     }
 
     /// Calls that never begin, by index: their deadlines passed first. Each is told once. Pending: none, and this is woken by the
@@ -41,11 +38,10 @@ impl Deadlines {
             .min()
         {
             if let Some(left) = left {
-                let mut timer = Box::pin(sleep(left));
-                if timer.as_mut().poll(cx).is_pending() {
-                    self.timer = Some(timer);
+                if self.poll_timer(cx, left).is_pending() {
                     return Poll::Pending;
                 }
+                continue;
             }
             let passed = self
                 .waiting
@@ -60,5 +56,18 @@ impl Deadlines {
             }
         }
         Poll::Pending
+    }
+
+    /// Pending until this time has passed. It may be ready before, since a timer that ends too early is cheaper than one that is
+    /// set for every call.
+    fn poll_timer(&mut self, cx: &mut Context<'_>, left: Duration) -> Poll<()> {
+        let Some(until) = Instant::now().checked_add(left) else {
+            return Poll::Pending;
+        };
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
+        if timer.deadline() > until || timer.is_elapsed() {
+            timer.as_mut().reset(until);
+        }
+        timer.as_mut().poll(cx)
     }
 }

@@ -11,6 +11,7 @@ mod auth;
 mod backups;
 mod batch;
 mod body;
+mod call_text;
 mod calls;
 mod checkpoints;
 mod coalescer;

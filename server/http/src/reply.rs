@@ -118,10 +118,9 @@ impl PendingReply {
     pub fn reply(&self) -> Option<&BatchReply> {
         self.slot.reply.get()?.as_ref()
     }
-}
 
-impl Drop for PendingReply {
-    fn drop(&mut self) {
+    /// Waits no longer, unless it is polled again: the engine wakes another one for all.
+    pub fn leave(&self) {
         if self.slot.reply.get().is_none() {
             self.slot.waiting().retain(|(number, _)| *number != self.number);
         }
@@ -129,6 +128,12 @@ impl Drop for PendingReply {
         if self.slot.reply.get().is_some() {
             self.slot.wake_others();
         }
+    }
+}
+
+impl Drop for PendingReply {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 
@@ -191,6 +196,17 @@ mod tests {
         assert_eq!(woken(&all), [0, 0, 1]);
         drop(all.pop()); // after it was woken
         assert_eq!(woken(&all), [1, 1]);
+    }
+
+    #[test]
+    fn one_that_leaves_keeps_nobody_from_being_woken_and_is_not_woken() {
+        let slot = ReplySlot::holding(Held::default());
+        let all = waiting(&slot, 3);
+        all[2].0.leave(); // its deadline passed, and its answer is not written yet
+        drop(Filler(slot.clone()));
+        assert_eq!(woken(&all), [0, 1, 0]);
+        all[1].0.leave();
+        assert_eq!(woken(&all), [1, 1, 0]);
     }
 
     #[test]

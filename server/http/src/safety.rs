@@ -48,9 +48,10 @@ enum Waiting {
 }
 
 impl AskedSafety {
-    /// Judges what a head asks for. None: what the server gives to all.
-    pub fn of(state: &AppState, headers: &HeaderMap, timeout: Option<Duration>) -> Result<Option<Self>, Refusal> {
-        let Some(level) = asked(headers)? else {
+    /// Judges a level that a call asks for. None: the server gives it to all.
+    #[inline]
+    pub fn of(state: &AppState, asked: Option<Safety>, timeout: Option<Duration>) -> Result<Option<Self>, Refusal> {
+        let Some(level) = asked else {
             return Ok(None);
         };
         if state.router.safety().0.covers(level) {
@@ -147,7 +148,7 @@ impl Confirmation {
 }
 
 /// The level that a head names.
-fn asked(headers: &HeaderMap) -> Result<Option<Safety>, Refusal> {
+pub fn asked(headers: &HeaderMap) -> Result<Option<Safety>, Refusal> {
     let Some(value) = single(headers, headers::SAFETY)? else {
         return Ok(None);
     };
@@ -160,14 +161,6 @@ fn asked(headers: &HeaderMap) -> Result<Option<Safety>, Refusal> {
             names.join(", ")
         ))
     })
-}
-
-/// True where the head asks for more than every write has here, or for something that makes no sense.
-pub fn is_beyond(state: &AppState, headers: &HeaderMap) -> bool {
-    match asked(headers) {
-        Ok(level) => level.is_some_and(|level| !state.router.safety().0.covers(level)),
-        Err(_) => true,
-    }
 }
 
 /// The header that names the level of a write.

@@ -2,22 +2,18 @@
 //! answered by index. Every way in uses this one: they differ in how requests come and how answers are written.
 
 use std::{
-    cell::RefCell,
-    ops::Range,
     sync::Arc,
     task::{Context, Poll, ready},
 };
 
-use reprise_api::{Problem, ProblemKind};
 use reprise_base::Safety;
-use reprise_codec::{ArgsError, ArgsScratch, Format, encode_document};
+use reprise_codec::{ArgsError, Format, encode_document};
 use reprise_observe::RefusalReason;
-use reprise_router::{
-    BatchBuilder, Bound, CallKey, CallReply, CallTerms, CallTimes, Caller, Deployed, ReplyOutcome, ScopedKey, Stream,
-};
+use reprise_router::{BatchBuilder, Bound, CallReply, CallTerms, CallTimes, Deployed, ReplyOutcome, Stream};
 
 use crate::{
-    coalescer::Coalescers,
+    call_text::{CallText, SCRATCH, encode, encode_again, superseded_too_often},
+    coalescer::{Coalescers, RoutedCall},
     deadlines::Deadlines,
     limits::SUPERSEDED_RETRIES_MAX,
     refusal::Refusal,
@@ -27,21 +23,6 @@ use crate::{
     state::AppState,
     target::Target,
 };
-
-thread_local! {
-    /// Memory to encode arguments in, and the arguments of a call that is coalesced.
-    static SCRATCH: RefCell<(ArgsScratch, Vec<u8>)> = RefCell::default();
-}
-
-/// A call as it was sent, without its procedure.
-#[derive(Clone, Debug)]
-pub struct CallText {
-    /// The place of its arguments in the submission's text, as they were sent.
-    pub args: Range<u32>,
-    pub format: Format,
-    /// Its caller may call procedures that write.
-    pub may_write: bool,
-}
 
 /// A call and what became of it. `framing` is what its way in needs to write the answer.
 pub struct Slot<F> {
@@ -114,7 +95,8 @@ impl<F> Submission<F> {
         self.targets.clear();
         self.targets.shrink_to(1);
         self.rounds.clear();
-        (self.deadlines, self.safety) = (Deadlines::default(), None);
+        self.deadlines.set(Vec::new());
+        self.safety = None;
         (self.is_answered, self.refused_bytes) = (false, 0);
     }
 
@@ -205,10 +187,8 @@ impl<F> Submission<F> {
         if batch.is_empty() {
             return;
         }
-        if let Some(asked) = &self.safety
-            && self.rounds.is_empty()
-            && self.writes()
-            && let Err(reason) = asked.judge(state)
+        if self.rounds.is_empty()
+            && let Some(reason) = self.lacks_safety(state)
         {
             let is_called = |slot: &&Slot<F>| matches!(slot.state, SlotState::Called { .. });
             let refused = self.slots.iter().filter(is_called);
@@ -224,21 +204,24 @@ impl<F> Submission<F> {
 
     /// From now on the calls' deadlines are looked at, also before they are submitted.
     pub fn take_deadlines(&mut self, batch: &mut BatchBuilder) {
-        let deadlines = Deadlines::of(batch);
+        let deadlines = batch.take_deadlines();
         if !deadlines.is_empty() {
-            self.deadlines = deadlines;
+            self.deadlines.set(deadlines);
         }
     }
 
-    /// Sends the only call with those of other connections, or finds what is wrong with it. False: it has to go alone, for it
-    /// touches several partitions or its answer may be long.
+    /// Sends the only call with those of other connections, or finds what is wrong with it. False: it has to go alone. It touches
+    /// several partitions, its answer may be long, its key was used, or it can't have the safety level that it asks for.
     pub fn submit_coalesced(
         &mut self,
         state: &AppState,
         deployed: &Arc<Deployed>,
         text: &[u8],
-        caller: Option<Caller>,
+        terms_of: impl for<'s> Fn(&'s F) -> CallTerms<'s>,
     ) -> bool {
+        if self.lacks_safety(state).is_some() {
+            return false;
+        }
         let [slot] = &mut self.slots[..] else {
             return false;
         };
@@ -249,23 +232,34 @@ impl<F> Submission<F> {
         if !target.has_small_result {
             return false;
         }
+        let terms = terms_of(&slot.framing);
         let joined = SCRATCH.with_borrow_mut(|(scratch, args)| {
             args.clear();
-            let params = &target.schema().params;
-            encode_document(slot.text.format, params, slot.text.of(text), args, scratch)?;
+            let (format, sent) = (slot.text.format, slot.text.of(text));
+            encode_document(format, &target.schema().params, sent, args, scratch)?;
             let partitions = state.router.partitions_count();
             let bound = target.module.route(target.procedure, args, partitions);
             let Ok(Bound::One(partition)) = bound else {
                 return Ok(None);
             };
-            Ok(Some(Coalescers::join(state, deployed, partition, target, args, caller)))
+            let call = RoutedCall {
+                target,
+                partition,
+                args,
+                key: target.call_key(terms.key, format, sent)?,
+                terms,
+            };
+            Ok(Coalescers::join(state, deployed, &call))
         });
         match joined {
             Ok(None) => return false,
-            Ok(Some((at, pending))) => {
-                *index = at as u32;
-                self.rounds.push(pending);
+            Ok(Some(joined)) => {
+                *index = joined.index as u32;
+                self.deadlines.set(joined.deadlines);
+                self.rounds.push(joined.reply);
             }
+            // The key may be another call's, which had other arguments.
+            Err(_) if terms.key.is_some() => return false,
             Err(error) => slot.state = SlotState::Refused(bounded(ArgsError::into(error), &mut self.refused_bytes)),
         }
         true
@@ -274,6 +268,11 @@ impl<F> Submission<F> {
     /// Its writes are to have this, beside the server's level. Before they are submitted.
     pub fn ask_safety(&mut self, asked: Option<AskedSafety>) {
         self.safety = asked.map(Confirmation::from);
+    }
+
+    /// True if its writes are to have more than the server gives to all.
+    pub fn asks_safety(&self) -> bool {
+        self.safety.is_some()
     }
 
     /// Ready once every call has its answer, and the level that was asked for.
@@ -291,6 +290,15 @@ impl<F> Submission<F> {
     pub fn reached(&self, state: &AppState) -> Safety {
         let asked = self.safety.as_ref().and_then(Confirmation::reached);
         asked.unwrap_or_else(|| named_safety(state))
+    }
+
+    /// Why its writes can't have the safety level that they ask for.
+    fn lacks_safety(&self, state: &AppState) -> Option<Arc<str>> {
+        let asked = self.safety.as_ref()?;
+        match self.writes() {
+            true => asked.judge(state).err(),
+            false => None,
+        }
     }
 
     /// Some of its calls may write.
@@ -337,6 +345,8 @@ impl<F> Submission<F> {
             let left = self.refuse_round(is_expired, Refusal::deadline_exceeded);
             if left == 0 {
                 self.is_answered = true;
+                // Calls of other connections may wait for the same reply, and this one looks at it no more.
+                self.rounds.iter().for_each(PendingReply::leave);
                 return Poll::Ready(());
             }
         }
@@ -366,7 +376,7 @@ impl<F> Submission<F> {
     /// Encodes the last round's calls whose module was replaced for its new version, and submits them in their order.
     fn resubmit_superseded(&mut self, state: &AppState, text: &[u8]) {
         let last = self.rounds.len() - 1;
-        self.deadlines = Deadlines::default();
+        self.deadlines.set(Vec::new());
         let mut batch = self.batch(state, state.router.deployed());
         for at in 0..self.slots.len() {
             let SlotState::Called { target, round, index } = self.slots[at].state else {
@@ -438,61 +448,4 @@ pub fn named_safety(state: &AppState) -> Safety {
         (level @ (Safety::Quorum | Safety::VerySafe), _) => level,
         (_, reached) => reached,
     }
-}
-
-impl CallText {
-    fn of<'t>(&self, text: &'t [u8]) -> &'t [u8] {
-        &text[self.args.start as usize..self.args.end as usize]
-    }
-}
-
-/// Adds a call to a batch; its index there.
-fn encode(
-    batch: &mut BatchBuilder,
-    target: &Target,
-    call: &CallText,
-    text: &[u8],
-    terms: CallTerms<'_>,
-) -> Result<usize, Refusal> {
-    batch.set_caller(terms.caller.cloned());
-    batch.set_deadline(terms.deadline_ns);
-    let params = &target.schema().params;
-    let key = match terms.key {
-        None => None,
-        Some(key) => Some(CallKey {
-            key,
-            fingerprint: target.fingerprint(call.format, call.of(text))?,
-        }),
-    };
-    let encode = |out: &mut Vec<u8>| {
-        SCRATCH.with_borrow_mut(|(scratch, _)| encode_document(call.format, params, call.of(text), out, scratch))
-    };
-    Ok(batch.push(&target.module, target.procedure, key, encode)?)
-}
-
-/// The `encode` variant for the version in service of the procedure's module.
-fn encode_again(
-    batch: &mut BatchBuilder,
-    old: &Target,
-    call: &CallText,
-    text: &[u8],
-    terms: CallTerms<'_>,
-) -> Result<(Target, usize), Refusal> {
-    let scope = terms.caller.map_or("", |caller| &*caller.scope);
-    let key = terms.key.map(|key| ScopedKey { scope, key });
-    let (module, procedure) = (&*old.module.name, &*old.schema().name);
-    let target = Target::for_call(batch.router(), batch.deployed(), module, procedure, key)?;
-    target.judge_role(call.may_write)?;
-    let index = encode(batch, &target, call, text, terms)?;
-    Ok((target, index))
-}
-
-/// The module was replaced at every attempt.
-fn superseded_too_often() -> Refusal {
-    let mut problem = Problem::new(
-        ProblemKind::Overloaded,
-        "deployments keep replacing the module; try again",
-    );
-    problem.retry_after_ms = Some(200);
-    problem.into()
 }

@@ -6,7 +6,7 @@ use reprise_abi::{Type, text::TextBound, value::ValueReader};
 use reprise_api::{ProblemKind, integers_are_numbers};
 use reprise_base::Role;
 use reprise_codec::{ArgsError, Format, Packer, first_names, push_canonical, write_value};
-use reprise_router::{CallReply, Deployed, Module, Router, ScopedKey, call_hash, has_small_result};
+use reprise_router::{CallKey, CallReply, Deployed, Module, Router, ScopedKey, call_hash, has_small_result};
 
 use crate::refusal::Refusal;
 
@@ -82,6 +82,20 @@ impl Target {
                 }
             }
         }
+    }
+
+    /// A key with the fingerprint of a call of this procedure, if there is a key.
+    pub fn call_key<'k>(
+        &self,
+        key: Option<&'k str>,
+        format: Format,
+        args: &[u8],
+    ) -> Result<Option<CallKey<'k>>, ArgsError> {
+        let Some(key) = key else {
+            return Ok(None);
+        };
+        let fingerprint = self.fingerprint(format, args)?;
+        Ok(Some(CallKey { key, fingerprint }))
     }
 
     /// Digest of a call as its client sent it: of the names of module and procedure, and of the arguments in canonical form.

@@ -11,10 +11,11 @@ use reprise_codec::{
 use reprise_router::{BatchBuilder, CallKey, Stream};
 
 use crate::{
+    call_text::CallText,
     calls::{bad_key, is_valid_key},
     limits::ID_BYTES_MAX,
     refusal::Refusal,
-    submission::{CallText, Submission},
+    submission::Submission,
     target::Target,
 };
 

@@ -41,7 +41,7 @@ use crate::{
     media::{format_of_answer, format_of_body},
     refusal::Refusal,
     reply::Held,
-    safety::AskedSafety,
+    safety::{self, AskedSafety},
     state::AppState,
     texts::Room,
     trace::RequestSpan,
@@ -98,7 +98,7 @@ pub async fn answer(state: &AppState, request: Request) -> Result<Response, Refu
     let format = format_of_body(&head.headers)?;
     let timeout = client_timeout(&head.headers)?;
     let deadline_ns = timeout.map(|timeout| state.router.deadline_in(timeout));
-    let safety = AskedSafety::of(state, &head.headers, timeout)?;
+    let safety = AskedSafety::of(state, safety::asked(&head.headers)?, timeout)?;
     wait_for_min_lsn(state, &head.headers).await?;
     let answers = format_of_answer(&head.headers, format);
     let span = head.extensions.remove::<RequestSpan>();

@@ -11,6 +11,7 @@
 pub(crate) mod answer;
 pub(crate) mod request;
 mod run;
+mod take;
 
 use std::{
     collections::VecDeque,
@@ -18,15 +19,12 @@ use std::{
     io,
     mem::MaybeUninit,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
-use axum::http::{HeaderMap, Method, Version};
-use reprise_api::headers;
 use reprise_base::{Grant, Role};
-use reprise_router::{Deployed, Stream};
+use reprise_router::Stream;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
     sync::watch,
@@ -34,21 +32,19 @@ use tokio::{
 };
 
 use crate::{
-    calls::{Call, PATH_PREFIX, is_in_view},
     limits::{
         BYTES_COUNTED, COUNTED_STEP_BYTES, PIPELINE_ANSWER_BYTES, PIPELINE_BYTES_IN_FLIGHT_MAX,
         PIPELINE_CALLS_IN_FLIGHT_MAX, PIPELINE_PARTIAL_WAIT_MAX, PIPELINE_REQUEST_BYTES_MAX, REQUEST_BYTES_SURE,
     },
-    refusal::Refusal,
     stall::StallGuard,
     state::AppState,
     submission::named_safety,
     texts::Room,
-    trace::CallTrace,
 };
 use answer::Answers;
-use request::{Head, Known, Seen, recognise};
+use request::Known;
 use run::{Progress, Run};
+use take::Taken;
 
 const READ_BYTES: usize = 32 << 10;
 /// Longest head that is remembered to recognise the next one like it.
@@ -278,10 +274,10 @@ impl Pipeline {
         let mut run = self.spare.take().unwrap_or_else(|| Run::in_order(self.order));
         let deployed = self.state.router.deployed();
         let input = std::mem::take(&mut self.input);
-        while run.bytes() < input.len() && self.has_room_beside(run.weight, run.held_bytes()) {
+        while run.bytes() < input.len() && !run.asks_safety() && self.has_room_beside(run.weight, run.held_bytes()) {
             match self.take_call(&input[run.bytes()..], &mut run, &deployed) {
                 Taken::Call => {}
-                Taken::Part => break,
+                Taken::Part | Taken::Later => break,
                 Taken::Other => {
                     self.intake = Intake::Other;
                     break;
@@ -305,72 +301,6 @@ impl Pipeline {
         self.count_requests();
         self.runs.push_back(run);
         true
-    }
-
-    /// Takes the call that `input` begins with.
-    fn take_call(&mut self, input: &[u8], run: &mut Run, deployed: &Deployed) -> Taken {
-        if let Some(known) = &self.known
-            && known.generation == deployed.generation
-            && Arc::ptr_eq(&known.auth, &self.state.auth())
-            && input.starts_with(&known.head)
-        {
-            let body = known.head.len()..known.head.len() + known.body_bytes;
-            if input.len() < body.end {
-                return Taken::Part;
-            }
-            let call = &known.call;
-            let trace = self.state.tracer.as_ref().and_then(|tracer| {
-                let path = format!("{PATH_PREFIX}{}/{}", call.target.module.name, call.target.schema().name);
-                CallTrace::start(Some(tracer), &path, &HeaderMap::new())
-            });
-            run.push(body.end, body, call, trace.map(Box::new));
-            return Taken::Call;
-        }
-        match recognise(input) {
-            Seen::Part => Taken::Part,
-            Seen::Other => Taken::Other,
-            // A call that must wait does not hold up the ones behind it.
-            Seen::Call(head) if !is_in_view(&self.state, &head.headers) => Taken::Other,
-            Seen::Call(head) => {
-                let body = head.bytes..head.bytes + head.body_bytes;
-                let trace = CallTrace::start(self.state.tracer.as_ref(), head.path, &head.headers).map(Box::new);
-                match self.judge(input, &head, deployed) {
-                    // The name goes into the log first, which takes a while.
-                    Ok(call) if call.waits_for_name(&self.state) => return Taken::Other,
-                    Ok(call) => run.push(body.end, body, &call, trace),
-                    // The module may have come with what is awaited, since `deployed` was taken.
-                    Err(_) if head.headers.contains_key(headers::MIN_LSN) => return Taken::Other,
-                    Err(refusal) => run.refuse(body.end, refusal, trace),
-                }
-                Taken::Call
-            }
-        }
-    }
-
-    /// Returns the call of a head, or the reason to refuse it.
-    fn judge(&mut self, input: &[u8], head: &Head<'_>, deployed: &Deployed) -> Result<Call, Refusal> {
-        let auth = self.state.auth();
-        let principal = auth.check(Version::HTTP_11, &Method::POST, head.path, &head.headers)?;
-        let call = Call::of(&self.state, &principal, deployed, head.path, &head.headers)?;
-        let changes = [
-            headers::MIN_LSN,
-            headers::MAX_LAG_MS,
-            headers::SAFETY,
-            headers::TRACEPARENT,
-        ];
-        let has_number = call.terms.caller.as_ref().is_none_or(|caller| caller.number > 0);
-        let is_plain = call.terms.key.is_none() && has_number;
-        let is_lasting = is_plain && !changes.iter().any(|name| head.headers.contains_key(*name));
-        if is_lasting && head.bytes <= KNOWN_HEAD_BYTES_MAX {
-            self.known = Some(Known {
-                head: input[..head.bytes].into(),
-                body_bytes: head.body_bytes,
-                generation: deployed.generation,
-                auth: Arc::clone(&auth),
-                call: call.clone(),
-            });
-        }
-        Ok(call)
     }
 
     /// Takes the answers that are there, in order. True: stopped by their size, and there may be more.
@@ -488,11 +418,4 @@ impl Pipeline {
         }
         false
     }
-}
-
-enum Taken {
-    Call,
-    /// The rest of it is not here yet.
-    Part,
-    Other,
 }

@@ -2,13 +2,15 @@
 //! Whatever is unusual, doubtful or wrong is not judged here but left to hyper: two readers of one grammar must not differ,
 //! so this one knows a small part of it.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use reprise_api::headers;
+use reprise_base::limits::IDEMPOTENCY_KEY_BYTES_MAX;
 
 use crate::{
     auth::Auth,
-    calls::Call,
+    calls::{Call, is_valid_key},
     limits::{PIPELINE_HEADERS_MAX, PIPELINE_REQUEST_BYTES_MAX},
 };
 
@@ -29,16 +31,54 @@ pub struct Head<'b> {
     pub headers: HeaderMap,
     pub bytes: usize,
     pub body_bytes: usize,
+    /// Place of the value of its idempotency key, if it has one.
+    pub key: Option<Range<usize>>,
 }
 
-/// A head that came before. Clients repeat theirs byte by byte, and what they ask for stays the same while the modules do.
+/// A head that came before. Clients repeat theirs byte by byte but for the key's value, and what they ask for stays the same while
+/// the modules do.
 pub struct Known {
     pub head: Box<[u8]>,
+    /// Place of the value of its idempotency key, if it has one.
+    pub key: Option<Range<usize>>,
     pub body_bytes: usize,
     pub generation: u64,
     /// By which it was let in.
     pub auth: Arc<Auth>,
+    /// Without a key.
     pub call: Call,
+}
+
+/// A head that differs from a known one in the value of its key at most.
+#[derive(Debug, PartialEq, Eq)]
+pub struct AlikeHead<'b> {
+    pub key: Option<&'b str>,
+    pub bytes: usize,
+}
+
+impl<'b> AlikeHead<'b> {
+    /// The head that `input` begins with, if it is like `head`, whose key's value lies at `key`. A value that a reader of HTTP
+    /// would trim, or refuse, is none.
+    #[inline]
+    pub fn find(head: &[u8], key: Option<&Range<usize>>, input: &'b [u8]) -> Option<Self> {
+        let Some(key) = key else {
+            let bytes = head.len();
+            return input.starts_with(head).then_some(Self { key: None, bytes });
+        };
+        let (before, behind) = (&head[..key.start], &head[key.end..]);
+        let rest = input.strip_prefix(before)?;
+        let end = rest
+            .iter()
+            .take(IDEMPOTENCY_KEY_BYTES_MAX + 1)
+            .position(|byte| *byte == b'\r')?;
+        let (value, rest) = rest.split_at(end);
+        let value = str::from_utf8(value).ok()?;
+        let is_whole = is_valid_key(value) && value.trim_matches(' ').len() == value.len();
+        (is_whole && rest.starts_with(behind)).then_some(Self {
+            key: Some(value),
+            bytes: before.len() + end + behind.len(),
+        })
+    }
 }
 
 /// How every such request begins.
@@ -66,6 +106,11 @@ pub fn recognise(input: &[u8]) -> Seen<'_> {
     let Some((headers, body_bytes)) = is_plain_path(path).then(|| take_headers(request.headers)).flatten() else {
         return Seen::Other;
     };
+    let key = request.headers.iter().find(|line| is_key(line));
+    let key = key.map(|line| {
+        let start = line.value.as_ptr().addr() - input.as_ptr().addr();
+        start..start + line.value.len()
+    });
     if bytes + body_bytes > PIPELINE_REQUEST_BYTES_MAX {
         return Seen::Other;
     }
@@ -77,7 +122,12 @@ pub fn recognise(input: &[u8]) -> Seen<'_> {
         headers,
         bytes,
         body_bytes,
+        key,
     }))
+}
+
+fn is_key(line: &httparse::Header<'_>) -> bool {
+    line.name.eq_ignore_ascii_case(headers::IDEMPOTENCY_KEY)
 }
 
 /// A path that is the same however it is read: no query, no escapes.
@@ -223,6 +273,63 @@ mod tests {
             "b".repeat(PIPELINE_REQUEST_BYTES_MAX)
         );
         assert_eq!(word(long.as_bytes()), "other");
+    }
+
+    /// The key of a request whose head is like the one of another.
+    fn alike<'b>(known: &[u8], request: &'b [u8]) -> Option<(Option<&'b str>, usize)> {
+        let Seen::Call(head) = recognise(known) else {
+            panic!("the known request is a call");
+        };
+        let alike = AlikeHead::find(&known[..head.bytes], head.key.as_ref(), request);
+        alike.map(|alike| (alike.key, alike.bytes))
+    }
+
+    fn keyed(key: &str) -> Vec<u8> {
+        call(&format!("Idempotency-Key: {key}\r\ncontent-length: 2\r\n"), "{}")
+    }
+
+    #[test]
+    fn heads_are_alike_when_their_keys_alone_differ() {
+        let known = keyed("first");
+        for key in ["first", "x", "another key, and longer", &"k".repeat(255)] {
+            let request = keyed(key);
+            assert_eq!(alike(&known, &request), Some((Some(key), request.len() - 2)), "{key}");
+            let Seen::Call(head) = recognise(&request) else {
+                panic!("{key:?} is no call");
+            };
+            assert_eq!(head.headers[headers::IDEMPOTENCY_KEY], key);
+        }
+        let plain = call("content-length: 2\r\n", "{}");
+        assert_eq!(alike(&plain, &plain), Some((None, plain.len() - 2)));
+    }
+
+    #[test]
+    fn heads_are_not_alike_when_more_differs_or_a_key_is_doubtful() {
+        let known = keyed("first");
+        for key in [
+            "",
+            " x",
+            "x ",
+            "\tx",
+            "x\ty",
+            "\u{e9}",
+            "x\0",
+            "x\ny",
+            &"k".repeat(256),
+            "x\r\nx-a: b",
+        ] {
+            assert_eq!(alike(&known, &keyed(key)), None, "{key:?}");
+        }
+        let twice = call(
+            "Idempotency-Key: a\r\nIdempotency-Key: b\r\ncontent-length: 2\r\n",
+            "{}",
+        );
+        let longer = call("Idempotency-Key: a\r\ncontent-length: 20\r\n", "{}");
+        let plain = call("content-length: 2\r\n", "{}");
+        for request in [&twice, &longer, &plain, &known[..known.len() - 4].to_vec()] {
+            assert_eq!(alike(&known, request), None, "{}", request.escape_ascii());
+        }
+        assert_eq!(alike(&plain, &known), None);
     }
 
     proptest! {

@@ -11,14 +11,16 @@ use std::{
 use reprise_codec::Format;
 use reprise_router::{CallTerms, Deployed, Stream};
 
-use super::answer::Answers;
+use super::{answer::Answers, take::Taken};
 use crate::{
+    call_text::CallText,
     calls::{Call, Terms},
     limits::{PIPELINE_ANSWER_BYTES, PIPELINE_LARGE_CALL},
     refusal::Refusal,
     reply::Held,
+    safety::AskedSafety,
     state::AppState,
-    submission::{CallText, Submission},
+    submission::Submission,
     texts::Room,
     trace::CallTrace,
 };
@@ -58,8 +60,18 @@ impl Terms {
             key: None,
             caller: None,
             timeout: None,
+            safety: None,
             answer: Format::Json,
             trace,
+        }
+    }
+
+    #[inline]
+    fn of_call(&self, state: &AppState) -> CallTerms<'_> {
+        CallTerms {
+            key: self.key.as_deref(),
+            caller: self.caller.as_ref(),
+            deadline_ns: self.timeout.map(|timeout| state.router.deadline_in(timeout)),
         }
     }
 }
@@ -103,8 +115,29 @@ impl Run {
         self.is_coalesced
     }
 
-    /// Takes a request of so many bytes, whose body lies at `body` of it.
-    pub fn push(&mut self, bytes: usize, body: Range<usize>, call: &Call, trace: Option<Box<CallTrace>>) {
+    /// True if its call asks for more safety than the server gives to all: no other goes with it.
+    pub fn asks_safety(&self) -> bool {
+        self.calls.asks_safety()
+    }
+
+    /// Takes a request, whose body lies at `body` of it and ends it.
+    pub fn push(
+        &mut self,
+        state: &AppState,
+        body: Range<usize>,
+        call: &Call,
+        key: Option<Box<str>>,
+        trace: impl FnOnce() -> Option<Box<CallTrace>>,
+    ) -> Taken {
+        match AskedSafety::of(state, call.terms.safety, call.terms.timeout) {
+            Ok(None) => {}
+            Ok(Some(_)) if !self.is_empty() => return Taken::Later,
+            Ok(asked) => self.calls.ask_safety(asked),
+            Err(refusal) => {
+                self.refuse(body.end, refusal, trace());
+                return Taken::Call;
+            }
+        }
         self.weight += match call.target.has_small_result {
             true => 1,
             false => PIPELINE_LARGE_CALL,
@@ -116,11 +149,13 @@ impl Run {
             may_write: call.may_write,
         };
         let terms = Terms {
-            trace,
+            key,
+            trace: trace(),
             ..call.terms.clone()
         };
         self.calls.add(target, 0, text, terms);
-        self.bytes += bytes;
+        self.bytes += body.end;
+        Taken::Call
     }
 
     /// Takes a request of so many bytes that is refused.
@@ -132,23 +167,14 @@ impl Run {
 
     /// Hands the calls to the engine. `may_coalesce`: a single one may go with those of other connections.
     pub fn submit(&mut self, state: &AppState, deployed: &Arc<Deployed>, may_coalesce: bool) {
-        let is_plain = |terms: &Terms| terms.key.is_none() && terms.timeout.is_none();
-        if may_coalesce
-            && let [slot] = self.calls.slots()
-            && is_plain(&slot.framing)
-            && let caller = slot.framing.caller.clone()
-            && self.calls.submit_coalesced(state, deployed, &self.text, caller)
-        {
+        let (calls, text) = (&mut self.calls, &self.text);
+        if may_coalesce && calls.submit_coalesced(state, deployed, text, |terms| terms.of_call(state)) {
             self.is_coalesced = true;
             return;
         }
-        let mut batch = self.calls.batch(state, deployed.clone());
-        self.calls.encode_all(&mut batch, &self.text, |terms| CallTerms {
-            key: terms.key.as_deref(),
-            caller: terms.caller.as_ref(),
-            deadline_ns: terms.timeout.map(|timeout| state.router.deadline_in(timeout)),
-        });
-        self.calls.submit(state, batch, Held::default());
+        let mut batch = calls.batch(state, deployed.clone());
+        calls.encode_all(&mut batch, text, |terms| terms.of_call(state));
+        calls.submit(state, batch, Held::default());
     }
 
     /// Writes the answers that are there. `is_last`: nothing is answered after this run.
@@ -177,6 +203,9 @@ impl Run {
                 && let Some(times) = self.calls.times(slot)
             {
                 span.ran(times);
+            }
+            if self.calls.asks_safety() {
+                answers.safety = Some(self.calls.reached(state));
             }
             let status = match self.calls.answer(slot) {
                 Ok((target, reply)) => answers.push_reply(target, &reply, slot.framing.answer, trace, closes),

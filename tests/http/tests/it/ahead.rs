@@ -93,6 +93,18 @@ fn mixture() -> (String, Vec<&'static str>) {
             "409 { type /problems/idempotency-conflict",
         ),
         (
+            call("put", "{\"id\":4,\"amount\":5}", "reprise-safety: 2-safe\r\n"),
+            "503 { type /problems/standby-unavailable",
+        ),
+        (
+            call("put", "{\"id\":5,\"amount\":5}", "reprise-safety: best\r\n"),
+            "400 { type /problems/malformed-request",
+        ),
+        (
+            call("put", "{\"id\":5,\"amount\":5}", "reprise-safety: local-sync\r\n"),
+            "200 { result null",
+        ),
+        (
             call("echo", "{\"id\":3}", "host: else.where\r\n"),
             "400 { type /problems/malformed-request",
         ),

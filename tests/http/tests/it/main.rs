@@ -9,6 +9,7 @@ mod cbor;
 mod edges;
 mod errors;
 mod garbage;
+mod grouped;
 mod keys;
 mod looking;
 mod meaning;

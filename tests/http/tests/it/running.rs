@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 /// Long enough for a machine that is busy with other things.
 const WAIT_MAX: Duration = Duration::from_secs(120);
 
-const NO_LIMIT: Options = Options {
+pub(crate) const NO_LIMIT: Options = Options {
     tokens: false,
     partitions: Some(1),
     settings: "call_time_max_ms = 0",
@@ -74,7 +74,7 @@ fn module() -> Vec<u8> {
     wat::parse_str(text).expect("valid wasm text")
 }
 
-fn with_module(options: Options) -> Server {
+pub(crate) fn with_module(options: Options) -> Server {
     let server = Server::start_with(options);
     server.put_module("long", module()).ok(201);
     server
@@ -85,7 +85,7 @@ fn call(server: &Server, procedure: &str, id: i64, turns: i64, headers: &[(&str,
     server.send(Method::POST, &format!("/v1/call/long/{procedure}"), headers, body)
 }
 
-const ENDLESS: i64 = i64::MAX;
+pub(crate) const ENDLESS: i64 = i64::MAX;
 
 fn rows(server: &Server) -> Value {
     server.get("/v1/tables/marks").ok(200)["rows"].clone()
@@ -97,7 +97,7 @@ fn wait_rows(server: &Server, rows: u64) {
 }
 
 /// The listed calls, once `are_there` says that they are all.
-fn listed(server: &Server, are_there: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+pub(crate) fn listed(server: &Server, are_there: impl Fn(&[Value]) -> bool) -> Vec<Value> {
     let started = Instant::now();
     loop {
         let list = server.get("/v1/calls").ok(200);
@@ -110,7 +110,7 @@ fn listed(server: &Server, are_there: impl Fn(&[Value]) -> bool) -> Vec<Value> {
     }
 }
 
-fn cancel(server: &Server, id: &Value) -> Answer {
+pub(crate) fn cancel(server: &Server, id: &Value) -> Answer {
     let id = id.as_str().expect("ids are strings");
     server.send(Method::DELETE, &format!("/v1/calls/{id}"), &[], Vec::new())
 }

@@ -191,6 +191,12 @@ pub struct BenchArgs {
     /// Requests that a connection sends before it reads the first answer, with --via single [default: 1]
     #[arg(long, value_name = "N", requires = "url")]
     pub pipeline: Option<usize>,
+    /// Give each call an idempotency key of its own, with --via single
+    #[arg(long, requires = "url")]
+    pub keyed: bool,
+    /// Time limit of each call (Reprise-Timeout-Ms), with --via single
+    #[arg(long, value_name = "N", requires = "url")]
+    pub timeout_ms: Option<u64>,
     /// How results are printed
     #[arg(long, value_enum, value_name = "FORM", default_value_t = Output::Text)]
     pub output: Output,

@@ -147,6 +147,8 @@ fn remote_options(args: &BenchArgs, url: &str) -> RemoteOptions {
         connections: args.connections.unwrap_or(connections),
         batch: args.batch.unwrap_or(HTTP_BATCH),
         pipeline: args.pipeline.unwrap_or(1),
+        keyed: args.keyed,
+        timeout_ms: args.timeout_ms,
     }
 }
 

@@ -1,0 +1,100 @@
+//! Answers to calls that do not run: refusals, and outcomes of earlier calls with the same key.
+
+use std::sync::Arc;
+
+use reprise_base::{Lsn, TxnId};
+use reprise_partition::{Caller, ReplyOutcome};
+use reprise_txn::Module;
+
+use crate::{
+    builder::{CallReply, CallTerms},
+    idempotency::Remembered,
+    router::Router,
+};
+
+static COMMITTED: ReplyOutcome = ReplyOutcome::Committed;
+static SUPERSEDED: ReplyOutcome = ReplyOutcome::Superseded;
+
+/// An answer that comes from no slot of this batch.
+pub(crate) enum Ready {
+    Refused(ReplyOutcome),
+    Remembered(Replayed),
+    /// As `Remembered`, not to be told yet.
+    Unconfirmed(Replayed, ReplyOutcome),
+    /// That of the first call with a key.
+    Awaited(Awaited),
+}
+
+/// The kept outcome of an earlier call, with the version that ran it.
+pub(crate) struct Replayed {
+    module: Arc<Module>,
+    outcome: Remembered,
+}
+
+pub(crate) struct Awaited {
+    pub caller: Option<Caller>,
+    pub key: Box<str>,
+    pub deadline_ns: Option<u64>,
+    /// Why the first call left no outcome. None until it has ended.
+    pub failed: Option<ReplyOutcome>,
+}
+
+impl Ready {
+    /// What was answered before, as far as it may be told.
+    pub fn of(router: &Router, remembered: Remembered) -> Self {
+        let Some(module) = router.deployed().module(remembered.module).cloned() else {
+            // A standby is loading its first files, or is cutting its log: what it had deployed is replaced.
+            let reason = "the server loads the module version that ran under this key";
+            return Self::Refused(ReplyOutcome::Unavailable(reason.into()));
+        };
+        let outcome = remembered;
+        if !router.is_unconfirmed(outcome.lsn) {
+            return Self::Remembered(Replayed { module, outcome });
+        }
+        let reason = "the call with this key committed on this server; its standbys have not confirmed it yet";
+        Self::Unconfirmed(Replayed { module, outcome }, ReplyOutcome::Unconfirmed(reason.into()))
+    }
+
+    pub fn outcome(&self) -> &ReplyOutcome {
+        match self {
+            Self::Refused(outcome) | Self::Unconfirmed(_, outcome) => outcome,
+            Self::Remembered(_) => &COMMITTED,
+            Self::Awaited(awaited) => awaited.failed.as_ref().unwrap_or(&SUPERSEDED),
+        }
+    }
+
+    fn replayed(&self) -> Option<&Replayed> {
+        match self {
+            Self::Remembered(replayed) | Self::Unconfirmed(replayed, _) => Some(replayed),
+            Self::Awaited(_) | Self::Refused(_) => None,
+        }
+    }
+
+    pub fn reply(&self) -> CallReply<'_> {
+        let remembered = self.replayed().map(|replayed| &replayed.outcome);
+        CallReply {
+            outcome: self.outcome(),
+            result: remembered.map_or(&[], |r| &r.result),
+            recorded_by: self.replayed().map(|replayed| &replayed.module),
+            txn_id: remembered.map_or(TxnId(0), |r| r.txn_id),
+            lsn: remembered.map_or(Lsn(0), |r| r.lsn),
+            partition: remembered.and_then(|r| r.partition),
+            replayed: remembered.is_some(),
+        }
+    }
+
+    pub fn terms(&self) -> CallTerms<'_> {
+        match self {
+            Self::Awaited(awaited) => CallTerms {
+                key: Some(&awaited.key),
+                caller: awaited.caller.as_ref(),
+                deadline_ns: awaited.deadline_ns,
+            },
+            Self::Refused(_) | Self::Remembered(_) | Self::Unconfirmed(..) => CallTerms {
+                key: None,
+                caller: None,
+                deadline_ns: None,
+            },
+        }
+    }
+}
