@@ -46,7 +46,7 @@ enum Place {
 enum Ready {
     Refused(ReplyOutcome),
     Remembered(Replayed),
-    /// A remembered outcome that may not be told yet.
+    /// As `Remembered`, not to be told yet.
     Unconfirmed(Replayed, ReplyOutcome),
     /// That of the first call with a key.
     Awaited(Awaited),
@@ -238,7 +238,7 @@ impl BatchBuilder {
         encoded.map(|()| self.places.len() - 1)
     }
 
-    /// The `push` variant for a call without a key whose encoded arguments are known to touch this partition alone.
+    /// As `push`, of a call without a key whose encoded arguments are known to touch this partition alone.
     pub fn push_routed(
         &mut self,
         module: &Arc<Module>,
@@ -640,7 +640,7 @@ impl BatchReply {
 }
 
 impl Ready {
-    /// Returns a remembered outcome, as far as it may be told.
+    /// What was answered before, as far as it may be told.
     fn of(router: &Router, remembered: Remembered) -> Self {
         let Some(module) = router.deployed().module(remembered.module).cloned() else {
             // A standby is loading its first files, or is cutting its log: what it had deployed is replaced.

@@ -103,7 +103,7 @@ pub struct Terms {
     pub caller: Option<Caller>,
     /// For which the client waits.
     pub timeout: Option<Duration>,
-    /// Format of the answer.
+    /// Of the answer.
     pub answer: Format,
     /// The trace, if the call is traced.
     pub trace: Option<Box<CallTrace>>,

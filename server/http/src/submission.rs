@@ -33,10 +33,10 @@ thread_local! {
     static SCRATCH: RefCell<(ArgsScratch, Vec<u8>)> = RefCell::default();
 }
 
-/// A call as it was sent, without its procedure.
+/// What there is to say of a call before its procedure is.
 #[derive(Clone, Debug)]
 pub struct CallText {
-    /// The place of its arguments in the submission's text, as they were sent.
+    /// Where its arguments lie in the submission's text, as they were sent.
     pub args: Range<u32>,
     pub format: Format,
     /// Its caller may call procedures that write.
@@ -470,7 +470,7 @@ fn encode(
     Ok(batch.push(&target.module, target.procedure, key, encode)?)
 }
 
-/// The `encode` variant for the version in service of the procedure's module.
+/// As `encode`, for the version in service of the procedure's module.
 fn encode_again(
     batch: &mut BatchBuilder,
     old: &Target,

@@ -329,7 +329,7 @@ impl Pipeline {
         match recognise(input) {
             Seen::Part => Taken::Part,
             Seen::Other => Taken::Other,
-            // A call that must wait does not hold up the ones behind it.
+            // Who has to wait does not keep those behind.
             Seen::Call(head) if !is_in_view(&self.state, &head.headers) => Taken::Other,
             Seen::Call(head) => {
                 let body = head.bytes..head.bytes + head.body_bytes;
@@ -347,7 +347,7 @@ impl Pipeline {
         }
     }
 
-    /// Returns the call of a head, or the reason to refuse it.
+    /// What a head asks for, or why it may not.
     fn judge(&mut self, input: &[u8], head: &Head<'_>, deployed: &Deployed) -> Result<Call, Refusal> {
         let auth = self.state.auth();
         let principal = auth.check(Version::HTTP_11, &Method::POST, head.path, &head.headers)?;
