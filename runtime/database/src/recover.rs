@@ -35,7 +35,7 @@ impl Database {
         Ok(report)
     }
 
-    /// As `replay`, by a replayer that can go on; where that would be.
+    /// The `replay` variant with a replayer that can continue. Returns the position to continue at.
     pub(crate) fn replay_with(
         &self,
         replayer: &mut Replayer,
