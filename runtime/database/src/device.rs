@@ -1,5 +1,5 @@
-//! What the log is written to first: its files, or the rings of an NVRAM region before them. A file in the data directory names the
-//! region that may hold records which the files do not have yet; opening brings them to the files, whatever the device is then.
+//! The device that the log is written to first: its files, or the rings of an NVRAM region before them. A file in the data directory names
+//! the region that may hold records which the files lack. An opening brings them to the files, whatever the device is then.
 
 use std::{
     path::{Path, PathBuf},
@@ -337,8 +337,8 @@ impl<'a> Device<'a> {
         }))
     }
 
-    /// Of the region that the data directory names: the files have all of it. At the end no name is left there, and none comes back at a
-    /// power failure: whatever a region holds may be overwritten.
+    /// Releases the region that the data directory names, once the files have all of it. At the end no name is left there, and none comes
+    /// back at a power failure. Any contents of a region may then be overwritten.
     fn let_go(&self) -> Result<(), DiskError> {
         match &self.noted {
             // In this order: a region that was let go of holds nothing that the files do not have.
