@@ -1,4 +1,4 @@
-//! What is compared: where a log lies and how it gets there (NV-Logging, table 3).
+//! The compared schemes: the place of a log, and the way to it (NV-Logging, table 3).
 
 use std::{
     path::{Path, PathBuf},
@@ -77,12 +77,12 @@ impl Scheme {
     }
 }
 
-/// What is run with each scheme.
+/// The run that each scheme gets.
 #[derive(Clone, Debug)]
 pub struct Run<'a> {
     pub workload: &'a str,
     pub sites: u16,
-    /// What a line takes longer.
+    /// Extra time for a line of the cache.
     pub line: Duration,
     pub seconds: f64,
     pub warmup_s: f64,
