@@ -90,6 +90,8 @@ pub struct Run<'a> {
     /// On the NVRAM's file system.
     pub nvram: &'a Path,
     pub region_bytes: u64,
+    /// In the workload's unit; none: what the driver takes.
+    pub scale: Option<u32>,
     pub modules: Option<PathBuf>,
 }
 
@@ -116,7 +118,7 @@ impl Run<'_> {
             rate: None,
             seed: self.seed,
             remote_percent: None,
-            scale: None,
+            scale: self.scale,
             warehouses: None,
             modules: self.modules.clone(),
             target: Target::Process(ProcessOptions {
