@@ -8,9 +8,8 @@ use reprise_test_process::{Group, Tally, balance, check, prepare};
 
 /// A wait that ends only by a mistake.
 const LONG: Duration = Duration::from_secs(300);
-/// Four fifths of it are little more than the smallest limit. What fills a memory is written, read and checked several times.
-const GROUP_BYTES: u64 = 96 << 20;
-/// The smallest limit that a server takes.
+const GROUP_BYTES: u64 = 220 << 20;
+/// The smallest limit that a server takes: what fills it is written, read and checked several times.
 const LITTLE: &str = "64MiB";
 /// The sum of all accounts is one call.
 const CALL_TIME_MAX: [&str; 2] = ["--call-time-max-ms", "60000"];
