@@ -280,7 +280,7 @@ fn a_standby_is_promoted_on_its_rings() {
     assert!(matches!(late, Err(AppendError::Log(_))), "{late:?}");
     // Nothing goes to the files beside the rings.
     let refused = log.appender().append(&encode(&["own"]), None).expect_err("beside").0;
-    assert!(refused.to_string().contains("nvram"), "{refused}");
+    assert!(refused.to_string().contains("front"), "{refused}");
     let mut sites: Vec<_> = (0..2).map(|site| log.nvram_appender(site).expect("a nvram")).collect();
     for (n, site) in [0, 1, 1, 0].into_iter().enumerate() {
         let word = format!("own{n}");
