@@ -12,5 +12,6 @@ export default defineConfig({
   plugins: [react()],
   server: { host: '127.0.0.1', port: 5173, proxy: Object.fromEntries(proxied.map((path) => [path, { target: server, changeOrigin: false }])) },
   build: { target: 'es2023', reportCompressedSize: false },
-  test: { include: ['src/**/*.test.ts', 'tests/**/*.test.ts'], testTimeout: 60_000, hookTimeout: 120_000 },
+  // The default leaves a processor free, and so takes one file at a time on two: the tests mostly wait for Chromium.
+  test: { include: ['src/**/*.test.ts', 'tests/**/*.test.ts'], testTimeout: 60_000, hookTimeout: 120_000, maxWorkers: '100%' },
 });

@@ -8,7 +8,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
-use reprise_build::Choice;
+use reprise_build::ToolchainChoice;
 use xtask::{
     cost, coverage, fuzz, lines, package, quick, root,
     stages::{self, Stage},
@@ -36,7 +36,7 @@ enum Task {
         out: Option<PathBuf>,
         /// Use this way of building instead of the first that works
         #[arg(long, value_enum)]
-        toolchain: Option<Choice>,
+        toolchain: Option<ToolchainChoice>,
         /// Only these crates of procedures/
         names: Vec<String>,
     },

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use reprise_build::{Choice, Request};
+use reprise_build::{BuildRequest, ToolchainChoice};
 
 /// Runs a command to its end and makes its failure ours.
 pub fn run(command: &mut Command) -> Result<()> {
@@ -45,11 +45,11 @@ pub fn wasm(
     manifest: Option<&Path>,
     names: Vec<String>,
     out: Option<&Path>,
-    choice: Option<Choice>,
+    choice: Option<ToolchainChoice>,
 ) -> Result<()> {
     let request = match manifest {
-        Some(manifest) => Request::Crate(manifest),
-        None => Request::Tree { root, names },
+        Some(manifest) => BuildRequest::Crate(manifest),
+        None => BuildRequest::Tree { root, names },
     };
     for built in reprise_build::build(&request, out, choice)? {
         println!("{} ({} bytes)", built.path.display(), built.bytes);

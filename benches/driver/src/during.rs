@@ -8,7 +8,7 @@ use std::{
 
 use hdrhistogram::Histogram;
 use reprise_database::Database;
-use reprise_upkeep::{CheckpointInfo, CheckpointState, Checkpointer};
+use reprise_upkeep::{CheckpointInfo, CheckpointPhase, Checkpointer};
 use serde::Serialize;
 
 use crate::{BenchError, failed};
@@ -59,8 +59,8 @@ pub(crate) fn take(checkpointer: &Checkpointer) -> Result<CheckpointInfo, BenchE
         let all = checkpointer.list();
         let found = all.into_iter().find(|info| info.lsn == begun.lsn);
         match found {
-            Some(info) if info.state == CheckpointState::Running => thread::sleep(LOOK),
-            Some(info) if info.state == CheckpointState::Published => return Ok(info),
+            Some(info) if info.state == CheckpointPhase::Running => thread::sleep(LOOK),
+            Some(info) if info.state == CheckpointPhase::Published => return Ok(info),
             Some(info) => {
                 let reason = info.error.unwrap_or_default();
                 return Err(failed("take a checkpoint", reason));

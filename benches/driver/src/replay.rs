@@ -87,7 +87,7 @@ pub fn replay(options: &ReplayOptions) -> Result<ReplayReport, BenchError> {
         checkpoints: reprise_database::CheckpointConfig::BY_HAND,
         memory_max_bytes: u64::MAX,
     };
-    let database = Database::open(config).map_err(|error| failed("open the database", error))?;
+    let database = Database::open_any(config).map_err(|error| failed("open the database", error))?;
     let begun = Instant::now();
     let recovered = database.recover().map_err(|error| failed("replay the log", error))?;
     let seconds = begun.elapsed().as_secs_f64();

@@ -15,7 +15,7 @@ use std::{
 
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_env::{Clock, RealClock, RealDisk};
-use reprise_log::{FrontConfig, Log, LogConfig};
+use reprise_log::{Log, LogConfig, NvramBufferConfig};
 use reprise_nvram::{FlushPolicy, Memory, Owner, Pmem, PmemOptions, Region};
 use reprise_wire::{CommandRef, PartitionSet, RecordBatch, RecordRef};
 
@@ -66,11 +66,11 @@ fn measure(dir: &Path, sites: usize) -> Result<f64, Box<dyn Error>> {
     let memory: Arc<dyn Memory> = Arc::new(Pmem::open(&options)?);
     let begins = (log.epoch(), log.filled());
     let region = Region::format(memory, Owner::default(), sites as u32, 2 * INSERTIONS as u32, begins)?;
-    let front = FrontConfig {
+    let front = NvramBufferConfig {
         copy_at_entries: u64::MAX,
         flush: FlushPolicy::OnCommit,
     };
-    log.put_front(region, front)?;
+    log.attach_nvram(region, front)?;
     let record = RecordBatch::of(&RecordRef::Command(CommandRef {
         txn_id: TxnId::new(1, 0),
         partitions: PartitionSet::One(PartitionId(0)),

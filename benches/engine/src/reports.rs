@@ -19,7 +19,7 @@ use std::{
 };
 
 use reprise_abi::value::push_varint;
-use reprise_backup::Place;
+use reprise_backup::DirHandle;
 use reprise_database::{
     CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, FollowPrimary, LogPolicy, ReadersConfig,
     RedoConfig, ServeStandbys, ShipForm, TicketError, keep_committed,
@@ -102,7 +102,7 @@ fn standby(primary: &Database, dir: &Path) -> Arc<Database> {
         threads: Arc::new(RealThreads),
         keep_committed,
     };
-    let place = Place::beside(dir).expect("a name");
+    let place = DirHandle::beside(dir).expect("a name");
     let coming = Link::bootstrap(&link, &place, beside).expect("connect");
     coming.run(&|| true).expect("no error").expect("whole");
     Arc::new(Database::open_standby(config(dir)).expect("open"))

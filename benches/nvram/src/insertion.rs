@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result, anyhow};
 use reprise_base::{Epoch, Lsn, PartitionId, TxnId};
 use reprise_env::{RealClock, RealDisk};
-use reprise_log::{FrontConfig, Log, LogConfig, LogError};
+use reprise_log::{Log, LogConfig, LogError, NvramBufferConfig};
 use reprise_nvram::{FlushPolicy, MapRegions, Memory, OpenMemory, Owner, Pmem, PmemOptions, Region};
 use reprise_wire::{ChangesRef, PartitionSet, RecordBatch};
 
@@ -115,11 +115,11 @@ pub fn insertion_us(nv_logging: bool, nvram: &Path, threads: u16, run: Duration)
         let memory = regions.open(&dir.join("region"), Some(REGION_BYTES))?;
         let begins = (Epoch(1), log.filled());
         let region = Region::format(memory, Owner::default(), threads.into(), 10_000, begins)?;
-        let front = FrontConfig {
+        let front = NvramBufferConfig {
             copy_at_entries: 80_000,
             flush: FlushPolicy::OnCommit,
         };
-        log.put_front(region, front)?;
+        log.attach_nvram(region, front)?;
     }
     let records: Vec<_> = (0..)
         .zip(RECORDS)

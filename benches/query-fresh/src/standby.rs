@@ -13,13 +13,13 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
-use reprise_backup::Place;
+use reprise_backup::DirHandle;
 use reprise_base::{Lsn, limits::SEGMENT_BYTES};
 use reprise_database::{
     CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Environment, FollowPrimary, LogPolicy,
     ReadersConfig, RedoConfig, TicketError,
 };
-use reprise_env::{MakeWork, RealClock, RealNet, RealThreads, Started, Threads, Work};
+use reprise_env::{MakeWork, RealClock, RealNet, RealThreads, ThreadHandle, Threads, Work};
 use reprise_router::{ReplicationService, StandbyState};
 use reprise_ship::{Bootstrapped, Link, LinkConfig, LogBeside};
 
@@ -34,11 +34,11 @@ pub const WAIT_MAX: Duration = Duration::from_secs(120);
 struct StandbyThreads;
 
 impl Threads for StandbyThreads {
-    fn start(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn Started>> {
+    fn start(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn ThreadHandle>> {
         RealThreads.start(&format!("{PREFIX}{name}"), make)
     }
 
-    fn start_prompt(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn Started>> {
+    fn start_prompt(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn ThreadHandle>> {
         RealThreads.start_prompt(&format!("{PREFIX}{name}"), make)
     }
 
@@ -89,7 +89,7 @@ pub struct Standby {
     /// None of the product's own.
     taker: Option<Arc<WayTaker>>,
     is_over: Arc<AtomicBool>,
-    threads: Mutex<Vec<Box<dyn Started>>>,
+    threads: Mutex<Vec<Box<dyn ThreadHandle>>>,
 }
 
 /// How long a new standby took.
@@ -138,7 +138,7 @@ fn link(primary: &Database, name: &str) -> Result<LinkConfig> {
 }
 
 fn bootstrap(primary: &Database, name: &str, dir: &Path) -> Result<Bootstrapped> {
-    let place = Place::beside(dir).context("a place for the standby's files")?;
+    let place = DirHandle::beside(dir).context("a place for the standby's files")?;
     let beside = LogBeside {
         threads: Arc::new(RealThreads),
         // A way of its own replays what is durable: nobody tells it what is committed.

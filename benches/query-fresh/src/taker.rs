@@ -6,8 +6,8 @@ use std::sync::{
 };
 
 use crossbeam_channel::{Receiver, Sender};
-use reprise_base::{Lsn, Waiter};
-use reprise_database::{Database, Group, PlaceError, Placed, Position};
+use reprise_base::{Lsn, WatermarkWaiter};
+use reprise_database::{AppendError, AppendOutcome, Database, Group, Position};
 use reprise_env::{Step, Work};
 use reprise_ship::{BeatSeen, OnTheWay, PersistedHook, StandbyProgress, StandingSeen, Streaming, Taker};
 
@@ -118,9 +118,9 @@ impl Taker for WayTaker {
         self.database.received().unwrap_or_default()
     }
 
-    fn place(&self, group: &Group<'_>) -> Result<Placed, PlaceError> {
+    fn place(&self, group: &Group<'_>) -> Result<AppendOutcome, AppendError> {
         let placed = self.database.place(group)?;
-        if placed == Placed::New {
+        if placed == AppendOutcome::New {
             let bytes = group.records.len() as u64;
             let mut on_the_way = self.on_the_way.lock().expect("held to count");
             on_the_way.note(group.end.lsn, bytes);
@@ -156,7 +156,7 @@ impl Taker for WayTaker {
         true // nobody promotes it
     }
 
-    fn when_persisted(&self, lsn: Lsn, hook: PersistedHook) -> Option<Waiter> {
+    fn when_persisted(&self, lsn: Lsn, hook: PersistedHook) -> Option<WatermarkWaiter> {
         match self.acknowledges {
             Acknowledges::Received => None,
             Acknowledges::Persisted => self.database.when_durable(lsn, hook),

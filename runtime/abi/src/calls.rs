@@ -343,12 +343,12 @@ pub enum OpError {
     /// A mistake in the guest; the host ends the transaction.
     Guest(String),
     /// The operator ended the call, or its client waits no longer; no guest sees it as a value.
-    Ended(Ended),
+    Ended(EndReason),
 }
 
 /// The reason why a running call was ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum EndReason {
     /// An operator cancelled it.
     Cancelled,
     /// The time for which its client waits is over.

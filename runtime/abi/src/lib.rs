@@ -24,7 +24,7 @@ pub mod text;
 pub mod types;
 pub mod value;
 
-pub use calls::{Ended, Handles, HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanFlags, ScanRequest, Target};
+pub use calls::{EndReason, Handles, HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanFlags, ScanRequest, Target};
 pub use columns::{ColumnSet, ColumnsMalformed};
 pub use plan::{ColumnPlan, Plans, ReadSpan};
 pub use room::{FixedSlots, OutBuffer};

@@ -13,7 +13,7 @@ use reprise_checkpoint::{CheckpointError, Checkpoints, checkpoint_name, parse_ch
 use reprise_env::{Disk, DiskError, DiskErrorKind, DiskLock};
 use reprise_log::{LogError, parse_segment_name, segment_name, start_of_segment, verify};
 
-use crate::{staging::copy_as, tree::Place, union::Union};
+use crate::{staging::copy_as, tree::DirHandle, union::UnionDisk};
 
 /// A file on its way into the archive; none is ever read.
 const TEMPORARY_NAME: &str = "archive.tmp";
@@ -107,13 +107,13 @@ pub struct Archive {
     log: Arc<dyn Disk>,
     checkpoints: Arc<dyn Disk>,
     bounds: ArchiveBounds,
-    origin: Origin,
+    origin: ArchiveSource,
     state: Mutex<ArchiveStatus>,
     _lock: DiskLock,
 }
 
 /// The data directory whose files the archive takes.
-pub struct Origin {
+pub struct ArchiveSource {
     /// The data directory's folder of segments.
     pub log: Arc<dyn Disk>,
     /// The data directory's folder of checkpoints.
@@ -127,7 +127,7 @@ pub struct Origin {
 impl Archive {
     /// Opens the archive: makes missing folders and removes what a crash left. Checks that it belongs to this database and that its
     /// log has no gap to the directory's.
-    pub fn open(place: &Place, bounds: ArchiveBounds, origin: Origin) -> Result<Self, ArchiveError> {
+    pub fn open(place: &DirHandle, bounds: ArchiveBounds, origin: ArchiveSource) -> Result<Self, ArchiveError> {
         place.tree().prepare()?;
         let (log, checkpoints) = (place.folder_or_new("log")?, place.folder_or_new("checkpoints")?);
         let lock = log.lock().map_err(|error| match error.kind {
@@ -149,17 +149,17 @@ impl Archive {
             }),
             _lock: lock,
         };
-        archive.judge()?;
+        archive.check_database()?;
         archive.count(|status| status.directory = archive.path.display().to_string())?;
         Ok(archive)
     }
 
-    fn judge(&self) -> Result<(), ArchiveError> {
+    fn check_database(&self) -> Result<(), ArchiveError> {
         let origin = &self.origin;
         let Some(newest) = segments(&*self.log)?.last().copied() else {
             return Ok(());
         };
-        let alone = Union::Narrowed(self.log.clone(), segment_name(newest));
+        let alone = UnionDisk::Narrowed(self.log.clone(), segment_name(newest));
         let found = verify(&alone)?;
         if let Some(found) = found.database_id.filter(|found| *found != origin.database_id) {
             return Err(ArchiveError::OtherDatabase {
@@ -204,7 +204,7 @@ impl Archive {
     }
 
     /// Records that the archive took every file that it should.
-    pub fn note_taken(&self) -> Result<(), DiskError> {
+    pub fn record_success(&self) -> Result<(), DiskError> {
         self.count(|status| (status.failure, status.held_bytes) = (None, 0))
     }
 
@@ -236,7 +236,7 @@ impl Archive {
     }
 
     /// Records a failed attempt and its time, in microseconds since 1970.
-    pub fn note_failure(&self, at_unix_us: i64, error: String) {
+    pub fn record_failure(&self, at_unix_us: i64, error: String) {
         let mut status = self.lock();
         status.failures += 1;
         status.failure = Some((at_unix_us, error));
@@ -269,7 +269,7 @@ impl Archive {
             };
         }
         remove_if_there(to, TEMPORARY_NAME)?;
-        let copied = copy_as(from, to, (name, TEMPORARY_NAME), &mut || goes_on());
+        let copied = copy_as(from, to, name, TEMPORARY_NAME, &mut || goes_on());
         // Its disk may have held the last step for long.
         let copied = match goes_on() {
             true => copied.map_err(ArchiveError::from),
@@ -287,7 +287,7 @@ impl Archive {
     /// Removes files that are older than `keep`: everything before the newest checkpoint, here or in the data directory, that was
     /// begun `keep` ago or earlier. Every moment of that time can still be restored. `live` are the data directory's checkpoints, with
     /// the time of each.
-    pub fn let_go(&self, live: &[(Lsn, i64)], now_us: i64) -> Result<(), ArchiveError> {
+    pub fn expire(&self, live: &[(Lsn, i64)], now_us: i64) -> Result<(), ArchiveError> {
         let Some(keep) = self.bounds.keep else {
             return Ok(());
         };
@@ -330,10 +330,10 @@ impl Archive {
 }
 
 /// The log's files and the checkpoints of a data directory, and those of its archive, as one.
-pub(crate) fn with_archive(live: &Place, archive: &Place, folder: &str) -> Result<Arc<dyn Disk>, DiskError> {
+pub(crate) fn with_archive(live: &DirHandle, archive: &DirHandle, folder: &str) -> Result<Arc<dyn Disk>, DiskError> {
     let archived = archive.folder(folder)?;
     match live.folder(folder) {
-        Ok(live) => Ok(Arc::new(Union::Both(live, archived))),
+        Ok(live) => Ok(Arc::new(UnionDisk::Both(live, archived))),
         Err(error) if error.kind == DiskErrorKind::NotFound => Ok(archived),
         Err(error) => Err(error),
     }

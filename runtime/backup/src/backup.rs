@@ -14,10 +14,10 @@ use reprise_wire::{CheckpointBlockKind, CheckpointFormerRef, CheckpointKeys, Che
 use sha2::{Digest, Sha256};
 
 use crate::{
-    manifest::{BackupFile, BackupManifest, MANIFEST_NAME, ManifestError, describe_files, is_place},
-    restore::{Point, RestoreError, RestoreReport, Source, new_place},
+    manifest::{BackupManifest, MANIFEST_NAME, ManifestError, ManifestFile, describe_files, is_place},
+    restore::{Point, RestoreError, RestoreReport, RestoreSource, new_place},
     staging::Staging,
-    tree::Place,
+    tree::DirHandle,
 };
 
 /// The contents of a verified backup.
@@ -39,12 +39,12 @@ pub struct VerifiedBackup {
 
 /// Makes a backup of a data directory on which no server runs: its newest whole checkpoint and the log behind it.
 pub fn create_backup(source: &Path, target: &Path) -> Result<BackupManifest, RestoreError> {
-    create_backup_in(&Place::at(source), &new_place(target)?, RealClock::new().now_us())
+    create_backup_in(&DirHandle::at(source), &new_place(target)?, RealClock::new().now_us())
 }
 
 /// Creates a backup in any tree; `now_us` since 1970.
-pub fn create_backup_in(source: &Place, target: &Place, now_us: i64) -> Result<BackupManifest, RestoreError> {
-    let place = Source::open(source)?;
+pub fn create_backup_in(source: &DirHandle, target: &DirHandle, now_us: i64) -> Result<BackupManifest, RestoreError> {
+    let place = RestoreSource::open(source)?;
     let _held = place.lock()?;
     if source.holds(MANIFEST_NAME) {
         return Err(RestoreError::NoDatabase(source.path()));
@@ -111,7 +111,7 @@ fn genesis_of(
 /// what its checksum says.
 pub fn receive_backup(
     target: &Path,
-    files: &[BackupFile],
+    files: &[ManifestFile],
     open: &mut dyn FnMut(&str) -> io::Result<Box<dyn Read>>,
 ) -> Result<BackupManifest, RestoreError> {
     let staging = Staging::begin(&new_place(target)?)?;
@@ -138,7 +138,7 @@ pub fn receive_backup(
     Ok(manifest)
 }
 
-fn receive_file(folder: &dyn Disk, described: &BackupFile, mut from: Box<dyn Read>) -> Result<(), RestoreError> {
+fn receive_file(folder: &dyn Disk, described: &ManifestFile, mut from: Box<dyn Read>) -> Result<(), RestoreError> {
     let to = folder.create(described.name())?;
     let (mut piece, mut at) = (vec![0; 256 << 10], 0);
     // Not a byte more than was announced is kept.
@@ -160,11 +160,14 @@ fn receive_file(folder: &dyn Disk, described: &BackupFile, mut from: Box<dyn Rea
 
 /// Checks every checksum of a backup, and decodes all that it holds.
 pub fn verify_backup(dir: &Path, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<VerifiedBackup, RestoreError> {
-    verify_backup_in(&Place::at(dir), goes_on)
+    verify_backup_in(&DirHandle::at(dir), goes_on)
 }
 
 /// Verifies a backup in any tree.
-pub fn verify_backup_in(place: &Place, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<VerifiedBackup, RestoreError> {
+pub fn verify_backup_in(
+    place: &DirHandle,
+    goes_on: &mut dyn FnMut(u64) -> bool,
+) -> Result<VerifiedBackup, RestoreError> {
     let manifest = BackupManifest::read_in(place)?;
     manifest.check_files(place, goes_on)?;
     let wrong = |file: &str, what: String| {

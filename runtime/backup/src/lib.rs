@@ -14,11 +14,11 @@ mod staging;
 mod tree;
 mod union;
 
-pub use archive::{Archive, ArchiveBounds, ArchiveError, ArchiveStatus, Origin};
+pub use archive::{Archive, ArchiveBounds, ArchiveError, ArchiveSource, ArchiveStatus};
 pub use backup::{
     VerifiedBackup, create_backup, create_backup_in, decode_all, receive_backup, seal, verify_backup, verify_backup_in,
 };
-pub use manifest::{BackupFile, BackupManifest, MANIFEST_NAME, ManifestError, sum_file};
-pub use restore::{Point, RestoreError, RestoreReport, Source, restore, restore_archived, restore_in};
+pub use manifest::{BackupManifest, MANIFEST_NAME, ManifestError, ManifestFile, sum_file};
+pub use restore::{Point, RestoreError, RestoreReport, RestoreSource, restore, restore_archived, restore_in};
 pub use staging::{Staging, StagingError, copy_file};
-pub use tree::{Place, RealTree, Tree};
+pub use tree::{DirHandle, DirTree, RealTree};

@@ -12,7 +12,7 @@ use reprise_log::parse_segment_name;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::tree::Place;
+use crate::tree::DirHandle;
 
 /// The file that makes a directory a backup.
 pub const MANIFEST_NAME: &str = "manifest.json";
@@ -26,7 +26,7 @@ const SUM_LINE: &str = "  \"manifest_sha256\": \"";
 /// A file of a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct BackupFile {
+pub struct ManifestFile {
     /// `log/…` or `checkpoints/…`.
     pub path: String,
     /// Its length.
@@ -35,7 +35,7 @@ pub struct BackupFile {
     pub sha256: String,
 }
 
-impl BackupFile {
+impl ManifestFile {
     /// The file's name without its folder.
     pub fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or_default()
@@ -67,7 +67,7 @@ pub struct BackupManifest {
     /// Records behind the checkpoint.
     pub records: u64,
     /// All but the manifest.
-    pub files: Vec<BackupFile>,
+    pub files: Vec<ManifestFile>,
 }
 
 /// Errors of a manifest, or of a file that it names.
@@ -116,7 +116,7 @@ impl BackupManifest {
         }
         let members = body.strip_suffix(",\n").ok_or_else(|| damaged("it has no members"))?;
         let json = format!("{members}\n}}");
-        let format = serde_json::from_str::<Versioned>(&json);
+        let format = serde_json::from_str::<ManifestFormat>(&json);
         let found = format.map_err(|error| damaged(&error.to_string()))?.format;
         if found != FORMAT {
             return Err(ManifestError::Format { found });
@@ -130,11 +130,11 @@ impl BackupManifest {
 
     /// That of the backup in a directory of the file system.
     pub fn read(dir: &Path) -> Result<Self, ManifestError> {
-        Self::read_in(&Place::at(dir))
+        Self::read_in(&DirHandle::at(dir))
     }
 
     /// That of the backup at a place.
-    pub fn read_in(place: &Place) -> Result<Self, ManifestError> {
+    pub fn read_in(place: &DirHandle) -> Result<Self, ManifestError> {
         let opened = place.root().and_then(|root| root.open_read(MANIFEST_NAME));
         let file = opened.map_err(|error| match error.kind {
             DiskErrorKind::NotFound => ManifestError::Missing(place.path().display().to_string()),
@@ -149,7 +149,7 @@ impl BackupManifest {
 
     /// Checks that every file is there, with its length and checksum. `goes_on` receives the number of bytes read, and stops the check
     /// if it returns false.
-    pub fn check_files(&self, place: &Place, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<(), ManifestError> {
+    pub fn check_files(&self, place: &DirHandle, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<(), ManifestError> {
         for file in &self.files {
             let shown = place.path().join(&file.path);
             let found = sum_file(folder_of(place, file), file.name(), shown, goes_on)?;
@@ -165,7 +165,7 @@ impl BackupManifest {
     }
 
     /// Refuses files that the manifest does not name: a restore would read them as a part of the log.
-    fn check_folders(&self, place: &Place) -> Result<(), ManifestError> {
+    fn check_folders(&self, place: &DirHandle) -> Result<(), ManifestError> {
         for folder in ["log", "checkpoints"] {
             let names = match place.folder(folder) {
                 Ok(disk) => disk.list()?,
@@ -184,7 +184,7 @@ impl BackupManifest {
 }
 
 #[derive(Deserialize)]
-struct Versioned {
+struct ManifestFormat {
     format: u32,
 }
 
@@ -197,7 +197,7 @@ pub(crate) fn is_place(path: &str) -> bool {
     }
 }
 
-fn folder_of(place: &Place, file: &BackupFile) -> Result<Arc<dyn Disk>, DiskError> {
+fn folder_of(place: &DirHandle, file: &ManifestFile) -> Result<Arc<dyn Disk>, DiskError> {
     match file.path.split_once('/') {
         Some((folder, _)) => place.folder(folder),
         None => place.root(),
@@ -240,17 +240,17 @@ pub fn sum_file(
 
 /// Describes the files of a directory that were just written.
 pub(crate) fn describe_files(
-    place: &Place,
+    place: &DirHandle,
     folders: &[(&str, Arc<dyn Disk>)],
     goes_on: &mut dyn FnMut(u64) -> bool,
-) -> Result<Vec<BackupFile>, ManifestError> {
+) -> Result<Vec<ManifestFile>, ManifestError> {
     let mut files = Vec::new();
     for (folder, disk) in folders {
         for name in disk.list()? {
             let path = format!("{folder}/{name}");
             let shown = place.path().join(&path);
             let (bytes, sha256) = sum_file(Ok(disk.clone()), &name, shown, goes_on)?;
-            files.push(BackupFile { path, bytes, sha256 });
+            files.push(ManifestFile { path, bytes, sha256 });
         }
     }
     Ok(files)
@@ -272,7 +272,7 @@ mod tests {
             log_start: 512,
             log_end: 4096,
             records: 3,
-            files: vec![BackupFile {
+            files: vec![ManifestFile {
                 path: "log/log-0000000000000200.seg".into(),
                 bytes: 9,
                 sha256: "ab".repeat(32),

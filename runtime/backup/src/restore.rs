@@ -16,7 +16,7 @@ use crate::{
     archive::with_archive,
     manifest::{BackupManifest, MANIFEST_NAME, ManifestError},
     staging::{Staging, StagingError, copy_file},
-    tree::Place,
+    tree::DirHandle,
 };
 
 /// Up to where a database is restored. What lies at the point is included.
@@ -110,7 +110,7 @@ impl RestoreError {
 /// backup every checksum is checked first.
 pub fn restore(source: &Path, target: &Path, point: Point) -> Result<RestoreReport, RestoreError> {
     let now_us = RealClock::new().now_us();
-    restore_in(&Place::at(source), &new_place(target)?, point, now_us)
+    restore_in(&DirHandle::at(source), &new_place(target)?, point, now_us)
 }
 
 /// Restores from a data directory and its archive, to any point that one of them holds.
@@ -121,42 +121,47 @@ pub fn restore_archived(
     point: Point,
 ) -> Result<RestoreReport, RestoreError> {
     let now_us = RealClock::new().now_us();
-    let (source, archive) = (Place::at(source), Place::at(archive));
-    Source::of(&source, Some(&archive))?.restore_held(&new_place(target)?, point, now_us)
+    let (source, archive) = (DirHandle::at(source), DirHandle::at(archive));
+    RestoreSource::of(&source, Some(&archive))?.restore_held(&new_place(target)?, point, now_us)
 }
 
 /// Restores in any tree; `now_us` since 1970.
-pub fn restore_in(source: &Place, target: &Place, point: Point, now_us: i64) -> Result<RestoreReport, RestoreError> {
+pub fn restore_in(
+    source: &DirHandle,
+    target: &DirHandle,
+    point: Point,
+    now_us: i64,
+) -> Result<RestoreReport, RestoreError> {
     if source.holds(MANIFEST_NAME) {
         let manifest = BackupManifest::read_in(source)?;
         manifest.check_files(source, &mut |_| true)?;
-        return Source::open(source)?.restore(target, point, manifest.created_us);
+        return RestoreSource::open(source)?.restore(target, point, manifest.created_us);
     }
-    Source::open(source)?.restore_held(target, point, now_us)
+    RestoreSource::open(source)?.restore_held(target, point, now_us)
 }
 
 /// Readings of a directory on which a server runs, before what was found wrong is taken for damage.
 const LIVE_READINGS_MAX: u32 = 5;
 
-pub(crate) fn new_place(target: &Path) -> Result<Place, StagingError> {
-    Place::beside(target).ok_or_else(|| StagingError::Name(target.to_owned()))
+pub(crate) fn new_place(target: &Path) -> Result<DirHandle, StagingError> {
+    DirHandle::beside(target).ok_or_else(|| StagingError::Name(target.to_owned()))
 }
 
 /// A database's files: a data directory or a backup, perhaps with an archive.
-pub struct Source {
-    place: Place,
-    archive: Option<Place>,
+pub struct RestoreSource {
+    place: DirHandle,
+    archive: Option<DirHandle>,
     log: Arc<dyn Disk>,
 }
 
-impl Source {
+impl RestoreSource {
     /// A data directory or a backup, alone.
-    pub fn open(place: &Place) -> Result<Self, RestoreError> {
+    pub fn open(place: &DirHandle) -> Result<Self, RestoreError> {
         Self::of(place, None)
     }
 
     /// Opens like `open`, with the directory's archive, if any.
-    pub fn of(place: &Place, archive: Option<&Place>) -> Result<Self, RestoreError> {
+    pub fn of(place: &DirHandle, archive: Option<&DirHandle>) -> Result<Self, RestoreError> {
         let missing = || RestoreError::NoDatabase(place.path());
         let log = folder(place, archive, "log").map_err(|error| match error.kind {
             DiskErrorKind::NotFound => missing(),
@@ -194,7 +199,7 @@ impl Source {
 
     /// Restores from a directory that this locks, or that a running server writes. The server appends at the log's end and removes its
     /// beginning, so errors are checked again: they may come from a write in progress, or from a file that was just removed.
-    pub fn restore_held(&self, target: &Place, point: Point, now_us: i64) -> Result<RestoreReport, RestoreError> {
+    pub fn restore_held(&self, target: &DirHandle, point: Point, now_us: i64) -> Result<RestoreReport, RestoreError> {
         let held = match self.lock() {
             Ok(held) => Some(held),
             Err(RestoreError::Running(_)) => None,
@@ -223,7 +228,12 @@ impl Source {
     }
 
     /// `known_until_us`: later than that nothing is known of the database.
-    pub fn restore(&self, target: &Place, point: Point, known_until_us: i64) -> Result<RestoreReport, RestoreError> {
+    pub fn restore(
+        &self,
+        target: &DirHandle,
+        point: Point,
+        known_until_us: i64,
+    ) -> Result<RestoreReport, RestoreError> {
         let staging = Staging::begin(target)?;
         let report = self.write_to(&staging, point, known_until_us)?;
         staging.publish()?;
@@ -243,8 +253,8 @@ impl Source {
         let oldest = stored
             .as_ref()
             .and_then(|(_, stored)| stored.iter().find(|lsn| (found.start..=found.end).contains(lsn)));
-        let cut = Walk::over(&mut reader, point)?;
-        cut.judge(point, &found, oldest.copied(), known_until_us)?;
+        let cut = LogWalk::over(&mut reader, point)?;
+        cut.check_point(point, &found, oldest.copied(), known_until_us)?;
         let mut report = RestoreReport {
             cut: cut.until,
             last: cut.last,
@@ -273,7 +283,7 @@ impl Source {
     }
 }
 
-fn folder(place: &Place, archive: Option<&Place>, name: &str) -> Result<Arc<dyn Disk>, DiskError> {
+fn folder(place: &DirHandle, archive: Option<&DirHandle>, name: &str) -> Result<Arc<dyn Disk>, DiskError> {
     match archive {
         None => place.folder(name),
         Some(archive) => with_archive(place, archive, name),
@@ -308,7 +318,7 @@ fn copy_checkpoint(
 
 /// The result of reading the log up to a point.
 #[derive(Default)]
-struct Walk {
+struct LogWalk {
     first: Option<Lsn>,
     /// Behind the last record that is included.
     until: Lsn,
@@ -325,7 +335,7 @@ struct Walk {
     oldest: Option<TxnId>,
 }
 
-impl Walk {
+impl LogWalk {
     fn over(reader: &mut LogReader, point: Point) -> Result<Self, RestoreError> {
         let (mut walk, mut pairs) = (Self::default(), PairWalk::default());
         let mut is_over = false;
@@ -373,7 +383,7 @@ impl Walk {
         self.included - before.map_or(0, |(_, count)| *count)
     }
 
-    fn judge(
+    fn check_point(
         &self,
         point: Point,
         found: &VerifyReport,

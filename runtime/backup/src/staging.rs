@@ -7,12 +7,12 @@ use reprise_env::{Disk, DiskError, DiskErrorKind, DiskLock};
 
 use crate::{
     manifest::MANIFEST_NAME,
-    tree::{PARTIAL, Place, Tree},
+    tree::{DirHandle, DirTree, PARTIAL},
 };
 
 /// An unpublished directory, beside its target or inside it. Dropping it removes it.
 pub struct Staging {
-    place: Place,
+    place: DirHandle,
     /// The target's name in the tree; None: the tree is the target, which existed before.
     target: Option<String>,
     /// Excludes a second process that makes the same directory.
@@ -33,7 +33,7 @@ pub enum StagingError {
 
 impl Staging {
     /// Begins a directory that will be `target`, which must not hold anything.
-    pub fn begin(target: &Place) -> Result<Self, StagingError> {
+    pub fn begin(target: &DirHandle) -> Result<Self, StagingError> {
         let (tree, name) = (target.tree(), target.name());
         if name.is_empty() {
             return Err(StagingError::Name(target.path()));
@@ -44,9 +44,9 @@ impl Staging {
             Some(within) => (within, PARTIAL.to_owned(), None),
             None => (tree.clone(), format!(".{name}.partial"), Some(name.to_owned())),
         };
-        let lock = take_place(&*tree, &partial)?;
+        let lock = claim_dir(&*tree, &partial)?;
         Ok(Self {
-            place: Place::new(tree, &partial),
+            place: DirHandle::new(tree, &partial),
             target,
             lock: Some(lock),
         })
@@ -58,7 +58,7 @@ impl Staging {
     }
 
     /// The directory before it is published.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &DirHandle {
         &self.place
     }
 
@@ -82,7 +82,7 @@ impl Staging {
 }
 
 /// Moves all entries of a directory of the tree into the tree's own. A crash before the last one leaves neither a database nor a backup.
-fn move_out(tree: &dyn Tree, partial: &str) -> Result<(), DiskError> {
+fn move_out(tree: &dyn DirTree, partial: &str) -> Result<(), DiskError> {
     let mut names = tree
         .within(partial)
         .map_or_else(|| Ok(Vec::new()), |partial| partial.list())?;
@@ -107,7 +107,7 @@ impl Drop for Staging {
     }
 }
 
-fn check_free(tree: &dyn Tree, name: &str) -> Result<(), StagingError> {
+fn check_free(tree: &dyn DirTree, name: &str) -> Result<(), StagingError> {
     match tree.is_free(name)? {
         true => Ok(()),
         false => Err(StagingError::NotEmpty(tree.path(name))),
@@ -115,7 +115,7 @@ fn check_free(tree: &dyn Tree, name: &str) -> Result<(), StagingError> {
 }
 
 /// Makes the directory, in place of one that a crash left behind.
-fn take_place(tree: &dyn Tree, name: &str) -> Result<DiskLock, StagingError> {
+fn claim_dir(tree: &dyn DirTree, name: &str) -> Result<DiskLock, StagingError> {
     let made = match tree.make(name) {
         Err(error) if error.kind == DiskErrorKind::Exists => {
             // The lock fails while another process still writes the directory.
@@ -135,14 +135,15 @@ pub fn copy_file(
     name: &str,
     goes_on: &mut dyn FnMut() -> bool,
 ) -> Result<u64, DiskError> {
-    copy_as(source, target, (name, name), goes_on)
+    copy_as(source, target, name, name, goes_on)
 }
 
 /// Copies a file under another name.
 pub(crate) fn copy_as(
     source: &dyn Disk,
     target: &dyn Disk,
-    (name, copy_name): (&str, &str),
+    name: &str,
+    copy_name: &str,
     goes_on: &mut dyn FnMut() -> bool,
 ) -> Result<u64, DiskError> {
     const PIECE_BYTES: usize = 1 << 20;
@@ -173,7 +174,7 @@ mod tests {
     use super::*;
 
     fn staged(target: &Path) -> Result<Staging, StagingError> {
-        let staging = Staging::begin(&Place::beside(target).expect("a name"))?;
+        let staging = Staging::begin(&DirHandle::beside(target).expect("a name"))?;
         for (folder, file) in [("log", "a.seg"), ("checkpoints", "b")] {
             staging.folder(folder)?.create(file)?.write_at(0, b"x")?;
         }

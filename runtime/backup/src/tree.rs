@@ -9,7 +9,7 @@ use std::{
 use reprise_env::{Disk, DiskError, DiskErrorKind, RealDisk, make_private_dir};
 
 /// A set of directories, each with files and folders. A path is the name of one, or `name/folder`.
-pub trait Tree: Send + Sync {
+pub trait DirTree: Send + Sync {
     /// The files in it. `NotFound` where there is none.
     fn open(&self, path: &str) -> Result<Arc<dyn Disk>, DiskError>;
     /// Makes an empty one. `Exists` where there is one, even an empty one.
@@ -17,7 +17,7 @@ pub trait Tree: Send + Sync {
     /// Nothing has that name, or an empty directory: what a file system or an attempt that was cut off leaves there does not count.
     fn is_free(&self, name: &str) -> Result<bool, DiskError>;
     /// The directory of that name as a tree of its own. None: there is none, or this tree has names of one level alone.
-    fn within(&self, _name: &str) -> Option<Arc<dyn Tree>> {
+    fn within(&self, _name: &str) -> Option<Arc<dyn DirTree>> {
         None
     }
     /// Gives one another name, which is free, all at once. Durable after `sync`.
@@ -42,7 +42,7 @@ const LOST_AND_FOUND: &str = "lost+found";
 /// The directories in a directory of the file system.
 pub struct RealTree(pub PathBuf);
 
-impl Tree for RealTree {
+impl DirTree for RealTree {
     fn open(&self, path: &str) -> Result<Arc<dyn Disk>, DiskError> {
         Ok(Arc::new(RealDisk::open(self.path(path))?))
     }
@@ -67,9 +67,9 @@ impl Tree for RealTree {
         }
     }
 
-    fn within(&self, name: &str) -> Option<Arc<dyn Tree>> {
+    fn within(&self, name: &str) -> Option<Arc<dyn DirTree>> {
         let path = self.path(name);
-        path.is_dir().then(|| Arc::new(Self(path)) as Arc<dyn Tree>)
+        path.is_dir().then(|| Arc::new(Self(path)) as Arc<dyn DirTree>)
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
@@ -122,15 +122,15 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DiskEr
 
 /// One directory of a tree: an existing or a future database or backup.
 #[derive(Clone)]
-pub struct Place {
-    tree: Arc<dyn Tree>,
+pub struct DirHandle {
+    tree: Arc<dyn DirTree>,
     /// Empty for the tree's own directory.
     name: String,
 }
 
-impl Place {
+impl DirHandle {
     /// The directory `name` of a tree; the tree's own where that is empty.
-    pub fn new(tree: Arc<dyn Tree>, name: &str) -> Self {
+    pub fn new(tree: Arc<dyn DirTree>, name: &str) -> Self {
         let name = name.to_owned();
         Self { tree, name }
     }
@@ -151,7 +151,7 @@ impl Place {
     }
 
     /// The tree that holds the directory.
-    pub fn tree(&self) -> &Arc<dyn Tree> {
+    pub fn tree(&self) -> &Arc<dyn DirTree> {
         &self.tree
     }
 

@@ -6,12 +6,12 @@ use reprise_env::{Disk, DiskError, DiskErrorKind, DiskFile, DiskLock};
 
 /// A folder that lets files go and the one that takes them before: what is gone from the first is in the second. Or one file of a folder.
 /// Only read.
-pub(crate) enum Union {
+pub(crate) enum UnionDisk {
     Both(Arc<dyn Disk>, Arc<dyn Disk>),
     Narrowed(Arc<dyn Disk>, String),
 }
 
-impl Union {
+impl UnionDisk {
     fn first(&self) -> &dyn Disk {
         let (Self::Both(first, _) | Self::Narrowed(first, _)) = self;
         &**first
@@ -22,7 +22,7 @@ fn refused(action: &'static str, file: &str) -> DiskError {
     DiskError::new(action, file, DiskErrorKind::Refused, "it is only read")
 }
 
-impl Disk for Union {
+impl Disk for UnionDisk {
     fn create(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
         Err(refused("create", name))
     }

@@ -12,7 +12,7 @@ mod joiner;
 pub mod limits;
 pub mod memory;
 pub mod names;
-pub mod placed;
+pub mod placed_bytes;
 pub mod safety;
 pub mod watermark;
 
@@ -21,6 +21,6 @@ pub use ids::{Epoch, Lsn, PartitionId, Role, SiteId, TxnClock, TxnId};
 pub use joiner::{Joiner, NodeProcess};
 pub use memory::{MemoryKind, MemoryLedger};
 pub use names::{NODE_NAME_BYTES_MAX, check_node_name, hex};
-pub use placed::PlacedBytes;
+pub use placed_bytes::PlacedBytes;
 pub use safety::Safety;
-pub use watermark::{OnReached, Waiter, Watermark};
+pub use watermark::{OnReached, Watermark, WatermarkWaiter};

@@ -87,8 +87,8 @@ impl MemoryKind {
 #[derive(Debug)]
 pub struct MemoryLedger {
     whole: Arc<Budget>,
-    /// Bytes of kinds that their owner counts itself, see `tell`.
-    told: Mutex<Vec<(MemoryKind, Grant)>>,
+    /// Bytes of kinds that their owner counts itself, see `publish`.
+    published: Mutex<Vec<(MemoryKind, Grant)>>,
     kinds: [Arc<Budget>; MemoryKind::ALL.len()],
     /// Parts of the answers.
     results: Arc<Budget>,
@@ -148,7 +148,7 @@ impl MemoryLedger {
             texts: answers(TEXTS_BYTES_MAX),
             kept_guests: Budget::part_of(&kinds[MemoryKind::Guests as usize], max_bytes / GUESTS_BYTES_PART, 0),
             kinds,
-            told: Mutex::default(),
+            published: Mutex::default(),
             whole,
             max_bytes,
         })
@@ -192,11 +192,11 @@ impl MemoryLedger {
     }
 
     /// Sets the bytes of a kind that its owner counts as a whole, whatever the limits are. Replaces the bytes that were set before.
-    pub fn tell(&self, kind: MemoryKind, bytes: u64) {
-        let mut told = self.told.lock().expect("held for a store");
-        match told.iter_mut().find(|(known, _)| *known == kind) {
+    pub fn publish(&self, kind: MemoryKind, bytes: u64) {
+        let mut published = self.published.lock().expect("held for a store");
+        match published.iter_mut().find(|(known, _)| *known == kind) {
             Some((_, grant)) => grant.resize(bytes),
-            None => told.push((kind, self.kind(kind).take(bytes))),
+            None => published.push((kind, self.kind(kind).take(bytes))),
         }
     }
 
@@ -281,10 +281,10 @@ mod tests {
         assert!(answer.is_some() && !ledger.is_over());
         assert_eq!(ledger.data_bytes(), 900 << 20);
         drop((most, answer));
-        ledger.tell(MemoryKind::Modules, 7);
-        ledger.tell(MemoryKind::Modules, 5);
+        ledger.publish(MemoryKind::Modules, 7);
+        ledger.publish(MemoryKind::Modules, 5);
         assert_eq!((ledger.kind(MemoryKind::Modules).used(), ledger.used()), (5, 5));
-        ledger.tell(MemoryKind::Modules, 0);
+        ledger.publish(MemoryKind::Modules, 0);
         assert_eq!((ledger.used(), ledger.peak()), (0, 2_000 << 20));
     }
 

@@ -31,7 +31,7 @@ struct WaitingHooks {
 
 /// A registered hook. Dropping it cancels the hook.
 #[must_use = "dropped, nobody waits any more"]
-pub struct Waiter {
+pub struct WatermarkWaiter {
     mark: Arc<Watermark>,
     key: (u64, u64),
 }
@@ -71,7 +71,7 @@ impl Watermark {
     }
 
     /// Runs `hook` once the mark is at `value`. None: it is there already, and the hook was dropped.
-    pub fn when(self: &Arc<Self>, value: u64, hook: OnReached) -> Option<Waiter> {
+    pub fn when(self: &Arc<Self>, value: u64, hook: OnReached) -> Option<WatermarkWaiter> {
         if self.get() >= value {
             return None;
         }
@@ -86,7 +86,7 @@ impl Watermark {
         }
         drop(waiting);
         let mark = Arc::clone(self);
-        Some(Waiter { mark, key })
+        Some(WatermarkWaiter { mark, key })
     }
 
     fn lock(&self) -> MutexGuard<'_, WaitingHooks> {
@@ -116,7 +116,7 @@ impl fmt::Debug for Watermark {
     }
 }
 
-impl Drop for Waiter {
+impl Drop for WatermarkWaiter {
     fn drop(&mut self) {
         let hook = self.mark.take(&mut self.mark.lock(), self.key);
         drop(hook); // after the lock: what it holds may come back here
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     /// The values waited for, in the order in which they were told.
-    fn waits(mark: &Arc<Watermark>, values: &[u64]) -> (Vec<Option<Waiter>>, mpsc::Receiver<u64>) {
+    fn waits(mark: &Arc<Watermark>, values: &[u64]) -> (Vec<Option<WatermarkWaiter>>, mpsc::Receiver<u64>) {
         let (sender, told) = mpsc::channel();
         let waiters = values.iter().map(|&value| {
             let sender = sender.clone();

@@ -17,7 +17,7 @@ use reprise_env::{Disk, DiskErrorKind};
 use reprise_wire::CheckpointHeader;
 
 pub use error::CheckpointError;
-pub use reader::{Blocks, CheckpointReader, ModuleVersion};
+pub use reader::{Blocks, CheckpointReader, StoredModule};
 pub use writer::{CheckpointSize, CheckpointWriter};
 
 /// A checkpoint on its way; no such file is ever read.

@@ -16,9 +16,9 @@ use crate::{CheckpointSize, error::CheckpointError};
 
 /// A module version as a checkpoint holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModuleVersion(Vec<u8>);
+pub struct StoredModule(Vec<u8>);
 
-impl ModuleVersion {
+impl StoredModule {
     /// Decoded.
     pub fn get(&self) -> CheckpointModuleRef<'_> {
         CheckpointModuleRef::decode(&self.0).expect("decoded when it was read")
@@ -34,7 +34,7 @@ pub struct CheckpointReader {
     trailer: CheckpointTrailer,
     entries: Vec<CheckpointEntry>,
     database: CheckpointDatabase,
-    modules: Vec<ModuleVersion>,
+    modules: Vec<StoredModule>,
     /// JSON, by table number.
     tables: Vec<Vec<u8>>,
     /// By partition number.
@@ -118,13 +118,13 @@ impl CheckpointReader {
     }
 
     /// All module versions, by number.
-    pub fn modules(&self) -> &[ModuleVersion] {
+    pub fn modules(&self) -> &[StoredModule] {
         &self.modules
     }
 
     /// The bytes of a module version by their SHA-256, of one in service or out of it. None if the checkpoint does not have them.
     pub fn module_bytes(&self, hash: &[u8; 32]) -> Result<Option<Vec<u8>>, CheckpointError> {
-        let modules = self.modules.iter().map(ModuleVersion::get);
+        let modules = self.modules.iter().map(StoredModule::get);
         let mut in_service = modules.filter(|module| module.in_service && module.hash == *hash);
         if let Some(module) = in_service.next() {
             return Ok(Some(module.wasm.to_vec()));
@@ -175,7 +175,7 @@ impl CheckpointReader {
     pub fn blocks(&self) -> Blocks<'_> {
         Blocks {
             reader: self,
-            decompressor: Lent(None),
+            decompressor: SpareDecompressor(None),
             stored: Vec::new(),
             raw: Vec::new(),
         }
@@ -210,7 +210,7 @@ impl CheckpointReader {
         let end = self.trailer.file_bytes - CHECKPOINT_TRAILER_BYTES as u64;
         while at < end {
             let block = blocks.read_at(at, None)?;
-            let mut judge = || {
+            let mut validate = || {
                 check("kind of a block of the index", "index", block.kind.name())?;
                 let number = *first.get_or_insert(block.number);
                 let expected = u64::from(number) + count as u64;
@@ -230,15 +230,15 @@ impl CheckpointReader {
                 entries.extend(found);
                 Ok(())
             };
-            judge().map_err(CheckpointError::at(&self.name, at))?;
+            validate().map_err(CheckpointError::at(&self.name, at))?;
             at += CHECKPOINT_BLOCK_HEADER_BYTES as u64 + u64::from(block.stored_bytes);
             count += 1;
         }
-        let judge = || {
+        let validate = || {
             check("end of the index", end, at)?;
             check("blocks before the index", first.unwrap_or(0) as usize, entries.len())
         };
-        judge().map_err(CheckpointError::at(&self.name, self.trailer.index_offset))?;
+        validate().map_err(CheckpointError::at(&self.name, self.trailer.index_offset))?;
         self.entries = entries;
         Ok(())
     }
@@ -257,7 +257,7 @@ impl CheckpointReader {
                 Kind::Database => CheckpointDatabase::decode(raw).map(|found| database = Some(found)),
                 Kind::Module => CheckpointModuleRef::decode(raw).and_then(|module| {
                     check("module number", modules.len() as u32, module.module_id)?;
-                    modules.push(ModuleVersion(raw.to_vec()));
+                    modules.push(StoredModule(raw.to_vec()));
                     Ok(())
                 }),
                 Kind::Quarantine => CheckpointQuarantine::decode_all(raw).and_then(|found| {
@@ -302,7 +302,7 @@ impl CheckpointReader {
     /// The parts fit together, and none is missing.
     fn check_whole(&self) -> Result<(), CheckpointError> {
         use CheckpointBlockKind as Kind;
-        let judge = || {
+        let validate = || {
             let (database, tables) = (&self.database, self.tables.len());
             let id = self.header.database_id;
             check("database id", hex(&id), hex(&database.genesis.database_id))?;
@@ -343,14 +343,14 @@ impl CheckpointReader {
             }
             check("rows", self.trailer.rows, rows.iter().sum::<u64>())
         };
-        judge().map_err(CheckpointError::at(&self.name, self.trailer.index_offset))
+        validate().map_err(CheckpointError::at(&self.name, self.trailer.index_offset))
     }
 }
 
 /// Reads blocks into buffers of its own.
 pub struct Blocks<'r> {
     reader: &'r CheckpointReader,
-    decompressor: Lent,
+    decompressor: SpareDecompressor,
     stored: Vec<u8>,
     raw: Vec<u8>,
 }
@@ -362,9 +362,9 @@ thread_local! {
 
 /// A decompressor, made when the first block needs it and left to the thread's next reader: it is 160 KiB, and a checkpoint of many
 /// small tables has as many readers.
-struct Lent(Option<Decompressor<'static>>);
+struct SpareDecompressor(Option<Decompressor<'static>>);
 
-impl Lent {
+impl SpareDecompressor {
     fn get(&mut self) -> std::io::Result<&mut Decompressor<'static>> {
         if self.0.is_none() {
             let spare = SPARE.try_with(Cell::take).ok().flatten();
@@ -374,7 +374,7 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for SpareDecompressor {
     fn drop(&mut self) {
         if let Some(decompressor) = self.0.take() {
             // A thread that ends takes it with it.
@@ -388,14 +388,14 @@ impl Blocks<'_> {
     pub fn read(&mut self, number: usize) -> Result<&[u8], CheckpointError> {
         let entry = self.reader.entries[number];
         let block = self.read_at(entry.offset, Some(number as u32))?;
-        let judge = || {
+        let validate = || {
             check("kind of the block", entry.kind.name(), block.kind.name())?;
             check("partition of the block", entry.partition.0, block.partition.0)?;
             check("table of the block", entry.table, block.table)?;
             check("items of the block", entry.items_count, block.items_count)?;
             check("bytes of the block", entry.raw_bytes, block.raw_bytes)
         };
-        judge().map_err(CheckpointError::at(&self.reader.name, entry.offset))?;
+        validate().map_err(CheckpointError::at(&self.reader.name, entry.offset))?;
         Ok(&self.raw)
     }
 
@@ -457,12 +457,12 @@ impl Blocks<'_> {
 fn read_header(file: &dyn DiskFile, name: &str, lsn: Lsn) -> Result<CheckpointHeader, CheckpointError> {
     let mut bytes = [0; CHECKPOINT_HEADER_BYTES];
     let read = file.read_at(0, &mut bytes)?;
-    let judge = || {
+    let validate = || {
         let header = CheckpointHeader::decode(&bytes[..read])?;
         check("position in the header", lsn.0, header.lsn.0)?;
         Ok(header)
     };
-    judge().map_err(CheckpointError::at(name, 0))
+    validate().map_err(CheckpointError::at(name, 0))
 }
 
 fn read_trailer(file: &dyn DiskFile, name: &str, lsn: Lsn) -> Result<CheckpointTrailer, CheckpointError> {
@@ -470,11 +470,11 @@ fn read_trailer(file: &dyn DiskFile, name: &str, lsn: Lsn) -> Result<CheckpointT
     let at = file_bytes.saturating_sub(CHECKPOINT_TRAILER_BYTES as u64);
     let mut bytes = [0; CHECKPOINT_TRAILER_BYTES];
     let read = file.read_at(at, &mut bytes)?;
-    let judge = || {
+    let validate = || {
         let trailer = CheckpointTrailer::decode(&bytes[..read])?;
         check("bytes of the file", trailer.file_bytes, file_bytes)?;
         check("position in the trailer", lsn.0, trailer.lsn.0)?;
         Ok(trailer)
     };
-    judge().map_err(CheckpointError::at(name, at))
+    validate().map_err(CheckpointError::at(name, at))
 }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use reprise_backup::{Place, Staging, StagingError, Tree};
+use reprise_backup::{DirHandle, DirTree, Staging, StagingError};
 use reprise_base::{Epoch, Lsn, Safety};
 use reprise_checkpoint::{CheckpointError, Checkpoints};
 use reprise_env::{Disk, DiskError};
-use reprise_log::{EpochStart, LogError, Outline, Position};
+use reprise_log::{EpochStart, LogError, LogOutline, Position};
 use reprise_router::CutRecords;
 use reprise_ship::{Expected, ForkAnswer, committed_by, waits_for_each};
 use serde::{Deserialize, Serialize};
@@ -84,7 +84,7 @@ pub struct ClosedDirectory {
     pub log: Arc<dyn Disk>,
     pub checkpoints: Arc<dyn Disk>,
     /// What was cut lies in directories of it.
-    pub cuts: Arc<dyn Tree>,
+    pub cuts: Arc<dyn DirTree>,
 }
 
 /// Asks the primary whether it has this history, and for its epochs.
@@ -111,7 +111,7 @@ fn candidates(own: &[EpochStart], own_end: Lsn, theirs: &ForkAnswer) -> Vec<Lsn>
 }
 
 /// The furthest LSN before which both have the same. None: none is known.
-fn find_fork(outline: &Outline, first: &ForkAnswer, ask: AskFork<'_>) -> Result<Option<Lsn>, CutError> {
+fn find_fork(outline: &LogOutline, first: &ForkAnswer, ask: AskFork<'_>) -> Result<Option<Lsn>, CutError> {
     for lsn in candidates(&outline.epochs(), outline.end.lsn, first)
         .into_iter()
         .take(QUESTIONS_MAX)
@@ -134,7 +134,7 @@ pub fn cut_back(directory: &ClosedDirectory, ask: AskFork<'_>, now_us: i64) -> R
         return Ok(CutBack::Nothing);
     }
     let _lock = directory.log.lock()?;
-    let Some(outline) = Outline::of(&directory.log)? else {
+    let Some(outline) = LogOutline::of(&directory.log)? else {
         return Ok(CutBack::Nothing);
     };
     let first = ask(outline.end).map_err(CutError::Ask)?;
@@ -169,7 +169,7 @@ pub fn cut_back(directory: &ClosedDirectory, ask: AskFork<'_>, now_us: i64) -> R
     for beyond in stored.into_iter().rev().filter(|lsn| *lsn > fork) {
         checkpoints.remove(beyond)?;
     }
-    outline.cut_to(fork)?;
+    outline.rewind_to(fork)?;
     Ok(CutBack::Cut(cut))
 }
 
@@ -180,7 +180,7 @@ fn epoch_at(epochs: &[EpochStart], lsn: Lsn) -> Epoch {
 }
 
 /// Copies what is cut to a directory that appears whole or not at all.
-fn keep(directory: &ClosedDirectory, outline: &Outline, from: Lsn, now_us: i64) -> Result<CutInfo, CutError> {
+fn keep(directory: &ClosedDirectory, outline: &LogOutline, from: Lsn, now_us: i64) -> Result<CutInfo, CutError> {
     let (epoch, to) = (outline.end.epoch, outline.end.lsn);
     let cut = CutInfo {
         name: format!("epoch-{}-lsn-{from}-to-{to}", epoch.0),
@@ -195,7 +195,7 @@ fn keep(directory: &ClosedDirectory, outline: &Outline, from: Lsn, now_us: i64) 
         // It was interrupted behind this.
         return Ok(cut);
     }
-    let staging = Staging::begin(&Place::new(directory.cuts.clone(), &cut.name))?;
+    let staging = Staging::begin(&DirHandle::new(directory.cuts.clone(), &cut.name))?;
     outline.copy_from(from, &*staging.folder("log")?)?;
     let text = serde_json::to_vec_pretty(&cut).expect("names and numbers");
     small_file::replace(&*staging.place().root()?, CUT_NAME, &text)?;
@@ -224,6 +224,11 @@ pub(crate) struct Leadership {
 }
 
 impl Leadership {
+    /// Whether the directory led behind the epoch `heard`, and has what it wrote.
+    pub fn is_later_than(&self, heard: u32) -> bool {
+        !self.is_over && self.last_epoch > heard
+    }
+
     pub fn describe(&self) -> String {
         match self.safety.is_empty() {
             true => "it asked to lead, and did not".to_owned(),
@@ -243,6 +248,12 @@ pub(crate) fn give_up_led(document: &mut NodeDocument, last: u32) {
 pub(crate) fn unused_epoch(node: &NodeFile) -> Epoch {
     let last = node.read(|document| document.led.as_ref().map(|led| Epoch(led.last_epoch)));
     last.map_or(Epoch(0), Epoch::next)
+}
+
+/// Whether this directory may have led in an epoch: it led in it or behind it, or began a promotion for it.
+pub(crate) fn may_have_led(node: &NodeFile, epoch: Epoch) -> bool {
+    let may = |led: &Leadership| led.last_epoch >= epoch.0 || led.claimed >= Some(epoch.0);
+    node.read(|document| document.led.as_ref().is_some_and(may))
 }
 
 /// Records the epoch and the level before anything is answered in it.
@@ -365,7 +376,7 @@ fn may_be_acknowledged(node: &NodeFile, from: Lsn, (first, last): (Epoch, Epoch)
 }
 
 /// All that was ever cut, by name; what can't be read is left out.
-pub fn list_cuts(cuts: &Arc<dyn Tree>) -> Vec<CutInfo> {
+pub fn list_cuts(cuts: &Arc<dyn DirTree>) -> Vec<CutInfo> {
     let mut names = cuts.list().unwrap_or_default();
     names.sort_unstable();
     let read = |name: &String| {

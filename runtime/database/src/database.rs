@@ -9,11 +9,11 @@ use std::{
 };
 
 use crossbeam_channel::Sender;
-use reprise_backup::{ArchiveBounds, ArchiveError, MANIFEST_NAME, Origin, Place, Tree};
+use reprise_backup::{ArchiveBounds, ArchiveError, ArchiveSource, DirHandle, DirTree};
 use reprise_base::{MemoryKind, MemoryLedger, Role};
 use reprise_checkpoint::Checkpoints;
-use reprise_env::{DiskError, Started};
-use reprise_log::{Drained, FrontStatus, Log, LogError, OpenReport};
+use reprise_env::{DiskError, ThreadHandle};
+use reprise_log::{DrainReport, Log, LogError, NvramBufferStatus, OpenReport};
 use reprise_observe::Registry;
 use reprise_partition::{CallBatch, LogPolicy, Shared, Site, SiteMessage};
 use reprise_recovery::{RecoveryError, make_ready};
@@ -30,7 +30,7 @@ use crate::{
     error::OpenError,
     expected,
     memory::{judge_memory, keep_memory_ready},
-    node_file::{Health, NodeFile, check_opening, record_region},
+    node_file::{DirectoryUse, Health, NodeFile, check_opening, record_region},
     opening::{keep_code, new_genesis, open_log, shared, start_sites},
     report::{QuarantinedProcedure, ReadOnly, RecoveryReport},
     shipping::Replication,
@@ -58,7 +58,7 @@ pub(crate) struct Upkeep {
     /// The region before the log's files, where there is one.
     pub nvram: Option<NvramInUse>,
     /// What an earlier region had that the files had not.
-    pub drained: Drained,
+    pub drained: DrainReport,
     /// Where it was opened as one.
     pub standby: Option<Standby>,
     /// What was cut off this directory's log.
@@ -92,54 +92,13 @@ pub struct Database {
     pub(crate) redo_window_bytes: usize,
     pub(crate) file_part_bytes: usize,
     pub(crate) upkeep: Upkeep,
-    pub(crate) sites: Mutex<Vec<Box<dyn Started>>>,
+    pub(crate) sites: Mutex<Vec<Box<dyn ThreadHandle>>>,
 }
 
 impl Database {
-    /// Opens the directory's log (a new one begins with its genesis) and starts the engine threads. No call is taken
-    /// before `recover`.
-    pub fn open(config: DatabaseConfig) -> Result<Self, OpenError> {
-        Self::open_changed(config, |_| {})
-    }
-
-    /// As `open`, for `recover_read_only`: also the directory of a standby whose tables differed from its primary's.
-    pub fn open_read_only(config: DatabaseConfig) -> Result<Self, OpenError> {
-        Self::open_real(config, Role::ReadOnly, |_| {})
-    }
-
-    /// As `open`, in the system's environment as `change` leaves it.
-    pub fn open_changed(config: DatabaseConfig, change: impl FnOnce(&mut Environment)) -> Result<Self, OpenError> {
-        Self::open_real(config, Role::Primary, change)
-    }
-
-    fn open_real(config: DatabaseConfig, role: Role, change: impl FnOnce(&mut Environment)) -> Result<Self, OpenError> {
-        if config.log != LogPolicy::None && config.dir.is_none() {
-            return Err(OpenError::Config("a log needs a data directory".into()));
-        }
-        Self::judge_directory(&config)?;
-        let mut environment = match role {
-            Role::ReadOnly => Environment::reading(&config)?,
-            Role::Primary | Role::Standby => Environment::real(&config)?,
-        };
-        change(&mut environment);
-        Self::open_as(config, environment, role)
-    }
-
-    pub(crate) fn judge_directory(config: &DatabaseConfig) -> Result<(), OpenError> {
-        match config.dir.as_ref().filter(|dir| dir.join(MANIFEST_NAME).exists()) {
-            Some(dir) => Err(OpenError::IsBackup(dir.clone())),
-            None => Ok(()),
-        }
-    }
-
-    /// As `open`, with this clock, these folders, threads and compiler. `config.dir` is not looked at.
-    pub fn open_in(config: DatabaseConfig, around: Environment) -> Result<Self, OpenError> {
-        Self::open_as(config, around, Role::Primary)
-    }
-
-    pub(crate) fn open_as(config: DatabaseConfig, around: Environment, role: Role) -> Result<Self, OpenError> {
-        let mut upkeep = Upkeep::begun();
-        upkeep.node = check_opening(&config, &around, role)?;
+    pub(crate) fn open_as(config: DatabaseConfig, around: Environment, part: DirectoryUse) -> Result<Self, OpenError> {
+        let (mut upkeep, role) = (Upkeep::begun(), part.role());
+        upkeep.node = check_opening(&config, &around, part)?;
         let memory = MemoryLedger::new(config.memory_max_bytes);
         let opened = match config.log {
             LogPolicy::None => None,
@@ -222,7 +181,7 @@ impl Database {
     }
 
     /// Lets backups be made, and found, in `tree`, of `bytes_max` together at most. Once.
-    pub fn serve_backups(&self, tree: Arc<dyn Tree>, bytes_max: u64) {
+    pub fn serve_backups(&self, tree: Arc<dyn DirTree>, bytes_max: u64) {
         let (Some(folders), Some(checkpointer)) = (&self.upkeep.folders, &self.checkpointer) else {
             return;
         };
@@ -231,12 +190,12 @@ impl Database {
     }
 
     /// Puts checkpoints and log into an archive at `place` before they are removed. Before calls are taken; once.
-    pub fn archive_to(&self, place: &Place, bounds: ArchiveBounds) -> Result<(), ArchiveError> {
+    pub fn archive_to(&self, place: &DirHandle, bounds: ArchiveBounds) -> Result<(), ArchiveError> {
         let (Some(log), Some(checkpointer), Some(folders)) = (&self.log, &self.checkpointer, &self.upkeep.folders)
         else {
             return Ok(()); // without a log nothing is ever let go of
         };
-        let origin = Origin {
+        let origin = ArchiveSource {
             log: folders.log.clone(),
             checkpoints: folders.checkpoints.clone(),
             database_id: log.database_id(),
@@ -381,13 +340,13 @@ impl Database {
     }
 
     /// What came to the log's files from an NVRAM region, before the replay.
-    pub fn drained(&self) -> Drained {
+    pub fn drained(&self) -> DrainReport {
         self.upkeep.drained
     }
 
     /// How full the rings before the log's files are; None where there are none.
-    pub fn front_status(&self) -> Option<FrontStatus> {
-        self.log.as_ref().and_then(|log| log.front_status())
+    pub fn front_status(&self) -> Option<NvramBufferStatus> {
+        self.log.as_ref().and_then(|log| log.nvram_status())
     }
 
     pub(crate) fn fail(&self, error: OpenError) -> OpenError {
@@ -403,7 +362,7 @@ impl Database {
         let ready_bytes = self.upkeep.memory_ready.load(Ordering::Relaxed);
         let made = keep_memory_ready(ready_bytes);
         made.map_err(|error| self.fail(error.into()))?;
-        self.shared.memory.tell(MemoryKind::Ready, ready_bytes);
+        self.shared.memory.publish(MemoryKind::Ready, ready_bytes);
         self.shared.count_binaries();
         self.begin_quarantine()?;
         let is_standby = self.router.role() == Role::Standby;

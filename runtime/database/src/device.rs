@@ -12,9 +12,11 @@ use std::{
 use reprise_abi::SEMANTICS;
 use reprise_base::{Lsn, Role, hex};
 use reprise_env::{Disk, DiskError, DiskErrorKind};
-use reprise_log::{Drained, EpochStart, FrontConfig, FrontStatus, Log, LogConfig, LogError, Outline, database_id};
+use reprise_log::{
+    DrainReport, EpochStart, Log, LogConfig, LogError, LogOutline, NvramBufferConfig, NvramBufferStatus, database_id,
+};
 use reprise_nvram::{
-    ENTRIES_MAX, ENTRIES_MIN, Geometry, Memory, Owner, PmemError, Recovered, RecoveredRecord, Region, RegionError,
+    ENTRIES_MAX, ENTRIES_MIN, Geometry, Memory, Owner, PmemError, RecoveredRecord, Region, RegionContents, RegionError,
 };
 use reprise_partition::CallBatch;
 use reprise_router::NvramDevice;
@@ -94,11 +96,11 @@ impl Mapped {
         })
     }
 
-    fn recover(&self) -> Result<Recovered, DeviceError> {
+    fn recover(&self) -> Result<RegionContents, DeviceError> {
         let recovered = self
             .region
             .as_ref()
-            .map_or_else(|| Ok(Recovered::default()), Region::recover);
+            .map_or_else(|| Ok(RegionContents::default()), Region::recover);
         recovered.map_err(|error| DeviceError::Region {
             path: self.path.clone(),
             error,
@@ -213,13 +215,13 @@ impl<'a> Device<'a> {
     /// Brings what the region in use holds to the log's files. `log_config` is how they are opened; what the region holds is written as by
     /// the program that put it there, in the epoch that it has there: a primary's, or what a standby received. A crash in the middle leaves
     /// the rest for the next opening.
-    pub fn drain(&self, log_config: &LogConfig) -> Result<Drained, OpenError> {
+    pub fn drain(&self, log_config: &LogConfig) -> Result<DrainReport, OpenError> {
         let Some(noted) = &self.noted else {
-            return Ok(Drained::default());
+            return Ok(DrainReport::default());
         };
         let recovered = noted.recover()?;
         let Some(region) = &noted.region else {
-            return Ok(Drained::default());
+            return Ok(DrainReport::default());
         };
         let owner = region.owner();
         let numbers = [
@@ -237,7 +239,7 @@ impl<'a> Device<'a> {
             .into());
         }
         if recovered.records.is_empty() {
-            return Ok(Drained::default());
+            return Ok(DrainReport::default());
         }
         let log_config = LogConfig {
             settings_hash: owner.settings_hash,
@@ -263,9 +265,9 @@ impl<'a> Device<'a> {
         log: &Arc<dyn Disk>,
         log_config: &LogConfig,
         next: Option<&NvramConfig>,
-    ) -> Result<Drained, OpenError> {
+    ) -> Result<DrainReport, OpenError> {
         let drained = self.drain(log_config)?;
-        let outline = Outline::of(log)?;
+        let outline = LogOutline::of(log)?;
         let (end, epochs) = outline.map_or_else(Default::default, |outline| (outline.end.lsn, outline.epochs()));
         self.judge_noted(end)?;
         self.let_go()?;
@@ -286,7 +288,7 @@ impl<'a> Device<'a> {
             .region
             .as_ref()
             .is_some_and(|region| Some(region.owner().database_id) == known);
-        let has_all = |recovered: Recovered| records_beside(&recovered, end, epochs) == 0;
+        let has_all = |recovered: RegionContents| records_beside(&recovered, end, epochs) == 0;
         if is_ours && mapped.recover().is_ok_and(has_all) {
             Region::erase(&*mapped.memory);
         }
@@ -321,11 +323,11 @@ impl<'a> Device<'a> {
             region_id: hex(&region_id),
         };
         note.save(&*self.root)?;
-        let front = FrontConfig {
+        let front = NvramBufferConfig {
             copy_at_entries: nvram.copy_at_entries,
             flush: nvram.flush,
         };
-        log.put_front(region, front)?;
+        log.attach_nvram(region, front)?;
         Ok(Some(NvramInUse {
             root: self.root,
             config: nvram.clone(),
@@ -395,7 +397,7 @@ impl NvramInUse {
     }
 
     /// Lets go of the region, once the log was closed, in order (`is_closed`) or not. Where its files have all, the region is made blank. Once.
-    pub fn release(&self, status: &FrontStatus, is_closed: bool) -> Result<(), DiskError> {
+    pub fn release(&self, status: &NvramBufferStatus, is_closed: bool) -> Result<(), DiskError> {
         if self.is_over.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
@@ -407,14 +409,14 @@ impl NvramInUse {
         if has_all && forgotten.is_ok() {
             Region::erase(&*self.memory);
         }
-        self.memory.let_go();
+        self.memory.release();
         forgotten
     }
 }
 
 /// Records of a region that are not in files which end at `end`: they lie behind it, or the files have others there, of another epoch. Where an
 /// epoch began that the files tell of no more, the numbers alone count.
-fn records_beside(recovered: &Recovered, end: Lsn, epochs: &[EpochStart]) -> u64 {
+fn records_beside(recovered: &RegionContents, end: Lsn, epochs: &[EpochStart]) -> u64 {
     let is_other = |lsn: Lsn| {
         let epoch = epochs.iter().rfind(|epoch| epoch.start <= lsn);
         epoch.is_some_and(|found| found.epoch != recovered.epoch)

@@ -47,6 +47,11 @@ pub enum OpenError {
         lsn: Lsn,
     },
     #[error(
+        "this directory is a standby's: it followed the primary of epoch {epoch}, and another server may lead. Start it with --standby-of. If no \
+         other server of this database leads, run `reprise node lead DIR --accept-loss`, then start it again"
+    )]
+    IsStandby { epoch: u32 },
+    #[error(
         "the tables of this directory, a standby's, were not as its primary's: {what}. `reprise serve --read-only` shows what is here. \
          `reprise standby reset DIR` has the standby begin again from its primary; `reprise node health DIR --clear` opens the directory all the same"
     )]

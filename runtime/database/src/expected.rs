@@ -27,6 +27,18 @@ pub(crate) struct Member {
 }
 
 impl Member {
+    /// Nothing is known of what it has; it needs the log from `from` on.
+    fn unknown(name: &str, from: Lsn) -> Self {
+        Self {
+            name: name.to_owned(),
+            lsn: from.0,
+            persisted: 0,
+            in_sync: false,
+            counted: false,
+            was_in_sync: false,
+        }
+    }
+
     fn of(standby: &Expected) -> Self {
         Self {
             name: standby.name.to_string(),
@@ -132,14 +144,7 @@ pub(crate) fn begin_epoch(members: &mut Vec<Member>, laggards: &[OutOfSync]) {
     }
     for laggard in laggards {
         if members.iter().all(|member| member.name != laggard.name) {
-            members.push(Member {
-                name: laggard.name.clone(),
-                lsn: laggard.from.0,
-                persisted: 0,
-                in_sync: false,
-                counted: false,
-                was_in_sync: false,
-            });
+            members.push(Member::unknown(&laggard.name, laggard.from));
         }
     }
 }
@@ -153,12 +158,8 @@ pub(crate) fn count_on(members: &mut Vec<Member>, set: &[PeerMember]) {
     for counted in set {
         if members.iter().all(|member| member.name != counted.name) {
             members.push(Member {
-                name: counted.name.clone(),
-                lsn: counted.from.0,
-                persisted: 0,
-                in_sync: false,
                 counted: true,
-                was_in_sync: false,
+                ..Member::unknown(&counted.name, counted.from)
             });
         }
     }

@@ -10,9 +10,9 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, Sender};
-use reprise_base::{Lsn, Waiter};
+use reprise_base::{Lsn, WatermarkWaiter};
 use reprise_env::{Step, Work};
-use reprise_log::{Following, Log, LogReader};
+use reprise_log::{DestageDemand, Log, LogReader};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
 use reprise_recovery::{RecoveryError, make_ready, read_window};
@@ -112,7 +112,7 @@ pub(crate) struct Follower {
     pub replayer: Replayer,
     pub reader: LogReader,
     /// With NVRAM: as long as it lives, what was received comes at once to the files, where it is read.
-    pub _copying: Option<Following>,
+    pub _copying: Option<DestageDemand>,
     pub window_bytes: usize,
     pub orders: Arc<Orders>,
     pub woken: Receiver<()>,
@@ -121,7 +121,7 @@ pub(crate) struct Follower {
     /// Of the modules whose code is ready.
     pub generation: u64,
     /// Its place among those who wait for the log.
-    pub waiter: Option<Waiter>,
+    pub waiter: Option<WatermarkWaiter>,
     /// What was fed is not sent yet: it waits until no view is open.
     pub is_cut_due: bool,
     /// The tables hold what is before it, and not all of that is known to be committed: nobody sees them. None: calls were let in.
@@ -197,7 +197,7 @@ impl Follower {
             return Ok(Step::Idle);
         }
         self.is_cut_due = false;
-        let sent = self.replayer.cut(|end, send| router.send_window(end, send));
+        let sent = self.replayer.snapshot_point(|end, send| router.send_window(end, send));
         router.reopen_views();
         sent?;
         Ok(Step::Done)

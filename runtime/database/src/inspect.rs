@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use reprise_backup::{MANIFEST_NAME, Place, RestoreError, Source, decode_all};
+use reprise_backup::{DirHandle, MANIFEST_NAME, RestoreError, RestoreSource, decode_all};
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_checkpoint::{CheckpointError, CheckpointReader, Checkpoints, checkpoint_name};
 use reprise_env::{Disk, DiskErrorKind, RealDisk};
@@ -70,7 +70,7 @@ pub struct Inspection {
 
 /// Looks at a data directory as a server that opens it would.
 pub fn inspect(dir: &Path) -> Result<Inspection, RestoreError> {
-    let place = Source::open(&Place::at(dir))?;
+    let place = RestoreSource::open(&DirHandle::at(dir))?;
     let mut found = Inspection::default();
     if dir.join(MANIFEST_NAME).exists() {
         found

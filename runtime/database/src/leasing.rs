@@ -10,7 +10,7 @@ use std::{
 };
 
 use reprise_base::{Epoch, Role};
-use reprise_env::{Started, Step, Work, entropy};
+use reprise_env::{Step, ThreadHandle, Work, entropy};
 use reprise_log::LogError;
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{LeaseClock, Shared};
@@ -173,7 +173,7 @@ pub(crate) struct Leasing {
     promoting: Mutex<()>,
     state: Mutex<State>,
     is_stopping: AtomicBool,
-    thread: Mutex<Option<Box<dyn Started>>>,
+    thread: Mutex<Option<Box<dyn ThreadHandle>>>,
 }
 
 /// Once a server takes part.
@@ -645,11 +645,11 @@ impl Leasing {
                 .as_ref()
                 .is_some_and(|record| record.primary == self.own.name);
             let accepted = match is_sure {
-                true => self.lock().accepted.filter(|_| is_own),
-                false => Some(lost),
+                true => self.lock().accepted.clone().filter(|_| is_own),
+                false => Some(lost.clone()),
             };
             let mut state = self.lock();
-            state.accepted = accepted;
+            state.accepted.clone_from(&accepted);
             state.before.clone_from(&seen.record);
             drop(state);
             let epoch = self.claim(&seen).map_err(ReplicationError::Unavailable)?;

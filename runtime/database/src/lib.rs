@@ -12,6 +12,7 @@ mod cutting;
 mod database;
 mod device;
 mod differing;
+mod doubt;
 mod environment;
 mod error;
 mod expected;
@@ -64,7 +65,7 @@ pub use standby::StandbyPositions;
 pub use stored::stored_partitions;
 pub use synced::forget_earlier_log;
 
-pub use reprise_log::{Group, GroupSink, PlaceError, Placed, Position};
+pub use reprise_log::{AppendError, AppendOutcome, Group, GroupSink, Position};
 pub use reprise_partition::LogPolicy;
 pub use reprise_partition::{Sampling, ShipForm};
 pub use reprise_recovery::RecoveryError;

@@ -36,7 +36,7 @@ impl Failure {
         }
     }
 
-    /// What a primary says to who asks for a ticket can change there: a token that is entered, `--ship-listen`, a promotion that ends.
+    /// Whether a later try can't succeed. A primary that gives no ticket may give one later: after a token is entered, or a promotion ends.
     pub fn is_final(&self) -> bool {
         match self {
             Self::Ticket(_) => false,

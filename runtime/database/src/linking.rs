@@ -8,9 +8,9 @@ use std::{
     time::Duration,
 };
 
-use reprise_base::{Lsn, Waiter};
-use reprise_env::{Clock, Net, Started, Step, Work};
-use reprise_log::{Group, Log, LogError, PlaceError, Placed, Position, UnavailableKind};
+use reprise_base::{Lsn, WatermarkWaiter};
+use reprise_env::{Clock, Net, Step, ThreadHandle, Work};
+use reprise_log::{AppendError, AppendOutcome, Group, Log, LogError, Position, UnavailableKind};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
 use reprise_router::{JoinTicket, Router, StandbyInfo, StandbyState, SteppedDown, ViewAge};
@@ -79,7 +79,7 @@ pub(crate) struct Linked {
     is_leaving: AtomicBool,
     state: Mutex<State>,
     freshness: OwnFreshness,
-    thread: Mutex<Option<Box<dyn Started>>>,
+    thread: Mutex<Option<Box<dyn ThreadHandle>>>,
 }
 
 #[derive(Default)]
@@ -207,14 +207,14 @@ impl Taker for DatabaseTaker {
         self.log.received().unwrap_or_default()
     }
 
-    fn place(&self, group: &Group<'_>) -> Result<Placed, PlaceError> {
+    fn place(&self, group: &Group<'_>) -> Result<AppendOutcome, AppendError> {
         let Some(database) = self.database.upgrade() else {
             let (kind, reason) = (UnavailableKind::Closed, "the server stops".into());
             return Err(LogError::Unavailable { kind, reason }.into());
         };
         self.synced.end_reign().map_err(LogError::from)?;
         let placed = database.place(group)?;
-        if placed == Placed::New {
+        if placed == AppendOutcome::New {
             let bytes = group.records.len() as u64;
             let mut on_the_way = self.on_the_way.lock().expect("held to count");
             on_the_way.note(group.end.lsn, bytes);
@@ -282,7 +282,7 @@ impl Taker for DatabaseTaker {
         comparison.map(|comparison| comparison as &dyn Compares)
     }
 
-    fn when_persisted(&self, lsn: Lsn, hook: PersistedHook) -> Option<Waiter> {
+    fn when_persisted(&self, lsn: Lsn, hook: PersistedHook) -> Option<WatermarkWaiter> {
         self.log.when_durable(lsn, hook)
     }
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, unbounded};
-use reprise_env::{Started, Step, Work};
+use reprise_env::{Step, ThreadHandle, Work};
 use reprise_partition::{PartitionDigest, Shared};
 use reprise_router::Router;
 use reprise_ship::{Comparisons, Shipper};
@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Names LSNs until it is stopped.
 pub(crate) struct Comparer {
     is_stopping: Arc<AtomicBool>,
-    thread: Mutex<Option<Box<dyn Started>>>,
+    thread: Mutex<Option<Box<dyn ThreadHandle>>>,
 }
 
 impl Comparer {

@@ -22,7 +22,7 @@ use crate::{
 /// Name of the file in the data directory.
 pub const NODE_NAME: &str = "node.json";
 /// Number of the document's format. Others are refused.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// Fitness of a directory's rows and log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,9 +60,9 @@ pub struct NodeDocument {
     /// The primary's last word on the sync set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) status: Option<StoredStatus>,
-    /// The promise that this node gave last.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) promise: Option<StoredPromise>,
+    /// The promises that this node gave, the lowest epoch first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) promises: Vec<StoredPromise>,
     /// This node gave its place away, and has not led since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) handed_over: Option<HandedOver>,
@@ -78,7 +78,7 @@ impl NodeDocument {
 
     /// Describes the part of the node in its cluster.
     pub fn part(&self) -> String {
-        let promise = self.promise.as_ref().map(|promise| format!("; {}", promise.describe()));
+        let promise = self.promises.last().map(|promise| format!("; {}", promise.describe()));
         let part = match (&self.handed_over, &self.status, &self.led) {
             (Some(handed_over), ..) => format!(
                 "it gave its place to {} in epoch {}, at LSN {}",
@@ -96,6 +96,13 @@ impl NodeDocument {
         self.members.iter().map(Member::describe)
     }
 
+    /// Returns the epoch of the primary that the node followed last, unless it led since.
+    fn followed(&self) -> Option<u32> {
+        let heard = self.status.as_ref()?.epoch;
+        let has_led = self.led.as_ref().is_some_and(|led| led.is_later_than(heard));
+        (!has_led).then_some(heard)
+    }
+
     /// Describes a start that names no primary.
     pub fn as_primary(&self, has_log: bool) -> String {
         match (&self.health, &self.handed_over) {
@@ -105,8 +112,8 @@ impl NodeDocument {
                 format!("is refused: it gave its place to {}", handed_over.successor)
             }
             (Health::Good, None) if !has_log => "makes a new database".to_owned(),
-            (Health::Good, None) if self.status.is_some() => {
-                "leads, although it was a standby last. With a lease, the lease decides".to_owned()
+            (Health::Good, None) if self.followed().is_some() => {
+                "is refused: it is a standby's directory. With a lease, the lease decides".to_owned()
             }
             (Health::Good, None) => "leads, in a new epoch. With a lease, the lease decides".to_owned(),
         }
@@ -249,9 +256,10 @@ impl NodeFile {
                 .handed_over
                 .take()
                 .map_or(0, |handed_over| handed_over.epoch + 1);
-            cutting::give_up_led(document, heard.max(handed_over));
+            let promised = std::mem::take(&mut document.promises);
+            let promised = promised.last().map_or(0, StoredPromise::next_epoch);
+            cutting::give_up_led(document, heard.max(handed_over).max(promised));
             document.status = None;
-            document.health = Health::Good;
         })
     }
 
@@ -273,6 +281,26 @@ impl NodeFile {
     }
 }
 
+/// The part for which a directory is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DirectoryUse {
+    Primary,
+    /// A primary also of a standby's directory: a lease decides, or nobody calls it.
+    AnyPrimary,
+    Standby,
+    ReadOnly,
+}
+
+impl DirectoryUse {
+    pub fn role(self) -> Role {
+        match self {
+            Self::Primary | Self::AnyPrimary => Role::Primary,
+            Self::Standby => Role::Standby,
+            Self::ReadOnly => Role::ReadOnly,
+        }
+    }
+}
+
 /// Checks the configuration, and returns the document of the directory.
 ///
 /// # Errors
@@ -280,8 +308,9 @@ impl NodeFile {
 pub(crate) fn check_opening(
     config: &DatabaseConfig,
     around: &Environment,
-    role: Role,
+    part: DirectoryUse,
 ) -> Result<Option<Arc<NodeFile>>, OpenError> {
+    let role = part.role();
     check(config)?;
     let Some(root) = around.folders.as_ref().map(|folders| folders.root.clone()) else {
         return Ok(None);
@@ -291,6 +320,7 @@ pub(crate) fn check_opening(
     }
     let node = NodeFile::open(root)?;
     let document = node.document();
+    let followed = document.followed().filter(|_| part == DirectoryUse::Primary);
     match (document.health, document.handed_over) {
         (Health::TablesDiffer(what), _) => Err(OpenError::Differs { what }),
         (Health::MustBootstrap(why), _) if role == Role::Primary => Err(OpenError::MustBootstrap { why }),
@@ -299,7 +329,10 @@ pub(crate) fn check_opening(
             url: handed_over.url,
             lsn: Lsn(handed_over.lsn),
         }),
-        _ => Ok(Some(node)),
+        _ => match followed {
+            Some(epoch) => Err(OpenError::IsStandby { epoch }),
+            None => Ok(Some(node)),
+        },
     }
 }
 
@@ -358,11 +391,11 @@ mod tests {
         for (text, what) in [
             ("{", "EOF"),
             (
-                r#"{"format":2,"version":1,"node":"0","starts":0,"health":"good"}"#,
-                "format 2",
+                r#"{"format":3,"version":1,"node":"0","starts":0,"health":"good"}"#,
+                "format 3",
             ),
             (
-                r#"{"format":1,"version":1,"node":"0","starts":0,"health":"good","members":
+                r#"{"format":2,"version":1,"node":"0","starts":0,"health":"good","members":
                 [{"name":"a/b","lsn":1,"persisted":1,"in_sync":false,"counted":false}]}"#,
                 "letters, digits",
             ),

@@ -11,10 +11,11 @@ use std::{
 
 use arc_swap::ArcSwap;
 use crossbeam_channel::Sender;
+use reprise_backup::MANIFEST_NAME;
 use reprise_base::{Lsn, MemoryLedger, Role, SiteId, hex};
 use reprise_checkpoint::Checkpoints;
-use reprise_env::{RealDisk, Started};
-use reprise_log::{Drained, Log, LogConfig, LogError, OpenReport, database_id};
+use reprise_env::{RealDisk, ThreadHandle};
+use reprise_log::{DrainReport, Log, LogConfig, LogError, OpenReport, database_id};
 use reprise_nvram::{MapRegions, OpenMemory, Region};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
@@ -25,10 +26,11 @@ use reprise_wire::{Genesis, RecordBatch, RecordRef};
 
 use crate::{
     config::{CommitMode, DatabaseConfig, DeviceConfig, NvramConfig},
+    database::Database,
     device::{Device, NOTE_NAME, NvramInUse},
     environment::{Environment, Folders, SiteWork},
     error::OpenError,
-    node_file::NodeFile,
+    node_file::{DirectoryUse, NodeFile},
 };
 
 pub(crate) struct OpenedLog {
@@ -39,7 +41,7 @@ pub(crate) struct OpenedLog {
     pub check_seconds: f64,
     pub files: Checkpoints,
     pub nvram: Option<NvramInUse>,
-    pub drained: Drained,
+    pub drained: DrainReport,
     pub gate: Arc<CommitGate>,
 }
 
@@ -131,7 +133,7 @@ fn log_config_of(
 
 /// Brings what an NVRAM region may hold of a directory that nobody has open to its log's files, and lets go of the region: what is compared
 /// with a primary, and cut off, lies in files, and no region has it. None: the directory names no region.
-pub fn bring_home(config: &DatabaseConfig) -> Result<Option<Drained>, OpenError> {
+pub fn bring_home(config: &DatabaseConfig) -> Result<Option<DrainReport>, OpenError> {
     let Some(dir) = config.dir.as_deref() else {
         return Ok(None);
     };
@@ -176,7 +178,7 @@ fn erase_own_region(dir: &Path, nvram: &NvramConfig) -> Result<(), OpenError> {
 }
 
 /// As [`bring_home`], of a directory in these surroundings.
-pub fn bring_home_in(config: &DatabaseConfig, around: &Environment) -> Result<Drained, OpenError> {
+pub fn bring_home_in(config: &DatabaseConfig, around: &Environment) -> Result<DrainReport, OpenError> {
     let folders = around.folders.as_ref();
     let folders = folders.ok_or_else(|| OpenError::Config("a log needs its folders".into()))?;
     let on_files = DatabaseConfig {
@@ -279,7 +281,7 @@ fn write_genesis(log: &Log<Box<CallBatch>>, genesis: Genesis) -> Result<Genesis,
 /// Longest wait for the first record of a new log.
 const GENESIS_WAIT: Duration = Duration::from_secs(60);
 
-pub(crate) type Sites = (Vec<Sender<SiteMessage>>, Vec<Box<dyn Started>>);
+pub(crate) type Sites = (Vec<Sender<SiteMessage>>, Vec<Box<dyn ThreadHandle>>);
 
 pub(crate) fn shared(
     config: &DatabaseConfig,
@@ -345,4 +347,64 @@ pub(crate) fn start_sites(
         threads.push(thread.map_err(OpenError::Thread)?);
     }
     Ok((inboxes, threads))
+}
+
+impl Database {
+    /// Opens the directory's log (a new one begins with its genesis) and starts the engine threads. No call is taken
+    /// before `recover`.
+    ///
+    /// # Errors
+    /// Among others: the directory is a standby's, so another server may lead.
+    pub fn open(config: DatabaseConfig) -> Result<Self, OpenError> {
+        Self::open_changed(config, |_| {})
+    }
+
+    /// Opens as `open` does, also a standby's directory. `keep_lease` decides whether the server may lead, or it takes no calls.
+    pub fn open_any(config: DatabaseConfig) -> Result<Self, OpenError> {
+        Self::open_real(config, DirectoryUse::AnyPrimary, |_| {})
+    }
+
+    /// As `open`, for `recover_read_only`: also the directory of a standby whose tables differed from its primary's.
+    pub fn open_read_only(config: DatabaseConfig) -> Result<Self, OpenError> {
+        Self::open_real(config, DirectoryUse::ReadOnly, |_| {})
+    }
+
+    /// As `open`, in the system's environment as `change` leaves it.
+    pub fn open_changed(config: DatabaseConfig, change: impl FnOnce(&mut Environment)) -> Result<Self, OpenError> {
+        Self::open_real(config, DirectoryUse::Primary, change)
+    }
+
+    fn open_real(
+        config: DatabaseConfig,
+        part: DirectoryUse,
+        change: impl FnOnce(&mut Environment),
+    ) -> Result<Self, OpenError> {
+        if config.log != LogPolicy::None && config.dir.is_none() {
+            return Err(OpenError::Config("a log needs a data directory".into()));
+        }
+        Self::judge_directory(&config)?;
+        let mut environment = match part.role() {
+            Role::ReadOnly => Environment::reading(&config)?,
+            Role::Primary | Role::Standby => Environment::real(&config)?,
+        };
+        change(&mut environment);
+        Self::open_as(config, environment, part)
+    }
+
+    pub(crate) fn judge_directory(config: &DatabaseConfig) -> Result<(), OpenError> {
+        match config.dir.as_ref().filter(|dir| dir.join(MANIFEST_NAME).exists()) {
+            Some(dir) => Err(OpenError::IsBackup(dir.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// As `open`, with this clock, these folders, threads and compiler. `config.dir` is not looked at.
+    pub fn open_in(config: DatabaseConfig, around: Environment) -> Result<Self, OpenError> {
+        Self::open_as(config, around, DirectoryUse::Primary)
+    }
+
+    /// Opens as `open_any` does, in the environment `around`. `config.dir` is not looked at.
+    pub fn open_any_in(config: DatabaseConfig, around: Environment) -> Result<Self, OpenError> {
+        Self::open_as(config, around, DirectoryUse::AnyPrimary)
+    }
 }

@@ -3,13 +3,23 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, atomic::Ordering};
 
-use reprise_base::{Epoch, Lsn, Role, Safety};
+use reprise_base::{Epoch, Lsn, Role};
 use reprise_env::DiskError;
-use reprise_failover::{NodeId, NodeSet, is_read_quorum};
+use reprise_failover::Doubt;
 use reprise_router::{LossCause, LostRange, PeerMember, PeerStatus, PromiseAnswer, PromiseQuestion, ReplicationError};
 use serde::{Deserialize, Serialize};
 
-use crate::{node_file::NodeFile, shipping::Replication};
+use crate::{
+    cutting,
+    doubt::{PromiseAnswers, newest},
+    node_file::NodeFile,
+    shipping::Replication,
+};
+
+/// A promise of an epoch that is further ahead than this is refused: no later one could be drawn after it.
+const EPOCHS_AHEAD_MAX: u32 = 1 << 20;
+/// Promises that a server keeps at most. It gives no further one until it follows a primary of a later epoch.
+const PROMISES_MAX: usize = 64;
 
 /// Asks the server at a URL. May block, for about a second. Err: it can't be reached, or why it does not promise.
 pub type AskPeer = Arc<dyn Fn(&str, &PromiseQuestion) -> Result<PromiseAnswer, Arc<str>> + Send + Sync>;
@@ -24,105 +34,113 @@ pub(crate) struct StoredPromise {
     name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     url: Option<String>,
-    /// The promise that this one replaced. It holds again if this one is taken back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    before: Option<Box<StoredPromise>>,
 }
 
 impl StoredPromise {
+    /// Returns the first epoch that this server may lead in itself.
+    pub fn next_epoch(&self) -> u32 {
+        self.epoch.saturating_add(1)
+    }
+
     pub fn describe(&self) -> String {
         format!("it promised epoch {} to {}", self.epoch, self.name)
     }
 }
 
-/// The promise that a server gave last.
+/// The promises that a server gave and that may hold, the lowest epoch first. The last one restricts. The others tell which servers may have led
+/// since.
 pub(crate) struct Promises {
     node: Arc<NodeFile>,
-    /// It restricts from the moment when it is asked for, also if it can't be saved.
-    newest: Mutex<Option<StoredPromise>>,
+    /// A promise restricts from the moment when it is asked for, also if it can't be saved.
+    given: Mutex<Vec<StoredPromise>>,
 }
 
 impl Promises {
     pub fn open(node: Arc<NodeFile>) -> Self {
-        let newest = Mutex::new(node.read(|document| document.promise.clone()));
-        Self { node, newest }
+        let given = Mutex::new(node.read(|document| document.promises.clone()));
+        Self { node, given }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<StoredPromise>> {
-        self.newest.lock().expect("nothing panics under this lock")
+    fn lock(&self) -> MutexGuard<'_, Vec<StoredPromise>> {
+        self.given.lock().expect("nothing panics under this lock")
+    }
+
+    fn newest(&self) -> Option<StoredPromise> {
+        self.lock().last().cloned()
     }
 
     /// Returns the epoch before which no primary is followed.
     pub fn bound(&self) -> Epoch {
-        Epoch(self.lock().as_ref().map_or(0, |promise| promise.epoch))
+        Epoch(self.newest().map_or(0, |promise| promise.epoch))
     }
 
-    fn newest(&self) -> Option<StoredPromise> {
-        self.lock().clone()
+    fn told(&self) -> Vec<(Epoch, String)> {
+        let given = self.lock();
+        given
+            .iter()
+            .map(|promise| (Epoch(promise.epoch), promise.name.clone()))
+            .collect()
     }
 
     /// Returns the URL of the server that was promised an epoch behind `followed`: it may lead by now.
     pub fn promised_primary(&self, followed: Epoch) -> Option<String> {
-        let newest = self.lock();
-        newest
-            .as_ref()
-            .filter(|promise| promise.epoch > followed.0)?
-            .url
-            .clone()
+        self.newest().filter(|promise| promise.epoch > followed.0)?.url
     }
 
     /// Checks whether the primary of an epoch, at this URL, may be followed.
     pub fn check(&self, epoch: Epoch, url: &str) -> Result<(), String> {
-        let newest = self.lock();
-        let Some(promise) = &*newest else { return Ok(()) };
-        let is_it = promise
-            .url
-            .as_deref()
-            .is_none_or(|promised| url.is_empty() || promised == url);
+        let Some(promise) = self.newest() else { return Ok(()) };
+        let is_it = promise.url.is_none_or(|promised| url.is_empty() || promised == url);
         match epoch.0 > promise.epoch || (epoch.0 == promise.epoch && is_it) {
             true => Ok(()),
             false => Err(format!(
-                "that primary is of epoch {epoch}, and this standby promised epoch {} to {}: it follows no earlier primary any more",
+                "that primary is of epoch {epoch}, and this standby promised epoch {} to {}: it follows no other primary before a later epoch. If that primary is to stay, start it again",
                 promise.epoch, promise.name
             )),
         }
     }
 
-    fn give(&self, promise: StoredPromise) -> Result<(), ReplicationError> {
-        let mut newest = self.lock();
-        let mut before = None;
-        if let Some(known) = &*newest {
-            let is_same = (known.epoch, &known.name) == (promise.epoch, &promise.name);
-            if known.epoch >= promise.epoch && !is_same {
-                let reason = format!("this server promised epoch {} to {} before", known.epoch, known.name);
-                return Err(ReplicationError::Unavailable(reason.into()));
+    /// Gives a promise. `followed` is the epoch of the primary whose history the log has: who was promised an epoch before it is no rival any more.
+    fn give(&self, promise: StoredPromise, followed: Epoch) -> Result<(), ReplicationError> {
+        let refuse = |reason: String| Err(ReplicationError::Unavailable(reason.into()));
+        let mut given = self.lock();
+        if let Some(last) = given.last() {
+            let is_same = (last.epoch, &last.name) == (promise.epoch, &promise.name);
+            if last.epoch >= promise.epoch && !is_same {
+                return refuse(format!(
+                    "this server promised epoch {} to {} before",
+                    last.epoch, last.name
+                ));
             }
-            before = match is_same {
-                true => known.before.clone(),
-                false => Some(Box::new(StoredPromise {
-                    before: None,
-                    ..known.clone()
-                })),
-            };
         }
-        *newest = Some(StoredPromise { before, ..promise });
-        let saved = self.save(newest.as_ref());
-        saved.map_err(|error| ReplicationError::Unavailable(format!("a promise can't be saved: {error}").into()))
+        given.retain(|known| known.epoch > followed.0 && known.epoch != promise.epoch);
+        if given.len() >= PROMISES_MAX {
+            return refuse(format!(
+                "this server gave {PROMISES_MAX} promises, and follows no primary of a later epoch yet"
+            ));
+        }
+        given.push(promise);
+        match self.save(&given) {
+            Ok(()) => Ok(()),
+            Err(error) => refuse(format!("a promise can't be saved: {error}")),
+        }
     }
 
     /// The server that got the promise does not lead in its epoch.
     fn withdraw(&self, epoch: Epoch, name: &str) -> Result<(), ReplicationError> {
-        let mut newest = self.lock();
-        if let Some(known) = newest.take_if(|known| known.epoch == epoch.0 && known.name == name) {
-            *newest = known.before.map(|before| *before);
-            let saved = self.save(newest.as_ref());
-            return saved.map_err(|error| ReplicationError::Unavailable(error.to_string().into()));
+        let mut given = self.lock();
+        let mut left = given.clone();
+        left.retain(|known| (known.epoch, &*known.name) != (epoch.0, name));
+        if left != *given {
+            let saved = self.save(&left);
+            saved.map_err(|error| ReplicationError::Unavailable(error.to_string().into()))?;
+            *given = left;
         }
         Ok(())
     }
 
-    fn save(&self, promise: Option<&StoredPromise>) -> Result<(), DiskError> {
-        self.node.change(|document| document.promise = promise.cloned())
+    fn save(&self, given: &[StoredPromise]) -> Result<(), DiskError> {
+        self.node.change(|document| document.promises = given.to_vec())
     }
 }
 
@@ -132,38 +150,6 @@ pub(crate) struct Asked {
     pub answers: Vec<PromiseAnswer>,
     /// URLs of the servers that were asked and may have promised.
     urls: Vec<String>,
-}
-
-fn newest<'a>(own: &'a PromiseAnswer, answers: &'a [PromiseAnswer]) -> Option<&'a PeerStatus> {
-    let all = [own].into_iter().chain(answers);
-    all.filter_map(|answer| answer.status.as_ref())
-        .max_by_key(|status| (status.epoch, status.number))
-}
-
-/// Returns why something may be lost that was answered at `quorum`, if a server with the answer `own` leads by these answers.
-fn lost_at_quorum(own: &PromiseAnswer, answers: &[PromiseAnswer]) -> Option<LossCause> {
-    if answers.iter().any(|answer| answer.is_further_than(own.epoch, own.end)) {
-        return Some(LossCause::AnotherHasMore);
-    }
-    let Some(status) = newest(own, answers) else {
-        return Some(LossCause::NeverTold);
-    };
-    let set = |is: fn(&PeerMember) -> bool| -> NodeSet {
-        let members = (1..).zip(&status.members);
-        members
-            .filter(|(_, member)| is(member))
-            .map(|(number, _)| NodeId(number))
-            .collect()
-    };
-    let has_answered = |node: NodeId| {
-        let name = node.0.checked_sub(1).map(|at| &status.members[at as usize].name);
-        let mut names = [own].into_iter().chain(answers).map(|answer| &answer.name);
-        name.is_some_and(|name| names.any(|answered| answered == name))
-    };
-    // While a change is under way, both sets count.
-    let sets = [set(|member| member.is_counted), set(|member| member.is_counted_next)];
-    let suffices = |set: &NodeSet| is_read_quorum(Safety::Quorum, set, NodeId(0), &has_answered);
-    (!sets.iter().all(suffices)).then_some(LossCause::Quorum)
 }
 
 impl Replication {
@@ -179,6 +165,7 @@ impl Replication {
                 name: other.name.clone(),
                 url: other.url.clone(),
                 from: Lsn(other.lsn),
+                is_in_sync: other.in_sync,
                 is_counted: other.counted,
                 is_counted_next: other.counted_next,
             });
@@ -186,6 +173,7 @@ impl Replication {
                 name: name.clone(),
                 url: String::new(),
                 from: Lsn(0),
+                is_in_sync: status.in_sync,
                 is_counted: status.counted,
                 is_counted_next: status.counted_next,
             };
@@ -200,10 +188,13 @@ impl Replication {
             epoch: epoch.max(told.as_ref().map_or(Epoch(0), |status| status.epoch)),
             end,
             status: told,
+            promises: self.promises.told(),
         }
     }
 
-    /// Answers a server that is to lead. A server that knows of a later epoch tells so, and promises nothing.
+    /// Answers a server that is to lead. A server that knows of a later epoch tells so, and promises nothing. A withdrawal takes a promise back, or asks
+    /// whether this server leads in the epoch: a server that led in it, or followed a primary of a later one, does not agree. Another server may lead
+    /// in an epoch of the same number.
     pub(crate) fn give_promise(&self, asked: &PromiseQuestion) -> Result<PromiseAnswer, ReplicationError> {
         if self.router.role() != Role::Standby {
             return Err(ReplicationError::IsPrimary(self.log.epoch()));
@@ -212,17 +203,33 @@ impl Replication {
             let reason = format!("this server is about to lead in epoch {}", asked.epoch);
             return Err(ReplicationError::Unavailable(reason.into()));
         }
+        let may_have_led = cutting::may_have_led(&self.node, asked.epoch);
+        if asked.is_withdrawn && (may_have_led || self.answer().epoch > asked.epoch) {
+            let reason = format!(
+                "this server led in epoch {}, or followed a primary of a later one",
+                asked.epoch
+            );
+            return Err(ReplicationError::Unavailable(reason.into()));
+        }
         if asked.is_withdrawn {
             self.promises.withdraw(asked.epoch, &asked.name)?;
             return Ok(self.answer());
         }
-        if self.answer().epoch < asked.epoch {
-            self.promises.give(StoredPromise {
+        let known = self.answer().epoch;
+        if asked.epoch.0 > known.0.saturating_add(EPOCHS_AHEAD_MAX) {
+            let reason = format!(
+                "epoch {} is far ahead of the last one that is known here, {known}",
+                asked.epoch
+            );
+            return Err(ReplicationError::Unavailable(reason.into()));
+        }
+        if known < asked.epoch {
+            let promise = StoredPromise {
                 epoch: asked.epoch.0,
                 name: asked.name.clone(),
                 url: asked.url.as_deref().map(str::to_owned),
-                before: None,
-            })?;
+            };
+            self.promises.give(promise, known)?;
         }
         // Nothing beyond this is acknowledged to an earlier primary.
         Ok(self.answer())
@@ -257,21 +264,37 @@ impl Replication {
         }
     }
 
-    /// Asks the other standbys for a promise of this epoch, and judges by their answers what may be lost of what was answered at `quorum`.
-    pub(crate) fn ask_at_quorum(&self, epoch: Epoch) -> (Asked, Option<LostRange>) {
+    /// Asks the other standbys for a promise of this epoch, and judges by their answers what may be lost of what was answered.
+    pub(crate) fn ask_and_judge(&self, epoch: Epoch) -> (Asked, Option<LostRange>) {
         self.claimed.store(epoch.0, Ordering::Release);
         let asked = self.ask_others(epoch);
         let own = self.answer();
-        let cause = lost_at_quorum(&own, &asked.answers);
-        let most: Lsn = asked.answers.iter().map(|answer| answer.end).max().unwrap_or_default();
-        let lost = cause.map(|cause| {
-            let lost = self.synced.behind(own.end, cause);
-            LostRange {
-                known_to: lost.known_to.max(Some(most.max(own.end))),
-                ..lost
-            }
-        });
-        (asked, lost)
+        let level = self.synced.level().unwrap_or(self.safety);
+        let unheard = self.synced.unheard(self.shared.clock.boot_ns());
+        let answers = PromiseAnswers {
+            level,
+            is_heard: unheard.is_none(),
+            own: &own,
+            others: &asked.answers,
+        };
+        let Some((doubt, names)) = answers.doubt() else {
+            return (asked, None);
+        };
+        let cause = match doubt {
+            Doubt::AnotherHasMore => LossCause::AnotherHasMore(names),
+            Doubt::NeverTold => LossCause::NeverTold,
+            Doubt::OutOfSync if level.asks_standbys() => LossCause::OutOfSync,
+            Doubt::OutOfSync => LossCause::PrimaryAlone(level),
+            Doubt::TooFewAnswers => LossCause::TooFewAnswers(names),
+            Doubt::Rival => LossCause::Rival(names),
+            Doubt::Unheard => unheard.unwrap_or(LossCause::Unheard(None)),
+        };
+        let mut lost = self.synced.behind(own.end, cause);
+        if doubt == Doubt::AnotherHasMore {
+            let ends = asked.answers.iter().map(|answer| answer.end);
+            lost.known_to = ends.chain(lost.known_to).max();
+        }
+        (asked, Some(lost))
     }
 
     /// Returns the standbys that count once this server leads: those that counted, by the newest word of a primary. None: the level counts on none.
@@ -310,63 +333,6 @@ mod tests {
 
     use super::*;
 
-    /// `NAME EPOCH END`, then the standbys that count by the newest word that it knows.
-    fn answer(text: &str) -> PromiseAnswer {
-        let mut words = text.split_whitespace();
-        let name = words.next().expect("a name").to_owned();
-        let mut number = || {
-            words
-                .next()
-                .and_then(|word| word.parse::<u64>().ok())
-                .expect("a number")
-        };
-        let (epoch, end) = (Epoch(number() as u32), Lsn(number()));
-        let members: Vec<_> = words
-            .map(|name| PeerMember {
-                name: name.to_owned(),
-                url: format!("http://{name}:1"),
-                from: Lsn(0),
-                is_counted: true,
-                is_counted_next: true,
-            })
-            .collect();
-        let status = (!members.is_empty()).then_some(PeerStatus {
-            epoch,
-            number: end.0,
-            members,
-        });
-        PromiseAnswer {
-            name,
-            epoch,
-            end,
-            status,
-        }
-    }
-
-    #[test]
-    fn quorum_loses_nothing_by_the_furthest_of_enough_standbys() {
-        for (own, others, expected) in [
-            // Any of two has what is answered: both have to be asked.
-            ("b 1 7 b c", &["c 1 7 b c"][..], None),
-            ("b 1 7 b c", &["c 1 6 b c"], None),
-            ("b 1 7 b c", &["c 1 8 b c"], Some(LossCause::AnotherHasMore)),
-            ("b 1 9 b c", &["c 2 8 b c"], Some(LossCause::AnotherHasMore)),
-            ("b 1 7 b c", &[], Some(LossCause::Quorum)),
-            ("b 1 7", &[], Some(LossCause::NeverTold)),
-            ("b 1 7 b", &[], None),
-            // Two of three have it: two are enough.
-            ("b 1 7 b c d", &["c 1 7 b c d"], None),
-            ("b 1 7 b c d", &[], Some(LossCause::Quorum)),
-            // One that counts no more is no part of a quorum, by the newest word.
-            ("b 1 7 b c", &["x 1 3 b c"], Some(LossCause::Quorum)),
-            ("b 1 9 b c", &["c 1 7 b c d e"], None),
-            ("b 1 7 b c", &["c 1 7 b c", "d 1 6 c"], None),
-        ] {
-            let others: Vec<_> = others.iter().map(|text| answer(text)).collect();
-            assert_eq!(lost_at_quorum(&answer(own), &others), expected, "{own}, {others:?}");
-        }
-    }
-
     #[test]
     fn promise_holds_after_a_restart_and_is_given_once() {
         let disk = SimDisk::new();
@@ -375,14 +341,14 @@ mod tests {
             epoch,
             name: name.to_owned(),
             url: Some(format!("http://{name}:1")),
-            before: None,
         };
         let promises = open();
+        let give = |promises: &Promises, epoch, name| promises.give(promise(epoch, name), Epoch(1));
         promises.check(Epoch(1), "http://a:1").expect("nothing is promised");
-        promises.give(promise(3, "b")).expect("saved");
-        promises.give(promise(3, "b")).expect("the same again");
-        promises.give(promise(3, "c")).expect_err("it is b's");
-        promises.give(promise(2, "c")).expect_err("it is earlier");
+        give(&promises, 3, "b").expect("saved");
+        give(&promises, 3, "b").expect("the same again");
+        give(&promises, 3, "c").expect_err("it is b's");
+        give(&promises, 2, "c").expect_err("it is earlier");
         for promises in [promises, open()] {
             assert_eq!(promises.bound(), Epoch(3));
             promises.check(Epoch(2), "http://a:1").expect_err("it is earlier");
@@ -391,14 +357,48 @@ mod tests {
             promises.check(Epoch(4), "http://a:1").expect("it is later");
         }
         let promises = open();
-        promises.give(promise(5, "c")).expect("it is later");
+        give(&promises, 5, "c").expect("it is later");
         promises.withdraw(Epoch(5), "b").expect("it has none");
-        assert_eq!(promises.bound(), Epoch(5));
+        assert_eq!(
+            promises.told(),
+            [(Epoch(3), "b".to_owned()), (Epoch(5), "c".to_owned())]
+        );
         // Also behind a restart the promise before it holds again.
         open().withdraw(Epoch(5), "c").expect("saved");
         let promises = open();
         assert_eq!(promises.bound(), Epoch(3));
         promises.withdraw(Epoch(3), "b").expect("saved");
         assert_eq!(open().bound(), Epoch(0));
+    }
+
+    #[test]
+    fn promise_is_kept_until_a_later_primary_is_followed_and_their_number_is_bounded() {
+        let disk = SimDisk::new();
+        let promises = Promises::open(NodeFile::open(Arc::new(disk.clone())).expect("read"));
+        let give = |epoch: u32, followed| {
+            let promise = StoredPromise {
+                epoch,
+                name: format!("s{epoch}"),
+                url: None,
+            };
+            promises.give(promise, Epoch(followed))
+        };
+        let most = PROMISES_MAX as u32;
+        (2..most + 2).for_each(|epoch| give(epoch, 1).expect("there is room"));
+        give(most + 2, 1).expect_err("there is none");
+        assert_eq!(
+            (promises.told().len(), promises.bound()),
+            (PROMISES_MAX, Epoch(most + 1))
+        );
+        give(most + 2, most).expect("a later primary was followed");
+        assert_eq!(promises.told().len(), 2);
+        // A promise that can't be taken back on the disk holds.
+        disk.set_faults(reprise_env::sim::FaultPlan {
+            read_only: true,
+            ..Default::default()
+        });
+        let name = format!("s{}", most + 2);
+        promises.withdraw(Epoch(most + 2), &name).expect_err("the disk is full");
+        assert_eq!(promises.bound(), Epoch(most + 2));
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use reprise_base::{Epoch, Lsn, Safety};
-use reprise_router::{LossCause, LostRange, PeerMember, PromoteOptions, Promoted, ReplicationError};
+use reprise_router::{LossCause, PeerMember, PromoteOptions, Promoted, ReplicationError};
 
 use crate::{cutting, database::Database, lease_rules::ByHand, promising::Asked, shipping::Replication};
 
@@ -15,6 +15,8 @@ impl Replication {
         if let Some(stepped) = self.stepped() {
             return self.take_place_again(&stepped, options);
         }
+        // One after the other: a second one that fails must not take back the promises that the first one leads by.
+        let _promotion = self.promotion.lock().expect("a promotion never panics");
         database.judge_promotion()?;
         let leasing = self.leasing.get();
         let _promoting = leasing.map(|leasing| leasing.begin_promotion());
@@ -36,16 +38,15 @@ impl Replication {
                 let lost = self.synced.behind(self.received_end(), LossCause::NotRecorded);
                 leasing.take_by_hand(ByHand { given, accepts_loss }, lost)?
             }
-            None if options.is_forced && self.is_told_at_quorum() => {
+            None if options.is_forced => {
                 let lost;
-                (asked, lost) = self.ask_at_quorum(epoch);
-                if let Some(lost) = lost.filter(|_| !accepts_loss) {
+                (asked, lost) = self.ask_and_judge(epoch);
+                if let Some(lost) = lost.clone().filter(|_| !accepts_loss) {
                     self.withdraw(&asked, epoch);
                     return Err(ReplicationError::OutOfSync(lost));
                 }
                 lost
             }
-            None if options.is_forced => self.judge_loss(accepts_loss)?,
             None => None,
         };
         let promoted = self.become_primary(&database, epoch, self.first_set(&asked));
@@ -65,15 +66,6 @@ impl Replication {
             may_be_lost: lost.map(|lost| lost.behind(promoted.lsn)),
             ..promoted
         })
-    }
-
-    /// What may be lost, where this standby is out of sync. Err: nobody accepts that.
-    fn judge_loss(&self, is_accepted: bool) -> Result<Option<LostRange>, ReplicationError> {
-        let now_ns = self.shared.clock.boot_ns();
-        match self.synced.may_be_lost(self.received_end(), now_ns) {
-            Some(lost) if !is_accepted => Err(ReplicationError::OutOfSync(lost)),
-            lost => Ok(lost),
-        }
     }
 
     /// A standby becomes the primary, whatever others are, in an epoch that is this one at least.
@@ -109,7 +101,7 @@ impl Replication {
         }
     }
 
-    /// Of a standby that has the lease.
+    /// Has a standby lead that has the lease.
     pub(crate) fn take_over(&self) -> Result<Promoted, ReplicationError> {
         self.judge_takeover()?;
         let database = self.database.upgrade();
@@ -124,8 +116,7 @@ impl Replication {
 
     /// Whether the primary's writes waited for a quorum, as it told last.
     pub(crate) fn is_told_at_quorum(&self) -> bool {
-        let status = self.synced.status();
-        status.is_some_and(|status| status.safety == Safety::Quorum.name())
+        self.synced.level() == Some(Safety::Quorum)
     }
 
     fn received_end(&self) -> Lsn {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use reprise_base::limits::FUEL_MAX;
-use reprise_env::{Started, Step, Work};
+use reprise_env::{Step, ThreadHandle, Work};
 use reprise_partition::{Lending, ReadQueue, Reader, SiteMessage, ViewLimits};
 use reprise_router::ReadPath;
 
@@ -46,7 +46,7 @@ pub(crate) struct Readers {
 
 struct RunningReaders {
     lending: Arc<Lending>,
-    threads: Vec<Box<dyn Started>>,
+    threads: Vec<Box<dyn ThreadHandle>>,
 }
 
 struct ReaderWork(Reader);

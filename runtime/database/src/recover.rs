@@ -16,7 +16,7 @@ use reprise_recovery::{LogSchemas, RecoveryError, described_in, feed, load, rese
 use reprise_replay::{KeyedOutcome, ReplayError, Replayer};
 use reprise_router::{CallDigests, Phase, RecoveryStep, Remembered, Router, ScopedKey};
 use reprise_txn::TablePast;
-use reprise_upkeep::{CheckpointInfo, CheckpointState, OpeningPart, OpeningSpeeds};
+use reprise_upkeep::{CheckpointInfo, CheckpointPhase, OpeningPart, OpeningSpeeds};
 
 use crate::{
     database::Database,
@@ -222,7 +222,7 @@ impl Database {
             let known = &self.opened.as_ref()?.found.control;
             for lsn in known.iter().filter(|lsn| (from..reader.lsn()).contains(lsn)) {
                 let record = log.record(*lsn).ok()??;
-                schemas.note(&record.get().record, |deploy| described_in(reader, deploy));
+                schemas.add_record(&record.get().record, |deploy| described_in(reader, deploy));
             }
             schemas.past_of(reader)
         };
@@ -236,7 +236,7 @@ impl Database {
         let size = reader.size();
         checkpointer.record_found(CheckpointInfo {
             lsn: reader.lsn(),
-            state: CheckpointState::Published,
+            state: CheckpointPhase::Published,
             began_unix_us: reader.header().txn_id.time_us(),
             seconds: None,
             rows: size.rows,

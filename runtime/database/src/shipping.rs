@@ -106,6 +106,8 @@ pub(crate) struct Replication {
     /// The way to other standbys, once it follows a primary.
     pub(crate) peers: OnceLock<AskPeer>,
     pub(crate) promises: Arc<Promises>,
+    /// Held for a whole promotion by hand.
+    pub(crate) promotion: Mutex<()>,
     /// Epoch for which this server has asked the others, until it leads or does not; 0: none.
     pub(crate) claimed: AtomicU32,
     pub(crate) leasing: LeasingCell,
@@ -198,6 +200,7 @@ impl Database {
                 name: OnceLock::new(),
                 peers: OnceLock::new(),
                 promises: Arc::new(Promises::open(node.clone())),
+                promotion: Mutex::default(),
                 claimed: AtomicU32::new(0),
                 leasing: LeasingCell::default(),
                 synced: Arc::new(Synced::open(node.clone(), log.received())),
@@ -349,7 +352,7 @@ impl Replication {
     }
 
     fn serve(&self, config: ServeStandbys, is_promoted: bool) -> Result<Serving, ServeStandbysError> {
-        self.log.set_hold_bytes_max(config.hold_bytes_max)?;
+        self.log.set_slot_bytes_max(config.hold_bytes_max)?;
         self.begin_serving(is_promoted, config.has_lease)?;
         let checkpoints = FirstCheckpoints::new(&self.checkpointer, &self.checkpoints);
         let shared = self.shared.clone();

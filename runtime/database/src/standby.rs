@@ -11,9 +11,11 @@ use std::{
 };
 
 use crossbeam_channel::RecvTimeoutError;
-use reprise_base::{Epoch, Lsn, OnReached, Role, Safety, Waiter};
-use reprise_env::{Disk, DiskError, Started};
-use reprise_log::{Group, GroupSink, Log, LogError, PlaceError, Placed, Position, Receiver, UnavailableKind};
+use reprise_base::{Epoch, Lsn, OnReached, Role, Safety, WatermarkWaiter};
+use reprise_env::{Disk, DiskError, ThreadHandle};
+use reprise_log::{
+    AppendError, AppendOutcome, Group, GroupAppender, GroupSink, Log, LogError, Position, UnavailableKind,
+};
 use reprise_partition::{CallBatch, LogPolicy, NvramSink, Shared, SiteMessage};
 use reprise_replay::Replayer;
 use reprise_router::{Phase, Promoted, ReadPath, ReplicationError, Router};
@@ -26,7 +28,7 @@ use crate::{
     environment::Environment,
     error::OpenError,
     following::{Ended, FOLLOW_WINDOW_BYTES, Follower, Orders},
-    node_file::NodeFile,
+    node_file::{DirectoryUse, NodeFile},
     reading::Readers,
     report::RecoveryReport,
     shown::{self, Shown, ShownFile},
@@ -61,7 +63,7 @@ pub(crate) struct Standby {
     ended: (crossbeam_channel::Sender<Ended>, crossbeam_channel::Receiver<Ended>),
     /// Why the replay ended, once somebody has asked.
     failure: Mutex<Option<Arc<str>>>,
-    thread: Mutex<Option<Box<dyn Started>>>,
+    thread: Mutex<Option<Box<dyn ThreadHandle>>>,
     /// Held for a whole promotion. Once its replay has ended: where.
     promoting: Mutex<Option<Lsn>>,
     /// As it was opened: what comes from a primary since is not in it.
@@ -86,7 +88,7 @@ struct Showing {
 }
 
 struct Placing {
-    receiver: Receiver<Box<CallBatch>>,
+    receiver: GroupAppender<Box<CallBatch>>,
     is_closed: bool,
 }
 
@@ -95,7 +97,7 @@ impl Standby {
         let (orders, woken) = Orders::new();
         Self {
             placing: Mutex::new(Placing {
-                receiver: log.receiver(),
+                receiver: log.group_appender(),
                 is_closed: false,
             }),
             orders,
@@ -224,7 +226,7 @@ impl Shown {
 impl Database {
     /// Opens a directory that was bootstrapped from a primary (a restored backup of it is one) as its standby: the log takes groups
     /// (`place`) and nothing else, in the epochs that they have there. `recover` replays what is there, lets reads in, and goes on
-    /// with what comes. The same directory opened by `open` is a primary, in a new epoch.
+    /// with what comes. `open` refuses the same directory until an operator has it lead (`NodeFile::make_primary`).
     pub fn open_standby(config: DatabaseConfig) -> Result<Self, OpenError> {
         let Some(dir) = config.dir.as_deref() else {
             return Err(OpenError::Config("a standby needs a data directory".into()));
@@ -245,7 +247,7 @@ impl Database {
                 "a standby keeps the log of its primary: --log none has none".into(),
             ));
         }
-        let database = Self::open_as(config, around, Role::Standby)?;
+        let database = Self::open_as(config, around, DirectoryUse::Standby)?;
         database.router.set_role(Role::Standby);
         if let (Some(standby), Some(root)) = (&database.upkeep.standby, database.root()) {
             let durable = database.log.as_ref().map(|log| log.durable());
@@ -256,14 +258,14 @@ impl Database {
     }
 
     /// Takes a group of the primary's log; it is replayed once it is durable here. Waits, within bounds, while the log's buffers are full.
-    pub fn place(&self, group: &Group<'_>) -> Result<Placed, PlaceError> {
+    pub fn place(&self, group: &Group<'_>) -> Result<AppendOutcome, AppendError> {
         let Some(standby) = self.upkeep.standby.as_ref() else {
             return Err(closed("this server was opened as a primary"));
         };
         let placing = standby.placing();
         match placing.is_closed {
             true => Err(closed("this standby becomes the primary, or is it already")),
-            false => placing.receiver.place(group),
+            false => placing.receiver.append(group),
         }
     }
 
@@ -281,7 +283,7 @@ impl Database {
 
     /// For whoever places groups: runs `hook` once everything before `end` is durable here, on a thread of the log, for which it must only hand
     /// over. None: it is, or there is no log.
-    pub fn when_durable(&self, end: Lsn, hook: OnReached) -> Option<Waiter> {
+    pub fn when_durable(&self, end: Lsn, hook: OnReached) -> Option<WatermarkWaiter> {
         self.log.as_ref()?.when_durable(end, hook)
     }
 
@@ -433,7 +435,7 @@ impl Database {
     ) -> Result<(), OpenError> {
         let log = self.log.clone().expect("a standby has a log");
         let (router, orders) = (self.router.clone(), standby.orders.clone());
-        replayer.begin_cuts(Arc::new(move |reached| match reached {
+        replayer.begin_snapshot_points(Arc::new(move |reached| match reached {
             Ok(end) => router.raise_view(end),
             Err(()) => orders.wake(), // it finds what failed
         }));
@@ -600,7 +602,7 @@ impl Database {
     }
 }
 
-fn closed(reason: &str) -> PlaceError {
+fn closed(reason: &str) -> AppendError {
     let kind = UnavailableKind::Closed;
     let reason = reason.into();
     LogError::Unavailable { kind, reason }.into()

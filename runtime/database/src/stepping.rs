@@ -298,7 +298,16 @@ impl Replication {
 
     /// In which this server opens as the primary: none before it had it, whether or not it wrote any of what it shipped.
     pub(crate) fn own_epoch(&self) -> Epoch {
-        self.log.epoch().max(cutting::unused_epoch(&self.node))
+        let promised = self.promises.bound();
+        let behind_promise = if promised == Epoch(0) {
+            promised
+        } else {
+            promised.next()
+        };
+        self.log
+            .epoch()
+            .max(cutting::unused_epoch(&self.node))
+            .max(behind_promise)
     }
 
     pub(crate) fn reached(&self) -> Reached {

@@ -100,22 +100,6 @@ impl State {
         let silent_ns = now_ns.saturating_sub(heard_ns);
         (silent_ns > IN_SYNC_NS).then_some(LossCause::Unheard(Some(silent_ns / 1_000)))
     }
-
-    /// Why the primary may have answered what is not here. None: it has not.
-    fn loss_cause(&self, now_ns: u64) -> Option<LossCause> {
-        let Some(kept) = &self.kept else {
-            return Some(LossCause::NeverTold);
-        };
-        match Safety::from_name(&kept.safety) {
-            _ if !kept.in_sync => Some(LossCause::OutOfSync),
-            // It answers nothing without those that were in sync once.
-            Some(Safety::VerySafe) => None,
-            Some(Safety::Quorum) => Some(LossCause::Quorum),
-            Some(Safety::TwoSafe) => self.unheard(now_ns),
-            Some(level) => Some(LossCause::PrimaryAlone(level)),
-            None => Some(LossCause::NeverTold),
-        }
-    }
 }
 
 /// What the primary told, on the disk and in memory.
@@ -259,11 +243,14 @@ impl Synced {
         state.kept.as_ref().map_or(Epoch(0), |kept| Epoch(kept.epoch))
     }
 
-    /// What was answered, perhaps, and is not here, where everything before `end` is. None: nothing, since this standby is in sync with a primary
-    /// that waits for each one that is.
-    pub fn may_be_lost(&self, end: Lsn, now_ns: u64) -> Option<LostRange> {
-        let cause = self.lock().loss_cause(now_ns);
-        cause.map(|cause| self.behind(end, cause))
+    /// Returns the level that the primary's writes waited for, as it told last.
+    pub fn level(&self) -> Option<Safety> {
+        Safety::from_name(&self.lock().kept.as_ref()?.safety)
+    }
+
+    /// Returns why the primary may have gone on without this standby, though it told it to be in sync. None: it has not.
+    pub fn unheard(&self, now_ns: u64) -> Option<LossCause> {
+        self.lock().unheard(now_ns)
     }
 
     /// The primary was reached, and turned this standby away: it may answer what does not come here. Err: that can't be kept.
@@ -277,7 +264,7 @@ impl Synced {
         self.save(&kept)
     }
 
-    /// The same, whether it is in sync or not.
+    /// Returns what may be lost where everything before `end` is here.
     pub fn behind(&self, end: Lsn, cause: LossCause) -> LostRange {
         let state = self.lock();
         let known = state.kept.as_ref();

@@ -42,4 +42,4 @@ pub use slice::ask_for_short_slices;
 pub use socket::{DroppedMark, OpenSocket, SocketReader};
 pub use stepper::Stepper;
 pub use tcp::{bind_tcp, connect_tcp, greet_on};
-pub use threads::{MakeWork, RealThreads, Started, Step, Threads, Work};
+pub use threads::{MakeWork, RealThreads, Step, ThreadHandle, Threads, Work};

@@ -15,7 +15,7 @@ use std::{
 use crate::{
     sim::FaultRandom,
     simclock::SimClock,
-    threads::{MakeWork, Started, Step, Threads, Work},
+    threads::{MakeWork, Step, ThreadHandle, Threads, Work},
 };
 
 /// Microseconds that the clock moves when all works wait.
@@ -173,7 +173,7 @@ impl Stepper {
 }
 
 impl Threads for Stepper {
-    fn start(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn Started>> {
+    fn start(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn ThreadHandle>> {
         let work = make();
         let works = self.works();
         let mut works = works.borrow_mut();
@@ -213,7 +213,7 @@ impl Threads for Stepper {
     }
 }
 
-impl Started for SteppedWork {
+impl ThreadHandle for SteppedWork {
     fn join(self: Box<Self>) {
         loop {
             let works = self.stepper.works();

@@ -35,7 +35,7 @@ pub trait Work {
 pub type MakeWork = Box<dyn FnOnce() -> Box<dyn Work> + Send>;
 
 /// Work that was started.
-pub trait Started: Send {
+pub trait ThreadHandle: Send {
     /// Waits until it is over. Returns at once when it is this work itself that asks.
     fn join(self: Box<Self>);
     /// True once the work has ended.
@@ -45,11 +45,11 @@ pub trait Started: Send {
 /// Starts work, and knows how to wait for it. Waits are methods of `dyn Threads`.
 pub trait Threads: Send + Sync {
     /// Starts a work that `make` makes where it will run, under this name. Err: the system has no thread for it.
-    fn start(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn Started>>;
+    fn start(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn ThreadHandle>>;
 
     /// Starts work like `start`, for work that others wait for: it runs soon after it is woken, even while other threads keep the
     /// processors busy.
-    fn start_prompt(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn Started>> {
+    fn start_prompt(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn ThreadHandle>> {
         self.start(name, make)
     }
 
@@ -121,7 +121,8 @@ impl dyn Threads {
     /// the time is over.
     pub fn wait_on<'a, T>(
         &self,
-        (lock, condvar): (&'a Mutex<T>, &Condvar),
+        lock: &'a Mutex<T>,
+        condvar: &Condvar,
         guard: MutexGuard<'a, T>,
         time: Duration,
     ) -> (MutexGuard<'a, T>, bool) {
@@ -147,7 +148,7 @@ impl dyn Threads {
         let ask = move || {
             let _ = answer.send(ask()); // whoever asked may have gone
         };
-        self.start(name, Box::new(move || Box::new(Once(Some(ask)))))?;
+        self.start(name, Box::new(move || Box::new(OneTask(Some(ask)))))?;
         loop {
             match answered.try_recv() {
                 Ok(found) => return Ok(Some(found)),
@@ -167,9 +168,9 @@ impl dyn Threads {
 }
 
 /// Work of one piece.
-struct Once<F>(Option<F>);
+struct OneTask<F>(Option<F>);
 
-impl<F: FnOnce()> Work for Once<F> {
+impl<F: FnOnce()> Work for OneTask<F> {
     fn run(mut self: Box<Self>) {
         self.step();
     }
@@ -189,12 +190,12 @@ pub struct RealThreads;
 struct RealThread(JoinHandle<()>);
 
 impl Threads for RealThreads {
-    fn start(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn Started>> {
+    fn start(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn ThreadHandle>> {
         let thread = thread::Builder::new().name(name.to_owned());
         Ok(Box::new(RealThread(thread.spawn(move || make().run())?)))
     }
 
-    fn start_prompt(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn Started>> {
+    fn start_prompt(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn ThreadHandle>> {
         let prompt = move || {
             ask_for_short_slices();
             make()
@@ -242,7 +243,7 @@ impl Threads for RealThreads {
     }
 }
 
-impl Started for RealThread {
+impl ThreadHandle for RealThread {
     fn join(self: Box<Self>) {
         if self.0.thread().id() != thread::current().id() {
             // The thread's owner already reported a panic in there.

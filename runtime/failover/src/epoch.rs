@@ -15,7 +15,7 @@ impl NodeId {
 
 /// One reign of one primary. Two promotions that know nothing of each other draw the same count; the writer tells them apart.
 ///
-/// Only this crate makes epochs, in [`Epoch::after`].
+/// This crate alone draws epochs, in [`Epoch::after`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch {
     count: u32,
@@ -23,6 +23,12 @@ pub struct Epoch {
 }
 
 impl Epoch {
+    /// Returns an epoch that a document or another node told of.
+    pub fn told(count: u32, node: NodeId) -> Self {
+        let writer = node.writer();
+        Self { count, writer }
+    }
+
     /// Returns how many reigns the writer knew of, this one included. 0: no primary led yet.
     pub fn count(self) -> u32 {
         self.count

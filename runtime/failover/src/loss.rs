@@ -17,6 +17,33 @@ pub enum LossClass {
     Alone,
 }
 
+/// Why a promotion can't exclude a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// A node that answered has records that this one lacks.
+    AnotherHasMore,
+    /// No primary told of its sync set.
+    NeverTold,
+    /// The primary's writes did not wait for this node.
+    OutOfSync,
+    /// Nodes of the sync set did not answer, so that one of them may lead, or help another node to acknowledge.
+    TooFewAnswers,
+    /// A node claimed a later epoch and did not answer. It may lead.
+    Rival,
+    /// The primary may have gone on without this node since it was heard last.
+    Unheard,
+}
+
+impl Doubt {
+    /// Returns the acknowledgements that may be lost.
+    pub fn class(self) -> LossClass {
+        match self {
+            Self::Unheard => LossClass::Alone,
+            _ => LossClass::Acknowledged,
+        }
+    }
+}
+
 /// A loss that a promotion can't exclude.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lost {
@@ -55,8 +82,8 @@ pub struct Basis<'a> {
     pub promises: &'a [Promise],
     /// A node that told of a later epoch.
     pub teller: Option<NodeId>,
-    /// The highest epoch that another node claimed, as this one knows.
-    pub rival: Epoch,
+    /// Epochs that other nodes claimed, as this one knows.
+    pub rivals: &'a [Epoch],
 }
 
 impl Basis<'_> {
@@ -106,7 +133,7 @@ impl Basis<'_> {
             let mut nodes = self.promises.iter().map(|promise| promise.from).chain([self.node]);
             nodes.any(|node| node.writer() == epoch.writer())
         };
-        let mut rivals = told.chain([self.rival]);
+        let mut rivals = told.chain(self.rivals.iter().copied());
         rivals.any(|rival| rival.is_after(status.epoch) && !answered(rival))
     }
 
@@ -120,39 +147,43 @@ impl Basis<'_> {
         }
     }
 
-    /// Returns what may be lost; None: nothing, of what was acknowledged until now.
-    pub(crate) fn lost(&self) -> Option<Lost> {
+    /// Returns why a loss can't be excluded. None: nothing is lost of what was acknowledged until now.
+    pub fn doubt(&self) -> Option<Doubt> {
+        let is_further = |promise: &Promise| promise.end.is_further_than(self.end);
+        if self.promises.iter().any(is_further) {
+            return Some(Doubt::AnotherHasMore);
+        }
+        let Some(status) = self.newest() else {
+            return Some(Doubt::NeverTold);
+        };
+        let is_led = self.led && status.primary == self.node;
+        if !self.has_everything(status) {
+            Some(Doubt::OutOfSync)
+        } else if self.level == Safety::VerySafe && status.has(self.node) {
+            // Each write of a very-safe primary waits for this node, where it is none's own.
+            None
+        } else if !self.is_complete() {
+            Some(Doubt::TooFewAnswers)
+        } else if self.level != Safety::Quorum && self.has_rival(status) {
+            // At quorum a rival needs one of those who answered.
+            Some(Doubt::Rival)
+        } else {
+            (self.level == Safety::TwoSafe && !is_led && !self.is_heard).then_some(Doubt::Unheard)
+        }
+    }
+
+    /// Returns what may be lost. None: nothing, of what was acknowledged until now.
+    pub fn lost(&self) -> Option<Lost> {
+        let doubt = self.doubt()?;
         let further = self
             .promises
             .iter()
             .filter(|promise| promise.end.is_further_than(self.end));
-        if let Some(fork) = further.map(|promise| promise.fork).min() {
-            return Some(Lost {
-                class: LossClass::Acknowledged,
-                from: self.is_bounded().then_some(fork),
-                is_known: true,
-            });
-        }
-        let unknown = |class| Lost {
-            class,
-            from: self.is_bounded().then_some(self.end.lsn),
-            is_known: false,
-        };
-        match self.newest() {
-            None => Some(unknown(LossClass::Acknowledged)),
-            Some(status) if !self.has_everything(status) => Some(unknown(LossClass::Acknowledged)),
-            // Each write of a very-safe primary waits for this node, where it is none's own.
-            Some(status) if self.level == Safety::VerySafe && status.has(self.node) => None,
-            Some(_) if !self.is_complete() => Some(unknown(LossClass::Acknowledged)),
-            // At quorum a rival needs one of those who answered.
-            Some(status) if self.level != Safety::Quorum && self.has_rival(status) => {
-                Some(unknown(LossClass::Acknowledged))
-            }
-            Some(status) if self.level == Safety::TwoSafe => {
-                let is_led = self.led && status.primary == self.node;
-                (!is_led && !self.is_heard).then(|| unknown(LossClass::Alone))
-            }
-            Some(_) => None,
-        }
+        let from = further.map(|promise| promise.fork).min().unwrap_or(self.end.lsn);
+        Some(Lost {
+            class: doubt.class(),
+            from: self.is_bounded().then_some(from),
+            is_known: doubt == Doubt::AnotherHasMore,
+        })
     }
 }

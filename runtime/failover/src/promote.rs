@@ -168,7 +168,7 @@ impl Node {
             },
             is_heard: promotion.request.is_heard,
             teller: promotion.teller,
-            rival: self.rival(),
+            rivals: &[self.rival()],
             promises: &promotion.promises,
         })
     }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-/// What `depth` knows of a function.
+/// Facts about a function that `depth` needs.
 #[derive(Clone, Default)]
 pub(crate) struct Shape {
     /// Number of its type in the module.
@@ -25,7 +25,7 @@ pub(crate) struct Shape {
     pub is_taken: bool,
 }
 
-/// What is on the stack beside a function's values.
+/// Bytes on the stack beside a function's values.
 const FRAME_BYTES: u64 = 64;
 /// A chain of calls without recursion may come to so much before one of them pays.
 const UNPAID_BYTES_MAX: u64 = 16 << 10;
@@ -52,7 +52,7 @@ pub(crate) fn judge(shapes: &[Shape], imported_functions: u32) -> Depths {
     let mut unpaid = vec![0; graph.calls.len()];
     for knot in graph.knots() {
         let is_recursive = knot.len() > 1 || graph.calls[knot[0]].contains(&knot[0]);
-        // What stands for a table has no frame; what it leads to within the knot pays for itself.
+        // A table's node has no frame, and the functions that it leads to within the knot pay for themselves.
         let (functions, tables): (Vec<_>, Vec<_>) = knot.into_iter().partition(|node| *node < shapes.len());
         for node in tables.into_iter().chain(functions) {
             let below = graph.calls[node]
@@ -82,7 +82,7 @@ pub(crate) fn judge(shapes: &[Shape], imported_functions: u32) -> Depths {
     depths
 }
 
-/// Who may call whom: functions, and behind them a node for each signature that is called through a table.
+/// The graph of calls: functions, and behind them a node for each signature that is called through a table.
 struct Graph {
     calls: Vec<Vec<usize>>,
 }

@@ -26,7 +26,7 @@ pub const FIELDS_MAX: usize = 256;
 /// Variants at most of one enum.
 pub const VARIANTS_MAX: usize = 1_024;
 
-/// What is wrong with a description, and where in it.
+/// An error in a description, with its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("description: {path}{}{reason}", if path.is_empty() { "" } else { ": " })]
 pub struct DescribeError {

@@ -1,9 +1,9 @@
 //! How much work a module makes for the compiler, estimated before it begins: some shapes cost it far more than their bytes.
 //!
-//! Of one function: a jump back to a loop hands on every local that the loop may have changed, so jumps times locals is what register
-//! allocation works on; a join of two ways does the same with the few that differ. Where a block or a function has results, each jump
-//! hands on all of them, and each call makes new ones.
-//! Of the module: the sum over all functions of what each instruction was measured to take, in units of about a microsecond.
+//! For one function: a jump back to a loop hands on every local that the loop may have changed. Register allocation therefore works on
+//! jumps times locals. A join of two ways does the same with the few locals that differ. If a block or a function has results, each jump
+//! hands on all of them, and each call makes new ones. For the module: the sum over all functions of the measured cost of each instruction,
+//! in units of about a microsecond.
 
 use wasmparser::{BlockType, FunctionBody, Operator};
 
@@ -37,7 +37,7 @@ const JOINS_PER_JUMP: u64 = 16;
 /// Parameters or results of a block at most, and results of a function: a jump of two bytes hands on all of them.
 pub(crate) const HANDED_ON_MAX: usize = 16;
 
-/// What the functions of a module came to so far.
+/// The effort for the functions of a module so far.
 #[derive(Default)]
 pub(crate) struct Effort {
     units: u64,
@@ -131,7 +131,7 @@ pub(crate) struct Arity {
     pub results: usize,
 }
 
-/// What the estimate has to know of the module around a function.
+/// Facts about the module that the estimate of a function needs.
 pub(crate) struct Surrounding<'m> {
     /// By number of the type.
     pub types: &'m [Arity],
@@ -139,7 +139,7 @@ pub(crate) struct Surrounding<'m> {
     pub functions: &'m [u32],
     /// Functions below this one are the host's: a call of one is paid for, which is a branch.
     pub imported_functions: u32,
-    /// What would hold the compiler is refused.
+    /// True if a function that would hold the compiler is refused.
     pub is_bounded: bool,
 }
 

@@ -55,7 +55,7 @@ mod processor {
         "has_lzcnt",
     ];
 
-    /// What this machine lacks of it.
+    /// Returns the required features that this machine lacks.
     pub fn missing() -> Vec<&'static str> {
         macro_rules! lacking {
             ($($name:tt)*) => {
@@ -87,7 +87,7 @@ pub struct Limits {
     pub module_bytes_max: usize,
     /// A multiple of a wasm page (64 KiB).
     pub guest_memory_bytes_max: usize,
-    /// As it is counted (`depth`).
+    /// Bytes of stack, in the counting of `depth`.
     pub guest_stack_bytes_max: usize,
     pub fuel_max: u64,
 }
@@ -116,7 +116,7 @@ struct Inner {
     limits: Limits,
     /// Once `keep_code` was asked for.
     kept: OnceLock<KeptCode>,
-    /// Where uploads are compiled.
+    /// The thread that compiles uploads.
     quiet: Quiet,
     /// False for `Engine::unmetered` alone.
     is_metered: bool,
@@ -207,7 +207,7 @@ impl Engine {
         self.inner.is_metered
     }
 
-    /// What a call may use up; none where nothing is charged.
+    /// Returns the allowance of a call; none if the engine charges nothing.
     pub(crate) fn allowance(&self) -> Option<Allowance> {
         self.is_metered().then_some(Allowance {
             fuel_max: self.inner.limits.fuel_max,
@@ -282,7 +282,7 @@ fn config(is_metered: bool) -> Config {
         .cranelift_opt_level(OptLevel::Speed)
         .cranelift_nan_canonicalization(is_metered)
         .max_wasm_stack(limits::GUEST_NATIVE_STACK_BYTES)
-        // Those that `rewrite` writes; guests' own are dropped.
+        // `rewrite` writes these hints; a guest's own are dropped.
         .wasm_branch_hinting(true)
         .guard_before_linear_memory(false)
         .concurrency_support(false)

@@ -19,7 +19,7 @@ pub(crate) struct Meters {
     stack: Global,
     /// The memory that the guest was refused.
     refused: Global,
-    /// Where the stack in the guest's memory ends, if the module names it.
+    /// The end of the stack in the guest's memory, if the module names it.
     shadow_stack: Option<ShadowStack>,
 }
 
@@ -124,7 +124,7 @@ fn function_name(code: &Code, frame: &wasmtime::FrameInfo) -> String {
     name
 }
 
-/// What the guest does when it can't go on: for lack of the stack that is counted, or of memory that it was refused, or on its own.
+/// The fault of a guest that gives up: it lacks counted stack, was refused memory, or chose to.
 fn unreachable_fault(code: &Code, store: &mut Store<HostState>, meters: Meters) -> Box<Fault> {
     let refused = match meters.is_out_of_stack(store) {
         true => return trap_fault(code, Trap::StackOverflow),

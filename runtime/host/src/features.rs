@@ -15,7 +15,7 @@ pub(crate) fn features() -> WasmFeatures {
         | WasmFeatures::FLOATS
 }
 
-/// What the validator calls a feature that it was not told to take, and what it is with the way on.
+/// The validator's name of each refused feature, and our description with the remedy.
 const NOT_TAKEN: [(&str, &str); 12] = [
     (
         "component",

@@ -25,7 +25,7 @@ use crate::{
 
 /// Pages that stay writable between calls at most; each costs about 30 ns per call.
 const HOT_PAGES_MAX: usize = 64;
-/// The same of all sets together, as far as each may have `HOT_PAGES_LEAST`. The budget of mappings ends it, whatever the shares are.
+/// The limit for all sets together, beyond the `HOT_PAGES_LEAST` of each. The budget of mappings limits them in any case.
 const HOT_PAGES_ALL_MAX: usize = 16 << 10;
 /// Hot pages that each set may have, however many sets there are.
 const HOT_PAGES_LEAST: usize = 4;
@@ -34,7 +34,7 @@ const HOT_PAGES_LEAST: usize = 4;
 const HOT_PAGES_CHEAP: usize = 16;
 /// Calls after which a set that is not cheap is thrown away: 8 us per page spread over these is about 2 ns per page.
 const COOLING_CALLS: u32 = 4096;
-/// The same of a cheap set, which may hold pages that other procedures of the module once touched.
+/// The calls for a cheap set, which may hold pages that other procedures of the module once touched.
 const COOLING_CALLS_CHEAP: u32 = 32 << 10;
 /// Calls for which an opened memory stays open before pages are watched again.
 const OPEN_CALLS: u32 = 64;
@@ -248,10 +248,10 @@ pub(crate) struct HotSet {
     base: *mut u8,
     bytes: usize,
     image: Image,
-    /// Where each hot page is rewritten from; null for a page of zeros. Parallel to `watch.hot_pages`, may lag behind.
+    /// The bytes that each hot page is rewritten from; null for a page of zeros. Parallel to `watch.hot_pages`, may lag behind.
     sources: Vec<*const u8>,
     calls: u32,
-    /// Where the host writes before a call: its pages are always hot. Offset and bytes.
+    /// The buffer that the host writes before a call: its pages are always hot. Offset and bytes.
     kept: (usize, usize),
     /// Its pages are writable.
     kept_open: bool,

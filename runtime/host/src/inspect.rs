@@ -50,7 +50,7 @@ const TABLE_ELEMENTS_MAX: u64 = 1 << 17;
 pub(crate) enum Judge {
     /// All.
     Upload,
-    /// Those that keep guests in: a module that was taken once may be larger than what is taken today.
+    /// Bounds that keep guests in: a module accepted earlier may be larger than today's limits allow.
     Known,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Items<'a> {
     pub bytes: &'a [u8],
 }
 
-/// What a module contains.
+/// The contents of a module.
 #[derive(Default)]
 pub(crate) struct Inspected<'a> {
     pub types: Items<'a>,
@@ -75,7 +75,7 @@ pub(crate) struct Inspected<'a> {
     pub data: &'a [u8],
     pub names: Option<&'a [u8]>,
     pub bodies: Vec<FunctionBody<'a>>,
-    /// Of the functions in `bodies`.
+    /// Shapes of the functions in `bodies`.
     pub shapes: Vec<Shape>,
     pub imported_functions: u32,
     /// Number and type of each mutable global.
@@ -112,11 +112,11 @@ pub(crate) struct Inspected<'a> {
     global_values: Vec<Option<u32>>,
     table_elements: u64,
     effort: Effort,
-    /// What would hold the compiler for long is refused.
+    /// True if a module that would hold the compiler for long is refused.
     is_upload: bool,
 }
 
-/// What each module in the binary format begins with.
+/// The first bytes of each module in the binary format.
 const MAGIC: &[u8] = b"\0asm";
 
 fn invalid(reason: impl Into<String>, offset: usize) -> InvalidModule {

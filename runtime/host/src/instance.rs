@@ -53,7 +53,7 @@ pub struct Instance {
     /// None before the first call, after something that leaves the instance in doubt, and between the calls of an instance that is not
     /// used twice.
     live: Option<Live>,
-    /// Where its memory is counted.
+    /// The ledger that counts its memory.
     memory: Option<Arc<MemoryLedger>>,
     /// Memory of an instance that serves a single call.
     in_use: Option<Grant>,
@@ -157,7 +157,7 @@ impl Instance {
     fn restart(&mut self, procedure_index: usize, ops: &mut dyn HostOps) -> Result<Live, HostError> {
         self.in_use = None;
         let code = self.module.code();
-        // What was committed once must run again, and a deployment has one instance: neither is refused for want of room.
+        // A committed call must run again, and a deployment has one instance: neither is refused for lack of room.
         let must_start = ops.limits_times() > 1;
         let mappings = match must_start {
             true => Mappings::take(INSTANCE_MAPPINGS),

@@ -25,7 +25,7 @@ const HMAC_BLOCK_BYTES: usize = 64;
 pub(crate) struct KeptCode {
     disk: Arc<dyn Disk>,
     key: [u8; 32],
-    /// Of all files together.
+    /// Bytes of all files together at most.
     bytes_max: u64,
     files: Mutex<Files>,
 }
@@ -43,7 +43,7 @@ struct Known {
     used: u64,
 }
 
-/// What code hangs on: what was compiled, by which compiler, with which settings.
+/// Returns the name of kept code, from all that determines it: the compiled bytes, the compiler, its settings.
 pub(crate) fn name_of(engine: &wasmtime::Engine, rewritten: &[u8]) -> [u8; 32] {
     let mut settings = Settings(Sha256::new());
     engine.precompile_compatibility_hash().hash(&mut settings);

@@ -5,7 +5,7 @@
 //! same `Engine::settings_hash`; nothing a guest or an uploader sends panics or leaves its memory.
 //! Called by: `txn` (calls), `recovery`, `database` (modules), `node` (looking), the benchmarks' driver.
 
-// What the integration tests share serves unit tests, too.
+// Unit tests use the integration tests' helpers by this name.
 #[cfg(test)]
 extern crate self as reprise_host;
 

@@ -32,7 +32,7 @@ pub(crate) struct Live {
     watch: Option<Arc<Watch>>,
     /// Its memory is one of the pool's, and the next instance's after it.
     is_pooled: bool,
-    /// Where arguments are put before a call; a slice of no bytes for nowhere.
+    /// The place of arguments before a call; a slice of no bytes if there is none.
     args_buffer: u64,
     pub meters: Meters,
     /// Mappings of the memory and of what belongs to it, taken before it is made.
@@ -51,7 +51,8 @@ fn answer_asks(instance: &wasmtime::Instance, store: &mut Store<HostState>) -> w
     table.set(store, 0, Ref::Func(Some(refuel)))
 }
 
-/// What a module imports was judged before, so a trap is its own doing; anything else is for want of memory or mappings.
+/// Returns the error of a failed start. The module's imports were checked before, so a trap is its own fault; anything else is a lack of
+/// memory or mappings.
 fn failed(error: wasmtime::Error) -> HostError {
     match error.is::<wasmtime::Trap>() {
         true => HostError::Instantiate(format!("{error:#}")),
@@ -69,7 +70,7 @@ impl Live {
         is_kept: bool,
         guests: Option<Arc<Budget>>,
     ) -> Result<Self, HostError> {
-        // What is charged for nothing may as well have all of it.
+        // An engine that charges nothing grants everything.
         let allowance = code.engine.allowance().unwrap_or(Allowance {
             fuel_max: u64::MAX,
             stack_bytes: 0,

@@ -68,14 +68,14 @@ struct Inner {
     schema: ModuleSchema,
     /// The JSON of which `schema` was made.
     description: Arc<[u8]>,
-    /// Where each of the schema's procedures is entered; behind them what runs at a deployment, if anything does.
+    /// The entry of each of the schema's procedures; behind them the entry of the migration, if there is one.
     entries: Vec<ModuleExport>,
-    /// Of the schema's tables, in its order.
+    /// Layouts of the schema's tables, in its order.
     layouts: Arc<[RowLayout]>,
     hash: [u8; 32],
 }
 
-/// What instances are made from.
+/// The compiled module, from which instances are made.
 pub(crate) struct Code {
     pub engine: Engine,
     pub pre: InstancePre<HostState>,
@@ -91,11 +91,11 @@ pub(crate) struct Code {
     pub exported_names: BTreeMap<u32, String>,
     /// Bytes of memory that an instance holds after its start, which is the same each time: as its data says, or as was measured.
     image_bytes: AtomicU64,
-    /// Of the machine code.
+    /// Mappings of the machine code.
     _mappings: Mappings,
 }
 
-/// What an instance takes beside its memory, about: the store, its tables, the watch.
+/// Bytes of an instance beside its memory, about: the store, its tables, the watch.
 const INSTANCE_BYTES: u64 = 96 << 10;
 /// Mappings of a module's machine code: what is read, what is run, and the rest.
 const CODE_MAPPINGS: usize = 4;
@@ -111,8 +111,8 @@ impl CompiledModule {
         Self::make(engine, wasm, Judge::Upload, time)
     }
 
-    /// As `compile`, of a module that was taken once: what an upload is refused for because it would hold the compiler does not
-    /// count. Bounds may be lowered; what was in service must come back.
+    /// The `compile` variant for a module accepted earlier, which skips the bounds on the compiler's work. Those may be lowered, but a
+    /// module that was in service must load again.
     pub fn compile_again(engine: &Engine, wasm: &[u8]) -> Result<Self, InvalidModule> {
         Self::make(engine, wasm, Judge::Known, &StartTime::again())
     }
@@ -171,12 +171,12 @@ impl CompiledModule {
         })
     }
 
-    /// What the module says of itself.
+    /// Returns the module's description of itself.
     pub fn schema(&self) -> &ModuleSchema {
         &self.inner.schema
     }
 
-    /// The same, with the bytes that it was said in.
+    /// Returns the module's description with its encoded bytes.
     pub fn described(&self) -> (ModuleSchema, Arc<[u8]>) {
         (self.inner.schema.clone(), self.inner.description.clone())
     }
@@ -292,7 +292,7 @@ pub fn hash_of(wasm: &[u8]) -> [u8; 32] {
     Sha256::digest(wasm).into()
 }
 
-/// What a module that was taken once says of itself, without a look at its code; none where only its code can tell.
+/// Reads the description of a module accepted earlier, without its code; none if only its code can tell.
 pub fn described(wasm: &[u8]) -> Result<Option<(ModuleSchema, Arc<[u8]>)>, InvalidModule> {
     for payload in Parser::new(0).parse_all(wasm) {
         if let Payload::CustomSection(section) = payload?
@@ -305,7 +305,7 @@ pub fn described(wasm: &[u8]) -> Result<Option<(ModuleSchema, Arc<[u8]>)>, Inval
     Ok(None)
 }
 
-/// Of a module that was taken once by the lenient reader: rules of uploads may have become stricter.
+/// Parses a description. The lenient reader takes modules accepted earlier, because the rules for uploads may have become stricter.
 fn parse_description(json: &[u8], judge: Judge) -> Result<ModuleSchema, String> {
     match judge {
         Judge::Upload => describe::from_json(json).map_err(|error| error.to_string()),

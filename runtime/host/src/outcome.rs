@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use reprise_abi::{Ended, key::KEY_BYTES_MAX};
+use reprise_abi::{EndReason, key::KEY_BYTES_MAX};
 use reprise_base::limits::KEY_BYTES_LIMIT;
 
-/// What one call of a procedure came to.
+/// The outcome of one call of a procedure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallOutcome {
     pub kind: Result<CallEnd, Box<Fault>>,
@@ -22,7 +22,7 @@ pub enum CallEnd {
     Aborted,
 }
 
-/// Whose mistake a fault is, in the words of the API's errors.
+/// The party that caused a fault, in the words of the API's errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// The wasm trapped.
@@ -32,7 +32,7 @@ pub enum FaultKind {
     /// The guest broke the contract of a host call.
     Guest,
     /// Nobody's: the call was ended from outside.
-    Ended(Ended),
+    Ended(EndReason),
 }
 
 /// Name of the trap of a guest whose program gave up and said why.
@@ -99,14 +99,14 @@ impl Fault {
         fault
     }
 
-    pub fn ended(ended: Ended) -> Box<Self> {
+    pub fn ended(ended: EndReason) -> Box<Self> {
         Box::new(Self {
             kind: FaultKind::Ended(ended),
             limit: None,
             max: 0,
             message: match ended {
-                Ended::Cancelled => "the call was cancelled".to_owned(),
-                Ended::Deadline => "the call did not end within the time that its client allows".to_owned(),
+                EndReason::Cancelled => "the call was cancelled".to_owned(),
+                EndReason::Deadline => "the call did not end within the time that its client allows".to_owned(),
             },
             trap: None,
             backtrace: Vec::new(),

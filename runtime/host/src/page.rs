@@ -27,7 +27,7 @@ pub(crate) unsafe fn zero(page: *mut u8) {
 /// Copies a page. `source` needs no alignment.
 ///
 /// # Safety
-/// As for `zero`; `source` is valid for reading as many bytes, and does not overlap `page`.
+/// The contract of `zero` holds; `source` is valid for reading as many bytes, and does not overlap `page`.
 #[inline]
 pub(crate) unsafe fn copy(source: *const u8, page: *mut u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -50,7 +50,7 @@ mod wide {
     const _: () = assert!(PAGE_BYTES.is_multiple_of(2 * STEP_BYTES));
 
     /// # Safety
-    /// As the outer `zero`; the processor has AVX.
+    /// The contract of the outer `zero` holds; the processor has AVX.
     #[target_feature(enable = "avx")]
     pub unsafe fn zero(page: *mut u8) {
         // SAFETY: the loop writes the page and nothing else.
@@ -74,11 +74,11 @@ mod wide {
         }
     }
 
-    /// As `zero`, with half as many writes: those of `zero` are more than the processor's store buffer holds, and what is written
-    /// next waits for it.
+    /// The `zero` variant with half as many writes. The writes of `zero` overflow the processor's store buffer, and later writes wait for
+    /// it.
     ///
     /// # Safety
-    /// As the outer `zero`; the processor has AVX-512.
+    /// The contract of the outer `zero` holds; the processor has AVX-512.
     #[target_feature(enable = "avx512f")]
     pub unsafe fn zero_wider(page: *mut u8) {
         // SAFETY: the loop writes the page and nothing else.
@@ -103,7 +103,7 @@ mod wide {
     }
 
     /// # Safety
-    /// As the outer `copy`; the processor has AVX.
+    /// The contract of the outer `copy` holds; the processor has AVX.
     #[target_feature(enable = "avx")]
     pub unsafe fn copy(source: *const u8, page: *mut u8) {
         // SAFETY: the loop reads `source`, writes the page, and nothing else.

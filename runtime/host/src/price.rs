@@ -1,10 +1,9 @@
-//! What a guest's instructions cost, put between them: fuel, and the counters that stand for the memory's size.
+//! The cost of a guest's instructions, put between them: fuel, and the counters that stand for the memory's size.
 //!
-//! Fuel is a global. It goes down at the beginning of a function and at each turn of a loop, by one and by what the longest way
-//! through the function, or through the turn, weighs: one for each `UNIT_WEIGHT`. So a short function pays once, whichever way it
-//! takes, and one without loops that weighs little is paid for where it is called. What lies behind the first `PREPAID_WEIGHT` of a
-//! way is paid there, for as much again. A bulk operation costs its bytes or items, before it begins. Below zero the guest asks for
-//! more.
+//! Fuel is a global. It falls at the beginning of a function and at each turn of a loop, by one plus the weight of the longest way. The
+//! weight counts one for each `UNIT_WEIGHT`. A short function therefore pays once, whichever way it takes. A light function without loops
+//! is paid for by its callers. The part of a way behind the first `PREPAID_WEIGHT` is paid there, for as much again. A bulk operation costs
+//! its bytes or items, before it begins. Below zero the guest asks for more.
 
 use wasm_encoder::{BranchHint, Encode, Instruction};
 use wasmparser::{FunctionBody, Operator};
@@ -15,7 +14,7 @@ use crate::{depth::Depths, module::InvalidModule, rewrite::REFUSED_TABLE};
 const UNIT_WEIGHT: u32 = 64;
 /// Weight that is paid for ahead at most: a call that takes a short way out pays so much too much.
 const PREPAID_WEIGHT: u32 = 8 * UNIT_WEIGHT;
-/// What an access to memory weighs, which may miss the caches, a division, and a call of the host or through a table; any other
+/// Weights of an access to memory, which may miss the caches, of a division, and of a call of the host or through a table. Any other
 /// instruction weighs one.
 const ACCESS_WEIGHT: u32 = 2;
 const DIVISION_WEIGHT: u32 = 8;
@@ -44,19 +43,19 @@ pub(crate) struct Paid {
     pub hints: Vec<BranchHint>,
 }
 
-/// What functions cost, and who pays it.
+/// The prices of a module's functions, and the places that pay them.
 #[derive(Default)]
 pub(crate) struct Prices {
-    /// Of each function, what is paid at its beginning and at that of each of its loops.
+    /// For each function, the price at its beginning and at that of each of its loops.
     of_stretches: Vec<Vec<i64>>,
     weights: Weights,
 }
 
-/// What a call of each function weighs.
+/// The weight of a call of each function.
 #[derive(Default)]
 struct Weights {
     imported_functions: u32,
-    /// Of those that pay nothing at their beginning what they weigh; else none.
+    /// The weight of each function that pays nothing at its beginning; else none.
     unpaid: Vec<Option<u32>>,
 }
 
@@ -99,9 +98,9 @@ struct Ways<'w> {
     open: Vec<OpenBlock>,
     /// The loops that are open, below them the function itself.
     stretches: Vec<Stretch>,
-    /// What is paid at the beginning of the function and of each loop, in the order in which these begin.
+    /// The prices at the beginning of the function and of each loop, in the order in which these begin.
     prices: Vec<i64>,
-    /// Of the function itself, once it has ended.
+    /// Weight of the function's longest way, once it has ended.
     longest: u32,
 }
 
@@ -117,7 +116,7 @@ struct OpenBlock {
     loops: usize,
 }
 
-/// What is paid for at one place: the function, or a loop's turn, without the loops in it.
+/// The instructions paid for at one place: the function, or a loop's turn, without the loops in it.
 struct Stretch {
     /// Its place in `prices`.
     at: usize,
@@ -284,15 +283,15 @@ fn weight_of(operator: &Operator<'_>, weights: &Weights) -> u32 {
     }
 }
 
-/// What is paid at a place.
+/// The price at one place.
 enum Price {
     Nothing,
     Fixed(i64),
-    /// As much as the `i32` on top of the stack says.
+    /// The `i32` on top of the stack.
     Size,
 }
 
-/// What is paid before an instruction, beside what it weighs.
+/// Returns the price paid before an instruction, beside its weight.
 fn price_of(operator: &Operator<'_>) -> Price {
     match operator {
         Operator::MemoryCopy { .. }

@@ -40,7 +40,7 @@ impl Quiet {
     }
 }
 
-/// Of the calling thread, for good.
+/// Lowers the priority of the calling thread, for good.
 fn lower_priority() {
     // SAFETY: no memory is touched; on Linux the number 0 names the calling thread. That it may fail changes nothing but speed.
     unsafe { libc::setpriority(libc::PRIO_PROCESS as _, 0, NICENESS) };

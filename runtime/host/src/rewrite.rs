@@ -45,7 +45,7 @@ const SHADOW_STACK_NAME: &str = "__stack_pointer";
 /// Export of the table whose only element is the host's function `(fuel left) -> (fuel)`, called when fuel is used up.
 pub(crate) const ASK_EXPORT: &str = "reprise_ask";
 
-/// What a call may use up.
+/// The resources that a call may use up.
 #[derive(Clone, Copy)]
 pub(crate) struct Allowance {
     pub fuel_max: u64,
@@ -53,7 +53,7 @@ pub(crate) struct Allowance {
 }
 
 impl Allowance {
-    /// What a call has before it asks for the first time.
+    /// Returns the fuel that a call has before it first asks for more.
     pub fn first_fuel(&self) -> u64 {
         self.fuel_max.min(FUEL_SLICE)
     }
@@ -223,7 +223,7 @@ fn function_types(found: &Inspected<'_>, added: &Added) -> Vec<u8> {
     let deep = added.depths.deep.len();
     let mut data = extended(found.functions, (4 + found.entries.len() + deep) as u32);
     added.type_call.encode(&mut data);
-    // Those that ask for fuel, start, and put the globals back.
+    // The functions that ask for fuel, start, and put the globals back.
     (0..3).for_each(|_| added.type_start.encode(&mut data));
     for _ in &found.entries {
         added.type_entry.encode(&mut data);
@@ -482,7 +482,7 @@ fn put_back_function(found: &Inspected<'_>, added: &Added) -> Function {
     function
 }
 
-/// What compilers of programs make: the wrappers put the globals back themselves, which saves a call of a call.
+/// True for modules with few globals, as compilers make them. Their wrappers put the globals back inline, which saves one call per call.
 fn has_few_globals(found: &Inspected<'_>) -> bool {
     found.mutable_globals.len() <= FEW_GLOBALS_MAX
 }

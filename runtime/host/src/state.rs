@@ -1,4 +1,4 @@
-//! What a store carries: the guest's memory, the transaction of the running call, and the host calls over both.
+//! The state of a store: the guest's memory, the transaction of the running call, and the host calls over both.
 
 use std::{ptr::NonNull, slice, sync::Arc};
 
@@ -26,7 +26,7 @@ const SCAN_REQUEST_BYTES: u32 = 32;
 /// Bytes before each row in the output of `scan` and `multi_get`: handle and length.
 pub(crate) const ROW_HEADER_BYTES: usize = 8;
 
-/// Where the guest's memory lies.
+/// The guest's memory, by its address.
 #[derive(Clone, Copy)]
 pub(crate) struct GuestMemory {
     base: *mut u8,
@@ -66,10 +66,10 @@ impl GuestMemory {
         unsafe { self.read_at(pointer, length) }
     }
 
-    /// As `read`.
+    /// Reads a slice, as `read` does.
     ///
     /// # Safety
-    /// That of `read`.
+    /// The contract of `read` holds.
     #[inline]
     pub unsafe fn read_at<'a>(self, pointer: u32, length: u32) -> Result<&'a [u8], Refusal> {
         let start = self.span(pointer, length)?;
@@ -221,11 +221,11 @@ pub(crate) struct HostState {
     pub fuel_given: u64,
     allowance: Allowance,
     start_random: TxnRandom,
-    /// Of the module's tables.
+    /// Layouts of the module's tables.
     pub layouts: Arc<[RowLayout]>,
-    /// Of the same tables.
+    /// Plans of the same tables.
     pub plans: Vec<Plans>,
-    /// Where an entry may leave its result; a slice of no bytes for nowhere.
+    /// The place at which an entry may leave its result; a slice of no bytes if there is none.
     pub result_buffer: u64,
     /// Bounds of a running scan: its visitor writes to guest memory, so they can't be borrowed from there.
     pub lower: Vec<u8>,
@@ -727,7 +727,7 @@ pub(crate) fn log_fits(bytes: usize) -> Answer<()> {
     Ok(())
 }
 
-/// What text begins with: at most so many bytes, of whole characters.
+/// Returns the beginning of a text: at most `bytes_max` bytes, of whole characters.
 fn beginning_of(text: &[u8], bytes_max: usize) -> String {
     let cut = &text[..text.len().min(bytes_max)];
     let whole = match std::str::from_utf8(cut) {

@@ -74,7 +74,7 @@ fn short(value: &Value) -> String {
     value.to_string().chars().take(80).collect()
 }
 
-/// Where the names of a list stand among `known`.
+/// Returns the positions of a list's names in `known`.
 fn positions(names: &[Value], known: &[&str]) -> Read<Vec<u16>> {
     names
         .iter()

@@ -72,7 +72,7 @@ pub(crate) const IMPORTS: [Import; 31] = [
     import("path_unlink_file", "iii>i"),
 ];
 
-/// From here on an import only answers that there is no such file.
+/// The first of the imports that only answer that there is no such file.
 const FIRST_WITHOUT_FILE: usize = 13;
 
 pub(crate) fn link(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {

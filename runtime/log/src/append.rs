@@ -10,12 +10,12 @@ use reprise_wire::{ChangesRun, RecordBatch};
 
 use crate::{
     error::{LogError, UnavailableKind},
-    state::{Admission, Extent, Shared, Source, State, is_large},
+    state::{Admission, Extent, LogShared, LogState, RecordSource, is_large},
 };
 
 /// An engine thread's hand on the log. `P` is whatever waits for durability; it is given back by the `complete` function
 /// that the log was opened with.
-pub struct Appender<P>(pub(crate) Arc<Shared<P>>);
+pub struct Appender<P>(pub(crate) Arc<LogShared<P>>);
 
 impl<P> Clone for Appender<P> {
     fn clone(&self) -> Self {
@@ -41,7 +41,7 @@ impl<P: Send + 'static> Appender<P> {
         pending: Option<P>,
         busy: Duration,
     ) -> Result<Lsn, (LogError, Option<P>)> {
-        match self.admit(Extent::of(records), Source::Own) {
+        match self.admit(Extent::of(records), RecordSource::Own) {
             Ok(state) => Ok(self.put(state, records, pending, busy)),
             Err(error) => Err((error, pending)),
         }
@@ -49,14 +49,14 @@ impl<P: Send + 'static> Appender<P> {
 
     /// Appends records that have their LSNs from the NVRAM buffer: also on a standby, and on a primary during a hand-over.
     pub(crate) fn append_copied(&self, records: &RecordBatch) -> Result<Lsn, LogError> {
-        let state = self.admit(Extent::of(records), Source::Front)?;
+        let state = self.admit(Extent::of(records), RecordSource::NvramBuffer)?;
         Ok(self.put(state, records, None, Duration::ZERO))
     }
 
     /// Puts records that were admitted into the block being filled.
     pub(crate) fn put(
         &self,
-        mut state: MutexGuard<'_, State<P>>,
+        mut state: MutexGuard<'_, LogState<P>>,
         records: &RecordBatch,
         pending: Option<P>,
         busy: Duration,
@@ -68,8 +68,8 @@ impl<P: Send + 'static> Appender<P> {
         if let Some(waiting) = pending {
             state.fill_pending.push((end, waiting));
         }
-        self.0.note_joined(&mut state, busy);
-        self.note_filled(&mut state);
+        self.0.record_joined(&mut state, busy);
+        self.record_filled(&mut state);
         start
     }
 
@@ -88,7 +88,7 @@ impl<P: Send + 'static> Appender<P> {
                 if let Some(waiting) = pending {
                     state.fill_pending.push((end, waiting));
                 }
-                self.0.note_joined(&mut state, busy);
+                self.0.record_joined(&mut state, busy);
                 self.end_run(state);
                 Ok(start)
             }
@@ -102,8 +102,8 @@ impl<P: Send + 'static> Appender<P> {
     }
 
     /// All records of the run; where they begin, and the lock, under which the last one was appended. Err: also whether any was.
-    fn append_parts(&self, run: &ChangesRun<'_>) -> Result<(Lsn, MutexGuard<'_, State<P>>), (LogError, bool)> {
-        let (mut records, mut start, mut source) = (RecordBatch::default(), None, Source::Own);
+    fn append_parts(&self, run: &ChangesRun<'_>) -> Result<(Lsn, MutexGuard<'_, LogState<P>>), (LogError, bool)> {
+        let (mut records, mut start, mut source) = (RecordBatch::default(), None, RecordSource::Own);
         for number in 0..=run.parts() {
             records.clear();
             match number < run.parts() {
@@ -111,11 +111,11 @@ impl<P: Send + 'static> Appender<P> {
                 false => run.push_last(&mut records),
             }
             let admitted = self.admit(Extent::of(&records), source);
-            let mut state = admitted.map_err(|error| (error, source == Source::Run))?;
-            (state.is_run_open, source) = (true, Source::Run);
+            let mut state = admitted.map_err(|error| (error, source == RecordSource::Run))?;
+            (state.is_run_open, source) = (true, RecordSource::Run);
             let start = *start.get_or_insert(state.filled());
             state.fill_extend(&records);
-            self.note_filled(&mut state);
+            self.record_filled(&mut state);
             if number == run.parts() {
                 return Ok((start, state));
             }
@@ -124,14 +124,14 @@ impl<P: Send + 'static> Appender<P> {
     }
 
     /// Lets others append again.
-    fn end_run(&self, mut state: MutexGuard<'_, State<P>>) {
+    fn end_run(&self, mut state: MutexGuard<'_, LogState<P>>) {
         state.is_run_open = false;
         drop(state);
         self.0.space.notify_all();
     }
 
     /// Records were put into the block being filled.
-    pub(crate) fn note_filled(&self, state: &mut State<P>) {
+    pub(crate) fn record_filled(&self, state: &mut LogState<P>) {
         self.0.filled.advance(state.filled().0);
         if state.flusher_sleeps {
             state.flusher_sleeps = false;
@@ -140,7 +140,7 @@ impl<P: Send + 'static> Appender<P> {
     }
 
     /// Waits until there is room for the records, and returns with the lock held.
-    pub(crate) fn admit(&self, extent: Extent, source: Source) -> Result<MutexGuard<'_, State<P>>, LogError> {
+    pub(crate) fn admit(&self, extent: Extent, source: RecordSource) -> Result<MutexGuard<'_, LogState<P>>, LogError> {
         let mut state = self.0.lock();
         match state.admit(extent, source) {
             Admission::Now => return Ok(state),
@@ -170,10 +170,10 @@ impl<P: Send + 'static> Appender<P> {
 
     fn wait_for_room<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State<P>>,
+        mut state: MutexGuard<'a, LogState<P>>,
         extent: Extent,
-        source: Source,
-    ) -> (MutexGuard<'a, State<P>>, Result<(), LogError>) {
+        source: RecordSource,
+    ) -> (MutexGuard<'a, LogState<P>>, Result<(), LogError>) {
         let shared = &*self.0;
         let wait_max = shared.config.append_wait_max;
         let (mut began_ns, mut begun_at) = (shared.clock.monotonic_ns(), state.fill_start);
@@ -218,7 +218,7 @@ impl<P: Send + 'static> Appender<P> {
             None => {
                 assert!(end <= state.filled(), "wait for LSN {end}, which nobody appended");
                 state.fill_pending.push((end, pending));
-                return shared.note_joined(&mut state, busy);
+                return shared.record_joined(&mut state, busy);
             }
         };
         drop(state);

@@ -53,7 +53,7 @@ impl LogReader {
         target: &dyn Disk,
         goes_on: &mut dyn FnMut(u64) -> bool,
     ) -> Result<LogCopy, LogError> {
-        let mut copier = Copier {
+        let mut copier = BlockCopier {
             target,
             out: None,
             source: None,
@@ -63,7 +63,7 @@ impl LogReader {
             blocks_bytes: 0,
             copy: LogCopy::default(),
         };
-        let mut walk = Walk::begin(self, range.from)?;
+        let mut walk = RangeWalk::begin(self, range.from)?;
         while let Some((block, after)) = walk.next()? {
             // The record that ends at `from` lies in the last block that begins before it. A segment that begins with blocks of no records, and
             // then has that record, is taken from its beginning.
@@ -75,14 +75,14 @@ impl LogReader {
                 break;
             }
             let kept = kept_records(&block, walk.bytes(&block)?, range.until);
-            if matches!(kept, Kept::None) {
+            if matches!(kept, BlockPart::None) {
                 break;
             }
             if copier.out.is_none() || walk.begins_segment(&block) {
                 copier.begin(&block, walk.segment_header()?, walk.history)?;
             }
             let bytes = walk.bytes(&block)?;
-            if let Kept::First { bytes: kept, count } = kept {
+            if let BlockPart::First { bytes: kept, count } = kept {
                 copier.push_cut(&block, bytes, kept, count)?;
                 break;
             }
@@ -108,16 +108,16 @@ impl LogReader {
 }
 
 /// The part of a block's records before the end of the range.
-enum Kept {
+enum BlockPart {
     All,
     None,
     First { bytes: usize, count: u32 },
 }
 
-fn kept_records(block: &PlacedBlock, bytes: &[u8], until: Lsn) -> Kept {
+fn kept_records(block: &PlacedBlock, bytes: &[u8], until: Lsn) -> BlockPart {
     let payload_bytes = block.header.payload_bytes as usize;
     if until >= block.end() || payload_bytes == 0 {
-        return Kept::All;
+        return BlockPart::All;
     }
     let payload = &bytes[BLOCK_HEADER_BYTES..BLOCK_HEADER_BYTES + payload_bytes];
     let mut records = Records::new(payload);
@@ -128,12 +128,12 @@ fn kept_records(block: &PlacedBlock, bytes: &[u8], until: Lsn) -> Kept {
                 count += 1;
                 lsn = Lsn(lsn.0 + 1);
             }
-            _ => return Kept::All,
+            _ => return BlockPart::All,
         }
     }
     match count {
-        0 => Kept::None,
-        count => Kept::First {
+        0 => BlockPart::None,
+        count => BlockPart::First {
             bytes: records.offset(),
             count,
         },
@@ -141,7 +141,7 @@ fn kept_records(block: &PlacedBlock, bytes: &[u8], until: Lsn) -> Kept {
 }
 
 /// The blocks of a log, one after the other.
-struct Walk<'r> {
+struct RangeWalk<'r> {
     reader: &'r LogReader,
     cursor: Option<SegmentCursor>,
     before: Option<Continuity>,
@@ -152,7 +152,7 @@ struct Walk<'r> {
     next_history: History,
 }
 
-impl<'r> Walk<'r> {
+impl<'r> RangeWalk<'r> {
     fn begin(reader: &'r LogReader, from: Lsn) -> Result<Self, LogError> {
         let start = reader.index.start();
         let marked = reader.index.block_before(Lsn(from.0.saturating_sub(1)));
@@ -220,13 +220,13 @@ impl<'r> Walk<'r> {
 }
 
 /// A file on its way.
-struct Out {
+struct CopyTarget {
     file: Arc<dyn DiskFile>,
     buffer: Vec<u8>,
     written: u64,
 }
 
-impl Out {
+impl CopyTarget {
     fn push(&mut self, bytes: &[u8]) -> Result<(), DiskError> {
         self.buffer.extend_from_slice(bytes);
         match self.buffer.len() >= WRITE_BYTES {
@@ -249,9 +249,9 @@ impl Out {
     }
 }
 
-struct Copier<'t> {
+struct BlockCopier<'t> {
     target: &'t dyn Disk,
-    out: Option<Out>,
+    out: Option<CopyTarget>,
     /// The header of the file that is written.
     source: Option<SegmentHeader>,
     /// Memory units of the last block.
@@ -264,7 +264,7 @@ struct Copier<'t> {
     copy: LogCopy,
 }
 
-impl Copier<'_> {
+impl BlockCopier<'_> {
     /// Begins a file; `source` is the header of the one that the block comes from.
     fn begin(&mut self, block: &PlacedBlock, source: SegmentHeader, history: History) -> Result<(), LogError> {
         if let Some(out) = self.out.take() {
@@ -282,7 +282,7 @@ impl Copier<'_> {
         };
         self.source = Some(header);
         let name = segment_name(block.place);
-        let mut out = Out {
+        let mut out = CopyTarget {
             file: self.target.create(&name)?,
             buffer: Vec::new(),
             written: 0,

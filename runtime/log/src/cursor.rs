@@ -127,8 +127,8 @@ impl SegmentCursor {
     }
 
     /// The values that a block at `place` must have.
-    pub fn expected(&self, place: u64) -> Expected {
-        Expected {
+    pub fn expected(&self, place: u64) -> ExpectedBlock {
+        ExpectedBlock {
             place,
             tag: tag_at(self.block_tag, place),
         }
@@ -138,7 +138,7 @@ impl SegmentCursor {
     fn header(&mut self, place: u64, limit: u64) -> Result<(PlacedBlock, u32), NoBlock> {
         let (offset, expected) = (self.offset_of(place), self.expected(place));
         let bytes = self.bytes(offset, BLOCK_HEADER_BYTES, limit)?;
-        expected.judge(bytes).map_err(NoBlock::Invalid)
+        expected.validate(bytes).map_err(NoBlock::Invalid)
     }
 
     /// Reads and checks the whole block at `place`, also that it follows the one `before` where that is known. Returns its
@@ -152,7 +152,7 @@ impl SegmentCursor {
         let (found, crc) = self.header(place, limit)?;
         let offset = self.offset_of(place);
         let block = self.bytes(offset, found.header.block_bytes(), limit)?;
-        let after = judge_block(&found, crc, block, before)?;
+        let after = validate_block(&found, crc, block, before)?;
         Ok((found, after))
     }
 
@@ -178,14 +178,14 @@ impl SegmentCursor {
     /// Searches behind a place that holds no block for a block of this log, and for the last byte that is not zero. If the place holds
     /// a good header with a damaged payload, the search begins behind that block: its payload may hold anything, even bytes that look
     /// like blocks.
-    pub fn look_behind(&mut self, place: u64) -> Result<Behind, DiskError> {
+    pub fn look_behind(&mut self, place: u64) -> Result<UnusedTail, DiskError> {
         let file_end = self.file_bytes()?;
         let own_end = match self.header(place, file_end) {
             Ok((found, _)) => found.end_place(),
             Err(NoBlock::Disk(error)) => return Err(error),
             Err(_) => place,
         };
-        let mut behind = Behind::default();
+        let mut behind = UnusedTail::default();
         let mut at = place;
         while self.offset_of(at) < file_end {
             let (offset, expected) = (self.offset_of(at), self.expected(at));
@@ -193,7 +193,7 @@ impl SegmentCursor {
             if sector.iter().any(|byte| *byte != 0) {
                 behind.nonzero_bytes = at + sector.len() as u64 - place;
                 if at >= own_end.max(place + 1)
-                    && let Ok((later, _)) = expected.judge(sector)
+                    && let Ok((later, _)) = expected.validate(sector)
                 {
                     behind.block = Some(later.header.lsn);
                     return Ok(behind);
@@ -230,7 +230,7 @@ impl SegmentCursor {
 
 /// The bytes behind a place without a block.
 #[derive(Debug, Default)]
-pub(crate) struct Behind {
+pub(crate) struct UnusedTail {
     /// A block of this log, which shows that the place once held one, too.
     pub block: Option<Lsn>,
     /// Bytes from the place to the last one that is not zero.
@@ -239,7 +239,7 @@ pub(crate) struct Behind {
 
 /// Checks a whole block against its header, and that it follows `before` if that is known. Returns the values that the next block must
 /// continue.
-pub(crate) fn judge_block(
+pub(crate) fn validate_block(
     found: &PlacedBlock,
     crc: u32,
     block: &[u8],
@@ -272,14 +272,14 @@ pub(crate) fn judge_block(
 
 /// Values that a block at a place must have.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Expected {
+pub(crate) struct ExpectedBlock {
     place: u64,
     tag: u32,
 }
 
-impl Expected {
+impl ExpectedBlock {
     /// The block whose header `bytes` begin with, and the header's checksum.
-    pub fn judge(&self, bytes: &[u8]) -> Result<(PlacedBlock, u32), WireError> {
+    pub fn validate(&self, bytes: &[u8]) -> Result<(PlacedBlock, u32), WireError> {
         let (header, crc) = BlockHeader::decode(bytes)?;
         if header.tag != self.tag {
             return Err(WireError {

@@ -8,8 +8,8 @@
 use std::time::Duration;
 
 use crate::{
-    returns::{Returns, Wait},
-    state::State,
+    returns::{ReturnPrediction, ReturnsWait},
+    state::LogState,
 };
 
 /// A commit waits by this part of the time for which its engine thread is busy; the setting `patience_max` is the most.
@@ -27,37 +27,37 @@ pub(crate) fn patience(busy: Duration, max: Duration) -> u64 {
 
 /// Why the flusher lets a group grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pause {
+pub(crate) enum GroupWait {
     Configured,
     /// The appenders have other calls to run.
     Busy,
     /// Clients that were just acknowledged are about to append again.
-    Returns(Wait),
+    Returns(ReturnsWait),
 }
 
 /// A wait that has begun.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Begun {
-    pub pause: Pause,
+pub(crate) struct BegunWait {
+    pub pause: GroupWait,
     began_ns: u64,
     pub ns_max: u64,
 }
 
 pub(crate) struct CommitDelay {
     configured_ns: u64,
-    returns: Returns,
+    returns: ReturnPrediction,
     /// When the last write ended, and how long its block might have been kept.
     last_write_ns: u64,
     kept_ns: u64,
     /// The wait in progress; only if the flusher is stepped.
-    stepped: Option<Begun>,
+    stepped: Option<BegunWait>,
 }
 
 impl CommitDelay {
     pub fn new(configured: Duration) -> Self {
         Self {
             configured_ns: configured.as_nanos() as u64,
-            returns: Returns::default(),
+            returns: ReturnPrediction::default(),
             last_write_ns: 0,
             kept_ns: 0,
             stepped: None,
@@ -65,13 +65,13 @@ impl CommitDelay {
     }
 
     /// Begins the wait that suits the next group. Its caller reports the outcome to `end`.
-    pub fn begin<P>(&mut self, state: &State<P>, now_ns: u64) -> Option<Begun> {
+    pub fn begin<P>(&mut self, state: &LogState<P>, now_ns: u64) -> Option<BegunWait> {
         let (pause, ns_max) = match (self.configured_ns, state.patience_ns) {
             (0, 0) => self.begin_returns(state)?,
-            (0, patience_ns) => (Pause::Busy, self.left_of(patience_ns, now_ns)),
-            (configured_ns, _) => (Pause::Configured, configured_ns),
+            (0, patience_ns) => (GroupWait::Busy, self.left_of(patience_ns, now_ns)),
+            (configured_ns, _) => (GroupWait::Configured, configured_ns),
         };
-        let begun = Begun {
+        let begun = BegunWait {
             pause,
             began_ns: now_ns,
             ns_max,
@@ -79,20 +79,20 @@ impl CommitDelay {
         (ns_max > 0 && state.may_pause(pause)).then_some(begun)
     }
 
-    fn begin_returns<P>(&mut self, state: &State<P>) -> Option<(Pause, u64)> {
+    fn begin_returns<P>(&mut self, state: &LogState<P>) -> Option<(GroupWait, u64)> {
         if !state.may_grow() || state.is_awaited() {
             return None;
         }
         let wait = self.returns.begin_wait(state.fill_pending.len())?;
-        Some((Pause::Returns(wait), wait.ns_max))
+        Some((GroupWait::Returns(wait), wait.ns_max))
     }
 
     /// Begins a rest while there is nothing to write: an appender that kept the last block is about to append again, and need not wake
     /// the flusher. Once after each block.
-    pub fn begin_idle(&mut self, now_ns: u64) -> Option<Begun> {
+    pub fn begin_idle(&mut self, now_ns: u64) -> Option<BegunWait> {
         let kept_ns = std::mem::take(&mut self.kept_ns);
-        let begun = Begun {
-            pause: Pause::Busy,
+        let begun = BegunWait {
+            pause: GroupWait::Busy,
             began_ns: now_ns,
             ns_max: self.left_of(kept_ns, now_ns),
         };
@@ -104,14 +104,14 @@ impl CommitDelay {
     }
 
     /// Records the end of a wait, with `count` callers in the group.
-    pub fn end(&mut self, begun: Begun, count: usize, now_ns: u64) {
-        if let Pause::Returns(wait) = begun.pause {
-            self.returns.note_wait(wait, count, now_ns - begun.began_ns);
+    pub fn end(&mut self, begun: BegunWait, count: usize, now_ns: u64) {
+        if let GroupWait::Returns(wait) = begun.pause {
+            self.returns.record_wait(wait, count, now_ns - begun.began_ns);
         }
     }
 
     /// Begins and ends waits for a stepped flusher: true while the group waits.
-    pub fn still_waits<P>(&mut self, state: &State<P>, now_ns: u64) -> bool {
+    pub fn still_waits<P>(&mut self, state: &LogState<P>, now_ns: u64) -> bool {
         let begun = match self.stepped.take() {
             None => self.begin(state, now_ns),
             begun => begun,
@@ -128,7 +128,7 @@ impl CommitDelay {
     }
 
     /// Records that a group is taken to be written.
-    pub fn note_taken<P>(&mut self, state: &State<P>) {
+    pub fn record_taken<P>(&mut self, state: &LogState<P>) {
         self.kept_ns = match (state.fill_records, self.configured_ns) {
             (1.., 0) => state.patience_ns,
             _ => 0,
@@ -136,13 +136,13 @@ impl CommitDelay {
     }
 
     /// Records that a write ended at `now_ns`.
-    pub fn note_written(&mut self, now_ns: u64) {
+    pub fn record_written(&mut self, now_ns: u64) {
         self.last_write_ns = now_ns;
     }
 
     /// Records that `told` callers are acknowledged after a write of `write_ns`, while `waiting` others wait already.
-    pub fn note_told(&mut self, told: usize, waiting: usize, write_ns: u64) {
-        self.returns.note_told(told, waiting, write_ns);
+    pub fn record_acknowledged(&mut self, told: usize, waiting: usize, write_ns: u64) {
+        self.returns.record_acknowledged(told, waiting, write_ns);
     }
 }
 
@@ -164,9 +164,9 @@ mod tests {
     fn behind_a_block_that_was_kept_the_flusher_rests_once() {
         let mut delay = CommitDelay::new(Duration::ZERO);
         delay.kept_ns = 500;
-        delay.note_written(1_000);
+        delay.record_written(1_000);
         let begun = delay.begin_idle(1_200).expect("a rest");
-        assert_eq!((begun.pause, begun.ns_max), (Pause::Busy, 300));
+        assert_eq!((begun.pause, begun.ns_max), (GroupWait::Busy, 300));
         assert!(delay.begin_idle(1_200).is_none());
         delay.kept_ns = 500;
         assert!(delay.begin_idle(1_500).is_none(), "it is over");

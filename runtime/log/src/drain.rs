@@ -3,14 +3,14 @@
 use std::{ops::Range, time::Duration};
 
 use reprise_base::Lsn;
-use reprise_nvram::{Recovered, RecoveredRecord};
+use reprise_nvram::{RecoveredRecord, RegionContents};
 use reprise_wire::{RecordBatch, RecordRef, Records};
 
 use crate::{
     error::LogError,
-    front::VOID_BYTES,
     log::Log,
-    reader::{Holder, LogRecord, RecordPlace},
+    nvram_buffer::VOID_BYTES,
+    reader::{ReadRecord, RecordHolder, RecordPlace},
 };
 
 /// Bytes appended to the files at once, unless one record is longer.
@@ -20,7 +20,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// The result of a drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Drained {
+pub struct DrainReport {
     /// That were appended.
     pub records: u64,
     /// Numbers without a record.
@@ -31,8 +31,8 @@ impl<P: Send + 'static> Log<P> {
     /// Appends the recovered records that are not in the files yet, in LSN order and under their epoch. A lost number becomes a void
     /// record. Everything is durable at the end. After a crash in the middle, the next drain continues behind the durable records.
     /// Requires a log opened as a standby's, so that it has begun no epoch of its own.
-    pub fn drain(&self, recovered: &Recovered) -> Result<Drained, LogError> {
-        let mut drained = Drained::default();
+    pub fn drain(&self, recovered: &RegionContents) -> Result<DrainReport, LogError> {
+        let mut drained = DrainReport::default();
         let mut batch = RecordBatch::default();
         let mut at = self.filled();
         if at < recovered.copied {
@@ -51,10 +51,10 @@ impl<P: Send + 'static> Log<P> {
                     record.lsn
                 )));
             }
-            if drained == Drained::default() {
+            if drained == DrainReport::default() {
                 self.continue_epoch(recovered)?;
             }
-            drained.void = judge_void(recovered, drained.void, at..record.lsn)?;
+            drained.void = count_lost(recovered, drained.void, at..record.lsn)?;
             for void in at.0..record.lsn.0 {
                 if batch.bytes().len() >= BATCH_BYTES {
                     self.append_drained(&mut batch, Lsn(void))?;
@@ -84,7 +84,7 @@ impl<P: Send + 'static> Log<P> {
     }
 
     /// Continues under the region's epoch.
-    fn continue_epoch(&self, recovered: &Recovered) -> Result<(), LogError> {
+    fn continue_epoch(&self, recovered: &RegionContents) -> Result<(), LogError> {
         let mut state = self.shared.lock();
         if state.epoch > recovered.epoch {
             let (region, files) = (recovered.epoch, state.epoch);
@@ -106,7 +106,7 @@ impl<P: Send + 'static> Log<P> {
 
 /// Counts numbers that no ring has, together with the `so_far` lost before. Err: more are lost than the sites can have taken without
 /// making them persistent.
-fn judge_void(recovered: &Recovered, so_far: u64, numbers: Range<Lsn>) -> Result<u64, LogError> {
+fn count_lost(recovered: &RegionContents, so_far: u64, numbers: Range<Lsn>) -> Result<u64, LogError> {
     let void = so_far.saturating_add(numbers.end.0.saturating_sub(numbers.start.0));
     match void <= recovered.objects_bytes / VOID_BYTES as u64 {
         true => Ok(void),
@@ -120,9 +120,9 @@ fn judge_void(recovered: &Recovered, so_far: u64, numbers: Range<Lsn>) -> Result
 /// Shows the records that an opening would append to files that end at `end`, one at a time, until `each` returns false. A lost number
 /// is a void record. The region has this program's format. Err: the region holds bytes that are no record.
 pub fn recovered_records(
-    recovered: &Recovered,
+    recovered: &RegionContents,
     end: Lsn,
-    each: &mut dyn FnMut(&LogRecord<'_>) -> bool,
+    each: &mut dyn FnMut(&ReadRecord<'_>) -> bool,
 ) -> Result<(), LogError> {
     let void = RecordBatch::of(&RecordRef::Void);
     let (mut at, mut lost) = (end, 0);
@@ -133,9 +133,9 @@ pub fn recovered_records(
                 found.lsn
             )));
         }
-        lost = judge_void(recovered, lost, at..found.lsn)?;
+        lost = count_lost(recovered, lost, at..found.lsn)?;
         while at < found.lsn {
-            let void_record = LogRecord {
+            let void_record = ReadRecord {
                 lsn: at,
                 end: Lsn(at.0 + 1),
                 record: RecordRef::Void,
@@ -150,7 +150,7 @@ pub fn recovered_records(
         for decoded in Records::new(&found.bytes) {
             let (offset, record, bytes) =
                 decoded.map_err(|error| unfit(format!("what lies at LSN {at} is no record: {error}")))?;
-            let record = LogRecord {
+            let record = ReadRecord {
                 lsn: at,
                 end: Lsn(at.0 + 1),
                 record,
@@ -174,7 +174,7 @@ pub fn recovered_records(
 
 fn place_of(found: &RecoveredRecord, offset: usize) -> RecordPlace {
     RecordPlace {
-        holder: Holder::Ring(found.ring),
+        holder: RecordHolder::Ring(found.ring),
         offset: offset as u64,
     }
 }

@@ -14,16 +14,16 @@ use reprise_wire::{
 
 use crate::{
     cursor::{Continuity, PlacedBlock},
-    delay::{Begun, CommitDelay},
+    delay::{BegunWait, CommitDelay},
     error::{LogError, UnavailableKind},
     group::{Group, Position},
     index::{SPARE_NAME, segment_name},
     prepare::RETRY_AFTER,
-    state::{Block, Shared, Spare, State},
+    state::{FilledBlock, LogShared, LogState, Spare},
 };
 
 pub(crate) struct Flusher<P> {
-    pub shared: Arc<Shared<P>>,
+    pub shared: Arc<LogShared<P>>,
     /// The newest segment.
     pub segment: Arc<dyn DiskFile>,
     /// Place of the segment's first block.
@@ -43,14 +43,14 @@ pub(crate) struct Flusher<P> {
 }
 
 /// The next action of the flusher.
-enum Next {
+enum FlushAction {
     Write(BlockKind),
     Wait,
     Over,
 }
 
 /// A block that is not known to be durable.
-struct Failed {
+struct FailedWrite {
     error: DiskError,
     /// Offset and length of the part that may be in the newest segment.
     begun: Option<(u64, usize)>,
@@ -58,7 +58,7 @@ struct Failed {
     is_handed: bool,
 }
 
-impl From<DiskError> for Failed {
+impl From<DiskError> for FailedWrite {
     fn from(error: DiskError) -> Self {
         Self {
             error,
@@ -80,9 +80,9 @@ fn doubtful(error: &LogError) -> LogError {
 }
 
 /// Stops the log when its thread dies.
-struct StopOnPanic<P>(Arc<Shared<P>>);
+struct StopOnFlushPanic<P>(Arc<LogShared<P>>);
 
-impl<P> Drop for StopOnPanic<P> {
+impl<P> Drop for StopOnFlushPanic<P> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let error = LogError::unavailable(UnavailableKind::Failed, "its flusher panicked");
@@ -93,7 +93,7 @@ impl<P> Drop for StopOnPanic<P> {
 
 impl<P: Send + 'static> Work for Flusher<P> {
     fn run(mut self: Box<Self>) {
-        let _guard = StopOnPanic(Arc::clone(&self.shared));
+        let _guard = StopOnFlushPanic(Arc::clone(&self.shared));
         while let Some(block) = self.next_block() {
             if !self.write_or_stop(block) {
                 return;
@@ -110,10 +110,10 @@ impl<P: Send + 'static> Work for Flusher<P> {
         let quiet_max = shared.config.seal_after;
         let is_quiet = !quiet_max.is_zero() && quiet_ns as u128 >= quiet_max.as_nanos();
         match self.next(&state, is_quiet) {
-            Next::Wait => Step::Idle,
-            Next::Over => Step::Over,
-            Next::Write(BlockKind::Data) if self.delay.still_waits(&state, now_ns) => Step::Idle,
-            Next::Write(kind) => {
+            FlushAction::Wait => Step::Idle,
+            FlushAction::Over => Step::Over,
+            FlushAction::Write(BlockKind::Data) if self.delay.still_waits(&state, now_ns) => Step::Idle,
+            FlushAction::Write(kind) => {
                 self.idle_since_ns = None;
                 let block = self.take(state, kind);
                 match self.write_or_stop(block) {
@@ -127,8 +127,8 @@ impl<P: Send + 'static> Work for Flusher<P> {
 
 impl<P: Send + 'static> Flusher<P> {
     /// False: the log has stopped, and everybody was told.
-    fn write_or_stop(&mut self, block: Block) -> bool {
-        let Err(Failed {
+    fn write_or_stop(&mut self, block: FilledBlock) -> bool {
+        let Err(FailedWrite {
             error,
             begun,
             is_handed,
@@ -157,60 +157,60 @@ impl<P: Send + 'static> Flusher<P> {
     }
 
     /// Waits for the next block to write; none when the log is stopped or closed.
-    fn next_block(&mut self) -> Option<Block> {
+    fn next_block(&mut self) -> Option<FilledBlock> {
         let shared = Arc::clone(&self.shared);
         let mut state = shared.lock();
         let mut is_quiet = false;
         loop {
             match self.next(&state, is_quiet) {
-                Next::Over => return None,
-                Next::Wait => {
+                FlushAction::Over => return None,
+                FlushAction::Wait => {
                     (state, is_quiet) = match self.delay.begin_idle(shared.clock.monotonic_ns()) {
                         None => self.sleep(state),
                         Some(begun) => (self.pause(&shared, state, begun), false),
                     };
                 }
-                Next::Write(BlockKind::Data) => {
+                FlushAction::Write(BlockKind::Data) => {
                     if let Some(begun) = self.delay.begin(&state, shared.clock.monotonic_ns()) {
                         state = self.pause(&shared, state, begun);
                     }
                     return Some(self.take(state, BlockKind::Data));
                 }
-                Next::Write(kind) => return Some(self.take(state, kind)),
+                FlushAction::Write(kind) => return Some(self.take(state, kind)),
             }
         }
     }
 
     /// Chooses the next action. `is_quiet`: nothing was appended for so long that a seal is due behind records.
-    fn next(&self, state: &State<P>, is_quiet: bool) -> Next {
+    fn next(&self, state: &LogState<P>, is_quiet: bool) -> FlushAction {
         if state.stopped.is_some() {
-            return Next::Over;
+            return FlushAction::Over;
         }
         if state.fill_records > 0 {
-            return Next::Write(BlockKind::Data);
+            return FlushAction::Write(BlockKind::Data);
         }
         if state.is_closing {
             let closes = state.last_kind != BlockKind::Close && state.can_seal();
             return match closes {
-                true => Next::Write(BlockKind::Close),
-                false => Next::Over,
+                true => FlushAction::Write(BlockKind::Close),
+                false => FlushAction::Over,
             };
         }
         match is_quiet && state.last_kind == BlockKind::Data && state.can_seal() {
-            true => Next::Write(BlockKind::Seal),
-            false => Next::Wait,
+            true => FlushAction::Write(BlockKind::Seal),
+            false => FlushAction::Wait,
         }
     }
 
     /// Lets the group grow. Asleep: those for whom it waits may need this core.
     fn pause<'a>(
         &mut self,
-        shared: &'a Shared<P>,
-        mut state: MutexGuard<'a, State<P>>,
-        begun: Begun,
-    ) -> MutexGuard<'a, State<P>> {
+        shared: &'a LogShared<P>,
+        mut state: MutexGuard<'a, LogState<P>>,
+        begun: BegunWait,
+    ) -> MutexGuard<'a, LogState<P>> {
         state.pause = Some(begun.pause);
-        let is_paused = |state: &mut State<P>| state.pause.is_some() && state.may_pause(begun.pause);
+        let is_paused = |state: &mut LogState<P>| state.pause.is_some() && state.may_pause(begun.pause);
         let ns_max = Duration::from_nanos(begun.ns_max);
         let waited = shared.work.wait_timeout_while(state, ns_max, is_paused);
         state = waited.expect("the log's state is whole").0;
@@ -221,12 +221,12 @@ impl<P: Send + 'static> Flusher<P> {
     }
 
     /// Sleeps until there may be work; true when the log has been quiet behind records that no seal follows.
-    fn sleep<'a>(&self, mut state: MutexGuard<'a, State<P>>) -> (MutexGuard<'a, State<P>>, bool) {
+    fn sleep<'a>(&self, mut state: MutexGuard<'a, LogState<P>>) -> (MutexGuard<'a, LogState<P>>, bool) {
         state.flusher_sleeps = true;
         let quiet = self.shared.config.seal_after;
         let wants_seal = state.last_kind == BlockKind::Data && !quiet.is_zero() && state.can_seal();
         let (mut state, is_seal_due) = if wants_seal {
-            let idle = |state: &mut State<P>| state.flusher_sleeps && !state.is_closing && state.stopped.is_none();
+            let idle = |state: &mut LogState<P>| state.flusher_sleeps && !state.is_closing && state.stopped.is_none();
             let waited = self.shared.work.wait_timeout_while(state, quiet, idle);
             let (mut state, timeout) = waited.expect("the log's state is whole");
             let is_due = timeout.timed_out() && idle(&mut state) && state.can_seal();
@@ -239,8 +239,8 @@ impl<P: Send + 'static> Flusher<P> {
         (state, is_seal_due)
     }
 
-    fn take(&mut self, mut state: MutexGuard<'_, State<P>>, kind: BlockKind) -> Block {
-        self.delay.note_taken(&state);
+    fn take(&mut self, mut state: MutexGuard<'_, LogState<P>>, kind: BlockKind) -> FilledBlock {
+        self.delay.record_taken(&state);
         let block = state.take_block(kind);
         self.shared.filled.advance(state.filled().0);
         if block.begins.is_some() {
@@ -258,7 +258,7 @@ impl<P: Send + 'static> Flusher<P> {
         block
     }
 
-    fn write(&mut self, mut block: Block) -> Result<(), Failed> {
+    fn write(&mut self, mut block: FilledBlock) -> Result<(), FailedWrite> {
         self.next.epoch = block.epoch;
         if block.begins.is_some() {
             self.block_tag = self.segment_header(&block).block_tag();
@@ -282,7 +282,7 @@ impl<P: Send + 'static> Flusher<P> {
         let offset = block.place - self.segment_start + SEGMENT_HEADER_BYTES as u64;
         let (group_end, is_handed) = self.hand_over(&block);
         let written = self.write_when_room(offset, &block.buffer);
-        written.map_err(|error| Failed {
+        written.map_err(|error| FailedWrite {
             error,
             begun: Some((offset, block.buffer.len())),
             is_handed,
@@ -293,16 +293,16 @@ impl<P: Send + 'static> Flusher<P> {
         };
         (self.next.chain, self.next.lsn) = (crc, written.end());
         if block.records_count > 0 {
-            self.shared.index.note_epoch(block.epoch, block.lsn, self.history);
+            self.shared.index.record_epoch(block.epoch, block.lsn, self.history);
         }
         self.history = group_end.history;
         self.shared.index.mark(&written);
         if block.changes_count == block.records_count {
-            self.shared.index.note_changes(block.place, written.end_place());
+            self.shared.index.record_changes(block.place, written.end_place());
         }
         let ended_ns = self.shared.clock.monotonic_ns();
         let write_ns = ended_ns - began_ns;
-        self.delay.note_written(ended_ns);
+        self.delay.record_written(ended_ns);
         let stats = &self.shared.stats;
         stats.write.record(write_ns, 1);
         stats.flushes.add(1);
@@ -337,7 +337,7 @@ impl<P: Send + 'static> Flusher<P> {
     }
 
     /// Passes the records of a sealed block to the sinks. Returns their end, and whether there is any sink.
-    fn hand_over(&self, block: &Block) -> (Position, bool) {
+    fn hand_over(&self, block: &FilledBlock) -> (Position, bool) {
         let own = &block.buffer[BLOCK_HEADER_BYTES..][..block.payload_bytes];
         let end = Position {
             epoch: block.epoch,
@@ -358,7 +358,7 @@ impl<P: Send + 'static> Flusher<P> {
     }
 
     /// The header of a segment that begins with this block.
-    fn segment_header(&self, block: &Block) -> SegmentHeader {
+    fn segment_header(&self, block: &FilledBlock) -> SegmentHeader {
         let config = &self.shared.config;
         SegmentHeader {
             database_id: self.shared.database_id,
@@ -374,7 +374,7 @@ impl<P: Send + 'static> Flusher<P> {
 
     /// Gives the spare file its place in the log. Each step is durable before the next: a file with a segment's name has a whole
     /// header, and no block is written to a file that a crash could make nameless.
-    fn begin_segment(&mut self, spare: Spare, block: &Block) -> Result<(), DiskError> {
+    fn begin_segment(&mut self, spare: Spare, block: &FilledBlock) -> Result<(), DiskError> {
         let header = self.segment_header(block);
         write_header(&*spare.file, &header)?;
         self.shared.disk.rename(SPARE_NAME, &segment_name(header.place))?;
@@ -391,7 +391,7 @@ impl<P: Send + 'static> Flusher<P> {
     }
 
     /// Publishes that a block is durable and tells who waited for it, in the order of positions.
-    fn acknowledge(&mut self, block: Block, written: &PlacedBlock, write_ns: u64) {
+    fn acknowledge(&mut self, block: FilledBlock, written: &PlacedBlock, write_ns: u64) {
         let shared = &*self.shared;
         let mut state = shared.lock();
         shared.durable.place.advance(written.end_place());
@@ -400,7 +400,7 @@ impl<P: Send + 'static> Flusher<P> {
         state.return_buffers(block.buffer, block.shipped);
         std::mem::swap(&mut self.told, &mut state.flight_pending);
         self.delay
-            .note_told(self.told.len(), state.fill_pending.len(), write_ns);
+            .record_acknowledged(self.told.len(), state.fill_pending.len(), write_ns);
         if state.durable_waiters > 0 {
             shared.durable_grew.notify_all();
         }
@@ -431,9 +431,9 @@ fn write_header(file: &dyn DiskFile, header: &SegmentHeader) -> Result<(), DiskE
     file.write_durable_at(0, &aligned)
 }
 
-impl<P> Shared<P> {
+impl<P> LogShared<P> {
     /// After this `refusal` answers by a look at one flag again.
-    pub fn clear_refusal(&self, state: &State<P>) {
+    pub fn clear_refusal(&self, state: &LogState<P>) {
         let has_room = state.block_error.is_none() && state.spare_error.is_none();
         let is_open = state.stopped.is_none() && !state.is_closing;
         if has_room && is_open && state.received.is_none() && state.paused.is_none() {

@@ -8,7 +8,7 @@ use std::sync::{
 use reprise_base::{Epoch, Lsn};
 use reprise_wire::{History, RawRecords};
 
-use crate::{cut::EpochStart, error::LogError, log::Log, reader::LogReader};
+use crate::{error::LogError, log::Log, reader::LogReader, rewind::EpochStart};
 
 /// Progress of a log, and its contents up to there: nodes compare it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 use reprise_base::{Epoch, Lsn};
 use reprise_wire::{History, SegmentHeader};
 
-use crate::{cursor::PlacedBlock, cut::EpochStart};
+use crate::{cursor::PlacedBlock, rewind::EpochStart};
 
 /// Bytes of log between two recorded blocks: 32 KiB of memory per GiB.
 const MARK_EVERY_BYTES: u64 = 512 << 10;
@@ -51,17 +51,17 @@ pub(crate) struct SegmentPlace {
 
 /// A block's place, and the LSN of its first record or of the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct LogPoint {
     pub place: u64,
     pub lsn: Lsn,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct IndexState {
     /// All segments, oldest first; what follows each is the next one.
     segments: Vec<SegmentPlace>,
     /// Some blocks, growing; the first block of each segment is among them.
-    marks: Vec<Mark>,
+    marks: Vec<LogPoint>,
     /// Stretches that are known to hold changes alone, by place, growing, none touching the next.
     changes: Vec<(u64, u64)>,
     /// First records of the newest epochs, growing.
@@ -69,12 +69,12 @@ struct Inner {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct LogIndex(Mutex<Inner>);
+pub(crate) struct LogIndex(Mutex<IndexState>);
 
-impl Inner {
+impl IndexState {
     /// Estimates the place of the records from `lsn` on: exact at a recorded block, and between two of them as if all records had one
     /// length. `end` is behind the last record.
-    fn place_of(&self, lsn: Lsn, end: Mark) -> u64 {
+    fn place_of(&self, lsn: Lsn, end: LogPoint) -> u64 {
         if lsn >= end.lsn {
             return end.place;
         }
@@ -90,7 +90,7 @@ impl Inner {
 }
 
 impl LogIndex {
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, IndexState> {
         self.0.lock().expect("nothing panics while the index is held")
     }
 
@@ -120,7 +120,7 @@ impl LogIndex {
     pub fn mark(&self, block: &PlacedBlock) {
         let mut inner = self.inner();
         let newest_segment = inner.segments.last().map(|segment| segment.place);
-        let mark = Mark {
+        let mark = LogPoint {
             place: block.place,
             lsn: block.header.lsn,
         };
@@ -134,7 +134,7 @@ impl LogIndex {
     }
 
     /// Records that a stretch of blocks holds only changes; it lies behind all earlier ones.
-    pub fn note_changes(&self, start: u64, end: u64) {
+    pub fn record_changes(&self, start: u64, end: u64) {
         let mut inner = self.inner();
         match inner.changes.last_mut() {
             Some(last) if last.1 == start => last.1 = end,
@@ -143,7 +143,7 @@ impl LogIndex {
     }
 
     /// Records the epoch of a block with records, and the history before that block.
-    pub fn note_epoch(&self, epoch: Epoch, start: Lsn, history: History) {
+    pub fn record_epoch(&self, epoch: Epoch, start: Lsn, history: History) {
         let mut inner = self.inner();
         if inner.epochs.last().is_none_or(|last| last.epoch < epoch) {
             if inner.epochs.len() == EPOCHS_MAX {
@@ -166,7 +166,7 @@ impl LogIndex {
     }
 
     /// Bytes of blocks in which the records from `from` to `to` lie, to the part of a block, of a log that ends at `end`.
-    pub fn bytes_between(&self, from: Lsn, to: Lsn, end: Mark) -> u64 {
+    pub fn bytes_between(&self, from: Lsn, to: Lsn, end: LogPoint) -> u64 {
         let inner = self.inner();
         inner.place_of(to, end).saturating_sub(inner.place_of(from, end))
     }
@@ -186,24 +186,24 @@ impl LogIndex {
     }
 
     /// The last noted block whose records begin at or before `lsn`.
-    pub fn block_before(&self, lsn: Lsn) -> Option<Mark> {
+    pub fn block_before(&self, lsn: Lsn) -> Option<LogPoint> {
         let inner = self.inner();
         let after = inner.marks.partition_point(|mark| mark.lsn <= lsn);
         inner.marks.get(after.checked_sub(1)?).copied()
     }
 
     /// The last noted block before `place`.
-    pub fn mark_before(&self, place: u64) -> Option<Mark> {
+    pub fn mark_before(&self, place: u64) -> Option<LogPoint> {
         let inner = self.inner();
         let after = inner.marks.partition_point(|mark| mark.place < place);
         inner.marks.get(after.checked_sub(1)?).copied()
     }
 
     /// Start of the oldest segment.
-    pub fn start(&self) -> Mark {
+    pub fn start(&self) -> LogPoint {
         let inner = self.inner();
         let first = inner.segments.first();
-        first.map_or(Mark { place: 0, lsn: Lsn(0) }, |segment| Mark {
+        first.map_or(LogPoint { place: 0, lsn: Lsn(0) }, |segment| LogPoint {
             place: segment.place,
             lsn: segment.start,
         })
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn bytes_are_counted_between_records() {
         let index = filled();
-        let end = Mark {
+        let end = LogPoint {
             place: 4_800_000,
             lsn: Lsn(108),
         };
@@ -323,8 +323,8 @@ mod tests {
             (bytes(30, 100), bytes(104, 108), bytes(108, 200)),
             (2_800_000, 400_000, 0)
         );
-        index.note_changes(800_000, 2_000_000);
-        index.note_changes(4_000_000, 4_400_000);
+        index.record_changes(800_000, 2_000_000);
+        index.record_changes(4_000_000, 4_400_000);
         assert!(index.holds_changes(800_000) && !index.holds_changes(2_000_000));
     }
 }

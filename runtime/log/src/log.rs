@@ -5,8 +5,8 @@ use std::{
     time::Duration,
 };
 
-use reprise_base::{Epoch, Lsn, MemoryLedger, OnReached, Role, Waiter, Watermark, hex, limits::SEGMENT_BYTES};
-use reprise_env::{Clock, Disk, DiskErrorKind, DiskFile, DiskLock, MakeWork, RealThreads, Started, Threads};
+use reprise_base::{Epoch, Lsn, MemoryLedger, OnReached, Role, Watermark, WatermarkWaiter, hex, limits::SEGMENT_BYTES};
+use reprise_env::{Clock, Disk, DiskErrorKind, DiskFile, DiskLock, MakeWork, RealThreads, ThreadHandle, Threads};
 use reprise_observe::FlushStats;
 use reprise_wire::{BlockKind, History, SEGMENT_HEADER_BYTES, SegmentHeader};
 
@@ -16,13 +16,13 @@ use crate::{
     delay::CommitDelay,
     error::{LogError, UnavailableKind},
     flush::{Flusher, create_first_segment},
-    front::Front,
     group::Position,
-    hold::Keeper,
-    index::{Mark, RECYCLE_NAME, SPARE_NAME},
+    index::{LogPoint, RECYCLE_NAME, SPARE_NAME},
+    nvram_buffer::NvramBuffer,
     prepare::Preparer,
-    scan::{Scan, VerifyReport, scan},
-    state::{Around, Shared, State},
+    replication_slot::SegmentReleaser,
+    scan::{LogScan, VerifyReport, scan},
+    state::{LogEnv, LogShared, LogState},
 };
 
 /// Size of a new database's first segment; each further one is twice as large, up to the configured size.
@@ -108,11 +108,11 @@ pub struct Positions {
 
 /// The node's log: one for all engine threads.
 pub struct Log<P: Send + 'static> {
-    pub(crate) shared: Arc<Shared<P>>,
-    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) shared: Arc<LogShared<P>>,
+    pub(crate) releaser: Arc<SegmentReleaser>,
     /// The NVRAM buffer before the files, if any.
-    pub(crate) front: OnceLock<Arc<Front>>,
-    threads: Mutex<Vec<Box<dyn Started>>>,
+    pub(crate) nvram: OnceLock<Arc<NvramBuffer>>,
+    threads: Mutex<Vec<Box<dyn ThreadHandle>>>,
     /// Given back at `close`.
     lock: Mutex<Option<DiskLock>>,
 }
@@ -153,10 +153,10 @@ impl<P: Send + 'static> Log<P> {
             }
         }
         let opened = match scanned.report.segments.is_empty() {
-            true => Opened::create(&*disk, scanned, &config)?,
-            false => Opened::resume(&*disk, scanned, &config)?,
+            true => OpenedFiles::create(&*disk, scanned, &config)?,
+            false => OpenedFiles::resume(&*disk, scanned, &config)?,
         };
-        let around = Around { disk, clock, threads };
+        let around = LogEnv { disk, clock, threads };
         opened.start(around, config, complete, lock)
     }
 
@@ -176,23 +176,23 @@ impl<P: Send + 'static> Log<P> {
     }
 
     fn filled_mark(&self) -> &Arc<Watermark> {
-        self.front.get().map_or(&self.shared.filled, |front| &front.filled)
+        self.nvram.get().map_or(&self.shared.filled, |nvram| &nvram.filled)
     }
 
     /// Runs `hook` once records are appended up to `lsn`, on the thread that appends them. None: they are already.
-    pub fn when_filled(&self, lsn: Lsn, hook: OnReached) -> Option<Waiter> {
+    pub fn when_filled(&self, lsn: Lsn, hook: OnReached) -> Option<WatermarkWaiter> {
         self.filled_mark().when(lsn.0, hook)
     }
 
     /// Runs `hook` once everything before `end` is durable in the log's files, on the thread that writes them. None: it is already.
-    pub fn when_durable(&self, end: Lsn, hook: OnReached) -> Option<Waiter> {
+    pub fn when_durable(&self, end: Lsn, hook: OnReached) -> Option<WatermarkWaiter> {
         self.shared.durable.lsn.when(end.0, hook)
     }
 
     /// Everything before it is durable.
     pub fn durable(&self) -> Lsn {
-        match self.front.get() {
-            Some(front) => front.lsns.durable(),
+        match self.nvram.get() {
+            Some(nvram) => nvram.lsns.durable(),
             None => self.copied(),
         }
     }
@@ -200,7 +200,7 @@ impl<P: Send + 'static> Log<P> {
     /// No caller got a result for a record from here on. With an NVRAM buffer a record may be acknowledged before a lower one is
     /// durable.
     pub fn answered_max(&self) -> Lsn {
-        match self.front.get() {
+        match self.nvram.get() {
             Some(_) => self.filled(),
             None => self.copied(),
         }
@@ -208,8 +208,8 @@ impl<P: Send + 'static> Log<P> {
 
     /// At this moment.
     pub fn positions(&self) -> Positions {
-        if let Some(front) = self.front.get() {
-            let durable = front.lsns.durable();
+        if let Some(nvram) = self.nvram.get() {
+            let durable = nvram.lsns.durable();
             return Positions {
                 filled: self.filled().max(durable),
                 written: durable,
@@ -243,8 +243,8 @@ impl<P: Send + 'static> Log<P> {
 
     /// Waits until everything before `end` is durable; false when the time is over or the log stopped first.
     pub fn wait_durable(&self, end: Lsn, timeout: Duration) -> bool {
-        match self.front.get() {
-            Some(front) => self.wait_persistent(front, end, timeout),
+        match self.nvram.get() {
+            Some(nvram) => self.wait_persistent(nvram, end, timeout),
             None => self.shared.wait_durable(end, timeout),
         }
     }
@@ -297,7 +297,7 @@ impl<P: Send + 'static> Log<P> {
     /// Writes what was appended, marks the log as closed in order, and ends the threads. Later appends are refused.
     /// The error is the one that stopped the log before.
     pub fn close(&self) -> Result<(), LogError> {
-        self.close_front();
+        self.close_nvram();
         self.shared.lock().is_closing = true;
         self.shared.may_refuse.store(true, std::sync::atomic::Ordering::Release);
         self.shared.wake_all();
@@ -307,7 +307,7 @@ impl<P: Send + 'static> Log<P> {
             // the error below reports it.
             thread.join();
         }
-        self.keeper.close();
+        self.releaser.close();
         *self.lock.lock().expect("nothing panics in here") = None;
         match &self.shared.lock().stopped {
             Some(error) => Err(error.clone()),
@@ -358,8 +358,8 @@ fn first_epoch(config: &LogConfig) -> Epoch {
 }
 
 /// A log that was checked, on the way to its threads.
-struct Opened {
-    scan: Scan,
+struct OpenedFiles {
+    scan: LogScan,
     /// Epoch of the last block, or of the segment that begins.
     block_epoch: Epoch,
     report: OpenReport,
@@ -369,8 +369,8 @@ struct Opened {
     segment_room: u64,
 }
 
-impl Opened {
-    fn create(disk: &dyn Disk, mut scan: Scan, config: &LogConfig) -> Result<Self, LogError> {
+impl OpenedFiles {
+    fn create(disk: &dyn Disk, mut scan: LogScan, config: &LogConfig) -> Result<Self, LogError> {
         let header = SegmentHeader {
             block_key: config.new_block_key,
             database_id: config.new_database_id,
@@ -404,7 +404,7 @@ impl Opened {
         })
     }
 
-    fn resume(disk: &dyn Disk, mut scan: Scan, config: &LogConfig) -> Result<Self, LogError> {
+    fn resume(disk: &dyn Disk, mut scan: LogScan, config: &LogConfig) -> Result<Self, LogError> {
         let newest = scan.report.segments.last().expect("checked by the caller").clone();
         let segment = disk.open(&newest.file)?;
         let mut cursor = SegmentCursor::new(Arc::clone(&segment), newest.place);
@@ -448,7 +448,7 @@ impl Opened {
 
     fn start<P: Send + 'static>(
         self,
-        around: Around,
+        around: LogEnv,
         config: LogConfig,
         complete: Complete<P>,
         lock: DiskLock,
@@ -456,12 +456,12 @@ impl Opened {
         let found = &self.scan.report;
         let last_kind = found.last_block.unwrap_or(BlockKind::Close);
         let segment_bytes = config.segment_bytes;
-        let end = Mark {
+        let end = LogPoint {
             place: self.scan.end_place,
             lsn: found.end,
         };
         let epoch = self.report.epoch;
-        let mut state = State::new((end, epoch), self.room, self.segment_room, segment_bytes, last_kind);
+        let mut state = LogState::new(end, epoch, self.room, self.segment_room, segment_bytes, last_kind);
         state.block_epoch = self.block_epoch;
         state.received = (config.role == Role::Standby).then_some(Position {
             epoch,
@@ -472,7 +472,7 @@ impl Opened {
         state.spare_wish = (2 * self.segment_room).min(room_max).max(1);
         let place = self.scan.index.segment_of(self.segment_start);
         let block_tag = place.expect("its header was read or written").block_tag;
-        let shared = Arc::new(Shared::new(
+        let shared = Arc::new(LogShared::new(
             state,
             self.scan.index,
             around,
@@ -496,9 +496,9 @@ impl Opened {
         let preparer = Preparer::new(Arc::clone(&shared));
         let (disk, index) = (Arc::clone(&shared.disk), Arc::clone(&shared.index));
         let log = Log {
-            keeper: Arc::new(Keeper::new(disk, index, Arc::clone(&shared.durable))),
+            releaser: Arc::new(SegmentReleaser::new(disk, index, Arc::clone(&shared.durable))),
             shared,
-            front: OnceLock::new(),
+            nvram: OnceLock::new(),
             threads: Mutex::default(),
             lock: Mutex::new(Some(lock)),
         };

@@ -7,7 +7,7 @@ use reprise_base::{Epoch, Lsn};
 use crate::{
     error::{LogError, UnavailableKind},
     log::Log,
-    state::State,
+    state::LogState,
 };
 
 impl<P: Send + 'static> Log<P> {
@@ -24,10 +24,10 @@ impl<P: Send + 'static> Log<P> {
         drop(state);
         // Threads that wait for room are refused now.
         self.shared.wake_all();
-        let Some(front) = self.front.get() else {
+        let Some(nvram) = self.nvram.get() else {
             return Ok(end);
         };
-        front.pause(&self.shared).inspect_err(|_| {
+        nvram.pause(&self.shared).inspect_err(|_| {
             let mut state = self.shared.lock();
             state.paused = None;
             self.shared.clear_refusal(&state);
@@ -37,15 +37,15 @@ impl<P: Send + 'static> Log<P> {
     /// Takes appends again after `pause`, and returns their epoch. If another server may have written meanwhile, it is a new epoch,
     /// `at_least` this one. All earlier records are durable then.
     pub fn resume(&self, at_least: Option<Epoch>) -> Result<Epoch, LogError> {
-        let mut state = self.settle(at_least.is_some())?;
-        let front = self.front.get();
+        let mut state = self.wait_until_durable(at_least.is_some())?;
+        let nvram = self.nvram.get();
         if let (Some(at_least), Some(_)) = (at_least, &state.paused) {
             state.epoch = state.epoch.next().max(at_least);
-            front.iter().for_each(|front| front.marks.set_epoch(state.epoch));
+            nvram.iter().for_each(|nvram| nvram.marks.set_epoch(state.epoch));
         }
         state.paused = None;
         self.shared.clear_refusal(&state);
-        front.iter().for_each(|front| front.resume());
+        nvram.iter().for_each(|nvram| nvram.resume());
         Ok(state.epoch)
     }
 
@@ -54,20 +54,20 @@ impl<P: Send + 'static> Log<P> {
         if self.epoch() >= at_least {
             return Ok(());
         }
-        let mut state = self.settle(true)?;
+        let mut state = self.wait_until_durable(true)?;
         state.epoch = state.epoch.max(at_least);
-        self.front
+        self.nvram
             .get()
             .iter()
-            .for_each(|front| front.marks.set_epoch(state.epoch));
+            .for_each(|nvram| nvram.marks.set_epoch(state.epoch));
         Ok(())
     }
 
     /// Waits until all records are durable; in the files, if another epoch begins, because a region holds records of one.
-    fn settle(&self, is_new_epoch: bool) -> Result<MutexGuard<'_, State<P>>, LogError> {
+    fn wait_until_durable(&self, is_new_epoch: bool) -> Result<MutexGuard<'_, LogState<P>>, LogError> {
         let wait_max = self.shared.config.append_wait_max;
-        if let Some(front) = self.front.get().filter(|_| is_new_epoch) {
-            front.copy_to(&self.shared, front.filled(), wait_max)?;
+        if let Some(nvram) = self.nvram.get().filter(|_| is_new_epoch) {
+            nvram.destage_to(&self.shared, nvram.filled(), wait_max)?;
         }
         if !self.wait_durable(self.filled(), wait_max) {
             let stalled = || LogError::unavailable(UnavailableKind::Stalled, "what was appended is not durable yet");

@@ -12,14 +12,14 @@ use reprise_wire::SEGMENT_HEADER_BYTES;
 use crate::{
     error::LogError,
     index::{RECYCLE_NAME, SPARE_NAME},
-    state::{Shared, Spare, State, no_room},
+    state::{LogShared, LogState, Spare, no_room},
 };
 
 /// After a failure, time until the next try.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_millis(500);
 
 pub(crate) struct Preparer<P> {
-    shared: Arc<Shared<P>>,
+    shared: Arc<LogShared<P>>,
     /// When it failed last; only where the preparer is stepped.
     failed_at_ns: u64,
 }
@@ -30,16 +30,16 @@ const SPARE_ROOM_MIN: u64 = 1 << 20;
 const ROOM_STEP: u64 = 4 << 10;
 
 /// The next action of the preparer.
-enum Next {
+enum PrepareAction {
     /// With a spare that is too small for it and that no block counts on.
-    Prepare(Wanted, Option<Spare>),
+    Prepare(WantedRoom, Option<Spare>),
     Wait,
     Over,
 }
 
 /// Room that the next spare should have.
 #[derive(Clone, Copy)]
-struct Wanted {
+struct WantedRoom {
     /// For a block that waits; 0 where none does.
     needed: u64,
     /// A segment as large as the log would have it.
@@ -48,12 +48,12 @@ struct Wanted {
 
 /// The result of an attempt: a spare, or the reason why there is none. Both, if there is a spare that is too small for a waiting
 /// block.
-struct Prepared {
+struct PrepareResult {
     spare: Option<Spare>,
     error: Option<DiskError>,
 }
 
-impl Prepared {
+impl PrepareResult {
     fn whole(spare: Spare) -> Self {
         Self {
             spare: Some(spare),
@@ -84,9 +84,9 @@ impl<P: Send + 'static> Work for Preparer<P> {
         let waited_ns = now_ns.saturating_sub(self.failed_at_ns);
         let has_waited = state.spare_error.is_none() || waited_ns as u128 >= RETRY_AFTER.as_nanos();
         match next(&mut state, has_waited) {
-            Next::Wait => Step::Idle,
-            Next::Over => Step::Over,
-            Next::Prepare(wanted, smaller) => {
+            PrepareAction::Wait => Step::Idle,
+            PrepareAction::Over => Step::Over,
+            PrepareAction::Prepare(wanted, smaller) => {
                 drop(state);
                 self.failed_at_ns = now_ns;
                 let prepared = self.prepare(wanted, smaller);
@@ -97,27 +97,27 @@ impl<P: Send + 'static> Work for Preparer<P> {
     }
 }
 
-fn next<P>(state: &mut State<P>, has_waited: bool) -> Next {
+fn next<P>(state: &mut LogState<P>, has_waited: bool) -> PrepareAction {
     if state.is_closing || state.stopped.is_some() {
-        return Next::Over;
+        return PrepareAction::Over;
     }
     // A block that begins the old spare has to rename it first.
     let is_name_free = state.spare.is_some() == state.is_spare_named;
     let is_free = is_name_free && state.spare_is_free();
-    let wanted = Wanted {
+    let wanted = WantedRoom {
         needed: state.spare_wanted,
         wished: state.spare_wish,
     };
     if wanted.room() == 0 || !has_waited || !is_free {
-        return Next::Wait;
+        return PrepareAction::Wait;
     }
     let smaller = state.spare.take();
     state.is_spare_growing = smaller.is_some();
     state.spare_wish = 0;
-    Next::Prepare(wanted, smaller)
+    PrepareAction::Prepare(wanted, smaller)
 }
 
-impl<P> State<P> {
+impl<P> LogState<P> {
     /// Why the longest block would be refused, though shorter ones are taken.
     pub fn lack_of_room(&self) -> Option<LogError> {
         let error = self.spare_error.as_ref();
@@ -125,7 +125,7 @@ impl<P> State<P> {
     }
 }
 
-impl Wanted {
+impl WantedRoom {
     /// The larger of the two.
     fn room(self) -> u64 {
         self.needed.max(self.wished)
@@ -133,14 +133,14 @@ impl Wanted {
 }
 
 impl<P: Send + 'static> Preparer<P> {
-    pub fn new(shared: Arc<Shared<P>>) -> Self {
+    pub fn new(shared: Arc<LogShared<P>>) -> Self {
         Self {
             shared,
             failed_at_ns: 0,
         }
     }
 
-    fn publish(&self, wanted: Wanted, prepared: Prepared) {
+    fn publish(&self, wanted: WantedRoom, prepared: PrepareResult) {
         let mut state = self.shared.lock();
         match &prepared.spare {
             Some(spare) if spare.room >= state.spare_wanted => state.spare_wanted = 0,
@@ -157,34 +157,34 @@ impl<P: Send + 'static> Preparer<P> {
     }
 
     /// Waits for a request; none when the log ends.
-    fn next_request(&self) -> Option<(Wanted, Option<Spare>)> {
+    fn next_request(&self) -> Option<(WantedRoom, Option<Spare>)> {
         let shared = &*self.shared;
         let mut state = shared.lock();
         let mut has_waited = state.spare_error.is_none();
         loop {
             match next(&mut state, has_waited) {
-                Next::Prepare(wanted, smaller) => return Some((wanted, smaller)),
-                Next::Over => return None,
-                Next::Wait => (state, has_waited) = wait(shared, state, has_waited),
+                PrepareAction::Prepare(wanted, smaller) => return Some((wanted, smaller)),
+                PrepareAction::Over => return None,
+                PrepareAction::Wait => (state, has_waited) = wait(shared, state, has_waited),
             }
         }
     }
 
     /// Makes a spare of the room that is wished for, or else of half of what the disk has, or else of what is needed. Where not even that is
     /// there, shorter records still get a small one.
-    fn prepare(&self, wanted: Wanted, smaller: Option<Spare>) -> Prepared {
+    fn prepare(&self, wanted: WantedRoom, smaller: Option<Spare>) -> PrepareResult {
         let room = wanted.room();
         let least = wanted.needed.max(SPARE_ROOM_MIN.min(room));
         let (error, fitted) = match self.make(room, smaller) {
-            Ok(spare) => return Prepared::whole(spare),
+            Ok(spare) => return PrepareResult::whole(spare),
             Err(failed) => failed,
         };
         if error.kind != DiskErrorKind::Full {
-            return Prepared::none(error);
+            return PrepareResult::none(error);
         }
         let half = fitted / 2 / ROOM_STEP * ROOM_STEP;
         let error = match self.make(half.clamp(least, room), None) {
-            Ok(spare) => return Prepared::whole(spare),
+            Ok(spare) => return PrepareResult::whole(spare),
             Err((error, _)) => error,
         };
         let short = SPARE_ROOM_MIN.min(self.shared.config.segment_bytes - SEGMENT_HEADER_BYTES as u64);
@@ -192,7 +192,7 @@ impl<P: Send + 'static> Preparer<P> {
             true => self.make(short, None).ok(),
             false => None,
         };
-        Prepared {
+        PrepareResult {
             spare,
             error: Some(error),
         }
@@ -223,15 +223,15 @@ impl<P: Send + 'static> Preparer<P> {
 }
 
 fn wait<'a, P>(
-    shared: &Shared<P>,
-    state: MutexGuard<'a, State<P>>,
+    shared: &LogShared<P>,
+    state: MutexGuard<'a, LogState<P>>,
     has_waited: bool,
-) -> (MutexGuard<'a, State<P>>, bool) {
+) -> (MutexGuard<'a, LogState<P>>, bool) {
     if has_waited {
         let waited = shared.prepare.wait(state);
         return (waited.expect("the log's state is whole"), true);
     }
-    let still = |state: &mut State<P>| !state.is_closing && state.stopped.is_none();
+    let still = |state: &mut LogState<P>| !state.is_closing && state.stopped.is_none();
     let waited = shared.prepare.wait_timeout_while(state, RETRY_AFTER, still);
     (waited.expect("the log's state is whole").0, true)
 }

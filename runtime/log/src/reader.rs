@@ -9,7 +9,7 @@ use reprise_wire::{BLOCK_HEADER_BYTES, RecordRef, Records, WireError};
 use crate::{
     cursor::{Continuity, NoBlock, PlacedBlock, SegmentCursor},
     error::{Damage, LogError},
-    index::{LogIndex, Mark, segment_name},
+    index::{LogIndex, LogPoint, segment_name},
     log::Log,
     scan::{VerifyReport, scan},
 };
@@ -19,7 +19,7 @@ const PAGE_SCAN_BYTES_MAX: u64 = 64 << 20;
 
 /// A record and where it lies.
 #[derive(Clone, Debug)]
-pub struct LogRecord<'a> {
+pub struct ReadRecord<'a> {
     /// Its position.
     pub lsn: Lsn,
     /// The LSN behind it.
@@ -35,14 +35,14 @@ pub struct LogRecord<'a> {
 /// The position of a record: in the log's files, or in a ring of NVRAM before them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordPlace {
-    pub(crate) holder: Holder,
+    pub(crate) holder: RecordHolder,
     /// Offset of its first byte in the segment's file; in a ring, among the records that were written with it.
     pub offset: u64,
 }
 
 /// The holder of a record: the segment that begins at this place, or a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Holder {
+pub(crate) enum RecordHolder {
     Segment(u64),
     Ring(u32),
 }
@@ -51,13 +51,13 @@ impl RecordPlace {
     /// The segment's file, or which ring.
     pub fn file(&self) -> String {
         match self.holder {
-            Holder::Segment(segment) => segment_name(segment),
-            Holder::Ring(ring) => format!("nvram-ring-{ring}"),
+            RecordHolder::Segment(segment) => segment_name(segment),
+            RecordHolder::Ring(ring) => format!("nvram-ring-{ring}"),
         }
     }
 }
 
-impl LogRecord<'_> {
+impl ReadRecord<'_> {
     fn to_owned(&self) -> OwnedRecord {
         OwnedRecord {
             lsn: self.lsn,
@@ -80,8 +80,8 @@ pub struct OwnedRecord {
 
 impl OwnedRecord {
     /// The record as the reader returned it.
-    pub fn get(&self) -> LogRecord<'_> {
-        LogRecord {
+    pub fn get(&self) -> ReadRecord<'_> {
+        ReadRecord {
             lsn: self.lsn,
             end: self.end,
             record: RecordRef::decode(&self.bytes).expect("decoded before it was copied"),
@@ -130,7 +130,7 @@ pub struct RecordPage {
 /// How far a reader may read.
 #[derive(Clone)]
 pub(crate) enum ReadEnd {
-    Fixed(Mark),
+    Fixed(LogPoint),
     /// The durable end of a running log.
     Running(Arc<Durable>),
 }
@@ -144,9 +144,9 @@ pub(crate) struct Durable {
 }
 
 impl Durable {
-    pub fn get(&self) -> Mark {
+    pub fn get(&self) -> LogPoint {
         let lsn = Lsn(self.lsn.get());
-        Mark {
+        LogPoint {
             lsn,
             place: self.place.get(),
         }
@@ -178,7 +178,7 @@ pub struct LogReader {
     pub(crate) before: Option<Continuity>,
     current: Option<BlockAt>,
     /// Place and LSN of the next block.
-    pub(crate) next_block: Mark,
+    pub(crate) next_block: LogPoint,
     /// Records before it are passed over.
     pub(crate) from: Lsn,
 }
@@ -189,7 +189,7 @@ impl LogReader {
     pub fn open(disk: Arc<dyn Disk>, from: Lsn) -> Result<(Self, VerifyReport), LogError> {
         let scanned = scan(&*disk)?;
         let report = scanned.report;
-        let end = Mark {
+        let end = LogPoint {
             place: scanned.end_place,
             lsn: report.end,
         };
@@ -231,7 +231,7 @@ impl LogReader {
     }
 
     /// The next record; none at the end of what can be read now (a running log may have more later).
-    pub fn next_record(&mut self) -> Result<Option<LogRecord<'_>>, LogError> {
+    pub fn next_record(&mut self) -> Result<Option<ReadRecord<'_>>, LogError> {
         let Some(current) = self.current_block()? else {
             return Ok(None);
         };
@@ -249,13 +249,13 @@ impl LogReader {
                     at: at + bytes.len(),
                     lsn: end,
                 });
-                Ok(Some(LogRecord {
+                Ok(Some(ReadRecord {
                     lsn,
                     end,
                     record,
                     bytes,
                     place: RecordPlace {
-                        holder: Holder::Segment(segment),
+                        holder: RecordHolder::Segment(segment),
                         offset,
                     },
                 }))
@@ -370,14 +370,14 @@ impl LogReader {
     /// The next block is the one behind this.
     pub(crate) fn passed(&mut self, block: &PlacedBlock, after: Continuity) {
         self.before = Some(after);
-        self.next_block = Mark {
+        self.next_block = LogPoint {
             place: block.end_place(),
             lsn: block.end(),
         };
     }
 
     /// The error for a missing block at `at`, in the segment that begins at `segment`.
-    pub(crate) fn no_block(&self, segment: u64, at: Mark, error: NoBlock) -> LogError {
+    pub(crate) fn no_block(&self, segment: u64, at: LogPoint, error: NoBlock) -> LogError {
         match error {
             // Released while it was being read.
             _ if at.place < self.index.start().place => self.out_of_range(at.lsn),
@@ -396,7 +396,7 @@ impl LogReader {
 }
 
 impl ReadEnd {
-    fn get(&self) -> Mark {
+    fn get(&self) -> LogPoint {
         match self {
             Self::Fixed(end) => *end,
             Self::Running(durable) => durable.get(),
@@ -433,7 +433,7 @@ pub(crate) fn damaged(segment: u64, place: u64, lsn: Lsn, error: &WireError) -> 
 impl<P: Send + 'static> Log<P> {
     /// Reads forward from the first record at or behind `from`, as far as is durable; more as more becomes so.
     pub fn reader(&self, from: Lsn) -> Result<LogReader, LogError> {
-        self.copy_front()?;
+        self.destage_persistent()?;
         let shared = &self.shared;
         LogReader::new(
             Arc::clone(&shared.disk),
@@ -458,9 +458,9 @@ impl<P: Send + 'static> Log<P> {
         &self,
         before: Option<Lsn>,
         limit: usize,
-        mut keep: impl FnMut(&LogRecord<'_>) -> bool,
+        mut keep: impl FnMut(&ReadRecord<'_>) -> bool,
     ) -> Result<RecordPage, LogError> {
-        self.copy_front()?;
+        self.destage_persistent()?;
         let index = &self.shared.index;
         let (start, copied) = (index.start().lsn, self.copied());
         let mut upper = before.map_or(copied, |before| before.min(copied));

@@ -10,7 +10,7 @@ const WAIT_NS_MAX: u64 = 50_000;
 const MISSES_MAX: u32 = 8;
 
 #[derive(Debug, Default)]
-pub(crate) struct Returns {
+pub(crate) struct ReturnPrediction {
     /// Callers that the last write acknowledged, and callers that waited already: this many are worth a wait. 0: none.
     expected: usize,
     write_ns: u64,
@@ -20,22 +20,22 @@ pub(crate) struct Returns {
 
 /// A wait until `until_count` callers wait for the group, or for `ns_max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wait {
+pub(crate) struct ReturnsWait {
     pub until_count: usize,
     pub ns_max: u64,
 }
 
-impl Returns {
+impl ReturnPrediction {
     /// Records that `told` callers are acknowledged after a write of `write_ns`, while `waiting` others wait already.
-    pub fn note_told(&mut self, told: usize, waiting: usize, write_ns: u64) {
+    pub fn record_acknowledged(&mut self, told: usize, waiting: usize, write_ns: u64) {
         self.expected = if told == 0 { 0 } else { told + waiting };
         self.write_ns = write_ns;
     }
 
-    /// Begins the wait that suits a group of `count` callers. Its caller reports the outcome to `note_wait`.
+    /// Begins the wait that suits a group of `count` callers. Its caller reports the outcome to `record_wait`.
     ///
     /// A wait delays the whole group, and saves the expected callers a write: it may cost half of what it saves.
-    pub fn begin_wait(&mut self, count: usize) -> Option<Wait> {
+    pub fn begin_wait(&mut self, count: usize) -> Option<ReturnsWait> {
         let until_count = std::mem::take(&mut self.expected);
         if count >= until_count {
             return None;
@@ -51,11 +51,11 @@ impl Returns {
             self.skips -= 1;
             return None;
         }
-        Some(Wait { until_count, ns_max })
+        Some(ReturnsWait { until_count, ns_max })
     }
 
     /// Records the outcome of a wait of `waited_ns`, with `count` callers in the group.
-    pub fn note_wait(&mut self, wait: Wait, count: usize, waited_ns: u64) {
+    pub fn record_wait(&mut self, wait: ReturnsWait, count: usize, waited_ns: u64) {
         let is_worth = count >= wait.until_count && waited_ns <= wait.ns_max;
         self.misses = match is_worth {
             true => 0,
@@ -71,22 +71,22 @@ mod tests {
 
     const WRITE_NS: u64 = 130_000;
 
-    fn after(told: usize, waiting: usize) -> Returns {
-        let mut returns = Returns::default();
-        returns.note_told(told, waiting, WRITE_NS);
+    fn after(told: usize, waiting: usize) -> ReturnPrediction {
+        let mut returns = ReturnPrediction::default();
+        returns.record_acknowledged(told, waiting, WRITE_NS);
         returns
     }
 
     #[test]
     fn a_group_waits_for_all_who_were_told_and_all_who_waited() {
-        let wait = |until_count, ns_max| Some(Wait { until_count, ns_max });
+        let wait = |until_count, ns_max| Some(ReturnsWait { until_count, ns_max });
         assert_eq!(after(64, 0).begin_wait(1), wait(64, 48_750));
         // Callers that waited meanwhile go with them, or two groups would take turns for ever.
         assert_eq!(after(63, 1).begin_wait(2), wait(64, 48_750));
         // Few are missing: little is spared.
         assert_eq!(after(64, 0).begin_wait(60), wait(64, 4_062));
-        let mut slow = Returns::default();
-        slow.note_told(64, 0, 40_000_000);
+        let mut slow = ReturnPrediction::default();
+        slow.record_acknowledged(64, 0, 40_000_000);
         assert_eq!(slow.begin_wait(1).expect("a wait").ns_max, WAIT_NS_MAX);
     }
 
@@ -94,7 +94,7 @@ mod tests {
     fn who_is_alone_or_in_company_already_waits_for_nobody() {
         assert_eq!(after(1, 0).begin_wait(1), None);
         assert_eq!(after(5, 0).begin_wait(5), None);
-        assert_eq!(Returns::default().begin_wait(1), None);
+        assert_eq!(ReturnPrediction::default().begin_wait(1), None);
         // No caller waits for a result: an asynchronous log.
         assert_eq!(after(0, 3).begin_wait(1), None);
         let mut once = after(8, 0);
@@ -102,12 +102,12 @@ mod tests {
     }
 
     /// Counts the groups that wait, if each ends with `count` of 15 after `waited_ns`.
-    fn waits(returns: &mut Returns, groups: u32, count: usize, waited_ns: u64) -> u32 {
+    fn waits(returns: &mut ReturnPrediction, groups: u32, count: usize, waited_ns: u64) -> u32 {
         let mut waits = 0;
         for _ in 0..groups {
-            returns.note_told(8, 7, WRITE_NS);
+            returns.record_acknowledged(8, 7, WRITE_NS);
             if let Some(wait) = returns.begin_wait(7) {
-                returns.note_wait(wait, count, waited_ns);
+                returns.record_wait(wait, count, waited_ns);
                 waits += 1;
             }
         }
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn calls_at_a_rate_of_their_own_are_hardly_ever_held_up() {
-        let mut returns = Returns::default();
+        let mut returns = ReturnPrediction::default();
         let held_up = waits(&mut returns, 10_000, 9, 34_000);
         assert!((50..120).contains(&held_up), "{held_up} of 10,000 groups");
         // Once all come back at once, they are waited for again.

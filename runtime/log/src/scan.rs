@@ -105,7 +105,7 @@ pub fn database_id(disk: &dyn Disk) -> Result<Option<[u8; 16]>, LogError> {
     Ok(Some(read_header(disk, place, Lsn(0))?.database_id))
 }
 
-pub(crate) struct Scan {
+pub(crate) struct LogScan {
     pub report: VerifyReport,
     pub index: LogIndex,
     /// Block key of the newest segment.
@@ -132,10 +132,10 @@ impl<E: Into<LogError>> From<E> for Stop {
     }
 }
 
-pub(crate) fn scan(disk: &dyn Disk) -> Result<Scan, LogError> {
+pub(crate) fn scan(disk: &dyn Disk) -> Result<LogScan, LogError> {
     let names = disk.list()?;
     let places: Vec<_> = names.iter().filter_map(|name| parse_segment_name(name)).collect();
-    let mut scan = Scan {
+    let mut scan = LogScan {
         report: VerifyReport::default(),
         index: LogIndex::default(),
         block_key: 0,
@@ -159,7 +159,7 @@ pub(crate) fn scan(disk: &dyn Disk) -> Result<Scan, LogError> {
     Ok(scan)
 }
 
-impl Scan {
+impl LogScan {
     fn segment(&mut self, disk: &dyn Disk, place: u64, following: Option<u64>) -> Result<(), Stop> {
         let file = segment_name(place);
         let mut cursor = SegmentCursor::new(disk.open_read(&file)?, place);
@@ -283,10 +283,10 @@ impl Scan {
         self.report.control.append(&mut control);
         self.index.mark(block);
         if count > 0 {
-            self.index.note_epoch(next.epoch, block.first(), self.history);
+            self.index.record_epoch(next.epoch, block.first(), self.history);
         }
         if is_changes {
-            self.index.note_changes(block.place, block.end_place());
+            self.index.record_changes(block.place, block.end_place());
         }
         (self.next, self.history) = (next, history);
         self.report.epoch = next.epoch;

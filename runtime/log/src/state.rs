@@ -17,10 +17,10 @@ use reprise_observe::FlushStats;
 use reprise_wire::{BLOCK_HEADER_BYTES, BlockKind, RecordBatch, block_bytes};
 
 use crate::{
-    delay::{Pause, patience},
+    delay::{GroupWait, patience},
     error::{LogError, UnavailableKind},
     group::{Position, Sinks},
-    index::{LogIndex, Mark},
+    index::{LogIndex, LogPoint},
     log::{Complete, LogConfig},
     reader::Durable,
 };
@@ -45,7 +45,7 @@ pub(crate) struct Spare {
 }
 
 /// A block that the flusher has taken to write.
-pub(crate) struct Block {
+pub(crate) struct FilledBlock {
     pub kind: BlockKind,
     pub epoch: Epoch,
     pub place: u64,
@@ -64,7 +64,7 @@ pub(crate) struct Block {
     pub begins: Option<Spare>,
 }
 
-pub(crate) struct State<P> {
+pub(crate) struct LogState<P> {
     /// Header space and the records of the block being filled.
     pub fill: AlignedBuf,
     pub fill_records: u32,
@@ -112,7 +112,7 @@ pub(crate) struct State<P> {
     /// Why appends are refused for now: the primary gives its place away.
     pub paused: Option<LogError>,
     /// There is NVRAM before the files, and records come from there alone.
-    pub is_fronted: bool,
+    pub has_nvram: bool,
     /// With `stopped`: what became of the block that was being written.
     pub lost_in_flight: Option<LogError>,
     pub is_closing: bool,
@@ -122,7 +122,7 @@ pub(crate) struct State<P> {
     /// How long the block being filled may be kept for company: the least that any of its appenders allows.
     pub patience_ns: u64,
     /// Why the flusher lets the block being filled grow, while it does.
-    pub pause: Option<Pause>,
+    pub pause: Option<GroupWait>,
     pub appenders_wait: u32,
     /// Appends that need a block of their own; smaller ones wait behind them, or they would never find it empty.
     pub large_wait: u32,
@@ -131,8 +131,8 @@ pub(crate) struct State<P> {
     pub durable_waiters: u32,
 }
 
-pub(crate) struct Shared<P> {
-    state: Mutex<State<P>>,
+pub(crate) struct LogShared<P> {
+    state: Mutex<LogState<P>>,
     /// The flusher waits here for records.
     pub work: Condvar,
     /// Appenders wait here for room.
@@ -141,7 +141,7 @@ pub(crate) struct Shared<P> {
     pub prepare: Condvar,
     pub durable_grew: Condvar,
     pub durable: Arc<Durable>,
-    /// `State::filled`, readable and awaitable without the lock.
+    /// `LogState::filled`, readable and awaitable without the lock.
     pub filled: Arc<Watermark>,
     /// Set when a write was refused: `refusal` then takes the lock to say why.
     pub may_refuse: AtomicBool,
@@ -157,7 +157,7 @@ pub(crate) struct Shared<P> {
 }
 
 /// The environment of the log.
-pub(crate) struct Around {
+pub(crate) struct LogEnv {
     pub disk: Arc<dyn Disk>,
     pub clock: Arc<dyn Clock>,
     pub threads: Arc<dyn Threads>,
@@ -165,7 +165,7 @@ pub(crate) struct Around {
 
 /// The source of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum RecordSource {
     /// This node's, which is the primary.
     Own,
     /// This node's, behind the first part of a run: no other records come between.
@@ -173,7 +173,7 @@ pub(crate) enum Source {
     /// A primary's, of this epoch.
     Group(Epoch),
     /// The NVRAM buffer, which gave them their LSNs: this node's or a primary's.
-    Front,
+    NvramBuffer,
 }
 
 /// Bytes of records that are to be appended.
@@ -212,10 +212,11 @@ pub(crate) enum Admission {
     Refuse(LogError),
 }
 
-impl<P> State<P> {
+impl<P> LogState<P> {
     /// `segment_bytes` bounds what a block takes as a rule: one that takes more has its buffer grow.
     pub fn new(
-        (end, epoch): (Mark, Epoch),
+        end: LogPoint,
+        epoch: Epoch,
         room: u64,
         segment_room: u64,
         segment_bytes: u64,
@@ -253,7 +254,7 @@ impl<P> State<P> {
             last_kind,
             stopped: None,
             paused: None,
-            is_fronted: false,
+            has_nvram: false,
             lost_in_flight: None,
             is_closing: false,
             is_hurried: false,
@@ -312,22 +313,22 @@ impl<P> State<P> {
     }
 
     /// Decides on an append. An append is taken only when its block has a place on preallocated space.
-    pub fn admit(&mut self, extent: Extent, source: Source) -> Admission {
+    pub fn admit(&mut self, extent: Extent, source: RecordSource) -> Admission {
         let bytes = extent.bytes;
         if let Some(error) = &self.stopped {
             return Admission::Refuse(error.clone());
         }
-        if let (Source::Own | Source::Run, Some(error)) = (&source, &self.paused) {
+        if let (RecordSource::Own | RecordSource::Run, Some(error)) = (&source, &self.paused) {
             return Admission::Refuse(error.clone());
         }
         match source {
-            Source::Own | Source::Run if self.received.is_some() => return Admission::Refuse(standby()),
-            Source::Own | Source::Run | Source::Group(_) if self.is_fronted => {
+            RecordSource::Own | RecordSource::Run if self.received.is_some() => return Admission::Refuse(standby()),
+            RecordSource::Own | RecordSource::Run | RecordSource::Group(_) if self.has_nvram => {
                 let error = LogError::unavailable(UnavailableKind::Failed, "its front alone gives out numbers");
                 return Admission::Refuse(error);
             }
             // A block is of one epoch.
-            Source::Group(epoch) if epoch != self.epoch && self.fill_records > 0 => {
+            RecordSource::Group(epoch) if epoch != self.epoch && self.fill_records > 0 => {
                 self.is_hurried = true;
                 return Admission::Wait;
             }
@@ -341,8 +342,8 @@ impl<P> State<P> {
             return Admission::Refuse(no_room(error));
         }
         let waits = match source {
-            Source::Run | Source::Front => false,
-            Source::Own | Source::Group(_) => self.is_run_open || self.large_wait > 0 && !is_large(extent.max()),
+            RecordSource::Run | RecordSource::NvramBuffer => false,
+            _ => self.is_run_open || self.large_wait > 0 && !is_large(extent.max()),
         };
         if waits {
             return Admission::Wait;
@@ -372,7 +373,7 @@ impl<P> State<P> {
     }
 
     /// Hands the filled block to the flusher and begins the next one.
-    pub fn take_block(&mut self, kind: BlockKind) -> Block {
+    pub fn take_block(&mut self, kind: BlockKind) -> FilledBlock {
         let payload_bytes = self.fill.len() - BLOCK_HEADER_BYTES;
         let bytes = block_bytes(payload_bytes);
         self.fill.resize(bytes);
@@ -392,7 +393,7 @@ impl<P> State<P> {
         if kind == BlockKind::Data {
             self.block_epoch = self.epoch;
         }
-        let block = Block {
+        let block = FilledBlock {
             kind,
             epoch: self.block_epoch,
             place: self.fill_place,
@@ -430,12 +431,12 @@ impl<P> State<P> {
     }
 
     /// True while the flusher may let the block being filled grow, for this reason.
-    pub fn may_pause(&self, pause: Pause) -> bool {
+    pub fn may_pause(&self, pause: GroupWait) -> bool {
         self.may_grow()
             && match pause {
-                Pause::Configured => true,
-                Pause::Busy => self.patience_ns > 0 && !self.is_awaited(),
-                Pause::Returns(wait) => self.fill_pending.len() < wait.until_count && !self.is_awaited(),
+                GroupWait::Configured => true,
+                GroupWait::Busy => self.patience_ns > 0 && !self.is_awaited(),
+                GroupWait::Returns(wait) => self.fill_pending.len() < wait.until_count && !self.is_awaited(),
             }
     }
 
@@ -508,16 +509,16 @@ pub(crate) fn no_room(error: &DiskError) -> LogError {
     LogError::unavailable(kind, format!("no space for its segments ({error})"))
 }
 
-impl<P> Shared<P> {
+impl<P> LogShared<P> {
     pub fn new(
-        state: State<P>,
+        state: LogState<P>,
         index: LogIndex,
-        around: Around,
+        around: LogEnv,
         config: LogConfig,
         database_id: [u8; 16],
         complete: Complete<P>,
     ) -> Self {
-        let Around { disk, clock, threads } = around;
+        let LogEnv { disk, clock, threads } = around;
         let is_standby = state.received.is_some();
         Self {
             durable: Arc::new(Durable {
@@ -544,7 +545,7 @@ impl<P> Shared<P> {
     }
 
     /// Panics when another thread panicked inside: an invariant is broken, and nothing may be acknowledged any more.
-    pub fn lock(&self) -> MutexGuard<'_, State<P>> {
+    pub fn lock(&self) -> MutexGuard<'_, LogState<P>> {
         self.state.lock().expect("the log's state is whole")
     }
 
@@ -569,14 +570,14 @@ impl<P> Shared<P> {
     }
 
     /// Records that an appender joined the block being filled, and is busy for `busy`.
-    pub fn note_joined(&self, state: &mut State<P>, busy: Duration) {
+    pub fn record_joined(&self, state: &mut LogState<P>, busy: Duration) {
         let patience_ns = patience(busy, self.config.patience_max);
         state.patience_ns = state.patience_ns.min(patience_ns);
         self.end_pause_if_due(state);
     }
 
     /// Behind every change of what a pause depends on.
-    pub fn end_pause_if_due(&self, state: &mut State<P>) {
+    pub fn end_pause_if_due(&self, state: &mut LogState<P>) {
         if state.pause.is_some_and(|pause| !state.may_pause(pause)) {
             state.pause = None;
             self.work.notify_one();
@@ -602,7 +603,7 @@ impl<P> Shared<P> {
             let Some(left) = timeout.checked_sub(waited).filter(|left| !left.is_zero()) else {
                 break;
             };
-            (state, _) = self.threads.wait_on((&self.state, &self.durable_grew), state, left);
+            (state, _) = self.threads.wait_on(&self.state, &self.durable_grew, state, left);
         }
         state.durable_waiters -= 1;
         self.is_durable(end)
@@ -611,10 +612,10 @@ impl<P> Shared<P> {
     /// Waits until there may be room for an append; true when the time is over first.
     pub fn wait_for_space<'a>(
         &'a self,
-        state: MutexGuard<'a, State<P>>,
+        state: MutexGuard<'a, LogState<P>>,
         wait_max: Duration,
-    ) -> (MutexGuard<'a, State<P>>, bool) {
-        self.threads.wait_on((&self.state, &self.space), state, wait_max)
+    ) -> (MutexGuard<'a, LogState<P>>, bool) {
+        self.threads.wait_on(&self.state, &self.space, state, wait_max)
     }
 
     /// Ends writing for good and tells everybody who waits: those of the block in flight what became of it. The first

@@ -6,7 +6,7 @@ use reprise_base::Lsn;
 use reprise_wire::BLOCK_HEADER_BYTES;
 
 use crate::{
-    cursor::{NoBlock, judge_block},
+    cursor::{NoBlock, validate_block},
     error::LogError,
     reader::LogReader,
 };
@@ -65,8 +65,8 @@ impl LogReader {
                 return Ok(StretchEnd::Full);
             }
             let cursor = self.cursor.as_ref().expect("sought before");
-            let judged = cursor.expected(next.place).judge(rest);
-            let (found, crc) = judged.map_err(|error| self.no_block(segment, next, NoBlock::Invalid(error)))?;
+            let validated = cursor.expected(next.place).validate(rest);
+            let (found, crc) = validated.map_err(|error| self.no_block(segment, next, NoBlock::Invalid(error)))?;
             let block_bytes = found.header.block_bytes();
             if block_bytes > rest.len() {
                 if at > 0 {
@@ -76,7 +76,7 @@ impl LogReader {
             }
             let block_end = filled.min(at + block_bytes);
             let block = &buffer[at..block_end];
-            let after = judge_block(&found, crc, block, self.before.as_ref());
+            let after = validate_block(&found, crc, block, self.before.as_ref());
             let after = after.map_err(|error| self.no_block(segment, next, error))?;
             let start = at + BLOCK_HEADER_BYTES;
             let place = start..start + found.header.payload_bytes as usize;

@@ -12,7 +12,7 @@ use reprise_env::FrameMemory;
 
 use crate::verbs::{Ask, Card, Completion, Memory, Pair, PairAddress, Queue, Span, VerbsError, Write};
 
-/// What goes wrong, at the write with an immediate value of this number, counted from 0 over all pairs of the card.
+/// Faults, each at the write with an immediate value of this number, counted from 0 over all pairs of the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Its completion never comes at the receiver.
@@ -117,12 +117,12 @@ impl FakeCard {
         self.lock().refusal = Some(error);
     }
 
-    /// What was posted since this was asked last.
+    /// Takes the writes posted since the last call.
     pub fn take_posted(&self) -> Vec<Posted> {
         std::mem::take(&mut self.lock().posted)
     }
 
-    /// So many more writes are recorded without an allocation.
+    /// Reserves room to record more writes without an allocation.
     pub fn reserve(&self, writes: usize) {
         self.lock().posted.reserve(writes);
     }
@@ -383,7 +383,7 @@ impl State {
 }
 
 impl FakeState {
-    /// As far as its peer may.
+    /// Writes into the peer's memory, as far as the peer allows.
     fn place(
         &mut self,
         write: &Write,

@@ -1,4 +1,4 @@
-//! What both ends tell each other over TCP before the first write: 128 bytes each way.
+//! The greeting that both ends exchange over TCP before the first write: 128 bytes each way.
 //!
 //! ```text
 //! 0   magic, with the version (8)

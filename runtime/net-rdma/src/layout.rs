@@ -1,4 +1,4 @@
-//! What lies where in the memory that a peer writes, and the ring in it.
+//! The layout of the memory that a peer writes, and the ring in it.
 //!
 //! ```text
 //! 0    word: how many pieces the peer took (ReadyToReceive, Query Fresh section 3.2)
@@ -8,13 +8,13 @@
 //! A frame is one piece, or several where it is longer than a piece may be. The immediate value of a write is the payload's length
 //! (Query Fresh, section 3.1). The memory that is sent from has the same layout, with the word that is written at the peer.
 
-/// Where the ring begins: the word has a cache line of its own.
+/// The beginning of the ring: the word has a cache line of its own.
 pub const RING_AT: usize = 64;
 /// Before each piece.
 pub const PIECE_HEAD_BYTES: usize = 8;
 /// Pieces that may be on their way: so many receives are posted.
 pub const PIECES_MAX: u32 = 256;
-/// Of a ring.
+/// Limits of a ring's bytes.
 pub const RING_BYTES_MIN: usize = 64 << 10;
 pub const RING_BYTES_MAX: usize = 4 << 20;
 
@@ -39,7 +39,7 @@ pub fn span(payload: usize) -> usize {
     (PIECE_HEAD_BYTES + payload).next_multiple_of(8)
 }
 
-/// What stands before a piece.
+/// The head before a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PieceHead {
     /// Number of the piece, from 0; it begins anew behind 2^32.
@@ -80,7 +80,7 @@ pub struct Outgoing {
     freed: u64,
     posted: u64,
     taken: u64,
-    /// Of the pieces on their way, by number.
+    /// Ends of the pieces on their way, by number.
     ends: Box<[u64]>,
 }
 

@@ -1,4 +1,4 @@
-//! Where connections come from: greeted over TCP at the address that the servers know each other by, then RDMA.
+//! The source of connections: a greeting over TCP at the address that the servers know each other by, then RDMA.
 
 use std::{
     io::{self, Read, Write},
@@ -30,7 +30,7 @@ const RECEIVES_MAX: u32 = PIECES_MAX + 8;
 #[derive(Clone)]
 pub struct RdmaNet {
     card: Arc<dyn Card>,
-    /// Of the newest connection.
+    /// Path of the newest connection.
     path: Arc<Mutex<Option<String>>>,
 }
 

@@ -15,9 +15,9 @@ use crate::{
 const LOOK: Duration = Duration::from_millis(50);
 /// Once nothing is sent any more, what still comes has so much time; a peer who has said nothing for so long is gone.
 const LINGER: Duration = Duration::from_secs(3);
-/// What the card has taken, but not told, when the peer is seen to be gone.
+/// Time for completions that the card has not reported yet when the peer is gone.
 const LAST_LOOK: Duration = Duration::from_millis(20);
-/// So many pieces are told to be taken at once, while more come.
+/// Pieces after which the reader reports that it took them, while more arrive.
 const TOLD_EVERY: u64 = PIECES_MAX as u64 / 4;
 
 pub(crate) struct Reader {
@@ -30,12 +30,12 @@ pub(crate) struct Reader {
     taken: u64,
     told: u64,
     told_at: u64,
-    /// What has come of a frame of several pieces.
+    /// The beginning of a frame of several pieces.
     begun: Vec<u8>,
     is_ended: bool,
     /// It is stepped: it waits for nobody.
     is_stepped: bool,
-    /// Of a stepped one: whole, and nobody has room for it yet.
+    /// A stepped reader's whole frame, for which the receiver has no room yet.
     whole: Option<Vec<u8>>,
     /// When something came last, by the connection's clock.
     heard_ns: u64,
@@ -120,7 +120,7 @@ impl Reader {
         self.heard_ns = self.shared.around.clock.monotonic_ns();
     }
 
-    /// Where nothing has come.
+    /// Does the reader's other work while no piece arrives.
     fn look_around(&mut self) -> Result<(), NetError> {
         self.tell()?;
         self.shared.check()?;
@@ -155,7 +155,7 @@ impl Reader {
     fn take_all(&mut self) -> Result<bool, NetError> {
         let mut is_any = false;
         let mut completions = [Completion::default(); 16];
-        // Of a stepped one the next piece may have to wait for the one before.
+        // A stepped reader may have to keep the next piece waiting for the one before.
         let completions = &mut completions[..if self.is_stepped { 1 } else { 16 }];
         while !self.is_ended && self.whole.is_none() {
             let found = self.shared.pair.poll(Queue::Received, completions);
@@ -173,7 +173,7 @@ impl Reader {
 
     fn take(&mut self, completion: &Completion) -> Result<(), NetError> {
         if let Some(failure) = completion.failure {
-            // Of a queue pair that broke: the reason stands with an own write, if with any.
+            // A broken queue pair reports its reason with an own write, if at all.
             self.shared.poll_sent()?;
             return Err(self.shared.fail(format_args!("the connection broke: {failure}")));
         }
@@ -202,7 +202,7 @@ impl Reader {
         }
     }
 
-    /// Of the next piece; what was written has to agree with what the completion says.
+    /// Reads the head of the next piece. It must agree with the completion.
     fn head(&self, immediate: Option<u32>) -> Result<PieceHead, NetError> {
         let mut bytes = [0; PIECE_HEAD_BYTES];
         self.get(0, &mut bytes);

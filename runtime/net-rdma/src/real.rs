@@ -135,7 +135,7 @@ impl Registered {
         Ok(Self { region, pages })
     }
 
-    /// Where the card finds these bytes, to read them.
+    /// Returns these bytes as the card reads them.
     fn piece(&self, span: Span) -> ffi::ibv_sge {
         self.pages.check(span.at, span.bytes);
         ffi::ibv_sge {

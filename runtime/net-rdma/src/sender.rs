@@ -32,11 +32,11 @@ struct Out {
     buffer: Option<Arc<FrameBuffer>>,
 }
 
-/// What of a frame was not sent yet.
+/// The part of a frame that was not sent yet.
 enum Rest<'a> {
     Copied {
         parts: &'a [&'a [u8]],
-        /// Of the first part.
+        /// Offset in the first part.
         offset: usize,
     },
     Shared {
@@ -311,7 +311,7 @@ impl Drop for RdmaSender {
         // A peer that is gone, or takes nothing, has had its time.
         let _ = out.finish();
         out.shared.sender_is_gone();
-        // Whoever posts beside it finds that it is over.
+        // A thread that posts at the same time finds that the connection is over.
         out.sent_bytes_max = 0;
     }
 }

@@ -23,18 +23,18 @@ pub(crate) const WRITES_MAX: u32 = 2 * PIECES_MAX + 64;
 const SIGNALLED_EVERY: u64 = 16;
 /// And one behind so many bytes: what was sent from is held until then.
 const SIGNALLED_BYTES: usize = 1 << 20;
-/// Of shared frames, what may be on its way. A ring and what is signalled late is less: it is reached where a peer tells that it took what its
-/// card does not confirm.
+/// Bytes of shared frames that may be on their way. A ring and the late signals are less. A peer reaches the limit if it reports pieces
+/// taken that its card does not confirm.
 const HELD_BYTES_MAX: usize = 2 * RING_BYTES_MAX;
 /// The sender is there.
 const NOT_GONE: u64 = u64::MAX;
 
-/// Who does a connection's work, and whose time it keeps.
+/// The threads and the clock of a connection.
 #[derive(Clone)]
 pub(crate) struct Around {
     pub clock: Arc<dyn Clock>,
     pub threads: Arc<dyn Threads>,
-    /// What was sent before the end has so much time to arrive.
+    /// The time for sent bytes to arrive after the end.
     pub last_time: Duration,
 }
 
@@ -48,7 +48,7 @@ impl Default for Around {
     }
 }
 
-/// What is seen of the peer beside the card.
+/// The peer's state beside the card.
 pub(crate) trait Beside: Send + Sync {
     /// The peer learns that the connection is over.
     fn end(&self);
@@ -77,7 +77,7 @@ impl Beside for GreetedSocket {
 /// The pair is given back before the frames that it may read: the order of the fields.
 pub(crate) struct Shared {
     pub pair: Box<dyn Pair>,
-    /// What this end may write there.
+    /// The peer's memory that this end may write.
     pub peer: Memory,
     writes: Mutex<Writes>,
     over: OnceLock<NetError>,
@@ -92,7 +92,7 @@ struct Writes {
     done: u64,
     /// Since the last one that is signalled.
     unsignalled_bytes: usize,
-    /// What the card may still read.
+    /// Memory that the card may still read.
     held: VecDeque<Held>,
     held_bytes: usize,
 }

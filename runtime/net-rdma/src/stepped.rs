@@ -36,7 +36,7 @@ pub struct SteppedNet {
 #[derive(Default)]
 struct State {
     listeners: BTreeMap<String, (Sender<Connection>, NetLimits)>,
-    /// Of those that may not have ended: the word of each.
+    /// The flag of each connection that may not have ended.
     joined: Vec<Arc<AtomicBool>>,
 }
 

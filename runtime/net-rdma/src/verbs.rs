@@ -1,4 +1,4 @@
-//! What a connection needs of a card: a queue pair with two memories, one that the peer writes and one that is sent from.
+//! The interface to a card: a queue pair with two memories, one that the peer writes and one that this end sends from.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -30,7 +30,7 @@ pub struct CardSeen {
 pub struct Ask {
     /// The address of this end: the card's port is the one that has it.
     pub local: IpAddr,
-    /// Of the memory that the peer writes.
+    /// Bytes of the memory that the peer writes.
     pub inbound_bytes: usize,
     /// Writes that may be on their way.
     pub writes: u32,
@@ -46,7 +46,7 @@ pub struct PairAddress {
     pub first_packet: u32,
     /// InfiniBand's local address; 0 on Ethernet.
     pub lid: u16,
-    /// As the verbs count: 1 is 256 bytes, 5 is 4096.
+    /// The MTU in the numbers of verbs: 1 is 256 bytes, 5 is 4096.
     pub mtu: u8,
     pub gid: [u8; 16],
 }
@@ -117,7 +117,7 @@ pub trait Card: Send + Sync {
 pub trait Pair: Send + Sync {
     fn address(&self) -> PairAddress;
 
-    /// What the peer may write.
+    /// Returns the memory that the peer may write.
     fn inbound(&self) -> Memory;
 
     /// Connects, with so much memory to send from.

@@ -22,7 +22,7 @@ const LIMITS: NetLimits = NetLimits {
     frames_waiting: 4,
     send_time: Duration::from_millis(400),
 };
-/// Of the end that gets long frames.
+/// Limits of the end that gets long frames.
 const LONG: NetLimits = NetLimits {
     frame_bytes: 8 << 20,
     sent_bytes: 1 << 10,
@@ -164,7 +164,7 @@ fn a_frame_is_one_write_and_two_where_the_ring_wraps() {
         "{signalled} of {} are signalled",
         own.len()
     );
-    // What was taken is told by plain writes of a word.
+    // A plain write of a word reports the pieces taken.
     let told: Vec<&Posted> = posted.iter().filter(|posted| posted.queue_pair != sender).collect();
     assert!(
         !told.is_empty()

@@ -16,7 +16,7 @@ use reprise_net_rdma::{
 
 const SECOND: Duration = Duration::from_secs(1);
 const BUFFER_BYTES: usize = 16 << 20;
-/// Of the end that sends groups.
+/// Limits of the end that sends groups.
 const NEAR: NetLimits = NetLimits {
     frame_bytes: 1 << 10,
     sent_bytes: 8 << 20,
@@ -204,7 +204,7 @@ fn frames_of_every_length_come_whole_among_those_of_the_sender() {
             }
             near.sender.send(&[b"a ", b"heartbeat"]).expect("sent");
             drop(laid);
-            // What went is let go of once the card says so.
+            // Sent memory is released once the card confirms it.
             wait_until("all of it was sent", || {
                 near.sender.send(&[b"?"]).is_ok() && is_free(&buffer)
             });
@@ -270,7 +270,7 @@ fn frames_are_held_up_to_a_bound() {
         posted += 1;
     };
     assert_eq!(posted, 2 * RING_BYTES_MAX / BYTES);
-    // What lies in no buffer goes on; what does is waited for.
+    // Frames outside the buffer go on; frames in it are waited for.
     peer.near.sender.send(&[b"a heartbeat"]).expect("sent");
     assert_eq!(next(&peer.far).as_deref(), Some(&b"a heartbeat"[..]));
     assert_eq!(peer.near.sender.send_shared(&last), Err(NetError::TimedOut));
@@ -284,7 +284,7 @@ fn short_frames_are_bounded_by_the_receives_of_the_peer() {
     let posted = (0..10_000)
         .take_while(|_| peer.poster.try_post(&laid) == Ok(true))
         .count();
-    // What its channel holds was taken, and a piece or two on the way there.
+    // The pieces in its channel were taken, and a piece or two on the way there.
     let most = PIECES_MAX as usize + FAR.frames_waiting + 2;
     assert!((PIECES_MAX as usize..=most).contains(&posted), "{posted}");
     assert!(next(&peer.far).is_some());

@@ -24,7 +24,7 @@ pub enum IdentityError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What reading it ended with.
+        /// The error of reading it.
         error: io::Error,
     },
     /// One of them holds something else.
@@ -32,7 +32,7 @@ pub enum IdentityError {
     Wrong {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault in it.
         what: String,
     },
     /// The certificate, or one that signs it, does not hold now.
@@ -68,7 +68,7 @@ struct Shown {
     validity: Option<Validity>,
 }
 
-/// What a server shows of itself. Connections that are open keep what they were made with.
+/// A server's certificate and key. Open connections keep those that they were made with.
 pub struct Identity {
     certificate: PathBuf,
     key: PathBuf,

@@ -1,4 +1,4 @@
-//! Where connections come from: TCP, and TLS in it where this node has a certificate, or the peer says that it has one.
+//! The source of connections: TCP, with TLS in it if this node has a certificate or the peer says that it has one.
 
 use std::{
     net::{Shutdown, SocketAddr, TcpStream},

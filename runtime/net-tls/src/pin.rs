@@ -55,7 +55,7 @@ impl ServerCertVerifier for Pinned {
     }
 }
 
-/// Of a client that takes this certificate alone.
+/// Returns the configuration of a client that accepts this certificate alone.
 pub(crate) fn pinned(fingerprint: [u8; 32]) -> Result<Arc<ClientConfig>, Error> {
     let provider = Arc::new(ring::default_provider());
     let verifier = Arc::new(Pinned {

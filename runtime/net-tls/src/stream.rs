@@ -10,11 +10,11 @@ use std::{
 use reprise_env::{DroppedMark, SocketReader};
 use rustls::Connection;
 
-/// What is read from the socket, and encrypted, at once.
+/// Bytes read from the socket, and encrypted, at once.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
 
 struct Ends {
-    /// What is encrypted goes to the socket in the order in which it was: taken before `state`, and held until it is sent.
+    /// The socket, to which encrypted bytes go in their order: it is locked before `state`, and held until they are sent.
     out: Mutex<TcpStream>,
     state: Mutex<Connection>,
 }
@@ -84,7 +84,7 @@ pub(crate) struct TlsReader {
     socket: SocketReader,
     ends: Arc<Ends>,
     raw: Vec<u8>,
-    /// Of `raw`: came, and was not decrypted yet.
+    /// The part of `raw` that was not decrypted yet.
     left: std::ops::Range<usize>,
 }
 
@@ -93,7 +93,7 @@ impl TlsReader {
         self.socket.shutdown();
     }
 
-    /// What has been decrypted. None: nothing yet.
+    /// Takes decrypted bytes. None: there are none yet.
     fn take(&mut self, plain: &mut [u8]) -> io::Result<Option<usize>> {
         let mut state = self.ends.state();
         loop {

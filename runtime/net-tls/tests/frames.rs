@@ -90,7 +90,7 @@ fn frames_of_all_lengths_go_both_ways_at_once() {
     });
     let too_long = vec![0; (1 << 20) + 1];
     assert!(matches!(near.sender.send(&[&too_long]), Err(NetError::TooLarge { .. })));
-    // What was sent comes also where the end follows at once.
+    // Bytes sent right before the end arrive too.
     near.sender.send(&[b"last"]).expect("sent");
     drop(near);
     assert_eq!(next(&far).as_deref(), Some(&b"last"[..]));

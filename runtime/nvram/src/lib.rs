@@ -22,6 +22,6 @@ pub use memory::{Memory, OpenMemory, Persistence};
 pub use object::{FlushPolicy, ObjectWriter};
 pub use pmem::{MapRegions, Pmem, PmemError, PmemOptions, library};
 pub use recording::{Event, Recording};
-pub use recover::{Recovered, RecoveredRecord};
+pub use recover::{RecoveredRecord, RegionContents};
 pub use region::{Region, RegionError, RegionMarks};
-pub use ring::{Full, RingFill, RingGauge, RingReader, RingRecord, RingWriter};
+pub use ring::{RingFill, RingFull, RingGauge, RingReader, RingRecord, RingWriter};

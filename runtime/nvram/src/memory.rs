@@ -80,5 +80,5 @@ pub trait Memory: Send + Sync {
     fn persistence(&self) -> Persistence;
 
     /// Releases the exclusive lock, though this value still exists: nothing is written any more.
-    fn let_go(&self) {}
+    fn release(&self) {}
 }

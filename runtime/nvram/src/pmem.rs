@@ -382,7 +382,7 @@ impl Memory for Pmem {
         self.persistence
     }
 
-    fn let_go(&self) {
+    fn release(&self) {
         *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }

@@ -87,13 +87,13 @@ impl Recording {
         image
     }
 
-    /// Keeps the state before each later drain, for [`Recording::cut`].
-    pub fn cut_at_drains(&self) {
+    /// Keeps the state before each later drain, for [`Recording::image_before_drain`].
+    pub fn keep_drain_points(&self) {
         self.state().keeps_drain_points = true;
     }
 
     /// An image that a crash before the `n`th drain may leave, by `is_there`; None behind the last drain.
-    pub fn cut(&self, n: usize, mut is_there: impl FnMut() -> bool) -> Option<Vec<u8>> {
+    pub fn image_before_drain(&self, n: usize, mut is_there: impl FnMut() -> bool) -> Option<Vec<u8>> {
         let state = self.state();
         let cut = state.drain_points.get(n)?;
         let mut image = cut.safe.clone();

@@ -32,7 +32,7 @@ impl RecoveredRecord {
 
 /// All records of a region that were not freed, in LSN order (NV-Logging, section 4.6).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recovered {
+pub struct RegionContents {
     /// Epoch of all records.
     pub epoch: Epoch,
     /// The log's files had everything before it.
@@ -49,7 +49,7 @@ pub struct Recovered {
 impl Region {
     /// Reads the region's records. A ring's records count up to the first one that is not persistent: records behind it belong to
     /// later transactions that were never acknowledged.
-    pub fn recover(&self) -> Result<Recovered, RegionError> {
+    pub fn recover(&self) -> Result<RegionContents, RegionError> {
         let mut records = Vec::new();
         for ring in 0..self.geometry().rings {
             self.recover_ring(ring, &mut records)?;
@@ -61,7 +61,7 @@ impl Region {
         let between = records.windows(2).map(|pair| pair[0].end()..pair[1].lsn);
         let void = between.filter(|numbers| !numbers.is_empty());
         let epoch = self.mark(Geometry::epoch_at())?;
-        Ok(Recovered {
+        Ok(RegionContents {
             epoch: Epoch(u32::try_from(epoch).map_err(|_| RegionError::Header)?),
             copied: Lsn(self.mark(Geometry::copied_at())?),
             void: void.collect(),

@@ -38,7 +38,7 @@ impl ObjectKind {
 /// Why nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what each one is")]
-pub enum Full {
+pub enum RingFull {
     #[error("the ring is full until the server has copied older records to disk")]
     ForNow,
     #[error("records of {bytes} bytes do not fit into half of a ring of {ring_bytes} bytes")]
@@ -154,7 +154,7 @@ impl RingWriter {
     /// Writes `count` whole records, the first of them with `lsn`, but for what of them its [`ObjectWriter`] has `placed` since the last
     /// `persist`, in growing order. After a crash all of them are there or none. They are persistent after the next
     /// [`RingWriter::persist`].
-    pub fn records(&mut self, lsn: Lsn, count: u32, bytes: &[u8], placed: &[PlacedBytes]) -> Result<(), Full> {
+    pub fn records(&mut self, lsn: Lsn, count: u32, bytes: &[u8], placed: &[PlacedBytes]) -> Result<(), RingFull> {
         let place = self.room_for(bytes.len(), placed)?;
         let (kind, shared) = (kind_of(placed), &*self.shared);
         let object = &mut self.scratch;
@@ -184,18 +184,18 @@ impl RingWriter {
     }
 
     /// Checks whether `records` has room for this many bytes, of which some are `placed`. Room that is there stays until it is used.
-    pub fn judge(&self, bytes: usize, placed: &[PlacedBytes]) -> Result<(), Full> {
+    pub fn check_room(&self, bytes: usize, placed: &[PlacedBytes]) -> Result<(), RingFull> {
         self.room_for(bytes, placed).map(drop)
     }
 
     /// Checks whether two calls of `records`, of `bytes` and then `then` bytes, have room. Room that is there stays until it is used.
-    pub fn judge_two(&self, bytes: usize, then: usize) -> Result<(), Full> {
+    pub fn check_room_for_two(&self, bytes: usize, then: usize) -> Result<(), RingFull> {
         let (shared, second) = (&*self.shared, OBJECT_HEADER_BYTES + LINE_BYTES);
         self.room_for(bytes + second + then, &[])?;
         let entries = self.sequence + 2 - shared.freed.load(Ordering::Acquire);
         match entries <= shared.geometry.entries as u64 {
             true => Ok(()),
-            false => Err(Full::ForNow),
+            false => Err(RingFull::ForNow),
         }
     }
 
@@ -238,7 +238,7 @@ impl RingWriter {
     }
 
     /// The place of an object with this many bytes of records.
-    fn room_for(&self, bytes: usize, placed: &[PlacedBytes]) -> Result<u64, Full> {
+    fn room_for(&self, bytes: usize, placed: &[PlacedBytes]) -> Result<u64, RingFull> {
         let shared = &*self.shared;
         let (need, ring_bytes) = (
             object_bytes(payload_bytes(bytes, placed)),
@@ -248,7 +248,7 @@ impl RingWriter {
         let place = place_for(now, need, ring_bytes);
         // Objects before it take their own part.
         if place + need - now > ring_bytes * 3 / 4 || placed.is_empty() && place + need - now > ring_bytes / 2 {
-            return Err(Full::Forever {
+            return Err(RingFull::Forever {
                 bytes: need,
                 ring_bytes,
             });
@@ -257,7 +257,7 @@ impl RingWriter {
         let has_lines = place + need - shared.freed_place.load(Ordering::Acquire) <= ring_bytes;
         match has_entry && has_lines {
             true => Ok(place),
-            false => Err(Full::ForNow),
+            false => Err(RingFull::ForNow),
         }
     }
 }

@@ -17,9 +17,9 @@ mod registry;
 pub use counter::Counter;
 pub use histogram::{LatencyHistogram, LatencySummary};
 pub use lines::{LineFilter, RecentLine, RecentLines};
-pub use notices::{Notice, NoticeKind, Notices, Taken};
+pub use notices::{Notice, NoticeKind, Notices, TakenNotices};
 pub use procedures::{
     CallEnd, CallStage, CallSums, METERS_MAX, ModuleMeters, OTHER, ProcedureMeter, ProcedureMeters, ProcedureSums,
 };
 pub use refusals::{RefusalReason, Refusals};
-pub use registry::{FlushStats, Recorder, Registry, Snapshot, Totals};
+pub use registry::{FlushStats, MetricsSnapshot, Recorder, Registry, Totals};

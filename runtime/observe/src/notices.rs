@@ -247,7 +247,7 @@ impl Notice {
 
 /// The notices that one call of `take` returned.
 #[derive(Debug, Default, PartialEq)]
-pub struct Taken {
+pub struct TakenNotices {
     /// In the order in which they were told.
     pub notices: Vec<Notice>,
     /// Numbers of notices that were dropped since the last call of `take`, because there was no room.
@@ -321,11 +321,11 @@ impl Notices {
     }
 
     /// Returns what was told since the last call of this, without what a listener got.
-    pub fn take(&self) -> Taken {
+    pub fn take(&self) -> TakenNotices {
         let waiting = std::mem::take(&mut *self.lock());
         let beyond = |kind: NoticeKind| waiting.counts[kind as usize].saturating_sub(kind.kept_max());
         let left_out = NoticeKind::ALL.map(|kind| (kind, beyond(kind)));
-        Taken {
+        TakenNotices {
             notices: waiting.notices,
             left_out: left_out.into_iter().filter(|(_, count)| *count > 0).collect(),
         }
@@ -358,7 +358,7 @@ mod tests {
             panic!("{taken:?}");
         };
         assert_eq!((txn_id.0, message.len()), (0, TEXT_BYTES_MAX));
-        assert_eq!(notices.take(), Taken::default());
+        assert_eq!(notices.take(), TakenNotices::default());
         // The listener gets each when it happens, and counts are as before.
         let heard = std::sync::Arc::new(Mutex::new(Vec::new()));
         notices.tell(NoticeKind::Trap, || trap(1));

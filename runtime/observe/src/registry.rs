@@ -124,7 +124,7 @@ pub struct Totals {
 
 /// The state at one moment. Histograms are cumulative: subtract an earlier one for an interval.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
+pub struct MetricsSnapshot {
     /// Sums over all engine threads and the flusher.
     pub totals: Totals,
     /// Per engine thread, in the order of registration.
@@ -169,8 +169,8 @@ impl Registry {
     }
 
     /// The counts until now.
-    pub fn snapshot(&self) -> Snapshot {
-        let mut snapshot = Snapshot {
+    pub fn snapshot(&self) -> MetricsSnapshot {
+        let mut snapshot = MetricsSnapshot {
             totals: Totals::default(),
             threads: Vec::new(),
             answered: self.answered.histogram(),

@@ -9,7 +9,7 @@ use std::{
 
 use crate::{ahead, mappings, prefetch};
 
-/// What a mapping's length and place are multiples of: a huge page of the processor, in bytes.
+/// Bytes of the processor's huge page. A mapping's length and address are multiples of it.
 pub const HUGE_BYTES: usize = 2 << 20;
 /// How far behind an array's end `Pages::fetch_end` asks.
 const END_BYTES: usize = 512;
@@ -60,7 +60,8 @@ impl<T> Pages<T> {
         Self::mapped(capacity).unwrap_or_else(|| handle_alloc_error(layout))
     }
 
-    /// As `with_capacity`. None: the system has no memory left, or the process nearly as many mappings as it may have.
+    /// The `with_capacity` variant that may fail. None: the system has no memory left, or the process nearly as many mappings as it may
+    /// have.
     pub fn try_with_capacity(capacity: usize) -> Option<Self> {
         mappings::has_room(1).then(|| Self::mapped(capacity)).flatten()
     }
@@ -76,7 +77,7 @@ impl<T> Pages<T> {
             capacity,
             _owns: PhantomData,
         };
-        // Where the system gives huge pages to all who do not ask, the first byte would cost 2 MiB.
+        // If the system gives huge pages to all who do not ask, the first byte would cost 2 MiB.
         pages.advise(libc::MADV_NOHUGEPAGE);
         Some(pages)
     }
@@ -89,12 +90,12 @@ impl<T> Pages<T> {
         Self::with_capacity(len).filled_with_zeros()
     }
 
-    /// As `with_capacity`, of an array that will be filled: in a huge page that was made ready ahead, if there is one.
+    /// The `with_capacity` variant for an array that will be filled: it uses a huge page that was made ready ahead, if there is one.
     pub fn ready(capacity: usize) -> Self {
         Self::made_ready(capacity).unwrap_or_else(|| Self::with_capacity(capacity))
     }
 
-    /// As `ready`; none as `try_with_capacity`.
+    /// The `ready` variant that may fail, as `try_with_capacity` does.
     pub fn try_ready(capacity: usize) -> Option<Self> {
         Self::made_ready(capacity).or_else(|| Self::try_with_capacity(capacity))
     }
@@ -119,7 +120,7 @@ impl<T> Pages<T> {
         self
     }
 
-    /// As `filled_with_zeros`.
+    /// Fills the array with zeros, as `filled_with_zeros` does.
     pub fn fill_with_zeros(&mut self)
     where
         T: Zeroed,
@@ -299,7 +300,7 @@ mod tests {
         assert_eq!((none.len(), none.mapped_bytes()), (0, 0));
     }
 
-    /// What the kernel says of the mapping at `base`.
+    /// The kernel's flags of the mapping at `base`.
     fn flags_of<T>(pages: &Pages<T>) -> String {
         let maps = std::fs::read_to_string("/proc/self/smaps").expect("Linux has smaps");
         let base = pages.base.as_ptr() as usize;

@@ -6,7 +6,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-/// What Linux allows where it does not say.
+/// The limit of Linux if the system does not state it.
 const COUNT_MAX_DEFAULT: usize = 65_530;
 
 /// How many mappings are taken, and how many the kernel gives.
@@ -90,7 +90,7 @@ impl Mappings {
         }
     }
 
-    /// As `take`. None: the process has nearly as many mappings as it may have.
+    /// The `take` variant that may fail. None: the process has nearly as many mappings as it may have.
     pub fn try_take(mappings: usize) -> Option<Self> {
         PROCESS.try_add(mappings, PROCESS.limit()).then(|| Self {
             taken: AtomicUsize::new(mappings),

@@ -19,7 +19,7 @@ pub fn prefetch(bytes: &[u8]) {
     for line in bytes.chunks(LINE_BYTES) {
         prefetch_line(&line[0]);
     }
-    // What does not begin on a line ends on one more.
+    // A range that does not begin at a line's start ends on one more line.
     if let Some(last) = bytes.last() {
         prefetch_line(last);
     }

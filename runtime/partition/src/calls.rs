@@ -1,5 +1,5 @@
-//! What runs and waits now: each batch on its way, what its calls are and how far they got. Filled once a batch; the thread that
-//! runs it only notes which call it is at.
+//! Running and waiting calls: each batch on its way, its calls and their progress. It is filled once for each batch; the thread that runs
+//! it only records the current call.
 
 use std::sync::{
     Arc, Mutex, OnceLock,
@@ -7,7 +7,7 @@ use std::sync::{
 };
 
 use reprise_base::{PartitionId, TxnId};
-use reprise_txn::{Ended, Ends, ModuleId};
+use reprise_txn::{EndReason, Ends, ModuleId};
 
 use crate::batch::CallSlot;
 
@@ -93,7 +93,7 @@ impl Calls {
         self.time_max_ms.load(Ordering::Relaxed)
     }
 
-    /// As `time_max_ms`, for calls that begin from now on.
+    /// Sets `time_max_ms` for calls that begin from now on.
     pub fn set_time_max_ms(&self, time_max_ms: u32) {
         self.time_max_ms.store(time_max_ms, Ordering::Relaxed);
     }
@@ -348,12 +348,12 @@ pub(crate) fn ended_before(
     at: u32,
     deadline: Option<&Deadline>,
     now_ns: impl Fn() -> u64,
-) -> Option<Ended> {
+) -> Option<EndReason> {
     if ends.has(at) {
-        return Some(Ended::Cancelled);
+        return Some(EndReason::Cancelled);
     }
     let is_over = |deadline: &Deadline| now_ns() >= deadline.ns || !deadline.begin();
-    deadline.is_some_and(is_over).then_some(Ended::Deadline)
+    deadline.is_some_and(is_over).then_some(EndReason::Deadline)
 }
 
 #[cfg(test)]
@@ -418,10 +418,13 @@ mod tests {
             .collect();
         assert_eq!(found, [0, 500, 0, 0, 600, 0]);
         let (ends, deadline) = (Ends::default(), Deadline::new(500));
-        assert_eq!(ended_before(&ends, 0, Some(&deadline), || 500), Some(Ended::Deadline));
+        assert_eq!(
+            ended_before(&ends, 0, Some(&deadline), || 500),
+            Some(EndReason::Deadline)
+        );
         assert_eq!(ended_before(&ends, 0, Some(&deadline), || 499), None);
         ends.end(0);
-        assert_eq!(ended_before(&ends, 0, None, || 0), Some(Ended::Cancelled));
+        assert_eq!(ended_before(&ends, 0, None, || 0), Some(EndReason::Cancelled));
     }
 
     #[test]
@@ -431,7 +434,10 @@ mod tests {
         assert_eq!(ended_before(&ends, 0, Some(&begun), || 499), None);
         assert!(!begun.expire());
         assert!(expired.expire() && expired.expire());
-        assert_eq!(ended_before(&ends, 0, Some(&expired), || 499), Some(Ended::Deadline));
+        assert_eq!(
+            ended_before(&ends, 0, Some(&expired), || 499),
+            Some(EndReason::Deadline)
+        );
         for _ in 0..1_000 {
             let deadline = Deadline::new(500);
             let (began, expired) = std::thread::scope(|scope| {

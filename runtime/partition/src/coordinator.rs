@@ -1,4 +1,4 @@
-//! Where transactions over several partitions wait until it is worth while for their sites to come together.
+//! The place where transactions over several partitions wait until a meeting of their sites is worth while.
 //!
 //! A partition that comes upon such a transaction is prepared for it and goes on with what is not of its stream. Once every touched
 //! partition is prepared, the transaction is ready; ready ones over the same partitions run at one rendezvous, one after the
@@ -56,7 +56,7 @@ pub struct Coordinator {
     fuel: Vec<AtomicU64>,
 }
 
-/// What was done over several partitions so far.
+/// Counts of the work over several partitions so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RendezvousStats {
     /// That were called.
@@ -69,7 +69,7 @@ pub struct RendezvousStats {
     pub wait_ns_max: u64,
 }
 
-/// What comes to a site beside its inbox.
+/// Messages that reach a site beside its inbox.
 pub(crate) enum Arrival {
     /// One of its partitions comes home.
     Home(Handoff),
@@ -87,7 +87,7 @@ struct State {
 /// Ready transactions over the same partitions.
 struct Group {
     touched: Touched,
-    /// Of the touched partitions.
+    /// Sites of the touched partitions.
     sites: Vec<usize>,
     /// Each with the moment at which it got ready.
     txns: VecDeque<(Arc<MultiPartitionTxn>, u64)>,
@@ -110,7 +110,7 @@ impl Group {
 }
 
 impl Coordinator {
-    /// Of partitions that are all at home.
+    /// Makes the coordinator of partitions that are all at home.
     pub fn new(partitions_count: u16, sites_count: u16) -> Self {
         let (doors, receivers) = (0..sites_count).map(|_| unbounded()).unzip::<_, _, Vec<_>, Vec<_>>();
         Self {
@@ -145,7 +145,7 @@ impl Coordinator {
         self.state.lock().expect("no code panics under this lock")
     }
 
-    /// Where arrivals of a site come out. Once.
+    /// Takes the receiver of a site's arrivals. Once.
     pub(crate) fn take_door(&self, site: SiteId) -> Receiver<Arrival> {
         let mut receivers = self.receivers.lock().expect("held for a look");
         receivers[site.index()].take().expect("a site takes its door once")
@@ -166,7 +166,7 @@ impl Coordinator {
         self.fuel[partition.index()].store(fuel, Ordering::Relaxed);
     }
 
-    /// What a call of this partition burned lately: how long calls are, whatever else the machine does.
+    /// Returns the fuel that a call of this partition burned lately: a measure of calls that does not depend on the machine's other work.
     pub fn fuel(&self, partition: PartitionId) -> u64 {
         self.fuel[partition.index()].load(Ordering::Relaxed)
     }
@@ -246,7 +246,7 @@ impl Coordinator {
         }
     }
 
-    /// What a rendezvous runs, which begins now.
+    /// Takes the transactions that a beginning rendezvous runs.
     pub(crate) fn take_ready(&self, touched: &Touched, now_ns: u64) -> Vec<Arc<MultiPartitionTxn>> {
         let mut state = self.state();
         let place = state.groups.iter().position(|group| group.touched == *touched);
@@ -287,7 +287,7 @@ impl Coordinator {
         let lost: Vec<Group> = state.groups.extract_if(.., is_its).collect();
         let left: usize = state.groups.iter().map(|group| group.txns.len()).sum();
         self.ready_count.store(left, Ordering::Release);
-        // What they hold may come back here when it is dropped.
+        // Dropping the transactions may call back into this coordinator.
         drop(state);
         drop(lost);
     }

@@ -13,7 +13,7 @@ pub(crate) const SLICE_BYTES: usize = 64 << 10;
 /// While calls wait, at most this part of the thread's time goes into copying.
 pub(crate) const BUSY_SHARE: u64 = 24;
 
-/// What an engine thread sends to the writer of a checkpoint.
+/// The messages of an engine thread to the writer of a checkpoint.
 #[derive(Debug)]
 pub enum Copied {
     /// Some rows.
@@ -32,7 +32,7 @@ pub(crate) struct Copying {
     is_copied: bool,
 }
 
-/// What came of a slice.
+/// The result of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slice {
     /// There is more.

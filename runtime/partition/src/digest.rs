@@ -12,10 +12,10 @@ use crate::{
     site::Partition,
 };
 
-/// What an engine thread found on one partition.
+/// The digests that an engine thread made on one partition.
 #[derive(Debug)]
 pub struct PartitionDigest {
-    /// Whose tables they are.
+    /// The partition of the tables.
     pub partition: PartitionId,
     /// By table number, without those that were dropped.
     pub tables: Vec<TableDigest>,

@@ -7,7 +7,7 @@ use reprise_base::Lsn;
 
 use crate::batch::CallBatch;
 
-/// What is on its way to the log of one batch.
+/// The records of one batch on their way to the log.
 #[derive(Default)]
 pub(crate) struct Heads(Mutex<State>);
 
@@ -15,7 +15,7 @@ pub(crate) struct Heads(Mutex<State>);
 struct State {
     /// Heads that did not come back yet.
     missing: usize,
-    /// Those that did, each with the position of its first call.
+    /// Heads that came back, each with the position of its first call.
     back: Vec<(usize, Box<CallBatch>)>,
     /// The batch itself, once all of its calls ran and what it waits for is durable.
     rest: Option<Box<CallBatch>>,

@@ -20,9 +20,9 @@ use crate::{
 pub struct Installation {
     /// Judged and compiled.
     pub candidate: Candidate,
-    /// As uploaded.
+    /// The bytes as they were uploaded.
     pub wasm: Arc<[u8]>,
-    /// Of the deployment.
+    /// Id of the deployment.
     pub txn_id: TxnId,
     /// By which rules, and until when.
     pub rules: InstallRules,
@@ -64,7 +64,7 @@ pub struct InstallBounds {
     pub max_s: u32,
 }
 
-/// What a module ran at its deployment; nothing where it runs nothing.
+/// The results of a module's migration; empty if it has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Migrated {
     /// Digests of what was written, by partition.
@@ -92,7 +92,7 @@ pub enum InstallError {
     #[error("the server did not finish the changed tables within {max_s} s")]
     #[expect(missing_docs, reason = "the message says what each one is")]
     Time { max_s: u32 },
-    /// What it runs at its deployment failed on this partition, the first one.
+    /// The migration failed on this partition, the first one.
     #[error("the module's migration failed on partition {partition}")]
     #[expect(missing_docs, reason = "the message says what each one is")]
     Migration {
@@ -100,7 +100,7 @@ pub enum InstallError {
         failure: Failure,
         max_s: u32,
     },
-    /// What it ran left the partitions with different rows of this replicated table.
+    /// The migration left the partitions with different rows of this replicated table.
     #[error("the module's migration wrote different rows of {table} on different partitions")]
     #[expect(missing_docs, reason = "the message says what each one is")]
     Replicated { table: String },

@@ -54,7 +54,7 @@ struct Lent {
 /// Why a reader sees nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoLook<E> {
-    /// What it was asked for meanwhile.
+    /// The site asked for the store meanwhile.
     Ended(E),
     View(ViewError),
 }
@@ -101,7 +101,7 @@ impl Slot {
 }
 
 impl Lending {
-    /// Of partitions of which none is lent.
+    /// Makes the slots of partitions of which none is lent.
     pub fn new(partitions_count: u16) -> Arc<Self> {
         Arc::new(Self {
             slots: (0..partitions_count).map(|_| Slot::default()).collect(),
@@ -230,7 +230,7 @@ impl Site {
         }
     }
 
-    /// As `step`, where all work shares one thread: between two steps all that is at home is lent.
+    /// The `step` variant for work that shares one thread: between two steps all partitions at home are lent.
     pub fn step_lending(&mut self) -> Step {
         let was_lending = self.is_lending();
         self.take_back();

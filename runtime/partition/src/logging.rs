@@ -18,7 +18,7 @@ use reprise_storage::AfterImage;
 use reprise_txn::{Module, ModuleId};
 use reprise_wire::TwoForms;
 
-/// What the server is set to.
+/// The server's choice of the log's form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum LogPolicy {
     /// The command, unless the procedure says otherwise.
@@ -26,7 +26,7 @@ pub enum LogPolicy {
     Command,
     /// The changed rows, unless the procedure says otherwise.
     Physiological,
-    /// What costs less by what was measured, unless the procedure says otherwise.
+    /// The form that costs less by measurement, unless the procedure says otherwise.
     Auto,
     /// Each transaction both ways, whatever its procedure declares: to compare them.
     Both,
@@ -35,7 +35,7 @@ pub enum LogPolicy {
 }
 
 impl LogPolicy {
-    /// As the setting has it.
+    /// Returns the name in the setting.
     pub fn name(self) -> &'static str {
         match self {
             Self::Command => "command",
@@ -47,10 +47,10 @@ impl LogPolicy {
     }
 }
 
-/// What standbys get of a transaction, whatever this server's own log has of it.
+/// The form of a transaction that standbys get, whatever form this server's own log has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ShipForm {
-    /// As the log has it.
+    /// The form of the log.
     #[default]
     AsLogged,
     /// Changes, which name rows by their numbers: replay looks into no index for an update, and runs nothing.
@@ -60,7 +60,7 @@ pub enum ShipForm {
 }
 
 impl ShipForm {
-    /// As people say it.
+    /// Returns the name for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::AsLogged => "as-logged",
@@ -70,10 +70,10 @@ impl ShipForm {
     }
 }
 
-/// What is logged of a transaction.
+/// The form of a transaction in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogForm {
-    /// What is run again.
+    /// The command, which is run again.
     Command,
     /// The rows that it changed.
     Changes,
@@ -109,11 +109,11 @@ pub struct Logging {
     pub rule: LogPolicy,
     /// How changed rows are written.
     pub images: AfterImage,
-    /// Of `LogPolicy::Auto`.
+    /// The sampling of `LogPolicy::Auto`.
     pub sampling: Sampling,
     /// Changes of a transaction that take more bytes are logged in parts of so many, or of one change.
     pub part_bytes: usize,
-    /// What standbys get now: of those that begin from here on.
+    /// The form that standbys get of transactions that begin from now on.
     shipped: AtomicU8,
     choices: Mutex<BTreeMap<(ModuleId, u16), Arc<AutoChoice>>>,
 }
@@ -121,7 +121,7 @@ pub struct Logging {
 /// Which calls are measured for `auto`. Neither number is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampling {
-    /// Of so many calls of a procedure on a partition's thread one is measured.
+    /// The calls of a procedure on a partition's thread of which one is measured.
     pub every: u32,
     /// Measured calls after which the choice is looked at again.
     pub window: u32,
@@ -145,16 +145,16 @@ const HEAD_BYTES: f64 = 24.0;
 /// The other kind must be cheaper by this factor to be chosen: no change to and fro.
 const HYSTERESIS: f64 = 1.3;
 
-/// What was measured of one procedure's calls, as means.
+/// The measured costs of one procedure's calls, as means.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CallCosts {
     /// That were measured.
     pub calls: u32,
     /// That it ran.
     pub run_ns: f64,
-    /// Of its arguments.
+    /// Bytes of its arguments.
     pub args_bytes: f64,
-    /// Of its changes.
+    /// Bytes of its changes.
     pub changes_bytes: f64,
     /// That it changed.
     pub rows: f64,
@@ -166,7 +166,7 @@ impl CallCosts {
         self.run_ns + (HEAD_BYTES + self.args_bytes) * LOG_BYTE_NS
     }
 
-    /// The same by its changes.
+    /// Returns the cost of a replay by its changes.
     pub fn changes_ns(&self) -> f64 {
         self.rows * (ROW_REDO_NS + ROW_CHANGE_NS) + (HEAD_BYTES + self.changes_bytes) * LOG_BYTE_NS
     }
@@ -297,7 +297,7 @@ impl Logging {
         self.shipped.store(form as u8, Ordering::Relaxed);
     }
 
-    /// What standbys get of a transaction that begins.
+    /// Returns the form that standbys get of a transaction that begins now.
     #[inline]
     pub fn shipped(&self) -> ShipForm {
         match self.shipped.load(Ordering::Relaxed) {
@@ -307,7 +307,7 @@ impl Logging {
         }
     }
 
-    /// What a procedure's calls leave in the log now; with the reason, where it was chosen by measurement.
+    /// Returns the form in which a procedure's calls are logged now, with the reason if it was chosen by measurement.
     pub fn explain(&self, module: &Module, procedure: u16) -> (&'static str, Option<String>) {
         let declared = module.schema.procedures[procedure as usize].log;
         match (self.rule, declared) {

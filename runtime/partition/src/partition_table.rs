@@ -1,4 +1,4 @@
-//! Where a site keeps its partitions and the messages that have to wait for one (deferred): while it is away, behind a barrier, or
+//! A site's partitions, and the messages that have to wait for one (deferred). They wait while the partition is away, behind a barrier, or
 //! behind a transaction of their own stream that runs over several partitions. All others go on.
 //!
 //! A partition's messages keep their order but for this: what is not of a waiting transaction's stream passes it.
@@ -44,7 +44,8 @@ struct Slot {
     ready: VecDeque<Stream>,
     /// No stream waits when the partition is prepared for it.
     barrier: Option<Barrier>,
-    /// What came while the partition was away or a barrier waited, in order. As many as admission lets in (`WAITING_TXNS_MAX`).
+    /// Messages that arrived while the partition was away or a barrier waited, in order. At most as many as admission lets in
+    /// (`WAITING_TXNS_MAX`).
     deferred: VecDeque<Deferred>,
 }
 
@@ -53,7 +54,7 @@ struct Barrier {
     is_prepared: bool,
 }
 
-/// What waits of one stream, in order.
+/// Waiting messages of one stream, in order.
 #[derive(Default)]
 struct Waiting {
     messages: VecDeque<Deferred>,
@@ -65,7 +66,7 @@ struct Waiting {
 pub(crate) struct Handoff {
     pub partition: Box<Partition>,
     pub home: SiteId,
-    /// What it was prepared for, and ran while it was away.
+    /// The transactions that it was prepared for, and that ran while it was away.
     pub done: Arc<[Arc<MultiPartitionTxn>]>,
 }
 
@@ -83,7 +84,7 @@ impl Deferred {
     }
 }
 
-/// What a site is to do with a message whose turn has come.
+/// The action for a message whose turn has come.
 pub(crate) enum Due {
     Run(Box<CallBatch>),
     /// The partition is prepared for this transaction.
@@ -171,13 +172,13 @@ impl PartitionTable {
         Some(partition)
     }
 
-    /// As `get`, to look at it.
+    /// The `get` variant for reading.
     #[inline]
     pub fn peek(&self, id: PartitionId) -> Option<&Partition> {
         self.slots[self.index(id)].partition.as_deref()
     }
 
-    /// Those at home.
+    /// The partitions at home.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Partition> {
         self.slots.iter_mut().filter_map(|slot| slot.partition.as_deref_mut())
     }

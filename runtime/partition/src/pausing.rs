@@ -1,7 +1,7 @@
 //! A batch whose calls go to the log before the rest of it runs: their records fill an append, or a call's changes are logged in parts.
 //!
-//! What was appended can't be taken back. So the calls before one in parts are appended and sealed first, and it is an append of its own: where
-//! that is refused in the middle, it alone is taken back, and its parts in the log count for nothing.
+//! Appended records can't be taken back. The calls before one in parts are therefore appended and sealed first, and that call is an append
+//! of its own. If the append is refused in the middle, that call alone is taken back, and its parts in the log count for nothing.
 
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_txn::{Commit, TxnScratch};
@@ -42,7 +42,7 @@ impl Pausing<'_, '_> {
     /// Sends the calls before `slot` to the log, of which the last one is of `single`, or of all of these partitions.
     pub fn pause(&mut self, batch: &mut CallBatch, slot: usize, single: Option<PartitionId>, why: &Pause) {
         match why {
-            // Those that are refused know it, and no further one begins.
+            // Refused calls know it, and no further one begins.
             Pause::Full => _ = self.publish_records(batch, slot, None),
             Pause::Unlogged { commit, form } => self.log(batch, slot - 1, single, (commit, *form)),
         }
@@ -94,7 +94,7 @@ impl Pausing<'_, '_> {
             let needed = run.append_bytes_max().saturating_add(2 * run.records() as usize);
             match needed <= self.turn.records_max {
                 true => {
-                    // Of its command, or of what ends its parts.
+                    // The LSN of its command, or of the record that ends its parts.
                     batch.calls[at].lsn = Lsn(run.parts().into());
                     self.settle(batch, at, &frame);
                     self.publish_run(batch, at, &run);
@@ -150,7 +150,8 @@ impl Pausing<'_, '_> {
         let _ = self.seal(published, None); // whoever asked was told
     }
 
-    /// What was appended is to be taken back until it is durable; what was not is taken back now, and no further write of the batch begins.
+    /// Seals the batch so far. Appended writes stay undoable until they are durable; others are undone now, and no further write of the
+    /// batch begins.
     fn seal(
         &mut self,
         published: Result<(), (Unlogged, Box<CallBatch>)>,

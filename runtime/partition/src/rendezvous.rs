@@ -13,7 +13,7 @@ use reprise_base::{PartitionId, SiteId};
 
 use crate::{partition_table::Handoff, site::ExclusivePartitions};
 
-/// What runs once every touched partition is held.
+/// A job that runs once every touched partition is held.
 pub type Job = Box<dyn FnOnce(&mut ExclusivePartitions<'_>) + Send>;
 
 /// Messages that must not overtake each other where one of them is a transaction over several partitions: those of one client.
@@ -61,7 +61,7 @@ impl Touched {
 /// A transaction over several partitions, or some of one client one behind the other, on its way through the inboxes.
 pub struct MultiPartitionTxn {
     pub(crate) touched: Touched,
-    /// What it must not overtake, and what must not overtake it: this stream's messages; none: all, it is a barrier.
+    /// The stream whose messages it must not overtake, nor they it; none: it is a barrier for all.
     pub(crate) stream: Option<Stream>,
     /// When it was sent, by the node's clock.
     pub(crate) sent_ns: u64,
@@ -112,10 +112,10 @@ impl MultiPartitionTxn {
     }
 }
 
-/// Where partitions come together. See the module's header.
+/// A meeting of partitions. See the module's header.
 pub struct Rendezvous {
     pub(crate) touched: Touched,
-    /// What it runs; none: what is ready at the coordinator once all partitions are here.
+    /// Its jobs; none: it runs the ready transactions of the coordinator once all partitions are here.
     jobs: Option<Mutex<Vec<Job>>>,
     /// This site brings its partitions last: it goes on until the others have brought theirs.
     pub(crate) leader: Option<SiteId>,

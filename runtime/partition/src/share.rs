@@ -13,7 +13,7 @@ const REMEMBERED: Duration = Duration::from_millis(50);
 #[derive(Default)]
 pub(crate) struct ProcessorShare {
     batches: u32,
-    /// Of the batch that is measured.
+    /// Beginning of the measured batch.
     begun_ns: Option<u64>,
     processor: Duration,
     taken: Duration,

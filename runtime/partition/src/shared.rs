@@ -1,4 +1,4 @@
-//! What the sites of a node have in common.
+//! The state that the sites of a node share.
 
 use std::sync::{
     Arc, Mutex,
@@ -25,13 +25,13 @@ pub struct ModuleBytes {
     pub logged_at: Option<Lsn>,
 }
 
-/// What all sites of a node share.
+/// The state that all sites of a node share.
 pub struct Shared {
     /// Modules and tables, swapped whole.
     pub deployed: ArcSwap<Deployed>,
     /// `Deployed::generation`, readable without touching the swap.
     pub generation: AtomicU64,
-    /// What holds how much memory.
+    /// The ledger of all memory.
     pub memory: Arc<MemoryLedger>,
     /// The node's.
     pub clock: Arc<dyn Clock>,
@@ -39,9 +39,9 @@ pub struct Shared {
     pub threads: Arc<dyn Threads>,
     /// Key of the transactions' random streams.
     pub secret: [u64; 2],
-    /// Of the database.
+    /// Partitions of the database.
     pub partitions_count: u16,
-    /// Of this node.
+    /// Sites of this node.
     pub sites_count: u16,
     /// Calls accepted and not yet run, per partition.
     pub waiting: Vec<AtomicUsize>,
@@ -55,19 +55,19 @@ pub struct Shared {
     pub binaries: Mutex<Vec<ModuleBytes>>,
     /// Longest run of records that the log takes at once, in bytes: the least of all engine threads.
     pub records_max: AtomicUsize,
-    /// What procedures logged.
+    /// Lines that procedures logged.
     pub lines: Arc<RecentLines>,
-    /// What an operator is told.
+    /// Messages for the operator.
     pub notices: Notices,
     /// Which form a transaction leaves in the log.
     pub logging: Logging,
-    /// What runs and waits now.
+    /// The running and waiting calls.
     pub calls: Arc<Calls>,
-    /// Where transactions over several partitions wait.
+    /// The place where transactions over several partitions wait.
     pub coordinator: Coordinator,
-    /// Where callers wait for standbys.
+    /// The gate where callers wait for standbys.
     pub gate: Arc<CommitGate>,
-    /// What partitions tell of their tables.
+    /// The statistics that partitions publish about their tables.
     pub told: Told,
     /// Idempotency keys age by it.
     pub key_clock: KeyClock,
@@ -97,6 +97,6 @@ impl Shared {
         let deployed = self.deployed.load();
         let codes = deployed.current.values().map(|module| module.code.code_bytes() as u64);
         let all = bytes + codes.sum::<u64>() + deployed.description_bytes();
-        self.memory.tell(MemoryKind::Modules, all);
+        self.memory.publish(MemoryKind::Modules, all);
     }
 }

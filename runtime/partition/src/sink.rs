@@ -1,4 +1,4 @@
-//! Where a finished batch goes: to the log and then to its caller, or to its caller at once.
+//! The way of a finished batch: to the log and then to its caller, or to its caller at once.
 
 use std::{cell::RefCell, sync::Arc, time::Duration};
 
@@ -55,9 +55,9 @@ impl From<&LogError> for Unlogged {
 /// The records of a batch.
 #[derive(Clone, Copy)]
 pub enum NewRecords<'a> {
-    /// Of any number of calls.
+    /// Records of any number of calls.
     Whole(&'a RecordBatch),
-    /// Of one write, which is logged in parts.
+    /// Records of one write, which is logged in parts.
     InParts(&'a ChangesRun<'a>),
 }
 
@@ -75,7 +75,7 @@ impl NewRecords<'_> {
         self.count() == 0
     }
 
-    /// Where they end, appended at `start`.
+    /// Returns the end of the records when they begin at `start`.
     #[inline]
     fn end_behind(self, start: Lsn) -> Lsn {
         Lsn(start.0 + u64::from(self.count()))
@@ -113,7 +113,7 @@ pub trait Sink: Send {
         usize::MAX
     }
 
-    /// Where the changes of transactions go before they commit, if anywhere. Once, before the first batch.
+    /// Takes the writer for changes before their transactions commit, if any. Once, before the first batch.
     fn objects(&self) -> Option<ObjectWriter> {
         None
     }
@@ -157,7 +157,7 @@ pub struct NvramSink {
 pub struct NoLog;
 
 impl NvramSink {
-    /// Of one site.
+    /// Makes the sink of one site.
     pub fn new(appender: NvramAppender<Box<CallBatch>>, gate: Arc<CommitGate>) -> Self {
         let appender = RefCell::new(appender);
         Self { appender, gate }

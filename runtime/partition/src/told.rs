@@ -7,7 +7,7 @@ use std::sync::{
 };
 
 use arc_swap::ArcSwap;
-use reprise_base::{OnReached, PartitionId, SiteId, Waiter, Watermark};
+use reprise_base::{OnReached, PartitionId, SiteId, Watermark, WatermarkWaiter};
 use reprise_storage::TableStats;
 
 use crate::{
@@ -80,7 +80,7 @@ impl Told {
 
 impl Question<'_> {
     /// Calls the hook once it is answered. None: it is, and the hook was not called.
-    pub fn when_answered(&self, hook: OnReached) -> Option<Waiter> {
+    pub fn when_answered(&self, hook: OnReached) -> Option<WatermarkWaiter> {
         self.asked.answered.when(self.answer, hook)
     }
 }

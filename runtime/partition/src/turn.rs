@@ -90,7 +90,7 @@ impl<'a> Running<'a> {
         true
     }
 
-    /// As `encode`, where standbys get the other form.
+    /// The `encode` variant for standbys that get the other form.
     fn encode_apart(
         &self,
         partitions: PartitionSet<'_>,
@@ -108,13 +108,13 @@ impl<'a> Running<'a> {
         true
     }
 
-    /// Of the longer record, where the command is in one log and the changes are in the other.
+    /// Returns the bytes of the longer record, if the command is in one log and the changes are in the other.
     #[inline]
     pub fn apart_bytes_max(&self, partitions: PartitionSet<'_>, changes: &ChangesRef<'_>) -> usize {
         STAND_IN_HEAD_BYTES_MAX + self.command_bytes_max(partitions).max(changes.record_bytes())
     }
 
-    /// What the call changed, as one record would have it.
+    /// Returns the call's changes, in the form of one record.
     #[inline(always)]
     pub fn changes<'c>(&'c self, partitions: PartitionSet<'c>, digest: u64, frame: &'c TxnScratch) -> ChangesRef<'c> {
         ChangesRef {
@@ -134,7 +134,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Of its command's record.
+    /// Returns the bytes of its command's record at most.
     #[inline]
     pub fn command_bytes_max(&self, partitions: PartitionSet<'_>) -> usize {
         let scope = self.caller.map_or(0, |caller| caller.scope.len());
@@ -211,7 +211,7 @@ impl<'a> Running<'a> {
     }
 }
 
-/// What all calls of a turn have in common.
+/// The state that all calls of a turn share.
 pub(crate) struct TurnStart {
     pub now_us: i64,
     /// Why writes can't be taken, if so.
@@ -230,7 +230,7 @@ enum Unready {
     Refused(ReplyOutcome),
 }
 
-/// Of a command's record, beside its arguments, its key and its partitions.
+/// Bytes of a command's record, beside its arguments, its key and its partitions.
 const COMMAND_HEAD_BYTES_MAX: usize = 80;
 
 impl TurnStart {
@@ -241,7 +241,7 @@ impl TurnStart {
             refusal: tools.refusal(),
             results_max: batch.results_max(),
             records_max,
-            // What follows a part needs room, too.
+            // The record behind a part needs room, too.
             part_bytes: tools.shared.logging.part_bytes.min(records_max / 2),
         }
     }
@@ -306,7 +306,7 @@ impl TurnStart {
         }
     }
 
-    /// Of a call whose record, for the sake of its `what`, is longer than the log takes.
+    /// Returns the outcome of a call whose record is longer than the log takes because of its `what`.
     #[cold]
     pub fn refuse_record(&self, what: &str, bytes: usize) -> ReplyOutcome {
         let max = self.records_max;
@@ -414,7 +414,7 @@ fn bytes_max(ty: &Type) -> Option<usize> {
     }
 }
 
-/// What may end the calls of a batch.
+/// The events that may end the calls of a batch.
 pub(crate) struct Watched<'b> {
     pub track: Option<&'b Track>,
     pub deadlines: &'b [(u32, Arc<Deadline>)],
@@ -444,7 +444,7 @@ impl<'b> Watched<'b> {
         self.begin_within(at, time_max_ms, (shared, frame))
     }
 
-    /// As `begin`, of a call that may take so long; 0: no limit.
+    /// The `begin` variant for a call with a time limit; 0: no limit.
     #[inline]
     pub fn begin_within(
         &self,
@@ -481,14 +481,14 @@ pub(crate) fn begin_batch(batch: &CallBatch, shared: &Shared, frame: &mut TxnScr
     frame.watch.begin_batch(&shared.clock, ends);
 }
 
-/// What is logged of the call that begins, and whether it is measured; lets its changes be kept where they are wanted.
+/// Returns the form in which the beginning call is logged, and the sample if it is measured. It has the changes kept if they are needed.
 #[inline]
 pub(crate) fn begin_capture(choice: &mut Choice, shared: &Shared, frame: &mut TxnScratch) -> (LogForm, Option<Sample>) {
     let kind = choice.kind().shipped_as(shared.logging.shipped());
     let sample = choice.sample(&*shared.clock);
     let is_wanted = kind.has_changes() || sample.is_some();
     frame.set_capture(is_wanted.then_some(shared.logging.images));
-    // What a log in NVRAM holds: there standbys get no other form.
+    // A log in NVRAM holds these changes: there standbys get no other form.
     if matches!(kind, LogForm::Changes | LogForm::Both) {
         frame.insert_changes();
     }

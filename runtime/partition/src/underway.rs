@@ -25,7 +25,7 @@ pub struct DeployProgress {
     pub max_s: u32,
 }
 
-/// Where the one deployment that holds all partitions notes how far it is. Nobody waits for it.
+/// The progress of the one deployment that holds all partitions. Nothing waits for it.
 #[derive(Default)]
 pub struct Underway(Mutex<Option<Arc<Counts>>>);
 

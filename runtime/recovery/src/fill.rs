@@ -37,11 +37,11 @@ pub(crate) fn fill(
     cores: usize,
 ) {
     let threads = (cores as u64).min(1 + reader.size().row_bytes / THREAD_BYTES);
-    let pool = Pool {
+    let pool = FillPool {
         reader,
         loaded,
         outcome,
-        queue: Mutex::new(Queue {
+        queue: Mutex::new(TaskQueue {
             tasks: tasks(partitions, reader),
             running: 0,
         }),
@@ -56,7 +56,7 @@ pub(crate) fn fill(
 }
 
 /// The tables, the largest last.
-fn tasks<'s>(partitions: &'s mut [Box<Partition>], reader: &CheckpointReader) -> VecDeque<Task<'s>> {
+fn tasks<'s>(partitions: &'s mut [Box<Partition>], reader: &CheckpointReader) -> VecDeque<FillTask<'s>> {
     let tables = reader.tables().len();
     let mut blocks = vec![(0u64, Vec::new()); tables * partitions.len()];
     for (number, entry) in reader.entries().iter().enumerate() {
@@ -83,10 +83,10 @@ fn tasks<'s>(partitions: &'s mut [Box<Partition>], reader: &CheckpointReader) ->
         }
     }
     found.sort_by_key(|task| task.bytes);
-    found.into_iter().map(Task::Table).collect()
+    found.into_iter().map(FillTask::Table).collect()
 }
 
-enum Task<'s> {
+enum FillTask<'s> {
     Table(TableTask<'s>),
     Index(IndexTask<'s>),
     Ahead(AheadTask),
@@ -112,44 +112,44 @@ struct IndexTask<'s> {
 /// Blocks that one thread reads for another.
 struct AheadTask {
     blocks: Vec<usize>,
-    ahead: Arc<Mutex<ReadAhead>>,
+    ahead: Arc<Mutex<BlockReadAhead>>,
     to: Sender<Result<Vec<u8>, CheckpointError>>,
 }
 
 /// Progress of the thread that reads blocks ahead of a table's own thread, which stops it and reads the rest.
 #[derive(Default)]
-struct ReadAhead {
+struct BlockReadAhead {
     /// Position of the first block that no thread has begun.
     next: usize,
     is_taken_over: bool,
 }
 
-struct Queue<'s> {
+struct TaskQueue<'s> {
     /// Taken from the back.
-    tasks: VecDeque<Task<'s>>,
+    tasks: VecDeque<FillTask<'s>>,
     /// Threads that may yet add tasks.
     running: usize,
 }
 
-struct Pool<'r, 's> {
+struct FillPool<'r, 's> {
     reader: &'r CheckpointReader,
     loaded: &'r AtomicU64,
     outcome: &'r LoadOutcome,
-    queue: Mutex<Queue<'s>>,
+    queue: Mutex<TaskQueue<'s>>,
     woken: Condvar,
 }
 
-impl<'s> Pool<'_, 's> {
-    fn lock(&self) -> MutexGuard<'_, Queue<'s>> {
+impl<'s> FillPool<'_, 's> {
+    fn lock(&self) -> MutexGuard<'_, TaskQueue<'s>> {
         self.queue.lock().expect("nothing panics under this lock")
     }
 
     fn work(&self) {
         while let Some(task) = self.take() {
             let done = match task {
-                Task::Table(task) => self.fill_table(task),
-                Task::Index(task) => self.build(task),
-                Task::Ahead(task) => self.read_ahead(&task),
+                FillTask::Table(task) => self.fill_table(task),
+                FillTask::Index(task) => self.build(task),
+                FillTask::Ahead(task) => self.read_ahead(&task),
             };
             if let Err(error) = done {
                 self.outcome.fail(error.into());
@@ -160,7 +160,7 @@ impl<'s> Pool<'_, 's> {
     }
 
     /// The next task; none when there is nothing left to do, or no use in it.
-    fn take(&self) -> Option<Task<'s>> {
+    fn take(&self) -> Option<FillTask<'s>> {
         let mut queue = self.lock();
         loop {
             if self.outcome.has_failed() {
@@ -177,14 +177,14 @@ impl<'s> Pool<'_, 's> {
         }
     }
 
-    fn note_loaded(&self, bytes: u64) {
+    fn count_loaded(&self, bytes: u64) {
         self.loaded.fetch_add(bytes, Ordering::Relaxed);
     }
 
     fn fill_table(&self, mut task: TableTask<'s>) -> Result<(), CheckpointError> {
         let table = task.load.id();
-        let mut source = Source::new(self.reader, task.blocks);
-        self.lock().tasks.push_front(Task::Ahead(source.ahead()));
+        let mut source = TableBlocks::new(self.reader, task.blocks);
+        self.lock().tasks.push_front(FillTask::Ahead(source.ahead()));
         self.woken.notify_one();
         while let Some(number) = source.advance()? {
             if self.outcome.has_failed() {
@@ -206,7 +206,7 @@ impl<'s> Pool<'_, 's> {
                 let error = corrupt("rows of the block", entry.items_count, rows);
                 return Err(self.reader.corrupt(entry, error));
             }
-            self.note_loaded(entry.raw_bytes as u64 / 2);
+            self.count_loaded(entry.raw_bytes as u64 / 2);
             task.bytes -= entry.raw_bytes as u64 / 2;
         }
         let Some(indexes) = task.load.finish(task.next_number) else {
@@ -225,7 +225,7 @@ impl<'s> Pool<'_, 's> {
                 _ => task.bytes / shares,
             };
             let place = (task.partition, table.0, number);
-            queue.tasks.push_back(Task::Index(IndexTask { load, place, share }));
+            queue.tasks.push_back(FillTask::Index(IndexTask { load, place, share }));
         }
         Ok(())
     }
@@ -236,7 +236,7 @@ impl<'s> Pool<'_, 's> {
             let what = format!("index {index} of table {table} on partition {}", partition.0);
             broken(self.reader, &what, "rows that it can hold", &error.to_string())
         })?;
-        self.note_loaded(task.share);
+        self.count_loaded(task.share);
         Ok(())
     }
 
@@ -261,18 +261,18 @@ impl<'s> Pool<'_, 's> {
 }
 
 /// The contents of a table's blocks, in order, read here or by a thread that had nothing else to do.
-struct Source<'r> {
+struct TableBlocks<'r> {
     own: Blocks<'r>,
     blocks: Vec<usize>,
     /// Blocks that were handed out.
     done: usize,
     current: Vec<u8>,
-    ahead: Arc<Mutex<ReadAhead>>,
+    ahead: Arc<Mutex<BlockReadAhead>>,
     from_other: Receiver<Result<Vec<u8>, CheckpointError>>,
     to_self: Option<Sender<Result<Vec<u8>, CheckpointError>>>,
 }
 
-impl<'r> Source<'r> {
+impl<'r> TableBlocks<'r> {
     fn new(reader: &'r CheckpointReader, blocks: Vec<usize>) -> Self {
         let (to_self, from_other) = bounded(AHEAD_BLOCKS);
         Self {

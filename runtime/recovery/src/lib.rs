@@ -15,6 +15,6 @@ mod schemas;
 
 pub use error::RecoveryError;
 pub use feed::{feed, read_window};
-pub use load::{Loaded, check_descriptions, load, reset};
+pub use load::{LoadReport, check_descriptions, load, reset};
 pub use ready::make_ready;
 pub use schemas::{Description, LogSchemas, described_in};

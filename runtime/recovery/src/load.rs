@@ -18,9 +18,9 @@ use reprise_wire::{CheckpointBlockKind, CheckpointKeys, CheckpointModuleRef, Che
 use crate::{RecoveryError, fill::fill, ready::make_ready};
 
 /// The code of a version that is out of service: no record behind the checkpoint names it.
-pub(crate) struct Retired;
+pub(crate) struct RetiredCode;
 
-impl Code for Retired {
+impl Code for RetiredCode {
     fn instantiate(&self) -> Result<Box<dyn Executor>, String> {
         Err("this version was out of service when the checkpoint was taken".into())
     }
@@ -31,7 +31,7 @@ impl Code for Retired {
 }
 
 /// The contents of a checkpoint other than the tables.
-pub struct Loaded {
+pub struct LoadReport {
     /// The outcomes under idempotency keys that are still remembered.
     pub keys: Vec<KeyedOutcome>,
     /// Seconds for compiling its modules.
@@ -45,7 +45,7 @@ pub fn load(
     reader: &Arc<CheckpointReader>,
     past: TablePast,
     loaded: &Arc<AtomicU64>,
-) -> Result<Loaded, RecoveryError> {
+) -> Result<LoadReport, RecoveryError> {
     let shared = replayer.shared().clone();
     let found = reader.database().genesis.partitions;
     if found != shared.partitions_count {
@@ -67,7 +67,9 @@ pub fn load(
     )?;
     let keys = read_keys(reader)?;
     replayer.drain()?;
-    outcome.take_error().map_or(Ok(Loaded { keys, compile_seconds }), Err)
+    outcome
+        .take_error()
+        .map_or(Ok(LoadReport { keys, compile_seconds }), Err)
 }
 
 /// Empties every partition and forgets every module, after a load or a replay that failed.
@@ -147,7 +149,7 @@ fn describe(
     replayer.gather(
         Touched::All,
         Box::new(move |held| {
-            if let Err(reason) = install(held, &reader, (tables, past), modules) {
+            if let Err(reason) = install(held, &reader, tables, past, modules) {
                 outcome.fail(broken(&reader, "tables and modules", "that fit", &reason).into());
             }
         }),
@@ -170,7 +172,7 @@ fn module_of(
         (compiled.schema, compiled.code)
     } else {
         let schema = read_module(module.description).map_err(what)?;
-        (schema, Arc::new(Retired))
+        (schema, Arc::new(RetiredCode))
     };
     Ok(restored(module, schema, code))
 }
@@ -194,7 +196,8 @@ fn table_of(reader: &CheckpointReader, json: &[u8]) -> Result<TableSchema, Check
 fn install(
     held: &mut ExclusivePartitions<'_>,
     reader: &CheckpointReader,
-    (tables, past): (Vec<TableSchema>, TablePast),
+    tables: Vec<TableSchema>,
+    past: TablePast,
     modules: Vec<Restored>,
 ) -> Result<(), String> {
     let generation = held.tools.deployed().generation + 1;
@@ -258,7 +261,7 @@ pub(crate) fn descriptions(reader: &CheckpointReader) -> Result<Deployed, Checkp
     let modules = reader.modules().iter().map(|module| {
         let module = module.get();
         let schema = read_module(module.description).map_err(|reason| unfit("module", &reason))?;
-        Ok::<_, CheckpointError>(restored(&module, schema, Arc::new(Retired)))
+        Ok::<_, CheckpointError>(restored(&module, schema, Arc::new(RetiredCode)))
     });
     let modules = modules.collect::<Result<Vec<_>, _>>()?;
     let past = TablePast::unknown_before(reader.header().txn_id);

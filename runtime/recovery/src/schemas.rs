@@ -10,7 +10,7 @@ use reprise_storage::TableId;
 use reprise_txn::{Candidate, Deployed, Judge, TablePast, TableSources, apply, apply_drop, outline, prepare, remove};
 use reprise_wire::{DeployRef, RecordRef};
 
-use crate::load::{Retired, descriptions};
+use crate::load::{RetiredCode, descriptions};
 
 /// A module's description: parsed, and as the JSON that it sent.
 pub type Description = (ModuleSchema, Arc<[u8]>);
@@ -57,7 +57,7 @@ impl LogSchemas {
     }
 
     /// Adds the next record. `describe` reads the module's description; None: it can't be read.
-    pub fn note(&mut self, record: &RecordRef<'_>, describe: impl FnOnce(&DeployRef<'_>) -> Option<Description>) {
+    pub fn add_record(&mut self, record: &RecordRef<'_>, describe: impl FnOnce(&DeployRef<'_>) -> Option<Description>) {
         if let RecordRef::Principal(defined) = record {
             let _ = self.principals.define(defined.number, defined.name); // as above
         }
@@ -82,7 +82,8 @@ impl LogSchemas {
         }
     }
 
-    fn deploy(&self, deploy: &DeployRef<'_>, (schema, description): Description) -> Option<Deployed> {
+    fn deploy(&self, deploy: &DeployRef<'_>, description: Description) -> Option<Deployed> {
+        let (schema, description) = description;
         if deploy.module_id as usize != self.deployed.versions.len() {
             return None;
         }
@@ -92,7 +93,7 @@ impl LogSchemas {
             wasm_bytes: deploy.wasm.len() as u64,
             schema,
             description,
-            code: Arc::new(Retired),
+            code: Arc::new(RetiredCode),
         };
         let logged = sources_of(deploy);
         let outline = outline(&self.deployed, &candidate, Judge::Replay(&logged));

@@ -8,7 +8,7 @@ use crossbeam_channel::{Receiver, Sender};
 use reprise_env::Threads;
 use reprise_storage::{LastWrites, LentTable, RedoSchema, Store};
 
-use crate::{outcome::Outcome, redo::BatchRedo, window::Window};
+use crate::{outcome::ReplayOutcome, redo::BatchRedo, window::Window};
 
 /// Parts from which on a batch is worth being demultiplexed ahead.
 pub(crate) const AHEAD_MIN: usize = 512;
@@ -16,20 +16,20 @@ pub(crate) const AHEAD_MIN: usize = 512;
 /// Tables that sites lent, and what batches are demultiplexed by.
 pub(crate) struct Assist {
     threads: Arc<dyn Threads>,
-    lent: (Sender<Lent>, Receiver<Lent>),
+    lent: (Sender<LentTableJob>, Receiver<LentTableJob>),
     /// With the number of jobs over several sites that came before: each may be a deployment.
     schema: Mutex<(u64, Arc<RedoSchema>)>,
     spare_writes: Mutex<Vec<LastWrites>>,
 }
 
 /// A table on its way from a site and back.
-pub(crate) struct Lent {
+pub(crate) struct LentTableJob {
     table: LentTable,
     window: Arc<Window>,
     back: Sender<LentTable>,
 }
 
-impl Lent {
+impl LentTableJob {
     pub fn apply(mut self) {
         self.table.apply(self.window.bytes());
         // The site is the last who has the window, and so gives it back.
@@ -65,7 +65,7 @@ impl Assist {
 
     /// Waits for the next item of `receiver`, and meanwhile applies changes to lent tables. None: all senders are gone.
     pub fn receive<T>(&self, receiver: &Receiver<T>) -> Option<T> {
-        let received = self.threads.receive_beside(receiver, &self.lent.1, Lent::apply);
+        let received = self.threads.receive_beside(receiver, &self.lent.1, LentTableJob::apply);
         received.ok()
     }
 
@@ -74,7 +74,7 @@ impl Assist {
         let count = own.len() + others.len();
         let (back, came_back) = crossbeam_channel::unbounded();
         for table in others {
-            let lent = Lent {
+            let lent = LentTableJob {
                 table,
                 window: window.clone(),
                 back: back.clone(),
@@ -105,12 +105,12 @@ impl Assist {
 }
 
 /// The changes of a batch that holds nothing else, until its site takes them.
-pub(crate) struct Ahead {
+pub(crate) struct EarlyRedo {
     redo: Mutex<Option<BatchRedo>>,
     jobs: u64,
 }
 
-impl Ahead {
+impl EarlyRedo {
     /// Changes of a batch behind `jobs` jobs over several sites.
     pub fn new(redo: BatchRedo, jobs: u64) -> Self {
         Self {
@@ -120,7 +120,7 @@ impl Ahead {
     }
 
     /// Demultiplexes them, unless they are taken, or it is not known by what.
-    pub fn demultiplex(&self, assist: &Assist, outcome: &Outcome) {
+    pub fn demultiplex(&self, assist: &Assist, outcome: &ReplayOutcome) {
         let Some(schema) = assist.known_schema(self.jobs) else {
             return;
         };

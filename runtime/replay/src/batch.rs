@@ -11,10 +11,10 @@ use reprise_txn::{Deployed, LookAhead, NextCalls, PrefetchRow};
 use reprise_wire::{Change, Changes};
 
 use crate::{
-    assist::{AHEAD_MIN, Ahead, Assist},
-    command::{Command, replay_single},
-    outcome::Outcome,
-    redo::{Applying, BatchRedo, Part, Seen},
+    assist::{AHEAD_MIN, Assist, EarlyRedo},
+    command::{LoggedCommand, replay_single},
+    outcome::ReplayOutcome,
+    redo::{ApplyContext, BatchRedo, PartitionProgress, RedoPart},
     window::Window,
 };
 
@@ -26,8 +26,8 @@ const COMMANDS_MAX: usize = 512;
 /// Bytes of memory of a command's arguments that are kept for another's.
 const SPARE_ARGS_MAX: usize = 512;
 
-enum Work {
-    /// The next of `Batch::commands`.
+enum BatchWork {
+    /// The next of `ReplayBatch::commands`.
     Command,
     /// This many of the batch's parts.
     Parts(u32),
@@ -37,22 +37,22 @@ enum Work {
 
 /// Work for one site. Its memory is used again.
 #[derive(Default)]
-pub(crate) struct Batch {
-    works: Vec<Work>,
+pub(crate) struct ReplayBatch {
+    works: Vec<BatchWork>,
     /// Commands of several sites.
     joined: usize,
     /// In the order in which they run, each with its partition.
-    commands: Vec<(PartitionId, Command)>,
+    commands: Vec<(PartitionId, LoggedCommand)>,
     redo: BatchRedo,
     /// Holds the changes instead of `redo`, so that a waiting thread can demultiplex them before the site does.
-    ahead: Option<Arc<Ahead>>,
+    ahead: Option<Arc<EarlyRedo>>,
     /// Jobs over several sites that were fed before.
     jobs: u64,
     /// Progress of changes, by partition.
-    seen: Vec<Seen>,
+    seen: Vec<PartitionProgress>,
     /// Records of which the first part is among `works`.
     records: u64,
-    done: Done,
+    done: BatchProgress,
     /// Probable end of the log; 0: not known.
     pub log_end: Lsn,
     /// Argument buffers of commands that were run.
@@ -61,7 +61,7 @@ pub(crate) struct Batch {
 
 /// How much of a batch is done.
 #[derive(Clone, Copy, Default)]
-struct Done {
+struct BatchProgress {
     works: usize,
     commands: usize,
     parts: usize,
@@ -70,7 +70,7 @@ struct Done {
     has_failed: bool,
 }
 
-impl Batch {
+impl ReplayBatch {
     pub fn is_full(&self) -> bool {
         self.commands.len() + self.joined >= COMMANDS_MAX
     }
@@ -84,22 +84,22 @@ impl Batch {
         self.spare_args.pop().unwrap_or_default()
     }
 
-    pub fn push_command(&mut self, partition: PartitionId, command: Command) {
-        self.works.push(Work::Command);
+    pub fn push_command(&mut self, partition: PartitionId, command: LoggedCommand) {
+        self.works.push(BatchWork::Command);
         self.commands.push((partition, command));
     }
 
     /// Adds a part of a record in `window`, which is that of all other parts; `counts`: the record's first one.
     #[inline]
-    pub fn push_part(&mut self, part: Part, counts: bool, seen: Seen, window: &Arc<Window>) {
+    pub fn push_part(&mut self, part: RedoPart, counts: bool, seen: PartitionProgress, window: &Arc<Window>) {
         match self.works.last_mut() {
-            Some(Work::Parts(count)) => *count += 1,
-            _ => self.works.push(Work::Parts(1)),
+            Some(BatchWork::Parts(count)) => *count += 1,
+            _ => self.works.push(BatchWork::Parts(1)),
         }
         self.records += counts as u64;
         let at = part.partition.index();
         if self.seen.len() <= at {
-            self.seen.resize(at + 1, Seen::default());
+            self.seen.resize(at + 1, PartitionProgress::default());
         }
         self.seen[at].tick = self.seen[at].tick.max(seen.tick);
         self.seen[at].end = seen.end;
@@ -108,10 +108,10 @@ impl Batch {
 
     /// Ends the batch, behind `jobs` jobs over several sites. If it holds many changes and nothing else, another thread may
     /// demultiplex the result.
-    pub fn close(&mut self, jobs: u64) -> Option<Arc<Ahead>> {
+    pub fn close(&mut self, jobs: u64) -> Option<Arc<EarlyRedo>> {
         self.jobs = jobs;
         if self.is_alone() && self.redo.parts().len() >= AHEAD_MIN {
-            self.ahead = Some(Arc::new(Ahead::new(std::mem::take(&mut self.redo), jobs)));
+            self.ahead = Some(Arc::new(EarlyRedo::new(std::mem::take(&mut self.redo), jobs)));
         }
         self.ahead.clone()
     }
@@ -122,26 +122,26 @@ impl Batch {
     }
 
     pub fn push_rendezvous(&mut self, rendezvous: Arc<Rendezvous>) {
-        self.works.push(Work::Rendezvous(rendezvous));
+        self.works.push(BatchWork::Rendezvous(rendezvous));
         self.joined += 1;
     }
 
     /// Records that one more command was added to the last ones of several sites.
-    pub fn note_joined(&mut self) {
+    pub fn record_joined(&mut self) {
         self.joined += 1;
     }
 
     /// The commands of several sites behind which nothing else was pushed yet.
     pub fn last_rendezvous(&self) -> Option<&Arc<Rendezvous>> {
         match self.works.last() {
-            Some(Work::Rendezvous(rendezvous)) => Some(rendezvous),
+            Some(BatchWork::Rendezvous(rendezvous)) => Some(rendezvous),
             _ => None,
         }
     }
 
     /// Runs everything before the earliest failure. False: partitions of the site are at a rendezvous; the batch continues when they
     /// return.
-    pub fn run(&mut self, site: &mut Site, assist: &Assist, outcome: &Outcome) -> bool {
+    pub fn run(&mut self, site: &mut Site, assist: &Assist, outcome: &ReplayOutcome) -> bool {
         if let Some(ahead) = self.ahead.take() {
             self.redo = ahead.take();
         }
@@ -150,7 +150,7 @@ impl Batch {
             true => 1.0 + window.windows_behind(self.log_end),
             false => 0.0,
         };
-        let how = Applying {
+        let how = ApplyContext {
             window: &window,
             growth_times,
             outcome,
@@ -159,9 +159,9 @@ impl Batch {
         if !self.run_works(site, how) {
             return false;
         }
-        self.note_seen(site);
+        self.record_progress(site);
         self.works.clear();
-        self.done = Done::default();
+        self.done = BatchProgress::default();
         self.seen.clear();
         (self.joined, self.records) = (0, 0);
         for (_, command) in self.commands.drain(..) {
@@ -180,19 +180,19 @@ impl Batch {
     }
 
     /// Asks for the memory of what comes next.
-    fn prefetch(&self, site: &Site, done: Done, window: &Window) {
+    fn prefetch(&self, site: &Site, done: BatchProgress, window: &Window) {
         let (works, parts) = (&self.works[done.works..], &self.redo.parts()[done.parts..]);
         prefetch_parts(site, works, parts, window.bytes());
         fetch_commands(&self.commands[done.commands..]);
     }
 
-    fn run_works(&mut self, site: &mut Site, how: Applying<'_>) -> bool {
+    fn run_works(&mut self, site: &mut Site, how: ApplyContext<'_>) -> bool {
         let (window, outcome) = (how.window, how.outcome);
         let deployed = site.deployed().clone();
         let mut replayed = std::mem::take(&mut self.records);
         let mut done = self.done;
         let is_alone = self.is_alone();
-        let commands = Commands {
+        let commands = CommandPrefetch {
             site,
             deployed: &deployed,
             commands: &self.commands,
@@ -205,7 +205,7 @@ impl Batch {
             done.works += 1;
             site.serve_readers();
             match work {
-                Work::Rendezvous(rendezvous) => {
+                BatchWork::Rendezvous(rendezvous) => {
                     self.redo.flush_all(site, how);
                     site.join(rendezvous);
                     if site.has_away() {
@@ -213,8 +213,8 @@ impl Batch {
                     }
                 }
                 _ if done.has_failed => {}
-                Work::Command => {
-                    let commands = Commands {
+                BatchWork::Command => {
+                    let commands = CommandPrefetch {
                         site,
                         deployed: &deployed,
                         commands: &self.commands,
@@ -229,9 +229,9 @@ impl Batch {
                     done.commands += 1;
                     replayed += 1;
                     let (partition, tools) = site.split(*id);
-                    outcome.note(replay_single(partition, tools, &deployed, command));
+                    outcome.record(replay_single(partition, tools, &deployed, command));
                 }
-                Work::Parts(count) => {
+                BatchWork::Parts(count) => {
                     let first = self.redo.parts()[done.parts].partition;
                     done.parts += *count as usize;
                     let schema = how.assist.schema(self.jobs, site.store(first));
@@ -248,7 +248,7 @@ impl Batch {
         true
     }
 
-    fn note_seen(&self, site: &mut Site) {
+    fn record_progress(&self, site: &mut Site) {
         for (id, seen) in (0..).map(PartitionId).zip(&self.seen) {
             if seen.end > Lsn(0) {
                 let partition = site.partition(id);
@@ -260,7 +260,7 @@ impl Batch {
 }
 
 /// Prefetches commands, which another core wrote: arguments of the next ones, and the ones behind those.
-fn fetch_commands(commands: &[(PartitionId, Command)]) {
+fn fetch_commands(commands: &[(PartitionId, LoggedCommand)]) {
     for (_, command) in commands.iter().skip(2 * LOOK_AHEAD).take(LOOK_AHEAD) {
         prefetch_line(&command.args);
         prefetch_line(&command.digest);
@@ -271,13 +271,13 @@ fn fetch_commands(commands: &[(PartitionId, Command)]) {
 }
 
 /// Commands of one batch, whose rows are prefetched as the engine does it for the calls that follow in a batch.
-struct Commands<'d, 'a> {
+struct CommandPrefetch<'d, 'a> {
     site: &'a Site,
     deployed: &'d Deployed,
-    commands: &'a [(PartitionId, Command)],
+    commands: &'a [(PartitionId, LoggedCommand)],
 }
 
-impl<'d> NextCalls<'d> for Commands<'d, '_> {
+impl<'d> NextCalls<'d> for CommandPrefetch<'d, '_> {
     #[inline(always)]
     fn call(&self, at: usize) -> Option<(&'d [PrefetchRow], &[u8])> {
         let (_, command) = self.commands.get(at)?;
@@ -294,10 +294,10 @@ impl<'d> NextCalls<'d> for Commands<'d, '_> {
 
 /// Decodes the changes of the next works and looks up the rows that they touch, so that cache misses overlap: among commands few
 /// changes are applied together.
-fn prefetch_parts(site: &Site, works: &[Work], parts: &[Part], window: &[u8]) {
+fn prefetch_parts(site: &Site, works: &[BatchWork], parts: &[RedoPart], window: &[u8]) {
     let counts = works.iter().take(LOOK_AHEAD).map(|work| match work {
-        Work::Parts(count) => *count as usize,
-        Work::Command | Work::Rendezvous(_) => 0,
+        BatchWork::Parts(count) => *count as usize,
+        BatchWork::Command | BatchWork::Rendezvous(_) => 0,
     });
     let count = counts.sum::<usize>().min(LOOK_AHEAD);
     let mut changes: Vec<(PartitionId, Change<'_>)> = Vec::new();

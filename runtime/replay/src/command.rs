@@ -11,7 +11,7 @@ use reprise_wire::{ChangesRef, KeyRef, KeyedRef, PartitionSet};
 
 /// A command as the log holds it.
 #[derive(Clone, Debug)]
-pub(crate) struct Command {
+pub(crate) struct LoggedCommand {
     pub lsn: Lsn,
     /// First position behind the record.
     pub end: Lsn,
@@ -48,7 +48,7 @@ impl CommandKey {
     }
 }
 
-impl Command {
+impl LoggedCommand {
     fn place(&self) -> Redo {
         Redo {
             lsn: self.lsn,
@@ -145,7 +145,7 @@ pub(crate) fn replay_single(
     partition: &mut Partition,
     tools: &mut ExecContext,
     deployed: &Deployed,
-    command: &mut Command,
+    command: &mut LoggedCommand,
 ) -> Result<Option<KeyedOutcome>, Box<Divergence>> {
     let module = module_of(deployed, command)?;
     let caller = tools.shared.principals.name(command.principal);
@@ -178,7 +178,7 @@ pub(crate) fn replay_single(
 /// Replays a command over several partitions, all held.
 pub(crate) fn replay_multi(
     held: &mut ExclusivePartitions<'_>,
-    mut command: Command,
+    mut command: LoggedCommand,
 ) -> Result<Option<KeyedOutcome>, Box<Divergence>> {
     let deployed = held.tools.deployed().clone();
     let module = module_of(&deployed, &command)?;
@@ -271,7 +271,7 @@ fn divergence(record: &Redo, module: Option<&Module>, what: String) -> Box<Diver
 }
 
 /// The first row of any partition in which a replayed command and the changes logged beside it differ.
-fn multi_difference(held: &ExclusivePartitions<'_>, command: &Command) -> Option<String> {
+fn multi_difference(held: &ExclusivePartitions<'_>, command: &LoggedCommand) -> Option<String> {
     let logged = command.twin.as_ref()?;
     let replayed = ChangesRef {
         txn_id: command.txn_id,
@@ -298,7 +298,7 @@ fn known_module(deployed: &Deployed, id: ModuleId, procedure: u16) -> Option<&Ar
     ((procedure as usize) < module.schema.procedures.len()).then_some(module)
 }
 
-fn module_of<'d>(deployed: &'d Deployed, command: &Command) -> Result<&'d Arc<Module>, Box<Divergence>> {
+fn module_of<'d>(deployed: &'d Deployed, command: &LoggedCommand) -> Result<&'d Arc<Module>, Box<Divergence>> {
     let known = known_module(deployed, command.module_id, command.procedure);
     known.ok_or_else(|| divergence(&command.place(), None, NO_MODULE.to_owned()))
 }
@@ -306,7 +306,7 @@ fn module_of<'d>(deployed: &'d Deployed, command: &Command) -> Result<&'d Arc<Mo
 fn input_of<'a>(
     tools: &ExecContext,
     module: &'a Arc<Module>,
-    command: &'a Command,
+    command: &'a LoggedCommand,
     caller: Option<&'a str>,
 ) -> TxnInput<'a> {
     TxnInput {
@@ -321,7 +321,7 @@ fn input_of<'a>(
 }
 
 /// A committed outcome with the digest of the record, or how they differ.
-fn compare(outcome: Outcome, command: &Command) -> Result<(), String> {
+fn compare(outcome: Outcome, command: &LoggedCommand) -> Result<(), String> {
     Err(match outcome {
         Outcome::Commit(commit) if commit.digest == command.digest => return Ok(()),
         Outcome::Commit(commit) => other_digest(&commit, command),
@@ -329,21 +329,21 @@ fn compare(outcome: Outcome, command: &Command) -> Result<(), String> {
     })
 }
 
-fn other_digest(commit: &Commit, command: &Command) -> String {
+fn other_digest(commit: &Commit, command: &LoggedCommand) -> String {
     format!(
         "it wrote or answered something else (digest {:016x}, logged {:016x}; {} rows, {} bytes written)",
         commit.digest, command.digest, commit.rows_written, commit.bytes_written
     )
 }
 
-fn diverge(command: &Command, module: &Arc<Module>, what: &str) -> Box<Divergence> {
+fn diverge(command: &LoggedCommand, module: &Arc<Module>, what: &str) -> Box<Divergence> {
     divergence(&command.place(), Some(module), what.to_owned())
 }
 
 #[inline]
 fn remembered(
     tools: &ExecContext,
-    command: &mut Command,
+    command: &mut LoggedCommand,
     module: &Arc<Module>,
     partition: Option<PartitionId>,
 ) -> Option<KeyedOutcome> {

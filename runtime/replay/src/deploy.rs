@@ -14,7 +14,7 @@ use reprise_wire::DeployRef;
 use crate::{command::Divergence, error::ReplayError, replayer::Replayer};
 
 /// A deployment as the log holds it.
-struct Logged {
+struct LoggedDeployment {
     lsn: Lsn,
     end: Lsn,
     name: String,
@@ -26,7 +26,7 @@ struct Logged {
 
 impl Replayer {
     pub(crate) fn feed_deploy(&mut self, lsn: Lsn, end: Lsn, record: &DeployRef<'_>) -> Result<(), ReplayError> {
-        let logged = Logged {
+        let logged = LoggedDeployment {
             lsn,
             end,
             name: record.name.to_owned(),
@@ -43,7 +43,7 @@ impl Replayer {
         if candidate.hash != record.hash {
             return Err(logged.refused("its bytes do not have the logged hash".into()));
         }
-        if self.cuts.is_some() {
+        if self.points.is_some() {
             // Compiled here so that no engine thread has to, while reads continue at the position before. Calls get the error of a
             // module that can't be compiled.
             let _ = candidate.code.prepare();
@@ -71,7 +71,7 @@ impl Replayer {
     }
 }
 
-impl Logged {
+impl LoggedDeployment {
     fn install(&self, held: &mut ExclusivePartitions<'_>, installation: Installation) -> Result<(), ReplayError> {
         let txn_id = installation.txn_id;
         let compare = |_: &mut ExclusivePartitions<'_>, _: &PlanSummary, ran: &Migrated| {

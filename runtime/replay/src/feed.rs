@@ -9,12 +9,12 @@ use reprise_wire::{RawRecord, RawRecords, RecordRef};
 
 use crate::{
     error::ReplayError,
-    replayer::{RecordPlace, Replayer},
+    replayer::{FedRecord, Replayer},
     window::Window,
 };
 
 /// The rest of a window. It begins with a deployment.
-pub(crate) struct Rest {
+pub(crate) struct WindowRest {
     window: Arc<Window>,
     until: Option<Lsn>,
     deployment: NextDeployment,
@@ -79,7 +79,7 @@ impl Replayer {
         let sent = fed.and_then(|next| self.send_all_pending().map(|()| next));
         match sent {
             Ok(Some(deployment)) => {
-                self.rest = Some(Rest {
+                self.rest = Some(WindowRest {
                     window,
                     until,
                     deployment,
@@ -104,7 +104,7 @@ impl Replayer {
         from: Lsn,
         until: Option<Lsn>,
     ) -> Result<Option<NextDeployment>, ReplayError> {
-        let stops = self.cuts.is_some();
+        let stops = self.points.is_some();
         for block in window.blocks() {
             let block_at = window.place_of(block.records);
             let mut records = RawRecords::new(block.records);
@@ -114,7 +114,7 @@ impl Replayer {
                     return Ok(None);
                 }
                 let record = record.map_err(|error| ReplayError::Malformed { lsn, error })?;
-                let place = RecordPlace {
+                let place = FedRecord {
                     window,
                     lsn,
                     end: Lsn(lsn.0 + 1),

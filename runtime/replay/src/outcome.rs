@@ -17,10 +17,10 @@ use crate::{
 /// particular order.
 pub type Remember = Arc<dyn Fn(KeyedOutcome) + Send + Sync>;
 
-/// `Outcome::failed_at` as long as nothing has failed.
+/// `ReplayOutcome::failed_at` as long as nothing has failed.
 const NOTHING: u64 = u64::MAX;
 
-pub(crate) struct Outcome {
+pub(crate) struct ReplayOutcome {
     shared: Arc<Shared>,
     remember: Remember,
     /// The earliest record that could not be replayed.
@@ -29,7 +29,7 @@ pub(crate) struct Outcome {
     replayed: AtomicU64,
 }
 
-impl Outcome {
+impl ReplayOutcome {
     pub fn new(shared: Arc<Shared>, remember: Remember) -> Self {
         Self {
             shared,
@@ -51,7 +51,7 @@ impl Outcome {
         }
     }
 
-    pub fn note(&self, result: Result<Option<KeyedOutcome>, Box<Divergence>>) {
+    pub fn record(&self, result: Result<Option<KeyedOutcome>, Box<Divergence>>) {
         match result {
             Ok(None) => {}
             Ok(Some(replayed)) => self.remember(replayed),

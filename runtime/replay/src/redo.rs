@@ -13,7 +13,7 @@ use crate::{
     assist::Assist,
     command::{misfit, remember},
     error::ReplayError,
-    outcome::Outcome,
+    outcome::ReplayOutcome,
     window::Window,
 };
 
@@ -24,7 +24,7 @@ const FETCH_AHEAD: usize = 16;
 
 /// The position in its window of one partition's part of a record of changes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
+pub(crate) struct RedoPart {
     /// Offset of the record.
     pub record: u32,
     /// Offset of the part's changes.
@@ -35,7 +35,7 @@ pub(crate) struct Part {
     pub is_keyed: bool,
 }
 
-impl Part {
+impl RedoPart {
     /// A part without changes, of the record at `record`.
     pub fn none(partition: PartitionId, record: usize) -> Self {
         Self {
@@ -49,11 +49,11 @@ impl Part {
 }
 
 /// One for each record: what is written by one core and read by another is to be little.
-const _: () = assert!(size_of::<Part>() == 16);
+const _: () = assert!(size_of::<RedoPart>() == 16);
 
 /// Progress of a partition at the end of a batch.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct PartitionProgress {
     /// Tick of the last transaction.
     pub tick: u64,
     /// Behind its record.
@@ -66,20 +66,20 @@ pub(crate) struct BatchRedo {
     /// In which they lie; none where there are none.
     window: Option<Arc<Window>>,
     /// In the order of the log.
-    parts: Vec<Part>,
+    parts: Vec<RedoPart>,
     /// Parts that are demultiplexed.
     taken: usize,
     /// From the first part on to the last.
     last: Option<LastWrites>,
     /// By partition.
-    pending: Vec<Pending>,
+    pending: Vec<PendingRedo>,
     /// Demultiplexed parts whose outcomes must be remembered.
-    keyed: Vec<Part>,
+    keyed: Vec<RedoPart>,
 }
 
 /// A partition's changes that were not applied yet.
 #[derive(Default)]
-struct Pending {
+struct PendingRedo {
     redo: PartitionRedo,
     /// A part that can't be read.
     failure: Option<RedoError>,
@@ -87,25 +87,25 @@ struct Pending {
 
 /// Context in which a site applies changes.
 #[derive(Clone, Copy)]
-pub(crate) struct Applying<'a> {
+pub(crate) struct ApplyContext<'a> {
     pub window: &'a Arc<Window>,
     /// Growth factor for `PartitionRedo::apply`.
     pub growth_times: f64,
-    pub outcome: &'a Outcome,
+    pub outcome: &'a ReplayOutcome,
     pub assist: &'a Assist,
 }
 
 impl BatchRedo {
     /// Adds a part, which lies in the same window as all others.
     #[inline]
-    pub fn push(&mut self, part: Part, window: &Arc<Window>) {
+    pub fn push(&mut self, part: RedoPart, window: &Arc<Window>) {
         if self.window.is_none() {
             self.window = Some(window.clone());
         }
         self.parts.push(part);
     }
 
-    pub fn parts(&self) -> &[Part] {
+    pub fn parts(&self) -> &[RedoPart] {
         &self.parts
     }
 
@@ -121,7 +121,7 @@ impl BatchRedo {
     }
 
     /// Demultiplexes the parts before `until`, but not those of records behind one that failed: what lies before that is applied.
-    pub fn demultiplex(&mut self, until: usize, schema: &RedoSchema, assist: &Assist, outcome: &Outcome) {
+    pub fn demultiplex(&mut self, until: usize, schema: &RedoSchema, assist: &Assist, outcome: &ReplayOutcome) {
         let from = self.taken;
         let Some(window) = self.window.clone().filter(|_| from < until) else {
             return;
@@ -149,10 +149,10 @@ impl BatchRedo {
     }
 
     #[inline]
-    fn take_part(&mut self, window: &Window, part: Part, schema: &RedoSchema, last: &mut LastWrites) {
+    fn take_part(&mut self, window: &Window, part: RedoPart, schema: &RedoSchema, last: &mut LastWrites) {
         let at = part.partition.index();
         if self.pending.len() <= at {
-            self.pending.resize_with(at + 1, Pending::default);
+            self.pending.resize_with(at + 1, PendingRedo::default);
         }
         let pending = &mut self.pending[at];
         if pending.failure.is_some() {
@@ -168,9 +168,9 @@ impl BatchRedo {
 
     /// Applies what is demultiplexed of a partition.
     #[inline]
-    pub fn flush(&mut self, site: &mut Site, id: PartitionId, how: Applying<'_>) {
+    pub fn flush(&mut self, site: &mut Site, id: PartitionId, how: ApplyContext<'_>) {
         for part in self.keyed.extract_if(.., |part| part.partition == id) {
-            note_key(&site.tools, how.window, &part, how.outcome);
+            remember_key(&site.tools, how.window, &part, how.outcome);
         }
         let Some(pending) = self.pending.get_mut(id.index()) else {
             return;
@@ -192,7 +192,7 @@ impl BatchRedo {
     }
 
     /// Applies what is demultiplexed of any partition.
-    pub fn flush_all(&mut self, site: &mut Site, how: Applying<'_>) {
+    pub fn flush_all(&mut self, site: &mut Site, how: ApplyContext<'_>) {
         for at in 0..self.pending.len() {
             site.serve_readers();
             self.flush(site, PartitionId(at as u16), how);
@@ -220,7 +220,7 @@ fn error_of(tools: &ExecContext, window: &Window, failed: RedoError) -> ReplayEr
 
 /// Remembers the outcome of a call with an idempotency key.
 #[cold]
-fn note_key(tools: &ExecContext, window: &Window, part: &Part, outcome: &Outcome) {
+fn remember_key(tools: &ExecContext, window: &Window, part: &RedoPart, outcome: &ReplayOutcome) {
     let Some((redo, changes)) = window.changes_at(part.record as usize) else {
         return;
     };

@@ -15,15 +15,15 @@ use reprise_txn::{Compiler, ModuleId};
 use reprise_wire::{ChangesRef, CommandRef, PartitionSet, RawRecord, RawRecords, RecordRef};
 
 use crate::{
-    assist::{Ahead, Assist},
-    batch::Batch,
-    command::{Command, CommandKey, LoggedChanges, replay_multi},
-    cut::Cuts,
+    assist::{Assist, EarlyRedo},
+    batch::ReplayBatch,
+    command::{CommandKey, LoggedChanges, LoggedCommand, replay_multi},
     error::ReplayError,
-    feed::{Rest, release},
-    outcome::{Outcome, Remember},
-    redo::{Part, Seen},
-    run::{Run, without_parts},
+    feed::{WindowRest, release},
+    outcome::{Remember, ReplayOutcome},
+    redo::{PartitionProgress, RedoPart},
+    run::{OpenRun, without_parts},
+    snapshot_point::SnapshotPoints,
     window::Window,
 };
 
@@ -57,16 +57,16 @@ pub struct Replayer {
     /// Something that is gathered and not sent yet is with several sites: what goes to one of them has to go to all.
     has_rendezvous: bool,
     /// The command before, which may turn out to have been logged by its changes, too.
-    held: Option<(Command, Where)>,
+    held: Option<(LoggedCommand, CommandTarget)>,
     /// The transaction whose parts were fed, and not the record that makes them count.
-    pub(crate) run: Option<Run>,
+    pub(crate) run: Option<OpenRun>,
     /// Probable end of the log: tables reserve room for the records to come.
     log_end: Lsn,
     /// Behind the last record that was fed.
     pub(crate) fed: Lsn,
-    pub(crate) outcome: Arc<Outcome>,
+    pub(crate) outcome: Arc<ReplayOutcome>,
     /// Batches that were done, for their memory.
-    spares: (Sender<Batch>, Receiver<Batch>),
+    spares: (Sender<ReplayBatch>, Receiver<ReplayBatch>),
     /// Windows that may be filled.
     pub(crate) windows: (Sender<Window>, Receiver<Window>),
     /// A token per job that may yet be sent.
@@ -74,23 +74,23 @@ pub struct Replayer {
     /// Number of all tokens.
     tokens_count: usize,
     /// None: the sites get everything at once.
-    pub(crate) cuts: Option<Cuts>,
+    pub(crate) points: Option<SnapshotPoints>,
     pub(crate) has_barrier: bool,
     /// Jobs over several sites until now; each may change the tables.
     jobs: u64,
     pub(crate) assist: Arc<Assist>,
     /// Batches on their way that may be demultiplexed before their sites come to them, the next ones first.
-    pub(crate) aheads: VecDeque<Arc<Ahead>>,
+    pub(crate) aheads: VecDeque<Arc<EarlyRedo>>,
     pub(crate) at_mark: Option<AtMark>,
     /// The rest of the last window, which begins with a deployment.
-    pub(crate) rest: Option<Rest>,
+    pub(crate) rest: Option<WindowRest>,
 }
 
 /// Messages for one site.
 pub(crate) struct SiteFeed {
     inbox: Sender<SiteMessage>,
     /// The batch that is gathered for it and not sent yet.
-    pending: Batch,
+    pending: ReplayBatch,
     progress: Arc<SiteProgress>,
 }
 
@@ -103,14 +103,14 @@ struct SiteProgress {
 }
 
 /// The target of a command.
-pub(crate) enum Where {
+pub(crate) enum CommandTarget {
     One(PartitionId),
     /// Over these, all held.
     Gathered(Touched),
 }
 
 /// A record, and where it lies.
-pub(crate) struct RecordPlace<'a> {
+pub(crate) struct FedRecord<'a> {
     pub window: &'a Arc<Window>,
     pub lsn: Lsn,
     pub end: Lsn,
@@ -119,7 +119,7 @@ pub(crate) struct RecordPlace<'a> {
     pub bytes: usize,
 }
 
-impl RecordPlace<'_> {
+impl FedRecord<'_> {
     /// The record's own bytes.
     pub fn record(&self) -> &[u8] {
         &self.window.bytes()[self.at..self.at + self.bytes]
@@ -128,10 +128,10 @@ impl RecordPlace<'_> {
 
 /// A batch on its way through a site.
 struct SiteJob {
-    batch: Batch,
-    outcome: Arc<Outcome>,
+    batch: ReplayBatch,
+    outcome: Arc<ReplayOutcome>,
     assist: Arc<Assist>,
-    spares: Sender<Batch>,
+    spares: Sender<ReplayBatch>,
     windows: Sender<Window>,
     done: Box<dyn FnOnce() + Send>,
     token: Sender<()>,
@@ -170,7 +170,7 @@ impl Replayer {
         }
         let feed = |inbox| SiteFeed {
             inbox,
-            pending: Batch::default(),
+            pending: ReplayBatch::default(),
             progress: Arc::default(),
         };
         Self {
@@ -183,7 +183,7 @@ impl Replayer {
             log_end: Lsn(0),
             fed: Lsn(0),
             spares: crossbeam_channel::unbounded(),
-            outcome: Arc::new(Outcome::new(shared.clone(), remember)),
+            outcome: Arc::new(ReplayOutcome::new(shared.clone(), remember)),
             jobs: 0,
             assist: Arc::new(Assist::new(shared.threads.clone())),
             aheads: VecDeque::new(),
@@ -194,7 +194,7 @@ impl Replayer {
             windows,
             tokens,
             tokens_count,
-            cuts: None,
+            points: None,
             has_barrier: false,
         }
     }
@@ -229,7 +229,7 @@ impl Replayer {
         &self.compiler
     }
 
-    pub(crate) fn recover_from(&self, command: &Command) -> RecoverFrom {
+    pub(crate) fn recover_from(&self, command: &LoggedCommand) -> RecoverFrom {
         match self.quarantine.contains(&(command.module_id, command.procedure)) {
             true => RecoverFrom::Changes,
             false => self.from,
@@ -273,7 +273,7 @@ impl Replayer {
     #[inline]
     pub(crate) fn feed_record(
         &mut self,
-        place: &RecordPlace<'_>,
+        place: &FedRecord<'_>,
         record: &RawRecord<'_>,
         behind: &RawRecords<'_>,
     ) -> Result<(), ReplayError> {
@@ -294,7 +294,7 @@ impl Replayer {
         self.feed_any(place, record)
     }
 
-    fn feed_any(&mut self, place: &RecordPlace<'_>, record: &RawRecord<'_>) -> Result<(), ReplayError> {
+    fn feed_any(&mut self, place: &FedRecord<'_>, record: &RawRecord<'_>) -> Result<(), ReplayError> {
         let lsn = place.lsn;
         let malformed = |error| ReplayError::Malformed { lsn, error };
         if self.held.is_none() && record.is_changes() {
@@ -342,21 +342,21 @@ impl Replayer {
     /// Keeps the command until the next record is known.
     pub(crate) fn feed_command(&mut self, lsn: Lsn, end: Lsn, record: &CommandRef<'_>) -> Result<(), ReplayError> {
         let place = match &record.partitions {
-            PartitionSet::One(partition) => Where::One(self.check_partition(lsn, *partition)?),
-            PartitionSet::All => Where::Gathered(Touched::All),
+            PartitionSet::One(partition) => CommandTarget::One(self.check_partition(lsn, *partition)?),
+            PartitionSet::All => CommandTarget::Gathered(Touched::All),
             PartitionSet::Several(list) => {
                 let checked = list.iter().map(|partition| self.check_partition(lsn, partition));
-                Where::Gathered(Touched::Some(checked.collect::<Result<_, _>>()?))
+                CommandTarget::Gathered(Touched::Some(checked.collect::<Result<_, _>>()?))
             }
         };
         let mut args = match &place {
-            Where::One(partition) => self.sites[partition.site(self.shared.sites_count).index()]
+            CommandTarget::One(partition) => self.sites[partition.site(self.shared.sites_count).index()]
                 .pending
                 .args(),
-            Where::Gathered(_) => Vec::new(),
+            CommandTarget::Gathered(_) => Vec::new(),
         };
         args.extend_from_slice(record.args);
-        let command = Command {
+        let command = LoggedCommand {
             lsn,
             end,
             txn_id: record.txn_id,
@@ -373,12 +373,12 @@ impl Replayer {
     }
 
     /// The command that was held, if these are its changes: both of a transaction stand side by side.
-    pub(crate) fn take_command(&mut self, changes: &ChangesRef<'_>) -> Option<(Command, Where)> {
+    pub(crate) fn take_command(&mut self, changes: &ChangesRef<'_>) -> Option<(LoggedCommand, CommandTarget)> {
         self.held.take_if(|(command, _)| command.txn_id == changes.txn_id)
     }
 
     /// Takes the command like `take_command`, together with its changes.
-    fn take_twin(&mut self, changes: &ChangesRef<'_>) -> Option<(Command, Where)> {
+    fn take_twin(&mut self, changes: &ChangesRef<'_>) -> Option<(LoggedCommand, CommandTarget)> {
         let (mut command, place) = self.take_command(changes)?;
         if self.from == RecoverFrom::Command {
             let groups = changes.groups().map(|(id, changes)| (id, changes.into()));
@@ -400,32 +400,32 @@ impl Replayer {
         }
     }
 
-    pub(crate) fn dispatch(&mut self, command: Command, place: Where) -> Result<(), ReplayError> {
+    pub(crate) fn dispatch(&mut self, command: LoggedCommand, place: CommandTarget) -> Result<(), ReplayError> {
         let touched = match place {
-            Where::One(partition) => {
+            CommandTarget::One(partition) => {
                 let site = partition.site(self.shared.sites_count).index();
                 self.sites[site].pending.push_command(partition, command);
                 return self.send_if_full(site);
             }
-            Where::Gathered(touched) => touched,
+            CommandTarget::Gathered(touched) => touched,
         };
         self.push_multi(touched, command)
     }
 
     /// Adds the command to the work of all of its sites: the last site to reach it runs it.
-    fn push_multi(&mut self, touched: Touched, command: Command) -> Result<(), ReplayError> {
+    fn push_multi(&mut self, touched: Touched, command: LoggedCommand) -> Result<(), ReplayError> {
         let outcome = self.outcome.clone();
         let job: Job = Box::new(move |held| {
             if !outcome.has_failed_before(command.end) {
                 outcome.count(1);
-                outcome.note(replay_multi(held, command));
+                outcome.record(replay_multi(held, command));
             }
         });
         let sites = touched.sites(self.shared.sites_count);
         match self.rendezvous_before(&touched, &sites) {
             Some(rendezvous) => {
                 rendezvous.push(job);
-                sites.iter().for_each(|site| self.sites[*site].pending.note_joined());
+                sites.iter().for_each(|site| self.sites[*site].pending.record_joined());
             }
             None => {
                 let rendezvous = Rendezvous::in_log_order(touched, self.shared.partitions_count);
@@ -454,7 +454,7 @@ impl Replayer {
     }
 
     /// Hands each touched partition its part. No barrier: the parts do not see each other.
-    fn feed_changes(&mut self, place: &RecordPlace<'_>, record: &ChangesRef<'_>) -> Result<(), ReplayError> {
+    fn feed_changes(&mut self, place: &FedRecord<'_>, record: &ChangesRef<'_>) -> Result<(), ReplayError> {
         let (lsn, txn_id) = (place.lsn, record.txn_id);
         if record.parts > 0 {
             return Err(without_parts(lsn, record.parts));
@@ -490,9 +490,9 @@ impl Replayer {
     }
 
     #[inline]
-    pub(crate) fn push_part(&mut self, place: &RecordPlace<'_>, part: Part, tick: u64, counts: bool) {
+    pub(crate) fn push_part(&mut self, place: &FedRecord<'_>, part: RedoPart, tick: u64, counts: bool) {
         let site = part.partition.site(self.shared.sites_count).index();
-        let seen = Seen { tick, end: place.end };
+        let seen = PartitionProgress { tick, end: place.end };
         self.sites[site].pending.push_part(part, counts, seen, place.window);
     }
 
@@ -571,8 +571,8 @@ impl Replayer {
     }
 
     fn send(&mut self, site: usize, message: SiteMessage) -> Result<(), ReplayError> {
-        match &mut self.cuts {
-            Some(cuts) => cuts.held_back.push((site, message)),
+        match &mut self.points {
+            Some(points) => points.held_back.push((site, message)),
             None => return self.send_now(site, message),
         }
         Ok(())
@@ -628,7 +628,7 @@ impl Replayer {
     /// Waits for a job that may be sent. Between two cuts, which bound what is on its way, none comes back of those held back: then there is
     /// one more.
     fn take_token(&mut self) -> Result<(), ReplayError> {
-        if self.cuts.is_none() {
+        if self.points.is_none() {
             return self.assist.receive(&self.tokens.1).ok_or(ReplayError::Stopped);
         }
         if self.tokens.1.try_recv().is_err() {
@@ -639,13 +639,13 @@ impl Replayer {
 }
 
 #[inline]
-fn part_of(place: &RecordPlace<'_>, partition: PartitionId, changes: &[u8]) -> Part {
+fn part_of(place: &FedRecord<'_>, partition: PartitionId, changes: &[u8]) -> RedoPart {
     let at = if changes.is_empty() {
         0
     } else {
         place.window.place_of(changes)
     };
-    Part {
+    RedoPart {
         partition,
         is_keyed: false,
         record: place.at as u32,

@@ -9,13 +9,13 @@ use reprise_wire::{ChangesRef, CommandRef, PartRef, PartitionSet, RawRecord, Raw
 use crate::{
     command::LoggedChanges,
     error::ReplayError,
-    redo::Part,
-    replayer::{RecordPlace, RecoverFrom, Replayer},
+    redo::RedoPart,
+    replayer::{FedRecord, RecoverFrom, Replayer},
     window::Window,
 };
 
 /// A transaction of which some parts were fed.
-pub(crate) struct Run {
+pub(crate) struct OpenRun {
     txn_id: TxnId,
     module_id: u32,
     procedure: u16,
@@ -24,12 +24,12 @@ pub(crate) struct Run {
     parts: u32,
     /// Has their changes, one partition's behind the other's.
     window: Window,
-    groups: Vec<(PartitionId, Place)>,
+    groups: Vec<(PartitionId, ByteRange)>,
 }
 
 /// Range of a partition's changes in a window.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Place {
+pub(crate) struct ByteRange {
     pub at: usize,
     pub len: usize,
 }
@@ -40,10 +40,10 @@ pub(crate) struct WholeRun {
     pub window: Arc<Window>,
     /// Offset of that record.
     pub record: usize,
-    pub groups: Vec<(PartitionId, Place)>,
+    pub groups: Vec<(PartitionId, ByteRange)>,
 }
 
-impl Run {
+impl OpenRun {
     /// From the first part on, which lies at `lsn`.
     pub fn begin(lsn: Lsn, part: &PartRef<'_>) -> Result<Self, ReplayError> {
         let mut run = Self {
@@ -110,13 +110,13 @@ impl Run {
                 };
                 return Err(ReplayError::Malformed { lsn, error });
             }
-            _ => self.groups.push((id, Place { at, len: changes.len() })),
+            _ => self.groups.push((id, ByteRange { at, len: changes.len() })),
         }
         Ok(())
     }
 
     /// Ends with `record`, whose changes follow those of the parts.
-    pub fn end(mut self, place: &RecordPlace<'_>, record: &ChangesRef<'_>) -> Result<WholeRun, ReplayError> {
+    pub fn end(mut self, place: &FedRecord<'_>, record: &ChangesRef<'_>) -> Result<WholeRun, ReplayError> {
         let lsn = place.lsn;
         if record.parts != self.parts || record.module_id != self.module_id || record.procedure != self.procedure {
             return Err(unfit(lsn, self.parts, record.parts));
@@ -135,12 +135,12 @@ impl Run {
 
 impl WholeRun {
     /// Range of a partition's changes; empty if it has none.
-    pub fn place(&self, id: PartitionId) -> Place {
+    pub fn place(&self, id: PartitionId) -> ByteRange {
         let found = self.groups.iter().find(|(partition, _)| *partition == id);
-        found.map_or(Place::default(), |(_, place)| *place)
+        found.map_or(ByteRange::default(), |(_, place)| *place)
     }
 
-    pub fn changes(&self, place: Place) -> &[u8] {
+    pub fn changes(&self, place: ByteRange) -> &[u8] {
         &self.window.bytes()[place.at..place.at + place.len]
     }
 
@@ -170,11 +170,11 @@ impl Replayer {
     }
 
     /// Takes the first part of a transaction.
-    pub(crate) fn begin_run(&mut self, place: &RecordPlace<'_>, part: &PartRef<'_>) -> Result<(), ReplayError> {
-        self.run = Some(Run::begin(place.lsn, part)?);
+    pub(crate) fn begin_run(&mut self, place: &FedRecord<'_>, part: &PartRef<'_>) -> Result<(), ReplayError> {
+        self.run = Some(OpenRun::begin(place.lsn, part)?);
         // Whether the transaction counts or not, its id is taken.
-        self.hand_parts(place, (part.txn_id, part.partitions), |partition| {
-            Part::none(partition, place.at)
+        self.hand_parts(place, part.txn_id, part.partitions, |partition| {
+            RedoPart::none(partition, place.at)
         })
     }
 
@@ -182,7 +182,7 @@ impl Replayer {
     #[cold]
     pub(crate) fn feed_in_run(
         &mut self,
-        place: &RecordPlace<'_>,
+        place: &FedRecord<'_>,
         raw: &RawRecord<'_>,
         behind: &RawRecords<'_>,
     ) -> Result<(), ReplayError> {
@@ -202,7 +202,7 @@ impl Replayer {
         }
     }
 
-    fn end_run(&mut self, place: &RecordPlace<'_>, record: &ChangesRef<'_>) -> Result<(), ReplayError> {
+    fn end_run(&mut self, place: &FedRecord<'_>, record: &ChangesRef<'_>) -> Result<(), ReplayError> {
         let run = self.run.take().expect("it is continued");
         let whole = run.end(place, record)?;
         let Some((mut command, target)) = self.take_command(record) else {
@@ -222,22 +222,22 @@ impl Replayer {
     /// Hands each touched partition its changes: a window of their own, for their sites alone.
     fn feed_run(
         &mut self,
-        place: &RecordPlace<'_>,
+        place: &FedRecord<'_>,
         record: &ChangesRef<'_>,
         whole: &WholeRun,
     ) -> Result<(), ReplayError> {
         self.send_all_pending()?;
         let (mut is_first, mut left) = (true, whole.groups.len());
         let window = &whole.window;
-        let of_run = RecordPlace { window, ..*place };
-        self.hand_parts(&of_run, (record.txn_id, record.partitions), |partition| {
+        let of_run = FedRecord { window, ..*place };
+        self.hand_parts(&of_run, record.txn_id, record.partitions, |partition| {
             let place = whole.place(partition);
             left -= usize::from(place.len > 0);
-            Part {
+            RedoPart {
                 is_keyed: std::mem::take(&mut is_first) && record.keyed.is_some(),
                 at: place.at as u32,
                 len: place.len as u32,
-                ..Part::none(partition, whole.record)
+                ..RedoPart::none(partition, whole.record)
             }
         })?;
         if left > 0 {
@@ -255,9 +255,10 @@ impl Replayer {
     /// Passes the part that `part` makes to each partition of a transaction.
     fn hand_parts(
         &mut self,
-        place: &RecordPlace<'_>,
-        (txn_id, partitions): (TxnId, PartitionSet<'_>),
-        mut part: impl FnMut(PartitionId) -> Part,
+        place: &FedRecord<'_>,
+        txn_id: TxnId,
+        partitions: PartitionSet<'_>,
+        mut part: impl FnMut(PartitionId) -> RedoPart,
     ) -> Result<(), ReplayError> {
         if !matches!(partitions, PartitionSet::One(_)) {
             let multi_tick = &self.shared.multi_tick;

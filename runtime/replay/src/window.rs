@@ -29,12 +29,12 @@ pub struct Window {
     /// At least `used` bytes; what lies between the blocks' records does not count.
     buffer: Vec<u8>,
     used: usize,
-    blocks: Vec<Block>,
+    blocks: Vec<BlockRange>,
     /// It was not read from the log, but has what was gathered of one transaction.
     is_run: bool,
 }
 
-struct Block {
+struct BlockRange {
     /// LSN of the first record.
     lsn: Lsn,
     /// Behind the last one.
@@ -57,7 +57,7 @@ impl Window {
             self.buffer.resize(end.next_power_of_two(), 0);
         }
         self.buffer[self.used..end].copy_from_slice(records);
-        self.note(lsns, self.used..end);
+        self.record_block(lsns, self.used..end);
     }
 
     /// Adds what is no record; where it lies.
@@ -77,7 +77,7 @@ impl Window {
     pub(crate) fn push_run(&mut self, lsns: Range<Lsn>, record: &[u8]) -> usize {
         let at = self.extend(record);
         self.is_run = true;
-        self.note(lsns, at..self.used);
+        self.record_block(lsns, at..self.used);
         at
     }
 
@@ -91,14 +91,14 @@ impl Window {
     pub fn fill<T>(&mut self, read: impl FnOnce(&mut Vec<u8>, &mut dyn FnMut(Range<Lsn>, Range<usize>)) -> T) -> T {
         assert!(self.is_empty(), "a window is filled from its beginning on");
         let mut buffer = std::mem::take(&mut self.buffer);
-        let filled = read(&mut buffer, &mut |lsns, records| self.note(lsns, records));
+        let filled = read(&mut buffer, &mut |lsns, records| self.record_block(lsns, records));
         self.buffer = buffer;
         filled
     }
 
-    fn note(&mut self, lsns: Range<Lsn>, records: Range<usize>) {
+    fn record_block(&mut self, lsns: Range<Lsn>, records: Range<usize>) {
         self.used = records.end;
-        self.blocks.push(Block {
+        self.blocks.push(BlockRange {
             lsn: lsns.start,
             end: lsns.end,
             records,
@@ -149,7 +149,7 @@ impl Window {
         log_end.0.saturating_sub(self.end().0) as f64 / own.max(1) as f64
     }
 
-    fn block_of(&self, at: usize) -> &Block {
+    fn block_of(&self, at: usize) -> &BlockRange {
         let behind = self.blocks.partition_point(|block| block.records.start <= at);
         &self.blocks[behind - 1]
     }

@@ -361,7 +361,7 @@ fn transactions_in_parts_come_to_what_one_record_does() {
             let mut replayer = sites.replayer();
             let (reached, told) = crossbeam_channel::unbounded();
             if cuts {
-                replayer.begin_cuts(Arc::new(move |end| reached.send(end).expect("somebody waits")));
+                replayer.begin_snapshot_points(Arc::new(move |end| reached.send(end).expect("somebody waits")));
             }
             let mut lsn = 512;
             for window in records.chunks(size) {
@@ -370,7 +370,7 @@ fn transactions_in_parts_come_to_what_one_record_does() {
                 lsn += window.len() as u64;
                 replayer.feed(fed, None).expect("its own log");
                 if cuts {
-                    replayer.cut(|_, send| send()).expect("its own log");
+                    replayer.snapshot_point(|_, send| send()).expect("its own log");
                 }
                 let is_open = replayer.open_since().is_some();
                 let last = window.last().expect("a chunk has records");

@@ -119,7 +119,7 @@ impl Router {
         let deployed = self.deployed();
         let in_service = deployed.current.get(name).map(|module| module.hash);
         let summary = match in_service == Some(candidate.hash) {
-            // The same bytes change nothing, whatever became of the tables since.
+            // Equal bytes change nothing, whatever happened to the tables since.
             true => PlanSummary::default(),
             false => self.outline(&deployed, &candidate)?,
         };

@@ -34,7 +34,7 @@ pub struct CallReply<'a> {
     pub replayed: bool,
 }
 
-/// Where the answer to a call will be.
+/// The place of a call's future answer.
 #[derive(Clone, Copy)]
 enum Place {
     /// Part and slot.
@@ -58,7 +58,7 @@ pub type OnReply = Box<dyn FnOnce(BatchReply) + Send + Sync>;
 /// While a batch's calls of several partitions hold these, calls of one that stand between them are run there, too, up to so much fuel:
 /// some microseconds, less than it takes to hand the partitions over once more.
 const BETWEEN_FUEL_MAX: u64 = 128;
-/// What a call counts at least, for that.
+/// The least fuel counted for a call, for that limit.
 const CALL_FUEL_MIN: u64 = 8;
 
 /// A part of a batch: calls of one partition, or of several with those between them.
@@ -93,9 +93,9 @@ pub struct BatchBuilder {
     stream: Option<Stream>,
     /// The caller of calls that are added now; none without tokens.
     caller: Option<Caller>,
-    /// Of the calls that are added now, by the node's clock.
+    /// Deadline of the calls that are added now, by the node's clock.
     deadline_ns: Option<u64>,
-    /// Of calls that have one, by their index.
+    /// Deadlines of the calls that have one, by their index.
     deadlines: Vec<(usize, Arc<Deadline>)>,
     is_bounded: bool,
     submitted: bool,
@@ -190,7 +190,7 @@ impl BatchBuilder {
         key: Option<CallKey<'_>>,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
     ) -> Result<usize, E> {
-        // What writes nothing may run again: nothing is kept of it.
+        // A call that writes nothing may run again, so nothing of it is kept.
         let key = key.filter(|_| !module.schema.procedures[procedure].read_only);
         if let Some(key) = key.filter(|_| !self.router.is_standby())
             && let Some(begun) = self.router.idempotency().repeat(self.scoped(key.key), key.fingerprint)
@@ -215,7 +215,7 @@ impl BatchBuilder {
         encoded.map(|()| self.places.len() - 1)
     }
 
-    /// As `push`, of a call whose encoded arguments are known to touch this partition alone, and which must not wait for calls of
+    /// The `push` variant for a call whose encoded arguments are known to touch this partition alone, and which must not wait for calls of
     /// other batches. Returns `None` and adds nothing if a call with its key came before, or if there is no room for the key.
     pub fn push_routed(
         &mut self,
@@ -432,7 +432,7 @@ fn scoped<'k>(caller: &'k Option<Caller>, key: &'k str) -> ScopedKey<'k> {
 struct Pending {
     reply: BatchReply,
     accepted_ns: u64,
-    /// What its calls were encoded for.
+    /// The deployment that its calls were encoded for.
     deployed: Arc<Deployed>,
     done: OnReply,
 }

@@ -95,7 +95,7 @@ fn begin_copy(
     Ok(copy_start(held, lsn, txn_id, to))
 }
 
-/// What was replayed is durable, and no call before it waits for an answer.
+/// Begins a copy at a cut. The replayed records are durable, and no call before the cut waits for an answer.
 fn begin_copy_at(
     held: &mut ExclusivePartitions<'_>,
     cut: Lsn,

@@ -63,7 +63,7 @@ fn begin_at(
     Ok(number)
 }
 
-/// Of all partitions, which the caller holds.
+/// Begins digests of all partitions, which the caller holds.
 fn begin_digests(held: &mut ExclusivePartitions<'_>, to: &Sender<PartitionDigest>) {
     let shared = held.tools.shared.clone();
     for partition in &mut *held.partitions {
@@ -71,7 +71,7 @@ fn begin_digests(held: &mut ExclusivePartitions<'_>, to: &Sender<PartitionDigest
     }
 }
 
-/// The same on a standby, for its replay to run at the LSN. A partition that still makes digests of an earlier one drops its sender.
+/// Returns the job that a standby's replay runs at the LSN to begin digests. A partition with digests of an earlier LSN drops their sender.
 pub fn digests_at_mark(to: Sender<PartitionDigest>) -> Job {
     Box::new(move |held| begin_digests(held, &to))
 }

@@ -1,4 +1,4 @@
-//! What follows a batch that came back: its keys are settled, its calls counted by procedure.
+//! The work after a batch has come back: it completes the keys, and counts the calls by procedure.
 
 use std::time::Duration;
 
@@ -110,7 +110,7 @@ fn reason_of(outcome: &ReplyOutcome) -> Option<RefusalReason> {
     })
 }
 
-/// What became of a call; None where it is to be submitted again, and counts then.
+/// Returns the end of a call; none if the call is submitted again, and counts then.
 #[inline]
 fn end_of(outcome: &ReplyOutcome) -> Option<CallEnd> {
     match outcome {

@@ -78,7 +78,7 @@ pub struct IdempotencyStats {
     pub refused: u64,
 }
 
-/// What the first call of a key came to, told to those who repeated it meanwhile.
+/// The callback that tells repeats of a running key the outcome of its first call.
 pub(crate) type Waiter = Box<dyn FnOnce(Result<Remembered, ReplyOutcome>) + Send>;
 
 enum Entry {
@@ -95,7 +95,7 @@ enum Entry {
     },
 }
 
-/// What to do with a call that carries a key.
+/// The action for a call that carries a key.
 pub(crate) enum Begin {
     /// It is the first: run it, then `finish` or `release`.
     Run,
@@ -107,7 +107,7 @@ pub(crate) enum Begin {
     Full,
 }
 
-/// What is known of a key.
+/// The state of a key.
 pub enum Lookup {
     /// The outcome, and for how much longer it is kept.
     Kept(Remembered, Duration),
@@ -128,15 +128,14 @@ struct State {
     entries: BTreeMap<Name, Entry>,
     /// Committed keys by the key clock and the transaction, oldest first.
     by_age: BTreeMap<(u64, TxnId), Name>,
-    /// Of everything in `entries`.
+    /// Bytes taken by everything in `entries`.
     taken: Grant,
-    /// The same by scope; the names' first parts are the keys.
+    /// Bytes taken by each scope; the names' first parts are the keys.
     taken_by_scope: BTreeMap<Box<[u8]>, u64>,
     refused: u64,
 }
 
-/// What an entry takes beside its name and its result: its places in two maps, at the usual fill of their nodes, and what
-/// allocations cost.
+/// Bytes of an entry beside its name and its result: its places in two maps at their usual fill, and the cost of allocations.
 const ENTRY_BYTES: u64 = 336;
 /// One scope's keys take at most this part of the room: one in so many.
 const SCOPE_SHARE: u64 = 2;
@@ -219,7 +218,7 @@ impl Idempotency {
             }) if first.is_same(&digests) => return Begin::Done(outcome.clone()),
             Some(_) => return Begin::Conflict,
         }
-        // What is left of the name has expired.
+        // The remaining entry of the name has expired.
         state.forget(&name);
         if !state.try_take(&name) {
             state.forget_before(before);
@@ -312,7 +311,7 @@ impl Idempotency {
         }
     }
 
-    /// What is kept under a key now.
+    /// Looks up the outcome kept under a key now.
     pub fn look_up(&self, key: ScopedKey<'_>) -> Lookup {
         let (before, now_us) = (self.expired_before(), self.shared.key_clock.now_us());
         match self.lock().find(key, before) {

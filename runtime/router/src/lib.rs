@@ -46,7 +46,7 @@ pub use scoped_key::ScopedKey;
 pub use standby::NotPrimary;
 pub use views::ReadPath;
 
-pub use reprise_log::FrontStatus;
+pub use reprise_log::NvramBufferStatus;
 pub use reprise_observe::{CallEnd, CallStage, CallSums, ProcedureSums};
 pub use reprise_partition::{
     CallInfo, CallKey, CallPhase, CallTimes, Caller, Deadline, DeployProgress, InstallError, Principals,
@@ -55,6 +55,6 @@ pub use reprise_partition::{
 pub use reprise_ship::{FreshnessPoint, FreshnessSummary, SafetyHook};
 pub use reprise_storage::{ChangeAction, ChangeStep, Conflict, TableId};
 pub use reprise_txn::{
-    AbandonedTable, Bound, Consent, ConsentKind, Deployed, Destroyed, Ended, Failure, LikelyRename, Module, ModuleId,
-    PlanSummary, ProcedurePlan, TablePlan, WayBack, call_hash,
+    AbandonedTable, Bound, Consent, ConsentKind, Deployed, Destroyed, EndReason, Failure, LikelyRename, Module,
+    ModuleId, PlanSummary, ProcedurePlan, TablePlan, WayBack, call_hash,
 };

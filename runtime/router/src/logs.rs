@@ -8,7 +8,7 @@ use std::{
 
 use reprise_abi::{ProcedureSchema, RowLayout, TableSchema};
 use reprise_base::{Lsn, PartitionId, TxnId};
-use reprise_log::{LogError, LogRecord};
+use reprise_log::{LogError, ReadRecord};
 use reprise_partition::Principals;
 use reprise_storage::TableId;
 use reprise_txn::{Deployed, Destroyed, Module, ModuleId};
@@ -28,11 +28,11 @@ pub struct LogQuery {
     /// Name of a record kind, as in [`LogEntry`].
     pub kind: Option<String>,
     pub transaction: Option<TxnId>,
-    /// Of this module: its calls, deployments and removals.
+    /// Name of a module: its calls, deployments and removals pass.
     pub module: Option<String>,
     /// Calls of procedures of this name.
     pub procedure: Option<String>,
-    /// What else a decoded record must be.
+    /// A further condition on the decoded record.
     pub matching: Option<LogMatch>,
 }
 
@@ -48,9 +48,9 @@ impl fmt::Debug for LogMatch {
 
 pub struct LogPage {
     pub records: Vec<LogEntry>,
-    /// Where to go on reading, now or once more is there. None: newest first, the beginning was reached.
+    /// The position to continue at, now or once more records exist. None: newest first, the beginning was reached.
     pub next: Option<Lsn>,
-    /// Where the log begins.
+    /// The beginning of the log.
     pub oldest: Lsn,
     /// Everything before it is durable, and can be read.
     pub end: Lsn,
@@ -165,7 +165,7 @@ pub enum LogBody {
 pub struct ChangedRow {
     pub partition: u16,
     pub table_id: u16,
-    /// As it was then. None where that is no longer known: the records or checkpoints that told it were let go of.
+    /// The schema at the time of the change. None if it is not known any more, because its records or checkpoints were released.
     pub table: Option<Arc<TableSchema>>,
     /// "insert", "update" or "delete".
     pub change: &'static str,
@@ -174,7 +174,7 @@ pub struct ChangedRow {
     /// Encoded primary key, in a table with one: as the record has it, else as the row has it now, where a page of records is read that way.
     /// None of an insertion, whose row holds it, and where it is not known.
     pub key: Option<Vec<u8>>,
-    /// Of an insert, and of an update that was not logged by columns.
+    /// The row of an insert, or of an update that was not logged by columns.
     pub row: Option<Vec<u8>>,
     /// Changed columns: position and value as in a row's slot, None for null.
     pub columns: Vec<(u16, Option<Vec<u8>>)>,
@@ -220,14 +220,14 @@ impl Router {
         let log = self.0.config.log.as_ref().ok_or(LogReadError::NoLog)?;
         judge_released(query.from.unwrap_or(log.start()), log.start())?;
         let (deployed, until) = (self.deployed(), Instant::now() + READ_TIME_MAX);
-        let wanted = |record: &LogRecord<'_>| {
+        let wanted = |record: &ReadRecord<'_>| {
             query.passes(&record.record, &deployed)
                 && query
                     .matching
                     .as_ref()
                     .is_none_or(|matching| (matching.0)(&self.decode_entry(record, &deployed)))
         };
-        let decode = |record: &LogRecord<'_>| LogEntry {
+        let decode = |record: &ReadRecord<'_>| LogEntry {
             durable: record.lsn < log.durable(),
             ..self.decode_entry(record, &deployed)
         };
@@ -284,7 +284,7 @@ impl Router {
         page
     }
 
-    fn decode_entry(&self, record: &LogRecord<'_>, deployed: &Deployed) -> LogEntry {
+    fn decode_entry(&self, record: &ReadRecord<'_>, deployed: &Deployed) -> LogEntry {
         decode_entry(record, deployed, &self.0.config.shared.principals)
     }
 
@@ -312,7 +312,7 @@ impl LogQuery {
         }
     }
 
-    /// What can be told of a record before it is decoded for people.
+    /// Checks the conditions that do not need the record decoded for people.
     fn passes(&self, record: &RecordRef<'_>, deployed: &Deployed) -> bool {
         let facts = record.facts();
         self.kind.as_ref().is_none_or(|kind| kind == facts.shown_as)
@@ -352,7 +352,7 @@ fn judge_released(lsn: Lsn, oldest: Lsn) -> Result<(), LogReadError> {
 }
 
 /// A record in the words of this interface; `deployed` names the modules, `principals` the callers.
-pub fn decode_entry(record: &LogRecord<'_>, deployed: &Deployed, principals: &Principals) -> LogEntry {
+pub fn decode_entry(record: &ReadRecord<'_>, deployed: &Deployed, principals: &Principals) -> LogEntry {
     let facts = record.record.facts();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     // A scope without a name: the key counts for everybody.

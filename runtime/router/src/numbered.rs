@@ -139,7 +139,7 @@ impl Router {
         Ok(found)
     }
 
-    /// What `read` finds on one partition, which nothing else is held for.
+    /// Runs `read` on one partition, without holding any other.
     fn ask_partition<T: Send + Sync + 'static>(
         &self,
         id: PartitionId,

@@ -26,7 +26,7 @@ const HELD_TIME_MAX: Duration = Duration::from_millis(5);
 const READER_TIME_MAX: Duration = Duration::from_millis(50);
 /// Rows between two looks at the clock.
 const LOOK_ROWS: usize = 256;
-/// Of rows without an order: record ids that one look passes over, and bytes of rows behind which it ends.
+/// Limits of one look at rows without an order: record ids to pass over, and bytes of rows.
 const IDS_AT_ONCE: u32 = 256;
 const LOOK_BYTES_MAX: usize = 32 << 10;
 
@@ -161,7 +161,7 @@ impl From<OpError> for NoPage {
 /// A page as it grows.
 struct Filling {
     page: RowsPage,
-    /// Of all rows.
+    /// Bytes of all rows.
     bytes: usize,
     /// Rows that were looked at, and until when some more may be.
     looked_at: usize,
@@ -185,7 +185,7 @@ impl Filling {
     }
 }
 
-/// What is read, and how.
+/// The request that a page answers, with its limits.
 struct PageReader<'a> {
     request: &'a RowsRequest,
     partitions_count: u16,
@@ -260,7 +260,7 @@ impl PageReader<'_> {
         }
     }
 
-    /// Of an index without an order, the row with a whole key.
+    /// Reads the row with a whole key, from an index without an order.
     fn by_key(&self, stores: &mut dyn ViewStores, filling: &mut Filling) -> Result<(), NoPage> {
         let (request, table) = (self.request, TableId(self.request.table));
         for at in 0..stores.partitions().len() {
@@ -329,8 +329,8 @@ struct Shown<'a> {
     number: u64,
     /// Bytes of the index's own columns in `key`.
     own_bytes: usize,
-    /// Of the index, and of the primary key as far as the index lacks it: no two rows of a partition have the same, or they
-    /// differ in their numbers.
+    /// Key of the index, and the part of the primary key that the index lacks. No two rows of a partition have the same, or they differ in
+    /// their numbers.
     key: &'a [u8],
 }
 
@@ -364,7 +364,7 @@ struct Walk<'a> {
     table: TableId,
     schema: &'a TableSchema,
     layout: RowLayout,
-    /// Of its entries, and the primary key's as far as these lack it.
+    /// Columns of the index's entries, and those of the primary key that these lack.
     columns: Vec<u16>,
     own_count: usize,
     /// A unique index's entries are its own columns alone.
@@ -404,7 +404,7 @@ impl<'a> Walk<'a> {
         .join()
     }
 
-    /// What of a cursor's key every entry that is still to be shown has at least.
+    /// Returns the part of a cursor's key that bounds every entry still to come from below.
     fn lower<'k>(&self, shown: &Shown<'k>) -> &'k [u8] {
         match self.is_unique {
             true => &shown.key[..shown.own_bytes],
@@ -412,7 +412,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Where a partition goes on. Rows with one key come in the order of their partitions.
+    /// Returns the position at which a partition continues. Rows with one key come in the order of their partitions.
     fn position_in(&self, partition: PartitionId, shown: &Shown<'_>) -> ScanPosition {
         let is_same = partition == shown.partition;
         if partition > shown.partition || self.is_unique && !is_same {

@@ -19,7 +19,7 @@ use crate::{
 /// One table over all partitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableStats {
-    /// As clients see them: the copies of a replicated table count once.
+    /// Rows as clients see them: the copies of a replicated table count once.
     pub rows: u64,
     /// On all partitions together, the copies of a replicated table among them.
     pub copies: u64,
@@ -35,7 +35,7 @@ pub struct RowsRequest {
     /// 0 = primary key.
     pub index: u16,
     pub limit: u32,
-    /// As the page before returned it.
+    /// The cursor that the page before returned.
     pub cursor: Option<Vec<u8>>,
     /// Leading key bytes (`reprise_abi::key`) that a row must have; empty for all.
     pub prefix: Vec<u8>,
@@ -44,14 +44,14 @@ pub struct RowsRequest {
     pub to: Vec<u8>,
     /// From the last row to the first.
     pub reverse: bool,
-    /// What else a row must be.
+    /// A further condition on a row.
     pub filter: Option<RowFilter>,
 }
 
 /// A judge of stored rows.
 #[derive(Clone)]
 pub struct RowFilter {
-    /// Of whose rows it is: those of a table that was changed meanwhile it does not know.
+    /// Schema of the rows that it can judge. It does not know rows of a table that was changed meanwhile.
     pub schema: Arc<TableSchema>,
     pub passes: Arc<dyn Fn(&[u8]) -> bool + Send + Sync>,
 }
@@ -62,7 +62,7 @@ impl fmt::Debug for RowFilter {
     }
 }
 
-/// What was found of a table.
+/// A page of a table's rows.
 pub struct RowsPage {
     /// Stored rows; decode them with the `RowLayout` of `schema`.
     pub rows: Vec<Vec<u8>>,
@@ -84,7 +84,7 @@ pub enum RowsError {
     Changed,
     #[error("the index has no order")]
     Unordered,
-    /// What was read is not durable, and never will be.
+    /// The rows read are not durable, and never will be.
     #[error("the log can't be written: {0}")]
     LogUnavailable(Arc<str>),
     /// The view at which it was read is over.

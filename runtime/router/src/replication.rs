@@ -1,4 +1,4 @@
-//! Who is asked about standbys: how far each one is, whom it follows, and to become the primary.
+//! The interface to replication: the progress of each standby, the primary that a standby follows, and promotion.
 
 use std::{
     fmt,
@@ -11,7 +11,7 @@ use reprise_ship::{FreshnessPoint, FreshnessSummary, SafetyHook};
 
 use crate::router::Router;
 
-/// What a standby is at.
+/// The phase of a standby.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StandbyState {
     /// It gets a checkpoint and the log behind it.
@@ -31,7 +31,7 @@ pub struct StandbyInfo {
     pub state: StandbyState,
     /// `tcp` or `rdma`.
     pub transport: &'static str,
-    /// What this server's newest connection goes over: card, port, GID, MTU and link layer, for people. None: the system chooses.
+    /// The path of this server's newest connection: card, port, GID, MTU and link layer, for people. None: the system chooses.
     pub path: Option<String>,
     /// By TLS.
     pub is_encrypted: bool,
@@ -57,7 +57,7 @@ pub struct StandbyInfo {
     pub lag_bytes: u64,
     /// Records that readers there do not see.
     pub lag_records: u64,
-    /// Of all tables with the primary's, as it was told last. None: none was since this server was started.
+    /// The last comparison of all tables with the primary's. None: there was none since this server started.
     pub compared: Option<ComparedInfo>,
     /// Why the last connection ended, or why there is none.
     pub error: Option<Arc<str>>,
@@ -72,7 +72,7 @@ pub struct ViewAge {
     pub lag_us: u64,
     /// False: it is so much at least.
     pub is_lag_known: bool,
-    /// The same as in `StandbyInfo`.
+    /// The standby's own freshness, as in `StandbyInfo`.
     pub freshness: Option<f64>,
 }
 
@@ -83,7 +83,7 @@ pub struct ComparedInfo {
     pub lsn: Lsn,
     /// When, in microseconds since 1970.
     pub at_us: i64,
-    /// What differs; none: all tables are equal.
+    /// The difference; none: all tables are equal.
     pub difference: Option<Arc<str>>,
 }
 
@@ -93,15 +93,15 @@ pub struct ReplicationInfo {
     pub role: Role,
     /// In which a primary writes; elsewhere that of the last record.
     pub epoch: Epoch,
-    /// What is waited for: `LocalSync` or `LocalAsync` where no level was asked for.
+    /// The configured safety level: `LocalSync` or `LocalAsync` if none was asked for.
     pub safety: Safety,
-    /// What an answered write has now: less than `safety` where the level lets a primary go on alone, and it is.
+    /// The safety of an acknowledged write now. It is less than `safety` while a primary goes on alone because the level allows it.
     pub reached: Safety,
     /// URL of the primary; none on the primary itself, unless it was told its own.
     pub primary: Option<Arc<str>>,
-    /// Where standbys connect to; none where none may.
+    /// The address that standbys connect to; none if they can't.
     pub ship_address: Option<String>,
-    /// What standbys get of each transaction, or will once this is the primary: `as-logged`, `changes` or `command`.
+    /// The form of a transaction that standbys get, or will get once this is the primary: `as-logged`, `changes` or `command`.
     pub ship: &'static str,
     pub durable: Lsn,
     /// Everything before it is durable on as many standbys as the safety level asks for.
@@ -111,13 +111,13 @@ pub struct ReplicationInfo {
     pub standbys: Vec<StandbyInfo>,
     /// On a standby: the others that are out of sync, as its primary told last.
     pub out_of_sync: Vec<OutOfSync>,
-    /// What was cut off this node's log, the oldest first.
+    /// The records cut off this node's log, the oldest first.
     pub cuts: Vec<CutRecords>,
     /// None: who is the primary is decided by hand.
     pub lease: Option<LeaseInfo>,
 }
 
-/// What a node knows of the lease that makes one the primary.
+/// The node's knowledge of the lease that makes one node the primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseState {
     /// This server has it.
@@ -135,10 +135,10 @@ pub enum LeaseState {
 /// A lease, as a node knows it.
 #[derive(Clone, Debug)]
 pub struct LeaseInfo {
-    /// Of the store.
+    /// The kind of the store.
     pub kind: &'static str,
     pub state: LeaseState,
-    /// Who had it when the store was asked last.
+    /// The holder when the store was asked last.
     pub holder: Option<String>,
     pub holder_url: Option<String>,
     /// Standbys that may take it over.
@@ -159,9 +159,9 @@ pub struct OutOfSync {
 }
 
 /// Records that may have been answered as committed, and that a new primary does not have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostRange {
-    /// Of the primary that may have answered them; 0: it is not known.
+    /// Epoch of the primary that may have acknowledged them; 0: unknown.
     pub epoch: Epoch,
     /// The first one.
     pub from: Lsn,
@@ -172,7 +172,7 @@ pub struct LostRange {
 }
 
 impl LostRange {
-    /// Where everything before `end` was found to be there.
+    /// Returns the rest of the range, once everything before `end` was found.
     pub fn behind(self, end: Lsn) -> Self {
         Self {
             from: end,
@@ -181,14 +181,19 @@ impl LostRange {
         }
     }
 
-    /// The old primary is known to have had records that are not here.
+    /// Whether a server is known to have records that are not here.
     pub fn is_proven(&self) -> bool {
-        self.known_to.is_some_and(|known_to| known_to > self.from) || self.cause == LossCause::AnotherHasMore
+        self.known_to.is_some_and(|known_to| known_to > self.from) || matches!(self.cause, LossCause::AnotherHasMore(_))
+    }
+
+    /// Whether only answers may be lost that named `1-safe`, because the primary gave them without a standby.
+    pub fn is_of_lone_primary(&self) -> bool {
+        matches!(self.cause, LossCause::NotKept | LossCause::Unheard(_))
     }
 }
 
 /// Why a server that is promoted may lack what was answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LossCause {
     NeverTold,
     OutOfSync,
@@ -198,10 +203,12 @@ pub enum LossCause {
     Unheard(Option<u64>),
     /// Level of the primary.
     PrimaryAlone(Safety),
-    /// Not enough of the standbys that count were reached.
-    Quorum,
-    /// A standby that was reached has more.
-    AnotherHasMore,
+    /// These standbys gave no promise. They may have more, or lead.
+    TooFewAnswers(Arc<str>),
+    /// These servers were promised a later epoch by a standby, and gave no promise. They may lead.
+    Rival(Arc<str>),
+    /// These standbys were reached and have more.
+    AnotherHasMore(Arc<str>),
     /// By what the store of the lease says.
     NotRecorded,
     SteppedDown,
@@ -222,8 +229,15 @@ impl fmt::Display for LossCause {
                 *us as f64 / 1e6
             ),
             Self::PrimaryAlone(level) => write!(f, "at {level} the primary alone answers"),
-            Self::Quorum => f.write_str("at quorum other standbys may have more, and too few of them can be asked"),
-            Self::AnotherHasMore => f.write_str("another standby has more"),
+            Self::TooFewAnswers(names) => write!(
+                f,
+                "too few standbys can be asked: {names} gave no answer, and may have more, or lead by now"
+            ),
+            Self::Rival(names) => write!(
+                f,
+                "a standby promised a later epoch to {names}, which can't be asked and may lead by now"
+            ),
+            Self::AnotherHasMore(names) => write!(f, "another standby has more: {names}"),
             Self::NotRecorded => f.write_str("the store of the lease does not name it as in sync"),
             Self::SteppedDown => f.write_str("the server for which it stepped down may have taken over"),
         }
@@ -233,11 +247,11 @@ impl fmt::Display for LossCause {
 /// Records that a primary did not have: they were cut off, and are kept in a directory of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutRecords {
-    /// Of the directory.
+    /// Name of the directory.
     pub name: String,
-    /// Of the last one of them.
+    /// Epoch of the last record.
     pub epoch: Epoch,
-    /// Of the first one.
+    /// LSN of the first record.
     pub from: Lsn,
     /// Behind the last one.
     pub to: Lsn,
@@ -247,12 +261,12 @@ pub struct CutRecords {
     pub cut_us: i64,
 }
 
-/// What a standby shows when it connects. It holds once, for a minute.
+/// The ticket that a standby shows when it connects. It is valid once, for a minute.
 #[derive(Clone, Debug)]
 pub struct JoinTicket {
     pub ticket: [u8; 16],
     pub ship_address: String,
-    /// What carries the log there.
+    /// The transport that carries the log there.
     pub transport: &'static str,
     /// SHA-256 of the certificate that is shown there; none: it is not encrypted.
     pub certificate: Option<[u8; 32]>,
@@ -261,7 +275,7 @@ pub struct JoinTicket {
 }
 
 /// A node that became the primary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promoted {
     pub epoch: Epoch,
     /// The first one of the new epoch.
@@ -307,6 +321,7 @@ pub struct PeerMember {
     pub url: String,
     /// End of what it has for certain.
     pub from: Lsn,
+    pub is_in_sync: bool,
     /// It is in the set that `quorum` counts on.
     pub is_counted: bool,
     /// It is in the set to which a change is under way.
@@ -332,13 +347,8 @@ pub struct PromiseAnswer {
     /// End of the log.
     pub end: Lsn,
     pub status: Option<PeerStatus>,
-}
-
-impl PromiseAnswer {
-    /// Whether a log that ends here may have records that the other one lacks, and that were answered.
-    pub fn is_further_than(&self, epoch: Epoch, end: Lsn) -> bool {
-        (self.epoch, self.end) > (epoch, end)
-    }
+    /// Epochs that the server promised, with the servers that may lead in them, the lowest one first.
+    pub promises: Vec<(Epoch, String)>,
 }
 
 #[derive(Clone, Debug, thiserror::Error)]
@@ -354,7 +364,7 @@ pub enum ReplicationError {
     /// Two servers could answer as the primary.
     #[error("{0}")]
     PrimaryNotStopped(Arc<str>),
-    /// What was answered may be lost.
+    /// Promotion may lose acknowledged writes.
     #[error(
         "this server may lack what was answered from LSN {} on: {} ({}). Promote the one that has most, or accept the loss (--accept-loss)",
         .0.from, .0.cause, known(.0.known_to)
@@ -376,11 +386,11 @@ fn known(known_to: Option<Lsn>) -> String {
 pub struct FreshnessHistory {
     /// One a second for the last hour, the oldest first.
     pub points: Vec<FreshnessPoint>,
-    /// Of the samples one by one; none where there are none.
+    /// A summary of the last minute's samples; none if there are none.
     pub last_minute: Option<FreshnessSummary>,
 }
 
-/// Whoever ships the log, or follows a primary.
+/// The service that ships the log, or follows a primary.
 pub trait ReplicationService: Send + Sync {
     fn info(&self) -> ReplicationInfo;
     /// On a standby: how far it is itself; none on a primary. It waits for nothing.

@@ -14,7 +14,7 @@ use reprise_base::{
     Budget, Epoch, Lsn, MemoryLedger, PartitionId, Role,
     limits::{DEPLOY_TIME_MAX_S, WAITING_TXNS_MAX},
 };
-use reprise_log::{FrontStatus, Log};
+use reprise_log::{Log, NvramBufferStatus};
 use reprise_observe::{LineFilter, Notices, ProcedureMeters, RecentLine, Recorder, Registry};
 use reprise_partition::{
     CallBatch, CallInfo, Deadline, DeployProgress, ExclusivePartitions, Job, MultiPartitionTxn, ReadWork, Reading,
@@ -33,7 +33,7 @@ use crate::{
     standby,
 };
 
-/// What a recovery is at; its bytes are those of this step.
+/// The step of a recovery; its bytes are those of this step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecoveryStep {
     /// Loading rows and building indexes: bytes of rows.
@@ -42,7 +42,7 @@ pub enum RecoveryStep {
     Log,
 }
 
-/// What the node is doing.
+/// The phase of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
     Recovering {
@@ -64,7 +64,7 @@ pub enum Phase {
 #[error("{0}")]
 pub struct Unavailable(pub Arc<str>);
 
-/// What the router is made of.
+/// The parts that a router is made of.
 pub struct RouterConfig {
     pub shared: Arc<Shared>,
     /// By `SiteId`.
@@ -89,7 +89,7 @@ pub struct NvramDevice {
     pub bytes: u64,
     /// `fence`, `msync` or `assumed`.
     pub persistence: &'static str,
-    /// What is lost when the machine loses power, if anything.
+    /// The writes lost when the machine loses power, if any.
     pub warning: Option<&'static str>,
     /// Entries from which on the copy to the files begins.
     /// When changes go to the region (`FlushPolicy::name`).
@@ -101,13 +101,13 @@ pub struct NvramDevice {
 #[derive(Clone, Debug)]
 pub struct Status {
     pub role: Role,
-    /// Of what is written; None without a log.
+    /// Epoch of new records; none without a log.
     pub epoch: Option<Epoch>,
     pub log: &'static str,
     /// None without a log.
     pub device: Option<&'static str>,
     /// With how full it is.
-    pub nvram: Option<(NvramDevice, FrontStatus)>,
+    pub nvram: Option<(NvramDevice, NvramBufferStatus)>,
     pub commit: &'static str,
     pub partitions: u16,
     pub sites: u16,
@@ -121,11 +121,11 @@ pub struct Status {
     pub idempotency: IdempotencyStats,
     /// Calls accepted and not yet run, over all partitions.
     pub waiting: u64,
-    /// What they wait for, where a deployment holds all partitions.
+    /// The deployment that they wait for, while it holds all partitions.
     pub deployment: Option<DeployProgress>,
 }
 
-pub use reprise_observe::Snapshot as MetricsSnapshot;
+pub use reprise_observe::MetricsSnapshot;
 
 /// A handle on the node's engine; cheap to clone.
 #[derive(Clone)]
@@ -150,12 +150,12 @@ pub(crate) struct Inner {
     pace: Pace,
     /// Set with the first phase behind recovery, so that a call looks at no lock.
     is_recovered: AtomicBool,
-    /// What a deployment may take, in seconds; 0: as long as it likes.
+    /// The limit for a deployment, in seconds; 0: no limit.
     deploy_time_max_s: AtomicU32,
 }
 
 impl Router {
-    /// What a procedure's calls leave in the log now; with the reason, where that is chosen by measurement.
+    /// Returns the form in which a procedure's calls are logged now, with the reason if the server chose it by measurement.
     pub fn explain_log(&self, module: &Module, procedure: u16) -> (&'static str, Option<String>) {
         self.0.config.shared.logging.explain(module, procedure)
     }
@@ -195,7 +195,7 @@ impl Router {
         self.0.config.shared.partitions_count
     }
 
-    /// What results may take that are on their way to clients.
+    /// Returns the budget for results on their way to clients.
     pub fn answers(&self) -> &Arc<Budget> {
         self.memory().results()
     }
@@ -222,7 +222,7 @@ impl Router {
         }
     }
 
-    /// What holds how much memory.
+    /// Returns the ledger of all memory.
     pub fn memory(&self) -> &Arc<MemoryLedger> {
         &self.0.config.shared.memory
     }
@@ -236,7 +236,7 @@ impl Router {
             epoch: log.map(Log::epoch),
             log: self.0.config.shared.logging.rule.name(),
             device: log.map(|_| if config.nvram.is_some() { "nvram" } else { "file" }),
-            nvram: config.nvram.clone().zip(log.and_then(Log::front_status)),
+            nvram: config.nvram.clone().zip(log.and_then(Log::nvram_status)),
             commit: config.commit,
             partitions: config.shared.partitions_count,
             sites: config.shared.sites_count,
@@ -262,12 +262,12 @@ impl Router {
         self.0.config.registry.write_ns()
     }
 
-    /// Where one more thread counts what it runs.
+    /// Returns a recorder for one more thread's counts.
     pub fn recorder(&self) -> Recorder {
         self.0.config.registry.recorder()
     }
 
-    /// What became of the calls of each procedure since the start.
+    /// Returns the counts of each procedure's calls since the start.
     pub fn procedures(&self) -> &ProcedureMeters {
         &self.0.config.registry.procedures
     }
@@ -277,7 +277,7 @@ impl Router {
         self.0.config.shared.coordinator.stats()
     }
 
-    /// What an operator is told as it happens.
+    /// Returns the notices for the operator.
     pub fn notices(&self) -> &Notices {
         &self.0.config.shared.notices
     }
@@ -316,7 +316,7 @@ impl Router {
         self.0.config.shared.calls.set_time_max_ms(time_max_ms);
     }
 
-    /// What a deployment may take, in seconds; 0: as long as it likes.
+    /// Returns the limit for a deployment, in seconds; 0: no limit.
     pub fn deploy_time_max_s(&self) -> u32 {
         self.0.deploy_time_max_s.load(Ordering::Relaxed)
     }
@@ -332,7 +332,7 @@ impl Router {
         shared.calls.cancel(id, shared.clock.monotonic_ns())
     }
 
-    /// What a call of a partition burned lately.
+    /// Returns the fuel that a call of a partition burned lately.
     pub(crate) fn fuel(&self, partition: PartitionId) -> u64 {
         self.0.config.shared.coordinator.fuel(partition)
     }
@@ -420,7 +420,7 @@ impl Router {
         self.send(site, SiteMessage::Batch(batch));
     }
 
-    /// What enters the inboxes while it is held comes behind what did before, and before what does later, on all sites.
+    /// Locks the order of the inboxes. Messages sent while the lock is held come behind earlier ones and before later ones, on all sites.
     pub(crate) fn in_order(&self) -> MutexGuard<'_, ()> {
         self.0.order.lock().expect("held for sends alone")
     }
@@ -510,7 +510,7 @@ impl Router {
         received.map_err(|_| RowsError::Unavailable("the engine has stopped".into()))?
     }
 
-    /// As `run_durably`, but what is not there after `wait_max` is not waited for: it is read all the same, and nobody is told.
+    /// The `run_durably` variant that waits at most `wait_max`, then reports the partition as busy. The read itself still runs, unheard.
     pub(crate) fn run_durably_within<T: Send + Sync + 'static>(
         &self,
         touched: Touched,

@@ -1,14 +1,14 @@
-//! What a router does on a standby: it turns writes away, and has every read see one prefix of the primary's log.
+//! The router's part on a standby: it refuses writes, and has every read see one prefix of the primary's log.
 //!
-//! Views (`views`) and the windows of the log that is replayed go into the inboxes in one order (`Inner::order`), each window whole. A site works
-//! in that order. So a read at a view sees all windows that were sent before the view, and nothing of later ones, on all partitions.
+//! Views (`views`) and the windows of the replayed log go into the inboxes in one order (`Inner::order`), each window whole. A site works
+//! in that order. A read at a view therefore sees all windows that were sent before the view, and nothing of later ones, on all partitions.
 
 use std::sync::{
     Arc, RwLock,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use reprise_base::{Lsn, OnReached, Role, Waiter, Watermark};
+use reprise_base::{Lsn, OnReached, Role, Watermark, WatermarkWaiter};
 use reprise_log::Log;
 use reprise_partition::{ExclusivePartitions, Job, MultiPartitionTxn, Touched};
 
@@ -21,7 +21,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this server is a standby{}", .primary.as_deref().map(|url| format!("; its primary is {url}")).unwrap_or_default())]
 pub struct NotPrimary {
-    /// Where to go, if that is known.
+    /// URL of the primary, if it is known.
     pub primary: Option<Arc<str>>,
 }
 
@@ -77,7 +77,7 @@ impl Router {
         self.0.part.is_standby.load(Ordering::Acquire)
     }
 
-    /// Where clients of a standby send their writes.
+    /// Sets the URL to which clients of a standby send their writes.
     pub fn set_primary_url(&self, url: Option<Arc<str>>) {
         *self.0.part.primary.write().expect("held for a store") = url;
     }
@@ -156,7 +156,7 @@ impl Router {
 
     /// Runs `hook` once reads see the record at `lsn`, on an engine thread: it must only hand over. None: they do already,
     /// or nothing is logged and they never will.
-    pub fn when_in_view(&self, lsn: Lsn, hook: OnReached) -> Option<Waiter> {
+    pub fn when_in_view(&self, lsn: Lsn, hook: OnReached) -> Option<WatermarkWaiter> {
         let end = Lsn(lsn.0.saturating_add(1));
         match self.is_standby() {
             true => self.0.part.view.when(end.0, hook),

@@ -28,7 +28,7 @@ pub(crate) struct Views {
     newest: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
-    /// What one partition keeps for its views.
+    /// Bytes that one partition keeps for its views at most.
     bytes_max: AtomicU64,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Views {
 struct State {
     /// The newest one, as long as anybody holds it.
     newest: Weak<Lease>,
-    /// The same, until the next window is sent: reads that come one by one need no view each, and nothing is kept for it.
+    /// A view that stays open until the next window is sent. Reads that come one by one then need no view each, and nothing is kept for it.
     kept: Option<Arc<Lease>>,
     open: usize,
     /// Something waits until none is open.

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use reprise_base::{Lsn, Role};
 use reprise_env::{Clock, Disk, DiskError, Threads};
-use reprise_log::{Group, Log, LogConfig, LogError, PlaceError, Placed, Position, Receiver, verify};
+use reprise_log::{AppendError, AppendOutcome, Group, GroupAppender, Log, LogConfig, LogError, Position, verify};
 
 /// Bytes of records that may be on their way to a standby's disk, before the primary waits.
 const ROOM_BYTES: u64 = 6 << 20;
@@ -47,7 +47,7 @@ pub struct LogBeside {
 /// The log, open.
 pub(crate) struct LogComing {
     log: Log<()>,
-    receiver: Receiver<()>,
+    receiver: GroupAppender<()>,
     on_the_way: OnTheWay,
     committed: Lsn,
 }
@@ -65,7 +65,7 @@ impl LogComing {
         };
         let (log, _) = Log::open_on(disk, clock, threads, config, Box::new(|_, _, ()| {}))?;
         Ok(Self {
-            receiver: log.receiver(),
+            receiver: log.group_appender(),
             on_the_way: OnTheWay::default(),
             // A primary's checkpoint has what is durable there: only that one says what of it is committed.
             committed: Lsn(0),
@@ -73,8 +73,8 @@ impl LogComing {
         })
     }
 
-    pub fn place(&mut self, group: &Group<'_>) -> Result<(), PlaceError> {
-        if self.receiver.place(group)? == Placed::New {
+    pub fn place(&mut self, group: &Group<'_>) -> Result<(), AppendError> {
+        if self.receiver.append(group)? == AppendOutcome::New {
             self.on_the_way.note(group.end.lsn, group.records.len() as u64);
         }
         Ok(())

@@ -7,7 +7,7 @@ use std::{
 
 use reprise_base::{Epoch, Lsn};
 use reprise_env::{Connection, Disk, DiskError, DiskErrorKind, DiskFile, DiskLock};
-use reprise_log::{CopyRange, Hold, LogError};
+use reprise_log::{CopyRange, LogError, ReplicationSlot};
 use reprise_wire::{FileChunk, FilesEnd, Frame, Refusal};
 use sha2::{Digest, Sha256};
 
@@ -72,7 +72,7 @@ impl Sending {
         &mut self,
         (log, checkpoints): (&dyn ShippedLog, &dyn CheckpointSource),
         (name, connection, takes_log): (&str, &mut Connection, bool),
-        keep: impl FnOnce(Arc<Hold>, Lsn),
+        keep: impl FnOnce(Arc<ReplicationSlot>, Lsn),
     ) -> Result<Sent, End> {
         let Some(files) = &mut self.files else {
             let chosen = checkpoints.choose().map_err(|reason| unavailable(&reason))?;
@@ -110,7 +110,7 @@ impl Files {
         log: &dyn ShippedLog,
         chosen: ChosenCheckpoint,
         name: &str,
-        keep: impl FnOnce(Arc<Hold>, Lsn),
+        keep: impl FnOnce(Arc<ReplicationSlot>, Lsn),
     ) -> Result<Self, End> {
         // Also the record before it, which goes into the files.
         let before = Lsn(chosen.lsn.0.saturating_sub(1));

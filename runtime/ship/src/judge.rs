@@ -131,7 +131,7 @@ mod tests {
     use std::sync::Arc;
 
     use reprise_base::Epoch;
-    use reprise_log::{EpochStart, Following, GroupSink, Hold, LogReader};
+    use reprise_log::{DestageDemand, EpochStart, GroupSink, LogReader, ReplicationSlot};
     use reprise_wire::History;
 
     use super::*;
@@ -176,7 +176,7 @@ mod tests {
             unreachable!("nothing is read to judge")
         }
 
-        fn hold(&self, _: &str, _: Lsn) -> Result<Hold, LogError> {
+        fn hold(&self, _: &str, _: Lsn) -> Result<ReplicationSlot, LogError> {
             unreachable!("nothing is held to judge")
         }
 
@@ -186,7 +186,7 @@ mod tests {
 
         fn add_sink(&self, _: Arc<dyn GroupSink>) {}
 
-        fn follow(&self) -> Option<Following> {
+        fn follow(&self) -> Option<DestageDemand> {
             None
         }
     }

@@ -4,9 +4,9 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use reprise_backup::StagingError;
-use reprise_base::{Epoch, Lsn, Waiter};
+use reprise_base::{Epoch, Lsn, WatermarkWaiter};
 use reprise_env::{Clock, Connection, DiskError, Net, NetError, Step};
-use reprise_log::{Group, LogError, PlaceError, Placed, Position, UnavailableKind};
+use reprise_log::{AppendError, AppendOutcome, Group, LogError, Position, UnavailableKind};
 use reprise_wire::{
     Compared, FORMAT_VERSION, Frame, GroupFrame, Heartbeat, Hello, Named, Outcome, Progress, Refusal, Refused,
     SHIP_PROTOCOL, Standing, TableDigests, Wants, WireError,
@@ -32,7 +32,7 @@ pub trait Taker: Send + Sync {
     /// Behind what was received.
     fn position(&self) -> Position;
     /// Places a group behind it. May wait, within bounds; less than the peer's patience, which is 3 s.
-    fn place(&self, group: &Group<'_>) -> Result<Placed, PlaceError>;
+    fn place(&self, group: &Group<'_>) -> Result<AppendOutcome, AppendError>;
     fn progress(&self) -> StandbyProgress;
     /// The primary has taken this standby: nothing was heard on this connection before.
     fn note_welcome(&self, _: &WelcomeSeen) {}
@@ -53,7 +53,7 @@ pub trait Taker: Send + Sync {
         None
     }
     /// Has `hook` run once everything before `lsn` is durable. None: it is, or the next report finds out.
-    fn when_persisted(&self, lsn: Lsn, hook: PersistedHook) -> Option<Waiter>;
+    fn when_persisted(&self, lsn: Lsn, hook: PersistedHook) -> Option<WatermarkWaiter>;
 }
 
 /// What a standby tells of a comparison.
@@ -120,7 +120,7 @@ pub enum LinkError {
     #[error("the primary sent {0}, which was not its turn")]
     Turn(&'static str),
     #[error("a group is not placed: {0}")]
-    Place(#[from] PlaceError),
+    Place(#[from] AppendError),
     #[error("the log among the first files: {0}")]
     Log(#[from] LogError),
     #[error("the file {path}: {what}")]
@@ -145,7 +145,7 @@ impl LinkError {
                 | Refusal::Diverged => true,
             },
             // Closed: a promotion begins or the node stops, and either may fail.
-            Self::Place(PlaceError::Log(error)) | Self::Log(error) => match error {
+            Self::Place(AppendError::Log(error)) | Self::Log(error) => match error {
                 LogError::Unavailable { kind, .. } => !matches!(
                     kind,
                     UnavailableKind::Full | UnavailableKind::Stalled | UnavailableKind::Closed
@@ -266,7 +266,7 @@ pub struct Streaming {
     wake: Sender<()>,
     woken: Receiver<()>,
     /// For what was received when it was set.
-    waiter: Option<(Lsn, Option<Waiter>)>,
+    waiter: Option<(Lsn, Option<WatermarkWaiter>)>,
     welcome: Option<WelcomeSeen>,
     told: Progress,
     /// None: nothing was told.
@@ -371,7 +371,7 @@ impl Streaming {
 
     fn place(&mut self, group: &GroupFrame<'_>) -> Result<(), LinkError> {
         match self.taker.place(&group_of(group))? {
-            Placed::New | Placed::Known => Ok(()),
+            AppendOutcome::New | AppendOutcome::Known => Ok(()),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use reprise_base::{Lsn, NodeProcess, Safety};
-use reprise_log::Hold;
+use reprise_log::ReplicationSlot;
 use reprise_wire::Progress;
 
 use crate::{
@@ -124,7 +124,7 @@ pub(crate) struct Standby {
     pub is_confirmed: bool,
     /// In sync and away: until then it is waited for.
     pub awaited_until_ns: u64,
-    pub hold: Option<(Arc<Hold>, Lsn)>,
+    pub hold: Option<(Arc<ReplicationSlot>, Lsn)>,
     pub freshness: Freshness,
     pub compared: Option<ComparedStatus>,
     pub error: Option<Arc<str>>,
@@ -234,7 +234,7 @@ impl Standby {
     }
 
     /// The log before it needs not be held; by which hold it was.
-    pub fn let_go_before(&mut self, lsn: Lsn) -> Option<Arc<Hold>> {
+    pub fn let_go_before(&mut self, lsn: Lsn) -> Option<Arc<ReplicationSlot>> {
         let (hold, from) = self.hold.as_mut().filter(|(_, from)| *from < lsn)?;
         *from = lsn;
         Some(Arc::clone(hold))
@@ -260,6 +260,7 @@ impl Standby {
 
     /// It may lack what is answered from here on.
     pub fn leave(&mut self) {
+        self.stay_out();
         (self.sync, self.lacks_from) = (SyncState::Leaving, self.persisted);
         self.is_kept_in = false;
     }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crossbeam_channel::never;
-use reprise_backup::{Place, Staging};
+use reprise_backup::{DirHandle, Staging};
 use reprise_base::{Epoch, Lsn};
 use reprise_env::{Disk, DiskFile, Step};
 use reprise_wire::{FileChunk, FilesEnd, Frame, Heartbeat, Progress, Wants};
@@ -63,7 +63,7 @@ struct Incoming {
 
 impl Link {
     /// Connects, to have the files to begin with put into `place`: a directory that is not there yet, or empty.
-    pub fn bootstrap(config: &LinkConfig, place: &Place, beside: LogBeside) -> Result<Bootstrapping, LinkError> {
+    pub fn bootstrap(config: &LinkConfig, place: &DirHandle, beside: LogBeside) -> Result<Bootstrapping, LinkError> {
         let staging = Staging::begin(place)?;
         let link = Self::connect(config, Wants::Files, None)?;
         Ok(Bootstrapping {

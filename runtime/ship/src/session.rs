@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use reprise_base::Lsn;
 use reprise_env::{Connection, DiskError, NetError, Step, Work};
-use reprise_log::{Following, LogError, Position};
+use reprise_log::{DestageDemand, LogError, Position};
 use reprise_wire::{
     Compared, EpochSeen, Epochs, Frame, Heartbeat, Hello, Outcome, Progress, Refusal, Refused, Wants, Welcome,
     WireError,
@@ -102,7 +102,7 @@ enum Stage {
         /// What it was told last of who is in sync.
         told: Noting,
         comparing: TellingOf,
-        _following: Option<Following>,
+        _following: Option<DestageDemand>,
     },
     /// The last word was said: the standby ends the connection, or its time is over.
     Leaving {
@@ -113,7 +113,7 @@ enum Stage {
 /// The log behind its files, sent beside the checkpoint.
 struct Live {
     stream: Stream,
-    _following: Option<Following>,
+    _following: Option<DestageDemand>,
 }
 
 /// What comes meanwhile is read, or the standby would not get the last word.
@@ -170,9 +170,6 @@ impl Session {
             return Err(End::Refused(verdict));
         }
         let is_heard = self.take_frames(now_ns)?;
-        if let (true, Some(name)) = (is_heard, &self.name) {
-            self.shipper.table.record_heard(name, self.number, now_ns);
-        }
         if matches!(self.stage, Stage::Greeting) && self.shipper.gives_way(self.number) {
             return Err(End::Silent);
         }
@@ -228,6 +225,7 @@ impl Session {
 
     /// What a standby says that gets its first files. It counts for nothing yet: it has log, and no rows.
     fn note_joining(&mut self, progress: &Progress) -> Result<(), End> {
+        self.shipper.table.record_heard(self.name(), self.number, self.heard_ns);
         // It only says that it is there: the log's files have not come.
         if progress.received == Lsn(0) {
             return Ok(());

@@ -12,7 +12,7 @@ use std::{
 
 use crossbeam_channel::RecvTimeoutError;
 use reprise_base::{Joiner, Lsn, Safety, Watermark, check_node_name};
-use reprise_env::{Clock, Connection, FrameBuffer, Listener, Net, NetError, Started, Step, Threads, Work};
+use reprise_env::{Clock, Connection, FrameBuffer, Listener, Net, NetError, Step, ThreadHandle, Threads, Work};
 use reprise_wire::FILE_CHUNK_BYTES_MAX;
 
 use crate::{
@@ -127,7 +127,7 @@ pub(crate) struct Inner {
     is_stopping: AtomicBool,
     is_dismissed: AtomicBool,
     commits: Arc<dyn Commits>,
-    sessions: Mutex<BTreeMap<u64, Box<dyn Started>>>,
+    sessions: Mutex<BTreeMap<u64, Box<dyn ThreadHandle>>>,
     /// Sessions that have not greeted yet.
     silent: Mutex<BTreeSet<u64>>,
     /// Those of them up to this one give way to others.
@@ -166,7 +166,7 @@ pub struct Shipper {
     inner: Arc<Inner>,
     address: String,
     entropy: Box<dyn Fn() -> io::Result<[u8; 16]> + Send + Sync>,
-    thread: Mutex<Option<Box<dyn Started>>>,
+    thread: Mutex<Option<Box<dyn ThreadHandle>>>,
 }
 
 impl Shipper {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use reprise_base::{Epoch, Lsn};
 use reprise_env::DiskFile;
-use reprise_log::{EpochStart, Following, GroupSink, Hold, Log, LogError, LogReader};
+use reprise_log::{DestageDemand, EpochStart, GroupSink, Log, LogError, LogReader, ReplicationSlot};
 use reprise_wire::History;
 
 /// The primary's log, whoever waits for it.
@@ -24,11 +24,11 @@ pub trait ShippedLog: Send + Sync {
     /// Where its newest epochs begin, the oldest first.
     fn epochs(&self) -> Vec<EpochStart>;
     fn reader(&self, from: Lsn) -> Result<LogReader, LogError>;
-    fn hold(&self, name: &str, from: Lsn) -> Result<Hold, LogError>;
+    fn hold(&self, name: &str, from: Lsn) -> Result<ReplicationSlot, LogError>;
     fn bytes_between(&self, from: Lsn, to: Lsn) -> u64;
     fn add_sink(&self, sink: Arc<dyn GroupSink>);
     /// Has records come to the log's files, and so to its sinks, as soon as they are durable, for as long as the answer lives.
-    fn follow(&self) -> Option<Following>;
+    fn follow(&self) -> Option<DestageDemand>;
 }
 
 impl<P: Send + 'static> ShippedLog for Log<P> {
@@ -68,8 +68,8 @@ impl<P: Send + 'static> ShippedLog for Log<P> {
         Log::reader(self, from)
     }
 
-    fn hold(&self, name: &str, from: Lsn) -> Result<Hold, LogError> {
-        Log::hold(self, name, from)
+    fn hold(&self, name: &str, from: Lsn) -> Result<ReplicationSlot, LogError> {
+        Log::create_slot(self, name, from)
     }
 
     fn bytes_between(&self, from: Lsn, to: Lsn) -> u64 {
@@ -80,7 +80,7 @@ impl<P: Send + 'static> ShippedLog for Log<P> {
         Log::add_sink(self, sink);
     }
 
-    fn follow(&self) -> Option<Following> {
+    fn follow(&self) -> Option<DestageDemand> {
         Log::follow(self)
     }
 }

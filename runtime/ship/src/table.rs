@@ -6,7 +6,7 @@ use std::{
 };
 
 use reprise_base::{Joiner, Lsn, Safety, Watermark, limits::STANDBYS_MAX};
-use reprise_log::Hold;
+use reprise_log::ReplicationSlot;
 use reprise_wire::{Progress, Refusal, STANDING_MAX, SetPart};
 
 use crate::{
@@ -339,7 +339,7 @@ impl Table {
     }
 
     /// A standby of an earlier run is not here yet.
-    pub fn expect(&self, expected: &Expected, hold: Option<(Arc<Hold>, Lsn)>, now_ns: u64) {
+    pub fn expect(&self, expected: &Expected, hold: Option<(Arc<ReplicationSlot>, Lsn)>, now_ns: u64) {
         let mut state = self.lock();
         if state.standbys.len() < STANDBYS_MAX {
             let error = "it has not come back since this server was started";
@@ -467,7 +467,7 @@ impl Table {
     }
 
     /// The log is kept for it from `from` on, instead of what was kept before.
-    pub fn set_hold(&self, name: &str, connection: u64, hold: Arc<Hold>, from: Lsn) {
+    pub fn set_hold(&self, name: &str, connection: u64, hold: Arc<ReplicationSlot>, from: Lsn) {
         let before = self.with(name, connection, |standby| standby.hold.replace((hold, from)));
         drop(before); // outside of the lock: segments may go
     }
@@ -477,13 +477,19 @@ impl Table {
     }
 
     /// Returns what needs no longer be held, and by which hold.
-    pub fn note_progress(&self, name: &str, connection: u64, progress: &Progress, now_ns: u64) -> Option<Arc<Hold>> {
+    pub fn note_progress(
+        &self,
+        name: &str,
+        connection: u64,
+        progress: &Progress,
+        now_ns: u64,
+    ) -> Option<Arc<ReplicationSlot>> {
         let mut state = self.lock();
         let standby = state
             .standbys
             .get_mut(name)
             .filter(|standby| standby.connection == connection)?;
-        standby.progress = *progress;
+        (standby.progress, standby.heard_ns) = (*progress, now_ns);
         standby.freshness.note(now_ns, progress);
         let persisted = progress.persisted;
         let is_more = persisted > standby.persisted;
@@ -507,7 +513,7 @@ impl Table {
     }
 
     /// It has the log before `persisted`, and no rows yet. What needs no longer be held, and by which hold, is all that this tells.
-    pub fn note_joining(&self, name: &str, connection: u64, persisted: Lsn) -> Option<Arc<Hold>> {
+    pub fn note_joining(&self, name: &str, connection: u64, persisted: Lsn) -> Option<Arc<ReplicationSlot>> {
         self.with(name, connection, |standby| standby.let_go_before(persisted))?
     }
 
@@ -604,7 +610,7 @@ impl Table {
     pub fn take_let_go(&self) -> Vec<Arc<str>> {
         let mut gone = Vec::new();
         for (name, standby) in &mut self.lock().standbys {
-            if let Some((hold, _)) = standby.hold.take_if(|(hold, _)| hold.is_let_go()) {
+            if let Some((hold, _)) = standby.hold.take_if(|(hold, _)| hold.is_released()) {
                 standby.error = Some("the log that it lacked grew beyond what is held, and was let go".into());
                 gone.push((Arc::clone(name), hold));
             }

@@ -20,7 +20,7 @@ use common::{
 };
 use reprise_base::{Epoch, Lsn, Role};
 use reprise_env::{RealClock, RealNet, RealThreads, SimDisk, sim::CrashPolicy};
-use reprise_log::{EpochStart, Following, Group, GroupSink, Hold, LogError, LogReader};
+use reprise_log::{DestageDemand, EpochStart, Group, GroupSink, LogError, LogReader, ReplicationSlot};
 use reprise_net_rdma::{
     RdmaNet,
     fake::{FakeCard, Fault},
@@ -175,8 +175,8 @@ impl ShippedLog for Counted {
         self.log.reader(from)
     }
 
-    fn hold(&self, name: &str, from: Lsn) -> Result<Hold, LogError> {
-        self.log.hold(name, from)
+    fn hold(&self, name: &str, from: Lsn) -> Result<ReplicationSlot, LogError> {
+        self.log.create_slot(name, from)
     }
 
     fn bytes_between(&self, from: Lsn, to: Lsn) -> u64 {
@@ -190,7 +190,7 @@ impl ShippedLog for Counted {
         }));
     }
 
-    fn follow(&self) -> Option<Following> {
+    fn follow(&self) -> Option<DestageDemand> {
         self.log.follow()
     }
 }

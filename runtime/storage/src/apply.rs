@@ -32,12 +32,12 @@ pub enum ApplyError {
     Malformed(#[from] WireError),
 }
 
-/// What `Store::touch_change` prefetches, in this order.
+/// The steps of `Store::touch_change`, in the order in which it prefetches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefetchStep {
     /// The line of the index that names the row.
     Index,
-    /// Where it stands at which place the row lies.
+    /// The word that names the row's place.
     Place,
     /// Its bytes.
     Row,
@@ -50,12 +50,12 @@ const FAR_ROWS: u64 = 1 << 13;
 pub(crate) struct Again {
     /// None: it is inserted only.
     pub rid: Option<Rid>,
-    /// What it shall be; none: deleted.
+    /// The row's new bytes; none: the row is deleted.
     pub row: Option<Vec<u8>>,
     pub number: u64,
 }
 
-/// What a change is about.
+/// The row that a change is about.
 #[derive(Clone, Copy)]
 pub(crate) enum Target {
     New,
@@ -92,7 +92,7 @@ impl<'t> PlainRows<'t> {
     }
 }
 
-/// Where the column lies, if its value is written there and nothing else depends on it.
+/// Returns the column's slot if its value is written in place and nothing else depends on it.
 #[inline]
 fn plain_slot<'l>(layout: &'l RowLayout, plain: u64, column: u16, value: Option<&[u8]>) -> Option<&'l ColumnSlot> {
     if column >= 64 || plain >> column & 1 == 0 {
@@ -213,7 +213,7 @@ impl Table {
         Ok(None)
     }
 
-    /// What the change leaves, for rows that are all taken out before any is put in.
+    /// Returns the row that the change leaves, for rows that are all taken out before any is put in.
     pub fn last_state(&mut self, change: &Change<'_>) -> Result<Again, ApplyError> {
         let number = change.number();
         let again = |rid, row| Again { rid, row, number };
@@ -271,7 +271,7 @@ impl Table {
         }
     }
 
-    /// As `check_number`, of a row that is inserted later: the next one follows it.
+    /// The `check_number` variant for a row that is inserted later: the next number follows it.
     fn take_number(&mut self, number: u64) -> Result<(), ApplyError> {
         self.check_number(number)?;
         self.note_number(number);

@@ -14,8 +14,8 @@ use reprise_pages::{HUGE_BYTES, prefetch_line};
 
 use crate::chunked::{Growth, Pieces};
 
-/// Where a row's bytes lie: length in the upper bits, granule in the lower. The highest bit is never set here;
-/// `Indirection` keeps its own mark there.
+/// The place of a row's bytes: length in the upper bits, granule in the lower. The highest bit is never set here, because `Indirection`
+/// keeps its own mark there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Location(pub u64);
 
@@ -98,7 +98,7 @@ fn slot_within(granules: usize) -> usize {
     granules >> step_shift << step_shift
 }
 
-/// What a row of `len` bytes costs here, indirection not counted.
+/// Returns the bytes that a row of `len` bytes costs here, without its indirection.
 #[inline(always)]
 pub(crate) fn footprint_bytes(len: usize) -> usize {
     slot_of(len).1 * GRANULE_BYTES
@@ -112,7 +112,7 @@ pub(crate) struct Arena {
     used: usize,
     /// Granules of the open piece before here may be used: there is memory for them.
     room: usize,
-    /// Where the open piece ends.
+    /// The end of the open piece.
     end: usize,
     /// By class: the piece + 1 whose free slots are taken first, or 0.
     free: Vec<u32>,
@@ -125,7 +125,7 @@ pub(crate) struct Arena {
 /// The free slots of one piece.
 #[derive(Default)]
 struct FreeSlots {
-    /// Of all of them together.
+    /// Granules of all free slots together.
     granules: usize,
     /// By class.
     lists: Vec<FreeList>,
@@ -265,7 +265,7 @@ impl Arena {
         }
     }
 
-    /// As `take`, where there is no room: memory, or else a part of a greater slot that is free, or else memory all the same.
+    /// The `take` variant for an arena without room. It takes new memory, then a part of a greater free slot, then memory beyond the limit.
     #[cold]
     fn take_behind(&mut self, class: usize, granules: usize) -> u64 {
         if !self.grow(granules, Growth::Judged) {

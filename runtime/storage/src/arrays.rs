@@ -27,7 +27,7 @@ pub(crate) const ROW_NOTES_MAX: usize = 16;
 const NUMBER_MAX: u32 = u32::MAX / 2;
 /// Bytes of an empty array that are kept for the next notes.
 const KEPT_BYTES: usize = 1 << 14;
-/// Of the hash table, for a row that it has room for.
+/// Bytes of the hash table for each row that it has room for.
 const ENTRY_BYTES: usize = 2 * size_of::<u32>() + 1;
 
 /// No note has this number.
@@ -44,11 +44,11 @@ pub(crate) struct Note {
     /// The patch's columns in the bytes of the piece.
     start: u32,
     bytes: u32,
-    /// Of the row, where this is its first note: what a copy of it takes.
+    /// On a row's first note: the bytes that a copy of the row takes.
     row_bytes: u32,
     /// Columns; 0: the row came.
     count: u16,
-    /// Of the row, this one included, as many as there were when it came.
+    /// Notes of the row when this one was added, this one included.
     depth: u8,
     is_built: bool,
 }
@@ -80,7 +80,7 @@ impl Piece {
     }
 }
 
-/// Of one table.
+/// The replay array of one table.
 #[derive(Default)]
 pub(crate) struct ReplayArray {
     /// By record id: the number of the newest note, where some are not built.
@@ -89,9 +89,9 @@ pub(crate) struct ReplayArray {
     /// Numbers of the pieces that went, in notes.
     gone: u32,
     left: usize,
-    /// Of the pieces.
+    /// Bytes of the pieces.
     bytes: usize,
-    /// What copies of the rows take that have notes, about.
+    /// Bytes, about, that copies of the rows with notes take.
     rows_bytes: usize,
     /// Bytes as of the last `take_growth`.
     bytes_told: usize,
@@ -140,7 +140,7 @@ impl ReplayArray {
         self.bytes + self.newest.capacity() * ENTRY_BYTES
     }
 
-    /// What would be copied, were all of its rows kept for a view.
+    /// Returns the bytes to copy if all of its rows were kept for a view.
     pub fn rows_bytes(&self) -> usize {
         self.rows_bytes
     }

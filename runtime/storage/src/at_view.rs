@@ -43,7 +43,7 @@ impl<'s> StoreAtView<'s> {
         Self { tables, views, view }
     }
 
-    /// What was said of the view when it was opened; 0 of tables as they are.
+    /// Returns the mark that the view was opened with; 0 for tables as they are.
     pub fn mark(&self) -> u64 {
         self.views.as_ref().map_or(0, |views| views.mark(self.view))
     }
@@ -93,7 +93,7 @@ impl<'s> StoreAtView<'s> {
         (until < end).then_some(Rid(until))
     }
 
-    /// As `Store::get_row`.
+    /// The row under a key of an index, as `Store::get_row` finds it.
     pub fn get_row(&mut self, id: TableId, index: u16, key: &[u8]) -> Option<(Rid, &[u8])> {
         let table = &self.tables[id.0 as usize];
         let found = &table.indexes[index as usize];
@@ -128,7 +128,7 @@ impl<'s> StoreAtView<'s> {
         Some((rid, self.row(id, rid)?))
     }
 
-    /// As `Store::scan`, which also ends behind `entries_max` index entries, whether the view sees their rows or not.
+    /// The `Store::scan` variant that also ends after `entries_max` index entries, whether or not the view sees their rows.
     pub fn scan(
         &mut self,
         id: TableId,
@@ -181,7 +181,7 @@ impl<'s> StoreAtView<'s> {
 /// Index entries that a look-up walks over at once.
 const ENTRIES_MAX: usize = 1 << 10;
 
-/// What led to a row.
+/// The way that led to a row.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Id,

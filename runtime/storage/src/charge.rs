@@ -1,4 +1,4 @@
-//! What a structure's memory is counted as. Nobody counts it until `count_in`.
+//! The memory that a structure accounts for. No budget counts it until `count_in`.
 
 use std::sync::Arc;
 

@@ -25,7 +25,7 @@ pub(crate) struct Pieces<T> {
     charge: Charge,
 }
 
-/// What of a piece is counted, all of which may be used.
+/// Returns the bytes to count for a piece, all of which may be used.
 fn charged_of(piece: usize, piece_bytes: usize) -> usize {
     if piece < SMALL_CHUNKS_MAX {
         piece_bytes
@@ -42,7 +42,7 @@ const STEP_BYTES_MAX: usize = 256 << 10;
 pub(crate) enum Growth {
     /// Not beyond the limit of memory, nor where the system has none.
     Judged,
-    /// What was begun must go on.
+    /// Never refused, because the operation has begun and must complete.
     Forced,
 }
 
@@ -94,7 +94,7 @@ impl<T> Pieces<T> {
         }
     }
 
-    /// As `at`, where any of them may come next: a branch on which one it is would be guessed wrongly.
+    /// The `at` variant for callers that may ask for any piece next, where a branch on the first piece would be mispredicted.
     #[inline(always)]
     pub fn any(&self, piece: usize) -> &Pages<T> {
         let first = std::slice::from_ref(&self.first);
@@ -102,7 +102,7 @@ impl<T> Pieces<T> {
         &list[piece.saturating_sub(1)]
     }
 
-    /// As `any`.
+    /// The mutable form of `any`.
     #[inline(always)]
     pub fn any_mut(&mut self, piece: usize) -> &mut Pages<T> {
         let first = std::slice::from_mut(&mut self.first);
@@ -330,7 +330,7 @@ impl<T> Chunked<T> {
         has_grown
     }
 
-    /// As `Pieces::release`.
+    /// Releases a piece, as `Pieces::release` does.
     pub fn release(&mut self, piece: usize) {
         self.pieces.release(piece, Self::PIECE_BYTES);
     }

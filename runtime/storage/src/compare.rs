@@ -12,11 +12,12 @@ use crate::{digest::fold, keyplan::RowRef, rows::Rows, schema, snapshot::Taken, 
 pub struct TableDigest {
     /// Its number.
     pub table: u16,
-    /// Of what its schema means for its rows.
+    /// Digest of the schema, as far as it matters to the rows.
     pub schema: u64,
     /// That it holds.
     pub rows: u64,
-    /// Of its rows with their numbers, of how many they are, and of the number that the next row would have got; their order is not in it.
+    /// Digest of the rows with their numbers, of their count, and of the number that the next row would get. The order of the rows does not
+    /// matter.
     pub digest: u64,
 }
 
@@ -30,7 +31,7 @@ pub(crate) struct Digests {
 
 pub(crate) struct TableDigesting {
     pub taken: Taken,
-    /// Of the digests of the rows that were taken.
+    /// Sum of the digests of the rows that were taken.
     sum: u64,
     next_number: u64,
     /// With everything but the rows.
@@ -74,7 +75,7 @@ impl Digests {
         }
     }
 
-    /// What tells which rows are taken is memory like any other.
+    /// Counts the memory that marks the rows taken, like any other memory.
     pub fn count_in(&mut self, budget: Option<&Arc<Budget>>) {
         let done: u64 = self.tables.iter().flatten().map(|table| table.taken.done_bytes()).sum();
         self._grant = budget.map(|budget| budget.take(done));
@@ -95,7 +96,7 @@ impl Digests {
             }
             self.end_table(at);
         }
-        // Those that went meanwhile had all of their rows taken.
+        // Tables that were dropped meanwhile had all of their rows taken.
         (0..self.tables.len()).for_each(|at| self.end_table(at));
         true
     }
@@ -123,7 +124,7 @@ fn digest_of_row(row: RowRef<'_>) -> u64 {
     fold(0, row.number, row.row)
 }
 
-/// Of a table, from the sum of its rows' digests.
+/// Returns the digest of a table, from the sum of its rows' digests.
 pub(crate) fn digest_of(sum: u64, next_number: u64, rows: u64) -> u64 {
     fold(fold(sum, next_number, &[]), rows, &[])
 }

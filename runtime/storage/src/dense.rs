@@ -40,7 +40,7 @@ pub(crate) struct Dense {
     len: usize,
     /// Places the last byte of a key, which is padded on the right, at the right end.
     shift: u32,
-    /// What lies beside the pages.
+    /// Memory beside the pages.
     charge: Charge,
 }
 
@@ -49,7 +49,7 @@ struct Head {
     count: u32,
 }
 
-/// What the keys of a page have in common: high and low word.
+/// The bits that the keys of a page have in common: high and low word.
 type Common = (u64, u64);
 
 impl Dense {
@@ -124,8 +124,8 @@ impl Dense {
         self.pages.memory_bytes() + self.beside_bytes() + self.thin.memory_bytes()
     }
 
-    /// As `remove`, where keys come in order and go for good: a page of which most keys went gives its others to the hash index, unless keys
-    /// still come to it, which `newest` is one of.
+    /// The `remove` variant for keys that come in order and go for good. A page that lost most keys gives the others to the hash index,
+    /// unless it still gets new keys, as the page of `newest` does.
     pub fn remove_for_good(&mut self, key: u128, rid: u32, newest: u128) -> bool {
         let (common, _) = self.split(key);
         let is_removed = self.remove(key, rid);
@@ -167,7 +167,7 @@ impl Dense {
         (((common >> 64) as u64, common as u64), number as usize % PAGE_KEYS)
     }
 
-    /// Where in the directory the page of `common` would best be.
+    /// Returns the preferred place of the page of `common` in the directory.
     #[inline(always)]
     fn home_of(&self, (high, low): Common) -> usize {
         // The first product spreads neighbours evenly, so that pages that follow each other are each where they belong; the second
@@ -177,7 +177,7 @@ impl Dense {
         (mixed >> self.directory_shift) as usize
     }
 
-    /// As `page_of`, where keys have 8 bytes at most.
+    /// The `page_of` variant for keys of at most 8 bytes.
     #[inline(always)]
     fn page_of_short(&self, common: u64) -> Option<u32> {
         let mut at = self.home_of((0, common));
@@ -251,7 +251,7 @@ impl Dense {
         self.prefetch_slot_of(key);
     }
 
-    /// Where the array would have the key, prefetched: a record id + 1, or 0. None: nowhere.
+    /// Prefetches and returns the array's slot for the key: a record id + 1, or 0. None: the array has no page for it.
     #[inline(always)]
     pub fn prefetch_slot_of(&self, key: u128) -> Option<&u32> {
         let (common, place) = self.split(key);
@@ -260,7 +260,7 @@ impl Dense {
         Some(slot)
     }
 
-    /// As `near_slot_of`, of a key of 8 bytes at most, as its number.
+    /// The `prefetch_slot_of` variant for a key of at most 8 bytes, given as its number.
     #[inline(always)]
     pub fn prefetch_slot_of_short(&self, number: u64) -> Option<&u32> {
         debug_assert!(self.shift >= 64);
@@ -269,7 +269,7 @@ impl Dense {
         Some(slot)
     }
 
-    /// As `near_slot_of`: by what to go on with `at_slot`.
+    /// The `prefetch_slot_of` variant that returns the slot's number, for `at_slot`.
     #[inline(always)]
     pub fn touch_slot(&self, key: u128) -> Option<u32> {
         let (common, place) = self.split(key);
@@ -292,7 +292,7 @@ impl Dense {
         self.pages[self.page_of(common)?][place].checked_sub(1)
     }
 
-    /// As `find_dense`, of a key of 8 bytes at most: the number of its bytes.
+    /// The `find_dense` variant for a key of at most 8 bytes, given as the number of its bytes.
     #[inline(always)]
     pub fn find_short(&self, number: u64) -> Option<u32> {
         debug_assert!(self.shift >= 64);

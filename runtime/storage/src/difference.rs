@@ -20,9 +20,9 @@ pub struct RowDifference {
     pub row: String,
     /// None where the whole row is there in one and not in the other.
     pub column: Option<String>,
-    /// What the log says.
+    /// The value in the log.
     pub logged: String,
-    /// What the store has.
+    /// The value in the store.
     pub replayed: String,
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn words(chunk: &[u8; 16]) -> (u64, u64) {
     (both as u64, (both >> 64) as u64)
 }
 
-/// What tag and length add to a word: every bit of both, spread. Not zero where they are, or nothing of the state were left.
+/// Spreads every bit of tag and length, to be added to a word. The result is not zero even if both are, or the state would be lost.
 #[inline(always)]
 fn spread(tag: u64, len: usize) -> u64 {
     tag.wrapping_mul(K[4]) ^ (len as u64).wrapping_mul(K[0]) ^ K[3]
@@ -88,7 +88,7 @@ fn short_of_one(byte: u8) -> (u64, u64) {
     (byte as u64 | (byte as u64) << 8, byte as u64)
 }
 
-/// As `fold`, of the two words of a key of integers.
+/// The `fold` variant for the two words of a key of integers.
 #[inline(always)]
 pub(crate) fn fold_ints(state: u64, tag: u64, key: [u64; 2]) -> u64 {
     mix(key[0] ^ spread(tag, 0), key[1] ^ state ^ K[2])
@@ -157,7 +157,7 @@ mod tests {
                 seen.insert(fold_word(7, other));
             }
         }
-        // Of each bit three places and a word; without it one of each, tag 1 and tag 2. Bit 1 adds nothing to tag 2.
+        // Each bit has three places and a word; without the word it has one of each, tag 1 and tag 2. Bit 1 adds nothing to tag 2.
         assert_eq!(seen.len(), 64 * 4 - 1 + 3);
         let key = |key: [u64; 2]| fold_ints(7, 1, key);
         assert_ne!(key([1, 2]), key([2, 1]));

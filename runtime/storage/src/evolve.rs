@@ -16,7 +16,7 @@ use crate::{
 pub struct TableChange {
     /// The table as it will be stored.
     pub schema: TableSchema,
-    /// What it comes to, for people.
+    /// The steps of the change, for people.
     pub steps: Vec<ChangeStep>,
     /// For each column the stored one that it comes from.
     pub(crate) columns: Vec<Option<u16>>,
@@ -32,17 +32,17 @@ pub struct TableChange {
 /// One change of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeStep {
-    /// What is done.
+    /// The kind of the change.
     pub action: ChangeAction,
     /// "table", "column", "index", "primary key".
     pub what: &'static str,
     /// The column or index; empty when it is the table itself.
     pub item: String,
-    /// What it was, or will be.
+    /// The earlier or the later form of the item.
     pub detail: String,
 }
 
-/// What is done to a table, or to something of it.
+/// Kinds of changes to a table or to a part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeAction {
     /// The table is new.
@@ -51,14 +51,14 @@ pub enum ChangeAction {
     Add,
     /// Something goes, or the table itself.
     Drop,
-    /// What is stored takes another form.
+    /// Stored values take another form.
     Convert,
-    /// What is stored gets another name.
+    /// Stored things get another name.
     Rename,
 }
 
 impl ChangeAction {
-    /// As the API has it.
+    /// The name of the action in the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -71,7 +71,7 @@ impl ChangeAction {
 }
 
 impl ChangeStep {
-    /// Of these parts.
+    /// Makes a step of these parts.
     pub fn new(action: ChangeAction, what: &'static str, item: &str, detail: impl Into<String>) -> Self {
         Self {
             action,
@@ -101,7 +101,7 @@ impl TableChange {
         self.steps.is_empty()
     }
 
-    /// The same, carried out on a whole copy: the stored table stays as it is, rows and indexes, until it is let go.
+    /// Turns the change into one that works on a whole copy. The stored table keeps its rows and indexes until it is released.
     pub fn whole(mut self) -> Self {
         self.rewrites_rows = true;
         self.keeps_primary = false;
@@ -148,8 +148,8 @@ pub fn plan_change(stored: &TableSchema, declared: &TableSchema) -> Result<Table
     }
 }
 
-/// As `plan_change`, of a table without rows: where nothing could be kept of rows, the table is made anew. Only a declaration that no
-/// table could have is refused. `columns` has the source of each column, where it is known.
+/// The `plan_change` variant for a table without rows. The table is made anew if rows could not be kept, so only an invalid declaration is
+/// refused. `columns` has the source of each column, if it is known.
 pub fn plan_change_of_empty(
     stored: &TableSchema,
     declared: &TableSchema,
@@ -173,8 +173,8 @@ pub fn plan_change_of_empty(
     Ok(plan.finish(vec![None; declared.columns.len()]))
 }
 
-/// As `plan_change`, back to what the table was: with the source of each column, whatever that is called now. Integers become narrow
-/// again, columns may not be null any more, and variants go, where all rows allow it. Err: what no rows could be converted to.
+/// The `plan_change` variant that returns to an earlier form of the table, with the source of each column under any name. Integers become
+/// narrow again, columns may not be null any more, and variants go, if all rows allow it. Err: conversions that no rows could pass.
 pub fn plan_return(
     stored: &TableSchema,
     declared: &TableSchema,
@@ -187,7 +187,7 @@ pub fn plan_return(
     }
 }
 
-/// As `plan_return`, with the source of each column as the log holds it: of a deployment that was possible.
+/// The `plan_return` variant with the source of each column as the log holds it, for a deployment that was possible.
 pub fn plan_logged_change(
     stored: &TableSchema,
     declared: &TableSchema,
@@ -480,7 +480,7 @@ impl Planner<'_> {
 const WAY_NEW_TABLE: &str =
     "declare a table of another name beside this one, and copy the rows by a procedure; then drop this one";
 
-/// What is stored of a declaration: not what the table and its columns were.
+/// Returns the stored form of a declaration, without the earlier names of the table and its columns.
 pub fn as_stored(mut declared: TableSchema) -> TableSchema {
     declared.was = None;
     declared.columns.iter_mut().for_each(|column| column.was = None);

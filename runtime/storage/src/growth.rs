@@ -1,4 +1,4 @@
-//! What a declared table would take: asked before a deployment is logged, for what follows its record can't fail.
+//! Memory that a declared table would take. A deployment asks before it is logged, because nothing after its record may fail.
 
 use reprise_abi::TableSchema;
 use reprise_base::MemoryLedger;
@@ -9,12 +9,12 @@ use crate::{
     store::{Store, TableId},
 };
 
-/// What a change of the tables takes before anything else may go.
+/// The memory that a change of tables takes before it frees anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Growth {
-    /// Of memory.
+    /// Bytes of memory.
     pub bytes: u64,
-    /// Of memory, of which a process has so many.
+    /// Memory mappings, which a process has a limited number of.
     pub mappings: usize,
 }
 
@@ -24,7 +24,7 @@ impl Growth {
         *self == Self::default() || memory.has_room(self.bytes) && reprise_pages::has_mappings(self.mappings)
     }
 
-    /// As much more.
+    /// Adds another growth to this one.
     pub fn add(&mut self, other: Self) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.mappings += other.mappings;
@@ -59,5 +59,5 @@ impl Store {
     }
 }
 
-/// What an index's entry takes that may be new, about.
+/// The bytes that a new entry of an index takes, about.
 const ENTRY_BYTES: u64 = 16;

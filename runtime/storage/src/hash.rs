@@ -1,8 +1,8 @@
 //! The hash index: extendible hashing (Fagin et al., 1979) over segments of one page each.
 //!
-//! Of a key's hash 32 bits are kept beside the record id: the low ones choose the segment, the high ones the line in it.
-//! So a full segment splits alone, without a look at any row, and there is no moment at which everything moves. A line is
-//! one cache line; a key that is absent costs one miss.
+//! The index keeps 32 bits of a key's hash beside the record id. The low ones choose the segment, the high ones the line in it. A full
+//! segment therefore splits alone, without reading any row, and never moves everything at once. A line is one cache line, so a key that is
+//! absent costs one miss.
 
 mod build;
 
@@ -28,7 +28,7 @@ const PROBE_MAX: usize = 5;
 const GROWTH_MAX: usize = 4;
 const FILLED_MIN: usize = LINES * LINE_ENTRIES * 4 / 9;
 
-/// What an entry in a tree of the standard library takes.
+/// Bytes of an entry in a tree of the standard library.
 const OVERFLOW_ENTRY_BYTES: usize = 16;
 
 /// Tags, and as many record ids + 1; 0 in a free place. Used places come first.
@@ -49,7 +49,7 @@ pub(crate) struct HashIndex {
     len: usize,
     /// Entries (tag, record id + 1) whose segment is full and can't be split with profit: their tags are alike.
     overflow: BTreeSet<(u32, u32)>,
-    /// What lies beside the segments.
+    /// Memory beside the segments.
     charge: Charge,
 }
 
@@ -238,7 +238,7 @@ impl HashIndex {
         self.find_overflowed(&walk, accept)
     }
 
-    /// As `find`, after a walk that is over.
+    /// The `find` variant that continues after a completed walk.
     #[inline(always)]
     pub fn find_overflowed<R>(&self, walk: &Walk<'_>, accept: impl FnMut(u32) -> Option<R>) -> Option<R> {
         if self.overflow.is_empty() {
@@ -303,7 +303,7 @@ impl HashIndex {
         self.insert_crowded(tag, rid, is_same)
     }
 
-    /// As `insert`, when what lies in the tag's segment has been looked at and the segment is full, or nearly so.
+    /// The `insert` variant after a look at the tag's segment, which is full or nearly so.
     #[cold]
     fn insert_crowded(&mut self, tag: u32, rid: u32, mut is_same: impl FnMut(u32) -> bool) -> Result<(), u32> {
         if let Some(taken) = self.overflowed(tag).into_iter().find(|rid| is_same(*rid)) {
@@ -520,7 +520,7 @@ mod tests {
         }
         check(&ready, &tags);
         assert!(ready.segments.len() <= grown.segments.len());
-        // What does not come costs little.
+        // Rows that are expected and never come cost little.
         let segments = ready.segments.len();
         ready.expect(usize::MAX / 16);
         check(&ready, &tags);

@@ -33,10 +33,10 @@ pub(crate) struct Index {
     pub is_unique: bool,
     /// Length of every whole key; of an index whose keys differ in length, none has it.
     key_bytes: usize,
-    /// Of integer keys.
+    /// The loader of integer keys; none for other keys.
     load: Option<KeyLoad>,
     body: Body,
-    /// Where its memory is counted.
+    /// The budget that counts the index's memory.
     budget: Option<Arc<Budget>>,
 }
 
@@ -108,7 +108,7 @@ impl<'a> Range<'a> {
     }
 }
 
-/// What a visitor says of the row it was shown.
+/// A visitor's decision about the row that it was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visit {
     /// Taken; go on.
@@ -143,7 +143,7 @@ impl ScanPosition {
         self.state == ScanState::End
     }
 
-    /// As of a scan that went up to this key and no further. Any bytes will do.
+    /// The state of a scan that went up to this key and no further. The key may be any bytes.
     pub fn behind(key: Vec<u8>) -> Self {
         let state = ScanState::Beyond;
         Self { key, state }
@@ -192,7 +192,7 @@ fn int_key(plan: &KeyPlan, row: RowRef<'_>) -> u128 {
 
 impl Index {
     pub fn new(plan: KeyPlan, is_unique: bool, kind: IndexKind) -> Self {
-        // As many bytes as a table of such keys is said to take hang of it, so rows that are shorter than a load stay out.
+        // The bytes of a table with such keys depend on this, so rows that are shorter than a load stay out.
         let int_bytes = plan.bytes_max().filter(|_| plan.has_words());
         let body = match (kind, int_bytes, plan.bytes_max()) {
             (IndexKind::Dense, Some(bytes), _) => Body::Dense(Dense::new(bytes)),
@@ -241,7 +241,7 @@ impl Index {
                     return self.get_thin(dense, rows, key);
                 };
                 let row = rows.keyed_at(rid);
-                // Whoever only wanted the handle will write to the row next.
+                // A caller that wants only the handle writes to the row next.
                 row.row.first().into_iter().for_each(prefetch_line);
                 Some((rid, row))
             }
@@ -274,7 +274,7 @@ impl Index {
         found.map(Rid)
     }
 
-    /// Of a key that the array does not have. Out of line, as `get_other`: `get` keeps its values in registers.
+    /// Finds a key that the array does not have. It is out of line, as `get_other` is, so that `get` keeps its values in registers.
     #[inline(never)]
     fn get_thin<'r>(&self, dense: &Dense, rows: &'r Rows, key: &[u8]) -> Option<(Rid, RowRef<'r>)> {
         find_int(dense.thin()?, &self.plan, rows, self.bits_of(key))
@@ -312,7 +312,7 @@ impl Index {
         }
     }
 
-    /// As `touch`, of a key of integers that was made a number already; does nothing where keys are longer.
+    /// The `touch` variant for a key of integers that is a number already. It does nothing for longer keys.
     #[inline]
     pub fn touch_bits(&self, key: u128) {
         match &self.body {
@@ -375,7 +375,7 @@ impl Index {
         tag
     }
 
-    /// As `insert`, of a row of that tag that is stored already.
+    /// The `insert` variant for a stored row with a known tag.
     #[inline(always)]
     pub fn insert_stored(&mut self, rows: &Rows, rid: Rid, tag: u32) -> Result<(), Refused> {
         let Body::HashInts(hash) = &mut self.body else {
@@ -386,7 +386,7 @@ impl Index {
         hash.insert(tag, rid.0, is_same).map_err(|_| Refused::Taken)
     }
 
-    /// As `insert`, of a row of that tag.
+    /// The `insert` variant for a row with a known tag.
     #[inline(always)]
     pub fn insert_tagged(&mut self, rows: &Rows, row: RowRef<'_>, rid: Rid, tag: u32) -> Result<(), Refused> {
         let Body::HashInts(hash) = &mut self.body else {
@@ -412,7 +412,7 @@ impl Index {
         }
     }
 
-    /// As `candidate`, of a key of integers that was made a number already; none where keys are longer.
+    /// The `candidate` variant for a key of integers that is a number already; none for longer keys.
     #[inline]
     pub fn candidate_of_bits(&self, key: u128) -> Option<Rid> {
         let rid = match &self.body {
@@ -431,7 +431,7 @@ impl Index {
         (self.key_bytes != usize::MAX).then_some(self.key_bytes)
     }
 
-    /// As `candidate`, where keys often come in order.
+    /// The `candidate` variant for keys that often come in order.
     #[inline]
     pub fn candidate_prefetch(&self, key: &[u8]) -> Option<Rid> {
         if !self.is_whole(key) {
@@ -498,8 +498,7 @@ impl Index {
         taken.map_err(|_| Refused::Taken)
     }
 
-    /// As `insert` of rows one behind the other, `RUN_ROWS` at most, which are stored already; how many there were before one that was
-    /// refused.
+    /// The `insert` variant for a run of at most `RUN_ROWS` stored rows. Returns the number of rows before the first refused one.
     pub fn insert_run(
         &mut self,
         rows: &Rows,

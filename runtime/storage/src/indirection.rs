@@ -156,7 +156,7 @@ impl Indirection {
         !self.gone.is_empty() && self.places.spare() < count
     }
 
-    /// As `next`. Ids of pieces that went back come before the array grows.
+    /// The `next` variant that uses ids of released pieces before the array grows.
     #[inline(always)]
     pub fn ready_next(&mut self) -> Rid {
         if self.free == NO_RID && self.spare_is_short(1) {
@@ -220,7 +220,7 @@ impl Indirection {
         self.places.find(rid.0).into_iter().for_each(prefetch_line);
     }
 
-    /// Where the place of a row stands that an index named, prefetched: for `live_at`.
+    /// Prefetches and returns the slot with the place of a row that an index named, for `live_at`.
     #[inline(always)]
     pub fn prefetch_slot_of(&self, rid: Rid) -> &u64 {
         let slot = &self.places[rid.0];
@@ -228,7 +228,7 @@ impl Indirection {
         slot
     }
 
-    /// As `live`, of a row whose place stands in `slot`.
+    /// The `live` variant for a row whose place is in `slot`.
     #[inline(always)]
     pub fn live_at(slot: &u64) -> Location {
         assert!(slot & NOT_LIVE == 0, "an index names live rows only");
@@ -241,7 +241,7 @@ impl Indirection {
         self.places.touch_end();
     }
 
-    /// Where a row lies that is known to be live.
+    /// Returns the place of a row that is known to be live.
     #[inline(always)]
     pub fn live(&self, rid: Rid) -> Location {
         let place = self.places[rid.0];
@@ -288,7 +288,7 @@ impl Indirection {
     #[cold]
     fn give_back(&mut self, piece: u32) {
         let end = (piece as usize + 1) << Chunked::<u64>::SHIFT;
-        // Of the last ids there are, none may wait in vain.
+        // Near the end of all ids, every free id must stay usable.
         if piece == 0 || end > self.places.len() || self.places.len() > RIDS_MAX / 2 {
             return;
         }

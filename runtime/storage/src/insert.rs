@@ -14,14 +14,14 @@ use crate::{
 pub(crate) const RUN_ROWS: usize = 16;
 
 impl Table {
-    /// As `insert` of each row, `rids` being as many; false, and nothing done, where one may be refused, or rows don't lie apart from
-    /// all others.
+    /// The `insert` variant for all of `rows`; `rids` has as many entries. Returns false, with nothing done, if a row may be refused or if
+    /// rows don't lie apart from all others.
     fn insert_run(&mut self, id: u16, rows: &[&[u8]], rids: &mut [Rid], journal: &mut Journal) -> bool {
         let is_fit = rows.len() > 1 && !self.has_number() && self.rows.has_room(rows.len());
         if !is_fit || rows.iter().any(|row| self.validate(row).is_err()) {
             return false;
         }
-        // What finds no memory for all of them goes row by row, as far as there is some.
+        // Without memory for all rows, the caller inserts them row by row, as far as memory lasts.
         if self.indexes.iter().any(|index| !index.has_memory(rows.len())) && !self.make_memory_for(rows.len()) {
             return false;
         }
@@ -184,7 +184,7 @@ mod tests {
         (store, table)
     }
 
-    /// What is seen of a store in a transaction, and what it would log.
+    /// The visible state of a store within a transaction, and the changes that it would log.
     fn seen(store: &mut Store, table: TableId) -> (WriteSummary, u64, u64, Vec<u8>) {
         let mut changes = Vec::new();
         store.write_set(AfterImage::Changed, &mut changes);

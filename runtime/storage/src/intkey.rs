@@ -7,10 +7,10 @@ use crate::keyplan::RowRef;
 /// Bytes that one load takes; a row has at least as many.
 const LOAD_BYTES: u32 = 8;
 
-/// Where the columns of a key lie. The key's bytes are the words' bytes, the most significant first, padded with zeros.
+/// The places of a key's columns. The key's bytes are the words' bytes, the most significant first, padded with zeros.
 pub(crate) struct IntKey {
     shape: Shape,
-    /// Of the commonest shapes: where the columns lie, and their sign bits.
+    /// For the commonest shapes: places of the columns, and their sign bits.
     at: [u32; SHAPE_COLUMNS_MAX],
     flip: [u64; SHAPE_COLUMNS_MAX],
     /// None where rows are shorter than one load.
@@ -94,7 +94,7 @@ impl IntKey {
 
     #[inline(always)]
     fn collect(&self, row: RowRef<'_>, words: &mut [u64]) {
-        // Where the number is the key, there is no other part.
+        // A key that is the row's number has no other part.
         words[0] = row.number & self.number_mask;
         for part in &self.parts {
             let value = part.load(row.row) ^ part.flip;
@@ -198,7 +198,7 @@ impl KeyLoad {
         (load.count > 0).then_some(load)
     }
 
-    /// Where a column begins, as the plan says: knowing it, the compiler would make one load of two neighbours.
+    /// Returns the beginning of a column from the plan. A constant would make the compiler merge the loads of two neighbours.
     #[inline(always)]
     fn begin_of(&self, part: usize) -> usize {
         self.parts[part].at as usize
@@ -226,7 +226,7 @@ impl KeyLoad {
         }
     }
 
-    /// As `load`, of a key of 8 bytes at most: their number.
+    /// The `load` variant for a key of at most 8 bytes, which returns its number.
     #[inline(always)]
     pub fn load_short(&self, key: &[u8]) -> u64 {
         let (second, third) = (self.begin_of(1), self.begin_of(2));
@@ -240,7 +240,7 @@ impl KeyLoad {
         }
     }
 
-    /// As `load_short` of each of as many keys as there is room for, of at most 8 bytes.
+    /// The `load_short` variant for several keys of at most 8 bytes, as many as `numbers` has room for.
     #[inline(always)]
     pub fn load_short_each(&self, keys: &EqualKeys<'_>, numbers: &mut [u64]) {
         let (second, third) = (self.begin_of(1), self.begin_of(2));

@@ -1,4 +1,4 @@
-//! What a transaction did so far: undo in memory, the write digest, the counters.
+//! The work of the running transaction: undo in memory, the write digest, the counters.
 //!
 //! Row bytes that a delete or a move leaves behind stay in their slots until the transaction ends, and so do record ids:
 //! a handle of the transaction never comes to name another row.
@@ -15,7 +15,7 @@ use crate::{
     retained::Turn,
 };
 
-/// What a change did to a row, and so how to take it back.
+/// The effect of a change on a row, which says how to undo it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UndoKind {
     Insert,
@@ -81,14 +81,14 @@ impl Undo {
     }
 }
 
-/// What one transaction wrote.
+/// A summary of one transaction's writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct WriteSummary {
     /// 0 when nothing was written.
     pub digest: u64,
     /// Each change of a row counts.
     pub rows_written: u32,
-    /// Of rows, or of the columns that were written.
+    /// Bytes of the written rows, or of the written columns.
     pub bytes_written: u32,
 }
 
@@ -98,7 +98,7 @@ impl WriteSummary {
         self.digest = fold(self.digest, tag(table, change, detail), bytes);
     }
 
-    /// Of a key of integers.
+    /// Folds a key of integers into the digest.
     #[inline(always)]
     pub(crate) fn fold_ints(&mut self, table: u16, change: Change, detail: u16, key: [u64; 2]) {
         self.digest = fold_ints(self.digest, tag(table, change, detail), key);
@@ -147,7 +147,7 @@ pub(crate) struct Journal {
     pub bytes: Vec<u8>,
     /// Ids of inserted rows that were taken back; free at the transaction's end.
     pub buried: Vec<(u16, Rid)>,
-    /// Those of `ops` that left something to free at commit: deletes and moves, which are few.
+    /// Entries of `ops` that left something to free at commit: deletes and moves, which are few.
     pub garbage: Vec<Undo>,
     pub written: WriteSummary,
     pub changes: ChangeLog,
@@ -155,7 +155,7 @@ pub(crate) struct Journal {
     pub is_active: bool,
     /// Commits keep their undo here until the turn is sealed.
     pub retains: bool,
-    /// Where the running transaction's undo begins in `ops`, and in `bytes`.
+    /// The beginning of the running transaction's undo in `ops`, and in `bytes`.
     pub txn_start: usize,
     pub txn_bytes_start: usize,
     /// Counts transactions, so that a savepoint of another one is noticed.
@@ -168,7 +168,7 @@ const _: () = assert!((64 * 16 + COLUMNS_MAX / 8) / 8 < u8::MAX as usize);
 /// Undo memory that is kept for the next transaction, in bytes.
 const KEPT_BYTES: usize = 1 << 20;
 
-/// What the processor fetches at once, and how much of it a transaction's undo takes: more is brought for the next ones.
+/// The bytes that the processor fetches at once, and the lines that a transaction's undo takes: more are prefetched for the next ones.
 const LINE_BYTES: usize = 64;
 const NEAR_LINES: usize = 6;
 
@@ -288,7 +288,7 @@ impl Journal {
         words
     }
 
-    /// What the last noted addition that is not undone yet found.
+    /// Takes the value that the last addition not yet undone found.
     pub fn take_before(&mut self) -> u64 {
         let before = *self.bytes.last_chunk().expect("an addition noted 8 bytes");
         self.bytes.truncate(self.bytes.len() - 8);

@@ -221,7 +221,7 @@ impl KeyPlan {
         rest.is_empty()
     }
 
-    /// What follows the row's column in `key`, when `key` begins with it.
+    /// Returns the rest of `key` after the row's column, if `key` begins with it.
     fn strip_column<'k>(&self, row: &[u8], slot: &ColumnSlot, key: &'k [u8]) -> Option<&'k [u8]> {
         let mut rest = key;
         if slot.is_nullable() {

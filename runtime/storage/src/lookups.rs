@@ -31,7 +31,7 @@ impl Store {
         });
     }
 
-    /// As `multi_get`; some rows are shown at once, with no bytes for those that there are not.
+    /// The `multi_get` variant that visits several rows at once. Absent rows have no bytes.
     #[inline]
     pub fn multi_get_rows<'k>(
         &self,
@@ -60,8 +60,8 @@ impl Store {
         }
     }
 
-    /// As `multi_get`, of keys of one length: no step hangs on a key, and what is found is no `Option`. A Stock-Level takes 12 % longer without
-    /// it (`reprise-bench-cost stock_level 6000 tpcc.wasm`; docs/lab/special-cases.md).
+    /// The `multi_get` variant for keys of one length: no step depends on a key, and results are not `Option`s. A Stock-Level takes 12 %
+    /// longer without it (`reprise-bench-cost stock_level 6000 tpcc.wasm`; docs/lab/special-cases.md).
     #[inline]
     pub fn multi_get_equal(
         &self,

@@ -207,8 +207,8 @@ impl Store {
         Ok(found)
     }
 
-    /// As `misfits`, of a few thousand rows from a place on, and the place at which to go on: rows may have changed by then. None: that
-    /// was the last one. The first place is 0.
+    /// The `misfits` variant for a few thousand rows from a place on. It also returns the place to continue at, or none at the end. Rows
+    /// may have changed by then. The first place is 0.
     pub fn misfits_from(&self, id: TableId, change: &TableChange, from: u32) -> (Vec<Misfits>, Option<u32>) {
         let mut found = vec![Misfits::default(); change.checks.len()];
         if found.is_empty() {

@@ -13,7 +13,7 @@ use crate::{charge::Charge, dense::Dense, indirection::Rid, tag::tag_of};
 
 /// No table gives out so many: a greater number is none that was given out.
 pub(crate) const NUMBER_MAX: u64 = 1 << 62;
-/// What is counted of a row: its place in a page that is half full.
+/// The bytes counted for each row: its place in a page that is half full.
 pub(crate) const NUMBER_ENTRY_BYTES: usize = 8;
 /// Rows that are counted together.
 const STEP_ROWS_MIN: usize = 512;
@@ -80,7 +80,7 @@ impl Numbers {
         self.room.clamp(STEP_ROWS_MIN, STEP_ROWS_MAX)
     }
 
-    /// As `make_memory`, whatever the limit is.
+    /// The `make_memory` variant that ignores the limit.
     #[cold]
     fn take_memory(&mut self) {
         let step = self.step();

@@ -34,7 +34,7 @@ impl Table {
         patcher.patch(rid, values)
     }
 
-    /// Of columns that are all plain.
+    /// Returns a patcher for columns that are all plain.
     #[inline]
     fn patcher<'a>(
         &'a mut self,
@@ -77,7 +77,7 @@ impl Table {
 /// Writes the same columns of several rows of one table where they lie.
 pub struct Patcher<'a> {
     id: u16,
-    /// Where changes are captured.
+    /// The plan for capturing the changes; none if they are not captured.
     logged: Option<&'a PatchPlan>,
     rows: &'a mut Rows,
     indexes: &'a [Index],
@@ -88,7 +88,7 @@ pub struct Patcher<'a> {
 }
 
 impl Patcher<'_> {
-    /// As `Store::patch`.
+    /// Patches one row, as `Store::patch` does.
     #[inline]
     pub fn patch(&mut self, rid: Rid, values: &[u8]) -> Result<(), WriteError> {
         self.plan.check(values).map_err(|_| malformed(values))?;
@@ -110,13 +110,14 @@ impl Patcher<'_> {
         Ok(())
     }
 
-    /// As `patch` of one row after the other, up to one that can't be patched; `values` are those of all, in their order.
+    /// The `patch` variant for several rows, which stops at the first that can't be patched. `values` holds the values of all rows in
+    /// order.
     pub fn patch_run(&mut self, rids: &[Rid], values: &[u8]) -> Result<(), WriteError> {
         let each = self.plan.fixed_bytes();
         if values.len() != each * rids.len() {
             return Err(malformed(values));
         }
-        // What is captured is at hand where a row is written from beginning to end.
+        // A capture needs each row written from beginning to end, so it takes one row at a time.
         let rows_at_once = if self.logged.is_some() { 1 } else { RUN_ROWS };
         let mut rest = values;
         for rids in rids.chunks(rows_at_once) {
@@ -130,7 +131,7 @@ impl Patcher<'_> {
         Ok(())
     }
 
-    /// Of `RUN_ROWS` at most, of which nothing is captured. Each step is a short loop over all of them.
+    /// Patches at most `RUN_ROWS` rows whose changes are not captured. Each step is a short loop over all of them.
     fn patch_few(&mut self, rids: &[Rid], values: &[u8]) -> Result<(), WriteError> {
         if self.watchers.is_some() {
             rids.iter().for_each(|rid| self.keep_before(*rid));
@@ -150,7 +151,7 @@ impl Patcher<'_> {
         refused.map_or(Ok(()), Err)
     }
 
-    /// Who watches keeps the row as it is.
+    /// Has each watcher keep the row in its present form.
     #[inline]
     fn keep_before(&mut self, rid: Rid) {
         if let Some(watchers) = &mut self.watchers {
@@ -175,7 +176,7 @@ impl Patcher<'_> {
         self.journal.written = written;
     }
 
-    /// Of a key that is not of a few integers.
+    /// Folds a key that is not a few integers.
     #[cold]
     fn fold_long(&mut self, places: &[Location], values: &[u8]) {
         let mut rest = values;

@@ -74,7 +74,7 @@ impl RowProjection {
     }
 }
 
-/// What rows written before the column existed read as.
+/// Returns the value that rows written before the column existed have in it.
 pub(crate) fn default_field(column: &ColumnSchema) -> Result<Field<'_>, DefaultError> {
     match &column.default {
         Some(bytes) => decode(column.ty, bytes).map_err(|_| DefaultError::Malformed(column.name.clone())),

@@ -82,7 +82,7 @@ pub struct PartitionRedo {
     begun: Vec<TableId>,
 }
 
-/// What changes are demultiplexed by: of each table, the columns of which the last value is all that counts.
+/// The schema by which changes are demultiplexed: for each table, the columns of which only the last value counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RedoSchema {
     overwritable: Vec<u64>,
@@ -246,7 +246,7 @@ impl<'w> ChangeSink<'w> for NumberOf {
     }
 }
 
-/// Of two tables' errors that of the earlier transaction.
+/// Returns the error of the earlier transaction, if both tables have one.
 fn earlier(one: Result<(), RedoError>, other: Result<(), RedoError>) -> Result<(), RedoError> {
     match (one, other) {
         (Err(one), Err(other)) if other.txn < one.txn => Err(other),
@@ -273,7 +273,7 @@ impl Store {
         redo.apply(self, changes, 0.0).map_err(|found| found.error)
     }
 
-    /// What changes of these tables are demultiplexed by. A deployment changes it.
+    /// Returns the schema by which changes of these tables are demultiplexed. A deployment changes it.
     pub fn redo_schema(&self) -> RedoSchema {
         RedoSchema {
             overwritable: self.tables.iter().map(overwritable).collect(),
@@ -282,7 +282,7 @@ impl Store {
 }
 
 impl TableRedo<'_> {
-    /// Who watches keeps the row as it is.
+    /// Has each watcher keep the row in its present form.
     #[inline]
     fn keep_before(&mut self, rid: Rid, touch: Touch) {
         if let Some(watchers) = &mut self.watchers {
@@ -290,7 +290,7 @@ impl TableRedo<'_> {
         }
     }
 
-    /// Who watches passes over a row that came.
+    /// Has each watcher pass over a row that is new.
     #[inline]
     fn pass_over(&mut self, rid: Rid) {
         if let Some(watchers) = &mut self.watchers
@@ -323,7 +323,7 @@ impl TableRedo<'_> {
         applied.map_err(|(txn, error)| RedoError { txn, error })
     }
 
-    /// So many more rows will probably come to the table.
+    /// Prepares the indexes for the rows that will probably be added to the table.
     fn expect_rows(&mut self, more: u64) {
         let entries = self.table.rows.count().saturating_add(more) as usize;
         self.table.indexes.iter_mut().for_each(|index| index.expect(entries));
@@ -361,7 +361,7 @@ impl TableRedo<'_> {
                         error: WriteError::Duplicate { .. },
                         ..
                     }) => {
-                        // What is left of the transaction may give up the unique value in question.
+                        // Later changes of the transaction may release the unique value in question.
                         let rest = list.rest_of_txn(at);
                         let changes = rest.clone().map(|at| list.change(window, at));
                         let changes: Vec<_> = changes.collect();
@@ -472,7 +472,7 @@ impl TableRedo<'_> {
     fn apply_at_once(&mut self, changes: &[Change<'_>]) -> Result<(), ApplyError> {
         let mut again = Vec::with_capacity(changes.len());
         for change in changes {
-            // What the change leaves is made of what the row is.
+            // The result of a change depends on the row as it is.
             if let Target::Row(rid) = self.table.target(change)? {
                 self.keep_before(rid, Touch::Any);
             }

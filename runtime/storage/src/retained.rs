@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 
 use crate::journal::{Journal, Undo};
 
-/// What one turn of the engine thread committed.
+/// The undo of the transactions that one turn of the engine thread committed.
 #[derive(Default)]
 pub(crate) struct Turn {
     pub ops: Vec<Undo>,
     pub bytes: Vec<u8>,
-    /// Those of `ops` that left something to free.
+    /// Entries of `ops` that left something to free.
     pub garbage: Vec<Undo>,
     /// The log position from which on it is durable.
     end: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Turn {
 pub(crate) struct Retained {
     turns: VecDeque<Turn>,
     spare: Vec<Turn>,
-    /// Of all of them.
+    /// Memory of all turns.
     memory_bytes: usize,
 }
 
@@ -75,7 +75,7 @@ impl Retained {
         self.turns.push_back(turn);
     }
 
-    /// As `seal`, of all but what the last transaction did.
+    /// The `seal` variant that leaves out the last transaction.
     pub fn seal_before_last(&mut self, journal: &mut Journal, end: u64) {
         let last = journal.split_last();
         self.seal(journal, end);

@@ -32,7 +32,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Of a table with a primary key or without one.
+    /// Makes an empty set of rows, of a table with a primary key or without one.
     pub fn new(is_keyed: bool) -> Self {
         Self {
             places: Indirection::default(),
@@ -80,7 +80,7 @@ impl Rows {
         self.count | self.buried == 0
     }
 
-    /// What the rows cost, indirection and rounding included: a function of the rows alone.
+    /// Returns the bytes that the rows cost, with indirection and rounding: a function of the rows alone.
     pub fn nominal_bytes(&self) -> u64 {
         self.nominal_bytes
     }
@@ -127,7 +127,7 @@ impl Rows {
         has_place && self.places.make_memory() && self.arena.make_room(row_bytes + NUMBER_BYTES)
     }
 
-    /// As `make_memory`, of a row that has its place in the array of places.
+    /// The `make_memory` variant for a row that has its place in the array of places.
     #[inline]
     pub fn make_memory_to_move(&mut self, row_bytes: usize) -> bool {
         let stored_bytes = row_bytes + NUMBER_BYTES;
@@ -168,7 +168,8 @@ impl Rows {
         self.places.get(rid)
     }
 
-    /// As `place` of each; how many there were before one that is not live. `places` are as many or more.
+    /// The `place` variant for several rows. Returns the number of rows before the first that is not live. `places` has at least as many
+    /// entries.
     #[inline]
     pub fn places_of(&self, rids: &[Rid], places: &mut [Location]) -> usize {
         for (at, (rid, place)) in rids.iter().zip(places).enumerate() {
@@ -185,7 +186,7 @@ impl Rows {
         Some(self.read(self.places.get(rid)?).row)
     }
 
-    /// As `get`, with the number.
+    /// The `get` variant that returns the number too.
     #[inline]
     pub fn live(&self, rid: Rid) -> Option<RowRef<'_>> {
         Some(self.read(self.places.get(rid)?))
@@ -197,7 +198,7 @@ impl Rows {
         self.read(self.places.live(rid))
     }
 
-    /// As `at`, where the number is not asked for.
+    /// The `at` variant without the number.
     #[inline(always)]
     pub fn keyed_at(&self, rid: Rid) -> RowRef<'_> {
         let stored = self.arena.get(self.places.live(rid));
@@ -213,7 +214,7 @@ impl Rows {
         self.places.touch(rid);
     }
 
-    /// As `Indirection::near_slot_of`.
+    /// Prefetches and returns a slot, as `Indirection::prefetch_slot_of` does.
     #[inline(always)]
     pub fn prefetch_slot_of(&self, rid: Rid) -> &u64 {
         self.places.prefetch_slot_of(rid)
@@ -227,7 +228,7 @@ impl Rows {
         row
     }
 
-    /// As `near_row`, under an id that an index holds.
+    /// The `prefetch_row` variant for an id that an index holds.
     #[inline(always)]
     pub fn prefetch_row_of(&self, rid: Rid, span: &ReadSpan<'_>) -> &[u8] {
         let row = self.read(self.places.live(rid)).row;
@@ -268,13 +269,13 @@ impl Rows {
         (footprint_bytes(place.len()) + PLACE_BYTES + numbers) as u64
     }
 
-    /// Of a row whose number no other row has.
+    /// Inserts a row whose number no other row has.
     #[inline]
     pub fn insert(&mut self, row: RowRef<'_>) -> Rid {
         self.try_insert(row).expect("a number is given out once")
     }
 
-    /// As `insert`; of a table with a primary key the number may be another row's. Nothing is inserted then.
+    /// The `insert` variant for a table with a primary key, whose number another row may have. It then inserts nothing.
     #[inline]
     pub fn try_insert(&mut self, row: RowRef<'_>) -> Result<Rid, NumberTaken> {
         self.note_number(row.number, self.places.next())?;

@@ -1,4 +1,4 @@
-//! What a table is in itself: its rules, its words for people, its digest.
+//! The schema of a stored table: its rules, its description for people, its digest.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -17,13 +17,13 @@ pub struct Conflict {
     pub table: String,
     /// The column or index; empty when it is the table itself.
     pub item: String,
-    /// What differs: "column", "index", "primary key", "placement", "rows", ...
+    /// The kind of item that differs: "column", "index", "primary key", "placement", "rows", ...
     pub what: &'static str,
     /// How it is.
     pub stored: String,
     /// How it is to be.
     pub declared: String,
-    /// What its author can do.
+    /// A remedy for the module's author.
     pub way_on: String,
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// Where and what of a conflict.
+/// The table and the item of a conflict.
 pub(crate) struct At<'a> {
     pub table: &'a str,
     pub item: &'a str,
@@ -66,7 +66,7 @@ impl At<'_> {
     }
 }
 
-/// What makes it impossible to store the table at all.
+/// Returns the reasons why the table can't be stored at all.
 pub(crate) fn check_table(schema: &TableSchema) -> Vec<Conflict> {
     let table = &schema.full_name();
     let mut conflicts = Vec::new();
@@ -120,7 +120,7 @@ pub(crate) fn check_table(schema: &TableSchema) -> Vec<Conflict> {
     conflicts
 }
 
-/// What a well-formed table has too much of. Judged when it is deployed, never when a log or a checkpoint is read.
+/// Returns the limits that a well-formed table exceeds. They are checked at its deployment, never when a log or a checkpoint is read.
 pub fn check_limits(schema: &TableSchema) -> Vec<Conflict> {
     let table = &schema.full_name();
     let mut conflicts = Vec::new();

@@ -27,7 +27,7 @@ pub struct SnapshotPage {
     pub table: u16,
     /// How many they are.
     pub rows: u32,
-    /// As `reprise_wire::CheckpointRows` has them.
+    /// Rows in the form of `reprise_wire::CheckpointRows`.
     pub bytes: Vec<u8>,
     /// Its memory, counted as long as the page is there.
     grant: Option<Grant>,
@@ -42,7 +42,7 @@ pub struct SnapshotTable {
     pub next_number: u64,
 }
 
-/// What is taken of the tables as they were at a moment, while they go on changing.
+/// Work that reads the tables of one moment while they keep changing.
 #[derive(Default)]
 pub(crate) struct Snapshot {
     copies: Option<Copies>,
@@ -55,7 +55,7 @@ struct Copies {
     tables: Vec<TableCopy>,
     ready: Vec<SnapshotPage>,
     budget: Option<Arc<Budget>>,
-    /// What tells which rows are done.
+    /// Memory that marks the rows already copied.
     _done: Option<Grant>,
 }
 
@@ -81,7 +81,7 @@ impl Taken {
         }
     }
 
-    /// Of what tells which rows are done.
+    /// Returns the bytes that mark the rows already copied.
     pub fn done_bytes(&self) -> u64 {
         self.done.len() as u64 * 8
     }
@@ -194,7 +194,7 @@ impl Snapshot {
     }
 }
 
-/// What is copied, or whose digests are made.
+/// Returns the snapshot in progress.
 fn copied(watchers: &mut Option<Box<Watchers>>) -> Option<&mut Snapshot> {
     watchers.as_deref_mut()?.snapshot.as_mut()
 }

@@ -24,7 +24,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableId(pub u16);
 
-/// What a table's place held before a deployment.
+/// The table that a deployment replaced.
 pub struct Replaced {
     table: TableId,
     /// None: there was no such place.
@@ -42,11 +42,11 @@ pub struct Store {
     by_name: BTreeMap<String, TableId>,
     pub(crate) journal: Journal,
     pub(crate) retained: Retained,
-    /// Who is to see rows as they were; none while nobody is.
+    /// Readers of earlier states of rows; none if there are none.
     pub(crate) watchers: Option<Box<Watchers>>,
-    /// Where memory is counted, by kind.
+    /// The ledger that counts memory by kind.
     pub(crate) memory: Option<Arc<MemoryLedger>>,
-    /// Of undo.
+    /// Memory of undo.
     undo: Charge,
     /// Tables have freed what is given back once no row may come back.
     has_freed: bool,
@@ -112,7 +112,7 @@ impl Store {
         self.journal.is_active
     }
 
-    /// What the transaction wrote so far.
+    /// Returns a summary of the transaction's writes.
     pub fn written(&self) -> WriteSummary {
         self.journal.written
     }
@@ -201,7 +201,7 @@ impl Store {
         self.count_undo();
     }
 
-    /// As `seal`, of all but the last transaction, which some other `seal` is for.
+    /// The `seal` variant for all but the last transaction, which another `seal` covers.
     pub fn seal_before_last(&mut self, end: u64) {
         assert!(!self.journal.is_active, "a turn is sealed between transactions");
         self.retained.seal_before_last(&mut self.journal, end);
@@ -297,14 +297,14 @@ impl Store {
         Some(table.indexes[index as usize].get(&table.rows, key)?.0)
     }
 
-    /// As `get`, where that can be without a look at the row.
+    /// The `get` variant that does not read the row, if the index allows it.
     #[inline(always)]
     pub fn find(&self, table: TableId, index: u16, key: &[u8]) -> Option<Rid> {
         let table = self.table(table);
         table.indexes[index as usize].find(&table.rows, key)
     }
 
-    /// As `get`, with the row's bytes.
+    /// The `get` variant that also returns the row's bytes.
     #[inline]
     pub fn get_row(&self, table: TableId, index: u16, key: &[u8]) -> Option<(Rid, &[u8])> {
         let table = self.built_table(table);
@@ -372,7 +372,7 @@ impl Store {
         self.count_while(table, index, range, |_| true)
     }
 
-    /// As `count`, which `go_on` may end: it is told of the rows passed over since it was asked last.
+    /// The `count` variant that `go_on` may end. It gets the number of rows passed over since its last call.
     pub fn count_while(
         &self,
         table: TableId,
@@ -450,7 +450,7 @@ impl Store {
         self.tables.len()
     }
 
-    /// Of all places, those of dropped tables included.
+    /// Returns the ids of all tables, dropped ones included.
     pub fn table_ids(&self) -> impl Iterator<Item = TableId> + use<> {
         (0..self.tables.len() as u16).map(TableId)
     }
@@ -460,12 +460,12 @@ impl Store {
         self.by_name.get(name).copied()
     }
 
-    /// As stored.
+    /// Returns the table's schema in its stored form.
     pub fn schema(&self, table: TableId) -> &TableSchema {
         &self.table(table).schema
     }
 
-    /// Of the stored rows.
+    /// Returns the layout of the stored rows.
     pub fn layout(&self, table: TableId) -> &RowLayout {
         &self.table(table).layout
     }
@@ -547,7 +547,7 @@ impl Store {
         }
     }
 
-    /// As `create_table`, of a table that was judged.
+    /// The `create_table` variant for a table that was checked.
     pub fn put_table(&mut self, schema: TableSchema) -> TableId {
         let free = self.tables.iter().position(|table| table.schema.is_dropped());
         self.put_at(free.unwrap_or(self.tables.len()), schema)
@@ -575,7 +575,7 @@ impl Store {
         self.name_tables();
     }
 
-    /// As `put_table`, of a deployment that may be taken back.
+    /// The `put_table` variant for a deployment that may be taken back.
     pub fn place_table(&mut self, schema: TableSchema) -> Replaced {
         let count = self.tables.len();
         let table = self.put_table(schema);

@@ -79,20 +79,20 @@ pub(crate) struct Table {
     summed: Vec<Summed>,
     /// Columns that `patch` writes in place: no index and no length to heed. As a `ColumnSet`.
     pub plain_columns: u64,
-    /// Of what is patched.
+    /// Plans of patched columns.
     pub plans: Plans,
-    /// Of patches in write sets.
+    /// Plans of patches in write sets.
     pub logged_patches: PatchPlans,
     /// The number of the next row.
     next_number: u64,
-    /// Where the memory is counted.
+    /// The ledger that counts the memory.
     memory: Option<Arc<MemoryLedger>>,
 }
 
 /// Memory that a table keeps when its last row goes: one that is filled and emptied all the time should not ask for it each time.
 const EMPTIED_BYTES_MIN: usize = 4 << 20;
 
-/// What an addition to a column needs to know of it.
+/// Facts about a column that an addition to it needs.
 #[derive(Clone, Copy)]
 struct Summed {
     /// Why it can't be added to, whatever it holds.
@@ -318,7 +318,7 @@ impl Table {
         is_there.then_some(()).ok_or_else(|| self.no_memory())
     }
 
-    /// As `make_memory`, of a row that changes.
+    /// The `make_memory` variant for a row that changes.
     #[inline(never)]
     fn make_memory_to_relink(&mut self, new: RowRef<'_>, scratch: &mut Scratch) -> Result<(), WriteError> {
         let layout = &self.layout;
@@ -371,7 +371,7 @@ impl Table {
 
     #[inline(never)]
     fn link_all(&mut self, rid: Rid, row: RowRef<'_>, scratch: &mut Scratch) -> Result<(), WriteError> {
-        // What the later ones wait for comes while the first is written.
+        // The entries of later indexes are prefetched while the first is written.
         self.indexes[1..].iter().for_each(|index| index.touch_entry_of(row));
         for at in 0..self.indexes.len() {
             let index = &mut self.indexes[at];

@@ -49,7 +49,7 @@ pub(crate) trait TreeKey: Clone + Default + Ord {
     fn push_to(&self, out: &mut Vec<u8>);
     /// Bytes on the heap, the allocator's overhead included.
     fn heap_bytes(&self) -> usize;
-    /// What unused places of a node hold.
+    /// The key in unused places of a node.
     fn vacant() -> Self;
     /// The number of keys, of which the first `len` are used and the others vacant, that lie before the edge.
     fn rank_before<const CAP: usize>(keys: &[Self; CAP], len: usize, probe: &Self::Probe<'_>) -> usize;

@@ -8,7 +8,7 @@ use crate::chunked::{Chunked, Growth};
 
 /// The elements of one array that hold nothing.
 pub(crate) struct Vacant<T> {
-    /// Those whose memory is there.
+    /// Vacant places whose memory is there.
     places: Vec<u32>,
     /// By piece: how many of them.
     counts: Vec<u32>,
@@ -32,12 +32,12 @@ impl<T> Default for Vacant<T> {
 }
 
 impl<T> Vacant<T> {
-    /// Those whose memory is there.
+    /// Returns the number of vacant places whose memory is there.
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Those whose memory went back, too.
+    /// Returns the number of vacant places, including those whose memory went back.
     pub fn len_with_gone(&self) -> usize {
         self.places.len() + self.gone.len() * Chunked::<T>::CHUNK
     }

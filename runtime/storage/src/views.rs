@@ -43,7 +43,7 @@ pub enum ViewError {
     Lost { max: usize },
 }
 
-/// What becomes of a row that a view may see.
+/// The kind of change to a row that a view may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Touch {
     /// Its id has just been given out.
@@ -61,10 +61,10 @@ const ENTRY_BYTES: usize = 80;
 const COLLECTED_AT_ONCE: usize = 4 << 10;
 /// Bytes of versions from which on they are dropped aside.
 const DROP_BYTES_MIN: usize = 1 << 20;
-/// Of what views may take, one part in so many is for notes; beyond that, and beyond so many bytes, the oldest ones are put in place.
+/// The share of the views' memory that notes may take. Beyond that share, or beyond a number of bytes, the oldest notes are put in place.
 const NOTES_SHARE: usize = 4;
 const NOTES_BYTES_MAX: usize = 16 << 20;
-/// As many bytes of rows may have to be copied when notes are put in place: whoever does so takes some 10 ms.
+/// The bytes of rows that may be copied when notes are put in place, which then takes some 10 ms.
 const ROWS_BYTES_MAX: usize = 32 << 20;
 
 /// Views from `since` to `until` see it.
@@ -88,7 +88,7 @@ struct Version {
     has_entries: bool,
 }
 
-/// Of a version, beside an index.
+/// An index entry of a kept version, beside the index.
 struct KeptEntry {
     rid: Rid,
     span: Span,
@@ -108,7 +108,7 @@ struct TableVersions {
 #[derive(Default)]
 pub(crate) struct Entries(Vec<BTreeMap<Box<[u8]>, Vec<KeptEntry>>>);
 
-/// What is kept for the views that are open.
+/// Row versions kept for the open views.
 pub(crate) struct Views {
     /// With what whoever opened them says of them.
     open: BTreeMap<u64, u64>,
@@ -157,9 +157,9 @@ impl Taken {
 
 /// How a view sees a row.
 pub(crate) enum Seen {
-    /// As it is.
+    /// The live row.
     Live,
-    /// As its version is; where `by_entries`, not through the row's own index entries.
+    /// The kept version; if `by_entries`, not through the row's own index entries.
     Kept { by_entries: bool },
     /// Not at all.
     Absent,
@@ -176,7 +176,7 @@ fn stored_for(rows: &RowVersions, view: ViewId, rid: Rid) -> &[u8] {
     stored.expect("a version of the row is kept for the view")
 }
 
-/// What is kept of one table's rows.
+/// The kept versions of one table's rows.
 pub(crate) struct Shown<'v> {
     id: TableId,
     keeper: Keeper<'v>,
@@ -184,7 +184,7 @@ pub(crate) struct Shown<'v> {
     array: &'v mut ReplayArray,
 }
 
-/// Whoever keeps rows.
+/// The part of `Views` that keeps rows.
 struct Keeper<'v> {
     open: &'v BTreeMap<u64, u64>,
     oldest: u64,
@@ -275,14 +275,14 @@ impl<'v> Shown<'v> {
         stored_for(self.rows, view, rid)
     }
 
-    /// As `stored`.
+    /// The `stored` variant that consumes the value.
     pub fn into_stored(self, view: ViewId, rid: Rid) -> &'v [u8] {
         stored_for(self.rows, view, rid)
     }
 }
 
 impl Entries {
-    /// What is between any two edges of none.
+    /// Returns an empty iterator, for tables without kept entries.
     pub fn nothing<'v>() -> Box<dyn Iterator<Item = (&'v [u8], Rid)> + 'v> {
         Box::new(std::iter::empty())
     }
@@ -364,7 +364,7 @@ impl Views {
         }
     }
 
-    /// What is kept of a table, and what lies beside its indexes.
+    /// Returns the kept versions of a table, and the entries beside its indexes.
     pub fn shown(&mut self, id: TableId) -> (Shown<'_>, &Entries) {
         let at = id.0 as usize;
         if self.tables.len() <= at {
@@ -389,7 +389,7 @@ impl Views {
         (shown, entries)
     }
 
-    /// As of `Watchers`. The row's notes are in place then.
+    /// Keeps a row before a change, as `Watchers` does. The row's notes are in place then.
     pub fn before_change(&mut self, id: TableId, rid: Rid, table: &mut Table, touch: Touch) {
         let newest = self.newest;
         let (mut shown, _) = self.shown(id);
@@ -407,7 +407,7 @@ impl Views {
         self.judge_bytes();
     }
 
-    /// As of `Watchers`, of a transaction: no row has notes then.
+    /// Keeps a row before a transaction's patch, as `Watchers` does. No row has notes then.
     pub fn before_patch(&mut self, id: TableId, rid: Rid, rows: &Rows) {
         let newest = self.newest;
         if newest > self.lost {
@@ -483,7 +483,7 @@ impl Views {
         self.oldest <= self.newest && self.newest > self.lost
     }
 
-    /// Of the rows that have the oldest notes of a table, puts those in place that views from `upto` on see.
+    /// Puts the notes in place that views from `upto` on see, for the rows with a table's oldest notes.
     fn build_oldest(&mut self, at: usize, table: &mut Table, upto: u64) {
         let (mut shown, _) = self.shown(TableId(at as u16));
         let mut table = table.plain_rows();
@@ -578,7 +578,7 @@ impl Views {
         }
     }
 
-    /// What was said of an open view when it was opened.
+    /// Returns the mark that an open view was opened with.
     pub fn mark(&self, view: ViewId) -> u64 {
         self.open[&view.0]
     }
@@ -652,7 +652,7 @@ impl Store {
         self.collect_versions();
     }
 
-    /// What was kept for this view alone goes.
+    /// Closes a view and frees the versions kept for it alone.
     pub fn close_view(&mut self, view: ViewId) {
         let Some(views) = self.watchers.as_mut().and_then(|watchers| watchers.views.as_mut()) else {
             return;
@@ -692,7 +692,7 @@ impl Store {
         }
     }
 
-    /// As `Views::build_some`.
+    /// Puts some notes in place, as `Views::build_some` does.
     pub(crate) fn build_some(&mut self) {
         if let Some(views) = self.watchers.as_mut().and_then(|watchers| watchers.views.as_mut()) {
             views.build_some(&mut self.tables);

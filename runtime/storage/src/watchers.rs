@@ -1,5 +1,5 @@
-//! Who is to see rows as they were: a checkpoint that is being copied, and views that are open. While there is nobody a change pays one
-//! comparison for both.
+//! Readers of earlier states of rows: a checkpoint being copied, and open views. While there are none, a change pays one comparison for
+//! both.
 
 use reprise_wire::PatchColumns;
 
@@ -30,7 +30,7 @@ impl Watchers {
         }
     }
 
-    /// As `Views::note`. A checkpoint and digests look at the rows themselves, so nothing is noted while one is made.
+    /// Records a note, as `Views::note` does. A checkpoint and digests read the rows themselves, so no note is taken while one is made.
     #[inline]
     pub fn note(&mut self, id: TableId, rid: Rid, columns: Option<PatchColumns<'_>>, table: &mut Table) -> bool {
         match (&self.snapshot, &mut self.views) {
@@ -39,7 +39,7 @@ impl Watchers {
         }
     }
 
-    /// As `before_change`, of a row of which plain columns change.
+    /// The `before_change` variant for a row of which plain columns change.
     #[cold]
     pub fn before_patch(&mut self, id: TableId, rid: Rid, rows: &Rows) {
         if let Some(snapshot) = &mut self.snapshot {
@@ -52,7 +52,7 @@ impl Watchers {
 }
 
 impl Store {
-    /// Who watches keeps the row as it is.
+    /// Has each watcher keep the row in its present form.
     #[inline]
     pub(crate) fn keep_before(&mut self, id: TableId, rid: Rid, touch: Touch) {
         if let Some(watchers) = &mut self.watchers {
@@ -60,13 +60,13 @@ impl Store {
         }
     }
 
-    /// Who watches passes over the row, which is new.
+    /// Has each watcher pass over the row, which is new.
     #[inline]
     pub(crate) fn pass_over(&mut self, id: TableId, rid: Rid) {
         self.keep_before(id, rid, Touch::New);
     }
 
-    /// What watches, made where nothing did.
+    /// Returns the watchers, and makes them if there are none.
     pub(crate) fn watch(&mut self) -> &mut Watchers {
         self.watchers.get_or_insert_default()
     }

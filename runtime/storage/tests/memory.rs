@@ -1,4 +1,4 @@
-//! What a vote costs, by the kernel's own count of the pages that this process holds.
+//! The memory that a vote costs, by the kernel's own count of the pages that this process holds.
 
 #[path = "it/common/mod.rs"]
 mod common;

@@ -20,9 +20,10 @@ const _: () = assert!(RING > INDEX && RING.is_power_of_two());
 
 /// Calls that run one behind the other, by position. `'m`: their modules.
 pub trait NextCalls<'m> {
-    /// What the call's procedure declares, and its encoded arguments. None of a call that is not to be looked at, and behind the last one.
+    /// The rows that the call's procedure declares to prefetch, and its encoded arguments. None for a call to pass over, and behind the
+    /// last one.
     fn call(&self, at: usize) -> Option<(&'m [PrefetchRow], &[u8])>;
-    /// Where the call will run, of one that `call` had.
+    /// The store on which the call will run, for a call that `call` returned.
     fn store(&self, at: usize) -> &Store;
 }
 
@@ -33,7 +34,7 @@ struct Coming<'m> {
     found: [PrefetchState; ROWS],
 }
 
-/// What is known of the calls that follow.
+/// The calls that follow, and the known part of the way to their rows.
 #[derive(Default)]
 pub struct LookAhead<'m>([Coming<'m>; RING]);
 

@@ -15,15 +15,15 @@ pub(crate) struct Inserting {
     pub is_wanted: bool,
     /// The running one's do.
     pub is_on: bool,
-    /// Where its objects begin.
+    /// The beginning of its objects.
     begun_at: u64,
     /// By held store.
     stores: Vec<Inserted>,
-    /// Of the last transaction that committed: what of its changes lies in the region.
+    /// The pieces of the last committed transaction's changes that are in the region.
     placed: Vec<PlacedBytes>,
 }
 
-/// What of one store's changes lies in the region.
+/// The pieces of one store's changes that are in the region.
 #[derive(Default)]
 struct Inserted {
     rows: u32,
@@ -36,7 +36,7 @@ impl Inserting {
         self.writer = writer;
     }
 
-    /// What no commit names is free again.
+    /// Begins a batch. Objects that no commit named are free again.
     #[inline]
     pub fn begin_batch(&mut self) {
         if let Some(writer) = &mut self.writer {
@@ -133,7 +133,7 @@ impl Inserting {
         self.placed.extend(moved);
     }
 
-    /// What of the last committed transaction's changes lies in the region, in growing order.
+    /// Returns the pieces of the last committed transaction's changes that are in the region, in growing order.
     #[inline]
     pub fn placed(&self) -> &[PlacedBytes] {
         &self.placed

@@ -40,11 +40,11 @@ pub struct Candidate {
     pub hash: [u8; 32],
     /// Length of the uploaded bytes.
     pub wasm_bytes: u64,
-    /// What it declares.
+    /// The module's declarations.
     pub schema: ModuleSchema,
     /// The JSON of which `schema` was made, as it was sent.
     pub description: Arc<[u8]>,
-    /// What instances are made of.
+    /// The code that instances are made from.
     pub code: Arc<dyn Code>,
 }
 
@@ -67,7 +67,7 @@ pub struct Plan {
     rebound: BTreeMap<String, Vec<TableBinding>>,
     /// Tables as they are before the deployment, in the order of their declaration: how each is seen, and its copy in each store.
     retiring: Vec<(TableSchema, Vec<Prepared>)>,
-    /// What it would come to, for people.
+    /// The effects of the deployment, for people.
     pub summary: PlanSummary,
 }
 
@@ -228,7 +228,7 @@ fn place_retiring(
     (Arc::new(module.bound_to(bindings)), places)
 }
 
-/// Where `Store::put_table` puts it, too.
+/// Puts a table at the place that `Store::put_table` uses too.
 fn put_table(tables: &mut Vec<Arc<TableSchema>>, table: Arc<TableSchema>) -> TableId {
     let free = tables.iter().position(|table| table.is_dropped());
     let at = free.unwrap_or(tables.len());
@@ -279,14 +279,14 @@ fn without_tables(mut schema: ModuleSchema) -> ModuleSchema {
 }
 
 impl Module {
-    /// The same version out of service: bound to nothing.
+    /// Returns the version as it is out of service: bound to no table.
     fn retired(&self) -> Self {
         let schema = without_tables(self.schema.clone());
         let prefetch = vec![Vec::new(); schema.procedures.len()];
         self.with(schema, Vec::new(), prefetch)
     }
 
-    /// The same version over these tables.
+    /// Returns the version bound to these tables.
     fn bound_to(&self, tables: Vec<TableBinding>) -> Self {
         let prefetch = prefetch::rows_of(&self.schema, &tables);
         self.with(self.schema.clone(), tables, prefetch)
@@ -314,7 +314,7 @@ impl Module {
 
 /// A module version as a checkpoint knows it.
 pub struct Restored {
-    /// Of the module.
+    /// Name of the module.
     pub name: String,
     /// From 1, per name.
     pub version: u32,
@@ -328,13 +328,13 @@ pub struct Restored {
     pub in_service: bool,
     /// Names of migrations that the tables of its module have had; with one version of the name.
     pub migrations: Vec<String>,
-    /// Where its tables lie now, if it is out of service and that is kept.
+    /// The present places of its tables, if it is out of service and they are known.
     pub origins: Option<Origins>,
-    /// What it declares.
+    /// The module's declarations.
     pub schema: ModuleSchema,
     /// The JSON of which `schema` was made, as it was sent.
     pub description: Arc<[u8]>,
-    /// What instances are made of.
+    /// The code that instances are made from.
     pub code: Arc<dyn Code>,
 }
 

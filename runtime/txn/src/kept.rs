@@ -1,4 +1,4 @@
-//! What open cursors keep: a cursor shows rows, order and contents as they were when it was opened.
+//! Rows that open cursors keep: a cursor shows rows, order and contents as they were when it was opened.
 //!
 //! Until its table is written a cursor keeps nothing. Then it keeps which rows it has still to show, in their order; and of such
 //! a row, before it is changed, its bytes. Both count in the limit of the write set and in the memory's ledger, and are given up
@@ -19,9 +19,9 @@ use crate::{
 
 /// Rows of one store that are found by one way down the index.
 const ROWS_AT_ONCE: usize = 128;
-/// What a kept row takes beside its bytes, about.
+/// Bytes that a kept row takes beside its own, about.
 const IMAGE_BYTES: usize = 64;
-/// What is taken of the ledger at once.
+/// Bytes that the cursors take from the ledger at once.
 const COUNTED_STEP_BYTES: usize = 64 << 10;
 
 /// The rest of a cursor whose table has been written since it was opened.
@@ -83,13 +83,13 @@ impl Images {
     }
 }
 
-/// What all open cursors keep.
+/// Rows that all open cursors keep.
 #[derive(Default)]
 pub(crate) struct KeptRows {
     images: Images,
-    /// Of the cursors' own.
+    /// Bytes that the cursors keep themselves.
     bytes: usize,
-    /// Where all of it is counted; what of it is.
+    /// The ledger that counts all of it, and the counted part.
     memory: Option<Arc<MemoryLedger>>,
     counted: Option<Grant>,
 }
@@ -153,7 +153,7 @@ fn whole_steps(bytes: usize) -> u64 {
     bytes.next_multiple_of(COUNTED_STEP_BYTES) as u64
 }
 
-/// What is about to be written, by the stored number of its table: a row of a held store, or a new one.
+/// The row about to be written, by the stored number of its table: a row of a held store, or a new one.
 #[derive(Clone, Copy)]
 pub(crate) struct Written {
     pub table: TableId,

@@ -7,7 +7,7 @@ use reprise_base::PartitionId;
 
 use crate::route::partition_of_field;
 
-/// Where an integer partition column lies in the keys of an index, so that most keys are judged without a look at the schema.
+/// The place of an integer partition column in the keys of an index, so that most keys are checked without the schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyPlace {
     offset: usize,
@@ -17,7 +17,7 @@ pub struct KeyPlace {
 }
 
 impl KeyPlace {
-    /// Of a stored index. None where the column is not in it, is no integer, or lies behind one of no fixed width.
+    /// Returns the place in a stored index. None if the column is not in it, is no integer, or follows a column without a fixed width.
     pub(crate) fn of(schema: &TableSchema, index: u16) -> Option<Self> {
         let Placement::By(by) = schema.placement else {
             return None;
@@ -43,7 +43,7 @@ impl KeyPlace {
         None
     }
 
-    /// What the partition column of a key holds, extended by its sign to 64 bits.
+    /// Returns the value of a key's partition column, extended by its sign to 64 bits.
     #[inline]
     pub(crate) fn value(&self, key: &[u8]) -> Option<u64> {
         let encoded = key.get(self.offset..self.offset + self.bytes)?;
@@ -56,7 +56,7 @@ impl KeyPlace {
         })
     }
 
-    /// The same of all keys between two, where they agree so far.
+    /// Returns the value that all keys between two have, if the two agree so far.
     #[inline]
     pub(crate) fn value_between(&self, lower: &[u8], upper: &[u8]) -> Option<u64> {
         let end = self.offset + self.bytes;
@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    /// As the tables of the test, but with a key of an `i32` and the partition column.
+    /// The test's schema with a key of an `i32` and the partition column.
     fn schema_of_fixed(ty: ScalarType) -> TableSchema {
         schema(&[(ScalarType::I32, false), (ty, false)], &[0, 1])
     }

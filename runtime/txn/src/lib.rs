@@ -49,7 +49,7 @@ pub use module::{BindError, Code, Deployed, Executor, Module, ModuleId, Quaranti
 pub use pages::{NextRow, Pages};
 pub use past::TablePast;
 pub use prefetch::PrefetchRow;
-pub use reprise_abi::Ended;
+pub use reprise_abi::EndReason;
 pub use reprise_host::StartTime;
 pub use route::{Bound, RouteError, partition_of_field};
 pub use run::{Commit, Failure, Outcome, TxnInput, call_hash, failure_text, run_migration, run_multi, run_single};

@@ -65,7 +65,7 @@ pub trait Executor {
 pub struct Module {
     /// Number of the version in the log.
     pub id: ModuleId,
-    /// As in the URL.
+    /// The name in the URL.
     pub name: String,
     /// From 1, per name.
     pub version: u32,
@@ -75,7 +75,7 @@ pub struct Module {
     pub wasm_bytes: u64,
     /// Transaction that installed it; its time is the time of installation.
     pub installed_by: TxnId,
-    /// What it declares.
+    /// The module's declarations.
     pub schema: ModuleSchema,
     /// The JSON of which `schema` was made, as it was sent: what was taken in once is kept as it is.
     pub description: Arc<[u8]>,
@@ -85,9 +85,9 @@ pub struct Module {
     pub prefetch: Vec<Vec<PrefetchRow>>,
     /// By procedure: what the bytes of its result are checked against.
     pub(crate) results: Vec<Shape>,
-    /// Where the router counts its calls.
+    /// The router's counts of its calls.
     pub meters: ModuleMeters,
-    /// What instances are made of.
+    /// The code that instances are made from.
     pub code: Arc<dyn Code>,
 }
 
@@ -97,7 +97,7 @@ pub struct TableBinding {
     pub table: TableId,
     /// The module's, not another's that it uses.
     pub is_own: bool,
-    /// Where its rows lie.
+    /// The placement of its rows.
     pub placement: Placement,
     /// Module's index number -> stored index number; index 0 is the primary key in both.
     pub indexes: Vec<u16>,
@@ -105,7 +105,7 @@ pub struct TableBinding {
     pub places: Vec<Option<KeyPlace>>,
     /// By stored index numbers: the key and its columns of any length, for people.
     pub keys: Vec<String>,
-    /// Of the rows as the module knows them.
+    /// Layout of the rows as the module knows them.
     pub layout: RowLayout,
     /// Set where the stored table has columns that this module does not know.
     pub projection: Option<RowProjection>,
@@ -148,9 +148,9 @@ pub struct Deployed {
     pub current: BTreeMap<String, Arc<Module>>,
     /// Stored tables by `TableId`, places of dropped ones among them.
     pub tables: Vec<Arc<TableSchema>>,
-    /// What they were before.
+    /// Earlier forms of the tables.
     pub past: TablePast,
-    /// Where the tables of versions out of service lie now.
+    /// The present places of tables of versions out of service.
     pub lineage: Lineage,
     /// Names of the migrations that the tables of a module have had, by module.
     pub migrations: BTreeMap<String, BTreeSet<String>>,
@@ -163,7 +163,7 @@ pub struct Deployed {
 pub struct Quarantined {
     /// The record whose replay diverged.
     pub diverged: Lsn,
-    /// What it did otherwise.
+    /// The divergence in words.
     pub what: String,
 }
 

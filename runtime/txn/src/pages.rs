@@ -11,7 +11,7 @@ const PAGE_BYTES_MAX: usize = 32 << 10;
 /// Index entries that are walked over at once, whether the view sees their rows or not.
 pub(crate) const ENTRIES_AT_ONCE: usize = 512;
 
-/// What a scan has read ahead on each of its stores. The view does not change, so the rows are good as long as it is open.
+/// The rows that a scan has read ahead on each of its stores. The view does not change, so the rows are valid while it is open.
 pub struct Pages {
     table: TableId,
     index: u16,
@@ -33,7 +33,7 @@ pub struct NextRow<'a> {
     pub rid: Rid,
     /// Its number on its partition, where the table has no primary key; else 0.
     pub number: u64,
-    /// As it is stored.
+    /// The row in its stored form.
     pub row: &'a [u8],
 }
 
@@ -83,7 +83,7 @@ impl Head {
 }
 
 impl Pages {
-    /// Of an index of a table, from a position on each store on.
+    /// Makes the pages for an index of a table, from a position on each store.
     pub fn new(schema: &TableSchema, (table, index): (TableId, u16), positions: Vec<ScanPosition>) -> Self {
         let mut columns = Vec::new();
         if positions.len() > 1 {

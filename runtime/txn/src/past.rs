@@ -6,11 +6,11 @@ use reprise_abi::TableSchema;
 use reprise_base::TxnId;
 use reprise_storage::TableId;
 
-/// What became of the stored tables since a transaction. All partitions are held by whoever changes a table, so the ticks of transactions
-/// say which of them ran before it.
+/// Changes of the stored tables since a transaction. A change of a table holds all partitions, so ticks tell which transactions ran before
+/// it.
 #[derive(Clone, Default)]
 pub struct TablePast {
-    /// What became of tables before it is not known.
+    /// The transaction before which the tables' past is unknown.
     since: TxnId,
     /// In the order of `until`.
     former: Vec<FormerTable>,

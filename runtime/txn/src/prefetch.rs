@@ -162,7 +162,7 @@ fn is_signed(ty: ScalarType) -> bool {
     !matches!(ty, ScalarType::U8 | ScalarType::U16 | ScalarType::U32 | ScalarType::U64)
 }
 
-/// Where a parameter's value begins in the arguments, if all before it have a fixed length.
+/// Returns the beginning of a parameter's value in the arguments, if all before it have a fixed length.
 fn offset_of(procedure: &ProcedureSchema, position: u16) -> Option<usize> {
     let before = procedure.params.get(..position as usize)?;
     before.iter().try_fold(0, |offset, param| match &param.ty {

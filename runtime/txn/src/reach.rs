@@ -1,11 +1,11 @@
-//! What a call may read and write: the rows of its own partitions. Everything else is refused by the names of table and partitions.
+//! The rows that a call may read and write: those of its own partitions. Any other access is refused by the names of table and partitions.
 
 use reprise_abi::{OpError, Placement};
 use reprise_base::PartitionId;
 
 use crate::{module::TableBinding, ops::guest, run::TxnInput};
 
-/// What is looked for, where it could lie beyond the call's partitions.
+/// The kind of a look-up that could reach beyond the call's partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     /// One whole key.

@@ -1,4 +1,4 @@
-//! Where rows lie, and which partitions a call's arguments name.
+//! The placement of rows, and the partitions that a call's arguments name.
 
 use reprise_abi::{
     Field, Partitioning, ProcedureSchema, ScalarType, Type,
@@ -15,7 +15,7 @@ const IN_TURN_MAX: u64 = 1 << 16;
 /// The partitions that a call touches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// As most calls.
+    /// The one partition of most calls.
     One(PartitionId),
     /// Ascending, at least two.
     Several(Vec<PartitionId>),

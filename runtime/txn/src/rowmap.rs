@@ -59,7 +59,7 @@ impl<V: Copy + Default> RowMap<V> {
         }
     }
 
-    /// Where the key is, or would be.
+    /// Returns the place of the key, or the place for it.
     #[inline(always)]
     fn place(&self, key: u64) -> usize {
         let mask = self.entries.len() - 1;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use reprise_abi::Ended;
+use reprise_abi::EndReason;
 use reprise_base::{PartitionId, TxnId};
 use reprise_host::{CallEnd, Fault, FaultKind};
 use reprise_storage::{Store, result_digest};
@@ -98,7 +98,7 @@ pub enum Failure {
         backtrace: Vec<String>,
     },
     /// Somebody ended it, or its client waits no longer: before it began, or while it ran.
-    Ended(Ended),
+    Ended(EndReason),
 }
 
 /// What became of a call that had committed once, in words.

@@ -25,9 +25,9 @@ pub(crate) struct Cursor {
     pub positions: Vec<ScanPosition>,
     /// The how manieth of the transaction it is; 0 before it is first left open.
     pub opened: u32,
-    /// What it has still to show, once its table was written.
+    /// The rows that the scan has still to show, once its table was written.
     pub kept: Option<Box<Kept>>,
-    /// What is read ahead at a view of a standby.
+    /// The rows read ahead at a view of a standby.
     pub pages: Option<Box<Pages>>,
 }
 
@@ -133,8 +133,8 @@ pub(crate) fn count_rows(
 /// Rows of a scan that are found by one way down the index.
 const ROWS_AT_ONCE: usize = 128;
 
-/// As `run_on_one`, of columns of fixed width: the rows read and the bytes filled. No row is shown, so nothing is called for
-/// each.
+/// The `run_on_one` variant for columns of fixed width. Returns the rows read and the bytes filled. It shows no row, so it calls nothing
+/// for each.
 pub(crate) fn read_on_one(
     store: &Store,
     frame: &mut TxnScratch,
@@ -387,7 +387,7 @@ impl<'a> Merge<'a> {
         self.refill(at, store, (2 * page).min(PAGE_ROWS_MAX))
     }
 
-    /// Where each store goes on, its next row not having been taken.
+    /// Returns the positions at which each store continues; the next row of each is not taken.
     pub fn into_positions(self, stores: &[&Store]) -> Result<Vec<ScanPosition>, OpError> {
         let (table, index, range) = (self.table, self.index, self.range);
         let position_of = |(head, store): (Head, &&Store)| {

@@ -46,9 +46,9 @@ enum Limits {
 /// A line that a procedure logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
-    /// As the procedure named it.
+    /// The level that the procedure chose.
     pub level: LogLevel,
-    /// As the procedure wrote it.
+    /// The text that the procedure wrote.
     pub text: String,
 }
 
@@ -60,7 +60,7 @@ pub struct TxnScratch {
     /// Cursors that are open, and how many were ever opened.
     pub(crate) open: usize,
     pub(crate) opened: u32,
-    /// What open cursors keep of tables that were written.
+    /// Rows that open cursors keep of written tables.
     pub(crate) kept: KeptRows,
     pub(crate) changed: ChangedRows,
     pub(crate) row: Vec<u8>,
@@ -73,7 +73,7 @@ pub struct TxnScratch {
     /// Host calls and rows visited, and as many as there may be before it is asked whether there may be more.
     ops: u64,
     ops_asked: u64,
-    /// What may end the call that runs.
+    /// The events that may end the running call.
     pub watch: Watch,
     limits: Limits,
     /// Fuel of calls at views whose procedures declare none; none: what every transaction may burn.
@@ -84,14 +84,14 @@ pub struct TxnScratch {
     capture: Option<AfterImage>,
     pub(crate) changes: ChangesBuffer,
     pub(crate) changed_rows: u32,
-    /// Where changes go to NVRAM as they are made.
+    /// The NVRAM that changes go to as they are made.
     pub(crate) inserting: Inserting,
     /// One partition's changes, on their way into `changes`.
     pub(crate) group: Vec<u8>,
 }
 
 impl TxnScratch {
-    /// What its transactions keep is counted in `memory`.
+    /// Makes a scratch whose transactions' kept rows count in `memory`.
     pub fn counted_in(memory: &Arc<MemoryLedger>) -> Self {
         Self {
             kept: KeptRows::counted_in(memory),
@@ -120,7 +120,7 @@ impl TxnScratch {
         self.watch.forget();
     }
 
-    /// What follows runs at a deployment: time and memory alone limit it, now and at a replay.
+    /// Begins a migration: time and memory alone limit it, now and at a replay.
     pub fn begin_migration(&mut self) {
         self.limits = Limits::Migration;
     }
@@ -146,7 +146,7 @@ impl TxnScratch {
         }
     }
 
-    /// What the call may take of something that `max` limits.
+    /// Returns the call's share of a limit.
     fn allowed(&self, max: u64) -> u64 {
         match self.limits {
             Limits::Call | Limits::Migration => max,
@@ -154,7 +154,7 @@ impl TxnScratch {
         }
     }
 
-    /// What most transactions leave empty.
+    /// Clears the parts that most transactions leave empty.
     #[cold]
     fn clear_rare(&mut self) {
         self.end_call();
@@ -182,7 +182,7 @@ impl TxnScratch {
         self.inserting.is_wanted = false;
     }
 
-    /// Where the changes of transactions go as they are made, if anywhere.
+    /// Sets the writer of objects for changes as they are made, if any.
     pub fn set_objects(&mut self, writer: Option<ObjectWriter>) {
         self.inserting.set_writer(writer);
     }
@@ -193,7 +193,7 @@ impl TxnScratch {
         self.inserting.is_wanted = self.capture == Some(AfterImage::Changed);
     }
 
-    /// What of `changes` lies in NVRAM already, in growing order.
+    /// Returns the pieces of `changes` that NVRAM already holds, in growing order.
     #[inline]
     pub fn placed(&self) -> &[PlacedBytes] {
         self.inserting.placed()
@@ -228,7 +228,7 @@ impl TxnScratch {
         self.fuel += fuel;
     }
 
-    /// What transactions burned since the last call of this.
+    /// Takes the fuel that transactions burned since the last call of this function.
     #[inline]
     pub fn take_fuel(&mut self) -> u64 {
         std::mem::take(&mut self.fuel)
@@ -293,7 +293,7 @@ impl TxnScratch {
         fits
     }
 
-    /// As `count_many`, of host calls whose rows have handles already.
+    /// The `count_many` variant for host calls whose rows have handles already.
     #[inline]
     pub(crate) fn count_ops(&mut self, rows: usize) -> bool {
         let before = self.ops;
@@ -401,7 +401,7 @@ impl TxnScratch {
             .map_err(|max| limit(MEMORY_MAX_LIMIT, max))
     }
 
-    /// What is behind a handle that must be one of `table`.
+    /// Returns the row behind a handle, which must be one of `table`.
     #[inline]
     pub(crate) fn handle_in(&self, table: u16, handle: RowHandle) -> Result<Handle, OpError> {
         let found = self.handle(handle)?;

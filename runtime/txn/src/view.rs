@@ -71,7 +71,7 @@ struct ViewTxn<'a> {
 }
 
 impl<'a> ViewTxn<'a> {
-    /// As of a transaction over several partitions: the stores that a read between two keys looks at.
+    /// Returns the stores that a read between two keys looks at, as a transaction over several partitions does.
     fn readable(
         &self,
         target: Target,
@@ -321,7 +321,7 @@ impl HostOps for ViewTxn<'_> {
         self.frame.count_op()?;
         let mut cursor = self.cursor(request)?;
         let stores = cursor.pages.as_ref().map_or(0, |pages| pages.stores());
-        // As of the ordinary transactions, which look at one row without a cursor.
+        // Ordinary transactions, too, read one row without a cursor.
         if (stores, request.limit) == (1, 1) {
             match self.show_next(&mut cursor, visit)? {
                 None => return Ok(ScanBatch { cursor: 0, rows: 0 }),

@@ -17,7 +17,7 @@ pub trait Compiler: Send + Sync {
     /// The module under this name, ready to be installed; it starts and describes itself within `time`. Err: why its bytes can't be run.
     fn compile(&self, name: &str, wasm: &Arc<[u8]>, time: &StartTime) -> Result<Candidate, InvalidModule>;
 
-    /// As `compile`, of a module that was in service before: it is not judged anew, and code is made when it is first needed.
+    /// The `compile` variant for a module that was in service before. It skips the checks, and makes the code when it is first needed.
     fn restore(&self, name: &str, wasm: &Arc<[u8]>) -> Result<Candidate, InvalidModule> {
         self.compile(name, wasm, &StartTime::again())
     }
@@ -107,7 +107,7 @@ impl WasmCode {
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {
-        // What a panic of the compiler leaves is no code, which is a state like any other.
+        // A panic of the compiler leaves no code, which is a state like any other.
         self.held.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 

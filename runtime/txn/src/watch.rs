@@ -6,7 +6,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use reprise_abi::{Ended, OpError};
+use reprise_abi::{EndReason, OpError};
 use reprise_env::Clock;
 
 /// Calls of one batch that are to end, by their position. Filled by whoever wants them ended.
@@ -35,7 +35,7 @@ impl Ends {
     }
 }
 
-/// What may end the call that runs. None of it for a call that was never told.
+/// The events that may end the running call. A call that was given none has none.
 #[derive(Default)]
 pub struct Watch {
     clock: Option<Arc<dyn Clock>>,
@@ -50,7 +50,7 @@ pub struct Watch {
     begun_ns: u64,
     /// Writes of the call so far that would have to be taken back.
     writes: u64,
-    /// What it took to take one back, of late; 0: not measured yet.
+    /// Time that one write took to take back, of late; 0: not measured yet.
     take_back_ns: u64,
 }
 
@@ -102,7 +102,7 @@ impl Watch {
         }
     }
 
-    /// So many writes are being taken back, by `take_back`.
+    /// Measures `take_back`, which takes back this many writes.
     pub(crate) fn time_take_back(&mut self, writes: usize, take_back: impl FnOnce()) {
         let Some(clock) = self.clock.as_ref().filter(|_| writes as u64 >= MEASURED_WRITES_MIN) else {
             return take_back();
@@ -110,11 +110,11 @@ impl Watch {
         let begun_ns = clock.monotonic_ns();
         take_back();
         let each = clock.monotonic_ns().saturating_sub(begun_ns) / writes as u64;
-        // What was slow once may be again: it is forgotten by and by.
+        // A slow case may come again, so the measure falls slowly.
         self.take_back_ns = each.max(self.take_back_ns_each() * 3 / 4).max(1);
     }
 
-    /// As `ask`, of a call that has made so many writes.
+    /// The `ask` variant for a call that has made this many writes.
     pub(crate) fn ask_after(&mut self, writes: usize) -> Result<(), OpError> {
         self.writes = writes as u64;
         self.ask()
@@ -126,11 +126,11 @@ impl Watch {
             return Ok(());
         };
         if self.ends.as_ref().is_some_and(|ends| ends.has(self.call)) {
-            return Err(OpError::Ended(Ended::Cancelled));
+            return Err(OpError::Ended(EndReason::Cancelled));
         }
         let now_ns = clock.monotonic_ns();
         if self.deadline_ns != 0 && now_ns >= self.deadline_ns {
-            return Err(OpError::Ended(Ended::Deadline));
+            return Err(OpError::Ended(EndReason::Deadline));
         }
         if self.begun_ns == 0 {
             self.begun_ns = now_ns.max(1);
@@ -205,13 +205,13 @@ mod tests {
         watch.begin_call(1, 0, 5 + 20_000_000);
         assert_eq!(watch.ask(), Ok(()));
         at(20);
-        assert_eq!(watch.ask(), Err(OpError::Ended(Ended::Deadline)));
+        assert_eq!(watch.ask(), Err(OpError::Ended(EndReason::Deadline)));
         watch.begin_call(2, 0, 0);
         ends.end(3);
         at(1_000_000);
         assert_eq!(watch.ask(), Ok(()), "another one was ended");
         watch.begin_call(3, 0, 0);
-        assert_eq!(watch.ask(), Err(OpError::Ended(Ended::Cancelled)));
+        assert_eq!(watch.ask(), Err(OpError::Ended(EndReason::Cancelled)));
         watch.forget();
         assert_eq!(watch.ask(), Ok(()));
     }

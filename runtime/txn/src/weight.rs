@@ -11,7 +11,7 @@ use crate::{
     module::{Deployed, Module, TableBinding},
 };
 
-/// What the allocator adds to an allocation, about.
+/// Bytes that the allocator adds to an allocation, about.
 const ALLOCATION_BYTES: usize = 16;
 /// A column in each of a binding's row layouts, about.
 const COLUMN_SLOT_BYTES: usize = 48;

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use reprise_backup::BackupFile;
+use reprise_backup::ManifestFile;
 use reprise_base::Lsn;
 
 /// How far a backup is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BackupState {
+pub enum BackupPhase {
     /// A checkpoint is taken, then it and the log behind it are copied.
     Running,
     /// Whole, durable, with its manifest.
@@ -22,7 +22,7 @@ pub struct BackupInfo {
     /// When it began, in microseconds since 1970.
     pub id: String,
     /// How far it is.
-    pub state: BackupState,
+    pub state: BackupPhase,
     /// When it was begun.
     pub began_unix_us: i64,
     /// Until it was published or given up, or until now. None for one of an earlier run.
@@ -36,7 +36,7 @@ pub struct BackupInfo {
     /// On the server.
     pub directory: String,
     /// Empty until it is published.
-    pub files: Vec<BackupFile>,
+    pub files: Vec<ManifestFile>,
     /// Why it failed, or why it can't be read.
     pub error: Option<String>,
 }

@@ -10,17 +10,17 @@ use std::{
 };
 
 use reprise_backup::{
-    BackupFile, BackupManifest, MANIFEST_NAME, ManifestError, Place, RestoreError, RestoreReport, Staging, Tree,
-    copy_file, seal, sum_file,
+    BackupManifest, DirHandle, DirTree, MANIFEST_NAME, ManifestError, ManifestFile, RestoreError, RestoreReport,
+    Staging, copy_file, seal, sum_file,
 };
 use reprise_base::Lsn;
 use reprise_checkpoint::{Checkpoints, checkpoint_name};
-use reprise_env::{Disk, DiskError, Started, Step, Work, open_regular_file};
+use reprise_env::{Disk, DiskError, Step, ThreadHandle, Work, open_regular_file};
 use reprise_log::CopyRange;
 
 use crate::{
-    backup_info::{BackupError, BackupInfo, BackupState},
-    checkpoint_info::CheckpointState,
+    backup_info::{BackupError, BackupInfo, BackupPhase},
+    checkpoint_info::CheckpointPhase,
     checkpointer::{Checkpointer, GROWN_BYTES_MIN},
     engine::EngineHandles,
     retention::RetentionGuard,
@@ -36,14 +36,14 @@ const BACKUPS_MAX: usize = 1_000;
 /// The backups of one open database, in a directory that the operator chose.
 pub struct Backups {
     /// The directories of all backups.
-    tree: Arc<dyn Tree>,
+    tree: Arc<dyn DirTree>,
     /// Bytes that all of them may have together.
     bytes_max: u64,
     checkpoints: Arc<dyn Disk>,
     checkpointer: Arc<Checkpointer>,
     state: Mutex<BackupsState>,
     is_stopping: AtomicBool,
-    thread: Mutex<Option<Box<dyn Started>>>,
+    thread: Mutex<Option<Box<dyn ThreadHandle>>>,
 }
 
 #[derive(Default)]
@@ -59,7 +59,7 @@ struct BackupsState {
 impl Backups {
     /// Makes backups in `tree`, of `bytes_max` together at most. Copies checkpoints from their folder, `checkpoints`.
     pub fn new(
-        tree: Arc<dyn Tree>,
+        tree: Arc<dyn DirTree>,
         bytes_max: u64,
         checkpoints: Arc<dyn Disk>,
         checkpointer: Arc<Checkpointer>,
@@ -123,7 +123,7 @@ impl Backups {
         let published = self.checkpointer.history.list();
         let mut sizes = published
             .iter()
-            .filter(|found| found.state == CheckpointState::Published)
+            .filter(|found| found.state == CheckpointPhase::Published)
             .map(|found| (found.lsn, found.file_bytes));
         let log = &self.engine().log;
         let (newest, newest_bytes) = sizes.next().unwrap_or((log.start(), 0));
@@ -152,7 +152,7 @@ impl Backups {
         match made {
             Ok(_) => state.seconds.push((info.id, info.seconds.unwrap_or_default())),
             Err(error) => {
-                info.state = BackupState::Failed;
+                info.state = BackupPhase::Failed;
                 info.error = Some(error.to_string());
                 state.failed.insert(0, info);
                 state.failed.truncate(FAILURES_MAX);
@@ -256,9 +256,9 @@ impl Backups {
         Some(info)
     }
 
-    fn place(&self, id: &str) -> Option<Place> {
+    fn place(&self, id: &str) -> Option<DirHandle> {
         let is_id = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit());
-        is_id.then(|| Place::new(self.tree.clone(), &format!("{PREFIX}{id}")))
+        is_id.then(|| DirHandle::new(self.tree.clone(), &format!("{PREFIX}{id}")))
     }
 
     fn published(&self, id: &str) -> Option<BackupInfo> {
@@ -266,7 +266,7 @@ impl Backups {
         let began_unix_us = id.parse().ok()?;
         let mut info = BackupInfo {
             id: id.to_owned(),
-            state: BackupState::Published,
+            state: BackupPhase::Published,
             began_unix_us,
             seconds: None,
             bytes: 0,
@@ -285,7 +285,7 @@ impl Backups {
             }
             Err(ManifestError::Missing(_)) => return None,
             Err(error) => {
-                info.state = BackupState::Failed;
+                info.state = BackupPhase::Failed;
                 info.error = Some(error.to_string());
             }
         }
@@ -297,10 +297,10 @@ impl Backups {
 }
 
 /// The manifest's files, and itself.
-fn files_of(place: &Place, manifest: &BackupManifest) -> Vec<BackupFile> {
+fn files_of(place: &DirHandle, manifest: &BackupManifest) -> Vec<ManifestFile> {
     let shown = place.path().join(MANIFEST_NAME);
     let own = sum_file(place.root(), MANIFEST_NAME, shown, &mut |_| true);
-    let own = own.ok().map(|(bytes, sha256)| BackupFile {
+    let own = own.ok().map(|(bytes, sha256)| ManifestFile {
         path: MANIFEST_NAME.to_owned(),
         bytes,
         sha256,
@@ -325,7 +325,7 @@ impl Backups {
         let directory = self.tree.path(&format!("{PREFIX}{id}"));
         let info = BackupInfo {
             id: id.clone(),
-            state: BackupState::Running,
+            state: BackupPhase::Running,
             began_unix_us,
             seconds: Some(0.0),
             bytes: 0,
@@ -433,7 +433,7 @@ impl BackupJob {
             BackupStage::Begin => {
                 backups.tree.prepare()?;
                 let kept = backups.checkpointer.keep_all();
-                let place = Place::new(backups.tree.clone(), &format!("{PREFIX}{}", self.id));
+                let place = DirHandle::new(backups.tree.clone(), &format!("{PREFIX}{}", self.id));
                 self.at = BackupStage::Choose(Staging::begin(&place)?, kept);
             }
             BackupStage::Choose(staging, kept) => {

@@ -12,7 +12,7 @@ use reprise_env::Clock;
 use reprise_observe::{Notice, NoticeKind};
 
 use crate::{
-    checkpoint_info::{CheckpointFailure, CheckpointInfo, CheckpointState},
+    checkpoint_info::{CheckpointInfo, CheckpointPhase, FailedCheckpoint},
     engine::EngineHandles,
 };
 
@@ -38,7 +38,7 @@ struct HistoryState {
     published_write_ns: u64,
     published: BTreeMap<Lsn, CheckpointInfo>,
     failed: Vec<CheckpointInfo>,
-    last_failure: Option<CheckpointFailure>,
+    last_failure: Option<FailedCheckpoint>,
     /// Published and failed in this run.
     counts: (u64, u64),
 }
@@ -145,7 +145,7 @@ impl CheckpointHistory {
             Ok(size) => {
                 (info.rows, info.row_bytes) = (size.rows, size.row_bytes);
                 info.file_bytes = size.file_bytes;
-                info.state = CheckpointState::Published;
+                info.state = CheckpointPhase::Published;
                 info.error = leftover;
                 let published = || Notice::CheckpointPublished {
                     lsn: info.lsn,
@@ -159,7 +159,7 @@ impl CheckpointHistory {
                 state.counts.0 += 1;
             }
             Err(error) => {
-                info.state = CheckpointState::Failed;
+                info.state = CheckpointPhase::Failed;
                 info.error = Some(error.to_string());
                 state.failed.insert(0, info);
                 state.failed.truncate(FAILURES_MAX);
@@ -173,7 +173,7 @@ impl CheckpointHistory {
         let mut state = self.lock();
         state.counts.1 += 1;
         let reason = error.clone();
-        state.last_failure = Some(CheckpointFailure {
+        state.last_failure = Some(FailedCheckpoint {
             at_unix_us: shared.clock.now_us(),
             error,
         });
@@ -227,7 +227,7 @@ impl CheckpointHistory {
         }
     }
 
-    pub fn last_failure(&self) -> Option<CheckpointFailure> {
+    pub fn last_failure(&self) -> Option<FailedCheckpoint> {
         self.lock().last_failure.clone()
     }
 

@@ -5,7 +5,7 @@ use reprise_router::CopyError;
 
 /// How far a checkpoint is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CheckpointState {
+pub enum CheckpointPhase {
     /// Rows are copied and written.
     Running,
     /// Durable, and used by the next start.
@@ -20,7 +20,7 @@ pub struct CheckpointInfo {
     /// It holds what the log holds before this position; its id.
     pub lsn: Lsn,
     /// How far it is.
-    pub state: CheckpointState,
+    pub state: CheckpointPhase,
     /// When it was begun.
     pub began_unix_us: i64,
     /// From its beginning until it was published or given up, or until now. None for one of an earlier run.
@@ -41,7 +41,7 @@ pub struct CheckpointInfo {
 
 /// A checkpoint that was not published.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CheckpointFailure {
+pub struct FailedCheckpoint {
     /// When it failed.
     pub at_unix_us: i64,
     /// Why.

@@ -6,20 +6,20 @@ use std::{
 };
 
 use crossbeam_channel::bounded;
-use reprise_backup::{ArchiveBounds, ArchiveError, ArchiveStatus, Origin, Place};
+use reprise_backup::{ArchiveBounds, ArchiveError, ArchiveSource, ArchiveStatus, DirHandle};
 use reprise_base::Lsn;
 use reprise_checkpoint::checkpoint_name;
-use reprise_env::{MakeWork, Started};
+use reprise_env::{MakeWork, ThreadHandle};
 use reprise_txn::Module;
 
 use crate::{
     checkpoint_history::CheckpointHistory,
-    checkpoint_info::{CheckpointFailure, CheckpointInfo, CheckpointState, TakeError},
+    checkpoint_info::{CheckpointInfo, CheckpointPhase, FailedCheckpoint, TakeError},
     checkpoint_job::CheckpointJob,
     config::CheckpointConfig,
     engine::EngineHandles,
     module_bytes::BytesError,
-    restart::{OpeningSpeeds, RestartEstimate},
+    restart::{OpeningSpeeds, RestartCost},
     retention::{Retention, RetentionGuard},
 };
 
@@ -36,7 +36,7 @@ pub struct Checkpointer {
     retention: Arc<Retention>,
     pub(crate) config: CheckpointConfig,
     speeds: Mutex<OpeningSpeeds>,
-    threads: Mutex<Vec<Box<dyn Started>>>,
+    threads: Mutex<Vec<Box<dyn ThreadHandle>>>,
 }
 
 impl Checkpointer {
@@ -62,7 +62,12 @@ impl Checkpointer {
     }
 
     /// Opens the archive that gets each file before it is removed. Once.
-    pub fn open_archive(&self, place: &Place, bounds: ArchiveBounds, origin: Origin) -> Result<(), ArchiveError> {
+    pub fn open_archive(
+        &self,
+        place: &DirHandle,
+        bounds: ArchiveBounds,
+        origin: ArchiveSource,
+    ) -> Result<(), ArchiveError> {
         self.retention.open_archive(place, bounds, origin)
     }
 
@@ -127,7 +132,7 @@ impl Checkpointer {
     }
 
     /// Estimates what a restart would take now.
-    pub fn restart(&self) -> RestartEstimate {
+    pub fn restart(&self) -> RestartCost {
         let speeds = *self.speeds.lock().expect("held for a copy");
         let (point, log) = (self.history.restart_point(), &self.engine().log);
         // Replay runs the commands of this run once more. The log before them takes what it took at the opening.
@@ -136,7 +141,7 @@ impl Checkpointer {
         let replay_seconds = speeds.replay.seconds_for(opened_bytes);
         let check_bytes = log.bytes_behind(log.start());
         let target = self.config.recovery_target;
-        RestartEstimate {
+        RestartCost {
             load_bytes: point.row_bytes,
             load_seconds: speeds.load.seconds_for(point.row_bytes),
             replay_bytes: log.bytes_behind(point.log_from),
@@ -149,7 +154,7 @@ impl Checkpointer {
     }
 
     /// The last checkpoint of this run that failed, scheduled or requested.
-    pub fn last_failure(&self) -> Option<CheckpointFailure> {
+    pub fn last_failure(&self) -> Option<FailedCheckpoint> {
         self.history.last_failure()
     }
 
@@ -187,8 +192,8 @@ impl Checkpointer {
     /// Returns whether a checkpoint that was begun is published yet. Err: why it never will be.
     pub fn is_published(&self, lsn: Lsn) -> Result<bool, String> {
         match self.list().into_iter().find(|info| info.lsn == lsn) {
-            Some(info) if info.state == CheckpointState::Failed => Err(info.error.unwrap_or_default()),
-            Some(info) => Ok(info.state == CheckpointState::Published),
+            Some(info) if info.state == CheckpointPhase::Failed => Err(info.error.unwrap_or_default()),
+            Some(info) => Ok(info.state == CheckpointPhase::Published),
             None => Err("it is gone".to_owned()),
         }
     }
@@ -206,7 +211,7 @@ impl Checkpointer {
         let tables = start.partitions.iter().flat_map(|partition| &partition.tables);
         let info = CheckpointInfo {
             lsn: start.lsn,
-            state: CheckpointState::Running,
+            state: CheckpointPhase::Running,
             began_unix_us: engine.shared.clock.now_us(),
             seconds: Some(0.0),
             rows: 0,

@@ -23,15 +23,15 @@ mod restart;
 mod retention;
 mod schedule;
 
-pub use backup_info::{BackupError, BackupInfo, BackupState};
+pub use backup_info::{BackupError, BackupInfo, BackupPhase};
 pub use backups::Backups;
-pub use checkpoint_info::{CheckpointFailure, CheckpointInfo, CheckpointState, LogMissing, TakeError};
+pub use checkpoint_info::{CheckpointInfo, CheckpointPhase, FailedCheckpoint, LogMissing, TakeError};
 pub use checkpointer::Checkpointer;
 pub use config::CheckpointConfig;
 pub use engine::EngineHandles;
 pub use first_checkpoints::FirstCheckpoints;
 pub use module_bytes::BytesError;
-pub use restart::{OpeningPart, OpeningSpeeds, RestartEstimate};
+pub use restart::{OpeningPart, OpeningSpeeds, RestartCost};
 pub use retention::RetentionGuard;
 
 pub use reprise_backup::ArchiveStatus;

@@ -64,7 +64,7 @@ impl OpeningSpeeds {
 
 /// Time that a restart would take now.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RestartEstimate {
+pub struct RestartCost {
     /// Bytes of rows in the newest checkpoint.
     pub load_bytes: u64,
     /// None until an opening has loaded about as much.
@@ -83,7 +83,7 @@ pub struct RestartEstimate {
     pub target_seconds: Option<f64>,
 }
 
-impl RestartEstimate {
+impl RestartCost {
     /// Returns the time of all parts, and `None` while loading, replay or the rest is not known.
     pub fn seconds(&self) -> Option<f64> {
         let parts = [self.load_seconds, self.replay_seconds, self.other_seconds];

@@ -5,10 +5,10 @@ use std::{
     time::Duration,
 };
 
-use reprise_backup::{Archive, ArchiveBounds, ArchiveError, ArchiveStatus, Origin, Place};
+use reprise_backup::{Archive, ArchiveBounds, ArchiveError, ArchiveSource, ArchiveStatus, DirHandle};
 use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointError, CheckpointSize};
-use reprise_env::{MakeWork, Started, Step, Work};
+use reprise_env::{MakeWork, Step, ThreadHandle, Work};
 use reprise_observe::{Notice, NoticeKind};
 
 use crate::checkpoint_history::CheckpointHistory;
@@ -41,7 +41,7 @@ impl Drop for RetentionGuard {
 /// The one thread that puts files into the archive. A disk that hangs may hold it for ever, so nothing waits for it under a lock.
 #[derive(Default)]
 struct ArchiveThread {
-    started: Option<Box<dyn Started>>,
+    started: Option<Box<dyn ThreadHandle>>,
     is_busy: bool,
     /// A checkpoint that was published while it was busy.
     next: Option<Lsn>,
@@ -65,7 +65,12 @@ impl Retention {
     }
 
     /// Opens the archive that gets each file before it is removed. Once.
-    pub fn open_archive(&self, place: &Place, bounds: ArchiveBounds, origin: Origin) -> Result<(), ArchiveError> {
+    pub fn open_archive(
+        &self,
+        place: &DirHandle,
+        bounds: ArchiveBounds,
+        origin: ArchiveSource,
+    ) -> Result<(), ArchiveError> {
         let path = place.path();
         let place = place.clone();
         let open = move || Archive::open(&place, bounds, origin);
@@ -172,12 +177,12 @@ impl Retention {
         if removed.is_ok() && archive.is_given_up() {
             return; // what was removed since then is none of its
         }
-        let kept = removed.and_then(|()| archive.let_go(&self.history.published(), now_us));
-        let error = match kept.and_then(|()| Ok(archive.note_taken()?)) {
+        let kept = removed.and_then(|()| archive.expire(&self.history.published(), now_us));
+        let error = match kept.and_then(|()| Ok(archive.record_success()?)) {
             Ok(()) | Err(ArchiveError::GivenUp) => return,
             Err(error) => error,
         };
-        archive.note_failure(now_us, error.to_string());
+        archive.record_failure(now_us, error.to_string());
         shared.notices.tell(NoticeKind::Archive, || Notice::ArchiveFailed {
             reason: error.to_string(),
         });

@@ -18,13 +18,13 @@ pub enum TwoForms {
 pub struct RecordBatch {
     bytes: Vec<u8>,
     count: u32,
-    /// Of these, changes and parts of such.
+    /// Records of changes among them, parts included.
     changes_count: u32,
-    /// Of these, those that stand for others.
+    /// Alternate records among them.
     stand_ins_count: u32,
     /// In growing order.
     placed: Vec<PlacedBytes>,
-    /// The same records as standbys get them; empty where that is as they are.
+    /// These records in the form that standbys get; empty if that is the logged form.
     shipped: Vec<u8>,
 }
 
@@ -82,7 +82,8 @@ impl RecordBatch {
         self.note(true, at);
     }
 
-    /// As `push_changes`, of changes that lie in a ring of NVRAM already, but for what is between these pieces of them, which grow.
+    /// The `push_changes` variant for changes that a ring of NVRAM already holds, except the bytes between `pieces`, which are in growing
+    /// order.
     pub fn push_placed(&mut self, changes: &ChangesRef<'_>, pieces: &[PlacedBytes]) {
         self.push_changes(changes);
         // A record of changes ends with them.
@@ -95,7 +96,7 @@ impl RecordBatch {
         self.placed.extend(moved);
     }
 
-    /// What of `bytes` lies in a ring of NVRAM already, in growing order.
+    /// Returns the pieces of `bytes` that a ring of NVRAM already holds, in growing order.
     #[inline]
     pub fn placed(&self) -> &[PlacedBytes] {
         &self.placed
@@ -128,7 +129,7 @@ impl RecordBatch {
         }
     }
 
-    /// As standbys get them; none where that is as they are.
+    /// Returns the records in the form that standbys get; none if that is the logged form.
     #[inline]
     pub fn shipped(&self) -> Option<&[u8]> {
         (!self.shipped.is_empty()).then_some(&self.shipped)
@@ -146,7 +147,7 @@ impl RecordBatch {
         self.stand_ins_count
     }
 
-    /// As they will lie in the log.
+    /// Returns the records in the form of the log.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes

@@ -8,7 +8,7 @@ use reprise_base::{
 use crate::{WireError, check, corrupt, crc32c, u32_at, u64_at};
 
 pub const BLOCK_HEADER_BYTES: usize = 48;
-/// Of the counted memory that a block tells.
+/// The unit of the counted memory in a block.
 pub const MEMORY_UNIT_BYTES: u64 = 64 << 10;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"RPBK");
@@ -32,15 +32,15 @@ pub enum BlockKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHeader {
     pub kind: BlockKind,
-    /// Of its first record; of a block without records, of the next one. In segments before `LSN_COUNTS_FROM` the place of the block.
+    /// LSN of its first record; of a block without records, the next one. In segments before `LSN_COUNTS_FROM` the place of the block.
     pub lsn: Lsn,
     pub payload_bytes: u32,
     pub records_count: u32,
     /// Header checksum of the block before.
     pub chain: u32,
-    /// Of segment and place (`tag_at`), so that neither blocks of other databases or places are believed nor what a client sent.
+    /// A tag of segment and place (`tag_at`). It exposes blocks of other databases or places, and bytes that a client sent.
     pub tag: u32,
-    /// Of the primary that wrote its records; never falls along the log.
+    /// Epoch of the primary that wrote its records; never falls along the log.
     pub epoch: Epoch,
     /// CRC-32C of the payload; set by `seal_block`.
     pub payload_crc: u32,

@@ -4,7 +4,7 @@ use reprise_abi::{schema::NAME_BYTES_MAX, value::ValueReader};
 
 use crate::{WireError, corrupt};
 
-/// Of a module's table, named with its module.
+/// Bytes of a table's name with its module's name at most.
 pub(crate) const TABLE_NAME_BYTES_MAX: usize = 2 * NAME_BYTES_MAX + 1;
 
 pub(crate) struct BodyReader<'a> {

@@ -12,7 +12,7 @@ const TWO_BYTES: usize = 1 << 14;
 const ROOM_BYTES: usize = 512;
 /// Room that is kept for the next transaction.
 const KEPT_BYTES: usize = 1 << 20;
-/// What comes before a row: kind, table, number, length.
+/// Bytes before a row: kind, table, number, length.
 const ROW_HEAD_BYTES: usize = 1 + 1 + 8 + 2;
 /// Rows of so many bytes are copied without a call.
 const SHORT_ROW_BYTES: usize = 64;
@@ -24,7 +24,7 @@ const COLUMN_BYTES: usize = 1 + 1 + 16;
 /// Changes, as `Changes` walks them. Used again from transaction to transaction.
 #[derive(Debug, Default)]
 pub struct ChangesBuffer {
-    /// What was written, and room behind it that holds anything.
+    /// The written bytes, and room behind them with any contents.
     bytes: Vec<u8>,
     end: usize,
     /// Changes of other forms, on their way into `bytes`.
@@ -155,7 +155,7 @@ impl ChangesBuffer {
     }
 }
 
-/// Where the columns of a patch go.
+/// The room for the columns of a patch.
 pub struct PatchRoom<'b> {
     room: &'b mut [u8],
     at: usize,
@@ -169,7 +169,7 @@ impl PatchRoom<'_> {
         let from = &row[at..];
         let room = self.next(position, width + 1);
         if let (Some(word), true) = (from.first_chunk::<8>(), width <= 8) {
-            // What lies behind the column is overwritten by what comes next.
+            // The next write overwrites the bytes behind the column.
             let word = u64::from_le_bytes(*word);
             room[2..10].copy_from_slice(&word.to_le_bytes());
         } else {
@@ -201,7 +201,7 @@ impl PatchRoom<'_> {
 fn put_number<const N: usize>(room: &mut [u8; N], kind: u8, table: u16, number: u64) -> usize {
     let bytes = number_bytes(number);
     [room[0], room[1]] = [numbered(kind, bytes), table as u8];
-    // What lies behind the number is overwritten by what comes next.
+    // The next write overwrites the bytes behind the number.
     room[2..10].copy_from_slice(&number.to_le_bytes());
     2 + bytes
 }

@@ -32,12 +32,12 @@ const HAS_PARTS: u8 = 16;
 pub struct ChangesRef<'a> {
     pub txn_id: TxnId,
     pub partitions: PartitionSet<'a>,
-    /// What was called: for people, not for redo.
+    /// The module and the procedure of the call: for people, not for redo.
     pub module_id: u32,
     pub procedure: u16,
-    /// Of the write set and the result, as in a command.
+    /// Digest of the write set and the result, as in a command.
     pub digest: u64,
-    /// As in a command.
+    /// Number of the caller's name, as in a command.
     pub principal: u32,
     /// Records of parts that lie right before it; the changes are those of all parts, and then these.
     pub parts: u32,
@@ -46,7 +46,7 @@ pub struct ChangesRef<'a> {
     pub changes: &'a [u8],
 }
 
-/// What a repeat with the same idempotency key must find: redo does not run the procedure, so the record carries it.
+/// The outcome for repeats with the same idempotency key. Redo does not run the procedure, so the record carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyedRef<'a> {
     pub call: KeyRef<'a>,
@@ -96,7 +96,7 @@ pub(crate) fn number_bytes(number: u64) -> usize {
     8 - (number | 1).leading_zeros() as usize / 8
 }
 
-/// What a change of this kind begins with, whose row's number takes so many bytes.
+/// Returns the first byte of a change of this kind, whose row's number takes `bytes` bytes.
 #[inline(always)]
 pub(crate) fn numbered(kind: u8, bytes: usize) -> u8 {
     kind | (bytes as u8) << NUMBER_SHIFT
@@ -202,7 +202,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Of the row.
+    /// Returns the number of the row.
     pub fn number(&self) -> u64 {
         match self {
             Self::Insert { number, .. }
@@ -219,7 +219,7 @@ impl<'a> Change<'a> {
         Self::again_into(bytes, AsChange)
     }
 
-    /// As `again`, handed to `sink`.
+    /// The `again` variant that hands the change to `sink`.
     #[inline(always)]
     pub fn again_into<S: ChangeSink<'a>>(bytes: &'a [u8], sink: S) -> Option<S::Out> {
         Reader::new(bytes).change::<Unnamed, S, true>(sink).ok()
@@ -277,7 +277,7 @@ impl<'a> Changes<'a> {
         Self(Reader::new(bytes))
     }
 
-    /// Where the next change begins.
+    /// Returns the offset of the next change.
     #[inline]
     pub fn offset(&self) -> usize {
         self.0.at

@@ -42,14 +42,14 @@ const INDEX_ENTRY_BYTES: usize = 28;
 /// Entries of each block of the index but the last: 224 KiB.
 pub const INDEX_BLOCK_ENTRIES: usize = 8_192;
 
-/// What a checkpoint says of itself.
+/// The header of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointHeader {
     pub database_id: [u8; 16],
     /// It holds what the log holds before this position.
     pub lsn: Lsn,
     pub settings_hash: u64,
-    /// Of the mark in the log; its time is when the checkpoint began.
+    /// Id of the mark in the log; its time is when the checkpoint began.
     pub txn_id: TxnId,
     /// Counted memory of the database at the checkpoint; 0: not told.
     pub memory_bytes: u64,
@@ -155,9 +155,9 @@ pub struct CheckpointBlock {
     pub kind: CheckpointBlockKind,
     /// The stored bytes are a zstd frame.
     pub compressed: bool,
-    /// Of rows and of a partition's state; else 0.
+    /// Partition of rows or of a partition's state; else 0.
     pub partition: PartitionId,
-    /// Of rows and descriptions; else 0.
+    /// Table of rows or descriptions; else 0.
     pub table: u16,
     /// The checkpoint's, so that blocks of other checkpoints are not believed.
     pub lsn: Lsn,
@@ -241,7 +241,7 @@ pub struct CheckpointTrailer {
     pub index_offset: u64,
     pub file_bytes: u64,
     pub rows: u64,
-    /// Of rows, before compression.
+    /// Bytes of rows, before compression.
     pub row_bytes: u64,
 }
 
@@ -330,7 +330,7 @@ impl CheckpointEntry {
     }
 }
 
-/// What the database is, and how much of each a checkpoint holds.
+/// Facts about the database, and the number of items of each kind in the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointDatabase {
     pub genesis: Genesis,
@@ -339,7 +339,7 @@ pub struct CheckpointDatabase {
     pub modules: u32,
     pub tables: u16,
     pub keys: u64,
-    /// The same as in the mark.
+    /// The key clock of the mark.
     pub key_clock_us: u64,
 }
 
@@ -441,7 +441,7 @@ impl CheckpointQuarantine {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointPartition {
     pub last_tick: u64,
-    /// Where its last record ends.
+    /// End of its last record.
     pub last_end: Lsn,
     /// By table: rows, and the number of the next row in tables without a primary key.
     pub tables: Vec<(u64, u64)>,

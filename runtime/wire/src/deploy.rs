@@ -169,12 +169,12 @@ impl<'a> DestroyedList<'a> {
     }
 }
 
-/// What a module ran when it was deployed.
+/// The migration that a module ran at its deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MigrationRef<'a> {
     /// Name of the migration; empty if it has none.
     pub name: &'a str,
-    /// What became of the stored tables, a line each, for people.
+    /// Changes of the stored tables, a line each, for people.
     pub plan: &'a str,
     /// Eight bytes a partition, at least one.
     digests: &'a [u8],

@@ -1,4 +1,4 @@
-//! What a primary and its standbys say to each other: one frame at a time, each with its checksum.
+//! Messages between a primary and its standbys: one frame at a time, each with its checksum.
 
 use reprise_base::{Epoch, Lsn, Safety, limits::BLOCK_BYTES_MAX};
 
@@ -24,7 +24,7 @@ pub const FRAME_TEXT_BYTES_MAX: usize = 512;
 pub const FILE_CHUNK_BYTES_MAX: usize = 1 << 20;
 /// Longest path of a file, in bytes.
 pub const FILE_PATH_BYTES_MAX: usize = 255;
-/// Of a group's frame, before its records.
+/// Bytes of a group's frame before its records.
 pub const GROUP_HEAD_BYTES: usize = FRAME_HEADER_BYTES + 32;
 /// Longest frame, in bytes: a group.
 pub const FRAME_BYTES_MAX: usize = GROUP_HEAD_BYTES + BLOCK_BYTES_MAX;
@@ -63,7 +63,7 @@ enum Kind {
     Compared = 13,
 }
 
-/// What a standby wants of its primary.
+/// A standby's request to its primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wants {
     /// The log behind its position, for as long as the connection lasts.
@@ -79,13 +79,13 @@ pub enum Wants {
 pub struct Hello<'a> {
     pub protocol: u16,
     pub wants: Wants,
-    /// Of the log's format, which it writes.
+    /// Version of the log's format, which the standby writes.
     pub format: u32,
     /// Zero of who has no files yet, and so the next two.
     pub database_id: [u8; 16],
     pub partitions: u16,
     pub position: (Epoch, Lsn, History),
-    /// What the primary gave to it for this connection.
+    /// The ticket that the primary issued for this connection.
     pub ticket: [u8; 16],
     pub name: &'a str,
 }
@@ -111,7 +111,7 @@ pub enum Refusal {
     Name = 2,
     /// Another database's.
     Database = 3,
-    /// Of the protocol or of the log's format.
+    /// Another version of the protocol or of the log's format.
     Version = 4,
     /// Another number of them.
     Partitions = 5,
@@ -170,11 +170,11 @@ pub struct FilesEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupFrame<'a> {
     pub epoch: Epoch,
-    /// Of the first record.
+    /// LSN of the first record.
     pub first: Lsn,
     /// Behind the last one.
     pub end: Lsn,
-    /// Of all records before `end`.
+    /// History of all records before `end`.
     pub history: History,
     pub records: &'a [u8],
 }
@@ -208,7 +208,7 @@ pub struct Progress {
     pub view: Lsn,
     /// Bytes of records behind `received` for which there is room: further groups are begun while fewer are on their way.
     pub room_bytes: u64,
-    /// Of the primary that it follows: what it says counts for that epoch alone.
+    /// Epoch of the primary that the standby follows: the other fields count for that epoch alone.
     pub epoch: Epoch,
     /// Number of the newest standing that it keeps on its disk; 0: none of this connection.
     pub noted: u64,

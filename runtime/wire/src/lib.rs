@@ -84,7 +84,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// The same of more bytes, behind those whose checksum is `before`.
+/// Returns the CRC-32C of more bytes, behind those whose checksum is `before`.
 fn crc32c_behind(before: u32, bytes: &[u8]) -> u32 {
     let state = u64::from(!before);
     let mut digest = crc_fast::Digest::new_with_init_state(crc_fast::CrcAlgorithm::Crc32Iscsi, state);
@@ -92,7 +92,7 @@ fn crc32c_behind(before: u32, bytes: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-/// The same of so many zeros behind it, in a time that hardly depends on how many they are.
+/// The `crc32c_behind` variant for zeros, in a time that hardly depends on their number.
 fn crc32c_behind_zeros(before: u32, bytes: u32) -> u32 {
     let (algorithm, state) = (crc_fast::CrcAlgorithm::Crc32Iscsi, u64::from(!before));
     !(crc_fast::checksum_combine(algorithm, state, 0, bytes.into()) as u32)

@@ -17,7 +17,7 @@ use crate::{
 
 /// A part's record beside its partitions and its changes, at most.
 const HEAD_BYTES_MAX: usize = 32;
-/// What a partition's group takes beside its changes, at most.
+/// Bytes of a partition's group beside its changes, at most.
 const GROUP_HEAD_BYTES_MAX: usize = 8;
 
 /// A part of a transaction's changes.
@@ -29,14 +29,14 @@ pub struct PartRef<'a> {
     /// The version of the module that was called, under whose schema the rows are: no deployment lies between two parts.
     pub module_id: u32,
     pub procedure: u16,
-    /// Of the part, from 0.
+    /// Number of the part, from 0.
     pub number: u32,
-    /// As in [`ChangesRef`], never empty. Partitions do not fall from part to part.
+    /// Changes as in [`ChangesRef`], never empty. Partitions do not fall from part to part.
     pub changes: &'a [u8],
 }
 
 impl<'a> PartRef<'a> {
-    /// As [`ChangesRef::groups`].
+    /// The changes of each partition, as [`ChangesRef::groups`] returns them.
     pub fn groups(self) -> impl Iterator<Item = (PartitionId, &'a [u8])> {
         groups_of(self.partitions, self.changes)
     }
@@ -78,7 +78,7 @@ impl<'a> PartRef<'a> {
 pub struct ChangesRun<'a> {
     /// With all changes.
     whole: ChangesRef<'a>,
-    /// Where both forms are logged, or shipped.
+    /// The command, if both forms are logged or shipped.
     command: Option<CommandRef<'a>>,
     /// None: both are logged.
     forms: Option<TwoForms>,

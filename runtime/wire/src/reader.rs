@@ -17,7 +17,7 @@ use crate::{
     corrupt,
 };
 
-/// What is told of bytes that are no change.
+/// An error about bytes that are no change.
 pub(crate) trait Fault: Sized {
     fn of(what: &'static str, expected: &'static str, found: usize) -> Self;
 }
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
         Ok(*byte)
     }
 
-    /// Of one to three bytes, which all that stands in changes fits.
+    /// Reads a number of one to three bytes, which is enough for every number in changes.
     #[inline(always)]
     fn varint<F: Fault>(&mut self) -> Result<usize, F> {
         let first = self.byte()? as usize;
@@ -289,7 +289,7 @@ mod tests {
     use super::*;
     use crate::Changes;
 
-    /// Who asks for no error texts takes and refuses the same bytes, and what is taken is the one form of a change.
+    /// The reader without error texts accepts and refuses the same bytes. Each accepted change has one form only.
     #[test]
     fn errors_cost_a_name_and_change_nothing() {
         let mut state = 88_172_645_463_325_252_u64;

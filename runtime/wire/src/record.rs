@@ -115,7 +115,7 @@ pub struct QuarantineRef<'a> {
     pub procedure: u16,
     /// The record that diverged.
     pub diverged: Lsn,
-    /// What it did otherwise, at most [`QUARANTINE_TEXT_BYTES_MAX`].
+    /// The divergence in words, at most [`QUARANTINE_TEXT_BYTES_MAX`].
     pub what: &'a str,
 }
 
@@ -126,7 +126,7 @@ pub struct CommandRef<'a> {
     pub partitions: PartitionSet<'a>,
     pub module_id: u32,
     pub procedure: u16,
-    /// Of the write set and the result.
+    /// Digest of the write set and the result.
     pub digest: u64,
     /// Number of the caller's name; 0 without tokens.
     pub principal: u32,
@@ -252,7 +252,7 @@ impl PartitionSet<'_> {
     }
 }
 
-/// What a command or changes begin with where partitions and key take no bytes: the common case.
+/// The head of a command or of changes whose partitions and key take no bytes: the common case.
 pub(crate) struct PlainHead {
     pub kind: RecordKind,
     pub partitions_code: u8,
@@ -587,7 +587,7 @@ const PLAIN_HEAD_BYTES: usize = 1 + 1 + 8 + 8 + 1 + 1;
 /// A record told apart from its neighbours, and not read yet.
 #[derive(Clone, Copy, Debug)]
 pub struct RawRecord<'a> {
-    /// Of its first byte in what was walked, and behind its last.
+    /// The record's first byte in the walked bytes, and the end of its last.
     pub start: usize,
     pub end: usize,
     content: &'a [u8],
@@ -603,7 +603,7 @@ impl<'a> RawRecord<'a> {
         self.content[0] == RecordKind::Deploy as u8
     }
 
-    /// Of changes, or a part of such.
+    /// True for changes, or a part of them.
     pub fn holds_changes(&self) -> bool {
         self.is_changes() || self.content[0] == PART
     }
@@ -622,8 +622,8 @@ impl<'a> RawRecord<'a> {
         self.is_changes() && !before.is_changes() && command().is_some_and(|txn_id| changes() == Some(txn_id))
     }
 
-    /// Of changes in their usual form: the transaction, whose partition is the changed one, and the changes, not looked at. None of
-    /// any other record, and of some that are such, too: `changes` reads all.
+    /// Returns the transaction and the unread changes of a record of changes in its usual form, whose partition is the changed one. None
+    /// for any other record, and for some records of changes: `changes` reads all.
     #[inline(always)]
     pub fn plain_changes(&self) -> Option<(TxnId, &'a [u8])> {
         let (head, changes) = self.content.split_first_chunk::<PLAIN_HEAD_BYTES>()?;
@@ -701,7 +701,7 @@ impl<'a> Iterator for RawRecords<'a> {
 }
 
 impl<'a> RawRecords<'a> {
-    /// As `next` where there is a record, by the reader that says what is wrong.
+    /// The `next` variant that reports the fault in a record.
     #[cold]
     #[inline(never)]
     fn next_checked(&mut self) -> Result<RawRecord<'a>, WireError> {

@@ -19,19 +19,19 @@ const CRC_AT: usize = SEGMENT_HEADER_BYTES - 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct History(pub u32);
 
-/// What a segment says of itself.
+/// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
     pub database_id: [u8; 16],
     /// LSN of the first record.
     pub start: Lsn,
-    /// Where the segment's first block lies: bytes of blocks before it, from the log's beginning.
+    /// The place of the segment's first block: bytes of blocks before it, from the log's beginning.
     pub place: u64,
     /// Hash of every setting that can change what a replay computes.
     pub settings_hash: u64,
     /// No block of the segment has a lower one.
     pub epoch: Epoch,
-    /// Of all records before the first one.
+    /// History of all records before the first one.
     pub history: History,
     /// `chain` of the first block: the header checksum of the block before it, 0 at the log's beginning.
     pub chain: u32,
@@ -89,7 +89,7 @@ impl SegmentHeader {
         })
     }
 
-    /// What the tags of the segment's blocks are made of: the database's id, folded, and the segment's key.
+    /// Returns the base of the tags of the segment's blocks: the database's id, folded, and the segment's key.
     pub fn block_tag(&self) -> u32 {
         let words = self.database_id.chunks_exact(4).map(|word| u32_at(word, 0));
         words.fold(0u32, |tag, word| tag.rotate_left(7) ^ word) ^ self.block_key

@@ -15,23 +15,23 @@ use crate::{
 /// Its number among the kinds of records.
 pub(crate) const STAND_IN: u8 = 13;
 
-/// What it takes beside the record in it, at most.
+/// Bytes of an alternate record beside the record in it, at most.
 pub const STAND_IN_HEAD_BYTES_MAX: usize = 5 + 1 + 4 + 4 + 5;
 
 /// No record is shorter: its length and its kind.
 const ORIGIN_BYTES_MIN: u32 = 2;
 
-/// Of bytes that are not there, as many as one step of a sum takes.
+/// Zeros for one step of a sum, in place of the source's absent bytes.
 const ZEROS: [u8; 1 << 10] = [0; 1 << 10];
 /// More of them are quicker passed over by their number: so a sum takes some microseconds at most, whatever a record tells of its origin.
 const STEPPED_BYTES_MAX: u32 = 64 << 10;
 
-/// What stands in its content.
+/// The contents of an alternate record.
 struct StandIn<'a> {
-    /// Of the origin: what it adds to a history beside its length.
+    /// The source's share of a history, beside its length.
     sum: u32,
     origin_bytes: u32,
-    /// Of the record in it.
+    /// Checksum of the record in it.
     checksum: u32,
     record: &'a [u8],
     /// Kind and body of that.
@@ -94,7 +94,8 @@ pub(crate) fn push_stand_in(out: &mut Vec<u8>, origin: &[u8], record: &RecordRef
     out[at..].rotate_left(record_bytes);
 }
 
-/// What these bytes add to a checksum, but for their length: that is the checksum behind as many zeros, with this added.
+/// Returns the share of these bytes in a checksum, without their length. The checksum behind them is the one behind as many zeros, with
+/// this added.
 fn sum_of(bytes: &[u8]) -> u32 {
     !crc32c_behind(!0, bytes)
 }
@@ -123,7 +124,7 @@ impl History {
                 .varint()
                 .ok()
                 .and_then(|length| reader.take(length as usize).ok());
-            // What is no record counts by its bytes, to the end.
+            // Bytes that are no record count as they are, to the end.
             let Some(content) = content else { break };
             let end = at + reader.offset();
             if content.first() == Some(&STAND_IN)
@@ -138,7 +139,7 @@ impl History {
         history.then_plain(&records[plain_from..])
     }
 
-    /// As `then`, of records among which none stands for another.
+    /// The `then` variant for records without alternate ones.
     pub fn then_plain(self, records: &[u8]) -> Self {
         match records {
             [] => self,
@@ -147,18 +148,18 @@ impl History {
     }
 }
 
-/// What records are that lie one behind the other.
+/// The number of records in a stretch of bytes, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordCounts {
     pub all: u32,
-    /// Of changes, and parts of such.
+    /// Records of changes, parts included.
     pub changes: u32,
-    /// Those that stand for others, of either form.
+    /// Alternate records of either form.
     pub stand_ins: u32,
 }
 
 impl RecordCounts {
-    /// Of the records in `bytes`. Their bodies are not looked at, but those that stand for others are held to their checksums.
+    /// Counts the records in `bytes`. It does not read their bodies, but checks the checksums of alternate records.
     pub fn of(bytes: &[u8]) -> Result<Self, WireError> {
         let mut counts = Self::default();
         for record in RawRecords::new(bytes) {
@@ -179,7 +180,7 @@ impl RecordCounts {
 }
 
 impl crate::RawRecord<'_> {
-    /// What it stands for, where it was walked in `bytes`.
+    /// Returns the alternate record's contents, if it was walked in `bytes`.
     fn stand_in<'b>(&self, bytes: &'b [u8]) -> Option<StandIn<'b>> {
         let mut reader = ValueReader::new(&bytes[self.start..self.end]);
         let length = reader.varint().ok()?;

@@ -177,8 +177,11 @@ pub struct LostRange {
     pub from_lsn: U64,
     /// The old primary is known to have had every record before this. It may have had more. Null: nothing is known of it.
     pub known_to_lsn: Option<U64>,
-    /// The old primary is known to have had records that the new one does not have. False: nothing says that it had, or that it had not.
+    /// Another server is known to have had records that the new primary does not have. False: nothing says that one had, or that none had.
     pub proven: bool,
+    /// `acknowledged`: answers of the safety level may be lost. `alone`: only answers may be lost that named `1-safe`, because the old primary gave
+    /// them without a standby.
+    pub class: String,
 }
 
 /// Records that the primary did not have. They are kept in the data directory, in `cuts`.
@@ -287,7 +290,8 @@ pub struct PromiseRequest {
     /// URL of the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// The server does not lead in that epoch after all; `false` unless given.
+    /// The server that got the promise does not lead in that epoch after all. To that server itself it is the question whether this is so. `false`
+    /// unless given.
     #[serde(default)]
     pub withdrawn: bool,
 }
@@ -301,9 +305,20 @@ pub struct EpochPromise {
     pub epoch: u32,
     /// End of its log.
     pub end_lsn: U64,
+    /// Epochs that it promised to servers, this promise included.
+    pub promises: Vec<GivenPromise>,
     /// The last word of a primary on its standbys; null: it was told none.
     #[serde(default)]
     pub status: Option<PromiseStatus>,
+}
+
+/// An epoch that a standby promised.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GivenPromise {
+    /// The standby follows no primary before it.
+    pub epoch: u32,
+    /// Name of the server that may lead in it.
+    pub name: String,
 }
 
 /// A primary's word on its standbys.
@@ -326,6 +341,8 @@ pub struct PromiseMember {
     pub url: String,
     /// It has everything before this LSN.
     pub from_lsn: U64,
+    /// It is in sync.
+    pub in_sync: bool,
     /// It is in the set that `quorum` counts on.
     pub counted: bool,
     /// It is in the set to which a change is under way.

@@ -30,7 +30,7 @@ const DEBIAN_CARGO: &str = "/usr/bin/cargo";
 
 /// A way to build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Choice {
+pub enum ToolchainChoice {
     /// The current toolchain, which has the wasm target or gets it from rustup
     Rustup,
     /// Debian's rustc-web with its own std sources
@@ -38,7 +38,7 @@ pub enum Choice {
 }
 
 /// The crate to build.
-pub enum Request<'a> {
+pub enum BuildRequest<'a> {
     /// Crates of the source tree at `root`: all of procedures/ where none is named.
     Tree {
         /// The tree's folder.
@@ -51,7 +51,7 @@ pub enum Request<'a> {
 }
 
 /// A module that was built.
-pub struct Built {
+pub struct BuiltModule {
     /// Path of the result.
     pub path: PathBuf,
     /// Its length.
@@ -65,7 +65,7 @@ enum Toolchain {
 }
 
 /// The crates of one build.
-struct Plan {
+struct BuildPlan {
     /// Directory in which cargo runs.
     directory: PathBuf,
     target_dir: PathBuf,
@@ -75,7 +75,11 @@ struct Plan {
 }
 
 /// Builds what is asked for to `NAME.wasm` in the folder `out`, or in `target/procedures`.
-pub fn build(request: &Request<'_>, out: Option<&Path>, choice: Option<Choice>) -> Result<Vec<Built>> {
+pub fn build(
+    request: &BuildRequest<'_>,
+    out: Option<&Path>,
+    choice: Option<ToolchainChoice>,
+) -> Result<Vec<BuiltModule>> {
     let toolchain = toolchain(choice)?;
     let mut plan = plan(request, &toolchain)?;
     if let Some(out) = out {
@@ -89,7 +93,7 @@ pub fn build(request: &Request<'_>, out: Option<&Path>, choice: Option<Choice>) 
     plan.packages.iter().map(|package| collect(&plan, package)).collect()
 }
 
-fn collect(plan: &Plan, package: &str) -> Result<Built> {
+fn collect(plan: &BuildPlan, package: &str) -> Result<BuiltModule> {
     let file = format!("{}.wasm", package.replace('-', "_"));
     let built = plan.target_dir.join(TARGET).join("release").join(&file);
     let bytes = fs::read(&built).with_context(|| {
@@ -100,7 +104,7 @@ fn collect(plan: &Plan, package: &str) -> Result<Built> {
     })?;
     let path = plan.out.join(format!("{package}.wasm"));
     put(&path, &bytes)?;
-    Ok(Built {
+    Ok(BuiltModule {
         path,
         bytes: bytes.len(),
     })
@@ -116,12 +120,12 @@ fn put(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::rename(&new, path).with_context(|| format!("rename to {}", path.display()))
 }
 
-fn plan(request: &Request<'_>, toolchain: &Toolchain) -> Result<Plan> {
+fn plan(request: &BuildRequest<'_>, toolchain: &Toolchain) -> Result<BuildPlan> {
     let manifest = match request {
-        Request::Crate(path) => path,
-        Request::Tree { root, names } => {
+        BuildRequest::Crate(path) => path,
+        BuildRequest::Tree { root, names } => {
             let root = root.canonicalize().context("find the source tree")?;
-            return Ok(Plan {
+            return Ok(BuildPlan {
                 packages: match names.is_empty() {
                     true => procedures(&root)?,
                     false => names.clone(),
@@ -147,7 +151,7 @@ fn plan(request: &Request<'_>, toolchain: &Toolchain) -> Result<Plan> {
         );
     }
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    Ok(Plan {
+    Ok(BuildPlan {
         packages: vec![package_name(&directory, toolchain)?],
         target_dir: target.unwrap_or_else(|| directory.join("target")).join("wasm"),
         out: directory.join("target/procedures"),
@@ -196,12 +200,12 @@ fn package_name(directory: &Path, toolchain: &Toolchain) -> Result<String> {
         .to_owned())
 }
 
-fn toolchain(choice: Option<Choice>) -> Result<Toolchain> {
-    if choice != Some(Choice::Debian) && is_there("cargo") {
+fn toolchain(choice: Option<ToolchainChoice>) -> Result<Toolchain> {
+    if choice != Some(ToolchainChoice::Debian) && is_there("cargo") {
         if has_target("rustc") || (add_target() && has_target("rustc")) {
             return Ok(Toolchain::Current);
         }
-        if choice == Some(Choice::Rustup) {
+        if choice == Some(ToolchainChoice::Rustup) {
             bail!("the current toolchain has no target {TARGET} and rustup could not add it");
         }
     }
@@ -312,7 +316,7 @@ impl Toolchain {
     }
 }
 
-fn command(plan: &Plan, toolchain: &Toolchain) -> Command {
+fn command(plan: &BuildPlan, toolchain: &Toolchain) -> Command {
     let mut command = toolchain.cargo();
     command
         .current_dir(&plan.directory)
@@ -334,7 +338,7 @@ fn command(plan: &Plan, toolchain: &Toolchain) -> Command {
 }
 
 /// Speed for the crates themselves, size for what they pull in; names stay, so that a backtrace has them.
-fn profile(plan: &Plan) -> Vec<String> {
+fn profile(plan: &BuildPlan) -> Vec<String> {
     let mut settings = vec![
         "profile.release.panic='abort'",
         "profile.release.lto='fat'",
@@ -355,7 +359,7 @@ fn profile(plan: &Plan) -> Vec<String> {
     settings.into_iter().map(str::to_owned).collect()
 }
 
-fn flags(plan: &Plan) -> Vec<String> {
+fn flags(plan: &BuildPlan) -> Vec<String> {
     let mut flags = vec![
         format!("-Clink-arg=-zstack-size={STACK_BYTES}"),
         format!("-Clink-arg=--global-base={DATA_START}"),

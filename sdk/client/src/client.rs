@@ -21,7 +21,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{
     answers::{ANSWER_BYTES_MAX, BatchAnswers, chain, primary_of, read, read_short, read_whole, refusal},
     error::ClientError,
-    query::{CallOptions, Called, LinesQuery, LogQuery, RowsQuery, RowsText},
+    query::{CallOptions, CallResponse, LinesQuery, LogQuery, RowsQuery, RowsText},
     trust::{is_refused, tls_config},
 };
 
@@ -128,7 +128,12 @@ impl Client {
     }
 
     /// Runs one transaction; `args` serializes to an object of named arguments.
-    pub fn call(&self, module: &str, procedure: &str, args: &(impl Serialize + ?Sized)) -> Result<Called, ClientError> {
+    pub fn call(
+        &self,
+        module: &str,
+        procedure: &str,
+        args: &(impl Serialize + ?Sized),
+    ) -> Result<CallResponse, ClientError> {
         self.call_with(module, procedure, args, &CallOptions::default())
     }
 
@@ -139,7 +144,7 @@ impl Client {
         procedure: &str,
         args: &(impl Serialize + ?Sized),
         options: &CallOptions<'_>,
-    ) -> Result<Called, ClientError> {
+    ) -> Result<CallResponse, ClientError> {
         let mut request = self.http.post(self.at(&["v1", "call", module, procedure])).json(args);
         if let Some(key) = options.idempotency_key {
             request = request.header(headers::IDEMPOTENCY_KEY, key);
@@ -161,7 +166,7 @@ impl Client {
         let safety = response.headers().get(headers::SAFETY);
         let safety = safety.and_then(|level| level.to_str().ok()).map(str::to_owned);
         let answer = read(response)?;
-        Ok(Called {
+        Ok(CallResponse {
             answer,
             replayed,
             safety,

@@ -16,5 +16,5 @@ mod trust;
 pub use answers::BatchAnswers;
 pub use client::Client;
 pub use error::ClientError;
-pub use query::{CallOptions, Called, LinesQuery, LogQuery, RowsQuery, RowsText};
+pub use query::{CallOptions, CallResponse, LinesQuery, LogQuery, RowsQuery, RowsText};
 pub use trust::{ClientCertificate, tls_config};

@@ -18,7 +18,7 @@ pub struct CallOptions<'a> {
 
 /// A committed call.
 #[derive(Clone, Debug, Serialize)]
-pub struct Called {
+pub struct CallResponse {
     /// The server's answer.
     #[serde(flatten)]
     pub answer: CallAnswer,

@@ -33,7 +33,7 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
         idents.push(ident);
         types.push(&field.ty);
     }
-    let shape = Shape {
+    let shape = ColumnsStruct {
         base,
         item: &item,
         lifetime,
@@ -46,7 +46,7 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
 }
 
 /// Parts of the struct.
-struct Shape<'a> {
+struct ColumnsStruct<'a> {
     base: Path,
     item: &'a ItemStruct,
     lifetime: Option<&'a Lifetime>,
@@ -78,7 +78,7 @@ fn with_static(tokens: TokenStream, lifetime: Option<&Lifetime>) -> TokenStream 
     replaced.collect()
 }
 
-impl Shape<'_> {
+impl ColumnsStruct<'_> {
     fn codec(&self) -> TokenStream {
         let Self {
             base,

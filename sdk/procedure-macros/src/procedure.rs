@@ -209,8 +209,8 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
         .collect();
     let types: Vec<_> = params.iter().map(|param| &param.ty).collect();
     let (returns, result) = match result_of(&function.sig.output) {
-        Returned::Result(ty) => (quote!(#ty), quote!(#ident(__tx #(, #idents)*))),
-        Returned::Plain(ty) => (
+        ReturnKind::Result(ty) => (quote!(#ty), quote!(#ident(__tx #(, #idents)*))),
+        ReturnKind::Plain(ty) => (
             quote!(#ty),
             quote!(::core::result::Result::Ok(#ident(__tx #(, #idents)*))),
         ),
@@ -432,19 +432,19 @@ fn partitioning_of(options: &ProcedureOptions, params: &[Param], function: &Item
 
 /// The function ends in a `Result`.
 pub fn returns_result(output: &ReturnType) -> bool {
-    matches!(result_of(output), Returned::Result(_))
+    matches!(result_of(output), ReturnKind::Result(_))
 }
 
-enum Returned {
+enum ReturnKind {
     /// `Result<T, Abort>`
     Result(Type),
     /// A procedure that never aborts.
     Plain(Type),
 }
 
-fn result_of(output: &ReturnType) -> Returned {
+fn result_of(output: &ReturnType) -> ReturnKind {
     let ReturnType::Type(_, ty) = output else {
-        return Returned::Plain(syn::parse_quote!(()));
+        return ReturnKind::Plain(syn::parse_quote!(()));
     };
     if let Type::Path(path) = &**ty
         && let Some(last) = path.path.segments.last()
@@ -452,7 +452,7 @@ fn result_of(output: &ReturnType) -> Returned {
         && let syn::PathArguments::AngleBracketed(arguments) = &last.arguments
         && let Some(syn::GenericArgument::Type(value)) = arguments.args.first()
     {
-        return Returned::Result(value.clone());
+        return ReturnKind::Result(value.clone());
     }
-    Returned::Plain((**ty).clone())
+    ReturnKind::Plain((**ty).clone())
 }

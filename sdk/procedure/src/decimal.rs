@@ -137,7 +137,16 @@ fn mul_div(a: i128, b: i128, divisor: i128, rounding: Rounding) -> Option<i128> 
         Some(product) => (product / divisor, product % divisor),
         None => wide_div(wide_mul(a.unsigned_abs(), b.unsigned_abs()), divisor)?,
     };
-    let is_up = rest > 0 && goes_up(rounding, quotient, (rest, divisor), is_negative);
+    let is_up = rest > 0
+        && goes_up(
+            rounding,
+            Division {
+                quotient,
+                rest,
+                divisor,
+            },
+            is_negative,
+        );
     let magnitude = quotient.checked_add(u128::from(is_up))?;
     match is_negative {
         false => i128::try_from(magnitude).ok(),
@@ -145,12 +154,19 @@ fn mul_div(a: i128, b: i128, divisor: i128, rounding: Rounding) -> Option<i128> 
     }
 }
 
-/// Whether the magnitude grows by one, of a quotient that leaves a rest.
-fn goes_up(rounding: Rounding, quotient: u128, (rest, divisor): (u128, u128), is_negative: bool) -> bool {
+/// A division of magnitudes that leaves a rest.
+struct Division {
+    quotient: u128,
+    rest: u128,
+    divisor: u128,
+}
+
+/// True if the quotient's magnitude is rounded up.
+fn goes_up(rounding: Rounding, division: Division, is_negative: bool) -> bool {
     // `rest` is less than `divisor`, so the difference says which of the two neighbours is nearer.
-    let (below, above) = (rest, divisor - rest);
+    let (below, above) = (division.rest, division.divisor - division.rest);
     match rounding {
-        Rounding::HalfEven => below > above || (below == above && quotient % 2 == 1),
+        Rounding::HalfEven => below > above || (below == above && division.quotient % 2 == 1),
         Rounding::HalfUp => below >= above,
         Rounding::Down => false,
         Rounding::Up => true,
@@ -159,22 +175,30 @@ fn goes_up(rounding: Rounding, quotient: u128, (rest, divisor): (u128, u128), is
     }
 }
 
-/// The product, as its upper and its lower half.
-fn wide_mul(a: u128, b: u128) -> (u128, u128) {
+/// A number of 256 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct U256 {
+    high: u128,
+    low: u128,
+}
+
+/// The whole product.
+fn wide_mul(a: u128, b: u128) -> U256 {
     const LOW: u128 = u64::MAX as u128;
     let (a_high, a_low, b_high, b_low) = (a >> 64, a & LOW, b >> 64, b & LOW);
     let low = a_low * b_low;
     // Each fits: (2^64 - 1)^2 + 2 * (2^64 - 1) is 2^128 - 1.
     let middle = a_high * b_low + (low >> 64);
     let other = a_low * b_high + (middle & LOW);
-    (
-        a_high * b_high + (middle >> 64) + (other >> 64),
-        other << 64 | low & LOW,
-    )
+    U256 {
+        high: a_high * b_high + (middle >> 64) + (other >> 64),
+        low: other << 64 | low & LOW,
+    }
 }
 
-/// Quotient and rest, bit by bit; none where the quotient has more than 128 bits.
-fn wide_div((high, low): (u128, u128), divisor: u128) -> Option<(u128, u128)> {
+/// Quotient and rest, bit by bit; none if the quotient has more than 128 bits.
+fn wide_div(number: U256, divisor: u128) -> Option<(u128, u128)> {
+    let U256 { high, low } = number;
     if high >= divisor {
         return None;
     }
@@ -411,9 +435,10 @@ mod tests {
         assert_eq!(mul_div(i128::MAX, i128::MAX, 3, Rounding::Down), None);
         for (a, b, divisor) in [(u128::MAX, 3, 7), (u128::MAX, u128::MAX, u128::MAX), (1 << 127, 5, 6)] {
             let (quotient, rest) = wide_div(wide_mul(a, b), divisor).expect("it fits");
-            let (high, low) = wide_mul(quotient, divisor);
+            let U256 { high, low } = wide_mul(quotient, divisor);
             let (low, carry) = low.overflowing_add(rest);
-            assert_eq!((high + u128::from(carry), low), wide_mul(a, b));
+            let high = high + u128::from(carry);
+            assert_eq!(U256 { high, low }, wide_mul(a, b));
             assert!(rest < divisor);
         }
     }

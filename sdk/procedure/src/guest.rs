@@ -13,7 +13,9 @@ use reprise_abi::{LogLevel, RowHandle, ScanRequest, calls::RETURNED_IN_BUFFER, d
 
 use crate::{
     column::Columns,
-    heap::{Heap, Memory},
+    found_row::FoundRow,
+    heap::{Heap, HeapMemory},
+    many::KeyBytes,
     module::{Abort, ProcedureInfo, TableInfo, schema},
     txn::Txn,
 };
@@ -71,13 +73,6 @@ fn slice(bytes: &[u8]) -> u64 {
 #[inline(always)]
 fn out_slice(bytes: &mut [u8]) -> u64 {
     bytes.as_mut_ptr() as u32 as u64 | (bytes.len() as u64) << 32
-}
-
-/// A row that the host found; its bytes lie in the caller's buffer when they fit.
-#[derive(Clone, Copy)]
-pub struct Found {
-    pub handle: RowHandle,
-    pub bytes: usize,
 }
 
 /// Room on the stack for a row that the host writes. Nothing clears it: no more is ever read than the host wrote.
@@ -159,10 +154,10 @@ impl Ops<'_> {
     }
 
     #[inline(always)]
-    pub fn get(&self, target: u32, key: &[u8], out: &mut [u8]) -> Option<Found> {
+    pub fn get(&self, target: u32, key: &[u8], out: &mut [u8]) -> Option<FoundRow> {
         // SAFETY: as above.
         let found = unsafe { import::get(target, slice(key), out_slice(out)) };
-        (found >= 0).then_some(Found {
+        (found >= 0).then_some(FoundRow {
             handle: (found >> 32) as u32,
             bytes: found as u32 as usize,
         })
@@ -187,7 +182,7 @@ impl Ops<'_> {
         key: &[u8],
         columns: Option<Columns>,
         answer: &mut Answer<B>,
-    ) -> Option<Found> {
+    ) -> Option<FoundRow> {
         let (key, out) = (slice(key), answer.out());
         // SAFETY: as above.
         let found = match columns {
@@ -199,7 +194,7 @@ impl Ops<'_> {
         }
         let bytes = found as u32 as usize;
         answer.filled = if bytes <= size_of::<B>() { bytes } else { 0 };
-        Some(Found {
+        Some(FoundRow {
             handle: (found >> 32) as u32,
             bytes,
         })
@@ -250,10 +245,10 @@ impl Ops<'_> {
         }
     }
 
-    /// Looks up `count` keys of one length and fills as many slots of one length; how many rows did not fit theirs.
+    /// Looks up keys of one length and fills as many slots of one length; how many rows did not fit theirs.
     #[inline(always)]
-    pub fn multi_get_slots(&self, target: u32, (keys, count): (&[u8], u32), columns: Columns, out: &mut [u8]) -> usize {
-        let (request, keys) = (target as u64 | (count as u64) << 32, slice(keys));
+    pub fn multi_get_slots(&self, target: u32, keys: KeyBytes<'_>, columns: Columns, out: &mut [u8]) -> usize {
+        let (request, keys) = (target as u64 | (keys.count as u64) << 32, slice(keys.bytes));
         // SAFETY: as above.
         unsafe { import::multi_get_slots(request, keys, columns.set, out_slice(out)) as usize }
     }
@@ -441,7 +436,7 @@ unsafe extern "C" {
 
 /// The memory of this instance from the linker's data upwards. Nothing else grows it.
 struct LinearMemory;
-impl Memory for LinearMemory {
+impl HeapMemory for LinearMemory {
     #[inline]
     fn grow_to(&mut self, end: usize) -> bool {
         let missing = end.saturating_sub(memory_size(0) * PAGE_BYTES);

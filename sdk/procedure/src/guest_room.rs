@@ -144,7 +144,7 @@ unsafe extern "C" {
 
 /// Bytes that only host and entry use.
 #[derive(Clone, Copy)]
-pub(super) struct Buffer {
+pub(super) struct SharedBuffer {
     pub start: usize,
     pub length: usize,
 }
@@ -156,11 +156,11 @@ const RESULT_BUFFER_BYTES: usize = 704;
 /// call then costs no page more. Without such room there are no buffers. All of this is known to the linker, so the
 /// compiler of the host makes constants of it.
 #[inline(always)]
-fn buffers() -> (Buffer, Buffer) {
+fn buffers() -> (SharedBuffer, SharedBuffer) {
     let start = &raw const __stack_high as usize;
     let room = (&raw const __global_base as usize).saturating_sub(start);
     let fits = room >= ARGS_BUFFER_BYTES + RESULT_BUFFER_BYTES;
-    let buffer = |start, length| Buffer {
+    let buffer = |start, length| SharedBuffer {
         start,
         length: if fits { length } else { 0 },
     };
@@ -171,12 +171,12 @@ fn buffers() -> (Buffer, Buffer) {
 }
 
 #[inline(always)]
-pub(super) fn args_buffer() -> Buffer {
+pub(super) fn args_buffer() -> SharedBuffer {
     buffers().0
 }
 
 #[inline(always)]
-pub(super) fn result_buffer() -> Buffer {
+pub(super) fn result_buffer() -> SharedBuffer {
     buffers().1
 }
 
@@ -190,7 +190,7 @@ pub fn result_buffer_slice() -> u64 {
     result_buffer().packed()
 }
 
-impl Buffer {
+impl SharedBuffer {
     fn packed(self) -> u64 {
         match self.length {
             0 => 0,

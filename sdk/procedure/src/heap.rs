@@ -16,7 +16,7 @@ const CLASSES: usize = STEPS + STEPS * (30 - EVEN_BYTES_MAX.ilog2() as usize);
 const NO_BLOCK: usize = 0;
 
 /// The memory under the heap, by address. Address 0 is never part of it.
-pub trait Memory {
+pub trait HeapMemory {
     /// Grows the memory so that `end` is its end or lies before it; false when it can't.
     fn grow_to(&mut self, end: usize) -> bool;
     /// The first address that the heap may use.
@@ -35,7 +35,7 @@ pub struct Heap<M> {
     free: [usize; CLASSES],
 }
 
-impl<M: Memory> Heap<M> {
+impl<M: HeapMemory> Heap<M> {
     pub const fn new(memory: M) -> Self {
         Self {
             memory,
@@ -160,7 +160,7 @@ mod tests {
     #[derive(Default)]
     struct Model(BTreeMap<usize, usize>);
 
-    impl Memory for Model {
+    impl HeapMemory for Model {
         fn grow_to(&mut self, end: usize) -> bool {
             end <= END_MAX
         }

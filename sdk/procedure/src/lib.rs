@@ -37,6 +37,7 @@ pub mod column;
 mod decimal;
 mod duplicate;
 mod find;
+mod found_row;
 #[cfg(any(target_arch = "wasm32", test))]
 mod heap;
 pub mod key;

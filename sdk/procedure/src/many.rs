@@ -1,5 +1,4 @@
-//! Rows by many keys, read in one host call: each lies in a slot of its own, so that where everything is read from is known to
-//! the compiler.
+//! Rows by many keys, read in one host call. Each lies in a slot of its own, so that the compiler knows each offset.
 
 use std::marker::PhantomData;
 
@@ -16,6 +15,13 @@ use crate::{
 
 /// A usual key of a length that varies, with that length before it, in bytes.
 const KEY_BYTES: usize = 20;
+/// Encoded keys, one behind the other.
+#[derive(Clone, Copy)]
+pub struct KeyBytes<'k> {
+    pub bytes: &'k [u8],
+    pub count: u32,
+}
+
 /// Handle and length before a row.
 const HEADER_BYTES: usize = 8;
 
@@ -91,7 +97,11 @@ fn read_many<T: Table, K: WholeKey<C>, C>(
                 bytes.push_with_length(|out| key.push_whole(out));
                 count += 1;
             }
-            look_up(tx, target, columns, (bytes.as_slice(), count), slot_bytes)
+            let keys = KeyBytes {
+                bytes: bytes.as_slice(),
+                count,
+            };
+            look_up(tx, target, columns, keys, slot_bytes)
         }
     };
     FoundRows::new(slots, long)
@@ -116,7 +126,10 @@ fn read_slots<T: Table, K: WholeKey<C>, C>(
     };
     let count = filled / K::BYTES;
     let slots = slots.get_mut(..count * slot_bytes).unwrap_or_default();
-    let keys = (behind.get(..filled).unwrap_or(&[]), count as u32);
+    let keys = KeyBytes {
+        bytes: behind.get(..filled).unwrap_or(&[]),
+        count: count as u32,
+    };
     let long = match tx.ops.multi_get_slots(target, keys, columns, slots) {
         0 => Vec::new(),
         _ => read_misfits(tx, columns, slots, slot_bytes),
@@ -157,9 +170,10 @@ fn look_up(
     tx: &Txn<'_>,
     target: u32,
     columns: Option<Columns>,
-    (keys, count): (&[u8], u32),
+    keys: KeyBytes<'_>,
     slot_bytes: usize,
 ) -> (Vec<u8>, LongRows) {
+    let (keys, count) = (keys.bytes, keys.count);
     let mut found = vec![0; slot_bytes * count as usize];
     let filled = loop {
         let read = match columns {

@@ -18,6 +18,8 @@ use reprise_abi::{
 
 use crate::{
     column::Columns,
+    found_row::FoundRow,
+    many::KeyBytes,
     module::{Abort, ProcedureInfo, TableInfo, schema},
     scratch::{INLINE_BYTES, Scratch},
     txn::Txn,
@@ -153,13 +155,6 @@ fn or_duplicate<T>(result: Result<T, OpError>) -> Result<T, u16> {
     }
 }
 
-/// A row that the host found; its bytes lie in the caller's buffer when they fit.
-#[derive(Clone, Copy)]
-pub struct Found {
-    pub handle: RowHandle,
-    pub bytes: usize,
-}
-
 /// Room on the stack for a row that the host writes.
 pub struct Answer<B> {
     room: B,
@@ -219,10 +214,10 @@ impl Ops<'_> {
     }
 
     #[inline]
-    pub fn get(&self, target: u32, key: &[u8], out: &mut [u8]) -> Option<Found> {
+    pub fn get(&self, target: u32, key: &[u8], out: &mut [u8]) -> Option<FoundRow> {
         let mut host = self.host.borrow_mut();
         let (handle, row) = host.get(Target::unpack(target), key).or_fault()?;
-        Some(Found {
+        Some(FoundRow {
             handle,
             bytes: copy_if_fits(row, out),
         })
@@ -250,7 +245,7 @@ impl Ops<'_> {
         key: &[u8],
         columns: Option<Columns>,
         answer: &mut Answer<B>,
-    ) -> Option<Found> {
+    ) -> Option<FoundRow> {
         let Some(columns) = columns else {
             let found = self.get(target, key, answer.room.as_mut())?;
             answer.filled = found.bytes;
@@ -260,7 +255,7 @@ impl Ops<'_> {
         let (handle, row) = host.get(Target::unpack(target), key).or_fault()?;
         let bytes = read_if_fits((columns.plan)(), row, answer.room.as_mut());
         answer.filled = bytes;
-        Some(Found { handle, bytes })
+        Some(FoundRow { handle, bytes })
     }
 
     /// Reads a row like `row_read`, only with some columns if they are given.
@@ -313,8 +308,9 @@ impl Ops<'_> {
         }
     }
 
-    /// Looks up `count` keys of one length and fills as many slots of one length; how many rows did not fit theirs.
-    pub fn multi_get_slots(&self, target: u32, (keys, count): (&[u8], u32), columns: Columns, out: &mut [u8]) -> usize {
+    /// Looks up keys of one length and fills as many slots of one length; how many rows did not fit theirs.
+    pub fn multi_get_slots(&self, target: u32, keys: KeyBytes<'_>, columns: Columns, out: &mut [u8]) -> usize {
+        let (keys, count) = (keys.bytes, keys.count);
         if count == 0 {
             return 0;
         }

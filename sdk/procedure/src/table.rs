@@ -8,12 +8,7 @@ use std::{
 use reprise_abi::{RowHandle, ScalarType, Target};
 
 use crate::{
-    column::Columns,
-    key::WholeKey,
-    module::TableInfo,
-    ops::{Answer, Found},
-    scratch::Scratch,
-    txn::Txn,
+    column::Columns, found_row::FoundRow, key::WholeKey, module::TableInfo, ops::Answer, scratch::Scratch, txn::Txn,
 };
 
 pub use crate::duplicate::DuplicateKey;
@@ -207,12 +202,12 @@ pub fn update_many<T: Table>(tx: &Txn<'_>, rows: &[Row<T>]) -> Result<(), Duplic
 }
 
 /// Rows in the making, one behind the other. They are zeros until they are written.
-struct Packed {
+struct PackedRows {
     bytes: Vec<u8>,
     filled: usize,
 }
 
-impl Packed {
+impl PackedRows {
     #[inline]
     fn with_room_for(bytes: usize) -> Self {
         Self {
@@ -251,7 +246,7 @@ pub struct Updates<T> {
     /// Handles of the rows that were pushed, and room for more.
     handles: Vec<RowHandle>,
     count: usize,
-    values: Packed,
+    values: PackedRows,
     table: PhantomData<fn() -> T>,
 }
 
@@ -263,7 +258,7 @@ impl<T: Table> Updates<T> {
         Self {
             handles: vec![0; rows],
             count: 0,
-            values: Packed::with_room_for(rows * (T::EMPTY_BUFFER.as_ref().len() - 8)),
+            values: PackedRows::with_room_for(rows * (T::EMPTY_BUFFER.as_ref().len() - 8)),
             table: PhantomData,
         }
     }
@@ -294,7 +289,7 @@ impl<T: Table> Updates<T> {
 /// Rows that are inserted together: each is put down when it comes, and all go to the table in one host call. Of whole rows, or
 /// of columns that are all of a table's.
 pub struct Inserts<T> {
-    rows: Packed,
+    rows: PackedRows,
     count: u32,
     table: PhantomData<fn() -> T>,
 }
@@ -309,7 +304,7 @@ impl<T: InModule + Table> Inserts<T> {
     pub fn with_room_for(rows: usize) -> Self {
         let () = Self::IS_WHOLE;
         Self {
-            rows: Packed::with_room_for(rows * T::EMPTY_BUFFER.as_ref().len()),
+            rows: PackedRows::with_room_for(rows * T::EMPTY_BUFFER.as_ref().len()),
             count: 0,
             table: PhantomData,
         }
@@ -388,7 +383,7 @@ fn with_row<T: Table, R>(row: &T, then: impl FnOnce(&[u8]) -> R) -> R {
 
 /// The row that was answered, or read again over the heap when it was too long for it.
 #[inline(always)]
-fn found_row<T: Owned>(tx: &Txn<'_>, found: Found, answer: &Answer<T::Buffer>) -> Row<T> {
+fn found_row<T: Owned>(tx: &Txn<'_>, found: FoundRow, answer: &Answer<T::Buffer>) -> Row<T> {
     let row = answer.filled();
     let value = match row.len() == found.bytes {
         true => T::read_row(row).unwrap_or_else(|| misfit()),
@@ -402,7 +397,7 @@ fn found_row<T: Owned>(tx: &Txn<'_>, found: Found, answer: &Answer<T::Buffer>) -
 pub fn read<T: Owned>(tx: &Txn<'_>, handle: RowHandle) -> Row<T> {
     let mut answer = Answer::new(T::EMPTY_BUFFER);
     let bytes = tx.ops.row_read_into(handle, T::COLUMNS, &mut answer);
-    found_row(tx, Found { handle, bytes }, &answer)
+    found_row(tx, FoundRow { handle, bytes }, &answer)
 }
 
 #[cold]
@@ -472,11 +467,11 @@ pub fn get_in<'r, T: InModule + IndexOf<I> + ReadRow<'r>, const I: u16>(
 #[inline(always)]
 pub fn read_in<'r, T: ReadRow<'r>>(tx: &Txn<'_>, handle: RowHandle, room: &'r mut RowRoom<T>) -> Row<T> {
     let bytes = tx.ops.row_read_into(handle, T::COLUMNS, &mut room.usual);
-    row_in(tx, Found { handle, bytes }, room)
+    row_in(tx, FoundRow { handle, bytes }, room)
 }
 
 #[inline(always)]
-fn row_in<'r, T: ReadRow<'r>>(tx: &Txn<'_>, found: Found, room: &'r mut RowRoom<T>) -> Row<T> {
+fn row_in<'r, T: ReadRow<'r>>(tx: &Txn<'_>, found: FoundRow, room: &'r mut RowRoom<T>) -> Row<T> {
     // Each way reads the row for itself: of the usual one the compiler knows how long it is.
     let row = match room.usual.filled().len() == found.bytes {
         true => T::read_row(room.usual.room()),

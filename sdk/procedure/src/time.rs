@@ -111,7 +111,8 @@ impl Timestamp {
     }
 
     /// The point of a date and a time of day in UTC; none where there is no such.
-    pub fn from_utc((year, month, day): (i64, u8, u8), (hour, minute, second): (u8, u8, u8)) -> Option<Self> {
+    pub fn from_utc(date: (i64, u8, u8), time: (u8, u8, u8)) -> Option<Self> {
+        let ((year, month, day), (hour, minute, second)) = (date, time);
         let days = days_of(year, month, day)?;
         if hour > 23 || minute > 59 || second > 59 {
             return None;

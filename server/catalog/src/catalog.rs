@@ -62,7 +62,7 @@ pub enum CatalogError {
 }
 
 /// An open catalog, and the new path of a predecessor that could not be read.
-pub struct Opened {
+pub struct OpenedCatalog {
     /// Empty where the predecessor was set aside.
     pub catalog: Catalog,
     /// New path of the unreadable predecessor.
@@ -81,11 +81,11 @@ pub struct Catalog {
 
 impl Catalog {
     /// Opens the catalog in `dir`, making it where there is none. One that can't be read is renamed, and an empty one made.
-    pub fn open(dir: &Path) -> Result<Opened, CatalogError> {
+    pub fn open(dir: &Path) -> Result<OpenedCatalog, CatalogError> {
         let reason = match Self::try_open(dir) {
             Ok(catalog) => {
                 let set_aside = None;
-                return Ok(Opened { catalog, set_aside });
+                return Ok(OpenedCatalog { catalog, set_aside });
             }
             Err(CatalogError::Open(reason)) => reason,
             Err(other) => return Err(other),
@@ -99,7 +99,7 @@ impl Catalog {
             other => other,
         })?;
         let set_aside = Some(to);
-        Ok(Opened { catalog, set_aside })
+        Ok(OpenedCatalog { catalog, set_aside })
     }
 
     fn try_open(dir: &Path) -> Result<Self, CatalogError> {

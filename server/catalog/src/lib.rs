@@ -9,4 +9,4 @@
 
 mod catalog;
 
-pub use catalog::{Catalog, CatalogEntry, CatalogError, Opened};
+pub use catalog::{Catalog, CatalogEntry, CatalogError, OpenedCatalog};

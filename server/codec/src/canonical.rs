@@ -12,8 +12,8 @@
 use crate::{
     cbor::Cbor,
     document::Format,
-    source::{DEPTH_MAX, Source, SyntaxError, Token},
-    text::Json,
+    source::{DEPTH_MAX, DocumentToken, SyntaxError, TokenSource},
+    text::JsonSource,
 };
 
 /// First byte of a value. A length or a count of 4 bytes follows all but the first three.
@@ -29,21 +29,21 @@ const MAP: u8 = 7;
 /// Appends the canonical form of a whole document. Err: it is no document of its format.
 pub fn push_canonical(format: Format, document: &[u8], out: &mut Vec<u8>) -> Result<(), SyntaxError> {
     match format {
-        Format::Json if document.trim_ascii().is_empty() => push_whole(Json::new(b"{}"), out),
-        Format::Json => push_whole(Json::new(document), out),
-        Format::Cbor if document.is_empty() => push_whole(Json::new(b"{}"), out),
+        Format::Json if document.trim_ascii().is_empty() => push_whole(JsonSource::new(b"{}"), out),
+        Format::Json => push_whole(JsonSource::new(document), out),
+        Format::Cbor if document.is_empty() => push_whole(JsonSource::new(b"{}"), out),
         Format::Cbor => push_whole(Cbor::new(document), out),
     }
 }
 
-fn push_whole<'t>(mut source: impl Source<'t>, out: &mut Vec<u8>) -> Result<(), SyntaxError> {
+fn push_whole<'t>(mut source: impl TokenSource<'t>, out: &mut Vec<u8>) -> Result<(), SyntaxError> {
     let token = source.token()?;
     push_value(token, &mut source, out, 0)?;
     source.end()
 }
 
-fn push_value<'t, S: Source<'t>>(
-    token: Token<'t>,
+fn push_value<'t, S: TokenSource<'t>>(
+    token: DocumentToken<'t>,
     source: &mut S,
     out: &mut Vec<u8>,
     depth: usize,
@@ -55,13 +55,13 @@ fn push_value<'t, S: Source<'t>>(
         });
     }
     match token {
-        Token::Null => out.push(NULL),
-        Token::Bool(value) => out.push(if value { TRUE } else { FALSE }),
-        Token::Integer(value) => push_number(&value.to_string(), out),
-        Token::Number(text) => push_number(text, out),
-        Token::Float(value) if value.is_finite() => push_number(&format!("{value:e}"), out),
+        DocumentToken::Null => out.push(NULL),
+        DocumentToken::Bool(value) => out.push(if value { TRUE } else { FALSE }),
+        DocumentToken::Integer(value) => push_number(&value.to_string(), out),
+        DocumentToken::Number(text) => push_number(text, out),
+        DocumentToken::Float(value) if value.is_finite() => push_number(&format!("{value:e}"), out),
         // JSON has these values as strings.
-        Token::Float(value) => {
+        DocumentToken::Float(value) => {
             let name = match (value.is_nan(), value > 0.0) {
                 (true, _) => "NaN",
                 (false, true) => "Infinity",
@@ -69,9 +69,9 @@ fn push_value<'t, S: Source<'t>>(
             };
             push_bytes(TEXT, name.as_bytes(), out);
         }
-        Token::Text(text) => push_bytes(TEXT, text.as_bytes(), out),
-        Token::Bytes(bytes) => push_bytes(BYTES, &bytes, out),
-        Token::List(mut items) => {
+        DocumentToken::Text(text) => push_bytes(TEXT, text.as_bytes(), out),
+        DocumentToken::Bytes(bytes) => push_bytes(BYTES, &bytes, out),
+        DocumentToken::List(mut items) => {
             let at = begin(LIST, out);
             let mut count = 0;
             while source.next_item(&mut items)? {
@@ -81,12 +81,12 @@ fn push_value<'t, S: Source<'t>>(
             }
             end(at, count, out);
         }
-        Token::Map(mut items) => {
+        DocumentToken::Map(mut items) => {
             let mut members: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
             while let Some(name) = source.next_name(&mut items)? {
                 let name = name.as_bytes().to_vec();
                 let token = source.token()?;
-                if let Token::Null = token {
+                if let DocumentToken::Null = token {
                     continue;
                 }
                 let mut value = Vec::new();
@@ -101,7 +101,7 @@ fn push_value<'t, S: Source<'t>>(
             }
             end(at, members.len(), out);
         }
-        Token::Other(_) => out.push(NULL),
+        DocumentToken::Other(_) => out.push(NULL),
     }
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! CBOR (RFC 8949) as a [`Source`], and where an item of a sequence (RFC 8742) ends.
+//! CBOR (RFC 8949) as a [`TokenSource`], and where an item of a sequence (RFC 8742) ends.
 
 use std::{borrow::Cow, ops::Range};
 
 use minicbor::{Decoder, data::Type};
 
-use super::source::{DEPTH_MAX, Items, Source, SyntaxError, Text, Token};
+use super::source::{DEPTH_MAX, DocumentToken, ItemsLeft, SyntaxError, Text, TokenSource};
 
 /// A CBOR document.
 pub struct Cbor<'t> {
@@ -52,7 +52,7 @@ impl<'t> Cbor<'t> {
     }
 
     /// True at a list's or map's end.
-    fn is_over(&mut self, items: &mut Items) -> Result<bool, SyntaxError> {
+    fn is_over(&mut self, items: &mut ItemsLeft) -> Result<bool, SyntaxError> {
         match &mut items.left {
             Some(0) => Ok(true),
             Some(left) => {
@@ -81,40 +81,42 @@ impl Cbor<'_> {
             return self.error("items inside items, deeper than any schema");
         }
         Ok(match self.token()? {
-            Token::Bool(value) => Value::Bool(value),
-            Token::Integer(value) => match (u64::try_from(value), i64::try_from(value)) {
+            DocumentToken::Bool(value) => Value::Bool(value),
+            DocumentToken::Integer(value) => match (u64::try_from(value), i64::try_from(value)) {
                 (Ok(value), _) => value.into(),
                 (_, Ok(value)) => value.into(),
                 // A double would be another number.
                 _ => value.to_string().into(),
             },
-            Token::Float(value) => value.into(),
-            Token::Text(text) => text.as_str().into(),
-            Token::List(mut items) => {
+            DocumentToken::Float(value) => value.into(),
+            DocumentToken::Text(text) => text.as_str().into(),
+            DocumentToken::List(mut items) => {
                 let mut list = Vec::new();
                 while self.next_item(&mut items)? {
                     list.push(self.read_tree(depth + 1)?);
                 }
                 Value::Array(list)
             }
-            Token::Map(mut items) => {
+            DocumentToken::Map(mut items) => {
                 let mut map = serde_json::Map::new();
                 while let Some(name) = self.next_name(&mut items)? {
                     map.insert(name.as_str().to_owned(), self.read_tree(depth + 1)?);
                 }
                 Value::Object(map)
             }
-            Token::Null | Token::Number(_) | Token::Bytes(_) | Token::Other(_) => Value::Null,
+            DocumentToken::Null | DocumentToken::Number(_) | DocumentToken::Bytes(_) | DocumentToken::Other(_) => {
+                Value::Null
+            }
         })
     }
 }
 
-fn begun(left: Option<u64>) -> Items {
-    Items { left, is_first: true }
+fn begun(left: Option<u64>) -> ItemsLeft {
+    ItemsLeft { left, is_first: true }
 }
 
-impl<'t> Source<'t> for Cbor<'t> {
-    fn token(&mut self) -> Result<Token<'t>, SyntaxError> {
+impl<'t> TokenSource<'t> for Cbor<'t> {
+    fn token(&mut self) -> Result<DocumentToken<'t>, SyntaxError> {
         let at = self.decoder.position();
         let decoder = &mut self.decoder;
         let token = loop {
@@ -124,17 +126,17 @@ impl<'t> Source<'t> for Cbor<'t> {
                     Ok(_) => continue,
                     Err(error) => Err(error),
                 },
-                Ok(Type::Bool) => decoder.bool().map(Token::Bool),
-                Ok(Type::Null) => decoder.null().map(|()| Token::Null),
-                Ok(Type::Undefined) => decoder.undefined().map(|()| Token::Other("undefined")),
-                Ok(Type::F16 | Type::F32 | Type::F64) => decoder.f64().map(Token::Float),
-                Ok(Type::Simple) => decoder.simple().map(|_| Token::Other("a simple value")),
-                Ok(Type::Array | Type::ArrayIndef) => decoder.array().map(|left| Token::List(begun(left))),
-                Ok(Type::Map | Type::MapIndef) => decoder.map().map(|left| Token::Map(begun(left))),
-                Ok(Type::String | Type::StringIndef) => return Ok(Token::Text(self.text()?)),
-                Ok(Type::Bytes | Type::BytesIndef) => return Ok(Token::Bytes(self.bytes()?)),
+                Ok(Type::Bool) => decoder.bool().map(DocumentToken::Bool),
+                Ok(Type::Null) => decoder.null().map(|()| DocumentToken::Null),
+                Ok(Type::Undefined) => decoder.undefined().map(|()| DocumentToken::Other("undefined")),
+                Ok(Type::F16 | Type::F32 | Type::F64) => decoder.f64().map(DocumentToken::Float),
+                Ok(Type::Simple) => decoder.simple().map(|_| DocumentToken::Other("a simple value")),
+                Ok(Type::Array | Type::ArrayIndef) => decoder.array().map(|left| DocumentToken::List(begun(left))),
+                Ok(Type::Map | Type::MapIndef) => decoder.map().map(|left| DocumentToken::Map(begun(left))),
+                Ok(Type::String | Type::StringIndef) => return Ok(DocumentToken::Text(self.text()?)),
+                Ok(Type::Bytes | Type::BytesIndef) => return Ok(DocumentToken::Bytes(self.bytes()?)),
                 Ok(Type::Break | Type::Unknown(_)) => return self.error("no CBOR data item"),
-                Ok(_) => decoder.int().map(|int| Token::Integer(int.into())),
+                Ok(_) => decoder.int().map(|int| DocumentToken::Integer(int.into())),
                 Err(error) => Err(error),
             };
         };
@@ -147,11 +149,11 @@ impl<'t> Source<'t> for Cbor<'t> {
         })
     }
 
-    fn next_item(&mut self, items: &mut Items) -> Result<bool, SyntaxError> {
+    fn next_item(&mut self, items: &mut ItemsLeft) -> Result<bool, SyntaxError> {
         Ok(!self.is_over(items)?)
     }
 
-    fn next_name(&mut self, items: &mut Items) -> Result<Option<Text<'t>>, SyntaxError> {
+    fn next_name(&mut self, items: &mut ItemsLeft) -> Result<Option<Text<'t>>, SyntaxError> {
         if self.is_over(items)? {
             return Ok(None);
         }
@@ -161,7 +163,7 @@ impl<'t> Source<'t> for Cbor<'t> {
         }
     }
 
-    fn next_name_is(&mut self, _: &mut Items, _: &str) -> bool {
+    fn next_name_is(&mut self, _: &mut ItemsLeft, _: &str) -> bool {
         false
     }
 

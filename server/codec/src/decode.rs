@@ -8,7 +8,7 @@ use reprise_api::ArgumentError;
 
 use super::{
     scalar,
-    source::{Items, Source, SyntaxError, Token},
+    source::{DocumentToken, ItemsLeft, SyntaxError, TokenSource},
 };
 use crate::names::first_names;
 
@@ -35,8 +35,8 @@ pub enum ArgsError {
 
 /// Memory that is used again from call to call.
 #[derive(Default)]
-pub struct Scratch {
-    members: Vec<Member>,
+pub struct ArgsScratch {
+    members: Vec<ObjectMember>,
     sorted: Vec<u8>,
     errors: Vec<ArgumentError>,
     error_bytes: usize,
@@ -44,7 +44,7 @@ pub struct Scratch {
 }
 
 /// Range of a member's bytes in the output.
-struct Member {
+struct ObjectMember {
     index: usize,
     from: usize,
     to: usize,
@@ -53,11 +53,11 @@ struct Member {
 /// Appends the arguments in `source`, an object by parameter name, in the order of the parameters. What follows the
 /// object is left unread. After an error the output's new part is to be thrown away. The inner result is about the
 /// arguments, the outer about the document.
-pub fn encode_args<'t, S: Source<'t>>(
+pub fn encode_args<'t, S: TokenSource<'t>>(
     params: &[Parameter],
     source: &mut S,
     out: &mut Vec<u8>,
-    scratch: &mut Scratch,
+    scratch: &mut ArgsScratch,
 ) -> Result<Result<(), ArgsError>, SyntaxError> {
     let start = out.len();
     scratch.members.clear();
@@ -65,13 +65,13 @@ pub fn encode_args<'t, S: Source<'t>>(
     scratch.error_bytes = 0;
     scratch.is_too_large = false;
     let end_max = start + ARGS_BYTES_MAX;
-    let mut sink = Sink { out, scratch, end_max };
+    let mut sink = ArgsSink { out, scratch, end_max };
     match source.token()? {
-        Token::Map(items) => read_members(params, source, &mut sink, &Path::ROOT, items)?,
+        DocumentToken::Map(items) => read_members(params, source, &mut sink, &ArgPath::ROOT, items)?,
         other => {
             let found = found_word(&other);
             let message = format!("expected an object of named arguments, found {found}");
-            sink.fail(&Path::ROOT, message);
+            sink.fail(&ArgPath::ROOT, message);
             skip_rest(source, other)?;
         }
     }
@@ -85,14 +85,14 @@ pub fn encode_args<'t, S: Source<'t>>(
 }
 
 /// Receives the bytes and the mistakes.
-struct Sink<'b> {
+struct ArgsSink<'b> {
     out: &'b mut Vec<u8>,
-    scratch: &'b mut Scratch,
+    scratch: &'b mut ArgsScratch,
     /// Maximum end of the arguments.
     end_max: usize,
 }
 
-impl Sink<'_> {
+impl ArgsSink<'_> {
     /// Bounds the output of a list whose items begin at `from`: items are dropped once all arguments are too long, because few bytes
     /// of text may be many items.
     fn bound(&mut self, from: usize) {
@@ -103,7 +103,7 @@ impl Sink<'_> {
     }
 
     #[cold]
-    fn fail(&mut self, path: &Path<'_>, message: impl Into<String>) {
+    fn fail(&mut self, path: &ArgPath<'_>, message: impl Into<String>) {
         if self.scratch.errors.len() >= ERRORS_MAX || self.scratch.error_bytes >= ERRORS_BYTES_MAX {
             return;
         }
@@ -117,44 +117,44 @@ impl Sink<'_> {
 }
 
 /// The place of a value, as a chain over the stack: costs nothing until there is a mistake to report.
-struct Path<'p> {
-    parent: Option<&'p Path<'p>>,
-    segment: Segment<'p>,
+struct ArgPath<'p> {
+    parent: Option<&'p ArgPath<'p>>,
+    segment: PathSegment<'p>,
 }
 
-enum Segment<'p> {
+enum PathSegment<'p> {
     Root,
     Name(&'p str),
     Index(usize),
 }
 
-impl Path<'_> {
-    const ROOT: Path<'static> = Path {
+impl ArgPath<'_> {
+    const ROOT: ArgPath<'static> = ArgPath {
         parent: None,
-        segment: Segment::Root,
+        segment: PathSegment::Root,
     };
 
     fn pointer(&self) -> String {
-        let mut pointer = self.parent.map(Path::pointer).unwrap_or_default();
+        let mut pointer = self.parent.map(ArgPath::pointer).unwrap_or_default();
         match self.segment {
-            Segment::Root => {}
-            Segment::Name(name) => {
+            PathSegment::Root => {}
+            PathSegment::Name(name) => {
                 pointer.push('/');
                 pointer.push_str(&name.replace('~', "~0").replace('/', "~1"));
             }
-            Segment::Index(index) => pointer.push_str(&format!("/{index}")),
+            PathSegment::Index(index) => pointer.push_str(&format!("/{index}")),
         }
         pointer
     }
 }
 
 /// A named value: a parameter or a struct's member.
-trait Named {
+trait NamedType {
     fn name(&self) -> &str;
     fn ty(&self) -> &Type;
 }
 
-impl Named for Parameter {
+impl NamedType for Parameter {
     fn name(&self) -> &str {
         &self.name
     }
@@ -163,7 +163,7 @@ impl Named for Parameter {
     }
 }
 
-impl Named for StructField {
+impl NamedType for StructField {
     fn name(&self) -> &str {
         &self.name
     }
@@ -173,30 +173,30 @@ impl Named for StructField {
 }
 
 /// Encodes one value of `ty`; the mistakes in it.
-pub(super) fn encode_value<'t, S: Source<'t>>(
+pub(super) fn encode_value<'t, S: TokenSource<'t>>(
     ty: &Type,
     source: &mut S,
     out: &mut Vec<u8>,
 ) -> Result<Vec<ArgumentError>, SyntaxError> {
-    let mut scratch = Scratch::default();
-    let mut sink = Sink {
+    let mut scratch = ArgsScratch::default();
+    let mut sink = ArgsSink {
         out,
         scratch: &mut scratch,
         end_max: usize::MAX,
     };
-    read_value(ty, source, &mut sink, &Path::ROOT)?;
+    read_value(ty, source, &mut sink, &ArgPath::ROOT)?;
     Ok(scratch.errors)
 }
 
 #[inline]
-fn read_value<'t, S: Source<'t>>(
+fn read_value<'t, S: TokenSource<'t>>(
     ty: &Type,
     source: &mut S,
-    sink: &mut Sink<'_>,
-    path: &Path<'_>,
+    sink: &mut ArgsSink<'_>,
+    path: &ArgPath<'_>,
 ) -> Result<(), SyntaxError> {
     let token = source.token()?;
-    if let Token::Null = token {
+    if let DocumentToken::Null = token {
         match ty {
             Type::Unit => {}
             Type::Option(_) => sink.out.push(0),
@@ -206,7 +206,7 @@ fn read_value<'t, S: Source<'t>>(
     }
     let bare = push_present(ty, sink.out);
     let is_taken = match (bare, &token) {
-        (Type::Scalar(scalar), Token::Integer(value)) if scalar.is_integer() => {
+        (Type::Scalar(scalar), DocumentToken::Integer(value)) if scalar.is_integer() => {
             let is_in_range = push_integer(*scalar, *value, sink.out);
             if !is_in_range {
                 let range = describe(bare);
@@ -214,12 +214,12 @@ fn read_value<'t, S: Source<'t>>(
             }
             return Ok(());
         }
-        (Type::Scalar(ScalarType::Text), Token::Text(text)) => {
+        (Type::Scalar(ScalarType::Text), DocumentToken::Text(text)) => {
             value::push_bytes(sink.out, text.as_bytes());
             true
         }
         (Type::Scalar(scalar), _) => push_scalar(*scalar, &token, sink.out),
-        (Type::Enum(variants), Token::Text(text)) => {
+        (Type::Enum(variants), DocumentToken::Text(text)) => {
             let variant = variants
                 .iter()
                 .position(|variant| variant.as_bytes() == text.as_bytes());
@@ -234,8 +234,8 @@ fn read_value<'t, S: Source<'t>>(
         return Ok(());
     }
     match (bare, token) {
-        (Type::List(item), Token::List(items)) => read_list(item, source, sink, path, items),
-        (Type::Struct(of), Token::Map(items)) => read_members(&of.fields, source, sink, path, items),
+        (Type::List(item), DocumentToken::List(items)) => read_list(item, source, sink, path, items),
+        (Type::Struct(of), DocumentToken::Map(items)) => read_members(&of.fields, source, sink, path, items),
         (_, other) => {
             mismatch(ty, sink, path, &shown(bare, &other));
             skip_rest(source, other)
@@ -244,62 +244,62 @@ fn read_value<'t, S: Source<'t>>(
 }
 
 #[cold]
-fn mismatch(ty: &Type, sink: &mut Sink<'_>, path: &Path<'_>, found: &str) {
+fn mismatch(ty: &Type, sink: &mut ArgsSink<'_>, path: &ArgPath<'_>, found: &str) {
     sink.fail(path, format!("expected {}, found {found}", describe(ty)));
 }
 
 /// Skips the rest of an unused token.
-fn skip_rest<'t, S: Source<'t>>(source: &mut S, token: Token<'t>) -> Result<(), SyntaxError> {
+fn skip_rest<'t, S: TokenSource<'t>>(source: &mut S, token: DocumentToken<'t>) -> Result<(), SyntaxError> {
     match token {
-        Token::List(items) => source.skip_items(items),
-        Token::Map(items) => source.skip_members(items),
+        DocumentToken::List(items) => source.skip_items(items),
+        DocumentToken::Map(items) => source.skip_members(items),
         _ => Ok(()),
     }
 }
 
-fn found_word(token: &Token<'_>) -> &'static str {
+fn found_word(token: &DocumentToken<'_>) -> &'static str {
     match token {
-        Token::Null => "null",
-        Token::Bool(_) => "a boolean",
-        Token::Integer(_) | Token::Number(_) | Token::Float(_) => "a number",
-        Token::Text(_) => "a string",
-        Token::Bytes(_) => "a byte string",
-        Token::List(_) => "an array",
-        Token::Map(_) => "an object",
-        Token::Other(what) => what,
+        DocumentToken::Null => "null",
+        DocumentToken::Bool(_) => "a boolean",
+        DocumentToken::Integer(_) | DocumentToken::Number(_) | DocumentToken::Float(_) => "a number",
+        DocumentToken::Text(_) => "a string",
+        DocumentToken::Bytes(_) => "a byte string",
+        DocumentToken::List(_) => "an array",
+        DocumentToken::Map(_) => "an object",
+        DocumentToken::Other(what) => what,
     }
 }
 
 /// A mistaken value in words; strings and numbers are shown where that helps.
-fn shown(ty: &Type, token: &Token<'_>) -> String {
+fn shown(ty: &Type, token: &DocumentToken<'_>) -> String {
     const CHARACTERS_MAX: usize = 40;
     let is_integer = matches!(ty, Type::Scalar(scalar) if scalar.is_integer());
     let is_numeric = matches!(ty, Type::Scalar(ScalarType::Decimal { .. } | ScalarType::F64));
     match token {
-        Token::Text(text) => {
+        DocumentToken::Text(text) => {
             let start: String = text.as_str().chars().take(CHARACTERS_MAX).collect();
             format!("the string {start:?}")
         }
-        Token::Number(text) if is_numeric => text.chars().take(CHARACTERS_MAX).collect(),
-        Token::Integer(value) if is_numeric => value.to_string(),
-        Token::Float(value) if is_numeric => value.to_string(),
-        Token::Number(_) | Token::Float(_) if is_integer => "a number that is no exact integer".into(),
+        DocumentToken::Number(text) if is_numeric => text.chars().take(CHARACTERS_MAX).collect(),
+        DocumentToken::Integer(value) if is_numeric => value.to_string(),
+        DocumentToken::Float(value) if is_numeric => value.to_string(),
+        DocumentToken::Number(_) | DocumentToken::Float(_) if is_integer => "a number that is no exact integer".into(),
         other => found_word(other).into(),
     }
 }
 
 /// A scalar that is neither text nor a plain integer in an integer's place.
-fn push_scalar(ty: ScalarType, token: &Token<'_>, out: &mut Vec<u8>) -> bool {
+fn push_scalar(ty: ScalarType, token: &DocumentToken<'_>, out: &mut Vec<u8>) -> bool {
     match (ty, token) {
-        (ScalarType::Bool, Token::Bool(value)) => out.push(*value as u8),
+        (ScalarType::Bool, DocumentToken::Bool(value)) => out.push(*value as u8),
         (ScalarType::Decimal { scale }, _) => {
             let value = match token {
                 // Texts are digits and a point, as the description of the API says; numbers may have an exponent.
-                Token::Text(text) if text.as_str().contains(['e', 'E']) => None,
-                Token::Text(text) => scalar::parse_decimal(text.as_str(), scale),
-                Token::Number(text) => scalar::parse_decimal(text, scale),
-                Token::Integer(value) => scalar::parse_decimal(&value.to_string(), scale),
-                Token::Float(value) => scalar::parse_decimal(&value.to_string(), scale),
+                DocumentToken::Text(text) if text.as_str().contains(['e', 'E']) => None,
+                DocumentToken::Text(text) => scalar::parse_decimal(text.as_str(), scale),
+                DocumentToken::Number(text) => scalar::parse_decimal(text, scale),
+                DocumentToken::Integer(value) => scalar::parse_decimal(&value.to_string(), scale),
+                DocumentToken::Float(value) => scalar::parse_decimal(&value.to_string(), scale),
                 _ => None,
             };
             match value {
@@ -311,18 +311,18 @@ fn push_scalar(ty: ScalarType, token: &Token<'_>, out: &mut Vec<u8>) -> bool {
             Some(value) => out.extend_from_slice(&value.to_le_bytes()),
             None => return false,
         },
-        (integer, Token::Number(text)) if integer.is_integer() => {
+        (integer, DocumentToken::Number(text)) if integer.is_integer() => {
             // From its digits: by way of a double it would be rounded.
             let value = scalar::parse_decimal(text, 0);
             return value.is_some_and(|value| push_integer(integer, value, out));
         }
-        (integer, Token::Float(value)) if integer.is_integer() => {
+        (integer, DocumentToken::Float(value)) if integer.is_integer() => {
             let value = exact_integer(*value);
             return value.is_some_and(|value| push_integer(integer, value, out));
         }
-        (ScalarType::Bytes, Token::Bytes(bytes)) => value::push_bytes(out, bytes),
-        (ScalarType::Uuid, Token::Bytes(bytes)) if bytes.len() == 16 => out.extend_from_slice(bytes),
-        (_, Token::Text(text)) => return push_scalar_text(ty, text.as_str(), out),
+        (ScalarType::Bytes, DocumentToken::Bytes(bytes)) => value::push_bytes(out, bytes),
+        (ScalarType::Uuid, DocumentToken::Bytes(bytes)) if bytes.len() == 16 => out.extend_from_slice(bytes),
+        (_, DocumentToken::Text(text)) => return push_scalar_text(ty, text.as_str(), out),
         _ => return false,
     }
     true
@@ -334,12 +334,12 @@ fn exact_integer(value: f64) -> Option<i128> {
 }
 
 /// A number, or the three strings that stand for what JSON has no number for.
-fn read_f64(token: &Token<'_>) -> Option<f64> {
+fn read_f64(token: &DocumentToken<'_>) -> Option<f64> {
     match token {
-        Token::Float(value) => Some(*value),
-        Token::Integer(value) => Some(*value as f64),
-        Token::Number(text) => text.parse().ok().filter(|value: &f64| value.is_finite()),
-        Token::Text(text) => match text.as_bytes() {
+        DocumentToken::Float(value) => Some(*value),
+        DocumentToken::Integer(value) => Some(*value as f64),
+        DocumentToken::Number(text) => text.parse().ok().filter(|value: &f64| value.is_finite()),
+        DocumentToken::Text(text) => match text.as_bytes() {
             b"NaN" => Some(f64::NAN),
             b"Infinity" => Some(f64::INFINITY),
             b"-Infinity" => Some(f64::NEG_INFINITY),
@@ -405,20 +405,20 @@ fn push_scalar_text(ty: ScalarType, text: &str, out: &mut Vec<u8>) -> bool {
     true
 }
 
-fn read_list<'t, S: Source<'t>>(
+fn read_list<'t, S: TokenSource<'t>>(
     item: &Type,
     source: &mut S,
-    sink: &mut Sink<'_>,
-    path: &Path<'_>,
-    mut items: Items,
+    sink: &mut ArgsSink<'_>,
+    path: &ArgPath<'_>,
+    mut items: ItemsLeft,
 ) -> Result<(), SyntaxError> {
     let start = sink.out.len();
     sink.out.push(0); // the count of a short list; a longer one is moved up below
     let mut count = 0;
     while source.next_item(&mut items)? {
-        let path = Path {
+        let path = ArgPath {
             parent: Some(path),
-            segment: Segment::Index(count),
+            segment: PathSegment::Index(count),
         };
         read_value(item, source, sink, &path)?;
         sink.bound(start + 1);
@@ -435,12 +435,12 @@ fn read_list<'t, S: Source<'t>>(
 }
 
 /// Members in the order of the fields go straight out; in another order they are sorted at the end.
-fn read_members<'t, S: Source<'t>, F: Named>(
+fn read_members<'t, S: TokenSource<'t>, F: NamedType>(
     fields: &[F],
     source: &mut S,
-    sink: &mut Sink<'_>,
-    path: &Path<'_>,
-    mut items: Items,
+    sink: &mut ArgsSink<'_>,
+    path: &ArgPath<'_>,
+    mut items: ItemsLeft,
 ) -> Result<(), SyntaxError> {
     let start = sink.out.len();
     let base = sink.scratch.members.len();
@@ -460,10 +460,10 @@ fn read_members<'t, S: Source<'t>, F: Named>(
                 .position(|field| field.name().as_bytes() == name.as_bytes());
             let Some(index) = found else {
                 let name: String = name.as_str().chars().take(NAME_SHOWN_MAX).collect();
-                let segment = Segment::Name(&name);
+                let segment = PathSegment::Name(&name);
                 let parent = Some(path);
                 sink.fail(
-                    &Path { parent, segment },
+                    &ArgPath { parent, segment },
                     format!("unknown; {}", expected_names(fields)),
                 );
                 source.skip()?;
@@ -471,9 +471,9 @@ fn read_members<'t, S: Source<'t>, F: Named>(
             };
             index
         };
-        let path = Path {
+        let path = ArgPath {
             parent: Some(path),
-            segment: Segment::Name(fields[index].name()),
+            segment: PathSegment::Name(fields[index].name()),
         };
         in_order &= index == next;
         let known = &sink.scratch.members[base..];
@@ -483,7 +483,7 @@ fn read_members<'t, S: Source<'t>, F: Named>(
         let from = sink.out.len();
         read_value(fields[index].ty(), source, sink, &path)?;
         let to = sink.out.len();
-        sink.scratch.members.push(Member { index, from, to });
+        sink.scratch.members.push(ObjectMember { index, from, to });
         next = index + 1;
     }
     if !in_order || next != fields.len() {
@@ -494,7 +494,7 @@ fn read_members<'t, S: Source<'t>, F: Named>(
 }
 
 /// Puts the members' bytes in the order of the fields and fills in what may be left out.
-fn sort_members<F: Named>(fields: &[F], sink: &mut Sink<'_>, path: &Path<'_>, start: usize, base: usize) {
+fn sort_members<F: NamedType>(fields: &[F], sink: &mut ArgsSink<'_>, path: &ArgPath<'_>, start: usize, base: usize) {
     let mut sorted = std::mem::take(&mut sink.scratch.sorted);
     sorted.clear();
     for (index, field) in fields.iter().enumerate() {
@@ -504,9 +504,12 @@ fn sort_members<F: Named>(fields: &[F], sink: &mut Sink<'_>, path: &Path<'_>, st
             (None, Type::Option(_)) => sorted.push(0),
             (None, Type::Unit) => {}
             (None, ty) => {
-                let segment = Segment::Name(field.name());
+                let segment = PathSegment::Name(field.name());
                 let parent = Some(path);
-                sink.fail(&Path { parent, segment }, format!("missing; expected {}", describe(ty)));
+                sink.fail(
+                    &ArgPath { parent, segment },
+                    format!("missing; expected {}", describe(ty)),
+                );
             }
         }
     }
@@ -515,11 +518,11 @@ fn sort_members<F: Named>(fields: &[F], sink: &mut Sink<'_>, path: &Path<'_>, st
     sink.scratch.sorted = sorted;
 }
 
-fn expected_names<F: Named>(fields: &[F]) -> String {
+fn expected_names<F: NamedType>(fields: &[F]) -> String {
     if fields.is_empty() {
         return "nothing is expected here".into();
     }
-    format!("expected {}", first_names(fields.iter().map(Named::name)))
+    format!("expected {}", first_names(fields.iter().map(NamedType::name)))
 }
 
 /// Describes the JSON that a type requires, in words.

@@ -4,9 +4,9 @@ use reprise_abi::Parameter;
 
 use crate::{
     cbor::Cbor,
-    decode::{ArgsError, Scratch, encode_args},
-    source::Source,
-    text::Json,
+    decode::{ArgsError, ArgsScratch, encode_args},
+    source::TokenSource,
+    text::JsonSource,
 };
 
 /// How arguments and answers are written.
@@ -24,24 +24,24 @@ pub fn encode_document(
     params: &[Parameter],
     document: &[u8],
     out: &mut Vec<u8>,
-    scratch: &mut Scratch,
+    scratch: &mut ArgsScratch,
 ) -> Result<(), ArgsError> {
     let text = match format {
         Format::Json => document.trim_ascii(),
         Format::Cbor => document,
     };
     match format {
-        _ if text.is_empty() => encode_whole(params, Json::new(b"{}"), out, scratch),
-        Format::Json => encode_whole(params, Json::new(text), out, scratch),
+        _ if text.is_empty() => encode_whole(params, JsonSource::new(b"{}"), out, scratch),
+        Format::Json => encode_whole(params, JsonSource::new(text), out, scratch),
         Format::Cbor => encode_whole(params, Cbor::new(text), out, scratch),
     }
 }
 
-fn encode_whole<'t, S: Source<'t>>(
+fn encode_whole<'t, S: TokenSource<'t>>(
     params: &[Parameter],
     mut source: S,
     out: &mut Vec<u8>,
-    scratch: &mut Scratch,
+    scratch: &mut ArgsScratch,
 ) -> Result<(), ArgsError> {
     let outcome = encode_args(params, &mut source, out, scratch);
     let outcome = outcome.and_then(|outcome| source.end().map(|()| outcome));

@@ -3,7 +3,7 @@
 use reprise_abi::{ColumnSchema, Field, ScalarType, Type, key, value::ValueReader};
 use serde_json::value::RawValue;
 
-use super::{decode::encode_value, encode::read_scalar, source::Source, text::Json};
+use super::{decode::encode_value, encode::read_scalar, source::TokenSource, text::JsonSource};
 use crate::names::first_names;
 
 /// Why a prefix could not be used.
@@ -74,7 +74,7 @@ fn push_json(column: &ColumnSchema, json: &str, out: &mut Vec<u8>) -> Result<(),
         ty = Type::Option(Box::new(ty));
     }
     let mut encoded = Vec::new();
-    let mut source = Json::new(json.as_bytes());
+    let mut source = JsonSource::new(json.as_bytes());
     let errors = encode_value(&ty, &mut source, &mut encoded)
         .and_then(|errors| source.end().map(|()| errors))
         .map_err(|error| PrefixError(format!("column {}: {error}", column.name)))?;

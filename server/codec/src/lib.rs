@@ -40,7 +40,7 @@ mod text;
 
 pub use canonical::push_canonical;
 pub use cbor::{Cbor, ItemScanner};
-pub use decode::{ArgsError, Scratch, encode_args};
+pub use decode::{ArgsError, ArgsScratch, encode_args};
 pub use document::{Format, encode_document};
 pub use encode::{read_scalar, write_arguments, write_column, write_columns, write_row, write_value};
 pub use key::{count_prefix, encode_column, encode_prefix};
@@ -48,5 +48,5 @@ pub use names::first_names;
 pub use pack::Packer;
 pub use rows::{columns_json, raw_json, row_json};
 pub use scalar::{decimal, hex, parse_timestamp, rfc3339};
-pub use source::{Source, SyntaxError, Text, Token};
-pub use text::Json;
+pub use source::{DocumentToken, SyntaxError, Text, TokenSource};
+pub use text::JsonSource;

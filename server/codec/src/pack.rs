@@ -11,8 +11,8 @@ use reprise_abi::{
 use super::{
     encode::read_scalar,
     scalar,
-    source::{Source, SyntaxError, Token},
-    text::Json,
+    source::{DocumentToken, SyntaxError, TokenSource},
+    text::JsonSource,
 };
 
 /// Writes CBOR to memory, which takes everything.
@@ -89,14 +89,14 @@ impl<'o> Packer<'o> {
     ///
     /// # Errors
     /// The text is no JSON; what was written until then is to be thrown away.
-    pub fn document(&mut self, source: &mut Json<'_>) -> Result<(), SyntaxError> {
+    pub fn document(&mut self, source: &mut JsonSource<'_>) -> Result<(), SyntaxError> {
         match source.token()? {
-            Token::Bool(value) => self.bool(value),
-            Token::Integer(value) => self.integer(value),
-            Token::Number(text) => self.number(text),
-            Token::Text(text) => self.text(text.as_str()),
+            DocumentToken::Bool(value) => self.bool(value),
+            DocumentToken::Integer(value) => self.integer(value),
+            DocumentToken::Number(text) => self.number(text),
+            DocumentToken::Text(text) => self.text(text.as_str()),
             // Their number is known behind them.
-            Token::List(mut items) => {
+            DocumentToken::List(mut items) => {
                 let (mut inner, mut count) = (Vec::new(), 0);
                 while source.next_item(&mut items)? {
                     Packer::new(&mut inner).document(source)?;
@@ -105,7 +105,7 @@ impl<'o> Packer<'o> {
                 sure(self.0.array(count));
                 self.item(&inner);
             }
-            Token::Map(mut items) => {
+            DocumentToken::Map(mut items) => {
                 let (mut inner, mut count) = (Vec::new(), 0);
                 while let Some(name) = source.next_name(&mut items)? {
                     let mut packer = Packer::new(&mut inner);
@@ -116,7 +116,9 @@ impl<'o> Packer<'o> {
                 self.map(count);
                 self.item(&inner);
             }
-            Token::Null | Token::Float(_) | Token::Bytes(_) | Token::Other(_) => self.null(),
+            DocumentToken::Null | DocumentToken::Float(_) | DocumentToken::Bytes(_) | DocumentToken::Other(_) => {
+                self.null()
+            }
         }
         Ok(())
     }

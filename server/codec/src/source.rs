@@ -38,7 +38,7 @@ impl fmt::Display for Text<'_> {
 }
 
 /// A whole scalar, or the beginning of a list or a map.
-pub enum Token<'t> {
+pub enum DocumentToken<'t> {
     /// Nothing.
     Null,
     /// A truth value.
@@ -54,33 +54,33 @@ pub enum Token<'t> {
     /// A byte string of CBOR.
     Bytes(Cow<'t, [u8]>),
     /// Its items follow.
-    List(Items),
+    List(ItemsLeft),
     /// Its members follow.
-    Map(Items),
+    Map(ItemsLeft),
     /// A value that no schema asks for.
     Other(&'static str),
 }
 
 /// How far a list or a map is read.
-pub struct Items {
+pub struct ItemsLeft {
     /// None where only its end tells.
     pub(super) left: Option<u64>,
     pub(super) is_first: bool,
 }
 
 /// A document that is read once, from its beginning.
-pub trait Source<'t> {
+pub trait TokenSource<'t> {
     /// The next value, or the beginning of one.
-    fn token(&mut self) -> Result<Token<'t>, SyntaxError>;
+    fn token(&mut self) -> Result<DocumentToken<'t>, SyntaxError>;
 
     /// False at the list's end; otherwise its next item is to be read.
-    fn next_item(&mut self, items: &mut Items) -> Result<bool, SyntaxError>;
+    fn next_item(&mut self, items: &mut ItemsLeft) -> Result<bool, SyntaxError>;
 
     /// The next member's name; None at the map's end. Then its value is to be read.
-    fn next_name(&mut self, items: &mut Items) -> Result<Option<Text<'t>>, SyntaxError>;
+    fn next_name(&mut self, items: &mut ItemsLeft) -> Result<Option<Text<'t>>, SyntaxError>;
 
     /// True: the next member has this name, and its value is to be read. False says nothing, and nothing was read.
-    fn next_name_is(&mut self, items: &mut Items, name: &str) -> bool;
+    fn next_name_is(&mut self, items: &mut ItemsLeft, name: &str) -> bool;
 
     /// Moves past one value, checking its form.
     fn skip(&mut self) -> Result<(), SyntaxError>;
@@ -98,7 +98,7 @@ pub trait Source<'t> {
     fn copy_read(&self, out: &mut Vec<u8>);
 
     /// Moves past the rest of a list.
-    fn skip_items(&mut self, mut items: Items) -> Result<(), SyntaxError> {
+    fn skip_items(&mut self, mut items: ItemsLeft) -> Result<(), SyntaxError> {
         while self.next_item(&mut items)? {
             self.skip()?;
         }
@@ -106,7 +106,7 @@ pub trait Source<'t> {
     }
 
     /// Moves past the rest of a map.
-    fn skip_members(&mut self, mut items: Items) -> Result<(), SyntaxError> {
+    fn skip_members(&mut self, mut items: ItemsLeft) -> Result<(), SyntaxError> {
         while self.next_name(&mut items)?.is_some() {
             self.skip()?;
         }

@@ -8,11 +8,16 @@ use reprise_abi::{
 };
 
 use super::{
-    ArgsError, Cbor, Format, ItemScanner, Json, Packer, Scratch, encode_document, encode_prefix, scalar,
+    ArgsError, ArgsScratch, Cbor, Format, ItemScanner, JsonSource, Packer, encode_document, encode_prefix, scalar,
     write_arguments, write_row,
 };
 
-fn encode_args(params: &[Parameter], json: &[u8], out: &mut Vec<u8>, scratch: &mut Scratch) -> Result<(), ArgsError> {
+fn encode_args(
+    params: &[Parameter],
+    json: &[u8],
+    out: &mut Vec<u8>,
+    scratch: &mut ArgsScratch,
+) -> Result<(), ArgsError> {
     encode_document(Format::Json, params, json, out, scratch)
 }
 
@@ -182,7 +187,7 @@ proptest! {
         let mut json = Vec::new();
         write_arguments(&params, &args, &mut json).expect("valid arguments");
         let mut back = Vec::new();
-        let mut scratch = Scratch::default();
+        let mut scratch = ArgsScratch::default();
         encode_args(&params, &json, &mut back, &mut scratch).expect("what we wrote is valid");
         prop_assert_eq!(&args, &back);
         // The members in reverse order.
@@ -206,7 +211,7 @@ proptest! {
         let (mut cbor, mut json) = (Vec::new(), Vec::new());
         pack_arguments(&params, &args, &mut cbor);
         let mut back = Vec::new();
-        let mut scratch = Scratch::default();
+        let mut scratch = ArgsScratch::default();
         encode_document(Format::Cbor, &params, &cbor, &mut back, &mut scratch).expect("what we wrote is valid");
         prop_assert_eq!(&args, &back);
         // JSON and CBOR forms of a document give the same arguments.
@@ -233,7 +238,7 @@ proptest! {
         let mut dice = Dice(seed);
         let params = dice.params();
         let mut out = Vec::new();
-        let _ = encode_document(Format::Cbor, &params, &bytes, &mut out, &mut Scratch::default());
+        let _ = encode_document(Format::Cbor, &params, &bytes, &mut out, &mut ArgsScratch::default());
         let mut args = Vec::new();
         params.iter().for_each(|param| dice.value(&param.ty, &mut args));
         bytes.clear();
@@ -241,7 +246,7 @@ proptest! {
         let at = at % bytes.len();
         bytes[at] = byte;
         out.clear();
-        if encode_document(Format::Cbor, &params, &bytes, &mut out, &mut Scratch::default()).is_ok() {
+        if encode_document(Format::Cbor, &params, &bytes, &mut out, &mut ArgsScratch::default()).is_ok() {
             write_arguments(&params, &out, &mut Vec::new()).expect("what was taken is valid");
         }
     }
@@ -250,8 +255,8 @@ proptest! {
     #[test]
     fn json_is_read_as_others_read_it(text in r#"[ \t]?[\[{]?([\[\]{},:0-9eE.+-]|"(a|\\n|\\u00e9|\\ud83e\\udd80|é)*"|true|null|false| ){0,12}[\]}]?"#) {
         let ours = {
-            use super::Source;
-            let mut source = super::Json::new(text.as_bytes());
+            use super::TokenSource;
+            let mut source = super::JsonSource::new(text.as_bytes());
             source.skip().and_then(|()| source.end()).is_ok()
         };
         // The text keeps a number's form: one beyond a float's range is no mistake of the form.
@@ -267,7 +272,7 @@ proptest! {
             .collect();
         for json in [format!("{{\"a\":{}}}", serde_json::to_string(&text).expect("JSON")), format!("{{\"a\":\"{ascii}\"}}")] {
             let mut args = Vec::new();
-            encode_args(&params, json.as_bytes(), &mut args, &mut Scratch::default()).expect("valid");
+            encode_args(&params, json.as_bytes(), &mut args, &mut ArgsScratch::default()).expect("valid");
             prop_assert_eq!(ValueReader::new(&args).text(), Ok(&text[..]));
         }
         let mut raw = b"{\"a\":\"".to_vec();
@@ -275,7 +280,7 @@ proptest! {
         raw.extend_from_slice(b"\"}");
         let theirs = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(&raw);
         let mut args = Vec::new();
-        let ours = encode_args(&params, &raw, &mut args, &mut Scratch::default());
+        let ours = encode_args(&params, &raw, &mut args, &mut ArgsScratch::default());
         if let Ok(theirs) = &theirs && theirs.len() == 1 && theirs["a"].is_string() {
             prop_assert!(ours.is_ok());
             prop_assert_eq!(ValueReader::new(&args).text().ok(), theirs["a"].as_str());
@@ -290,7 +295,7 @@ proptest! {
         let params = dice.params();
         let mut out = Vec::new();
         let _ = write_arguments(&params, &bytes, &mut out);
-        let _ = encode_args(&params, &bytes, &mut out, &mut Scratch::default());
+        let _ = encode_args(&params, &bytes, &mut out, &mut ArgsScratch::default());
     }
 
     #[test]
@@ -323,7 +328,7 @@ fn param(name: &str, ty: Type) -> Parameter {
 /// Encodes and writes back, or lists the mistakes.
 fn check(params: &[Parameter], json: &str, expected: Expect) {
     let mut args = Vec::new();
-    let actual = match encode_args(params, json.as_bytes(), &mut args, &mut Scratch::default()) {
+    let actual = match encode_args(params, json.as_bytes(), &mut args, &mut ArgsScratch::default()) {
         Ok(()) => {
             let mut out = Vec::new();
             write_arguments(params, &args, &mut out).expect("what we encoded is valid");
@@ -358,7 +363,7 @@ fn few_bytes_of_text_that_are_many_of_arguments_take_no_more_memory_than_argumen
         format!(r#"{{"first":"1","list":[{items}]}}"#),
         format!(r#"{{"list":[{items}],"first":"1"}}"#),
     ] {
-        let (mut args, mut scratch) = (Vec::new(), Scratch::default());
+        let (mut args, mut scratch) = (Vec::new(), ArgsScratch::default());
         let outcome = encode_args(&params, json.as_bytes(), &mut args, &mut scratch);
         assert!(matches!(outcome, Err(ArgsError::TooLarge)), "{outcome:?}");
         assert!(args.capacity() < 4 << 20, "{}", args.capacity());
@@ -450,7 +455,7 @@ fn both_forms_of_wide_integers_are_taken() {
 
 /// The value that an integer parameter gets from a number in this form; None: it is refused.
 fn integer_of(ty: ScalarType, format: Format, document: &[u8]) -> Option<i128> {
-    let (mut args, mut scratch) = (Vec::new(), Scratch::default());
+    let (mut args, mut scratch) = (Vec::new(), ArgsScratch::default());
     match encode_document(format, &[param("x", scalar(ty))], document, &mut args, &mut scratch) {
         Ok(()) => match ty {
             ScalarType::I64 => Some(i64::from_le_bytes(args[..].try_into().expect("8 bytes")).into()),
@@ -542,7 +547,7 @@ fn integers_are_taken_exactly_or_refused() {
 #[test]
 fn a_byte_order_mark_is_named() {
     let document = b"\xef\xbb\xbf{}";
-    let error = encode_args(&[], document, &mut Vec::new(), &mut Scratch::default()).expect_err("no JSON");
+    let error = encode_args(&[], document, &mut Vec::new(), &mut ArgsScratch::default()).expect_err("no JSON");
     let ArgsError::Syntax(error) = error else {
         panic!("{error:?}")
     };
@@ -558,7 +563,7 @@ fn the_words_of_mistakes_are_bounded() {
     let params: Vec<_> = (0..200)
         .map(|at| param(&format!("{at}{}", "p".repeat(500)), scalar(ScalarType::I64)))
         .collect();
-    let refused = encode_args(&params, b"{}", &mut Vec::new(), &mut Scratch::default());
+    let refused = encode_args(&params, b"{}", &mut Vec::new(), &mut ArgsScratch::default());
     let Err(ArgsError::Invalid(errors)) = refused else {
         panic!("{refused:?}")
     };
@@ -664,7 +669,7 @@ fn cbor_beyond_its_bounds_is_refused() {
     let params = [param("a", Type::Option(Box::new(scalar(ScalarType::I64))))];
     let check = |cbor: &[u8]| {
         let mut out = Vec::new();
-        encode_document(Format::Cbor, &params, cbor, &mut out, &mut Scratch::default())
+        encode_document(Format::Cbor, &params, cbor, &mut out, &mut ArgsScratch::default())
     };
     assert!(check(b"\xa1\x61a\x05").is_ok());
     assert!(check(b"\xbf\x61a\xd8\x64\x05\xff").is_ok(), "indefinite, with a tag");
@@ -688,7 +693,12 @@ fn cbor_beyond_its_bounds_is_refused() {
         assert!(matches!(error, ArgsError::Syntax(_)), "{error:?}");
     }
     let deep_json = format!("{{\"b\":{}1{}}}", "[".repeat(1000), "]".repeat(1000));
-    let error = encode_args(&params, deep_json.as_bytes(), &mut Vec::new(), &mut Scratch::default());
+    let error = encode_args(
+        &params,
+        deep_json.as_bytes(),
+        &mut Vec::new(),
+        &mut ArgsScratch::default(),
+    );
     assert!(matches!(error, Err(ArgsError::Syntax(_))));
 }
 
@@ -705,7 +715,7 @@ fn forged_results_are_refused() {
 fn numbers_of_a_document_are_exact_or_texts_in_cbor() {
     let through_cbor = |json: &str| {
         let (mut cbor, mut back) = (Vec::new(), Vec::new());
-        let packed = Packer::new(&mut cbor).document(&mut Json::new(json.as_bytes()));
+        let packed = Packer::new(&mut cbor).document(&mut JsonSource::new(json.as_bytes()));
         packed.expect("JSON");
         Cbor::new(&cbor).write_json(&mut back);
         String::from_utf8(back).expect("text")

@@ -1,8 +1,8 @@
-//! JSON (RFC 8259) as a [`Source`].
+//! JSON (RFC 8259) as a [`TokenSource`].
 
 use std::{borrow::Cow, ops::Range};
 
-use super::source::{DEPTH_MAX, Items, Source, SyntaxError, Text, Token};
+use super::source::{DEPTH_MAX, DocumentToken, ItemsLeft, SyntaxError, Text, TokenSource};
 
 /// The form in UTF-8, with which some editors and shells begin each file.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -10,12 +10,12 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 const SHORT_DIGITS_MAX: usize = 18;
 
 /// A JSON document.
-pub struct Json<'t> {
+pub struct JsonSource<'t> {
     text: &'t [u8],
     at: usize,
 }
 
-impl<'t> Json<'t> {
+impl<'t> JsonSource<'t> {
     /// The whole of a document.
     pub fn new(text: &'t [u8]) -> Self {
         Self { text, at: 0 }
@@ -160,7 +160,7 @@ impl<'t> Json<'t> {
     }
 
     #[inline]
-    fn number(&mut self) -> Result<Token<'t>, SyntaxError> {
+    fn number(&mut self) -> Result<DocumentToken<'t>, SyntaxError> {
         let start = self.at;
         let is_negative = self.text[start] == b'-';
         let digits_start = start + is_negative as usize;
@@ -184,11 +184,11 @@ impl<'t> Json<'t> {
             return self.long_number(start);
         }
         let value = value as i64;
-        Ok(Token::Integer(if is_negative { -value } else { value } as i128))
+        Ok(DocumentToken::Integer(if is_negative { -value } else { value } as i128))
     }
 
     /// Fraction and exponent of a number whose whole digits were read.
-    fn long_number(&mut self, start: usize) -> Result<Token<'t>, SyntaxError> {
+    fn long_number(&mut self, start: usize) -> Result<DocumentToken<'t>, SyntaxError> {
         if self.text.get(self.at) == Some(&b'.') {
             self.at += 1;
             self.digits()?;
@@ -201,7 +201,7 @@ impl<'t> Json<'t> {
             self.digits()?;
         }
         let text = std::str::from_utf8(&self.text[start..self.at]);
-        Ok(Token::Number(text.expect("digits and signs")))
+        Ok(DocumentToken::Number(text.expect("digits and signs")))
     }
 
     fn digits(&mut self) -> Result<(), SyntaxError> {
@@ -219,12 +219,12 @@ impl<'t> Json<'t> {
             return self.error("values inside values, deeper than any schema");
         }
         match self.token()? {
-            Token::List(mut items) => {
+            DocumentToken::List(mut items) => {
                 while self.next_item(&mut items)? {
                     self.skip_value(depth + 1)?;
                 }
             }
-            Token::Map(mut items) => {
+            DocumentToken::Map(mut items) => {
                 while self.next_name(&mut items)?.is_some() {
                     self.skip_value(depth + 1)?;
                 }
@@ -235,36 +235,36 @@ impl<'t> Json<'t> {
     }
 }
 
-const BEGUN: Items = Items {
+const BEGUN: ItemsLeft = ItemsLeft {
     left: None,
     is_first: true,
 };
 
-impl<'t> Source<'t> for Json<'t> {
+impl<'t> TokenSource<'t> for JsonSource<'t> {
     #[inline]
-    fn token(&mut self) -> Result<Token<'t>, SyntaxError> {
+    fn token(&mut self) -> Result<DocumentToken<'t>, SyntaxError> {
         Ok(match self.peek() {
-            b'"' => Token::Text(self.string()?),
+            b'"' => DocumentToken::Text(self.string()?),
             b'-' | b'0'..=b'9' => self.number()?,
             b'{' => {
                 self.at += 1;
-                Token::Map(BEGUN)
+                DocumentToken::Map(BEGUN)
             }
             b'[' => {
                 self.at += 1;
-                Token::List(BEGUN)
+                DocumentToken::List(BEGUN)
             }
             b'n' => {
                 self.literal("null")?;
-                Token::Null
+                DocumentToken::Null
             }
             b't' => {
                 self.literal("true")?;
-                Token::Bool(true)
+                DocumentToken::Bool(true)
             }
             b'f' => {
                 self.literal("false")?;
-                Token::Bool(false)
+                DocumentToken::Bool(false)
             }
             0 if self.at == self.text.len() => {
                 return self.error("the text ends where a value is due");
@@ -276,7 +276,7 @@ impl<'t> Source<'t> for Json<'t> {
         })
     }
 
-    fn next_item(&mut self, items: &mut Items) -> Result<bool, SyntaxError> {
+    fn next_item(&mut self, items: &mut ItemsLeft) -> Result<bool, SyntaxError> {
         let next = self.peek();
         if next == b']' {
             self.at += 1;
@@ -291,7 +291,7 @@ impl<'t> Source<'t> for Json<'t> {
         Ok(true)
     }
 
-    fn next_name(&mut self, items: &mut Items) -> Result<Option<Text<'t>>, SyntaxError> {
+    fn next_name(&mut self, items: &mut ItemsLeft) -> Result<Option<Text<'t>>, SyntaxError> {
         let mut next = self.peek();
         if next == b'}' {
             self.at += 1;
@@ -311,7 +311,7 @@ impl<'t> Source<'t> for Json<'t> {
 
     /// Only in the densest form, which programs write.
     #[inline]
-    fn next_name_is(&mut self, items: &mut Items, name: &str) -> bool {
+    fn next_name_is(&mut self, items: &mut ItemsLeft, name: &str) -> bool {
         let mut at = self.at;
         if !items.is_first {
             if self.text.get(at) != Some(&b',') {

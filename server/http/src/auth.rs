@@ -1,4 +1,4 @@
-//! Who may do what: bearer tokens with roles, and the guard of a server that has none.
+//! Permissions: bearer tokens with roles, and the guard of a server without tokens.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -17,7 +17,7 @@ use crate::{
     refusal::Refusal,
 };
 
-/// What a token allows; each role includes the ones before.
+/// The permissions of a token; each role includes the ones before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// Everything that reads, and read-only procedures.
@@ -51,9 +51,9 @@ impl Role {
 /// A token as configured: never the token itself.
 #[derive(Clone, Debug)]
 pub struct Token {
-    /// Who uses it: a principal.
+    /// Name of the token's user: a principal.
     pub name: Arc<str>,
-    /// What it may do.
+    /// Role of the token.
     pub role: Role,
     /// Within which its idempotency keys count: its name, unless the configuration names another scope.
     pub scope: Arc<str>,
@@ -116,7 +116,7 @@ fn parse_digest(hex: &str) -> Option<[u8; 32]> {
     Some(digest)
 }
 
-/// Who acts.
+/// The actor of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Principal {
     /// Name and scope of the token that it showed.
@@ -126,7 +126,7 @@ pub struct Principal {
 }
 
 impl Principal {
-    /// Who asks for what anybody may see.
+    /// The sender of a request that anybody may make.
     pub const ANYBODY: Self = Self {
         token: None,
         role: None,
@@ -198,7 +198,7 @@ impl Auth {
         Self::default()
     }
 
-    /// Whoever has one of these, each by its role.
+    /// Makes the guard of a server with tokens, each with its role.
     pub fn with_tokens(tokens: Vec<Token>) -> Self {
         Self {
             tokens,
@@ -248,7 +248,7 @@ impl Auth {
         }
     }
 
-    /// Who sends a request with these headers. Refuses a caller whose role is below `needed`.
+    /// Returns the sender of a request with these headers. Refuses a caller whose role is below `needed`.
     pub fn require(&self, headers: &HeaderMap, needed: Role) -> Result<Principal, Refusal> {
         if self.is_open() {
             return Ok(Principal::ANONYMOUS);
@@ -291,7 +291,7 @@ impl Auth {
     }
 }
 
-/// Who sent a request that goes on for long: judged anew whenever the tokens were exchanged.
+/// The sender of a long request, who is checked again after each exchange of the tokens.
 pub struct Caller {
     pub principal: Principal,
     /// The header `Authorization` alone.

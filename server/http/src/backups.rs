@@ -13,7 +13,7 @@ use axum::{
 use bytes::Bytes;
 use reprise_api::{Backup, BackupFile, BackupList, BackupState, Problem, ProblemKind, U64};
 use reprise_codec::rfc3339;
-use reprise_upkeep::{BackupError, BackupInfo, BackupState as OwnState};
+use reprise_upkeep::{BackupError, BackupInfo, BackupPhase as OwnPhase};
 use serde::Deserialize;
 use tokio::sync::OwnedSemaphorePermit;
 use utoipa::IntoParams;
@@ -218,9 +218,9 @@ fn answer(info: BackupInfo) -> Backup {
     Backup {
         id: info.id,
         state: match info.state {
-            OwnState::Running => BackupState::Running,
-            OwnState::Published => BackupState::Published,
-            OwnState::Failed => BackupState::Failed,
+            OwnPhase::Running => BackupState::Running,
+            OwnPhase::Published => BackupState::Published,
+            OwnPhase::Failed => BackupState::Failed,
         },
         began_at: rfc3339(info.began_unix_us),
         seconds: info.seconds,

@@ -8,6 +8,7 @@ use std::{
 
 use axum::{
     body::Body,
+    extract::Request,
     http::{HeaderMap, header},
 };
 use bytes::{Bytes, BytesMut};
@@ -15,16 +16,21 @@ use futures_util::FutureExt;
 use http_body_util::BodyExt;
 use reprise_api::{Problem, ProblemKind};
 use reprise_base::{Budget, Grant};
+use serde::de::DeserializeOwned;
 
 use crate::{
-    limits::{BODY_BYTES_PER_S_MIN, BYTES_COUNTED, DISCARD_BYTES_MAX, DISCARD_WAIT_MAX, REQUEST_BYTES_SURE},
+    limits::{
+        BODY_BYTES_PER_S_MIN, BYTES_COUNTED, DISCARD_BYTES_MAX, DISCARD_WAIT_MAX, JOIN_BODY_BYTES_MAX,
+        REQUEST_BYTES_SURE,
+    },
     refusal::Refusal,
+    state::AppState,
 };
 
 /// The next piece of a body; None at its end.
 pub async fn next_data(body: &mut Body, wait_max: Duration) -> Result<Option<Bytes>, Refusal> {
     loop {
-        // What is here already needs no timer.
+        // A frame that has arrived needs no timer.
         let frame = match body.frame().now_or_never() {
             Some(frame) => frame,
             None => match tokio::time::timeout(wait_max, body.frame()).await {
@@ -62,8 +68,8 @@ fn wait_for_next(wait_max: Duration, begun: Instant, received: u64) -> Duration 
     wait_max.min(earned.saturating_sub(begun.elapsed()))
 }
 
-/// What a body is held to. `what` names it in the refusal of one with more than `bytes_max`; no piece may take longer than
-/// `wait_max`, nor all of them much longer than their bytes are worth.
+/// The limits of a body. `what` names it in the refusal of one with more than `bytes_max`. No piece may take longer than `wait_max`, nor
+/// all of them much longer than their bytes are worth.
 #[derive(Clone, Copy)]
 pub struct Bounds {
     pub what: &'static str,
@@ -79,6 +85,22 @@ pub struct Whole {
 
 /// A body lies here as it came, and once more as what is made of it.
 const COPIES: u64 = 2;
+
+/// Reads the small JSON body of a question between servers, which `what` names.
+pub async fn read_question<T: DeserializeOwned>(
+    state: &AppState,
+    request: Request,
+    what: &'static str,
+) -> Result<T, Refusal> {
+    let (head, body) = request.into_parts();
+    let bounds = Bounds {
+        what,
+        bytes_max: JOIN_BODY_BYTES_MAX,
+        wait_max: state.limits.body_wait,
+    };
+    let body = read_all(&head.headers, body, bounds, state.requests()).await?;
+    serde_json::from_slice(&body.bytes).map_err(|error| Refusal::malformed(format!("the body is not {what}: {error}")))
+}
 
 /// The whole body. One for which `requests` have no room is refused, before it is read where it says how long it is.
 pub async fn read_all(

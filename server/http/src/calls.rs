@@ -78,21 +78,21 @@ pub async fn call(State(state): State<AppState>, principal: Principal, request: 
     answer(&state, &principal, request).await
 }
 
-/// As `call`, without the way through axum's tables.
+/// Answers a call as `call` does, but not through axum's tables.
 pub async fn answer(state: &AppState, principal: &Principal, request: Request) -> Response {
     run(state, principal, request)
         .await
         .unwrap_or_else(IntoResponse::into_response)
 }
 
-/// What a head asks for.
+/// A call as its head describes it.
 #[derive(Clone)]
 pub struct Call {
     pub target: Target,
     pub terms: Terms,
     /// The caller may call procedures that write.
     pub may_write: bool,
-    /// Of the arguments.
+    /// Format of the arguments.
     pub format: Format,
 }
 
@@ -106,9 +106,9 @@ pub struct Terms {
     pub timeout: Option<Duration>,
     /// Level that its writes have at least.
     pub safety: Option<Safety>,
-    /// Of the answer.
+    /// Format of the answer.
     pub answer: Format,
-    /// Where somebody traces it.
+    /// The trace, if the call is traced.
     pub trace: Option<Box<CallTrace>>,
 }
 
@@ -163,7 +163,7 @@ async fn run(state: &AppState, principal: &Principal, request: Request) -> Resul
     front::judge_no_query(&head.uri)?;
     state.judge_open()?;
     let deadline_ns = client_timeout(&head.headers)?.map(|timeout| state.router.deadline_in(timeout));
-    // What is awaited may be the module's deployment.
+    // The record to wait for may be the module's deployment.
     wait_for_min_lsn(state, &head.headers).await?;
     let deployed = state.router.deployed();
     let mut asked = Call::of(state, principal, &deployed, path, &head.headers)?;

@@ -9,7 +9,7 @@ use axum::{
 use reprise_api::{Checkpoint, CheckpointFailure, CheckpointList, CheckpointState, Problem, RestartEstimate, U64};
 use reprise_codec::rfc3339;
 use reprise_router::CopyError;
-use reprise_upkeep::{CheckpointInfo, CheckpointState as OwnState, LogMissing, TakeError};
+use reprise_upkeep::{CheckpointInfo, CheckpointPhase as OwnPhase, LogMissing, TakeError};
 use serde::Serialize;
 
 use crate::{
@@ -79,7 +79,7 @@ pub fn list_of(parts: &Parts) -> Vec<CheckpointInfo> {
     checkpointer.map_or_else(|_| Vec::new(), |checkpointer| checkpointer.list())
 }
 
-pub fn restart(estimate: reprise_upkeep::RestartEstimate) -> RestartEstimate {
+pub fn restart(estimate: reprise_upkeep::RestartCost) -> RestartEstimate {
     RestartEstimate {
         load_bytes: estimate.load_bytes,
         load_seconds: estimate.load_seconds,
@@ -92,7 +92,7 @@ pub fn restart(estimate: reprise_upkeep::RestartEstimate) -> RestartEstimate {
     }
 }
 
-pub fn failure(failure: reprise_upkeep::CheckpointFailure) -> CheckpointFailure {
+pub fn failure(failure: reprise_upkeep::FailedCheckpoint) -> CheckpointFailure {
     CheckpointFailure {
         at: rfc3339(failure.at_unix_us),
         error: failure.error,
@@ -123,9 +123,9 @@ pub fn answer(info: CheckpointInfo) -> Checkpoint {
         id: info.lsn.to_string(),
         lsn: U64(info.lsn.0),
         state: match info.state {
-            OwnState::Running => CheckpointState::Running,
-            OwnState::Published => CheckpointState::Published,
-            OwnState::Failed => CheckpointState::Failed,
+            OwnPhase::Running => CheckpointState::Running,
+            OwnPhase::Published => CheckpointState::Published,
+            OwnPhase::Failed => CheckpointState::Failed,
         },
         began_at: rfc3339(info.began_unix_us),
         seconds: info.seconds,

@@ -29,7 +29,7 @@ pub struct Places {
 #[derive(Default)]
 struct Taken {
     peers: HashMap<IpAddr, Held>,
-    /// Who has a place for probes and asked for nothing yet, in the order of their coming.
+    /// Connections with a place for probes that sent no request yet, in the order of their arrival.
     silent: VecDeque<Silent>,
     next_number: u64,
 }
@@ -40,7 +40,7 @@ struct Silent {
     leave: Arc<Notify>,
 }
 
-/// What one address holds.
+/// The places that one address holds.
 #[derive(Default)]
 struct Held {
     places: u32,
@@ -49,7 +49,7 @@ struct Held {
 
 /// A connection's place, given back with the drop.
 pub struct Place {
-    /// Of a place for probes and control alone.
+    /// The probe of a place for probes and control alone.
     probe: Option<Probe>,
     peer: IpAddr,
     places: Places,
@@ -230,7 +230,7 @@ mod tests {
         let other = places.take(c).await;
         assert_eq!(kind(&other), Some(true), "all places are taken");
 
-        // Who is being answered stays, the first of the others leaves.
+        // A connection with a running answer stays; the first of the others leaves.
         probes[0].as_ref().expect("a place").begin_answer();
         let mut probes: Vec<_> = probes.into_iter().flatten().collect();
         let second = probes.remove(1);
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(kind(&places.take(a).await), Some(true));
         leaves.await.expect("asked to leave");
 
-        // Where all are being answered, nobody leaves.
+        // If all have a running answer, none leaves.
         probes.push(places.take(a).await.expect("the place that was left again"));
         probes.iter().for_each(Place::begin_answer);
         assert_eq!(kind(&places.take(a).await), None);

@@ -19,10 +19,14 @@ use crate::{
     target::shortened,
 };
 
+/// Outcome of an operation that was not refused.
+const DONE: &str = "done";
+/// Time for which a repeated refusal is not recorded.
+const REPEAT_TIME: Duration = Duration::from_secs(60);
 /// Records that are kept for those who begin to watch.
 const RECORDS_KEPT: usize = 256;
 
-/// What somebody does to the database beside calling procedures.
+/// An operation on the database other than a procedure call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlOp {
     DeployModule(String),
@@ -46,7 +50,7 @@ pub enum ControlOp {
 }
 
 impl ControlOp {
-    /// As records name it, and what it is done to.
+    /// Returns the operation's name in records, and its object.
     fn words(&self) -> (&'static str, &str) {
         match self {
             Self::DeployModule(module) => ("deploy-module", module),
@@ -83,13 +87,40 @@ pub struct ControlLog(Mutex<Kept>);
 #[derive(Default)]
 struct Kept {
     records: VecDeque<ControlEvent>,
-    /// Of the next one.
+    /// Number of the next record.
     next: u64,
+    /// The last refusal, until an operation is done.
+    refused: Option<(ControlEvent, Instant)>,
 }
 
 impl ControlLog {
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.0.lock().expect("no code panics under this lock")
+    }
+
+    /// Returns whether a record repeats the last refusal within a minute. A server that tries again and again is recorded once.
+    fn is_repeat(&self, record: &ControlEvent, now: Instant) -> bool {
+        let mut kept = self.kept();
+        let key = |record: &ControlEvent| {
+            let ControlEvent {
+                principal,
+                operation,
+                subject,
+                outcome,
+                ..
+            } = record.clone();
+            (principal, operation, subject, outcome)
+        };
+        let is_same =
+            |(last, at): &(ControlEvent, Instant)| key(last) == key(record) && now.duration_since(*at) < REPEAT_TIME;
+        if record.outcome == DONE {
+            kept.refused = None;
+        } else if kept.refused.as_ref().is_some_and(is_same) {
+            return true;
+        } else {
+            kept.refused = Some((record.clone(), now));
+        }
+        false
     }
 
     fn push(&self, record: ControlEvent) {
@@ -101,7 +132,7 @@ impl ControlLog {
         kept.next += 1;
     }
 
-    /// Those from the number `from` on that are kept, the oldest first, and the number of the one to come.
+    /// Returns the kept records from the number `from` on, the oldest first, and the number of the next one.
     pub fn since(&self, from: u64) -> (Vec<ControlEvent>, u64) {
         let kept = self.kept();
         let new = usize::try_from(kept.next - from).unwrap_or(usize::MAX);
@@ -130,6 +161,9 @@ impl Controlled {
             outcome: outcome_of(refusal).to_owned(),
             took_ms: millis(took),
         };
+        if log.is_repeat(&record, Instant::now()) {
+            return;
+        }
         notices.tell(NoticeKind::Control, || Notice::Controlled {
             principal: record.principal.clone(),
             operation,
@@ -144,7 +178,7 @@ impl Controlled {
 /// `done`, or the slug of the problem.
 fn outcome_of(refusal: Option<&Refusal>) -> &'static str {
     match refusal.map(|refusal| refusal.problem.kind()) {
-        None => "done",
+        None => DONE,
         Some(kind) => kind.unwrap_or(ProblemKind::InternalError).slug(),
     }
 }
@@ -212,5 +246,30 @@ mod tests {
         assert!(told[0].subject.starts_with("5x") && told[0].outcome == "done");
         assert!(log.since(end).0.is_empty());
         assert_eq!(notices.take().notices.len(), RECORDS_KEPT + 6, "none is left out");
+    }
+
+    #[test]
+    fn same_refusal_again_is_recorded_once_a_minute() {
+        let (log, notices) = (ControlLog::default(), Notices::default());
+        let refusal = Refusal::not_found("no such thing");
+        let admit = |name: &str, refusal| {
+            let controlled = Controlled {
+                op: ControlOp::AdmitStandby(name.to_owned()),
+                principal: Principal::ANONYMOUS,
+                begun: Instant::now(),
+            };
+            controlled.note(&log, &notices, refusal);
+            log.since(0).1
+        };
+        assert_eq!([1, 2, 3].map(|_| admit("b", Some(&refusal))), [1, 1, 1]);
+        assert_eq!(admit("c", Some(&refusal)), 2, "another subject");
+        assert_eq!(
+            (admit("c", None), admit("c", Some(&refusal))),
+            (3, 4),
+            "it was done meanwhile"
+        );
+        let record = log.since(3).0.remove(0);
+        let later = Instant::now() + REPEAT_TIME;
+        assert!(log.is_repeat(&record, Instant::now()) && !log.is_repeat(&record, later));
     }
 }

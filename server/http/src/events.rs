@@ -12,8 +12,8 @@ use bytes::Bytes;
 use reprise_api::{LatencyUs, MetricsEvent, Problem, ProblemKind, U64};
 use reprise_base::Lsn;
 use reprise_codec::rfc3339;
-use reprise_observe::{LatencySummary, Snapshot};
-use reprise_upkeep::{CheckpointInfo, CheckpointState};
+use reprise_observe::{LatencySummary, MetricsSnapshot};
+use reprise_upkeep::{CheckpointInfo, CheckpointPhase};
 use serde::Serialize;
 use tokio::{
     sync::{OwnedSemaphorePermit, watch},
@@ -79,11 +79,11 @@ struct Live {
     state: AppState,
     interval: Interval,
     draining: watch::Receiver<bool>,
-    /// What the last `status` event said, apart from positions and times.
+    /// The last `status` event, without positions and times.
     last_status: String,
-    last: (Instant, Snapshot),
+    last: (Instant, MetricsSnapshot),
     /// Checkpoints as they were told, or were there at first.
-    told: Vec<(Lsn, CheckpointState)>,
+    told: Vec<(Lsn, CheckpointPhase)>,
     /// Number of the next control operation.
     next_control: u64,
     caller: Caller,
@@ -187,7 +187,7 @@ impl Live {
             log_bytes_per_s: per_s(after.totals.flushed_bytes, before.totals.flushed_bytes),
             latency_us: {
                 let mut since = after.answered.clone();
-                // What the earlier snapshot counted is part of the later one.
+                // The later snapshot contains the counts of the earlier one.
                 let _ = since.subtract(&before.answered);
                 latency_us(&LatencySummary::of(&since))
             },
@@ -205,7 +205,7 @@ impl Live {
 }
 
 /// Which checkpoints there are, and how far they got.
-fn stands(all: &[CheckpointInfo]) -> Vec<(Lsn, CheckpointState)> {
+fn stands(all: &[CheckpointInfo]) -> Vec<(Lsn, CheckpointPhase)> {
     all.iter()
         .map(|checkpoint| (checkpoint.lsn, checkpoint.state))
         .collect()

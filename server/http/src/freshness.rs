@@ -84,7 +84,7 @@ fn step_of(point: &FreshnessPoint, step_s: u32) -> i64 {
     (point.at_us - 1).div_euclid(i64::from(step_s) * SECOND_US)
 }
 
-/// Of at least one point.
+/// Summarizes at least one point.
 fn step(points: &[FreshnessPoint]) -> FreshnessStep {
     let least = |score: fn(&FreshnessPoint) -> f32| points.iter().map(score).fold(f32::INFINITY, f32::min);
     let most = |lag: fn(&FreshnessPoint) -> u64| points.iter().map(lag).max().unwrap_or(0) as f64 / 1e3;

@@ -103,7 +103,7 @@ async fn route(state: &AppState, router: &Router, request: Request) -> Response 
     response
 }
 
-/// What an answer to such a path shows may be old on a standby.
+/// True for paths whose answers may be stale on a standby.
 pub fn shows_data(path: &str) -> bool {
     path == batch::PATH || path.starts_with(calls::PATH_PREFIX) || path.starts_with("/v1/tables")
 }
@@ -138,7 +138,7 @@ async fn route_judged(
     if shows_data(path) {
         let waited = wait_for_max_lag(state, request.headers()).await;
         if request.headers().contains_key(headers::MAX_LAG_MS) {
-            // As it is behind the wait.
+            // The staleness counts from the end of the wait.
             *staleness = staleness.and_then(|_| Staleness::of(&state.router));
         }
         if let Err(refusal) = waited {
@@ -233,8 +233,8 @@ async fn hold_room(state: &AppState, response: Response, room: Option<Room>) -> 
     Response::from_parts(head, body.expect("what lies in memory does not break off"))
 }
 
-/// What says how far the opening is, and what is no part of the database. A standby that shows nothing, since it may not yet or can't follow, says
-/// so, and may be made the primary; what can't be one yet refuses that itself.
+/// True for paths that report on the opening, and for those outside the database. A standby that shows nothing reports this, and may be
+/// made the primary. A node that can't be one yet refuses that itself.
 pub fn is_answered_while_recovering(path: &str) -> bool {
     const ANSWERED: [&str; 5] = [
         "/v1/status",

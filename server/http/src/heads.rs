@@ -28,7 +28,7 @@ use crate::{
     state::AppState,
 };
 
-/// Where the next byte of a connection's input lies in its requests.
+/// The place of the next byte of a connection's input in its requests.
 #[derive(Clone, Copy)]
 enum At {
     Head,
@@ -235,7 +235,7 @@ pub struct WatchedStream {
     is_full: bool,
     /// Memory of hyper's read buffer, beyond what each connection counts.
     buffer: Grant,
-    /// What is written in the place of an answer of hyper's own, from some byte on.
+    /// The text written in place of hyper's own answer, from some byte on.
     told: Option<(Vec<u8>, usize)>,
 }
 
@@ -317,7 +317,7 @@ impl WatchedStream {
     }
 }
 
-/// What hyper refused with this answer, if it is one of its own: none of the server's errors is without a body.
+/// Returns the refusal for an answer of hyper's own; none for the server's errors, which all have a body.
 fn refusal_for(bytes: &[u8]) -> Option<Refusal> {
     let rest = bytes.strip_prefix(b"HTTP/1.1 ")?;
     let (status, detail) = match rest.get(..3)? {
@@ -481,7 +481,7 @@ mod tests {
             assert_eq!(doubtful(before), 0);
             assert_eq!(doubtful(&format!("{before}{before}{BOTH}")), 3, "{before:?}");
         }
-        // What lies in a body is no head.
+        // The bytes of a body are no head.
         let body = format!("POST / HTTP/1.1\r\ncontent-length: {}\r\n\r\n{BOTH}", BOTH.len());
         assert_eq!(doubtful(&body), 0);
         let chunk = format!(

@@ -1,16 +1,16 @@
-//! What one client may ask of the server. The engine's own limits lie in `reprise_base::limits`.
+//! Limits of one client. The engine's own limits are in `reprise_base::limits`.
 
 use std::time::Duration;
 
 use reprise_abi::value::{ARGS_BYTES_MAX, RESULT_BYTES_MAX};
 use reprise_base::limits::{BATCH_CALLS_MAX, TEXT_PER_BYTE_MAX, TEXTS_BYTES_MAX, WAITING_TXNS_MAX};
 
-/// What one client may take of connections and time. The constants below are what is right unless configured.
+/// Limits of connections and time for one client. The constants below are the defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
     /// Open at once.
     pub connections_max: u32,
-    /// Of one address.
+    /// Connections of one address.
     pub connections_per_peer_max: u32,
     /// Until the next request's headers are here, also on a connection kept alive.
     pub header_wait: Duration,
@@ -35,7 +35,7 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// Of the id of a call in a batch: it is answered as it came, also as another format's text.
+/// Longest id of a call in a batch. The server returns it as it came, also as another format's text.
 pub const ID_BYTES_MAX: usize = 1 << 10;
 
 /// Connections at most; further ones wait in the listener's queue.
@@ -69,9 +69,9 @@ pub const BODY_BYTES_PER_S_MIN: u64 = 1024;
 pub const BATCH_IDLE_MAX: Duration = Duration::from_secs(300);
 /// A client that takes nothing of its answer for so long is cut off.
 pub const WRITE_WAIT_MAX: Duration = Duration::from_secs(60);
-/// So is one that takes it more slowly than this for long: a byte now and then would hold the answer for days.
+/// Least rate at which a client takes its answer, or it is cut off: a byte now and then would hold the answer for days.
 pub const WRITE_BYTES_PER_S_MIN: u64 = 4 << 10;
-/// What a stopping server leaves its clients to finish.
+/// The time that a stopping server leaves its clients to finish.
 pub const DRAIN_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// The next request of a connection that carries calls alone: read whole, head and body, or left to hyper.
@@ -82,7 +82,7 @@ pub const PIPELINE_PARTIAL_WAIT_MAX: Duration = Duration::from_millis(500);
 /// Calls of one connection on their way, and the bytes of their requests.
 pub const PIPELINE_CALLS_IN_FLIGHT_MAX: usize = 256;
 pub const PIPELINE_BYTES_IN_FLIGHT_MAX: usize = 512 << 10;
-/// As many calls stand in the bound above for one whose result may be large: eight of those are on their way.
+/// The weight in the limit above of a call whose result may be large: eight of them may be on their way.
 pub const PIPELINE_LARGE_CALL: usize = 32;
 /// Answers that are gathered before they are written.
 pub const PIPELINE_ANSWER_BYTES: usize = 64 << 10;
@@ -90,12 +90,12 @@ pub const PIPELINE_ANSWER_BYTES: usize = 64 << 10;
 /// Calls of different connections that travel together.
 pub const COALESCED_CALLS_MAX: usize = 32;
 
-/// So many bytes of requests, and so many of answers, each connection may hold whatever all of them hold.
+/// Bytes of requests, and of answers, that each connection may hold whatever all others hold.
 pub const REQUEST_BYTES_SURE: u64 = 64 << 10;
 pub const TEXT_BYTES_SURE: u64 = 64 << 10;
-/// What is shorter is not counted: 16 MiB of requests and 16 MiB of answers of as many connections as there may be.
+/// Bytes below which nothing is counted: 16 MiB of requests and 16 MiB of answers of as many connections as there may be.
 pub const BYTES_COUNTED: u64 = 4 << 10;
-/// What grows and shrinks all the time is counted by steps.
+/// The step in which buffers of changing size are counted.
 pub const COUNTED_STEP_BYTES: u64 = 16 << 10;
 
 /// Longest body of one call, and longest line of a batch, in bytes.
@@ -107,8 +107,8 @@ pub const DISCARD_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Calls of batches that wait for the engine at once, over all connections: below the engine's own limit, so that a
 /// batch is slowed down where a single call is refused.
 pub const BATCH_CALLS_IN_FLIGHT_MAX: usize = 4_000;
-/// Of these, calls of one batch: their places are theirs until their answers are written, and a client that reads slowly leaves
-/// the others half.
+/// Calls of one batch among these. They keep their places until their answers are written, so a client that reads slowly leaves the others
+/// half.
 pub const BATCH_CALLS_EACH_MAX: usize = BATCH_CALLS_IN_FLIGHT_MAX / 2;
 /// Chunks of one batch on their way, and the bytes of their lines.
 pub const BATCH_CHUNKS_IN_FLIGHT_MAX: usize = 16;
@@ -147,7 +147,7 @@ pub const LIST_LIMIT_MAX: usize = 1000;
 pub const LIST_PAGE_TEXT_BYTES_MAX: usize = 4 << 20;
 /// Bytes of modules' OpenAPI documents that the server keeps.
 pub const DOCUMENTS_KEPT_BYTES_MAX: usize = 8 << 20;
-/// What a page of rows or of the log is taken for until it is there.
+/// Bytes counted for a page of rows or of the log until its size is known.
 pub const PAGE_BYTES_MAX: u64 = 8 << 20;
 /// Text of records after which a page of the log ends, and the rows of one record.
 pub const LOG_PAGE_TEXT_BYTES_MAX: usize = 4 << 20;
@@ -168,5 +168,5 @@ const _: () = assert!(CALL_BODY_BYTES_MAX <= BATCH_BYTES_IN_FLIGHT_MAX);
 const _: () = assert!(BATCH_CALLS_IN_FLIGHT_MAX < WAITING_TXNS_MAX);
 const _: () = assert!(RESULT_BYTES_MAX as u64 * TEXT_PER_BYTE_MAX <= TEXTS_BYTES_MAX);
 const _: () = assert!(BATCH_CHUNK_CALLS_MAX <= BATCH_CALLS_EACH_MAX);
-/// Of a request to join as a standby.
+/// Longest body of a request to join as a standby.
 pub const JOIN_BODY_BYTES_MAX: usize = 4 << 10;

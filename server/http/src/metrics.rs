@@ -19,8 +19,8 @@ use opentelemetry::{
 use opentelemetry_sdk::metrics::SdkMeterProvider;
 use prometheus::{Encoder, TextEncoder};
 use reprise_base::MemoryKind;
-use reprise_observe::{Snapshot, Totals};
-use reprise_router::{CallEnd, CallStage, FrontStatus, IdempotencyStats, ProcedureSums};
+use reprise_observe::{MetricsSnapshot, Totals};
+use reprise_router::{CallEnd, CallStage, IdempotencyStats, NvramBufferStatus, ProcedureSums};
 use reprise_upkeep::ArchiveStatus;
 
 use crate::{
@@ -70,7 +70,7 @@ struct Sample {
 #[derive(Clone, Copy, Default)]
 struct Rings {
     records_waiting: u64,
-    /// Of the fullest ring each.
+    /// Figures of the fullest ring, each by itself.
     entries: u64,
     bytes: u64,
     entries_max: u64,
@@ -78,7 +78,7 @@ struct Rings {
 }
 
 impl Rings {
-    fn of(front: &FrontStatus) -> Self {
+    fn of(front: &NvramBufferStatus) -> Self {
         let mut found = Self {
             records_waiting: front.records_waiting,
             ..Self::default()
@@ -147,7 +147,7 @@ impl Metrics {
     }
 }
 
-fn take_sample(parts: &Parts, snapshot: &Snapshot) -> Sample {
+fn take_sample(parts: &Parts, snapshot: &MetricsSnapshot) -> Sample {
     let status = parts.router.status();
     let checkpointer = parts.database.checkpointer().ok();
     let (published, failed) = checkpointer.map_or((0, 0), |own| own.counts());
@@ -236,7 +236,7 @@ fn oldest_key_s(stats: &IdempotencyStats) -> u64 {
 }
 
 /// Name, description, and nanoseconds since the start: alerts take the difference of two scrapes.
-type LatencyInstrument = (&'static str, &'static str, fn(&Snapshot) -> &Histogram<u64>);
+type LatencyInstrument = (&'static str, &'static str, fn(&MetricsSnapshot) -> &Histogram<u64>);
 
 #[rustfmt::skip]
 const HISTOGRAMS: [LatencyInstrument; 3] = [
@@ -433,7 +433,7 @@ fn register_answers(meter: &Meter, sample: &Shared) {
         .build();
 }
 
-/// What holds memory, by kind.
+/// Registers the gauge of memory by kind.
 fn register_memory(meter: &Meter, sample: Shared) {
     meter
         .u64_observable_gauge("reprise.memory.bytes")

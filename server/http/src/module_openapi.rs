@@ -24,7 +24,7 @@ use crate::{
     target::no_module,
 };
 
-/// What every call of the server is described by.
+/// The path that describes every call of the server.
 const CALL_POINTER: &str = "/paths/~1v1~1call~1{module}~1{procedure}/post";
 /// Integers of 64 bits as text.
 const SIGNED_PATTERN: &str = "^-?[0-9]{1,19}$";

@@ -128,7 +128,7 @@ pub fn installed(deployment: &Deployment, rolled_back_to: Option<u32>) -> Respon
     response
 }
 
-/// What a deployment would do.
+/// Returns the plan of a deployment.
 pub fn plan(parts: &Parts, name: &str, wasm: &[u8], given: &[Consent]) -> Result<ModulePlanned, Refusal> {
     let planned = parts.router.plan_deploy(name, wasm)?;
     let migrates = planned.summary.migrates;

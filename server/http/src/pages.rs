@@ -26,7 +26,7 @@ pub struct Origins {
 pub struct OriginError(String);
 
 impl Origins {
-    /// Of the sites that the configuration names.
+    /// Makes the list of the origins that the configuration names.
     pub fn new(names: &[String]) -> Result<Self, OriginError> {
         let is_origin = |name: &str| {
             let host = name.strip_prefix("https://").or_else(|| name.strip_prefix("http://"));
@@ -105,7 +105,7 @@ impl Origins {
     }
 }
 
-/// What a page of another site may send, and may read of an answer.
+/// Methods and headers that a page of another site may send, and headers that it may read of an answer.
 const ALLOWED_METHODS: &str = "GET, HEAD, PUT, POST, DELETE";
 const ALLOWED_HEADERS: &str = "authorization, content-type, accept, idempotency-key, traceparent, reprise-timeout-ms, \
                                reprise-min-lsn, reprise-max-wait-ms, reprise-integers";

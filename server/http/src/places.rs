@@ -22,7 +22,7 @@ use crate::{
     refusal::Refusal,
 };
 
-/// What operations wait for.
+/// Operations, by the resource that they wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Processors, and every partition at the end.

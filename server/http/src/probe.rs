@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use reprise_abi::Parameter;
-use reprise_codec::{Format, Scratch, encode_document};
+use reprise_codec::{ArgsScratch, Format, encode_document};
 use reprise_router::{BatchBuilder, Router};
 
 use crate::{
@@ -10,27 +10,27 @@ use crate::{
     pipeline::request::{Seen, recognise},
 };
 
-/// What a pipeline makes of the first bytes of its input.
+/// A pipeline's reading of the first bytes of its input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Request {
     /// The beginning of what may yet become a call.
     Part,
     /// A call, in so many bytes of head and then of body.
     Call {
-        /// As it stands in the request.
+        /// The path in the request.
         path: String,
         /// Names and values, as they stand there.
         headers: Vec<(String, Vec<u8>)>,
         /// With the empty line behind it.
         head_bytes: usize,
-        /// As its length says.
+        /// Bytes of the body by its declared length.
         body_bytes: usize,
     },
     /// Another reader's.
     Other,
 }
 
-/// Of input that a pipeline would look at first.
+/// Reads input as a pipeline does first.
 pub fn request(input: &[u8]) -> Request {
     let head = match recognise(input) {
         Seen::Part => return Request::Part,
@@ -57,7 +57,7 @@ fn format(is_cbor: bool) -> Format {
 /// The encoded arguments of a call's body; None where the body is refused.
 pub fn arguments(params: &[Parameter], is_cbor: bool, body: &[u8]) -> Option<Vec<u8>> {
     let mut encoded = Vec::new();
-    let outcome = encode_document(format(is_cbor), params, body, &mut encoded, &mut Scratch::default());
+    let outcome = encode_document(format(is_cbor), params, body, &mut encoded, &mut ArgsScratch::default());
     outcome.ok().map(|()| encoded)
 }
 

@@ -22,7 +22,7 @@ pub fn described() -> Vec<(&'static str, u16, &'static str, &'static str)> {
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// What a reader of an error wants to know.
+/// An explanation for the reader of an error.
 struct Guide {
     means: &'static str,
     remedy: &'static str,
@@ -134,7 +134,7 @@ fn guide_of_promotion(kind: ProblemKind) -> Guide {
     Guide { means, remedy, repeat }
 }
 
-/// What the request itself has wrong.
+/// Explains errors in the request itself.
 fn guide_of_request(kind: ProblemKind) -> Guide {
     let (means, remedy, repeat) = match kind {
         ProblemKind::InvalidArguments => (
@@ -195,7 +195,7 @@ fn guide_of_request(kind: ProblemKind) -> Guide {
     Guide { means, remedy, repeat }
 }
 
-/// What is too large, of the wrong kind, or went wrong inside of a procedure.
+/// Explains inputs that are too large or of the wrong kind, and errors inside a procedure.
 fn guide_of_limits(kind: ProblemKind) -> Guide {
     let (means, remedy, repeat) = match kind {
         ProblemKind::TooLarge => (
@@ -289,7 +289,7 @@ fn guide_of_durability(kind: ProblemKind) -> Guide {
     Guide { means, remedy, repeat }
 }
 
-/// What the server can't do now.
+/// Explains work that the server can't do now.
 fn guide_of_server(kind: ProblemKind) -> Guide {
     let (means, remedy, repeat) = match kind {
         ProblemKind::Overloaded => (

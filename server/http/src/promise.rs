@@ -4,18 +4,11 @@ use axum::{
     Json,
     extract::{Request, State},
 };
-use reprise_api::{EpochPromise, Problem, PromiseMember, PromiseRequest, PromiseStatus, U64};
+use reprise_api::{EpochPromise, GivenPromise, Problem, PromiseMember, PromiseRequest, PromiseStatus, U64};
 use reprise_base::{Epoch, check_node_name};
 use reprise_router::{PromiseQuestion, ReplicationError};
 
-use crate::{
-    auth::Principal,
-    body::{self, Bounds},
-    control::ControlOp,
-    limits::JOIN_BODY_BYTES_MAX,
-    refusal::Refusal,
-    state::AppState,
-};
+use crate::{auth::Principal, body, control::ControlOp, refusal::Refusal, state::AppState};
 
 /// Has this standby promise an epoch
 ///
@@ -36,15 +29,7 @@ pub async fn promise(
     principal: Principal,
     request: Request,
 ) -> Result<Json<EpochPromise>, Refusal> {
-    let (head, body) = request.into_parts();
-    let bounds = Bounds {
-        what: "a question for a promise",
-        bytes_max: JOIN_BODY_BYTES_MAX,
-        wait_max: state.limits.body_wait,
-    };
-    let body = body::read_all(&head.headers, body, bounds, state.requests()).await?;
-    let asked: PromiseRequest = serde_json::from_slice(&body.bytes)
-        .map_err(|error| Refusal::malformed(format!("the body is not a question for a promise: {error}")))?;
+    let asked: PromiseRequest = body::read_question(&state, request, "a question for a promise").await?;
     check_node_name(&asked.name).map_err(Refusal::malformed)?;
     let question = PromiseQuestion {
         epoch: Epoch(asked.epoch),
@@ -62,6 +47,11 @@ pub async fn promise(
         name: answer.name,
         epoch: answer.epoch.0,
         end_lsn: U64(answer.end.0),
+        promises: answer
+            .promises
+            .into_iter()
+            .map(|(epoch, name)| GivenPromise { epoch: epoch.0, name })
+            .collect(),
         status: answer.status.map(|status| PromiseStatus {
             epoch: status.epoch.0,
             number: U64(status.number),
@@ -72,6 +62,7 @@ pub async fn promise(
                     name: member.name,
                     url: member.url,
                     from_lsn: U64(member.from.0),
+                    in_sync: member.is_in_sync,
                     counted: member.is_counted,
                     counted_next: member.is_counted_next,
                 })

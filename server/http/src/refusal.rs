@@ -10,7 +10,7 @@ use reprise_base::{
     Lsn, Safety, TxnId,
     limits::{KEY_BYTES_LIMIT, MAPPINGS_LIMIT, MEMORY_MAX_LIMIT},
 };
-use reprise_router::{CallReply, Ended, Failure, LogReadError, ReplyOutcome, RowsError, Unavailable, Unlogged};
+use reprise_router::{CallReply, EndReason, Failure, LogReadError, ReplyOutcome, RowsError, Unavailable, Unlogged};
 
 mod deployments;
 
@@ -20,7 +20,7 @@ pub(crate) use deployments::conflict;
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub problem: Box<Problem>,
-    /// Of the transaction that ended so.
+    /// The transaction that ended with this refusal, and its LSN.
     pub txn: Option<(TxnId, Lsn)>,
 }
 
@@ -85,7 +85,7 @@ impl Refusal {
         problem.into()
     }
 
-    /// What a failed log may have kept all the same.
+    /// Returns the refusal of a call whose records a failed log may have kept all the same.
     fn outcome_unknown(reason: &str, txn_id: TxnId, lsn: Lsn) -> Self {
         let mut problem = Problem::new(ProblemKind::OutcomeUnknown, reason);
         problem.txn_id = Some(U64(txn_id.0));
@@ -151,7 +151,7 @@ impl Refusal {
 
     /// The call did not begin in its client's time, and never will.
     pub fn deadline_exceeded() -> Self {
-        problem_of_failure(&Failure::Ended(Ended::Deadline)).into()
+        problem_of_failure(&Failure::Ended(EndReason::Deadline)).into()
     }
 
     /// Standbys are missing, or the lease is.
@@ -246,7 +246,7 @@ pub fn problem_of_reply(reply: &CallReply<'_>) -> Option<Problem> {
 fn problem_of_outcome(outcome: &ReplyOutcome) -> Option<Problem> {
     Some(match outcome {
         ReplyOutcome::Committed => return None,
-        // Those that were replaced are called again before anything is answered.
+        // Superseded calls run again before any answer.
         ReplyOutcome::Waiting | ReplyOutcome::Superseded => {
             *Refusal::internal("the server would answer a call that has not run").problem
         }
@@ -347,11 +347,11 @@ fn problem_of_failure(failure: &Failure) -> Problem {
             problem.backtrace = backtrace.clone();
             problem
         }
-        Failure::Ended(Ended::Cancelled) => Problem::new(
+        Failure::Ended(EndReason::Cancelled) => Problem::new(
             ProblemKind::Cancelled,
             "an operator cancelled the transaction with DELETE /v1/calls; the server rolled it back",
         ),
-        Failure::Ended(Ended::Deadline) => Problem::new(
+        Failure::Ended(EndReason::Deadline) => Problem::new(
             ProblemKind::DeadlineExceeded,
             "the call did not begin, or did not end, within Reprise-Timeout-Ms; the server kept nothing of it. Try again, or allow more time",
         ),

@@ -23,11 +23,10 @@ use utoipa::IntoParams;
 
 use crate::{
     auth::Principal,
-    body::{self, Bounds},
+    body,
     calls::{number, read_wait_max},
     control::ControlOp,
     front::{Name, Params},
-    limits::JOIN_BODY_BYTES_MAX,
     places::Operation,
     refusal::Refusal,
     state::{AppState, Parts},
@@ -129,15 +128,7 @@ pub async fn step_down(
     principal: Principal,
     request: Request,
 ) -> Result<Json<SteppedDown>, Refusal> {
-    let (head, body) = request.into_parts();
-    let bounds = Bounds {
-        what: "a request to step down",
-        bytes_max: JOIN_BODY_BYTES_MAX,
-        wait_max: state.limits.body_wait,
-    };
-    let body = body::read_all(&head.headers, body, bounds, state.requests()).await?;
-    let asked: StepDownRequest = serde_json::from_slice(&body.bytes)
-        .map_err(|error| Refusal::malformed(format!("the body is not a request to step down: {error}")))?;
+    let asked: StepDownRequest = body::read_question(&state, request, "a request to step down").await?;
     check_node_name(&asked.name).map_err(Refusal::malformed)?;
     let stepped = state
         .control(ControlOp::StepDown(asked.name.clone()), principal, move |parts| {
@@ -171,15 +162,8 @@ pub async fn join(
     principal: Principal,
     request: Request,
 ) -> Result<Json<JoinTicket>, Refusal> {
-    let (head, body) = request.into_parts();
-    let bounds = Bounds {
-        what: "a request to join",
-        bytes_max: JOIN_BODY_BYTES_MAX,
-        wait_max: state.limits.body_wait,
-    };
-    let body = body::read_all(&head.headers, body, bounds, state.requests()).await?;
-    let asked: JoinRequest = serde_json::from_slice(&body.bytes)
-        .map_err(|error| Refusal::malformed(format!("the body is not a request to join: {error}")))?;
+    let host = host_of(request.headers()).to_owned();
+    let asked: JoinRequest = body::read_question(&state, request, "a request to join").await?;
     check_node_name(&asked.name).map_err(Refusal::malformed)?;
     let joiner = Joiner {
         name: asked.name.as_str().into(),
@@ -190,7 +174,6 @@ pub async fn join(
         }),
         url: asked.url.map(Into::into),
     };
-    let host = host_of(&head.headers).to_owned();
     let ticket = state
         .control(ControlOp::AdmitStandby(asked.name), principal, move |parts| {
             let service = parts.router.replication().ok_or(ReplicationError::NotServed)?;
@@ -250,7 +233,7 @@ fn host_of(headers: &HeaderMap) -> &str {
     }
 }
 
-/// Who listens on all addresses is reached where this request reached it.
+/// Returns the address at which a server that listens on all addresses is reached: the one that this request used.
 fn reachable(address: &str, host: &str) -> String {
     let all = ["0.0.0.0:", "[::]:"].iter().find_map(|all| address.strip_prefix(all));
     match all {
@@ -259,7 +242,7 @@ fn reachable(address: &str, host: &str) -> String {
     }
 }
 
-/// Of a node that neither takes standbys nor is one.
+/// Describes a node that neither takes standbys nor is one.
 fn alone(router: &Router) -> ReplicationInfo {
     let (status, (safety, reached)) = (router.status(), router.safety());
     ReplicationInfo {
@@ -280,7 +263,7 @@ fn alone(router: &Router) -> ReplicationInfo {
     }
 }
 
-/// As the API tells it.
+/// Returns the information in the API's form.
 pub fn answer(info: ReplicationInfo, router: &Router) -> Replication {
     Replication {
         role: info.role.name().to_owned(),
@@ -333,6 +316,10 @@ fn lost(range: RouterLost) -> LostRange {
         from_lsn: U64(range.from.0),
         known_to_lsn: range.known_to.map(|known_to| U64(known_to.0)),
         proven: range.is_proven(),
+        class: match range.is_of_lone_primary() {
+            true => "alone".to_owned(),
+            false => "acknowledged".to_owned(),
+        },
     }
 }
 
@@ -388,18 +375,18 @@ fn standby(info: StandbyInfo) -> Standby {
 pub struct Staleness(ViewAge);
 
 impl Staleness {
-    /// Of what is shown now. None on a primary.
+    /// Returns the staleness of the present view. None on a primary.
     pub fn of(router: &Router) -> Option<Self> {
         router.replication()?.view_age(router.view()).map(Self)
     }
 
-    /// Of an answer that shows this record and all before it, once it is made.
+    /// Returns the staleness of a finished answer that shows this record and all before it.
     pub fn of_record(router: &Router, lsn: u64) -> Option<Self> {
         let view = Lsn(lsn.saturating_add(1)).min(router.view());
         router.replication()?.view_age(view).map(Self)
     }
 
-    /// The same answer, once it is made: it waited until the record at this LSN was shown, if it did, and tells the newest that it shows, or does not.
+    /// Returns the staleness of the finished answer. `waited_for` is the record that it waited for, `shown` the newest one that it shows.
     pub fn answered(self, router: &Router, waited_for: Option<u64>, shown: Option<u64>) -> Option<Self> {
         let before = self.0.view.0.checked_sub(1).max(waited_for);
         match shown.or(before) {

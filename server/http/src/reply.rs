@@ -1,4 +1,4 @@
-//! Where the reply to a batch arrives: filled once by the engine, read by index by everybody whose calls were in it.
+//! The slot for the reply to a batch: the engine fills it once, and each caller in the batch reads it by index.
 //!
 //! The engine wakes one of those who wait, and that one the others: waking is a task for the threads of HTTP, not for the log's.
 
@@ -11,7 +11,7 @@ use reprise_base::Grant;
 use reprise_router::{BatchBuilder, BatchReply, Router};
 use tokio::sync::OwnedSemaphorePermit;
 
-/// What a batch holds until its last answer was written or dropped: while it runs, also where nobody waits any more.
+/// The resources of a batch until its last answer was written or dropped. While it runs, it keeps them even without a waiting client.
 #[derive(Default)]
 pub struct Held {
     _places: Option<OwnedSemaphorePermit>,
@@ -19,7 +19,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Of the places for calls of batches, and of what requests of all connections may take.
+    /// Takes places for calls of batches, and bytes among the requests of all connections.
     pub fn new(places: OwnedSemaphorePermit, request: Option<Grant>) -> Self {
         Self {
             _places: Some(places),

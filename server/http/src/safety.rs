@@ -133,7 +133,7 @@ impl Confirmation {
         Waiting::Waits { told, until }
     }
 
-    /// What became of the writes, where it is not known whether they have the level.
+    /// Returns the outcome of writes that may lack the level.
     pub fn failure(&self) -> Option<&ReplyOutcome> {
         match &self.state {
             Waiting::Failed(outcome) => Some(outcome),

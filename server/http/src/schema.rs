@@ -179,7 +179,7 @@ pub fn table_info(deployed: &Deployed, id: TableId, table: &TableSchema, stats: 
     }
 }
 
-/// What a module says of a stored table.
+/// Returns a module's description of a stored table.
 fn docs_of(module: &Module, id: TableId) -> Option<String> {
     let at = module.tables.iter().position(|bound| bound.table == id)?;
     let docs = module.schema.table_docs.get(at)?;

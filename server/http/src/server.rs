@@ -77,7 +77,7 @@ pub async fn serve(
                 Some(place) => {
                     tokio::spawn(serve_connection(stream, state.clone(), router.clone(), place));
                 }
-                // Who is to be told by TLS would be waited for: it sees the end.
+                // A refusal by TLS would make the listener wait, so the peer sees the end only.
                 None if state.tls.is_some() => drop(stream),
                 None => turn_away(&stream),
             },
@@ -217,7 +217,7 @@ async fn serve_requests(stream: StallGuard, state: &AppState, router: Router, pl
         .max_buf_size(READ_BUFFER_BYTES_MAX)
         .max_headers(HEADERS_MAX)
         .max_header_size(HEADER_BYTES_MAX)
-        // Who has sent all that there is to send still reads the answer.
+        // A client that has sent everything and closed its side still reads the answer.
         .half_close(true)
         // Not `pipeline_flush`: while unread input is buffered it writes nothing, so an answer before the end of a body
         // would be lost when the connection closes, and a batch's answers would pile up without bound.

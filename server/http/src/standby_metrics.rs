@@ -34,7 +34,7 @@ const GAUGES: [Instrument; 13] = [
     ("reprise.standby.view.lsn", "LSN up to which readers on the `standby` see everything", |s| Some(s.view.0 as f64)),
 ];
 
-/// Those that this node knows of.
+/// Returns the standbys that this node knows.
 pub fn standbys(parts: &Parts) -> Vec<StandbyInfo> {
     let Some(service) = parts.router.replication() else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! What every handler sees.
+//! The state that every handler sees.
 
 use std::sync::{
     Arc,
@@ -33,14 +33,14 @@ use crate::{
 #[derive(Clone)]
 pub struct AppState(Arc<Parts>);
 
-/// What may be left as it is.
+/// Options with defaults.
 #[derive(Default)]
 pub struct HttpOptions {
-    /// Of connections.
+    /// Limits of connections.
     pub limits: ConnectionLimits,
-    /// Where spans go, if anywhere.
+    /// The tracer that takes the spans, if any.
     pub tracer: Option<SdkTracer>,
-    /// What is shown to clients; None: plain HTTP.
+    /// The certificate shown to clients; None: plain HTTP.
     pub tls: Option<Arc<Identity>>,
 }
 
@@ -54,7 +54,7 @@ pub struct Parts {
     pub limits: ConnectionLimits,
     /// Takes the spans of calls; None where nobody collects them.
     pub tracer: Option<SdkTracer>,
-    /// What is shown to clients; None: plain HTTP.
+    /// The certificate shown to clients; None: plain HTTP.
     pub tls: Option<Arc<Identity>>,
     pub metrics: Metrics,
     pub counts: Counts,
@@ -62,7 +62,7 @@ pub struct Parts {
     /// Calls of batches that may yet be given to the engine.
     pub batch_calls: Arc<Semaphore>,
     pub places: Places,
-    /// What was done beside calls.
+    /// The operations beside calls.
     pub controls: ControlLog,
     pub texts: Texts,
     pub documents: Documents,
@@ -72,7 +72,7 @@ pub struct Parts {
     pub draining: watch::Sender<bool>,
 }
 
-/// What this crate counts itself.
+/// Counts of this crate's own.
 #[derive(Default)]
 pub struct Counts {
     pub connections_open: AtomicU64,
@@ -102,7 +102,7 @@ impl Parts {
 }
 
 impl AppState {
-    /// Of a database whose router takes calls.
+    /// Makes the state for a database whose router takes calls.
     pub fn new(database: Arc<Database>, catalog: Catalog, auth: Auth, options: HttpOptions) -> Self {
         let router = database.router().clone();
         let coalescers = Coalescers::new(router.partitions_count());
@@ -180,7 +180,7 @@ impl Parts {
         self.auth.load()
     }
 
-    /// What requests on their way may take, over all connections.
+    /// Returns the budget for requests on their way, over all connections.
     pub fn requests(&self) -> &Arc<Budget> {
         self.router.memory().kind(MemoryKind::Requests)
     }

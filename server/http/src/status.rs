@@ -14,7 +14,9 @@ use reprise_api::{
 };
 use reprise_base::{Lsn, MemoryKind, MemoryLedger, memory::memory_kept_back};
 use reprise_codec::{hex, rfc3339};
-use reprise_router::{DeployProgress, FrontStatus, NvramDevice, Phase as RouterPhase, RecoveryStep as RouterStep};
+use reprise_router::{
+    DeployProgress, NvramBufferStatus, NvramDevice, Phase as RouterPhase, RecoveryStep as RouterStep,
+};
 use reprise_upkeep::ArchiveStatus;
 
 use crate::{
@@ -81,7 +83,7 @@ fn deployment(progress: DeployProgress) -> DeploymentStatus {
     }
 }
 
-fn nvram(device: NvramDevice, front: &FrontStatus) -> NvramStatus {
+fn nvram(device: NvramDevice, front: &NvramBufferStatus) -> NvramStatus {
     let rings = front.rings.iter().map(|ring| NvramRing {
         entries: ring.entries,
         entries_max: ring.entries_max,

@@ -50,12 +50,12 @@ pub struct Submission<F> {
     order: Option<Stream>,
     /// The reply to the calls, and those to the ones that were sent again.
     rounds: Vec<PendingReply>,
-    /// Of the last round.
+    /// Deadlines of the last round.
     deadlines: Deadlines,
     is_answered: bool,
     /// Words of its refused calls.
     refused_bytes: usize,
-    /// What its writes are to have beyond the server's level.
+    /// The safety that its writes ask for beyond the server's level.
     safety: Option<Confirmation>,
 }
 
@@ -286,7 +286,7 @@ impl<F> Submission<F> {
         polled
     }
 
-    /// What its writes have.
+    /// Returns the safety that its writes have reached.
     pub fn reached(&self, state: &AppState) -> Safety {
         let asked = self.safety.as_ref().and_then(Confirmation::reached);
         asked.unwrap_or_else(|| named_safety(state))
@@ -442,7 +442,7 @@ impl<F> Submission<F> {
     }
 }
 
-/// What writes have that were answered. At quorum and very-safe none is without it, whoever is lost by now.
+/// Returns the safety of acknowledged writes. At quorum and very-safe every one has it, even after the loss of a standby.
 pub fn named_safety(state: &AppState) -> Safety {
     match state.router.safety() {
         (level @ (Safety::Quorum | Safety::VerySafe), _) => level,

@@ -76,7 +76,7 @@ impl Target {
                         has_small_result: has_small_result(schema),
                         module: ran,
                     }),
-                    // What only reads has no use for a key.
+                    // A procedure that only reads does not use the key.
                     (false, Ok(found)) if found.schema().read_only => Ok(found),
                     (false, _) => Err(Refusal::idempotency_conflict()),
                 }
@@ -138,7 +138,7 @@ impl Target {
         TextBound::of(self.returns(reply)).bytes_max(reply.result.len())
     }
 
-    /// As `write_answer`, the four members in CBOR.
+    /// The `write_answer` variant that packs the four members in CBOR.
     pub fn pack_answer(&self, reply: &CallReply<'_>, out: &mut Vec<u8>) -> bool {
         let mut reader = ValueReader::new(reply.result);
         let mut packer = Packer::new(out);
@@ -193,7 +193,7 @@ pub fn no_module(deployed: &Deployed, name: &str) -> Refusal {
     Refusal::not_found(format!("no module {:?} is in service; {known}", shortened(name)))
 }
 
-/// As much of a client's name as a sentence shows: a batch may ask for names of a megabyte.
+/// Shortens a client's name for a sentence: a batch may ask for names of a megabyte.
 pub fn shortened(name: &str) -> String {
     name.chars().take(NAME_SHOWN_MAX).collect()
 }

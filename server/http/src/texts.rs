@@ -18,7 +18,7 @@ pub struct Texts {
     budget: Arc<Budget>,
 }
 
-/// So much room, while it is held. A short text waits for none and is counted alone.
+/// Room for a text, while it is held. A short text waits for none and is only counted.
 pub struct Room {
     units: Option<OwnedSemaphorePermit>,
     grant: Grant,
@@ -69,7 +69,7 @@ impl Texts {
 }
 
 impl Room {
-    /// So many bytes are held in truth: what is left over is there for others.
+    /// Reduces the room to the bytes that are really held, and leaves the rest to others.
     pub fn fit(&mut self, bytes: usize) {
         let needed = bytes.div_ceil(UNIT_BYTES as usize);
         if let Some(units) = &mut self.units

@@ -9,7 +9,7 @@ use tokio_util::either::Either;
 
 use crate::{pipeline::answer::last_answer, refusal::Refusal};
 
-/// What a greeting of TLS begins with (RFC 8446, section 5.1: a record of the kind handshake).
+/// The first byte of a TLS greeting (RFC 8446, section 5.1: a record of the kind handshake).
 const HANDSHAKE: u8 = 0x16;
 
 /// A client's: plain, or with TLS.
@@ -43,7 +43,7 @@ async fn tell_plain(mut socket: TcpStream) -> io::Error {
     let refusal = Refusal::malformed("this server takes TLS connections only: use https://");
     let _ = socket.write_all(&last_answer(&refusal)).await; // it may be gone
     let _ = socket.shutdown().await;
-    // What it sent is read, or the kernel takes back the answer with the connection.
+    // The client's bytes must be read, or the kernel drops the answer with the connection.
     let _ = tokio::io::copy(
         &mut tokio::io::AsyncReadExt::take(socket, 1 << 20),
         &mut tokio::io::sink(),

@@ -56,7 +56,7 @@ impl RequestSpan {
         act(&mut self.0.lock().expect("held for a few attributes alone"));
     }
 
-    /// What the answer's `traceparent` says.
+    /// Returns the answer's `traceparent`.
     pub fn header(&self) -> HeaderValue {
         let mut text = String::new();
         self.with(|span| {
@@ -67,7 +67,7 @@ impl RequestSpan {
         HeaderValue::try_from(text).expect("hexadecimal digits and hyphens")
     }
 
-    /// What became of a call, by its answer. The span has ended.
+    /// Records the outcome of a call in the ended span, by its answer.
     pub fn answered<B>(&self, response: &Response<B>) {
         let header = |name: &str| Some(response.headers().get(name)?.to_str().ok()?.to_owned());
         let status = response.status().as_u16();
@@ -117,7 +117,7 @@ impl RequestSpan {
         });
     }
 
-    /// What became of a batch.
+    /// Records the outcome of a batch.
     pub fn batch_ended(&self, calls: usize, failed: usize) {
         self.with(|span| {
             span.set_attribute(KeyValue::new("reprise.calls", calls as i64));
@@ -131,7 +131,7 @@ impl RequestSpan {
 /// A pipeline's call on its way, for whoever traces it.
 #[derive(Clone)]
 pub struct CallTrace {
-    /// What the answer's `traceparent` says.
+    /// The answer's `traceparent`.
     pub header: HeaderValue,
     /// None where nobody collects spans.
     pub span: Option<RequestSpan>,
@@ -188,7 +188,7 @@ impl TraceContext {
     }
 
     pub fn header(&self) -> HeaderValue {
-        // Of the flags only "sampled" is defined; unknown ones are not passed on.
+        // Only the flag "sampled" is defined; unknown flags are not passed on.
         let text = format!("00-{}-{}-{:02x}", self.trace_id, self.span_id, self.flags & 1);
         HeaderValue::try_from(text).expect("hexadecimal digits and hyphens")
     }

@@ -27,7 +27,7 @@ fn may_answer(kind: ProblemKind, method: &Method, path: &str) -> bool {
         // Rows are shown once they are durable.
         ProblemKind::LogUnavailable => changes || shows_data(path),
         ProblemKind::StandbyUnavailable | ProblemKind::LeaseLost | ProblemKind::ReadOnly => changes,
-        // What is kept under a key may be in doubt, too.
+        // The outcome kept under a key may be in doubt, too.
         ProblemKind::OutcomeUnknown => changes || path.starts_with("/v1/idempotency/"),
         ProblemKind::Quarantined => path == batch::PATH || path.starts_with(calls::PATH_PREFIX),
         // No kind of another status is asked for; a new one of this status is missed by the test below.

@@ -1,5 +1,5 @@
-//! What happens, as lines of the server's output: one for each deployment, trap, slow call, checkpoint and control operation. What comes
-//! more often than can be read is told as a number.
+//! Events as lines of the server's output: one for each deployment, trap, slow call, checkpoint and control operation. Events too frequent
+//! to read are printed as a number.
 
 use std::{
     io,
@@ -20,7 +20,7 @@ use crate::{
     server_output::{self, Line},
 };
 
-/// Of each kind a few lines are told in so long.
+/// The period in which the server prints a few lines of each kind.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Tells until it is dropped.

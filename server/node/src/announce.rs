@@ -1,4 +1,4 @@
-//! What a server says of itself when it starts: what an operator must know of its machine, its files and its log.
+//! Messages of a starting server, about its machine, its files and its log, that an operator must know.
 
 use std::{fs, net::SocketAddr, os::unix::fs::PermissionsExt, path::Path};
 
@@ -9,7 +9,7 @@ use crate::{
     server_output::{self, Line},
 };
 
-/// What an operator must know of the NVRAM.
+/// Prints the facts about the NVRAM that an operator must know.
 pub fn nvram(database: &Database) {
     let drained = database.drained();
     if drained.records > 0 {
@@ -25,7 +25,7 @@ pub fn nvram(database: &Database) {
     }
 }
 
-/// Whoever sees the packets of an address that others reach can read them.
+/// Warns that others on the network can read the packets of an unencrypted address.
 pub fn listeners(address: SocketAddr) {
     if !address.ip().is_loopback() {
         let told = format!(

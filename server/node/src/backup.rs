@@ -10,7 +10,7 @@ use std::{
 use anyhow::Context;
 use clap::Subcommand;
 use reprise_api::{Backup, BackupState, U64};
-use reprise_backup::{BackupFile, BackupManifest, VerifiedBackup, create_backup, receive_backup, verify_backup};
+use reprise_backup::{BackupManifest, ManifestFile, VerifiedBackup, create_backup, receive_backup, verify_backup};
 use reprise_client::Client;
 use reprise_codec::rfc3339;
 use serde::Serialize;
@@ -132,7 +132,7 @@ pub fn run(command: &BackupCommand, output: Output) -> Outcome {
     }
 }
 
-/// What is told of a backup.
+/// The printed facts about a backup.
 #[derive(Serialize)]
 pub struct Told {
     pub directory: PathBuf,
@@ -235,7 +235,7 @@ fn create_online(client: &Client, to: Option<&Path>, (keep, earlier): (bool, boo
 
 /// Downloads a backup's files, checks each, and gives the directory its name when all are durable.
 fn fetch(client: &Client, backup: &Backup, to: &Path) -> Outcome {
-    let files = backup.files.iter().map(|file| BackupFile {
+    let files = backup.files.iter().map(|file| ManifestFile {
         path: file.path.clone(),
         bytes: file.bytes,
         sha256: file.sha256.clone(),

@@ -1,7 +1,7 @@
 //! `reprise build`: a procedure crate to wasm, with whichever toolchain is here.
 
 use anyhow::anyhow;
-use reprise_build::{Request, build};
+use reprise_build::{BuildRequest, build};
 
 use crate::{
     cli::{BuildArgs, Output},
@@ -21,7 +21,7 @@ pub fn run(args: &BuildArgs, output: Output) -> Outcome {
         )),
         kit::Found::None | kit::Found::Same => {}
     }
-    let built = build(&Request::Crate(&args.dir), args.out.as_deref(), args.toolchain)?;
+    let built = build(&BuildRequest::Crate(&args.dir), args.out.as_deref(), args.toolchain)?;
     for module in built {
         match output {
             Output::Json => print_json(&serde_json::json!({ "module": module.path, "bytes": module.bytes }))?,

@@ -242,6 +242,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn tables_that_differed_are_opened_by_an_operators_word_and_a_useless_log_is_not() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let open = || NodeFile::open(Arc::new(RealDisk::open(dir.path()).expect("there"))).expect("read");
+        open().set_health(Health::TablesDiffer("t".into())).expect("saved");
+        health(dir.path(), false, Output::Json).unwrap_or_else(|_| panic!("shown"));
+        assert_eq!(open().health(), Health::TablesDiffer("t".into()));
+        health(dir.path(), true, Output::Json).unwrap_or_else(|_| panic!("cleared"));
+        assert_eq!(open().health(), Health::Good);
+        let useless = Health::MustBootstrap("nothing is left".into());
+        open().set_health(useless.clone()).expect("saved");
+        assert!(health(dir.path(), true, Output::Json).is_err());
+        assert_eq!(open().health(), useless);
+    }
+
+    #[test]
     fn reset_directory_holds_no_log_and_keeps_its_identity() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |path: &str| dir.path().join(path);

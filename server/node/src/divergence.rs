@@ -29,15 +29,15 @@ struct Report {
     what: String,
     /// The first row in which they differ, where the log holds the transaction's changes, too.
     first_difference: Option<String>,
-    /// As the log holds it: arguments, partitions, digest.
+    /// The record in the log: arguments, partitions, digest.
     record: Option<LogRecord>,
-    /// What the transaction changed when it was logged, where the log holds that, too.
+    /// The logged changes of the transaction, if the log holds them too.
     logged_changes: Option<LogRecord>,
     partitions: u16,
     program_version: &'static str,
-    /// Of this program.
+    /// Hash of this program's settings.
     settings_hash: String,
-    /// Of the program that wrote the newest part of the log, where it is another.
+    /// Hash of the settings of the program that wrote the newest part of the log, if it differs.
     log_settings_hash: Option<String>,
     ways_on: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! What of this machine would hurt a server, and how to mend it.
+//! Checks of this machine for faults that would hurt a server, with the remedies.
 
 use std::{
     fs::{self, File},
@@ -78,7 +78,7 @@ impl Finding {
     }
 }
 
-/// What Linux allows where nobody changed it.
+/// The limit of Linux if it was not changed.
 const MAPPINGS_USUAL: u64 = 65_530;
 const MEMORY_FEW_BYTES: u64 = 1 << 30;
 const DISK_FEW_BYTES: u64 = 10 << 30;
@@ -115,7 +115,7 @@ fn text(findings: &[Finding]) -> String {
     lines.join("\n")
 }
 
-/// Where the kernel tells of itself: below `/`, but in tests.
+/// The root of the kernel's files: `/`, except in tests.
 struct Machine {
     root: PathBuf,
 }
@@ -237,7 +237,7 @@ impl Machine {
         };
         let found = mounts.lines().filter_map(place_and_kind);
         let found = found.filter(|(place, _)| path.starts_with(place));
-        // Of two mounts at one place the later one is seen.
+        // The later of two mounts at one place hides the earlier one.
         found.max_by_key(|(place, _)| place.len()).map(|(_, kind)| kind)
     }
 

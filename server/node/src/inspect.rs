@@ -1,4 +1,4 @@
-//! What lies in a checkpoint's file, without a server.
+//! The contents of a checkpoint's file, read without a server.
 
 use std::{
     path::{Path, PathBuf},
@@ -54,7 +54,7 @@ struct Shown {
     lsn: U64,
     database_id: String,
     partitions: u16,
-    /// Of its mark in the log.
+    /// The time of its mark in the log.
     taken_at: String,
     txn_id: U64,
     settings_hash: String,

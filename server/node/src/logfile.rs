@@ -13,7 +13,7 @@ use reprise_codec::hex;
 use reprise_env::{Disk, RealDisk};
 use reprise_host::{CompiledModule, Engine, Limits, described};
 use reprise_http::log_record;
-use reprise_log::{LogReader, LogRecord, VerifyReport};
+use reprise_log::{LogReader, ReadRecord, VerifyReport};
 use reprise_recovery::{Description, LogSchemas};
 use reprise_router::{Deployed, decode_entry};
 use reprise_wire::{BlockKind, DeployRef};
@@ -65,7 +65,7 @@ struct Verified {
     database_id: Option<String>,
     start: u64,
     end: u64,
-    /// Of all whole blocks.
+    /// Bytes of all whole blocks.
     bytes: u64,
     segments: usize,
     blocks: u64,
@@ -79,7 +79,7 @@ struct Verified {
     checkpoints: Vec<VerifiedCheckpoint>,
     /// NVRAM that may have records which the files do not have; null where they have all.
     nvram: Option<FoundRegion>,
-    /// What the next opening would do.
+    /// The outcome of the next opening.
     opening: String,
 }
 
@@ -230,7 +230,7 @@ fn verify_checkpoints(dir: &Path) -> Result<Vec<VerifiedCheckpoint>, CheckpointE
     Ok(found.collect())
 }
 
-/// What a server would do with these files.
+/// Returns the outcome that an opening by a server would have.
 fn opening(report: &VerifyReport, reader: &LogReader, checkpoints: &[VerifiedCheckpoint]) -> String {
     if report.damage.is_some() {
         return "refused: the log is damaged".into();
@@ -250,14 +250,14 @@ fn opening(report: &VerifyReport, reader: &LogReader, checkpoints: &[VerifiedChe
     }
 }
 
-/// What a log's records are decoded with.
+/// The schemas that a log's records are decoded with.
 struct Schemas {
     engine: Engine,
     known: LogSchemas,
 }
 
 impl Schemas {
-    /// Those at the beginning of a log under `dir`. Where that was released, its oldest checkpoint knows.
+    /// Returns the schemas at the beginning of a log under `dir`. If that beginning was released, its oldest checkpoint has them.
     fn at(dir: &Path, start: Lsn) -> Self {
         let known = match start {
             Lsn(0) => LogSchemas::default(),
@@ -270,12 +270,12 @@ impl Schemas {
         Self { engine, known }
     }
 
-    fn note(&mut self, record: &LogRecord<'_>) {
+    fn note(&mut self, record: &ReadRecord<'_>) {
         let engine = &self.engine;
-        self.known.note(&record.record, |deploy| describe(engine, deploy));
+        self.known.add_record(&record.record, |deploy| describe(engine, deploy));
     }
 
-    /// Those of a data directory at `until`; what its log does not reach is not known.
+    /// Returns the schemas of a data directory at `until`, as far as its log reaches.
     fn of_data_dir(data_dir: &Path, until: Lsn) -> Self {
         let opened = open(data_dir).ok().and_then(|disk| LogReader::open(disk, Lsn(0)).ok());
         let Some((mut reader, report)) = opened.filter(|(_, report)| report.start <= until) else {
@@ -348,7 +348,7 @@ fn print_asked(dir: &Path, lsns: Range<u64>, limit: u64, output: Output) -> Resu
     }
     // A data directory's region may have what its files do not have yet.
     if shown < limit && report.damage.is_none() && log_dir(dir) != dir {
-        let walk = |each: &mut dyn FnMut(&LogRecord<'_>) -> bool| region::each_record(dir, report.end, each);
+        let walk = |each: &mut dyn FnMut(&ReadRecord<'_>) -> bool| region::each_record(dir, report.end, each);
         shown += print_walked(walk, &mut schemas, (&lsns, limit - shown), output)?;
     }
     match &report.damage {
@@ -368,7 +368,7 @@ fn data_dir_of_cut(dir: &Path) -> Option<PathBuf> {
 
 /// Prints what `walk` shows of these LSNs, so many records at most; how many they were.
 fn print_walked(
-    walk: impl FnOnce(&mut dyn FnMut(&LogRecord<'_>) -> bool) -> Outcome,
+    walk: impl FnOnce(&mut dyn FnMut(&ReadRecord<'_>) -> bool) -> Outcome,
     schemas: &mut Schemas,
     (lsns, limit): (&Range<u64>, u64),
     output: Output,
@@ -394,7 +394,7 @@ fn first_checkpoint(dir: &Path, start: Lsn) -> Option<CheckpointReader> {
     placed.find_map(|lsn| files.open(*lsn).ok())
 }
 
-fn print_record(record: &LogRecord<'_>, known: &LogSchemas, output: Output) -> std::io::Result<()> {
+fn print_record(record: &ReadRecord<'_>, known: &LogSchemas, output: Output) -> std::io::Result<()> {
     let (deployed, principals) = (known.deployed(), known.principals());
     // A command that does not fit its module is still a record: it is shown by number.
     let shown = log_record(decode_entry(record, deployed, principals))

@@ -1,5 +1,5 @@
-//! What verbs print, and with which exit status. Everything goes through here: texts of others are escaped, and a reader that is gone
-//! ends a verb without a panic.
+//! The output of verbs, and their exit status. Everything passes through here: texts of others are escaped, and a closed output ends a verb
+//! without a panic.
 
 use std::{
     fmt::Display,
@@ -280,7 +280,7 @@ pub fn grouped(value: u64) -> String {
 pub enum ProgressLine {
     Hidden,
     Verb(indicatif::ProgressBar),
-    /// Of a server, whose work does not wait for a terminal.
+    /// Progress of a server, whose work does not wait for a terminal.
     Server,
 }
 

@@ -29,6 +29,11 @@ impl Primary {
             name: told.name,
             epoch: Epoch(told.epoch),
             end: Lsn(told.end_lsn.0),
+            promises: told
+                .promises
+                .into_iter()
+                .map(|promise| (Epoch(promise.epoch), promise.name))
+                .collect(),
             status: told.status.map(|status| PeerStatus {
                 epoch: Epoch(status.epoch),
                 number: status.number.0,
@@ -39,6 +44,7 @@ impl Primary {
                         name: member.name,
                         url: member.url,
                         from: Lsn(member.from_lsn.0),
+                        is_in_sync: member.in_sync,
                         is_counted: member.counted,
                         is_counted_next: member.counted_next,
                     })

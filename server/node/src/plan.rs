@@ -1,4 +1,4 @@
-//! What a deployment would do, told for people.
+//! The plan of a deployment, printed for people.
 
 use clap::Args;
 use reprise_api::{DeployPlan, Destroyed, ModulePlanned, PlanStep, TablePlan, WayBack};
@@ -11,7 +11,7 @@ use crate::{
     remote::failure,
 };
 
-/// What may be asked of a deployment.
+/// The flags that a deployment takes.
 #[derive(Args)]
 pub struct PlanArgs {
     /// Print what the deployment would change and destroy, and how long it would take. The server installs nothing, and no call waits.
@@ -92,7 +92,7 @@ fn text(module: &str, planned: &ModulePlanned) -> String {
     shown_lines(&lines)
 }
 
-/// What a module or a server says makes no line of its own.
+/// Escapes texts of a module or a server, so that none makes a line of its own.
 fn shown_lines(lines: &[String]) -> String {
     let shown: Vec<_> = lines.iter().map(|line| escaped(line)).collect();
     shown.join("\n")
@@ -169,7 +169,7 @@ fn way_back_line(way: &WayBack) -> String {
     }
 }
 
-/// What would be destroyed, and the flags that are missing.
+/// Returns the items that the plan would destroy, and the flags that are missing.
 fn consent_lines(plan: &DeployPlan) -> Vec<String> {
     let mut lines = Vec::new();
     if !plan.destroyed.is_empty() {

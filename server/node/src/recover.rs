@@ -175,7 +175,7 @@ struct Recovered {
     checkpoints_passed_over: Vec<String>,
     torn_bytes: u64,
     seconds: f64,
-    /// Of all tables.
+    /// Digest of all tables.
     digest: String,
     quarantined: Vec<QuarantinedProcedure>,
     /// With which the next start begins.
@@ -186,7 +186,7 @@ fn recover(args: &RecoverArgs, output: Output) -> Outcome {
     let dir = &args.data_dir;
     let partitions = stored_partitions(dir).with_context(|| format!("read {}", dir.display()))?;
     let partitions = partitions.ok_or_else(|| anyhow!("there is no database in {}", dir.display()))?;
-    let database = Database::open(DatabaseConfig {
+    let database = Database::open_any(DatabaseConfig {
         dir: Some(dir.clone()),
         partitions,
         sites: sites_or_default(args.sites, partitions)?,

@@ -1,4 +1,4 @@
-//! What the files of a data directory lack: records that lie in its NVRAM region alone; and a region by itself.
+//! Records that a data directory's NVRAM region has and its files lack; and a region by itself.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use reprise_base::Lsn;
 use reprise_codec::hex;
 use reprise_database::RegionNote;
 use reprise_env::RealDisk;
-use reprise_log::{LogRecord, recovered_records};
-use reprise_nvram::{MapRegions, OpenMemory, PmemError, Recovered, Region};
+use reprise_log::{ReadRecord, recovered_records};
+use reprise_nvram::{MapRegions, OpenMemory, PmemError, Region, RegionContents};
 use reprise_wire::{FORMAT_VERSION, RecordScope};
 use serde::Serialize;
 
@@ -76,8 +76,8 @@ impl FoundRegion {
     }
 }
 
-/// What the region that `dir` names has behind the files' end, a record at a time, until `each` says false.
-pub fn each_record(dir: &Path, files_end: Lsn, each: &mut dyn FnMut(&LogRecord<'_>) -> bool) -> Outcome {
+/// Visits the records behind the files' end in the region that `dir` names, one at a time, until `each` returns false.
+pub fn each_record(dir: &Path, files_end: Lsn, each: &mut dyn FnMut(&ReadRecord<'_>) -> bool) -> Outcome {
     let Some(note) = noted(dir)? else {
         return Ok(());
     };
@@ -105,7 +105,7 @@ fn noted(dir: &Path) -> Result<Option<RegionNote>, Failure> {
     Ok(RegionNote::load(&disk).context("read which NVRAM region is in use")?)
 }
 
-fn recover(note: &RegionNote) -> anyhow::Result<Recovered> {
+fn recover(note: &RegionNote) -> anyhow::Result<RegionContents> {
     let memory = MapRegions::default().open(&note.path, None)?;
     let region = Region::open(memory)?.context("it is blank")?;
     let id = hex(&region.owner().region_id);
@@ -113,8 +113,8 @@ fn recover(note: &RegionNote) -> anyhow::Result<Recovered> {
     records_of(&region)
 }
 
-/// What a region has, in this program's format.
-fn records_of(region: &Region) -> anyhow::Result<Recovered> {
+/// Returns the contents of a region in this program's format.
+fn records_of(region: &Region) -> anyhow::Result<RegionContents> {
     let recovered = region.recover()?;
     let format = region.owner().format;
     anyhow::ensure!(
@@ -222,8 +222,8 @@ impl AloneRegion {
     }
 }
 
-/// What a region by itself has behind what the files had, a record at a time, until `each` says false.
-pub fn each_alone(path: &Path, each: &mut dyn FnMut(&LogRecord<'_>) -> bool) -> Outcome {
+/// Visits the records that a region by itself has behind those of the files, one at a time, until `each` returns false.
+pub fn each_alone(path: &Path, each: &mut dyn FnMut(&ReadRecord<'_>) -> bool) -> Outcome {
     let mut read = || {
         let memory = MapRegions::default().open(path, None)?;
         let Some(region) = Region::open(memory)? else {

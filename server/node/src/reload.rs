@@ -19,7 +19,7 @@ use crate::{
     server_output::{self, Level, Line},
 };
 
-/// Where the running configuration came from, and what of it is in force.
+/// The source of the running configuration, and the part of it that is in force.
 pub struct Reloader {
     args: ServeArgs,
     matches: ArgMatches,
@@ -27,7 +27,7 @@ pub struct Reloader {
     tls: Option<Arc<Identity>>,
 }
 
-/// What a configuration says, in words.
+/// A configuration in words.
 pub struct Notes {
     entries: Vec<Entry>,
     tokens: Vec<TokenNote>,
@@ -165,7 +165,7 @@ fn token_changes(before: &[TokenNote], after: &[TokenNote]) -> Vec<String> {
     names.iter().filter_map(change).collect()
 }
 
-/// What a reload needs beside the signal.
+/// The parts that a reload needs beside the signal.
 pub struct Reloading {
     pub reloader: Reloader,
     pub database: Arc<Database>,

@@ -28,7 +28,7 @@ pub fn connect(server: &ServerArgs) -> Result<Client, Failure> {
     client(&server.url, server.token.as_deref(), server.ca_cert.as_deref())
 }
 
-/// Of a server, whose certificate may be signed by those in the file.
+/// Makes a client of a server, whose certificate the certificates in the file may sign.
 pub fn client(url: &str, token: Option<&str>, ca_cert: Option<&Path>) -> Result<Client, Failure> {
     let read = |path: &Path| fs::read(path).with_context(|| format!("read the certificates of {}", path.display()));
     let ca_cert = ca_cert.map(read).transpose()?;

@@ -48,16 +48,19 @@ pub fn run(command: &ReplicationCommand, output: Output) -> Outcome {
     Ok(())
 }
 
-/// What a promotion may have lost.
+/// Describes the records that a promotion may have lost.
 fn lost(range: &LostRange) -> String {
     let from = grouped(range.from_lsn.0);
     let known = match &range.known_to_lsn {
         Some(known_to) => format!("it is known to have had everything before LSN {}", grouped(known_to.0)),
         None => "how far it was is not known".to_owned(),
     };
-    match range.proven {
-        true => format!(". What it had from LSN {from} on is lost ({known})"),
-        false => format!(". What it answered from LSN {from} on may be lost ({known})"),
+    match (range.proven, &*range.class) {
+        (true, _) => format!(". What it had from LSN {from} on is lost ({known})"),
+        (false, "alone") => {
+            format!(". What it answered at 1-safe, without a standby, from LSN {from} on may be lost ({known})")
+        }
+        (false, _) => format!(". What it answered from LSN {from} on may be lost ({known})"),
     }
 }
 
@@ -160,7 +163,7 @@ fn lease_text(lease: &Lease) -> String {
     format!("{state}; may take it over: {in_sync}{}", error.unwrap_or_default())
 }
 
-/// What was cut off this server's log.
+/// Prints the records that were cut off this server's log.
 fn show_cuts(told: &Replication) -> std::io::Result<()> {
     if told.cuts.is_empty() {
         return Ok(());

@@ -52,7 +52,7 @@ const PARTED_LOOK: Duration = Duration::from_millis(500);
 
 pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     server_output::start().context("start the thread that writes the output")?;
-    // What keeps the file from being read is said in the form that a flag asks for.
+    // An error of reading the file is printed in the form that a flag asks for.
     server_output::set_format(args.telemetry.log_format.unwrap_or_default());
     let config = ServeConfig::load(args.clone(), matches)?;
     server_output::set_format(config.telemetry.log_format.value);
@@ -86,7 +86,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
         .context("listen for SIGHUP")?;
     // Bound first: an address that is taken is found out before the log is opened.
     let listener = runtime.block_on(listen(config.address, identity.is_some()))?;
-    // So is memory that is not there, before anything is made.
+    // Missing memory is found out early too, before anything is made.
     config.memory.check()?;
     let files = Files::prepare(&config)?;
     let database = open_database(&config, &files, (partitions.value, sites.value), primary.is_some())?;
@@ -167,9 +167,11 @@ fn open_database(
     is_standby: bool,
 ) -> Result<Arc<Database>, Failure> {
     let opened = config.database(files.log_dir.clone(), counts.0, counts.1);
+    let has_lease = config.replication.lease_etcd.value.is_some();
     let open = match (is_standby, config.read_only) {
         (true, _) => Database::open_standby,
         (false, true) => Database::open_read_only,
+        (false, false) if has_lease => Database::open_any,
         (false, false) => Database::open,
     };
     let data_dir = config.place.data_dir.value.display();
@@ -177,7 +179,7 @@ fn open_database(
     set_up(database, config)
 }
 
-/// What is told to an opened database before it recovers.
+/// Gives an opened database its settings before it recovers.
 fn set_up(database: Database, config: &ServeConfig) -> Result<Arc<Database>, Failure> {
     database
         .set_memory_ready(config.memory.memory_ready.value)
@@ -198,7 +200,7 @@ fn set_up(database: Database, config: &ServeConfig) -> Result<Arc<Database>, Fai
 fn begin_as_standby(primary: &mut Primary, config: &ServeConfig) -> Outcome {
     let dir = &config.place.data_dir.value;
     make_private_dirs(dir).with_context(|| format!("create {}", dir.display()))?;
-    // What is compared with the primary lies in files. Of them all but where they are is as in any opening.
+    // The comparison with the primary reads files. All settings but the directory are as in any opening.
     let home = bring_home(&config.database(Some(dir.clone()), 1, 1));
     home.with_context(|| format!("bring the NVRAM of {} to its log's files", dir.display()))?;
     primary.begin_process(dir)?;
@@ -206,7 +208,7 @@ fn begin_as_standby(primary: &mut Primary, config: &ServeConfig) -> Outcome {
     primary.bootstrap(dir)
 }
 
-/// Where others reach this server, as far as it knows.
+/// Returns the URL at which others reach this server, as far as it knows.
 fn own_url(config: &ServeConfig, address: SocketAddr, is_encrypted: bool) -> Option<Arc<str>> {
     let told = config.replication.advertise.value.clone();
     let own = || (!address.ip().is_unspecified()).then(|| url_of(address, is_encrypted));
@@ -235,7 +237,7 @@ fn http_options(
     Ok((options, spans))
 }
 
-/// Where this run's files lie.
+/// The directories of this run's files.
 struct Files {
     /// None without a log.
     log_dir: Option<PathBuf>,
@@ -268,7 +270,7 @@ impl Files {
     }
 }
 
-/// What was asked for, what the database has, or a partition a core for a new one.
+/// Returns the number of partitions: as configured, as the database has, or one for each core for a new database.
 fn partitions(config: &ServeConfig) -> Result<Setting<u16>, Failure> {
     let asked = config.place.partitions.said();
     let dir = &config.place.data_dir.value;
@@ -342,11 +344,11 @@ fn open(database: &Arc<Database>, catalog: &Catalog, mut opening: Opening) -> an
     replay(database, catalog, &opening)
 }
 
-/// What is opened, and for what.
+/// The database to open, and its role.
 struct Opening {
     dir: PathBuf,
     read_only: bool,
-    /// Of a standby.
+    /// Readers of a standby.
     readers: ReadersConfig,
     /// By which it is the primary, or may be.
     lease: Option<Lease>,

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Context;
 use reprise_api::{JoinRequest, JoinTicket, ProblemKind, StandbyProcess, U64};
-use reprise_backup::{Place, RealTree, Tree};
+use reprise_backup::{DirHandle, DirTree, RealTree};
 use reprise_base::{Epoch, Lsn, NodeProcess};
 use reprise_client::{Client, ClientError};
 use reprise_database::{
@@ -31,9 +31,9 @@ use crate::{
     remote, server_output,
 };
 
-/// Where the first files lie until all of them have their place.
+/// The folder of the first files until all of them have their place.
 pub const ARRIVED: &str = "bootstrap";
-/// Where what a primary does not have is kept.
+/// The folder that keeps records which the primary does not have.
 pub const CUTS: &str = "cuts";
 /// How long a primary is asked where the histories part, while it can't say yet.
 const FORK_TRIES: Duration = Duration::from_secs(10);
@@ -48,10 +48,10 @@ const STEP_DOWN_TIME: Duration = Duration::from_secs(25);
 const TRY_EVERY: Duration = Duration::from_millis(500);
 const FIRST_TRIES: Duration = Duration::from_secs(60);
 
-/// What to do where RDMA is not to be had.
+/// The remedy for a lack of RDMA.
 pub const TCP_ON_REQUEST: &str = "with --transport tcp, on both sides, it goes without";
 
-/// What carries the log, as the settings say. Err: it is not there; nothing else is tried in its place.
+/// Returns the transport of the log, by the settings. Err: it is not available; no other is tried in its place.
 pub fn net_of(settings: &ReplicationSettings, own: Option<&Arc<Identity>>) -> Result<Arc<dyn Net>, Failure> {
     let is_used = settings.standby_of.value.is_some() || settings.ship_listen.value.is_some();
     if settings.transport.value == Transport::Tcp || !is_used {
@@ -72,7 +72,7 @@ pub fn net_of(settings: &ReplicationSettings, own: Option<&Arc<Identity>>) -> Re
 /// Asks for tickets on threads of its own: a primary that can't be reached keeps nobody from the server's end.
 struct TicketAsker {
     primary: Arc<Primary>,
-    /// Of the question that is on its way. A ticket that comes late is taken by the next one who asks, and refused where it is too old.
+    /// The answer to the running request. The next request takes a late ticket, and the primary refuses one that is too old.
     answer: Option<mpsc::Receiver<Result<Ticket, TicketError>>>,
 }
 
@@ -120,7 +120,7 @@ pub struct Primary {
     successor: Mutex<Option<String>>,
     /// The database that follows: it knows to whom it gave a promise, and where the primary is by the lease.
     database: OnceLock<Weak<Database>>,
-    /// Of this server's clients.
+    /// URL of this server for its clients.
     own_url: Option<Arc<str>>,
     /// This process, once it has a directory.
     process: Option<NodeProcess>,
@@ -391,7 +391,7 @@ impl Primary {
 
     fn receive(&self, ticket: &JoinTicket, dir: &Path) -> anyhow::Result<Bootstrapped> {
         let config = self.link(ticket)?;
-        let place = Place::new(Arc::new(RealTree(dir.to_owned())), ARRIVED);
+        let place = DirHandle::new(Arc::new(RealTree(dir.to_owned())), ARRIVED);
         let beside = LogBeside {
             threads: Arc::new(RealThreads),
             keep_committed,
@@ -417,8 +417,8 @@ fn node_of(dir: &Path) -> anyhow::Result<Arc<NodeFile>> {
     Ok(NodeFile::open(Arc::new(RealDisk::create(dir)?))?)
 }
 
-/// Where what was cut is kept.
-pub fn cuts_of(dir: &Path) -> Arc<dyn Tree> {
+/// Returns the folder of records that were cut off.
+pub fn cuts_of(dir: &Path) -> Arc<dyn DirTree> {
     Arc::new(RealTree(dir.join(CUTS)))
 }
 
@@ -459,7 +459,7 @@ pub fn serve_standbys(
     Ok(served.with_context(|| format!("take standbys at {listen}"))?)
 }
 
-/// What a primary that can't be reached, or says no for now, may answer later.
+/// Returns the error as one that another try may resolve, if the primary can't be reached or refuses for now.
 fn ticket_error(error: &ClientError) -> TicketError {
     let is_final = match error {
         ClientError::Problem(problem) => problem.status < 500 && problem.kind() != Some(ProblemKind::NotPrimary),
@@ -472,7 +472,7 @@ fn ticket_error(error: &ClientError) -> TicketError {
     }
 }
 
-/// What a ticket says, for this way to connect.
+/// Reads a ticket, for this transport.
 fn read_ticket(told: &JoinTicket, net: &dyn Net) -> Result<Ticket, TicketError> {
     let own = net.transport();
     if told.transport != own {
@@ -527,7 +527,7 @@ fn settle(dir: &Path) -> anyhow::Result<()> {
     Ok(fs::remove_dir_all(&arrived)?)
 }
 
-/// As it is told others: `--name`, or the host's and the port.
+/// Returns the name that other nodes get: `--name`, or the host's and the port.
 pub fn name_of(settings: &ReplicationSettings, port: u16) -> String {
     let own = || {
         let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -616,7 +616,7 @@ mod tests {
     fn files_get_their_place_also_where_that_was_cut_off() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |path: &str| dir.path().join(path);
-        let own = r#"{"format":1,"version":7,"node":"01","starts":3,"health":"good","status":{"epoch":1,"safety":"2-safe","number":1,
+        let own = r#"{"format":2,"version":7,"node":"01","starts":3,"health":"good","status":{"epoch":1,"safety":"2-safe","number":1,
             "in_sync":true,"counted":true,"counted_next":true,"lsn":7,"primary_lsn":7,"others":[]},"members":[{"name":"s1","lsn":7,"persisted":7,"in_sync":true,"counted":false}]}"#;
         fs::write(at("node.json"), own).expect("write");
         let document = || -> serde_json::Value {
@@ -633,7 +633,7 @@ mod tests {
         settle(dir.path()).expect("it goes on");
         assert!(at("checkpoints").exists() && at("log").exists() && !at("bootstrap").exists());
         assert!(at("view").exists(), "else what is not committed would be shown");
-        // Of an earlier log.
+        // The document stems from an earlier log.
         let kept = document();
         assert!(kept.get("status").is_none() && kept["version"] == 8, "{kept}");
         let member = &kept["members"][0];

@@ -96,7 +96,7 @@ fn describe_phase(phase: &Phase) -> String {
     }
 }
 
-/// Where it is, how full, and what is wrong with it.
+/// Describes the place of the NVRAM, its fill, and its faults.
 fn describe_nvram(nvram: &NvramStatus) -> String {
     let fullest = nvram.rings.iter().map(|ring| {
         let of = |used: u64, max: u64| used * 100 / max.max(1);

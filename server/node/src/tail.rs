@@ -104,7 +104,7 @@ fn tell(record: &LogRecord, output: Output) -> Outcome {
     Ok(())
 }
 
-/// From here on Ctrl-C ends the process with status 0, behind the last whole line.
+/// Makes Ctrl-C end the process with status 0, after the last whole line.
 pub fn end_when_interrupted() -> Outcome {
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("start the listener for Ctrl-C")?;

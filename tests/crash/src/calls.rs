@@ -25,7 +25,7 @@ const OWN_SUBSCRIBERS: u64 = 20;
 const TOLD_APART: Duration = Duration::from_millis(150);
 const TELLINGS_MAX: u32 = 400;
 
-/// What the driver is told of the size of the data.
+/// Returns the driver's arguments for the size of the data.
 pub fn sizes(workload: &str) -> &'static [&'static str] {
     match workload {
         "tpcc" => &["--warehouses", "2"],

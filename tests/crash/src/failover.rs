@@ -31,16 +31,16 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 const FAILOVERS_PER_DATABASE: u32 = 10;
 /// Exit status of a standby by lease that has more than the new primary.
 const ENDS_AHEAD: i32 = 75;
-/// Of a lease, in ms: the shortest one, and one for servers that an emulated processor runs.
+/// Times of a lease, in ms: the shortest one, and one for servers that an emulated processor runs.
 const LEASE_MS: &str = "2000";
 const RDMA_LEASE_MS: &str = "6000";
 const LOG_KINDS: [&str; 4] = ["command", "physiological", "both", "auto"];
 const QUORUM: &str = "quorum";
 const AS_LOGGED: &str = "as-logged";
-/// What a primary's standbys get of each transaction; a log of both forms, and one in NVRAM, are shipped as they are.
+/// The forms in which a primary ships transactions. A log of both forms, and one in NVRAM, are shipped as they are.
 const SHIPPED: [&str; 3] = [AS_LOGGED, "changes", "command"];
 
-/// Who says that a standby takes over.
+/// The decider that a standby takes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// Somebody who promotes it.
@@ -56,7 +56,7 @@ pub struct FailoverConfig {
     pub seed: u64,
     /// `1-safe`, `2-safe` or `quorum`. At 1-safe both standbys are paused before the primary is lost.
     pub safety: String,
-    /// What a commit waits for: `file`, `nvram` (regions in ordinary files), or `mixed`, which is either at each start.
+    /// The device that a commit waits for: `file`, `nvram` (regions in ordinary files), or `mixed`, which is either at each start.
     pub device: String,
     /// The log travels over RDMA, between the cards of this machine that have these addresses; a server has one of them.
     pub cards: Vec<String>,
@@ -91,7 +91,7 @@ impl Witness for NoWitness {
     }
 }
 
-/// As `run_failovers`, with somebody who looks on.
+/// The `run_failovers` variant with a witness.
 pub fn run_failovers_before(config: &FailoverConfig, witness: &mut dyn Witness) -> Result<FailoverReport> {
     let mut rng = Rng::new(config.seed);
     let mut report = FailoverReport::default();
@@ -166,7 +166,7 @@ enum Loss {
     SwitchedOver,
 }
 
-/// What a standby meets while the primary is under load.
+/// The trouble of a standby while the primary is under load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
     None,
@@ -174,7 +174,7 @@ enum Trouble {
     Killed,
 }
 
-/// What must be there, and the servers that must have it.
+/// The expected contents, and the servers that must have them.
 struct Cluster {
     database: Database,
     nodes: Nodes,
@@ -186,7 +186,7 @@ struct Nodes {
     safety: String,
     device: String,
     cards: Vec<String>,
-    /// Where one of them is the primary by lease.
+    /// The store of the lease, if a lease decides which server is the primary.
     etcd: Option<Etcd>,
     rng: Rng,
     servers: [Option<Server>; 3],
@@ -207,7 +207,7 @@ fn choose_loss(rng: &mut Rng, safety: &str, by: By) -> Loss {
     match rng.below(100) {
         0..20 => Loss::SwitchedOver,
         20..25 => Loss::Stopped,
-        // What a primary answers alone at 2-safe while another one took over is lost with it, and said to be.
+        // At 2-safe a paused primary may acknowledge writes alone while another server takes over. They are lost with it, and reported.
         25..45 if safety == QUORUM => Loss::Paused,
         _ => Loss::Killed,
     }
@@ -307,7 +307,7 @@ impl Cluster {
         self.finish(report).context("the last look at a database")
     }
 
-    /// What the primary must have, and each standby shows the same.
+    /// Checks the primary's contents, and that each standby shows the same.
     fn check(&mut self) -> Result<()> {
         self.database.check(self.nodes.node(self.nodes.primary)?)?;
         self.nodes.check_alike()
@@ -341,7 +341,7 @@ impl Cluster {
                 nodes.lose(loss, report)
             })
         })?;
-        // Whoever does not follow the new primary yet is started again.
+        // A standby that does not follow the new primary yet is started again.
         let nodes = &mut self.nodes;
         for node in nodes.standbys() {
             if nodes.servers[node].is_some() {
@@ -618,7 +618,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// As the runbook says where the old primary may go on: nobody else follows it any more, and nobody else has more.
+    /// Leaves an old primary that may go on, as the runbook says: no other server follows it, and none has more records.
     fn leave(&mut self, new: usize) -> Result<()> {
         for other in self.standbys() {
             if other == new || self.servers[other].is_none() {
@@ -644,8 +644,8 @@ impl Nodes {
         Ok(())
     }
 
-    /// As the runbook says: of the standbys that are left, the one that has persisted most. Where all are waited for, one that knows that it is out of
-    /// sync is the last choice, behind one that does not know: what it may have beyond the others was not answered.
+    /// Returns the remaining standby that has persisted most, as the runbook says. If commits wait for all standbys, one that knows that it
+    /// is out of sync is the last choice, behind one that does not know. Its extra records were not acknowledged.
     fn furthest(&self) -> Result<usize> {
         let mut best = None;
         for standby in self.standbys() {

@@ -25,7 +25,7 @@ pub struct Cut {
     pub error: Error,
     /// 0 when not even the first line came.
     pub status: u16,
-    /// What came of the body.
+    /// The body as far as it arrived.
     pub body: Vec<u8>,
 }
 
@@ -43,7 +43,7 @@ impl Answer {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// Of a refusal for want of consent: the query that consents to what it names.
+    /// Returns the query that consents to all items that a refusal for want of consent names.
     pub fn consents(&self) -> String {
         let problem = self.json();
         let missing = problem["plan"]["missing"].as_array().into_iter().flatten();

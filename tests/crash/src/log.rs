@@ -1,5 +1,4 @@
-//! What the files say once the last server of a database is dead: the log's records, and what every way of recovery makes of
-//! them.
+//! Checks of the files once the last server of a database is dead: the log's records, and the result of every way of recovery.
 
 use std::path::Path;
 

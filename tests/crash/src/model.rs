@@ -1,4 +1,4 @@
-//! What one client knows must be in the database: its pairs of accounts, the accounts it opened, its votes.
+//! One client's knowledge of the database: its pairs of accounts, the accounts it opened, its votes.
 
 use std::collections::VecDeque;
 
@@ -212,7 +212,7 @@ impl Model {
         Ok(())
     }
 
-    /// What the result must be whatever other calls did.
+    /// Checks the parts of a result that do not depend on other calls.
     pub fn check_result(&self, call: &Call, result: &Value) -> Result<()> {
         match &call.effect {
             Effect::Open { .. } => ensure!(result.is_null(), "open answered {result}"),

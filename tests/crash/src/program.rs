@@ -1,4 +1,4 @@
-//! What the programs that repeat a test for long have in common.
+//! Common parts of the programs that repeat a test for long.
 
 use std::{process::ExitCode, time::SystemTime};
 

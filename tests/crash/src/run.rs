@@ -34,9 +34,9 @@ pub struct Config {
     pub cycles_per_database: u32,
     /// A line about every so many cycles on standard error; 0 for none.
     pub tell_every: u32,
-    /// What the servers log: a kind as `serve --log` takes it, or `mixed`, which is another one at each start.
+    /// Form of the servers' log: a kind as `serve --log` takes it, or `mixed`, which is another one at each start.
     pub log: String,
-    /// What a commit waits for: `file`, `nvram` (a region in an ordinary file), or `mixed`, which is either at each start.
+    /// The device that a commit waits for: `file`, `nvram` (a region in an ordinary file), or `mixed`, which is either at each start.
     pub device: String,
     /// Further arguments of `serve`.
     pub server_args: Vec<String>,
@@ -51,7 +51,7 @@ const CHECK_WAIT_MAX: Duration = Duration::from_secs(600);
 pub const MIXED: &str = "mixed";
 pub(crate) const FILE: &str = "file";
 pub(crate) const NVRAM: &str = "nvram";
-/// Of the region: rings that go around many times in a run.
+/// Bytes of the region: rings that go around many times in a run.
 pub(crate) const NVRAM_BYTES: &str = "2097152";
 const LOG_KINDS: [&str; 4] = ["command", "physiological", "both", "auto"];
 
@@ -91,7 +91,7 @@ impl Config {
     }
 }
 
-/// What a run did and found.
+/// The results of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Report {
     pub cycles: u32,
@@ -203,7 +203,7 @@ pub(crate) struct Database {
     /// Highest transaction id and position that were acknowledged.
     floor: (u64, u64),
     modules: [Versions; 2],
-    /// What a reader saw: accounts, and votes.
+    /// The counts that a reader saw: accounts, and votes.
     seen: (i64, i64),
     is_made: bool,
     /// Published, as far as was seen.
@@ -306,7 +306,7 @@ impl Database {
             fixed => fixed,
         };
         let region = self.dir.path().join("region").display().to_string();
-        // As often as they go with the log's kind.
+        // The flush policies are as frequent as the log's kind allows.
         let flush = match log {
             "command" => "commit",
             _ => ["commit", "insert", "insert-fence"][self.rng.below(3) as usize],
@@ -325,7 +325,7 @@ impl Database {
             ("--group-commit-us", delay),
             ("--checkpoint-every", every),
         ];
-        // Those given to the run go before ours.
+        // The run's own flags take precedence over ours.
         let is_given = |flag: &str| self.server_args.iter().any(|arg| arg == flag);
         let own = own
             .into_iter()

@@ -42,14 +42,14 @@ const LOAD_WAIT_MAX: Duration = Duration::from_secs(120);
 /// Ids of one client.
 const IDS_PER_CLIENT: u64 = 1 << 40;
 
-/// What a run did and found.
+/// The results of a run.
 #[derive(Clone, Debug, Default)]
 pub struct SchemasReport {
     pub kills: u32,
     /// While a deployment had been sent and was not answered.
     pub kills_in_deployment: u32,
     pub deployments: u64,
-    /// Of the unknown ones, those that had taken place.
+    /// Unknown deployments that had taken place.
     pub deployments_found: u64,
     pub checkpoints: u64,
     pub acknowledged: u64,
@@ -105,7 +105,7 @@ pub fn run_schemas(config: &WorkloadConfig) -> Result<SchemasReport> {
     Ok(report)
 }
 
-/// What is known of a database.
+/// The known state of a database.
 struct Known {
     shape: Shape,
     /// On its way when the server was killed.
@@ -160,21 +160,21 @@ fn module_path() -> String {
     format!("/v1/modules/{MODULE}")
 }
 
-/// What a client did until the server was gone.
+/// A client's writes until the server was gone.
 #[derive(Default)]
 struct Put {
     acknowledged: Vec<u64>,
     unknown: Option<u64>,
 }
 
-/// What became of the deployments until the server was gone.
+/// The outcome of the deployments until the server was gone.
 struct Deployed {
     shape: Shape,
     done: u64,
     unknown: Option<Step>,
 }
 
-/// What the threads of one load see of each other.
+/// The state that the threads of one load share.
 #[derive(Default)]
 struct Load {
     acknowledged: AtomicU64,

@@ -231,7 +231,7 @@ impl Spawned {
         self.child.id()
     }
 
-    /// What it wrote to standard error.
+    /// Returns the server's standard error.
     pub fn errors(&self) -> String {
         self.errors.lock().expect("held to copy").clone()
     }
@@ -321,7 +321,7 @@ impl Server {
         check_deployed(name, &answer)
     }
 
-    /// As `deploy`, where standbys may be late: a module that is there is not installed again.
+    /// The `deploy` variant for slow standbys: it does not install a module that is there again.
     pub fn deploy_until_known(&self, name: &str) -> Result<()> {
         let answer = self.until_known("PUT", &format!("/v1/modules/{name}"), &[], &procedure_wasm(name)?)?;
         check_deployed(name, &answer)

@@ -7,10 +7,10 @@ use crate::rng::Rng;
 
 /// Name of the module.
 pub const MODULE: &str = "shifting";
-/// What the column `note` has in rows of versions that do not know it, and in others.
+/// Values of the column `note`: in rows of versions that do not know it, and in others.
 pub const NOTES: [i64; 2] = [7, 5];
 
-/// What a version declares, and whether the second table is stored.
+/// The tables that a version declares, and whether the second one is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shape {
     has_note: bool,
@@ -31,7 +31,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// What is stored once it is done.
+    /// Returns the stored tables after the step.
     pub fn shape(self) -> Shape {
         match self {
             Self::Deploy(shape) | Self::Drop(shape) => shape,
@@ -82,7 +82,7 @@ impl Shape {
         format!("{MODULE}.extras")
     }
 
-    /// What `GET /v1/tables` tells of.
+    /// Reads the shape from the answer of `GET /v1/tables`.
     pub fn of_tables(tables: &Value) -> Result<Self> {
         let tables = tables["tables"].as_array().context("no list of tables")?;
         let named = |name: &str| tables.iter().find(|table| table["name"] == format!("{MODULE}.{name}"));

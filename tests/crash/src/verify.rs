@@ -51,7 +51,7 @@ fn find_committed(model: &Model, connection: &mut Connection, unknown: &[Call]) 
     Ok(committed)
 }
 
-/// What was paid on a pair beyond the model, in base 4: a 1 at each unknown transfer that took place.
+/// Returns the payments on a pair beyond the model, in base 4: a 1 at each unknown transfer that took place.
 fn pair_digits(model: &Model, connection: &mut Connection, pair: usize, unknown: &[Call]) -> Result<u64> {
     let Pair { accounts, balances } = &model.pairs[pair];
     let mut found = [0; 2];
@@ -210,7 +210,7 @@ fn check_balances(model: &Model, connection: &mut Connection) -> Result<()> {
     Ok(())
 }
 
-/// What all clients together must have left.
+/// Checks the sums that all clients together must have left.
 pub fn check_sums(models: &[Model], server: &Server) -> Result<()> {
     let answer = server.call("bank/total", "{}")?;
     let total = &answer.json()["result"];

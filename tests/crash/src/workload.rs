@@ -40,7 +40,7 @@ pub struct WorkloadConfig {
     /// Kills.
     pub cycles: u32,
     pub seed: u64,
-    /// What all servers log, in place of another kind at each start.
+    /// Form of all servers' log, in place of another kind at each start.
     pub log: Option<String>,
     /// Further arguments of `serve`.
     pub server_args: Vec<String>,
@@ -48,14 +48,14 @@ pub struct WorkloadConfig {
     pub keeps: bool,
 }
 
-/// What a run did and found.
+/// The results of a run.
 #[derive(Clone, Debug, Default)]
 pub struct WorkloadReport {
     pub workload: String,
     pub kills: u32,
     pub acknowledged: u64,
     pub unknown: u64,
-    /// Of the unknown ones, by the counters.
+    /// Unknown calls that took place, by the counters.
     pub found: u64,
     pub seconds: f64,
 }
@@ -157,7 +157,7 @@ fn bench(config: &WorkloadConfig, server: &Server, further: &[&str]) -> Result<(
     Ok(())
 }
 
-/// What the load made comes from here from now on, and not from the log.
+/// Takes a checkpoint, from which recoveries load the data from now on, and not from the log.
 fn take_checkpoint(server: &Server) -> Result<()> {
     let begun = server.request("POST", "/v1/checkpoints", &[], b"")?;
     ensure!(begun.status == 202, "checkpoint: {}", begun.text());

@@ -1,4 +1,4 @@
-//! What clients send: module bytes and their descriptions, arguments, batches; and manifests of backups.
+//! Inputs of clients: module bytes and their descriptions, arguments, batches; and manifests of backups.
 
 use std::sync::{Arc, LazyLock};
 
@@ -91,8 +91,7 @@ pub fn arguments_cbor(bytes: &[u8]) {
     arguments(true, bytes);
 }
 
-/// What a lane takes for a call does not depend on how the bytes come: all that lies before its end is its beginning, and
-/// nothing behind it matters.
+/// The reading of a call does not depend on how the bytes arrive. Every prefix of it is a beginning, and the bytes behind it do not matter.
 pub fn request(bytes: &[u8]) {
     let seen = probe::request(bytes);
     match &seen {

@@ -532,7 +532,7 @@ fn manifest() -> Vec<u8> {
         log_start: 0,
         log_end: 5_000,
         records: 7,
-        files: vec![reprise_backup::BackupFile {
+        files: vec![reprise_backup::ManifestFile {
             path: "log/log-0000000000000000.seg".into(),
             bytes: 8_192,
             sha256: "ab".repeat(32),

@@ -1,4 +1,4 @@
-//! What the log and checkpoints are made of, without the files.
+//! The contents of the log and of checkpoints, without the files.
 
 use reprise_wire::{
     BlockHeader, Changes, CheckpointBlock, CheckpointDatabase, CheckpointEntry, CheckpointHeader, CheckpointKeys,
@@ -28,7 +28,7 @@ pub fn records(bytes: &[u8]) {
         };
         assert_eq!(&bytes[offset..offset + raw.len()], raw);
         match is_stand_in(raw) {
-            // What it stands for is not here: what it holds is written again.
+            // An alternate record's source is absent, so its bytes are copied.
             true => encoded.extend_from_slice(raw),
             false => record.encode(&mut encoded),
         }

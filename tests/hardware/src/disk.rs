@@ -57,7 +57,7 @@ impl<'a> SafeDisk<'a> {
 fn apply(record: &Record, entry: &Entry, disk: &File) -> Result<()> {
     match entry {
         Entry::Write(write) => put(disk, write.start, &record.data(write, write.bytes)?),
-        // What is discarded reads as anything: what it was is the hardest case to tell from what is there.
+        // Discarded bytes may read as anything. The old bytes are the hardest case, because they look like present ones.
         Entry::Discard | Entry::Mark(_) => Ok(()),
     }
 }

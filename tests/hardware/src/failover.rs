@@ -13,11 +13,11 @@ use crate::vm::script;
 
 /// Addresses of the machine's cards, which `boot-vm --rdma` makes. A connection to one of them goes out at the other.
 const CARDS: [&str; 2] = ["10.77.1.1", "10.77.1.2"];
-/// Of one failover at most, and of all that is beside them.
+/// Seconds of one failover at most, and of all other work.
 const SECONDS_EACH: u32 = 240;
 const SECONDS_BESIDE: u32 = 900;
 
-/// What is to be lost.
+/// The failovers to run, and their loads.
 #[derive(Clone, Debug)]
 pub struct RdmaFailovers {
     pub by_hand: u32,

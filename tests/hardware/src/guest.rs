@@ -25,7 +25,7 @@ const DEVICE: &str = "power";
 pub const READY: &str = "ready";
 
 pub struct GuestConfig {
-    /// Where the record goes, as `record`.
+    /// The directory of the record, which is the file `record`.
     pub shared: PathBuf,
     pub seconds: u64,
     pub log: String,

@@ -1,4 +1,4 @@
-//! What no process of this machine can show: the server in a virtual machine of its own, and its disk after a power failure.
+//! Tests that no process of this machine can run: the server in a virtual machine of its own, and its disk after a power failure.
 //! Owns: the virtual machine (`boot-vm`), the log of a block device's writes, the disks that a power failure may leave.
 //! Does not: judge speed (the processor is emulated), link any crate of the server.
 //! Invariants: a failure names the seed and the point; only processes that were started here are signalled.

@@ -1,4 +1,4 @@
-//! What a client does, and what must be there after so many of its calls: a function of its number and their count alone.
+//! The calls of a client, and the expected rows after a number of them: a function of its number and their count alone.
 
 use std::collections::BTreeMap;
 

@@ -21,7 +21,7 @@ const OWN: u64 = 1_000_000;
 const ANSWERS_MAX: u64 = 150;
 const SECONDS_MAX: &str = "600";
 
-/// What is logged, and when it goes to the region.
+/// Forms of the log, and the times at which changes go to the region.
 const WAYS: [(&str, &str); 5] = [
     ("command", "commit"),
     ("physiological", "insert"),
@@ -30,7 +30,7 @@ const WAYS: [(&str, &str); 5] = [
     ("both", "insert"),
 ];
 
-/// Where the region lies in the machine: a file with DAX, a DAX device.
+/// The region in the machine: a file with DAX, a DAX device.
 const REGIONS: [&str; 2] = ["/mnt/pmem0/region", "/dev/dax1.0"];
 
 pub struct NvdimmConfig {
@@ -38,7 +38,7 @@ pub struct NvdimmConfig {
     pub seed: u64,
 }
 
-/// What was found.
+/// The results of a run.
 #[derive(Debug, Default)]
 pub struct NvdimmReport {
     pub kills: u64,
@@ -79,7 +79,7 @@ pub fn run(program: &Path, config: &NvdimmConfig) -> Result<NvdimmReport> {
             )
         })?;
         for line in told.lines() {
-            // What a start found stays, also where no answer tells of it before the next power failure.
+            // Calls that a start found stay, even if the power fails again before an answer mentions them.
             if let Some((client, count)) = read_count(line, "found ") {
                 answered[client as usize] = count;
             }

@@ -22,10 +22,10 @@ pub enum Entry {
 
 #[derive(Clone, Debug)]
 pub struct Write {
-    /// Where it goes on the device, in bytes.
+    /// The write's place on the device, in bytes.
     pub start: u64,
     pub bytes: u64,
-    /// Where its data lies in the record, in bytes.
+    /// The place of its data in the record, in bytes.
     pub data: u64,
     /// Everything before it was made safe when it completed.
     pub is_flush: bool,

@@ -18,7 +18,7 @@ use crate::{
     op::{Op, Ret},
 };
 
-/// Who makes calls and waits for them.
+/// A client that makes calls and waits for them.
 pub trait Client {
     /// Runs these calls, sent together; what each answered.
     fn call(&mut self, ops: &[Op]) -> Vec<(Ret, TxnId)>;

@@ -1,4 +1,4 @@
-//! What clients saw of the module `registers`: random calls, their histories, and a model as simple as a map.
+//! The clients' view of the module `registers`: random calls, their histories, and a model as simple as a map.
 //! Owns: the calls (`Op`), their encodings, what came back (`Ret`), the model, the clients.
 //! Does not: judge; the tests do, by the model and by a checker that was not written here.
 //! Invariants: a seed makes the same calls; `invoked` and `returned` count events of all clients in real time.

@@ -15,7 +15,7 @@ pub enum Op {
     All,
 }
 
-/// What it answered.
+/// The answer of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Ret {
     Values(Vec<Option<i64>>),
@@ -49,7 +49,7 @@ impl Op {
         }
     }
 
-    /// What a committed call answered.
+    /// Decodes the answer of a committed call.
     pub fn decode(&self, result: &[u8]) -> Result<Ret, ValueError> {
         let mut reader = ValueReader::new(result);
         let number = |reader: &mut ValueReader<'_>| reader.array().map(i64::from_le_bytes);
@@ -81,7 +81,7 @@ fn encode_ids(ids: &[i64], out: &mut Vec<u8>) {
 pub struct Mix {
     pub registers: u64,
     pub several_percent: u64,
-    /// Of all registers at once; per mille.
+    /// Calls on all registers at once; per mille.
     pub all_permille: u64,
     state: u64,
     written: i64,

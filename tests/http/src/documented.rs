@@ -1,4 +1,4 @@
-//! What the API's description says of an answer. Every answer to a test is held against it.
+//! Compares every answer to a test with the API's description.
 
 use std::{path::PathBuf, sync::LazyLock};
 

@@ -85,7 +85,7 @@ const SIGN: &str = r#"(func $sign (export "reprise_call_sign") (export "reprise_
     (call $result_write (call $slice (i32.const 1000) (i32.add (local.get $length) (i32.const 1))))
     (i32.const 0))"#;
 
-/// What differs between versions.
+/// The differences between versions.
 struct Module<'a> {
     columns: &'a str,
     /// Further parameters of `put`; none: there is no `put`.

@@ -141,7 +141,7 @@ impl Server {
         self.restart_unready().until_ready()
     }
 
-    /// As `restart`, and does not wait until it is ready.
+    /// The `restart` variant that does not wait until the server is ready.
     pub fn restart_unready(mut self) -> Self {
         self.kill();
         let (child, url) = launch(self.dir.path(), self.options).expect("start server again");
@@ -151,7 +151,7 @@ impl Server {
         self
     }
 
-    /// As `restart`, with other options.
+    /// The `restart` variant with other options.
     pub fn restart_with(mut self, options: Options) -> Self {
         self.options = options;
         self.restart()
@@ -206,7 +206,7 @@ impl Server {
         self.send(Method::GET, path, &[], Vec::new())
     }
 
-    /// What is told of a table, once it has so many rows: a count may be older than what was answered.
+    /// Waits until a table has `rows` rows, and returns its description: a count may be older than the last answer.
     #[track_caller]
     pub fn wait_rows(&self, table: &str, rows: u64) -> Value {
         let started = Instant::now();
@@ -335,7 +335,7 @@ fn launch(dir: &Path, options: Options) -> anyhow::Result<(Child, String)> {
             None => bail!("the server ended before it listened: {:?}", child.wait()),
         }
     };
-    // What it says later is not read, but must not block it.
+    // The rest of the output is not read, but it must not block the server.
     std::thread::spawn(move || lines.for_each(drop));
     Ok((child, url))
 }

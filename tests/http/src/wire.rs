@@ -76,7 +76,7 @@ impl Answer {
         problem
     }
 
-    /// The same, whose detail has these words.
+    /// Returns the problem, whose detail must contain these words.
     #[track_caller]
     pub fn problem_with(&self, (slug, status): (&str, u16), words: &str) -> Value {
         let problem = self.problem(slug, status);

@@ -295,7 +295,7 @@ fn three_times_too_many_calls_are_refused_in_part_and_the_others_stay_quick() {
             before >> 20,
             after >> 20,
         );
-        // Those that may wait, those that come while it is on its way to them, and those whose answers are on their way.
+        // The limit counts calls that may wait, calls that arrive while the answer is on its way, and calls whose answers are on their way.
         assert!(waited_for < 3 * WAITING_MAX, "waited for {waited_for} calls");
         let taken = (CLIENTS as u64 * TAKEN_MAX).min(calls as u64);
         assert!(

@@ -23,7 +23,7 @@ const READS: usize = 2_000;
 const FULL_WAIT_MAX: Duration = Duration::from_secs(600);
 const MEMORY_EXHAUSTED: &str = "/problems/memory-exhausted";
 
-/// What was measured.
+/// The measured figures.
 #[derive(Clone, Debug, Default)]
 pub struct FullReport {
     pub group_bytes: u64,

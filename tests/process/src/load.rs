@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 pub const CLIENT_SPAN: i64 = 1 << 32;
 pub const FIRST_BALANCE: i64 = 1 << 40;
 
-/// What became of one client's calls.
+/// The outcomes of one client's calls.
 #[derive(Debug, Default)]
 pub struct Tally {
     pub client: i64,

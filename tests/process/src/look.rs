@@ -1,4 +1,4 @@
-//! What is there: on the server, and on the disk.
+//! Checks of the rows on the server, and of the files on the disk.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

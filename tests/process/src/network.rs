@@ -36,7 +36,7 @@ impl Network {
             return Ok(None);
         }
         made.in_hub(&["link", "set", "lo", "up"])?;
-        // Of the hub alone: it is a namespace's own setting.
+        // The setting belongs to the hub's namespace alone.
         on_thread(&namespace(&made.hub), || {
             std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("let the hub forward")
         })??;

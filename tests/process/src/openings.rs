@@ -1,4 +1,4 @@
-//! What tests of standbys have in common: clients that open accounts while servers come and go, and waits for who is in sync.
+//! Common parts of the tests of standbys: clients that open accounts while servers come and go, and waits for standbys in sync.
 
 use std::{
     mem,
@@ -82,7 +82,7 @@ impl Openings {
     }
 }
 
-/// What a server tells of replication.
+/// Returns a server's report on replication.
 pub fn replication(server: &Server, headers: Headers) -> Result<Value> {
     Ok(server.request("GET", "/v1/replication", headers, b"")?.json())
 }

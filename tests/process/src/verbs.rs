@@ -29,7 +29,7 @@ pub fn status_of(args: &[&str]) -> Result<(i32, Output)> {
     Ok((output.status.code().context("ended by a signal")?, output))
 }
 
-/// What `reprise replication status` prints of this server.
+/// Returns the output of `reprise replication status` for this server.
 pub fn replication_status(server: &Server) -> Result<String> {
     let shown = run_verb(&["replication", "status", "--url", &format!("http://{}", server.address)])?;
     ensure!(shown.status.success(), "{shown:?}");

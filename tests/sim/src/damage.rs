@@ -13,7 +13,7 @@ use reprise_wire::{
     RecordBatch, RecordEffect, RecordRef, SEGMENT_HEADER_BYTES,
 };
 
-/// What was done, and what an opening must do about it.
+/// A damage, and the reaction that an opening must show.
 #[derive(Clone, Debug)]
 pub struct Harm {
     pub file: String,
@@ -125,7 +125,7 @@ fn change(folder: &SimDisk, file: &str, from: usize, count: usize, random: &mut 
     Some(format!("bit {bit} of byte {at} is flipped"))
 }
 
-/// What is done to a record of the log, under checksums that hold.
+/// Forgeries of a log record, under checksums that hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogForgery {
     /// It stands there so many times.
@@ -229,7 +229,7 @@ fn forged(record: &RecordRef<'_>, forgery: LogForgery) -> Option<RecordBatch> {
     }
 }
 
-/// What is done to a checkpoint, under checksums that hold.
+/// Forgeries of a checkpoint, under checksums that hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckpointForgery {
     /// An item has another value.

@@ -1,4 +1,4 @@
-//! What clients know of their calls, and what must therefore be stored.
+//! The clients' knowledge of their calls, and the rows that must therefore be stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::{
     op::{Op, Ret},
 };
 
-/// What is known of a call.
+/// The known fate of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// Nothing was answered yet, or the process died, or the log failed, before there was an answer to rely on.
@@ -62,9 +62,9 @@ pub struct Seen {
 pub struct Ledger {
     pub calls: Vec<Call>,
     seen: Vec<Seen>,
-    /// What `draw` drew, by call.
+    /// The numbers that `draw` drew, by call.
     randoms: BTreeMap<i64, u64>,
-    /// Where the records of acknowledged calls lie.
+    /// Positions of the records of acknowledged calls.
     positions: BTreeMap<usize, Lsn>,
     /// In this life the log failed so that it is not known what is stored; what is read then may lack it.
     pub is_doubtful: bool,
@@ -273,7 +273,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// What was acknowledged from `lsn` on is lost for good, and so is what was read meanwhile: as if it had never been sent.
+    /// Drops acknowledged calls from `lsn` on, and reads made meanwhile, because they are lost for good: as if they had never been sent.
     pub fn lose_from(&mut self, lsn: Lsn) {
         self.positions.retain(|_, position| *position < lsn);
         let calls = &self.calls;
@@ -282,7 +282,7 @@ impl Ledger {
         self.seen.clear();
     }
 
-    /// What was read and aborted, to be given back: where not all is there, it can't be told what it must have been.
+    /// Takes the results of reads and aborts, to be given back later. If records are missing, they can't be checked.
     pub fn take_seen(&mut self) -> Vec<Seen> {
         std::mem::take(&mut self.seen)
     }
@@ -291,7 +291,7 @@ impl Ledger {
         self.seen = seen;
     }
 
-    /// What must be stored, every answer compared on the way.
+    /// Returns the tables that must be stored, and compares every answer on the way.
     pub fn expected(&mut self, partitions: u16, found: &Tables) -> Result<Tables, String> {
         for (nonce, random) in found.draws.values().flatten() {
             self.randoms.entry(*nonce).or_insert(*random);

@@ -37,7 +37,7 @@ pub struct At<'a> {
     pub nonce: i64,
     pub txn: u64,
     pub is_second: bool,
-    /// What the database drew; the model can't know.
+    /// The number that the database drew, which the model can't know.
     pub random: u64,
 }
 
@@ -58,7 +58,7 @@ impl Model {
         partition_of_field(&Field::Int(id), self.partitions)
     }
 
-    /// What the call answers, or the code of its abort.
+    /// Returns the answer of the call, or the code of its abort.
     pub fn apply(&mut self, at: &At<'_>) -> Result<Ret, &'static str> {
         match at.op {
             Op::Put { abort: true, .. } => Err("asked_to"),

@@ -18,9 +18,9 @@ use sha2::{Digest, Sha256};
 use crate::mutant::Mutant;
 
 pub const NAME: &str = "sim";
-/// What stands in the log for each version's wasm.
+/// The bytes that the log has for each version's wasm.
 pub const BYTES: [&[u8]; 2] = [b"native sim 1", b"native sim 2"];
-/// What the second version's new column holds in rows of the first.
+/// The value of the second version's new column in rows of the first.
 pub const LATER: i64 = 7;
 
 /// How procedures run: as they are written, or wrongly.
@@ -31,7 +31,7 @@ pub enum Way {
     Smuggles,
     /// `add` does not do again what it did.
     Drifts,
-    /// What aborts is committed.
+    /// An aborting call commits.
     KeepsAborts,
     /// `put` writes the first of its items alone.
     TearsWrites,
@@ -55,7 +55,7 @@ impl Way {
 }
 
 thread_local! {
-    /// Of the call that runs.
+    /// The way in which the present call runs.
     static WAY: Cell<Way> = const { Cell::new(Way::Sound) };
 }
 

@@ -13,7 +13,7 @@ use crate::{
 /// A known bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
-    // What was acknowledged survives a crash.
+    // Mutants of durability: an acknowledged write survives a crash.
     /// The product's own weaker mode, while the checkers hold it to the stronger one.
     AcknowledgesBeforeSync,
     /// A disk that promises syncs and does none.
@@ -25,7 +25,7 @@ pub enum Mutant {
     /// A standby never gets a group, and the next ones follow as if there had been none.
     LostGroup,
 
-    // What was refused or aborted left nothing, and what is told is what happened.
+    // Mutants of outcomes: a refused or aborted call leaves nothing, and answers are true.
     /// An abort is told, and the writes stay.
     KeptAbort,
     /// A commit is told as an abort.
@@ -48,7 +48,7 @@ pub enum Mutant {
     StaleRead,
     /// An answer names another transaction.
     OtherTransaction,
-    /// Of a call that writes several rows the first alone is written.
+    /// A call that writes several rows writes the first one alone.
     TornWrite,
     /// A row's change is lost.
     LostUpdate,
@@ -71,7 +71,7 @@ pub enum Mutant {
     /// Rows of a checkpoint are left out.
     DroppedRows,
 
-    // What was judged before can't fail after it.
+    // Mutants of checks: a call that passed the checks can't fail afterwards.
     /// A call traps that has no reason to.
     TrappingCall,
 }
@@ -105,7 +105,7 @@ impl Mutant {
         Self::TrappingCall,
     ];
 
-    /// What is armed on the log between two lives.
+    /// Returns the forgery to apply to the log between two lives.
     pub fn log_forgery(self) -> Option<LogForgery> {
         match self {
             Self::DroppedRecord => Some(LogForgery::Copies(0)),
@@ -119,7 +119,7 @@ impl Mutant {
         }
     }
 
-    /// What is armed on the newest checkpoint between two lives.
+    /// Returns the forgery to apply to the newest checkpoint between two lives.
     pub fn checkpoint_forgery(self) -> Option<CheckpointForgery> {
         match self {
             Self::ForgedCheckpoint => Some(CheckpointForgery::Row),
@@ -142,7 +142,7 @@ fn aborted(code: &str) -> ReplyOutcome {
 #[derive(Default)]
 pub struct Tampering {
     answers: u64,
-    /// What reads of these items answered last.
+    /// The last answers to reads of these items.
     reads: BTreeMap<Vec<i64>, Vec<u8>>,
     stale: Vec<u8>,
 }

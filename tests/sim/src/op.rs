@@ -37,7 +37,7 @@ pub enum Op {
     },
 }
 
-/// What a committed call answered.
+/// The answer of a committed call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ret {
     Values(Vec<Option<i64>>),

@@ -9,9 +9,9 @@ use reprise_base::Lsn;
 use reprise_env::{Disk, DiskError, DiskFile, SimDisk};
 use reprise_nvram::{Memory, OpenMemory, Persistence, PmemError, Region};
 
-/// Of every region: room for records of long rows on each site.
+/// Bytes of every region: room for records of long rows on each site.
 pub const REGION_BYTES: u64 = 512 << 10;
-/// Where the disk has it.
+/// The folder of the regions on the disk.
 const FOLDER: &str = "nvram";
 
 pub struct SimRegions(pub SimDisk);

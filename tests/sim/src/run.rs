@@ -38,12 +38,12 @@ pub struct Options {
     pub is_verbose: bool,
 }
 
-/// What a seed found, with the way to see it again.
+/// The violation that a seed found, with the command that repeats it.
 #[derive(Debug)]
 pub struct Found {
     pub seed: u64,
     pub what: String,
-    /// Of the command that repeats it.
+    /// Flag of the command that repeats it.
     pub flag: &'static str,
 }
 
@@ -69,7 +69,7 @@ pub fn run(seed: u64, options: Options) -> Result<Stats, Found> {
     Err(Found { seed, what, flag })
 }
 
-/// What a panic said.
+/// Returns the text of a panic.
 pub(crate) fn panicked(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
@@ -81,7 +81,7 @@ struct Run {
     random: FaultRandom,
     settings: Settings,
     notes_max: u32,
-    /// Of a hundred actions, those that break something.
+    /// The number of faults among a hundred actions.
     fault_percent: u64,
     ledger: Ledger,
     stats: Stats,
@@ -99,7 +99,7 @@ struct Run {
     /// By procedure: `auto` logs its changes.
     choices: Vec<bool>,
     tampering: Tampering,
-    /// Of this life's primary.
+    /// The standby of this life's primary.
     standby: Option<standby::Standby>,
 }
 
@@ -197,7 +197,7 @@ impl Run {
                 self.look_aside(&disk)?;
             }
         }
-        // The same tables on every number of sites.
+        // Every number of sites must give equal tables.
         for sites in [1, self.settings.partitions] {
             self.life += 1;
             let mut world = self.open_on(&disk.copy(), sites).map_err(|refused| refused.text())?.0;
@@ -210,7 +210,7 @@ impl Run {
         Ok(self.stats)
     }
 
-    /// What else can be made of what a life left: copies of it are tried, the next life goes on with itself.
+    /// Tries other uses of the files that a life left, on copies. The next life continues with the files themselves.
     fn look_aside(&mut self, disk: &SimDisk) -> Result<(), String> {
         let now_us = self.now_us;
         if self.below(4) == 0 {

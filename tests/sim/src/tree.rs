@@ -5,7 +5,7 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use reprise_backup::Tree;
+use reprise_backup::DirTree;
 use reprise_env::{Disk, DiskError, DiskErrorKind, SimDisk};
 
 /// Directories of one disk, beside whatever else it holds.
@@ -21,7 +21,7 @@ pub const LOG: &str = "log";
 pub const CHECKPOINTS: &str = "checkpoints";
 /// The files of a database's directory itself.
 pub const ROOT: &str = "root";
-/// Of a directory whose name arrived without its number: nothing is in it.
+/// Name of an empty directory, whose name arrived without its number.
 const NOTHING: &str = "nothing";
 
 impl SimTree {
@@ -92,7 +92,7 @@ impl SimTree {
     }
 }
 
-impl Tree for SimTree {
+impl DirTree for SimTree {
     fn open(&self, path: &str) -> Result<Arc<dyn Disk>, DiskError> {
         let (name, folder) = path.split_once('/').unwrap_or((path, ROOT));
         Ok(Arc::new(self.folder(&self.number(name)?, folder)))
@@ -149,7 +149,7 @@ impl Tree for SimTree {
     }
 }
 
-impl Tree for DataDir {
+impl DirTree for DataDir {
     fn open(&self, path: &str) -> Result<Arc<dyn Disk>, DiskError> {
         let folder = if path.is_empty() { ROOT } else { path };
         Ok(Arc::new(self.0.folder(folder)))

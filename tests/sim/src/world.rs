@@ -17,7 +17,7 @@ use crate::{
     tree::{CHECKPOINTS, LOG, ROOT, SimTree},
 };
 
-/// What every life of one database has in common.
+/// The settings that every life of one database shares.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     pub partitions: u16,
@@ -37,7 +37,7 @@ pub struct Settings {
     pub sampling: Sampling,
     /// Changes of a transaction that take more bytes are logged in parts.
     pub part_bytes: usize,
-    /// Where replay diverges, the procedure goes into quarantine.
+    /// True if a procedure goes into quarantine when its replay diverges.
     pub quarantines: bool,
 }
 
@@ -100,7 +100,7 @@ impl<A: Send + Sync + 'static> World<A> {
         Self::open_as(disk, (settings, Role::Primary), sites, now_us, seed)
     }
 
-    /// As `open`, as a standby.
+    /// Opens the database as a standby.
     pub fn open_standby(
         disk: &SimDisk,
         settings: Settings,
@@ -247,7 +247,7 @@ pub fn bring_home(disk: &SimDisk, settings: Settings, now_us: i64, seed: u64) ->
     home.map(drop).map_err(|error| format!("bring home: {error}"))
 }
 
-/// What a database is opened with.
+/// Returns the environment that a database is opened with.
 fn surroundings(
     disk: &SimDisk,
     settings: Settings,

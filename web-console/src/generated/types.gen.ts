@@ -553,6 +553,10 @@ export type EpochPromise = {
      * Name of the standby that answers.
      */
     name: string;
+    /**
+     * Epochs that it promised to servers, this promise included.
+     */
+    promises: Array<GivenPromise>;
     status?: PromiseStatus | null;
 };
 
@@ -632,6 +636,20 @@ export type FreshnessStep = {
      * Samples in it.
      */
     samples: number;
+};
+
+/**
+ * An epoch that a standby promised.
+ */
+export type GivenPromise = {
+    /**
+     * The standby follows no primary before it.
+     */
+    epoch: number;
+    /**
+     * Name of the server that may lead in it.
+     */
+    name: string;
 };
 
 /**
@@ -1041,6 +1059,11 @@ export type LogRecord = {
  */
 export type LostRange = {
     /**
+     * `acknowledged`: answers of the safety level may be lost. `alone`: only answers may be lost that named `1-safe`, because the old primary gave
+     * them without a standby.
+     */
+    class: string;
+    /**
      * Epoch of the primary that may have acknowledged them; 0 if it is not known.
      */
     epoch: number;
@@ -1050,7 +1073,7 @@ export type LostRange = {
     from_lsn: U64;
     known_to_lsn?: U64 | null;
     /**
-     * The old primary is known to have had records that the new one does not have. False: nothing says that it had, or that it had not.
+     * Another server is known to have had records that the new primary does not have. False: nothing says that one had, or that none had.
      */
     proven: boolean;
 };
@@ -1771,6 +1794,10 @@ export type PromiseMember = {
      */
     from_lsn: U64;
     /**
+     * It is in sync.
+     */
+    in_sync: boolean;
+    /**
      * Its name.
      */
     name: string;
@@ -1797,7 +1824,8 @@ export type PromiseRequest = {
      */
     url?: string | null;
     /**
-     * The server does not lead in that epoch after all; `false` unless given.
+     * The server that got the promise does not lead in that epoch after all. To that server itself it is the question whether this is so. `false`
+     * unless given.
      */
     withdrawn?: boolean;
 };

@@ -21,7 +21,7 @@ export function Promote({ node, onClose, onPromoted }: PromoteProps) {
   const own = node.standbys[0];
   const [force, setForce] = useState(false);
   const [acceptLoss, setAcceptLoss] = useState(false);
-  // The server says why: at quorum another standby has more, or too few can be asked; at 1-safe the primary alone answers.
+  // The server says why: another standby has more, too few can be asked, or the primary alone answers.
   const isRefused = promoting.error instanceof ProblemError && promoting.error.slug === 'out-of-sync';
   return (
     <div className="dialog-body">
@@ -99,8 +99,9 @@ export function Promoted({ promotion }: { promotion: Promotion }) {
       <p className="muted">It takes writes from LSN {formatCount(promotion.lsn)} on. Point clients and standbys here.</p>
       {promotion.may_be_lost != null && (
         <p>
-          Writes that the old primary acknowledged from LSN {formatCount(promotion.may_be_lost.from_lsn)} on{' '}
-          {promotion.may_be_lost.proven ? 'are' : 'may be'} lost. {knownText(promotion.may_be_lost)}
+          Writes that the old primary acknowledged {promotion.may_be_lost.class === 'alone' && 'at 1-safe, without a standby, '}
+          from LSN {formatCount(promotion.may_be_lost.from_lsn)} on {promotion.may_be_lost.proven ? 'are' : 'may be'} lost.{' '}
+          {knownText(promotion.may_be_lost)}
         </p>
       )}
     </div>

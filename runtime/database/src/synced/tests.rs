@@ -70,13 +70,13 @@ fn what_was_told_is_there_after_a_restart_and_holds_for_its_log_alone() {
     };
     let first = open(at(2, 50));
     assert_eq!(first.in_sync(HEARD_NS), None, "nothing was told");
-    let lost = first.may_be_lost(Lsn(50), HEARD_NS).expect("nothing is known");
+    let lost = first.behind(Lsn(50), LossCause::NeverTold);
     assert_eq!((lost.epoch, lost.from, lost.known_to), (Epoch(0), Lsn(50), None));
-    assert_eq!((lost.cause, lost.is_proven()), (LossCause::NeverTold, false));
+    assert!(!lost.is_proven());
     first.keep(&standing(2, Safety::TwoSafe, true), Lsn(50)).expect("kept");
     first.note_primary(&beat(2, 50, HEARD_NS));
     assert_eq!(first.in_sync(HEARD_NS), Some(true));
-    assert_eq!(first.may_be_lost(Lsn(50), HEARD_NS), None);
+    assert_eq!(first.unheard(HEARD_NS), None);
     for (log, is_in_sync) in [
         (at(2, 50), true),
         (at(1, 60), true),
@@ -93,12 +93,12 @@ fn what_was_told_is_there_after_a_restart_and_holds_for_its_log_alone() {
     assert_eq!(open_and_hear(at(2, 60)).in_sync(HEARD_NS), Some(false));
     first.keep(&standing(3, Safety::TwoSafe, false), Lsn(60)).expect("kept");
     first.note_primary(&beat(3, 75, HEARD_NS));
-    let lost = open(at(3, 60)).may_be_lost(Lsn(60), HEARD_NS).expect("out of sync");
+    let lost = open(at(3, 60)).behind(Lsn(60), LossCause::OutOfSync);
     assert_eq!(
         (lost.epoch, lost.from, lost.known_to),
         (Epoch(3), Lsn(60), Some(Lsn(75)))
     );
-    assert_eq!((lost.cause, lost.is_proven()), (LossCause::OutOfSync, true));
+    assert!(lost.is_proven());
     first.forget().expect("removed");
     assert!(open(at(3, 60)).laggards().is_empty());
 }
@@ -114,46 +114,15 @@ fn standby_that_its_primary_did_not_hear_lately_does_not_know_whether_it_is_in_s
     synced.note_primary(&beat(2, 50, HEARD_NS));
     assert_eq!(synced.in_sync(HEARD_NS + IN_SYNC_NS), Some(true));
     assert_eq!(synced.in_sync(LATE_NS), None);
-    let lost = synced.may_be_lost(Lsn(50), LATE_NS).expect("it does not know");
-    assert_eq!(lost.cause, LossCause::Unheard(Some(IN_SYNC_NS / 1_000)));
+    let cause = synced.unheard(LATE_NS).expect("it does not know");
+    assert_eq!(cause, LossCause::Unheard(Some(IN_SYNC_NS / 1_000)));
+    let lost = synced.behind(Lsn(50), cause);
     assert_eq!((lost.known_to, lost.is_proven()), (Some(Lsn(50)), false));
     // It was told that it is not: that holds.
     synced
         .keep(&standing(2, Safety::TwoSafe, false), Lsn(50))
         .expect("kept");
     assert_eq!(synced.in_sync(LATE_NS), Some(false));
-}
-
-#[test]
-fn loss_is_excluded_where_the_primary_waits_for_each_standby_in_sync() {
-    let synced = Synced::open(node(&SimDisk::new()), at(2, 50));
-    synced.note_primary(&beat(2, 50, HEARD_NS));
-    let cause = |now_ns| synced.may_be_lost(Lsn(50), now_ns).map(|lost| lost.cause);
-    for (level, at_once, later) in [
-        (
-            Safety::LocalSync,
-            Some(LossCause::PrimaryAlone(Safety::LocalSync)),
-            Some(LossCause::PrimaryAlone(Safety::LocalSync)),
-        ),
-        (
-            Safety::OneSafe,
-            Some(LossCause::PrimaryAlone(Safety::OneSafe)),
-            Some(LossCause::PrimaryAlone(Safety::OneSafe)),
-        ),
-        (
-            Safety::TwoSafe,
-            None,
-            Some(LossCause::Unheard(Some(IN_SYNC_NS / 1_000))),
-        ),
-        (Safety::Quorum, Some(LossCause::Quorum), Some(LossCause::Quorum)),
-        // It answers nothing without those that were in sync once.
-        (Safety::VerySafe, None, None),
-    ] {
-        synced.keep(&standing(2, level, true), Lsn(50)).expect("kept");
-        assert_eq!((cause(HEARD_NS), cause(LATE_NS)), (at_once, later), "{level}");
-        synced.keep(&standing(2, level, false), Lsn(50)).expect("kept");
-        assert_eq!(cause(HEARD_NS), Some(LossCause::OutOfSync), "{level}");
-    }
 }
 
 #[test]
@@ -230,8 +199,7 @@ fn one_that_can_t_keep_what_it_is_told_does_not_know_whether_it_is_in_sync() {
     // That another one left, say: its primary goes on without one that does not keep it.
     synced.keep(&told(true), Lsn(6)).expect_err("the disk is full");
     assert_eq!(heard(), None);
-    let lost = synced.may_be_lost(Lsn(6), HEARD_NS).expect("it does not know");
-    assert_eq!(lost.cause, LossCause::NotKept);
+    assert_eq!(synced.unheard(HEARD_NS), Some(LossCause::NotKept));
     synced.keep(&told(false), Lsn(6)).expect_err("the disk is full");
     synced.keep(&told(true), Lsn(7)).expect_err("the disk is full");
     assert_eq!(heard(), Some(false), "where either says so");

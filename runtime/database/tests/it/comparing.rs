@@ -309,6 +309,12 @@ fn a_standby_whose_row_was_harmed_stops_and_its_rows_are_read_only() {
         let node = NodeFile::open(root).expect("read");
         assert_eq!(node.health(), Health::TablesDiffer(what.to_string()));
         node.set_health(Health::Good).expect("saved");
+        let refused = Database::open(config(&dir, 1)).err();
+        assert!(
+            matches!(refused, Some(OpenError::IsStandby { epoch: 1 })),
+            "{refused:?}"
+        );
+        node.make_primary().expect("saved");
         let (copy, _) = open(&dir, 1);
         copy.close().expect("close");
         primary.close().expect("close");

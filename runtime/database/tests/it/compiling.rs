@@ -13,7 +13,7 @@ use crate::{
     common::{Line, call_i64, close, config, digest_now, fill_bank, recovered, transfer, wasm},
     following::wait_until,
 };
-use reprise_database::{Database, Environment, Placed};
+use reprise_database::{AppendOutcome, Database, Environment};
 use reprise_host::{InvalidModule, StartTime};
 use reprise_test_crash::copy_dir;
 use reprise_txn::{Candidate, Compiler};
@@ -69,7 +69,7 @@ fn what_lies_before_a_deployment_is_shown_while_it_is_compiled() {
     primary.router().deploy("voter", &wasm("voter")).expect("deploy");
     (5..9).for_each(|round| transfer(&primary, round));
     while let Some(sent) = line.0.lock().expect("the line").pop_front() {
-        assert_eq!(standby.place(&sent.get()), Ok(Placed::New));
+        assert_eq!(standby.place(&sent.get()), Ok(AppendOutcome::New));
     }
     let router = standby.router();
     wait_until("it compiles", || router.replay_waits_for().is_some());

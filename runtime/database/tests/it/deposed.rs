@@ -9,7 +9,7 @@ use crate::following::{
     ACCEPTING, Cluster, FORCED, bootstrap, follow_primary, service, wait_in_sync, wait_seen, wait_streaming, wait_until,
 };
 use reprise_base::{Lsn, Safety};
-use reprise_database::{CutBack, CutError, CutInfo, Database, Health, OpenError, ServeStandbys, list_cuts};
+use reprise_database::{CutBack, CutError, CutInfo, Database, Health, NodeFile, OpenError, ServeStandbys, list_cuts};
 use reprise_env::RealDisk;
 use reprise_log::LogReader;
 use reprise_router::{Phase, ReplicationError, ReplyOutcome};
@@ -463,6 +463,9 @@ fn a_standby_that_is_started_as_the_primary_at_quorum_takes_no_more_for_committe
     // As if what is behind had come right before it ended.
     let view = cluster.place("s1").join("view");
     std::fs::write(&view, [told.to_le_bytes(), (!told).to_le_bytes()].concat()).expect("written");
+    let root = RealDisk::open(cluster.place("s1")).expect("its directory");
+    let node = NodeFile::open(Arc::new(root)).expect("read");
+    node.make_primary().expect("saved");
     let new = open_at(Safety::Quorum, &cluster, "s1");
     assert_eq!(service(&new).info().committed, Lsn(told));
     assert!(service(&new).info().durable > Lsn(told));

@@ -72,7 +72,7 @@ impl Cluster {
     }
 
     fn try_start(&self, name: &str) -> Result<Arc<Database>, LeaseError> {
-        let primary = Arc::new(Database::open(self.config(name, 2)).expect("open"));
+        let primary = Arc::new(Database::open_any(self.config(name, 2)).expect("open"));
         primary.set_safety(Safety::TwoSafe).expect("once");
         primary.serve_standbys(leased(name)).expect("served");
         primary.keep_lease(self.lease(name))?;

@@ -21,6 +21,7 @@ mod nvram;
 mod nvram_standby;
 mod opening;
 mod parts;
+mod promises;
 mod reach;
 mod readers;
 mod recovering;

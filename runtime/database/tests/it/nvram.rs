@@ -435,7 +435,7 @@ fn a_region_of_another_epoch_that_is_not_named_is_not_overwritten() {
     database.close().expect("close");
     let disk = RealDisk::open(place.data().join("log")).expect("a disk");
     let database_id = reprise_log::database_id(&disk).expect("read").expect("it has one");
-    let outline = reprise_log::Outline::of(&(Arc::new(disk) as Arc<dyn Disk>)).expect("read");
+    let outline = reprise_log::LogOutline::of(&(Arc::new(disk) as Arc<dyn Disk>)).expect("read");
     let epoch = outline.expect("a log").epochs()[0].epoch;
     for (epoch, is_refused) in [(Epoch(epoch.0 + 1), true), (epoch, false)] {
         fs::remove_file(place.region()).ok();

@@ -13,7 +13,7 @@ use reprise_abi::{Field, RowLayout, ScalarType};
 use reprise_backup::{Point, restore};
 use reprise_base::{Lsn, limits::PART_BYTES};
 use reprise_database::{
-    Database, DatabaseConfig, DeviceConfig, FlushPolicy, LogPolicy, NvramConfig, Placed, RecoverFrom, ShipForm,
+    AppendOutcome, Database, DatabaseConfig, DeviceConfig, FlushPolicy, LogPolicy, NvramConfig, RecoverFrom, ShipForm,
 };
 use reprise_router::{BatchReply, Failure, LogBody, ReplyOutcome};
 use reprise_test_crash::copy_dir;
@@ -318,7 +318,7 @@ fn a_log_cut_off_between_two_parts_has_nothing_of_them() {
 }
 
 fn place(standby: &Database, sent: &Sent) {
-    assert_eq!(standby.place(&sent.get()), Ok(Placed::New));
+    assert_eq!(standby.place(&sent.get()), Ok(AppendOutcome::New));
 }
 
 /// A standby gets parts group by group; it is killed, opened again, asked and promoted between any two of them.

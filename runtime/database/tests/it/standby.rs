@@ -19,7 +19,7 @@ use crate::common::{
 };
 use crate::following::wait_until;
 use reprise_base::{Epoch, Lsn, Role, TxnId};
-use reprise_database::{Database, Group, LogPolicy, OpenError, PlaceError, Placed, Position, RedoConfig};
+use reprise_database::{AppendError, AppendOutcome, Database, Group, LogPolicy, OpenError, Position, RedoConfig};
 use reprise_router::{DeployError, LogBody, NotPrimary, Phase, ReplicationError, ReplyOutcome, RowsRequest};
 use reprise_test_crash::copy_dir;
 use reprise_txn::{ModuleId, Quarantined};
@@ -30,7 +30,7 @@ const ACCOUNTS: i64 = 200;
 /// Places all that lies on the line.
 fn feed(line: &Line, standby: &Database) {
     while let Some(sent) = pop(line) {
-        assert_eq!(standby.place(&sent.get()), Ok(Placed::New));
+        assert_eq!(standby.place(&sent.get()), Ok(AppendOutcome::New));
     }
 }
 
@@ -304,8 +304,8 @@ fn a_restarted_standby_goes_on_where_it_was() {
         // The groups of before are known.
         transfer(&pair.primary, 100);
         let sent = pop(&pair.line).expect("a group");
-        assert_eq!(pair.standby.place(&sent.get()), Ok(Placed::New));
-        assert_eq!(pair.standby.place(&sent.get()), Ok(Placed::Known));
+        assert_eq!(pair.standby.place(&sent.get()), Ok(AppendOutcome::New));
+        assert_eq!(pair.standby.place(&sent.get()), Ok(AppendOutcome::Known));
         pair.check_equal();
     }
 }
@@ -319,24 +319,24 @@ fn gaps_damage_and_old_epochs_are_refused_and_nothing_is_changed() {
     let second = pop(&pair.line).expect("a group");
     let before = pair.standby.received().expect("a standby");
     let gap = pair.standby.place(&second.get());
-    assert!(matches!(gap, Err(PlaceError::Gap { .. })), "{gap:?}");
+    assert!(matches!(gap, Err(AppendError::Gap { .. })), "{gap:?}");
     for at in [0, first.records.len() / 2, first.records.len() - 1] {
         let mut damaged = first.clone();
         damaged.records[at] ^= 0x40;
         let refused = pair.standby.place(&damaged.get());
-        assert!(matches!(refused, Err(PlaceError::OtherHistory { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(AppendError::OtherHistory { .. })), "{refused:?}");
     }
     let mut old = first.clone();
     old.end.epoch = Epoch(first.end.epoch.0 - 1);
     // The standby's newest records are of that epoch: it is refused once it has newer ones.
     assert_eq!(pair.standby.received(), Some(before));
-    assert_eq!(pair.standby.place(&first.get()), Ok(Placed::New));
+    assert_eq!(pair.standby.place(&first.get()), Ok(AppendOutcome::New));
     let refused = pair.standby.place(&Group {
         first: first.end.lsn,
         ..old.get()
     });
-    assert!(matches!(refused, Err(PlaceError::OldEpoch { .. })), "{refused:?}");
-    assert_eq!(pair.standby.place(&second.get()), Ok(Placed::New));
+    assert!(matches!(refused, Err(AppendError::OldEpoch { .. })), "{refused:?}");
+    assert_eq!(pair.standby.place(&second.get()), Ok(AppendOutcome::New));
     while let Some(sent) = pop(&pair.line) {
         pair.standby.place(&sent.get()).expect("placed");
     }
@@ -391,7 +391,7 @@ fn a_promoted_standby_takes_writes_in_a_new_epoch_and_keeps_every_outcome() {
         transfer(&pair.primary, 50);
         let late = pop(&pair.line).expect("a group");
         let refused = pair.standby.place(&late.get());
-        assert!(matches!(refused, Err(PlaceError::Log(_))), "{refused:?}");
+        assert!(matches!(refused, Err(AppendError::Log(_))), "{refused:?}");
 
         let again = call(&pair.standby, "transfer", Some("k1"), &[1, 2, 5]);
         assert_eq!(again, keyed);
@@ -489,7 +489,7 @@ fn a_record_that_does_not_replay_stops_reads_and_promotion_by_name() {
         pair.check_equal();
         let sent = forged(&pair.standby, &RecordRef::Command(record));
         let before = pair.standby.router().view();
-        assert_eq!(pair.standby.place(&sent.get()), Ok(Placed::New));
+        assert_eq!(pair.standby.place(&sent.get()), Ok(AppendOutcome::New));
         let router = pair.standby.router();
         wait_until("the replay stops", || matches!(router.phase(), Phase::Failed { .. }));
         let Phase::Failed { report } = router.phase() else {
@@ -511,7 +511,7 @@ fn a_record_that_does_not_replay_stops_reads_and_promotion_by_name() {
             key_clock_us: 0,
         });
         let sent = forged(&pair.standby, &mark);
-        assert_eq!(pair.standby.place(&sent.get()), Ok(Placed::New));
+        assert_eq!(pair.standby.place(&sent.get()), Ok(AppendOutcome::New));
         pair.standby.close().expect("close");
     }
 }
@@ -532,7 +532,7 @@ fn a_quarantine_of_what_there_is_not_stops_the_replay_by_name() {
             what: "forged",
         });
         let sent = forged(&pair.standby, &record);
-        assert_eq!(pair.standby.place(&sent.get()), Ok(Placed::New));
+        assert_eq!(pair.standby.place(&sent.get()), Ok(AppendOutcome::New));
         let router = pair.standby.router();
         wait_until("the replay stops", || matches!(router.phase(), Phase::Failed { .. }));
         let Phase::Failed { report } = router.phase() else {

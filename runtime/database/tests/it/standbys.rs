@@ -7,7 +7,7 @@ use crate::following::{
     ACCEPTING, Cluster, FORCED, Primary, beside, bootstrap, document, follow_primary, link, service, serving,
     start_primary, start_standby, wait_seen, wait_streaming, wait_until,
 };
-use reprise_backup::Place;
+use reprise_backup::DirHandle;
 use reprise_base::{Epoch, Role, Safety};
 use reprise_database::{Database, LogPolicy, NODE_NAME, ServeStandbys, ServeStandbysError};
 use reprise_observe::Notice;
@@ -50,7 +50,12 @@ fn a_primary_hands_out_tickets_and_files_that_open() {
     transfer(&database, 1);
     bootstrap(&database, "s2", &to.path().join("s2"));
     assert_eq!(checkpointer(&database).list().len(), 1);
-    let used = Link::bootstrap(&link(&database, "s1"), &Place::beside(&own).expect("a name"), beside()).err();
+    let used = Link::bootstrap(
+        &link(&database, "s1"),
+        &DirHandle::beside(&own).expect("a name"),
+        beside(),
+    )
+    .err();
     assert!(matches!(used, Some(LinkError::Staging(_))), "{used:?}");
     // What was taken lies behind the log that is held: checkpoints let go of none of it.
     (0..3).for_each(|round| {
@@ -375,4 +380,18 @@ fn what_a_standby_lacks_is_held_through_a_restart_of_its_primary_until_it_is_for
     }
     let alone = Database::open_read_only(config(&place("p"), 2)).expect("open");
     alone.recover_read_only().expect("read alone");
+}
+
+/// The primary need not wait for a standby that says so, whose connection else may be broken alone.
+#[test]
+fn standby_that_stops_says_so_to_its_primary() {
+    let (cluster, primary) = Cluster::with_bank(200);
+    let standby = cluster.standby_of(&primary, "s1");
+    close(standby);
+    wait_until("it is lost", || {
+        let all = service(&primary).info().standbys;
+        all.iter()
+            .any(|standby| standby.state == StandbyState::Lost && standby.error.as_deref() == Some("it stops"))
+    });
+    close(primary);
 }

@@ -246,7 +246,7 @@ fn takes_its_place_again(on_nvram: &[&str]) {
     };
     let refused = service(&old).promote(FORCED);
     assert!(
-        matches!(refused, Err(ReplicationError::OutOfSync(range)) if range == lost),
+        matches!(&refused, Err(ReplicationError::OutOfSync(range)) if *range == lost),
         "{refused:?}"
     );
     assert_eq!(old.router().role(), Role::Standby);

@@ -276,7 +276,7 @@ fn wasi_shows_the_transaction() {
     assert_eq!(fault.trap.as_deref(), Some("exit"));
 }
 
-/// What a refusal says, for modules from text.
+/// The text of a refusal, for modules from text.
 fn reason(wat: &str) -> String {
     let refused = refusal(&module(wat, &["p"]));
     let has_place = if refused.offset.is_some() { "@" } else { "" };

@@ -1,4 +1,4 @@
-//! What a guest may spend, and what it is told when it spends more.
+//! Limits on a guest's resources, and the errors for guests that exceed them.
 use crate::support;
 use crate::support::{MapOps, faulted, run, start};
 use reprise_base::limits::{FUEL_SLICE, PANIC_TEXT_BYTES_MAX};
@@ -174,7 +174,11 @@ fn a_guest_asks_between_slices_and_may_be_ended_there() {
         for question in [1, 7] {
             let (outcome, ops) = run_until(body, question);
             let fault = outcome.kind.expect_err("it was ended");
-            assert_eq!(fault.kind, FaultKind::Ended(reprise_abi::Ended::Cancelled), "{body}");
+            assert_eq!(
+                fault.kind,
+                FaultKind::Ended(reprise_abi::EndReason::Cancelled),
+                "{body}"
+            );
             assert_eq!(ops.asked, question, "{body}");
             assert!(outcome.fuel_used >= question as u64 * FUEL_SLICE, "{body}");
         }
@@ -247,7 +251,7 @@ fn a_fresh_instance_starts_within_the_time_of_its_call() {
         ..MapOps::default()
     };
     let fault = instance.call(0, 0, &mut ops).kind.expect_err("its start was ended");
-    assert_eq!(fault.kind, FaultKind::Ended(reprise_abi::Ended::Cancelled));
+    assert_eq!(fault.kind, FaultKind::Ended(reprise_abi::EndReason::Cancelled));
     assert!(run(&mut instance, 0, &[]).0.kind.is_ok(), "the next call starts anew");
 }
 
@@ -288,7 +292,7 @@ fn memory_and_tables_that_are_used_up_are_told_by_their_limits() {
             "(drop (table.grow $t (ref.null func) (i32.const 4)))",
             Some(("table_elements", 4)),
         ),
-        // What was refused and then granted is not what ended the call.
+        // A growth that was refused at first and then granted did not end the call.
         (
             "(table $t 1 4 funcref)",
             "(drop (table.grow $t (ref.null func) (i32.const 4))) (drop (table.grow $t (ref.null func) (i32.const 1)))",
@@ -443,7 +447,11 @@ fn host_calls_ask_by_the_bytes_that_they_read() {
         };
         let outcome = instance.call(0, 0, &mut ops);
         let fault = outcome.kind.expect_err("it was ended");
-        assert_eq!(fault.kind, FaultKind::Ended(reprise_abi::Ended::Cancelled), "{call}");
+        assert_eq!(
+            fault.kind,
+            FaultKind::Ended(reprise_abi::EndReason::Cancelled),
+            "{call}"
+        );
         assert!(outcome.fuel_used < FUEL_SLICE, "asked by bytes, not by fuel: {call}");
     }
 }

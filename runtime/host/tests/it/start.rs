@@ -49,7 +49,7 @@ fn start_runs_in_the_first_call_that_may_be_cancelled() {
             ..MapOps::default()
         };
         let fault = instance.call(0, 0, &mut ops).kind.expect_err("its start was ended");
-        assert_eq!(fault.kind, FaultKind::Ended(reprise_abi::Ended::Cancelled), "{wat}");
+        assert_eq!(fault.kind, FaultKind::Ended(reprise_abi::EndReason::Cancelled), "{wat}");
         assert_eq!(ops.asked, 3, "the start alone asked: {wat}");
         let (outcome, ops) = run(&mut instance, 0, &[]);
         assert!(
@@ -128,7 +128,7 @@ fn module_that_was_taken_once_does_not_start_before_its_first_call() {
         ..MapOps::default()
     };
     let fault = Instance::new(&compiled).call(0, 0, &mut ops).kind.expect_err("ended");
-    assert_eq!(fault.kind, FaultKind::Ended(reprise_abi::Ended::Cancelled));
+    assert_eq!(fault.kind, FaultKind::Ended(reprise_abi::EndReason::Cancelled));
 }
 
 /// Its start fills so many bytes of 64 MiB.

@@ -15,7 +15,8 @@ use reprise_env::{
     sim::{CrashPolicy, FaultPlan},
 };
 use reprise_log::{
-    EpochStart, Group, Log, LogConfig, LogError, Outline, PlaceError, Placed, Position, UnavailableKind, verify,
+    AppendError, AppendOutcome, EpochStart, Group, Log, LogConfig, LogError, LogOutline, Position, UnavailableKind,
+    verify,
 };
 use reprise_wire::History;
 
@@ -41,7 +42,7 @@ fn primary(openings: usize) -> (SimDisk, Vec<Kept>, Vec<String>) {
 
 fn place_all(log: &Log<String>, groups: &[Kept]) {
     for group in groups {
-        assert_eq!(log.receiver().place(&group.get()), Ok(Placed::New));
+        assert_eq!(log.group_appender().append(&group.get()), Ok(AppendOutcome::New));
     }
     let end = groups.last().expect("some").end;
     assert!(log.wait_durable(end.lsn, WAIT_MAX));
@@ -104,7 +105,7 @@ fn what_is_placed_becomes_durable_though_nobody_waits_for_it() {
     let (_, groups, _) = primary(2);
     let log = standby(&SimDisk::new());
     for group in &groups {
-        assert_eq!(log.receiver().place(&group.get()), Ok(Placed::New));
+        assert_eq!(log.group_appender().append(&group.get()), Ok(AppendOutcome::New));
         let until = Instant::now() + WAIT_MAX;
         // Not `wait_durable`, which would hurry the flusher.
         while log.durable() < group.end.lsn {
@@ -120,13 +121,13 @@ fn what_does_not_follow_is_refused_and_changes_nothing() {
     let own = SimDisk::new();
     let log = standby(&own);
     place_all(&log, &groups[..4]);
-    let receiver = log.receiver();
+    let group_appender = log.group_appender();
     // Again is nothing new.
     for group in &groups[..4] {
-        let placed = receiver.place(&group.get());
+        let placed = group_appender.append(&group.get());
         match group.end.epoch == Epoch(2) {
-            true => assert_eq!(placed, Ok(Placed::Known)),
-            false => assert!(matches!(placed, Err(PlaceError::OldEpoch { .. })), "{placed:?}"),
+            true => assert_eq!(placed, Ok(AppendOutcome::Known)),
+            false => assert!(matches!(placed, Err(AppendError::OldEpoch { .. })), "{placed:?}"),
         }
     }
     let good = groups[4].get();
@@ -182,12 +183,12 @@ fn what_does_not_follow_is_refused_and_changes_nothing() {
         ),
     ];
     for (group, what) in refused {
-        let error = receiver.place(&group).expect_err("refused");
+        let error = group_appender.append(&group).expect_err("refused");
         assert!(error.to_string().contains(what), "{error}");
     }
     // Bytes that are no records, though their checksum is right.
     let (noise, before) = ([0xff; 20], groups[3].end);
-    let error = receiver.place(&Group {
+    let error = group_appender.append(&Group {
         records: &noise,
         end: Position {
             history: before.history.then(&noise),
@@ -195,7 +196,7 @@ fn what_does_not_follow_is_refused_and_changes_nothing() {
         },
         ..good
     });
-    assert!(matches!(error, Err(PlaceError::Malformed { .. })), "{error:?}");
+    assert!(matches!(error, Err(AppendError::Malformed { .. })), "{error:?}");
     assert_eq!(log.received(), Some(before));
     place_all(&log, &groups[4..]);
     log.close().expect("close");
@@ -221,9 +222,9 @@ fn a_standby_takes_no_appends_until_it_is_promoted() {
         (Ok(None), None, None)
     );
     append(&log, &["own"]);
-    let late = log.receiver().place(&groups[0].get());
+    let late = log.group_appender().append(&groups[0].get());
     assert!(
-        matches!(late, Err(PlaceError::Log(LogError::Unavailable { .. }))),
+        matches!(late, Err(AppendError::Log(LogError::Unavailable { .. }))),
         "{late:?}"
     );
     log.close().expect("close");
@@ -231,8 +232,8 @@ fn a_standby_takes_no_appends_until_it_is_promoted() {
     assert_eq!(verify(&own).expect("verify").epoch, Epoch(2));
     // A log that has seen the new primary refuses the old primary's records of the epoch before.
     let log = standby(&own);
-    let late = log.receiver().place(&groups[2].get());
-    assert!(matches!(late, Err(PlaceError::OldEpoch { .. })), "{late:?}");
+    let late = log.group_appender().append(&groups[2].get());
+    assert!(matches!(late, Err(AppendError::OldEpoch { .. })), "{late:?}");
 }
 
 #[test]
@@ -288,7 +289,7 @@ fn first_words(words: &[String], lsn: u64) -> Vec<String> {
 fn a_log_is_cut_behind_any_record_and_goes_on_from_there() {
     let (disk, groups, words) = primary(3);
     let all: Arc<dyn reprise_env::Disk> = Arc::new(disk.copy());
-    let outline = Outline::of(&all).expect("read").expect("a log");
+    let outline = LogOutline::of(&all).expect("read").expect("a log");
     let last = groups.last().expect("some");
     assert_eq!(outline.end, last.end);
     // Every third group begins an epoch.
@@ -303,7 +304,7 @@ fn a_log_is_cut_behind_any_record_and_goes_on_from_there() {
     for lsn in 1..=words.len() as u64 {
         let disk = disk.copy();
         let shared: Arc<dyn reprise_env::Disk> = Arc::new(disk.clone());
-        let outline = Outline::of(&shared).expect("read").expect("a log");
+        let outline = LogOutline::of(&shared).expect("read").expect("a log");
         let history = outline.history_at(Lsn(lsn)).expect("read").expect("held");
         // The part that was rewound can be read by itself.
         let kept = SimDisk::new();
@@ -311,7 +312,7 @@ fn a_log_is_cut_behind_any_record_and_goes_on_from_there() {
             let copy = outline.copy_from(Lsn(lsn), &kept).expect("copied");
             assert!(copy.start <= Lsn(lsn) && copy.end == outline.end.lsn, "{copy:?}");
         }
-        outline.cut_to(Lsn(lsn)).expect("cut");
+        outline.rewind_to(Lsn(lsn)).expect("cut");
         assert_eq!(words_on(&disk), first_words(&words, lsn), "before {lsn}");
         let log = standby(&disk);
         let position = log.received().expect("a standby's");
@@ -319,8 +320,8 @@ fn a_log_is_cut_behind_any_record_and_goes_on_from_there() {
         // It takes the rest again, or another one.
         for group in groups.iter().filter(|group| group.first >= Lsn(lsn)) {
             assert!(matches!(
-                log.receiver().place(&group.get()),
-                Ok(_) | Err(PlaceError::Gap { .. })
+                log.group_appender().append(&group.get()),
+                Ok(_) | Err(AppendError::Gap { .. })
             ));
         }
         log.close().expect("close");
@@ -334,8 +335,8 @@ fn a_cut_that_is_interrupted_leaves_a_whole_log() {
     let before = disk.ops_count();
     let shared: Arc<dyn reprise_env::Disk> = Arc::new(disk.clone());
     let cut = |shared: &Arc<dyn reprise_env::Disk>| {
-        let outline = Outline::of(shared).expect("read").expect("a log");
-        outline.cut_to(Lsn(3)).expect("cut");
+        let outline = LogOutline::of(shared).expect("read").expect("a log");
+        outline.rewind_to(Lsn(3)).expect("cut");
     };
     cut(&shared);
     for ops in before..=disk.ops_count() {

@@ -500,16 +500,16 @@ fn what_somebody_holds_is_kept_until_the_hold_advances() {
     let disk = SimDisk::new();
     let (log, last, starts) = long_log(&disk);
     let (first, second) = (starts[2], starts[4]);
-    let hold = log.hold("s1", first).expect("it is there");
-    let behind = log.hold("s2", second).expect("it is there");
+    let hold = log.create_slot("s1", first).expect("it is there");
+    let behind = log.create_slot("s2", second).expect("it is there");
     assert_eq!(log.release_before(last), Ok(2));
     assert_eq!(log.start(), first);
     // Files to be released are named once, kept or not: an archive takes them before they go.
     let named = log.releasable_before(last);
     assert!(named.is_empty(), "{named:?}");
-    let names: Vec<_> = log.holds().iter().map(|held| held.name.to_string()).collect();
+    let names: Vec<_> = log.slots().iter().map(|slot| slot.name.to_string()).collect();
     assert_eq!(names, ["s1", "s2"]);
-    assert!(log.holds()[0].bytes > log.holds()[1].bytes && log.holds()[1].bytes > 0);
+    assert!(log.slots()[0].bytes > log.slots()[1].bytes && log.slots()[1].bytes > 0);
     // Within a segment nothing goes, and never is anything taken back.
     assert_eq!(hold.advance(Lsn(starts[3].0 - 1)), Ok(0));
     assert_eq!(hold.advance(Lsn(0)), Ok(0));
@@ -518,13 +518,13 @@ fn what_somebody_holds_is_kept_until_the_hold_advances() {
         words_in(&mut log.reader(second).expect("kept")).len() as u64,
         last.0 - second.0
     );
-    let refused = log.hold("late", first).err();
+    let refused = log.create_slot("late", first).err();
     assert!(matches!(refused, Some(LogError::OutOfRange { .. })), "{refused:?}");
     drop(behind);
     assert!(log.start() > second && log.start() <= last);
-    assert!(!hold.is_let_go());
+    assert!(!hold.is_released());
     // No process removes files of a directory that belongs to another now.
-    let behind = log.hold("s3", log.start()).expect("it is there");
+    let behind = log.create_slot("s3", log.start()).expect("it is there");
     log.close().expect("close");
     let before = segments(&disk);
     drop((behind, hold));
@@ -578,23 +578,23 @@ fn a_reader_that_has_read_nothing_yet_outlives_a_release_of_what_lies_before() {
 }
 
 #[test]
-fn a_hold_that_keeps_more_than_it_may_is_let_go() {
+fn a_hold_that_keeps_more_than_it_may_is_released() {
     let disk = SimDisk::new();
     let (log, last, starts) = long_log(&disk);
-    let lost = log.hold("lost", starts[1]).expect("it is there");
-    let near = log.hold("near", starts[starts.len() - 3]).expect("it is there");
-    log.set_hold_bytes_max(60_000).expect("nothing is let go of");
+    let lost = log.create_slot("lost", starts[1]).expect("it is there");
+    let near = log.create_slot("near", starts[starts.len() - 3]).expect("it is there");
+    log.set_slot_bytes_max(60_000).expect("nothing is released");
     // Nothing is to be released yet: the slots cost nothing.
-    assert!(!lost.is_let_go());
+    assert!(!lost.is_released());
     log.release_before(last).expect("release");
-    assert!(lost.is_let_go() && !near.is_let_go());
+    assert!(lost.is_released() && !near.is_released());
     assert_eq!(log.start(), starts[starts.len() - 3]);
     assert_eq!((lost.advance(last), lost.name()), (Ok(0), "lost"));
     append(&log, &["goes on"]);
-    let names: Vec<_> = log.holds().iter().map(|held| held.name.to_string()).collect();
+    let names: Vec<_> = log.slots().iter().map(|slot| slot.name.to_string()).collect();
     assert_eq!(names, ["near"]);
-    log.set_hold_bytes_max(0).expect("release");
-    assert!(near.is_let_go() && log.holds().is_empty());
+    log.set_slot_bytes_max(0).expect("release");
+    assert!(near.is_released() && log.slots().is_empty());
 }
 
 #[test]

@@ -13,7 +13,7 @@ use reprise_env::{
     SimDisk,
     sim::{CrashPolicy, FaultPlan},
 };
-use reprise_log::{FrontConfig, Log, LogError, LogReader, NvramAppender, UnavailableKind};
+use reprise_log::{Log, LogError, LogReader, NvramAppender, NvramBufferConfig, UnavailableKind};
 use reprise_nvram::{FlushPolicy, Owner, Recording, Region};
 use reprise_wire::{Change, ChangesRef, ChangesRun, PartitionSet, RecordRef};
 
@@ -224,12 +224,12 @@ fn fronted(
     let (log, _, _) = open_with(disk, short).expect("open");
     let region =
         Region::format(memory.clone(), Owner::default(), sites, 256, (Epoch(1), Lsn(0))).expect("there is room");
-    let front = FrontConfig {
+    let nvram = NvramBufferConfig {
         copy_at_entries: u64::MAX,
         flush: FlushPolicy::OnCommit,
     };
-    log.put_front(region, front).expect("a front");
-    let appenders = (0..sites as usize).map(|site| log.nvram_appender(site).expect("a front"));
+    log.attach_nvram(region, nvram).expect("a nvram");
+    let appenders = (0..sites as usize).map(|site| log.nvram_appender(site).expect("a nvram"));
     let appenders = appenders.collect();
     (log, appenders)
 }
@@ -275,7 +275,7 @@ fn a_crash_between_two_parts_in_a_ring_leaves_none_that_counts() {
     let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
     let (log, mut sites) = fronted(&disk, &memory, 2, WAIT_MAX);
     sites[1].append(&encode(&["w"])).expect("append");
-    memory.cut_at_drains();
+    memory.keep_drain_points();
     let all = changes(30, 500);
     sites[0].append_run(&run(1, &all, 1_000)).expect("append");
     let (mut word, mut whole, mut cut) = (7u64, 0, 0);
@@ -284,7 +284,7 @@ fn a_crash_between_two_parts_in_a_ring_leaves_none_that_counts() {
         word >> 40 & 1 == 1
     };
     for drain in 0.. {
-        let Some(image) = memory.cut(drain, &mut coin) else {
+        let Some(image) = memory.image_before_drain(drain, &mut coin) else {
             break;
         };
         match opened(&SimDisk::new(), image) {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use proptest::prelude::*;
 use reprise_base::{Epoch, Lsn, PlacedBytes};
 use reprise_nvram::{
-    Event, FlushPolicy, Full, ObjectWriter, Owner, Recording, Region, RegionError, RingReader, RingWriter,
+    Event, FlushPolicy, ObjectWriter, Owner, Recording, Region, RegionError, RingFull, RingReader, RingWriter,
 };
 
 const OWNER: Owner = Owner {
@@ -96,7 +96,7 @@ impl Run {
     fn new(policy: FlushPolicy) -> Self {
         let (memory, mut rings) = made(policy, 1);
         memory.take_events();
-        memory.cut_at_drains();
+        memory.keep_drain_points();
         let (writer, reader) = rings.pop().expect("one ring");
         let lives = BTreeMap::new();
         Self {
@@ -270,7 +270,7 @@ proptest! {
         };
         for n in 0.. {
             for share in [0, 50, 95, 100] {
-                let Some(image) = run.memory.cut(n, || coin(share)) else {
+                let Some(image) = run.memory.image_before_drain(n, || coin(share)) else {
                     prop_assert_eq!(n, run.drains);
                     return Ok(());
                 };
@@ -283,7 +283,7 @@ proptest! {
 #[test]
 fn a_crash_while_a_region_is_made_leaves_a_blank_one_or_a_whole_one() {
     let memory = Arc::new(Recording::new(BYTES));
-    memory.cut_at_drains();
+    memory.keep_drain_points();
     let region = Region::format(memory.clone(), OWNER, 2, ENTRIES, (Epoch(1), Lsn(0))).expect("there is room");
     let (mut writer, _) = region.rings(FlushPolicy::OnCommit).remove(0);
     writer.records(Lsn(1), 1, b"old", &[]).expect("there is room");
@@ -297,7 +297,9 @@ fn a_crash_while_a_region_is_made_leaves_a_blank_one_or_a_whole_one() {
                 turn += 1;
                 (turn * 7 + pattern) % (pattern + 2) == 0
             };
-            let Some(image) = memory.cut(n, coin) else { return };
+            let Some(image) = memory.image_before_drain(n, coin) else {
+                return;
+            };
             let opened = Region::open(Arc::new(Recording::from_image(image))).expect("never damaged");
             let records = opened.map_or(0, |region| region.recover().expect("never damaged").records.len());
             assert!(records <= 1, "{records} records before drain {n}");
@@ -384,7 +386,7 @@ fn a_full_ring_refuses_and_goes_on_once_it_was_freed() {
         while writer.records(Lsn(lsn), 1, &payload(lsn, 100), &[]).is_ok() {
             lsn += 1;
         }
-        assert_eq!(writer.records(Lsn(lsn), 1, b"", &[]), Err(Full::ForNow));
+        assert_eq!(writer.records(Lsn(lsn), 1, b"", &[]), Err(RingFull::ForNow));
         writer.persist();
         let fill = writer.fill();
         assert_eq!((fill.entries, fill.entries_max), (ENTRIES as u64, ENTRIES as u64));
@@ -399,7 +401,7 @@ fn a_full_ring_refuses_and_goes_on_once_it_was_freed() {
     let huge = vec![0; BYTES];
     assert!(matches!(
         writer.records(Lsn(lsn), 1, &huge, &[]),
-        Err(Full::Forever { .. })
+        Err(RingFull::Forever { .. })
     ));
     writer
         .records(Lsn(lsn), 1, b"small", &[])

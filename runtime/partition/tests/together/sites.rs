@@ -132,7 +132,7 @@ impl Sites {
         self.send(site, SiteMessage::Multi(gathering.clone()));
     }
 
-    /// What has happened once it is `count` things; waits for them.
+    /// Waits until `count` events have happened, and returns them.
     pub fn after(&self, count: usize) -> Vec<String> {
         for _ in 0..24_000 {
             let happened = self.happened.lock().expect("held for a push").clone();

@@ -144,7 +144,7 @@ fn a_job_over_many_partitions_runs_in_a_storm_of_jobs_over_few() {
             sites.send_gathering(&sites.gathering_of(stream, &pair, sites.note("pair")));
             sent += 1;
         }
-        // So many may wait at once.
+        // At most 500 calls wait at once.
         sites.after(sent.saturating_sub(500));
     };
     storm(1_000);

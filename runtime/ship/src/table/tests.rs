@@ -1,5 +1,5 @@
 use reprise_base::Epoch;
-use reprise_log::{EpochStart, Following, GroupSink, LogError, LogReader};
+use reprise_log::{DestageDemand, EpochStart, GroupSink, LogError, LogReader};
 use reprise_wire::History;
 
 use reprise_base::NodeProcess;
@@ -37,14 +37,14 @@ impl ShippedLog for Answered {
     fn reader(&self, _: Lsn) -> Result<LogReader, LogError> {
         unreachable!()
     }
-    fn hold(&self, _: &str, _: Lsn) -> Result<Hold, LogError> {
+    fn hold(&self, _: &str, _: Lsn) -> Result<ReplicationSlot, LogError> {
         unreachable!()
     }
     fn bytes_between(&self, _: Lsn, _: Lsn) -> u64 {
         0
     }
     fn add_sink(&self, _: Arc<dyn GroupSink>) {}
-    fn follow(&self) -> Option<Following> {
+    fn follow(&self) -> Option<DestageDemand> {
         None
     }
 }

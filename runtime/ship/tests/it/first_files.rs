@@ -11,7 +11,7 @@ use std::{
 use crate::common::{
     Around, DATABASE, LogTaker, Primary, Running, TestLog, append, append_all, around, wait_until, words_of,
 };
-use reprise_backup::Place;
+use reprise_backup::DirHandle;
 use reprise_base::{Epoch, Lsn, Role, Safety};
 use reprise_env::{Connection, Disk, RealDisk, RealThreads, SimDisk, Step};
 use reprise_log::{Log, LogConfig, Position, parse_segment_name};
@@ -60,7 +60,7 @@ fn a_new_standby_gets_its_files_and_goes_on_behind_them() {
     append_all(&primary.log, "w", 30);
     assert!(primary.log.wait_durable(Lsn(30), common::WAIT_MAX));
     let place = tempfile::tempdir().expect("make directory");
-    let target = Place::beside(&place.path().join("s1")).expect("a name");
+    let target = DirHandle::beside(&place.path().join("s1")).expect("a name");
     let mut coming = Link::bootstrap(&primary.link(&around, "s1"), &target, beside()).expect("connect");
     // There is no checkpoint yet: it waits, longer than a peer is silent.
     let until = Instant::now() + Duration::from_millis(3_500);
@@ -82,7 +82,7 @@ fn a_new_standby_gets_its_files_and_goes_on_behind_them() {
     // What it lacks is held for it, by its name.
     let is_held = |from: Lsn| (Lsn(20)..=whole.lsn).contains(&from);
     wait_until("it is held", || primary.status("s1").held_from.is_some_and(is_held));
-    assert!(is_held(primary.log.holds()[0].from));
+    assert!(is_held(primary.log.slots()[0].from));
     let log = open(&dir, &around);
     let history = primary.log.history_at(whole.lsn).expect("read").expect("held");
     let expected = Position {
@@ -138,7 +138,7 @@ fn what_is_logged_while_the_files_come_comes_beside_them() {
     let primary = start(&around);
     let place = tempfile::tempdir().expect("make directory");
     let dir = place.path().join("s1");
-    let target = Place::beside(&dir).expect("a name");
+    let target = DirHandle::beside(&dir).expect("a name");
     let mut coming = Link::bootstrap(&primary.link(&around, "s1"), &target, beside()).expect("connect");
     let take = |coming: &mut Bootstrapping| {
         if coming.step().expect("no error") == Step::Idle {
@@ -179,7 +179,7 @@ fn what_breaks_off_leaves_nothing() {
     let around = around();
     let primary = start(&around);
     let place = tempfile::tempdir().expect("make directory");
-    let target = Place::beside(&place.path().join("s1")).expect("a name");
+    let target = DirHandle::beside(&place.path().join("s1")).expect("a name");
     let mut coming = Link::bootstrap(&primary.link(&around, "s1"), &target, beside()).expect("connect");
     let held_from = || primary.find("s1").and_then(|status| status.held_from);
     let mut pause = Pause::default();
@@ -304,7 +304,7 @@ fn a_primary_that_sends_other_things_is_left() {
             name: "s1".into(),
             connect_time: Duration::from_secs(2),
         };
-        let target = Place::beside(&place.path().join("s1")).expect("a name");
+        let target = DirHandle::beside(&place.path().join("s1")).expect("a name");
         let coming = Link::bootstrap(&link, &target, beside()).expect("connect");
         let mut connection = listening.accepted.recv_timeout(common::WAIT_MAX).expect("it connects");
         let welcome = Welcome {

@@ -288,7 +288,7 @@ fn a_standby_comes_back_from_where_it_was_while_the_log_is_held_for_it() {
         log = standby(&disk);
     }
     // Beyond the bound it is let go, and it is said so.
-    primary.log.set_hold_bytes_max(10_000).expect("release");
+    primary.log.set_slot_bytes_max(10_000).expect("release");
     let let_go = ShipEvent::HoldLetGo { name: "s1".into() };
     wait_until("it was told", || primary.events.lock().expect("test").contains(&let_go));
     assert_eq!(primary.status("s1").held_from, None);

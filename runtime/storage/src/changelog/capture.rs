@@ -23,7 +23,7 @@ const MARKS_PER_CHANGE: usize = 16;
 /// See the module's header.
 #[derive(Default)]
 pub(super) struct Capture {
-    /// Of this transaction.
+    /// True while this transaction's changes are captured.
     pub is_on: bool,
     rows: u32,
     changes: ChangesBuffer,
@@ -45,7 +45,7 @@ pub(crate) struct Changed<'a> {
 }
 
 impl<'a> Changed<'a> {
-    /// Of the table with this number and layout the row with that number.
+    /// Names the row with this number in the table with this number and layout.
     #[inline(always)]
     pub fn new(table: u16, layout: &'a RowLayout, number: u64) -> Self {
         Self { table, layout, number }
@@ -222,7 +222,7 @@ fn is_first(ops: &[Undo], at: usize) -> bool {
 pub(crate) struct PatchPlan {
     set: u64,
     columns: Vec<PlannedColumn>,
-    /// As `patch_bytes`.
+    /// Bytes that `patch_bytes` returns for these columns.
     bytes: usize,
 }
 
@@ -387,7 +387,7 @@ mod tests {
         mixed ^ mixed >> 31
     }
 
-    /// What was captured and what is put together of the running transaction; the former none where a row was changed twice.
+    /// Captured and merged changes of the running transaction. The first are none if a row was changed twice.
     fn both(store: &mut Store) -> (Option<(u32, Vec<u8>)>, (u32, Vec<u8>)) {
         let captured = store.journal.captured_whole(AfterImage::Changed);
         let captured = captured.map(|(rows, changes)| (rows, changes.as_bytes().to_vec()));

@@ -8,7 +8,7 @@ use crate::keyplan::NO_PREVIOUS;
 /// Columns that a `ColumnSet` can name.
 pub(super) const NAMED_COLUMNS: usize = 64;
 
-/// What a column of fixed width adds to a patch, or a few bytes more.
+/// Returns the bytes that a column of fixed width adds to a patch, or a few more.
 pub(super) fn fixed_bytes(width: usize) -> usize {
     2 + width
 }
@@ -55,7 +55,7 @@ pub(super) fn write_patch(
     patch.finish();
 }
 
-/// What a valid row holds in a column, without its length where that varies; none for null.
+/// Returns the bytes of a column in a valid row, without the length of a variable column; none for null.
 #[inline]
 pub(crate) fn column_value<'a>(layout: &RowLayout, row: &'a [u8], slot: &ColumnSlot) -> Option<&'a [u8]> {
     if slot.is_null(row) {

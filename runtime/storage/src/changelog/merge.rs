@@ -33,7 +33,7 @@ enum Before {
     },
 }
 
-/// What became of one row.
+/// All changes of one row, merged.
 struct Touched {
     /// Table and record id.
     row: u64,
@@ -43,7 +43,7 @@ struct Touched {
     was_live: bool,
     /// Not all that differs can be named: write the whole row.
     is_whole: bool,
-    /// Where its bytes lay when it was deleted.
+    /// The place of its bytes when it was deleted.
     gone: Option<Location>,
 }
 
@@ -191,8 +191,8 @@ impl Touched {
         }
     }
 
-    /// Of a row that was there, or one that came and went: that took a number, and the next one continues behind it. Nothing of an
-    /// insertion that was taken back.
+    /// Writes the deletion of a row that existed before, or of one that came and went. The latter took a number, and the next number
+    /// follows it. An insertion that was taken back leaves nothing.
     fn write_gone(&self, table: &Table, id: u16, out: &mut Vec<u8>) -> bool {
         match self.gone {
             Some(place) => {

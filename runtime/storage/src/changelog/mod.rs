@@ -1,4 +1,4 @@
-//! What the running transaction changed, for the body of a physiological record (paper A, section III-A).
+//! Changes of the running transaction, for the body of a physiological record (paper A, section III-A).
 //!
 //! There are two ways to it, which come to the same bytes. Changes are captured as they are made, where the record is to hold them: row and
 //! columns are at hand then, which takes 2 to 2.5 times fewer instructions (`ops one capture 1000`, an example of this crate). Where a row
@@ -128,7 +128,7 @@ impl Store {
         self.journal.merged(&self.tables, images, out)
     }
 
-    /// As `write_set`, in place of what `out` holds.
+    /// The `write_set` variant that replaces the contents of `out`.
     #[inline]
     pub fn take_changes(&mut self, images: AfterImage, out: &mut ChangesBuffer) -> u32 {
         if let Some((rows, changes)) = self.journal.captured_whole(images) {
@@ -154,7 +154,7 @@ impl Store {
 }
 
 impl Journal {
-    /// What was captured of the running transaction, if it is of use.
+    /// The captured changes of the running transaction, if they are usable.
     #[inline]
     fn captured_whole(&mut self, images: AfterImage) -> Option<(u32, &mut ChangesBuffer)> {
         match images {

@@ -72,8 +72,8 @@ impl Index {
         found.map(|(rid, _)| rid)
     }
 
-    /// As `get_batch` of `N` keys of one length at most, where the array of a dense index has all of them; false, and nothing to be
-    /// used, where it is not so. No branch hangs on a key.
+    /// The `get_batch` variant for `N` keys of one length at most, if the array of a dense index has all of them. Otherwise it returns
+    /// false, and its results are unusable. No branch depends on a key.
     #[inline(always)]
     pub fn get_whole_batch<'r, const N: usize>(
         &self,
@@ -99,7 +99,7 @@ impl Index {
         let mut is_whole = true;
         for ((entry, rid), slot) in entries.iter().zip(rids).zip(slots) {
             is_whole &= **entry != 0;
-            // Where the array has a page, ids were given out: the first one stands for those that there are not.
+            // An array with a page proves that ids were given out, so the first id stands for absent ones.
             *rid = Rid(entry.saturating_sub(1));
             *slot = rows.prefetch_slot_of(*rid);
         }

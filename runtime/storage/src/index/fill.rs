@@ -41,7 +41,7 @@ impl Index {
     }
 }
 
-/// Where keys come from.
+/// The source of the keys.
 struct Source<'a> {
     plan: &'a KeyPlan,
     rows: &'a Rows,

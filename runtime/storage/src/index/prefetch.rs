@@ -9,7 +9,7 @@ use crate::{
     tag::tag_of,
 };
 
-/// What is known so far of the way to a row that will be looked up.
+/// The known part of the way to a row that will be looked up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PrefetchState {
     /// Nothing that could be prefetched.
@@ -17,7 +17,7 @@ pub enum PrefetchState {
     Nothing,
     /// The hash by which its index has it.
     Tag(u32),
-    /// Where in its index's array it is.
+    /// The slot in the index's array.
     Slot(u32),
     /// Its index has its key in an order.
     Sorted,
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(store.touch(table, 4, key_of(1)), PrefetchState::Nothing);
     }
 
-    /// What one step found may be gone before the next, and what another table's index found is no index's.
+    /// A row may go between two steps, and a state may stem from another table's index: neither does harm.
     #[test]
     fn what_was_found_elsewhere_is_survived() {
         for kind in [IndexKind::Hash, IndexKind::Dense, IndexKind::Ordered] {

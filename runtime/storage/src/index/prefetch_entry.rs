@@ -1,4 +1,4 @@
-//! What an insertion will wait for, asked for ahead of it.
+//! Prefetches the memory that a later insertion into an index will wait for.
 
 use super::{Body, Index};
 use crate::{

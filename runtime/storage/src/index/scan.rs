@@ -41,7 +41,7 @@ pub(super) fn scan_tree<K: TreeKey, const CAP: usize>(
     position.key = buffer;
 }
 
-/// As `scan_tree` going up, until `rids` is full.
+/// The `scan_tree` variant that goes up until `rids` is full.
 pub(super) fn page_tree<K: TreeKey, const CAP: usize>(
     tree: &Tree<K, CAP>,
     range: &Range<'_>,
@@ -93,7 +93,7 @@ pub(super) fn edges_from<'a>(range: &Range<'a>, state: ScanState, key: &'a [u8])
     (lower, upper)
 }
 
-/// Where and how the visitor stopped; none when the range ended.
+/// Returns the place and the state at which the visitor stopped; none when the range ended.
 #[inline]
 fn walk<K: TreeKey, const CAP: usize>(
     tree: &Tree<K, CAP>,

@@ -40,8 +40,9 @@ impl LentTable {
 }
 
 impl PartitionRedo {
-    /// As `apply`, by whoever `carry_out` finds: it is handed tables for the caller, and those with many changes for others, the
-    /// most first. It has `LentTable::apply` called for each, and gives all of them back. A partition that is watched lends none.
+    /// The `apply` variant that shares the work by `carry_out`. That function gets the caller's tables, and the tables with many changes
+    /// for other threads, the largest first. It has `LentTable::apply` called for each and returns all of them. A watched partition lends
+    /// none.
     pub fn apply_lent(
         &mut self,
         store: &mut Store,

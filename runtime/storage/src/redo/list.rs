@@ -65,7 +65,7 @@ struct Place {
 /// A patch's row and columns.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Mark {
-    /// Of the row.
+    /// Number of the row.
     number: u64,
     /// Each column's number and length in 11 bits; from `COUNT_SHIFT` on the number of columns. 0: no mark.
     shape: u64,
@@ -73,7 +73,7 @@ struct Mark {
 
 const COLUMN_BITS: u32 = 11;
 const COLUMNS_MAX: usize = 5;
-/// Of a fixed column.
+/// Bytes of a fixed column at most.
 const VALUE_BYTES_MAX: usize = 16;
 const COUNT_SHIFT: u32 = COLUMN_BITS * COLUMNS_MAX as u32;
 
@@ -131,7 +131,7 @@ fn mix(hash: u64, word: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Where a change lies in its window, and the number of its transaction.
+/// The place of a change in its window, and the number of its transaction.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
     pub txn: u32,
@@ -179,7 +179,7 @@ impl RedoList {
         self.push_any(found);
     }
 
-    /// As `push`, of an insertion.
+    /// The `push` variant for an insertion.
     #[inline(always)]
     pub fn push_row(&mut self, found: Found) {
         self.growth += 1;
@@ -189,7 +189,7 @@ impl RedoList {
         });
     }
 
-    /// As `push`, of a patch.
+    /// The `push` variant for a patch.
     #[inline(always)]
     pub fn push_patch(&mut self, found: Found, number: u64, columns: PatchColumns<'_>, last: &mut LastWrites) {
         if self.looks_back {
@@ -248,7 +248,7 @@ impl RedoList {
         Change::again(bytes_of(window, self.entries[at])).expect("read when it was found")
     }
 
-    /// As `change`, handed to `sink`.
+    /// The `change` variant that hands the change to `sink`.
     #[inline(always)]
     pub(super) fn read_into<'w, S: ChangeSink<'w>>(&self, window: &'w [u8], at: usize, sink: S) -> S::Out {
         Change::again_into(bytes_of(window, self.entries[at]), sink).expect("read when it was found")

@@ -20,8 +20,8 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         self.insert_in(&reach, key, rid)
     }
 
-    /// As `insert` of entries one behind the other, until a key is taken: how many those before it are. Keys that follow each other
-    /// behind all others of a leaf are put there by one move.
+    /// The `insert` variant for a run of entries, which stops at a key that is taken. Returns the number of entries before it. Successive
+    /// keys behind all others of a leaf are put there by one move.
     pub fn insert_run(&mut self, keys: &[K], rids: &[Rid]) -> usize {
         let mut done = 0;
         while done < keys.len() {
@@ -135,7 +135,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         Some(rid)
     }
 
-    /// Whoever takes a leaf's first key away may come back for the next one.
+    /// Remembers the leaf, because a caller that removes a leaf's first key often returns for the next one.
     fn remember_first(&mut self, probe: &K::Probe<'_>) {
         let is_known = |fingers: &Fingers<K>| fingers.find_probe(probe).is_some();
         if !self.fingers.as_deref().is_some_and(is_known) {
@@ -428,7 +428,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         left.run = 0;
         left.next = right.next;
         match right.next {
-            // Where it begins is found by the next way down that leads there.
+            // The next descent that leads there finds the beginning.
             NONE => (self.rightmost, self.rightmost_low) = (left_id, None),
             next => self.leaves[next].previous = left_id,
         }

@@ -1,8 +1,8 @@
 //! Places of a tree where keys come or go in order, with the keys that each is right for: ten districts insert into ten leaves in
 //! turn, and a way down costs as many waits as there are levels.
 //!
-//! What is remembered is exact: a key of `lows[i]..ends[i]` belongs to leaf `leaves[i]`. So a leaf that is split or given back is
-//! told of; one that takes a sibling's entries in is right for what it was right for before.
+//! The cache is exact: a key of `lows[i]..ends[i]` belongs to leaf `leaves[i]`. The tree therefore reports each leaf that it splits or
+//! gives back. A leaf that takes in a sibling's entries stays right for the keys it was right for before.
 
 use crate::treekey::TreeKey;
 
@@ -15,7 +15,7 @@ pub(super) struct Fingers<K> {
     ends: [K; FINGERS],
     leaves: [u32; FINGERS],
     len: usize,
-    /// Whose turn it is to be forgotten.
+    /// The place to be forgotten next.
     next_out: usize,
 }
 

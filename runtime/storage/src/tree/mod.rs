@@ -47,11 +47,11 @@ pub(crate) struct Tree<K, const CAP: usize> {
     rightmost_low: Option<K>,
     /// The leaf that was looked at last, if no insert went elsewhere since: an insert often follows a look at the place.
     finger: Cell<u32>,
-    /// Of keys that cost nothing to copy, once a run of them has been met that does not stand at the right end.
+    /// Leaves of runs of keys that cost nothing to copy. They exist once a run was met that is not at the right end.
     fingers: Option<Box<Fingers<K>>>,
     len: usize,
     heap_bytes: usize,
-    /// What keys lie on the heap, in steps: no less than `heap_bytes`.
+    /// Memory of keys on the heap, in steps: no less than `heap_bytes`.
     heap: Charge,
     path: Vec<Step>,
 }
@@ -60,7 +60,7 @@ struct Leaf<K, const CAP: usize> {
     keys: [K; CAP],
     rids: [u32; CAP],
     len: u16,
-    /// Where the last key was put, and how many before it were put each right behind the one before.
+    /// The place of the last key put, and the number of keys before it that each followed the one before.
     last_put: u16,
     run: u16,
     previous: u32,
@@ -246,7 +246,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         true
     }
 
-    /// As `make_memory`, of one entry: it takes none where its leaf has room.
+    /// The `make_memory` variant for one entry. It takes no memory if the entry's leaf has room.
     #[cold]
     pub fn make_memory_for(&mut self, key: &K) -> bool {
         if !self.make_heap(key.heap_bytes()) {
@@ -356,7 +356,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         is_here.then(|| leaf.rids[place.at])
     }
 
-    /// As `get`, without a way down where the key lies within the leaf that was looked at last.
+    /// The `get` variant that avoids the descent if the key lies within the leaf of the last look-up.
     #[inline]
     pub fn get_prefetch(&self, probe: &K::Probe<'_>) -> Option<u32> {
         if self.finger.get() == NONE {

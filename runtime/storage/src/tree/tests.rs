@@ -81,13 +81,13 @@ enum Op {
     Remove(u32),
     InsertRun(u32, u8),
     RemoveRun(u32, u8),
-    /// So many keys at each of some places in turn.
+    /// A number of keys at each of some places in turn.
     Interleave(u32, u8),
-    /// As a delivery: the first key behind each of some places.
+    /// The first key behind each of some places, as a delivery takes it.
     TakeFirst(u32, u8),
 }
 
-/// Where runs that come in turn begin, and how far apart keys of each are.
+/// Beginnings of runs that come in turn, and the distance of the keys in each.
 const PLACES: [u32; 5] = [0, 90, 100, 340, 500];
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {

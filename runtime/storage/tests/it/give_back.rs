@@ -106,7 +106,7 @@ fn what_deletes_make_whole_is_for_rows_of_other_tables() {
     }
 }
 
-/// As `fill`, with keys from `first` on; how many there were.
+/// The `fill` variant with keys from `first` on. Returns the number of rows.
 fn fill_on(store: &mut Store, table: TableId, first: i64, note_bytes: usize) -> usize {
     for count in 0.. {
         let row = row(store, table, first + count as i64, note_bytes);
@@ -121,7 +121,7 @@ fn fill_on(store: &mut Store, table: TableId, first: i64, note_bytes: usize) -> 
     0
 }
 
-/// What is not durable is not given back, and what is taken back is there again.
+/// Deletes that are not durable give no memory back, and deletes that are taken back restore their rows.
 #[test]
 fn what_may_come_back_keeps_its_memory() {
     let memory = MemoryLedger::new(MAX_BYTES);

@@ -105,7 +105,7 @@ fn what_grows_is_refused_at_the_limit_and_room_made_by_deletes_is_usable_at_once
         store.rollback();
         assert_eq!(store.digest(), digest, "{name}");
 
-        // What deletes give is there for as many rows.
+        // Memory that deletes give back is there for as many rows.
         let gone: Vec<u64> = (0..rids.len() as u64).step_by(2).collect();
         for number in &gone {
             store.begin();
@@ -120,7 +120,7 @@ fn what_grows_is_refused_at_the_limit_and_room_made_by_deletes_is_usable_at_once
                 .unwrap_or_else(|error| panic!("{name}: {error}"));
             store.commit();
         }
-        // The same rows, under numbers of their own.
+        // Equal rows, under numbers of their own.
         assert_eq!(store.stats(table).rows, rids.len() as u64, "{name}");
         assert_ne!(store.digest(), digest, "{name}");
         if kind == IndexKind::Ordered {
@@ -219,7 +219,7 @@ fn undo_and_snapshots_are_counted_and_go_beyond_the_limit_of_data() {
     assert_eq!(snapshots.used(), 0);
 }
 
-/// What a table without rows held is there for others at once, whatever undo was kept, and whether a snapshot is being copied.
+/// The memory of a table that lost all rows is there for others at once, whatever undo was kept, even while a snapshot is copied.
 #[test]
 fn the_memory_of_an_emptied_table_is_for_all_tables() {
     for (retains, copies) in [(false, false), (true, false), (true, true)] {
@@ -301,7 +301,7 @@ fn the_memory_of_an_emptied_table_is_for_all_tables() {
     }
 }
 
-/// As a transaction's changes are put in place again.
+/// Redo puts a transaction's changes in place again.
 #[test]
 fn redo_gives_up_what_an_emptied_table_held() {
     let memory = MemoryLedger::unlimited();

@@ -142,7 +142,7 @@ proptest! {
             }
             prop_assert_eq!(redone.digest(), ran.digest(), "windows of {}", size);
         }
-        // What comes and goes later meets what was made so.
+        // Later rows that come and go meet the redone ones.
         let mut redone = store_of(schemas());
         redo_by_table(&mut redone, &log).expect("its own log");
         log = (0..50).map(|_| transaction(&mut random, &mut ran)).collect();

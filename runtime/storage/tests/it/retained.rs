@@ -70,7 +70,7 @@ fn turn(store: &mut Store, seed: u64) {
     }
 }
 
-/// What the last transaction did is sealed apart from what came before it, or taken back alone.
+/// The last transaction's changes are sealed apart from earlier ones, or taken back alone.
 #[test]
 fn the_last_transaction_is_left_out_of_a_seal() {
     for seed in 1..200 {
@@ -128,7 +128,7 @@ fn unwinding_ends_at_the_last_durable_turn() {
         store.settle(durable * 100);
         store.unwind();
         assert_eq!(store.digest(), expected, "durable up to turn {durable}");
-        // What is left is whole: it can be written to, and taken back again.
+        // The remaining rows are whole: a turn can write to them, and be taken back again.
         turn(&mut store, 7);
         store.unwind_unsealed();
         assert_eq!(store.digest(), expected);

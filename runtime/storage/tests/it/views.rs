@@ -252,7 +252,7 @@ fn ask(store: &Store, seed: u64) -> Answers {
     Answers(answers)
 }
 
-/// As `ask`, at a view, in pages of which rows are taken, taken last, or left for the next one.
+/// The `ask` variant at a view, in pages. Rows are taken, taken last, or left for the next page.
 fn ask_at(schemas: &Store, at: &mut StoreAtView<'_>, seed: u64, random: &mut Random) -> Answers {
     let mut answers = Vec::new();
     for table in schemas.table_ids() {
@@ -319,7 +319,7 @@ proptest! {
             }
             redo_by_table(&mut stores[1], &log).expect("its own changes");
             log.clear();
-            // Whoever looks without a view finds each row built, and a checkpoint finds them as they were.
+            // A reader without a view finds each row built, and a checkpoint finds rows as they were.
             match random.next(8) {
                 0 => {
                     stores[1].begin();
@@ -446,7 +446,7 @@ fn a_table_that_is_dropped_takes_the_views_with_it() {
     assert_eq!(store.version_bytes(), 0);
 }
 
-/// What adding 1 to the sum of each row leaves in a log.
+/// The log of a transaction that adds 1 to the sum of each row.
 fn logged_adding(source: &mut Store, table: TableId) -> Vec<u8> {
     source.begin();
     for rid in source.sorted_rids(table) {
@@ -525,7 +525,7 @@ fn notes_take_a_part_of_what_views_may_take_and_no_view_is_lost_for_them() {
     assert_eq!(store.version_bytes(), 0);
 }
 
-/// Of all rows, by record id.
+/// The sums of all rows, by record id.
 fn sums_at(store: &mut Store, view: ViewId, table: TableId) -> Vec<i64> {
     let layout = store.layout(table).clone();
     let mut at = store.at_view(view).expect("it is open");

@@ -119,7 +119,7 @@ fn change(random: &mut Random, store: &mut Store) {
             _ = store.add(table, rid, column, random.next(7) as i64 - 3);
         }
         3 => {
-            // The same row again, or one that differs in a column.
+            // An equal row, or one that differs in a column.
             let layout = store.layout(table);
             let old = store.row(table, rid).expect("live").to_vec();
             let columns = 0..schema.columns.len() as u16;

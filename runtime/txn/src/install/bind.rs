@@ -138,7 +138,7 @@ fn keys_text(stored: &TableSchema) -> Vec<String> {
     std::iter::once(primary).chain(indexes).collect()
 }
 
-/// What keeps a module from working on a stored table.
+/// Returns the differences that keep a module from working on a stored table.
 fn differences(module: &str, declared: &TableSchema, stored: &TableSchema) -> Vec<Conflict> {
     let mut conflicts = Vec::new();
     let table = stored.full_name();

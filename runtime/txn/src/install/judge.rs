@@ -34,12 +34,12 @@ pub fn outline(deployed: &Deployed, candidate: &Candidate, judge: Judge<'_>) -> 
 
 pub(super) struct Judged<'a> {
     pub(super) deployed: &'a Deployed,
-    /// Of the module.
+    /// Name of the module.
     pub(super) name: &'a str,
     /// Tables that the module declares.
     pub(super) schema: &'a ModuleSchema,
     judge: Judge<'a>,
-    /// Where the declared tables lie now, if the module had these bytes before: the tables go back then.
+    /// The present places of the declared tables, if the module had these bytes before: the tables then go back.
     origins: Option<Arc<Origins>>,
     pub(super) conflicts: Vec<Conflict>,
     pub(super) changes: Vec<Change>,
@@ -190,7 +190,7 @@ impl<'a> Judged<'a> {
         Ok(Target::New(as_stored(table)))
     }
 
-    /// Where the declared table lies now.
+    /// Returns the present place of the declared table.
     fn origin(&self, at: usize) -> Option<&Origin> {
         self.origins.as_ref()?.get(at)?.as_ref()
     }

@@ -1,4 +1,4 @@
-//! Where the tables and columns of versions out of service lie now, whatever they are called, so that the tables can go back.
+//! The present places of tables and columns of versions out of service, under any name, so that the tables can go back.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +10,7 @@ use reprise_storage::TableId;
 
 use crate::module::{Deployed, ModuleId};
 
-/// Where a table of a version out of service lies now.
+/// The present place of a table of a version out of service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The stored table.

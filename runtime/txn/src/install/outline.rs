@@ -14,13 +14,13 @@ pub struct Outline {
     pub(super) changes: Vec<Change>,
     pub(super) bindings: Vec<crate::TableBinding>,
     pub(super) rebound: BTreeMap<String, Vec<crate::TableBinding>>,
-    /// As what runs at the deployment sees stored tables; none where such a table is not stored.
+    /// Stored tables in the form that the migration sees; none if such a table is not stored.
     pub(super) retiring: Vec<Retiring>,
     /// Everything that it would change; the conflicts are here, too, and with one of them there is nothing to prepare.
     pub summary: PlanSummary,
 }
 
-/// What becomes of a declared table.
+/// The change of a declared table.
 pub(super) enum Change {
     Create(TableSchema),
     Change(TableId, TableChange),

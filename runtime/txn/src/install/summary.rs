@@ -1,4 +1,4 @@
-//! What a deployment would do, for people to look at first.
+//! The effects of a deployment, for people to read first.
 
 use reprise_storage::{ChangeAction, ChangeStep, Conflict};
 
@@ -61,7 +61,7 @@ impl PlanSummary {
     }
 }
 
-/// What would become of one table.
+/// The changes of one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TablePlan {
     /// `module.table`, as it would be called.
@@ -116,7 +116,7 @@ pub struct WayBack {
     pub version: u32,
     /// Why its tables could not be had again. Empty: a rollback would be taken up.
     pub conflicts: Vec<Conflict>,
-    /// What must hold then of all rows, for people: that is not so for each row that could be written meanwhile.
+    /// Conditions that all rows must meet then, for people. A row written meanwhile may break them.
     pub needs: Vec<String>,
     /// Columns that it would drop, by full name: its version does not declare them.
     pub drops: Vec<String>,

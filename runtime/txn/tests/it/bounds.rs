@@ -1,4 +1,4 @@
-//! What one transaction may write and take, on one partition and over several; at a replay a ceiling far above.
+//! The limits of one transaction, on one partition and over several, and the far higher ceiling at a replay.
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
@@ -6,7 +6,7 @@ use std::sync::{
 
 use crate::bed::{Procedure, deployed};
 use reprise_abi::{
-    Ended, Field, HostOps, OpError, RowLayout, ScalarType, ScanFlags, ScanRequest, Target,
+    EndReason, Field, HostOps, OpError, RowLayout, ScalarType, ScanFlags, ScanRequest, Target,
     calls::{HANDLE_NONE, Packed},
 };
 use reprise_base::{PartitionId, TxnId, limits::WRITE_SET_BYTES_MAX};
@@ -104,7 +104,7 @@ fn what_is_written_has_a_bound_in_bytes() {
         }
         Ok(())
     };
-    // What is taken back counts no more.
+    // Writes that are taken back count no more.
     let taken_back = |ops: &mut dyn HostOps| {
         let savepoint = ops.savepoint()?;
         for k in 0..2 * ROWS_TOO_MANY {
@@ -228,7 +228,7 @@ fn whoever_is_ended_leaves_nothing() {
         ops.go_on()
     };
     for (outcome, rows) in run(&mut frame, insert_and_wait) {
-        assert_eq!(outcome, Outcome::Fail(Failure::Ended(Ended::Cancelled)));
+        assert_eq!(outcome, Outcome::Fail(Failure::Ended(EndReason::Cancelled)));
         assert_eq!(rows, 0);
     }
 }

@@ -390,7 +390,7 @@ impl Play<'_> {
         if !is_current {
             return self.check_refusal(|play| play.ops.patch(seen.id.0, seen.handle, columns, &bytes));
         }
-        // The same row twice, through one handle, is allowed.
+        // A batch may name one row twice, through one handle.
         let times = 1 + self.random.below(2) as usize;
         let (handles, values) = (vec![seen.handle; times], bytes.repeat(times));
         self.ops

@@ -124,7 +124,7 @@ fn act(random: &mut Random, ops: &mut dyn HostOps, only: Option<u16>, partitions
     let mut next = random.below(ROWS);
     for _ in 0..random.below(12) {
         let w = match only {
-            // Of this partition: the value's number modulo theirs.
+            // A value of this partition: its number modulo theirs.
             Some(at) => u32::from(at) + partitions * random.below(2),
             None => random.below(2 * partitions),
         };
@@ -169,7 +169,7 @@ fn act(random: &mut Random, ops: &mut dyn HostOps, only: Option<u16>, partitions
 
 #[test]
 fn what_a_commit_names_and_holds_are_the_changes() {
-    // Of a large region all has room; of a small one not.
+    // A large region has room for all changes, a small one does not.
     for (region_bytes, seed) in [(4 << 20, 1), (4 << 20, 2), (110 << 10, 3), (110 << 10, 4)] {
         let (mut random, mut bench, partitions) = (Random(seed), Bench::new(3, region_bytes), 3);
         let (mut whole, mut in_region, mut failed) = (0, 0, 0);
@@ -202,7 +202,7 @@ fn what_a_commit_names_and_holds_are_the_changes() {
     }
 }
 
-/// Where the objects that were written lie.
+/// The places of the written objects.
 fn written(bench: &Bench) -> Vec<usize> {
     let events = bench.memory.take_events().into_iter();
     let place = |event| match event {
@@ -240,7 +240,7 @@ fn rollbacks_give_their_room_back() {
     let (mut records, mut placed) = (Vec::new(), Vec::new());
     bench.take(&mut records, &mut placed);
     bench.commit(0, &records, &placed);
-    // What a batch left without a commit is nobody's when the next one begins.
+    // Objects that a batch left without a commit are free when the next batch begins.
     bench.run(Some(0), |ops| insert(ops, 20));
     let left = written(&bench);
     bench.frame.begin_running();

@@ -1,4 +1,4 @@
-//! What is done to a row by its key is what is done to it by its handle, and leaves the same digest.
+//! A write by a row's key has the effect and the digest of a write by its handle.
 
 use crate::bed::{Procedure, deployed};
 use reprise_abi::{Field, HostOps, OpError, RowLayout, ScalarType, Target};
@@ -69,7 +69,7 @@ fn by_key(ops: &mut dyn HostOps) -> Result<(), OpError> {
     Ok(())
 }
 
-/// As `by_key`, without the looks that leave writes.
+/// The `by_key` variant without the looks that leave writes.
 fn by_key_alone(ops: &mut dyn HostOps) -> Result<(), OpError> {
     fill(ops)?;
     for (key, delta) in keys().zip(1..) {

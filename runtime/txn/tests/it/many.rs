@@ -57,7 +57,7 @@ fn procedure(ops: &mut dyn HostOps) -> Result<(), OpError> {
     Ok(())
 }
 
-/// What a run of `[handle][len][columns]` holds: the columns, and the rows that the handles name.
+/// The contents of a run of `[handle][len][columns]`: the columns, and the rows that the handles name.
 fn told(ops: &mut dyn HostOps, mut run: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, OpError> {
     let mut told = Vec::new();
     while let Some((header, rest)) = run.split_first_chunk::<8>() {
@@ -180,7 +180,7 @@ fn many_keys_find_what_each_finds() {
     check(procedure);
 }
 
-/// What `multi_get_slots` finds, as `multi_get_columns` would write it down.
+/// The results of `multi_get_slots`, in the form of `multi_get_columns`.
 fn in_slots(
     ops: &mut dyn HostOps,
     target: Target,

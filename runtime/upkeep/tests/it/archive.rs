@@ -16,11 +16,11 @@ use crate::common::{
     Moment, close, config, digest_of, files, fill, fill_bank, moment, take, transfer, wait_until, wasm,
 };
 use reprise_backup::{
-    ArchiveBounds, ArchiveError, Place, Point, RealTree, RestoreError, Tree, restore, restore_archived,
+    ArchiveBounds, ArchiveError, DirHandle, DirTree, Point, RealTree, RestoreError, restore, restore_archived,
 };
 use reprise_database::Database;
 use reprise_env::{Disk, DiskError, DiskFile, DiskFilter, FilteredDisk};
-use reprise_upkeep::{ArchiveStatus, BackupError, BackupState, Backups};
+use reprise_upkeep::{ArchiveStatus, BackupError, BackupPhase, Backups};
 
 const WAIT_MAX: Duration = Duration::from_secs(120);
 
@@ -36,7 +36,7 @@ fn open_with(dir: &Path, archive: &Path, keep: Option<Duration>) -> Result<Datab
 
 fn open_within(dir: &Path, archive: &Path, bounds: ArchiveBounds) -> Result<Database, ArchiveError> {
     let database = Database::open(config(dir, 2)).expect("open");
-    database.archive_to(&Place::at(archive), bounds)?;
+    database.archive_to(&DirHandle::at(archive), bounds)?;
     database.recover().expect("recover");
     Ok(database)
 }
@@ -354,7 +354,7 @@ struct HangingTree(RealTree, Arc<Hanging>);
 #[derive(Default)]
 struct Hanging(AtomicBool);
 
-impl Tree for HangingTree {
+impl DirTree for HangingTree {
     fn open(&self, path: &str) -> Result<Arc<dyn Disk>, DiskError> {
         self.hang(self.0.open(path))
     }
@@ -422,7 +422,7 @@ fn an_archive_whose_disk_hangs_is_given_up_and_holds_nobody_up() {
     let database = Database::open(config(&data, 2)).expect("open");
     let tree = HangingTree(RealTree(archive.clone()), hangs.clone());
     database
-        .archive_to(&Place::new(Arc::new(tree), ""), bounds)
+        .archive_to(&DirHandle::new(Arc::new(tree), ""), bounds)
         .expect("an archive");
     database.recover().expect("recover");
     database.router().deploy("bank", &wasm("bank")).expect("deploy");
@@ -468,7 +468,7 @@ fn an_archive_whose_disk_hangs_at_the_start_is_told() {
         open_max: Duration::from_millis(50),
     };
     let database = Database::open(config(&data, 2)).expect("open");
-    let place = Place::new(Arc::new(HangingTree(RealTree(archive.clone()), hangs.clone())), "");
+    let place = DirHandle::new(Arc::new(HangingTree(RealTree(archive.clone()), hangs.clone())), "");
     let begun = Instant::now();
     let told = database.archive_to(&place, bounds).expect_err("it does not answer");
     assert!(begun.elapsed() < WAIT_MAX / 2);
@@ -528,6 +528,6 @@ fn backups_that_would_be_too_much_are_refused_before_they_begin() {
 
 fn wait_made(backups: &Backups, id: &str) {
     let found = || backups.find(id).expect("it is listed");
-    wait_until("it is made", || found().state != BackupState::Running);
+    wait_until("it is made", || found().state != BackupPhase::Running);
     assert_eq!(found().error, None);
 }

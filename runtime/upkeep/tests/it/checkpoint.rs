@@ -12,7 +12,7 @@ use crate::common::{
 };
 use reprise_database::{CheckpointConfig, Database};
 use reprise_router::{LogQuery, ReplyOutcome};
-use reprise_upkeep::{BytesError, CheckpointState};
+use reprise_upkeep::{BytesError, CheckpointPhase};
 
 /// A wait that ends only by a mistake.
 const WAIT_MAX: Duration = Duration::from_secs(120);
@@ -187,7 +187,7 @@ fn the_schedule_takes_them_by_time_and_by_length() {
         let is_taken = || {
             let taken = checkpointer(&database).list();
             let estimate = checkpointer(&database).restart();
-            let is_published = taken.iter().any(|info| info.state == CheckpointState::Published);
+            let is_published = taken.iter().any(|info| info.state == CheckpointPhase::Published);
             // No opening of this database has loaded anything.
             is_published && estimate.load_bytes > 0 && estimate.load_seconds.is_none()
         };

@@ -12,7 +12,7 @@ use crate::common::{
 use reprise_database::{Database, Environment};
 use reprise_env::{DiskError, DiskFile, DiskFilter, FilteredDisk};
 use reprise_router::{DeployError, InstallError};
-use reprise_upkeep::CheckpointState;
+use reprise_upkeep::CheckpointPhase;
 
 const HONEST: u8 = 0;
 const FLIPS_A_BIT: u8 = 1;
@@ -63,7 +63,7 @@ fn what_can_t_be_read_back_replaces_nothing() {
         how.0.store(bad, Ordering::Release);
         fill(&database, 100 * checkpointer(&database).list().len() as i64 + 1000, 10);
         let failed = try_take(&database);
-        assert_eq!(failed.state, CheckpointState::Failed);
+        assert_eq!(failed.state, CheckpointPhase::Failed);
         let told = failed.error.expect("a reason");
         assert!(told.contains(reason), "{told}");
         let last = checkpointer(&database).last_failure().expect("told");

@@ -13,10 +13,10 @@ use crate::{WireError, body::BodyReader, corrupt, record::push_short};
 pub struct CheckpointKeyRef<'a> {
     /// 1 to 255 bytes.
     pub key: &'a [u8],
-    /// The same as in a command; 255 bytes at most.
+    /// The scope, as in a command; 255 bytes at most.
     pub scope: &'a [u8],
     pub fingerprint: u128,
-    /// The same as in a record of changes.
+    /// The hash of a record of changes.
     pub args_hash: u128,
     /// Reading of the key clock when the outcome was kept.
     pub kept_us: u64,

@@ -20,7 +20,7 @@ pub struct CheckpointModuleRef<'a> {
     pub hash: [u8; 32],
     /// Migrations that the tables of its module have had, as `push_migration` appended them; with the newest version of the name alone.
     pub migrations: &'a [u8],
-    /// Where its tables lie, as `push_origin` appended them in the order of their declaration; empty in service, or where that is not kept.
+    /// Sources of its tables, as `push_origin` appended them in the order of their declaration. Empty in service, or if they are not kept.
     pub origins: &'a [u8],
     /// Length of its bytes, wherever they are kept.
     pub wasm_bytes: u32,
@@ -57,7 +57,7 @@ impl<'a> CheckpointModuleRef<'a> {
         columns.iter().for_each(|at| push_varint(out, at.map_or(0, number)));
     }
 
-    /// Where its tables lie.
+    /// Returns the sources of its tables.
     pub fn table_origins(&self) -> impl Iterator<Item = CheckpointOrigin> + use<'a> {
         let mut body = BodyReader::new(self.origins);
         std::iter::from_fn(move || {

@@ -42,10 +42,10 @@ impl Named {
 pub struct ComparedTable {
     pub partition: PartitionId,
     pub table: u16,
-    /// Of what its schema means for its rows.
+    /// Digest of the schema, as far as it matters to the rows.
     pub schema: u64,
     pub rows: u64,
-    /// Of its rows with their numbers, of how many they are, and of the number that the next row would have got.
+    /// Digest of the rows with their numbers, of their count, and of the number that the next row would get.
     pub digest: u64,
 }
 
@@ -59,7 +59,7 @@ pub struct TableDigests<'a> {
 }
 
 impl<'a> TableDigests<'a> {
-    /// As they are put into a frame: at most `COMPARED_TABLES_MAX`.
+    /// Packs the digests for a frame: at most `COMPARED_TABLES_MAX`.
     pub fn pack(tables: &[ComparedTable]) -> Vec<u8> {
         assert!(tables.len() <= COMPARED_TABLES_MAX, "tables of a frame");
         let mut packed = Vec::with_capacity(tables.len() * TABLE_BYTES);
@@ -128,7 +128,7 @@ impl<'a> TableDigests<'a> {
     }
 }
 
-/// What a standby makes of a comparison.
+/// A standby's result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Equal = 0,
@@ -141,7 +141,7 @@ pub struct Compared<'a> {
     pub number: u64,
     pub lsn: Lsn,
     pub outcome: Outcome,
-    /// What differs; empty where nothing does.
+    /// The difference; empty if there is none.
     pub what: &'a str,
 }
 

@@ -1,4 +1,4 @@
-//! Where a primary's epochs begin, as it tells who asks where the histories part.
+//! Beginnings of a primary's epochs, for a node that asks for the point at which two histories part.
 
 use reprise_base::{Epoch, Lsn};
 
@@ -10,13 +10,13 @@ const EPOCH_BYTES: usize = 16;
 /// Epochs in one frame at most.
 const EPOCHS_MAX: usize = 1024;
 
-/// Where an epoch begins in the primary's log.
+/// The beginning of an epoch in the primary's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpochSeen {
     pub epoch: Epoch,
-    /// Of all records before `start`.
+    /// History of all records before `start`.
     pub history: History,
-    /// Of its first record.
+    /// LSN of its first record.
     pub start: Lsn,
 }
 

@@ -9,7 +9,7 @@ use crate::{WireError, check, corrupt, u32_at, u64_at};
 pub const STANDING_MAX: usize = 16;
 
 const STANDING_HEAD_BYTES: usize = FRAME_HEADER_BYTES + 16;
-/// Of each standby, before its name and its URL.
+/// Bytes of each standby before its name and its URL.
 const STANDING_ENTRY_BYTES: usize = 12;
 /// Bits of a standby's flags: it is in sync; it is in the set, and in the next one.
 const IN_SYNC: u8 = 1;

@@ -210,7 +210,7 @@ fn sample_block() -> (BlockHeader, Vec<u8>, u32) {
 #[test]
 fn a_command_with_twenty_bytes_of_arguments_is_small() {
     let mut vote = command(PartitionSet::One(PartitionId(7)));
-    // As in the log of a vote: numbers below 128, and one of the first 127 callers.
+    // Values from the log of a vote: numbers below 128, and one of the first 127 callers.
     (vote.module_id, vote.args) = (3, &[0; 20]);
     assert_eq!(encode(&RecordRef::Command(vote)).len(), 41);
     for (principal, bytes) in [(1, 42), (127, 42), (128, 43)] {

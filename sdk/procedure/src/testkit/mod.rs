@@ -3,7 +3,8 @@
 //! The database lies in memory, on several partitions as a server's does: a call reads and writes the rows of its own, `scan_local`
 //! sees those that are there, and a replicated table is only written by a call on all partitions.
 
-mod place;
+mod call_scope;
+mod placement;
 mod session;
 mod store;
 
@@ -14,10 +15,7 @@ use reprise_abi::{
     key::KEY_BYTES_MAX, value::ValueReader,
 };
 
-use self::{
-    session::{CallScope, Session},
-    store::Store,
-};
+use self::{call_scope::CallScope, session::TestSession, store::TestStore};
 use crate::{
     module::Abort,
     native::{NativeFault, NativeModule, with_txn},
@@ -97,7 +95,7 @@ pub struct TestDb {
     module: &'static NativeModule,
     schema: ModuleSchema,
     /// By partition.
-    stores: Vec<Store>,
+    stores: Vec<TestStore>,
     now_us: i64,
     seed: u64,
     txn_count: u64,
@@ -202,7 +200,7 @@ impl TestDb {
         let declared = self.schema.procedures[index].clone();
         check_args(&declared, args)?;
         let scope = CallScope {
-            held: place::of_call(&declared, args, self.stores.len()),
+            held: placement::of_call(&declared, args, self.stores.len()),
             read_only: declared.read_only,
             writes_replicated: false,
             tables_seen: self.schema.tables.len(),
@@ -288,13 +286,13 @@ impl TestDb {
         }
     }
 
-    fn begin<'a>(&'a mut self, args: &'a [u8], scope: CallScope) -> Session<'a> {
+    fn begin<'a>(&'a mut self, args: &'a [u8], scope: CallScope) -> TestSession<'a> {
         self.txn_count += 1;
         let origin = match scope.held[..] {
             [partition] => partition as u64,
             _ => TXN_ORIGIN_SEVERAL,
         };
-        Session::new(
+        TestSession::new(
             &mut self.stores,
             &mut self.log,
             args,
@@ -316,8 +314,8 @@ fn check_args(procedure: &ProcedureSchema, args: &[u8]) -> Result<(), TestError>
         .map_err(|error| TestError::Fault(format!("the arguments are not those of {}: {error}", procedure.name)))
 }
 
-fn stores(schema: &ModuleSchema, partitions: u16) -> Vec<Store> {
+fn stores(schema: &ModuleSchema, partitions: u16) -> Vec<TestStore> {
     (0..partitions)
-        .map(|_| Store::new(schema.tables.iter().chain(&schema.retiring)))
+        .map(|_| TestStore::new(schema.tables.iter().chain(&schema.retiring)))
         .collect()
 }

@@ -3,46 +3,22 @@
 use std::collections::BTreeMap;
 
 use reprise_abi::{
-    ColumnSet, Field, HostOps, LogLevel, ModuleSchema, OpError, Placement, RowHandle, ScanBatch, ScanFlags,
-    ScanRequest, Target, random::TxnRandom, value::RESULT_BYTES_MAX,
+    ColumnSet, Field, HostOps, LogLevel, OpError, Placement, RowHandle, ScanBatch, ScanFlags, ScanRequest, Target,
+    random::TxnRandom, value::RESULT_BYTES_MAX,
 };
 
 use super::{
-    LogLine, TestError, place,
-    store::{KeyRange, Store, Table, guest},
+    LogLine, TestError,
+    call_scope::CallScope,
+    placement::{self, KeyBounds},
+    store::{KeyRange, RowPosition, TestStore, TestTable, guest},
 };
 use crate::{
     module::Abort,
     native::{CallEnd, NativeModule},
 };
 
-/// Tables and partitions that a call may read and write.
-pub struct CallScope {
-    /// Its partitions, ascending.
-    pub held: Vec<usize>,
-    pub read_only: bool,
-    /// A migration writes its partition's rows of a replicated table alone.
-    pub writes_replicated: bool,
-    /// Number of tables that it sees: the module's, and behind them retiring ones, for a migration and for code that sets a test up.
-    pub tables_seen: usize,
-    /// Number of these tables that it writes.
-    pub tables_written: usize,
-}
-
-impl CallScope {
-    /// The scope of a migration, on one partition.
-    pub fn migration(partition: usize, schema: &ModuleSchema) -> Self {
-        Self {
-            tables_seen: schema.tables.len() + schema.retiring.len(),
-            tables_written: schema.tables.len(),
-            held: vec![partition],
-            read_only: false,
-            writes_replicated: true,
-        }
-    }
-}
-
-/// When and as what a transaction runs.
+/// Caller, time and random seed of a transaction.
 pub struct Moment<'a> {
     pub caller: Option<&'a str>,
     pub now_us: i64,
@@ -50,56 +26,53 @@ pub struct Moment<'a> {
     pub seed: u64,
 }
 
-/// Position of a row: partition, table, number.
-type Place = (usize, usize, usize);
-
 /// A row that was seen, and after how many changes of this transaction.
 #[derive(Clone, Copy)]
-struct Handle {
-    place: Place,
+struct TestHandle {
+    place: RowPosition,
     seen: u64,
 }
 
 /// The rows of a scan as they were when it began.
-struct Cursor {
+struct TestCursor {
     table: u16,
-    rows: std::vec::IntoIter<(Place, Vec<u8>)>,
+    rows: std::vec::IntoIter<(RowPosition, Vec<u8>)>,
     /// One that did not fit the last time.
-    next: Option<(Place, Vec<u8>)>,
+    next: Option<(RowPosition, Vec<u8>)>,
     opened: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Look {
+enum LookupKind {
     Key,
     Local,
     Range,
 }
 
-pub struct Session<'a> {
+pub struct TestSession<'a> {
     /// By partition.
-    stores: &'a mut [Store],
+    stores: &'a mut [TestStore],
     log: &'a mut Vec<LogLine>,
     args: &'a [u8],
     scope: CallScope,
     moment: Moment<'a>,
     random: TxnRandom,
-    handles: Vec<Handle>,
-    cursors: Vec<Option<Cursor>>,
+    handles: Vec<TestHandle>,
+    cursors: Vec<Option<TestCursor>>,
     /// Writes to each store before a savepoint.
     savepoints: Vec<Vec<usize>>,
     /// Number of changes, and the last one of each changed row.
     changes: u64,
-    changed: BTreeMap<Place, u64>,
+    changed: BTreeMap<RowPosition, u64>,
     result: Vec<u8>,
     abort: Option<Abort>,
 }
 
 const MOVED: &str = "a row can't be moved to another partition: delete it and insert it";
 
-impl<'a> Session<'a> {
+impl<'a> TestSession<'a> {
     pub fn new(
-        stores: &'a mut [Store],
+        stores: &'a mut [TestStore],
         log: &'a mut Vec<LogLine>,
         args: &'a [u8],
         scope: CallScope,
@@ -145,19 +118,19 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn new_handle(&mut self, place: Place) -> RowHandle {
+    fn new_handle(&mut self, place: RowPosition) -> RowHandle {
         let seen = self.changes;
-        self.handles.push(Handle { place, seen });
+        self.handles.push(TestHandle { place, seen });
         (self.handles.len() - 1) as RowHandle
     }
 
-    fn behind(&self, handle: RowHandle) -> Result<Handle, OpError> {
+    fn behind(&self, handle: RowHandle) -> Result<TestHandle, OpError> {
         let row = self.handles.get(handle as usize).copied();
         row.ok_or_else(|| guest(format!("row handle {handle} was never given out")))
     }
 
     /// A table's description: the same on all partitions.
-    fn table(&self, table: usize) -> Result<&Table, OpError> {
+    fn table(&self, table: usize) -> Result<&TestTable, OpError> {
         match table < self.scope.tables_seen {
             true => self.stores[0].table(table),
             false => Err(guest(
@@ -166,8 +139,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn row_at(&self, (partition, table, number): Place) -> Result<&[u8], OpError> {
-        self.stores[partition].row(table, number)
+    fn row_at(&self, row: RowPosition) -> Result<&[u8], OpError> {
+        self.stores[row.partition].row(row.table, row.number)
     }
 
     fn holds_all(&self) -> bool {
@@ -184,7 +157,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn elsewhere(&self, table: &Table, home: usize) -> OpError {
+    fn elsewhere(&self, table: &TestTable, home: usize) -> OpError {
         guest(format!(
             "the row of {} belongs to partition {home}, the call runs on {}",
             table.schema.name,
@@ -192,10 +165,12 @@ impl<'a> Session<'a> {
         ))
     }
 
-    fn unplaced(&self, table: &Table, by: u16, look: Look) -> OpError {
+    fn unplaced(&self, table: &TestTable, by: u16, look: LookupKind) -> OpError {
         let (what, way_on) = match look {
-            Look::Key => ("key", "read it by a key that does"),
-            Look::Local | Look::Range => ("range", "scan_local and count_local see the rows that are there"),
+            LookupKind::Key => ("key", "read it by a key that does"),
+            LookupKind::Local | LookupKind::Range => {
+                ("range", "scan_local and count_local see the rows that are there")
+            }
         };
         guest(format!(
             "the {what} does not hold {}, by which the rows of {} are placed, and the call runs on {}: {way_on}; a procedure \
@@ -207,7 +182,7 @@ impl<'a> Session<'a> {
     }
 
     /// The partitions on which a lookup between two keys of an index continues.
-    fn readable(&self, target: Target, look: Look, keys: (&[u8], &[u8])) -> Result<Vec<usize>, OpError> {
+    fn readable(&self, target: Target, look: LookupKind, keys: KeyBounds<'_>) -> Result<Vec<usize>, OpError> {
         let (table, held) = (self.table(target.table as usize)?, &self.scope.held);
         let by = match table.schema.placement {
             Placement::Replicated => return Ok(vec![held[0]]),
@@ -216,10 +191,10 @@ impl<'a> Session<'a> {
         };
         let columns = table.columns(target.index);
         let columns = columns.ok_or_else(|| guest(format!("index {} is not declared", target.index)))?;
-        match place::of_keys(&table.schema, columns, keys, self.stores.len()) {
+        match placement::of_keys(&table.schema, columns, keys, self.stores.len()) {
             Some(home) if held.contains(&home) => Ok(vec![home]),
             Some(home) => Err(self.elsewhere(table, home)),
-            None if look == Look::Local || self.holds_all() => Ok(held.clone()),
+            None if look == LookupKind::Local || self.holds_all() => Ok(held.clone()),
             None => Err(self.unplaced(table, by, look)),
         }
     }
@@ -243,7 +218,7 @@ impl<'a> Session<'a> {
             Placement::By(column) => {
                 let valid = table.layout.validate(row);
                 valid.map_err(|error| guest(error.to_string()))?;
-                let home = place::of_field(&table.layout.field(row, column), self.stores.len());
+                let home = placement::of_field(&table.layout.field(row, column), self.stores.len());
                 match held.contains(&home) {
                     true => Ok(vec![home]),
                     false => Err(self.elsewhere(table, home)),
@@ -253,25 +228,29 @@ impl<'a> Session<'a> {
     }
 
     /// The places of a row that is to be changed: one, or of a replicated table one on each partition.
-    fn copies(&self, (partition, table, number): Place) -> Result<Vec<Place>, OpError> {
-        let writable = self.writable(table, self.row_at((partition, table, number))?)?;
+    fn copies(&self, row: RowPosition) -> Result<Vec<RowPosition>, OpError> {
+        let table = row.table;
+        let writable = self.writable(table, self.row_at(row)?)?;
         Ok(match self.table(table)?.schema.placement {
-            Placement::Replicated => writable.into_iter().map(|at| (at, table, number)).collect(),
-            Placement::Local | Placement::By(_) => vec![(partition, table, number)],
+            Placement::Replicated => {
+                let copy = |partition| RowPosition { partition, ..row };
+                writable.into_iter().map(copy).collect()
+            }
+            Placement::Local | Placement::By(_) => vec![row],
         })
     }
 
-    fn is_current(&self, handle: Handle) -> bool {
+    fn is_current(&self, handle: TestHandle) -> bool {
         let changed = self.changed.get(&handle.place);
         changed.is_none_or(|changed| *changed <= handle.seen)
     }
 
-    fn check_current(&self, handle: Handle) -> Result<(), OpError> {
+    fn check_current(&self, handle: TestHandle) -> Result<(), OpError> {
         match self.is_current(handle) {
             true => Ok(()),
             false => Err(guest(format!(
                 "the row of {} was changed by this call after it was read: read it again, or add to its columns",
-                self.table(handle.place.1)?.schema.name
+                self.table(handle.place.table)?.schema.name
             ))),
         }
     }
@@ -279,8 +258,8 @@ impl<'a> Session<'a> {
     /// Writes a row on all partitions that hold it, by a handle whose copy is then as old as before or, if it was current, from now.
     fn write(&mut self, handle: RowHandle, after: Option<&[u8]>) -> Result<(), OpError> {
         let behind = self.behind(handle)?;
-        for (partition, table, number) in self.copies(behind.place)? {
-            self.stores[partition].write(table, number, after)?;
+        for copy in self.copies(behind.place)? {
+            self.stores[copy.partition].write(copy.table, copy.number, after)?;
         }
         let was_current = self.is_current(behind);
         self.changes += 1;
@@ -292,11 +271,11 @@ impl<'a> Session<'a> {
     }
 
     /// The rows of a request as they are, in the order of its index.
-    fn rows_of(&self, request: &ScanRequest<'_>) -> Result<Vec<(Place, Vec<u8>)>, OpError> {
+    fn rows_of(&self, request: &ScanRequest<'_>) -> Result<Vec<(RowPosition, Vec<u8>)>, OpError> {
         let (target, range) = (request.target, KeyRange::of(request)?);
         let look = match request.flags.has(ScanFlags::LOCAL) {
-            true => Look::Local,
-            false => Look::Range,
+            true => LookupKind::Local,
+            false => LookupKind::Range,
         };
         let (table, number) = (self.table(target.table as usize)?, target.table as usize);
         let most = match request.limit {
@@ -304,11 +283,14 @@ impl<'a> Session<'a> {
             limit => limit as usize,
         };
         let mut rows = Vec::new();
-        let readable = self.readable(target, look, (request.lower, request.upper))?;
+        let readable = self.readable(target, look, KeyBounds::of(request))?;
         for partition in &readable {
             let store = &self.stores[*partition];
             for row in store.entries(number, target.index, &range)?.take(most) {
-                rows.push(((*partition, number, row), store.row(number, row)?.to_vec()));
+                rows.push((
+                    RowPosition::of(*partition, number, row),
+                    store.row(number, row)?.to_vec(),
+                ));
             }
         }
         if readable.len() > 1 {
@@ -329,7 +311,7 @@ impl<'a> Session<'a> {
 
     fn run_cursor(
         &mut self,
-        mut cursor: Cursor,
+        mut cursor: TestCursor,
         visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
     ) -> Result<ScanBatch, OpError> {
         let mut rows = 0;
@@ -342,13 +324,13 @@ impl<'a> Session<'a> {
                 return Ok(ScanBatch { cursor, rows });
             }
             let seen = cursor.opened;
-            self.handles.push(Handle { place, seen });
+            self.handles.push(TestHandle { place, seen });
             rows += 1;
         }
         Ok(ScanBatch { cursor: 0, rows })
     }
 
-    fn take_cursor(&mut self, cursor: u32) -> Result<Cursor, OpError> {
+    fn take_cursor(&mut self, cursor: u32) -> Result<TestCursor, OpError> {
         let slot = (cursor as usize)
             .checked_sub(1)
             .and_then(|slot| self.cursors.get_mut(slot));
@@ -357,7 +339,7 @@ impl<'a> Session<'a> {
     }
 }
 
-impl HostOps for Session<'_> {
+impl HostOps for TestSession<'_> {
     fn args(&self) -> &[u8] {
         self.args
     }
@@ -375,9 +357,10 @@ impl HostOps for Session<'_> {
 
     fn get(&mut self, target: Target, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
         let table = target.table as usize;
-        for partition in self.readable(target, Look::Key, (key, key))? {
+        let keys = KeyBounds { lower: key, upper: key };
+        for partition in self.readable(target, LookupKind::Key, keys)? {
             if let Some(number) = self.stores[partition].find(table, target.index, key)? {
-                let handle = self.new_handle((partition, table, number));
+                let handle = self.new_handle(RowPosition::of(partition, table, number));
                 return Ok(Some((handle, self.stores[partition].row(table, number)?)));
             }
         }
@@ -395,7 +378,7 @@ impl HostOps for Session<'_> {
         let mut first = None;
         for partition in self.writable(table, row)? {
             let number = self.stores[partition].insert(table, row)?;
-            first.get_or_insert((partition, table, number));
+            first.get_or_insert(RowPosition::of(partition, table, number));
         }
         let place = first.ok_or_else(|| guest("a call has at least one partition"))?;
         Ok(self.new_handle(place))
@@ -403,7 +386,7 @@ impl HostOps for Session<'_> {
 
     fn update(&mut self, handle: RowHandle, row: &[u8]) -> Result<(), OpError> {
         let behind = self.behind(handle)?;
-        let (partition, table, _) = behind.place;
+        let RowPosition { partition, table, .. } = behind.place;
         self.copies(behind.place)?;
         self.check_current(behind)?;
         let homes = self.writable(table, row)?;
@@ -415,7 +398,9 @@ impl HostOps for Session<'_> {
     }
 
     fn table_of_handle(&self, handle: RowHandle) -> Option<u16> {
-        self.handles.get(handle as usize).map(|handle| handle.place.1 as u16)
+        self.handles
+            .get(handle as usize)
+            .map(|handle| handle.place.table as u16)
     }
 
     fn table_of_cursor(&self, cursor: u32) -> Option<u16> {
@@ -425,10 +410,10 @@ impl HostOps for Session<'_> {
 
     fn patch(&mut self, table: u16, handle: RowHandle, columns: ColumnSet, values: &[u8]) -> Result<(), OpError> {
         let place = self.behind(handle)?.place;
-        if place.1 != table as usize {
+        if place.table != table as usize {
             return Err(guest(format!("row handle {handle} is not of table {table}")));
         }
-        let (old, layout) = (self.row_at(place)?, &self.table(place.1)?.layout);
+        let (old, layout) = (self.row_at(place)?, &self.table(place.table)?.layout);
         let mut row = Vec::new();
         let patched = layout.patch_row(columns, old, values, &mut row);
         patched.map_err(|_| guest("the values do not fit the columns"))?;
@@ -442,7 +427,7 @@ impl HostOps for Session<'_> {
     fn add(&mut self, handle: RowHandle, column: u16, delta: i64) -> Result<i64, OpError> {
         let place = self.behind(handle)?.place;
         self.copies(place)?;
-        let target = self.table(place.1)?;
+        let target = self.table(place.table)?;
         let slot = target.layout.columns.get(column as usize).copied();
         let slot = slot.ok_or_else(|| guest(format!("column {column} does not exist")))?;
         if !slot.ty.is_integer() || target.is_indexed(column) {
@@ -475,7 +460,7 @@ impl HostOps for Session<'_> {
         request: &ScanRequest<'_>,
         visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
     ) -> Result<ScanBatch, OpError> {
-        let cursor = Cursor {
+        let cursor = TestCursor {
             table: request.target.table,
             rows: self.rows_of(request)?.into_iter(),
             next: None,
@@ -502,7 +487,8 @@ impl HostOps for Session<'_> {
     }
 
     fn savepoint(&mut self) -> Result<u32, OpError> {
-        self.savepoints.push(self.stores.iter().map(Store::undo_len).collect());
+        self.savepoints
+            .push(self.stores.iter().map(TestStore::undo_len).collect());
         Ok((self.savepoints.len() - 1) as u32)
     }
 
@@ -513,7 +499,8 @@ impl HostOps for Session<'_> {
         self.changes += 1;
         for (partition, (store, len)) in self.stores.iter_mut().zip(lens).enumerate() {
             for (table, number) in store.written_since(len) {
-                self.changed.insert((partition, table, number), self.changes);
+                self.changed
+                    .insert(RowPosition::of(partition, table, number), self.changes);
             }
             store.undo_to(len);
         }

@@ -66,6 +66,24 @@ fn check_name(what: &str, name: &str) -> Result<(), String> {
     }
 }
 
+/// Position of a row.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RowPosition {
+    pub partition: usize,
+    pub table: usize,
+    pub number: usize,
+}
+
+impl RowPosition {
+    pub fn of(partition: usize, table: usize, number: usize) -> Self {
+        Self {
+            partition,
+            table,
+            number,
+        }
+    }
+}
+
 /// Bounds of a scan in an index.
 #[derive(Clone, Debug)]
 pub struct KeyRange {
@@ -117,43 +135,43 @@ fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Numbers of rows, in the order of an index.
-pub type Entries<'a> = Box<dyn Iterator<Item = usize> + 'a>;
+pub type IndexEntries<'a> = Box<dyn Iterator<Item = usize> + 'a>;
 
-struct Index {
+struct TestIndex {
     columns: Vec<u16>,
     unique: bool,
     scannable: bool,
     entries: BTreeMap<Vec<u8>, usize>,
 }
 
-pub struct Table {
+pub struct TestTable {
     pub schema: TableSchema,
     pub layout: RowLayout,
     rows: Vec<Option<Vec<u8>>>,
-    indexes: Vec<Index>,
+    indexes: Vec<TestIndex>,
 }
 
 /// A write as it is taken back: the row as it was before.
-struct Undo {
+struct TestUndo {
     table: usize,
     row: usize,
     before: Option<Vec<u8>>,
 }
 
-pub struct Store {
-    tables: Vec<Table>,
-    undo: Vec<Undo>,
+pub struct TestStore {
+    tables: Vec<TestTable>,
+    undo: Vec<TestUndo>,
 }
 
-impl Table {
+impl TestTable {
     fn new(schema: &TableSchema) -> Self {
-        let primary = Index {
+        let primary = TestIndex {
             columns: schema.primary_key.clone(),
             unique: !schema.primary_key.is_empty(),
             scannable: schema.primary_kind == reprise_abi::IndexKind::Ordered,
             entries: BTreeMap::new(),
         };
-        let secondary = schema.indexes.iter().map(|index| Index {
+        let secondary = schema.indexes.iter().map(|index| TestIndex {
             columns: index.columns.clone(),
             unique: index.unique,
             scannable: true,
@@ -168,7 +186,7 @@ impl Table {
     }
 
     /// The entry of a row in an index: its key, and where that is not unique the primary key and the row's number.
-    fn entry(&self, index: &Index, row: &[u8], number: usize) -> Vec<u8> {
+    fn entry(&self, index: &TestIndex, row: &[u8], number: usize) -> Vec<u8> {
         let mut key = Vec::new();
         self.layout.push_key(row, &index.columns, &mut key);
         if !index.unique {
@@ -197,7 +215,7 @@ impl Table {
 
     /// The first unique index in which another row has this row's key.
     fn duplicate(&self, row: &[u8], number: usize) -> Option<u16> {
-        let taken = |index: &Index| {
+        let taken = |index: &TestIndex| {
             let holder = index.entries.get(&self.entry(index, row, number));
             index.unique && holder.is_some_and(|holder| *holder != number)
         };
@@ -241,28 +259,28 @@ impl Table {
     }
 }
 
-impl Store {
+impl TestStore {
     pub fn new<'t>(tables: impl Iterator<Item = &'t TableSchema>) -> Self {
         Self {
-            tables: tables.map(Table::new).collect(),
+            tables: tables.map(TestTable::new).collect(),
             undo: Vec::new(),
         }
     }
 
-    pub fn table(&self, table: usize) -> Result<&Table, OpError> {
+    pub fn table(&self, table: usize) -> Result<&TestTable, OpError> {
         self.tables
             .get(table)
             .ok_or_else(|| guest(format!("table {table} is not declared")))
     }
 
-    fn index(&self, table: usize, index: u16) -> Result<&Index, OpError> {
+    fn index(&self, table: usize, index: u16) -> Result<&TestIndex, OpError> {
         let found = self.table(table)?.indexes.get(index as usize);
         found.ok_or_else(|| guest(format!("index {index} is not declared")))
     }
 
     /// Takes all rows out of a table, without undo.
     pub fn clear(&mut self, table: usize) {
-        self.tables[table] = Table::new(&self.tables[table].schema);
+        self.tables[table] = TestTable::new(&self.tables[table].schema);
     }
 
     pub fn rows_count(&self, table: usize) -> usize {
@@ -296,7 +314,7 @@ impl Store {
     }
 
     /// The entries of a range, in its order.
-    pub fn entries<'a>(&'a self, table: usize, index: u16, range: &'a KeyRange) -> Result<Entries<'a>, OpError> {
+    pub fn entries<'a>(&'a self, table: usize, index: u16, range: &'a KeyRange) -> Result<IndexEntries<'a>, OpError> {
         let index = self.index(table, index)?;
         if !index.scannable {
             return Err(guest("a hash index has no order: it can't be scanned"));
@@ -336,7 +354,7 @@ impl Store {
             }
         }
         let before = target.replace(number, after.map(<[u8]>::to_vec));
-        self.undo.push(Undo {
+        self.undo.push(TestUndo {
             table,
             row: number,
             before,

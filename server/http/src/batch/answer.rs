@@ -3,7 +3,7 @@
 use std::{borrow::Cow, ops::Range};
 
 use reprise_api::{Problem, U64};
-use reprise_codec::{Cbor, Format, Json, Packer};
+use reprise_codec::{Cbor, Format, JsonSource, Packer};
 use reprise_router::CallReply;
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ use crate::{
     target::Target,
 };
 
-/// What a line says of a call that did not commit, beside its id.
+/// The facts in the line of a call that did not commit, beside its id.
 #[derive(Serialize)]
 struct Shown<'a> {
     problem: &'a Problem,
@@ -139,12 +139,12 @@ impl Chunk {
         match self.format {
             Format::Cbor => packer.item(id),
             Format::Json => packer
-                .document(&mut Json::new(id))
+                .document(&mut JsonSource::new(id))
                 .expect("the id was read with its line"),
         }
     }
 
-    /// What a slot's answer tells: a committed call, or why there is none.
+    /// Returns a slot's committed call, or the reason why there is none.
     fn outcome<'c>(&'c self, slot: &'c Slot) -> Result<(&'c Target, CallReply<'c>), Box<Failure<'c>>> {
         let (target, reply) = match self.calls.answer(slot) {
             Ok(answer) => answer,

@@ -18,7 +18,7 @@ use crate::{
     state::AppState,
 };
 
-/// What came of the body.
+/// A piece of the body, or its end.
 pub enum Piece {
     Data(Bytes),
     End,
@@ -38,7 +38,7 @@ pub struct Input {
     parser: LineParser,
     /// The beginning of a call whose end has not come yet.
     rest: BytesMut,
-    /// Of what requests of all connections may take, for a long one.
+    /// Bytes of a long rest, counted among the requests of all connections.
     rest_grant: Option<Grant>,
     /// True while the rest of a line that is too long passes by.
     skipping: bool,

@@ -5,7 +5,8 @@ use std::ops::Range;
 use bytes::Bytes;
 use reprise_base::Grant;
 use reprise_codec::{
-    ArgsError, Cbor, Format, Json, Scratch, Source, SyntaxError, Text, Token, encode_args, encode_document,
+    ArgsError, ArgsScratch, Cbor, DocumentToken, Format, JsonSource, SyntaxError, Text, TokenSource, encode_args,
+    encode_document,
 };
 use reprise_router::{BatchBuilder, CallKey, Stream};
 
@@ -24,9 +25,9 @@ pub struct Chunk {
     pub format: Format,
     /// Each with where its `id` lies in the text: nowhere, without one.
     pub calls: Submission<Range<u32>>,
-    /// Of all lines.
+    /// Bytes of all lines.
     pub line_bytes: usize,
-    /// Of what requests may take, where none of its calls goes to the engine.
+    /// Bytes of the request, if none of its calls goes to the engine.
     pub refused_grant: Option<Grant>,
 }
 
@@ -34,12 +35,12 @@ pub struct Chunk {
 #[derive(Default)]
 pub struct LineParser {
     args: Vec<u8>,
-    scratch: Scratch,
+    scratch: ArgsScratch,
     opening: Opening,
 }
 
-/// What the last line began with, up to its arguments, and the target that this names: most lines of a chunk differ in
-/// their arguments alone.
+/// The beginning of the last line, up to its arguments, and the target that it names. Most lines of a chunk differ in their arguments
+/// alone.
 #[derive(Default)]
 struct Opening {
     text: Vec<u8>,
@@ -60,7 +61,7 @@ struct Line<'t> {
     procedure: Option<Text<'t>>,
     target: Option<u16>,
     args: Args,
-    /// Where they lie.
+    /// The place of the arguments.
     args_at: Range<usize>,
     id: Option<Range<usize>>,
     idempotency_key: Option<Text<'t>>,
@@ -220,7 +221,7 @@ impl Chunk {
         if let Some(target) = parser.opening.target
             && bytes.starts_with(&parser.opening.text)
         {
-            let mut source = Json::new_at(bytes, parser.opening.text.len());
+            let mut source = JsonSource::new_at(bytes, parser.opening.text.len());
             parser.args.clear();
             let params = &self.calls.target(target).schema().params;
             let encoded = encode_args(params, &mut source, &mut parser.args, &mut parser.scratch)?;
@@ -233,16 +234,16 @@ impl Chunk {
                 });
             }
         }
-        self.read_all(Json::new(bytes), batch, parser)
+        self.read_all(JsonSource::new(bytes), batch, parser)
     }
 
-    fn read_all<'t, S: Source<'t>>(
+    fn read_all<'t, S: TokenSource<'t>>(
         &mut self,
         mut source: S,
         batch: &BatchBuilder,
         parser: &mut LineParser,
     ) -> Result<Line<'t>, SyntaxError> {
-        let Token::Map(mut items) = source.token()? else {
+        let DocumentToken::Map(mut items) = source.token()? else {
             return wrong(&source, "expected an object with module, procedure and args");
         };
         let mut line = Line::default();
@@ -261,8 +262,8 @@ impl Chunk {
                 }
                 b"idempotency_key" if line.idempotency_key.is_none() => {
                     line.idempotency_key = match source.token()? {
-                        Token::Null => None,
-                        Token::Text(key) => Some(key),
+                        DocumentToken::Null => None,
+                        DocumentToken::Text(key) => Some(key),
                         _ => return wrong(&source, "idempotency_key must be a string"),
                     };
                 }
@@ -282,7 +283,7 @@ impl Chunk {
         Ok(line)
     }
 
-    fn read_args<'t, S: Source<'t>>(
+    fn read_args<'t, S: TokenSource<'t>>(
         &mut self,
         line: &mut Line<'t>,
         source: &mut S,
@@ -313,16 +314,16 @@ impl Chunk {
 }
 
 #[cold]
-fn wrong<'t, T>(source: &impl Source<'t>, what: &'static str) -> Result<T, SyntaxError> {
+fn wrong<'t, T>(source: &impl TokenSource<'t>, what: &'static str) -> Result<T, SyntaxError> {
     Err(SyntaxError {
         what,
         at: source.position(),
     })
 }
 
-fn text<'t>(source: &mut impl Source<'t>) -> Result<Text<'t>, SyntaxError> {
+fn text<'t>(source: &mut impl TokenSource<'t>) -> Result<Text<'t>, SyntaxError> {
     match source.token()? {
-        Token::Text(text) => Ok(text),
+        DocumentToken::Text(text) => Ok(text),
         _ => wrong(source, "module and procedure must be strings"),
     }
 }

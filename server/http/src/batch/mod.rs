@@ -1,8 +1,8 @@
 //! `POST /v1/batch`: calls, one a line (JSON) or one an item (CBOR), answered in their order.
 //!
 //! The response's stream does everything: it reads the body, hands chunks of calls to the engine, and gives out answers.
-//! So one batch lives in one task, the connection's, and a client that takes no answers sends no calls either: what is not
-//! polled for its answers does not read. A chunk holds what has arrived, so no call waits for the next one.
+//! One batch therefore lives in one task, the connection's. A client that takes no answers sends no calls either, because a stream that is
+//! not polled does not read. A chunk holds the calls that have arrived, so no call waits for the next one.
 
 mod answer;
 mod input;
@@ -86,7 +86,7 @@ pub async fn batch(State(state): State<AppState>, request: Request) -> Result<Re
     answer(&state, request).await
 }
 
-/// As `batch`, without the way through axum's tables.
+/// Answers a batch as `batch` does, but not through axum's tables.
 pub async fn answer(state: &AppState, request: Request) -> Result<Response, Refusal> {
     let (mut head, body) = request.into_parts();
     if head.headers.contains_key(headers::IDEMPOTENCY_KEY) {
@@ -137,7 +137,7 @@ pub async fn answer(state: &AppState, request: Request) -> Result<Response, Refu
     Ok(response)
 }
 
-/// What a call of a batch takes beside its line and its arguments, until it is answered.
+/// Bytes that a call of a batch holds beside its line and its arguments, until it is answered.
 const CALL_BYTES_HELD: usize = 256;
 /// Calls of a batch's first chunks, before the size of its results is known.
 const FIRST_CALLS: usize = 16;
@@ -148,7 +148,7 @@ const CHUNK_RESULT_BYTES: usize = 256 << 10;
 struct Conversation {
     state: AppState,
     caller: Caller,
-    /// Of all of its writes.
+    /// The safety level that the batch asks for all of its writes.
     safety: Option<AskedSafety>,
     /// Its token was withdrawn.
     is_shut_out: bool,
@@ -265,7 +265,7 @@ impl Conversation {
         }
     }
 
-    /// Of calls that wait for their place.
+    /// Polls the deadlines of calls that wait for their place.
     fn poll_cut_deadlines(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let cut = self.cut.as_mut().expect("one waits");
         ready!(cut.chunk.calls.poll_deadlines(cx, &self.state));
@@ -322,7 +322,7 @@ impl Conversation {
             let bytes_max = first.text_bytes_max();
             if let Some(asked) = self.state.texts.asked(bytes_max) {
                 let room = self.room.get_or_insert_with(|| Box::pin(asked));
-                // What is there goes first: nobody waits who holds room.
+                // Existing output goes first: a batch that holds room never waits.
                 let room = match out.is_empty() {
                     true => room.as_mut().poll(cx),
                     false => Poll::Pending,
@@ -370,7 +370,7 @@ impl Conversation {
 }
 
 impl Chunk {
-    /// What it takes until it is answered: lines, arguments, places in a batch and outcomes.
+    /// Returns the bytes that it holds until it is answered: lines, arguments, places in a batch and outcomes.
     fn held_bytes(&self) -> u64 {
         (2 * self.line_bytes + self.calls.slots().len() * CALL_BYTES_HELD + self.calls.refused_bytes()) as u64
     }

@@ -25,16 +25,16 @@ thread_local! {
     static DATE: RefCell<(u64, String)> = RefCell::default();
 }
 
-/// Where answers are put, one after the other.
+/// The buffers of answers, one after the other.
 pub struct Answers<'a> {
     pub out: &'a mut Vec<u8>,
-    /// Of the answer that is being written.
+    /// The body of the answer being written.
     pub body: &'a mut Vec<u8>,
     /// For a long answer in `out`, until it is written.
     pub room: &'a mut Option<Room>,
     /// Source of the age of a standby's view.
     pub router: Option<&'a Router>,
-    /// What writes have; none where nothing but refusals is told.
+    /// The safety of writes; none if there are only refusals.
     pub safety: Option<Safety>,
 }
 
@@ -110,7 +110,7 @@ impl Answers<'_> {
         head.status.as_u16()
     }
 
-    /// What every answer ends with, and its body.
+    /// Writes the end of every answer's head, and its body.
     fn end(&mut self, closes: bool) {
         let mut digits = itoa::Buffer::new();
         self.put_header("content-length", digits.format(self.body.len()));

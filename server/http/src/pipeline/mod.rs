@@ -5,8 +5,8 @@
 //! have arrived to the engine as one batch, answers in their order, and knows nothing else of HTTP: at the first request
 //! that is no plain call it answers what it has taken, and the connection is hyper's from then on, that request first.
 //!
-//! What a client may leave lying here is bounded: calls on their way, bytes of their requests, answers not yet written. What
-//! is beyond stays in the socket.
+//! The pipeline bounds the memory of a client: calls on their way, bytes of their requests, answers not yet written. The rest of the input
+//! stays in the socket.
 
 pub(crate) mod answer;
 pub(crate) mod request;
@@ -82,19 +82,19 @@ enum End {
     Other,
 }
 
-/// What is still read from the peer.
+/// The input that the peer may still send.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Intake {
     Open,
     /// The peer sends nothing more.
     Ended,
-    /// What lies in the input is no plain call, or does not become one.
+    /// The input is no plain call, or does not become one.
     Other,
     /// The server stops: what was not begun is not answered.
     Closed,
 }
 
-/// What the pipeline waits for.
+/// The event that the pipeline waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Quiet {
     /// The engine, or the peer to take its answers: others watch these.
@@ -120,7 +120,7 @@ struct Pipeline {
     /// Weight of the calls in `runs`, and bytes of their requests.
     in_flight: usize,
     in_flight_bytes: usize,
-    /// Of what requests of all connections may take, once these are not few.
+    /// Bytes of the requests, counted among those of all connections once they are not few.
     grant: Option<Grant>,
     /// Answers, written up to `written`.
     out: Vec<u8>,
@@ -216,7 +216,7 @@ impl Pipeline {
         }
     }
 
-    /// What becomes of a connection with nothing on its way.
+    /// Returns the end of a connection with nothing on its way.
     fn end(&self) -> Option<End> {
         match self.intake {
             Intake::Open => None,
@@ -234,7 +234,7 @@ impl Pipeline {
             && self.out.len() < PIPELINE_ANSWER_BYTES
     }
 
-    /// Where the requests of all connections take what they may, each has few on its way.
+    /// True while there is room for more bytes of requests. Once all connections together reach the limit, each may have few.
     fn has_room_for_bytes(&self, bytes: usize) -> bool {
         let most = PIPELINE_BYTES_IN_FLIGHT_MAX;
         bytes < REQUEST_BYTES_SURE as usize || bytes < most && self.state.requests().has_room(most as u64)
@@ -259,7 +259,7 @@ impl Pipeline {
         let bytes = self.out.capacity() + self.body.capacity();
         match &mut self.room {
             Some(room) => room.fit(bytes),
-            // What is kept of the buffers is not counted anew with each answer.
+            // The kept part of the buffers is not counted anew with each answer.
             None if self.out.len() as u64 <= BYTES_COUNTED => {}
             None => self.room = self.state.texts.counted(bytes),
         }

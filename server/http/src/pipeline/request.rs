@@ -14,7 +14,7 @@ use crate::{
     limits::{PIPELINE_HEADERS_MAX, PIPELINE_REQUEST_BYTES_MAX},
 };
 
-/// What the first bytes of a connection's input are.
+/// The kind of a connection's next bytes of input.
 #[derive(Debug)]
 pub enum Seen<'b> {
     /// The beginning of a request that may yet become a call.
@@ -159,7 +159,7 @@ fn take_headers(lines: &[httparse::Header<'_>]) -> Option<(HeaderMap, usize)> {
     Some((taken, length?))
 }
 
-/// What changes how a request is read or answered.
+/// True for headers that change how a request is read or answered.
 fn is_more_than_a_call(name: &HeaderName) -> bool {
     let names = [
         "transfer-encoding",

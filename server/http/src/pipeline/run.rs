@@ -47,14 +47,14 @@ type WaitForRoom = Pin<Box<dyn Future<Output = Room> + Send>>;
 /// How far the answers to a run got.
 pub enum Progress {
     Done,
-    /// So many answers are to be written first.
+    /// The answers so far must be written first.
     Full,
     /// The engine has one to give.
     Waits,
 }
 
 impl Terms {
-    /// Of a call that is refused before it says anything else.
+    /// Returns the terms of a call that is refused at once.
     fn refused(trace: Option<Box<CallTrace>>) -> Self {
         Self {
             key: None,

@@ -1,4 +1,4 @@
-//! What a query asks for -> what the engine is asked.
+//! The translation of a query into a request to the engine.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub struct Asked {
     pub reverse: bool,
     pub conditions: Vec<String>,
     pub columns: Option<String>,
-    /// Of groups alone.
+    /// The number of leading columns that make a group; for groups alone.
     pub by: Option<u32>,
     pub sum: Option<String>,
 }

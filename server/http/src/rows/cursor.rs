@@ -1,11 +1,11 @@
-//! Where a page ends, as clients carry it.
+//! The end of a page, in the form that clients get.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use reprise_abi::TableSchema;
 use sha2::{Digest, Sha256};
 
-/// What a cursor is good for: a walk through this index of this table, whose keys are made of these columns. After a deployment that
-/// drops an index, or makes another of its name, a place in it would be a place in something else.
+/// The walk that a cursor belongs to: this index of this table, whose keys have these columns. A deployment may drop the index, or make
+/// another of its name, and a place in it would then be wrong.
 pub type Walk = [u8; 8];
 
 pub fn walk_of(id: u16, table: &TableSchema, index: u16) -> Walk {

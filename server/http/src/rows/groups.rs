@@ -1,5 +1,5 @@
-//! What the rows of a table come to: counts and sums, group by group of an index. Pages of rows are read one after the other, so that no
-//! partition is held for longer than for one of them.
+//! Counts and sums of a table's rows, group by group of an index. The server reads pages of rows one after the other, so it holds no
+//! partition longer than for one page.
 
 use std::time::{Duration, Instant};
 
@@ -88,7 +88,7 @@ pub async fn list_groups(
     Ok(Json(groups))
 }
 
-/// What makes a group, and what is summed of it.
+/// The columns that make a group, and the columns that are summed.
 struct Grouping {
     by: Vec<u16>,
     sums: Vec<u16>,
@@ -98,13 +98,13 @@ struct Grouping {
 /// A group on its way.
 struct Group {
     key: Vec<u8>,
-    /// As it is answered: of a row no more than that is kept.
+    /// The group's key in the answer's form: no other part of a row is kept.
     told: reprise_api::Json,
     count: u64,
     sums: Vec<Sum>,
 }
 
-/// Of whole numbers, decimals by their smallest unit, and floats.
+/// A sum of whole numbers, of decimals by their smallest unit, or of floats.
 #[derive(Clone, Copy)]
 enum Sum {
     Whole(i128),
@@ -166,7 +166,7 @@ impl Grouping {
                 bytes += self.add((&schema, &layout), row, &mut groups)?;
             }
             request.cursor = page.next_cursor;
-            // Where a page ends is seen in rows, not in groups: the last one may go on.
+            // Pages end between rows, not between groups: the last group may continue.
             let is_over = bytes >= GROUPS_BYTES_MAX || Instant::now() >= until;
             if request.cursor.is_none() || is_over {
                 let continues = request.cursor.is_some() && rows > 0;

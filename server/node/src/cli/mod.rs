@@ -178,7 +178,7 @@ pub struct BuildArgs {
     pub out: Option<PathBuf>,
     /// Build with this toolchain, instead of the first one that works
     #[arg(long, value_enum)]
-    pub toolchain: Option<reprise_build::Choice>,
+    pub toolchain: Option<reprise_build::ToolchainChoice>,
     /// First replace the crate's copy of the SDK with this program's SDK
     #[arg(long)]
     pub update_sdk: bool,

@@ -1,9 +1,9 @@
-//! Where backups and what the data directory lets go of lie.
+//! The directories of backups, and of files that the data directory releases.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use reprise_backup::{ArchiveBounds, Place, RealTree};
+use reprise_backup::{ArchiveBounds, DirHandle, RealTree};
 use reprise_base::memory::parse_size;
 use reprise_database::Database;
 use reprise_env::{RealThreads, Threads};
@@ -14,7 +14,7 @@ use crate::output::{Outcome, bytes};
 const DAY_S: u64 = 24 * 3600;
 
 settings! {
-    /// Where backups and archive lie.
+    /// The directories of backups and archive.
     BackupSettings from BackupArgs under "Backup" {
         /// Directory for backups of the running server [default: backups in the data directory]
         backup_dir: std::path::PathBuf {
@@ -60,7 +60,7 @@ settings! {
 }
 
 impl BackupSettings {
-    /// Of a database that was opened, before it recovers. Without a log there is nothing to keep, and are no backups.
+    /// Begins backups and archive of an opened database, before it recovers. Without a log there is nothing to keep, and no backups.
     pub fn begin(&self, database: &Database, data_dir: &Path, keeps_archive: bool) -> Outcome {
         if let Some(archive) = self.archive.value.as_ref().filter(|_| keeps_archive) {
             let keep = self
@@ -72,7 +72,7 @@ impl BackupSettings {
                 held_bytes_max: self.archive_hold_max.value,
                 open_max: ArchiveBounds::OPEN_MAX,
             };
-            let begun = database.archive_to(&Place::at(archive), bounds);
+            let begun = database.archive_to(&DirHandle::at(archive), bounds);
             begun.with_context(|| format!("use the archive {}", archive.display()))?;
         }
         let own = self.backup_dir.value.clone();
@@ -86,7 +86,8 @@ impl BackupSettings {
     }
 }
 
-/// Where the file system does not tell, nothing bounds them. Err: it did not answer `ask` within `time`, as that of a disk that hangs.
+/// Returns half of the file system's bytes; without a limit if it does not report its size. Err: it did not answer `ask` within `time`, as
+/// with a disk that hangs.
 fn half_of_file_system(
     dir: &Path,
     time: Duration,
@@ -106,7 +107,7 @@ fn half_of_file_system(
     Ok(told.map_or(u64::MAX, |bytes| bytes / 2))
 }
 
-/// Of the file system that a folder lies on, or would.
+/// Returns the bytes of the file system that holds a folder, or would hold it.
 fn file_system_bytes(dir: &Path) -> Option<u64> {
     let told = rustix::fs::statvfs(nearest_directory(dir)).ok()?;
     Some(told.f_blocks.saturating_mul(told.f_frsize))

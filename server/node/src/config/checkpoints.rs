@@ -6,7 +6,7 @@ use reprise_database::CheckpointConfig;
 
 use super::setting::{bounded, settings};
 
-/// As in the paper's evaluation (A, section V).
+/// The interval of the paper's evaluation (A, section V).
 const CHECKPOINT_EVERY_DEFAULT: u64 = 180;
 const CHECKPOINT_LOG_MIB_DEFAULT: u64 = 1024;
 const CHECKPOINTS_KEPT_DEFAULT: u64 = 2;

@@ -1,4 +1,4 @@
-//! What the log is written to first: its files, or NVRAM before them.
+//! The device that the log is written to first: its files, or NVRAM before them.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use reprise_database::{COPY_AT_ENTRIES_DEFAULT, DeviceConfig, FlushPolicy, Nvram
 use super::setting::{Show, settings};
 use crate::output::{Failure, usage};
 
-/// What the log is written to first.
+/// The device that the log is written to first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceKind {
     File,
@@ -31,7 +31,7 @@ impl Show for FlushPolicy {
 }
 
 settings! {
-    /// What the log is written to first.
+    /// The settings of the device that the log is written to first.
     DeviceSettings from DeviceArgs under "Device" {
         /// Device on which a commit becomes durable: the log's files (file), or an NVRAM buffer in front of them (nvram) [default: file]
         device: DeviceKind {

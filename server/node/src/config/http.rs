@@ -11,7 +11,7 @@ use crate::output::Failure;
 /// Beyond any number of file descriptors.
 const CONNECTIONS_MAX: u32 = 1 << 20;
 
-/// What is left out stays as it is.
+/// The section `[http]`. A limit that it leaves out keeps its default.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct HttpEntry {

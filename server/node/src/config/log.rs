@@ -1,4 +1,4 @@
-//! What is logged, when it is durable, and what a recovery takes from it.
+//! The form of log records, the time at which they are durable, and their use in a recovery.
 
 use reprise_database::{AfterImage, CommitMode, LogPolicy, RecoverFrom, RedoConfig};
 
@@ -8,7 +8,7 @@ use super::setting::{bounded, settings};
 const GROUP_COMMIT_US_MAX: u64 = 1_000_000;
 
 settings! {
-    /// What is logged. In the file it is the section `[log]`; `log = KIND` is short for its `mode` alone.
+    /// The settings of the log. In the file they are the section `[log]`; `log = KIND` is short for its `mode` alone.
     LogSettings from LogArgs under "Log" {
         /// Form in which the log records a transaction: command, physiological (changed rows), auto (the cheaper form of each procedure),
         /// both (to compare them), or none (data ends with the process). A procedure's own declaration overrides it [default: command]

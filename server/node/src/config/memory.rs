@@ -1,4 +1,4 @@
-//! What memory may be taken, and what of it is made ready.
+//! The limit of memory, and the part of it that is made ready.
 
 use anyhow::Context;
 use reprise_base::{
@@ -11,7 +11,7 @@ use super::setting::settings;
 use crate::output::{Failure, usage};
 
 settings! {
-    /// What memory may be taken, in bytes.
+    /// The settings of memory, in bytes.
     MemorySettings from MemoryArgs under "Memory" {
         /// Memory that the server prepares for growing tables before it takes calls, and then keeps ready: bytes, or a number with KiB,
         /// MiB or GiB [default: 0]

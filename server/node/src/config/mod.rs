@@ -93,14 +93,14 @@ pub struct ServeArgs {
     pub telemetry: telemetry::TelemetryArgs,
 }
 
-/// What the server runs with.
+/// The configuration that the server runs with.
 pub struct ServeConfig {
     pub place: place::PlaceSettings,
-    /// What `listen` names.
+    /// The address that `listen` names.
     pub address: SocketAddr,
     pub log: log::LogSettings,
     device: device::DeviceSettings,
-    /// What `device` comes to.
+    /// The configuration that `device` leads to.
     device_config: DeviceConfig,
     limits: limits::LimitSettings,
     pub memory: memory::MemorySettings,
@@ -181,7 +181,7 @@ impl ServeConfig {
         Ok(config)
     }
 
-    /// What the database is opened with. `dir`: None without a log.
+    /// Returns the configuration of the database. `dir`: None without a log.
     pub fn database(&self, dir: Option<PathBuf>, partitions: u16, sites: u16) -> DatabaseConfig {
         DatabaseConfig {
             dir,

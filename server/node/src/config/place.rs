@@ -1,4 +1,4 @@
-//! Where the server is: its data, its address, its threads.
+//! The server's place: its data directory, its address, its threads.
 
 use std::{
     net::{SocketAddr, ToSocketAddrs},
@@ -13,7 +13,7 @@ pub const DEFAULT_DATA_DIR: &str = "./reprise-data";
 const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
 
 settings! {
-    /// Where the server is.
+    /// The settings of the server's place.
     PlaceSettings from PlaceArgs under "Place" {
         /// Data directory, for the log, checkpoints and modules [default: ./reprise-data]
         data_dir: std::path::PathBuf {
@@ -45,7 +45,7 @@ settings! {
 }
 
 impl PlaceSettings {
-    /// What `listen` names.
+    /// Returns the address that `listen` names.
     pub fn address(&self) -> Result<SocketAddr, Failure> {
         let text = &self.listen.value;
         let refused = |why: String| {

@@ -61,7 +61,7 @@ impl Show for Endpoints {
     }
 }
 
-/// What carries the log to standbys.
+/// The transport that carries the log to standbys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     Tcp,
@@ -231,7 +231,7 @@ settings! {
 }
 
 impl ReplicationSettings {
-    /// Where there are standbys, or this is one, all that is in effect is shown.
+    /// Returns the entries to show. A server with standbys, and a standby, show all that are in effect.
     pub fn shown_entries(&self) -> Vec<Entry> {
         let replicates = self.ship_listen.value.is_some() || self.standby_of.value.is_some();
         let mut entries = self.entries();
@@ -246,7 +246,7 @@ impl ReplicationSettings {
         let view_bytes_max = self.view_memory_max.value;
         let is_said = self.view_memory_max.source != Source::Default;
         ReadersConfig {
-            // As many reads at once as engine threads would run, and one beside a long one: what has nothing to do costs 8 KiB.
+            // The readers run as many reads at once as engine threads would. One more serves beside a long read; an idle one costs 8 KiB.
             threads: self
                 .readers
                 .value

@@ -5,13 +5,13 @@ use std::{fmt, path::Path, str::FromStr};
 
 use crate::output::{Failure, usage};
 
-/// Where a value comes from.
+/// The source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     Flag,
     Environment,
     File,
-    /// What the database was made with.
+    /// The setting that the database was created with.
     Database,
     Default,
 }
@@ -69,7 +69,7 @@ impl<T: Clone> Setting<Option<T>> {
 /// A setting in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// As the flag is named.
+    /// The name of the flag.
     pub name: String,
     pub value: String,
     pub source: Source,
@@ -132,17 +132,17 @@ impl<T: Show> Show for Option<T> {
     }
 }
 
-/// What lies below the flags: which of them came from the environment, and the file, from which each setting takes its own.
+/// The layers below the flags: the flags that came from the environment, and the file, from which each setting takes its own.
 pub struct Layers<'a> {
     source_of: &'a dyn Fn(&str) -> Source,
     path: &'a Path,
-    /// What nobody took yet.
+    /// Keys that no setting took yet.
     file: toml::Table,
     /// Keys that were asked for.
     known: Vec<&'static str>,
 }
 
-/// Where a section stands as a value, as in `log = MODE`, it is this key's.
+/// The key that a section's plain value belongs to, as in `log = MODE`.
 const SHORT_KEY: &str = "mode";
 
 impl<'a> Layers<'a> {

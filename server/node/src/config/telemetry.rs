@@ -1,4 +1,4 @@
-//! What the server tells of calls, and to whom.
+//! The server's reports about calls, and their receivers.
 
 use reprise_database::Database;
 
@@ -17,7 +17,7 @@ impl Show for LogFormat {
 }
 
 settings! {
-    /// What the server tells of calls.
+    /// The settings of reports about calls.
     TelemetrySettings from TelemetryArgs under "Telemetry" {
         /// Milliseconds that a call may run and hold its partitions before the server prints a line about it; 0: no lines
         /// [default: 100]

@@ -174,7 +174,7 @@ fn the_example_names_what_sighup_changes_and_no_other() {
     }
 }
 
-/// What a key of the file is called, as a flag and in the environment, is one name.
+/// A key of the file, its flag and its environment variable share one name.
 #[test]
 fn flags_variables_and_keys_go_by_one_name() {
     let command = ServeArgs::augment_args(clap::Command::new("serve"));

@@ -37,7 +37,7 @@ impl TlsSettings {
         }
     }
 
-    /// What is shown; none without a certificate.
+    /// Returns the certificate that the server shows; none without one.
     pub fn identity(&self) -> Result<Option<Arc<Identity>>, Failure> {
         match (&self.tls_cert.value, &self.tls_key.value) {
             (Some(certificate), Some(key)) => {

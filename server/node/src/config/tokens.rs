@@ -15,7 +15,7 @@ pub struct TokenEntry {
     pub role: String,
     /// Within which its idempotency keys count, where that is not the name.
     pub scope: Option<String>,
-    /// Of the token, in 64 hexadecimal digits.
+    /// Hash of the token, in 64 hexadecimal digits.
     pub sha256: String,
 }
 
@@ -46,7 +46,7 @@ pub struct TokenNote {
     pub digest: [u8; 32],
 }
 
-/// Who may do what.
+/// The permissions of all tokens.
 pub struct TokenSettings {
     pub auth: Auth,
     pub notes: Vec<TokenNote>,

@@ -8,7 +8,8 @@ use crate::{output::bytes, standby::TCP_ON_REQUEST};
 const SUBJECT: &str = "rdma";
 /// The bit of `CAP_IPC_LOCK`, with which no limit of locked memory counts.
 const LOCKS_ANY: u64 = 1 << 14;
-/// Of a primary for each standby: the groups that are on their way to all of them, and the connection's ring; and of a standby, its ring.
+/// Locked memory of a primary for each standby: the groups on their way to all of them, and the connection's ring. A standby locks its
+/// ring.
 const PRIMARY_LOCKS: u64 = 25 << 20;
 const STANDBY_LOCKS: u64 = 5 << 20;
 

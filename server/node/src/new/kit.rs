@@ -10,7 +10,7 @@ use anyhow::Context;
 use rust_embed::{EmbeddedFile, RustEmbed};
 use toml::{Table, Value};
 
-/// Where it lies in a crate.
+/// The folder of the SDK in a crate.
 pub const FOLDER: &str = ".reprise/sdk";
 
 #[derive(RustEmbed)]
@@ -97,7 +97,7 @@ fn is_inherited(value: &Value) -> bool {
     value.get("workspace").is_some()
 }
 
-/// What the crate in `dir` has of the SDK.
+/// The state of the SDK's copy in the crate in `dir`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// None of its own: it takes it from elsewhere.

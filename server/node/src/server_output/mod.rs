@@ -1,5 +1,5 @@
-//! What the server says: lines on standard error, and `listening on` on standard output. Each stream has a writer, so that a reader that is
-//! gone, slow or full neither ends nor delays the server, nor the other stream.
+//! The server's output: lines on standard error, and `listening on` on standard output. Each stream has a writer. A closed, slow or full
+//! reader therefore neither ends nor delays the server or the other stream.
 
 mod line;
 mod queue;

@@ -20,14 +20,14 @@ const STALL_MAX: Duration = Duration::from_millis(250);
 /// Between two tries on a stream that would block.
 const RETRY_AFTER: Duration = Duration::from_millis(10);
 
-/// Where a line goes.
+/// The stream that a line goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
     Output,
     Errors,
 }
 
-/// What is written next.
+/// The next piece of output.
 enum Piece {
     Line {
         stream: Stream,
@@ -169,7 +169,7 @@ impl Queue {
     }
 }
 
-/// Where bytes go: the process's own streams, and those of tests.
+/// The receivers of bytes: the process's own streams, and those of tests.
 pub trait Streams {
     fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<usize>;
 }

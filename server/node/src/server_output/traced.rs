@@ -27,7 +27,7 @@ struct ToOutput;
 struct Fields {
     message: String,
     others: String,
-    /// Where a library's line comes from that came by the `log` crate.
+    /// The module of a library's line that came by the `log` crate.
     target: Option<String>,
 }
 

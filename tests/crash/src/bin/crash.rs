@@ -27,10 +27,10 @@ struct Args {
     /// Cycles after which a new database is begun
     #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
     cycles_per_database: u32,
-    /// What the servers log: command, physiological, auto, both, or another at each start
+    /// Form of the servers' log: command, physiological, auto, both, or another at each start
     #[arg(long, value_name = "KIND", default_value = MIXED)]
     log: String,
-    /// What a commit waits for: file, nvram (a region in a file), or (mixed) either at each start
+    /// Device that a commit waits for: file, nvram (a region in a file), or (mixed) either at each start
     #[arg(long, value_parser = ["file", "nvram", MIXED], default_value = "file", conflicts_with = "workload")]
     device: String,
     /// In place of bank and voter together: another benchmark, or tables that change (schemas)

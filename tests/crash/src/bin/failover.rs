@@ -19,10 +19,10 @@ struct Args {
     /// Failovers by a lease in etcd, instead; needs Debian's etcd-server
     #[arg(long, value_name = "N")]
     by_lease: Option<u32>,
-    /// Where a write is durable before it is answered; 1-safe loses some
+    /// Safety level of writes; 1-safe loses some
     #[arg(long, value_parser = ["1-safe", "2-safe", "quorum"], default_value = "2-safe")]
     safety: String,
-    /// What a commit waits for: files, NVRAM (regions in ordinary files), or either at each start
+    /// Device that a commit waits for: files, NVRAM (regions in ordinary files), or either at each start
     #[arg(long, value_parser = ["file", "nvram", "mixed"], default_value = "file")]
     device: String,
     /// Repeat the plan of this seed

@@ -1,4 +1,4 @@
-//! What happened in a run of failovers, counted.
+//! Counts of events in a run of failovers.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What is waited for between the steps of a failover.
+//! Waits between the steps of a failover.
 
 use std::{
     thread,
@@ -68,7 +68,7 @@ impl Nodes {
         }
     }
 
-    /// What a primary that stands still sent before is on the standbys' disks: they tell the same twice.
+    /// Waits until the standbys' disks have all that a paused primary sent: they report the same twice.
     pub(super) fn wait_arrived(&self) -> Result<()> {
         let (mut before, until) = (Vec::<Value>::new(), Instant::now() + PATIENCE);
         loop {

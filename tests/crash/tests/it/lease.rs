@@ -48,7 +48,7 @@ fn open_account(server: &Server, account: u32, key: &[(&str, &str)]) -> Result<u
     Ok(server.request("POST", OPEN, key, args_of(account).as_bytes())?.status)
 }
 
-/// The same, again while standbys or the lease are missing.
+/// Opens an account, and tries again while standbys or the lease are missing.
 fn open_until_known(server: &Server, account: u32, key: &[(&str, &str)]) -> Result<u16> {
     Ok(server
         .until_known("POST", OPEN, key, args_of(account).as_bytes())?
@@ -74,7 +74,7 @@ fn run(root: &Path) -> Result<()> {
     let first = [("idempotency-key", "first")];
     let status = open_account(&a, 1, &first)?;
     nodes.etcd.go_on()?;
-    // Where its lease ended meanwhile, it has it again.
+    // The primary has its lease again if it ended meanwhile.
     ensure!(
         status == 200 || open_until_known(&a, 1, &first)? == 200,
         "it is the primary as before"

@@ -20,11 +20,11 @@ fn neither_is_one_in_nvram_nor_between_nvram_and_files() {
     tell(run(&config));
 }
 
-/// What is answered before it is durable is lost by kill -9.
+/// A write acknowledged before it is durable is lost by kill -9.
 #[test]
 fn a_loss_is_noticed() {
     let config = Config {
-        // What is told early stays unwritten for a while: a kill in that time is no matter of luck.
+        // Records stay unwritten for a while after their acknowledgement, so that a kill in that time needs no luck.
         server_args: ["--commit", "async", "--group-commit-us", "100000"]
             .map(String::from)
             .into(),

@@ -39,7 +39,7 @@ fn tables_that_change_keep_their_rows() {
     assert!(report.kills_in_deployment > 0 && report.deployments > 0, "{report}");
 }
 
-/// What is answered before it is durable is lost by kill -9, and the counters tell.
+/// A write acknowledged before it is durable is lost by kill -9, and the counters show it.
 #[test]
 fn a_loss_is_noticed() {
     let early = ["--commit", "async", "--group-commit-us", "100000"];

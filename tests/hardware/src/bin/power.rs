@@ -21,7 +21,7 @@ struct Args {
     /// Repeat the choices of this seed
     #[arg(long)]
     seed: Option<u64>,
-    /// What the server logs: command, physiological or both; otherwise by the seed
+    /// Form of the server's log: command, physiological or both; otherwise by the seed
     #[arg(long, value_name = "KIND")]
     log: Option<String>,
 }

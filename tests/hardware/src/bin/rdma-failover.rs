@@ -21,10 +21,10 @@ struct Args {
     /// Failovers by a lease in etcd, behind those
     #[arg(long, value_name = "N", default_value_t = 0)]
     by_lease: u32,
-    /// Where a write is durable before it is answered
+    /// Safety level of writes
     #[arg(long, value_parser = ["2-safe", "quorum"], default_value = "2-safe")]
     safety: String,
-    /// What a commit waits for: files, NVRAM (regions in ordinary files), or either at each start
+    /// Device that a commit waits for: files, NVRAM (regions in ordinary files), or either at each start
     #[arg(long, value_parser = ["file", "nvram", "mixed"], default_value = "file")]
     device: String,
     /// Repeat the plan of this seed

@@ -12,7 +12,7 @@ fn what_was_answered_from_an_nvdimm_outlives_power_failures() {
         return skip(NAME, &why);
     }
     let _processor = Processors::one();
-    // What the machine starts is built here.
+    // The programs that the machine starts are built here.
     binary().expect("the server");
     procedure_wasm("bank").expect("a module");
     let program = Path::new(env!("CARGO_BIN_EXE_nvdimm"));

@@ -25,7 +25,7 @@ fn power_failures_lose_nothing_that_was_acknowledged() {
     }
 }
 
-/// What is answered before it is durable is lost with the power. A check that does not see that sees nothing.
+/// A write acknowledged before it is durable is lost with the power. A check that misses this loss checks nothing.
 #[test]
 fn a_loss_is_noticed() {
     if let Err(why) = is_available() {

@@ -26,7 +26,7 @@ const REGISTERS: usize = 6;
 const CLIENTS: usize = 4;
 /// Calls of one client in one window at most: so the checker ends.
 const CALLS_MAX: usize = 60;
-/// Of one register in one window with an outcome that is not known.
+/// Calls with an unknown outcome of one register in one window.
 const OPEN_MAX: usize = 12;
 /// Between two calls of a client.
 const PAUSE: Duration = Duration::from_millis(15);
@@ -46,7 +46,7 @@ const REFUSED: [&str; 4] = [
 /// A register, alone.
 struct Register;
 
-/// What is known of one call.
+/// The known facts about one call.
 #[derive(Clone, Debug)]
 enum Step {
     Start(Option<i64>),
@@ -147,9 +147,9 @@ fn the_checker_refuses_what_no_register_answers() {
     check(&[both, other], false, "two primaries wrote over the same value");
 }
 
-/// What a server made of a call.
+/// The server's answer to a call.
 enum Told {
-    /// What was there before.
+    /// The value before the call.
     Was(Option<i64>),
     /// It did not run.
     Refused,
@@ -263,7 +263,7 @@ impl Window<'_> {
 }
 
 impl Registers {
-    /// What each register holds, told by the primary.
+    /// Reads each register from the primary.
     fn look(addresses: &[String]) -> Result<Vec<Option<i64>>> {
         let until = Instant::now() + AFTER_MAX;
         let mut server = 0;

@@ -16,8 +16,8 @@ use serde_json::json;
 const SETTINGS: &str = "[http]\nconnections_max = 200\nheader_wait_s = 60\nbody_wait_s = 60\nwrite_wait_s = 4";
 /// A wait that ends only by a mistake.
 const LONG: Duration = Duration::from_secs(180);
-/// What eight clients that take no answers may make the server hold: bytes, calls and answers of a pipeline each, and buffers
-/// of threads. Were all of it taken, it would be six times as much.
+/// Bytes that eight clients which take no answers may make the server hold. They are bytes, calls and answers of a pipeline each, and
+/// buffers of threads. Without limits it would be six times as much.
 const GROWN_BYTES_MAX: u64 = 128 << 20;
 
 fn server() -> Server {
@@ -355,7 +355,7 @@ fn a_client_that_is_gone_in_the_middle_harms_nobody() {
     while server.get("/v1/status").ok(200)["waiting"] != 0 {
         assert!(begun.elapsed() < LONG, "calls of clients that are gone wait for ever");
     }
-    // What ran, ran whole: an id is free or taken, and can be told.
+    // Calls that ran, ran whole: an id is free or taken, and can be told.
     for id in [0, 199, 1_000, 19_199] {
         let status = server.call("put", json!({"id": id, "amount": 1})).status;
         assert!(status == 200 || status == 422, "{status}");

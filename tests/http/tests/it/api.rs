@@ -1,4 +1,4 @@
-//! What the API does when nothing is wrong.
+//! The behaviour of the API without faults.
 
 use std::{
     io::{Read, Write},
@@ -444,7 +444,7 @@ fn status_metrics_and_events() {
     assert_eq!(server.terminate(), Some(0));
 }
 
-/// Of one series of `/metrics`, by its last label.
+/// Returns one series of `/metrics`, by its last label.
 fn procedure_sum(metrics: &str, what: &str, procedure: &str, of: &str) -> f64 {
     let name = format!("reprise_procedure_{what}_total{{");
     let own = [format!("procedure=\"{procedure}\""), format!("\"{of}\"")];
@@ -495,7 +495,7 @@ fn each_procedure_has_its_own_counts_and_times() {
         "{metrics}"
     );
     assert!(!metrics.contains("procedure=\"sleepy\""), "not called: {metrics}");
-    // The same of whichever version ran.
+    // The sums are the same for either version.
     server.put_module("probe", probe_grown()).ok(200);
     let call = server.call("put", json!({"id": 3, "amount": 1}));
     call.problem("procedure-trapped", 500);
@@ -565,7 +565,7 @@ fn odd_requests_do_no_harm() {
         "GET /v1/log/%ff HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".into(),
         "HTTP/1.1 400 ",
     );
-    // What is no HTTP is told as everything else is.
+    // Bytes that are no HTTP get an error like all others.
     for (request, status, words) in [
         ("nonsense\r\n\r\n".to_owned(), 400, "can't read"),
         (format!("{head}x: {}\r\n\r\n", "y".repeat(100_000)), 431, "32768 bytes"),

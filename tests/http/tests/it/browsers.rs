@@ -1,5 +1,5 @@
-//! What a page of another site can send without being asked first: forms, plain text, links. None of it reaches the database,
-//! on a server with tokens or without. And what lies on the disk is nobody else's.
+//! Requests that a page of another site can send without a preflight: forms, plain text, links. None of them reaches the database, on a
+//! server with tokens or without. And no other user can read the files on the disk.
 
 use std::{
     io::{Read, Write},
@@ -200,7 +200,7 @@ fn probes_come_in_where_one_client_holds_all_places() {
         held.push(TcpStream::connect(&server.address).expect("connect"));
         assert!(held.len() < 40, "one address has more than its share");
     }
-    // Whoever says nothing holds none of the places for probes.
+    // Silent connections hold none of the places for probes.
     held.extend((0..20).map(|_| TcpStream::connect(&server.address).expect("connect")));
     for path in ["/healthz", "/readyz", "/metrics", "/v1/status"] {
         let told = ask(path);

@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 
 /// A wait that ends only by a mistake.
 const LONG: Duration = Duration::from_secs(180);
-/// Of the limit below: results and texts have 32 MiB each, and so have requests.
+/// Settings with the limit below: results and texts have 32 MiB each, and so have requests.
 const SETTINGS: &str = "memory_max = \"512MiB\"\n[http]\nwrite_wait_s = 20\nbody_wait_s = 20\nbatch_idle_s = 20";
 const BUDGET_BYTES: u64 = 32 << 20;
-/// What a run may pass its budget by: results of calls that were begun while there was room, and texts that are being made.
+/// Bytes by which a run may pass its budget: results of calls that began while there was room, and unfinished texts.
 const BESIDE_BYTES: u64 = 64 << 20;
-/// What the allocators of the server's threads keep of what was given back.
+/// Freed bytes that the allocators of the server's threads keep.
 const KEPT_BYTES: u64 = 64 << 20;
 const CLIENTS: usize = 60;
 
@@ -140,7 +140,7 @@ fn answers_that_nobody_reads_stay_within_their_budget() {
         );
         drop(streams);
         until_none(&server, "answers");
-        // Who reads is answered again.
+        // A client that reads is answered again.
         let answer = server.send(reqwest::Method::POST, "/v1/call/sizes/big", &[], b"{}".to_vec());
         assert!(
             answer.ok(200)["result"]
@@ -177,7 +177,7 @@ fn bodies_that_do_not_end_stay_within_their_budget() {
             most >> 20
         );
         assert!(grown < BUDGET_BYTES + KEPT_BYTES, "grown by {} MiB", grown >> 20);
-        // Those for whom there was no room were told so.
+        // Clients for whom there was no room were told so.
         let told = streams.iter_mut().filter_map(|stream| {
             stream
                 .set_read_timeout(Some(Duration::from_millis(20)))
@@ -246,7 +246,7 @@ fn with_many_parameters() -> Vec<u8> {
     wat::parse_str(text).expect("valid wasm text")
 }
 
-/// What refused calls of clients that read nothing hold is counted, and little: of many mistakes the first of each call is told.
+/// The texts of refused calls are counted and few: of many mistakes in one call the server tells the first.
 #[test]
 fn words_of_refused_calls_that_nobody_reads_are_few_and_counted() {
     let server = server();
@@ -357,8 +357,8 @@ fn hold_all_room(server: &Server) -> Vec<TcpStream> {
     streams
 }
 
-/// Where answers that nobody takes hold all room, every path of the API waits for some and is refused: a new one needs nothing for that. Those
-/// whose answers are short are answered, because an operator needs them just then.
+/// While unread answers hold all room, every path of the API waits for some and is refused; a new path needs no code for that. Paths with
+/// short answers are answered, because an operator needs them just then.
 #[test]
 fn every_answer_of_the_api_waits_for_room_but_the_short_ones() {
     let server = server();

@@ -1,4 +1,4 @@
-//! What a guest's mistakes are told as, and numbers at the end of their range: in wasm as `procedures/edges` has them natively.
+//! Errors for a guest's mistakes, and numbers at the end of their range: in wasm as `procedures/edges` has them natively.
 use edges::{DecimalStep, MODULE, decimals};
 use reprise_procedure::{
     prelude::Decimal,
@@ -117,7 +117,7 @@ impl Random {
         self.0 >> 16
     }
 
-    /// Of any size: zero, small, and up to where products have no room.
+    /// Returns units of any size: zero, small, and up to where products have no room.
     fn units(&mut self) -> i128 {
         let (wide, bits) = (
             i128::from(self.next()) << 64 | i128::from(self.next()),

@@ -233,7 +233,7 @@ fn idempotency_conflict_after_a_repeat() {
     server
         .call_with("put", json!({"id": 1, "amount": 11}), &key)
         .problem("idempotency-conflict", 409);
-    // What only reads uses no key.
+    // A procedure that only reads uses no key.
     server.call_with("echo", json!({"id": 1}), &key).ok(200);
     let server = server.restart();
     let after = server.call_with("put", json!({"id": 1, "amount": 10}), &key);
@@ -530,7 +530,7 @@ fn before_the_last_record_is_replayed_every_call_is_told_so_and_never_that_somet
     let server = server.restart_unready();
     let mut is_open = false;
     while !is_open {
-        // What is ready now was not long ago: both answers are right, a 404 never is.
+        // The module may not be ready yet: both answers are right, a 404 never is.
         let answers = [
             server.call("echo", json!({"id": 1})),
             server.get("/v1/modules/probe"),

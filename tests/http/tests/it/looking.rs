@@ -67,7 +67,7 @@ fn lists_and_probes_answer_while_the_partition_is_held() {
     );
 }
 
-/// What a look may take while the partition is held, on a machine that does other things too; without them it is 50 ms.
+/// Time for a look while the partition is held, on a machine with other work; without it a look takes 50 ms.
 const LOOK_MAX: Duration = Duration::from_millis(500);
 
 #[test]
@@ -188,7 +188,7 @@ fn reads_wait_for_a_position_until_it_is_there() {
             assert_eq!(reader.join().expect("a reader").status, 200);
         }
     });
-    // What is there is not waited for, whatever comes after it on the connection.
+    // A request for an existing record does not wait, whatever comes after it on the connection.
     let near = [("reprise-min-lsn", lsn.to_string())];
     let near = near.each_ref().map(|(name, value)| (*name, value.as_str()));
     server.call_with("echo", json!({"id": 1}), &near).ok(200);
@@ -235,7 +235,7 @@ fn a_key_is_the_tokens_that_used_it() {
         let headers = [("authorization", token), ("idempotency-key", "order-17")];
         server.call_with("put", json!({"id": id, "amount": 5}), &headers)
     };
-    // Who may only read takes no key, whatever it foresees.
+    // A caller that may only read takes no key, whatever it foresees.
     let headers = [("authorization", read), ("idempotency-key", "order-17")];
     server.call_with("echo", json!({"id": 9}), &headers).ok(200);
     let first = put(write, 1).ok(200);

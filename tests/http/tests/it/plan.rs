@@ -1,4 +1,4 @@
-//! What is looked at before it is done: deployments by `dry_run`, and tables that go.
+//! Operations that are looked at before they are done: deployments by `dry_run`, and tables that go.
 
 use reprise_test_http::{Answer, Options, Server, probe, probe_changed, probe_grown};
 use reqwest::Method;
@@ -31,7 +31,7 @@ fn a_dry_run_judges_and_installs_nothing() {
     assert_eq!(grown["plan"]["conflicts"], json!([]));
     assert_eq!(grown["plan"]["tables"][0]["rows"], 1);
 
-    // What is not understood is not taken for a deployment.
+    // The server never takes an unknown parameter for a deployment.
     for query in ["dry_run=maybe", "dryrun=true", "dry_run=true&force=true"] {
         put(&server, query, probe_grown()).problem("malformed-request", 400);
     }

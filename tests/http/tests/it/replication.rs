@@ -1,4 +1,4 @@
-//! What a server tells of replication, and what it refuses, while no standby is there.
+//! A server's reports about replication, and its refusals, while no standby is there.
 
 use reprise_test_http::{Options, Server};
 use reqwest::Method;

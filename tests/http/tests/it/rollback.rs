@@ -14,7 +14,7 @@ fn remove(server: &Server, module: &str) {
     assert_eq!(server.consenting(Method::DELETE, &path, b"").status, 204);
 }
 
-/// As `roll_back`, with consent to what it destroys.
+/// The `roll_back` variant with consent to the data that it destroys.
 fn roll_back_consenting(server: &Server, query: &str) -> Answer {
     server.consenting(Method::POST, &format!("/v1/modules/probe/rollback?{query}"), b"")
 }
@@ -82,7 +82,7 @@ fn the_former_bytes_become_a_new_version_with_the_rows() {
     assert_eq!((&same["version"], &same["unchanged"]), (&json!(5), &json!(true)));
     assert_eq!(server.get("/v1/tables/items").ok(200)["rows"], 2);
 
-    // What is out of service comes back as it was last.
+    // A removed module comes back in its last form.
     remove(&server, "probe");
     let again = roll_back(&server, "probe", "").ok(201);
     assert_eq!((&again["version"], &again["replaced"]), (&json!(6), &Value::Null));
@@ -91,7 +91,7 @@ fn the_former_bytes_become_a_new_version_with_the_rows() {
 }
 
 const NARROW: &str = r#""name":"a","type":"i32""#;
-/// The same column with another name and a wider type.
+/// An equal column with another name and a wider type.
 const WIDE: &str = r#""name":"b","was":"a","type":"i64""#;
 
 fn put_typed(server: &Server, id: i64) {

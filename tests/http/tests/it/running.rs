@@ -1,4 +1,4 @@
-//! What runs and waits: its time, its clients' deadlines, and who ends it. Procedures that never end do so over real HTTP.
+//! Running and waiting calls: their time, their clients' deadlines, and their cancellation. Procedures that never end do so over real HTTP.
 
 use std::{
     thread,
@@ -260,8 +260,8 @@ fn a_deadline_ends_what_runs_and_what_has_not_begun() {
     wait_rows(&server, kept);
 }
 
-/// What is asked for behind a call that holds the only partition, with little time: answered when that is over, by whatever way it
-/// came, and never run.
+/// A call with a short deadline behind one that holds the only partition. The server answers it when its deadline passes, over each path,
+/// and never runs it.
 #[test]
 fn what_waits_is_answered_when_its_deadline_passes_and_never_runs() {
     let server = with_module(NO_LIMIT);

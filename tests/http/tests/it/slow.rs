@@ -16,8 +16,8 @@ const SETTINGS: &str =
     "[http]\nconnections_max = 40\nheader_wait_s = 3\nbody_wait_s = 3\nbatch_idle_s = 4\nwrite_wait_s = 4";
 /// A wait that ends only by a mistake: what is under test ends after seconds, or never.
 const LONG: Duration = Duration::from_secs(180);
-/// What a client that stalls may make the server hold: a batch's calls and bytes on their way and their answers, for each of
-/// four. Were all of it taken, it would be ten times as much.
+/// Bytes that a stalled client may make the server hold. Each of four holds a batch's calls and bytes on their way, and their answers.
+/// Without limits it would be ten times as much.
 const GROWN_BYTES_MAX: u64 = 128 << 20;
 
 fn server() -> Server {

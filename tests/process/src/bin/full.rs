@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use reprise_test_process::run_full;
 
-/// Of the group, unless another number is given.
+/// Memory of the group, unless another number is given.
 const GROUP_MIB: u64 = 700;
 
 fn main() -> ExitCode {

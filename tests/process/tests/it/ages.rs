@@ -1,4 +1,4 @@
-//! What a standby says of its age, under faults: never that it is younger than it is.
+//! A standby's report of its age, under faults: it is never younger than the truth.
 
 use std::{
     sync::{
@@ -129,7 +129,7 @@ fn standby_that_is_started_again_tells_no_lag_before_it_shows_what_it_missed() -
     Ok(())
 }
 
-/// What waited in the socket of a standby that stood still is no news.
+/// Messages that waited in the socket of a stopped standby are no news.
 #[test]
 fn standby_that_stood_still_tells_how_old_it_is() -> Result<()> {
     let cluster = Cluster::new()?;

@@ -40,7 +40,7 @@ fn segment(launch: &Launch) -> Result<PathBuf> {
     Ok(segment.clone())
 }
 
-/// Where the log's blocks end in the file.
+/// Returns the end of the log's blocks in the file.
 fn end(launch: &Launch) -> Result<u64> {
     let bytes = verify(&launch.data_dir)?["bytes"].as_u64().context("the log's bytes")?;
     Ok(bytes + SEGMENT_HEADER_BYTES)

@@ -150,7 +150,7 @@ fn a_log_of_both_kinds_says_which_row_differs_and_takes_it_from_there() -> Resul
     let data = path(&launch.data_dir)?;
     let kept = dir.path().join("kept");
     copy_dir(&launch.data_dir, &kept)?;
-    // What it does when nobody says otherwise.
+    // The default reaction to a divergence.
     let mut process = Spawned::start(&launch)?;
     let status = process.wait()?;
     ensure!(status.code() == Some(1), "{status}: {}", process.errors());

@@ -14,7 +14,7 @@ use reprise_test_process::{Load, Mount, check, fill, open_accounts, prepare};
 /// A wait that ends only by a mistake.
 const LONG: Duration = Duration::from_secs(180);
 const DISK_BYTES: usize = 48 << 20;
-/// Of a disk that has room for two segments of the log.
+/// Bytes of a disk that has room for two segments of the log.
 const ROOMY_BYTES: usize = 192 << 20;
 const LOG_UNAVAILABLE: &str = "/problems/log-unavailable";
 const OUTCOME_UNKNOWN: &str = "/problems/outcome-unknown";
@@ -43,7 +43,7 @@ fn a_write_error_under_load_leaves_nothing_of_what_was_refused() -> Result<()> {
         for tally in &tallies {
             ensure!(tally.unknown.is_empty(), "a call was not answered");
             ensure!(!tally.refused.is_empty(), "round {round}: nothing was refused");
-            // What was being written when the disk failed could not be taken back: nobody knows of that.
+            // A failed disk could not take back the write in progress, so its outcome is unknown.
             let is_known = |problem: &String| [LOG_UNAVAILABLE, OUTCOME_UNKNOWN].contains(&problem.as_str());
             ensure!(tally.problems.iter().all(is_known), "refused for {:?}", tally.problems);
         }
@@ -156,7 +156,7 @@ fn file_descriptors_run_out_and_the_server_serves_again() -> Result<()> {
         "the server ended: {}",
         server.process().errors()
     );
-    // Who has a connection is served, also when the log needs its next file meanwhile.
+    // A client with a connection is served, even when the log needs its next file meanwhile.
     for _ in 0..40 {
         ensure!(tally.batch(&mut kept, 1000)?, "the kept connection was cut");
     }
@@ -214,7 +214,7 @@ fn idle_connections_leave_the_log_its_descriptors_and_the_limit_is_raised_and_sa
     server.kill()?;
     check(&Server::start(&launch)?, &[tally])?;
 
-    // Where only the soft limit is low, it is raised.
+    // If only the soft limit is low, the server raises it.
     let mut server = Server::start(&Launch::new(&dir.path().join("other")))?;
     let limits = open_files_limits(server.process().id())?;
     ensure!(limits[0] == limits[1], "{limits:?}");

@@ -61,7 +61,7 @@ impl Follower {
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        // Where a check fails first, it still runs.
+        // The child still runs if a check failed first.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

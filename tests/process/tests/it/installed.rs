@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use reprise_test_crash::{Launch, Server, binary};
 
-/// Where the crate is built: what it takes from the registry is compiled once.
+/// The target directory of the crate: its dependencies from the registry are compiled once.
 fn target_dir() -> Result<PathBuf> {
     let own = env::current_exe().context("find this program")?;
     let target = own.ancestors().nth(3).context("a test lies in target/release/deps")?;
@@ -22,7 +22,7 @@ fn run(program: &Path, dir: &Path, args: &[&str]) -> Result<Output> {
     command.args(args).current_dir(dir);
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();
-        // What cargo tells this test of its own workspace is not true of another crate.
+        // Cargo's variables describe this test's own workspace, not another crate.
         if text.starts_with("CARGO_") && text != "CARGO_HOME" || text.starts_with("REPRISE_") {
             command.env_remove(&name);
         }

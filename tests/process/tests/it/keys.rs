@@ -109,7 +109,7 @@ fn keys_outlive_the_rotation_of_a_token() -> Result<()> {
         "{}",
         read.text()
     );
-    // Who called is in the log.
+    // The caller's name is in the log.
     let lsn = payments.0[10]["lsn"].as_str().context("a string")?;
     let record = server.request("GET", &format!("/v1/log/{lsn}"), &[AS_TWO], b"")?.json();
     ensure!(record["principal"] == "app", "{record}");

@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Result, ensure};
 use reprise_test_crash::{Server, run_verb};
 use reprise_test_process::{Cluster, Openings, PATIENCE, lsn, replication, wait_reached};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn promote(server: &Server, accepts_loss: bool) -> Result<(u16, Value)> {
     let path = format!("/v1/replication/promote?force=true&accept_loss={accepts_loss}");
@@ -68,18 +68,26 @@ fn standby_that_was_not_heard_is_promoted_if_the_loss_is_accepted() -> Result<()
     let load = Openings::start(&a.address, &[]);
     load.wait(50)?;
     a.kill()?;
-    c.kill()?;
     let answered = load.end();
     b.process().signal(libc::SIGCONT)?;
     let told = replication(&b, &[])?;
     ensure!(told["standbys"][0]["in_sync"].is_null(), "{told}");
-    let promoted = accept(&b, "may have answered without it since")?;
-    ensure!(promoted["may_be_lost"]["proven"] == false, "{promoted}");
+    let (status, refused) = promote(&b, false)?;
+    let detail = refused["detail"].as_str().unwrap_or_default();
+    ensure!(
+        status == 409 && detail.contains("another standby has more: c"),
+        "{refused}"
+    );
+    ensure!(refused["may_be_lost"]["proven"] == true, "{refused}");
+    c.kill()?;
+    let promoted = accept(&b, "too few standbys can be asked: c")?;
+    let lost = &promoted["may_be_lost"];
+    ensure!(lost["proven"] == false && lost["class"] == "acknowledged", "{promoted}");
     ensure!(missing(&b, &answered)? > 0, "nothing was tested");
     Ok(())
 }
 
-/// The same one, at once behind the end of its primary, and with nothing missing, needs no such word.
+/// A standby with no record missing, right behind the end of its primary, needs no accepted loss.
 #[test]
 fn standby_that_was_heard_lately_loses_nothing_and_says_so() -> Result<()> {
     let cluster = Cluster::new()?;
@@ -124,7 +132,8 @@ fn standby_that_was_started_again_alone_does_not_know_whether_it_is_in_sync() ->
     let b = cluster.standby("b", &a, &level)?;
     let told = replication(&b, &[])?;
     ensure!(told["standbys"][0]["in_sync"].is_null(), "{told}");
-    accept(&b, "has not heard its primary since it was started")?;
+    let promoted = accept(&b, "has not heard its primary since it was started")?;
+    ensure!(promoted["may_be_lost"]["class"] == "alone", "{promoted}");
     Ok(())
 }
 
@@ -163,7 +172,7 @@ fn quorum_standby_that_others_answer_is_promoted_by_force_without_a_loss() -> Re
     let (status, refused) = promote(&b, false)?;
     let detail = refused["detail"].as_str().unwrap_or_default();
     ensure!(
-        status == 409 && detail.contains("too few of them can be asked"),
+        status == 409 && detail.contains("too few standbys can be asked: c"),
         "{refused}"
     );
     c.process().signal(libc::SIGCONT)?;
@@ -181,6 +190,27 @@ fn quorum_standby_that_others_answer_is_promoted_by_force_without_a_loss() -> Re
     let (status, promoted) = promote(first, false)?;
     ensure!(status == 200 && promoted["may_be_lost"].is_null(), "{promoted}");
     ensure!(missing(first, &answered)? == 0, "silent loss");
-    c.kill()?;
+    // The other one gave a promise to it, and follows it by itself.
+    wait_reached(first, &[], ("quorum", &[second]))?;
+    Ok(())
+}
+
+/// A standby that promised a later epoch to another server does not know whether that one led and answered.
+#[test]
+fn standby_that_promised_a_later_epoch_is_promoted_if_the_loss_is_accepted() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let level = ["--safety", "2-safe"];
+    let mut a = cluster.primary("a", &level)?;
+    a.deploy("bank")?;
+    let b = cluster.standby("b", &a, &level)?;
+    wait_reached(&a, &[], ("2-safe", &[&b]))?;
+    let answer = b
+        .request("POST", "/v1/replication/promise", &[], br#"{"epoch": 9, "name": "x"}"#)?
+        .json();
+    ensure!(answer["promises"] == json!([{"epoch": 9, "name": "x"}]), "{answer}");
+    a.kill()?;
+    let promoted = accept(&b, "a standby promised a later epoch to x")?;
+    ensure!(promoted["may_be_lost"]["class"] == "acknowledged", "{promoted}");
+    ensure!(promoted["epoch"] == 10, "{promoted}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What a module runs when it is deployed: killed in the middle, and diverging at a replay.
+//! The migration of a deployment: killed in the middle, and diverging at a replay.
 
 use std::{
     thread,
@@ -63,7 +63,7 @@ fn killed_in_the_middle_the_version_before_serves_and_the_next_one_goes_through(
     );
     let allowed = format!("{CONTACTS}{}", refused.consents());
     connection.send("PUT", &allowed, &[], &endless()?)?;
-    // Who looks does not wait, and sees what the others wait for.
+    // A look does not wait, and sees what the others wait for.
     let until = Instant::now() + PATIENCE;
     let status = loop {
         let status = server.get("/v1/status")?.json();

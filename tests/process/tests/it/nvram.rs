@@ -86,7 +86,7 @@ fn what_was_answered_outlives_a_kill_and_the_region_is_told() -> Result<()> {
             "no warning at the start"
         );
         ensure!(data.join("nvram.json").exists(), "nothing names the region");
-        // What lies in the region alone is shown behind what the files have.
+        // Records in the region alone appear behind those of the files.
         let dumped = run_verb(&["log", "dump", data.to_str().expect("text"), "--output", "json"])?;
         let dumped = String::from_utf8_lossy(&dumped.stdout).into_owned();
         ensure!(dumped.lines().count().to_string() == end, "{dumped}, not to {end}");
@@ -242,7 +242,7 @@ fn a_region_that_is_there_needs_no_size() -> Result<()> {
     // One that says another size is refused.
     let told = refusal(&launch(&["--nvram-size", "4MiB"]))?;
     ensure!(told.contains("the server does not resize it"), "{told}");
-    // What is there and no region is none.
+    // An existing file that is no region is refused.
     let empty = dir.path().join("empty");
     std::fs::write(&empty, b"")?;
     let on_empty = ["--device", "nvram", "--nvram", empty.to_str().expect("text")];
@@ -349,5 +349,26 @@ fn a_standby_tells_its_region_and_what_it_can_not_begin_with() -> Result<()> {
     let (status, errors) = b.terminate()?;
     ensure!(status.code() == Some(0), "{status}: {errors}");
     ensure!(!path("b/nvram.json").exists(), "the files have all");
+    // Its log is taken away on purpose, by hand and by the command: the records in its region are of no use.
+    for is_by_hand in [true, false] {
+        let mut b = Server::start(&follow)?;
+        wait_reached(&a, &[], ("1-safe", &[&b]))?;
+        b.kill()?;
+        match is_by_hand {
+            true => {
+                fs::remove_dir_all(path("b/log"))?;
+                fs::remove_dir_all(path("b/checkpoints"))?;
+                fs::remove_file(path("b/nvram.json"))?;
+            }
+            false => {
+                let dir = path("b").display().to_string();
+                let reset = run_verb(&["standby", "reset", &dir])?;
+                ensure!(reset.status.success() && !path("b/nvram.json").exists(), "{reset:?}");
+            }
+        }
+        let b = Server::start(&follow)?;
+        wait_reached(&a, &[], ("1-safe", &[&b]))?;
+        drop(b);
+    }
     Ok(())
 }

@@ -172,7 +172,7 @@ fn json_lines_have_the_fields_of_what_happened() -> Result<()> {
     ensure!(trap["txn_id"].is_string() && trap["message"].as_str().is_some_and(|text| text.contains("trap in")));
     let deployed = found("deployed")?;
     ensure!(deployed["module"] == "probe" && deployed["version"] == 1, "{deployed}");
-    // What keeps it from starting is an object, too.
+    // The reason that keeps it from starting is an object, too.
     let refused = Server::start(&launch.args(&["--partitions", "77"]))
         .err()
         .context("it started")?;

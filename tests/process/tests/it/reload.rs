@@ -63,7 +63,7 @@ fn sighup_exchanges_tokens_names_what_needs_a_restart_and_a_broken_file_changes_
     ] {
         server.wait_said(told)?;
     }
-    // The same connections, and the same bytes of a request as before.
+    // The connections and the bytes of a request are those from before.
     ensure!(call(AS_ONE)? == (401, 401));
     ensure!(call(AS_TWO)? == (200, 200));
 

@@ -301,7 +301,7 @@ fn a_dry_run_says_what_an_opening_would_do_and_changes_nothing() -> Result<()> {
         "{told}"
     );
     fs::write(&log, &whole)?;
-    // So do a server that runs on it, a backup, and nothing at all.
+    // A running server, a backup, and an absent directory are refused too.
     let server = Server::start(&launch)?;
     let (status, output) = status_of(&dry_run)?;
     ensure!(status == 1 && String::from_utf8_lossy(&output.stdout).contains("a server runs on"));
@@ -451,7 +451,7 @@ fn a_server_writes_backups_where_its_operator_said_and_nowhere_else() -> Result<
         let answer = server.get(&way)?;
         ensure!(answer.status == status, "{way}: {} {}", answer.status, answer.text());
     }
-    // The same in a directory that can't be written: said so, and the server goes on.
+    // In a directory that can't be written, the error is reported, and the server goes on.
     let answer = server.request("DELETE", &format!("/v1/backups/{id}"), &[], b"")?;
     ensure!(answer.status == 204, "{}", answer.text());
     fs::remove_dir_all(&place)?;

@@ -59,7 +59,7 @@ fn signal(server: &mut Server, signal: i32) -> Result<()> {
     server.process().signal(signal)
 }
 
-/// What is told of all accounts once what is durable on the primary is shown.
+/// Returns the sum of all accounts once the view has the primary's durable records.
 fn fresh_total(server: &Server, primary: &Server) -> Result<Value> {
     let least = (durable_lsn(primary, &[])? - 1).to_string();
     let fresh = [("reprise-min-lsn", &*least), ("reprise-max-wait-ms", "20000")];
@@ -152,7 +152,7 @@ fn a_killed_primary_comes_back_as_a_standby_and_keeps_what_only_it_has_aside() -
     ensure!(open(&b, 7_000_000, &[])?.0 == 200, "it takes writes");
     let a = cluster.standby("a", &b, &["--safety", "1-safe"])?;
     wait_streaming(&b, 1)?;
-    // What was answered is on the new primary, or kept aside and marked.
+    // An acknowledged write is on the new primary, or kept aside and marked.
     let told = replication(&a)?;
     let cut = &told["cuts"][0];
     ensure!(told["cuts"].as_array().is_some_and(|cuts| cuts.len() == 1), "{told}");
@@ -334,7 +334,7 @@ fn a_2_safe_primary_whose_standby_is_lost_leaves_open_what_waited_and_goes_on_al
     Ok(())
 }
 
-/// Whoever is lost is let go only once that is written down.
+/// A lost standby is released only once that is on disk.
 #[test]
 fn a_2_safe_primary_that_can_not_write_down_who_is_lost_does_not_go_on_alone() -> Result<()> {
     let cluster = Cluster::new()?;
@@ -356,7 +356,7 @@ fn a_2_safe_primary_that_can_not_write_down_who_is_lost_does_not_go_on_alone() -
         ensure!(status == 503 && slug.ends_with("outcome-unknown"), "{status}: {told}");
     }
     std::fs::remove_dir_all(&in_the_way)?;
-    // What waits at the moment when it is written down is left open, too.
+    // The outcome of a call that waits at that moment is left open, too.
     let begun = Instant::now();
     for account in 3.. {
         let (status, told) = open(&a, account, &[])?;
@@ -599,7 +599,7 @@ fn a_quorum_of_three_goes_on_with_one_standby_and_not_with_none() -> Result<()> 
     b.kill()?;
     wait_reached(&a, "quorum", &[&c])?;
     ensure!(is_opened(&a, 1)?, "two of three");
-    // What is compiled already is there within the time in which c may stand still.
+    // The module is compiled already, so the deployment fits into the time in which c may stand still.
     let wasm = reprise_test_crash::procedure_wasm("voter")?;
     let planned = a.request("PUT", "/v1/modules/voter?dry_run=true", &[], &wasm)?;
     ensure!(planned.status == 200, "{}", planned.text());
@@ -633,7 +633,7 @@ fn a_quorum_of_three_goes_on_with_one_standby_and_not_with_none() -> Result<()> 
     Ok(())
 }
 
-/// What the standby tells of itself.
+/// Returns the standby's report about itself.
 fn own(standby: &Server) -> Result<Value> {
     Ok(standby.get("/v1/replication")?.json()["standbys"][0].clone())
 }

@@ -131,7 +131,7 @@ fn kill_in_turn(seed: u64) -> Result<()> {
             let forms = FORMS[rng.below(FORMS.len() as u64) as usize];
             primary = Server::start(&cluster.primary(forms, &["--sites", &sites]))?;
         }
-        // What the primary had sent, and not written, is cut off where a standby is started again.
+        // A restarted standby cuts off records that the primary sent and did not write.
         for (number, standby) in standbys.iter_mut().enumerate() {
             if node == 0 || node == number as u64 + 1 {
                 standby.kill()?;
@@ -227,7 +227,8 @@ fn a_standby_that_is_too_slow_costs_its_primary_no_memory() -> Result<()> {
     wait_equal(&primary, "b")
 }
 
-/// What is refused for want of room was shipped to nobody; both go on once there is room, in whichever form the log has what was missed.
+/// Calls refused for lack of room were shipped to no standby. Both servers go on once there is room, in whichever form the log has the
+/// missed records.
 #[test]
 fn a_full_disk_on_either_side_leaves_both_with_the_same() -> Result<()> {
     for full in ["a", "b"] {
@@ -334,8 +335,8 @@ fn a_full_memory_on_either_side_leaves_both_with_the_same() -> Result<()> {
     check(&primary, &tallies)
 }
 
-/// What the primary can't write was on its way to its standby already. Its callers are told that nobody knows; the standby never shows it, and
-/// lets go of it once it is started again.
+/// A record that the primary can't write was on its way to its standby already. Its callers get an unknown outcome. The standby never shows
+/// it, and drops it when it is started again.
 #[test]
 fn a_write_that_fails_behind_what_was_shipped_is_shown_nowhere() -> Result<()> {
     let cluster = Cluster::new()?;

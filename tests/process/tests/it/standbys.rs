@@ -325,7 +325,7 @@ fn a_standby_is_forgotten_once_it_is_lost() -> Result<()> {
     Ok(())
 }
 
-/// What its new primary sends first holds what its standby of before lacks: also where nothing comes behind that.
+/// The new primary first sends the records that its former standby lacks, even if none follow.
 #[test]
 fn nobody_is_in_sync_with_a_former_primary_that_begins_anew() -> Result<()> {
     let cluster = Cluster::new()?;
@@ -483,6 +483,55 @@ fn second_server_of_a_name_is_turned_away_while_the_first_one_is_there() -> Resu
     std::fs::remove_dir_all(cluster.path("b"))?;
     let anew = cluster.standby("b", &primary, &level)?;
     wait_caught_up(&primary, &anew)?;
+    Ok(())
+}
+
+/// A server that gave its place away is refused as the primary, until an operator accepts a loss by a command.
+#[test]
+fn directory_that_gave_its_place_away_leads_by_an_operators_word_alone() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let mut a = cluster.primary("a", &[])?;
+    a.deploy("bank")?;
+    let mut b = cluster.standby("b", &a, &[])?;
+    wait_caught_up(&a, &b)?;
+    let answer = b.request("POST", "/v1/replication/promote", &[], b"")?;
+    ensure!(answer.status == 200, "{}", answer.text());
+    let epoch = answer.json()["epoch"].as_u64().unwrap_or_default();
+    a.kill()?;
+    b.kill()?;
+    let dir = cluster.path("a").display().to_string();
+    let show = || -> Result<Value> {
+        let shown = run_verb(&["node", "show", &dir, "--output", "json"])?;
+        Ok(serde_json::from_slice(&shown.stdout)?)
+    };
+    let told = show()?;
+    ensure!(told["as_primary"] == "is refused: it gave its place to b", "{told}");
+    let mut refused = Spawned::start(&cluster.launch("a", &[]))?;
+    ensure!(!refused.wait()?.success(), "it started");
+    ensure!(refused.errors().contains("stepped down for b"), "{}", refused.errors());
+    let refused = run_verb(&["node", "lead", &dir])?;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure!(
+        refused.status.code() == Some(1) && said.contains("--accept-loss"),
+        "{said}"
+    );
+    ensure!(show()? == told, "nothing has changed");
+    let leads = run_verb(&["node", "lead", &dir, "--accept-loss"])?;
+    ensure!(leads.status.success(), "{leads:?}");
+    let a = Server::start(&cluster.launch("a", &[]))?;
+    let info = replication(&a)?;
+    ensure!(
+        info["role"] == "primary" && info["epoch"].as_u64() > Some(epoch),
+        "{info}, behind epoch {epoch}"
+    );
+    open_accounts(&a, 0, 3)?;
+    // No command changes a directory on which a server runs.
+    let locked = run_verb(&["node", "lead", &dir, "--accept-loss"])?;
+    let said = String::from_utf8_lossy(&locked.stderr).into_owned();
+    ensure!(
+        locked.status.code() == Some(1) && said.contains("does a server run on it"),
+        "{said}"
+    );
     Ok(())
 }
 

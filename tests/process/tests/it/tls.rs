@@ -25,7 +25,7 @@ struct Certificate {
 }
 
 impl Certificate {
-    /// Of a server on this machine, signed by itself.
+    /// Makes a certificate of a server on this machine, signed by itself.
     fn new(dir: &Path) -> Result<Self> {
         fs::create_dir_all(dir)?;
         let own = Self { dir: dir.to_owned() };
@@ -127,7 +127,7 @@ fn clients_come_by_tls_and_by_nothing_else() -> Result<()> {
     client.deploy_module("bank", procedure_wasm("bank")?, &[])?;
     client.call("bank", "open", &json!({"account": 1, "balance": 10}))?;
     ensure!(balance(&client, 1)? == "10");
-    // Whoever does not know the certificate sends nothing.
+    // A client that does not know the certificate sends nothing.
     match Client::new(&url(&server), None)?.modules() {
         Err(ClientError::Trust(why)) => ensure!(why.contains("name the certificate that signed it"), "{why}"),
         other => bail!("{other:?}"),
@@ -196,7 +196,7 @@ fn a_certificate_is_exchanged_while_the_server_runs_and_wrong_files_change_nothi
     server.wait_said("new connections get the new certificate")?;
     certificate.client(&server)?.status()?;
     before.status().context("a connection that was open stays so")?;
-    // What no client would take replaces nothing; the same certificate again is none that comes.
+    // A certificate that clients would refuse replaces nothing; the same certificate again is no change.
     let taken = certificate.client(&server)?;
     for (years, told) in [
         (2001..2002, " is expired: it ended "),
@@ -305,7 +305,7 @@ fn a_standby_follows_by_tls_and_takes_over() -> Result<()> {
         Ok(is_so && standby.is_some_and(|standby| standby.in_sync == Some(true)))
     };
     wait("it streams", || Ok(streams(&to_a)? && streams(&to_b)?))?;
-    // What writes goes to the primary, by TLS as well.
+    // Writes go to the primary, by TLS as well.
     to_b.call("bank", "open", &json!({"account": 2, "balance": 20}))?;
     wait("it shows the write", || {
         Ok(balance(&to_b, 2).is_ok_and(|told| told == "20"))

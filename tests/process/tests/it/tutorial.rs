@@ -33,7 +33,7 @@ fn blocks(page: &str, language: &str) -> Vec<String> {
         .collect()
 }
 
-/// What a reader types, but for what goes on until it is stopped: the server is there already, and so is a folder of files.
+/// The commands that a reader types, except those that run until they are stopped: the server and the folder of files exist already.
 fn script(page: &str) -> String {
     let lines = blocks(page, "sh").concat();
     let goes_on = |line: &&str| line.starts_with("reprise serve") || line.starts_with("python3 -m http.server");
@@ -56,7 +56,7 @@ fn follow(script: &str, dir: &Path, bin: &Path, url: &str) -> Result<String> {
     let mut command = Command::new("bash");
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();
-        // What cargo tells this test of its own workspace is not true of another crate.
+        // Cargo's variables describe this test's own workspace, not another crate.
         if text.starts_with("CARGO_") && text != "CARGO_HOME" || text.starts_with("REPRISE_") {
             command.env_remove(&name);
         }
@@ -102,7 +102,7 @@ fn the_tutorial_ends_in_the_working_shop() -> Result<()> {
         );
     }
 
-    // What `make run` does before it.
+    // The step that `make run` takes first.
     server.deploy("tickets")?;
     let tickets = page("tickets.md")?;
     let shop = follow(&script(&tickets), &repository(), &bin, &url)?;
@@ -124,7 +124,7 @@ fn the_tutorial_ends_in_the_working_shop() -> Result<()> {
     let html = fs::read_to_string(repository().join("procedures/tickets/web/index.html")).context("read the page")?;
     ensure!(html.contains("/v1/call/tickets/${procedure}"));
 
-    // What the page does: hold, pay, see.
+    // The page's actions: hold, pay, see.
     let held = call(&server, "hold", json!({"event": 1, "customer": 7, "count": 2}))?;
     let order = json!({"event": 1, "customer": 7, "hold": held["hold"], "payment": "card"});
     call(&server, "checkout", order)?;

@@ -1,5 +1,5 @@
-//! What three nodes share: the network, the clock, the store of leases, who can be asked what; and a process among others, which can stand
-//! still and die at any step.
+//! The surroundings that three nodes share: the network, the clock, the store of leases, the processes that others can ask. Also a process
+//! among others, which can stand still and die at any step.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use std::{
 
 use reprise_database::{Database, SimLeases};
 use reprise_env::{
-    Clock, MakeWork, SimClock, SimDisk, SimNet, Started, Step, Stepper, Threads, Work,
+    Clock, MakeWork, SimClock, SimDisk, SimNet, Step, Stepper, ThreadHandle, Threads, Work,
     sim::{CrashPolicy, FaultPlan, FaultRandom},
 };
 use reprise_router::{ReplicationError, ReplicationService};
@@ -33,13 +33,13 @@ pub struct Life {
     paused_until_ns: AtomicU64,
 }
 
-/// What others know of the process that runs on a node.
+/// The view that others have of a node's process.
 #[derive(Clone)]
 pub struct Peer {
     pub life: Arc<Life>,
     pub database: Weak<Database>,
     disk: SimDisk,
-    /// What a crash left.
+    /// The disk that a crash left.
     image: Option<SimDisk>,
 }
 
@@ -117,7 +117,7 @@ impl Around {
         lock(&self.peers).get(&node).cloned()
     }
 
-    /// What the process left that ran last on the node, once it is over.
+    /// Takes the disk that the node's last process left, once that is over.
     pub fn take_image(&self, node: usize) -> Option<SimDisk> {
         lock(&self.peers).get_mut(&node)?.image.take()
     }
@@ -207,7 +207,7 @@ impl Work for Pausable {
 }
 
 impl Threads for NodeThreads {
-    fn start(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn Started>> {
+    fn start(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn ThreadHandle>> {
         let (around, life) = (self.around.clone(), self.life.clone());
         let make = Box::new(move || {
             let work = make();

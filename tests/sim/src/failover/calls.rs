@@ -1,4 +1,5 @@
-//! What clients send, and what they are told: writes to whom they take for the primary, reads anywhere, and what a session has seen.
+//! Calls of clients and their answers: writes to the node that they take for the primary, reads anywhere, and the positions a session has
+//! seen.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use crate::{
 /// Procedure, idempotency key, arguments.
 type Call<'a> = (&'a str, Option<&'a str>, &'a [u8]);
 
-/// What an answer is to.
+/// The request that an answer belongs to.
 #[derive(Clone, Copy, Debug)]
 pub enum What {
     Write {
@@ -39,9 +40,9 @@ pub struct Arrived {
     life: Arc<Life>,
     what: What,
     reply: BatchReply,
-    /// What answered writes had at that time.
+    /// The safety that acknowledged writes had at that time.
     reached: Safety,
-    /// Of the log that answered.
+    /// Path of the log that answered.
     path: Path,
     epoch: u32,
 }
@@ -50,7 +51,7 @@ pub struct Arrived {
 #[derive(Clone, Copy, Default)]
 pub struct Session {
     pub seen: Option<Place>,
-    /// Where it takes the primary to be.
+    /// The node that it takes for the primary.
     pub primary: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What the logs of all nodes hold, as one tree: a place in it is an LSN with the history up to there, and stands for everything before it.
+//! The logs of all nodes as one tree. A place in it is an LSN with the history up to there, and stands for everything before it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,7 +8,7 @@ use std::{
 use reprise_base::Lsn;
 use reprise_database::{Group, GroupSink};
 use reprise_env::{Disk, SimDisk};
-use reprise_log::{LogReader, Outline};
+use reprise_log::{LogOutline, LogReader};
 use reprise_wire::{History, RecordRef, Records};
 
 use crate::{
@@ -25,11 +25,11 @@ pub struct Place {
 }
 
 struct Rec {
-    /// Of all records before it.
+    /// History of all records before it.
     before: u32,
     call: Option<usize>,
     txn: u64,
-    /// Of the primary that wrote it.
+    /// Epoch of the primary that wrote it.
     epoch: u32,
     /// Calls up to here that left a mark.
     marks: usize,
@@ -46,9 +46,9 @@ pub struct Histories {
     records: BTreeMap<Place, Rec>,
     pub calls: Vec<Sent>,
     by_args: BTreeMap<Vec<u8>, usize>,
-    /// Where records of a call lie: more than one where logs parted.
+    /// Places of a call's records: more than one if logs parted.
     of_call: Vec<Vec<Place>>,
-    /// What must not be, found where nothing can be returned.
+    /// A violation found by code that can't return an error.
     pub wrong: Option<String>,
 }
 
@@ -96,11 +96,11 @@ pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Tape {
-    /// Of a log that lies on this disk. Unless `is_first`, all of it must be known.
+    /// Reads the tape of a log on this disk. Unless `is_first`, all of it must be known.
     pub fn of(histories: &Shared, disk: &SimDisk, is_first: bool) -> Result<Arc<Self>, String> {
         let folder: Arc<dyn Disk> = Arc::new(disk.folder(LOG));
         let wrong = |error: reprise_log::LogError| format!("a log that is not open: {error}");
-        let path = match Outline::of(&folder).map_err(wrong)? {
+        let path = match LogOutline::of(&folder).map_err(wrong)? {
             Some(outline) => {
                 let start = outline.report.start;
                 let before = outline
@@ -156,7 +156,7 @@ impl Histories {
         number
     }
 
-    /// What lies before `end` with this history, which is known where there is anything.
+    /// Returns the path before `end` with this history. The history of an existing record is known.
     fn path_to(&self, end: u64, history: u32) -> Result<Path, String> {
         let (mut path, mut at) = (vec![0; end as usize], history);
         for lsn in (0..end).rev() {
@@ -221,12 +221,12 @@ impl Histories {
         Ok(())
     }
 
-    /// Where a call's record lies in this log.
+    /// Returns the place of a call's record in this log.
     pub fn place_in(&self, call: usize, path: &Path) -> Option<Place> {
         self.of_call[call].iter().find(|place| path.has(**place)).copied()
     }
 
-    /// Of the primary that wrote the record.
+    /// Returns the epoch of the primary that wrote the record.
     pub fn epoch_of(&self, place: Place) -> u32 {
         self.records.get(&place).map_or(0, |rec| rec.epoch)
     }
@@ -235,7 +235,7 @@ impl Histories {
         !self.of_call[call].is_empty()
     }
 
-    /// What the tables hold at a place.
+    /// Returns the tables at a place.
     pub fn tables(&self, at: Option<Place>, partitions: u16) -> Result<Tables, String> {
         let path = match at {
             Some(at) => self.path_to(at.lsn + 1, at.history)?,
@@ -314,7 +314,7 @@ fn unknown(place: Place) -> String {
     format!("a log holds a record that no primary wrote: {place:?}")
 }
 
-/// What a call writes to be known by.
+/// The number that a call writes to be recognised.
 pub fn nonce(call: usize) -> i64 {
     call as i64 + 1
 }

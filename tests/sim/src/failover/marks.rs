@@ -1,9 +1,9 @@
-//! What clients rely on: writes that were acknowledged, and what reads have shown. Whoever becomes the primary must have it, but for what its
-//! safety level, or whoever forced it, gives up.
+//! The facts that clients rely on: acknowledged writes, and rows that reads have shown. A new primary must have all of them, except those
+//! that its safety level, or a forced promotion, gives up.
 
 use super::history::{Histories, Path, Place};
 
-/// What a client was told.
+/// A fact that a client was told.
 #[derive(Clone, Debug)]
 pub struct Mark {
     pub place: Place,
@@ -35,14 +35,14 @@ struct Reign {
     how: How,
     epoch: u32,
     begun: Path,
-    /// As far as it came.
+    /// The path as far as it came.
     path: Path,
 }
 
 #[derive(Default)]
 pub struct Marks {
     list: Vec<Mark>,
-    /// What was given up, and by whom.
+    /// Marks that were given up, with the promotion that did so.
     lost: Vec<(Mark, How)>,
     /// The newest primary's is the last one.
     reigns: Vec<Reign>,
@@ -62,7 +62,7 @@ impl How {
 }
 
 impl Reign {
-    /// Whoever began it gave up what it has not.
+    /// True if this primary gave up a mark that its log lacked at its beginning.
     fn gives_up(&self, mark: &Mark) -> bool {
         self.how.gives_up(mark) && !self.begun.has(mark.place)
     }
@@ -168,7 +168,7 @@ impl Marks {
         !self.has(place) && self.lost.iter().any(is_behind)
     }
 
-    /// What was told by this node's word, no standby was to have, was given up as the runbook says, and lies in its log from `from` on.
+    /// Marks in this node's log from `from` on that it alone acknowledged, that no standby had to have, and that the runbook gave up.
     pub fn lost_in<'a>(&'a self, node: usize, path: &'a Path, from: u64) -> impl Iterator<Item = &'a Mark> {
         let by_the_book = self.lost.iter().filter(|(_, how)| *how == How::Forced);
         by_the_book

@@ -1,8 +1,9 @@
 //! Three nodes on a network that is late, breaks and parts: a primary, its standbys and clients, and an operator, or a lease, that has others take
 //! over. Processes die at any step, and disks fail.
 //!
-//! Whoever becomes the primary has what clients were told, but for what its safety level, or whoever forced it, gives up; every read shows the
-//! beginning of a log; a session never goes back; by lease no two primaries answer at one time; a node's log is what primaries wrote.
+//! A new primary has everything that clients were told, except for records that its safety level or a forced promotion gives up. Every read
+//! shows the beginning of a log, and a session never goes back. By lease no two primaries answer at one time. A node's log holds only
+//! records that primaries wrote.
 
 mod around;
 mod calls;
@@ -84,7 +85,7 @@ struct Run {
     /// Somebody was promoted without a look at the others, and they have not come together since: two primaries may have taken one epoch, so whoever
     /// compares epochs and LSNs does not find out who has most.
     is_torn: bool,
-    /// Of the process that was counted as the newest primary.
+    /// The process that was counted as the newest primary.
     newest: Option<u64>,
     lives: u64,
     stats: FailoverStats,
@@ -253,7 +254,7 @@ impl Run {
         Ok(())
     }
 
-    /// Of all nodes at once, while calls are on their way. The primary may not come back.
+    /// Cuts the power of all nodes at once, while calls are on their way. The primary may not come back.
     fn fail_power(&mut self) -> Result<(), String> {
         for _ in 0..1 + self.below(3) {
             self.write();
@@ -350,7 +351,7 @@ impl Run {
         }
     }
 
-    /// What became of it.
+    /// Checks the state after an action.
     fn look(&mut self) -> Result<(), String> {
         self.bury();
         self.count_primaries()?;

@@ -39,7 +39,7 @@ impl FailoverMutant {
         }
     }
 
-    /// Of a node's frames: what arrives instead.
+    /// Returns the forged form of a node's frame, which arrives instead.
     pub fn forge(self, bytes: Vec<u8>) -> Vec<u8> {
         match (Frame::decode(&bytes), self) {
             (Ok(Frame::Progress(mut progress)), Self::AcknowledgesReceived) => {

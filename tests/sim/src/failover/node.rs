@@ -26,19 +26,19 @@ use crate::{
     tree::{CHECKPOINTS, LOG, ROOT, SimTree},
 };
 
-/// Of a directory in which a standby's first files arrive.
+/// The directory in which a standby's first files arrive.
 const ARRIVED: &str = "arrived";
-/// So few that a standby's first files take their time, and what is logged meanwhile comes beside them.
+/// Bytes of one part of a file: so few that a standby's first files take long, and records logged meanwhile arrive beside them.
 const FILE_PART_BYTES: usize = 64;
 pub const LEASE_TTL: Duration = Duration::from_secs(4);
 
-/// What all processes of a seed have in common.
+/// The settings that all processes of a seed share.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     pub partitions: u16,
     pub segment_bytes: u64,
     pub safety: Safety,
-    /// Who is the primary is decided by a lease.
+    /// True if a lease decides which node is the primary.
     pub is_leased: bool,
     pub hold_bytes_max: u64,
     /// Somebody promotes by force without a look at the other nodes, now and then.
@@ -47,7 +47,7 @@ pub struct Settings {
     pub compare_every: Duration,
 }
 
-/// What a process has of its own.
+/// The settings of one process.
 #[derive(Clone, Copy, Debug)]
 pub struct Own {
     pub sites: u16,
@@ -84,7 +84,7 @@ impl Process {
     }
 }
 
-/// What a process is put into.
+/// Returns the environment of a process.
 fn environment((around, life): (&Arc<Around>, &Arc<Life>), disk: &SimDisk, own: &Own) -> Environment {
     let threads: Arc<dyn Threads> = Arc::new(NodeThreads {
         around: around.clone(),
@@ -145,9 +145,10 @@ pub fn open(
         },
         memory_max_bytes: u64::MAX,
     };
-    let opened = match is_standby {
-        true => Database::open_standby_in(config, environment),
-        false => Database::open_in(config, environment),
+    let opened = match (is_standby, settings.is_leased) {
+        (true, _) => Database::open_standby_in(config, environment),
+        (false, true) => Database::open_any_in(config, environment),
+        (false, false) => Database::open_in(config, environment),
     };
     let database = Arc::new(opened.map_err(|error| format!("open: {error}"))?);
     let name = NAMES[life.node];
@@ -179,7 +180,7 @@ pub fn lease(around: &Around, life: &Life) -> LeaseConfig {
     }
 }
 
-/// Where a standby looks for its primary, as the server does: where the lease says, where it was told to, where that one says.
+/// The search of a standby for its primary, as the server does it: by the lease, by its configuration, by that primary's answer.
 struct Asking {
     around: Arc<Around>,
     life: Arc<Life>,
@@ -371,7 +372,7 @@ impl Closed<'_> {
         };
         let arrival = SimDisk::new();
         let tree = SimTree::new(&arrival);
-        let place = reprise_backup::Place::new(Arc::new(SimTree::new(&arrival)), ARRIVED);
+        let place = reprise_backup::DirHandle::new(Arc::new(SimTree::new(&arrival)), ARRIVED);
         let beside = LogBeside {
             threads: Arc::new(self.around.stepper.clone()),
             keep_committed,

@@ -1,4 +1,4 @@
-//! Whoever starts processes, and starts them again: as the primary's that a node was last, or as a standby's.
+//! The operator, who starts processes and restarts them, each with the role that its node had last.
 
 use std::sync::Arc;
 
@@ -168,7 +168,7 @@ impl Run {
         }
     }
 
-    /// As the primary, which it was last, or may be by its lease.
+    /// Opens a node as the primary, which it was last, or may be by its lease.
     fn open_primary(&mut self, node: usize, disk: SimDisk) -> Result<(), String> {
         let (life, own) = self.live(node);
         let tape = Tape::of(&self.histories, &disk, false)?;
@@ -271,7 +271,7 @@ impl Run {
         Ok(())
     }
 
-    /// What a primary alone acknowledged, and what is lost by this, must be said to be what clients may have been told.
+    /// Checks that a cut is reported as acknowledged if it lost records that this primary alone had acknowledged.
     fn judge_cut(&self, node: usize, before: &super::history::Path, cut: &CutInfo) -> Result<(), String> {
         let lost = self.marks.lost_in(node, before, cut.from).next();
         match lost.filter(|_| !cut.acknowledged) {
@@ -316,11 +316,14 @@ impl Run {
             let is_late = self.now_us() - process.opened_us > STUCK_US;
             if has_failed || (is_late && !streams) {
                 let error = own.and_then(|own| own.error);
-                self.note(|| format!("{} is started again: {error:?}", NAMES[node]));
+                // Bound to an epoch of another one, it follows the primary's next epoch.
+                let is_bound = error.as_ref().is_some_and(|error| error.contains("promised epoch"));
+                let again = self.primary.filter(|_| is_bound).unwrap_or(node);
+                self.note(|| format!("{} is started again: {}: {error:?}", NAMES[again], NAMES[node]));
                 self.stats.stuck += 1;
-                self.around.kill(node, &mut self.random);
+                self.around.kill(again, &mut self.random);
                 self.bury();
-                self.start(node)?;
+                self.start(again)?;
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use reprise_base::{Role, Safety};
 use reprise_env::Disk;
-use reprise_log::Outline;
+use reprise_log::LogOutline;
 use reprise_router::{LeaseState, LossCause, Phase, PromoteOptions, Promoted, ReplicationError};
 use std::sync::Arc;
 
@@ -109,7 +109,7 @@ impl Run {
         if self.settings.is_blind && self.below(4) == 0 {
             return self.force_blindly();
         }
-        if self.settings.safety == Safety::Quorum && self.below(2) == 0 {
+        if matches!(self.settings.safety, Safety::Quorum | Safety::TwoSafe) && self.below(2) == 0 {
             return self.force_by_promises();
         }
         match self.primary.filter(|primary| self.is_primary(*primary)) {
@@ -157,8 +157,8 @@ impl Run {
         found
     }
 
-    /// As the runbook says: of all nodes but the lost primary the one that has most. By what it was told, one of an older epoch may be in sync, and
-    /// lack what a later primary answered.
+    /// Promotes by force, as the runbook says, the node with the most records, the lost primary excepted. A node of an older epoch may
+    /// believe that it is in sync, and lack records that a later primary acknowledged.
     fn force_furthest(&mut self) -> Result<(), String> {
         let mut candidates = self.candidates();
         let needed = if self.primary.is_some() { 2 } else { 3 };
@@ -180,12 +180,9 @@ impl Run {
         self.force_looked(node, how).map(drop)
     }
 
-    /// At quorum a standby asks the others itself, and an operator who has looked at all of them accepts what it can't exclude.
+    /// A standby asks the others itself, and an operator who has looked at all of them accepts what it can't exclude.
     fn force_looked(&mut self, node: usize, how: Option<How>) -> Result<bool, String> {
-        if self.settings.safety != Safety::Quorum {
-            return self.force_one(node, self.looked(node), how);
-        }
-        let promoted = self.promote(node, FORCED);
+        let promoted = self.promote(node, self.looked(node));
         match promoted {
             Err(ReplicationError::OutOfSync(lost)) if lost.cause != LossCause::NeverTold => {
                 self.force_one(node, ACCEPTING, how)
@@ -203,13 +200,14 @@ impl Run {
         let gave_place = own.is_some_and(|own| own.error.as_deref() == Some("it stepped down"));
         let is_accepted = match self.settings.safety {
             Safety::VerySafe => gave_place,
+            Safety::Quorum => false,
             Safety::TwoSafe => in_sync.is_none(),
             _ => true,
         };
         if is_accepted { ACCEPTING } else { FORCED }
     }
 
-    /// Where whoever has most has all that was answered.
+    /// True if the node with the most records has all acknowledged ones.
     fn is_counted(&self) -> bool {
         matches!(self.settings.safety, Safety::Quorum | Safety::VerySafe)
     }
@@ -263,7 +261,7 @@ impl Run {
             return Ok(());
         };
         let log: Arc<dyn Disk> = Arc::new(disk.folder(LOG));
-        let outline = Outline::of(&log).map_err(|error| error.to_string())?;
+        let outline = LogOutline::of(&log).map_err(|error| error.to_string())?;
         let third_at = outline.map_or((0, 0), |outline| (outline.end.epoch.0, outline.end.lsn.0));
         // It gets no more from the old one while it is compared, and promoted.
         self.around.net.part(NAMES[old], NAMES[new]);

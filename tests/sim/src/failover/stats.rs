@@ -1,11 +1,11 @@
-//! What happened in runs of failovers, counted.
+//! Counts of events in runs of failovers.
 
 use crate::run::stats::stats;
 
 stats! {
     FailoverStats:
     seeds, lives, deaths, kills,
-    /// Of all nodes at once.
+    /// Power failures of all nodes at once.
     power_failures,
     pauses, disk_faults, checkpoints, acknowledged, unknown, refused, not_primary, repeats, reads,
     /// Acknowledged by a primary that was alone, under a level that asks for standbys.
@@ -17,6 +17,6 @@ stats! {
     /// They came beside a standby's first files.
     live_records,
     stuck, deployed_again,
-    /// What clients were told, and was given up as the level, or whoever forced it, says.
+    /// Facts that clients were told, and that the level or a forced promotion gave up.
     lost,
 }

@@ -1,4 +1,4 @@
-//! What clients are told: each answer goes into the ledger.
+//! Answers to clients: each one goes into the ledger.
 
 use reprise_router::{CallReply, ReplyOutcome};
 

@@ -13,7 +13,7 @@ impl Run {
         self.look_at_choices(world);
     }
 
-    /// What `auto` has come to choose since the last look.
+    /// Counts the choices of `auto` since the last look.
     pub(super) fn look_at_choices(&mut self, world: &Life) {
         let deployed = world.router().deployed();
         let Some(module) = deployed.current.get(NAME) else {

@@ -2,14 +2,14 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use reprise_backup::{Place, Point, create_backup_in, restore_in, verify_backup_in};
+use reprise_backup::{DirHandle, Point, create_backup_in, restore_in, verify_backup_in};
 use reprise_base::Lsn;
 use reprise_env::{
     SimDisk,
     sim::{CrashPolicy, FaultPlan},
 };
 use reprise_log::verify;
-use reprise_upkeep::BackupState;
+use reprise_upkeep::BackupPhase;
 
 use super::{Life, Run};
 use crate::{
@@ -36,7 +36,7 @@ impl Run {
         let published = service
             .list()
             .into_iter()
-            .filter(|info| info.state == BackupState::Published);
+            .filter(|info| info.state == BackupPhase::Published);
         let ids: Vec<_> = published.map(|info| info.id).collect();
         if ids.len() >= KEPT_MAX {
             let id = &ids[self.below(ids.len() as u64) as usize];
@@ -51,19 +51,19 @@ impl Run {
         self.stats.backups += begun.is_ok() as u64;
     }
 
-    /// What the server says is there.
+    /// Records the published backups in the server's list.
     pub(super) fn look_at_backups(&mut self, world: &Life) {
         let Ok(service) = world.database().backups() else {
             return;
         };
         for info in service.list() {
             match info.state {
-                BackupState::Published => {
+                BackupPhase::Published => {
                     let ops = world.disk.ops_count();
                     self.told.0.entry(info.id).or_insert(Some(ops));
                 }
-                BackupState::Failed => self.stats.failed_backups += 1,
-                BackupState::Running => {}
+                BackupPhase::Failed => self.stats.failed_backups += 1,
+                BackupPhase::Running => {}
             }
         }
     }
@@ -73,7 +73,7 @@ impl Run {
         self.told.0.retain(|_, ops| ops.is_none_or(|ops| ops <= ops_at_death));
         self.told.0.values_mut().for_each(|ops| *ops = None);
         let tree = Arc::new(SimTree::new(image));
-        let names = reprise_backup::Tree::list(&*tree).map_err(|error| error.to_string())?;
+        let names = reprise_backup::DirTree::list(&*tree).map_err(|error| error.to_string())?;
         if let Some(lost) = self.told.0.keys().find(|id| !names.contains(&format!("{PREFIX}{id}"))) {
             return Err(format!("backup {lost} was there, and is gone"));
         }
@@ -82,7 +82,7 @@ impl Run {
             if self.removed.contains(&id) {
                 continue; // half of it may be gone
             }
-            let place = Place::new(tree.clone(), name);
+            let place = DirHandle::new(tree.clone(), name);
             let verified = verify_backup_in(&place, &mut |_| true);
             let verified = verified.map_err(|error| format!("{name} after a crash: {error}"))?;
             self.stats.verified_backups += 1;
@@ -98,7 +98,7 @@ impl Run {
 
     /// A backup of what a crash left, on a disk that fails and crashes, and what comes back of it.
     pub(super) fn check_copies(&mut self, disk: &SimDisk) -> Result<(), String> {
-        let source = Place::new(Arc::new(DataDir(disk.clone())), "");
+        let source = DirHandle::new(Arc::new(DataDir(disk.clone())), "");
         let found = verify(&disk.folder(LOG)).map_err(|error| error.to_string())?;
         if found.records == 0 && found.start == Lsn(0) {
             return Ok(()); // its first record is not there yet
@@ -116,7 +116,7 @@ impl Run {
         });
         let make = |disk: &SimDisk, now_us| {
             let tree = Arc::new(SimTree::new(disk));
-            create_backup_in(&source, &Place::new(tree, "backup-1"), now_us)
+            create_backup_in(&source, &DirHandle::new(tree, "backup-1"), now_us)
         };
         let made = make(&target, self.now_us);
         self.note(|| format!("backup of the directory: {:?}", made.as_ref().map(|made| made.log_end)));
@@ -128,8 +128,8 @@ impl Run {
         let policy = CrashPolicy::Random(self.random.next_u64());
         let image = target.crash_image(ops, &policy);
         let tree = Arc::new(SimTree::new(&image));
-        let place = Place::new(tree.clone(), "backup-1");
-        let is_there = reprise_backup::Tree::open(&*tree, "backup-1").is_ok();
+        let place = DirHandle::new(tree.clone(), "backup-1");
+        let is_there = reprise_backup::DirTree::open(&*tree, "backup-1").is_ok();
         if is_told && !is_there {
             return Err("a backup that was made is gone".into());
         }
@@ -143,11 +143,11 @@ impl Run {
         self.check_restore(&place, Some(Lsn(verified.manifest.log_end)), Point::End)
     }
 
-    /// What a flipped bit does to a backup: it is refused, and nothing comes of it.
+    /// Flips a bit of a backup, which must then be refused and leave nothing.
     fn check_harmed_backup(&mut self, image: &SimDisk, name: &str) -> Result<(), String> {
         let harmed = image.copy();
         let tree = Arc::new(SimTree::new(&harmed));
-        let place = Place::new(tree.clone(), name);
+        let place = DirHandle::new(tree.clone(), name);
         let whole = verify_backup_in(&place, &mut |_| true).map_err(|error| error.to_string())?;
         let files = &whole.manifest.files;
         let at = self.below(files.len() as u64 + 1) as usize;
@@ -162,22 +162,22 @@ impl Run {
                 *byte ^= 1 << (bit % 8);
             }
         });
-        let target = Place::new(tree.clone(), "restored");
+        let target = DirHandle::new(tree.clone(), "restored");
         let restored = restore_in(&place, &target, Point::End, self.now_us);
         if verify_backup_in(&place, &mut |_| true).is_ok() || restored.is_ok() {
             return Err(format!("{name}: a flipped bit of {path} is not found"));
         }
-        match reprise_backup::Tree::open(&*tree, "restored") {
+        match reprise_backup::DirTree::open(&*tree, "restored") {
             Ok(_) => Err(format!("{name}: something was restored of what is damaged")),
             Err(_) => Ok(()),
         }
     }
 
-    /// What is restored holds the calls before `cut`, and no others: each whole, with the answer that it gave.
-    fn check_restore(&mut self, source: &Place, cut: Option<Lsn>, point: Point) -> Result<(), String> {
+    /// Checks that a restored directory holds the calls before `cut` and no others: each whole, with the answer that it gave.
+    fn check_restore(&mut self, source: &DirHandle, cut: Option<Lsn>, point: Point) -> Result<(), String> {
         let target = SimDisk::new();
         let tree = Arc::new(SimTree::new(&target));
-        let place = Place::new(tree.clone(), "restored");
+        let place = DirHandle::new(tree.clone(), "restored");
         let restored = match restore_in(source, &place, point, self.now_us) {
             Ok(restored) => restored,
             Err(error) if matches!(point, Point::Lsn(_)) => {

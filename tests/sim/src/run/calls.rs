@@ -1,4 +1,4 @@
-//! What clients send: calls with keys and without, once more, under the key of another one; and the second version of the module.
+//! Calls of clients: with keys and without, repeated, or under the key of another call; and the second version of the module.
 
 use super::{Life, Run};
 use crate::{

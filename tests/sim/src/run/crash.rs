@@ -6,7 +6,7 @@ use reprise_env::{
     sim::{CrashPolicy, FaultPlan},
 };
 use reprise_log::verify;
-use reprise_upkeep::CheckpointState;
+use reprise_upkeep::CheckpointPhase;
 
 use super::{Life, Run, backups};
 use crate::{model::Tables, mutant::Mutant, region::region_end};
@@ -32,7 +32,7 @@ impl Run {
         world.disk.set_faults(plan);
     }
 
-    /// What is called durable is in every crash image.
+    /// Checks that durable records are in every crash image.
     pub(super) fn check_durable(&mut self, world: &Life) -> Result<(), String> {
         self.stats.checks += 1;
         let durable = world.router().status().durable_lsn;
@@ -61,7 +61,7 @@ impl Run {
         let infos = world.checkpointer().list();
         let published = infos
             .iter()
-            .filter(|info| info.state == CheckpointState::Published && info.seconds.is_some());
+            .filter(|info| info.state == CheckpointPhase::Published && info.seconds.is_some());
         self.stats.checkpoints += published.count() as u64;
         self.look_at_choices(&world);
         self.choices.clear();

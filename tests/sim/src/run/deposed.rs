@@ -5,7 +5,7 @@ use std::sync::Arc;
 use reprise_base::Lsn;
 use reprise_database::{ClosedDirectory, CutBack, NodeFile, Position, cut_back};
 use reprise_env::{Disk, SimDisk, sim::CrashPolicy};
-use reprise_log::Outline;
+use reprise_log::LogOutline;
 use reprise_ship::ForkAnswer;
 
 use super::{Run, standby::Line};
@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Cuts off what the log of the new primary does not have.
-fn cut(old: &SimDisk, new: &Outline, now_us: i64) -> Result<CutBack, String> {
+fn cut(old: &SimDisk, new: &LogOutline, now_us: i64) -> Result<CutBack, String> {
     let node = NodeFile::open(Arc::new(old.folder(ROOT))).map_err(|error| error.to_string())?;
     let directory = ClosedDirectory {
         root: Arc::new(old.folder(ROOT)),
@@ -41,7 +41,7 @@ impl Run {
     /// The disk of the primary that was; the new one's, whose log parts from it at `fork` at the latest.
     pub(super) fn check_deposed(&mut self, old: &SimDisk, new: &SimDisk, fork: Lsn) -> Result<(), String> {
         let theirs: Arc<dyn Disk> = Arc::new(new.folder(LOG));
-        let theirs = Outline::of(&theirs).map_err(|error| error.to_string())?;
+        let theirs = LogOutline::of(&theirs).map_err(|error| error.to_string())?;
         let theirs = theirs.ok_or("the new primary has no log")?;
         let settings = Settings {
             quarantines: false,

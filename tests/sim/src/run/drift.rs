@@ -49,7 +49,7 @@ impl Run {
         self.reopen_drifting(image)
     }
 
-    /// What is known stays so, whatever becomes of the copy.
+    /// Compares a copy's tables, and then restores the known fates of calls, because the copy decides nothing.
     fn check_tables(&mut self, world: &Life) -> Result<(), String> {
         let found = self.read_all(world)?.ok_or("the log stopped at once")?;
         let fates: Vec<_> = self.ledger.calls.iter().map(|call| call.fate.clone()).collect();

@@ -27,7 +27,7 @@ impl Run {
         World::open(disk, self.settings, sites, self.now_us, seed)
     }
 
-    /// What the next life logs, and which of two records its recovery believes.
+    /// Chooses the log form of the next life, and the record that its recovery prefers.
     pub(super) fn choose_log(&mut self) {
         if let Some(mutant) = self.options.mutant {
             if mutant == Mutant::DriftingCode && self.life.is_multiple_of(2) {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use reprise_base::{Lsn, limits::PART_BYTES};
-use reprise_database::{Group, GroupSink, LogPolicy, PlaceError, Placed, Position, ShipForm};
+use reprise_database::{AppendError, AppendOutcome, Group, GroupSink, LogPolicy, Position, ShipForm};
 use reprise_env::{
     SimDisk,
     sim::{CrashPolicy, FaultPlan},
@@ -40,7 +40,7 @@ impl Sent {
         }
     }
 
-    /// As if it followed what is there.
+    /// Moves the group behind the existing records.
     fn behind(&mut self, before: &Position) {
         let count = self.end.lsn.0 - self.first.0;
         self.first = before.lsn;
@@ -152,7 +152,7 @@ impl Run {
         Ok(())
     }
 
-    /// What a standby's groups are placed into first: one of two regions, or its files. The mutants harm files.
+    /// Chooses the first place of a standby's groups: one of two regions, or its files. The mutants harm files.
     fn standby_region(&mut self) -> Option<u64> {
         if self.options.mutant.is_some() {
             return None;
@@ -253,15 +253,15 @@ impl Run {
                     odd.records[at] ^= 1 << (bit % 8);
                 }
                 match database.place(&odd.get()) {
-                    Ok(Placed::Known) if odd.end.lsn <= received => {}
-                    Err(PlaceError::Log(_)) => return Ok(()),
+                    Ok(AppendOutcome::Known) if odd.end.lsn <= received => {}
+                    Err(AppendError::Log(_)) => return Ok(()),
                     Err(_) if odd.end.lsn > received => {}
                     other => return Err(format!("a group to {} came to {other:?} at {received}", odd.end.lsn)),
                 }
             }
             match database.place(&next.get()) {
-                Ok(Placed::New) => {}
-                Err(PlaceError::Log(_)) => return Ok(()), // its disk failed
+                Ok(AppendOutcome::New) => {}
+                Err(AppendError::Log(_)) => return Ok(()), // its disk failed
                 other => return Err(format!("the group to {} came to {other:?}", next.end.lsn)),
             }
         }
@@ -282,7 +282,7 @@ impl Run {
                 return Ok(true);
             }
             if !standby.world.stepper.step() {
-                // What lies in NVRAM comes to the files of a disk that takes it again.
+                // A disk that works again gets the records in NVRAM.
                 standby.world.disk.set_faults(FaultPlan::default());
                 if standby.has_parts_alone_up_to(received) {
                     return Ok(true);

@@ -1,8 +1,8 @@
-//! What happened in a run, counted.
+//! Counts of events in a run.
 
 macro_rules! stats {
     ($stats:ident: $($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// What happened, counted.
+        /// Counts of events.
         #[derive(Clone, Copy, Debug, Default)]
         pub struct $stats { $($(#[$doc])* pub $name: u64),* }
         impl $stats {

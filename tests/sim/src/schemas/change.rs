@@ -1,4 +1,4 @@
-//! What a module declares next: its tables with a change or two, most of which are taken up.
+//! The next declarations of a module: its tables with a change or two, most of which the database accepts.
 
 use reprise_abi::{ColumnSchema, IndexKind, IndexSchema, Placement, ScalarType, TableSchema};
 use reprise_env::sim::FaultRandom;
@@ -12,7 +12,7 @@ use super::{
 pub struct Declared {
     pub module: String,
     pub tables: Vec<TableSchema>,
-    /// What runs at the deployment, and the tables that it sees as they were.
+    /// The migration of the deployment, and the tables that it sees in their earlier form.
     pub migration: Migration,
     pub retiring: Vec<TableSchema>,
     /// No rule is known by which it could be refused.
@@ -415,7 +415,7 @@ impl Next<'_> {
             }
         }
         if let Some(table) = self.tables.get_mut(at) {
-            // What can't be a description is not what is tried here.
+            // Invalid descriptions are not the subject of this test.
             table.columns.truncate(256);
             for column in &mut table.columns {
                 let fits = column

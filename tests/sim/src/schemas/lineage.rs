@@ -1,4 +1,4 @@
-//! Where the tables of versions lie, as people think of it: by the names that they have now.
+//! The sources of versions' tables as people think of them: by their present names.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub type Moves = BTreeMap<String, Option<(String, Vec<(String, String)>)>>;
 pub struct Places {
     /// Bytes of the versions in service, by module, and where their tables lie.
     current: BTreeMap<String, (Vec<u8>, Vec<Place>)>,
-    /// Of versions out of service, the newest last: module, bytes, tables.
+    /// Tables of versions out of service, the newest last: module, bytes, tables.
     former: Vec<(String, Vec<u8>, Vec<Place>)>,
 }
 
@@ -24,7 +24,7 @@ impl Places {
         self.current.get(module).is_some_and(|(current, _)| current == bytes)
     }
 
-    /// Where the tables of the last version with these bytes lie.
+    /// Returns the sources of the tables of the last version with these bytes.
     pub fn of(&self, module: &str, bytes: &[u8]) -> Vec<Place> {
         let mut former = self.former.iter().rev();
         let found = former.find(|(name, known, _)| name == module && known == bytes);

@@ -18,7 +18,7 @@ use model::Model;
 use module::Migration;
 use world::{Life, crash_policy};
 
-/// What chains came to.
+/// Counts of the chains' deployments.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ChainStats {
     pub chains: u64,
@@ -53,7 +53,7 @@ impl ChainStats {
         self.compared += other.compared;
     }
 
-    /// Of what the chains are for, what never happened.
+    /// Returns the events that the chains exist for and that never occurred.
     pub fn never(&self) -> Vec<&'static str> {
         let counts = [
             ("deployed", self.deployed),
@@ -116,7 +116,7 @@ struct Chain {
     partitions: u16,
     now_us: i64,
     model: Model,
-    /// What modules declared, in the order of deployment.
+    /// Declarations of modules, in the order of deployment.
     history: Vec<Declared>,
     stats: ChainStats,
 }

@@ -24,7 +24,7 @@ pub type Row = BTreeMap<String, Value>;
 
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// As stored.
+    /// The schema in its stored form.
     pub schema: TableSchema,
     pub rows: BTreeMap<i64, Row>,
 }
@@ -33,7 +33,7 @@ pub struct Table {
 pub struct Model {
     /// By `module.table`.
     pub tables: BTreeMap<String, Table>,
-    /// What modules in service declare.
+    /// The declarations of modules in service.
     pub modules: BTreeMap<String, Vec<TableSchema>>,
     places: Places,
 }
@@ -147,7 +147,7 @@ impl Model {
         modules.any(|(module, declared)| declared.iter().any(|found| full_name(module, found) == table))
     }
 
-    /// What was taken up. `anew`: tables without rows that were made anew, by their full names.
+    /// Applies an accepted declaration. `anew`: full names of tables without rows that were made anew.
     pub fn deploy(&mut self, declared: &Declared, anew: &[String]) {
         let (module, bytes) = (&declared.module, declared.bytes());
         if self.places.is_current(module, &bytes) {
@@ -219,7 +219,7 @@ impl Model {
         self.places.follow(&Moves::from([(name.to_owned(), None)]));
     }
 
-    /// What ran when it was deployed.
+    /// Applies the migration of a deployment.
     pub fn migrate(&mut self, declared: &Declared) {
         if declared.migration == Migration::Nothing {
             return;
@@ -238,7 +238,7 @@ impl Model {
         }
     }
 
-    /// As `Life::tables` finds them.
+    /// Returns the tables in the form of `Life::tables`.
     pub fn stored(&self) -> Vec<(String, Vec<Vec<u8>>)> {
         let mut tables: Vec<_> = self
             .tables

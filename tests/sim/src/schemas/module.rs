@@ -13,7 +13,7 @@ use reprise_txn::{Candidate, Code, Compiler, Executor};
 /// In their order in each module.
 pub const PROCEDURES: [&str; 3] = ["put", "change", "erase"];
 
-/// What a module runs when it is deployed.
+/// The migration that a module runs when it is deployed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Migration {
     Nothing,
@@ -39,7 +39,7 @@ pub fn counted_column(table: &TableSchema) -> Option<usize> {
     found.filter(|_| is_own).map(usize::from)
 }
 
-/// What becomes of a value there; it fits every type.
+/// Returns the new value of a counted column; it fits every type.
 pub fn counted(value: i64) -> i64 {
     (value + 1).rem_euclid(50)
 }
@@ -152,7 +152,7 @@ fn migrate(schema: &ModuleSchema, ops: &mut dyn HostOps) -> Result<(), OpError> 
         let Some(column) = counted_column(table) else {
             continue;
         };
-        // What is taken back leaves nothing, in the copies as in tables.
+        // A change that is taken back must leave nothing, in the copies as in tables.
         let savepoint = ops.savepoint()?;
         if let Some((handle, _)) = rows_of(number, ops)?.first() {
             ops.delete(*handle)?;

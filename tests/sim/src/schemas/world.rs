@@ -13,7 +13,7 @@ use reprise_env::{
     sim::{CrashPolicy, FaultRandom},
 };
 use reprise_router::{BatchBuilder, BatchReply, LogQuery, ReplyOutcome, Router, RowsRequest};
-use reprise_upkeep::CheckpointState;
+use reprise_upkeep::CheckpointPhase;
 
 use super::{
     model::{Model, Write, form},
@@ -127,8 +127,8 @@ impl Life {
             let all = checkpointer.list();
             let found = all.into_iter().find(|info| info.lsn == begun.lsn);
             match found.map(|info| (info.state, info.error)) {
-                Some((CheckpointState::Published, None)) => return Ok(()),
-                Some((CheckpointState::Running, _)) => self.stepper.help(),
+                Some((CheckpointPhase::Published, None)) => return Ok(()),
+                Some((CheckpointPhase::Running, _)) => self.stepper.help(),
                 other => return Err(format!("checkpoint: {other:?}")),
             }
         }

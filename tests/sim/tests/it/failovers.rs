@@ -9,7 +9,7 @@ const TIME: Duration = Duration::from_secs(20);
 const SEEDS_MAX: u64 = 200;
 /// With fewer something may not have happened yet.
 const SEEDS_TOLD: u64 = 60;
-/// What is not in every such run.
+/// Events that do not occur in every such run.
 const RARE: [&str; 2] = ["lease_refused", "deployed_again"];
 /// Within so many seeds each mutant is caught.
 const MUTANT_SEEDS: u64 = 40;
@@ -75,7 +75,7 @@ fn bugs_of_replication_are_caught() {
         };
         let without = run_failovers(found.seed, unarmed);
         assert!(without.is_ok(), "without {mutant:?}, too: {without:?}");
-        // What a disk left that did no sync may be damaged where the log is read.
+        // A disk that did no sync may leave damage in the middle of the log.
         let is_damage = mutant == FailoverMutant::LyingStandby && found.what.contains("the log is damaged");
         let is_broken = BROKEN.iter().any(|text| found.what.contains(text));
         assert!(is_broken || is_damage, "{found}");

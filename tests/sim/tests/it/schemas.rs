@@ -10,7 +10,7 @@ const CHAINS_MAX: u64 = 300;
 
 #[test]
 fn no_chain_of_deployments_loses_or_bricks_anything() {
-    // The same chains each time, unless others are asked for: new ones are for `cargo xtask schemas`.
+    // The chains are equal each time, unless others are asked for: `cargo xtask schemas` runs new ones.
     let asked = std::env::var("REPRISE_SCHEMAS_SEED").ok();
     let first = asked.and_then(|seed| seed.parse().ok()).unwrap_or(1);
     let begun = Instant::now();

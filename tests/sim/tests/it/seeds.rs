@@ -12,7 +12,7 @@ const MUTANT_SEEDS: u64 = 60;
 
 #[test]
 fn no_seed_finds_anything() {
-    // The same seeds each time, unless others are asked for: new ones are for `cargo xtask sim`.
+    // The seeds are equal each time, unless others are asked for: `cargo xtask sim` runs new ones.
     let asked = std::env::var("REPRISE_SIM_SEED").ok();
     let first = asked.and_then(|seed| seed.parse().ok()).unwrap_or(1);
     let begun = Instant::now();
@@ -35,7 +35,7 @@ fn no_seed_finds_anything() {
         listed.join(", "),
         total.seeds as f64 / minutes
     );
-    // What the seeds are for did happen.
+    // The events that the seeds exist for must occur.
     if total.seeds >= 300 {
         let never: Vec<_> = total.list().into_iter().filter(|(_, count)| *count == 0).collect();
         assert!(never.is_empty(), "never: {never:?}");
@@ -50,7 +50,7 @@ fn a_seed_does_the_same_each_time() {
     }
 }
 
-/// What a mutant was caught with.
+/// Returns the violation that a mutant was caught with.
 fn caught(mutant: Mutant) -> String {
     let options = Options {
         mutant: Some(mutant),

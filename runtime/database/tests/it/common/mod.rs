@@ -25,7 +25,7 @@ use reprise_router::{
     BatchBuilder, BatchReply, CallKey, Consent, DeployError, Deployment, InstallError, LogEntry, LogQuery, PlanSummary,
     Removal, ReplyOutcome, Router, call_hash,
 };
-use reprise_upkeep::{CheckpointInfo, CheckpointState, Checkpointer};
+use reprise_upkeep::{CheckpointInfo, CheckpointPhase, Checkpointer};
 
 pub fn wasm(name: &str) -> Vec<u8> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -247,7 +247,7 @@ pub fn try_take(database: &Database) -> CheckpointInfo {
     loop {
         let all = checkpointer.list();
         let found = all.into_iter().find(|info| info.lsn == begun.lsn).expect("listed");
-        if found.state != CheckpointState::Running {
+        if found.state != CheckpointPhase::Running {
             return found;
         }
         thread::sleep(Duration::from_millis(1));
@@ -256,7 +256,7 @@ pub fn try_take(database: &Database) -> CheckpointInfo {
 
 pub fn take(database: &Database) -> CheckpointInfo {
     let taken = try_take(database);
-    assert_eq!((&taken.error, taken.state), (&None, CheckpointState::Published));
+    assert_eq!((&taken.error, taken.state), (&None, CheckpointPhase::Published));
     taken
 }
 

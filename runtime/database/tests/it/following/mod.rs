@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use reprise_backup::{Place, RealTree, Tree};
+use reprise_backup::{DirHandle, DirTree, RealTree};
 use reprise_database::{
     ClosedDirectory, CutBack, CutError, Database, DatabaseConfig, DeviceConfig, FlushPolicy, FollowPrimary, NODE_NAME,
     NodeFile, NvramConfig, ServeStandbys, ShipForm, TicketError, cut_back, keep_committed,
@@ -70,7 +70,7 @@ pub fn beside() -> LogBeside {
 }
 
 pub fn bootstrap(primary: &Database, name: &str, dir: &Path) {
-    let place = Place::beside(dir).expect("a name");
+    let place = DirHandle::beside(dir).expect("a name");
     let coming = Link::bootstrap(&link(primary, name), &place, beside()).expect("connect");
     let whole = coming.run(&|| true).expect("no error").expect("whole");
     assert_eq!(whole.files, 2);
@@ -281,7 +281,7 @@ impl Cluster {
     }
 
     /// What was cut off a directory.
-    pub fn cuts(&self, name: &str) -> Arc<dyn Tree> {
+    pub fn cuts(&self, name: &str) -> Arc<dyn DirTree> {
         Arc::new(RealTree(self.place(name).join("cuts")))
     }
 

@@ -1,10 +1,10 @@
-//! What the host's tests share: modules from text, and a transaction that is a map.
+//! Helpers of the host's tests: modules from text, and a transaction that is a map.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::{cell::Cell, collections::BTreeMap};
 
 use reprise_abi::{
-    ColumnSet, Ended, HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanRequest, Target, random::TxnRandom,
+    ColumnSet, EndReason, HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanRequest, Target, random::TxnRandom,
 };
 use reprise_base::limits::REPLAY_LIMITS_FACTOR;
 use reprise_host::{CallEnd, CallOutcome, CompiledModule, Engine, Fault, Instance, Limits};
@@ -147,7 +147,7 @@ impl HostOps for MapOps {
     fn go_on(&mut self) -> Result<(), OpError> {
         self.asked += 1;
         match self.end_at == Some(self.asked) {
-            true => Err(OpError::Ended(Ended::Cancelled)),
+            true => Err(OpError::Ended(EndReason::Cancelled)),
             false => Ok(()),
         }
     }

@@ -11,9 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reprise_base::{Lsn, PartitionId, Role, Safety, TxnId, Waiter};
+use reprise_base::{Lsn, PartitionId, Role, Safety, TxnId, WatermarkWaiter};
 use reprise_env::{Clock, Disk, Net, RealClock, RealNet, RealThreads, SimDisk, Threads};
-use reprise_log::{Group, Log, LogConfig, LogError, LogReader, PlaceError, Placed, Position, Receiver};
+use reprise_log::{AppendError, AppendOutcome, Group, GroupAppender, Log, LogConfig, LogError, LogReader, Position};
 use reprise_ship::{
     BeatSeen, CheckpointSource, ChosenCheckpoint, Commits, Expected, Link, LinkConfig, LinkError, PersistedHook,
     ShipEvent, ShippedLog, Shipper, ShipperConfig, Stand, StandbyProgress, StandbyStatus, StandingSeen, Streaming,
@@ -295,7 +295,7 @@ impl Primary {
 /// Places groups into a log.
 pub struct LogTaker {
     pub log: Arc<TestLog>,
-    receiver: Receiver<()>,
+    receiver: GroupAppender<()>,
     pub room_bytes: AtomicU64,
     /// Each group takes so long.
     pub slow: Mutex<Duration>,
@@ -312,7 +312,7 @@ impl LogTaker {
     pub fn new(log: &Arc<TestLog>) -> Arc<Self> {
         Arc::new(Self {
             log: log.clone(),
-            receiver: log.receiver(),
+            receiver: log.group_appender(),
             room_bytes: AtomicU64::new(1 << 20),
             slow: Mutex::default(),
             beats: Mutex::default(),
@@ -329,12 +329,12 @@ impl Taker for LogTaker {
         self.log.received().expect("a standby's")
     }
 
-    fn place(&self, group: &Group<'_>) -> Result<Placed, PlaceError> {
+    fn place(&self, group: &Group<'_>) -> Result<AppendOutcome, AppendError> {
         let slow = *self.slow.lock().expect("test");
         if !slow.is_zero() {
             thread::sleep(slow);
         }
-        self.receiver.place(group)
+        self.receiver.append(group)
     }
 
     fn progress(&self) -> StandbyProgress {
@@ -370,7 +370,7 @@ impl Taker for LogTaker {
         had_looked == has_later
     }
 
-    fn when_persisted(&self, _: Lsn, _: PersistedHook) -> Option<Waiter> {
+    fn when_persisted(&self, _: Lsn, _: PersistedHook) -> Option<WatermarkWaiter> {
         None
     }
 }

@@ -14,8 +14,8 @@ use reprise_wire::RecordBatch;
 use crate::{
     append::Appender,
     error::{LogError, UnavailableKind},
-    front::{Front, FrontState},
-    state::Shared,
+    nvram_buffer::{NvramBuffer, NvramBufferState},
+    state::LogShared,
 };
 
 /// Bytes appended to the files at once, unless one record is longer.
@@ -25,10 +25,10 @@ const QUIET: Duration = Duration::from_secs(1);
 /// After the disk took nothing, time until the next try.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-pub(crate) struct Copier<P> {
-    shared: Arc<Shared<P>>,
-    front: Arc<Front>,
-    lanes: Vec<Lane>,
+pub(crate) struct Destager<P> {
+    shared: Arc<LogShared<P>>,
+    nvram: Arc<NvramBuffer>,
+    lanes: Vec<RingLane>,
     marks: RegionMarks,
     /// Taken from the rings and not appended yet.
     batch: RecordBatch,
@@ -37,7 +37,7 @@ pub(crate) struct Copier<P> {
 }
 
 /// A ring that is merged with the others.
-struct Lane {
+struct RingLane {
     reader: RingReader,
     /// The next of it, when it was looked at.
     next: Option<RingRecord>,
@@ -46,75 +46,80 @@ struct Lane {
 }
 
 /// The next action of the destage thread.
-enum Next {
+enum DestageAction {
     Copy,
     Wait,
     Over,
 }
 
 /// Stops the log and wakes all waiting threads if the destage thread panics.
-struct StopOnPanic<P>(Arc<Shared<P>>, Arc<Front>);
+struct StopOnDestagePanic<P>(Arc<LogShared<P>>, Arc<NvramBuffer>);
 
-impl<P> Drop for StopOnPanic<P> {
+impl<P> Drop for StopOnDestagePanic<P> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let error = LogError::unavailable(UnavailableKind::Failed, "its copier panicked");
             self.0.stop(error.clone(), error);
-            self.1.note_over();
+            self.1.record_end();
         }
     }
 }
 
-impl<P: Send + 'static> Work for Copier<P> {
+impl<P: Send + 'static> Work for Destager<P> {
     fn run(mut self: Box<Self>) {
-        let _guard = StopOnPanic(Arc::clone(&self.shared), Arc::clone(&self.front));
-        let front = Arc::clone(&self.front);
+        let _guard = StopOnDestagePanic(Arc::clone(&self.shared), Arc::clone(&self.nvram));
+        let nvram = Arc::clone(&self.nvram);
         loop {
-            let state = front.lock();
+            let state = nvram.lock();
             let (state, wait) = match self.next(&state) {
-                Next::Over => break,
-                Next::Wait => (state, QUIET),
-                Next::Copy => {
+                DestageAction::Over => break,
+                DestageAction::Wait => (state, QUIET),
+                DestageAction::Copy => {
                     drop(state);
                     match self.copy() {
                         Ok(()) => continue,
                         Err(_) if self.is_given_up() => break,
-                        Err(_) => (front.lock(), RETRY_AFTER),
+                        Err(_) => (nvram.lock(), RETRY_AFTER),
                     }
                 }
             };
-            let waited = front.work.wait_timeout(state, wait);
-            drop(waited.expect("the front's state is whole"));
+            let waited = nvram.work.wait_timeout(state, wait);
+            drop(waited.expect("the nvram's state is whole"));
         }
-        front.note_over();
+        nvram.record_end();
     }
 
     fn step(&mut self) -> Step {
-        let front = Arc::clone(&self.front);
-        let state = front.lock();
+        let nvram = Arc::clone(&self.nvram);
+        let state = nvram.lock();
         let next = self.next(&state);
         drop(state);
         match next {
-            Next::Wait => return Step::Idle,
-            Next::Copy if self.copy().is_ok() => return Step::Done,
-            Next::Copy if !self.is_given_up() => return Step::Idle,
-            Next::Copy | Next::Over => {}
+            DestageAction::Wait => return Step::Idle,
+            DestageAction::Copy if self.copy().is_ok() => return Step::Done,
+            DestageAction::Copy if !self.is_given_up() => return Step::Idle,
+            DestageAction::Copy | DestageAction::Over => {}
         }
-        front.note_over();
+        nvram.record_end();
         Step::Over
     }
 }
 
-impl<P: Send + 'static> Copier<P> {
-    pub fn new(shared: Arc<Shared<P>>, front: Arc<Front>, readers: Vec<RingReader>, marks: RegionMarks) -> Self {
-        let lane = |reader| Lane {
+impl<P: Send + 'static> Destager<P> {
+    pub fn new(
+        shared: Arc<LogShared<P>>,
+        nvram: Arc<NvramBuffer>,
+        readers: Vec<RingReader>,
+        marks: RegionMarks,
+    ) -> Self {
+        let lane = |reader| RingLane {
             reader,
             next: None,
             taken: None,
         };
         Self {
             shared,
-            front,
+            nvram,
             marks,
             lanes: readers.into_iter().map(lane).collect(),
             batch: RecordBatch::default(),
@@ -125,26 +130,26 @@ impl<P: Send + 'static> Copier<P> {
     /// True if the thread must end after the files took nothing. A close does not wait for a disk without room: the region keeps
     /// its records for the next opening.
     fn is_given_up(&self) -> bool {
-        self.front.lock().is_closing || self.shared.lock().stopped.is_some()
+        self.nvram.lock().is_closing || self.shared.lock().stopped.is_some()
     }
 
-    fn next(&mut self, state: &FrontState) -> Next {
+    fn next(&mut self, state: &NvramBufferState) -> DestageAction {
         // Cleared before the rings are read: a site that makes a record persistent later sets it again.
-        let is_due = self.front.is_due.swap(false, Ordering::SeqCst);
-        let (copied, durable) = (self.front.copied(), self.front.lsns.durable());
+        let is_due = self.nvram.is_due.swap(false, Ordering::SeqCst);
+        let (copied, durable) = (self.nvram.copied(), self.nvram.lsns.durable());
         // It may seem to fall: a site announces LSNs before it takes them.
         if copied >= durable {
             // Records that a stopped log did not take never become durable.
-            let has_all = || self.front.lsns.next() == copied || self.shared.lock().stopped.is_some();
+            let has_all = || self.nvram.lsns.next() == copied || self.shared.lock().stopped.is_some();
             return match state.is_closing && has_all() {
-                true => Next::Over,
-                false => Next::Wait,
+                true => DestageAction::Over,
+                false => DestageAction::Wait,
             };
         }
-        let is_wanted = state.is_closing || state.wanted > copied || is_due || self.front.is_followed();
+        let is_wanted = state.is_closing || state.wanted > copied || is_due || self.nvram.is_followed();
         match is_wanted || self.is_quiet(durable) {
-            true => Next::Copy,
-            false => Next::Wait,
+            true => DestageAction::Copy,
+            false => DestageAction::Wait,
         }
     }
 
@@ -159,10 +164,10 @@ impl<P: Send + 'static> Copier<P> {
     /// Copies all records that are persistent now. Err: the files did not take them; records that were not copied are still in the rings.
     fn copy(&mut self) -> Result<(), LogError> {
         // Cleared before the rings are read: a site that finds its ring full later sets it again.
-        self.front.is_due.store(false, Ordering::SeqCst);
-        let until = self.front.lsns.durable();
+        self.nvram.is_due.store(false, Ordering::SeqCst);
+        let until = self.nvram.lsns.durable();
         let appender = Appender(Arc::clone(&self.shared));
-        while self.front.copied() < until {
+        while self.nvram.copied() < until {
             if self.batch.is_empty() {
                 self.fill(until)
                     .inspect_err(|error| self.shared.stop(error.clone(), error.clone()))?;
@@ -170,7 +175,7 @@ impl<P: Send + 'static> Copier<P> {
             let start = appender.append_copied(&self.batch)?;
             assert_eq!(
                 start,
-                self.front.copied(),
+                self.nvram.copied(),
                 "the files and the rings count records alike"
             );
             let end = Lsn(start.0 + u64::from(self.batch.count()));
@@ -186,14 +191,14 @@ impl<P: Send + 'static> Copier<P> {
                     lane.reader.free(&taken);
                 }
             }
-            self.front.note_copied(end);
+            self.nvram.record_copied(end);
         }
         Ok(())
     }
 
     /// Takes the next records before `until` from the rings.
     fn fill(&mut self, until: Lsn) -> Result<(), LogError> {
-        let mut at = self.front.copied();
+        let mut at = self.nvram.copied();
         while at < until {
             let lane = lane_of(&mut self.lanes, at)?;
             let next = lane.next.as_ref().expect("it was found there");
@@ -214,14 +219,14 @@ impl<P: Send + 'static> Copier<P> {
 }
 
 /// The ring whose next record is the one at `at`, which is persistent.
-fn lane_of(lanes: &mut [Lane], at: Lsn) -> Result<&mut Lane, LogError> {
+fn lane_of(lanes: &mut [RingLane], at: Lsn) -> Result<&mut RingLane, LogError> {
     for (ring, lane) in lanes.iter_mut().enumerate() {
         if lane.next.is_none() {
             let next = lane.reader.next_record();
             lane.next = next.map_err(|entry| damaged(format!("ring {ring}, entry {entry}")))?;
         }
     }
-    let is_at = |lane: &&mut Lane| lane.next.as_ref().is_some_and(|next| next.lsn == at);
+    let is_at = |lane: &&mut RingLane| lane.next.as_ref().is_some_and(|next| next.lsn == at);
     let found = lanes.iter_mut().find(is_at);
     found.ok_or_else(|| damaged(format!("no ring has the record at LSN {at}")))
 }

@@ -10,7 +10,7 @@ use crate::{
     copy::{CopyRange, LogCopy},
     error::LogError,
     group::{Position, history_until},
-    index::{LogIndex, Mark},
+    index::{LogIndex, LogPoint},
     reader::{LogReader, ReadEnd},
     scan::{VerifyReport, scan},
 };
@@ -30,17 +30,17 @@ pub struct EpochStart {
 }
 
 /// A closed log, as its files hold it.
-pub struct Outline {
+pub struct LogOutline {
     disk: Arc<dyn Disk>,
     index: Arc<LogIndex>,
-    end_mark: Mark,
+    end_mark: LogPoint,
     /// The report of reading all blocks.
     pub report: VerifyReport,
     /// Behind the last record, and the history up to there.
     pub end: Position,
 }
 
-impl Outline {
+impl LogOutline {
     /// Reads all blocks. None: there is no log. Err also if it is damaged.
     pub fn of(disk: &Arc<dyn Disk>) -> Result<Option<Self>, LogError> {
         let scanned = scan(&**disk)?;
@@ -54,7 +54,7 @@ impl Outline {
         Ok(Some(Self {
             disk: Arc::clone(disk),
             index: Arc::new(scanned.index),
-            end_mark: Mark {
+            end_mark: LogPoint {
                 place: scanned.end_place,
                 lsn: report.end,
             },
@@ -96,7 +96,7 @@ impl Outline {
 
     /// Rewinds the log to the records before `lsn`, at least one. A crash leaves a complete log that ends at `lsn` or later. The
     /// caller holds the folder's lock.
-    pub fn cut_to(self, lsn: Lsn) -> Result<(), LogError> {
+    pub fn rewind_to(self, lsn: Lsn) -> Result<(), LogError> {
         assert!(lsn > self.report.start, "a record stays");
         let mut segments = self.report.segments.clone();
         while let Some(last) = segments.pop_if(|last| last.start >= lsn) {
@@ -115,7 +115,7 @@ impl Outline {
             from: Lsn(last.start.0 + 1),
             until: lsn,
         };
-        let shorter = Shorter(Arc::clone(&self.disk));
+        let shorter = ShorterFile(Arc::clone(&self.disk));
         let copied = self.reader(last.start)?.copy(range, &shorter, &mut |_| true)?;
         assert_eq!(copied.files, [last.file.as_str()], "one segment for another");
         self.disk.rename(SHORTER_NAME, &last.file)?;
@@ -124,13 +124,13 @@ impl Outline {
 }
 
 /// The folder, in which the one new file has another name.
-struct Shorter(Arc<dyn Disk>);
+struct ShorterFile(Arc<dyn Disk>);
 
 fn refused(name: &str) -> DiskError {
     DiskError::new("open", name, DiskErrorKind::Refused, "one file is written here")
 }
 
-impl Disk for Shorter {
+impl Disk for ShorterFile {
     fn create(&self, _: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
         self.0.create(SHORTER_NAME)
     }

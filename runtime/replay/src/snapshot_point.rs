@@ -11,40 +11,40 @@ use crossbeam_channel::{Receiver, Sender};
 use reprise_base::Lsn;
 use reprise_partition::SiteMessage;
 
-use crate::{error::ReplayError, outcome::Outcome, replayer::Replayer};
+use crate::{error::ReplayError, outcome::ReplayOutcome, replayer::Replayer};
 
 /// Number of points that are sent and not reached yet, at most: a read waits for everything sent before it.
-const CUTS_IN_FLIGHT: usize = 4;
+const POINTS_IN_FLIGHT: usize = 4;
 
 /// Called at each point once all sites have reached it, on the thread of one of them: it must only hand over. `Err`: a record before
 /// it could not be replayed.
-pub type OnCut = Arc<dyn Fn(Result<Lsn, ()>) + Send + Sync>;
+pub type OnSnapshotPoint = Arc<dyn Fn(Result<Lsn, ()>) + Send + Sync>;
 
 /// State of a replayer that sends only at snapshot points.
-pub(crate) struct Cuts {
+pub(crate) struct SnapshotPoints {
     /// Messages for the sites at the next point, in order.
     pub held_back: Vec<(usize, SiteMessage)>,
-    on_cut: OnCut,
+    on_point: OnSnapshotPoint,
     /// A token per point that may yet be sent.
     tokens: (Sender<()>, Receiver<()>),
 }
 
 /// A point that each site reaches behind everything before it.
-struct Mark {
+struct PointArrival {
     end: Lsn,
     sites_left: AtomicUsize,
-    outcome: Arc<Outcome>,
-    on_cut: OnCut,
+    outcome: Arc<ReplayOutcome>,
+    on_point: OnSnapshotPoint,
     token: Sender<()>,
 }
 
-impl Mark {
+impl PointArrival {
     fn arrive(&self) {
         if self.sites_left.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
         }
         let _ = self.token.send(()); // whoever feeds may have gone
-        (self.on_cut)(match self.outcome.has_failed_before(self.end) {
+        (self.on_point)(match self.outcome.has_failed_before(self.end) {
             true => Err(()),
             false => Ok(self.end),
         });
@@ -52,41 +52,41 @@ impl Mark {
 }
 
 impl Replayer {
-    /// Holds fed records back from now on, until the next `cut`.
-    pub fn begin_cuts(&mut self, on_cut: OnCut) {
+    /// Holds fed records back from now on, until the next `snapshot_point`.
+    pub fn begin_snapshot_points(&mut self, on_point: OnSnapshotPoint) {
         let tokens = crossbeam_channel::unbounded();
-        for _ in 0..CUTS_IN_FLIGHT {
+        for _ in 0..POINTS_IN_FLIGHT {
             let _ = tokens.0.send(()); // the receiver is beside it
         }
-        self.cuts = Some(Cuts {
+        self.points = Some(SnapshotPoints {
             held_back: Vec::new(),
-            on_cut,
+            on_point,
             tokens,
         });
     }
 
     /// Ends the records fed since the last point. `in_order` receives the point and a function that sends everything. It keeps other
     /// messages back meanwhile, and must take no longer than to send. Waits first, while many points are in flight. Err: as for `feed`.
-    pub fn cut(&mut self, in_order: impl FnOnce(Lsn, &mut dyn FnMut())) -> Result<(), ReplayError> {
+    pub fn snapshot_point(&mut self, in_order: impl FnOnce(Lsn, &mut dyn FnMut())) -> Result<(), ReplayError> {
         let gathered = self.release_held().and_then(|()| self.send_all_pending());
         gathered.map_err(|error| self.fail(Some(error)))?;
         // Demultiplexed changes are with their sites, or done.
         self.aheads.retain(|ahead| Arc::strong_count(ahead) > 1);
         let end = self.whole_end();
-        let cuts = self.cuts.as_mut().expect("cuts were begun");
-        let token = self.assist.receive(&cuts.tokens.1);
+        let points = self.points.as_mut().expect("points were begun");
+        let token = self.assist.receive(&points.tokens.1);
         token.ok_or(ReplayError::Stopped)?;
-        let mark = Arc::new(Mark {
+        let arrival = Arc::new(PointArrival {
             end,
             sites_left: AtomicUsize::new(self.sites.len()),
             outcome: self.outcome.clone(),
-            on_cut: cuts.on_cut.clone(),
-            token: cuts.tokens.0.clone(),
+            on_point: points.on_point.clone(),
+            token: points.tokens.0.clone(),
         });
         for site in 0..self.sites.len() {
-            let mark = mark.clone();
-            let arrive = SiteMessage::Job(Box::new(move |_| mark.arrive()));
-            cuts.held_back.push((site, arrive));
+            let arrival = arrival.clone();
+            let arrive = SiteMessage::Job(Box::new(move |_| arrival.arrive()));
+            points.held_back.push((site, arrive));
         }
         self.has_barrier = false;
         let mut sent = Ok(());
@@ -101,7 +101,7 @@ impl Replayer {
 
     /// Sends the messages that the sites did not get yet.
     pub(crate) fn send_held_back(&mut self) -> Result<(), ReplayError> {
-        let held_back = self.cuts.as_mut().map(|cuts| std::mem::take(&mut cuts.held_back));
+        let held_back = self.points.as_mut().map(|points| std::mem::take(&mut points.held_back));
         let mut held_back = held_back.into_iter().flatten();
         held_back.try_for_each(|(site, message)| self.send_now(site, message))
     }

@@ -4,19 +4,19 @@
 use std::{sync::MutexGuard, time::Duration};
 
 use reprise_base::{Epoch, Lsn};
-use reprise_nvram::{Full, RingWriter};
+use reprise_nvram::{RingFull, RingWriter};
 use reprise_wire::{RawRecords, RecordBatch};
 
 use crate::{
     error::{LogError, UnavailableKind},
-    front::Front,
     group::{Group, Position},
-    receive::{PlaceError, Receiver, promoted},
-    state::{Extent, Source},
+    group_append::{AppendError, GroupAppender, promoted},
+    nvram_buffer::NvramBuffer,
+    state::{Extent, RecordSource},
 };
 
 /// Whole records of a group: as many as a ring takes at once, or one longer unit that can't be divided.
-struct Part<'a> {
+struct GroupPart<'a> {
     bytes: &'a [u8],
     count: u32,
 }
@@ -25,12 +25,12 @@ struct Part<'a> {
 ///
 /// A command and the changes behind it stay together. Replay applies one of the two, and a crash between them would leave a command
 /// without its changes.
-fn parts<'a>(group: &Group<'a>, bytes_max: usize) -> Result<Vec<Part<'a>>, PlaceError> {
+fn parts<'a>(group: &Group<'a>, bytes_max: usize) -> Result<Vec<GroupPart<'a>>, AppendError> {
     let first = group.first;
     let (mut parts, mut begins, mut ends, mut count) = (Vec::new(), 0, 0, 0);
     let mut records = RawRecords::new(group.records).peekable();
     while let Some(record) = records.next() {
-        let record = record.map_err(|error| PlaceError::Malformed { first, error })?;
+        let record = record.map_err(|error| AppendError::Malformed { first, error })?;
         let beside = records.next_if(|next| next.as_ref().is_ok_and(|next| next.is_beside(&record)));
         let (end, taken) = match beside {
             Some(Ok(changes)) => (changes.end, 2),
@@ -38,36 +38,41 @@ fn parts<'a>(group: &Group<'a>, bytes_max: usize) -> Result<Vec<Part<'a>>, Place
         };
         if count > 0 && end - begins > bytes_max {
             let bytes = &group.records[begins..ends];
-            parts.push(Part { bytes, count });
+            parts.push(GroupPart { bytes, count });
             (begins, count) = (ends, 0);
         }
         (ends, count) = (end, count + taken);
     }
     let bytes = &group.records[begins..ends];
-    parts.push(Part { bytes, count });
+    parts.push(GroupPart { bytes, count });
     Ok(parts)
 }
 
 type Writers<'a> = MutexGuard<'a, Vec<Option<RingWriter>>>;
 
-impl<P: Send + 'static> Receiver<P> {
+impl<P: Send + 'static> GroupAppender<P> {
     /// Appends a validated group that follows the received records. Persistent when it returns. Err: the parts appended before the
     /// error are received.
-    pub(crate) fn place_in_front(
+    pub(crate) fn append_to_rings(
         &self,
-        front: &Front,
+        nvram: &NvramBuffer,
         group: &Group<'_>,
         received: Position,
-    ) -> Result<(), PlaceError> {
+    ) -> Result<(), AppendError> {
         // Locked for the whole group: a promotion waits.
-        let mut writers = front.writers();
-        self.begin_epoch(front, received, group.end.epoch)?;
-        let bytes_max = writers.iter().flatten().map(Front::bytes_max).min().unwrap_or_default();
+        let mut writers = nvram.writers();
+        self.begin_epoch(nvram, received, group.end.epoch)?;
+        let bytes_max = writers
+            .iter()
+            .flatten()
+            .map(NvramBuffer::bytes_max)
+            .min()
+            .unwrap_or_default();
         let mut done = received;
         for part in parts(group, bytes_max)? {
             match part.bytes.len() > bytes_max {
-                false => self.place_in_ring(front, &mut writers, (done.lsn, &part))?,
-                true => self.place_in_files(front, (done.lsn, &part))?,
+                false => self.append_to_ring(nvram, &mut writers, done.lsn, &part)?,
+                true => self.append_to_files(nvram, done.lsn, &part)?,
             }
             done = Position {
                 epoch: group.end.epoch,
@@ -76,14 +81,14 @@ impl<P: Send + 'static> Receiver<P> {
             };
             self.appender.0.lock().received = Some(done);
         }
-        assert_eq!(done, group.end, "the group was judged");
+        assert_eq!(done, group.end, "the group was validated");
         Ok(())
     }
 
     /// Begins the epoch of the next records: a region holds records of one epoch, as a block does.
-    fn begin_epoch(&self, front: &Front, received: Position, epoch: Epoch) -> Result<(), LogError> {
+    fn begin_epoch(&self, nvram: &NvramBuffer, received: Position, epoch: Epoch) -> Result<(), LogError> {
         let shared = &*self.appender.0;
-        let judge = || {
+        let check = || {
             let state = shared.lock();
             match &state.stopped {
                 Some(error) => Err(error.clone()),
@@ -92,12 +97,12 @@ impl<P: Send + 'static> Receiver<P> {
                 None => Ok(state),
             }
         };
-        if judge()?.epoch == epoch {
+        if check()?.epoch == epoch {
             return Ok(());
         }
-        front.copy_to(shared, front.filled(), shared.config.append_wait_max)?;
-        front.marks.set_epoch(epoch);
-        let mut state = judge()?;
+        nvram.destage_to(shared, nvram.filled(), shared.config.append_wait_max)?;
+        nvram.marks.set_epoch(epoch);
+        let mut state = check()?;
         assert_eq!(
             state.fill_records, 0,
             "all of it is durable, and nothing else was appended"
@@ -107,53 +112,56 @@ impl<P: Send + 'static> Receiver<P> {
     }
 
     /// Appends a part to the emptiest ring.
-    fn place_in_ring(
+    fn append_to_ring(
         &self,
-        front: &Front,
+        nvram: &NvramBuffer,
         writers: &mut Writers<'_>,
-        (lsn, part): (Lsn, &Part<'_>),
+        lsn: Lsn,
+        part: &GroupPart<'_>,
     ) -> Result<(), LogError> {
-        let judge = || {
+        let check = || {
             let rings = writers.iter().flatten().enumerate();
             let emptiest = rings.min_by_key(|(_, writer)| writer.fill().bytes);
             let (ring, writer) = emptiest.ok_or_else(promoted)?;
-            match writer.judge(part.bytes.len(), &[]) {
+            match writer.check_room(part.bytes.len(), &[]) {
                 Ok(()) => Ok(Some(ring)),
-                Err(Full::ForNow) => Ok(None),
-                Err(Full::Forever { .. }) => Err(LogError::TooLong {
+                Err(RingFull::ForNow) => Ok(None),
+                Err(RingFull::Forever { .. }) => Err(LogError::TooLong {
                     bytes: part.bytes.len(),
-                    max: Front::bytes_max(writer),
+                    max: NvramBuffer::bytes_max(writer),
                 }),
             }
         };
-        let ring = match judge()? {
+        let ring = match check()? {
             Some(ring) => ring,
-            None => front.wait_for_room(&self.appender.0, judge)?,
+            None => nvram.wait_for_room(&self.appender.0, check)?,
         };
         let writer = writers[ring].as_mut().expect("no site has taken one");
-        let start = front
+        let start = nvram
             .lsns
             .reserve(0, part.count.into())
             .expect("a primary alone closes it");
         assert_eq!(start, lsn, "the rings have all that was received");
         let written = writer.records(lsn, part.count, part.bytes, &[]);
-        written.expect("it was judged, and what was free stays free");
+        written.expect("it was checked, and what was free stays free");
         writer.persist();
-        front.filled.raise(start.0 + u64::from(part.count));
-        front.lsns.persisted(0);
-        front.wake_if_due(writer.fill());
+        nvram.filled.raise(start.0 + u64::from(part.count));
+        nvram.lsns.persisted(0);
+        nvram.wake_if_due(writer.fill());
         Ok(())
     }
 
     /// Appends a part that no ring takes to the files: durable when it returns, with all before it.
-    fn place_in_files(&self, front: &Front, (lsn, part): (Lsn, &Part<'_>)) -> Result<(), LogError> {
+    fn append_to_files(&self, nvram: &NvramBuffer, lsn: Lsn, part: &GroupPart<'_>) -> Result<(), LogError> {
         let shared = &*self.appender.0;
         let wait_max = shared.config.append_wait_max;
-        front.copy_to(shared, lsn, wait_max)?;
+        nvram.destage_to(shared, lsn, wait_max)?;
         let mut batch = RecordBatch::default();
-        batch.push_encoded(part.bytes).expect("its records were judged");
-        let state = self.appender.admit(Extent::of_bytes(part.bytes.len()), Source::Front)?;
-        let start = front
+        batch.push_encoded(part.bytes).expect("its records were validated");
+        let state = self
+            .appender
+            .admit(Extent::of_bytes(part.bytes.len()), RecordSource::NvramBuffer)?;
+        let start = nvram
             .lsns
             .reserve(0, part.count.into())
             .expect("a primary alone closes it");
@@ -163,11 +171,11 @@ impl<P: Send + 'static> Receiver<P> {
         if !shared.wait_durable(end, wait_max) {
             return Err(self.stop_stalled(wait_max));
         }
-        front.marks.set_copied(end);
-        front.filled.raise(end.0);
+        nvram.marks.set_copied(end);
+        nvram.filled.raise(end.0);
         // In this order the destage thread finds nothing to do.
-        front.note_copied(end);
-        front.lsns.persisted(0);
+        nvram.record_copied(end);
+        nvram.lsns.persisted(0);
         Ok(())
     }
 

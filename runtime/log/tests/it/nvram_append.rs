@@ -15,7 +15,9 @@ use reprise_env::{
     DiskError, DiskFile, DiskFilter, FilteredDisk, RealClock, SimDisk,
     sim::{CrashPolicy, FaultPlan},
 };
-use reprise_log::{FrontConfig, Group, Log, LogConfig, LogError, LogReader, PlaceError, Placed, Position, verify};
+use reprise_log::{
+    AppendError, AppendOutcome, Group, Log, LogConfig, LogError, LogReader, NvramBufferConfig, Position, verify,
+};
 use reprise_nvram::{Event, FlushPolicy, Owner, Recording, Region};
 use reprise_wire::{Change, ChangesRef, CommandRef, PartitionSet, RawRecords, RecordBatch, RecordEffect};
 
@@ -40,11 +42,11 @@ fn fronted(disk: &SimDisk, memory: &Arc<Recording>, config: LogConfig) -> Log<St
     let (log, _, _) = open_with(disk, config).expect("open");
     let begins = (log.epoch(), log.filled());
     let region = Region::format(memory.clone(), Owner::default(), 2, ENTRIES, begins).expect("there is room");
-    let front = FrontConfig {
+    let nvram = NvramBufferConfig {
         copy_at_entries: u64::MAX,
         flush: FlushPolicy::OnCommit,
     };
-    log.put_front(region, front).expect("a front");
+    log.attach_nvram(region, nvram).expect("a nvram");
     log
 }
 
@@ -62,8 +64,8 @@ fn opened(disk: &SimDisk, image: Vec<u8>) -> (Position, Vec<String>) {
     (received, words_on(disk))
 }
 
-fn place(log: &Log<String>, group: &Kept) {
-    assert_eq!(log.receiver().place(&group.get()), Ok(Placed::New));
+fn append_group(log: &Log<String>, group: &Kept) {
+    assert_eq!(log.group_appender().append(&group.get()), Ok(AppendOutcome::New));
     // No caller waits, and no more is to come.
     assert_eq!((log.durable(), log.received()), (group.end.lsn, Some(group.end)));
 }
@@ -76,7 +78,7 @@ fn what_was_placed_is_there_after_a_crash_in_the_epoch_that_it_had() {
     let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
     let log = fronted(&disk, &memory, standby_config());
     for (number, group) in groups.iter().enumerate() {
-        place(&log, group);
+        append_group(&log, group);
         // The region first: what is copied meanwhile lies in both.
         for seed in 0..3 {
             let mut kept = 0;
@@ -109,11 +111,11 @@ fn every_crash_of_the_region_keeps_what_was_acknowledged() {
     let log = fronted(&disk, &memory, standby_config());
     let empty = disk.crash(&CrashPolicy::LoseAll);
     memory.take_events();
-    memory.cut_at_drains();
+    memory.keep_drain_points();
     // By drain: what was acknowledged before it.
     let mut acknowledged = vec![Position::default()];
     for group in &groups {
-        place(&log, group);
+        append_group(&log, group);
         let drains = memory
             .take_events()
             .iter()
@@ -126,7 +128,7 @@ fn every_crash_of_the_region_keeps_what_was_acknowledged() {
     for (cut, before) in acknowledged[..acknowledged.len() - 1].iter().enumerate() {
         for seed in 0..40_u64 {
             let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-            let image = memory.cut(cut, || {
+            let image = memory.image_before_drain(cut, || {
                 random ^= random << 13;
                 random ^= random >> 7;
                 random ^= random << 17;
@@ -161,7 +163,7 @@ fn a_group_is_cut_to_what_a_ring_takes_and_longer_records_go_to_the_files() {
     let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
     let log = fronted(&disk, &memory, standby_config());
     for group in &groups {
-        place(&log, group);
+        append_group(&log, group);
         let image = memory.image(|| false);
         let (received, found) = opened(&disk.crash(&CrashPolicy::LoseAll), image);
         assert_eq!((received, found.len() as u64), (group.end, group.end.lsn.0));
@@ -196,16 +198,16 @@ fn a_record_that_no_ring_takes_stops_a_log_whose_disk_hangs() {
     let (log, _) = Log::open(filtered, Arc::new(RealClock::new()), short, nobody).expect("open");
     let begins = (log.epoch(), log.filled());
     let region = Region::format(memory.clone(), Owner::default(), 2, ENTRIES, begins).expect("there is room");
-    let front = FrontConfig {
+    let nvram = NvramBufferConfig {
         copy_at_entries: u64::MAX,
         flush: FlushPolicy::OnCommit,
     };
-    log.put_front(region, front).expect("a front");
+    log.attach_nvram(region, nvram).expect("a nvram");
     let before = log.received();
     hanging.0.store(true, Ordering::Release);
     let begun = Instant::now();
-    let refused = log.receiver().place(&groups[0].get());
-    assert!(matches!(refused, Err(PlaceError::Log(_))), "{refused:?}");
+    let refused = log.group_appender().append(&groups[0].get());
+    assert!(matches!(refused, Err(AppendError::Log(_))), "{refused:?}");
     assert!(begun.elapsed() < WAIT_MAX && log.is_stopped());
     assert_eq!(log.received(), before, "what is not durable is not received");
     hanging.0.store(false, Ordering::Release);
@@ -226,24 +228,24 @@ fn a_full_region_says_so_before_and_takes_more_once_the_disk_does() {
     let mut short = standby_config();
     short.append_wait_max = Duration::from_millis(50);
     let log = fronted(&disk, &memory, short);
-    let all = log.receive_room().expect("a front");
+    let all = log.receive_room().expect("a nvram");
     assert!(all > REGION_BYTES as u64 / 3, "{all}");
     disk.set_faults(FaultPlan {
         capacity_bytes: Some(disk.used_bytes()),
         ..FaultPlan::default()
     });
-    let receiver = log.receiver();
+    let group_appender = log.group_appender();
     let mut taken = 0;
     let refused = loop {
-        let room = log.receive_room().expect("a front");
-        match receiver.place(&groups[taken].get()) {
-            Ok(placed) => assert_eq!(placed, Placed::New),
+        let room = log.receive_room().expect("a nvram");
+        match group_appender.append(&groups[taken].get()) {
+            Ok(placed) => assert_eq!(placed, AppendOutcome::New),
             Err(error) => break (room, error),
         }
         taken += 1;
     };
     assert!(
-        matches!(refused, (0, PlaceError::Log(LogError::Unavailable { .. }))),
+        matches!(refused, (0, AppendError::Log(LogError::Unavailable { .. }))),
         "{refused:?}"
     );
     let before = groups[taken - 1].end;
@@ -252,13 +254,13 @@ fn a_full_region_says_so_before_and_takes_more_once_the_disk_does() {
     disk.set_faults(FaultPlan::default());
     let until = Instant::now() + WAIT_MAX;
     for group in &groups[taken..] {
-        while let Err(error) = receiver.place(&group.get()) {
+        while let Err(error) = group_appender.append(&group.get()) {
             assert!(Instant::now() < until, "{error}");
             thread::sleep(Duration::from_millis(5));
         }
     }
     log.close().expect("close");
-    drop((receiver, log));
+    drop((group_appender, log));
     assert_eq!(words_on(&disk), words);
 }
 
@@ -269,17 +271,17 @@ fn a_standby_is_promoted_on_its_rings() {
     let log = fronted(&disk, &memory, standby_config());
     let refused = log.appender().append(&encode(&["own"]), None).expect_err("a standby").0;
     assert!(refused.to_string().contains("standby"), "{refused}");
-    groups.iter().for_each(|group| place(&log, group));
-    let receiver = log.receiver();
+    groups.iter().for_each(|group| append_group(&log, group));
+    let group_appender = log.group_appender();
     assert_eq!(log.promote(Epoch(0)), Ok(Some(Epoch(3))));
     let end = groups.last().expect("some").end.lsn;
     assert_eq!((log.copied(), log.received()), (end, None));
-    let late = receiver.place(&groups[0].get());
-    assert!(matches!(late, Err(PlaceError::Log(_))), "{late:?}");
+    let late = group_appender.append(&groups[0].get());
+    assert!(matches!(late, Err(AppendError::Log(_))), "{late:?}");
     // Nothing goes to the files beside the rings.
     let refused = log.appender().append(&encode(&["own"]), None).expect_err("beside").0;
-    assert!(refused.to_string().contains("front"), "{refused}");
-    let mut sites: Vec<_> = (0..2).map(|site| log.nvram_appender(site).expect("a front")).collect();
+    assert!(refused.to_string().contains("nvram"), "{refused}");
+    let mut sites: Vec<_> = (0..2).map(|site| log.nvram_appender(site).expect("a nvram")).collect();
     for (n, site) in [0, 1, 1, 0].into_iter().enumerate() {
         let word = format!("own{n}");
         assert_eq!(sites[site].append(&encode(&[&word])), Ok(Lsn(end.0 + n as u64)));
@@ -300,10 +302,10 @@ fn what_does_not_follow_is_refused() {
     let (groups, words) = primary(2, SMALL);
     let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
     let log = fronted(&disk, &memory, standby_config());
-    groups[..6].iter().for_each(|group| place(&log, group));
-    let receiver = log.receiver();
+    groups[..6].iter().for_each(|group| append_group(&log, group));
+    let group_appender = log.group_appender();
     let good = groups[6].get();
-    assert_eq!(receiver.place(&groups[5].get()), Ok(Placed::Known));
+    assert_eq!(group_appender.append(&groups[5].get()), Ok(AppendOutcome::Known));
     let flipped = {
         let mut records = good.records.to_vec();
         records[7] ^= 1;
@@ -323,16 +325,16 @@ fn what_does_not_follow_is_refused() {
         Group { end: longer, ..good },
     ];
     for group in &bad {
-        let refused = receiver.place(group);
+        let refused = group_appender.append(group);
         assert!(refused.is_err(), "{refused:?}");
         assert_eq!(
             (log.received(), log.durable()),
             (Some(groups[5].end), groups[5].end.lsn)
         );
     }
-    groups[6..].iter().for_each(|group| place(&log, group));
+    groups[6..].iter().for_each(|group| append_group(&log, group));
     log.close().expect("close");
-    drop((receiver, log));
+    drop((group_appender, log));
     assert_eq!(words_on(&disk), words);
 }
 
@@ -427,15 +429,15 @@ fn a_command_and_its_changes_are_placed_together() {
     );
     let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
     let log = fronted(&disk, &memory, standby_config());
-    memory.cut_at_drains();
+    memory.keep_drain_points();
     // The disk as it is when the region is cut, and half a second later: the destage thread continues.
     let empty = disk.crash(&CrashPolicy::LoseAll);
-    place(&log, &groups[0]);
+    append_group(&log, &groups[0]);
     let full = disk.crash(&CrashPolicy::LoseAll);
     let mut found = Vec::new();
     for cut in 0.. {
         for is_there in [false, true] {
-            let Some(image) = memory.cut(cut, || is_there) else {
+            let Some(image) = memory.image_before_drain(cut, || is_there) else {
                 break;
             };
             for left in [&empty, &full] {
@@ -452,7 +454,7 @@ fn a_command_and_its_changes_are_placed_together() {
                 }
             }
         }
-        if memory.cut(cut + 1, || true).is_none() {
+        if memory.image_before_drain(cut + 1, || true).is_none() {
             break;
         }
     }

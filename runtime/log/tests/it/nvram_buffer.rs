@@ -13,7 +13,7 @@ use reprise_env::{
     SimClock, SimDisk, Stepper,
     sim::{CrashPolicy, FaultPlan},
 };
-use reprise_log::{FrontConfig, Log, LogConfig, LogError, LogReader, NvramAppender, UnavailableKind, verify};
+use reprise_log::{Log, LogConfig, LogError, LogReader, NvramAppender, NvramBufferConfig, UnavailableKind, verify};
 use reprise_nvram::{FlushPolicy, ObjectWriter, Owner, Recording, Region};
 use reprise_wire::{Change, ChangesRef, PartitionSet, RecordBatch, RecordEffect, RecordRef};
 
@@ -68,8 +68,8 @@ fn append_changes(
     (site.append(&records), word(&RecordRef::Changes(record)), has_room)
 }
 
-fn front_config(copy_at_entries: u64) -> FrontConfig {
-    FrontConfig {
+fn front_config(copy_at_entries: u64) -> NvramBufferConfig {
+    NvramBufferConfig {
         copy_at_entries,
         flush: FlushPolicy::OnCommit,
     }
@@ -78,14 +78,14 @@ fn front_config(copy_at_entries: u64) -> FrontConfig {
 /// A log with an NVRAM buffer of `sites` sites.
 fn fronted(disk: &SimDisk, memory: &Arc<Recording>, sites: u32, copy_at_entries: u64) -> Log<String> {
     let (log, _, _) = open(disk).expect("open");
-    log.put_front(region(memory, sites), front_config(copy_at_entries))
-        .expect("a front");
+    log.attach_nvram(region(memory, sites), front_config(copy_at_entries))
+        .expect("a nvram");
     log
 }
 
 fn appenders(log: &Log<String>, sites: usize) -> Vec<NvramAppender<String>> {
     (0..sites)
-        .map(|site| log.nvram_appender(site).expect("a front"))
+        .map(|site| log.nvram_appender(site).expect("a nvram"))
         .collect()
 }
 
@@ -143,13 +143,13 @@ fn the_rings_come_to_the_files_in_the_order_of_lsns() {
         assert_eq!(log.durable(), Lsn(expected.len() as u64));
         assert_eq!((log.filled(), log.copied()), (log.durable(), Lsn(0)));
     }
-    let status = log.front_status().expect("a front");
+    let status = log.nvram_status().expect("a nvram");
     assert_eq!(status.records_waiting, expected.len() as u64);
     assert_eq!(status.rings.iter().map(|ring| ring.entries).sum::<u64>(), 40);
     // A reader has them copied first.
     assert_eq!(words(log.reader(Lsn(0)).expect("read")), expected);
     assert_eq!(log.copied(), log.durable());
-    let status = log.front_status().expect("a front");
+    let status = log.nvram_status().expect("a nvram");
     assert!(status.records_waiting == 0 && status.rings.iter().all(|ring| ring.entries == 0 && ring.bytes == 0));
     sites[1].append(&encode(&["last"])).expect("append");
     expected.push("last".into());
@@ -175,7 +175,7 @@ fn what_somebody_sends_on_is_copied_at_once() {
     let log = fronted(&disk, &memory, 2, u64::MAX);
     let mut sites = appenders(&log, 2);
     sites[0].append(&encode(&["before"])).expect("append");
-    let followings = [log.follow(), log.follow()].map(|following| following.expect("a front"));
+    let followings = [log.follow(), log.follow()].map(|following| following.expect("a nvram"));
     let began = Instant::now();
     for round in 0..ROUNDS {
         sites[round as usize % 2].append(&encode(&["w"])).expect("append");
@@ -235,9 +235,9 @@ fn a_full_ring_waits_for_the_disk_and_then_refuses() {
     let mut short = config();
     short.append_wait_max = Duration::from_millis(50);
     let (log, _, _) = open_with(&disk, short).expect("open");
-    log.put_front(region(&memory, 1), front_config(u64::MAX))
-        .expect("a front");
-    let mut site = log.nvram_appender(0).expect("a front");
+    log.attach_nvram(region(&memory, 1), front_config(u64::MAX))
+        .expect("a nvram");
+    let mut site = log.nvram_appender(0).expect("a nvram");
     disk.set_faults(FaultPlan {
         capacity_bytes: Some(disk.used_bytes()),
         ..FaultPlan::default()
@@ -291,12 +291,12 @@ fn a_ring_that_is_full_before_a_commit_keeps_what_was_told() {
         let mut short = config();
         short.append_wait_max = Duration::from_millis(50);
         let (log, stepper) = open_stepped(&disk, short);
-        let front = FrontConfig {
+        let nvram = NvramBufferConfig {
             flush,
             ..front_config(u64::MAX)
         };
-        log.put_front(region(&memory, 1), front).expect("a front");
-        let mut site = log.nvram_appender(0).expect("a front");
+        log.attach_nvram(region(&memory, 1), nvram).expect("a nvram");
+        let mut site = log.nvram_appender(0).expect("a nvram");
         let mut objects = site.objects().expect("on insert");
         disk.set_faults(FaultPlan {
             capacity_bytes: Some(disk.used_bytes()),

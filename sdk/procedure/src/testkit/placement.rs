@@ -1,7 +1,8 @@
-//! On which of the test kit's partitions a row lies, by a value, a key or a call's arguments.
+//! Placement of rows on the test kit's partitions, by a value, a key or a call's arguments.
 
 use reprise_abi::{
-    Field, Partitioning, Placement, ProcedureSchema, ScalarType, TableSchema, Type, key::KeyReader, value::ValueReader,
+    Field, Partitioning, Placement, ProcedureSchema, ScalarType, ScanRequest, TableSchema, Type, key::KeyReader,
+    value::ValueReader,
 };
 
 /// Limit of integers that go to the partitions in turn, from 0 on, as on a server; others go by hash.
@@ -65,14 +66,26 @@ fn of_argument(ty: &Type, encoded: &[u8], partitions: usize) -> usize {
     }
 }
 
+/// Two encoded keys of an index.
+#[derive(Clone, Copy)]
+pub struct KeyBounds<'k> {
+    pub lower: &'k [u8],
+    pub upper: &'k [u8],
+}
+
+impl<'k> KeyBounds<'k> {
+    /// The bounds of a scan.
+    pub fn of(request: &ScanRequest<'k>) -> Self {
+        Self {
+            lower: request.lower,
+            upper: request.upper,
+        }
+    }
+}
+
 /// The partition of all rows whose keys lie between two of an index with these columns. None where the keys don't agree up to
 /// the partition column.
-pub fn of_keys(
-    table: &TableSchema,
-    columns: &[u16],
-    (lower, upper): (&[u8], &[u8]),
-    partitions: usize,
-) -> Option<usize> {
+pub fn of_keys(table: &TableSchema, columns: &[u16], keys: KeyBounds<'_>, partitions: usize) -> Option<usize> {
     let Placement::By(by) = table.placement else {
         return None;
     };
@@ -85,7 +98,7 @@ pub fn of_keys(
         };
         columns[..=place].iter().map(&mut next).collect::<Option<Vec<_>>>()
     };
-    let (first, last) = (read(lower)?, read(upper)?);
+    let (first, last) = (read(keys.lower)?, read(keys.upper)?);
     if first != last {
         return None;
     }

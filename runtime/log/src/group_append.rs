@@ -8,15 +8,15 @@ use reprise_wire::{RecordCounts, WireError};
 use crate::{
     append::Appender,
     error::{LogError, UnavailableKind},
-    front::Front,
     group::{Group, Position},
     log::Log,
-    state::{Extent, Source},
+    nvram_buffer::NvramBuffer,
+    state::{Extent, RecordSource},
 };
 
 /// The result of appending a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placed {
+pub enum AppendOutcome {
     /// The group is on its way to the disk.
     New,
     /// The group was received before.
@@ -26,7 +26,7 @@ pub enum Placed {
 /// The reason why a group was not appended; the log is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what each one is")]
-pub enum PlaceError {
+pub enum AppendError {
     #[error("a group of LSN {first} to {end} does not follow LSN {expected}")]
     Gap { first: Lsn, end: Lsn, expected: Lsn },
     #[error("a group of epoch {found} comes behind epoch {expected}: its sender was deposed")]
@@ -44,24 +44,24 @@ pub enum PlaceError {
 }
 
 /// Appends groups of a primary. A standby's log takes no other appends.
-pub struct Receiver<P> {
+pub struct GroupAppender<P> {
     pub(crate) appender: Appender<P>,
     /// The NVRAM buffer, if any: appended groups are persistent there.
-    front: Option<Arc<Front>>,
+    nvram: Option<Arc<NvramBuffer>>,
 }
 
 impl<P: Send + 'static> Log<P> {
     /// The standby's end of a log that was opened as a standby's, until it is promoted.
-    pub fn receiver(&self) -> Receiver<P> {
-        Receiver {
+    pub fn group_appender(&self) -> GroupAppender<P> {
+        GroupAppender {
             appender: self.appender(),
-            front: self.front.get().cloned(),
+            nvram: self.nvram.get().cloned(),
         }
     }
 
     /// Bytes of groups for which the NVRAM has room; none without NVRAM.
     pub fn receive_room(&self) -> Option<u64> {
-        self.front.get().map(|front| front.room_bytes())
+        self.nvram.get().map(|nvram| nvram.room_bytes())
     }
 
     /// Progress of a standby's log; none on a primary.
@@ -77,13 +77,13 @@ impl<P: Send + 'static> Log<P> {
         };
         let wait_max = self.shared.config.append_wait_max;
         let stalled = || LogError::unavailable(UnavailableKind::Stalled, "what was received is not durable yet");
-        if let Some(front) = self.front.get() {
+        if let Some(nvram) = self.nvram.get() {
             // A region holds records of one epoch.
-            front.copy_to(&self.shared, received.lsn, wait_max)?;
+            nvram.destage_to(&self.shared, received.lsn, wait_max)?;
         }
         // No group is appended to the rings meanwhile.
-        let rings = self.front.get().map(|front| (front, front.writers()));
-        if rings.as_ref().is_some_and(|(front, _)| front.copied() < front.filled()) {
+        let rings = self.nvram.get().map(|nvram| (nvram, nvram.writers()));
+        if rings.as_ref().is_some_and(|(nvram, _)| nvram.copied() < nvram.filled()) {
             return Err(stalled());
         }
         if !self.wait_durable(received.lsn, wait_max) {
@@ -95,33 +95,34 @@ impl<P: Send + 'static> Log<P> {
         }
         state.received = None;
         state.epoch = state.epoch.next().max(at_least);
-        if let Some((front, _)) = &rings {
-            front.marks.set_epoch(state.epoch);
+        if let Some((nvram, _)) = &rings {
+            nvram.marks.set_epoch(state.epoch);
         }
         self.shared.clear_refusal(&state);
         Ok(Some(state.epoch))
     }
 }
 
-impl<P: Send + 'static> Receiver<P> {
+impl<P: Send + 'static> GroupAppender<P> {
     /// Validates and appends a group that follows the received records. It is durable once the log is; with NVRAM, when this returns.
     /// Waits, within bounds, while the buffers, or the rings, are full. Err: with NVRAM the records at the group's beginning may be
     /// received.
-    pub fn place(&self, group: &Group<'_>) -> Result<Placed, PlaceError> {
+    pub fn append(&self, group: &Group<'_>) -> Result<AppendOutcome, AppendError> {
         let shared = &*self.appender.0;
         let received = shared.lock().received;
         let received = received.ok_or_else(|| LogError::unavailable(UnavailableKind::Closed, "it is no standby's"))?;
         if is_known(group, &received)? {
-            return Ok(Placed::Known);
+            return Ok(AppendOutcome::Known);
         }
-        let counts = judge_records(group, &received)?;
-        if let Some(front) = &self.front {
-            self.place_in_front(front, group, received)?;
-            return Ok(Placed::New);
+        let counts = validate_records(group, &received)?;
+        if let Some(nvram) = &self.nvram {
+            self.append_to_rings(nvram, group, received)?;
+            return Ok(AppendOutcome::New);
         }
-        let mut state = self
-            .appender
-            .admit(Extent::of_bytes(group.records.len()), Source::Group(group.end.epoch))?;
+        let mut state = self.appender.admit(
+            Extent::of_bytes(group.records.len()),
+            RecordSource::Group(group.end.epoch),
+        )?;
         // No other thread appends, and a promotion does not wait for this group.
         if state.received != Some(received) {
             return Err(promoted().into());
@@ -133,9 +134,9 @@ impl<P: Send + 'static> Receiver<P> {
         state.epoch = group.end.epoch;
         state.received = Some(group.end);
         // The primary may wait for this disk, although no caller does here: the group never waits for others.
-        shared.note_joined(&mut state, Duration::ZERO);
-        self.appender.note_filled(&mut state);
-        Ok(Placed::New)
+        shared.record_joined(&mut state, Duration::ZERO);
+        self.appender.record_filled(&mut state);
+        Ok(AppendOutcome::New)
     }
 }
 
@@ -144,10 +145,10 @@ pub(crate) fn promoted() -> LogError {
 }
 
 /// True for a group that was received before.
-fn is_known(group: &Group<'_>, received: &Position) -> Result<bool, PlaceError> {
+fn is_known(group: &Group<'_>, received: &Position) -> Result<bool, AppendError> {
     let (first, end) = (group.first, group.end.lsn);
     if group.end.epoch < received.epoch {
-        return Err(PlaceError::OldEpoch {
+        return Err(AppendError::OldEpoch {
             found: group.end.epoch,
             expected: received.epoch,
         });
@@ -157,7 +158,7 @@ fn is_known(group: &Group<'_>, received: &Position) -> Result<bool, PlaceError> 
     }
     match first == received.lsn && first < end {
         true => Ok(false),
-        false => Err(PlaceError::Gap {
+        false => Err(AppendError::Gap {
             first,
             end,
             expected: received.lsn,
@@ -166,16 +167,16 @@ fn is_known(group: &Group<'_>, received: &Position) -> Result<bool, PlaceError> 
 }
 
 /// Validates a group's records and counts them.
-fn judge_records(group: &Group<'_>, received: &Position) -> Result<RecordCounts, PlaceError> {
+fn validate_records(group: &Group<'_>, received: &Position) -> Result<RecordCounts, AppendError> {
     let (first, end) = (group.first, group.end.lsn);
     if received.history.then(group.records) != group.end.history {
-        return Err(PlaceError::OtherHistory { first, end });
+        return Err(AppendError::OtherHistory { first, end });
     }
     let counts = RecordCounts::of(group.records);
-    let counts = counts.map_err(|error| PlaceError::Malformed { first, error })?;
+    let counts = counts.map_err(|error| AppendError::Malformed { first, error })?;
     match u64::from(counts.all) == end.0 - first.0 {
         true => Ok(counts),
-        false => Err(PlaceError::Count {
+        false => Err(AppendError::Count {
             first,
             found: counts.all,
             told: end.0 - first.0,

@@ -1,0 +1,285 @@
+//! The doubts of a promotion by force: what it can't exclude, by the answers of the other standbys. The rules are `reprise_failover`'s; this file
+//! gives its nodes their names.
+
+use std::sync::Arc;
+
+use reprise_base::Safety;
+use reprise_failover::{Basis, Doubt, Epoch, LogEnd, NodeId, NodeSet, Promise, SyncStatus};
+use reprise_router::{PeerMember, PeerStatus, PromiseAnswer};
+
+/// The primary, which a promotion by force does not ask.
+const PRIMARY: NodeId = NodeId(0);
+
+/// Returns the newest word of a primary.
+pub(crate) fn newest<'a>(own: &'a PromiseAnswer, others: &'a [PromiseAnswer]) -> Option<&'a PeerStatus> {
+    let all = [own].into_iter().chain(others);
+    all.filter_map(|answer| answer.status.as_ref())
+        .max_by_key(|status| (status.epoch, status.number))
+}
+
+/// The names of servers, each of which is a node.
+#[derive(Default)]
+struct NodeNames<'a>(Vec<&'a str>);
+
+impl<'a> NodeNames<'a> {
+    fn node(&mut self, name: &'a str) -> NodeId {
+        let found = self.0.iter().position(|known| *known == name);
+        let at = found.unwrap_or_else(|| {
+            self.0.push(name);
+            self.0.len() - 1
+        });
+        NodeId(at as u64 + 1)
+    }
+
+    fn set(&mut self, members: &'a [PeerMember], is_in: impl Fn(&PeerMember) -> bool) -> NodeSet {
+        let members = members.iter().filter(|member| is_in(member));
+        members.map(|member| self.node(&member.name)).collect()
+    }
+
+    /// Returns the primary's word as the rules take it. `quorum` counts standbys that are away, the other levels do not.
+    fn status(&mut self, status: &'a PeerStatus, level: Safety) -> SyncStatus {
+        let members = &status.members;
+        let (current, next) = match level {
+            Safety::Quorum => (
+                self.set(members, |member| member.is_counted),
+                self.set(members, |member| member.is_counted_next),
+            ),
+            _ => {
+                let in_sync = self.set(members, |member| member.is_in_sync);
+                (in_sync.clone(), in_sync)
+            }
+        };
+        SyncStatus {
+            epoch: Epoch::told(status.epoch.0, PRIMARY),
+            primary: PRIMARY,
+            number: status.number,
+            next: (next != current).then_some(next),
+            current,
+        }
+    }
+
+    fn promise(&mut self, answer: &'a PromiseAnswer, level: Safety) -> Promise {
+        Promise {
+            from: self.node(&answer.name),
+            epoch: Epoch::default(),
+            end: end(answer),
+            status: answer.status.as_ref().map(|status| self.status(status, level)),
+            rival: Epoch::default(),
+            fork: answer.end,
+        }
+    }
+}
+
+fn end(answer: &PromiseAnswer) -> LogEnd {
+    LogEnd {
+        epoch: Epoch::told(answer.epoch.0, PRIMARY),
+        lsn: answer.end,
+    }
+}
+
+/// The answers by which a promotion by force is judged.
+pub(crate) struct PromiseAnswers<'a> {
+    /// Level that the primary's writes waited for.
+    pub level: Safety,
+    /// The primary has heard this server a moment ago, and has not gone on without it.
+    pub is_heard: bool,
+    /// This server's own answer.
+    pub own: &'a PromiseAnswer,
+    pub others: &'a [PromiseAnswer],
+}
+
+impl PromiseAnswers<'_> {
+    /// Returns why a loss can't be excluded if this server leads, and the names of the servers that this is about. None: nothing is lost.
+    pub fn doubt(&self) -> Option<(Doubt, Arc<str>)> {
+        let mut names = NodeNames::default();
+        let node = names.node(&self.own.name);
+        let status = self.own.status.as_ref().map(|status| names.status(status, self.level));
+        let promises: Vec<_> = self
+            .others
+            .iter()
+            .map(|answer| names.promise(answer, self.level))
+            .collect();
+        let all = || [self.own].into_iter().chain(self.others);
+        let claims = all().flat_map(|answer| &answer.promises);
+        let rivals: Vec<_> = claims
+            .map(|(epoch, name)| Epoch::told(epoch.0, names.node(name)))
+            .collect();
+        let basis = Basis {
+            node,
+            level: self.level,
+            status: status.as_ref(),
+            led: false,
+            end: end(self.own),
+            is_heard: self.is_heard,
+            promises: &promises,
+            teller: None,
+            rivals: &rivals,
+        };
+        let doubt = basis.doubt()?;
+        let told = newest(self.own, self.others);
+        let has_answered = |name: &str| all().any(|answer| answer.name == name);
+        let mut found: Vec<&str> = match doubt {
+            Doubt::AnotherHasMore => {
+                let further = self
+                    .others
+                    .iter()
+                    .filter(|answer| end(answer).is_further_than(basis.end));
+                further.map(|answer| &*answer.name).collect()
+            }
+            Doubt::TooFewAnswers => {
+                let members = told.into_iter().flat_map(|status| &status.members);
+                let names = members
+                    .filter(|member| counts(member, self.level))
+                    .map(|member| &*member.name);
+                names.filter(|name| !has_answered(name)).collect()
+            }
+            Doubt::Rival => {
+                let claims = all().flat_map(|answer| &answer.promises);
+                let later = claims.filter(|(epoch, _)| told.is_none_or(|status| *epoch > status.epoch));
+                later
+                    .map(|(_, name)| &**name)
+                    .filter(|name| !has_answered(name))
+                    .collect()
+            }
+            Doubt::NeverTold | Doubt::OutOfSync | Doubt::Unheard => Vec::new(),
+        };
+        found.sort_unstable();
+        found.dedup();
+        Some((doubt, found.join(", ").into()))
+    }
+}
+
+fn counts(member: &PeerMember, level: Safety) -> bool {
+    match level {
+        Safety::Quorum => member.is_counted || member.is_counted_next,
+        _ => member.is_in_sync,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use reprise_base::{Epoch, Lsn};
+
+    use super::*;
+
+    /// `NAME EPOCH END`, then the standbys that count, and are in sync, by the newest word that it knows. `NAME=EPOCH` is a promise.
+    fn answer(text: &str) -> PromiseAnswer {
+        let mut words = text.split_whitespace();
+        let name = words.next().expect("a name").to_owned();
+        let mut number = || {
+            words
+                .next()
+                .and_then(|word| word.parse::<u64>().ok())
+                .expect("a number")
+        };
+        let (epoch, end) = (Epoch(number() as u32), Lsn(number()));
+        let (promises, members): (Vec<_>, Vec<_>) = words.partition(|word| word.contains('='));
+        let promise = |word: &str| {
+            let (name, epoch) = word.split_once('=').expect("a promise");
+            (Epoch(epoch.parse().expect("a number")), name.to_owned())
+        };
+        let members: Vec<_> = members
+            .into_iter()
+            .map(|name| PeerMember {
+                name: name.to_owned(),
+                url: format!("http://{name}:1"),
+                from: Lsn(0),
+                is_in_sync: true,
+                is_counted: true,
+                is_counted_next: true,
+            })
+            .collect();
+        let status = (!members.is_empty()).then_some(PeerStatus {
+            epoch,
+            number: end.0,
+            members,
+        });
+        PromiseAnswer {
+            name,
+            epoch,
+            end,
+            status,
+            promises: promises.into_iter().map(promise).collect(),
+        }
+    }
+
+    fn doubt(level: Safety, is_heard: bool, texts: &[&str]) -> String {
+        let mut answers = texts.iter().map(|text| answer(text));
+        let own = answers.next().expect("its own");
+        let others: Vec<_> = answers.collect();
+        let answers = PromiseAnswers {
+            level,
+            is_heard,
+            own: &own,
+            others: &others,
+        };
+        match answers.doubt() {
+            None => "none".into(),
+            Some((doubt, names)) => format!("{doubt:?} {names}").trim_end().to_owned(),
+        }
+    }
+
+    #[test]
+    fn quorum_loses_nothing_by_the_furthest_of_enough_standbys() {
+        for (answers, expected) in [
+            // Any of two has what is answered: both have to be asked.
+            (&["b 1 7 b c", "c 1 7 b c"][..], "none"),
+            (&["b 1 7 b c", "c 1 6 b c"], "none"),
+            (&["b 1 7 b c", "c 1 8 b c"], "AnotherHasMore c"),
+            (&["b 1 9 b c", "c 2 8 b c"], "AnotherHasMore c"),
+            (&["b 1 7 b c"], "TooFewAnswers c"),
+            (&["b 1 7"], "NeverTold"),
+            (&["b 1 7 b"], "none"),
+            // Two of three have it: two are enough.
+            (&["b 1 7 b c d", "c 1 7 b c d"], "none"),
+            (&["b 1 7 b c d"], "TooFewAnswers c, d"),
+            // One that counts no more is no part of a quorum, by the newest word.
+            (&["b 1 7 b c", "x 1 3 b c"], "TooFewAnswers c"),
+            (&["b 1 9 b c", "c 1 7 b c d e"], "none"),
+            (&["b 1 7 b c", "c 1 7 b c", "d 1 6 c"], "none"),
+            // A rival would need one of those who answered.
+            (&["b 1 7 b c x=2", "c 1 7 b c"], "none"),
+        ] {
+            assert_eq!(doubt(Safety::Quorum, false, answers), expected, "{answers:?}");
+        }
+    }
+
+    #[test]
+    fn two_safe_loses_nothing_if_every_standby_in_sync_answers_and_no_other_one_may_lead() {
+        for (answers, is_heard, expected) in [
+            (&["b 1 7 b"][..], true, "none"),
+            (&["b 1 7 b"], false, "Unheard"),
+            (&["b 1 7 b c", "c 1 7 b c"], true, "none"),
+            (&["b 1 7 b c", "c 1 7 b c"], false, "Unheard"),
+            // It may have been promoted.
+            (&["b 1 7 b c"], true, "TooFewAnswers c"),
+            (&["b 1 7 b c", "c 1 9 b c"], true, "AnotherHasMore c"),
+            // By a later word this one is out of sync, and by an earlier one it was.
+            (&["b 1 7 b c", "c 1 8 c"], true, "AnotherHasMore c"),
+            (&["b 1 8 b c", "c 1 7 c"], true, "none"),
+            (&["b 1 7 c", "c 1 7 c"], true, "OutOfSync"),
+            (&["b 1 7"], true, "NeverTold"),
+            // A standby promised a later epoch to x, and then one to b.
+            (&["b 1 7 b c", "c 1 7 b c x=2 b=3"], true, "Rival x"),
+            (&["b 1 7 b c x=2", "c 1 7 b c"], true, "Rival x"),
+            (&["b 1 7 b c", "c 1 7 b c x=1 b=3"], true, "none"),
+            (&["b 1 7 b c", "c 1 7 b c x=2 b=3", "x 1 5"], true, "none"),
+        ] {
+            assert_eq!(doubt(Safety::TwoSafe, is_heard, answers), expected, "{answers:?}");
+        }
+    }
+
+    #[test]
+    fn other_levels_trust_the_standbys_that_each_write_waits_for() {
+        for (level, answers, expected) in [
+            (Safety::VerySafe, &["b 1 7 b c"][..], "none"),
+            (Safety::VerySafe, &["b 1 7 c"], "OutOfSync"),
+            (Safety::VerySafe, &["b 1 7 b c", "c 1 8 b c"], "AnotherHasMore c"),
+            (Safety::OneSafe, &["b 1 7 b c", "c 1 7 b c"], "OutOfSync"),
+            (Safety::OneSafe, &["b 1 7 b c", "c 1 8 b c"], "AnotherHasMore c"),
+            (Safety::LocalSync, &["b 1 7 b"], "OutOfSync"),
+        ] {
+            assert_eq!(doubt(level, true, answers), expected, "{level} {answers:?}");
+        }
+    }
+}
