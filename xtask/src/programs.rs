@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{rustc::target_libraries, tasks::run};
+use crate::{rustc::target_libraries, stages::Stage, tasks::run};
 
 /// A program with tests.
 pub(crate) struct Program {
@@ -99,6 +99,10 @@ impl Program {
         let folder = root.join(&self.folder);
         let mut command = Command::new(&self.path);
         command.current_dir(&folder).env("CARGO_MANIFEST_DIR", &folder);
+        command.env(
+            "RUST_TEST_THREADS",
+            Stage::of(&self.folder).tests_at_a_time().to_string(),
+        );
         run(command.env("LD_LIBRARY_PATH", target_libraries()?))
     }
 }

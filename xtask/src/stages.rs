@@ -1,6 +1,6 @@
 //! The stages of the tests (`docs/TESTING.md`): one build for all of them, then each runs its own programs.
 
-use std::{env, fmt, fs, path::Path, process::Command, time::Duration};
+use std::{env, fmt, fs, path::Path, process::Command, thread, time::Duration};
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
@@ -39,7 +39,7 @@ impl fmt::Display for Stage {
 
 impl Stage {
     /// The stage that runs the tests of the package in this folder.
-    fn of(folder: &str) -> Self {
+    pub(crate) fn of(folder: &str) -> Self {
         match folder {
             "tests/sim" | "tests/model" => Self::Sim,
             "tests/hardware" => Self::Hardware,
@@ -47,6 +47,16 @@ impl Stage {
             "tests/fuzz-targets" => Self::Unit,
             _ if folder.starts_with("tests/") => Self::Process,
             _ => Self::Unit,
+        }
+    }
+
+    /// Number of tests of one program that run at a time. Tests of servers and nodes wait for half of their time: for other processes, for disks
+    /// and for time-outs. A virtual machine computes all the time, and its clocks are late where it shares its processor.
+    pub(crate) fn tests_at_a_time(self) -> usize {
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        match self {
+            Self::Hardware => processors,
+            Self::Unit | Self::Sim | Self::Process | Self::Console => 2 * processors,
         }
     }
 

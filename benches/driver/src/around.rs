@@ -1,4 +1,4 @@
-//! What is put around a run in this process: for what is compared with the product and no part of it.
+//! The environment of a run in this process: for programs that are compared with the product and no part of it.
 
 use std::sync::Arc;
 

@@ -19,7 +19,7 @@ pub(crate) const NAME: &str = "bank";
 const ACCOUNTS: u32 = 100_000;
 const OPENING_BALANCE: i64 = 1_000;
 const AMOUNT_MAX: u32 = 200;
-/// Of 2^32: transfers; the rest asks for a balance.
+/// Transfers of 2^32 calls; the rest asks for a balance.
 const TRANSFER_SHARE: u32 = u32::MAX / 5 * 4;
 
 const TRANSFER: usize = 0;

@@ -18,7 +18,7 @@ use crate::{
 const LOAD_BATCH: u64 = 256;
 const PAGE_ROWS: u32 = 1_000;
 
-/// Where the server is, and who asks.
+/// The server's address, and the caller's token.
 pub(crate) struct Session {
     /// `HOST:PORT`
     pub address: String,

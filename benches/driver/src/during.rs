@@ -17,13 +17,13 @@ const LOOK: Duration = Duration::from_millis(1);
 const LATENCY_NS_MAX: u64 = 600_000_000_000;
 const DIGITS: u8 = 3;
 
-/// What a checkpoint did to the run around it.
+/// The effect of a checkpoint on the run around it.
 #[derive(Clone, Debug, Serialize)]
 pub struct DuringCheckpoint {
     /// From its beginning until it was published.
     pub seconds: f64,
     pub rows: u64,
-    /// Of rows, before compression.
+    /// Bytes of rows, before compression.
     pub row_bytes: u64,
     pub file_bytes: u64,
     pub before: PhaseFigures,
@@ -32,7 +32,7 @@ pub struct DuringCheckpoint {
     pub after: Option<PhaseFigures>,
     /// How much slower calls went than on the straight line through before and after: a run whose tables grow slows by itself.
     pub throughput_cost_percent: f64,
-    /// Of the time during it to that before.
+    /// Ratio of the latency during it to that before.
     pub p99_ratio: f64,
 }
 

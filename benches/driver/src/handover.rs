@@ -105,7 +105,7 @@ impl<T> Handover<T> {
         }
     }
 
-    /// As `take`, once `count` are there or `until` has come.
+    /// The `take` variant that waits for `count` items, or until `until`.
     pub(crate) fn take_many(&self, count: usize, until: Option<Instant>, out: &mut Vec<T>) {
         if self.may_spin {
             self.spin(count);

@@ -235,7 +235,7 @@ mod tests {
 
     use super::*;
 
-    /// What a client makes of these bytes, cut into pieces of `piece` bytes.
+    /// Returns the client's reading of these bytes, cut into pieces of `piece` bytes.
     fn check_answer(bytes: &'static [u8], piece: usize) -> Result<(u16, String), String> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

@@ -16,7 +16,7 @@ pub(crate) const DRIFT_PERCENT_MAX: f64 = 10.0;
 /// A gap in the open loop's schedule is recorded in so many steps.
 const UNSENT_STEPS: u64 = 1_000;
 
-/// What a call came to.
+/// The outcome of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Position in the workload's outcomes.

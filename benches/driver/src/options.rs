@@ -1,4 +1,4 @@
-//! What to run, against what.
+//! The workload to run, and its target.
 
 use std::path::PathBuf;
 
@@ -22,7 +22,7 @@ pub struct Options {
     pub scale: Option<u32>,
     /// Warehouses of TPC-C; None is one per partition.
     pub warehouses: Option<u32>,
-    /// Where NAME.wasm lie; None looks beside the executable.
+    /// The folder of NAME.wasm; None looks beside the executable.
     pub modules: Option<PathBuf>,
     pub target: Target,
 }
@@ -40,9 +40,9 @@ pub struct ProcessOptions {
     pub sites: u16,
     pub log: LogPolicy,
     pub redo: RedoConfig,
-    /// What the log is written to first.
+    /// The device that the log is written to first.
     pub device: DeviceConfig,
-    /// What each line of the cache that is written to NVRAM takes longer, in nanoseconds.
+    /// Extra nanoseconds for each line of the cache that is written to NVRAM.
     pub nvram_delay_ns: u64,
     pub commit: CommitMode,
     pub group_commit_us: u64,
@@ -120,7 +120,7 @@ impl Options {
         }
     }
 
-    /// What tests of a workload begin with.
+    /// Returns the options that tests of a workload begin with.
     #[cfg(test)]
     pub(crate) fn in_process(workload: &str) -> Self {
         Self {

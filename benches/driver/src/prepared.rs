@@ -25,7 +25,7 @@ use crate::{
 
 /// Calls of a pass: enough that its beginning and its end, when queues are short, hardly count.
 const PASS_CALLS: usize = 200_000;
-/// Of the first pass, which tells how long answers are.
+/// Calls of the first pass, which shows how long answers are.
 const FIRST_PASS_CALLS: usize = 10_000;
 
 type Queue<C> = Mutex<std::vec::IntoIter<(BatchBuilder, Vec<C>)>>;
@@ -43,7 +43,7 @@ struct Pass<C> {
 }
 
 impl<C: Send + Sync + 'static> Pass<C> {
-    /// Those that have calls: one to which none go ends no pass.
+    /// Returns the partitions with calls: one without any ends no pass.
     fn partitions(&self) -> Vec<usize> {
         let has_some = |queue: &Queue<C>| queue.lock().is_ok_and(|queue| queue.len() > 0);
         let all = 0..self.queues.len();

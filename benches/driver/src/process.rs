@@ -125,7 +125,7 @@ pub(crate) fn check<W: Workload>(workload: &W, process: &ProcessOptions) -> Resu
     checked
 }
 
-/// What comes between the load and the run.
+/// Does the work between the load and the run.
 fn make_ready(database: &Database, process: &ProcessOptions, on_progress: OnProgress<'_>) -> Result<(), BenchError> {
     if process.memory_ready > 0 {
         on_progress(Progress::Preparing("making memory ready"));
@@ -289,7 +289,7 @@ pub(crate) struct Load<'a, W: Workload> {
     pub(crate) batch: usize,
     pub(crate) in_flight_max: usize,
     pub(crate) in_flight: usize,
-    /// What all results of a prepared batch took at most.
+    /// The most bytes that all results of a prepared batch took.
     pub(crate) results_bytes: usize,
     spare: Vec<Vec<W::Call>>,
     /// The engine leaves one to the generator.
@@ -356,7 +356,7 @@ impl<'a, W: Workload> Load<'a, W> {
         }
     }
 
-    /// As many batches on their way as may be, each sent again when it is back.
+    /// Keeps as many batches on their way as allowed, and sends each again when it is back.
     fn run_closed(&mut self, on_progress: OnProgress<'_>) -> Result<(), BenchError> {
         let mut now = Instant::now();
         while now < self.meter.closes {

@@ -152,7 +152,7 @@ async fn wait_until(due: Instant) {
     }
 }
 
-/// What the connections share.
+/// The state that the connections share.
 struct Load<W: Workload> {
     workload: W,
     session: Rc<Session>,

@@ -28,10 +28,10 @@ pub struct ReplayReport {
     pub txn_per_s: f64,
     /// Null where there is no checkpoint.
     pub checkpoint_load_s: Option<f64>,
-    /// Of all rows of all tables, in hexadecimal: the same for the same log, whatever the number of sites.
+    /// Digest of all rows of all tables, in hexadecimal: the same for the same log, whatever the number of sites.
     pub digest: String,
     pub seconds: f64,
-    /// What the server that made the log said before it ended that this would take; null where none did.
+    /// The server's last estimate of this time before it ended; null if there was none.
     pub estimated_s: Option<f64>,
     pub partitions: u16,
     pub sites: u16,

@@ -1,4 +1,4 @@
-//! What a run measured, as the command line prints it.
+//! The figures of a run, as the command line prints them.
 
 use std::collections::BTreeMap;
 
@@ -63,17 +63,17 @@ pub struct Report {
     pub figures: BTreeMap<String, f64>,
     pub warmup_s: f64,
     pub seed: u64,
-    /// What the checks found, in words.
+    /// The findings of the checks, in words.
     pub checked: Vec<String>,
-    /// Where the workload differs from the description that it is named after (`docs/BENCHMARKS.md`).
+    /// Differences of the workload from the description that it is named after (`docs/BENCHMARKS.md`).
     pub liberties: Vec<String>,
     /// Processor time of the engine's threads by call, of the whole run, in nanoseconds; null where it is not known.
     pub engine_ns_per_call: Option<u64>,
-    /// What a commit waits for: `file` or `nvram`; null without a log.
+    /// The device that a commit waits for: `file` or `nvram`; null without a log.
     pub device: Option<String>,
     /// When changes go to the NVRAM region (`--nvram-flush`); null on other devices.
     pub flush: Option<String>,
-    /// What each line of the cache that is written to NVRAM takes longer (`--nvram-delay-ns`).
+    /// Extra nanoseconds for each line of the cache that is written to NVRAM (`--nvram-delay-ns`).
     pub nvram_delay_ns: u64,
     /// With `--checkpoint-during`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,7 +83,7 @@ pub struct Report {
     pub restart: Option<ReplayReport>,
 }
 
-/// What a look at a database without a run found.
+/// The findings about a database without a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckReport {
     pub workload: String,
@@ -104,7 +104,7 @@ pub struct LatencyUs {
     pub p999: f64,
 }
 
-/// What the database under test is.
+/// The database under test.
 pub(crate) struct Subject {
     pub via: &'static str,
     pub log: String,

@@ -10,7 +10,7 @@ use std::{
 
 use reprise_nvram::{LINE_BYTES, Memory, OpenMemory, Persistence, PmemError};
 
-/// What a write of so many bytes takes longer: `line` for each line of the cache that it touches.
+/// Spins for the extra time of a write: `line` for each line of the cache that it touches.
 pub fn spin_for_lines(line: Duration, at: u64, bytes: u64) {
     if line.is_zero() || bytes == 0 {
         return;

@@ -22,7 +22,7 @@ const SCALE_MAX: u32 = 10_000;
 /// Subscribers of one call that checks or that loads numbers.
 const SUBSCRIBERS_PER_CALL: u32 = 1_000;
 
-/// Of 100 calls, those of the procedures up to each (clause "transaction mix").
+/// Calls in 100 up to each procedure (clause "transaction mix").
 const MIX: [(u32, Kind); 7] = [
     (35, Kind::GetSubscriberData),
     (45, Kind::GetNewDestination),

@@ -53,7 +53,7 @@ pub(crate) struct BookCall {
     is_apart: bool,
 }
 
-/// What all branches hold.
+/// Sums of all branches.
 #[derive(Default)]
 struct Sums {
     branches: i128,
@@ -62,7 +62,7 @@ struct Sums {
 }
 
 impl Tpcb {
-    /// As many branches on each partition, with the lowest numbers that lie there.
+    /// Places an equal number of branches on each partition, with the lowest numbers that belong there.
     fn place_branches(&mut self, partitions: u16) -> Result<(), BenchError> {
         let partitions_count = partitions as u32;
         let default = BRANCHES_PER_PARTITION * partitions_count;
@@ -96,7 +96,7 @@ impl Tpcb {
         self.branches[other + (other >= at) as usize]
     }
 
-    /// What the branches hold that are there; `--scale` of this run or of an earlier one made them.
+    /// Returns the sums of the existing branches; `--scale` of this run or of an earlier one made them.
     fn sums(control: &mut dyn Control) -> Result<Sums, BenchError> {
         let mut branches = Vec::new();
         control.visit_integers("tpcb_branches", &["branch_id"], &mut |row| branches.push(row[0]))?;

@@ -23,15 +23,15 @@ const CONTESTANTS: [&str; 6] = [
     "Farid Holloway",
 ];
 const VOTES_PER_PHONE_MAX: i64 = 2;
-/// Of 2^32: votes for a contestant that there is not.
+/// Votes of 2^32 for a contestant that does not exist.
 const INVALID_SHARE: u32 = u32::MAX / 100;
-/// Of 2^32: votes of phones that vote again and again, so that the limit is met.
+/// Votes of 2^32 from phones that vote again and again, so that the limit is met.
 const REPEATED_SHARE: u32 = u32::MAX / 100;
 const REPEATED_PHONES: u32 = 1_000;
 const NUMBERS_PER_AREA: u32 = 10_000_000;
 /// Phones of the run's first calls whose rows are looked at by the check, beside all that vote again.
 const PHONES_CHECKED: usize = 1_000;
-/// So many valid votes, and the phones that vote again are over the limit: sixteen each at a hundredth.
+/// Valid votes after which the phones that vote again are over the limit: sixteen each at a hundredth.
 const VOTES_MANY: u64 = 16 * 100 * REPEATED_PHONES as u64;
 
 const ACCEPTED: usize = 0;

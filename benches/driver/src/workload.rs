@@ -1,4 +1,4 @@
-//! What a workload is: a generator of calls, how they look on each way in, and checks on what they leave.
+//! The interface of a workload: a generator of calls, their form on each way in, and checks of the rows they leave.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(crate) trait Workload: Sized + Send + Sync + 'static {
     const NAME: &'static str;
     /// The procedures that the measured calls name.
     const PROCEDURES: &'static [&'static str];
-    /// What their calls can come to, by name.
+    /// Possible outcomes of their calls, by name.
     const OUTCOMES: &'static [&'static str];
 
     /// Refuses the options that it has no use for (`Options::check_sizes`).
@@ -36,7 +36,7 @@ pub(crate) trait Workload: Sized + Send + Sync + 'static {
 
     /// Position in `OUTCOMES` of a committed call's encoded result.
     fn outcome(call: &Self::Call, result: &[u8]) -> usize;
-    /// The same of an answer that holds the result as JSON.
+    /// The `outcome` variant for an answer that holds the result as JSON.
     fn outcome_json(call: &Self::Call, answer: &[u8]) -> usize;
     /// Position in `OUTCOMES` of an abort; None for a code that the workload does not expect.
     fn outcome_of_abort(code: &str) -> Option<usize>;
@@ -47,7 +47,7 @@ pub(crate) trait Workload: Sized + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Where the workload differs from the description that it is named after, in words; they join the report.
+    /// Differences of the workload from the description that it is named after, in words; they join the report.
     fn liberties(&self) -> Vec<String>;
 
     /// Figures of the workload's own, from what came back inside the window of `seconds`; they join the report.

@@ -1,5 +1,5 @@
-//! What a group commit costs the primary beside the log's own write: the frame's head with its checksum, one copy into the memory that is
-//! sent from, and one work request for each standby. The card does nothing, so all of it is this program's.
+//! The cost of a group commit for the primary beside the log's own write. It is the frame's head with its checksum, one copy into the
+//! memory that is sent from, and one work request for each standby. The card does nothing, so all of it is this program's.
 //!
 //! `commits [STANDBYS] [BYTES] [COMMITS]`; exact counts by
 //! `valgrind --tool=callgrind --toggle-collect='*commit_once*' target/release/reprise-bench-engine commits 1 4096 10000`.
@@ -146,7 +146,7 @@ impl Pair for IdlePair {
     }
 }
 
-/// As the shipper's sink does.
+/// Commits a group, as the shipper's sink does.
 #[inline(never)]
 fn commit_once(buffer: &Arc<FrameBuffer>, posters: &[Arc<dyn FramePoster>], number: u64, records: &[u8]) {
     let frame = GroupFrame {

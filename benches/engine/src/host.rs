@@ -1,4 +1,4 @@
-//! What the sandbox costs: calls, isolation by dirty pages, host calls, the fallback, faults, uploads.
+//! The cost of the sandbox: calls, isolation by dirty pages, host calls, the fallback, faults, uploads.
 
 use std::{error::Error, hint::black_box};
 

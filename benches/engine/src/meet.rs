@@ -1,4 +1,4 @@
-//! What meetings cost: two sites, clients that each send single calls and now and then a job over both partitions, all of them
+//! The cost of meetings: two sites, clients that each send single calls and now and then a job over both partitions, all of them
 //! burning instructions in place of work. Prints how much more is done than by one thread that does the same work alone.
 //! `meet [SINGLES [CLIENTS [SECONDS]]]`: single calls a job (8), clients a partition (20), seconds (1).
 

@@ -1,4 +1,4 @@
-//! What an insertion into the log's front costs its thread, by the number of sites that insert at once (NV-Logging, figure 11):
+//! The cost of an insertion into the NVRAM buffer for its thread, by the number of sites that insert at once (NV-Logging, figure 11):
 //! `nvram-insertion [DIR]`. The region and the files lie in `DIR`, or in `/dev/shm`, which is taken
 //! for persistent memory.
 //!

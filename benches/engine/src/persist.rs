@@ -1,4 +1,4 @@
-//! What a commit costs in the ring, as the sink of an engine thread writes it: the records of a batch are one object, with one entry.
+//! The cost of a commit in the ring. As the sink of an engine thread writes it, the records of a batch are one object with one entry.
 //! `persist [PATH]`. Without a path a file in memory (`/dev/shm`) is taken to be persistent.
 
 use std::{error::Error, path::PathBuf, sync::Arc, time::Instant};

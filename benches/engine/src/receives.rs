@@ -1,6 +1,6 @@
-//! What a standby in NVRAM does to a group between its arrival over RDMA and its acknowledgement, as it is (`copied`): out of the card's ring, judged,
-//! into the region's ring. Beside it (`in-place`) the same with a card's ring that is itself persistent memory: judged and flushed where it lies;
-//! what brings it to the log's device comes behind the acknowledgement there.
+//! The work of a standby in NVRAM on a group between its arrival over RDMA and its acknowledgement. The product (`copied`) takes it out of
+//! the card's ring, checks it, and writes it into the region's ring. Beside it, `in-place` has a card's ring that is itself persistent
+//! memory: the group is checked and flushed there. Its copy to the log's device comes after the acknowledgement.
 //!
 //! `receives [BYTES] [GROUPS]`. Both ways take turns, on memory that is taken for persistent.
 
@@ -53,7 +53,7 @@ impl PersistentRing {
         }
     }
 
-    /// As a card writes it: into the caches.
+    /// Writes a frame as a card does: into the caches.
     fn arrive(&mut self, at: usize, frame: &[u8]) {
         assert!(at + frame.len() <= RING_BYTES);
         // SAFETY: within the mapping, of which nobody else has a reference.

@@ -16,7 +16,7 @@ use ScalarType::{I32, I64, Text};
 
 const VOTES: usize = 4_000_000;
 const COUNTS: u64 = 2_600;
-/// What a record has before its changes.
+/// Bytes of a record before its changes.
 const HEAD_BYTES: usize = 21;
 
 fn spread(n: u64) -> u64 {

@@ -182,27 +182,27 @@ fn write(id: i64, value: i64) -> Vec<u8> {
     args
 }
 
-/// What is read beside the writes.
+/// The reads beside the writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reads {
     None,
     /// One row a call, one call at a time, with a pause behind each.
     Paced,
-    /// The same without pauses.
+    /// One row a call without pauses.
     Short,
     Report,
 }
 
-/// What was found of one way.
+/// The findings of one way.
 #[derive(Default)]
 struct Found {
     freshness: Vec<f64>,
     lag_ms: Vec<f64>,
     writes: i64,
-    /// Of the standby's threads but its readers.
+    /// Processor time of the standby's threads without its readers.
     standby_ns: u64,
     readers_ns: u64,
-    /// What each read took, in us.
+    /// The time of each read, in us.
     reads_us: Vec<f64>,
 }
 

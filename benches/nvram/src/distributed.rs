@@ -111,7 +111,7 @@ impl Memory for DistributedMemory {
             }
             newest = newest.max(other.clock.load(Ordering::SeqCst));
         }
-        // What comes after this commit is newer than all that it waited for.
+        // Commits that begin after this one are newer than all that it waited for.
         mine.clock.fetch_max(newest, Ordering::SeqCst);
     }
 

@@ -22,6 +22,8 @@ pub struct Settings {
     pub sites: Vec<u16>,
     /// What a line takes longer, in nanoseconds.
     pub delays_ns: Vec<u64>,
+    /// Branches of TPC-B; none: as many as the driver takes.
+    pub branches: Option<u32>,
     pub conditions: String,
 }
 
@@ -224,6 +226,7 @@ impl Settings {
                     seed: 1 + u64::from(round),
                     nvram: &self.nvram,
                     region_bytes: REGION_BYTES,
+                    scale: self.branches.filter(|_| workload == "tpcb"),
                     modules: self.modules.clone(),
                 };
                 for (scheme, rates) in Scheme::ALL.into_iter().zip(&mut rates) {

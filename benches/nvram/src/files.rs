@@ -16,7 +16,7 @@ use std::{
 use reprise_nvram::{Memory, OpenMemory, Persistence, PmemError};
 
 thread_local! {
-    /// What this thread wrote and did not sync yet: of which region, from where to where.
+    /// The bytes that this thread wrote and did not sync yet: the region, and the range.
     static WRITTEN: RefCell<Vec<(usize, usize, usize)>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -1,4 +1,4 @@
-//! What an insertion into the log takes, by the number of threads (NV-Logging, figure 11), and what a write to NVRAM takes by its way and size
+//! The time of an insertion into the log, by the number of threads (NV-Logging, figure 11), and of a write to NVRAM by way and size
 //! (figure 9).
 
 use std::{

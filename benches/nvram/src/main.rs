@@ -83,6 +83,8 @@ fn settings(args: &Args, nvram: PathBuf, cores: u16) -> Settings {
         warmup_s: seconds / 10.0,
         runs,
         delays_ns: if args.short { vec![0] } else { args.delays_ns.clone() },
+        // Two on each partition, the fewest between which a call can go.
+        branches: args.short.then(|| 2 * sites.iter().copied().max().map_or(1, u32::from)),
         conditions: format!(
             "{} with {cores} processors; {}; NVRAM on {}; {runs} runs of {seconds} s, {what}",
             processor(),

@@ -1,4 +1,4 @@
-//! What is compared: where a log lies and how it gets there (NV-Logging, table 3).
+//! The compared schemes: the place of a log, and the way to it (NV-Logging, table 3).
 
 use std::{
     path::{Path, PathBuf},
@@ -77,12 +77,12 @@ impl Scheme {
     }
 }
 
-/// What is run with each scheme.
+/// The run that each scheme gets.
 #[derive(Clone, Debug)]
 pub struct Run<'a> {
     pub workload: &'a str,
     pub sites: u16,
-    /// What a line takes longer.
+    /// Extra time for a line of the cache.
     pub line: Duration,
     pub seconds: f64,
     pub warmup_s: f64,
@@ -90,6 +90,8 @@ pub struct Run<'a> {
     /// On the NVRAM's file system.
     pub nvram: &'a Path,
     pub region_bytes: u64,
+    /// In the workload's unit; none: what the driver takes.
+    pub scale: Option<u32>,
     pub modules: Option<PathBuf>,
 }
 
@@ -116,7 +118,7 @@ impl Run<'_> {
             rate: None,
             seed: self.seed,
             remote_percent: None,
-            scale: None,
+            scale: self.scale,
             warehouses: None,
             modules: self.modules.clone(),
             target: Target::Process(ProcessOptions {

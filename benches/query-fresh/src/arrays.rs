@@ -18,13 +18,13 @@ struct TableArray {
 /// A change that was replayed.
 #[derive(Clone, Copy)]
 struct Noted {
-    /// Where it begins in the log that was fed.
+    /// Its beginning in the fed log.
     place: u64,
-    /// As `TableArray::newest`, of the change before it of the same row.
+    /// The change before it of the same row, numbered as `TableArray::newest`.
     before: u32,
 }
 
-/// What replay leaves of the changes.
+/// The changes as replay leaves them.
 #[derive(Default)]
 pub struct ReplayArrays {
     /// By partition and table.

@@ -60,7 +60,7 @@ fn take_checkpoint(primary: &Database) -> Result<()> {
     })
 }
 
-/// What the standby took.
+/// Measures the time that the standby took.
 pub fn measure(run: &Run<'_>) -> Result<Began> {
     run.clear()?;
     let late = Late {

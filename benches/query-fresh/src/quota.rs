@@ -48,7 +48,7 @@ pub fn parse(text: &str) -> Result<Quotas, String> {
 /// A control group, which goes with this.
 pub struct Group {
     path: PathBuf,
-    /// Where a thread's number is written to.
+    /// The file that takes a thread's number.
     threads: &'static str,
 }
 
@@ -120,7 +120,7 @@ fn own_group(root: &Path) -> Result<PathBuf> {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Whoever is left is on the way to its end.
+        // The remaining threads are about to end.
         let left = fs::read_to_string(self.path.join(self.threads)).unwrap_or_default();
         for thread in left.lines() {
             let _ = self.release(thread);

@@ -1,4 +1,4 @@
-//! Whoever reads on a standby: TPC-C's Stock-Level and Order-Status in turn, batch after batch.
+//! The readers on a standby: TPC-C's Stock-Level and Order-Status in turn, batch after batch.
 
 use std::{
     sync::{

@@ -22,12 +22,12 @@ use crate::{arrays::ReplayArrays, threads::ran_ns, ways::options};
 
 /// Bytes of log that a standby replays at once.
 const WINDOW_BYTES: usize = 256 << 10;
-/// Where it is noted at which LSN the run begins behind the load.
+/// Name of the file with the LSN at which the run begins after the load.
 const BEGIN_NAME: &str = "run-begins-at";
 /// Rows that are read.
 const READS: usize = 200_000;
 
-/// What was found, in nanoseconds.
+/// The findings, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Replayed {
     pub transactions: u64,
@@ -35,10 +35,10 @@ pub struct Replayed {
     /// Rows that were changed and are still there: each is built once at least, whenever that is.
     pub rows: u64,
     pub log_bytes: u64,
-    /// Of a transaction.
+    /// Time of a transaction.
     pub redo_ns: f64,
     pub arrays_ns: f64,
-    /// Of a read by row number: in place; built from its changes and installed; installed before.
+    /// Time of a read by row number: in place; built from its changes and installed; installed before.
     pub plain_read_ns: f64,
     pub first_read_ns: f64,
     pub later_read_ns: f64,
@@ -80,9 +80,9 @@ pub fn make_log(run: &crate::ways::Run<'_>, dir: &Path) -> Result<Made> {
 #[derive(Default)]
 struct Window {
     bytes: Vec<u8>,
-    /// Where whole records lie one behind the other, with the format of their segment.
+    /// Whole records one behind the other, with the format of their segment.
     blocks: Vec<(usize, usize)>,
-    /// Of transactions.
+    /// Changes of transactions.
     changes: Vec<(u32, usize, usize)>,
 }
 
@@ -157,7 +157,7 @@ fn store(workload: &str) -> Result<Store> {
     Ok(store)
 }
 
-/// As a standby does, on one thread.
+/// Redoes the windows as a standby does, on one thread.
 #[inline(never)]
 fn measured_redo(store: &mut Store, windows: &[Window]) -> Result<()> {
     redo(store, windows)
@@ -206,7 +206,7 @@ fn measured_plain_reads(store: &Store, asked: &[Asked]) -> u64 {
     asked.iter().fold(0, sum)
 }
 
-/// What a lazy store has: the tables as they were, the arrays, and what readers built.
+/// A lazy store: the earlier tables, the arrays, and the rows that readers built.
 struct Lazy<'a> {
     before: &'a Store,
     arrays: &'a ReplayArrays,
@@ -268,7 +268,7 @@ fn compare(store: &Store, lazy: &mut Lazy<'_>) -> Result<Vec<Asked>> {
     Ok(asked)
 }
 
-/// The same rows in an order of no kind, at most `READS`.
+/// Returns the rows in random order, at most `READS`.
 fn shuffled(mut asked: Vec<Asked>) -> Vec<Asked> {
     let mut random = reprise_driver::Random::new(17);
     for at in (1..asked.len()).rev() {

@@ -62,7 +62,7 @@ impl Threads for StandbyThreads {
 /// Names of standbys' threads begin so.
 pub const PREFIX: &str = "sb";
 
-/// What a standby is.
+/// The configuration of a standby.
 #[derive(Clone, Debug)]
 pub struct StandbyConfig {
     pub dir: PathBuf,
@@ -266,7 +266,7 @@ impl Standby {
         if self.taker.is_some() || !asks_standbys {
             return Ok(());
         }
-        // Where it takes long to keep that, it is cut off.
+        // If that takes long to save, the standby is cut off.
         let own = self::service(&self.database)?;
         wait_until("it keeps that it is in sync", || {
             Ok(own.own().is_some_and(|own| own.in_sync == Some(true)))

@@ -24,14 +24,14 @@ pub enum Acknowledges {
     Replayed,
 }
 
-/// What a standby makes of what it has.
+/// The use that a standby makes of its log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replays {
     /// It keeps the log alone.
     Nothing,
     /// It notes where the newest change of each row lies.
     Arrays,
-    /// As the product: changes are put in place, commands run again.
+    /// The product's way: changes are put in place, commands run again.
     Tables,
 }
 
@@ -41,7 +41,7 @@ struct Piece {
     records: Vec<u8>,
 }
 
-/// What the thread of replay arrays has done.
+/// The progress of the thread of replay arrays.
 struct Noted {
     /// Everything before it is in the arrays.
     end: AtomicU64,

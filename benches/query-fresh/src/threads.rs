@@ -18,7 +18,7 @@ pub struct Spent {
 }
 
 impl Spent {
-    /// What came since `before`; of threads that have ended, nothing.
+    /// Returns the time since `before`; of threads that have ended, nothing.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             primary_ns: self.primary_ns.saturating_sub(before.primary_ns),
@@ -31,7 +31,7 @@ impl Spent {
 /// Names of threads that are neither side's: the load, whoever reads on standbys, whoever looks.
 const OTHERS: [&str; 4] = ["main", "reprise-", "reads", "sampler"];
 
-/// What the threads of this process have run so far; nothing where the system does not tell.
+/// Returns the time that the threads of this process have run so far; nothing if the system does not report it.
 pub fn spent() -> Spent {
     let mut sum = Spent::default();
     let Ok(threads) = fs::read_dir("/proc/self/task") else {
@@ -58,7 +58,7 @@ pub fn spent() -> Spent {
     sum
 }
 
-/// What this thread has run so far.
+/// Returns the time that this thread has run so far.
 pub fn ran_ns() -> Result<u64> {
     let text = fs::read_to_string("/proc/thread-self/schedstat").context("read this thread's processor time")?;
     first_number(&text).context("this system tells no processor time of a thread")

@@ -96,7 +96,7 @@ impl Way {
     }
 }
 
-/// What a standby's log is written to first.
+/// The device that a standby's log is written to first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StandbyLog {
     /// Files on the runs' file system.
@@ -110,11 +110,11 @@ pub enum StandbyLog {
 /// How calls are made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Offered {
-    /// As many as the engine takes, in batches.
+    /// The most that the engine takes, in batches.
     All,
     /// One at a time: the time of a commit by itself.
     One,
-    /// So many a second.
+    /// A number each second.
     Rate(f64),
 }
 
@@ -127,7 +127,7 @@ pub struct Run<'a> {
     pub partitions: u16,
     /// The default of `reprise-bench tpcc`.
     pub warehouses: Option<u32>,
-    /// Of the primary.
+    /// Sites of the primary.
     pub sites: u16,
     /// Threads that replay, for each standby.
     pub replay_sites: u16,
@@ -146,7 +146,7 @@ pub struct Run<'a> {
     pub modules: Option<PathBuf>,
 }
 
-/// What is seen of a standby at one time.
+/// The state of a standby at one time.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     /// Seconds from the run's beginning.
@@ -159,12 +159,12 @@ pub struct Sample {
     pub lag_s: f64,
 }
 
-/// What a run came to.
+/// The results of a run.
 pub struct Measured {
     pub report: Report,
-    /// Of the first standby.
+    /// Samples of the first standby.
     pub samples: Vec<Sample>,
-    /// Of all standbys.
+    /// Reads on all standbys.
     pub reads_per_s: f64,
     pub spent: Spent,
     /// Records that the primary logged meanwhile: of transactions that wrote.
@@ -210,13 +210,13 @@ pub fn options(run: &Run<'_>, data_dir: Option<PathBuf>) -> Options {
     }
 }
 
-/// As the workload has without `--warehouses`.
+/// The workload's number without `--warehouses`.
 const WAREHOUSES_MIN: u32 = 2;
 
-/// What is around a run: the standbys, whoever reads there, whoever looks at freshness.
+/// The parts around a run: the standbys, their readers, and the thread that samples freshness.
 struct Cluster<'a> {
     run: &'a Run<'a>,
-    /// Of the primary, and of each standby, where they have shares of the processors.
+    /// Groups of the primary, and of each standby, if they have shares of the processors.
     groups: Vec<Group>,
     state: Mutex<State>,
 }
@@ -230,7 +230,7 @@ struct State {
     sampler: Option<Sampler>,
     before: Spent,
     begin: Lsn,
-    /// What came of it.
+    /// The processor time of the run.
     spent: Spent,
     records: u64,
     samples: Vec<Sample>,

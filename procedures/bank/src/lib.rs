@@ -15,20 +15,20 @@ pub struct Account {
     pub balance: i64,
 }
 
-/// What `balance` answers.
+/// The answer of `balance`.
 #[derive(Clone, Copy, Debug, PartialEq, ProcedureStruct)]
 pub struct Balance {
     pub balance: i64,
 }
 
-/// What `transfer` answers: both balances after it.
+/// The answer of `transfer`: both balances after it.
 #[derive(Clone, Copy, Debug, PartialEq, ProcedureStruct)]
 pub struct Transferred {
     pub from_balance: i64,
     pub to_balance: i64,
 }
 
-/// What `total` answers.
+/// The answer of `total`.
 #[derive(Clone, Copy, Debug, PartialEq, ProcedureStruct)]
 pub struct Total {
     pub accounts: i64,

@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(last::call(&mut db, 7), Ok(Some("Lovelace".into())));
         assert_eq!(addresses::call(&mut db, 19), Ok(2));
         assert_eq!(db.count("addresses"), 40);
-        // What was before is gone: a second deployment finds nothing to do.
+        // The old column is gone: a second deployment finds nothing to do.
         migrate::call(&mut db, 2).expect("migrated");
         assert_eq!(db.count("addresses"), 40);
     }

@@ -82,7 +82,7 @@ fn decimal(step: DecimalStep) -> Decimal<9> {
     }
 }
 
-/// What `narrow` answers.
+/// The answer of `narrow`.
 #[derive(Clone, Copy, Debug, PartialEq, ProcedureStruct)]
 pub struct Narrowed {
     pub i8: i8,
@@ -140,7 +140,7 @@ pub fn fill(_tx: &Txn, bytes: u32) -> u64 {
     filled.iter().map(|byte| u64::from(*byte)).sum()
 }
 
-/// What a light shows.
+/// The state of a light.
 #[derive(Clone, Copy, Debug, PartialEq, ColumnEnum, ProcedureEnum)]
 pub enum Shows {
     Green,

@@ -15,7 +15,7 @@ pub struct Register {
     pub value: i64,
 }
 
-/// What `all` answers.
+/// The answer of `all`.
 #[derive(Clone, Copy, Debug, PartialEq, ProcedureStruct)]
 pub struct Entry {
     pub id: i64,

@@ -26,7 +26,7 @@ pub const START_TIMES: [u8; 3] = [0, 8, 16];
 pub const SF_TYPES: core::ops::RangeInclusive<u8> = 1..=4;
 pub const AI_TYPES: core::ops::RangeInclusive<u8> = 1..=4;
 
-/// What `get_access_data` answers.
+/// The answer of `get_access_data`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ProcedureResult)]
 pub struct AccessData {
     pub data1: u8,
@@ -35,7 +35,7 @@ pub struct AccessData {
     pub data4: SmallText<5>,
 }
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ProcedureEnum)]
 pub enum Change {
     Done,
@@ -45,7 +45,7 @@ pub enum Change {
     Exists,
 }
 
-/// What `check` answers: rows, and rows that break a rule.
+/// The answer of `check`: rows, and rows that break a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ProcedureStruct)]
 pub struct SubscriberCheck {
     pub subscribers: i64,

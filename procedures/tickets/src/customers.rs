@@ -4,7 +4,7 @@ use reprise_procedure::prelude::*;
 
 use crate::tables::{Address, Customer};
 
-/// What `customer` answers.
+/// The answer of `customer`.
 #[derive(Clone, Debug, PartialEq, ProcedureStruct)]
 pub struct CustomerView {
     pub name: String,

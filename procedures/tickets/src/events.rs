@@ -7,7 +7,7 @@ use crate::tables::{Event, Seat, SeatState};
 /// Seats that an event has at most.
 const SEATS_MAX: i64 = 10_000;
 
-/// What `event` answers.
+/// The answer of `event`.
 #[derive(Clone, Debug, PartialEq, ProcedureStruct)]
 pub struct EventView {
     pub name: String,
@@ -16,7 +16,7 @@ pub struct EventView {
     pub free: i32,
 }
 
-/// What `seats` answers of each seat.
+/// The answer of `seats` for each seat.
 #[derive(Clone, Debug, PartialEq, ProcedureStruct)]
 pub struct SeatView {
     pub row: String,

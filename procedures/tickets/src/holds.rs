@@ -9,7 +9,7 @@ const HOLD_MINUTES: i64 = 10;
 /// Seats that one hold has at most.
 const SEATS_MAX: i32 = 20;
 
-/// What `hold` answers.
+/// The answer of `hold`.
 #[derive(Clone, Debug, PartialEq, ProcedureStruct)]
 pub struct HoldView {
     pub hold: Uuid,

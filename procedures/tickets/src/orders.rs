@@ -4,7 +4,7 @@ use reprise_procedure::prelude::*;
 
 use crate::tables::{Customer, Event, Hold, Order, Purchase, Seat, SeatState};
 
-/// What `checkout` answers.
+/// The answer of `checkout`.
 #[derive(Clone, Debug, PartialEq, ProcedureStruct)]
 pub struct OrderView {
     pub order: Uuid,
@@ -12,7 +12,7 @@ pub struct OrderView {
     pub amount: Decimal<2>,
 }
 
-/// What `revenue` answers of each event.
+/// The answer of `revenue` for each event.
 #[derive(Clone, Debug, PartialEq, ProcedureStruct)]
 pub struct Revenue {
     pub event: i64,

@@ -1,4 +1,4 @@
-//! What is stored. All of an event lies on the partition that its number names, all of a customer on that of the customer's.
+//! The stored tables. All rows of an event are on the partition of its number, all rows of a customer on that of the customer's.
 
 use reprise_procedure::prelude::*;
 
@@ -13,7 +13,7 @@ pub struct Event {
     pub free: i32,
 }
 
-/// What may become of a seat.
+/// The states of a seat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ProcedureEnum, ColumnEnum)]
 pub enum SeatState {
     Free,

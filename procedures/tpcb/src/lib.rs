@@ -61,13 +61,13 @@ pub struct History {
     pub filler: SmallText<18>,
 }
 
-/// What `account_update` answers: the account's balance after it.
+/// The answer of `account_update`: the account's balance after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ProcedureStruct)]
 pub struct AccountBalance {
     pub balance: i64,
 }
 
-/// What one branch holds.
+/// The sums of one branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ProcedureStruct)]
 pub struct BranchCheck {
     pub branch_balance: i64,
@@ -77,7 +77,7 @@ pub struct BranchCheck {
     pub account_sum: i64,
 }
 
-/// What the bank holds, at one point in time.
+/// The sums of the bank, at one point in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ProcedureStruct)]
 pub struct BankCheck {
     /// Each branch's balance is the sum of its tellers' and of its history; branches, accounts and history have one sum.
@@ -265,7 +265,7 @@ fn tellers_of(tx: &Txn, branch_id: i32) -> Result<(i64, i64), Abort> {
     Ok((count, sum))
 }
 
-/// The same of its accounts.
+/// Returns the number and the sum of its accounts.
 fn accounts_of(tx: &Txn, branch_id: i32) -> Result<(i64, i64), Abort> {
     let first = first_account(branch_id);
     let (mut count, mut sum) = (0, 0);
@@ -290,7 +290,7 @@ fn check_branch_id(branch_id: i32) -> Result<(), Abort> {
     }
 }
 
-/// What makes a row as long as the specification wants it.
+/// Returns text that makes a row as long as the specification wants it.
 #[inline]
 fn filler<const N: usize>() -> SmallText<N> {
     FILLER.get(..N).and_then(SmallText::new).unwrap_or_default()

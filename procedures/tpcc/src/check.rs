@@ -1,4 +1,4 @@
-//! What the consistency conditions 1 to 12 (clause 3.3.2) are judged by, in pieces that each fit one transaction.
+//! Facts for the consistency conditions 1 to 12 (clause 3.3.2), in pieces that each fit one transaction.
 
 use reprise_procedure::prelude::*;
 
@@ -26,7 +26,7 @@ pub struct DistrictHeld {
     pub d_next_o_id: i32,
 }
 
-/// What a range of a district's order numbers holds.
+/// The rows in a range of a district's order numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, ProcedureStruct)]
 pub struct OrdersHeld {
     pub orders: i64,
@@ -39,7 +39,7 @@ pub struct OrdersHeld {
     pub waiting: i64,
     pub waiting_least: i32,
     pub waiting_greatest: i32,
-    /// What customers got, those with nothing left out.
+    /// Deliveries to customers, those with nothing left out.
     pub delivered: Vec<Delivered>,
     /// The first failure of each condition that a single order breaks.
     pub failures: Vec<Failure>,
@@ -184,7 +184,7 @@ pub fn check_orders(tx: &Txn, w_id: i16, d_id: i8, from: i32, to: i32) -> Orders
     }
 }
 
-/// What a walk has come to.
+/// The results of a walk.
 struct Walk {
     held: OrdersHeld,
     delivered: Vec<i64>,

@@ -131,7 +131,7 @@ pub struct ItemSold<'r> {
     pub i_data: TextRef<'r, 50>,
 }
 
-/// What a delivery writes: no index hangs of it.
+/// The columns that a delivery writes: no index depends on them.
 #[columns(Order)]
 pub struct OrderDelivered {
     pub o_carrier_id: Option<i8>,
@@ -209,7 +209,7 @@ pub struct StockTaken {
     pub s_ytd: i64,
 }
 
-/// What an order reads of a stock: the text of its own district in the place of the first one's.
+/// The columns of a stock that an order reads: the text of its own district takes the place of the first one's.
 #[columns(Stock)]
 pub struct StockSold<'r> {
     pub s_quantity: i16,

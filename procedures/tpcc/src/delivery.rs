@@ -9,10 +9,10 @@ use crate::{
     tables::{NewOrder, OrderLine},
 };
 
-/// What a line takes in the answer of the scan.
+/// Bytes of a line in the answer of the scan.
 const LINE_BYTES: usize = 8 + 8;
 
-/// What came of one district: the line of the result file (clause 2.7.2.3).
+/// The result for one district: the line of the result file (clause 2.7.2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ProcedureStruct)]
 pub struct Delivered {
     pub d_id: i8,

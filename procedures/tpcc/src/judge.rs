@@ -14,7 +14,7 @@ use crate::{
 pub struct Condition {
     pub condition: i32,
     pub passed: bool,
-    /// What holds, or the first thing that does not.
+    /// The condition that holds, or the first failure.
     pub detail: String,
 }
 

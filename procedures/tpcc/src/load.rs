@@ -15,10 +15,10 @@ const ROWS_AT_ONCE: usize = 100;
 const WAREHOUSE_YTD: i64 = 30_000_000;
 const DISTRICT_YTD: i64 = 3_000_000;
 const CREDIT_LIMIT: i64 = 5_000_000;
-/// What each customer has paid once.
+/// The first payment of each customer.
 const FIRST_PAYMENT: i64 = 1_000;
 
-/// What a loading call answers.
+/// The answer of a loading call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ProcedureStruct)]
 pub struct Loaded {
     pub rows: i64,

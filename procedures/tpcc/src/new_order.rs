@@ -9,10 +9,10 @@ use crate::{
     tables::{Customer, NewOrder, Order},
 };
 
-/// What the data of items and stocks hold that are of the brand (clause 2.4.2.2).
+/// The word in the data of items and stocks of the brand (clause 2.4.2.2).
 const ORIGINAL: &str = "ORIGINAL";
 
-/// What the terminal shows of an order beside its inputs (clause 2.4.3.3).
+/// The fields that the terminal shows of an order beside its inputs (clause 2.4.3.3).
 #[derive(Clone, Debug, ProcedureResult)]
 pub struct Ordered<'r> {
     pub o_id: i32,
@@ -234,7 +234,7 @@ fn order_lines<'r>(
     }
 }
 
-/// What earlier lines than the one at `at` leave of the same stock.
+/// Returns the stock that lines before the one at `at` leave.
 #[cold]
 #[inline(never)]
 fn without_earlier(mut stock: StockTaken, lines: Lines<'_>, at: usize, w_id: i16) -> StockTaken {

@@ -10,10 +10,10 @@ use crate::{
     tables::{Order, OrderLine},
 };
 
-/// What a line takes in the answer of the scan.
+/// Bytes of a line in the answer of the scan.
 const LINE_BYTES: usize = 8 + 24;
 
-/// What the terminal shows beside its inputs (clause 2.6.3.3).
+/// The fields that the terminal shows beside its inputs (clause 2.6.3.3).
 #[derive(Clone, Debug, ProcedureResult)]
 pub struct Status<'r> {
     pub c_id: i32,

@@ -18,7 +18,7 @@ const DATA_BYTES_SHOWN: usize = 200;
 const NAMED_ROOM: usize = 30;
 const NAMED_BYTES: usize = 12;
 
-/// What the terminal shows of a payment beside its inputs (clause 2.5.3.4).
+/// The fields that the terminal shows of a payment beside its inputs (clause 2.5.3.4).
 #[derive(Clone, Debug, ProcedureResult)]
 pub struct Paid<'r> {
     pub h_date: Timestamp,
@@ -166,8 +166,8 @@ fn shown<'r>(
     }
 }
 
-/// Of the customers with a last name, in order of their first names, the one at place n/2 rounded up (clause 2.5.2.2).
-/// An error where the caller named a customer in no way, or in two.
+/// Returns the customer at place n/2 rounded up, among those with a last name in order of their first names (clause 2.5.2.2). An error if
+/// the caller named a customer in no way, or in two.
 pub fn middle_of(tx: &Txn, w_id: i16, d_id: i8, name: (Option<i32>, Option<&str>)) -> Result<Option<RowHandle>, Abort> {
     let (None, Some(c_last)) = name else {
         return Err(Abort::new(

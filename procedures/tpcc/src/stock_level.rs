@@ -11,7 +11,7 @@ use crate::{
 
 /// Orders that are looked at.
 const ORDERS: i32 = 20;
-/// What a line takes in the answer of the scan.
+/// Bytes of a line in the answer of the scan.
 const LINE_BYTES: usize = 8 + 4;
 
 /// The number of distinct items in the last 20 orders whose stock is below the threshold.

@@ -117,7 +117,7 @@ const CODES: &[(&str, &[u16])] = &[
     ("SK", &[306, 474, 639]),
 ];
 
-/// What a number outside of `CODES` is counted under.
+/// The state of numbers outside of `CODES`.
 const UNKNOWN: u8 = 0;
 const FIRST_CODE: usize = 200;
 const CODES_COUNT: usize = 800;

@@ -51,7 +51,7 @@ pub struct VoteCount {
     pub votes: i64,
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ProcedureEnum)]
 pub enum VoteOutcome {
     Accepted,
@@ -59,7 +59,7 @@ pub enum VoteOutcome {
     OverLimit,
 }
 
-/// What `vote` answers.
+/// The answer of `vote`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ProcedureStruct)]
 pub struct VoteResult {
     pub outcome: VoteOutcome,
@@ -72,7 +72,7 @@ pub struct PhoneVote {
     pub contestant_number: i32,
 }
 
-/// What `initialize` answers.
+/// The answer of `initialize`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ProcedureStruct)]
 pub struct Initialized {
     pub contestants: i64,

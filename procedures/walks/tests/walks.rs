@@ -40,7 +40,7 @@ struct Model {
     numbers: BTreeMap<i64, i64>,
 }
 
-/// What a write left behind to be taken back.
+/// The undo of a write.
 enum Undo {
     Row(u32, Option<Row>),
     Number(i64),
@@ -59,7 +59,7 @@ struct Walk<'m> {
     seen: Vec<i64>,
 }
 
-/// What a step comes to.
+/// The result of a step.
 #[derive(PartialEq)]
 enum Step {
     Done,

@@ -1,4 +1,4 @@
-//! What a database is opened with.
+//! The configuration that a database is opened with.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ pub const COPY_AT_ENTRIES_DEFAULT: u64 = 80_000;
 /// How changes are logged, and which record counts at recovery where there are two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct RedoConfig {
-    /// What is kept of an updated row.
+    /// The part of an updated row that the log keeps.
     pub images: AfterImage,
     pub from: RecoverFrom,
 }
@@ -53,7 +53,7 @@ pub struct DatabaseConfig {
     pub memory_max_bytes: u64,
 }
 
-/// What the log is written to first.
+/// The device that the log is written to first.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum DeviceConfig {
     #[default]

@@ -23,14 +23,14 @@ const CUT_NAME: &str = "cut.json";
 /// Places at which the histories are compared at most.
 const QUESTIONS_MAX: usize = 64;
 
-/// What was cut off, in a directory of its own with a log that can be read.
+/// Records that were cut off, in a directory of their own with a readable log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CutInfo {
-    /// Of the directory.
+    /// Name of the directory.
     pub name: String,
-    /// Of the last record that was cut.
+    /// Epoch of the last record that was cut.
     pub epoch: u32,
-    /// Of the first record that was cut.
+    /// LSN of the first record that was cut.
     pub from: u64,
     /// Behind the last one.
     pub to: u64,
@@ -53,7 +53,7 @@ impl CutInfo {
     }
 }
 
-/// What became of the directory.
+/// The result for the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CutBack {
     /// All that it holds is the primary's, too.
@@ -77,21 +77,21 @@ pub enum CutError {
     Disk(#[from] DiskError),
 }
 
-/// Where a database lies that no process has open.
+/// The directory of a database that no process has open.
 pub struct ClosedDirectory {
     pub root: Arc<dyn Disk>,
     pub node: Arc<NodeFile>,
     pub log: Arc<dyn Disk>,
     pub checkpoints: Arc<dyn Disk>,
-    /// What was cut lies in directories of it.
+    /// The tree with the directories of records that were cut off.
     pub cuts: Arc<dyn DirTree>,
 }
 
 /// Asks the primary whether it has this history, and for its epochs.
 pub type AskFork<'a> = &'a mut dyn FnMut(Position) -> Result<ForkAnswer, Arc<str>>;
 
-/// Where the histories may part, the furthest first: each lies in an epoch that both have. Of one epoch one primary wrote, unless two took the
-/// same number: then they part where it begins, or before.
+/// The points at which the histories may part, the furthest first. Each is in an epoch that both logs have. One primary wrote each epoch,
+/// unless two took one number: then the logs part where it begins, or before.
 fn candidates(own: &[EpochStart], own_end: Lsn, theirs: &ForkAnswer) -> Vec<Lsn> {
     let end = |all: &[EpochStart], at: usize, last: Lsn| all.get(at + 1).map_or(last, |next| next.start);
     let mut found: Vec<Lsn> = Vec::new();
@@ -141,7 +141,7 @@ pub fn cut_back(directory: &ClosedDirectory, ask: AskFork<'_>, now_us: i64) -> R
     let checkpoints = Checkpoints::new(directory.checkpoints.clone());
     let stored = checkpoints.list()?;
     if first.is_same {
-        // What a log had that ended later: the primary sends its own.
+        // Checkpoints beyond the log's end: the primary sends its own.
         for beyond in stored.into_iter().rev().filter(|lsn| *lsn > outline.end.lsn) {
             checkpoints.remove(beyond)?;
         }
@@ -173,7 +173,7 @@ pub fn cut_back(directory: &ClosedDirectory, ask: AskFork<'_>, now_us: i64) -> R
     Ok(CutBack::Cut(cut))
 }
 
-/// Of the record at this LSN.
+/// Returns the epoch of the record at this LSN.
 fn epoch_at(epochs: &[EpochStart], lsn: Lsn) -> Epoch {
     let begun = epochs.iter().rev().find(|epoch| epoch.start <= lsn);
     begun.map_or(Epoch(0), |epoch| epoch.epoch)

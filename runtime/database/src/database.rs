@@ -38,12 +38,12 @@ use crate::{
     standby::Standby,
 };
 
-/// What is kept beside the engine.
+/// The parts beside the engine.
 #[derive(Default)]
 pub(crate) struct Upkeep {
     /// When the opening began.
     begun: Option<Instant>,
-    /// Of the opening, what looking at the log took.
+    /// The part of the opening that the check of the log took.
     pub check_seconds: f64,
     pub backups: OnceLock<Arc<Backups>>,
     pub is_read_only: AtomicBool,
@@ -57,13 +57,13 @@ pub(crate) struct Upkeep {
     pub memory_ready: AtomicU64,
     /// The region before the log's files, where there is one.
     pub nvram: Option<NvramInUse>,
-    /// What an earlier region had that the files had not.
+    /// Records of an earlier region that the files lacked.
     pub drained: DrainReport,
-    /// Where it was opened as one.
+    /// The standby's parts, if it was opened as a standby.
     pub standby: Option<Standby>,
-    /// What was cut off this directory's log.
+    /// The records that were cut off this directory's log.
     pub cuts: OnceLock<Vec<CutInfo>>,
-    /// Where standbys are served.
+    /// The service of standbys.
     pub replication: OnceLock<Arc<Replication>>,
 }
 
@@ -248,21 +248,21 @@ impl Database {
         }
     }
 
-    /// Where standbys are taken that was done before they were.
+    /// Begins the epoch of a primary without standbys. One with standbys did so when it took them.
     fn open_reign(&self) -> Result<(), DiskError> {
         let is_served = self.upkeep.replication.get().is_some_and(|own| own.serving().is_some());
         match self.root().zip(self.node()).filter(|_| !is_served) {
             None => Ok(()),
             Some((root, node)) => {
                 expected::open_reign(node)?;
-                // What was shown as a standby tells nothing from here on; where it stays, less is shown.
+                // The limit of the standby's shown records is void from now on. If it stays, less is shown.
                 let _ = shown::forget(root);
                 Ok(())
             }
         }
     }
 
-    /// As `recover`, for reading alone: where a record does not replay, what was before it is served. The log takes no
+    /// The `recover` variant for reading alone. If a record does not replay, the database serves the records before it. The log takes no
     /// writes, and no checkpoint is taken.
     pub fn recover_read_only(&self) -> Result<ReadOnly, OpenError> {
         self.upkeep.is_read_only.store(true, Ordering::Release);
@@ -307,8 +307,8 @@ impl Database {
         })
     }
 
-    /// As `recover`; where the replay of one of these procedures (`MODULE.PROCEDURE`) diverges, the procedure is taken out of
-    /// service, for good, and what it changed is taken from the log, if that holds it. Returns what was taken out.
+    /// The `recover` variant that may put these procedures (`MODULE.PROCEDURE`) out of service. If the replay of one diverges, it leaves
+    /// service for good, and its changes come from the log, if that holds them. Returns the procedures put out of service.
     pub fn recover_with_quarantine(
         &self,
         names: &[String],
@@ -339,7 +339,7 @@ impl Database {
         self.opened.as_ref().and_then(|opened| opened.other_settings_hash)
     }
 
-    /// What came to the log's files from an NVRAM region, before the replay.
+    /// Returns the records that came to the log's files from an NVRAM region, before the replay.
     pub fn drained(&self) -> DrainReport {
         self.upkeep.drained
     }
@@ -367,7 +367,7 @@ impl Database {
         self.begin_quarantine()?;
         let is_standby = self.router.role() == Role::Standby;
         if !is_standby {
-            // What was acknowledged is there: from now on the data grows as far as the limit lets it.
+            // All acknowledged records are there, so the data may grow up to the limit from now on.
             self.shared.memory.enforce();
         }
         for inbox in &self.inboxes {
@@ -440,7 +440,7 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        // Whoever wants to know how it went calls `close`.
+        // A caller that needs the result calls `close`.
         let _ = self.close();
     }
 }

@@ -1,5 +1,5 @@
-//! What the log is written to first: its files, or the rings of an NVRAM region before them. A file in the data directory names the
-//! region that may hold records which the files do not have yet; opening brings them to the files, whatever the device is then.
+//! The device that the log is written to first: its files, or the rings of an NVRAM region before them. A file in the data directory names
+//! the region that may hold records which the files lack. An opening brings them to the files, whatever the device is then.
 
 use std::{
     path::{Path, PathBuf},
@@ -32,7 +32,7 @@ use crate::{
 
 /// The file that names the region in use.
 pub(crate) const NOTE_NAME: &str = "nvram.json";
-/// Of a ring's bytes, the part that its entries take at most.
+/// The part of a ring's bytes that its entries take at most.
 const ENTRIES_PART: u64 = 8;
 
 /// Says which region may hold records that the files do not have.
@@ -40,12 +40,12 @@ const ENTRIES_PART: u64 = 8;
 #[serde(deny_unknown_fields)]
 pub struct RegionNote {
     pub path: PathBuf,
-    /// Of the region as it was made for this database: 32 hexadecimal digits.
+    /// Id of the region that was made for this database: 32 hexadecimal digits.
     pub region_id: String,
 }
 
 impl RegionNote {
-    /// What the data directory says; None: its files have all.
+    /// Reads the data directory's note; None: its files have all records.
     pub fn load(root: &dyn Disk) -> Result<Option<Self>, DiskError> {
         let Some(bytes) = small_file::read(root, NOTE_NAME)? else {
             return Ok(None);
@@ -278,7 +278,8 @@ impl<'a> Device<'a> {
         Ok(drained)
     }
 
-    /// Where the region is this database's, and the files, which end at `end`, have all of it. What can't be looked at is judged at the opening.
+    /// Erases a region of this database if the files, which end at `end`, have all of its records. A region that can't be read is checked
+    /// at the opening.
     fn blank(&self, next: &NvramConfig, known: Option<[u8; 16]>, (end, epochs): (Lsn, &[EpochStart])) {
         // None of it is made here.
         let Ok(mapped) = Mapped::open(self.around, &next.path, None) else {
@@ -336,8 +337,8 @@ impl<'a> Device<'a> {
         }))
     }
 
-    /// Of the region that the data directory names: the files have all of it. At the end no name is left there, and none comes back at a
-    /// power failure: whatever a region holds may be overwritten.
+    /// Releases the region that the data directory names, once the files have all of it. At the end no name is left there, and none comes
+    /// back at a power failure. Any contents of a region may then be overwritten.
     fn let_go(&self) -> Result<(), DiskError> {
         match &self.noted {
             // In this order: a region that was let go of holds nothing that the files do not have.

@@ -9,7 +9,7 @@ use reprise_router::Phase;
 use crate::{comparing::Comparison, database::Database, node_file::Health};
 
 impl Database {
-    /// What is here is compared with what the primary found, as far as both are there.
+    /// Compares the tables here with the primary's digests, once both exist.
     pub(crate) fn compare(&self) {
         let Some(standby) = &self.upkeep.standby else {
             return;

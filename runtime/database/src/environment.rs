@@ -1,4 +1,4 @@
-//! What a database is put into: its clock, folders and threads, and who makes code of modules.
+//! The environment of a database: its clock, folders and threads, and the compiler of modules.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -24,13 +24,13 @@ use crate::{
     error::OpenError,
 };
 
-/// Where a database keeps its files.
+/// The folders of a database's files.
 pub struct Folders {
-    /// Of the directory itself.
+    /// Folder of the directory itself.
     pub root: Arc<dyn Disk>,
     pub log: Arc<dyn Disk>,
     pub checkpoints: Arc<dyn Disk>,
-    /// Of compiled code, which is never needed. None: none is kept.
+    /// Folder of compiled code, which is never needed. None: none is kept.
     pub code: Option<Arc<dyn Disk>>,
 }
 
@@ -40,10 +40,10 @@ pub struct Environment {
     pub threads: Arc<dyn Threads>,
     /// None without a log.
     pub folders: Option<Folders>,
-    /// Where NVRAM comes from.
+    /// The source of NVRAM.
     pub nvram: Arc<dyn OpenMemory>,
     pub compiler: Arc<dyn Compiler>,
-    /// What is measured on that clock for `LogMode::Auto`.
+    /// The measuring on that clock for `LogMode::Auto`.
     pub sampling: Sampling,
     /// Changes of a transaction that take more bytes are logged in parts of so many, or of one change.
     pub part_bytes: usize,

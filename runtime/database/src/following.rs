@@ -25,12 +25,12 @@ use crate::standby::Hiding;
 pub(crate) const FOLLOW_WINDOW_BYTES: usize = 256 << 10;
 /// How often a thread that is woken by whatever it waits for looks by itself.
 const LOOK: Duration = Duration::from_millis(500);
-/// The same while it waits for views to be closed.
+/// The period of looks while it waits for views to be closed.
 const LOOK_FOR_VIEWS: Duration = Duration::from_millis(2);
 /// `Orders::until` while nobody wants the replay to end, and `Orders::committed` while there is no primary that tells it.
 const NEVER: u64 = u64::MAX;
 
-/// What others ask of the thread.
+/// Orders of other threads to this one.
 pub(crate) struct Orders {
     is_stopping: AtomicBool,
     /// It ends once everything before this is replayed.
@@ -81,7 +81,7 @@ impl Orders {
         }
     }
 
-    /// As the primary said last. None: there is none that tells it.
+    /// Returns the committed LSN that the primary last reported. None: no primary reports it.
     pub fn told_committed(&self) -> Option<Lsn> {
         let committed = self.committed.load(Ordering::Acquire);
         (committed != NEVER).then_some(Lsn(committed))
@@ -118,11 +118,11 @@ pub(crate) struct Follower {
     pub woken: Receiver<()>,
     /// Told once, when the replay ends.
     pub ended: Sender<Ended>,
-    /// Of the modules whose code is ready.
+    /// Generation of the modules whose code is ready.
     pub generation: u64,
     /// Its place among those who wait for the log.
     pub waiter: Option<WatermarkWaiter>,
-    /// What was fed is not sent yet: it waits until no view is open.
+    /// True while fed records are not sent yet, because the thread waits until no view is open.
     pub is_cut_due: bool,
     /// The tables hold what is before it, and not all of that is known to be committed: nobody sees them. None: calls were let in.
     pub hidden_until: Option<Lsn>,
@@ -211,7 +211,7 @@ impl Follower {
         }
         let deployed = self.shared.deployed.load_full();
         let codes: Vec<_> = deployed.current.values().map(|module| &*module.code).collect();
-        // What can't be compiled is told to who calls it.
+        // A call of a module that can't be compiled gets the error.
         let _ = make_ready(&codes, &*self.shared.threads);
         self.shared.count_binaries();
         self.generation = generation;

@@ -1,4 +1,4 @@
-//! What an opening of a data directory would do. Nothing is changed, nothing is run.
+//! The outcome that an opening of a data directory would have. It changes nothing and runs nothing.
 
 use std::{path::Path, sync::Arc};
 
@@ -15,12 +15,12 @@ use crate::error::OpenError;
 /// Bytes a second, of rows loaded and of log replayed, that any machine reaches.
 const MODEST_LOAD: f64 = 200e6;
 const MODEST_REPLAY: f64 = 30e6;
-/// Of changes, which are put in place on all cores.
+/// The speed for changes, which are put in place on all cores.
 const MODEST_REDO: f64 = 150e6;
 /// The first reasons are enough.
 const REFUSALS_MAX: usize = 16;
 
-/// What would become of a checkpoint.
+/// The fate of a checkpoint at an opening.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It would be loaded.
@@ -42,7 +42,7 @@ pub struct FoundCheckpoint {
     pub file_bytes: u64,
 }
 
-/// What an opening would do.
+/// The outcome of an opening.
 #[derive(Clone, Debug, Default)]
 pub struct Inspection {
     pub log: VerifyReport,
@@ -50,14 +50,14 @@ pub struct Inspection {
     pub partitions: Option<u16>,
     /// The newest first.
     pub checkpoints: Vec<FoundCheckpoint>,
-    /// Where the replay would begin.
+    /// The beginning of the replay.
     pub replay_from: Lsn,
     /// Records that would be read, by the name of their kind, those that occur.
     pub records: Vec<(&'static str, u64)>,
     pub transactions: u64,
-    /// Of these records.
+    /// Bytes of these records.
     pub replay_bytes: u64,
-    /// Of these, records of changes whose transactions were not logged by their commands, too.
+    /// Bytes of those records of changes whose transactions were not logged by their commands too.
     pub changes_bytes: u64,
     pub last_txn: Option<TxnId>,
     /// Settings hash of the log's newest part, where it is not this program's: every outcome is compared all the same.

@@ -1,4 +1,4 @@
-//! Who may have the lease, by what the store says.
+//! Rules for taking the lease, by the contents of the store.
 
 use reprise_base::Epoch;
 

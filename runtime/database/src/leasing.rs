@@ -1,5 +1,5 @@
-//! Who is the primary, by a lease in a store that all nodes reach: it answers alone while the lease lasts, and a standby in sync takes over once
-//! nobody has it.
+//! The choice of the primary by a lease in a store that all nodes reach. The holder answers alone while the lease lasts, and a standby in
+//! sync takes over once the lease is free.
 
 use std::{
     sync::{
@@ -29,17 +29,17 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Between two tries of what the store refused.
 const REST: Duration = Duration::from_millis(200);
 
-/// Who has the lease.
+/// The holder of the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     pub name: String,
-    /// Where clients reach it.
+    /// URL at which clients reach it.
     pub url: Option<String>,
     /// Drawn by its process: another one of the same name is another holder.
     pub instance: u64,
 }
 
-/// Who may take the lease when nobody has it. It outlives the lease.
+/// The nodes that may take a free lease. The record outlives the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncRecord {
     /// The last primary.
@@ -49,12 +49,12 @@ pub struct SyncRecord {
     pub in_sync: Vec<String>,
 }
 
-/// What the store holds.
+/// The contents of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub holder: Option<Holder>,
     pub record: Option<SyncRecord>,
-    /// Of the holder's entry and of the record, as the store counts them; 0: there is none.
+    /// Versions of the holder's entry and of the record in the store; 0: there is none.
     pub versions: (i64, i64),
 }
 
@@ -88,7 +88,7 @@ pub trait LeaseStore: Send {
 /// How a server takes part.
 pub struct LeaseConfig {
     pub store: Box<dyn LeaseStore>,
-    /// Of this server, unlike all others'.
+    /// Name of this server, unlike all others'.
     pub name: String,
     pub url: Option<Arc<str>>,
     /// How long the lease is to last; the store may give more.
@@ -150,13 +150,13 @@ struct State {
     /// Somebody waits for a look.
     is_asked: bool,
     error: Option<Arc<str>>,
-    /// Of the record that this server asked for last: it is the primary in that epoch at least. No other server's is that late.
+    /// Epoch of the record that this server asked for last: it is the primary in that epoch at least. No other server's is that late.
     epoch: u32,
-    /// Of the record by which this server tried to take over last.
+    /// Epoch of the record by which this server last tried to take over.
     tried: Option<u32>,
     /// The record before this server was to be promoted.
     before: Option<SyncRecord>,
-    /// What somebody accepted to lose: the record names this server since, whether or not it became the primary then.
+    /// The loss that an operator accepted: the record names this server since, whether or not it then became the primary.
     accepted: Option<LostRange>,
 }
 
@@ -314,7 +314,7 @@ impl Leasing {
         Ok(true)
     }
 
-    /// Of a primary that starts.
+    /// Takes the lease for a primary that starts.
     fn begin(&self, replication: &Replication) -> Result<(), LeaseError> {
         loop {
             if self.is_stopping() {
@@ -347,7 +347,7 @@ impl Leasing {
         let seen = self.look()?;
         match &seen.holder {
             Some(holder) if holder.name != self.own.name => return Ok(Err(LeaseError::Held(holder.clone()))),
-            // Of an earlier process, as it seems: it ends by itself.
+            // The lease of an earlier process, as it seems: it ends by itself.
             Some(_) => return Ok(Ok(false)),
             None => {}
         }
@@ -365,7 +365,7 @@ impl Leasing {
         Ok(opened.map(|()| is_taken).map_err(LeaseError::Log))
     }
 
-    /// Of a standby: kept before it asks for the lease; in which epoch.
+    /// Saves a standby's claim before it asks for the lease, and returns its epoch.
     fn claim(&self, seen: &Seen) -> Result<u32, Arc<str>> {
         let replication = self.replication.upgrade().ok_or("the server stops")?;
         // The one in which it begins: nobody else is to take it.
@@ -384,7 +384,7 @@ impl Leasing {
         state.holds && state.recorded.as_ref() == Some(&state.wanted)
     }
 
-    /// Of a server that has the lease: prolongs it, and records who is in sync.
+    /// Prolongs the lease of its holder, and records the standbys in sync.
     fn hold(&self) -> Step {
         let now_ns = self.now_ns();
         let state = self.lock();
@@ -478,7 +478,7 @@ impl Leasing {
         Ok(())
     }
 
-    /// Of a standby: takes over where nobody is the primary.
+    /// Has a standby take over when the lease is free.
     fn watch(self: &Arc<Self>) -> Step {
         let mut state = self.lock();
         let is_due = self.now_ns() >= state.next_ns;
@@ -559,7 +559,7 @@ impl Leasing {
         self.lock().next_ns = self.now_ns() + self.ttl.as_nanos() as u64;
     }
 
-    /// From here on this server answers nothing alone, and does not take the lease again by itself.
+    /// Ends the holding: this server answers nothing alone any more, and does not take the lease again by itself.
     fn end_holding(&self) {
         let mut state = self.lock();
         state.holds = false;
@@ -568,7 +568,7 @@ impl Leasing {
 
     fn let_go(&self) {
         self.end_holding();
-        // Where the store is not reached, it ends by itself.
+        // If the store can't be reached, the lease ends by itself.
         let _ = self.store().release();
     }
 

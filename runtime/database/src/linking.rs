@@ -56,7 +56,7 @@ pub type AskStepDown = Arc<dyn Fn() -> Result<SteppedDown, Arc<str>> + Send + Sy
 /// How a standby follows its primary.
 pub struct FollowPrimary {
     pub net: Arc<dyn Net>,
-    /// Of this standby, at its primary.
+    /// Name of this standby at its primary.
     pub name: String,
     /// URL of the primary for clients, until it tells its own.
     pub primary: Option<Arc<str>>,
@@ -68,7 +68,7 @@ pub struct FollowPrimary {
 /// To whoever runs a standby that followed and has parted from its primary.
 const START_AGAIN: &str = ". If the right server was promoted, start this one again with --standby-of it: what only this one has is kept aside, then cut off";
 
-/// Where the connection is at, for all who ask.
+/// The state of the connection, for all threads that ask.
 pub(crate) struct Linked {
     pub name: String,
     net: Arc<dyn Net>,
@@ -203,7 +203,7 @@ struct DatabaseTaker {
 
 impl Taker for DatabaseTaker {
     fn position(&self) -> Position {
-        // Of a primary by now there is nothing to tell.
+        // A node that is a primary by now has nothing to report.
         self.log.received().unwrap_or_default()
     }
 
@@ -294,7 +294,7 @@ struct Following {
     config: FollowPrimary,
     database_id: [u8; 16],
     streaming: Option<Streaming>,
-    /// Where this connection began; none once it came to something.
+    /// The position at which this connection began; none once it made progress.
     begun: Option<Lsn>,
     rest: Duration,
     rests_until_ns: u64,
@@ -412,13 +412,13 @@ impl Following {
         let has_parted = is_other && self.linked().lock().was_welcome;
         let what_next = if has_parted { START_AGAIN } else { "" };
         if is_other {
-            // What is here may never have been the primary's.
+            // The tables here may never have been the primary's.
             let report = format!("this standby shows nothing, since it can't follow: {reason}{what_next}");
             self.taker.hiding.hide(&self.taker.router, report);
         }
         let is_connected = self.linked().lock().is_connected;
         if failure.is_refusal(is_connected) {
-            // Where it can't be kept, it holds as long as this process runs, and the next one hears the same.
+            // A loss that can't be saved holds as long as this process runs, and the next process hears the same.
             let _ = self.taker.synced.lose();
         }
         let mut state = self.linked().lock();

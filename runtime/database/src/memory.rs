@@ -21,7 +21,7 @@ pub enum MemoryError {
 
 const MIB: u64 = 1 << 20;
 
-/// Who says how much memory is left.
+/// The limit that decides how much memory is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
     Machine,
@@ -117,7 +117,7 @@ fn limit_of(group: &Path, [limit, ..]: [&str; 3]) -> Option<u64> {
     fs::read_to_string(group.join(limit)).ok()?.trim().parse().ok()
 }
 
-/// Of one group. What it holds of files that nobody used lately is given up before anything is refused.
+/// Returns the memory left in one group. The system drops the group's unused file pages before it refuses memory.
 fn left_of(group: &Path, names: [&str; 3]) -> Option<u64> {
     let [_, used, idle] = names;
     let read = |name: &str| fs::read_to_string(group.join(name)).ok();

@@ -19,8 +19,8 @@ use reprise_log::{DrainReport, Log, LogConfig, LogError, OpenReport, database_id
 use reprise_nvram::{MapRegions, OpenMemory, Region};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
-    AsyncSink, CallBatch, CommitGate, Coordinator, KeyClock, Logging, NoLog, NvramSink, Shared, Sink, SiteMessage,
-    SyncSink, Told, Unlogged,
+    AsyncSink, CallBatch, CommitGate, Coordinator, KeyClock, LogPolicy, Logging, NoLog, NvramSink, Shared, Sink,
+    SiteMessage, SyncSink, Told, Unlogged,
 };
 use reprise_wire::{Genesis, RecordBatch, RecordRef};
 
@@ -177,7 +177,7 @@ fn erase_own_region(dir: &Path, nvram: &NvramConfig) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// As [`bring_home`], of a directory in these surroundings.
+/// The [`bring_home`] variant for a directory in this environment.
 pub fn bring_home_in(config: &DatabaseConfig, around: &Environment) -> Result<DrainReport, OpenError> {
     let folders = around.folders.as_ref();
     let folders = folders.ok_or_else(|| OpenError::Config("a log needs its folders".into()))?;
@@ -198,7 +198,7 @@ pub fn bring_home_in(config: &DatabaseConfig, around: &Environment) -> Result<Dr
     device.bring_home(&folders.log, &log_config, next)
 }
 
-/// What a standby can't begin with: nothing is changed.
+/// Refuses a directory that a standby can't begin with. Nothing is changed.
 fn judge_standby(folders: &Folders) -> Result<(), OpenError> {
     match database_id(&*folders.log)? {
         Some(_) => Ok(()),
@@ -206,7 +206,7 @@ fn judge_standby(folders: &Folders) -> Result<(), OpenError> {
     }
 }
 
-/// What the newest checkpoint that can be read says of the database. Err: one is of a program with other numbers.
+/// Returns the genesis in the newest readable checkpoint. Err: one is of a program with other numbers.
 pub(crate) fn newest_genesis(files: &Checkpoints) -> Result<Option<Genesis>, OpenError> {
     let mut newest = None;
     for lsn in files.list()? {
@@ -364,12 +364,12 @@ impl Database {
         Self::open_real(config, DirectoryUse::AnyPrimary, |_| {})
     }
 
-    /// As `open`, for `recover_read_only`: also the directory of a standby whose tables differed from its primary's.
+    /// The `open` variant for `recover_read_only`. It also opens the directory of a standby whose tables differed from its primary's.
     pub fn open_read_only(config: DatabaseConfig) -> Result<Self, OpenError> {
         Self::open_real(config, DirectoryUse::ReadOnly, |_| {})
     }
 
-    /// As `open`, in the system's environment as `change` leaves it.
+    /// The `open` variant in the system's environment as `change` leaves it.
     pub fn open_changed(config: DatabaseConfig, change: impl FnOnce(&mut Environment)) -> Result<Self, OpenError> {
         Self::open_real(config, DirectoryUse::Primary, change)
     }
@@ -398,7 +398,7 @@ impl Database {
         }
     }
 
-    /// As `open`, with this clock, these folders, threads and compiler. `config.dir` is not looked at.
+    /// The `open` variant with this clock, these folders, threads and compiler. It does not use `config.dir`.
     pub fn open_in(config: DatabaseConfig, around: Environment) -> Result<Self, OpenError> {
         Self::open_as(config, around, DirectoryUse::Primary)
     }

@@ -312,7 +312,7 @@ impl Replication {
         };
         let question = self.request(Epoch(promise.epoch), true);
         if promise.url.is_some_and(|url| ask(&url, &question).is_ok()) {
-            // Where that can't be saved, it is tried again.
+            // A withdrawal that can't be saved is tried again.
             let _ = self.promises.withdraw(Epoch(promise.epoch), &promise.name);
         }
     }

@@ -1,4 +1,4 @@
-//! Where standbys find a primary that listens for them.
+//! The address at which standbys reach a listening primary.
 
 use core::net::SocketAddr;
 

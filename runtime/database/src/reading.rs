@@ -55,7 +55,7 @@ impl Work for ReaderWork {
     fn run(self: Box<Self>) {
         let read = AssertUnwindSafe(|| self.0.run());
         if catch_unwind(read).is_err() {
-            // As of a site: a broken invariant. The panic's message is out already.
+            // A panic here breaks an invariant, as one of a site does. Its message is out already.
             std::process::abort();
         }
     }

@@ -35,7 +35,7 @@ impl Database {
         Ok(report)
     }
 
-    /// As `replay`, by a replayer that can go on; where that would be.
+    /// The `replay` variant with a replayer that can continue. Returns the position to continue at.
     pub(crate) fn replay_with(
         &self,
         replayer: &mut Replayer,
@@ -206,8 +206,8 @@ impl Database {
         })
     }
 
-    /// What became of a checkpoint's tables before it: told by the log's records since its beginning, or since the oldest checkpoint that
-    /// has its place in it.
+    /// Returns the changes of a checkpoint's tables before it. They come from the log's records since its beginning, or since the oldest
+    /// checkpoint that has its place in the log.
     fn past_of(&self, reader: &CheckpointReader, log: &Log<Box<CallBatch>>, files: &Checkpoints) -> TablePast {
         let told = || {
             let (mut schemas, from) = match log.start() {

@@ -1,22 +1,22 @@
-//! What an opening found and did.
+//! The findings and the work of an opening.
 
 use reprise_base::Lsn;
 use reprise_replay::Divergence;
 use reprise_txn::{Deployed, ModuleId, Quarantined};
 use serde::Serialize;
 
-/// What recovery did.
+/// The work of a recovery.
 #[derive(Clone, Debug, Default)]
 pub struct RecoveryReport {
     /// Transactions replayed.
     pub commands: u64,
     pub seconds: f64,
-    /// Of the log that was replayed.
+    /// Bytes of the replayed log.
     pub log_bytes: u64,
-    /// Of the log that is kept, all of which was checked, and how long that took.
+    /// Bytes of the kept log, all of which was checked, and the time of that check.
     pub checked_bytes: u64,
     pub check_seconds: f64,
-    /// Of `seconds`, from the checkpoint's end on.
+    /// The part of `seconds` after the checkpoint.
     pub replay_seconds: f64,
     /// The checkpoint that was loaded, and how long that took.
     pub checkpoint: Option<LoadedCheckpoint>,
@@ -28,7 +28,7 @@ pub struct RecoveryReport {
     pub keys: usize,
     /// Settings hash of the log's newest part where it is not this program's: outcomes were compared all the same.
     pub other_settings_hash: Option<u64>,
-    /// Of all modules.
+    /// Versions of all modules.
     pub module_versions: usize,
 }
 
@@ -41,17 +41,17 @@ pub struct LoadedCheckpoint {
     pub row_bytes: u64,
     pub file_bytes: u64,
     pub seconds: f64,
-    /// Of these, what compiling its modules took.
+    /// The part of these seconds that compiling its modules took.
     pub compile_seconds: f64,
 }
 
-/// What an opening for reading alone found.
+/// The findings of an opening for reading alone.
 #[derive(Debug)]
 pub struct ReadOnly {
     pub report: RecoveryReport,
     /// The record before which it stopped.
     pub divergence: Option<Box<Divergence>>,
-    /// What differed from the primary's tables when the directory was a standby's.
+    /// The difference from the primary's tables when the directory was a standby's.
     pub differed: Option<String>,
 }
 

@@ -11,7 +11,7 @@ use reprise_env::{Disk, DiskError, DiskErrorKind, DiskFile};
 pub const NAME: &str = "view";
 const BYTES: usize = 16;
 
-/// What a directory has shown of its log, or may show.
+/// The records that a directory has shown of its log, or may show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shown {
     /// Everything before it, and no more.

@@ -10,7 +10,7 @@ use reprise_env::Clock;
 
 use crate::leasing::{Holder, LeaseStore, Seen, StoreError, SyncRecord};
 
-/// What all servers of a database share: one lease, and the record of who is in sync.
+/// The store that all servers of a database share: one lease, and the record of the standbys in sync.
 pub struct SimLeases {
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
@@ -30,7 +30,7 @@ struct State {
 
 struct Held {
     holder: Holder,
-    /// Of the lease; as a version, too.
+    /// Number of the lease, which is its version too.
     number: i64,
     until_ns: u64,
 }
@@ -48,7 +48,7 @@ impl SimLeases {
         Arc::new(Self { clock, state })
     }
 
-    /// As one server reaches it; `set_away` goes by the key.
+    /// Returns the store as one server reaches it; `set_away` uses the key.
     pub fn store(self: &Arc<Self>, key: &str) -> Box<dyn LeaseStore> {
         Box::new(SimStore {
             leases: self.clone(),
@@ -101,7 +101,7 @@ impl SimLeases {
 struct SimStore {
     leases: Arc<SimLeases>,
     key: String,
-    /// As it was taken last.
+    /// The time to live of the last take.
     ttl: Duration,
     lease: i64,
     written: i64,

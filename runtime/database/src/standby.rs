@@ -43,7 +43,7 @@ const VIEW_KEPT_NS: u64 = 1_000_000_000;
 /// How far a standby is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct StandbyPositions {
-    /// Of the newest record that was received.
+    /// Epoch of the newest record received.
     pub epoch: Epoch,
     /// Everything before it came in.
     pub received: Lsn,
@@ -55,7 +55,7 @@ pub struct StandbyPositions {
     pub view: Lsn,
 }
 
-/// What a database has that was opened as a standby.
+/// The parts of a database that was opened as a standby.
 pub(crate) struct Standby {
     placing: Mutex<Placing>,
     orders: Arc<Orders>,
@@ -66,7 +66,7 @@ pub(crate) struct Standby {
     thread: Mutex<Option<Box<dyn ThreadHandle>>>,
     /// Held for a whole promotion. Once its replay has ended: where.
     promoting: Mutex<Option<Lsn>>,
-    /// As it was opened: what comes from a primary since is not in it.
+    /// The state at the opening, without later records of a primary.
     found: OnceLock<(Option<Shown>, Option<Lsn>)>,
     /// Nobody sees the tables before everything before it is committed; 0: they do. What is kept of the view stays as it is until then.
     hidden_until: AtomicU64,
@@ -75,7 +75,7 @@ pub(crate) struct Standby {
     /// Once it follows a primary.
     shown: Mutex<Option<Showing>>,
     pub hiding: Arc<Hiding>,
-    /// Of its tables with its primary's.
+    /// The comparison of its tables with its primary's.
     pub comparison: Arc<Comparison>,
     readers: Mutex<Readers>,
 }
@@ -195,7 +195,7 @@ impl Hiding {
         router.set_phase(Phase::Failed { report });
     }
 
-    /// What is replayed may be read, if nothing is said against it.
+    /// Opens replayed records to readers, unless a reason to hide them stands.
     pub fn let_in(&self, router: &Router) {
         let hidden = self.lock();
         router.set_phase(match hidden.clone() {
@@ -240,7 +240,7 @@ impl Database {
         Self::open_standby_in(config, environment)
     }
 
-    /// As `open_standby`, with this clock, these folders, threads and compiler. `config.dir` is not looked at.
+    /// The `open_standby` variant with this clock, these folders, threads and compiler. It does not use `config.dir`.
     pub fn open_standby_in(config: DatabaseConfig, around: Environment) -> Result<Self, OpenError> {
         if config.log == LogPolicy::None {
             return Err(OpenError::Config(
@@ -303,7 +303,7 @@ impl Database {
         })
     }
 
-    /// As `recover`, of a standby.
+    /// The `recover` variant for a standby.
     pub(crate) fn recover_standby(&self, standby: &Standby) -> Result<RecoveryReport, OpenError> {
         let mut replayer = self.replayer();
         let (shown, durable) = standby.found.get().copied().unwrap_or_default();
@@ -339,7 +339,8 @@ impl Database {
         Ok(report)
     }
 
-    /// What this directory has shown, or may show as one that was a primary's: of that, callers may wait for standbys yet. None: all of it.
+    /// Returns the records that this directory has shown, or may show as a former primary's: its callers may still wait for standbys. None:
+    /// all of them.
     fn shown_before(&self, root: &dyn Disk) -> Result<Option<Shown>, DiskError> {
         let end = self.received().map(|received| received.epoch);
         let as_primary = end
@@ -382,7 +383,7 @@ impl Database {
         }
     }
 
-    /// What this directory may show by itself, where something else is kept, or nothing.
+    /// Saves the records that this directory may show by itself, if another limit or none is saved.
     fn keep_found(&self, standby: &Standby) -> Result<(), DiskError> {
         let (Some(root), Some((shown, Some(durable)))) = (self.root(), standby.found.get().copied()) else {
             return Ok(());
@@ -471,7 +472,7 @@ impl Database {
         self.upkeep.standby.as_ref().map(|standby| standby.hiding.clone())
     }
 
-    /// What becomes the primary. Err: it is no standby, or not yet.
+    /// Returns the parts that become the primary. Err: it is no standby, or not yet.
     fn promotable(&self) -> Result<(&Arc<Log<Box<CallBatch>>>, &Standby), ReplicationError> {
         let epoch = || self.log.as_ref().map(|log| log.epoch()).unwrap_or_default();
         let (Some(log), Some(standby)) = (&self.log, &self.upkeep.standby) else {
@@ -501,10 +502,10 @@ impl Database {
         self.promote_in(Epoch(0))
     }
 
-    /// The same, in an epoch that is this one at least.
+    /// The `promote` variant with an epoch of at least this one.
     pub(crate) fn promote_in(&self, at_least: Epoch) -> Result<Promoted, ReplicationError> {
         let (_, standby) = self.promotable()?;
-        // Whoever was promoted meanwhile is told by the second look.
+        // The second look reports a promotion that happened meanwhile.
         let mut ended = standby.promoting.lock().expect("a promotion never panics");
         let (log, standby) = self.promotable()?;
         standby.placing().is_closed = true;
@@ -547,7 +548,7 @@ impl Database {
             ));
         }
         if matches!(self.safety(), Safety::Quorum | Safety::VerySafe) {
-            // What is here and not committed may be lost with this server yet: nothing is read until it takes writes.
+            // Records here that are not committed may still be lost with this server: nothing is read until it takes writes.
             standby.shown().take(); // nor is it kept as what was shown
             self.stop_readers();
             self.keep_commits();
@@ -570,7 +571,7 @@ impl Database {
         }
     }
 
-    /// From here on it is a primary.
+    /// Makes it a primary, which takes writes.
     fn take_writes(&self) -> Result<(), ReplicationError> {
         self.stop_readers();
         self.shared.memory.enforce();
@@ -588,7 +589,7 @@ impl Database {
         if let (Some(standby), Some(root)) = (&self.upkeep.standby, self.root()) {
             standby.shown().take();
             if !self.safety().asks_standbys() {
-                // What stays is older than what this primary has, and shows less where it is a standby again.
+                // A limit that stays is older than this primary's records. It shows less if the server is a standby again.
                 let _ = shown::forget(root);
             }
         }

@@ -9,7 +9,7 @@ use reprise_log::{AppendError, AppendOutcome, Group, GroupAppender, Log, LogConf
 /// Bytes of records that may be on their way to a standby's disk, before the primary waits.
 const ROOM_BYTES: u64 = 6 << 20;
 
-/// What was placed and may not be durable yet.
+/// Appended groups that may not be durable yet.
 #[derive(Default)]
 pub struct OnTheWay {
     /// Ends and bytes of records.
@@ -37,7 +37,7 @@ impl OnTheWay {
 /// Keeps in a new directory that everything before an LSN may be shown, and nothing behind it before a primary says so.
 pub type KeepCommitted = fn(&dyn Disk, Lsn) -> Result<(), DiskError>;
 
-/// What the log of the first files needs.
+/// The parts that the log of the first files needs.
 #[derive(Clone)]
 pub struct LogBeside {
     pub threads: Arc<dyn Threads>,

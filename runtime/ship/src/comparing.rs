@@ -15,7 +15,7 @@ use crate::connection::send;
 #[derive(Default)]
 struct State {
     named: Option<Named>,
-    /// Of it; 0: none was named.
+    /// Number of the comparison; 0: there is none.
     number: u64,
     /// All tables, on all partitions, as the primary found them there.
     found: Option<Arc<Vec<ComparedTable>>>,
@@ -27,7 +27,7 @@ struct State {
 #[derive(Default)]
 pub struct Comparisons(Mutex<State>);
 
-/// What a connection was told.
+/// The comparisons that a connection was told.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TellingOf {
     named: u64,
@@ -65,7 +65,7 @@ impl Comparisons {
         self.lock().floor = None;
     }
 
-    /// What was found at the LSN of that number.
+    /// Takes the tables' digests at the LSN with that number.
     pub fn tell(&self, number: u64, found: Vec<ComparedTable>) {
         let mut state = self.lock();
         if state.number == number {
@@ -73,7 +73,7 @@ impl Comparisons {
         }
     }
 
-    /// What standbys may be told to be committed, of what is.
+    /// Returns the committed LSN that standbys may be told.
     pub(crate) fn limit(&self, committed: Lsn) -> Lsn {
         self.lock().floor.map_or(committed, |floor| committed.min(floor))
     }

@@ -1,4 +1,4 @@
-//! What both ends of a connection keep to.
+//! Limits and times of both ends of a connection.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_millis(20);
 /// How often at most it tells that more is committed: a standby shows nothing before.
 pub(crate) const COMMITTED_BEAT: Duration = Duration::from_millis(2);
 
-/// Of a primary's end: a standby's frames are short.
+/// Limits of a primary's end: a standby's frames are short.
 pub const SHIP_LIMITS: NetLimits = NetLimits {
     frame_bytes: STANDBY_FRAME_BYTES_MAX,
     sent_bytes: FRAME_BYTES_MAX,
@@ -24,7 +24,7 @@ pub const SHIP_LIMITS: NetLimits = NetLimits {
     send_time: SEND_TIME,
 };
 
-/// Of a standby's end. The groups that wait here are bounded by the room that it tells.
+/// Limits of a standby's end. The room that it reports bounds the groups that wait here.
 pub const STANDBY_LIMITS: NetLimits = NetLimits {
     frame_bytes: FRAME_BYTES_MAX,
     sent_bytes: STANDBY_FRAME_BYTES_MAX,

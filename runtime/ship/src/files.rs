@@ -39,7 +39,7 @@ struct Outgoing {
     sum: Sha256,
 }
 
-/// What a step of it did.
+/// The result of one step of it.
 pub(crate) enum Sent {
     /// There is no checkpoint yet.
     Nothing,
@@ -145,7 +145,7 @@ fn stub(log: &dyn ShippedLog, lsn: Lsn) -> Result<Stub, End> {
         let copied = log.reader(lsn)?.copy(range, &memory, &mut |_| true)?;
         Ok((memory, copied))
     };
-    // Where the segment with the record before is gone, the first behind it does.
+    // If the segment with the record before is gone, the first one behind it serves.
     let (memory, copied) = match copy(lsn) {
         Err(LogError::OutOfRange { .. }) => copy(Lsn(lsn.0 + 1))?,
         copied => copied?,

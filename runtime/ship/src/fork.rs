@@ -1,4 +1,4 @@
-//! Where the histories of two logs part: a server that was a primary, or the standby of one that is gone, asks its new primary.
+//! The point at which the histories of two logs part. A former primary, or the standby of a lost one, asks its new primary.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::{
     link::{Known, Link, LinkConfig, LinkError},
 };
 
-/// What a primary says of a position of another log.
+/// A primary's answer about a position of another log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForkAnswer {
     /// It has the same records before it.

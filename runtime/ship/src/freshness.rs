@@ -9,7 +9,7 @@ use crate::views::{SAMPLE_NS, Views};
 
 /// The score counts from the primary's view so long ago: in a long run the plain ratio of the views would be one.
 pub(crate) const LOOK_BACK_NS: u64 = 10_000_000_000;
-/// Where nothing was written, all is seen if the other side was heard within this time.
+/// On an idle primary, the time within which the other side must have been heard to count as fresh.
 pub(crate) const HEARD_NS: u64 = 1_000_000_000;
 /// Samples kept one by one: a minute.
 const SAMPLES_MAX: usize = 3_000;
@@ -31,7 +31,7 @@ impl Lag {
     }
 }
 
-/// What a second's samples say.
+/// A summary of one second's samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FreshnessPoint {
     /// Its end, in microseconds since 1970.
@@ -39,7 +39,7 @@ pub struct FreshnessPoint {
     pub samples: FreshnessSummary,
 }
 
-/// What samples say.
+/// A summary of samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FreshnessSummary {
     pub count: usize,
@@ -68,7 +68,7 @@ pub(crate) struct Sample {
 #[derive(Default)]
 pub(crate) struct History {
     samples: VecDeque<Sample>,
-    /// Of the second that has begun.
+    /// Samples of the current second.
     second: Vec<Sample>,
     second_began_ns: u64,
     points: VecDeque<FreshnessPoint>,
@@ -108,7 +108,7 @@ pub(crate) struct Freshness {
     /// It was heard on this connection.
     is_heard: bool,
     heard_ns: Option<u64>,
-    /// What readers there saw when it was heard last, on an earlier connection, too.
+    /// The view of its readers when it was last heard, also on an earlier connection.
     view: Lsn,
     score: Option<f32>,
     lag: Lag,
@@ -121,7 +121,7 @@ impl Freshness {
         self.is_heard = false;
     }
 
-    /// What it had is gone.
+    /// Begins anew, after the standby lost its records.
     pub fn begin_anew(&mut self) {
         self.begin();
         self.view = Lsn(0);
@@ -200,7 +200,7 @@ fn point(at_us: i64, samples: &[Sample]) -> FreshnessPoint {
     FreshnessPoint { at_us, samples }
 }
 
-/// Of at least one sample.
+/// Summarizes at least one sample.
 fn summary<'a>(samples: impl Iterator<Item = &'a Sample> + Clone) -> FreshnessSummary {
     let (scores, lags) = sorted(samples.clone());
     let last = scores.len() - 1;
@@ -257,7 +257,7 @@ mod tests {
         fresh.note(now_ns, &told(599_000));
         fresh.sample((now_ns, 5), &views, |_| 0);
         assert_eq!((fresh.score(), fresh.lag()), (Some(1.0), lag(0, true)));
-        // What it told a moment ago is no more than it was.
+        // An earlier report does not grow with time, so new records lower the score.
         views.note(now_ns + 30 * MS, Lsn(600_000));
         fresh.sample((now_ns + 30 * MS, 5), &views, |_| 0);
         assert!(fresh.score().is_some_and(|score| score < 1.0));
@@ -282,7 +282,7 @@ mod tests {
         fresh.sample((now_ns + 1_000 * MS, 0), &views, |_| 0);
         assert_eq!((fresh.score(), fresh.lag()), (None, lag(1_000_000, false)));
         fresh.note(now_ns + 1_000 * MS, &told(500));
-        // What it showed before is known until another connection tells more.
+        // The earlier view is known until another connection reports more.
         fresh.begin();
         fresh.sample((now_ns + 1_000 * MS, 0), &views, |_| 0);
         assert_eq!((fresh.score(), fresh.lag()), (None, lag(0, false)));

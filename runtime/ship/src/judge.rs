@@ -38,7 +38,7 @@ pub(crate) fn judge_greeting(hello: &Hello<'_>, tickets: &Tickets, now_ns: u64) 
     })
 }
 
-/// What it holds beside what the log holds. None: it wants files. Else where it goes on.
+/// Compares a standby's position with the log. None: it wants files. Otherwise the position to continue at.
 pub(crate) fn judge_position(
     hello: &Hello<'_>,
     log: &dyn ShippedLog,
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(judged(1, 5, 78), Err(Refusal::Diverged));
         assert_eq!(judged(1, 4, 77), Err(Refusal::Gone));
         assert_eq!(judged(3, 10, 77), Err(Refusal::Diverged));
-        // What was sent before it was durable here may have arrived there: that passes.
+        // A record that was sent before it was durable here may have arrived there: that passes.
         assert_eq!(judged(2, 13, 77), Err(Refusal::Unavailable));
         assert_eq!(judged(2, 14, 77), Err(Refusal::Diverged));
     }

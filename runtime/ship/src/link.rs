@@ -27,7 +27,7 @@ const KNOWN_WAIT_NS: u64 = 1_000_000_000;
 /// Runs once something is durable.
 pub type PersistedHook = Box<dyn FnOnce() + Send>;
 
-/// Whoever places the groups of a primary.
+/// The log that takes the groups of a primary.
 pub trait Taker: Send + Sync {
     /// Behind what was received.
     fn position(&self) -> Position;
@@ -48,7 +48,7 @@ pub trait Taker: Send + Sync {
     fn knows_since(&self, _since_ns: u64) -> bool {
         true
     }
-    /// Whoever has tables compares them. None: nothing is compared.
+    /// Returns the comparer of tables. None: nothing is compared.
     fn compares(&self) -> Option<&dyn Compares> {
         None
     }
@@ -56,25 +56,25 @@ pub trait Taker: Send + Sync {
     fn when_persisted(&self, lsn: Lsn, hook: PersistedHook) -> Option<WatermarkWaiter>;
 }
 
-/// What a standby tells of a comparison.
+/// A standby's report on a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ComparedOwn {
     pub number: u64,
     /// Everything before it was compared.
     pub lsn: Lsn,
-    /// What differs; none: all tables are equal.
+    /// The difference; none: all tables are equal.
     pub difference: Option<String>,
 }
 
-/// Whoever compares a standby's tables with its primary's.
+/// The comparer of a standby's tables with its primary's.
 pub trait Compares {
     /// A connection begins: nothing more is told of what was named on the one before.
     fn begin(&self);
     /// The primary names an LSN, before it says that it is committed: there tables are compared.
     fn note_named(&self, named: &Named);
-    /// What the primary found there. False: more tables than there are.
+    /// Takes the primary's digests. False: more tables than there are.
     fn note_tables(&self, found: &TableDigests<'_>) -> bool;
-    /// What is to be told of a comparison; each once.
+    /// Takes the next report on a comparison; each once.
     fn take_compared(&self) -> Option<ComparedOwn>;
 }
 
@@ -88,12 +88,12 @@ pub struct StandbyProgress {
     pub room_bytes: u64,
 }
 
-/// What a connection to a primary needs.
+/// The parts that a connection to a primary needs.
 #[derive(Clone)]
 pub struct LinkConfig {
     pub net: Arc<dyn Net>,
     pub clock: Arc<dyn Clock>,
-    /// Where the primary takes standbys.
+    /// The address at which the primary takes standbys.
     pub address: String,
     /// SHA-256 of the certificate that it shows there; none: it is not encrypted.
     pub certificate: Option<[u8; 32]>,
@@ -132,7 +132,7 @@ pub enum LinkError {
 }
 
 impl LinkError {
-    /// The same again would end the same way: somebody has to do something.
+    /// True if another attempt would end the same way: an operator has to act.
     pub fn is_final(&self) -> bool {
         match self {
             Self::Refused { refusal, .. } => match refusal {
@@ -239,7 +239,7 @@ impl Link {
     }
 }
 
-/// As whoever places it takes it.
+/// Returns a frame's group in the form that a log takes.
 pub(crate) fn group_of<'a>(frame: &GroupFrame<'a>) -> Group<'a> {
     Group {
         first: frame.first,
@@ -252,7 +252,7 @@ pub(crate) fn group_of<'a>(frame: &GroupFrame<'a>) -> Group<'a> {
     }
 }
 
-/// What a standby says of its files.
+/// A standby's description of its files.
 #[derive(Clone, Copy, Default)]
 pub struct Known {
     pub database_id: [u8; 16],
@@ -272,7 +272,7 @@ pub struct Streaming {
     /// None: nothing was told.
     told_ns: Option<u64>,
     welcome_ns: u64,
-    /// Of the newest standing that is kept.
+    /// Number of the newest sync status that is kept.
     noted: u64,
 }
 
@@ -413,7 +413,7 @@ impl Streaming {
         if is_kept {
             self.noted = standing.number;
         }
-        // Where it is not, the primary ends the connection, and tells it again.
+        // If it is not saved, the primary ends the connection, and sends it again.
         self.report().map(drop)
     }
 
@@ -434,7 +434,7 @@ impl Streaming {
         Ok(())
     }
 
-    /// As of now.
+    /// Returns the present progress.
     fn progress(&self) -> Progress {
         // First what is asked for, then how much was received: nothing is beyond that.
         let found = self.taker.progress();

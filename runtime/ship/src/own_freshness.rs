@@ -95,7 +95,7 @@ impl OwnBeats {
         Lag::of(now_ns, known.unwrap_or(self.since_ns), known.is_some())
     }
 
-    /// What the primary did since its newest heartbeat is taken to be as much, by the time, as in the 10 s before.
+    /// Returns the score. The primary's work since its newest heartbeat is taken to be as much, by the time, as in the 10 s before.
     fn score(&self, now_ns: u64, view: Lsn) -> Option<f32> {
         let (echo_ns, durable) = self.newest?;
         self.views.last_at(view)?;
@@ -206,7 +206,7 @@ mod tests {
         let (score, behind) = now(&own, at_ms, shown);
         assert_eq!(behind, lag(400_000, true));
         assert!(score.is_some_and(|score| (0.95..0.98).contains(&score)), "{score:?}");
-        // Of an idle primary nothing is known since, either.
+        // An idle primary's work since then is unknown, too.
         let idle = OwnFreshness::new(0);
         note(&idle, 1_400, beat(1_000, 100), 100);
         assert!(now(&idle, 1_400, 100).0.is_some_and(|score| score < 0.97));

@@ -19,16 +19,16 @@ use crate::{
 const FILES_SILENCE_MAX: Duration = Duration::from_secs(20);
 /// Files that come, at most.
 const FILES_MAX: usize = 16;
-/// Where they go; those of the log come first.
+/// The folders of the files; those of the log come first.
 const CHECKPOINTS: &str = "checkpoints";
 const LOG: &str = "log";
 
-/// What a new directory holds.
+/// The contents of a new directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bootstrapped {
     pub files: u32,
     pub bytes: u64,
-    /// Of the primary.
+    /// Epoch of the primary.
     pub epoch: Epoch,
     /// The log goes on here.
     pub lsn: Lsn,
@@ -47,7 +47,7 @@ pub struct Bootstrapping {
     done: Vec<Arc<dyn DiskFile>>,
     paths: Vec<String>,
     bytes: u64,
-    /// Of the primary, once it took this standby.
+    /// Epoch of the primary, once it took this standby.
     epoch: Option<Epoch>,
     told: Progress,
     told_ns: u64,
@@ -89,7 +89,7 @@ impl Bootstrapping {
         self.bytes
     }
 
-    /// What the new directory holds, once it is there.
+    /// Returns the contents of the new directory, once it exists.
     pub fn whole(&self) -> Option<Bootstrapped> {
         self.whole
     }
@@ -168,7 +168,7 @@ impl Bootstrapping {
         self.report()
     }
 
-    /// As of now. Nothing is received before the log is open. Clocks are compared once it follows.
+    /// Returns the present progress. Nothing is received before the log is open. Clocks are compared once it follows.
     fn progress(&mut self) -> Progress {
         let Some(log) = &mut self.log else {
             return Progress::default();

@@ -1,8 +1,8 @@
 //! Groups as they were sealed, for whoever sends them on: so many bytes, the oldest of which give way. Who comes too late for one reads it
 //! from the log's files.
 //!
-//! Where the transport can send the same memory to several peers, groups lie in such memory as frames, and the log's flusher itself
-//! posts them to each reader that is up to date: no thread is woken, nothing is allocated (Query Fresh, section 3.1).
+//! If the transport can send one memory to several peers, groups are in such memory as frames. The log's flusher itself then posts them to
+//! each reader that is up to date: no thread is woken, nothing is allocated (Query Fresh, section 3.1).
 
 use std::{
     collections::VecDeque,
@@ -39,7 +39,7 @@ impl Sealed {
         }
     }
 
-    /// Of its frame: made once, by whoever is the first to send it.
+    /// Returns the head of its frame, which the first sender makes once.
     pub fn head(&self) -> &[u8; GROUP_HEAD_BYTES] {
         self.head.get_or_init(|| {
             head_of(&Group {
@@ -62,7 +62,7 @@ fn head_of(group: &Group<'_>) -> [u8; GROUP_HEAD_BYTES] {
     frame.head()
 }
 
-/// Where a group's bytes lie.
+/// The place of a group's bytes.
 #[derive(Clone)]
 pub(crate) enum Bytes {
     Own(Arc<Sealed>),
@@ -85,7 +85,7 @@ impl Kept {
         }
     }
 
-    /// Of what the ring may hold. The number of shared ones has a bound of its own.
+    /// Returns its bytes as the ring counts them. The number of shared groups has a bound of its own.
     fn held_bytes(&self) -> usize {
         match &self.bytes {
             Bytes::Own(_) => self.records_bytes() + OWN_GROUP_BYTES,
@@ -94,10 +94,10 @@ impl Kept {
     }
 }
 
-/// What a group of its own takes beside its records: its head, its place in the ring, and what the allocator adds.
+/// Bytes of a group of its own beside its records: its head, its place in the ring, and the allocator's share.
 const OWN_GROUP_BYTES: usize = 256;
 
-/// What the ring has for who has everything before an LSN.
+/// The ring's contents for a reader that has everything before an LSN.
 pub(crate) enum Found {
     Group(Kept),
     /// Nothing was sealed behind it since the ring has been filled.
@@ -106,7 +106,7 @@ pub(crate) enum Found {
     Missing,
 }
 
-/// What was posted to a reader since it asked last.
+/// Groups posted to a reader since its last look.
 #[derive(Default)]
 pub(crate) struct Posted {
     /// Ends, and bytes of records.
@@ -117,7 +117,7 @@ pub(crate) struct Posted {
 
 pub(crate) struct Ring {
     bytes_max: usize,
-    /// Where frames lie, if the transport can send them from there.
+    /// The memory of the frames, if the transport can send them from there.
     buffer: Option<Arc<FrameBuffer>>,
     state: Mutex<State>,
     /// Nobody reads: nothing is copied. Looked at for each group.
@@ -179,7 +179,7 @@ impl Ring {
         self.buffer.as_ref()
     }
 
-    /// From here on groups are kept, and `wake` is told of each that is not posted by `poster`.
+    /// Keeps groups from now on, and notifies `wake` of each that `poster` does not post.
     pub fn add_reader(&self, number: u64, wake: Sender<()>, poster: Option<Arc<dyn FramePoster>>) {
         let direct = poster.map(|poster| Direct {
             poster,

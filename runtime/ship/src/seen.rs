@@ -8,7 +8,7 @@ use reprise_wire::SetPart;
 /// A primary's heartbeat, at the standby.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BeatSeen {
-    /// Of the primary.
+    /// Epoch of the primary.
     pub epoch: Epoch,
     /// When this node had sent the newest progress that the primary had before it looked at `durable`, by the clock that counts suspended time. None:
     /// it had none of this connection.
@@ -23,16 +23,16 @@ pub struct BeatSeen {
     pub behind_bytes: u64,
 }
 
-/// What a primary tells of who is in sync, at the standby.
+/// A primary's report about the standbys in sync, at the standby.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StandingSeen {
-    /// Of the primary.
+    /// Epoch of the primary.
     pub epoch: Epoch,
     /// Level that the primary's writes wait for.
     pub safety: Safety,
     /// Grows within an epoch, as long as the primary runs.
     pub number: u64,
-    /// Of this standby.
+    /// True if this standby is in sync.
     pub in_sync: bool,
     /// The part of this standby in the set that `quorum` counts on.
     pub set: SetPart,
@@ -52,7 +52,7 @@ pub struct ToldMember {
     pub set: SetPart,
 }
 
-/// What the primary says first.
+/// The first words of the primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WelcomeSeen {
     pub epoch: Epoch,

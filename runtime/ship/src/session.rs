@@ -93,13 +93,13 @@ enum Stage {
     Files {
         sending: Sending,
         beaten_ns: u64,
-        /// What is logged meanwhile, once the standby takes it.
+        /// Records logged meanwhile, once the standby takes them.
         live: Option<Live>,
     },
     Log {
         stream: Stream,
         is_streaming: bool,
-        /// What it was told last of who is in sync.
+        /// The sync status that it was last told.
         told: Noting,
         comparing: TellingOf,
         _following: Option<DestageDemand>,
@@ -116,7 +116,7 @@ struct Live {
     _following: Option<DestageDemand>,
 }
 
-/// What comes meanwhile is read, or the standby would not get the last word.
+/// The time in which input is still read, or the standby would not get the last word.
 const LEAVE_TIME: Duration = Duration::from_secs(1);
 
 pub(crate) struct Session {
@@ -223,7 +223,7 @@ impl Session {
         Ok(())
     }
 
-    /// What a standby says that gets its first files. It counts for nothing yet: it has log, and no rows.
+    /// Takes the progress of a standby that gets its first files. It counts for nothing yet, because the standby has log and no rows.
     fn note_joining(&mut self, progress: &Progress) -> Result<(), End> {
         self.shipper.table.record_heard(self.name(), self.number, self.heard_ns);
         // It only says that it is there: the log's files have not come.
@@ -424,7 +424,7 @@ impl Session {
                 ..
             } => {
                 told.tell(shipper, name, number, &mut self.connection, now_ns)?;
-                // What is committed by now is told once the LSNs before it are named.
+                // The committed LSN is told once the LSNs before it are named.
                 let beat = shipper.beat();
                 let comparisons = &shipper.comparisons;
                 let has_told = comparisons.tell_standby(&mut self.connection, comparing)?;

@@ -1,4 +1,4 @@
-//! What a shipper needs of the database whose log it sends.
+//! The interface of a shipper to the database whose log it sends.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub trait ShippedLog: Send + Sync {
     fn answered_max(&self) -> Lsn;
     /// None where the log does not hold it.
     fn history_at(&self, lsn: Lsn) -> Result<Option<History>, LogError>;
-    /// Where its newest epochs begin, the oldest first.
+    /// Beginnings of its newest epochs, the oldest first.
     fn epochs(&self) -> Vec<EpochStart>;
     fn reader(&self, from: Lsn) -> Result<LogReader, LogError>;
     fn hold(&self, name: &str, from: Lsn) -> Result<ReplicationSlot, LogError>;
@@ -88,13 +88,13 @@ impl<P: Send + 'static> ShippedLog for Log<P> {
 /// A checkpoint that a standby begins with. The log behind it is not let go of before `kept` is.
 pub struct ChosenCheckpoint {
     pub lsn: Lsn,
-    /// Of its file.
+    /// Name of its file.
     pub name: String,
     pub file: Arc<dyn DiskFile>,
     pub kept: Box<dyn Send>,
 }
 
-/// Where a standby's first checkpoint comes from.
+/// The source of a standby's first checkpoint.
 pub trait CheckpointSource: Send + Sync {
     /// One that is nearly as new as the log; where there is none it is begun, or waited for. None: not yet, ask again. Never blocks for long.
     fn choose(&self) -> Result<Option<ChosenCheckpoint>, String>;

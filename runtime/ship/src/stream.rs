@@ -22,21 +22,21 @@ const STEP_GROUPS_MAX: usize = 16;
 const ROOM_BYTES_MAX: u64 = 64 << 20;
 
 pub(crate) struct Stream {
-    /// Of the connection, as the ring knows its reader.
+    /// Number of the connection, as the ring knows its reader.
     number: u64,
     /// Behind the last group that was sent.
     next: Position,
-    /// What was sent and not told to be received: ends and bytes.
+    /// Groups sent and not reported as received: ends and bytes.
     on_the_way: VecDeque<(Lsn, usize)>,
     on_the_way_bytes: u64,
-    /// As the standby told last.
+    /// Room in the standby's last report.
     room_bytes: u64,
     view: Lsn,
     /// `sent_ns` of the newest progress.
     echo_ns: u64,
     from: From,
     beaten_ns: Option<u64>,
-    /// As it was told last.
+    /// The committed LSN that it was last told.
     committed: Lsn,
     posted: Posted,
 }
@@ -46,7 +46,7 @@ enum From {
     Files(Option<LogReader>),
 }
 
-/// What a step did, if anything.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sent {
     pub is_anything: bool,
@@ -72,7 +72,7 @@ impl Stream {
         }
     }
 
-    /// What the ring posted for it was sent. Everything before the returned LSN was.
+    /// Takes the groups that the ring posted and sent for it. Everything before the returned LSN was sent.
     pub fn take_posted(&mut self, ring: &Ring) -> Lsn {
         ring.take_posted(self.number, &mut self.posted);
         while let Some((end, bytes)) = self.posted.groups.pop_front() {
@@ -81,7 +81,7 @@ impl Stream {
         self.next.lsn
     }
 
-    /// What was sent is not committed yet, as far as the standby knows, and so it shows it to nobody.
+    /// True while sent records are not committed yet, as far as the standby knows, and so it shows them to no reader.
     pub fn awaits_commit(&self) -> bool {
         self.committed < self.next.lsn
     }
@@ -195,7 +195,7 @@ impl Stream {
                 ring.post_from(self.number, next, room_bytes);
                 Ok(false)
             }
-            // What was sealed before the ring was filled is in the files soon.
+            // Groups sealed before the ring was filled are in the files soon.
             Found::Missing => Ok(false),
         }
     }

@@ -29,7 +29,7 @@ pub(crate) struct Views {
 }
 
 impl Views {
-    /// Of one time the first sample counts: later ones only say that it may have had more.
+    /// Records a sample. Only the first one of a time counts, because later ones may include newer records.
     pub fn note(&mut self, at_ns: u64, lsn: Lsn) {
         if self.recent.back().is_some_and(|last| at_ns <= last.at_ns) {
             return;

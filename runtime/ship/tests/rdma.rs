@@ -363,7 +363,7 @@ fn strangers_are_turned_away_and_leave_nothing() {
     );
 }
 
-/// What a standby got and did not acknowledge is sent again, and nothing is counted as acknowledged that is not on its disk.
+/// Groups that a standby got and did not acknowledge are sent again. Nothing counts as acknowledged that is not on its disk.
 #[test]
 fn a_standby_that_is_gone_between_the_write_and_its_word_gets_it_again() {
     let card = FakeCard::new();

@@ -42,7 +42,7 @@ pub struct Store {
     by_name: BTreeMap<String, TableId>,
     pub(crate) journal: Journal,
     pub(crate) retained: Retained,
-    /// Readers of earlier states of rows; none if there are none.
+    /// Who is to see rows as they were; none while nobody is.
     pub(crate) watchers: Option<Box<Watchers>>,
     /// The ledger that counts memory by kind.
     pub(crate) memory: Option<Arc<MemoryLedger>>,

@@ -375,7 +375,7 @@ fn standby(info: StandbyInfo) -> Standby {
 pub struct Staleness(ViewAge);
 
 impl Staleness {
-    /// Returns the staleness of the present view. None on a primary.
+    /// Of what is shown now. None on a primary.
     pub fn of(router: &Router) -> Option<Self> {
         router.replication()?.view_age(router.view()).map(Self)
     }

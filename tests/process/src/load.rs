@@ -17,6 +17,8 @@ use serde_json::{Value, json};
 /// Accounts of a client begin at its number times this; the first two are its payer and payee.
 pub const CLIENT_SPAN: i64 = 1 << 32;
 pub const FIRST_BALANCE: i64 = 1 << 40;
+/// Transfers of a batch. A batch that fills a memory or a disk has more openings: transfers between partitions take long, and no room.
+const MOVES_MAX: usize = 1_000;
 
 /// The outcomes of one client's calls.
 #[derive(Debug, Default)]
@@ -47,18 +49,20 @@ impl Tally {
         [self.client * CLIENT_SPAN, self.client * CLIENT_SPAN + 1]
     }
 
-    /// One batch of openings with transfers between them. False: the connection is at its end.
+    /// One batch of openings with transfers between the first of them. False: the connection is at its end.
     pub fn batch(&mut self, connection: &mut Connection, openings: usize) -> Result<bool> {
         let [from, to] = self.pair();
         let unknown_before = (self.unknown.len(), self.moves_unknown);
         let mut accounts = Vec::new();
         let mut body = String::new();
-        for _ in 0..openings {
+        for at in 0..openings {
             accounts.push(self.next);
             let args = json!({"account": self.next, "balance": 0});
             body += &format!("{}\n", json!({"module": "bank", "procedure": "open", "args": args}));
-            let args = json!({"from": from, "to": to, "amount": 1});
-            body += &format!("{}\n", json!({"module": "bank", "procedure": "transfer", "args": args}));
+            if at < MOVES_MAX {
+                let args = json!({"from": from, "to": to, "amount": 1});
+                body += &format!("{}\n", json!({"module": "bank", "procedure": "transfer", "args": args}));
+            }
             self.next += 1;
         }
         let (text, is_whole) = match connection.request("POST", "/v1/batch", &[], body.as_bytes()) {
@@ -70,9 +74,11 @@ impl Tally {
         };
         let end = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         let mut lines = text[..end].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        for account in accounts {
+        for (at, account) in accounts.into_iter().enumerate() {
             self.take_opening(account, lines.next())?;
-            self.take_move(lines.next())?;
+            if at < MOVES_MAX {
+                self.take_move(lines.next())?;
+            }
         }
         ensure!(
             !is_whole || (self.unknown.len(), self.moves_unknown) == unknown_before,

@@ -13,9 +13,9 @@ const CUSTOMERS: u32 = tpcc::CUSTOMERS as u32;
 const ITEMS: u32 = tpcc::ITEMS as u32;
 const LAST_NAMES: u32 = 1_000;
 pub const LINES_MAX: usize = tpcc::LINES_MAX as usize;
-/// Of a hundred: the weights from which each transaction is drawn on its own, in the order of `Kind`.
+/// Weights in a hundred from which each transaction is drawn on its own, in the order of `Kind`.
 const MIX: [u32; 5] = [45, 43, 4, 4, 4];
-/// Of a hundred, by the specification.
+/// Shares in a hundred, by the specification.
 const REMOTE_LINES: u32 = 1;
 const REMOTE_PAYMENTS: u32 = 15;
 const ROLLED_BACK: u32 = 1;

@@ -113,7 +113,7 @@ struct Stock {
     dist: [[u8; 24]; DISTRICTS],
 }
 
-/// What the terminal shows of a line.
+/// The line of an order as the terminal shows it.
 #[derive(Clone, Copy)]
 #[expect(dead_code, reason = "made as a database would make it, for nobody")]
 struct Shown {
@@ -132,7 +132,7 @@ pub(super) struct Warehouses {
     customers: Vec<Customer>,
     items: Vec<Item>,
     stocks: Vec<Stock>,
-    /// Of the order that runs: stocks as they were.
+    /// Earlier stocks of the running order.
     undo: Vec<(usize, Taken)>,
 }
 
@@ -475,7 +475,7 @@ impl Data {
         }
     }
 
-    /// As the module looks for it.
+    /// True if the text has the brand, as the module looks for it.
     #[inline]
     fn is_original(&self) -> bool {
         memchr::memmem::find(&self.text[..self.length as usize], WORD).is_some()

@@ -36,7 +36,7 @@ const ROLLED_BACK: usize = 5;
 const WAREHOUSES_MIN: u32 = 2;
 /// Items of one loading call.
 const ITEMS_PER_CALL: u64 = 10_000;
-/// What a call comes to that made a part of the load a second time: the data directory has it already.
+/// The outcome of a call that loads a part a second time: the data directory has it already.
 const ALREADY_THERE: &str = "duplicate_key";
 
 pub(crate) struct Tpcc {
@@ -48,7 +48,7 @@ pub(crate) struct Tpcc {
     loaded: Loaded,
 }
 
-/// What filling the tables came to.
+/// The result of filling the tables.
 #[derive(Clone, Copy, Debug, Default)]
 struct Loaded {
     rows: u64,

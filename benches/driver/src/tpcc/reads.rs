@@ -15,7 +15,7 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// Of a database that the workload `tpcc` filled with this seed.
+    /// Reads of a database that the workload `tpcc` filled with this seed.
     pub fn new(warehouses: u32, partitions: u16, seed: u64) -> Result<Self, BenchError> {
         Ok(Self {
             inputs: Inputs::new(warehouses, partitions, None, seed)?,

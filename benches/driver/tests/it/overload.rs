@@ -56,7 +56,7 @@ fn overload() -> Result<bool> {
     let (report, peak_kib) = bench(&["--seconds", "3", "--warmup", "1", "--overload", "3"])?;
     ensure!(number(&report, "/committed")? > 0.0, "nothing runs: {report}");
     ensure!(number(&report, "/unsent")? == 0.0, "calls were not sent: {report}");
-    // Those ahead of it, and those whose answers the generator had not looked at when it was sent.
+    // The limit counts the calls ahead of it, and those whose answers the generator had not looked at when it was sent.
     let waited_for = number(&report, "/waited_for_calls_max")?;
     ensure!(
         waited_for > 0.0 && waited_for <= 2.0 * (WAITING_MAX + BATCH_MAX),

@@ -253,7 +253,7 @@ fn of_several_with_a_name_the_middle_one_by_first_name_is_meant() {
         Ok(())
     })
     .unwrap();
-    // Of a, b, c, d the place is 4 / 2 = 2: b. Of three, 3 / 2 rounded up: the second.
+    // For a, b, c, d the place is 4 / 2 = 2: b. For three, 3 / 2 rounded up: the second.
     assert_eq!(
         pay(&mut db, (1, 1), (1, 1), None, Some("BARBARBAR"), 1).unwrap().c_id,
         1

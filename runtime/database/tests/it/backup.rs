@@ -33,7 +33,7 @@ fn a_backup_is_checked_and_restored() {
     assert_eq!(digest_now(&database), digest);
     assert!(report.checkpoint.is_some());
     database.close().expect("close");
-    // What it does not reach back to.
+    // A point before the beginning of the backup's log.
     let point = Point::Lsn(reprise_base::Lsn(1));
     let error = restore(&backup, &to.path().join("early"), point).expect_err("refused");
     assert!(matches!(error, RestoreError::TooEarly { .. }), "{error} {early}");

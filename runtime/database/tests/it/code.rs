@@ -46,7 +46,7 @@ fn a_restart_compiles_nothing_and_believes_no_file_that_was_changed() {
     assert_eq!(bytes.len(), 1);
     database.close().expect("closed");
 
-    // The same file, not another one in its place.
+    // The file itself is unchanged, not replaced by another.
     let (database, _) = open(dir.path(), 2);
     fill(&database, 10, 10);
     assert_eq!(kept(dir.path()), bytes);

@@ -155,7 +155,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// What is done to the first row of a table.
+/// The damage to the first row of a table.
 #[derive(Clone, Copy, Debug)]
 enum Harm {
     /// A bit of its last column is another one.

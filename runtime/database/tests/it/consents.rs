@@ -1,4 +1,4 @@
-//! What a deployment destroys, and the consent to it; plans, which cost nothing; migrations, which have names.
+//! Rows that a deployment destroys, and the consent to it; plans, which cost nothing; migrations, which have names.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ fn put(database: &Database, k: i64) {
     assert_eq!(outcome, ReplyOutcome::Committed);
 }
 
-/// What the deployment would destroy without consent.
+/// Returns the items that the deployment would destroy without consent.
 fn refused(database: &Database, wasm: &[u8], given: &[&str]) -> Vec<String> {
     let before = digest_now(database);
     let given: Vec<_> = given

@@ -18,7 +18,7 @@ use reprise_router::{Phase, ReplicationError, ReplyOutcome};
 struct Parted {
     cluster: Cluster,
     new: Arc<Database>,
-    /// Where the histories part.
+    /// The point at which the histories part.
     fork: Lsn,
 }
 
@@ -55,7 +55,7 @@ impl Parted {
         standby
     }
 
-    /// What was kept can be read by itself, and holds all that was cut.
+    /// Checks that the kept directory can be read by itself, and holds all records that were cut.
     fn check_kept(&self, cut: &CutInfo) {
         let disk = RealDisk::open(self.cluster.place("p").join("cuts").join(&cut.name).join("log"));
         let disk = Arc::new(disk.expect("kept"));
@@ -87,7 +87,7 @@ fn a_deposed_primary_keeps_what_only_it_has_aside_and_follows() {
     assert_eq!((Lsn(cut.from), cut.epoch, cut.cut_us), (parted.fork, 1, 77));
     assert!(cut.acknowledged, "nobody was waited for: {cut:?}");
     parted.check_kept(&cut);
-    // The same again finds nothing to do.
+    // A second cut finds nothing to do.
     assert_eq!(parted.cluster.cut_back("p").expect("asked"), CutBack::Nothing);
     let old = parted.check_follows("p");
     // The key is the new primary's, and so it stays when the old one takes over again.
@@ -303,7 +303,7 @@ fn end_with_one_that_waits(cluster: &Cluster, is_in_checkpoint: bool) -> Lsn {
     old.close().expect("close");
     cluster.no_primary();
     drop(old);
-    // As if the standby had been lost before it had the last one.
+    // The document is as if the standby had been lost before it had the last record.
     let mut document = cluster.document("p");
     document["members"] = serde_json::json!([{
         "name": "s1", "lsn": acknowledged.0, "persisted": acknowledged.0, "in_sync": true, "counted": true
@@ -370,7 +370,7 @@ fn a_primary_that_is_started_as_a_standby_shows_nothing_that_waited_for_others()
     // A promotion decides on all that is there.
     service(&again).promote(ACCEPTING).expect("promoted");
     assert!(again.router().view() > acknowledged);
-    // Whoever was in sync with it when it was the primary before may have gone another way since: the next start goes by this.
+    // A standby that was in sync with an earlier primary here may have gone another way since. The next start must assume so.
     let kept = cluster.document("p");
     let member = &kept["members"][0];
     assert!(member["in_sync"] == false && member["persisted"] == 0, "{kept}");
@@ -460,7 +460,7 @@ fn a_standby_that_is_started_as_the_primary_at_quorum_takes_no_more_for_committe
     standby.close().expect("close");
     old.close().expect("close");
     drop(standby);
-    // As if what is behind had come right before it ended.
+    // The view is as if the last records had arrived right before it ended.
     let view = cluster.place("s1").join("view");
     std::fs::write(&view, [told.to_le_bytes(), (!told).to_le_bytes()].concat()).expect("written");
     let root = RealDisk::open(cluster.place("s1")).expect("its directory");

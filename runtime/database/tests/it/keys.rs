@@ -104,7 +104,7 @@ fn nothing_is_kept_of_calls_that_read() {
     assert_eq!(world.call("", "k", "balance", &[1]), RAN);
     assert_eq!(world.call("", "k", "balance", &[1]), RAN);
     assert_eq!((world.keys(), world.kept("", "k")), (0, None));
-    // So a reader takes no key that a writer is about to use.
+    // A reader therefore takes no key that a writer is about to use.
     assert_eq!(world.call("", "k", "open", &[2, 100]), RAN);
     assert_eq!(world.call("", "k", "open", &[2, 100]), REMEMBERED);
 }
@@ -275,7 +275,7 @@ fn new_keys_are_refused_before_their_calls_run_while_there_is_no_room() {
     });
     let full = full.expect("it gets full");
     assert!(keys.stats().bytes <= 4 * each && keys.stats().refused == 1);
-    // What was refused left nothing, neither a row nor its key; the same call goes without a key.
+    // A refused call left nothing, neither a row nor its key; the same call works without a key.
     assert_eq!(world.kept("", &format!("key-{full}")), None);
     assert_eq!(world.call("", "", "open", &[full, 100]), RAN);
     assert_eq!(world.call("", "first", "open", &[0, 100]), REMEMBERED);
@@ -364,7 +364,7 @@ fn keys_of_different_scopes_have_nothing_to_do_with_each_other_over_restarts() {
                 world.call("ann", "k", "open", &[2, 100]).0,
                 ReplyOutcome::IdempotencyConflict
             );
-            // Where a scope ends and a key begins is no matter of luck.
+            // The boundary between a scope and a key counts.
             assert_eq!(
                 (world.kept("an", "nk"), world.kept("", "k"), world.keys()),
                 (None, None, 3)

@@ -1,4 +1,4 @@
-//! Who is the primary by a lease, in a simulated store: it can be out of reach for one server or for all.
+//! The choice of the primary by a lease, in a simulated store: it can be out of reach for one server or for all.
 
 use std::{path::PathBuf, process::Command, sync::Arc, thread, time::Duration};
 
@@ -268,7 +268,7 @@ fn answers_without_the_store(on_nvram: bool) {
             .all(|standby| standby.state == StandbyState::Lost)
     };
     wait_until("it is lost", is_lost);
-    // Who asks while it is found to be lost hears that.
+    // A caller gets the loss of the lease as its error.
     let mut account = 1_100;
     wait_until("nobody is answered", || {
         account += 1;
@@ -279,7 +279,7 @@ fn answers_without_the_store(on_nvram: bool) {
     assert_eq!(cluster.in_sync(), ["s1"]);
     cluster.leases.set_all_away(false);
     wait_until("that is recorded", || cluster.in_sync().is_empty());
-    // Who waited when it began to go on alone is left open.
+    // A call that waited when the primary began to go on alone gets an unknown outcome.
     let mut alone = 2_000;
     wait_until("it goes on alone", || {
         alone += 1;
@@ -348,7 +348,7 @@ fn begins_with_the_lease_alone(on_nvram: bool) {
     let mut document = document(&cluster.place("p"));
     document.as_object_mut().expect("an object").remove("handed_over");
     set_document(&cluster.place("p"), &document);
-    // As a standby it showed no more yet.
+    // The standby has shown no more yet.
     let view = cluster.place("p").join("view");
     std::fs::write(&view, [0; 16]).expect("written");
     let held = cluster.try_start("p").err();
@@ -415,7 +415,7 @@ fn begins_in_no_old_copy(on_nvram: bool) {
     standby.close().expect("close");
 }
 
-/// As one whose directory is begun anew as a standby's: only a part of the log may be there when it is started as the primary.
+/// A directory that is begun anew as a standby's may have only a part of the log when it is started as the primary.
 #[test]
 fn the_last_primary_does_not_begin_once_its_log_went() {
     let cluster = Cluster::new(false);
@@ -559,7 +559,7 @@ fn a_place_that_was_given_counts_no_more_once_another_server_had_the_lease() {
         open_account(&other, 3_000) == ReplyOutcome::Committed
     });
     close(other);
-    // Whoever gave its place says so again. It was another one's since.
+    // A server that gave its place away reports so again. Another server had it since.
     let given = cluster.open_standby("s1");
     let refused = service(&given).promote(asked);
     assert!(matches!(refused, Err(ReplicationError::OutOfSync(_))), "{refused:?}");

@@ -1,4 +1,4 @@
-//! What is looked at without a procedure: durable rows alone, and nobody has to stand still for it.
+//! Looks without a procedure: they show durable rows alone, and stop no other work.
 
 use std::{
     path::Path,
@@ -15,7 +15,7 @@ use reprise_database::{Database, Environment};
 use reprise_env::{DiskError, DiskErrorKind, DiskFile, DiskFilter, FilteredDisk};
 use reprise_router::{BatchReply, ReplyOutcome, RowsError, RowsPage, RowsRequest};
 
-/// What writes to the log meet.
+/// The disk's answer to writes of the log.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Gate {
     Open,

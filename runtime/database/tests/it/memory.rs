@@ -105,7 +105,7 @@ fn full_memory_refuses_what_grows_and_opens_again_under_the_same_limit() {
             assert!(memory.used() <= MAX_BYTES);
             database.close().expect("close");
         }
-        // What is too little is told, and nothing is changed.
+        // A limit that is too small gets an error, and nothing changes.
         let before = snapshot(dir.path());
         let error = open(with(2, MAX_BYTES / 8)).err().expect("too little");
         assert!(error.to_string().contains("--memory-max is 8 MiB"), "{error}");

@@ -253,7 +253,7 @@ fn one_that_fails_leaves_the_version_before_in_service() {
     let (database, _) = open(dir.path(), 1);
     check_first(&database);
     assert_ne!(digest(&database), before, "Plato is there");
-    // What runs nothing that fails goes through, with the next number.
+    // A migration without a failing step succeeds, with the next number.
     let deployed = database
         .router()
         .deploy_consenting("contacts", &running("i32.const 0"))
@@ -349,7 +349,7 @@ fn a_replicated_table_gets_the_same_rows_everywhere_or_none() {
     }
 }
 
-/// What a call may not write, a migration may; with a savepoint what takes its writes back has the limit of a call.
+/// A migration may write more than a call. With a savepoint, the undo of its writes has the limit of a call.
 #[test]
 fn one_may_write_more_than_a_call_and_takes_back_to_a_savepoint() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -256,7 +256,7 @@ fn long_stretches_of_changes_are_redone_between_commands() {
         let (database, report) = open(dir.path(), sites, LogPolicy::Physiological, redo);
         assert!(report.log_bytes > 3 << 20, "{} bytes of log", report.log_bytes);
         let before = database.router().digest().ok();
-        // What follows runs on it, and comes behind all of it.
+        // Later calls run on it, and come behind all of it.
         let call = ("bank", "transfer", None, i64s(&[1_000, 61_001, 1]));
         let reply = submit_to(&database, &[call]);
         assert_eq!(*reply.get(0).outcome, ReplyOutcome::Committed);

@@ -45,7 +45,7 @@ fn nvram_of(config: &mut DatabaseConfig) -> &mut NvramConfig {
     }
 }
 
-/// What is logged, and when it goes to the region.
+/// Forms of the log, and the times at which changes go to the region.
 const WAYS: [(LogPolicy, FlushPolicy); 7] = [
     (LogPolicy::Command, FlushPolicy::OnCommit),
     (LogPolicy::Physiological, FlushPolicy::OnCommit),
@@ -83,7 +83,7 @@ impl Place {
         }
     }
 
-    /// Whose changes go to the region as `flush` says.
+    /// The configuration whose changes go to the region as `flush` says.
     fn flushed(&self, sites: u16, log: LogPolicy, flush: FlushPolicy) -> DatabaseConfig {
         let mut config = self.on_nvram(sites);
         nvram_of(&mut config).flush = flush;
@@ -94,7 +94,7 @@ impl Place {
         config(&self.data(), sites)
     }
 
-    /// What a machine would find that lost its process now.
+    /// The files that a machine would find if its process died now.
     fn killed(&self) -> Self {
         let other = Self::new();
         // The region first: what is copied to the files meanwhile lies in both.
@@ -124,7 +124,7 @@ fn has_note(place: &Place) -> bool {
 
 #[test]
 fn what_was_answered_is_there_after_a_kill_whatever_comes_next() {
-    // What lay in a region alone; on a slow disk one may have been emptied before it was copied.
+    // Records in a region alone. On a slow disk one region may have been emptied before it was copied.
     let mut drained = 0;
     for (log, flush) in WAYS {
         let place = Place::new();
@@ -308,7 +308,7 @@ fn others_regions_are_refused_and_left_alone() {
         matches!(error, OpenError::Device(DeviceError::OtherDatabase { .. })),
         "{error}"
     );
-    // The same database, without the note that says so.
+    // An equal database, without the note that says so.
     fs::remove_file(left.data().join("nvram.json")).expect("removed");
     fs::copy(left.region(), one.root.path().join("copy")).expect("copied");
     assert_eq!(fs::read(left.region()).expect("a region"), before);
@@ -547,7 +547,7 @@ fn what_can_not_be_is_said() {
     assert!(error.contains("too small"), "{error}");
 }
 
-/// What a region held at each sync of a folder.
+/// The contents of a region at each sync of a folder.
 struct Watched {
     region: PathBuf,
     held: Mutex<Vec<Vec<u8>>>,

@@ -32,7 +32,7 @@ const LATER_MAX: Duration = Duration::from_secs(60);
 /// A standby's directory and region, as its machine would find them if the process ended now.
 struct Killed {
     root: tempfile::TempDir,
-    /// What its primary knew to be persistent on it before.
+    /// The LSN that its primary knew to be persistent on it before.
     acknowledged: Lsn,
 }
 
@@ -237,7 +237,7 @@ fn a_deposed_primary_brings_home_what_its_region_holds_before_it_is_cut_back() {
     assert!(bring_home(&killed.on_nvram(2)).expect("brought home").is_some());
     fs::remove_dir_all(cluster.place("p")).expect("removed");
     copy_dir(&killed.data(), &cluster.place("p")).expect("copied");
-    // As a process leaves it that dies once nothing names the region, and before it is blank: what is cut off must not be found in it.
+    // A process may die once nothing names the region, and before it is blank. The region must then show no record that was cut off.
     fs::write(cluster.region("p"), region).expect("written");
     assert!(
         bring_home(&cluster.config("p", 2))
@@ -344,8 +344,8 @@ fn a_small_region_takes_what_is_larger_than_itself() {
     primary.close().expect("close");
 }
 
-/// Of both forms of a transaction replay applies one: so the two lie together, wherever a group is cut to what a ring takes and wherever a kill
-/// comes.
+/// Replay applies one of a transaction's two forms. The two therefore stay together, wherever a group is divided for a ring and wherever a
+/// kill comes.
 #[test]
 fn a_small_region_takes_commands_beside_their_changes() {
     let cluster = Cluster::on_nvram(&[]);

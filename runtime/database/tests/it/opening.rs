@@ -82,7 +82,7 @@ fn an_opening_to_read_alone_changes_no_byte_of_the_directory() {
     drop(database);
     let after = files_below(died.path());
     assert!(before == after, "{:?} became {:?}", before.keys(), after.keys());
-    // What is not there is not made.
+    // An opening for reading does not create a directory.
     let nothing = died.path().join("nothing");
     assert!(Database::open_read_only(config(&nothing, 2)).is_err() && !nothing.exists());
     let (database, _) = open(died.path(), 2);

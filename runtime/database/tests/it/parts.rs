@@ -122,7 +122,7 @@ fn digest(database: &Database) -> u64 {
     database.router().digest().expect("ready")
 }
 
-/// What the log tells: rows by transaction that counts, and how many of its records are parts.
+/// Reads the log: rows of each transaction that counts, and the number of its records that are parts.
 fn logged(database: &Database) -> (Vec<usize>, usize) {
     let (mut txns, mut parts, mut open) = (Vec::new(), 0, Vec::new());
     for entry in records(database, None) {
@@ -280,7 +280,7 @@ fn a_log_cut_off_between_two_parts_has_nothing_of_them() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for call in 0..40 {
-                // Of one partition, and of two.
+                // Transactions of one partition, and of two.
                 put_one(&database, [1, 1 + call % 2, call * 10_000, count]);
             }
             is_over.store(true, std::sync::atomic::Ordering::Release);
@@ -288,7 +288,7 @@ fn a_log_cut_off_between_two_parts_has_nothing_of_them() {
         while !is_over.load(std::sync::atomic::Ordering::Acquire) {
             let copy = tempfile::tempdir().expect("a directory");
             let place = copy.path().join("data");
-            // As kill -9 would leave it; a file may be gone or half there meanwhile, which no crash does.
+            // The copy is as kill -9 would leave it; a file may be gone or half there meanwhile, which no crash does.
             if copy_dir(&dir.path().join("log"), &place.join("log")).is_err() {
                 continue;
             }
@@ -397,7 +397,7 @@ fn a_standby_shows_all_parts_or_none_and_a_promotion_between_two_drops_them() {
                 continue;
             }
             if until % 2 == 0 {
-                // What it holds is a checkpoint of a place between two transactions.
+                // The checkpoint is of a place between two transactions.
                 common::take(&standby);
             }
             if until == sent.len() {
@@ -465,7 +465,7 @@ fn a_ring_of_nvram_takes_more_than_it_holds_and_refuses_what_no_part_of_it_can_h
                 assume_persistent: true,
             });
             let database = deployed(on_nvram.clone(), PART_BYTES);
-            // Of one partition and of two, small ones before and behind in one batch.
+            // Transactions of one partition and of two, small ones before and behind in one batch.
             let calls = [
                 [1, 1, 0, 3],
                 [1, 1, 10, 20_000],

@@ -1,5 +1,5 @@
-//! What a call sees, of a module that the SDK did not make: the rows of its own partitions, and nothing beyond them unseen; by a scan
-//! those that there were when it began.
+//! The rows that a call of a module without the SDK sees: those of its own partitions. Rows beyond them lead to an error. A scan shows the
+//! rows that existed when it began.
 
 use std::path::Path;
 
@@ -44,7 +44,7 @@ const READS: [(&str, &str); 12] = [
     ("scan", "(call $scan (i32.const 96) (global.get $out))"),
     ("count", "(call $count (i32.const 96))"),
 ];
-/// The same scans and counts of the call's own rows.
+/// Scans and counts of the call's own rows.
 const LOCAL: [(&str, &str); 2] = [("scan_local", "scan"), ("count_local", "count")];
 
 /// `raise` adds its second argument to column b of each row, in the order of b, by buffers of two rows; how often its loop turned.

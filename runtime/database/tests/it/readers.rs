@@ -117,7 +117,7 @@ fn values(mut bytes: &[u8]) -> Vec<Option<i64>> {
     values
 }
 
-/// What the primary wrote, in its order.
+/// The primary's writes, in their order.
 #[derive(Default)]
 struct Written(Mutex<Vec<(Lsn, BTreeMap<i64, Option<i64>>)>>);
 
@@ -441,7 +441,7 @@ fn check_pages(pair: &Pair, with_filter: bool) {
                 };
                 match pages(database, &request) {
                     Err(RowsError::Unordered) => Vec::new(),
-                    // As they lie on each server.
+                    // Rows without an order come as they lie on each server.
                     Ok(mut rows) if index == 0 && schema.primary_kind != IndexKind::Ordered => {
                         rows.sort();
                         rows

@@ -115,7 +115,7 @@ fn a_primary_that_does_not_hold_what_is_here_says_so_while_it_is_recovered() {
         matches!(&phase, Phase::Failed { report } if report.contains("shows nothing")),
         "it stays hidden: {phase:?}"
     );
-    // As the primary of what it has it shows that.
+    // Once it is the primary of its own records, it shows them.
     service(&parted).promote(ACCEPTING).expect("promoted");
     assert_eq!(parted.router().phase(), Phase::Ready);
     fill(&parted, 7_000, 5);

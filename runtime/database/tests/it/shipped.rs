@@ -96,7 +96,7 @@ fn standbys_get_the_other_form_and_both_sides_restart_fall_back_to_files_and_cha
         work(&primary, 3);
         wait_seen(&primary, &standby);
         close(standby);
-        // What it lacks comes from the primary's files: in the form that these have.
+        // The missing records come from the primary's files, in their form.
         let from = primary.router().view();
         (4..6).for_each(|round| work(&primary, round));
         standby = cluster.open_standby("s1");

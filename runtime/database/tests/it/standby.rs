@@ -294,7 +294,7 @@ fn a_restarted_standby_goes_on_where_it_was() {
         let mut pair = Pair::new(policy);
         for round in 0..4 {
             (0..5).for_each(|i| transfer(&pair.primary, round * 5 + i));
-            // What is received and not replayed yet is there after the restart.
+            // Records received and not replayed yet are there after the restart.
             feed(&pair.line, &pair.standby);
             pair = pair.restart_standby();
             assert_eq!(pair.standby.router().role(), Role::Standby);
@@ -586,7 +586,7 @@ fn a_quarantine_reaches_a_standby_and_outlives_restart_and_failover() {
         assert_eq!(named, Some(number));
         assert!(matches!(entry.body, LogBody::Quarantine { diverged: Lsn(5), .. }));
         if takes_checkpoint {
-            // What a checkpoint holds is not replayed.
+            // Records in a checkpoint are not replayed.
             common::take(&pair.standby);
         }
         pair = pair.restart_standby();

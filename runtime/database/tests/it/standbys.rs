@@ -57,7 +57,7 @@ fn a_primary_hands_out_tickets_and_files_that_open() {
     )
     .err();
     assert!(matches!(used, Some(LinkError::Staging(_))), "{used:?}");
-    // What was taken lies behind the log that is held: checkpoints let go of none of it.
+    // The checkpoints lie behind the kept log, and release none of it.
     (0..3).for_each(|round| {
         transfer(&database, round);
         take(&database);
@@ -180,7 +180,7 @@ fn a_standby_follows_comes_back_after_breaks_and_becomes_the_primary() {
     one.close().expect("close");
 }
 
-/// What a standby says of itself.
+/// Checks a standby's report about itself.
 fn check_own(standby: &Database) {
     wait_until("it is fresh", || {
         let own = service(standby).own().expect("a standby");
@@ -306,7 +306,7 @@ fn a_standby_that_may_not_follow_says_why_and_shows_nothing() {
             standby.parted().is_none(),
             "it never followed: a start would come to the same"
         );
-        // What it has may never have been a primary's.
+        // Its records may never have been a primary's.
         assert!(standby.router().digest().is_err());
         let phase = standby.router().phase();
         assert!(

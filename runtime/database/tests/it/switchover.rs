@@ -54,7 +54,7 @@ fn accounts(database: &Database, answered: &[i64]) -> usize {
     answered.chunks(1_000).map(count).sum()
 }
 
-/// Whose log is written to NVRAM first.
+/// Nodes whose log is written to NVRAM first.
 const ON_NVRAM: [&[&str]; 4] = [&[], &["p"], &["s1"], &["p", "s1", "s2"]];
 
 #[test]
@@ -123,7 +123,7 @@ fn switches_over(on_nvram: &[&str]) {
         "{:?}",
         opened.err()
     );
-    // As a standby it goes on where it was, and so does the other one.
+    // The old primary continues as a standby from its position, and so does the other one.
     cluster.set_primary(&new);
     new.serve_standbys(cluster.serving("http://s1:1")).expect("served");
     let old = cluster.open_standby("p");
@@ -256,7 +256,7 @@ fn takes_its_place_again(on_nvram: &[&str]) {
         (promoted.epoch, promoted.lsn, promoted.may_be_lost),
         (Epoch(3), stepped.lsn, Some(lost))
     );
-    // Whoever starts it as a standby once knows under which level it answered in that epoch.
+    // A later start as a standby knows the level at which it answered in that epoch.
     let kept = cluster.document("p");
     assert_eq!(kept["led"]["last_epoch"], 3, "{kept}");
     fill(&old, 5_000, 10);

@@ -72,14 +72,14 @@ fn a_new_standby_gets_its_files_and_goes_on_behind_them() {
     primary.checkpoints.lsn.store(20, Ordering::Release);
     let whole = coming.run(&|| true).expect("no error").expect("whole");
     assert_eq!((whole.files, whole.epoch), (2, Epoch(1)));
-    // Of what lies behind the checkpoint it has what came while the checkpoint did.
+    // It has the records that arrived while the checkpoint did.
     assert!(whole.bytes > bytes.len() as u64 && (20..=30).contains(&whole.lsn.0));
     let dir = place.path().join("s1");
     assert_eq!(
         std::fs::read(dir.join("checkpoints/checkpoint-of-words.ckpt")).expect("read"),
         bytes
     );
-    // What it lacks is held for it, by its name.
+    // The slot with its name keeps the records that it lacks.
     let is_held = |from: Lsn| (Lsn(20)..=whole.lsn).contains(&from);
     wait_until("it is held", || primary.status("s1").held_from.is_some_and(is_held));
     assert!(is_held(primary.log.slots()[0].from));
@@ -103,7 +103,7 @@ fn a_new_standby_gets_its_files_and_goes_on_behind_them() {
     assert!(matches!(again, LinkError::Staging(_)) && again.is_final(), "{again}");
 }
 
-/// So much that most of it is not on its way when the first part has come.
+/// Bytes enough that most of them are not on their way when the first part has arrived.
 const LARGE_BYTES: usize = 64 << 20;
 
 /// A primary of 30 words, with a large checkpoint of the first 20.

@@ -53,9 +53,9 @@ impl Following {
     }
 }
 
-/// What a seed runs over.
+/// The network of a seed.
 trait Network {
-    /// As the primary has it (`a`), and the standby (`b`).
+    /// The environment of the primary (`a`), and of the standby (`b`).
     fn around(&self, host: &str, listen: &'static str, clock: &Arc<SimClock>, stepper: &Stepper) -> Around;
     /// True where anything came.
     fn deliver(&self) -> bool;
@@ -168,13 +168,13 @@ fn records_of(log: &TestLog) -> (Vec<(Lsn, String)>, Vec<RecordKind>) {
     (records, kinds)
 }
 
-/// What a seed came to.
+/// The results of a seed.
 #[derive(Default)]
 struct Found {
     connections: u32,
     /// Records that the standby has in another form.
     apart: usize,
-    /// Those that it has as they are there, of those that were shipped in another form.
+    /// Records that it has in their logged form, of those that were shipped in another form.
     from_files: usize,
 }
 
@@ -197,7 +197,7 @@ fn run(seed: u64) -> Found {
     found
 }
 
-/// The same over RDMA.
+/// Runs a seed over RDMA.
 fn run_over_cards(seed: u64) -> Found {
     let clock = Arc::new(SimClock::at_us(1_000_000));
     let stepper = Stepper::new(seed, clock.clone());

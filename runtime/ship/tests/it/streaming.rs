@@ -101,7 +101,8 @@ fn two_standbys_get_what_was_written_and_what_is() {
     primary.log.close().expect("close");
 }
 
-/// Whoever keeps it may have done so though it did not say so in time: a commit that goes on without the standby waits until the opposite is kept.
+/// A standby may have saved its sync status too late to confirm it. A commit that goes on without the standby waits until the opposite is
+/// saved.
 #[test]
 fn a_standby_that_may_be_kept_as_in_sync_is_let_go_once_it_is_kept_that_it_left() {
     let around = around();
@@ -121,7 +122,7 @@ fn a_standby_that_may_be_kept_as_in_sync_is_let_go_once_it_is_kept_that_it_left(
     primary.log.close().expect("close");
 }
 
-/// What it was told last: whether it is in sync, and who is not.
+/// The last sync status sent: whether the standby is in sync, and the standbys that are not.
 fn told_last(taker: &LogTaker) -> Option<(bool, Vec<String>)> {
     let standings = taker.standings.lock().expect("test");
     let last = standings.last()?;
@@ -302,7 +303,7 @@ fn a_standby_comes_back_from_where_it_was_while_the_log_is_held_for_it() {
     assert!(primary.shipper.forget("s1") && !primary.shipper.forget("s1"));
 }
 
-/// What becomes of a greeting.
+/// Returns the answer to a greeting.
 fn greet(primary: &Primary, around: &Around, change: impl FnOnce(&mut Hello<'_>)) -> (Refusal, String) {
     let link = primary.link(around, "s1");
     let mut connection = connect(&link);

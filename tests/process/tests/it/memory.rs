@@ -8,7 +8,12 @@ use reprise_test_process::{Group, Tally, balance, check, prepare};
 
 /// A wait that ends only by a mistake.
 const LONG: Duration = Duration::from_secs(300);
-const GROUP_BYTES: u64 = 220 << 20;
+/// Four fifths of it are little more than the smallest limit. What fills a memory is written, read and checked several times.
+const GROUP_BYTES: u64 = 96 << 20;
+/// The smallest limit that a server takes.
+const LITTLE: &str = "64MiB";
+/// The sum of all accounts is one call.
+const CALL_TIME_MAX: [&str; 2] = ["--call-time-max-ms", "60000"];
 const MEMORY_EXHAUSTED: &str = "/problems/memory-exhausted";
 
 /// A client opens accounts until some more are refused.
@@ -68,7 +73,8 @@ fn check_goes_on(server: &Server, tally: &mut Tally) -> Result<()> {
 fn a_full_memory_refuses_what_grows_and_opens_again_after_a_kill() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let data = dir.path().join("data");
-    let launch = Launch::new(&data).args(&["--partitions", "2", "--memory-max", "96MiB"]);
+    let limits = ["--partitions", "2", "--memory-max", LITTLE];
+    let launch = Launch::new(&data).args(&limits).args(&CALL_TIME_MAX);
     let mut server = Server::start(&launch)?;
     prepare(&server, 1)?;
     let mut tally = Tally::new(1);
@@ -94,6 +100,7 @@ fn a_control_group_that_gets_full_does_not_kill_the_server() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let launch = Launch::new(&dir.path().join("data"))
         .args(&["--partitions", "2"])
+        .args(&CALL_TIME_MAX)
         .in_group(&group.path);
     let mut server = Server::start(&launch)?;
     let max = server.get("/v1/status")?.json()["memory"]["max_bytes"].as_u64();

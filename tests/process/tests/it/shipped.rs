@@ -297,7 +297,8 @@ fn check_rests(primary: &mut Server, standby: &Server) -> Result<()> {
 #[test]
 fn a_full_memory_on_either_side_leaves_both_with_the_same() -> Result<()> {
     let cluster = Cluster::new()?;
-    let little = ["--memory-max", "96MiB"];
+    // The smallest limit that a server takes, and time for the sum of all accounts.
+    let little = ["--memory-max", "64MiB", "--call-time-max-ms", "60000"];
     let launch = cluster.primary(["physiological", "command"], &little);
     let mut primary = Server::start(&launch)?;
     prepare(&primary, CLIENTS)?;
@@ -315,7 +316,7 @@ fn a_full_memory_on_either_side_leaves_both_with_the_same() -> Result<()> {
         let ready = standby.get("/readyz")?;
         if ready.text().contains("--memory-max") {
             standby.kill()?;
-            standby = Server::start(&cluster.standby("b", &["--memory-max", "512MiB"]))?;
+            standby = Server::start(&cluster.standby("b", &["--memory-max", "512MiB", "--call-time-max-ms", "60000"]))?;
         }
         if lsn(&seen(&primary, "b")?["view_lsn"]) >= durable {
             break;

@@ -50,7 +50,7 @@ impl Variant {
             return Err(usage("--compare runs in this process: leave --url out"));
         };
         process.native = self == Self::Native;
-        // The same for all: what waits for the device needs many on their way, and elsewhere they do no harm.
+        // All ways get the same numbers: commits that wait for the device need many on their way, and elsewhere they do no harm.
         process.batch.get_or_insert(BATCH);
         process.in_flight.get_or_insert(IN_FLIGHT);
         process.log = match self {

@@ -359,7 +359,7 @@ impl Sent {
     }
 }
 
-/// What a primary has sealed, in order.
+/// The groups that a primary has sealed, in order.
 #[derive(Default)]
 pub struct Line(pub Mutex<VecDeque<Sent>>);
 

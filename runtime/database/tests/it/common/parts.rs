@@ -10,7 +10,7 @@ pub struct Parts<'a> {
     pub row_bytes: u64,
     pub procedures: &'a [&'a str],
     pub migration: Option<&'a str>,
-    /// Of the migration.
+    /// Body of the migration.
     pub body: &'a str,
 }
 

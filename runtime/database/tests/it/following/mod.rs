@@ -25,7 +25,7 @@ pub const FORCED: PromoteOptions = PromoteOptions {
     accepts_loss: false,
 };
 
-/// The same, whatever may be lost: a primary that waits for no standby may have answered what none has.
+/// A forced promotion that accepts any loss: a primary that waits for no standby may have acknowledged records that no standby has.
 pub const ACCEPTING: PromoteOptions = PromoteOptions {
     accepts_loss: true,
     ..FORCED
@@ -76,7 +76,7 @@ pub fn bootstrap(primary: &Database, name: &str, dir: &Path) {
     assert_eq!(whole.files, 2);
 }
 
-/// Where tickets are asked for: the primary of the moment.
+/// The present primary, which gives out tickets.
 pub type Primary = Arc<Mutex<Option<Arc<Database>>>>;
 
 pub fn follow_primary(primary: &Primary, name: &str) -> FollowPrimary {
@@ -161,7 +161,7 @@ pub fn wait_in_sync(standby: &Database) {
 pub struct Cluster {
     dirs: tempfile::TempDir,
     pub primary: Primary,
-    /// Whose logs are written to regions first.
+    /// Nodes whose logs are written to regions first.
     on_nvram: Vec<String>,
 }
 
@@ -280,7 +280,7 @@ impl Cluster {
         cut_back(&directory, &mut ask, 77)
     }
 
-    /// What was cut off a directory.
+    /// The records that were cut off a directory.
     pub fn cuts(&self, name: &str) -> Arc<dyn DirTree> {
         Arc::new(RealTree(self.place(name).join("cuts")))
     }
