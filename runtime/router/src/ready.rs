@@ -19,7 +19,7 @@ static SUPERSEDED: ReplyOutcome = ReplyOutcome::Superseded;
 pub(crate) enum Ready {
     Refused(ReplyOutcome),
     Remembered(Replayed),
-    /// As `Remembered`, not to be told yet.
+    /// A remembered outcome that may not be told yet.
     Unconfirmed(Replayed, ReplyOutcome),
     /// That of the first call with a key.
     Awaited(Awaited),
@@ -40,7 +40,7 @@ pub(crate) struct Awaited {
 }
 
 impl Ready {
-    /// What was answered before, as far as it may be told.
+    /// Returns a remembered outcome, as far as it may be told.
     pub fn of(router: &Router, remembered: Remembered) -> Self {
         let Some(module) = router.deployed().module(remembered.module).cloned() else {
             // A standby is loading its first files, or is cutting its log: what it had deployed is replaced.

@@ -3,20 +3,20 @@
 use std::{cell::RefCell, ops::Range};
 
 use reprise_api::{Problem, ProblemKind};
-use reprise_codec::{Format, Scratch, encode_document};
+use reprise_codec::{ArgsScratch, Format, encode_document};
 use reprise_router::{BatchBuilder, CallTerms, ScopedKey};
 
 use crate::{refusal::Refusal, target::Target};
 
 thread_local! {
     /// Memory to encode arguments in, and the arguments of a call that is coalesced.
-    pub static SCRATCH: RefCell<(Scratch, Vec<u8>)> = RefCell::default();
+    pub static SCRATCH: RefCell<(ArgsScratch, Vec<u8>)> = RefCell::default();
 }
 
-/// What there is to say of a call before its procedure is.
+/// A call as it was sent, without its procedure.
 #[derive(Clone, Debug)]
 pub struct CallText {
-    /// Where its arguments lie in the submission's text, as they were sent.
+    /// The place of its arguments in the submission's text, as they were sent.
     pub args: Range<u32>,
     pub format: Format,
     /// Its caller may call procedures that write.
@@ -47,7 +47,7 @@ pub fn encode(
     Ok(batch.push(&target.module, target.procedure, key, encode)?)
 }
 
-/// As `encode`, for the version in service of the procedure's module.
+/// The `encode` variant for the version in service of the procedure's module.
 pub fn encode_again(
     batch: &mut BatchBuilder,
     old: &Target,

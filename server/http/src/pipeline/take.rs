@@ -53,7 +53,7 @@ impl Pipeline {
         match recognise(input) {
             Seen::Part => Taken::Part,
             Seen::Other => Taken::Other,
-            // Who has to wait does not keep those behind.
+            // A call that must wait does not hold up the ones behind it.
             Seen::Call(head) if !is_in_view(&self.state, &head.headers) => Taken::Other,
             Seen::Call(head) => {
                 let judged = self.judge(input, &head, deployed);
@@ -81,7 +81,7 @@ impl Pipeline {
         keys.version_of(ScopedKey { scope, key }).is_none()
     }
 
-    /// What a head asks for, or why it may not.
+    /// Returns the call of a head, or the reason to refuse it.
     fn judge(&mut self, input: &[u8], head: &Head<'_>, deployed: &Deployed) -> Result<Call, Refusal> {
         let auth = self.state.auth();
         let principal = auth.check(Version::HTTP_11, &Method::POST, head.path, &head.headers)?;
