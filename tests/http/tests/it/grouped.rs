@@ -207,7 +207,7 @@ fn each_call_of_a_mixed_group_has_its_own_deadline_key_and_level() {
     assert!(gone.status == 200 && gone.is_replayed);
     let again = client.call("long/steps", &steps(4), &lines(4));
     assert!(again.status == 200 && again.is_replayed);
-    // What never ran left its key free.
+    // A call that never ran leaves its key free.
     let free = client.call("long/steps", &steps(3), &key("step 3"));
     assert!(free.status == 200 && !free.is_replayed);
     let server = server.restart();

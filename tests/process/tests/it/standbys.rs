@@ -336,8 +336,10 @@ fn nobody_is_in_sync_with_a_former_primary_that_begins_anew() -> Result<()> {
     let mut b = cluster.standby("b", &a, &level)?;
     let mut c = cluster.standby("c", &a, &level)?;
     wait_reached(&a, &[], ("2-safe", &[&b, &c]))?;
+    // A standby that is away gives no promise, so it follows the old primary again.
+    c.kill()?;
     promote(&b)?;
-    // It goes on with the other standby.
+    let mut c = cluster.standby("c", &a, &level)?;
     wait_reached(&a, &[], ("2-safe", &[&c]))?;
     let document = cluster.path("a/node.json");
     let kept = || -> Result<Vec<Value>> {
@@ -364,6 +366,16 @@ fn nobody_is_in_sync_with_a_former_primary_that_begins_anew() -> Result<()> {
         called_out.iter().all(|one| one["name"] != "c"),
         "b knows nothing of it: {told}"
     );
+    let refused = cluster.primary("a", &level).err().map(|error| error.to_string());
+    ensure!(
+        refused
+            .as_ref()
+            .is_some_and(|error| error.contains("reprise node lead")),
+        "{refused:?}"
+    );
+    let dir = cluster.path("a");
+    let led = run_verb(&["node", "lead", &dir.display().to_string(), "--accept-loss"])?;
+    ensure!(led.status.success(), "{}", String::from_utf8_lossy(&led.stderr));
     let mut a = cluster.primary("a", &level)?;
     a.wait_ready()?;
     ensure!(a.call("bank/balance", r#"{"account": 5000}"#)?.status == 200);
