@@ -343,9 +343,10 @@ pub(crate) fn reached(node: &NodeFile, written: Epoch) -> Reached {
     })
 }
 
-/// Whether this directory was the primary of the log's epoch `end`.
+/// Whether this directory was the primary of the log's epoch `end`. An operator who had it lead makes it no earlier primary.
 pub(crate) fn was_primary(node: &NodeFile, end: Epoch) -> bool {
-    node.read(|document| document.led.as_ref().is_some_and(|led| end.0 <= led.last_epoch))
+    let was = |led: &Leadership| !led.is_over && end.0 <= led.last_epoch;
+    node.read(|document| document.led.as_ref().is_some_and(was))
 }
 
 /// Returns the LSN before which a log that ends in this epoch is committed for certain, if this directory was its primary and callers waited for standbys.

@@ -3,6 +3,7 @@
 use std::{
     io::{Read, Write},
     net::TcpStream,
+    path::Path,
     thread,
     time::{Duration, Instant},
 };
@@ -325,6 +326,13 @@ fn a_standby_is_forgotten_once_it_is_lost() -> Result<()> {
     Ok(())
 }
 
+/// Has a directory lead, by an operator's word.
+fn lead(dir: &Path) -> Result<()> {
+    let led = run_verb(&["node", "lead", &dir.display().to_string(), "--accept-loss"])?;
+    ensure!(led.status.success(), "{}", String::from_utf8_lossy(&led.stderr));
+    Ok(())
+}
+
 /// The new primary first sends the records that its former standby lacks, even if none follow.
 #[test]
 fn nobody_is_in_sync_with_a_former_primary_that_begins_anew() -> Result<()> {
@@ -373,9 +381,7 @@ fn nobody_is_in_sync_with_a_former_primary_that_begins_anew() -> Result<()> {
             .is_some_and(|error| error.contains("reprise node lead")),
         "{refused:?}"
     );
-    let dir = cluster.path("a");
-    let led = run_verb(&["node", "lead", &dir.display().to_string(), "--accept-loss"])?;
-    ensure!(led.status.success(), "{}", String::from_utf8_lossy(&led.stderr));
+    lead(&cluster.path("a"))?;
     let mut a = cluster.primary("a", &level)?;
     a.wait_ready()?;
     ensure!(a.call("bank/balance", r#"{"account": 5000}"#)?.status == 200);
@@ -457,7 +463,11 @@ fn what_can_not_follow_is_refused_in_a_line() -> Result<()> {
     primary.deploy("bank")?;
     wait_caught_up(&primary, &standby)?;
     standby.kill()?;
-    let own = Server::start(&Launch::new(&cluster.path("d")))?;
+    // A standby's directory leads by an operator's word alone.
+    let own = Launch::new(&cluster.path("d"));
+    expect(&own, "reprise node lead DIR --accept-loss")?;
+    lead(&cluster.path("d"))?;
+    let own = Server::start(&own)?;
     open_accounts(&own, 0, 3)?;
     drop(own);
     refused_later(&cluster.standby_launch("d", &primary, &[]), "deposed")?;
