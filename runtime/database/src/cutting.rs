@@ -224,9 +224,9 @@ pub(crate) struct Leadership {
 }
 
 impl Leadership {
-    /// Whether the directory led behind the epoch `heard`, and has what it wrote.
+    /// Whether the directory led behind the epoch `heard`, and has what it wrote, or began to lead.
     pub fn is_later_than(&self, heard: u32) -> bool {
-        !self.is_over && self.last_epoch > heard
+        (!self.is_over && self.last_epoch > heard) || self.claimed > Some(heard)
     }
 
     pub fn describe(&self) -> String {

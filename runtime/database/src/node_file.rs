@@ -386,6 +386,30 @@ mod tests {
     }
 
     #[test]
+    fn start_that_names_no_primary_is_for_a_directory_that_led_since() {
+        let followed = |led: &str| {
+            let status = r#""status":{"epoch":4,"safety":"2-safe","number":1,"in_sync":true,"counted":false,"counted_next":false,
+                "lsn":7,"primary_lsn":7,"others":[]}"#;
+            let text = format!(r#"{{"format":2,"version":1,"node":"01","starts":1,"health":"good",{status}{led}}}"#);
+            NodeDocument::parse(text.as_bytes()).expect("a document").followed()
+        };
+        assert_eq!(followed(""), Some(4));
+        for (led, expected) in [
+            (r#""safety":"2-safe","first_epoch":3,"last_epoch":3"#, Some(4)),
+            (r#""safety":"2-safe","first_epoch":5,"last_epoch":5"#, None),
+            // A part of its log went since.
+            (
+                r#""safety":"2-safe","first_epoch":5,"last_epoch":5,"is_over":true"#,
+                Some(4),
+            ),
+            // A promotion begins with one save.
+            (r#""safety":"2-safe","first_epoch":3,"last_epoch":3,"claimed":5"#, None),
+        ] {
+            assert_eq!(followed(&format!(r#","led":{{{led}}}"#)), expected, "{led}");
+        }
+    }
+
+    #[test]
     fn garbage_and_later_formats_are_refused_but_for_reading() {
         let disk = SimDisk::new();
         for (text, what) in [
