@@ -250,6 +250,15 @@ pub(crate) fn unused_epoch(node: &NodeFile) -> Epoch {
     last.map_or(Epoch(0), Epoch::next)
 }
 
+/// Returns the first epoch behind that of the last primary that this directory followed, and not before one for which it began to lead.
+pub(crate) fn epoch_behind_heard(node: &NodeFile) -> Epoch {
+    node.read(|document| {
+        let heard = document.status.as_ref().map(|status| Epoch(status.epoch).next());
+        let claimed = document.led.as_ref().and_then(|led| led.claimed).map(Epoch);
+        heard.max(claimed).unwrap_or_default()
+    })
+}
+
 /// Whether this directory may have led in an epoch: it led in it or behind it, or began a promotion for it.
 pub(crate) fn may_have_led(node: &NodeFile, epoch: Epoch) -> bool {
     let may = |led: &Leadership| led.last_epoch >= epoch.0 || led.claimed >= Some(epoch.0);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use reprise_base::Safety;
+use reprise_base::{Lsn, Safety};
 use reprise_failover::{Basis, Doubt, Epoch, LogEnd, NodeId, NodeSet, Promise, SyncStatus};
 use reprise_router::{PeerMember, PeerStatus, PromiseAnswer};
 
@@ -18,15 +18,20 @@ pub(crate) fn newest<'a>(own: &'a PromiseAnswer, others: &'a [PromiseAnswer]) ->
 }
 
 /// The names of servers, each of which is a node.
-#[derive(Default)]
-struct NodeNames<'a>(Vec<&'a str>);
+struct NodeNames<'a> {
+    names: Vec<&'a str>,
+    /// The server that is to lead.
+    own: &'a str,
+    /// Epoch of the last record that it has.
+    written: reprise_base::Epoch,
+}
 
 impl<'a> NodeNames<'a> {
     fn node(&mut self, name: &'a str) -> NodeId {
-        let found = self.0.iter().position(|known| *known == name);
+        let found = self.names.iter().position(|known| *known == name);
         let at = found.unwrap_or_else(|| {
-            self.0.push(name);
-            self.0.len() - 1
+            self.names.push(name);
+            self.names.len() - 1
         });
         NodeId(at as u64 + 1)
     }
@@ -49,7 +54,11 @@ impl<'a> NodeNames<'a> {
                 (in_sync.clone(), in_sync)
             }
         };
+        // A standby that came to be in sync, or has a record of the epoch, has everything with which the epoch began.
+        let is_in_sync = |member: &PeerMember| member.name == self.own && member.is_in_sync;
+        let has_beginning = self.written >= status.epoch || members.iter().any(is_in_sync);
         SyncStatus {
+            begins: if has_beginning { Lsn(0) } else { Lsn(u64::MAX) },
             epoch: Epoch::told(status.epoch.0, PRIMARY),
             primary: PRIMARY,
             number: status.number,
@@ -83,6 +92,8 @@ pub(crate) struct PromiseAnswers<'a> {
     pub level: Safety,
     /// The primary has heard this server a moment ago, and has not gone on without it.
     pub is_heard: bool,
+    /// Epoch of the last record that this server has.
+    pub written: reprise_base::Epoch,
     /// This server's own answer.
     pub own: &'a PromiseAnswer,
     pub others: &'a [PromiseAnswer],
@@ -91,7 +102,11 @@ pub(crate) struct PromiseAnswers<'a> {
 impl PromiseAnswers<'_> {
     /// Returns why a loss can't be excluded if this server leads, and the names of the servers that this is about. None: nothing is lost.
     pub fn doubt(&self) -> Option<(Doubt, Arc<str>)> {
-        let mut names = NodeNames::default();
+        let mut names = NodeNames {
+            names: Vec::new(),
+            own: &self.own.name,
+            written: self.written,
+        };
         let node = names.node(&self.own.name);
         let status = self.own.status.as_ref().map(|status| names.status(status, self.level));
         let promises: Vec<_> = self
@@ -158,11 +173,12 @@ fn counts(member: &PeerMember, level: Safety) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use reprise_base::{Epoch, Lsn};
+    use reprise_base::Epoch;
 
     use super::*;
 
-    /// `NAME EPOCH END`, then the standbys that count, and are in sync, by the newest word that it knows. `NAME=EPOCH` is a promise.
+    /// `NAME EPOCH END`, then the standbys that count, and are in sync unless they begin with `-`, by the newest word that it knows. `NAME=EPOCH` is
+    /// a promise. The last record is of epoch 5.
     fn answer(text: &str) -> PromiseAnswer {
         let mut words = text.split_whitespace();
         let name = words.next().expect("a name").to_owned();
@@ -181,10 +197,10 @@ mod tests {
         let members: Vec<_> = members
             .into_iter()
             .map(|name| PeerMember {
-                name: name.to_owned(),
+                name: name.trim_start_matches('-').to_owned(),
                 url: format!("http://{name}:1"),
                 from: Lsn(0),
-                is_in_sync: true,
+                is_in_sync: !name.starts_with('-'),
                 is_counted: true,
                 is_counted_next: true,
             })
@@ -210,6 +226,7 @@ mod tests {
         let answers = PromiseAnswers {
             level,
             is_heard,
+            written: Epoch(5),
             own: &own,
             others: &others,
         };
@@ -237,6 +254,10 @@ mod tests {
             (&["b 1 7 b c", "x 1 3 b c"], "TooFewAnswers c"),
             (&["b 1 9 b c", "c 1 7 b c d e"], "none"),
             (&["b 1 7 b c", "c 1 7 b c", "d 1 6 c"], "none"),
+            // The primary of epoch 9 took over what others have. A standby that lacks it alone counts, and is not enough.
+            (&["c 9 4 -c"], "OutOfSync"),
+            (&["c 9 4 c"], "none"),
+            (&["c 5 4 -c"], "none"),
             // A rival would need one of those who answered.
             (&["b 1 7 b c x=2", "c 1 7 b c"], "none"),
         ] {

@@ -187,6 +187,8 @@ pub(crate) fn open_reign(node: &NodeFile) -> Result<(), DiskError> {
             .members
             .iter_mut()
             .for_each(|member| member.was_in_sync = false);
+        // It follows no primary any more.
+        document.status = None;
     })
 }
 

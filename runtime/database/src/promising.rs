@@ -274,6 +274,10 @@ impl Replication {
         let answers = PromiseAnswers {
             level,
             is_heard: unheard.is_none(),
+            written: self
+                .log
+                .received()
+                .map_or(self.log.written_epoch(), |received| received.epoch),
             own: &own,
             others: &asked.answers,
         };

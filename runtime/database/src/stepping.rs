@@ -307,6 +307,7 @@ impl Replication {
         self.log
             .epoch()
             .max(cutting::unused_epoch(&self.node))
+            .max(cutting::epoch_behind_heard(&self.node))
             .max(behind_promise)
     }
 

@@ -38,6 +38,8 @@ pub struct SetChange {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reign {
     pub epoch: Epoch,
+    /// End of the log with which the first reign under this set began. Acknowledged records before it may be on no node of the set.
+    pub begins: Lsn,
     /// The nodes that acknowledgements wait for, by the rule of the safety level.
     pub current: NodeSet,
     pub change: Option<SetChange>,
@@ -73,6 +75,8 @@ pub struct SyncStatus {
     pub current: NodeSet,
     /// The set to which a change is under way.
     pub next: Option<NodeSet>,
+    /// A node whose log ends before this may lack what was acknowledged in earlier reigns, though it is in the set.
+    pub begins: Lsn,
 }
 
 impl SyncStatus {
@@ -164,6 +168,7 @@ impl Document {
             level,
             NodeStanding::Primary(Reign {
                 epoch: Epoch::default(),
+                begins: Lsn(0),
                 current: NodeSet::default(),
                 change: None,
                 took_over: None,
@@ -195,6 +200,7 @@ impl Document {
             number: self.version,
             current: reign.current.clone(),
             next: reign.change.as_ref().map(|change| change.to.clone()),
+            begins: reign.begins,
         };
         match &self.standing {
             NodeStanding::Primary(reign) | NodeStanding::Retired { reign, .. } => Some(own(reign)),

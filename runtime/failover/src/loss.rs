@@ -141,7 +141,8 @@ impl Basis<'_> {
     fn has_everything(&self, status: &SyncStatus) -> bool {
         let is_led = self.led && status.primary == self.node;
         match self.level {
-            Safety::Quorum => true, // the furthest of a read quorum
+            // The furthest of a read quorum has it. Records of earlier reigns may be on no other node of the set but the primary.
+            Safety::Quorum => is_led || self.end.lsn >= status.begins,
             Safety::TwoSafe | Safety::VerySafe => is_led || status.has(self.node),
             Safety::OneSafe | Safety::LocalSync | Safety::LocalAsync => is_led,
         }

@@ -367,6 +367,7 @@ impl Node {
                 let Some(promotion) = self.promotion() else { return };
                 Reign {
                     epoch,
+                    begins: promotion.request.end,
                     current: self.first_set(follower, promotion),
                     change: None,
                     took_over: promotion.lost.is_none().then_some(follower.of),

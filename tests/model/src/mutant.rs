@@ -40,9 +40,9 @@ pub enum Mutant {
 impl Mutant {
     /// Every mutant, a setting that has to catch it, and the seed of a walk that does.
     pub const ALL: [(Self, Safety, bool, u64); 14] = [
-        (Self::ReportsReceived, Safety::Quorum, false, 12857),
+        (Self::ReportsReceived, Safety::Quorum, false, 40_572),
         (Self::AcknowledgesTooMuch, Safety::Quorum, false, 22),
-        (Self::ConfirmsUnsaved, Safety::Quorum, false, 12857),
+        (Self::ConfirmsUnsaved, Safety::TwoSafe, false, 43_918),
         (Self::PromisesUnsaved, Safety::Quorum, false, 4571),
         (Self::PromisesNoEnd, Safety::Quorum, false, 86),
         (Self::EchoesAll, Safety::TwoSafe, false, 9671),
