@@ -9,6 +9,13 @@ use reprise_router::{PeerMember, PeerStatus, PromiseAnswer};
 
 /// The primary, which a promotion by force does not ask.
 const PRIMARY: NodeId = NodeId(0);
+/// A server that began anew under the name of a member: what the member had is gone, so its answer does not stand for the member.
+const NEWCOMER: NodeId = NodeId(u64::MAX);
+
+/// Whether an answer stands for the member of its name. A member of the set has kept a primary's word.
+fn stands_for_member(answer: &PromiseAnswer) -> bool {
+    answer.status.is_some()
+}
 
 /// Returns the newest word of a primary.
 pub(crate) fn newest<'a>(own: &'a PromiseAnswer, others: &'a [PromiseAnswer]) -> Option<&'a PeerStatus> {
@@ -69,7 +76,11 @@ impl<'a> NodeNames<'a> {
 
     fn promise(&mut self, answer: &'a PromiseAnswer, level: Safety) -> Promise {
         Promise {
-            from: self.node(&answer.name),
+            from: if stands_for_member(answer) {
+                self.node(&answer.name)
+            } else {
+                NEWCOMER
+            },
             epoch: Epoch::default(),
             end: end(answer),
             status: answer.status.as_ref().map(|status| self.status(status, level)),
@@ -132,7 +143,7 @@ impl PromiseAnswers<'_> {
         };
         let doubt = basis.doubt()?;
         let told = newest(self.own, self.others);
-        let has_answered = |name: &str| all().any(|answer| answer.name == name);
+        let has_answered = |name: &str| all().any(|answer| answer.name == name && stands_for_member(answer));
         let mut found: Vec<&str> = match doubt {
             Doubt::AnotherHasMore => {
                 let further = self
@@ -247,6 +258,9 @@ mod tests {
             (&["b 1 7 b c"], "TooFewAnswers c"),
             (&["b 1 7"], "NeverTold"),
             (&["b 1 7 b"], "none"),
+            // It began anew, and had everything before.
+            (&["b 1 7 b c", "c 1 3"], "TooFewAnswers c"),
+            (&["b 1 7 b c", "c 1 8"], "AnotherHasMore c"),
             // Two of three have it: two are enough.
             (&["b 1 7 b c d", "c 1 7 b c d"], "none"),
             (&["b 1 7 b c d"], "TooFewAnswers c, d"),
@@ -284,7 +298,7 @@ mod tests {
             (&["b 1 7 b c", "c 1 7 b c x=2 b=3"], true, "Rival x"),
             (&["b 1 7 b c x=2", "c 1 7 b c"], true, "Rival x"),
             (&["b 1 7 b c", "c 1 7 b c x=1 b=3"], true, "none"),
-            (&["b 1 7 b c", "c 1 7 b c x=2 b=3", "x 1 5"], true, "none"),
+            (&["b 1 7 b c", "c 1 7 b c x=2 b=3", "x 1 5 x"], true, "none"),
         ] {
             assert_eq!(doubt(Safety::TwoSafe, is_heard, answers), expected, "{answers:?}");
         }
