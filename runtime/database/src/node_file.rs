@@ -285,7 +285,7 @@ impl NodeFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DirectoryUse {
     Primary,
-    /// A primary also of a standby's directory: a lease decides, or nobody calls it.
+    /// Opens a standby's directory too: a lease decides whether it leads, or it takes no calls.
     AnyPrimary,
     Standby,
     ReadOnly,

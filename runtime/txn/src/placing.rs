@@ -23,7 +23,7 @@ struct Between<'k> {
     look: Look,
     lower: &'k [u8],
     upper: &'k [u8],
-    /// Of the partition column, if the keys are known to hold it.
+    /// Value of the partition column, if the keys are known to hold it.
     value: Option<u64>,
 }
 
