@@ -12,11 +12,6 @@ const PRIMARY: NodeId = NodeId(0);
 /// A server that began anew under the name of a member: what the member had is gone, so its answer does not stand for the member.
 const NEWCOMER: NodeId = NodeId(u64::MAX);
 
-/// Whether an answer stands for the member of its name. A member of the set has kept a primary's word.
-fn stands_for_member(answer: &PromiseAnswer) -> bool {
-    answer.status.is_some()
-}
-
 /// Returns the newest word of a primary.
 pub(crate) fn newest<'a>(own: &'a PromiseAnswer, others: &'a [PromiseAnswer]) -> Option<&'a PeerStatus> {
     let all = [own].into_iter().chain(others);
@@ -74,13 +69,17 @@ impl<'a> NodeNames<'a> {
         }
     }
 
+    /// Returns the node for which an answer stands.
+    fn author(&mut self, answer: &'a PromiseAnswer) -> NodeId {
+        match answer.has_been_in_sync {
+            true => self.node(&answer.name),
+            false => NEWCOMER,
+        }
+    }
+
     fn promise(&mut self, answer: &'a PromiseAnswer, level: Safety) -> Promise {
         Promise {
-            from: if stands_for_member(answer) {
-                self.node(&answer.name)
-            } else {
-                NEWCOMER
-            },
+            from: self.author(answer),
             epoch: Epoch::default(),
             end: end(answer),
             status: answer.status.as_ref().map(|status| self.status(status, level)),
@@ -118,7 +117,7 @@ impl PromiseAnswers<'_> {
             own: &self.own.name,
             written: self.written,
         };
-        let node = names.node(&self.own.name);
+        let node = names.author(self.own);
         let status = self.own.status.as_ref().map(|status| names.status(status, self.level));
         let promises: Vec<_> = self
             .others
@@ -143,7 +142,7 @@ impl PromiseAnswers<'_> {
         };
         let doubt = basis.doubt()?;
         let told = newest(self.own, self.others);
-        let has_answered = |name: &str| all().any(|answer| answer.name == name && stands_for_member(answer));
+        let has_answered = |name: &str| all().any(|answer| answer.name == name && answer.has_been_in_sync);
         let mut found: Vec<&str> = match doubt {
             Doubt::AnotherHasMore => {
                 let further = self
@@ -189,10 +188,11 @@ mod tests {
     use super::*;
 
     /// `NAME EPOCH END`, then the standbys that count, and are in sync unless they begin with `-`, by the newest word that it knows. `NAME=EPOCH` is
-    /// a promise. The last record is of epoch 5.
+    /// a promise. `NAME*` began anew. The last record is of epoch 5.
     fn answer(text: &str) -> PromiseAnswer {
         let mut words = text.split_whitespace();
-        let name = words.next().expect("a name").to_owned();
+        let word = words.next().expect("a name");
+        let name = word.trim_end_matches('*').to_owned();
         let mut number = || {
             words
                 .next()
@@ -222,6 +222,7 @@ mod tests {
             members,
         });
         PromiseAnswer {
+            has_been_in_sync: status.is_some() && !word.ends_with('*'),
             name,
             epoch,
             end,
@@ -261,6 +262,9 @@ mod tests {
             // It began anew, and had everything before.
             (&["b 1 7 b c", "c 1 3"], "TooFewAnswers c"),
             (&["b 1 7 b c", "c 1 8"], "AnotherHasMore c"),
+            (&["b 1 7 b -c", "c* 1 3 b -c"], "TooFewAnswers c"),
+            (&["c* 1 7 b -c", "b 1 3 b -c"], "TooFewAnswers c"),
+            (&["b 1 7 b -c d", "c* 1 3 b -c d", "d 1 7 b -c d"], "none"),
             // Two of three have it: two are enough.
             (&["b 1 7 b c d", "c 1 7 b c d"], "none"),
             (&["b 1 7 b c d"], "TooFewAnswers c, d"),

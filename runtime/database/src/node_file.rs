@@ -22,7 +22,7 @@ use crate::{
 /// Name of the file in the data directory.
 pub const NODE_NAME: &str = "node.json";
 /// Number of the document's format. Others are refused.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// Fitness of a directory's rows and log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -388,9 +388,9 @@ mod tests {
     #[test]
     fn start_that_names_no_primary_is_for_a_directory_that_led_since() {
         let followed = |led: &str| {
-            let status = r#""status":{"epoch":4,"safety":"2-safe","number":1,"in_sync":true,"counted":false,"counted_next":false,
+            let status = r#""status":{"epoch":4,"safety":"2-safe","number":1,"in_sync":true,"has_been_in_sync":true,"counted":false,"counted_next":false,
                 "lsn":7,"primary_lsn":7,"others":[]}"#;
-            let text = format!(r#"{{"format":2,"version":1,"node":"01","starts":1,"health":"good",{status}{led}}}"#);
+            let text = format!(r#"{{"format":3,"version":1,"node":"01","starts":1,"health":"good",{status}{led}}}"#);
             NodeDocument::parse(text.as_bytes()).expect("a document").followed()
         };
         assert_eq!(followed(""), Some(4));
@@ -415,11 +415,11 @@ mod tests {
         for (text, what) in [
             ("{", "EOF"),
             (
-                r#"{"format":3,"version":1,"node":"0","starts":0,"health":"good"}"#,
-                "format 3",
+                r#"{"format":4,"version":1,"node":"0","starts":0,"health":"good"}"#,
+                "format 4",
             ),
             (
-                r#"{"format":2,"version":1,"node":"0","starts":0,"health":"good","members":
+                r#"{"format":3,"version":1,"node":"0","starts":0,"health":"good","members":
                 [{"name":"a/b","lsn":1,"persisted":1,"in_sync":false,"counted":false}]}"#,
                 "letters, digits",
             ),

@@ -160,6 +160,7 @@ impl Replication {
             Some(received) => (received.epoch, received.lsn),
             None => (self.log.written_epoch(), self.log.filled()),
         };
+        let has_been_in_sync = status.as_ref().is_some_and(|status| status.has_been_in_sync);
         let told = status.map(|status| {
             let others = status.others.iter().map(|other| PeerMember {
                 name: other.name.clone(),
@@ -187,6 +188,7 @@ impl Replication {
             name,
             epoch: epoch.max(told.as_ref().map_or(Epoch(0), |status| status.epoch)),
             end,
+            has_been_in_sync,
             status: told,
             promises: self.promises.told(),
         }

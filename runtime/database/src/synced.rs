@@ -47,6 +47,8 @@ pub(crate) struct StoredStatus {
     /// Grows within an epoch.
     pub number: u64,
     pub in_sync: bool,
+    /// A primary told this standby to be in sync since its log began. So it has everything that it ever confirmed under its name.
+    pub has_been_in_sync: bool,
     /// This standby is in the set that `quorum` counts on.
     pub counted: bool,
     /// This standby is in the set to which a change is under way.
@@ -130,7 +132,9 @@ impl Synced {
     pub fn open(node: Arc<NodeFile>, log: Option<Position>) -> Self {
         let mut kept = node.read(|document| document.status.clone());
         if let (Some(kept), Some(at)) = (&mut kept, log) {
-            kept.in_sync &= at.lsn.0 >= kept.lsn && at.epoch.0 <= kept.epoch;
+            let has_all = at.lsn.0 >= kept.lsn;
+            kept.in_sync &= has_all && at.epoch.0 <= kept.epoch;
+            kept.has_been_in_sync &= has_all;
         }
         let state = State {
             kept,
@@ -158,11 +162,13 @@ impl Synced {
     /// The primary told it. Err: it can't be kept, and what was kept before holds.
     pub fn keep(&self, standing: &StandingSeen, persisted: Lsn) -> Result<(), DiskError> {
         let mut state = self.lock();
+        let has_been_in_sync = state.kept.as_ref().is_some_and(|kept| kept.has_been_in_sync);
         let kept = StoredStatus {
             epoch: standing.epoch.0,
             safety: standing.safety.name().to_owned(),
             number: standing.number,
             in_sync: standing.in_sync,
+            has_been_in_sync: has_been_in_sync || standing.in_sync,
             counted: standing.set.is_in,
             counted_next: standing.set.is_in_next,
             lsn: persisted.0,

@@ -346,6 +346,8 @@ pub struct PromiseAnswer {
     pub epoch: Epoch,
     /// End of the log.
     pub end: Lsn,
+    /// A primary told this server to be in sync since its log began. Before that, the server does not stand for a member that had its name.
+    pub has_been_in_sync: bool,
     pub status: Option<PeerStatus>,
     /// Epochs that the server promised, with the servers that may lead in them, the lowest one first.
     pub promises: Vec<(Epoch, String)>,

@@ -305,6 +305,8 @@ pub struct EpochPromise {
     pub epoch: u32,
     /// End of its log.
     pub end_lsn: U64,
+    /// A primary told it to be in sync since its log began.
+    pub has_been_in_sync: bool,
     /// Epochs that it promised to servers, this promise included.
     pub promises: Vec<GivenPromise>,
     /// The last word of a primary on its standbys; null: it was told none.

@@ -47,6 +47,7 @@ pub async fn promise(
         name: answer.name,
         epoch: answer.epoch.0,
         end_lsn: U64(answer.end.0),
+        has_been_in_sync: answer.has_been_in_sync,
         promises: answer
             .promises
             .into_iter()

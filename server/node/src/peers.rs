@@ -29,6 +29,7 @@ impl Primary {
             name: told.name,
             epoch: Epoch(told.epoch),
             end: Lsn(told.end_lsn.0),
+            has_been_in_sync: told.has_been_in_sync,
             promises: told
                 .promises
                 .into_iter()

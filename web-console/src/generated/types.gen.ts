@@ -550,6 +550,10 @@ export type EpochPromise = {
      */
     epoch: number;
     /**
+     * A primary told it to be in sync since its log began.
+     */
+    has_been_in_sync: boolean;
+    /**
      * Name of the standby that answers.
      */
     name: string;

@@ -58,6 +58,28 @@ const HEARD_NS: u64 = 7_000_000_000;
 const LATE_NS: u64 = HEARD_NS + IN_SYNC_NS + 1;
 
 #[test]
+fn standby_stands_for_its_member_once_it_was_in_sync_until_its_log_begins_again_or_loses_records() {
+    let node = node(&SimDisk::new());
+    let has_been = |synced: &Synced| synced.status().is_some_and(|status| status.has_been_in_sync);
+    let tell = |synced: &Synced, epoch, is_in| {
+        synced
+            .keep(&standing(epoch, Safety::Quorum, is_in), Lsn(50))
+            .expect("kept");
+        has_been(synced)
+    };
+    let synced = Synced::open(node.clone(), at(2, 50));
+    assert!(!has_been(&synced) && !tell(&synced, 2, false));
+    assert!(tell(&synced, 2, true) && tell(&synced, 2, false) && tell(&synced, 3, false));
+    // Also after a restart, and behind a primary that it did not hear yet; a log that lost records is another one.
+    for (log, stands) in [(at(3, 50), true), (at(4, 60), true), (at(3, 49), false)] {
+        assert_eq!(has_been(&Synced::open(node.clone(), log)), stands, "{log:?}");
+    }
+    forget_earlier_log(&node).expect("kept");
+    let synced = Synced::open(node, None);
+    assert!(!has_been(&synced) && !tell(&synced, 4, false) && tell(&synced, 4, true));
+}
+
+#[test]
 fn what_was_told_is_there_after_a_restart_and_holds_for_its_log_alone() {
     let node = node(&SimDisk::new());
     let open = |log| Synced::open(node.clone(), log);
