@@ -28,7 +28,7 @@ impl LogEnd {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SetChange {
     pub to: NodeSet,
-    /// A node that comes has everything that was acknowledged without it once it has persisted everything before this.
+    /// A node has everything that was acknowledged under the old set alone once it has persisted everything before this.
     pub at: Lsn,
     /// Number of the first sync status that tells of the change.
     pub number: u64,

@@ -10,7 +10,7 @@ use crate::{
     follow::ProgressReport,
     node::{LeaseView, Mode, Node, NodeRefusal},
     promote::{HandOver, PromotionStage},
-    sets::{NodeSet, is_confirmed},
+    sets::{NodeSet, is_confirmed, needed},
 };
 
 /// Another node, as a primary hears of it.
@@ -211,6 +211,8 @@ impl Node {
                 .get(&node)
                 .is_some_and(|standby| standby.persisted >= change.at)
         };
+        // A node that leaves may be one of those that had a write, so the new set has to have it by itself.
+        let is_enough = self.level() != Safety::Quorum || change.to.count(has) >= needed(self.level(), change.to.len());
         let knows = |node: NodeId| {
             leading
                 .standbys
@@ -219,6 +221,7 @@ impl Node {
         };
         self.durable.version >= change.number
             && change.to.all(|node| reign.current.contains(node) || has(node))
+            && is_enough
             && is_confirmed(self.level(), &reign.current, &change.to, &knows)
     }
 
@@ -284,16 +287,16 @@ impl Node {
     /// At `quorum` and `very-safe` a lost standby counts on.
     pub(crate) fn on_gone(&mut self, node: NodeId) -> Result<(), NodeRefusal> {
         match self.level() {
-            Safety::TwoSafe => self.remove(node),
+            Safety::TwoSafe => self.remove(node, Lsn(0)),
             _ => Ok(()),
         }
     }
 
-    pub(crate) fn on_forget(&mut self, node: NodeId) -> Result<(), NodeRefusal> {
-        self.remove(node)
+    pub(crate) fn on_forget(&mut self, node: NodeId, end: Lsn) -> Result<(), NodeRefusal> {
+        self.remove(node, end)
     }
 
-    fn remove(&mut self, node: NodeId) -> Result<(), NodeRefusal> {
+    fn remove(&mut self, node: NodeId, end: Lsn) -> Result<(), NodeRefusal> {
         let reign = self.changeable()?;
         if !reign.members().contains(node) {
             return Ok(());
@@ -307,7 +310,7 @@ impl Node {
         if reign.change.as_ref().is_some_and(|change| change.to == to) {
             return Ok(());
         }
-        self.begin_change(to, Lsn(0));
+        self.begin_change(to, end);
         if let Mode::Leading(leading) = &mut self.mode {
             leading.standbys.remove(&node);
         }

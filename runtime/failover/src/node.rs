@@ -83,8 +83,11 @@ pub enum NodeEvent {
     },
     /// A standby is lost. Its own time is over by now.
     Gone(NodeId),
-    /// An operator has the primary forget a standby.
-    Forget(NodeId),
+    /// An operator has the primary forget a standby. The log ends at `end`.
+    Forget {
+        node: NodeId,
+        end: Lsn,
+    },
     /// Another node asks for a promise of this epoch.
     Asked(Epoch),
     /// An operator, or the lease, has this node take over.
@@ -253,7 +256,7 @@ impl Node {
             NodeEvent::Progress(progress) => self.on_progress(progress),
             NodeEvent::Came { node, end } => return self.on_came(node, end),
             NodeEvent::Gone(node) => return self.on_gone(node),
-            NodeEvent::Forget(node) => return self.on_forget(node),
+            NodeEvent::Forget { node, end } => return self.on_forget(node, end),
             NodeEvent::Asked(epoch) => return self.on_asked(epoch),
             NodeEvent::Promote(request) => return self.on_promote(request),
             NodeEvent::Unheard => self.on_unheard(),

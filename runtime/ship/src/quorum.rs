@@ -53,7 +53,18 @@ impl State {
         let do_all_know = all.all(|standby| !standby.is_told() || standby.noted >= self.left);
         let is_forgotten = |(standby, part): (&Standby, SetPart)| part.is_in && standby.is_forgotten;
         let is_smaller = level == Safety::Quorum && self.parts().any(is_forgotten);
-        do_all_know && (!is_smaller || self.is_confirmed(self.left))
+        do_all_know && (!is_smaller || (self.is_confirmed(self.left) && self.has_enough()))
+    }
+
+    /// Whether the standbys that stay have what was answered with the help of those that go, as many of them as a write asks for.
+    fn has_enough(&self) -> bool {
+        let next = self.next_members();
+        let stays = next.iter().any(|member| member.is_counted);
+        !stays || stand(Safety::Quorum, true, &next).limit >= Some(self.forgot_at)
+    }
+
+    fn next_members(&self) -> Vec<Member> {
+        self.parts().map(|(standby, part)| next_member(standby, part)).collect()
     }
 
     /// Has one standby join the set that has everything; it counts once enough of the others know, and that is saved.
@@ -100,8 +111,7 @@ impl State {
         if level != Safety::Quorum || !self.is_changing() {
             return now;
         }
-        let next: Vec<_> = self.parts().map(|(standby, part)| next_member(standby, part)).collect();
-        let next = stand(level, true, &next);
+        let next = stand(level, true, &self.next_members());
         Stand {
             limit: now.limit.min(next.limit),
             refusal: now.refusal.or(next.refusal),

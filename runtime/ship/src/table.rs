@@ -47,6 +47,8 @@ pub(crate) struct State {
     pub standing: u64,
     /// The first one that says of all that leave now that they are out of sync.
     pub left: u64,
+    /// A standby that counts is forgotten once enough of those that stay have everything before this. The highest LSN: it is not known yet.
+    pub forgot_at: Lsn,
     waits: Vec<Wait>,
     /// How far this server was.
     views: Views,
@@ -105,6 +107,7 @@ impl Table {
                 // 0 is none.
                 standing: 1,
                 left: 0,
+                forgot_at: Lsn(0),
                 waits: Vec::new(),
                 views: Views::default(),
                 stand: stand(level, true, &[]),
@@ -251,10 +254,11 @@ impl Table {
         if is_new {
             state.record_leaving();
         }
-        if is_entering {
+        if is_entering || state.forgot_at == Lsn(u64::MAX) {
             self.set(&mut state);
             // From here on nobody is told of more before these have it.
             let answered = log.answered_max();
+            state.forgot_at = state.forgot_at.min(answered);
             for standby in state.standbys.values_mut() {
                 if standby.sync == SyncState::Entering(Lsn(u64::MAX)) {
                     standby.sync = SyncState::Entering(answered);
@@ -565,27 +569,22 @@ impl Table {
             return false; // it counts in a moment
         }
         let is_counted = standby.is_counted && self.level == Safety::Quorum;
-        let gone = match standby.sync {
-            // A standby that counts is away: the others know first that it counts no more.
-            SyncState::Entering(_) | SyncState::Out if is_counted => {
+        let is_out = matches!(standby.sync, SyncState::Entering(_) | SyncState::Out);
+        let gone = if is_out && !is_counted {
+            state.standing += 1;
+            state.standbys.remove(name)
+        } else {
+            // Commits wait for it, or count on it: the others know first that it goes.
+            standby.is_forgotten = true;
+            if standby.sync != SyncState::Leaving {
                 standby.leave();
-                standby.is_forgotten = true;
                 state.record_leaving();
-                None
             }
-            SyncState::In => {
-                standby.leave();
-                standby.is_forgotten = true;
-                state.record_leaving();
-                None
+            if is_counted {
+                state.forgot_at = Lsn(u64::MAX);
             }
-            SyncState::Leaving => {
-                standby.is_forgotten = true;
-                None
-            }
-            SyncState::Entering(_) | SyncState::Out => state.standbys.remove(name),
+            None
         };
-        state.standing += u64::from(gone.is_some());
         self.settle(state);
         drop(gone); // outside of the lock: segments may go
         true

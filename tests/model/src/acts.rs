@@ -6,7 +6,7 @@ use reprise_base::Lsn;
 use reprise_failover::{Epoch, HandOver, Mode, NodeEvent, NodeStanding, OpenAs, PeerReport, PromotionRequest};
 
 use crate::mutant::Mutant;
-use crate::world::{Bounds, Entry, NODES, Setting, World, id};
+use crate::world::{Bounds, Entry, Setting, World, id};
 
 /// A step of one node, of two, or of their surroundings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,13 +80,13 @@ impl World {
             bounds,
             found: Vec::new(),
         };
-        for node in 0..NODES {
+        for node in self.nodes() {
             match self.hosts[node].node {
                 Some(_) => steps.of_node(node),
                 None => steps.of_dead(node),
             }
         }
-        for (a, b) in [(0, 1), (0, 2), (1, 2)] {
+        for (a, b) in self.pairs() {
             steps.of_wire(a, b);
         }
         if setting.has_lease {
@@ -109,18 +109,18 @@ impl Steps<'_> {
         let (from, setting) = (self.from, self.setting);
         let is_touched = |world: &World, node: usize| !Rc::ptr_eq(&from.hosts[node], &world.hosts[node]);
         let mut done = world.clone();
-        let touched: Vec<_> = (0..NODES).filter(|node| is_touched(&world, *node)).collect();
+        let touched: Vec<_> = world.nodes().filter(|node| is_touched(&world, *node)).collect();
         let mut was_slow = false;
         for node in touched {
             was_slow |= done.finish_disk(node);
         }
         let mut push = |mut world: World| {
-            for node in 0..NODES {
+            for node in world.nodes() {
                 if world.hosts[node].leads_in() != from.hosts[node].leads_in() {
                     world.forsake(setting, node);
                 }
             }
-            for node in 0..NODES {
+            for node in world.nodes() {
                 world.acknowledge(setting, node);
             }
             let fault = fault.clone();
@@ -180,7 +180,10 @@ impl Steps<'_> {
             });
         }
         self.of_promotion(node);
-        for other in (0..NODES).filter(|other| *other != node && from.hosts[*other].node.is_some()) {
+        for other in from
+            .nodes()
+            .filter(|other| *other != node && from.hosts[*other].node.is_some())
+        {
             self.of_pair(node, other);
         }
         if self.has_fault() {
@@ -225,7 +228,7 @@ impl Steps<'_> {
                 if running.asks().is_some() {
                     // A node that does not answer is waited for as long as a primary waits for a silent standby.
                     self.add(Act::AskingOver(node), |world| {
-                        let silent = (0..NODES).filter(|other| !from.is_echoed(*other) && !is_short);
+                        let silent = from.nodes().filter(|other| !from.is_echoed(*other) && !is_short);
                         silent.for_each(|other| world.silence(other));
                         world.feed(node, NodeEvent::AskingOver)
                     });
@@ -271,12 +274,17 @@ impl Steps<'_> {
                 }
                 world.feed(node, NodeEvent::Gone(id(other)))
             });
+            let end = if setting.is(Mutant::ForgetsEarly) {
+                Lsn(0)
+            } else {
+                own.end()
+            };
             if self.has_act() {
                 self.add(Act::Forget(node, other), |world| {
                     world.acts += 1;
                     world.silence(other);
                     world.ghost.note_forgotten(setting, id(other), is_last);
-                    world.feed(node, NodeEvent::Forget(id(other)))
+                    world.feed(node, NodeEvent::Forget { node: id(other), end })
                 });
             }
         }

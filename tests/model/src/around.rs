@@ -5,7 +5,7 @@ use reprise_failover::{LeaseView, LeaseWish, Node, NodeEvent, NodeId, NodeStandi
 use crate::{
     acts::{Act, Steps},
     mutant::Mutant,
-    world::{NODES, id, index, pair},
+    world::{id, index, pair},
 };
 
 impl Steps<'_> {
@@ -89,7 +89,7 @@ impl Steps<'_> {
             holder: store.holder,
             record: store.record.clone(),
         };
-        for node in 0..NODES {
+        for node in from.nodes() {
             let Some(running) = &from.hosts[node].node else {
                 continue;
             };

@@ -7,7 +7,7 @@ use reprise_failover::{
 
 use crate::{
     mutant::Mutant,
-    world::{NODES, Setting, World, id},
+    world::{Setting, World, id},
 };
 
 impl World {
@@ -48,7 +48,7 @@ impl World {
     pub(crate) fn is_echoed(&self, node: usize) -> bool {
         let follows = self.hosts[node].node.as_ref().and_then(Node::follows);
         let hears = |other: usize| other != node && self.reach(node, other) && self.hosts[other].leads_in() == follows;
-        follows.is_some() && (0..NODES).any(hears)
+        follows.is_some() && self.nodes().any(hears)
     }
 
     /// The time is over for which a standby's primary does not go on without it. The standby's clock says so first.

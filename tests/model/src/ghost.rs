@@ -4,7 +4,7 @@ use reprise_base::Safety;
 use reprise_failover::{Epoch, Limit, NodeId, NodeStanding};
 
 use crate::mutant::Mutant;
-use crate::world::{Entry, NODES, Setting, World, id, index};
+use crate::world::{Entry, Setting, World, id, index};
 
 /// An acknowledged entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -172,11 +172,14 @@ impl World {
 
     /// Returns which property does not hold.
     pub fn fault(&self, setting: Setting) -> Option<String> {
-        let open = (0..NODES).filter(|node| self.ackable(setting, *node).is_some()).count();
+        let open = self
+            .nodes()
+            .filter(|node| self.ackable(setting, *node).is_some())
+            .count();
         if setting.has_lease && open > 1 {
             return Some("1: two nodes may acknowledge at one time".into());
         }
-        for node in 0..NODES {
+        for node in self.nodes() {
             let host = &self.hosts[node];
             let Some(epoch) = host.leads_in() else { continue };
             let was_forgotten = self.ghost.forgotten.contains(&id(node));
@@ -189,7 +192,7 @@ impl World {
                 }
             }
         }
-        for (a, b) in [(0, 1), (0, 2), (1, 2)] {
+        for (a, b) in self.pairs() {
             let mut both = self.hosts[a].log.iter().zip(&self.hosts[b].log);
             if both.any(|(a, b)| a.epoch == b.epoch && a.serial != b.serial) {
                 return Some(format!("4: nodes {a} and {b} have other entries of one epoch"));

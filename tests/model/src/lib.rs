@@ -22,4 +22,4 @@ pub use acts::Act;
 pub use mutant::Mutant;
 pub use search::{Report, search};
 pub use walk::{replay, walk};
-pub use world::{Bounds, NODES, SETTINGS, Setting, World};
+pub use world::{Bounds, LARGE_SETTINGS, NODES_MAX, SETTINGS, Setting, World};

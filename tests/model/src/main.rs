@@ -6,7 +6,7 @@
 
 use std::{process::ExitCode, time::Instant};
 
-use reprise_test_model::{Bounds, SETTINGS, Setting, search, walk};
+use reprise_test_model::{Bounds, LARGE_SETTINGS, SETTINGS, Setting, search, walk};
 
 /// Bounds of a search by hand.
 const DEEP: Bounds = Bounds {
@@ -51,10 +51,10 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let faults: Vec<_> = SETTINGS
+    let settings = SETTINGS
         .into_iter()
-        .filter_map(|setting| check(setting, walks))
-        .collect();
+        .chain(LARGE_SETTINGS.into_iter().filter(|_| walks.is_some()));
+    let faults: Vec<_> = settings.filter_map(|setting| check(setting, walks)).collect();
     faults.iter().for_each(|fault| println!("{fault}"));
     ExitCode::from(u8::from(!faults.is_empty()))
 }

@@ -29,6 +29,8 @@ pub enum Mutant {
     LeaseEndsEarly,
     /// A node believes that it has the lease, and the store knows nothing of it.
     BelievesInLease,
+    /// A standby is forgotten while those that stay lack what was acknowledged with its help.
+    ForgetsEarly,
     /// A place is given with too small an end.
     HandsOverLess,
     /// A crash takes an entry that was durable.
@@ -39,7 +41,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant, a setting that has to catch it, and the seed of a walk that does.
-    pub const ALL: [(Self, Safety, bool, u64); 14] = [
+    pub const ALL: [(Self, Safety, bool, u64); 15] = [
         (Self::ReportsReceived, Safety::Quorum, false, 40_572),
         (Self::AcknowledgesTooMuch, Safety::Quorum, false, 22),
         (Self::ConfirmsUnsaved, Safety::TwoSafe, false, 43_918),
@@ -51,6 +53,7 @@ impl Mutant {
         (Self::KeepsFork, Safety::Quorum, false, 86),
         (Self::LeaseEndsEarly, Safety::TwoSafe, true, 103),
         (Self::BelievesInLease, Safety::OneSafe, true, 8232),
+        (Self::ForgetsEarly, Safety::Quorum, false, 2867),
         (Self::HandsOverLess, Safety::OneSafe, true, 11),
         (Self::LosesDurable, Safety::Quorum, false, 3379),
         (Self::LosesDocument, Safety::Quorum, false, 1534),
@@ -61,6 +64,7 @@ impl Mutant {
         Setting {
             level,
             has_lease,
+            nodes: if self == Self::ForgetsEarly { 4 } else { 3 },
             mutant: Some(self),
         }
     }

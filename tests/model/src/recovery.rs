@@ -4,7 +4,7 @@ use reprise_failover::{Node, NodeEvent, OpenAs, PromotionRequest};
 
 use crate::{
     acts::Act,
-    world::{Bounds, Entry, NODES, Setting, World},
+    world::{Bounds, Entry, Setting, World},
 };
 
 impl World {
@@ -51,13 +51,13 @@ impl World {
         };
         let mut world = self.clone();
         world.settle_with(setting, usual);
-        if (0..NODES).any(|leader| world.answers(setting, leader, usual)) {
+        if world.nodes().any(|leader| world.answers(setting, leader, usual)) {
             return true;
         }
         // An operator starts all of them as standbys, chooses one, and has it lead.
-        (0..NODES).any(|chosen| {
+        world.nodes().any(|chosen| {
             let mut world = world.clone();
-            for node in 0..NODES {
+            for node in world.nodes() {
                 world.finish_disk(node);
                 world.host_mut(node).node = None;
                 world.host_mut(node).aligned = None;
@@ -90,7 +90,7 @@ impl World {
         world.host_mut(primary).log.push(entry);
         world.finish_disk(primary);
         world.settle_with(setting, usual);
-        (0..NODES).for_each(|node| {
+        world.nodes().for_each(|node| {
             world.acknowledge(setting, node);
         });
         world.ghost.acks.iter().any(|ack| ack.entry == entry)

@@ -10,7 +10,7 @@ use std::{
 
 use crate::{
     acts::Act,
-    world::{Bounds, NODES, Setting, World},
+    world::{Bounds, NODES_MAX, Setting, World},
 };
 
 /// The findings of a search.
@@ -87,7 +87,7 @@ fn digest(value: &impl Hash) -> (u64, u64) {
 /// A state, and the digests of its hosts.
 struct Known {
     world: World,
-    hosts: [(u64, u64); NODES],
+    hosts: [(u64, u64); NODES_MAX],
 }
 
 impl Known {
@@ -96,7 +96,8 @@ impl Known {
             Some(before) if Rc::ptr_eq(&before.world.hosts[node], &world.hosts[node]) => before.hosts[node],
             _ => digest(&*world.hosts[node]),
         };
-        let hosts = [0, 1, 2].map(of_host);
+        let mut hosts = [(0, 0); NODES_MAX];
+        world.nodes().for_each(|node| hosts[node] = of_host(node));
         Self { world, hosts }
     }
 
@@ -119,7 +120,7 @@ pub fn search(setting: Setting, bounds: Bounds) -> Report {
     'search: while let Some((from, number, steps)) = queue.pop_front() {
         let world = &from.world;
         depth = depth.max(steps);
-        led += usize::from((0..NODES).any(|node| world.ackable(setting, node).is_some()));
+        led += usize::from(world.nodes().any(|node| world.ackable(setting, node).is_some()));
         for next in world.next(setting, bounds) {
             let fresh = Known::new(next.world, Some(&from));
             if !known.insert(fresh.digest()) {

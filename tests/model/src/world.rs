@@ -12,14 +12,17 @@ use crate::{
     mutant::Mutant,
 };
 
-/// Nodes of the cluster. Node 0 leads at first.
-pub const NODES: usize = 3;
+/// Nodes of a cluster at most. Node 0 leads at first.
+pub const NODES_MAX: usize = 4;
+/// Pairs of nodes at most.
+const PAIRS_MAX: usize = NODES_MAX * (NODES_MAX - 1) / 2;
 
 /// A setting of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Setting {
     pub level: Safety,
     pub has_lease: bool,
+    pub nodes: usize,
     pub mutant: Option<Mutant>,
 }
 
@@ -27,6 +30,7 @@ const fn setting(level: Safety, has_lease: bool) -> Setting {
     Setting {
         level,
         has_lease,
+        nodes: 3,
         mutant: None,
     }
 }
@@ -43,6 +47,18 @@ pub const SETTINGS: [Setting; 8] = [
     setting(Safety::VerySafe, true),
 ];
 
+/// Four nodes, where the standbys that acknowledge a write need not be those that stay once others are forgotten.
+pub const LARGE_SETTINGS: [Setting; 2] = [
+    Setting {
+        nodes: 4,
+        ..setting(Safety::Quorum, false)
+    },
+    Setting {
+        nodes: 4,
+        ..setting(Safety::Quorum, true)
+    },
+];
+
 impl Setting {
     /// Whether this mutant is armed.
     pub fn is(self, mutant: Mutant) -> bool {
@@ -57,7 +73,7 @@ impl fmt::Display for Setting {
         } else {
             "without a lease"
         };
-        write!(f, "{} {lease}", self.level)
+        write!(f, "{} nodes, {} {lease}", self.nodes, self.level)
     }
 }
 
@@ -98,7 +114,7 @@ pub struct Host {
     /// Its primary heard it lately, so the primary has not gone on without it.
     pub is_heard: bool,
     /// The reports of each standby, each with its epoch: the commit path goes by them.
-    pub reported: [(Epoch, usize); NODES],
+    pub reported: [(Epoch, usize); NODES_MAX],
 }
 
 impl Host {
@@ -131,10 +147,10 @@ pub struct Store {
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct World {
-    pub hosts: [Rc<Host>; NODES],
+    pub hosts: Vec<Rc<Host>>,
     pub store: Store,
     /// Pairs that do not reach each other, by `pair`.
-    pub cuts: [bool; NODES],
+    pub cuts: [bool; PAIRS_MAX],
     pub faults: u8,
     pub acts: u8,
     pub written: u8,
@@ -149,13 +165,14 @@ pub fn index(node: NodeId) -> usize {
     node.0 as usize - 1
 }
 
-/// Number of the connection between two of three nodes.
+/// Returns the number of the connection between two nodes.
 pub fn pair(a: usize, b: usize) -> usize {
-    a + b - 1
+    let (low, high) = (a.min(b), a.max(b));
+    high * (high - 1) / 2 + low
 }
 
 impl World {
-    /// Node 0 has led for a while, and both others are in sync with it.
+    /// Node 0 has led for a while, and the others are in sync with it.
     pub fn new(setting: Setting) -> Self {
         let host = |node: usize| {
             let document = match node {
@@ -169,24 +186,33 @@ impl World {
                 durable: 0,
                 aligned: None,
                 is_heard: false,
-                reported: [(Epoch::default(), 0); NODES],
+                reported: [(Epoch::default(), 0); NODES_MAX],
             }
         };
         let mut world = Self {
-            hosts: [0, 1, 2].map(|node| Rc::new(host(node))),
+            hosts: (0..setting.nodes).map(|node| Rc::new(host(node))).collect(),
             store: Store::default(),
-            cuts: [false; NODES],
+            cuts: [false; PAIRS_MAX],
             faults: 0,
             acts: 0,
             written: 0,
             ghost: Ghost::default(),
         };
-        for node in 0..NODES {
+        for node in world.nodes() {
             let open_as = if node == 0 { OpenAs::Primary } else { OpenAs::Standby };
             world.open(setting, node, open_as);
         }
         world.settle(setting);
         world
+    }
+
+    pub fn nodes(&self) -> std::ops::Range<usize> {
+        0..self.hosts.len()
+    }
+
+    /// Returns each pair of nodes.
+    pub fn pairs(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        self.nodes().flat_map(|b| (0..b).map(move |a| (a, b)))
     }
 
     pub fn host_mut(&mut self, node: usize) -> &mut Host {

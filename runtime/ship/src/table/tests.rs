@@ -97,6 +97,22 @@ impl Around {
         self.table.tick(self.now_ns, &Answered(Lsn(answered)));
     }
 
+    /// Returns the names of the standbys that `quorum` counts on.
+    fn counted(&self) -> Vec<String> {
+        let standbys = self.table.expected().into_iter();
+        let counted = standbys.filter(|standby| standby.is_counted);
+        counted.map(|standby| standby.name.to_string()).collect()
+    }
+
+    /// Standby `s1` keeps the newest word, and those that leave go if they may.
+    fn end_leaving(&mut self, answered: u64) {
+        self.tick(7, answered);
+        let persisted = self.table.statuses(&Answered(Lsn(answered)));
+        let own = persisted.iter().find(|status| &*status.name == "s1");
+        self.persist("s1", 1, own.map_or(0, |own| own.persisted.0));
+        self.table.end_leaving(&[], u64::MAX);
+    }
+
     fn keep(&self) {
         self.table.note_kept(&self.table.expected());
     }
@@ -236,42 +252,59 @@ fn primary_goes_on_without_a_standby_once_that_one_knows_that_it_may() {
     }
 }
 
-#[test]
-fn quorum_forgets_a_standby_once_enough_of_the_others_know() {
+/// Three standbys that count at `quorum`, and have everything before 7.
+fn quorum_of_three() -> Around {
     let mut around = Around::new(Safety::Quorum);
-    for (name, connection) in [("s1", 1), ("s2", 2), ("s3", 3)] {
+    let names = [("s1", 1), ("s2", 2), ("s3", 3)];
+    for (name, connection) in names {
         around.begin(name, connection);
         around.persist(name, connection, 7);
     }
-    let counted = |around: &Around| {
-        let standbys = around.table.expected().into_iter();
-        standbys.filter(|standby| standby.is_counted).count()
-    };
     // One after the other joins the set, and enough of the others know of each before it counts.
     for round in 0..3 {
         around.tick(7, 7);
         around.tick(7, 7);
-        assert_eq!(counted(&around), round, "none knows of it yet");
-        for (name, connection) in [("s1", 1), ("s2", 2), ("s3", 3)] {
+        assert_eq!(around.counted().len(), round, "none knows of it yet");
+        for (name, connection) in names {
             around.persist(name, connection, 7);
         }
         around.tick(7, 7);
-        assert_eq!(counted(&around), round + 1);
+        assert_eq!(around.counted().len(), round + 1);
         around.keep();
     }
     assert_eq!(around.table.limit(), Some(Lsn(7)));
+    around
+}
+
+#[test]
+fn quorum_forgets_a_standby_once_enough_of_the_others_know() {
+    let mut around = quorum_of_three();
     // Two of three have what is answered: with two away, no set without the third one is safe.
     around.table.end("s2", 2, "gone", true);
     around.table.end("s3", 3, "gone", true);
     around.tick(7, 7);
     assert!(around.table.forget("s3"));
-    let forgets = |around: &Around| {
-        around.persist("s1", 1, 7);
-        around.table.end_leaving(&[], u64::MAX);
-        around.table.expected().iter().all(|standby| &*standby.name != "s3")
-    };
-    assert!(!forgets(&around));
+    around.end_leaving(7);
+    assert_eq!(around.counted(), ["s1", "s2", "s3"]);
     around.begin("s2", 4);
     around.persist("s2", 4, 7);
-    assert!(forgets(&around));
+    around.end_leaving(7);
+    assert_eq!(around.counted(), ["s1", "s2"]);
+}
+
+#[test]
+fn quorum_forgets_a_standby_once_enough_of_the_others_have_what_it_has() {
+    let mut around = quorum_of_three();
+    around.persist("s2", 2, 9);
+    around.persist("s3", 3, 9);
+    assert_eq!(around.table.limit(), Some(Lsn(9)));
+    around.table.end("s2", 2, "gone", true);
+    around.table.end("s3", 3, "gone", true);
+    around.tick(7, 9);
+    assert!(around.table.forget("s2") && around.table.forget("s3"));
+    around.end_leaving(9);
+    assert_eq!(around.counted(), ["s1", "s2", "s3"], "s1 lacks what was answered");
+    around.persist("s1", 1, 9);
+    around.end_leaving(9);
+    assert_eq!(around.counted(), ["s1"]);
 }

@@ -2,12 +2,12 @@
 
 use std::thread;
 
-use reprise_test_model::{Bounds, Mutant, SETTINGS, Setting, search, walk};
+use reprise_test_model::{Bounds, LARGE_SETTINGS, Mutant, SETTINGS, Setting, search, walk};
 
-/// Runs `check` in each setting, two at a time.
-fn in_all_settings(check: impl Fn(Setting) -> Result<(), String> + Sync) {
+/// Runs `check` in each of the settings, two at a time.
+fn in_all(settings: &[Setting], check: impl Fn(Setting) -> Result<(), String> + Sync) {
     let faults: Vec<String> = thread::scope(|scope| {
-        let halves = SETTINGS.chunks(SETTINGS.len() / 2).map(|half| {
+        let halves = settings.chunks(settings.len() / 2).map(|half| {
             let check = &check;
             scope.spawn(move || {
                 half.iter()
@@ -33,7 +33,7 @@ fn every_state_near_the_first_one_keeps_the_properties() {
         epochs: 3,
         states: 40_000,
     };
-    in_all_settings(|setting| {
+    in_all(&SETTINGS, |setting| {
         let report = search(setting, bounds);
         println!("{setting}: {report}");
         match report.fault {
@@ -52,7 +52,7 @@ fn walks_at_random_keep_the_properties() {
         epochs: 6,
         states: 0,
     };
-    in_all_settings(|setting| {
+    in_all(&[&SETTINGS[..], &LARGE_SETTINGS].concat(), |setting| {
         let found = (0..1_000).find_map(|seed| Some((seed, walk(setting, bounds, seed, 60)?)));
         match found {
             None => Ok(()),
