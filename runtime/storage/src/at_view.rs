@@ -9,6 +9,7 @@ use crate::{
     store::TableId,
     table::Table,
     views::{Edges, Entries, Seen, Shown, ViewId, Views},
+    waiting::WaitingRows,
 };
 
 /// A row that is shown.
@@ -36,11 +37,30 @@ pub struct StoreAtView<'s> {
     /// None: the tables are shown as they are.
     views: Option<&'s mut Views>,
     view: ViewId,
+    /// Notes reads of rows that are not acknowledged.
+    waiting: Option<&'s WaitingRows>,
 }
 
 impl<'s> StoreAtView<'s> {
     pub(crate) fn new(tables: &'s mut [Table], views: Option<&'s mut Views>, view: ViewId) -> Self {
-        Self { tables, views, view }
+        let waiting = None;
+        Self {
+            tables,
+            views,
+            view,
+            waiting,
+        }
+    }
+
+    pub(crate) fn watching(self, waiting: &'s WaitingRows) -> Self {
+        let waiting = Some(waiting);
+        Self { waiting, ..self }
+    }
+
+    fn on_range(&self, id: TableId) {
+        if let Some(waiting) = self.waiting {
+            waiting.on_range(id);
+        }
     }
 
     /// What was said of the view when it was opened; 0 of tables as they are.
@@ -55,6 +75,9 @@ impl<'s> StoreAtView<'s> {
 
     /// The row of an id, as the view sees it.
     fn find(&mut self, id: TableId, rid: Rid, way: Way) -> Option<RowRef<'_>> {
+        if let Some(waiting) = self.waiting {
+            waiting.on_row(id, rid);
+        }
         let mut rows = self.tables[id.0 as usize].plain_rows();
         let Some(views) = &mut self.views else {
             return rows.into_live(rid);
@@ -77,6 +100,7 @@ impl<'s> StoreAtView<'s> {
         ids_max: u32,
         mut visit: impl FnMut(ShownRow<'_>) -> Visit,
     ) -> Option<Rid> {
+        self.on_range(id);
         let kept = self.views.as_mut().map_or(0, |views| views.shown(id).0.end());
         let end = self.tables[id.0 as usize].rows.rids_end().max(kept);
         let until = end.min(first.0.saturating_add(ids_max));
@@ -108,7 +132,13 @@ impl<'s> StoreAtView<'s> {
         let beside = views.and_then(|views| views.shown(id).1.get(view, index, key));
         let (rid, way) = match beside {
             Some(rid) => (rid, Way::Id),
-            None => (found.get(&table.rows, key)?.0, Way::Entry),
+            None => match found.get(&table.rows, key) {
+                Some(entry) => (entry.0, Way::Entry),
+                None => {
+                    self.on_range(id);
+                    return None;
+                }
+            },
         };
         self.find(id, rid, way).map(|found| (rid, found.row))
     }
@@ -140,6 +170,14 @@ impl<'s> StoreAtView<'s> {
         if position.is_end() {
             return Ok(());
         }
+        self.on_range(id);
+        let waiting = self.waiting;
+        let mut visit = |row: ShownRow<'_>| {
+            if let Some(waiting) = waiting {
+                waiting.on_row(id, row.rid);
+            }
+            visit(row)
+        };
         let from = position.clone();
         let (lower, upper) = from.edges(range);
         let edges = Edges { lower, upper };

@@ -17,6 +17,7 @@ use crate::{
     schema::{self, At, Conflict},
     table::{Table, TableStats, WriteError},
     views::Touch,
+    waiting::Waiting,
     watchers::Watchers,
 };
 
@@ -42,6 +43,7 @@ pub struct Store {
     by_name: BTreeMap<String, TableId>,
     pub(crate) journal: Journal,
     pub(crate) retained: Retained,
+    pub(crate) waiting: Waiting,
     /// Who is to see rows as they were; none while nobody is.
     pub(crate) watchers: Option<Box<Watchers>>,
     /// Where memory is counted, by kind.
@@ -72,7 +74,7 @@ impl Store {
     /// Holds what is counted of undo to what there is, about.
     #[inline]
     fn count_undo(&mut self) {
-        let bytes = self.journal.memory_bytes() + self.retained.memory_bytes();
+        let bytes = self.journal.memory_bytes() + self.retained.memory_bytes() + self.waiting.memory_bytes();
         if bytes.abs_diff(self.undo.bytes()) >= UNDO_STEP_BYTES {
             self.undo.resize(bytes);
         }
@@ -208,10 +210,33 @@ impl Store {
         self.count_undo();
     }
 
+    /// Everything before `end` is where the server's safety level wants it, and what is durable and not acknowledged is known by row
+    /// (`Store::as_acknowledged`). Until this is called nothing is. `settle` follows.
+    #[inline]
+    pub fn acknowledge(&mut self, end: u64) {
+        self.waiting.acknowledged = end;
+    }
+
+    /// Before `end` any row may have changed in ways that no `seal` told of: a recovery, a deployment.
+    pub fn hold_all(&mut self, end: u64) {
+        self.waiting.hold_all(end);
+    }
+
+    /// Whether a read of `as_acknowledged` met a waiting write, since this was asked last.
+    pub fn take_met(&self) -> bool {
+        self.waiting.take_met()
+    }
+
     /// Forgets the undo of everything before `durable`.
     pub fn settle(&mut self, durable: u64) {
         while let Some(turn) = self.retained.take_settled(durable) {
             self.has_freed |= free_garbage(&mut self.tables, &turn.garbage);
+            match turn.end() <= self.waiting.acknowledged {
+                true => self.retained.recycle(turn),
+                false => self.waiting.push(turn),
+            }
+        }
+        while let Some(turn) = self.waiting.take_acknowledged() {
             self.retained.recycle(turn);
         }
         if self.has_freed && self.journal.garbage.is_empty() && !self.retained.has_garbage() {
@@ -490,6 +515,7 @@ impl Store {
         self.tables.iter().map(Table::memory_bytes).sum::<usize>()
             + self.journal.memory_bytes()
             + self.retained.memory_bytes()
+            + self.waiting.memory_bytes()
     }
 
     /// Rows of a table, without a look at them.

@@ -711,6 +711,13 @@ impl Store {
         StoreAtView::new(&mut self.tables, None, ViewId(u64::MAX))
     }
 
+    /// As `as_it_is`, for a read that must show nothing from `end` on: it notes whether it met such a write (`take_met`).
+    pub fn as_acknowledged(&mut self, end: u64) -> StoreAtView<'_> {
+        self.build_noted();
+        let waiting = self.waiting.rows_behind(end, &self.retained);
+        StoreAtView::new(&mut self.tables, None, ViewId(u64::MAX)).watching(waiting)
+    }
+
     /// Bytes that versions and notes take, about.
     pub fn version_bytes(&self) -> usize {
         let views = self.watchers.as_ref().and_then(|watchers| watchers.views.as_ref());
