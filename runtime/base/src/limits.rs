@@ -155,3 +155,6 @@ const _: () = assert!(2 * GUEST_STACK_BYTES_MAX < GUEST_NATIVE_STACK_BYTES);
 const _: () = assert!(FUEL_SLICE <= FUEL_MAX && FUEL_MAX <= PROCEDURE_FUEL_MAX);
 const _: () = assert!(BATCH_CALLS_MAX <= WAITING_TXNS_MAX);
 const _: () = assert!(PARTITIONS_MAX < 1 << 10);
+
+/// A standby that its primary has not heard for so long may follow another primary by now, as far as the primary knows.
+pub const STANDBY_SILENT_NS: u64 = 1_000_000_000;

@@ -53,6 +53,11 @@ impl Safety {
         matches!(self, Self::TwoSafe | Self::Quorum | Self::VerySafe)
     }
 
+    /// True where a write needs standbys that are counted, and is refused without them.
+    pub const fn counts_standbys(self) -> bool {
+        matches!(self, Self::Quorum | Self::VerySafe)
+    }
+
     /// True if a client that gets this level also has `asked`, whatever happens to standbys. A 2-safe server may continue without
     /// standbys, but a client that asks for 2-safe wants a standby to have its write. Therefore only very-safe covers 2-safe, and only
     /// the level itself covers quorum or very-safe.

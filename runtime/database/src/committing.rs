@@ -3,10 +3,14 @@
 use std::sync::Arc;
 
 use reprise_base::{Epoch, Lsn, Role, Safety};
-use reprise_partition::CommitGate;
+use reprise_env::DiskError;
+use reprise_partition::{CommitGate, Shortage};
+use reprise_router::ViewAge;
 use reprise_ship::{Commits, Stand};
 
-use crate::{cutting, database::Database, error::OpenError, expected, node_file::NodeFile, shown};
+use crate::{
+    cutting, database::Database, error::OpenError, expected, node_file::NodeFile, shipping::Replication, shown,
+};
 
 /// The gate, as whoever knows the standbys moves it.
 pub(crate) struct Committing(pub Arc<CommitGate>);
@@ -14,7 +18,11 @@ pub(crate) struct Committing(pub Arc<CommitGate>);
 impl Commits for Committing {
     fn set(&self, stand: &Stand) {
         let is_backed = stand.reached.asks_standbys();
-        self.0.set_limit(stand.limit, is_backed, stand.refusal.clone());
+        let shortage = Shortage {
+            writes: stand.refusal.clone(),
+            reads: stand.missing.clone(),
+        };
+        self.0.set_limit(stand.limit, is_backed, shortage);
     }
 
     fn release(&self) {
@@ -29,26 +37,72 @@ impl Commits for Committing {
         self.0.expire(now_ns, before_ns, reason);
     }
 
+    fn confirm(&self, boot_ns: u64) {
+        self.0.record_confirmed(boot_ns);
+    }
+
     fn committed(&self, durable: Lsn) -> Lsn {
         self.0.committed(durable)
     }
 }
 
 impl Database {
-    /// Has answers wait for standbys, as `level` says; of a standby, once it is the primary. Once, before `recover`.
-    pub fn set_safety(&self, level: Safety) -> Result<(), OpenError> {
-        let refuse = |reason: String| Err(OpenError::Config(reason));
-        let status = self.router.status();
-        if self.log.is_none() || status.commit == "async" {
-            return refuse(format!(
-                "the safety level {level} has a write durable here before it is answered: it takes a log, and --commit sync"
-            ));
+    /// Has answers wait for standbys, as the level of the cluster says; of a standby, once it is the primary. The first primary of a cluster that asks
+    /// for a level sets it, and each later one is to ask for the same, or for none. Before `recover`.
+    ///
+    /// # Errors
+    /// The cluster has another level, the level can't be had here, or it can't be saved.
+    pub fn set_safety(&self, asked: impl Into<Option<Safety>>) -> Result<(), OpenError> {
+        let (asked, role) = (asked.into(), self.router.role());
+        let cluster = self.cluster_safety().filter(|_| role != Role::ReadOnly);
+        if let (Some(cluster), Some(asked), Role::Primary) = (cluster, asked, role)
+            && cluster != asked
+        {
+            return Err(OpenError::OtherSafety { cluster, asked });
         }
-        assert!(self.shared.gate.set_level(level), "the safety level is set once");
-        if self.router.role() == Role::Primary {
+        let Some(level) = cluster.or(asked) else {
+            return Ok(());
+        };
+        self.check_safety(level).map_err(OpenError::Config)?;
+        self.shared.gate.set_level(level);
+        if role == Role::Primary {
+            self.record_safety(level)?;
             self.keep_commits();
         }
         Ok(())
+    }
+
+    /// Gives the cluster another level, of which its primary is this one. Before `set_safety` asks for it.
+    pub fn change_safety(&self, level: Safety) -> Result<(), OpenError> {
+        self.check_safety(level).map_err(OpenError::Config)?;
+        Ok(self.record_safety(level)?)
+    }
+
+    /// Has this standby lead at the level of its cluster, whatever its own start asked for.
+    pub(crate) fn adopt_safety(&self) -> Result<(), String> {
+        if let Some(level) = self.cluster_safety() {
+            self.check_safety(level)?;
+            self.shared.gate.set_level(level);
+        }
+        Ok(())
+    }
+
+    fn cluster_safety(&self) -> Option<Safety> {
+        self.node()?.read(|document| document.safety())
+    }
+
+    fn record_safety(&self, level: Safety) -> Result<(), DiskError> {
+        let record = |node: &Arc<NodeFile>| node.change(|document| document.record_safety(level));
+        self.node().map_or(Ok(()), record)
+    }
+
+    fn check_safety(&self, level: Safety) -> Result<(), String> {
+        match self.log.is_none() || self.router.status().commit == "async" {
+            true => Err(format!(
+                "the safety level {level} has a write durable here before it is answered: it takes a log, and --commit sync"
+            )),
+            false => Ok(()),
+        }
     }
 
     /// What was asked for; else what `--commit` says.
@@ -66,11 +120,13 @@ impl Database {
         let gate = &self.shared.gate;
         if self.upkeep.standby.is_none() && self.awaits_somebody() {
             // They may come back; whoever takes them knows for how long they are waited for.
-            gate.set_limit(Some(Lsn(0)), false, None);
+            gate.set_limit(Some(Lsn(0)), false, Shortage::default());
         }
         if level.asks_standbys() && level != Safety::TwoSafe {
-            let reason = format!("the safety level {level} needs a standby, and none is here");
-            gate.set_limit(Some(Lsn(0)), false, Some(reason.into()));
+            // The shipper says later for how long reads wait for standbys.
+            let reason: Arc<str> = format!("the safety level {level} needs a standby, and none is here").into();
+            let (writes, reads) = (Some(Arc::clone(&reason)), Some(reason));
+            gate.set_limit(Some(Lsn(0)), false, Shortage { writes, reads });
         }
         gate.keep(self.known_committed(level, log.durable()));
     }
@@ -97,5 +153,28 @@ impl Database {
     fn awaits_somebody(&self) -> bool {
         let is_in_sync = |node: &Arc<NodeFile>| expected::load(node).iter().any(|standby| standby.is_in_sync);
         self.node().is_some_and(is_in_sync)
+    }
+}
+
+impl Replication {
+    /// Returns the level of this server; of a standby, that of its cluster, if it was told one.
+    pub(crate) fn safety(&self) -> Safety {
+        let cluster = match self.router.role() {
+            Role::Standby => self.node.read(|document| document.safety()),
+            Role::Primary | Role::ReadOnly => None,
+        };
+        cluster.unwrap_or_else(|| self.router.safety().0)
+    }
+
+    /// Returns the age of a primary that may be deposed. It shows what was committed when enough standbys last followed it.
+    pub(crate) fn doubtful_age(&self, view: Lsn) -> Option<ViewAge> {
+        let gate = &self.shared.gate;
+        let doubt = gate.doubt(&*self.shared.clock)?;
+        (self.router.role() == Role::Primary).then(|| ViewAge {
+            view: gate.committed(view),
+            lag_us: doubt.age_ns / 1000,
+            is_lag_known: doubt.is_known,
+            freshness: None,
+        })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use reprise_base::Lsn;
+use reprise_base::{Lsn, Safety};
 use reprise_checkpoint::CheckpointError;
 use reprise_env::DiskError;
 use reprise_log::LogError;
@@ -51,6 +51,11 @@ pub enum OpenError {
          other server of this database leads, run `reprise node lead DIR --accept-loss`, then start it again"
     )]
     IsStandby { epoch: u32 },
+    #[error(
+        "the safety level of this cluster is {cluster}, and {asked} was asked for: start with --safety {cluster}, or give the cluster the other level \
+         with --safety {asked} --change-safety"
+    )]
+    OtherSafety { cluster: Safety, asked: Safety },
     #[error(
         "the tables of this directory, a standby's, were not as its primary's: {what}. `reprise serve --read-only` shows what is here. \
          `reprise standby reset DIR` has the standby begin again from its primary; `reprise node health DIR --clear` opens the directory all the same"

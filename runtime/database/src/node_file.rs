@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use reprise_base::{Lsn, NodeProcess, Role, check_node_name};
+use reprise_base::{Lsn, NodeProcess, Role, Safety, check_node_name};
 use reprise_env::{Disk, DiskError, DiskErrorKind, entropy};
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +48,9 @@ pub struct NodeDocument {
     /// Starts in which the node took part in replication.
     pub starts: u64,
     pub health: Health,
+    /// Safety level of the cluster: the first primary with a level sets it, and each primary tells its standbys. None: none did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    safety: Option<String>,
     /// Id of the NVRAM region that the directory used last, in hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) region: Option<String>,
@@ -74,6 +77,23 @@ impl NodeDocument {
             true => "none yet",
             false => &self.node,
         }
+    }
+
+    /// Returns the safety level of the cluster.
+    pub fn safety(&self) -> Option<Safety> {
+        Safety::from_name(self.safety.as_ref()?)
+    }
+
+    /// Records the safety level of the cluster. A primary without a level tells none.
+    pub(crate) fn record_safety(&mut self, level: Safety) {
+        if level >= Safety::OneSafe {
+            self.safety = Some(level.name().to_owned());
+        }
+    }
+
+    /// Forgets the level with the log: the next primary tells its own.
+    pub(crate) fn forget_safety(&mut self) {
+        self.safety = None;
     }
 
     /// Describes the part of the node in its cluster.
@@ -143,6 +163,9 @@ impl NodeDocument {
             .try_for_each(|member| check_node_name(&member.name))?;
         if let Some(status) = &document.status {
             status.check()?;
+        }
+        if let (Some(name), None) = (&document.safety, document.safety()) {
+            return Err(format!("{name:?} is no safety level"));
         }
         Ok(document)
     }
@@ -422,6 +445,10 @@ mod tests {
                 r#"{"format":3,"version":1,"node":"0","starts":0,"health":"good","members":
                 [{"name":"a/b","lsn":1,"persisted":1,"in_sync":false,"counted":false}]}"#,
                 "letters, digits",
+            ),
+            (
+                r#"{"format":3,"version":1,"node":"0","starts":0,"health":"good","safety":"3-safe"}"#,
+                "no safety level",
             ),
         ] {
             small_file::replace(&disk, NODE_NAME, text.as_bytes()).expect("written");

@@ -271,7 +271,7 @@ impl Replication {
         self.claimed.store(epoch.0, Ordering::Release);
         let asked = self.ask_others(epoch);
         let own = self.answer();
-        let level = self.synced.level().unwrap_or(self.safety);
+        let level = self.synced.level().unwrap_or(self.safety());
         let unheard = self.synced.unheard(self.shared.clock.boot_ns());
         let answers = PromiseAnswers {
             level,

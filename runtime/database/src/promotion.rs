@@ -75,6 +75,8 @@ impl Replication {
         at_least: Epoch,
         set: Option<Vec<PeerMember>>,
     ) -> Result<Promoted, ReplicationError> {
+        let adopted = database.adopt_safety();
+        adopted.map_err(|reason| ReplicationError::Unavailable(reason.into()))?;
         let at_least = at_least.max(self.granted_epoch()).max(self.log.epoch().next());
         let epoch = self.begin_promotion(&self.synced.laggards(), set.as_deref(), at_least)?;
         let promoted = database.promote_in(epoch)?;

@@ -113,7 +113,6 @@ pub(crate) struct Replication {
     pub(crate) leasing: LeasingCell,
     /// What a primary told this one as its standby.
     pub(crate) synced: Arc<Synced>,
-    pub(crate) safety: Safety,
     /// See `Environment`.
     file_part_bytes: usize,
 }
@@ -204,7 +203,6 @@ impl Database {
                 claimed: AtomicU32::new(0),
                 leasing: LeasingCell::default(),
                 synced: Arc::new(Synced::open(node.clone(), log.received())),
-                safety: self.safety(),
                 file_part_bytes: self.file_part_bytes,
             });
             let service: Arc<dyn ReplicationService> = replication.clone();
@@ -390,7 +388,7 @@ impl Replication {
                 let form = if is_followed { config.ship } else { ShipForm::AsLogged };
                 capturing.logging.set_shipped(form);
             }),
-            safety: self.safety,
+            safety: self.safety(),
             commits: Arc::new(Committing(self.shared.gate.clone())),
             expected,
             keep: Box::new(keep),
@@ -556,7 +554,7 @@ impl ReplicationService for Replication {
                 (None, Role::Standby) => self.log.written_epoch(),
                 (None, Role::Primary | Role::ReadOnly) => self.log.epoch(),
             },
-            safety: self.safety,
+            safety: self.safety(),
             reached: self.router.safety().1,
             primary: match role {
                 Role::Standby => self.router.primary_url(),
@@ -587,7 +585,7 @@ impl ReplicationService for Replication {
     fn view_age(&self, view: Lsn) -> Option<ViewAge> {
         match self.following() {
             Some(linked) => Some(linked.view_age(view)),
-            None => self.stepped_age(view),
+            None => self.stepped_age(view).or_else(|| self.doubtful_age(view)),
         }
     }
 

@@ -293,7 +293,7 @@ impl Replication {
 
     /// Before anything is answered in this epoch.
     pub(crate) fn keep_level(&self, epoch: Epoch) -> Result<(), DiskError> {
-        cutting::keep_level(&self.node, self.safety, epoch)
+        cutting::keep_level(&self.node, self.safety(), epoch)
     }
 
     /// In which this server opens as the primary: none before it had it, whether or not it wrote any of what it shipped.

@@ -123,6 +123,7 @@ pub fn forget_earlier_log(node: &NodeFile) -> Result<(), DiskError> {
 
 pub(crate) fn forget_log(document: &mut NodeDocument) {
     document.status = None;
+    document.forget_safety();
     cutting::end_level(document);
     expected::end_members(&mut document.members);
 }
@@ -156,7 +157,12 @@ impl Synced {
     }
 
     fn save(&self, kept: &StoredStatus) -> Result<(), DiskError> {
-        self.node.change(|document| document.status = Some(kept.clone()))
+        self.node.change(|document| {
+            document.status = Some(kept.clone());
+            if let Some(level) = Safety::from_name(&kept.safety) {
+                document.record_safety(level);
+            }
+        })
     }
 
     /// The primary told it. Err: it can't be kept, and what was kept before holds.

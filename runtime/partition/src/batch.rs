@@ -153,6 +153,8 @@ pub struct CallBatch {
     pub(crate) deadlines: Vec<(u32, Arc<Deadline>)>,
     /// Its place among the calls on their way, until it is answered.
     pub(crate) ticket: Option<Ticket>,
+    /// The batch waits for the writes that a look at tables showed.
+    pub(crate) is_look: bool,
     /// For how long its engine thread is busy behind it, with calls that wait already.
     pub busy: Duration,
     /// When it was accepted, begun, appended and durable.
@@ -199,6 +201,7 @@ impl CallBatch {
             head_grants: Vec::new(),
             deadlines: Vec::new(),
             ticket: None,
+            is_look: false,
             busy: Duration::ZERO,
             times: CallTimes::default(),
         }
@@ -206,18 +209,13 @@ impl CallBatch {
 
     /// One without calls, for somebody who waits as calls do: until what was seen is durable, or, with the reason, never
     /// will be.
-    pub(crate) fn waiting(then: impl FnOnce(Result<(), Arc<str>>) + Send + Sync + 'static) -> Box<Self> {
+    pub(crate) fn waiting(then: impl FnOnce(Result<(), ReplyOutcome>) + Send + Sync + 'static) -> Box<Self> {
         let mut batch = Box::new(Self::new(None));
         batch.calls.push(CallSlot::EMPTY);
         batch.done = Some(Box::new(move |batch: Box<Self>| {
             then(match &batch.calls[0].outcome {
                 ReplyOutcome::Waiting => Ok(()),
-                ReplyOutcome::LogUnavailable(reason)
-                | ReplyOutcome::StandbyUnavailable(reason)
-                | ReplyOutcome::LeaseLost(reason)
-                | ReplyOutcome::ReadOnly(reason)
-                | ReplyOutcome::Unavailable(reason) => Err(reason.clone()),
-                other => Err(format!("{other:?}").into()),
+                other => Err(other.clone()),
             });
         }));
         batch
@@ -384,6 +382,26 @@ impl CallBatch {
         let ran = self.calls.iter_mut();
         for slot in ran.filter(|slot| matches!(slot.outcome, Committed | Waiting | Failed(_))) {
             slot.outcome = ReplyOutcome::Unavailable(reason.into());
+            (slot.txn_id, slot.lsn) = (TxnId(0), Lsn(0));
+        }
+        self.finish();
+    }
+
+    /// Whether the batch has only read, so that it can read again. An aborted call may be one that writes.
+    pub(crate) fn may_read_again(&self) -> bool {
+        let is_read = |slot: &CallSlot| !matches!(slot.outcome, ReplyOutcome::Waiting | ReplyOutcome::Failed(_));
+        self.is_look || self.records == 0 && self.heads.is_none() && self.calls.iter().all(is_read)
+    }
+
+    /// Ends a batch that only read. Its calls run again; a look at tables is refused.
+    #[cold]
+    pub(crate) fn read_again(mut self: Box<Self>, reason: &Arc<str>) {
+        for slot in &mut self.calls {
+            match (&slot.outcome, self.is_look) {
+                (_, true) => slot.outcome = ReplyOutcome::StandbyUnavailable(reason.clone()),
+                (ReplyOutcome::Committed, false) => slot.outcome = ReplyOutcome::Superseded,
+                _ => {}
+            }
             (slot.txn_id, slot.lsn) = (TxnId(0), Lsn(0));
         }
         self.finish();

@@ -4,11 +4,11 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
 };
 
-use reprise_base::{Lsn, Safety};
+use reprise_base::{Lsn, Safety, limits::STANDBY_SILENT_NS};
 use reprise_env::Clock;
 
 use crate::{
@@ -19,6 +19,7 @@ use crate::{
 /// Why nothing is answered.
 const LEASE_OVER: &str =
     "this server lost its lease, and too few standbys are in sync: another server may be the primary";
+const NO_LEVEL: u8 = u8::MAX;
 /// Everything is where it is wanted.
 const EVERYTHING: Lsn = Lsn(u64::MAX);
 
@@ -53,16 +54,49 @@ impl LeaseClock {
     }
 }
 
+/// The reasons why calls do not wait for standbys that are missing.
+#[derive(Clone, Debug, Default)]
+pub struct Shortage {
+    /// Writes are refused before they run.
+    pub writes: Option<Arc<str>>,
+    /// Reads show what is committed.
+    pub reads: Option<Arc<str>>,
+}
+
+/// The age of what a primary shows that may be deposed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeposedAge {
+    /// Since enough standbys followed it.
+    pub age_ns: u64,
+    /// False: the age is at least this.
+    pub is_known: bool,
+}
+
+/// Up to where reads show the tables while standbys are missing.
+#[derive(Clone, Debug)]
+pub struct ReadLimit {
+    /// Everything before it is committed.
+    pub end: Lsn,
+    /// The refusal of a read that can't be shown committed rows alone.
+    pub reason: Unlogged,
+}
+
 /// Between the log and the callers. Open until it is told that standbys are waited for.
 pub struct CommitGate {
     /// False: whatever is durable passes, without a look at the rest.
     is_kept: AtomicBool,
     /// Writes are refused; the state says why.
     refuses: AtomicBool,
+    /// Standbys are missing: reads are not waited for. The state says why.
+    is_short: AtomicBool,
+    /// Time at which enough standbys last followed this primary; 0: none did since it leads.
+    confirmed_ns: AtomicU64,
+    /// `State::passed`; without standbys that are waited for, everything.
+    acknowledged: AtomicU64,
     /// Standbys have what is answered now, as the level asks for. Changes under the state's lock.
     is_backed: AtomicBool,
-    /// Of the server, where one was asked for.
-    level: OnceLock<Safety>,
+    /// Number of the server's level; `NO_LEVEL` where none was asked for.
+    level: AtomicU8,
     /// None: this server may always answer alone, where its level says so.
     lease: OnceLock<Arc<LeaseClock>>,
     state: Mutex<State>,
@@ -74,6 +108,8 @@ struct State {
     /// Everything before it is where the level wants it.
     limit: Lsn,
     refusal: Option<Arc<str>>,
+    /// Which standbys are missing, if some are that the limit waits for.
+    missing: Option<Arc<str>>,
     /// By their ends.
     waiting: VecDeque<Waiting>,
     /// Some were let go and are not all answered yet. Whoever comes waits for that: a checkpoint's record is told to be committed behind the answers to all
@@ -93,13 +129,17 @@ impl Default for CommitGate {
         Self {
             is_kept: AtomicBool::new(false),
             refuses: AtomicBool::new(false),
+            is_short: AtomicBool::new(false),
+            confirmed_ns: AtomicU64::new(0),
+            acknowledged: AtomicU64::new(u64::MAX),
             is_backed: AtomicBool::new(false),
-            level: OnceLock::new(),
+            level: AtomicU8::new(NO_LEVEL),
             lease: OnceLock::new(),
             state: Mutex::new(State {
                 passed: Lsn(0),
                 limit: EVERYTHING,
                 refusal: None,
+                missing: None,
                 waiting: VecDeque::new(),
                 is_answering: false,
             }),
@@ -112,14 +152,15 @@ impl CommitGate {
         self.state.lock().expect("nothing panics under this lock")
     }
 
-    /// The server's level. Once: false where there is one.
-    pub fn set_level(&self, level: Safety) -> bool {
-        self.level.set(level).is_ok()
+    /// Sets the server's level: at its start, and once a standby leads, whose cluster may have another one.
+    pub fn set_level(&self, level: Safety) {
+        self.level.store(level as u8, Ordering::Release);
     }
 
     /// The server's, if there is one.
     pub fn level(&self) -> Option<Safety> {
-        self.level.get().copied()
+        let number = usize::from(self.level.load(Ordering::Acquire));
+        Safety::ALL.get(number).copied()
     }
 
     /// From here on nothing is answered without standbys that have it, but while this lease lasts. Once: false where there is one.
@@ -156,19 +197,78 @@ impl CommitGate {
     /// From here on what is behind `committed` waits for `set_limit`.
     pub fn keep(&self, committed: Lsn) {
         let mut state = self.lock();
-        state.passed = state.passed.max(committed);
+        self.pass(&mut state, committed);
         self.is_kept.store(true, Ordering::Release);
+    }
+
+    /// Somebody is told of what is before `end`.
+    fn pass(&self, state: &mut State, end: Lsn) {
+        state.passed = state.passed.max(end);
+        self.acknowledged.store(state.passed.0, Ordering::Release);
+    }
+
+    /// Everything before it is committed, whatever becomes of the limit.
+    #[inline]
+    pub fn acknowledged(&self) -> Lsn {
+        match self.is_kept.load(Ordering::Acquire) {
+            true => Lsn(self.acknowledged.load(Ordering::Acquire)),
+            false => EVERYTHING,
+        }
+    }
+
+    /// Standbys are missing that the limit waits for.
+    #[inline]
+    pub(crate) fn is_short(&self) -> bool {
+        self.is_short.load(Ordering::Acquire)
+    }
+
+    /// Up to where reads show what ends at `end` while standbys are missing. None: none are, and reads wait for what they show.
+    #[cold]
+    pub(crate) fn read_limit(&self, end: Lsn) -> Option<ReadLimit> {
+        let mut state = self.lock();
+        let missing = state.missing.clone()?;
+        let end = self.committed_of(&state).min(end);
+        self.pass(&mut state, end);
+        let reason = match self.is_silent() {
+            true => Unlogged::LeaseLost(LEASE_OVER.into()),
+            false => Unlogged::StandbyUnavailable(
+                format!("the rows as they were acknowledged are not kept: {missing}").into(),
+            ),
+        };
+        Some(ReadLimit { end, reason })
     }
 
     /// Everything before `limit` is where it is wanted; None: nothing is wanted beyond the disk here. `is_backed`: standbys have what is
     /// answered from here on, as the level asks for. Whoever may go does so at `release`. The limit may fall, when a standby comes that is
     /// behind: what passed stays committed.
-    pub fn set_limit(&self, limit: Option<Lsn>, is_backed: bool, refusal: Option<Arc<str>>) {
+    pub fn set_limit(&self, limit: Option<Lsn>, is_backed: bool, shortage: Shortage) {
+        let Shortage { writes, reads } = shortage;
         let mut state = self.lock();
         state.limit = limit.unwrap_or(EVERYTHING);
         self.is_backed.store(is_backed, Ordering::Release);
-        self.refuses.store(refusal.is_some(), Ordering::Release);
-        state.refusal = refusal;
+        self.refuses.store(writes.is_some(), Ordering::Release);
+        self.is_short.store(reads.is_some(), Ordering::Release);
+        (state.refusal, state.missing) = (writes, reads);
+    }
+
+    /// Enough standbys followed this primary at that moment, by a clock that counts suspended time.
+    pub fn record_confirmed(&self, boot_ns: u64) {
+        self.confirmed_ns.fetch_max(boot_ns, Ordering::AcqRel);
+    }
+
+    /// Returns the age that the rows of this primary may have: standbys that it counts on are silent, and it has no lease, so another server may lead.
+    /// Absent while it leads for certain.
+    pub fn doubt(&self, clock: &dyn Clock) -> Option<DeposedAge> {
+        if !self.level()?.counts_standbys() || self.lease.get().is_some_and(|lease| lease.is_valid()) {
+            return None;
+        }
+        let confirmed_ns = self.confirmed_ns.load(Ordering::Acquire);
+        let age_ns = clock.boot_ns().saturating_sub(confirmed_ns);
+        let is_known = confirmed_ns > 0;
+        (self.is_short() || !is_known || age_ns > STANDBY_SILENT_NS).then_some(DeposedAge {
+            age_ns: if is_known { age_ns } else { 0 },
+            is_known,
+        })
     }
 
     /// Why writes are refused before they run.
@@ -192,6 +292,19 @@ impl CommitGate {
         self.is_silent() || self.committed_of(&state) <= lsn
     }
 
+    /// Checks whether everything before `end` is committed. If so, each later read shows it.
+    pub fn shows(&self, end: Lsn) -> bool {
+        if !self.is_kept.load(Ordering::Acquire) {
+            return true;
+        }
+        let mut state = self.lock();
+        let is_committed = self.committed_of(&state) >= end;
+        if is_committed {
+            self.pass(&mut state, end);
+        }
+        is_committed
+    }
+
     /// Everything before it is committed, of what is `durable` here.
     pub fn committed(&self, durable: Lsn) -> Lsn {
         match self.is_kept.load(Ordering::Acquire) {
@@ -210,7 +323,7 @@ impl CommitGate {
                 state.waiting.insert(at, Waiting { end, since_ns, batch });
                 return;
             }
-            state.passed = state.passed.max(end);
+            self.pass(&mut state, end);
         }
         complete(end, outcome, batch);
     }
@@ -218,7 +331,8 @@ impl CommitGate {
     /// Calls `then` once everything before `end`, which is durable here, is where the level wants it; or with the reason why that is not waited
     /// for any more.
     pub fn when_committed(&self, end: Lsn, then: impl FnOnce(Result<(), Arc<str>>) + Send + Sync + 'static) {
-        self.complete(end, Ok(()), CallBatch::waiting(then));
+        let waiting = CallBatch::waiting(|outcome| then(outcome.map_err(|outcome| outcome.reason())));
+        self.complete(end, Ok(()), waiting);
     }
 
     /// Lets those go whose records are where they are wanted. Where another thread answers some at this moment, that one does.
@@ -227,6 +341,24 @@ impl CommitGate {
         if !state.is_answering {
             self.release_of(state);
         }
+        if self.is_short.load(Ordering::Acquire) {
+            self.let_reads_go();
+        }
+    }
+
+    /// Standbys are missing: who only reads does not wait for them.
+    #[cold]
+    fn let_reads_go(&self) {
+        let mut state = self.lock();
+        let Some(reason) = state.missing.clone() else { return };
+        let committed = self.committed_of(&state);
+        let from = state.waiting.partition_point(|waiting| waiting.end <= committed);
+        let waiting: Vec<Waiting> = state.waiting.drain(from..).collect();
+        // Writes keep their place. What a read is answered is no news of the log: it needs no order.
+        let (reads, others): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|waiting| waiting.batch.may_read_again());
+        state.waiting.extend(others);
+        drop(state);
+        reads.into_iter().for_each(|waiting| waiting.batch.read_again(&reason));
     }
 
     /// Until nobody is left who may go: more may have come meanwhile. This thread alone answers.
@@ -239,7 +371,7 @@ impl CommitGate {
                 state.is_answering = false;
                 return;
             };
-            state.passed = state.passed.max(last.end);
+            self.pass(&mut state, last.end);
             state.is_answering = true;
             drop(state);
             for waiting in gone {
@@ -278,7 +410,8 @@ impl CommitGate {
             }
         }
         let shown = gone.iter().map(|waiting| waiting.end).filter(|end| *end <= committed);
-        state.passed = shown.fold(state.passed, Lsn::max);
+        let passed = shown.fold(state.passed, Lsn::max);
+        self.pass(&mut state, passed);
         let answers = !state.is_answering && !gone.is_empty();
         state.is_answering |= answers;
         drop(state);
@@ -293,85 +426,4 @@ impl CommitGate {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-
-    use reprise_env::SimClock;
-
-    use super::*;
-
-    type Told = mpsc::Receiver<Result<(), Arc<str>>>;
-
-    fn wait_for(gate: &CommitGate, end: u64) -> Told {
-        let (sender, told) = mpsc::channel();
-        gate.when_committed(Lsn(end), move |outcome| _ = sender.send(outcome));
-        told
-    }
-
-    #[test]
-    fn whoever_comes_while_others_are_answered_is_answered_behind_them() {
-        let gate = Arc::new(CommitGate::default());
-        gate.keep(Lsn(0));
-        gate.set_limit(Some(Lsn(5)), true, None);
-        let (sender, told) = mpsc::channel();
-        let (inner, tell) = (gate.clone(), sender.clone());
-        gate.when_committed(Lsn(7), move |_| {
-            // As another thread would, at the same moment.
-            let later = tell.clone();
-            inner.when_committed(Lsn(8), move |outcome| _ = later.send((8, outcome.is_ok())));
-            inner.release();
-            let _ = tell.send((7, true));
-        });
-        gate.set_limit(Some(Lsn(9)), true, None);
-        gate.release();
-        assert_eq!(told.try_iter().collect::<Vec<_>>(), [(7, true), (8, true)]);
-        // The same where they are given up.
-        let (inner, tell) = (gate.clone(), sender);
-        gate.when_committed(Lsn(11), move |outcome| {
-            let later = tell.clone();
-            inner.when_committed(Lsn(9), move |outcome| _ = later.send((9, outcome.is_ok())));
-            let _ = tell.send((11, outcome.is_ok()));
-        });
-        gate.give_up(&"nobody waits any more".into());
-        assert_eq!(told.try_iter().collect::<Vec<_>>(), [(11, false), (9, true)]);
-        assert!(wait_for(&gate, 9).try_recv().is_ok(), "nobody answers now");
-    }
-
-    #[test]
-    fn nothing_is_answered_alone_once_the_lease_is_over_and_all_of_it_when_it_is_back() {
-        let clock = Arc::new(SimClock::at_us(1));
-        let lease = Arc::new(LeaseClock::new(clock.clone()));
-        let gate = CommitGate::default();
-        assert!(gate.set_lease(lease.clone()) && !gate.set_lease(lease.clone()));
-        gate.keep(Lsn(5));
-        assert!(gate.refusal().is_some(), "it never had one");
-        lease.set_until(clock.monotonic_ns() + 1_000_000);
-        assert!(gate.refusal().is_none() && lease.is_valid());
-        assert!(wait_for(&gate, 7).try_recv().is_ok_and(|outcome| outcome.is_ok()));
-        clock.advance_us(1_000);
-        assert_eq!(lease.left_ns(), 0);
-        assert!(gate.refusal().is_some());
-        let waits = wait_for(&gate, 9);
-        gate.release();
-        assert!(waits.try_recv().is_err(), "another server may be the primary");
-        assert_eq!(gate.committed(Lsn(9)), Lsn(7), "what was answered is");
-        // Whoever repeats a call is not told that it committed.
-        assert!(gate.is_beyond(Lsn(8)) && gate.is_beyond(Lsn(6)));
-        // A standby in sync has it: that needs no lease.
-        gate.set_limit(Some(Lsn(9)), true, None);
-        assert!(gate.is_beyond(Lsn(9)) && !gate.is_beyond(Lsn(8)));
-        assert!(gate.refusal().is_none());
-        gate.release();
-        assert!(waits.try_recv().is_ok_and(|outcome| outcome.is_ok()));
-        gate.set_limit(None, false, None);
-        let waits = wait_for(&gate, 11);
-        assert!(waits.try_recv().is_err());
-        // One that is lost, or comes to be in sync, has it: whoever takes over does not know of that.
-        gate.set_limit(Some(Lsn(12)), false, None);
-        gate.release();
-        assert!(waits.try_recv().is_err() && gate.refusal().is_some() && gate.is_beyond(Lsn(10)));
-        lease.set_until(clock.monotonic_ns() + 1_000_000);
-        gate.release();
-        assert!(waits.try_recv().is_ok_and(|outcome| outcome.is_ok()));
-    }
-}
+mod tests;

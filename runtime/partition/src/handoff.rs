@@ -158,13 +158,14 @@ impl Site {
             .map(|handoff| (handoff.partition, handoff.home))
             .unzip();
         for partition in &mut partitions {
-            partition.settle(&*self.tools.sink);
+            partition.settle(&*self.tools.sink, &self.tools.shared.gate);
             partition.note_change();
         }
         for job in jobs {
             job(&mut ExclusivePartitions {
                 partitions: &mut partitions,
                 tools: &mut self.tools,
+                limit: None,
             });
         }
         for (partition, home) in partitions.into_iter().zip(homes) {

@@ -226,9 +226,12 @@ fn judge_memory(held: &ExclusivePartitions<'_>, candidate: &Candidate, outline: 
 /// Waits until nothing that was committed may have to be taken back: no undo refers to rows that are about to stand aside.
 fn wait_settled(held: &mut ExclusivePartitions<'_>) -> Result<(), InstallError> {
     let mut partitions: Vec<&mut Partition> = held.partitions.iter_mut().map(|part| &mut **part).collect();
-    let sink = &*held.tools.sink;
+    let (sink, gate) = (&*held.tools.sink, &*held.tools.shared.gate);
     sink.wait_durable(&mut partitions)?;
-    partitions.iter_mut().for_each(|partition| partition.settle(sink));
+    for partition in &mut partitions {
+        partition.settle(sink, gate);
+        partition.store.forget_waiting(partition.last_end.0);
+    }
     Ok(())
 }
 

@@ -10,6 +10,7 @@
 #![deny(missing_docs)]
 
 mod ahead;
+mod aside;
 mod batch;
 mod called;
 mod calls;
@@ -38,13 +39,14 @@ mod told;
 mod turn;
 mod underway;
 
+pub use aside::HeldStores;
 pub use batch::{BATCH_ARGS_BYTES_MAX, BatchDone, CallBatch, CallSlot, CallTimes};
 pub use called::{CallKey, Caller};
 pub use calls::{CallInfo, CallPhase, Calls, Deadline};
 pub use coordinator::{Coordinator, RendezvousStats};
 pub use copy::Copied;
 pub use digest::PartitionDigest;
-pub use gate::{CommitGate, LeaseClock};
+pub use gate::{CommitGate, DeposedAge, LeaseClock, ReadLimit, Shortage};
 pub use install::{
     InstallBounds, InstallError, InstallRules, Installation, Migrated, check_consents, install, note_position,
     put_in_service,

@@ -50,6 +50,18 @@ pub enum ReplyOutcome {
 }
 
 impl ReplyOutcome {
+    /// Returns the reason why a look at tables, or a wait for a record, came to no end.
+    pub fn reason(&self) -> Arc<str> {
+        match self {
+            Self::LogUnavailable(reason)
+            | Self::StandbyUnavailable(reason)
+            | Self::LeaseLost(reason)
+            | Self::ReadOnly(reason)
+            | Self::Unavailable(reason) => reason.clone(),
+            other => format!("{other:?}").into(),
+        }
+    }
+
     /// Answers on their way hold all the memory that there is for them; the call was not run.
     pub(crate) const ANSWERS_FULL: Self = Self::Overloaded { retry_after_ms: 200 };
 

@@ -232,6 +232,11 @@ impl Reader {
         let started_ns = shared.clock.monotonic_ns();
         let count = batch.calls.len();
         begin_batch(&batch, &shared, &mut tools.frame);
+        let terms = ReadTerms {
+            on_write: ReplyOutcome::NotPrimary(None),
+            // Nothing is held for it: the view's time is its limit.
+            time_max_ms: 0,
+        };
         for slot in 0..count {
             match (&is_open, batch.partition_of(slot)) {
                 (Err(_), _) => {
@@ -245,7 +250,7 @@ impl Reader {
                     stores.held = at..at + 1;
                 }
             }
-            run_call(tools, &deployed, &mut batch, slot, &mut stores);
+            run_call(tools, &deployed, &mut batch, slot, &mut stores, &terms);
             batch.calls[slot].lsn = stores.newest_seen();
         }
         self.note_waiting(&batch, partitions);
@@ -287,7 +292,28 @@ impl Reader {
     }
 }
 
-fn run_call(tools: &mut ExecContext, deployed: &Deployed, batch: &mut CallBatch, slot: usize, stores: &mut Stores<'_>) {
+/// Stores that may end a call which reads them.
+pub(crate) trait EndingStores: ViewStores {
+    /// Takes the outcome of a call that the stores ended, if they did. The next call begins anew.
+    fn take_end(&mut self) -> Option<ReplyOutcome>;
+}
+
+/// Terms of all calls of a batch that only reads.
+pub(crate) struct ReadTerms {
+    /// The answer to a call that writes.
+    pub on_write: ReplyOutcome,
+    /// For a call whose procedure says nothing itself; 0: no limit.
+    pub time_max_ms: u32,
+}
+
+pub(crate) fn run_call(
+    tools: &mut ExecContext,
+    deployed: &Deployed,
+    batch: &mut CallBatch,
+    slot: usize,
+    stores: &mut dyn EndingStores,
+    terms: &ReadTerms,
+) {
     let results_max = batch.results_max();
     let CallBatch {
         calls,
@@ -306,16 +332,13 @@ fn run_call(tools: &mut ExecContext, deployed: &Deployed, batch: &mut CallBatch,
     };
     let procedure = &module.schema.procedures[call.procedure as usize];
     if !procedure.read_only {
-        call.outcome = ReplyOutcome::NotPrimary(None);
-        return;
+        return settle_refusal(&tools.recorder, call, terms.on_write.clone());
     }
     if results.len() >= results_max && !has_small_result(procedure) {
         call.outcome = ReplyOutcome::ANSWERS_FULL;
         return;
     }
-    stores.ended = None;
-    // Nothing is held for it: where it says nothing itself, the view's time is its limit.
-    let time_max_ms = procedure.time_max_ms.unwrap_or(0);
+    let time_max_ms = procedure.time_max_ms.unwrap_or(terms.time_max_ms);
     let begun = watched.begin_within(slot, time_max_ms, (&tools.shared, &mut tools.frame));
     if let Err(outcome) = begun {
         return settle_refusal(&tools.recorder, call, outcome);
@@ -331,10 +354,10 @@ fn run_call(tools: &mut ExecContext, deployed: &Deployed, batch: &mut CallBatch,
         }
     };
     running.note_end(&tools.shared, &mut tools.frame);
-    match outcome {
-        Outcome::Commit(_) => settle_commit(&tools.recorder, &tools.frame, call, results),
-        Outcome::Fail(_) if stores.ended.is_some() => settle_refusal(&tools.recorder, call, stores.outcome()),
-        Outcome::Fail(failure) => running.settle_failure(&tools.shared, &tools.recorder, call, failure),
+    match (outcome, stores.take_end()) {
+        (Outcome::Commit(_), None) => settle_commit(&tools.recorder, &tools.frame, call, results),
+        (_, Some(ended)) => settle_refusal(&tools.recorder, call, ended),
+        (Outcome::Fail(failure), None) => running.settle_failure(&tools.shared, &tools.recorder, call, failure),
     }
 }
 
@@ -424,6 +447,14 @@ impl Stores<'_> {
             limit: VIEW_TIME,
             max: self.time_max.as_millis() as u64,
         }
+    }
+}
+
+impl EndingStores for Stores<'_> {
+    fn take_end(&mut self) -> Option<ReplyOutcome> {
+        let ended = self.ended.is_some().then(|| self.outcome());
+        self.ended = None;
+        ended
     }
 }
 

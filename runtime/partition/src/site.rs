@@ -15,9 +15,11 @@ use reprise_txn::{Deployed, Executors, Module, ModuleId, Outcome, TxnScratch, ru
 use reprise_wire::{PartitionList, PartitionSet, RecordBatch};
 
 use crate::{
+    aside,
     batch::CallBatch,
     copy::{Copying, Slice},
     digest::Digesting,
+    gate::{CommitGate, ReadLimit},
     lending::Lender,
     logging::Choice,
     outcome::ReplyOutcome,
@@ -129,6 +131,8 @@ pub struct ExclusivePartitions<'a> {
     pub partitions: &'a mut [Box<Partition>],
     /// Of the thread that holds them.
     pub tools: &'a mut ExecContext,
+    /// Limit of a look at these partitions; none: the look waits for what it shows (`limit_look`).
+    pub(crate) limit: Option<ReadLimit>,
 }
 
 impl Partition {
@@ -148,12 +152,13 @@ impl Partition {
 
 impl Partition {
     /// Forgets the undo of what is durable. Once the log has failed for good, takes back what is not: nobody was told of it.
-    pub fn settle(&mut self, sink: &dyn Sink) {
+    pub fn settle(&mut self, sink: &dyn Sink, gate: &CommitGate) {
         // In this order: once it has stopped nothing becomes durable any more, and what was before is answered.
         let is_stopped = sink.is_stopped();
         let Some(durable) = sink.settled() else {
             return;
         };
+        self.store.acknowledge(gate.acknowledged().0);
         self.store.settle(durable.0);
         if is_stopped && self.last_end > durable {
             self.note_change();
@@ -452,7 +457,11 @@ impl Site {
     pub fn retain_undo(&mut self) {
         if self.tools.sink.settled().is_some() {
             let held = self.table.iter_mut();
-            held.for_each(|partition| partition.store.retain_undo());
+            held.for_each(|partition| {
+                partition.store.retain_undo();
+                // Replayed writes have no undo.
+                partition.store.forget_waiting(partition.last_end.0);
+            });
         }
         self.serve();
     }
@@ -500,13 +509,17 @@ impl Site {
         self.tools.share.begin(&*self.tools.shared.clock);
         let id = batch.partition.expect("a multi-partition call comes as a job");
         let (partition, tools) = self.split(id);
-        partition.settle(&*tools.sink);
+        partition.settle(&*tools.sink, &tools.shared.gate);
         let mut turn = TurnStart::new(tools, &batch);
         tools.records.clear();
         let count = batch.calls.len();
         batch.make_room_for_results(tools.result_bytes);
         begin_batch(&batch, &tools.shared, &mut tools.frame);
-        let mut slot = 0;
+        let limit = match tools.shared.gate.is_short() {
+            true => aside::run(tools, &mut [&mut *partition], &mut batch, &turn),
+            false => None,
+        };
+        let mut slot = limit.as_ref().map_or(0, |_| count);
         while slot < count {
             let paused;
             (slot, paused) = run_alike(partition, tools, &mut batch, slot..count, &turn);
@@ -532,7 +545,10 @@ impl Site {
         let busy = tools.share.end(&*tools.shared.clock, ran);
         tools.recorder.wrote(batch.share_of_writes(busy, tools.records.count()));
         let records = std::mem::take(&mut tools.records);
-        publish(tools, &records, &mut [&mut *partition], batch);
+        match limit {
+            Some(limit) => tools.shared.gate.complete(limit.end, Ok(()), batch),
+            None => publish(tools, &records, &mut [&mut *partition], batch),
+        }
         tools.records = records;
         partition.note_change();
         partition.tell_if_due(&tools.shared, started_ns);
@@ -581,7 +597,11 @@ impl ExclusivePartitions<'_> {
         let count = batch.calls.len();
         batch.make_room_for_results(tools.result_bytes);
         begin_batch(&batch, &tools.shared, &mut tools.frame);
-        let mut slot = 0;
+        let limit = match tools.shared.gate.is_short() {
+            true => aside::run(tools, &mut aside::borrow(self.partitions), &mut batch, &turn),
+            false => None,
+        };
+        let mut slot = limit.as_ref().map_or(0, |_| count);
         while slot < count {
             let single = batch.partition_of(slot);
             let paused = match single {
@@ -596,7 +616,7 @@ impl ExclusivePartitions<'_> {
                 None => self.run_over_all(&mut batch, &mut slot, &turn),
             };
             if let Some(why) = paused {
-                let mut partitions: Vec<&mut Partition> = self.partitions.iter_mut().map(|part| &mut **part).collect();
+                let mut partitions = aside::borrow(self.partitions);
                 let mut pausing = Pausing {
                     tools: &mut *self.tools,
                     partitions: &mut partitions,
@@ -622,31 +642,16 @@ impl ExclusivePartitions<'_> {
         tools.recorder.wrote(batch.share_of_writes(busy, tools.records.count()));
         batch.busy = busy_with(self.fewest_waiting(), self.tools.call_ns);
         let records = std::mem::take(&mut self.tools.records);
-        let mut partitions: Vec<&mut Partition> = self.partitions.iter_mut().map(|part| &mut **part).collect();
-        publish(self.tools, &records, &mut partitions, batch);
+        let mut partitions = aside::borrow(self.partitions);
+        match limit {
+            Some(limit) => self.tools.shared.gate.complete(limit.end, Ok(()), batch),
+            None => publish(self.tools, &records, &mut partitions, batch),
+        }
         self.tools.records = records;
         let shared = &self.tools.shared;
         self.partitions
             .iter_mut()
             .for_each(|part| part.tell_if_due(shared, started_ns));
-    }
-
-    /// Calls `then` once everything that these partitions show is durable (at once where nobody waits for that), or, with the
-    /// reason, when it never will be.
-    pub fn when_durable(&mut self, then: impl FnOnce(Result<(), Arc<str>>) + Send + Sync + 'static) {
-        if self.tools.shared.replay_failed.load(Ordering::Acquire) {
-            return then(Err(REPLAY_FAILED.into()));
-        }
-        let mut partitions: Vec<&mut Partition> = self.partitions.iter_mut().map(|part| &mut **part).collect();
-        let published = self.tools.sink.publish(
-            NewRecords::Whole(&RecordBatch::default()),
-            &mut partitions,
-            CallBatch::waiting(then),
-        );
-        if let Err((reason, mut waiting)) = published {
-            waiting.refuse(&reason);
-            waiting.finish();
-        }
     }
 
     /// Calls that wait for the partition for which fewest do.

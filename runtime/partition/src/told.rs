@@ -120,7 +120,7 @@ impl Site {
         asked.is_sent.store(false, Ordering::Release);
         for partition in self.table.iter_mut() {
             // A write that failed may have been taken back since.
-            partition.settle(&*self.tools.sink);
+            partition.settle(&*self.tools.sink, &self.tools.shared.gate);
             partition.tell(&shared);
         }
         asked.answered.advance(asked.answered.get() + 1);

@@ -477,8 +477,9 @@ fn append(held: &mut ExclusivePartitions<'_>, record: &RecordBatch, txn_id: TxnI
     let appended = held.tools.sink.append_durable(record, &mut partitions);
     let lsn = appended.map_err(|(reason, lsn)| refused(reason, lsn))?;
     // All that was committed before is durable now: no undo refers to rows that the new schema moves.
-    partitions
-        .iter_mut()
-        .for_each(|partition| partition.settle(&*held.tools.sink));
+    for partition in &mut partitions {
+        partition.settle(&*held.tools.sink, &held.tools.shared.gate);
+        partition.store.forget_waiting(partition.last_end.0);
+    }
     Ok(lsn)
 }

@@ -7,8 +7,8 @@ use std::{
 
 use reprise_abi::{OpError, Placement, RowLayout, ScanFlags, TableSchema};
 use reprise_base::{Lsn, PartitionId};
-use reprise_partition::{ExclusivePartitions, LookJob, ReadWork, Reading, ReplyOutcome, Touched};
-use reprise_storage::{Range, Rid, ScanPosition, Store, StoreAtView, TableId, Visit};
+use reprise_partition::{ExclusivePartitions, HeldStores, LookJob, ReadWork, Reading, ReplyOutcome, Touched};
+use reprise_storage::{Range, Rid, ScanPosition, TableId, Visit};
 use reprise_txn::{Deployed, NextRow, Pages, ViewStores};
 
 use crate::{
@@ -100,39 +100,21 @@ pub(crate) fn read_held(held: &mut ExclusivePartitions<'_>, request: &RowsReques
     let deployed = held.tools.deployed().clone();
     let ends = held.partitions.iter().map(|part| part.last_end.0);
     let seen = Lsn(ends.max().unwrap_or_default().saturating_sub(1));
-    let mut stores = HeldStores {
-        partitions: held.partitions.iter().map(|part| part.id).collect(),
-        stores: held.partitions.iter_mut().map(|part| &mut part.store).collect(),
-    };
+    let limit = held.limit_look();
+    let seen = limit.as_ref().map_or(seen, |limit| Lsn(limit.end.0.saturating_sub(1)));
+    let parts = held.partitions.iter_mut().map(|part| (part.id, &mut part.store));
+    let mut stores = HeldStores::new(parts, limit);
     let reader = PageReader {
         request,
         partitions_count: held.tools.shared.partitions_count,
         time_max: HELD_TIME_MAX,
     };
-    reader.read(&mut stores, &deployed, seen).map_err(|error| match error {
-        NoPage::Rows(error) => error,
-        NoPage::View(error) => RowsError::Unavailable(format!("{error:?}").into()),
-    })
-}
-
-/// Stores that are held: each look is at once, at what there is.
-struct HeldStores<'a> {
-    partitions: Vec<PartitionId>,
-    stores: Vec<&'a mut Store>,
-}
-
-impl ViewStores for HeldStores<'_> {
-    fn partitions(&self) -> &[PartitionId] {
-        &self.partitions
-    }
-
-    fn look(&mut self, at: usize, look: &mut dyn FnMut(StoreAtView<'_>)) -> Result<(), OpError> {
-        look(self.stores[at].as_it_is());
-        Ok(())
-    }
-
-    fn go_on(&mut self) -> Result<(), OpError> {
-        Ok(())
+    let read = reader.read(&mut stores, &deployed, seen);
+    match (read, stores.take_refusal()) {
+        (_, Some(refusal)) => Err(ReplyOutcome::from(&refusal).into()),
+        (Err(NoPage::Rows(error)), None) => Err(error),
+        (Err(NoPage::View(error)), None) => Err(RowsError::Unavailable(format!("{error:?}").into())),
+        (Ok(page), None) => Ok(page),
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use reprise_abi::{IndexKind, Placement, TableSchema};
 use reprise_base::{Lsn, PartitionId, SiteId};
-use reprise_partition::{SiteMessage, Touched};
+use reprise_partition::{ReplyOutcome, SiteMessage, Touched};
 use reprise_txn::{Deployed, partition_between};
 
 use crate::{
@@ -87,6 +87,12 @@ pub enum RowsError {
     /// The rows read are not durable, and never will be.
     #[error("the log can't be written: {0}")]
     LogUnavailable(Arc<str>),
+    /// Standbys are missing, and what was read may not be shown without them.
+    #[error("{0}")]
+    StandbyUnavailable(Arc<str>),
+    /// Standbys are missing, and another server may lead.
+    #[error("{0}")]
+    LeaseLost(Arc<str>),
     /// The view at which it was read is over.
     #[error("{0}")]
     TooStale(Arc<str>),
@@ -97,6 +103,16 @@ pub enum RowsError {
 impl From<Unavailable> for RowsError {
     fn from(unavailable: Unavailable) -> Self {
         Self::Unavailable(unavailable.0)
+    }
+}
+
+impl From<ReplyOutcome> for RowsError {
+    fn from(outcome: ReplyOutcome) -> Self {
+        match outcome {
+            ReplyOutcome::StandbyUnavailable(reason) => Self::StandbyUnavailable(reason),
+            ReplyOutcome::LeaseLost(reason) => Self::LeaseLost(reason),
+            other => Self::LogUnavailable(other.reason()),
+        }
     }
 }
 

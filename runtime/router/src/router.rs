@@ -531,7 +531,7 @@ impl Router {
         let job: Job = Box::new(move |held: &mut ExclusivePartitions<'_>| {
             let found = read(held);
             held.when_durable(move |durable| {
-                let _ = sender.send(durable.map_err(RowsError::LogUnavailable).and(found)); // as above
+                let _ = sender.send(durable.map_err(RowsError::from).and(found)); // as above
             });
         });
         let shared = &self.0.config.shared;

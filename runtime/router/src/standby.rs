@@ -4,7 +4,7 @@
 //! in that order. A read at a view therefore sees all windows that were sent before the view, and nothing of later ones, on all partitions.
 
 use std::sync::{
-    Arc, RwLock,
+    Arc, Mutex, RwLock,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
@@ -145,22 +145,59 @@ impl Router {
     pub fn view(&self) -> Lsn {
         match self.is_standby() {
             true => Lsn(self.0.part.view.get()),
-            false => self.0.config.log.as_deref().map_or(Lsn(0), Log::filled),
+            false => {
+                let filled = self.0.config.log.as_deref().map_or(Lsn(0), Log::filled);
+                self.0.config.shared.gate.committed(filled)
+            }
         }
     }
 
     /// True once reads see the record at `lsn`. Without a log there is none: answers tell LSN 0, which is always seen.
     pub fn is_in_view(&self, lsn: Lsn) -> bool {
-        lsn == Lsn(0) || self.view() > lsn
+        let end = Lsn(lsn.0.saturating_add(1));
+        lsn == Lsn(0) || (self.view() >= end && self.0.config.shared.gate.shows(end))
     }
 
-    /// Runs `hook` once reads see the record at `lsn`, on an engine thread: it must only hand over. None: they do already,
-    /// or nothing is logged and they never will.
-    pub fn when_in_view(&self, lsn: Lsn, hook: OnReached) -> Option<WatermarkWaiter> {
-        let end = Lsn(lsn.0.saturating_add(1));
-        match self.is_standby() {
-            true => self.0.part.view.when(end.0, hook),
-            false => self.0.config.log.as_deref()?.when_filled(end, hook),
-        }
+    /// Whether answers tell the age of the rows that they show. They do on a standby, and on a primary that may be deposed.
+    pub fn tells_age(&self) -> bool {
+        let shared = &self.0.config.shared;
+        self.is_standby() || shared.gate.doubt(&*shared.clock).is_some()
     }
+
+    /// Runs `hook` on an engine thread once reads see the record at `lsn`; it must only hand over. A wait that is given up drops `hook`. Returns nothing if
+    /// reads see the record already, or if there is no log.
+    pub fn when_in_view(&self, lsn: Lsn, hook: OnReached) -> Option<ViewWaiter> {
+        let end = Lsn(lsn.0.saturating_add(1));
+        let log = self.0.config.log.as_deref()?;
+        let (gate, hook) = (Arc::clone(&self.0.config.shared.gate), Arc::new(Mutex::new(Some(hook))));
+        let wait_at_gate = move || {
+            let hook = Arc::clone(&hook);
+            gate.when_committed(end, move |outcome| {
+                let hook = hook.lock().ok().and_then(|mut hook| hook.take());
+                if let (Ok(()), Some(hook)) = (outcome, hook) {
+                    hook();
+                }
+            });
+        };
+        let first = Box::new(wait_at_gate.clone());
+        let waiter = match self.is_standby() {
+            true => self.0.part.view.when(end.0, first),
+            false => log.when_filled(end, first),
+        };
+        Some(waiter.map_or_else(
+            || {
+                wait_at_gate();
+                ViewWaiter::Acknowledgement
+            },
+            ViewWaiter::Record,
+        ))
+    }
+}
+
+/// A wait for what reads see. The wait for a record ends with it.
+#[must_use]
+pub enum ViewWaiter {
+    Record(WatermarkWaiter),
+    /// The record is in the log, and standbys have to have it.
+    Acknowledgement,
 }

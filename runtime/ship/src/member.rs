@@ -102,6 +102,10 @@ pub(crate) struct Standby {
     pub url: Option<Arc<str>>,
     /// When its last frame came; 0: none came since this server started.
     pub heard_ns: u64,
+    /// It is connected, and was not heard for a while.
+    pub is_silent: bool,
+    /// It did not come back since this server's start, and has time for that.
+    pub is_awaited: bool,
     pub shipped: Lsn,
     pub progress: Progress,
     /// Also while it is away.
@@ -138,6 +142,8 @@ impl Standby {
             process: None,
             url: None,
             heard_ns: 0,
+            is_silent: false,
+            is_awaited: false,
             shipped: Lsn(0),
             progress: Progress::default(),
             persisted: Lsn(0),
@@ -164,6 +170,8 @@ impl Standby {
             sync: self.sync,
             is_connected: self.connection != 0,
             is_counted: self.is_counted,
+            is_missing: self.heard_ns != 0 && (self.connection == 0 || self.is_silent),
+            is_awaited: self.is_awaited,
         }
     }
 

@@ -115,6 +115,7 @@ impl State {
         Stand {
             limit: now.limit.min(next.limit),
             refusal: now.refusal.or(next.refusal),
+            missing: now.missing.or(next.missing),
             reached: match now.reached {
                 Safety::Quorum => next.reached,
                 reached => reached,

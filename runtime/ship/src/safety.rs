@@ -29,6 +29,8 @@ pub trait Commits: Send + Sync {
     fn give_up(&self, reason: &Arc<str>);
     /// The same for who waits since before `before_ns`, and for whose client waits no longer.
     fn expire(&self, now_ns: u64, before_ns: u64, reason: &Arc<str>);
+    /// Enough standbys had been heard at that moment, by the clock that counts suspended time.
+    fn confirm(&self, boot_ns: u64);
     /// Everything before it is committed, of what is `durable` here.
     fn committed(&self, durable: Lsn) -> Lsn;
 }
@@ -43,6 +45,8 @@ pub struct Stand {
     pub limit: Option<Lsn>,
     /// Why writes can't have it.
     pub refusal: Option<Arc<str>>,
+    /// Why reads do not wait for it: standbys are missing that the limit waits for.
+    pub missing: Option<Arc<str>>,
     /// What writes have.
     pub reached: Safety,
 }
@@ -68,6 +72,10 @@ pub(crate) struct Member {
     pub is_connected: bool,
     /// It was in sync once: quorum and very-safe count on it.
     pub is_counted: bool,
+    /// It was here since this server was started, and is gone or silent.
+    pub is_missing: bool,
+    /// It may still come back after this server's start.
+    pub is_awaited: bool,
 }
 
 impl Member {
@@ -82,6 +90,7 @@ pub(crate) fn stand(level: Safety, is_servers: bool, members: &[Member]) -> Stan
         Safety::LocalAsync | Safety::LocalSync | Safety::OneSafe => Stand {
             limit: None,
             refusal: None,
+            missing: None,
             reached: level,
         },
         Safety::TwoSafe => two_safe(is_servers, members),
@@ -100,6 +109,8 @@ pub fn committed_by(level: Safety, standbys: &[Expected]) -> Option<Lsn> {
         },
         is_connected: false,
         is_counted: standby.is_counted,
+        is_missing: false,
+        is_awaited: false,
     };
     let members: Vec<_> = standbys.iter().take(STANDBYS_MAX).map(member).collect();
     stand(level, true, &members).limit
@@ -117,7 +128,7 @@ pub fn waits_for_each(level: Safety, standbys: &[Expected]) -> bool {
 }
 
 /// How many of the standbys that count have to have a write.
-fn needed_of(level: Safety, counted: usize) -> usize {
+pub(crate) fn needed_of(level: Safety, counted: usize) -> usize {
     match level {
         // More than half of the nodes, of which the primary is one.
         Safety::Quorum => counted.div_ceil(2).max(1),
@@ -126,11 +137,13 @@ fn needed_of(level: Safety, counted: usize) -> usize {
 }
 
 fn two_safe(is_servers: bool, members: &[Member]) -> Stand {
-    let waited = members.iter().filter(|member| member.sync != SyncState::Out);
-    let limit = waited.map(|member| member.persisted).min();
+    let waited = || members.iter().filter(|member| member.sync != SyncState::Out);
+    let limit = waited().map(|member| member.persisted).min();
+    let is_missing = is_servers && waited().any(|member| member.is_missing);
     let is_backed = members.iter().any(Member::is_here);
     Stand {
         limit: if is_servers { limit } else { limit.or(Some(Lsn(0))) },
+        missing: is_missing.then(|| "a standby is missing that 2-safe waits for: try again in some seconds".into()),
         refusal: (!is_servers && !is_backed).then(|| "2-safe was asked for, and no standby is in sync now".into()),
         reached: if is_backed { Safety::TwoSafe } else { Safety::OneSafe },
     }
@@ -147,16 +160,18 @@ fn entering(level: Safety, members: &[Member]) -> Option<Lsn> {
 /// Quorum and very-safe: standbys count also while they are away.
 fn counted(level: Safety, members: &[Member]) -> Stand {
     let mut persisted = [Lsn(0); STANDBYS_MAX];
-    let (mut count, mut here) = (0, 0);
+    let (mut count, mut here, mut heard, mut awaited) = (0, 0, 0, 0);
     for member in members.iter().filter(|member| member.is_counted) {
         persisted[count] = member.persisted;
         count += 1;
         here += usize::from(member.is_here());
+        heard += usize::from(member.is_here() && !member.is_missing);
+        awaited += usize::from(member.is_awaited);
     }
     let needed = needed_of(level, count);
     let persisted = &mut persisted[..count.max(needed)];
     persisted.sort_unstable_by(|a, b| b.cmp(a));
-    let refusal = (here < needed).then(|| match count {
+    let refusal: Option<Arc<str>> = (here < needed).then(|| match count {
         0 => format!("the safety level {level} needs a standby, and none has been in sync here").into(),
         _ => format!(
             "the safety level {level} needs {needed} of {count} standbys, and {here} are in sync: start those that are lost, or forget those \
@@ -165,7 +180,15 @@ fn counted(level: Safety, members: &[Member]) -> Stand {
         .into(),
     });
     let limit = persisted[needed - 1];
+    let is_silent = heard + awaited < needed;
+    let silent = || {
+        format!(
+            "the safety level {level} needs {needed} of {count} standbys, and {heard} were heard in the last second"
+        )
+        .into()
+    };
     Stand {
+        missing: is_silent.then(|| refusal.clone().unwrap_or_else(silent)),
         limit: Some(entering(level, members).map_or(limit, |entering| limit.min(entering))),
         reached: if refusal.is_none() { level } else { Safety::OneSafe },
         refusal,
@@ -176,7 +199,7 @@ fn counted(level: Safety, members: &[Member]) -> Stand {
 mod tests {
     use super::*;
 
-    /// `+` here, `-` away, `c` counted, `i` in sync, `e` entering, `l` leaving, `o` out; then what it persisted.
+    /// `+` here, `-` away, `~` silent, `?` awaited after a start, `c` counted, `i` in sync, `e` entering, `l` leaving, `o` out; then what it persisted.
     fn members(text: &str) -> Vec<Member> {
         let member = |word: &str| {
             let has = |c| word.contains(c);
@@ -191,8 +214,10 @@ mod tests {
                     (_, _, true) => SyncState::Leaving,
                     _ => SyncState::Out,
                 },
-                is_connected: has('+'),
+                is_connected: has('+') || has('~'),
                 is_counted: has('c'),
+                is_missing: has('~') || has('-'),
+                is_awaited: has('?'),
             }
         };
         text.split_whitespace().map(member).collect()
@@ -202,7 +227,8 @@ mod tests {
         let stand = stand(level, is_servers, &members(text));
         let limit = stand.limit.map_or("alone".into(), |limit| limit.to_string());
         let refused = if stand.refusal.is_some() { " refused" } else { "" };
-        format!("{limit} {}{refused}", stand.reached)
+        let missing = if stand.missing.is_some() { " missing" } else { "" };
+        format!("{limit} {}{refused}{missing}", stand.reached)
     }
 
     #[test]
@@ -214,28 +240,32 @@ mod tests {
             (TwoSafe, true, "", "alone 1-safe"),
             (TwoSafe, true, "+ci7 +ci9 +o3", "7 2-safe"),
             (TwoSafe, true, "+e7 -co9", "7 1-safe"),
-            (TwoSafe, true, "-cl7 +ci9", "7 2-safe"),
+            (TwoSafe, true, "-cl7 +ci9", "7 2-safe missing"),
+            (TwoSafe, true, "~ci7 +ci9", "7 2-safe missing"),
             (TwoSafe, true, "-co7 +ci9", "9 2-safe"),
             (TwoSafe, false, "-co7", "0 1-safe refused"),
             (TwoSafe, false, "-ci7", "7 1-safe refused"),
             (TwoSafe, false, "+ci7", "7 2-safe"),
             // Quorum: 1 of 1, 1 of 2, 2 of 3, 2 of 4; who is away has what it had.
-            (Quorum, true, "", "0 1-safe refused"),
-            (Quorum, true, "+o7", "0 1-safe refused"),
+            (Quorum, true, "", "0 1-safe refused missing"),
+            (Quorum, true, "+o7", "0 1-safe refused missing"),
             (Quorum, true, "+ci7", "7 quorum"),
             (Quorum, true, "+ci7 -co9", "9 quorum"),
-            (Quorum, true, "+ci7 -co9 -co8", "8 1-safe refused"),
+            (Quorum, true, "~ci7 -co9", "9 quorum missing"),
+            (Quorum, true, "~ci7 +ci9", "9 quorum"),
+            (Quorum, true, "?ci7 -co9", "9 1-safe refused"),
+            (Quorum, true, "+ci7 -co9 -co8", "8 1-safe refused missing"),
             (Quorum, true, "+ci7 +ci9 -co8 -co1", "8 quorum"),
             // Very safe: all.
-            (VerySafe, true, "", "0 1-safe refused"),
+            (VerySafe, true, "", "0 1-safe refused missing"),
             (VerySafe, true, "+ci7 +ci9", "7 very-safe"),
-            (VerySafe, true, "+ci7 -co9", "7 1-safe refused"),
+            (VerySafe, true, "+ci7 -co9", "7 1-safe refused missing"),
             (VerySafe, false, "+ci7 +o3", "7 very-safe"),
             // Who comes is waited for before it counts.
             (VerySafe, true, "+ci7 +e5", "5 very-safe"),
             (VerySafe, false, "+ci7 +e9", "7 very-safe"),
-            (VerySafe, true, "+e5", "0 1-safe refused"),
-            (VerySafe, true, "+ci7 +ce5", "5 1-safe refused"),
+            (VerySafe, true, "+e5", "0 1-safe refused missing"),
+            (VerySafe, true, "+ci7 +ce5", "5 1-safe refused missing"),
             (Quorum, true, "+ci7 +e5", "7 quorum"),
         ] {
             assert_eq!(shown(level, is_servers, text), expected, "{level} {text:?}");

@@ -221,6 +221,7 @@ impl Shipper {
             kept: config.expected,
             is_certain: true,
             kept_ns: 0,
+            boot_ahead_ns: u64::MAX,
             came: None,
         };
         let make = Box::new(move || Box::new(accepting) as Box<dyn Work>);
@@ -362,6 +363,8 @@ struct Accepting {
     /// Nothing else was asked for since.
     is_certain: bool,
     kept_ns: u64,
+    /// The clock that counts suspended time was so far ahead of the monotonic one.
+    boot_ahead_ns: u64,
     came: Option<Connection>,
 }
 
@@ -417,6 +420,7 @@ impl Accepting {
         if inner.is_dismissed() {
             return;
         }
+        self.confirm(now_ns);
         let is_leaving = inner.table.tick(now_ns, &*inner.log);
         let mut is_kept = true;
         if is_leaving || !self.is_certain || !are_alike(&inner.table.expected(), &self.kept) {
@@ -424,6 +428,15 @@ impl Accepting {
         }
         if is_leaving && is_kept {
             inner.table.end_leaving(&self.kept, now_ns);
+        }
+    }
+
+    /// Tells when standbys had last been heard. A suspension since the last look counts as before it: the age is never too small.
+    fn confirm(&mut self, now_ns: u64) {
+        let ahead_ns = self.inner.clock.boot_ns().saturating_sub(now_ns);
+        let before_ns = std::mem::replace(&mut self.boot_ahead_ns, ahead_ns);
+        if let Some(heard_ns) = self.inner.table.confirmed_ns() {
+            self.inner.commits.confirm(heard_ns + before_ns.min(ahead_ns));
         }
     }
 

@@ -5,7 +5,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use reprise_base::{Joiner, Lsn, Safety, Watermark, limits::STANDBYS_MAX};
+use reprise_base::{
+    Joiner, Lsn, Safety, Watermark,
+    limits::{STANDBY_SILENT_NS, STANDBYS_MAX},
+};
 use reprise_log::ReplicationSlot;
 use reprise_wire::{Progress, Refusal, STANDING_MAX, SetPart};
 
@@ -14,7 +17,9 @@ use crate::{
     freshness::{FreshnessPoint, FreshnessSummary},
     judge::Verdict,
     member::{ComparedStatus, Expected, Standby, StandbyState, StandbyStatus},
-    safety::{ACK_WAIT_NS, Commits, ENTER_LAG_NS, Member, RETURN_WAIT_NS, SafetyHook, Stand, SyncState, stand},
+    safety::{
+        ACK_WAIT_NS, Commits, ENTER_LAG_NS, Member, RETURN_WAIT_NS, SafetyHook, Stand, SyncState, needed_of, stand,
+    },
     seen::ToldMember,
     source::ShippedLog,
     views::Views,
@@ -235,6 +240,8 @@ impl Table {
         let (mut is_leaving, mut is_entering, mut is_new) = (false, false, false);
         for standby in state.standbys.values_mut() {
             let is_away = standby.connection == 0 && standby.awaited_until_ns <= now_ns;
+            standby.is_awaited = standby.heard_ns == 0 && now_ns < standby.awaited_until_ns;
+            standby.is_silent = now_ns.saturating_sub(standby.heard_ns) > STANDBY_SILENT_NS;
             let is_behind = standby.connection != 0 && patience.is_some_and(|lsn| standby.persisted < lsn);
             match standby.sync {
                 SyncState::Out if standby.is_streaming() && enters.is_some_and(|lsn| standby.persisted >= lsn) => {
@@ -269,6 +276,16 @@ impl Table {
         state.advance_joining(self.level);
         self.settle(state);
         is_leaving
+    }
+
+    /// When enough of the standbys that the level counts on had been heard, by the monotonic clock. None: that is not known.
+    pub fn confirmed_ns(&self) -> Option<u64> {
+        let state = self.lock();
+        let counted = state.standbys.values().filter(|standby| standby.is_counted);
+        let mut heard: Vec<u64> = counted.map(|standby| standby.heard_ns).collect();
+        heard.sort_unstable_by(|a, b| b.cmp(a));
+        let needed = needed_of(self.level, heard.len());
+        heard.get(needed - 1).copied().filter(|heard_ns| *heard_ns != 0)
     }
 
     /// Number of what standbys are told of who is in sync.
@@ -362,6 +379,7 @@ impl Table {
                     is_kept_in: expected.is_in_sync,
                     is_counted: expected.is_counted,
                     awaited_until_ns: now_ns + RETURN_WAIT_NS,
+                    is_awaited: true,
                     hold,
                     error: Some(error.into()),
                     ..Standby::new(0)

@@ -39,3 +39,29 @@ impl Charge {
         }
     }
 }
+
+/// Bytes that are kept for views.
+#[derive(Default)]
+pub(crate) struct Taken {
+    pub versions: usize,
+    pub notes: usize,
+    pub charge: Charge,
+}
+
+impl Taken {
+    pub fn bytes(&self) -> usize {
+        self.versions + self.notes
+    }
+
+    pub fn set_versions(&mut self, bytes: usize) {
+        self.versions = bytes;
+        self.charge.resize(self.bytes());
+    }
+
+    pub fn add_notes(&mut self, grown: isize) {
+        if grown != 0 {
+            self.notes = self.notes.saturating_add_signed(grown);
+            self.charge.resize(self.bytes());
+        }
+    }
+}

@@ -48,6 +48,7 @@ mod tree;
 mod treekey;
 mod vacant;
 mod views;
+mod waiting;
 mod watchers;
 
 pub use apply::{ApplyError, PrefetchStep};

@@ -35,7 +35,12 @@ impl Turn {
         }
     }
 
-    fn memory_bytes(&self) -> usize {
+    /// The log position from which on it is durable.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    pub fn memory_bytes(&self) -> usize {
         let entries = self.ops.capacity() + self.garbage.capacity();
         self.bytes.capacity() + entries * size_of::<Undo>()
     }
@@ -49,6 +54,11 @@ const SPARE_OPS_MAX: usize = 1 << 16;
 impl Retained {
     pub fn is_empty(&self) -> bool {
         self.turns.is_empty()
+    }
+
+    /// Returns the turns in the order of the log.
+    pub fn turns(&self) -> impl DoubleEndedIterator<Item = &Turn> + Clone {
+        self.turns.iter()
     }
 
     /// True where rows went that may come back.

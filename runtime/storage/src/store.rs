@@ -13,10 +13,11 @@ use crate::{
     index::{NotOrdered, Range, ScanPosition, Visit},
     indirection::Rid,
     journal::{Journal, Savepoint, Undo, UndoKind, WriteSummary},
-    retained::Retained,
+    retained::{Retained, Turn},
     schema::{self, At, Conflict},
     table::{Table, TableStats, WriteError},
     views::Touch,
+    waiting::WaitingTurns,
     watchers::Watchers,
 };
 
@@ -42,6 +43,7 @@ pub struct Store {
     by_name: BTreeMap<String, TableId>,
     pub(crate) journal: Journal,
     pub(crate) retained: Retained,
+    pub(crate) waiting: WaitingTurns,
     /// Who is to see rows as they were; none while nobody is.
     pub(crate) watchers: Option<Box<Watchers>>,
     /// The ledger that counts memory by kind.
@@ -71,8 +73,8 @@ impl Store {
 
     /// Holds what is counted of undo to what there is, about.
     #[inline]
-    fn count_undo(&mut self) {
-        let bytes = self.journal.memory_bytes() + self.retained.memory_bytes();
+    pub(crate) fn count_undo(&mut self) {
+        let bytes = self.journal.memory_bytes() + self.retained.memory_bytes() + self.waiting.memory_bytes();
         if bytes.abs_diff(self.undo.bytes()) >= UNDO_STEP_BYTES {
             self.undo.resize(bytes);
         }
@@ -208,16 +210,24 @@ impl Store {
         self.count_undo();
     }
 
-    /// Forgets the undo of everything before `durable`.
+    /// Forgets the undo of everything that is before `durable` and acknowledged.
     pub fn settle(&mut self, durable: u64) {
         while let Some(turn) = self.retained.take_settled(durable) {
-            self.has_freed |= free_garbage(&mut self.tables, &turn.garbage);
-            self.retained.recycle(turn);
+            self.waiting.push(turn);
         }
-        if self.has_freed && self.journal.garbage.is_empty() && !self.retained.has_garbage() {
+        while let Some(turn) = self.waiting.take_done() {
+            self.recycle(turn);
+        }
+        let has_garbage = |store: &Self| store.retained.has_garbage() || store.waiting.has_garbage();
+        if self.has_freed && self.journal.garbage.is_empty() && !has_garbage(self) {
             self.give_back();
         }
         self.count_undo();
+    }
+
+    pub(crate) fn recycle(&mut self, turn: Turn) {
+        self.has_freed |= free_garbage(&mut self.tables, &turn.garbage);
+        self.retained.recycle(turn);
     }
 
     /// Lets others have memory in which nothing is left. No row that went may come back.
@@ -490,6 +500,7 @@ impl Store {
         self.tables.iter().map(Table::memory_bytes).sum::<usize>()
             + self.journal.memory_bytes()
             + self.retained.memory_bytes()
+            + self.waiting.memory_bytes()
     }
 
     /// Rows of a table, without a look at them.

@@ -696,7 +696,7 @@ fn read_integer(row: &[u8], offset: u32, width: usize) -> u64 {
 }
 
 #[inline]
-fn write_integer(row: &mut [u8], offset: u32, width: usize, value: u64) {
+pub(crate) fn write_integer(row: &mut [u8], offset: u32, width: usize, value: u64) {
     let at = offset as usize;
     let bytes = value.to_le_bytes();
     match width {

@@ -10,9 +10,10 @@ use std::{
     collections::{BTreeMap, btree_map::Entry as MapEntry},
     mem,
     ops::Bound,
+    sync::Arc,
 };
 
-use reprise_base::MemoryKind;
+use reprise_base::{MemoryKind, MemoryLedger};
 use reprise_pages::drop_aside;
 use reprise_wire::PatchColumns;
 
@@ -20,18 +21,22 @@ use crate::{
     apply::PlainRows,
     arrays::{ReplayArray, put},
     at_view::StoreAtView,
-    charge::Charge,
+    charge::Taken,
     indirection::Rid,
     keyplan::Scratch,
     rows::{Rows, split_stored},
     store::{Store, TableId},
     table::Table,
     treekey::Edge,
+    waiting::RowImages,
 };
 
 /// Views are numbered in the order in which they are opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ViewId(pub u64);
+
+/// The view of tables in which some rows are as their images.
+pub(crate) const IMAGES_VIEW: ViewId = ViewId(1);
 
 /// Why nothing is seen at a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -127,32 +132,6 @@ pub(crate) struct Views {
     /// Notes take too much, and views are open that do not see the oldest ones: until they are closed rows are kept and put in place.
     is_full: bool,
     scratch: Scratch,
-}
-
-/// Bytes that are kept.
-#[derive(Default)]
-struct Taken {
-    versions: usize,
-    notes: usize,
-    charge: Charge,
-}
-
-impl Taken {
-    fn bytes(&self) -> usize {
-        self.versions + self.notes
-    }
-
-    fn set_versions(&mut self, bytes: usize) {
-        self.versions = bytes;
-        self.charge.resize(self.bytes());
-    }
-
-    fn add_notes(&mut self, grown: isize) {
-        if grown != 0 {
-            self.notes = self.notes.saturating_add_signed(grown);
-            self.charge.resize(self.bytes());
-        }
-    }
 }
 
 /// How a view sees a row.
@@ -344,9 +323,33 @@ fn successor(bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl Views {
-    fn new(store: &Store, bytes_max: usize) -> Self {
+    /// Returns a view of the tables in which these rows are as their images, and all others as they lie.
+    pub fn of_images(images: RowImages, tables: &[Table], memory: Option<&Arc<MemoryLedger>>) -> Self {
+        let mut views = Self::new(memory, usize::MAX);
+        let span = Span {
+            since: 0,
+            until: IMAGES_VIEW.0,
+        };
+        views.open.insert(span.until, 0);
+        (views.oldest, views.newest) = (span.until, span.until);
+        for ((table, rid), stored) in images {
+            let (id, rid) = (TableId(table), Rid(rid));
+            let bytes = VERSION_BYTES + stored.as_ref().map_or(0, Vec::len);
+            views.taken.set_versions(views.taken.versions + bytes);
+            let (shown, _) = views.shown(id);
+            shown.rows.entry(rid.0).or_default().push(Version {
+                span,
+                stored: stored.map(Vec::into_boxed_slice),
+                has_entries: false,
+            });
+            views.add_entries(id, rid, &tables[table as usize]);
+        }
+        views
+    }
+
+    fn new(memory: Option<&Arc<MemoryLedger>>, bytes_max: usize) -> Self {
         let mut taken = Taken::default();
-        if let Some(memory) = &store.memory {
+        if let Some(memory) = memory {
             taken.charge.count_in(memory.kind(MemoryKind::Views));
         }
         Self {
@@ -640,7 +643,7 @@ impl Store {
     pub fn open_view(&mut self, view: ViewId, mark: u64, bytes_max: usize) {
         assert!(!self.in_txn(), "a view is opened between transactions");
         if self.watchers.as_ref().is_none_or(|watchers| watchers.views.is_none()) {
-            let views = Views::new(self, bytes_max);
+            let views = Views::new(self.memory.as_ref(), bytes_max);
             self.watch().views = Some(views);
         }
         let views = self.watch().views.as_mut().expect("it was just made");

@@ -336,8 +336,8 @@ pub async fn wait_for_min_lsn(state: &AppState, headers: &HeaderMap) -> Result<(
         return Ok(());
     };
     match timeout(wait_max, reached).await {
-        Ok(_) => Ok(()),
-        Err(_) => {
+        Ok(Ok(())) => Ok(()),
+        _ => {
             let detail = format!(
                 "the server shows every record before LSN {}, and you asked for {min_lsn}; wait longer (Reprise-Max-Wait-Ms), or read from the primary",
                 router.view()

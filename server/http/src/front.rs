@@ -81,14 +81,16 @@ async fn route(state: &AppState, router: &Router, request: Request) -> Response 
         return answer;
     }
     let origin = auth.origins().named(request.headers()).cloned();
-    let mut staleness = Staleness::of(&state.router).filter(|_| shows_data(request.uri().path()));
+    let shows_data = shows_data(request.uri().path());
+    let mut staleness = Staleness::of(&state.router).filter(|_| shows_data);
     let min_lsn = calls::number(request.headers(), headers::MIN_LSN).ok().flatten();
     let mut response = match integers::asked(request.headers()) {
         Ok(false) => route_judged(state, router, request, &mut staleness).await,
         Ok(true) => integers::as_numbers(route_judged(state, router, request, &mut staleness)).await,
         Err(refusal) => refusal.into_response(),
     };
-    // It may have been promoted meanwhile.
+    // It may have been promoted meanwhile, or deposed.
+    let staleness = staleness.or_else(|| Staleness::of(&state.router).filter(|_| shows_data));
     let answered = staleness.and_then(|staleness| {
         let is_read = response.status().is_success();
         let shown = calls::number(response.headers(), headers::LSN).ok().flatten();

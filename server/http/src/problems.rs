@@ -266,7 +266,8 @@ fn guide_of_durability(kind: ProblemKind) -> Guide {
             KEPT_NOTHING,
         ),
         ProblemKind::StandbyUnavailable => (
-            "The write's safety level needs standbys that are missing. The server refuses such writes before they run, and reads work.",
+            "The safety level needs standbys that are missing. The server refuses writes before they run. Reads work while the server keeps \
+             acknowledged rows.",
             "GET /v1/replication shows the lost standbys. The operator starts them again, or forgets those that will not come back. If the \
              server's own level allows it, a client may ask for a lower level with <code>Reprise-Safety</code>.",
             KEPT_NOTHING,

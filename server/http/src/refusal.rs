@@ -159,7 +159,8 @@ impl Refusal {
         Self::new(
             kind,
             format!(
-                "{reason}; the server ran nothing. Reads work. GET /v1/replication shows the standbys and the lease"
+                "{reason}; the server kept nothing of the call. Other reads work. GET /v1/replication shows the standbys \
+                 and the lease"
             ),
         )
     }
@@ -386,6 +387,8 @@ impl From<RowsError> for Refusal {
             ),
             RowsError::Changed => Self::unavailable("a deployment changed the table while the server read it"),
             RowsError::LogUnavailable(reason) => Self::log_unavailable(&reason),
+            RowsError::StandbyUnavailable(reason) => Self::standby_unavailable(&reason),
+            RowsError::LeaseLost(reason) => Self::lease_lost(&reason),
             RowsError::TooStale(reason) => Self::new(ProblemKind::TooStale, reason.to_string()),
             RowsError::Unavailable(reason) => Self::unavailable(&reason),
         }

@@ -375,7 +375,7 @@ fn standby(info: StandbyInfo) -> Standby {
 pub struct Staleness(ViewAge);
 
 impl Staleness {
-    /// Of what is shown now. None on a primary.
+    /// Of what is shown now. None on a primary, unless it may be deposed.
     pub fn of(router: &Router) -> Option<Self> {
         router.replication()?.view_age(router.view()).map(Self)
     }
@@ -436,7 +436,7 @@ pub async fn wait_for_max_lag(state: &AppState, headers: &HeaderMap) -> Result<(
         if begun.elapsed() >= wait_max {
             let least = if own.is_lag_known { "" } else { "at least " };
             let detail = format!(
-                "this standby is {least}{:.3} ms behind, asked was {max_ms} at most; wait longer (Reprise-Max-Wait-Ms) or read from the primary",
+                "this server is {least}{:.3} ms behind, asked was {max_ms} at most; wait longer (Reprise-Max-Wait-Ms) or read from the primary",
                 own.lag_us as f64 / 1e3
             );
             return Err(Refusal::new(ProblemKind::TooStale, detail));

@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::Context;
 use clap::Subcommand;
+use reprise_base::Safety;
 use reprise_database::{Health, NodeFile, OpenError, RegionNote, VIEW_NAME};
 use reprise_env::{Disk, DiskLock, RealDisk};
 use reprise_nvram::{MapRegions, OpenMemory, PmemError, Region};
@@ -132,6 +133,7 @@ fn show(dir: &Path, output: Output) -> Outcome {
     let mut pairs = vec![
         ("identity", document.identity().to_owned()),
         ("health", describe(&document.health)),
+        ("safety", document.safety().map_or("none yet", Safety::name).to_owned()),
         ("part", document.part()),
     ];
     pairs.extend(document.members().map(|member| ("standby", member)));

@@ -185,8 +185,19 @@ fn set_up(database: Database, config: &ServeConfig) -> Result<Arc<Database>, Fai
         .set_memory_ready(config.memory.memory_ready.value)
         .context("memory-ready")?;
     config.apply(&database);
-    if let Some(level) = config.replication.safety.value {
-        database.set_safety(level).context("safety")?;
+    if let Some(level) = config.change_safety {
+        database.change_safety(level).context("change-safety")?;
+    }
+    database.set_safety(config.replication.safety.value).context("safety")?;
+    let level = database.router().safety().0;
+    let (ship, primary) = (
+        &config.replication.ship_listen.value,
+        &config.replication.standby_of.value,
+    );
+    if level.asks_standbys() && ship.is_none() && primary.is_none() && !config.read_only {
+        return Err(usage(format!(
+            "the safety level of this cluster is {level}, and needs standbys: set the address to which they connect (ship-listen)"
+        )));
     }
     announce::nvram(&database);
     let keeps_archive = !config.read_only;

@@ -12,6 +12,7 @@ mod following;
 mod foreign;
 mod keys;
 mod leasing;
+mod levels;
 mod log_schemas;
 mod looking;
 mod memory;

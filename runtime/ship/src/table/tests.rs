@@ -56,6 +56,7 @@ impl Commits for NoCommits {
     fn release(&self) {}
     fn give_up(&self, _: &Arc<str>) {}
     fn expire(&self, _: u64, _: u64, _: &Arc<str>) {}
+    fn confirm(&self, _: u64) {}
     fn committed(&self, durable: Lsn) -> Lsn {
         durable
     }

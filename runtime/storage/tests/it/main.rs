@@ -12,4 +12,5 @@ mod returns;
 mod schema;
 mod snapshot;
 mod views;
+mod waiting;
 mod writeset;

@@ -22,7 +22,7 @@ use std::{
 };
 
 use clap::{ArgMatches, Args, parser::ValueSource};
-use reprise_base::limits::SEGMENT_BYTES;
+use reprise_base::{Safety, limits::SEGMENT_BYTES};
 use reprise_database::{Database, DatabaseConfig, DeviceConfig};
 
 use crate::{
@@ -71,6 +71,9 @@ pub struct ServeArgs {
     /// Serve reads only. If a log record can't be replayed, serve the tables as they were before that record
     #[arg(long, env = "REPRISE_READ_ONLY")]
     pub read_only: bool,
+    /// Give the cluster the safety level of --safety, if it has another one
+    #[arg(long)]
+    pub change_safety: bool,
     #[command(flatten)]
     place: place::PlaceArgs,
     #[command(flatten)]
@@ -112,6 +115,8 @@ pub struct ServeConfig {
     pub http: http::HttpSettings,
     pub tokens: tokens::TokenSettings,
     pub read_only: bool,
+    /// The cluster gets this level instead of its own.
+    pub change_safety: Option<Safety>,
     /// The file that was read.
     pub file: Option<PathBuf>,
 }
@@ -159,6 +164,8 @@ impl ServeConfig {
         layers.finish()?;
         replication.check(log.log.value, device.device.value, args.read_only)?;
         tls.check()?;
+        let (change, safety) = (args.change_safety, replication.safety.value);
+        replication.check_change(change, args.read_only)?;
         let config = Self {
             address: place.address()?,
             place,
@@ -174,6 +181,7 @@ impl ServeConfig {
             telemetry,
             http,
             tokens,
+            change_safety: change.then_some(safety).flatten(),
             read_only: args.read_only,
             file: path,
         };

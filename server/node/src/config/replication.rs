@@ -322,6 +322,17 @@ impl ReplicationSettings {
         }
     }
 
+    /// Checks the other settings that `--change-safety` needs.
+    pub fn check_change(&self, is_change: bool, read_only: bool) -> Result<(), Failure> {
+        let is_standby = self.standby_of.value.is_some();
+        match is_change && (self.safety.value.is_none() || is_standby || read_only) {
+            true => Err(usage(
+                "--change-safety is for a primary, and needs the new level: --safety LEVEL. Standbys get it from their primary",
+            )),
+            false => Ok(()),
+        }
+    }
+
     fn check_lease(&self, read_only: bool) -> Result<(), Failure> {
         if self.lease_etcd.value.is_none() {
             return match self.lease_ca_cert.value {

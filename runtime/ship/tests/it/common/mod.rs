@@ -49,6 +49,8 @@ impl Commits for Told {
 
     fn expire(&self, _: u64, _: u64, _: &Arc<str>) {}
 
+    fn confirm(&self, _: u64) {}
+
     fn committed(&self, durable: Lsn) -> Lsn {
         let stand = self.stand.lock().expect("whole");
         let limit = stand.as_ref().and_then(|stand| stand.limit);
