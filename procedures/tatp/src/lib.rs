@@ -61,7 +61,7 @@ pub fn get_subscriber_data(tx: &Txn, s_id: i32) -> Option<Subscriber> {
     Subscriber::get(tx, s_id).map(Row::into_inner)
 }
 
-/// Where calls of the active facility go between `start_time` and `end_time`.
+/// Returns the numbers to which calls of an active facility are forwarded between `start_time` and `end_time`.
 #[procedure(partition_by(s_id), read_only, prefetch(SpecialFacility(s_id, sf_type)))]
 pub fn get_new_destination(tx: &Txn, s_id: i32, sf_type: u8, start_time: u8, end_time: u8) -> Vec<SmallText<15>> {
     let facility = Activity::get(tx, (s_id, sf_type));
@@ -108,7 +108,7 @@ pub fn update_subscriber_data(tx: &Txn, s_id: i32, bit_1: bool, sf_type: u8, dat
     Ok(Change::Done)
 }
 
-/// Whose number it is.
+/// Returns the id of the subscriber that has a number.
 #[procedure(partition_by(sub_nbr), read_only)]
 pub fn find_subscriber(tx: &Txn, sub_nbr: &str) -> Option<i32> {
     id_of(tx, sub_nbr)

@@ -15,7 +15,7 @@ pub const TELLERS_PER_BRANCH: i32 = 10;
 pub const ACCOUNTS_PER_BRANCH: i32 = 100_000;
 /// Most branches: the accounts of more have no number in 32 bits.
 pub const BRANCHES_MAX: i32 = i32::MAX / ACCOUNTS_PER_BRANCH;
-/// Most accounts that one call of `load_accounts` takes.
+/// The accounts that a call of `load_accounts` takes at most.
 pub const LOADED_ACCOUNTS_MAX: i32 = 10_000;
 
 const FILLER: &str = "------------------------------------------------------------------------------------";
@@ -49,7 +49,7 @@ pub struct Account {
     pub filler: SmallText<80>,
 }
 
-/// What was booked, in order. `branch_id` is the teller's.
+/// The bookings, in order. `branch_id` is the teller's.
 #[table(name = "tpcb_history", partition_by = branch_id)]
 #[derive(Clone, Debug, PartialEq)]
 pub struct History {

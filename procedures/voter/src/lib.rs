@@ -11,7 +11,7 @@ use reprise_procedure::prelude::*;
 
 pub use area_codes::{all as area_codes, area_code_of, state_of};
 
-/// Who can be voted for. Everywhere, so that a vote finds it on its own partition.
+/// The contestants. The table is replicated, so that a vote finds its contestant on its own partition.
 #[table(
     name = "contestants",
     primary_key(contestant_number),
@@ -25,7 +25,7 @@ pub struct Contestant {
     pub contestant_name: String,
 }
 
-/// One vote. `vote_number` counts the votes of its phone. By hash: a first vote is one look-up, its own insertion.
+/// One vote. `vote_number` counts the votes of its phone. The key is hashed, so a first vote costs one look-up: its own insertion.
 #[table(name = "votes", primary_key(phone_number, vote_number), hash, partition_by = phone_number)]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vote {

@@ -31,7 +31,7 @@ pub struct Replaced {
     before: Option<Table>,
 }
 
-/// How far what is counted of undo may be from what there is.
+/// Bytes of undo that the ledger may be off by.
 const UNDO_STEP_BYTES: usize = 256 << 10;
 
 /// One partition's tables. Methods that take a `TableId` or an index number panic when there is none such: callers get
@@ -42,23 +42,23 @@ pub struct Store {
     by_name: BTreeMap<String, TableId>,
     pub(crate) journal: Journal,
     pub(crate) retained: Retained,
-    /// Who is to see rows as they were; none while nobody is.
+    /// The readers that see rows as they were. None while there is no such reader.
     pub(crate) watchers: Option<Box<Watchers>>,
     /// The ledger that counts memory by kind.
     pub(crate) memory: Option<Arc<MemoryLedger>>,
     /// Memory of undo.
     undo: Charge,
-    /// Tables have freed what is given back once no row may come back.
+    /// True once tables have freed memory that they give back when no row may come back.
     has_freed: bool,
 }
 
 impl Store {
-    /// Its memory is counted by nobody.
+    /// Makes a store that no ledger counts.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Its memory is counted, and what grows the data is refused once there is no more (`WriteError::NoMemory`).
+    /// Makes a store that the ledger counts. Once no memory is left, it refuses writes that grow the data (`WriteError::NoMemory`).
     pub fn counted_in(memory: &Arc<MemoryLedger>) -> Self {
         let mut undo = Charge::default();
         undo.count_in(memory.kind(MemoryKind::Undo));

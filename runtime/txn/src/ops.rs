@@ -1,4 +1,4 @@
-//! What the transactions on one and on several partitions have in common.
+//! Checks that the transactions on one and on several partitions share.
 
 use reprise_abi::{ColumnSet, OpError};
 use reprise_base::limits::MEMORY_MAX_LIMIT;
@@ -50,7 +50,7 @@ pub(crate) fn may_write(is_read_only: bool) -> Result<(), OpError> {
     }
 }
 
-/// Whether a transaction may write a table that not every one of them may.
+/// Checks whether a transaction may write a table that not every transaction may write.
 #[cold]
 pub(crate) fn judge_write(input: &TxnInput<'_>, binding: &TableBinding) -> Result<(), OpError> {
     may_write(input.is_read_only())?;

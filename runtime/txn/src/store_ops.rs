@@ -132,7 +132,7 @@ impl<S: HeldStores> HostOps for StoreTxn<'_, S> {
             self.look_up(&what, keys.iter(), &mut |handle, row| slots.put(handle, row))?;
             return Ok(slots.misfits());
         }
-        // As in `multi_get_columns`.
+        // See `multi_get_columns` for the reason.
         if self.places_matter(binding) {
             keys.iter()
                 .try_for_each(|key| self.readable(target, binding, key).map(drop))?;

@@ -108,7 +108,7 @@ fn standby_that_its_primary_did_not_hear_lately_does_not_know_whether_it_is_in_s
     let synced = Synced::open(node(&SimDisk::new()), at(2, 50));
     synced.keep(&standing(2, Safety::TwoSafe, true), Lsn(50)).expect("kept");
     assert_eq!(synced.in_sync(HEARD_NS), None, "nothing of it was heard");
-    // What an earlier primary heard says nothing of this one.
+    // A beat of an earlier primary says nothing about this primary.
     synced.note_primary(&beat(1, 50, HEARD_NS));
     assert_eq!(synced.in_sync(HEARD_NS), None);
     synced.note_primary(&beat(2, 50, HEARD_NS));

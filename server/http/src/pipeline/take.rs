@@ -89,7 +89,7 @@ impl Pipeline {
         let changes = [headers::MIN_LSN, headers::MAX_LAG_MS, headers::TRACEPARENT];
         let has_number = call.terms.caller.as_ref().is_none_or(|caller| caller.number > 0);
         let is_lasting = has_number && !changes.iter().any(|name| head.headers.contains_key(*name));
-        // Where the key was used, the version that ran may be another than the one in service.
+        // If the key was used before, the version that ran may not be the one in service.
         let module = &call.target.module;
         let in_service = deployed.current.get(&module.name);
         let is_in_service = in_service.is_some_and(|current| Arc::ptr_eq(current, module));

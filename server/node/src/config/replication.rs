@@ -146,7 +146,7 @@ settings! {
             takes: "CARD",
             marks: [where_said],
         }
-        /// Where a write is durable before the server acknowledges it: 1-safe (here), 2-safe (and on the standbys that are in sync),
+        /// Durability that a write has when the server acknowledges it: 1-safe (here), 2-safe (and on the standbys that are in sync),
         /// quorum (on more than half of all servers), very-safe (on all servers) [default: as --commit says]
         safety: reprise_base::Safety {
             env: "REPRISE_SAFETY",

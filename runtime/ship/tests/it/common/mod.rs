@@ -29,7 +29,7 @@ pub const PARTITIONS: u16 = 4;
 
 pub type TestLog = Log<()>;
 
-/// What was told of the server's level, the last of it.
+/// The last `Stand` that the shipper published.
 #[derive(Default)]
 pub struct Told {
     pub stand: Mutex<Option<Stand>>,
@@ -84,7 +84,7 @@ pub fn append(log: &TestLog, word: &str) -> Lsn {
     append_with(log, word, 0)
 }
 
-/// The same with so many bytes more.
+/// Appends a record of a word and of `bytes` more bytes. Returns its end.
 pub fn append_with(log: &TestLog, word: &str, bytes: usize) -> Lsn {
     let wasm = vec![0xee; bytes];
     let records = RecordBatch::of(&RecordRef::Deploy(DeployRef {
@@ -178,12 +178,12 @@ pub struct Primary {
     pub kept: Arc<KeptSync>,
 }
 
-/// Where it is kept who is in sync.
+/// The store of the sync set, as a test has it.
 #[derive(Default)]
 pub struct KeptSync {
-    /// Whether anybody was, each time that it was to be kept.
+    /// Whether any standby was in sync, for each time that the shipper saved the set.
     pub asked: Mutex<Vec<bool>>,
-    /// That somebody is in sync comes to be kept later: nobody says so in time.
+    /// True while the store does not confirm in time that a standby is in sync.
     pub is_late: AtomicBool,
 }
 
@@ -211,7 +211,7 @@ impl Primary {
         Self::start_over(safety, disk, around, (ring_bytes, |log| log.clone()))
     }
 
-    /// What is shipped is what `shipped` makes of the log.
+    /// Starts a primary that ships the log that `shipped` makes.
     pub fn start_with(
         disk: &SimDisk,
         around: &Around,
