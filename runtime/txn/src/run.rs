@@ -46,7 +46,7 @@ impl TxnInput<'_> {
         procedure.is_some_and(|procedure| procedure.read_only)
     }
 
-    /// Fuel that the procedure declares for its calls.
+    /// Returns the fuel that the procedure declares for its calls.
     pub(crate) fn fuel_max(&self) -> Option<u64> {
         let procedure = self.module.schema.procedures.get(self.procedure);
         procedure.and_then(|procedure| procedure.fuel_max)
@@ -230,7 +230,7 @@ pub fn call_hash(module: &str, procedure: &str, args: &[u8]) -> u128 {
     hash.digest128()
 }
 
-/// The failure of a call, or None where it is to commit.
+/// Returns the failure of a call, or None if it is to commit.
 pub(crate) fn judge(kind: Result<CallEnd, Box<Fault>>, frame: &mut TxnScratch) -> Option<Failure> {
     let fault = match kind {
         Ok(CallEnd::Returned) => return None,
