@@ -150,7 +150,7 @@ pub fn cut_back(directory: &ClosedDirectory, ask: AskFork<'_>, now_us: i64) -> R
     }
     let fork = find_fork(&outline, &first, ask)?;
     let node = &directory.node;
-    // From here on the standby is out of sync, whatever an earlier primary said. It has shown no record of the new history.
+    // The standby is out of sync from here on, whatever an earlier primary said. It has shown no record of the new history.
     node.change(|document| document.status = None)?;
     let start = outline.report.start;
     let usable = fork.filter(|fork| {

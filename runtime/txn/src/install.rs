@@ -135,8 +135,8 @@ impl Applied {
     }
 }
 
-/// Carries out a plan that was made over the same stores. Nothing of it can fail. The record of it is durable, or the module is one
-/// whose deployment can be taken back.
+/// Carries out a plan that was made over the same stores. It can't fail: either the record of it is durable, or the caller can take the
+/// module's deployment back.
 pub fn apply(
     deployed: &Deployed,
     candidate: Candidate,
@@ -207,7 +207,7 @@ pub fn apply(
     }
 }
 
-/// Puts the tables that are retiring behind all others; the module that is bound to them, and by store where they lie.
+/// Puts the retiring tables behind all others. Returns the module that is bound to them, and their places in each store.
 fn place_retiring(
     deployed: &Deployed,
     module: &Arc<Module>,
@@ -242,7 +242,7 @@ fn put_table(tables: &mut Vec<Arc<TableSchema>>, table: Arc<TableSchema>) -> Tab
     TableId(at as u16)
 }
 
-/// Gives a module in service bindings to tables that have changed.
+/// Binds a module in service to tables that have changed.
 fn rebind(deployed: &mut Deployed, name: &str, tables: Vec<TableBinding>) {
     let rebound = Arc::new(deployed.current[name].bound_to(tables));
     deployed.versions[rebound.id.0 as usize] = rebound.clone();
