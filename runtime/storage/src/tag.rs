@@ -1,6 +1,6 @@
 //! Tags of keys in hash indexes: 32 bits of a keyed hash. The key keeps an attacker from choosing keys that all fall on one walk.
 //!
-//! The process draws the secret once, and it is not part of stored data: each opening builds indexes anew, and nothing that a procedure
+//! The process draws the secret once, and it is not part of stored data. Each opening builds indexes anew, and nothing that a procedure
 //! sees depends on their order. Words are mixed as in `digest`. Both operands stay in the result, so that a product of zero still leaves
 //! something.
 

@@ -1,5 +1,5 @@
-//! Sorts index entries by their keys: first a radix sort over the first bits in which the keys differ, then comparisons of keys that are
-//! still alike.
+//! Sorts index entries by their keys. A radix sort orders them over the first bits in which the keys differ, and comparisons order keys
+//! that are still alike.
 
 use reprise_pages::Pages;
 

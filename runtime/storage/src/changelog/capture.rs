@@ -345,7 +345,8 @@ mod tests {
         layout.build(&fields.collect::<Vec<_>>())
     }
 
-    /// Makes a store of five tables: with a key of integers, with none, with one of text, with a key too long for a short key, and with
+    /// Makes a store of five tables. Their keys are of integers, of nothing, of text, and too long for a short key; one table has columns
+    /// that no set can name.
     /// columns that no set can name.
     fn filled() -> Store {
         let mut store = Store::new();

@@ -1,6 +1,6 @@
 //! Changes of the running transaction, for the body of a physiological record (paper A, section III-A).
 //!
-//! There are two ways to them, with the same bytes. Changes are captured as they are made, if the record will hold them: row and columns
+//! There are two ways to them, with the same bytes. Changes are captured as they are made, if the record will hold them. Row and columns
 //! are at hand then, which takes 2 to 2.5 times fewer instructions (`ops one capture 1000`, an example of this crate). If a row was changed
 //! twice, or whole rows are wanted, they are merged at the end from undo and live rows. `ChangeLog` chooses.
 
