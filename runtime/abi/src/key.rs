@@ -1,7 +1,7 @@
 //! Keys whose byte order is the order of their values (memcomparable), and prefix-free per column.
 //!
-//! Integers big-endian with the sign bit flipped; `f64` by total order; text and bytes with `00` escaped as `00 ff` and
-//! ended by `00 00`; a nullable column begins with `00` for null and `01` otherwise, so nulls sort first.
+//! Integers are big-endian with the sign bit flipped, and `f64` is in total order. Text and bytes have `00` escaped as `00 ff` and end with
+//! `00 00`. A nullable column begins with `00` for null and `01` otherwise, so nulls sort first.
 
 use alloc::vec::Vec;
 

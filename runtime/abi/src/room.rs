@@ -28,7 +28,7 @@ impl<'a> OutBuffer<'a> {
         }
     }
 
-    /// Bytes appended, including those that only were counted.
+    /// Returns the bytes appended, including bytes that were only counted.
     #[inline]
     pub fn filled(&self) -> usize {
         self.filled

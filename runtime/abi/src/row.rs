@@ -1,8 +1,8 @@
 //! The row: null bitmap, fixed slots, variable data. One valid form per value, checked before a row is stored.
 //!
-//! `[ceil(nullable / 8) bytes: bit i set = the i-th nullable column is null]` `[a slot per column, in order]` `[data]`.
-//! The slot of a `Text` or `Bytes` column is the end of its data, a `u32` counted from the start of the data area; it
-//! begins where the previous variable column ends. A null column's slot is zero, or the previous end.
+//! `[ceil(nullable / 8) bytes: bit i set = the i-th nullable column is null]` `[a slot per column, in order]` `[data]`. The slot of a
+//! `Text` or `Bytes` column is the end of its data, a `u32` counted from the start of the data area. The data begins where the previous
+//! variable column ends. A null column's slot is zero, or the previous end.
 
 use alloc::vec::Vec;
 

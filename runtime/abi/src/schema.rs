@@ -18,8 +18,8 @@ pub struct ModuleSchema {
     /// Name of what is to run on the module's tables when it is deployed (`ON_DEPLOY_EXPORT`); empty: it has none, and runs at each
     /// deployment. None: nothing runs.
     pub on_deploy: Option<String>,
-    /// Tables as they are before a deployment, seen by what runs at it and by nothing else: the columns of the stored table that have these
-    /// names. Guests name them by position behind `tables`.
+    /// Tables as they were before a deployment, which only the migration sees: the columns of the stored table that have these names.
+    /// Guests name them by position behind `tables`.
     pub retiring: Vec<TableSchema>,
 }
 

@@ -197,8 +197,8 @@ impl RestoreSource {
         }
     }
 
-    /// Restores from a directory that this locks, or that a running server writes. The server appends at the log's end and removes its
-    /// beginning, so errors are checked again: they may come from a write in progress, or from a file that was just removed.
+    /// Restores from a directory that this process locks, or that a running server writes. The server appends at the log's end and removes
+    /// its beginning. Errors are therefore checked again: they may come from a write in progress, or from a file that was just removed.
     pub fn restore_held(&self, target: &DirHandle, point: Point, now_us: i64) -> Result<RestoreReport, RestoreError> {
         let held = match self.lock() {
             Ok(held) => Some(held),

@@ -1,5 +1,5 @@
-//! A new directory that appears complete or not at all. A directory that exists already, such as a mounted volume, is filled in place:
-//! the file that makes it a database or a backup comes last.
+//! A new directory that appears complete or not at all. An existing directory, such as a mounted volume, is filled in place: the file that
+//! makes it a database or a backup comes last.
 
 use std::{path::PathBuf, sync::Arc};
 

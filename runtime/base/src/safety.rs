@@ -1,4 +1,4 @@
-//! Safety levels: where a write is durable before its caller is told that it committed.
+//! Safety levels: the servers on which a write is durable before its caller gets the answer that it committed.
 
 use std::fmt;
 

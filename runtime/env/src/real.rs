@@ -19,8 +19,8 @@ use crate::{
 
 /// Direct writes are multiples of this; a device with larger sectors refuses and is then written through the page cache.
 const SECTOR_BYTES: usize = 512;
-/// Zeros are written in pieces of this size, and each is durable before the next: one large sync would delay other writes to the
-/// device for many milliseconds.
+/// Bytes of a piece in which zeros are written. Each piece is durable before the next, because one large sync would delay other writes to
+/// the device for many milliseconds.
 const ZERO_CHUNK_BYTES: usize = 4 << 20;
 
 const NOT_REGULAR: &str = "it is no regular file";

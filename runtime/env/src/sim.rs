@@ -1,8 +1,8 @@
 //! A disk in memory that can fail and crash.
 //!
-//! The disk journals every operation. A crash image is made from the journal: what was synced before the crash is kept;
-//! of each write that was not, `CrashPolicy` says which sectors arrived. Directory changes not yet synced arrive as a
-//! prefix, as journaling file systems keep their order.
+//! The disk journals every operation. A crash image is made from the journal. It keeps writes that were synced before the crash. For each
+//! other write, `CrashPolicy` says which sectors arrived. Unsynced changes of a directory arrive as a prefix, because journaling file
+//! systems keep their order.
 
 use std::{
     collections::BTreeMap,

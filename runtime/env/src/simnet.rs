@@ -187,7 +187,7 @@ impl SimNet {
             }
         }
         for number in ended {
-            // The peer can't send to who is gone.
+            // The peer can't send to a node that is gone.
             if let Some(pipe) = state.pipes.remove(&number)
                 && let Some(back) = state.pipes.get_mut(&pipe.back)
             {

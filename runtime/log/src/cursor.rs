@@ -175,9 +175,9 @@ impl SegmentCursor {
         self.bytes(offset, count, offset + count as u64)
     }
 
-    /// Searches behind a place that holds no block for a block of this log, and for the last byte that is not zero. If the place holds
-    /// a good header with a damaged payload, the search begins behind that block: its payload may hold anything, even bytes that look
-    /// like blocks.
+    /// Searches behind a place that holds no block for a block of this log, and for the last byte that is not zero. If the place holds a
+    /// good header with a damaged payload, the search begins behind that block. Its payload may hold anything, even bytes that look like
+    /// blocks.
     pub fn look_behind(&mut self, place: u64) -> Result<UnusedTail, DiskError> {
         let file_end = self.file_bytes()?;
         let own_end = match self.header(place, file_end) {
@@ -204,8 +204,8 @@ impl SegmentCursor {
         Ok(behind)
     }
 
-    /// Writes a whole block again. The process that wrote it may have died, or may have got an error, before the block was durable,
-    /// and another sync need not make it so. Blocks appended behind it must not be kept without it.
+    /// Writes a whole block again. The process that wrote it may have died or got an error before the block was durable. Another sync need
+    /// not make it so, and blocks behind it must not be kept without it.
     pub fn write_again(&mut self, place: u64, end: u64) -> Result<(), DiskError> {
         let offset = self.offset_of(place);
         let bytes = self.bytes(offset, (end - place) as usize, self.offset_of(end))?;

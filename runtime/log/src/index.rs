@@ -72,8 +72,8 @@ struct IndexState {
 pub(crate) struct LogIndex(Mutex<IndexState>);
 
 impl IndexState {
-    /// Estimates the place of the records from `lsn` on: exact at a recorded block, and between two of them as if all records had one
-    /// length. `end` is behind the last record.
+    /// Estimates the place of the records from `lsn` on. It is exact at a recorded block. Between two of them it assumes that all records
+    /// have one length. `end` is behind the last record.
     fn place_of(&self, lsn: Lsn, end: LogPoint) -> u64 {
         if lsn >= end.lsn {
             return end.place;

@@ -38,8 +38,8 @@ pub type Complete<P> = Box<dyn Fn(Lsn, Result<(), &LogError>, P) + Send + Sync>;
 pub struct LogConfig {
     /// After which a segment is followed by another one.
     pub segment_bytes: u64,
-    /// Time for which a group may grow before it is written. Zero: a group holds the records that arrived during the write before it,
-    /// and those of clients that this write acknowledged and that append again at once.
+    /// Time for which a group may grow before it is written. Zero: a group holds the records that arrived during the write before it. It
+    /// also holds those of clients that this write acknowledged and that append again at once.
     pub group_commit_delay: Duration,
     /// Without such a time: the longest that a group is kept whose engine threads are all busy.
     pub patience_max: Duration,
@@ -118,9 +118,8 @@ pub struct Log<P: Send + 'static> {
 }
 
 impl<P: Send + 'static> Log<P> {
-    /// Opens the log on `disk`, or begins one on an empty directory. Every block is checked; the remains of a write that a
-    /// crash cut off are erased; anything else that is wrong is `Corrupt`, and nothing is changed. Files of a program with other numbers are
-    /// `Foreign`, and nothing is changed.
+    /// Opens the log on `disk`, or begins one on an empty directory. It checks every block, and erases the remains of a write that a crash
+    /// interrupted. Any other damage is `Corrupt`, and files of a program with other numbers are `Foreign`; both change nothing.
     pub fn open(
         disk: Arc<dyn Disk>,
         clock: Arc<dyn Clock>,
@@ -229,7 +228,7 @@ impl<P: Send + 'static> Log<P> {
         self.shared.index.start().lsn
     }
 
-    /// Bytes of the log's files that hold the records from `from` to `to`, as far as they are durable: exact at the ends of segments,
+    /// Returns the bytes of the log's files that hold the durable records from `from` to `to`. They are exact at the ends of segments,
     /// elsewhere to half a MiB.
     pub fn bytes_between(&self, from: Lsn, to: Lsn) -> u64 {
         let end = self.shared.durable.get();

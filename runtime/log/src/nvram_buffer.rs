@@ -61,7 +61,7 @@ pub(crate) struct NvramBuffer {
     /// Entries of one ring from which a copy is due.
     copy_at_entries: u64,
     gauges: Vec<RingGauge>,
-    /// On a standby all writers, to which its groups are appended; on a primary those that no site has taken.
+    /// On a standby: all writers, to which its groups are appended. On a primary: the writers that no site has taken.
     writers: Mutex<Vec<Option<RingWriter>>>,
     state: Mutex<NvramBufferState>,
     /// The destage thread waits here.

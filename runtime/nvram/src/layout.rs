@@ -310,7 +310,7 @@ const PAGES_LOOKED_AT: usize = 1 << 14;
 const PAGES_AT_ENDS: usize = 1 << 8;
 
 /// True for a region without a magic that may be used: zeros throughout, or a region of ours that was erased or whose format a crash
-/// cut off.
+/// interrupted.
 fn is_blank(memory: &dyn Memory) -> bool {
     let mut area = vec![0; ENTRIES_AT];
     memory.read(0, &mut area);

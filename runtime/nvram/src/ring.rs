@@ -13,8 +13,7 @@ use crate::{
     object::{FlushPolicy, ObjectWriter, commit_bytes, push_commit, read_commit},
 };
 
-/// Bytes before an object's payload: LSN 8, sequence number 8, length 4, checksum 4, kind 1, nothing 3, and 4 of how many records it
-/// is.
+/// Bytes before an object's payload: LSN 8, sequence number 8, length 4, checksum 4, kind 1, 3 unused, and 4 for the number of its records.
 const OBJECT_HEADER_BYTES: usize = 32;
 
 /// The kind of an object with an entry.
@@ -151,7 +150,7 @@ impl RingWriter {
         self.policy.is_on_insert().then(writer)
     }
 
-    /// Writes `count` whole records, the first of them with `lsn`, but for what of them its [`ObjectWriter`] has `placed` since the last
+    /// Writes `count` whole records, the first with `lsn`, except the bytes that its [`ObjectWriter`] has `placed` since the last
     /// `persist`, in growing order. After a crash all of them are there or none. They are persistent after the next
     /// [`RingWriter::persist`].
     pub fn records(&mut self, lsn: Lsn, count: u32, bytes: &[u8], placed: &[PlacedBytes]) -> Result<(), RingFull> {

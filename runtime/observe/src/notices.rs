@@ -284,7 +284,7 @@ impl Notices {
         self.waiting.lock().expect("nothing panics under this lock")
     }
 
-    /// Passes each notice to `listener` when it happens, and passes those that wait now. A second listener has no effect.
+    /// Passes each notice to `listener` when it happens, and passes the waiting ones now. A second listener has no effect.
     pub fn set_listener(&self, listener: impl Fn(&Notice) + Send + Sync + 'static) {
         let mut waiting = self.lock();
         let _ = self.listener.set(Box::new(listener)); // there was one before

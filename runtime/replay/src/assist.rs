@@ -1,5 +1,5 @@
-//! Work that a waiting thread does for the sites: the feeding thread while it waits for a free window, and a site while it waits for
-//! its own tables. It demultiplexes batches that their sites have not begun, and applies changes to tables that sites lent. Without
+//! Work that a waiting thread does for the sites. The feeding thread does so while it waits for a free window, and a site while it waits
+//! for its own tables. Such a thread sorts batches that their sites have not begun, and applies changes to tables that sites lent. Without
 //! help a site does both itself.
 
 use std::sync::{Arc, Mutex};
@@ -32,7 +32,7 @@ pub(crate) struct LentTableJob {
 impl LentTableJob {
     pub fn apply(mut self) {
         self.table.apply(self.window.bytes());
-        // The site is the last who has the window, and so gives it back.
+        // The site has the window last, and so returns it.
         drop(self.window);
         let _ = self.back.send(self.table); // a site that is gone needs no table
     }

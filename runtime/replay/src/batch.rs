@@ -292,8 +292,8 @@ impl<'d> NextCalls<'d> for CommandPrefetch<'d, '_> {
     }
 }
 
-/// Decodes the changes of the next works and looks up the rows that they touch, so that cache misses overlap: among commands few
-/// changes are applied together.
+/// Decodes the changes of the next works and looks up their rows, so that cache misses overlap: among commands, few changes are applied
+/// together.
 fn prefetch_parts(site: &Site, works: &[BatchWork], parts: &[RedoPart], window: &[u8]) {
     let counts = works.iter().take(LOOK_AHEAD).map(|work| match work {
         BatchWork::Parts(count) => *count as usize,

@@ -154,7 +154,8 @@ impl WholeRun {
 }
 
 impl Replayer {
-    /// A command goes to where it is run, and no changes stand beside it: its parts, if there are any, are for who has it by its changes.
+    /// Drops the parts of a command's changes. A command without changes behind it goes to its site; the parts, if there are any, serve
+    /// nodes that have the changes.
     pub(crate) fn drop_run_of(&mut self, txn_id: TxnId) {
         self.run.take_if(|run| run.txn_id == txn_id);
     }

@@ -346,7 +346,7 @@ impl Backups {
         Ok(info)
     }
 
-    /// All backups, the newest first; those that failed in this run last.
+    /// Returns all backups, the newest first. Backups that failed in this run come last.
     pub fn list(&self) -> Vec<BackupInfo> {
         let running = self.running();
         let ids = self.ids();

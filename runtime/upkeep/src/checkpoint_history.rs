@@ -1,4 +1,4 @@
-//! The checkpoints of a database: the running one, published ones, and those that failed in this run.
+//! The checkpoints of a database: the running one, published ones, and failed ones of this run.
 
 use std::{
     collections::BTreeMap,

@@ -121,7 +121,7 @@ impl Checkpointer {
         }
     }
 
-    /// All checkpoints, the newest first: the running one, published ones, then those that failed in this run.
+    /// Returns all checkpoints, the newest first: the running one, published ones, then failed ones of this run.
     pub fn list(&self) -> Vec<CheckpointInfo> {
         self.history.list()
     }
@@ -173,8 +173,8 @@ impl Checkpointer {
         self.engine().read_bytes(module)
     }
 
-    /// Begins a checkpoint, unless one is under way. Returns `None` if another caller has begun one that is not marked yet: it will be,
-    /// or it fails, and then it is this caller's turn.
+    /// Begins a checkpoint, unless one is under way. Returns `None` if another caller has begun one that is not marked yet. Once that one
+    /// is marked or has failed, it is this caller's turn.
     pub(crate) fn try_take(&self) -> Result<Option<CheckpointInfo>, TakeError> {
         if let Some(running) = self.history.running() {
             return Ok(Some(running));

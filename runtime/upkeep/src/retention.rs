@@ -188,8 +188,8 @@ impl Retention {
         });
     }
 
-    /// Removes checkpoints beyond those kept, then the log that only they needed: in this order a crash between the two
-    /// leaves each checkpoint with its log.
+    /// Removes surplus checkpoints, then the log that only they needed. In this order a crash between the two leaves each checkpoint with
+    /// its log.
     fn remove_replaced(&self, newest: Lsn) -> Result<(), ArchiveError> {
         if *self.guards.lock().expect("held for a look") > 0 {
             return Ok(()); // the next checkpoint does it
@@ -236,7 +236,8 @@ impl Retention {
         })
     }
 
-    /// Returns an error if the archive took nothing for so long that the waiting files would fill the disk; it is given up.
+    /// Returns an error if the waiting files would fill the disk, because the archive has taken nothing for too long. The archive is then
+    /// given up.
     fn held_too_much(&self, archive: &Archive, replaced: &ReplacedFiles) -> Option<ArchiveError> {
         if self.history.is_stopping() || archive.is_given_up() {
             return None;

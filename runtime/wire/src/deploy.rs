@@ -48,7 +48,7 @@ pub struct DeployRef<'a> {
     pub migration: Option<MigrationRef<'a>>,
 }
 
-/// By changed table the name that it had, and for each of its columns the position of the one that it comes from, as it was stored.
+/// For each changed table, the name that it had, and for each of its columns the position of its stored source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceList<'a>(&'a [u8]);
 

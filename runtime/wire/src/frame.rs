@@ -81,7 +81,7 @@ pub struct Hello<'a> {
     pub wants: Wants,
     /// Version of the log's format, which the standby writes.
     pub format: u32,
-    /// Zero of who has no files yet, and so the next two.
+    /// Id of the database. Zero from a standby that has no files yet, and so are the next two.
     pub database_id: [u8; 16],
     pub partitions: u16,
     pub position: (Epoch, Lsn, History),
@@ -182,8 +182,8 @@ pub struct GroupFrame<'a> {
 /// Sent by the primary every so often, busy or idle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// `sent_ns` of the newest progress that had come on this connection before `durable` was looked at; 0: none had. Whoever shows everything
-    /// before `durable` lacks nothing that was durable when it sent that.
+    /// `sent_ns` of the newest progress that had arrived on this connection before `durable` was read; 0: there was none. A standby that
+    /// shows everything before `durable` has everything that was durable when it sent that progress.
     pub echo_ns: u64,
     /// Everything before it is durable on the primary.
     pub durable: Lsn,
@@ -425,7 +425,7 @@ fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("as many bytes as asked for")
 }
 
-/// At least so many bytes.
+/// Checks that there are at least `head` bytes.
 fn check_head(what: &'static str, head: usize, bytes: &[u8]) -> Result<(), WireError> {
     match bytes.len() >= head {
         true => Ok(()),

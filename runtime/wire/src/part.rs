@@ -1,5 +1,5 @@
-//! Changes of one transaction in several records: *parts*, each with whole changes, and behind the last one the record of changes that tells
-//! how many they are. They lie one behind the other in the log. Without that record they are nobody's, whatever follows them.
+//! Changes of one transaction in several records: *parts*, each with whole changes, and behind the last one the record of changes that has
+//! the number of parts. They are consecutive in the log. Without that record the parts have no effect, whatever follows them.
 
 use std::ops::Range;
 

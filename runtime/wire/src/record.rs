@@ -138,7 +138,7 @@ pub struct CommandRef<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointMark {
     pub txn_id: TxnId,
-    /// Time in which a primary ran so far, in microseconds: idempotency keys age by it.
+    /// Time in which a primary has run, in microseconds: idempotency keys age by it.
     pub key_clock_us: u64,
 }
 
@@ -155,7 +155,7 @@ pub enum RecordRef<'a> {
     /// Some of the changes of the transaction whose record of changes follows.
     Part(PartRef<'a>),
     Principal(PrincipalRef<'a>),
-    /// An LSN that was given out and lost in a crash, before anybody was told of its record.
+    /// An LSN that was given out and lost in a crash, before any client got an answer about its record.
     Void,
 }
 
@@ -190,7 +190,7 @@ pub(crate) fn push_short(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Writes length and kind of a record with so many body bytes.
+/// Writes length and kind of a record with `body_bytes` of body.
 #[inline]
 pub(crate) fn begin(out: &mut Vec<u8>, kind: RecordKind, body_bytes: usize) {
     begin_numbered(out, kind as u8, body_bytes);
@@ -270,8 +270,8 @@ impl PlainHead {
         matches!(partitions_code, ORIGIN | ALL)
     }
 
-    /// Appends the record. Each field goes straight to its place: a head put together elsewhere and copied as a whole would wait
-    /// until its parts have left the processor's store buffer.
+    /// Appends the record. Each field goes straight to its place. A head that is assembled elsewhere and copied as a whole would wait until
+    /// its parts have left the processor's store buffer.
     #[inline]
     pub fn encode(&self, rest: &[u8], out: &mut Vec<u8>) {
         let called = varint_bytes(self.module_id) + varint_bytes(self.procedure as u32);
@@ -639,7 +639,7 @@ impl<'a> RawRecord<'a> {
         (is_plain && is_short && txn_id.origin() < PARTITIONS_MAX).then_some((txn_id, changes))
     }
 
-    /// A record of changes. Those of one partition may not have been looked at: what is wrong with them is told by [`crate::Changes`].
+    /// Returns a record of changes. Changes of one partition may be unchecked: [`crate::Changes`] reports their errors.
     #[inline]
     pub fn changes(&self) -> Result<ChangesRef<'a>, WireError> {
         if self.is_changes()

@@ -14,8 +14,8 @@ const MAGIC: [u8; 8] = *b"RPRSLOG\n";
 const FIELDS_BYTES: usize = 72;
 const CRC_AT: usize = SEGMENT_HEADER_BYTES - 4;
 
-/// CRC-32C of the bytes of all records since the log's beginning, however they lie in blocks, each as whoever wrote it first has it: nodes
-/// compare it at an LSN.
+/// CRC-32C of the bytes of all records since the log's beginning, however blocks divide them. Each record counts in the form of the node
+/// that wrote it first. Nodes compare it at an LSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct History(pub u32);
 
@@ -35,7 +35,7 @@ pub struct SegmentHeader {
     pub history: History,
     /// `chain` of the first block: the header checksum of the block before it, 0 at the log's beginning.
     pub chain: u32,
-    /// Goes into the tag of the segment's blocks. Nobody outside learns it, so that no argument of a call can pass for a block.
+    /// Key in the tag of the segment's blocks. It is secret, so that no argument of a call can pass for a block.
     pub block_key: u32,
 }
 

@@ -1,7 +1,7 @@
-//! Builds guest crates for `wasm32-unknown-unknown` with the first toolchain of this machine that can: the current one if it has the
-//! target; rustup, which may add it; Debian's `rustc-web`, which builds std from its own source package and links with the linker of
-//! rustup's toolchain or of LLVM.
-//! Owns: the choice of the toolchain, the settings and the memory layout that every guest is built with.
+//! Builds guest crates for `wasm32-unknown-unknown` with the first toolchain of this machine that can. The current one can if it has the
+//! target, and rustup may add it. Debian's `rustc-web` builds std from its own source package and links with the linker of rustup's
+//! toolchain or of LLVM.
+//! Owns: the choice of the toolchain, the settings and the memory layout with which every guest is built.
 //! Does not: make crates (`reprise new`), print, or know a server.
 //! Invariants: a failure names the one thing that is missing; a result replaces an older one in one step.
 //! Called by: `node` (`reprise build`), `cargo xtask wasm`.

@@ -337,7 +337,7 @@ impl Client {
         read_short(self.send(request.timeout(wait_max).json(&asked))?)
     }
 
-    /// Asks a standby to promise an epoch to a server that is to lead. Waits so long at most.
+    /// Asks a standby to promise an epoch to a server that will lead. It waits at most `wait_max`.
     pub fn promise(&self, asked: &PromiseRequest, wait_max: Duration) -> Result<EpochPromise, ClientError> {
         let request = self.http.post(self.at(&["v1", "replication", "promise"]));
         read_short(self.send(request.timeout(wait_max).json(asked))?)

@@ -61,7 +61,7 @@ fn own_roots(ca_cert: Option<&[u8]>) -> Result<Vec<CertificateDer<'static>>, Str
     }
 }
 
-/// Trusted certificates: those that sign a server's, and those that the user names.
+/// Trusted certificates: certificates that sign a server's, and certificates that the user names.
 #[derive(Debug)]
 struct Trust {
     signed: Arc<WebPkiServerVerifier>,

@@ -325,8 +325,8 @@ fn methods(table: &TableItem) -> Result<TokenStream> {
         ) -> ::core::result::Result<::reprise_procedure::abi::RowHandle, ::reprise_procedure::table::DuplicateKey> {
             ::reprise_procedure::table::insert(tx, row)
         }
-        /// Inserts rows in their order, in one host call. At an error, which names the unique index with the duplicate key, the rows
-        /// before that one are inserted: abort, or roll back to a savepoint.
+        /// Inserts rows in order, in one host call. An error names the unique index with the duplicate key, and the rows before the
+        /// duplicate are inserted: abort, or roll back to a savepoint.
         pub fn insert_many(
             tx: &::reprise_procedure::txn::Txn<'_>,
             rows: &[Self],

@@ -9,8 +9,8 @@ use std::{
 
 /// An exact number: `units / 10^SCALE`.
 ///
-/// `+`, `-` and `*` by a whole number are exact. `*` and `/` by another decimal round to the nearest, a tie to the even neighbour
-/// (IEEE 754's default); `times` and `divided_by` round as they are told.
+/// `+`, `-` and `*` by a whole number are exact. `*` and `/` by another decimal round to the nearest, a tie to the even neighbour (IEEE
+/// 754's default). `times` and `divided_by` take the rounding as an argument.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Decimal<const SCALE: u8> {
     /// The value times 10 to the power of the scale.

@@ -152,9 +152,8 @@ pub(super) struct SharedBuffer {
 const ARGS_BUFFER_BYTES: usize = 320;
 const RESULT_BUFFER_BYTES: usize = 704;
 
-/// The room that the linker was told to leave between the stack and the data, on the page that the stack dirties anyway: a
-/// call then costs no page more. Without such room there are no buffers. All of this is known to the linker, so the
-/// compiler of the host makes constants of it.
+/// The room that the linker leaves between the stack and the data, on the page that the stack dirties anyway, so that a call costs no
+/// further page. Without such room there are no buffers. The linker knows all of this, so the host's compiler makes constants of it.
 #[inline(always)]
 fn buffers() -> (SharedBuffer, SharedBuffer) {
     let start = &raw const __stack_high as usize;

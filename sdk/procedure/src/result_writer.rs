@@ -45,8 +45,8 @@ impl<'b> ResultWriter<'b> {
         }
     }
 
-    /// Appends a text's length and its bytes. `longest` is the text's whole field, if it can be read: then one move of fixed width
-    /// copies all N bytes, and the next part overwrites the bytes behind the text.
+    /// Appends a text's length and its bytes. `longest` is the text's whole field, if it can be read. One move of fixed width then copies
+    /// all N bytes, and the next part overwrites the bytes behind the text.
     #[inline(always)]
     pub fn put_text<const N: usize>(&mut self, longest: Option<&[u8; N]>, text: &[u8]) {
         let (length, free) = (text.len(), std::mem::take(&mut self.free));

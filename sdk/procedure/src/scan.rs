@@ -285,8 +285,8 @@ fn read_next<T: Owned>(rest: &mut &[u8]) -> Option<Row<T>> {
     Some(Row::new(T::read_row(row).unwrap_or_else(|| misfit()), handle))
 }
 
-/// The rows of a range, in order, as they were when the scan began: rows that are changed, moved or deleted meanwhile are shown as
-/// they were, and new ones are not shown. `update` refuses a row that was changed by other means since then.
+/// The rows of a range, in order, as they were when the scan began. Rows that are changed, moved or deleted meanwhile appear in their old
+/// form, and new ones do not appear. `update` refuses a row that was changed by other means since then.
 pub struct Rows<'t, 'h, T> {
     tx: &'t Txn<'h>,
     buffer: Vec<u8>,

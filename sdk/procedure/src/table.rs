@@ -102,7 +102,7 @@ impl<T> Row<T> {
         Self { value, handle }
     }
 
-    /// New values for the row behind a handle, as `update_many` takes them: of other columns than those that were read.
+    /// Makes new values for the row behind a handle, for `update_many`. They are values of columns other than those that were read.
     pub fn at(handle: RowHandle, value: T) -> Self {
         Self { value, handle }
     }
@@ -119,8 +119,9 @@ impl<T> Row<T> {
 }
 
 impl<T: Table> Row<T> {
-    /// Writes the row, or the columns that were read of it, back to the table as they are now in memory. Ends the transaction, by the
-    /// table's name, where the row has been changed since it was read other than through this copy: `refresh` it, or add to columns.
+    /// Writes the row, or the columns that were read of it, back to the table as they are now in memory. If the row was changed since it
+    /// was read, other than through this copy, it ends the transaction with the table's name. In that case `refresh` the row, or add to
+    /// columns.
     #[inline]
     pub fn update(&self, tx: &Txn<'_>) -> Result<(), DuplicateKey> {
         write(tx, self.handle, &self.value)

@@ -93,8 +93,8 @@ struct ArgsSink<'b> {
 }
 
 impl ArgsSink<'_> {
-    /// Bounds the output of a list whose items begin at `from`: items are dropped once all arguments are too long, because few bytes
-    /// of text may be many items.
+    /// Bounds the output of a list whose items begin at `from`. Items are dropped once all arguments are too long, because few bytes of
+    /// text may be many items.
     fn bound(&mut self, from: usize) {
         if self.out.len() > self.end_max {
             self.out.truncate(from);

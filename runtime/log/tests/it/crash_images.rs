@@ -1,5 +1,5 @@
-//! Every crash of a scripted workload: at each operation, with each way of losing, tearing and reordering what was not
-//! synced, the log opens with every acknowledged record, in order, and none by half.
+//! Every crash of a scripted workload, at each operation, with each way of losing, tearing and reordering unsynced writes. The log opens
+//! with every acknowledged record, in order, and no record by half.
 
 use crate::common;
 use crate::common::{append, encode, open, segments, words_in, words_on};
@@ -50,7 +50,7 @@ fn check_image(image: &SimDisk, groups: &[Vec<&str>], acknowledged: usize, conte
         whole >= acknowledged,
         "{context}: {whole} groups of {acknowledged} acknowledged"
     );
-    // The log goes on, and what comes next is found behind what was.
+    // The log continues, and the next records come behind the found ones.
     append(&log, &["next"]);
     drop(log);
     let reread = words_on(image);

@@ -174,7 +174,7 @@ fn a_quiet_log_seals_its_last_records_once() {
     let image = disk.crash(&CrashPolicy::LoseAll);
     let report = verify(&image).expect("verify");
     assert_eq!((report.blocks, report.last_block), (2, Some(BlockKind::Seal)));
-    // Now damage to the last records is told from a torn tail.
+    // From now on the log distinguishes damage of the last records from a torn tail.
     image.damage(&segments(&image)[0], |bytes| bytes[562] ^= 4);
     assert!(matches!(open(&image).err(), Some(LogError::Corrupt(_))));
 }

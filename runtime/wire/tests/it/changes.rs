@@ -520,7 +520,7 @@ fn encode_record(record: &RecordRef<'_>) -> Vec<u8> {
     out
 }
 
-/// Origins are passed over by their number, however long they are: a block of forged ones holds nobody up.
+/// The decoder skips origins by their number, however long they are, so that a block of forged ones takes no time.
 #[test]
 fn what_a_long_origin_adds_is_found_without_it() {
     let (command, changes) = two_forms();

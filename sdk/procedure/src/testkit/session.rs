@@ -255,7 +255,7 @@ impl<'a> TestSession<'a> {
         }
     }
 
-    /// Writes a row on all partitions that hold it, by a handle whose copy is then as old as before or, if it was current, from now.
+    /// Writes a row on all partitions that hold it, through a handle. The handle's copy keeps its age, or stays current if it was current.
     fn write(&mut self, handle: RowHandle, after: Option<&[u8]>) -> Result<(), OpError> {
         let behind = self.behind(handle)?;
         for copy in self.copies(behind.place)? {
