@@ -1,5 +1,5 @@
-//! Checks an uploaded module before any part of it runs: valid wasm of the accepted features, imports that exist, one memory of its own,
-//! sizes within bounds. It also collects the facts that `rewrite` needs.
+//! Checks an uploaded module before any part of it runs. It must be valid wasm of the accepted features, with imports that exist, one
+//! memory of its own, and sizes within bounds. The check also collects the facts that `rewrite` needs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -76,8 +76,8 @@ impl Live {
             stack_bytes: 0,
         });
         let mut store = Store::new(code.pre.module().engine(), HostState::new(allowance));
-        // SAFETY: what `time` borrows stays borrowed by this function; `end_call` follows before it returns a store, and one that is
-        // dropped asks nobody.
+        // SAFETY: what `time` borrows stays borrowed by this function; `end_call` follows before it returns a store, and a dropped store
+        // uses the borrow no more.
         unsafe { store.data_mut().begin_start(time) };
         let instance = code.pre.instantiate(&mut store).map_err(failed)?;
         let memory = instance
@@ -233,7 +233,7 @@ impl Live {
                 "longer than {DESCRIPTION_BYTES_MAX} bytes"
             )));
         }
-        // SAFETY: copied before the guest goes on.
+        // SAFETY: the bytes are copied before the guest continues.
         let bytes = unsafe { store.data().memory.read(packed) };
         let bytes = bytes.map_err(|_| HostError::Describe("lies outside of the memory".to_owned()))?;
         Ok(bytes.to_vec())

@@ -73,7 +73,7 @@ impl GuestMemory {
     #[inline]
     pub unsafe fn read_at<'a>(self, pointer: u32, length: u32) -> Result<&'a [u8], Refusal> {
         let start = self.span(pointer, length)?;
-        // SAFETY: the span is in range of the mapping (contract of `new`); nobody writes to it while the slice is looked at (contract).
+        // SAFETY: the span is in range of the mapping (contract of `new`); no code writes to it while the slice is read (contract).
         Ok(unsafe { slice::from_raw_parts(start, length as usize) })
     }
 
@@ -696,10 +696,10 @@ pub(crate) fn request_of<'a>(
     })
 }
 
-/// A transaction whose lifetime is erased.
+/// Returns a transaction whose lifetime is erased.
 ///
 /// # Safety
-/// The caller lets go of the result before the borrow of `ops` ends.
+/// The caller drops the result before the borrow of `ops` ends.
 #[inline]
 unsafe fn outlive(ops: &mut (dyn HostOps + '_)) -> NonNull<dyn HostOps> {
     let ops: NonNull<dyn HostOps + '_> = NonNull::from(ops);

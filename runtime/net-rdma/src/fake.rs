@@ -127,7 +127,7 @@ impl FakeCard {
         self.lock().posted.reserve(writes);
     }
 
-    /// Writes with an immediate value so far: the number of the next one.
+    /// Returns the number of writes with an immediate value, which is that of the next one.
     pub fn immediates(&self) -> u64 {
         self.lock().immediates
     }

@@ -1,4 +1,4 @@
-//! The way out: a frame is laid into the memory that is sent from, or lies in the shared one, and written into the peer's ring.
+//! The sending side: a frame is copied into the send memory, or is in the shared memory already, and is written into the peer's ring.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard},
@@ -17,7 +17,7 @@ use crate::{
 const LOOK_MIN: Duration = Duration::from_micros(20);
 const LOOK_MAX: Duration = Duration::from_millis(1);
 
-/// The half of a connection that sends, and whoever posts shared frames beside it.
+/// The sending half of a connection, which shared frames are also posted to.
 pub(crate) struct RdmaSender(Arc<Way>);
 
 struct Way(Mutex<Out>);
@@ -224,7 +224,7 @@ impl Out {
         }
     }
 
-    /// The next one of a frame of which so many bytes are left.
+    /// Returns the next piece of a frame with this many bytes left.
     fn piece(&self, left: usize) -> PieceHead {
         let payload = left.min(piece_bytes_max(self.ring_bytes));
         PieceHead {
@@ -261,7 +261,7 @@ impl Out {
     }
 }
 
-/// The first so many bytes, and the others.
+/// Splits a span into its first `before` bytes and the rest.
 fn split(span: Span, before: usize) -> (Span, Span) {
     let before = before.min(span.bytes);
     let first = Span { bytes: before, ..span };

@@ -17,11 +17,11 @@ use crate::{
     verbs::{Completion, Memory, Pair, Queue, Write},
 };
 
-/// Writes that may be on their way: two for each piece, since a ring wraps, and some that tell what was taken.
+/// Number of writes that may be in flight: two for each piece, because a ring wraps, and some that report taken pieces.
 pub(crate) const WRITES_MAX: u32 = 2 * PIECES_MAX + 64;
-/// One write of so many is signalled: its completion stands for those before it.
+/// One of this many writes is signalled. Its completion counts for those before it.
 const SIGNALLED_EVERY: u64 = 16;
-/// And one behind so many bytes: what was sent from is held until then.
+/// Number of bytes after which a write is signalled, too. The memory that was sent from is held until then.
 const SIGNALLED_BYTES: usize = 1 << 20;
 /// Bytes of shared frames that may be on their way. A ring and the late signals are less. A peer reaches the limit if it reports pieces
 /// taken that its card does not confirm.

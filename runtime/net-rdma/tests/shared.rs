@@ -1,4 +1,4 @@
-//! Frames that lie once in memory from which they go to all peers: what is posted for them, what is allocated, and until when they are held.
+//! Frames that lie once in memory from which they go to all peers: their posts, their allocations, and the end of their holding.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},

@@ -68,7 +68,7 @@ struct Shown {
     validity: Option<Validity>,
 }
 
-/// A server's certificate and key. Open connections keep those that they were made with.
+/// A server's certificate and key. Open connections keep the ones with which they were made.
 pub struct Identity {
     certificate: PathBuf,
     key: PathBuf,
@@ -84,7 +84,7 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// From PEM files: the server's certificate with those that sign it behind it, and its private key.
+    /// Reads PEM files: the server's certificate followed by its issuers' certificates, and its private key.
     pub fn read(certificate: &Path, key: &Path) -> Result<Self, IdentityError> {
         let shown = ArcSwap::from_pointee(load(certificate, key)?);
         Ok(Self {
@@ -115,7 +115,7 @@ impl Identity {
         self.shown.load().fingerprint
     }
 
-    /// The period in which the certificate and those that sign it hold. None where it can't be read.
+    /// Returns the period in which the certificate and its issuers' certificates are valid. None if it can't be read.
     pub fn validity(&self) -> Option<Validity> {
         self.shown.load().validity
     }

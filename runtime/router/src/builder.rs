@@ -342,7 +342,7 @@ impl BatchBuilder {
         self.ready.push(ready);
     }
 
-    /// Returns the part of several partitions that takes a call over these: a call of the same partitions, or a short one on one of them.
+    /// Returns the part of several partitions that takes this call: a call of the same partitions, or a short one on one of them.
     fn open_multi_for(&mut self, touched: &Bound) -> Option<usize> {
         let (at, between) = self.open_multi.take()?;
         let part = &self.parts[at];

@@ -131,7 +131,7 @@ struct FreeSlots {
     lists: Vec<FreeList>,
 }
 
-/// The free slots of one class in one piece, and the neighbours of the piece among those that have some.
+/// The free slots of one class in one piece, and the neighbours of the piece among pieces with such slots.
 #[derive(Clone, Copy, Default)]
 struct FreeList {
     /// The last freed slot's granule in the piece + 1, or 0. A free slot holds the next one in its first eight bytes.

@@ -1,8 +1,8 @@
 //! The 64-bit fold behind write digests, result digests and store digests.
 //!
-//! It is frozen: digests are in the log, and replay must find the same ones. A step multiplies two words, the data in one and the state in
-//! the other, to 128 bits and xors both halves (the mix of wyhash). It detects a replay that differs by accident. It does not protect
-//! against an attacker, who can make two runs have one digest.
+//! It is frozen: digests are in the log, and replay must find the same ones. A step multiplies two words, one of the data and one of the
+//! state, to 128 bits and xors both halves (the mix of wyhash). It detects a replay that differs by accident. It does not protect against
+//! an attacker, who can make two runs have one digest.
 
 pub(crate) const K: [u64; 5] = [
     0x2d35_8dcc_aa6c_78a5,

@@ -101,7 +101,7 @@ fn put_in_segment(segment: &mut Segment, tag: u32, stored: u32) -> bool {
 }
 
 /// Moves the entries of a segment whose tags have bit `depth` to an empty one, and the others to their new places. It counts the used
-/// places of each line beside the lines, because a search in a line that was just written would wait until the write reaches the cache.
+/// places of each line beside the lines. A search in a line that was just written would wait until the write reaches the cache.
 fn halve(segment: &mut Segment, empty: &mut Segment, depth: u32) {
     let mut kept = [[[0; LINE_ENTRIES]; 2]; LINES];
     let mut used = [[0_usize; LINES]; 2];

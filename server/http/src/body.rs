@@ -175,7 +175,7 @@ fn count_short(bytes: usize, requests: &Arc<Budget>) -> Option<Grant> {
     (bytes as u64 > BYTES_COUNTED).then(|| requests.take(bytes as u64 * COPIES))
 }
 
-/// Counts what came so far: by what is here, so that nobody holds room for what they do not send. False: there is none.
+/// Counts the bytes that have arrived, so that a client holds no room for bytes that it has not sent. False: there is no room.
 fn count(all: &BytesMut, grant: &mut Option<Grant>, requests: &Arc<Budget>) -> bool {
     let bytes = all.capacity() as u64 * COPIES;
     match grant {

@@ -28,8 +28,8 @@ impl Deadlines {
         self.waiting = waiting;
     }
 
-    /// Calls that never begin, by index: their deadlines passed first. Each is told once. Pending: none, and this is woken by the
-    /// next deadline, if there is one.
+    /// Returns the calls that never begin, by index, because their deadlines passed first. Each is returned once. Pending: there is none,
+    /// and the next deadline, if there is one, wakes this task.
     pub fn poll(&mut self, cx: &mut Context<'_>, router: &Router) -> Poll<Vec<usize>> {
         while let Some(left) = self
             .waiting
@@ -46,7 +46,7 @@ impl Deadlines {
             let passed = self
                 .waiting
                 .extract_if(.., |(_, deadline)| router.left_until(deadline).is_none());
-            // One that has begun is ended by whoever runs it, or committed in time.
+            // A call that has begun ends on its engine thread, or has committed in time.
             let expired: Vec<_> = passed
                 .filter(|(_, deadline)| deadline.expire())
                 .map(|(at, _)| at)

@@ -139,7 +139,7 @@ impl Live {
         }
     }
 
-    /// Freshness and lag change all the time, so it is told each time.
+    /// Pushes the replication state, each time: freshness and lag change all the time.
     fn push_replication(&self, out: &mut Vec<u8>) {
         let Some(service) = self.state.router.replication() else {
             return;

@@ -60,7 +60,7 @@ pub async fn answer(state: &AppState, router: &Router, request: Request) -> Resu
     Ok(response)
 }
 
-/// The way of a call whose span somebody collects. A batch keeps its span until its last answer.
+/// Handles a call whose span is collected. A batch keeps its span until its last answer.
 async fn traced(state: &AppState, router: &Router, mut request: Request, span: RequestSpan) -> Response {
     let header = span.header();
     let is_batch = request.uri().path() == batch::PATH;
@@ -281,7 +281,7 @@ pub fn judge_no_query(uri: &Uri) -> Result<(), Refusal> {
     }
 }
 
-/// A number of the API's own, such as an LSN: digits alone, so many that any of them fits.
+/// Parses a number of the API's own, such as an LSN: digits alone, with enough digits for any of them.
 pub fn parse_digits(text: &str) -> Option<u64> {
     let is_number = matches!(text.len(), 1..=19) && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().ok())?

@@ -1,9 +1,9 @@
-//! Reads along with hyper: which requests it must not take although it does, a problem in the place of its own bare answers, and the memory
-//! that a connection takes.
+//! Reads the input along with hyper. It finds requests that must be refused although hyper accepts them, replaces hyper's bare answers by a
+//! problem, and counts the memory of a connection.
 //!
-//! Hyper goes by `Transfer-Encoding` where a request has a `Content-Length`, too, and shows the former alone. Whoever stands before
-//! the server may have gone by the latter, and what follows would be another request for each: such a one is refused, and nothing
-//! behind it is read (RFC 9112, section 6.3).
+//! If a request has both `Transfer-Encoding` and `Content-Length`, hyper follows the former and shows it alone. A proxy before the server
+//! may have followed the latter. The two would then disagree about the next request. The server refuses such a request and reads nothing
+//! behind it (RFC 9112, section 6.3).
 
 use std::{
     io,
@@ -32,15 +32,15 @@ use crate::{
 #[derive(Clone, Copy)]
 enum At {
     Head,
-    /// In a body with so many bytes left.
+    /// In a body with this many bytes left.
     Body(u64),
-    /// In the line before a chunk; what its digits say so far, and whether they are over.
+    /// In the line before a chunk. It has the value of its digits, and whether they have ended.
     Size(u64, bool),
-    /// In a chunk with so many bytes left, the end of its line among them.
+    /// In a chunk with this many bytes left, the end of its line included.
     Chunk(u64),
-    /// In a line behind the last chunk that has so many bytes.
+    /// In a line behind the last chunk; the line has this many bytes.
     Trailer(u64),
-    /// Behind what hyper refuses, or what can't be followed: nothing more is told.
+    /// Behind input that hyper refuses, or that can't be followed. Nothing more is reported.
     Over,
 }
 
@@ -302,7 +302,7 @@ impl WatchedStream {
         Poll::Ready(Ok(bytes))
     }
 
-    /// True where these bytes are an answer that hyper makes by itself: something else is told then.
+    /// True if hyper made this answer by itself, so that a problem takes its place.
     fn stands_for(&mut self, bytes: &[u8]) -> bool {
         if self.told.is_some() {
             return true;

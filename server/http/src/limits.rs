@@ -62,12 +62,11 @@ pub const HEADERS_MAX: usize = 64;
 pub const HEADER_WAIT_MAX: Duration = Duration::from_secs(75);
 /// Longest wait for the next piece of a body.
 pub const BODY_WAIT_MAX: Duration = Duration::from_secs(30);
-/// A body that comes slower than this, measured from its beginning, is not waited for: a byte now and then would hold its
-/// place for days.
+/// Bytes per second that a body needs, measured from its beginning. A slower one would hold its place for days with a byte now and then.
 pub const BODY_BYTES_PER_S_MIN: u64 = 1024;
 /// Longest wait for the next call of a batch.
 pub const BATCH_IDLE_MAX: Duration = Duration::from_secs(300);
-/// A client that takes nothing of its answer for so long is cut off.
+/// Time after which a client that takes no byte of its answer is disconnected.
 pub const WRITE_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Least rate at which a client takes its answer, or it is cut off: a byte now and then would hold the answer for days.
 pub const WRITE_BYTES_PER_S_MIN: u64 = 4 << 10;
@@ -104,8 +103,8 @@ pub const CALL_BODY_BYTES_MAX: usize = 2 << 20;
 pub const DISCARD_BYTES_MAX: u64 = 128 << 20;
 pub const DISCARD_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// Calls of batches that wait for the engine at once, over all connections: below the engine's own limit, so that a
-/// batch is slowed down where a single call is refused.
+/// Number of calls of batches that wait for the engine at once, over all connections. It is below the engine's own limit, so that a batch
+/// is slowed down where a single call is refused.
 pub const BATCH_CALLS_IN_FLIGHT_MAX: usize = 4_000;
 /// Calls of one batch among these. They keep their places until their answers are written, so a client that reads slowly leaves the others
 /// half.

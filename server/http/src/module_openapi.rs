@@ -217,7 +217,7 @@ fn aborted(aborts: &[AbortSchema], problem: &Value) -> Value {
 }
 
 impl Components {
-    /// Takes a schema of the server, and those that it refers to.
+    /// Takes a schema of the server, and the schemas that it refers to.
     fn take(&mut self, name: &str, served: &Value) {
         let Some(schema) = served.get(name) else { return };
         self.schemas.insert(name.to_owned(), schema.clone());

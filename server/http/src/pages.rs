@@ -1,5 +1,5 @@
-//! Whom a browser speaks for. Programs say nothing of this; a page of another site must not act for the person who reads it,
-//! and what a browser sends on its own account it marks with `Origin` and `Sec-Fetch-Site`.
+//! The site on whose behalf a browser sends a request. A page of another site must not act for the person who reads it. A browser marks
+//! such requests with `Origin` and `Sec-Fetch-Site`; programs send neither.
 
 use axum::{
     body::Body,
@@ -54,14 +54,14 @@ impl Origins {
         self.named.is_empty()
     }
 
-    /// The origin of a request, where it is one of those that may ask: what the answer is to be allowed to.
+    /// Returns the origin of a request, if it is one that may ask. The answer is then allowed to it.
     pub fn named<'h>(&self, headers: &'h HeaderMap) -> Option<&'h HeaderValue> {
         let origin = headers.get(header::ORIGIN)?;
         let text = origin.to_str().ok()?.to_ascii_lowercase();
         self.named.contains(&text).then_some(origin)
     }
 
-    /// Refuses the page of another site. `is_public`: it asks for what anybody may see, so a link that leads here is no harm.
+    /// Refuses a request of another site's page. `is_public`: the path is public, so a link that leads here does no harm.
     pub fn judge(&self, headers: &HeaderMap, is_public: bool) -> Result<(), Refusal> {
         let mut origins = headers.get_all(header::ORIGIN).iter();
         let (origin, more) = (origins.next(), origins.next());
@@ -114,8 +114,8 @@ const EXPOSED_HEADERS: &str =
 /// Seconds for which a browser remembers the answer to its question.
 const ALLOWED_S: &str = "600";
 
-/// Answers a browser that asks, before it sends a request of a page of another site, whether it may (CORS): it carries no token, so it is
-/// asked of the origin alone. None: it is no such question, or nobody named the origin.
+/// Answers a browser's question whether a page of another site may send a request (CORS). The question has no token, so only the origin
+/// decides. None: it is no such question, or the origin is not allowed.
 pub fn preflight(origins: &Origins, method: &Method, headers: &HeaderMap) -> Option<Response> {
     if method != Method::OPTIONS || !headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD) {
         return None;
@@ -147,7 +147,7 @@ pub fn allow(origin: HeaderValue, answer: &mut HeaderMap) {
     answer.append(header::VARY, HeaderValue::from_static("origin"));
 }
 
-/// HTTP/1.1 names its host, once: of two, whoever stands before this server may have judged the other.
+/// Checks that an HTTP/1.1 request names its host, once. With two hosts, a proxy before this server may have checked the other.
 pub fn judge_host(version: Version, headers: &HeaderMap) -> Result<(), Refusal> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let is_right = match (hosts.next(), hosts.next()) {

@@ -1,6 +1,6 @@
 //! The slot for the reply to a batch: the engine fills it once, and each caller in the batch reads it by index.
 //!
-//! The engine wakes one of those who wait, and that one the others: waking is a task for the threads of HTTP, not for the log's.
+//! The engine wakes one of the waiting tasks, and that one wakes the others. Waking is work for the HTTP threads, not for the log's.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock},
@@ -82,7 +82,7 @@ impl ReplySlot {
         }
     }
 
-    /// Wakes all who wait still. Whoever was woken for all of them calls this, or goes.
+    /// Wakes all tasks that still wait. The task that was woken for all of them calls this, or drops.
     fn wake_others(&self) {
         for (_, waker) in std::mem::take(&mut *self.waiting()) {
             waker.wake();

@@ -91,7 +91,7 @@ impl Confirmation {
         }
     }
 
-    /// Once the calls are answered: ready when those that wrote have the level, or won't be waited for any more.
+    /// Waits after the calls are answered, until the writes among them have the level, or will not be waited for any more.
     pub fn poll(&mut self, cx: &mut Context<'_>, state: &AppState, has_written: impl FnOnce() -> bool) -> Poll<()> {
         if let Waiting::Asked = self.state {
             self.state = match has_written() {

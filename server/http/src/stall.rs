@@ -37,7 +37,7 @@ impl Patience {
         self.left
     }
 
-    /// The peer took so many bytes.
+    /// Records that the peer took this many bytes.
     fn earn(&mut self, bytes: usize, now: impl FnOnce() -> Instant) {
         let Some(since) = self.since.take() else {
             return;
@@ -68,7 +68,7 @@ impl StallGuard {
         }
     }
 
-    /// Puts back what was read: whoever reads next begins with it.
+    /// Puts back bytes that were read. The next read begins with them.
     pub fn put_back(&mut self, bytes: Vec<u8>) {
         assert!(self.unread.is_empty(), "what was put back is read before the stream");
         self.unread = bytes;

@@ -52,7 +52,7 @@ pub struct Parts {
     /// Exchanged whole when the configuration is read anew.
     auth: ArcSwap<Auth>,
     pub limits: ConnectionLimits,
-    /// Takes the spans of calls; None where nobody collects them.
+    /// The tracer for the spans of calls. None if no collector is set.
     pub tracer: Option<SdkTracer>,
     /// The certificate shown to clients; None: plain HTTP.
     pub tls: Option<Arc<Identity>>,
@@ -149,8 +149,8 @@ impl AppState {
         }
     }
 
-    /// Runs an operation that may block on a thread of its own; a few of its kind at once, the others wait. Its place is its
-    /// own until it ends, also where its client went away or is told that it takes too long.
+    /// Runs an operation that may block on a thread of its own. A few of its kind run at once; the others wait. It keeps its place until it
+    /// ends, even if its client disconnects or gets the answer that it takes too long.
     pub async fn blocking<T: Send + 'static>(
         &self,
         kind: Operation,

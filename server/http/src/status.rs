@@ -207,7 +207,8 @@ pub async fn readyz(State(state): State<AppState>) -> Response {
     response
 }
 
-/// The last LSN before an end, which is one that a record may have: as `Reprise-Min-Lsn` the end itself would ask for a record that does not exist.
+/// Returns the last LSN before an end, which a record may have. With the end itself, `Reprise-Min-Lsn` would ask for a record that does not
+/// exist.
 pub fn last_before(end: Lsn) -> U64 {
     U64(end.0.saturating_sub(1))
 }

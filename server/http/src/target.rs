@@ -44,8 +44,8 @@ impl Target {
         })
     }
 
-    /// The procedure that a call names. If its key was used, this is the version that ran under the key, whatever is in service by now:
-    /// a kept outcome outlives the module. Err also if the key was used for another procedure.
+    /// Returns the procedure that a call names. If its key was used, it is the version that ran under the key, even if another one is in
+    /// service: a kept outcome outlives the module. Err also if the key was used for another procedure.
     pub fn for_call(
         router: &Router,
         deployed: &Deployed,

@@ -23,12 +23,12 @@ use reprise_router::{CallReply, CallTimes};
 
 use crate::{batch, calls, refusal::ProblemSlug};
 
-/// The span of one call or batch, for whoever collects spans. It ends when it is dropped.
+/// The span of one call or batch, for a collector. It ends when it is dropped.
 #[derive(Clone)]
 pub struct RequestSpan(Arc<Mutex<Span>>);
 
 impl RequestSpan {
-    /// None where nobody collects, or a request of this path is no call.
+    /// Starts a span. None if no collector is set, or if a request of this path is no call.
     pub fn start(tracer: Option<&SdkTracer>, path: &str, context: Option<&TraceContext>) -> Option<Self> {
         let tracer = tracer?;
         let (name, attributes) = if path == batch::PATH {
@@ -128,12 +128,12 @@ impl RequestSpan {
     }
 }
 
-/// A pipeline's call on its way, for whoever traces it.
+/// A pipeline's call on its way, with its trace.
 #[derive(Clone)]
 pub struct CallTrace {
     /// The answer's `traceparent`.
     pub header: HeaderValue,
-    /// None where nobody collects spans.
+    /// The span. None if no collector is set.
     pub span: Option<RequestSpan>,
 }
 

@@ -138,7 +138,7 @@ fn write(dir: &Path, found: &Divergence, report: &Report) -> anyhow::Result<Path
     Ok(path)
 }
 
-/// A report shows rows: nobody else reads it.
+/// Makes a file that only this user can read, because a report shows rows.
 fn private_file(path: &Path) -> std::io::Result<File> {
     let mut options = File::options();
     options

@@ -317,7 +317,7 @@ pub fn show(dir: &Path, lsn: u64, output: Output) -> Outcome {
     }
 }
 
-/// Prints the records of these LSNs, so many at most; how many they were.
+/// Prints the records of these LSNs, at most `limit`. Returns their number.
 fn print_asked(dir: &Path, lsns: Range<u64>, limit: u64, output: Output) -> Result<u64, Failure> {
     if region::is_alone(dir) {
         let mut schemas = Schemas::at(dir, Lsn(0));
@@ -366,7 +366,7 @@ fn data_dir_of_cut(dir: &Path) -> Option<PathBuf> {
     Some(cuts.parent()?.to_owned())
 }
 
-/// Prints what `walk` shows of these LSNs, so many records at most; how many they were.
+/// Prints the records of these LSNs that `walk` shows, at most `limit`. Returns their number.
 fn print_walked(
     walk: impl FnOnce(&mut dyn FnMut(&ReadRecord<'_>) -> bool) -> Outcome,
     schemas: &mut Schemas,

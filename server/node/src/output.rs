@@ -58,7 +58,7 @@ pub fn tell(failure: &Failure, is_json: bool) -> u8 {
     match failure {
         Failure::No => {}
         Failure::Problem(problem) if is_json && !server_output::is_started() => {
-            // A reader that went away has its answer: there is nobody to tell.
+            // A reader that is gone needs no error.
             let _ = print_json(problem);
         }
         Failure::Other(error) if is_closed_pipe(error) => return 0,
@@ -181,7 +181,7 @@ pub fn print_pairs(pairs: &[(&str, String)]) -> io::Result<()> {
 /// Columns of a terminal that text is cut to, between words.
 const TEXT_WIDTH: usize = 100;
 
-/// Text in lines that fit, each behind so many spaces, all but the first behind four more.
+/// Returns text in lines that fit, each indented by `indent` spaces, and all but the first by four more.
 pub fn wrapped(text: &str, indent: usize) -> String {
     let mut lines = vec![" ".repeat(indent)];
     for word in escaped(text).split(' ') {
@@ -276,7 +276,7 @@ pub fn grouped(value: u64) -> String {
     out
 }
 
-/// A line on standard error that shows how far long work is; nothing where nobody looks.
+/// A line on standard error with the progress of long work. It prints nothing without a terminal.
 pub enum ProgressLine {
     Hidden,
     Verb(indicatif::ProgressBar),

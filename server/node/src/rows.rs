@@ -1,4 +1,4 @@
-//! `reprise table rows` and `table groups`: what tables hold, and what it comes to.
+//! `reprise table rows` and `table groups`: the rows of tables, and sums over them.
 
 use std::{fmt, io};
 

@@ -107,7 +107,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
         primary: primary.map(|primary| primary.told_of(url)),
     };
     let (recovery, recovering) = recover(database.clone(), catalog, opening)?;
-    // By hand whoever promoted may have chosen the wrong one: what another one has stays in its place until somebody starts it again.
+    // Without a lease, an operator may have promoted the wrong one. Other records stay until an operator starts this server again.
     let cuts_by_itself = config.replication.lease_etcd.value.is_some();
     let reloading = Reloading {
         reloader: Reloader::new(args, matches.clone(), (notes, identity)),
@@ -159,7 +159,7 @@ fn http_threads() -> usize {
     cores.map_or(1, |cores| cores.get().saturating_sub(1)).max(1)
 }
 
-/// Opens the database, of so many partitions and sites.
+/// Opens the database with this many partitions and sites.
 fn open_database(
     config: &ServeConfig,
     files: &Files,
@@ -333,7 +333,8 @@ fn recover(
     Ok((receiver, spawned.context("start the recovery thread")?))
 }
 
-/// A primary has the lease before anything is replayed. A standby knows who had it last before it follows anybody, and follows while it replays.
+/// Opens the database. A primary takes the lease before it replays. A standby learns who had it last before it follows a primary, and
+/// follows while it replays.
 fn open(database: &Arc<Database>, catalog: &Catalog, mut opening: Opening) -> anyhow::Result<()> {
     opening.lease.take().map_or(Ok(()), |lease| lease.keep(database))?;
     let Some(primary) = opening.primary.take() else {

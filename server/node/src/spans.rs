@@ -1,7 +1,7 @@
 //! Spans of calls, sent to an OpenTelemetry collector over OTLP/HTTP in protobuf.
 //!
-//! A thread of the library gathers and sends them; when it can't keep up or the collector is gone, spans are dropped and a
-//! warning says so. The library's own variables apply: `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*`, `OTEL_EXPORTER_OTLP_HEADERS`.
+//! A thread of the library gathers and sends them. If it can't keep up or the collector is gone, spans are dropped, and a warning says so.
+//! The library's own variables apply: `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*`, `OTEL_EXPORTER_OTLP_HEADERS`.
 
 use std::time::Duration;
 

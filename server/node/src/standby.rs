@@ -40,7 +40,7 @@ const FORK_TRIES: Duration = Duration::from_secs(10);
 /// In this order: a directory with a log has everything.
 pub const FOLDERS: [&str; 2] = ["checkpoints", "log"];
 const CONNECT_TIME: Duration = Duration::from_secs(5);
-/// A standby that follows waits so long for an answer before it looks whether it is to end.
+/// Time that a standby waits for an answer before it checks whether it must end.
 pub const ASK_TIME: Duration = Duration::from_secs(1);
 /// Longest wait for a primary that steps down: it gives itself less.
 const STEP_DOWN_TIME: Duration = Duration::from_secs(25);
@@ -69,7 +69,7 @@ pub fn net_of(settings: &ReplicationSettings, own: Option<&Arc<Identity>>) -> Re
     Ok(Arc::new(net))
 }
 
-/// Asks for tickets on threads of its own: a primary that can't be reached keeps nobody from the server's end.
+/// Asks for tickets on threads of its own, so that an unreachable primary does not delay the server's end.
 struct TicketAsker {
     primary: Arc<Primary>,
     /// The answer to the running request. The next request takes a late ticket, and the primary refuses one that is too old.
@@ -127,7 +127,7 @@ pub struct Primary {
 }
 
 impl Primary {
-    /// None for a server that follows nobody.
+    /// Returns the standby's settings. None for a server that follows no primary.
     pub fn of(settings: &ReplicationSettings, net: &Arc<dyn Net>, name: &str) -> Result<Option<Self>, Failure> {
         let Some(url) = settings.standby_of.value.clone() else {
             return Ok(None);
@@ -184,7 +184,7 @@ impl Primary {
         self.ask(|client| client.join(&asked))
     }
 
-    /// Asks the primary. A server that gave its place away tells who has it: then that one.
+    /// Asks the primary. A server that handed over names its successor, which is then asked.
     fn ask<T>(&self, question: impl Fn(&Client) -> Result<T, ClientError>) -> Result<T, ClientError> {
         let database = self.database.get().and_then(Weak::upgrade);
         let promised = database.as_ref().and_then(|database| database.promised_primary());
@@ -222,7 +222,7 @@ impl Primary {
         url.starts_with("https:") || !self.url.starts_with("https:")
     }
 
-    /// Keeps who is told to have taken the primary's place; who was told of last.
+    /// Records the successor that a server named. Returns the last one that was named.
     fn note_successor(&self, told: Option<&str>) -> Option<String> {
         let told = told.filter(|url| *url != self.url && Some(*url) != self.own_url.as_deref() && self.is_as_safe(url));
         let mut successor = self.successor.lock().expect("held for a copy");
@@ -260,7 +260,7 @@ impl Primary {
         self.bootstrap_within(dir, FIRST_TRIES)
     }
 
-    /// Does as `bootstrap`, and ends once it has tried for so long.
+    /// The `bootstrap` variant that ends after this time of tries.
     fn bootstrap_within(&self, dir: &Path, tries: Duration) -> Outcome {
         settle(dir).with_context(|| format!("put the first files of a standby in their place in {}", dir.display()))?;
         if dir.join("log").exists() {

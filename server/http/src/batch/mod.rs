@@ -292,7 +292,7 @@ impl Conversation {
         }
     }
 
-    /// Leave to give `calls` calls to the engine. Who has to wait keeps its turn.
+    /// Waits for a permit to give `calls` calls to the engine. A task that waits keeps its turn.
     fn poll_permit(&mut self, cx: &mut Context<'_>, calls: u32) -> Poll<OwnedSemaphorePermit> {
         let wait = match &mut self.permit {
             Some(wait) => wait,

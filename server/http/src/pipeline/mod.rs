@@ -1,9 +1,9 @@
-//! A connection as long as it carries plain calls: they are taken ahead of their answers, a read's worth at once, and the
-//! answers to them are written together.
+//! A connection while it carries plain calls. The server takes the calls ahead of their answers, all that one read brings, and writes the
+//! answers together.
 //!
-//! Hyper serves a connection's requests one after the other, each waiting for its durable commit. A pipeline hands all calls that
-//! have arrived to the engine as one batch, answers in their order, and knows nothing else of HTTP: at the first request
-//! that is no plain call it answers what it has taken, and the connection is hyper's from then on, that request first.
+//! Hyper serves a connection's requests one after the other, and each waits for its durable commit. A pipeline hands all calls that have
+//! arrived to the engine as one batch, and answers in their order. It knows nothing else of HTTP. At the first request that is no plain
+//! call, it answers the calls that it has taken. From then on the connection is hyper's, and that request comes first.
 //!
 //! The pipeline bounds the memory of a client: calls on their way, bytes of their requests, answers not yet written. The rest of the input
 //! stays in the socket.
@@ -226,7 +226,7 @@ impl Pipeline {
         }
     }
 
-    /// True while more calls may be on their way, beside some of such a weight and so many bytes.
+    /// True if more calls may be on their way beside calls of this weight and this many bytes.
     fn has_room_beside(&self, weight: usize, bytes: usize) -> bool {
         !self.runs.front().is_some_and(Run::is_coalesced)
             && self.in_flight + weight < PIPELINE_CALLS_IN_FLIGHT_MAX

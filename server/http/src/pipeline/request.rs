@@ -1,6 +1,5 @@
-//! The one kind of request that a pipeline reads itself: a call whose length is said, with nothing that asks for more than an answer.
-//! Whatever is unusual, doubtful or wrong is not judged here but left to hyper: two readers of one grammar must not differ,
-//! so this one knows a small part of it.
+//! The one kind of request that a pipeline reads itself: a call with a declared length that needs only an answer. Any unusual, doubtful or
+//! wrong request is left to hyper. Two readers of one grammar must not differ, so this one knows a small part of it.
 
 use std::{ops::Range, sync::Arc};
 

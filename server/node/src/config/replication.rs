@@ -241,7 +241,7 @@ impl ReplicationSettings {
         entries
     }
 
-    /// How a standby of so many engine threads reads beside its replay. `memory_max`: bytes that the server may take in all.
+    /// Returns how a standby with `sites` engine threads reads beside its replay. `memory_max`: bytes that the server may take in all.
     pub fn readers(&self, sites: u16, memory_max: u64) -> ReadersConfig {
         let view_bytes_max = self.view_memory_max.value;
         let is_said = self.view_memory_max.source != Source::Default;

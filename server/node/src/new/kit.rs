@@ -1,5 +1,5 @@
-//! The SDK that travels in this program: the sources of three crates, put into every new crate, so that it needs no source tree
-//! and builds from then on with whatever program deploys it.
+//! The SDK inside this program: the sources of three crates, which every new crate gets. So it needs no source tree, and builds later with
+//! the same program that deploys it.
 
 use std::{
     fs, io,

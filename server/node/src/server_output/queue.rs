@@ -1,5 +1,5 @@
-//! Lines on their way to standard error and standard output. Who says something never waits for them: one thread writes, from a bounded
-//! queue, and what finds no room or is not taken is counted and told later.
+//! Lines on their way to standard error and standard output. A thread that prints never waits for them. One thread writes from a bounded
+//! queue. Lines that find no room, or that the output does not take, are counted and reported later.
 
 use std::{
     collections::VecDeque,
@@ -254,7 +254,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes so many bytes, then nothing more until it is emptied.
+    /// A pipe that takes this many bytes, then nothing more until it is emptied.
     #[derive(Clone, Default)]
     struct Pipe(Arc<Mutex<PipeState>>);
 
