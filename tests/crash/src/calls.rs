@@ -50,7 +50,7 @@ pub struct Client {
     unknown: Vec<u64>,
     /// TATP: what was last told of each own subscriber's place.
     locations: Vec<u64>,
-    /// TPC-B: those that the driver made, as many on each partition.
+    /// TPC-B: the branches that the driver made, as many on each partition.
     branches: Vec<u64>,
     all_acknowledged: Arc<AtomicU64>,
 }
@@ -297,7 +297,8 @@ fn branches(server: &Server) -> Result<Vec<u64>> {
     Ok(ids)
 }
 
-/// While nobody writes: what is told may be older than what was answered, and is asked for until it stays.
+/// Returns the number of a table's rows, while no client writes. The server may report an older number than that of its answers, so the
+/// test asks until it stays.
 fn rows(server: &Server, table: &str) -> Result<u64> {
     let mut before = told_rows(server, table)?;
     for _ in 0..TELLINGS_MAX {

@@ -11,7 +11,7 @@ use crate::{
     rng::Rng,
 };
 
-/// A call is sent again for so long, and so often, where standbys are missing.
+/// Time for which, and number of times that, a call is sent again while standbys are missing.
 pub(crate) const KNOWN_WAIT_MAX: Duration = Duration::from_secs(180);
 pub(crate) const KNOWN_REST: Duration = Duration::from_millis(50);
 

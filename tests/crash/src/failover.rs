@@ -1,4 +1,4 @@
-//! Three servers, of which the primary is lost again and again under load: a standby takes over by hand or by lease, and the others follow it.
+//! Three servers, whose primary is lost again and again under load. A standby takes over by hand or by lease, and the others follow it.
 
 mod report;
 mod waits;
@@ -43,7 +43,7 @@ const SHIPPED: [&str; 3] = [AS_LOGGED, "changes", "command"];
 /// The decider that a standby takes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// Somebody who promotes it.
+    /// By an operator, who promotes it.
     Hand,
     /// A lease in etcd, which is itself killed and restarted now and then.
     Lease,
@@ -66,7 +66,7 @@ pub struct FailoverConfig {
     pub keeps: bool,
 }
 
-/// Somebody else's clients, beside the load.
+/// Clients of another test, beside the load.
 pub trait Witness {
     /// A new database, and its primary, with standbys in sync.
     fn begin(&mut self, primary: &Server) -> Result<()>;
@@ -160,7 +160,7 @@ impl By {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Loss {
     Killed,
-    /// It stands still, and goes on once another one is the primary.
+    /// It stands still, and continues once another server is the primary.
     Paused,
     Stopped,
     SwitchedOver,
@@ -537,7 +537,7 @@ impl Nodes {
                 report.paused += 1;
             }
             Loss::Stopped => {
-                // It waits for nobody's connections but its clients', and standbys that stand still.
+                // It waits only for the connections of its clients, and for standbys that stand still.
                 self.wake_standbys()?;
                 self.stop(old)?;
                 report.stopped += 1;
@@ -569,7 +569,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// Waits until a standby has taken over by itself. An old primary that comes to itself finds that out.
+    /// Waits until a standby has taken over by itself. An old primary that continues finds that out.
     fn lose_by_lease(&mut self, loss: Loss) -> Result<()> {
         let (old, until) = (self.primary, Instant::now() + PATIENCE);
         let new = loop {
@@ -678,7 +678,7 @@ impl Nodes {
             if answer.status == 200 {
                 return Ok(asked);
             }
-            // It has most of those that were looked at, and may not know that.
+            // It has the most records of the candidates that were checked, and may not know that.
             if is_forced && answer.json()["type"] == "/problems/out-of-sync" && !path.contains("accept_loss") {
                 path = "/v1/replication/promote?force=true&accept_loss=true";
                 continue;

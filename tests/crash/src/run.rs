@@ -32,7 +32,7 @@ pub struct Config {
     pub clients: usize,
     /// Cycles after which a new database is begun: a restart replays everything.
     pub cycles_per_database: u32,
-    /// A line about every so many cycles on standard error; 0 for none.
+    /// Number of cycles between two lines on standard error; 0: none.
     pub tell_every: u32,
     /// Form of the servers' log: a kind as `serve --log` takes it, or `mixed`, which is another one at each start.
     pub log: String,
@@ -559,7 +559,7 @@ impl Deploys<'_> {
         loop {
             self.salt += 1;
             let mut wasm = wasm.clone();
-            // A custom section that nobody reads: other bytes, the same module.
+            // A custom section that no reader uses: other bytes, the same module.
             wasm.extend_from_slice(&[0, 13, 4]);
             wasm.extend_from_slice(b"salt");
             wasm.extend_from_slice(&self.salt.to_le_bytes());

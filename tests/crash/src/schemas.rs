@@ -1,7 +1,7 @@
-//! Kills among deployments that change tables: while clients insert rows, columns, indexes and tables come, go and get other
-//! names, checkpoints are taken, and the server is killed, half of the times while a deployment is on its way. Each time it opens
-//! again, under another kind of log and on another number of sites; what is stored is what the last deployment made, or the one on its
-//! way; and each acknowledged row is there, whole, under the names of the day.
+//! Kills among deployments that change tables. Clients insert rows meanwhile, checkpoints are taken, and columns, indexes and tables are
+//! added, dropped and renamed. Half of the kills come while a deployment is on its way. Each time the server opens again under another kind
+//! of log and on another number of sites. The stored tables are those of the last deployment, or of the one on its way. Each acknowledged
+//! row exists, whole, under the present names.
 
 use std::{
     collections::BTreeSet,
@@ -324,7 +324,7 @@ fn take_checkpoints(address: &str, load: &Load) -> Result<()> {
 }
 
 impl Known {
-    /// Holds what is stored against what was acknowledged, and goes on from there.
+    /// Compares the stored rows with the acknowledged ones, and continues from there.
     fn settle(&mut self, server: &Server, report: &mut SchemasReport) -> Result<()> {
         let found = Shape::of_tables(&server.get("/v1/tables")?.json())?;
         let is_later = self.unknown_step.take().is_some_and(|step| step.shape() == found);

@@ -327,7 +327,7 @@ impl Server {
         check_deployed(name, &answer)
     }
 
-    /// Waits until it has written this to standard error: what recovery found is told a little after it is ready.
+    /// Waits until it has written this text to standard error. The server reports its recovery a little after it is ready.
     pub fn wait_said(&mut self, text: &str) -> Result<()> {
         let until = Instant::now() + SAID_WAIT_MAX;
         while !self.process.errors().contains(text) {
@@ -406,8 +406,8 @@ fn join_group(command: &mut Command, group: &Path) -> Result<()> {
         .open(group.join("cgroup.procs"))
         .context("open the control group")?;
     let join = move || {
-        // "0" is whoever writes it.
-        // SAFETY: the descriptor is open, the byte is there, and write() is async-signal-safe.
+        // "0" names the writing process.
+        // SAFETY: the descriptor is open, the byte exists, and write() is async-signal-safe.
         match unsafe { libc::write(procs.as_raw_fd(), c"0".as_ptr().cast(), 1) } {
             1 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),

@@ -1,6 +1,6 @@
-//! TPC-C, TPC-B and TATP under kill -9: the server is killed under one kind of log and started under another, on another number
-//! of sites. After each start the workload's own conditions hold (`reprise-bench WORKLOAD --check-only`), and counters that
-//! only calls raise stand where the acknowledged ones put them, or beyond by no more than those whose end is unknown.
+//! TPC-C, TPC-B and TATP under kill -9. The server is killed under one kind of log and started under another, on another number of sites.
+//! After each start the workload's own conditions hold (`reprise-bench WORKLOAD --check-only`). Counters that only calls raise have at
+//! least the value of the acknowledged calls. They exceed it at most by the calls whose end is unknown.
 
 use std::{
     fmt,

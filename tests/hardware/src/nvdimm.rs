@@ -1,5 +1,5 @@
-//! A server whose commits wait for an emulated NVDIMM alone: the virtual machine loses its power under load again and again, and each start
-//! finds what was answered before. Outside and inside are halves of one program.
+//! A server whose commits wait for an emulated NVDIMM alone. The virtual machine loses its power under load again and again, and each start
+//! finds the earlier acknowledged calls. Outside and inside are halves of one program.
 
 use std::{
     collections::BTreeMap,
@@ -199,8 +199,8 @@ pub fn run_guest(config: &NvdimmGuestConfig) -> Result<()> {
     })
 }
 
-/// How many accounts the client has: those that were told to be answered, and perhaps more. Lines that the machine printed last are lost with
-/// its power, and one call was on its way.
+/// Returns the number of accounts that the client has: those that the machine printed as answered, and perhaps more. The last lines may be
+/// lost with its power, and one call was on its way.
 fn count_accounts(server: &Server, client: u64, known: u64) -> Result<u64> {
     let mut connection = server.connect()?;
     let mut count = 0;

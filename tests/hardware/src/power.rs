@@ -1,4 +1,4 @@
-//! The half that runs on this machine: the load in a virtual one, then every disk that a power failure may have left, opened and judged.
+//! The half that runs on this machine: the load in a virtual one, then every disk that a power failure may have left, opened and checked.
 
 use std::{collections::BTreeMap, env, fmt, fs, path::Path, time::Instant};
 

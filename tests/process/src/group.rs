@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A control group of so many bytes, gone with the drop.
+/// A control group with this many bytes of memory. Its drop removes it.
 pub struct Group {
     pub path: PathBuf,
     events: &'static str,

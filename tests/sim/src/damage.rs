@@ -128,7 +128,7 @@ fn change(folder: &SimDisk, file: &str, from: usize, count: usize, random: &mut 
 /// Forgeries of a log record, under checksums that hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogForgery {
-    /// It stands there so many times.
+    /// It is there this many times.
     Copies(usize),
     /// The one behind it stands before it.
     Swaps,

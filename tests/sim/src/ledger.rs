@@ -35,7 +35,7 @@ pub struct Call {
     pub flying: u32,
     /// It was told in this life that it may be stored, or not.
     pub is_doubtful: bool,
-    /// It was told in this life, after so many operations of the disk, that the log did not take it.
+    /// The number of disk operations in this life after which the log refused it.
     pub refused_at: Option<usize>,
 }
 
@@ -202,7 +202,7 @@ impl Ledger {
         });
     }
 
-    /// The process died after so many operations of its disk: what was answered later was not answered.
+    /// Records that the process died after this many operations of its disk. Later answers were never sent.
     pub fn died_after(&mut self, ops_at_death: usize) {
         self.seen.retain_mut(|seen| {
             let was_told = seen.ops.is_none_or(|ops| ops <= ops_at_death);
@@ -250,8 +250,8 @@ impl Ledger {
         }
     }
 
-    /// Forgets the calls that a database cut before this position does not hold; those acknowledged before it must be there,
-    /// and those behind it must not.
+    /// Forgets the calls that a database cut before this position does not hold. Calls acknowledged before it must be there, and later
+    /// calls must not.
     pub fn cut_at(&mut self, cut: Lsn, found: &Tables) -> Result<(), String> {
         let marks = found.marks.keys().map(|(_, nonce)| *nonce);
         let stored: BTreeSet<i64> = marks.chain(found.announcements.keys().copied()).collect();

@@ -26,11 +26,11 @@ pub enum Mutant {
     LostGroup,
 
     // Mutants of outcomes: a refused or aborted call leaves nothing, and answers are true.
-    /// An abort is told, and the writes stay.
+    /// An abort is reported, and the writes stay.
     KeptAbort,
-    /// A commit is told as an abort.
+    /// A commit is reported as an abort.
     CommitToldAborted,
-    /// An abort is told as a commit.
+    /// An abort is reported as a commit.
     AbortToldCommitted,
     /// A call is never answered.
     LostAnswer,
@@ -65,7 +65,7 @@ pub enum Mutant {
     /// A changed row in the log is another one.
     ForgedChange,
 
-    // Damage is found: these are under checksums that hold, as if nobody looked at them.
+    // Damage is detected. These changes are under valid checksums, as if no check read them.
     /// A checkpoint's row is changed.
     ForgedCheckpoint,
     /// Rows of a checkpoint are left out.

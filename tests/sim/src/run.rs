@@ -88,7 +88,7 @@ struct Run {
     now_us: i64,
     /// The second version was in service, for sure.
     is_upgraded: bool,
-    /// Its deployment was acknowledged in this life after so many operations.
+    /// The number of operations in this life after which its deployment was acknowledged.
     upgraded_at: Option<usize>,
     life: u64,
     /// Each life logs both kinds: then nothing is lost to a program that drifts.

@@ -37,7 +37,8 @@ fn nothing_answered_at_2_safe_is_lost_by_failovers_by_lease() {
     tell(run_failovers(&by_lease));
 }
 
-/// With each server's log in NVRAM: a primary that stands still beyond its lease is taken over from, and comes to itself deposed.
+/// Each server's log is in NVRAM. A standby takes over from a primary that stands still beyond its lease, and that primary finds itself
+/// deposed.
 #[test]
 fn nothing_answered_from_nvram_is_lost_by_failovers_by_lease() {
     const NAME: &str = "nothing_answered_from_nvram_is_lost_by_failovers_by_lease";

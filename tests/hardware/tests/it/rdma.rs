@@ -81,7 +81,7 @@ fn two_machines_lose_their_power_one_after_the_other() {
     ended(standby, 0, "whole");
 }
 
-/// A standby is killed, then the primary stands still beyond its lease, while its card goes on.
+/// A standby is killed, then the primary stands still beyond its lease, while its card continues.
 const FAILOVER_SEED: &str = "2";
 
 /// A short run of what `cargo xtask failover --rdma` does for long, by lease and under load: each acknowledged call is there once.

@@ -1,5 +1,5 @@
-//! Histories of registers across failovers of real servers, judged by the checker of `todc-utils`: what clients were answered by one primary and
-//! the next is what one register would have answered. A call whose outcome is not known may have taken place at any time later, or never.
+//! Histories of registers across failovers of real servers, checked by `todc-utils`. The answers of one primary and the next must be those
+//! of one register. A call whose outcome is not known may have taken place at any later time, or never.
 
 use std::{
     collections::BTreeMap,
@@ -30,7 +30,7 @@ const CALLS_MAX: usize = 60;
 const OPEN_MAX: usize = 12;
 /// Between two calls of a client.
 const PAUSE: Duration = Duration::from_millis(15);
-/// A call without an answer for so long is left open.
+/// Time after which a call without an answer is left open.
 const ANSWER_WAIT: Duration = Duration::from_secs(20);
 /// How long clients go on once another one is the primary, at most.
 const AFTER_MAX: Duration = Duration::from_secs(60);
@@ -88,7 +88,7 @@ struct Seen {
 fn is_linearizable(start: Option<i64>, seen: &[Seen]) -> bool {
     let (mut events, mut clients) = (Vec::new(), CLIENTS);
     for one in seen {
-        // A call that is open ends at no time: its client goes on as another one.
+        // An open call never ends: its client continues as another one.
         let client = match one.answered {
             Some(_) => one.client,
             None => {
@@ -210,7 +210,7 @@ impl Window<'_> {
         let mut connection: Option<Connection> = None;
         for turn in 0..CALLS_MAX {
             thread::sleep(PAUSE);
-            // It comes to know of the next primary by asking one after the other.
+            // It finds the next primary by asking one server after the other.
             while !self.is_over.load(Ordering::Acquire) {
                 connection = connection.take().or_else(|| self.connect(server));
                 if let Some(mut open) = connection.take()

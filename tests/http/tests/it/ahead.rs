@@ -1,5 +1,5 @@
-//! Requests sent ahead of their answers: the answers come in order whatever is among them and however the bytes arrive; what
-//! doubtful bytes are told does not depend on who reads them; no client takes more than its share.
+//! Requests sent ahead of their answers. The answers come in order, whatever is among them and however the bytes arrive. The answer to
+//! doubtful bytes does not depend on the code that reads them. No client takes more than its share.
 
 use std::{
     io::{Read, Write},

@@ -1,5 +1,5 @@
-//! Clients that dribble, stall, stop reading, hang up in the middle or come in hordes: each is answered or cut off within
-//! its time, the server's memory stays where it was, and others are served meanwhile.
+//! Clients that dribble, stall, stop reading, hang up in the middle or come in hordes. The server answers or disconnects each within its
+//! time, its memory does not grow, and it serves others meanwhile.
 
 use std::{
     io::Write,
@@ -144,7 +144,7 @@ fn half_closed(server: &Server, request: &str) -> String {
     rest(&mut stream)
 }
 
-/// A POST whose body has so many bytes more than are sent.
+/// A POST whose body lacks `missing` of its declared bytes.
 fn post(path: &str, body: &str, missing: usize) -> String {
     let length = body.len() + missing;
     format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n{body}")

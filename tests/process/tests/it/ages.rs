@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use reprise_test_crash::{Answer, Connection, Server};
 use reprise_test_process::{Cluster, lsn, wait_reached};
 
-/// A read may take so long on a busy machine, beside the lag that it tells.
+/// Time that a read may take on a busy machine, beside the lag that it reports.
 const SLACK: Duration = Duration::from_millis(300);
 
 /// A client that opens one account after the other, and knows when each was answered.

@@ -13,7 +13,7 @@ use reprise_test_crash::{Launch, Server, binary};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A verb that goes on, and its lines as they come.
+/// A verb that follows, and its lines as they come.
 struct Follower {
     child: Child,
     lines: Receiver<String>,

@@ -79,7 +79,7 @@ fn the_binary_alone_makes_tests_builds_deploys_and_calls_a_crate() -> Result<()>
         );
     }
 
-    // An SDK of another version is told of, and replaced when that is asked for.
+    // An SDK of another version is reported, and replaced on request.
     let lib = made.join(".reprise/sdk/abi/src/lib.rs");
     let ours = fs::read_to_string(&lib)?;
     fs::write(&lib, format!("{ours}\n// of an older program"))?;

@@ -152,7 +152,7 @@ fn a_primary_at_quorum_whose_wire_is_cut_answers_nothing_and_comes_back_as_a_sta
         let written = open_until_known(&b, 8_000_000, AUTHORIZED)?;
         ensure!(written.status == 200, "{}", written.text());
 
-        // Nobody told the old one: with its wire it has nobody to confirm what it runs.
+        // The old primary does not know of the new one. Without its wire, no standby confirms its writes.
         network.mend(0)?;
         let deposed = open(&a, 9_000_001)?;
         ensure!(deposed.status != 200, "deposed it answers {}", deposed.text());

@@ -137,7 +137,7 @@ fn what_was_answered_outlives_a_kill_and_the_region_is_told() -> Result<()> {
             String::from_utf8_lossy(&made.stderr).contains("NVRAM region") && !to.exists(),
             "{made:?}"
         );
-        // Files alone: what the region has comes to them first.
+        // With files alone, the records of the region first go to the files.
         let server = Server::start(&Launch::new(&data))?;
         check(&server, std::slice::from_ref(&tally))?;
         let status = server.get("/v1/status")?.json();

@@ -451,7 +451,7 @@ fn a_server_writes_backups_where_its_operator_said_and_nowhere_else() -> Result<
         let answer = server.get(&way)?;
         ensure!(answer.status == status, "{way}: {} {}", answer.status, answer.text());
     }
-    // In a directory that can't be written, the error is reported, and the server goes on.
+    // If the directory can't be written, the error is reported, and the server continues.
     let answer = server.request("DELETE", &format!("/v1/backups/{id}"), &[], b"")?;
     ensure!(answer.status == 204, "{}", answer.text());
     fs::remove_dir_all(&place)?;

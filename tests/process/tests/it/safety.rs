@@ -20,7 +20,7 @@ fn wait_reached(server: &Server, level: &str, in_sync: &[&Server]) -> Result<()>
     reprise_test_process::wait_reached(server, &[], (level, in_sync))
 }
 
-/// Waits until so many standbys get each group as it is sealed.
+/// Waits until this many standbys get each group when it is sealed.
 fn wait_streaming(server: &Server, count: usize) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -182,7 +182,7 @@ fn a_killed_primary_comes_back_as_a_standby_and_keeps_what_only_it_has_aside() -
     Ok(())
 }
 
-/// A copy of a standby's files was told nothing of who is in sync; the standby itself knows who is not.
+/// A copy of a standby's files has no status of the sync set. The standby itself knows which standby is not in sync.
 #[test]
 fn one_out_of_sync_takes_over_where_the_loss_is_accepted_and_the_others_know_of_it() -> Result<()> {
     let cluster = Cluster::new()?;
@@ -193,7 +193,7 @@ fn one_out_of_sync_takes_over_where_the_loss_is_accepted_and_the_others_know_of_
     wait_reached(&a, "2-safe", &[&b, &c])?;
     c.kill()?;
     if open(&a, 1, &[("idempotency-key", "open-1")])?.0 != 200 {
-        // b was late: it comes back, and is told.
+        // b was late: it comes back, and gets the status.
         ensure!(is_opened(&a, 1)?, "it goes on");
         wait_reached(&a, "2-safe", &[&b])?;
         let begun = Instant::now();
@@ -306,7 +306,7 @@ fn a_2_safe_primary_whose_standby_is_lost_leaves_open_what_waited_and_goes_on_al
         });
         thread::sleep(Duration::from_millis(300));
         ensure!(!call.is_finished(), "it waits for the standby");
-        // Nor is it shown to anybody.
+        // No reader sees it either.
         let read = scope.spawn(move || second.request("POST", "/v1/call/bank/balance", &[], br#"{"account": 1}"#));
         thread::sleep(Duration::from_millis(200));
         ensure!(!read.is_finished(), "a read waits for what it saw");
@@ -623,7 +623,7 @@ fn a_quorum_of_three_goes_on_with_one_standby_and_not_with_none() -> Result<()> 
     wait_reached(&a, "1-safe", &[])?;
     ensure!(open(&a, 3, &[])?.0 == 503, "no majority");
     ensure!(has_account(&a, 1)?, "reads go on");
-    // Killed, it knows after its start who counts; what nobody else had is confirmed once a standby has it.
+    // After a kill, it knows at its start which standbys count. A write that no other server had is confirmed once a standby has it.
     a.kill()?;
     let a = cluster.primary("a", &["--safety", "quorum"])?;
     ensure!(open(&a, 3, &[])?.0 == 503, "no majority yet");

@@ -148,7 +148,7 @@ fn standbys_follow_serve_reads_and_one_takes_over_when_the_primary_is_killed() -
         seen.text()
     );
     check_fresh_pages(&b, lsn_of_call)?;
-    // The primary is gone; what it had shipped is there, and goes on.
+    // The primary is gone. Its shipped records are there, and the standby continues.
     wait_caught_up(&primary, &b)?;
     primary.kill()?;
     check_stale_pages(&b)?;
@@ -232,7 +232,7 @@ fn check_fresh_pages(standby: &Server, seen: u64) -> Result<()> {
     Ok(())
 }
 
-/// Once the primary is not heard any more, nobody knows how far behind they are.
+/// Once the primary is not heard any more, it is not known how far behind they are.
 fn check_stale_pages(standby: &Server) -> Result<()> {
     for path in PAGES {
         let (stale, until) = ([("reprise-max-lag-ms", "1")], Instant::now() + PATIENCE);
@@ -474,7 +474,7 @@ fn what_can_not_follow_is_refused_in_a_line() -> Result<()> {
     Ok(())
 }
 
-/// Two machines of one host name: the second one is told apart, and pushes nothing out.
+/// Two machines have one host name. The second one gets an error, and does not disconnect the first.
 #[test]
 fn second_server_of_a_name_is_turned_away_while_the_first_one_is_there() -> Result<()> {
     let cluster = Cluster::new()?;

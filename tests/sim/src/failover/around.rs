@@ -122,7 +122,7 @@ impl Around {
         lock(&self.peers).get_mut(&node)?.image.take()
     }
 
-    /// Ends the process of a node, at whatever it is. What it does from here on reaches nobody.
+    /// Ends the process of a node, whatever it does. Its later acts reach no other node.
     pub fn kill(&self, node: usize, random: &mut FaultRandom) {
         let mut peers = lock(&self.peers);
         let Some(peer) = peers.get_mut(&node).filter(|peer| !peer.life.is_dead()) else {
@@ -234,11 +234,11 @@ impl Threads for NodeThreads {
     }
 }
 
-/// Breaks things between any two steps: also while somebody waits for the end of a promotion.
+/// Breaks things between any two steps, also while an operator waits for the end of a promotion.
 pub struct Fate {
     pub around: Arc<Around>,
     pub random: FaultRandom,
-    /// One of so many looks breaks something.
+    /// One of this many looks breaks something.
     pub rareness: u64,
 }
 

@@ -218,8 +218,8 @@ impl Run {
             is_safe: is_safe || self.settings.is_leased,
             what: format!("call {call}, which {name} acknowledged as {}", answer.reached.name()),
         };
-        // By hand two primaries can't see each other; what is safe is looked for in the newest one's log. A repeat of what that one has, too, is true
-        // whoever tells it.
+        // Without a lease two primaries can't see each other, and the newest one's log decides which writes are safe. A repeat of a write
+        // that it has, too, is true on either server.
         let may_be_two = !self.settings.is_leased || (reply.replayed && self.marks.has(place));
         self.marks.acknowledged(mark, answer.epoch, may_be_two)?;
         self.see(session, place);
@@ -304,8 +304,8 @@ impl Run {
         Ok(())
     }
 
-    /// A session sees all that it had seen when it asked, unless that was given up, or is answered by who has not heard of the newest primary and has
-    /// what was given up.
+    /// A session sees everything that it had seen when it asked, unless that was given up. The exception is an answer of a server that has
+    /// the records given up, and has not heard of the newest primary.
     fn keep_order(
         &self,
         (session, since): (usize, Option<Place>),

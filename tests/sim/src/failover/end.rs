@@ -73,7 +73,7 @@ impl Run {
         Err(format!("the nodes do not come together: {}", self.told()))
     }
 
-    /// An old primary that goes on is started again as a standby.
+    /// Starts an old primary that still runs again as a standby.
     fn end_old_primaries(&mut self) {
         for node in NODES {
             let process = self.nodes[node].process.as_ref();

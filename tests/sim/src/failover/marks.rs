@@ -25,8 +25,8 @@ pub enum How {
     Forced,
     /// By force, without a look at the other nodes, or where another one had lost its disk: whatever is not there.
     Blindly,
-    /// The product has named the first LSN that may be lost of what the primary of an epoch answered, the last one that it heard; what was
-    /// told in a later one may be lost at any LSN.
+    /// The product has named the first LSN that may be lost of the writes acknowledged by the primary of an epoch, the last one that it
+    /// heard. Facts of a later epoch may be lost at any LSN.
     Accepted { from: u64, epoch: u32 },
 }
 
@@ -84,7 +84,7 @@ impl Marks {
             }
         }
         if matches!(how, How::Accepted { .. }) {
-            // Its epoch may be a former one: what was lost may have been a primary's that nobody here has heard of.
+            // Its epoch may be a former one: the lost record may have been that of a primary which no node here has heard of.
             self.epoch = 0;
         }
         let begun = path.clone();
@@ -109,7 +109,8 @@ impl Marks {
         self.reigns.last().is_some_and(|reign| reign.path.has(place))
     }
 
-    /// A write was acknowledged by a primary of this epoch. Nobody of an older epoch may do so any more, unless there `may_be_two`.
+    /// Records that a primary of this epoch acknowledged a write. No primary of an older epoch may do so any more, unless there
+    /// `may_be_two`.
     pub fn acknowledged(&mut self, mark: Mark, epoch: u32, may_be_two: bool) -> Result<(), String> {
         if epoch < self.epoch && !may_be_two {
             let Mark { what, place, .. } = &mark;
@@ -141,15 +142,15 @@ impl Marks {
         }
     }
 
-    /// Somebody who still has it may tell of it, after a primary began without it.
+    /// A node that still has it may report it after a primary began without it.
     fn given_up_by(&self, mark: &Mark) -> Option<How> {
         let mut since = self.reigns.iter().rev().take_while(|reign| !reign.path.has(mark.place));
         let found = since.find(|reign| reign.gives_up(mark)).map(|reign| reign.how);
         found.or((!mark.is_safe).then_some(How::Forced))
     }
 
-    /// True where a primary began without it, and whoever made it one gave something up: what clients rely on was looked for when it began, and
-    /// this, which was written in that epoch, is nothing of that.
+    /// True if a primary began without it, and its promotion gave something up. The facts of clients were checked when it began. This one
+    /// was written in that epoch, so it is none of these.
     pub fn is_given_up(&self, place: Place, epoch: u32) -> bool {
         let mark = Mark {
             place,

@@ -17,7 +17,7 @@ pub enum FailoverMutant {
     TellsUncommitted,
     /// A standby that is lost stays recorded as in sync.
     KeepsLostInSync,
-    /// A lease is over at the store before it is for who has it.
+    /// A lease has ended at the store before it has ended for its holder.
     LeaseOutlived,
 }
 
@@ -33,7 +33,7 @@ impl FailoverMutant {
     /// The level, and whether there is a lease.
     pub fn shows_under(self) -> (Safety, bool) {
         match self {
-            // By hand whoever has most takes over.
+            // Without a lease, the node with the most records takes over.
             Self::TellsUncommitted | Self::KeepsLostInSync | Self::LeaseOutlived => (Safety::TwoSafe, true),
             Self::AcknowledgesReceived | Self::LyingStandby => (Safety::Quorum, false),
         }

@@ -41,7 +41,7 @@ pub struct Settings {
     /// True if a lease decides which node is the primary.
     pub is_leased: bool,
     pub hold_bytes_max: u64,
-    /// Somebody promotes by force without a look at the other nodes, now and then.
+    /// True if the operator now and then promotes by force without a look at the other nodes.
     pub is_blind: bool,
     /// Zero: tables are not compared.
     pub compare_every: Duration,

@@ -19,7 +19,7 @@ use crate::{
     tree::LOG,
 };
 
-/// A standby that does not stream for so long is started again.
+/// Time after which a standby that does not stream is started again.
 const STUCK_US: i64 = 15_000_000;
 /// Started again so often, it begins anew in an empty directory.
 const RESTARTS_MAX: u32 = 4;
@@ -299,7 +299,7 @@ impl Run {
         self.stats.deployed_again += u64::from(deployed.is_ok());
     }
 
-    /// Starts a standby again that goes on no more.
+    /// Starts a standby again that makes no progress.
     pub(super) fn restart_stuck(&mut self) -> Result<(), String> {
         for node in NODES {
             if !self.is_up(node) || self.is_primary(node) {

@@ -26,7 +26,7 @@ const ACCEPTING: PromoteOptions = PromoteOptions {
     accepts_loss: true,
 };
 
-/// A node that could take over, as somebody sees it who looks.
+/// A node that could take over, as an operator who checks it sees it.
 struct Candidate {
     node: usize,
     /// Epoch and end of what is durable there.
@@ -74,8 +74,8 @@ impl Run {
         Ok(())
     }
 
-    /// It follows another one than the newest primary, which is lost, or one that stepped down: who once gave it its place, and says so again, knows of no
-    /// later one. Without a lease only whoever promoted that one by force knows.
+    /// True if it follows another node than the newest primary: a lost one, or one that stepped down. That node handed over once, says so
+    /// again, and knows of no later primary. Without a lease, only the operator who promoted the newest one by force knows it.
     fn is_behind_the_newest(&self, standby: usize) -> bool {
         let followed = self.nodes[standby].of;
         let is_later =
@@ -83,7 +83,8 @@ impl Run {
         !self.settings.is_leased && self.primary.is_some_and(is_later)
     }
 
-    /// Nobody loses the lease while he gives it away: whoever was to hear of that would wait for whoever gives it, in one thread.
+    /// Keeps a primary from losing its lease while it hands over. In one thread, the thread that must hear of the loss would wait for the
+    /// hand-over.
     fn calm_leases(&self) {
         if self.settings.is_leased {
             self.around.leases.set_all_away(false);
@@ -96,7 +97,7 @@ impl Run {
         }
     }
 
-    /// It gave its place to somebody, as far as that is known.
+    /// True if it handed over to another node, as far as that is known.
     fn has_stepped_down(&self, node: usize) -> bool {
         let process = self.nodes[node].process.as_ref().filter(|_| self.is_up(node));
         process.is_some_and(|process| process.database.router().role() == Role::Standby)
@@ -180,7 +181,8 @@ impl Run {
         self.force_looked(node, how).map(drop)
     }
 
-    /// A standby asks the others itself, and an operator who has looked at all of them accepts what it can't exclude.
+    /// Promotes by force. A standby asks the others itself, and an operator who has checked all of them accepts the loss that it can't
+    /// exclude.
     fn force_looked(&mut self, node: usize, how: Option<How>) -> Result<bool, String> {
         let promoted = self.promote(node, self.looked(node));
         match promoted {
@@ -191,8 +193,9 @@ impl Run {
         }
     }
 
-    /// By whoever looked at all of them. At 2-safe one that was not heard lately whether its
-    /// primary went on without it, and at 1-safe none; one that stepped down does not know whether somebody took over and wrote.
+    /// Returns the options of an operator who has checked all of them. At 2-safe a standby that was not heard lately does not know whether
+    /// its primary continued without it; at 1-safe no standby knows. A node that stepped down does not know whether another one took over
+    /// and wrote.
     fn looked(&self, node: usize) -> PromoteOptions {
         let process = self.nodes[node].process.as_ref();
         let own = process.and_then(|process| process.service().own());
@@ -242,7 +245,8 @@ impl Run {
         Ok(true)
     }
 
-    /// The old primary may go on, and nobody follows it: who else might is stopped, and has no more.
+    /// Isolates the old primary, which may continue without a standby. Other nodes that might follow it are stopped, and have no more
+    /// records.
     fn isolate(&mut self, old: usize) -> Result<(), String> {
         let mut others = (0..3).filter(|node| *node != old);
         let (Some(mut new), Some(mut third)) = (others.next(), others.next()) else {
@@ -302,7 +306,7 @@ impl Run {
         self.force_one(node, options, Some(How::Whole)).map(drop)
     }
 
-    /// The old primary goes on, and hears nothing of a new one: only its lease tells it when to end.
+    /// Cuts off the old primary, which continues and hears nothing of a new one. Only its lease ends it.
     fn cut_off_holder(&mut self, new: usize) {
         let Some(old) = NODES.into_iter().find(|node| *node != new && self.is_primary(*node)) else {
             return;
@@ -334,7 +338,7 @@ impl Run {
         }
     }
 
-    /// Somebody is the primary again, whatever is lost by it.
+    /// Makes some node the primary again, whatever is lost by it.
     pub(super) fn force_somebody(&mut self) -> Result<(), String> {
         if self.settings.is_leased {
             let Some(node) = self.some_standby() else { return Ok(()) };

@@ -22,8 +22,7 @@ const PREFIX: &str = "backup-";
 /// Backups kept on the disk: each is a copy of everything.
 const KEPT_MAX: usize = 3;
 
-/// Backups that the server said to be there: by id, after how many operations of the disk in this life; none for those of
-/// earlier lives.
+/// Backups that the server reported: by id, the number of disk operations in this life. None for those of earlier lives.
 #[derive(Default)]
 pub struct Told(BTreeMap<String, Option<usize>>);
 

@@ -131,7 +131,7 @@ impl Run {
         Ok(image)
     }
 
-    /// A promoted standby goes on in the place of the primary, with everything before `lsn`: what was acknowledged behind it is lost.
+    /// Continues with a promoted standby in place of the primary, with everything before `lsn`. Acknowledged calls behind it are lost.
     pub(super) fn take_over(&mut self, lsn: Lsn, found: &Tables) -> Result<(), String> {
         self.stats.failovers += 1;
         self.ledger.died_after(usize::MAX);

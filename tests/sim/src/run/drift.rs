@@ -84,7 +84,7 @@ impl Run {
             (Op::Announce { value: 3 }, false),
         ] {
             let mut args = Vec::new();
-            // Nobody else's nonce.
+            // A nonce of no other call.
             op.encode(Ledger::nonce(1 << 30) + self.random.below(1 << 30) as i64, &mut args);
             world.submit(&[(op.procedure(), None, args)], Vec::new());
             let reply = loop {

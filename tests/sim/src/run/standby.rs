@@ -340,7 +340,7 @@ impl Run {
         }
     }
 
-    /// The end of the primary's life: now and then its standby takes over. The disk that the next life goes on with then.
+    /// Ends the primary's life. Now and then its standby takes over. Returns the disk with which the next life continues then.
     pub(super) fn fail_over(&mut self, former: &Life) -> Result<Option<SimDisk>, String> {
         let Some(standby) = self.standby.take() else {
             return Ok(None);
@@ -396,7 +396,7 @@ impl Run {
 
     /// A promoted standby takes writes, from the first LSN of its epoch on.
     fn check_writes(&mut self, world: &Life, lsn: Lsn) -> Result<(), String> {
-        // The primary's life goes on with its own version.
+        // The primary's life continues with its own version.
         let second_from = self.ledger.second_from;
         let version = self.look_at_versions(world);
         self.ledger.second_from = second_from;

@@ -1,6 +1,6 @@
-//! Chains of deployments that change tables, by seeds: rows are written in between, checkpoints are taken, the process is killed,
-//! also in the middle of a deployment, and opened again on another number of sites. Beside it goes a model that knows rows by the
-//! names of their columns and nothing of how they are stored.
+//! Chains of deployments that change tables, by seeds. Rows are written in between, and checkpoints are taken. The process is killed, also
+//! in the middle of a deployment, and opened again on another number of sites. A model beside it knows rows by the names of their columns,
+//! and nothing of their storage.
 
 mod change;
 mod lineage;

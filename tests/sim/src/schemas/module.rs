@@ -1,5 +1,4 @@
-//! Modules whose bytes are their description: three procedures that write rows of any of their tables, and what some of them run
-//! when they are deployed.
+//! Modules whose bytes are their description: three procedures that write rows of any of their tables, and the migrations of some of them.
 
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@ const SEEDS_MAX: u64 = 200;
 const SEEDS_TOLD: u64 = 60;
 /// Events that do not occur in every such run.
 const RARE: [&str; 2] = ["lease_refused", "deployed_again"];
-/// Within so many seeds each mutant is caught.
+/// Number of seeds within which each mutant is caught.
 const MUTANT_SEEDS: u64 = 40;
 
 #[test]
@@ -82,7 +82,8 @@ fn bugs_of_replication_are_caught() {
     }
 }
 
-/// A former primary that has not asked the new one yet loads a checkpoint that holds more than is known to be committed: nobody reads it.
+/// A former primary that has not asked the new one yet loads a checkpoint with more records than are known to be committed. No reader sees
+/// it.
 #[test]
 fn a_former_primarys_checkpoint_is_hidden_until_it_is_committed() {
     holds(102, FailoverMutant::AcknowledgesReceived);

@@ -7,7 +7,7 @@ use reprise_test_sim::{Mutant, Options, Stats, run};
 const TIME: Duration = Duration::from_secs(20);
 /// However fast the machine is.
 const SEEDS_MAX: u64 = 2_000;
-/// Within so many seeds each mutant is caught.
+/// Number of seeds within which each mutant is caught.
 const MUTANT_SEEDS: u64 = 60;
 
 #[test]
