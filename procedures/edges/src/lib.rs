@@ -1,8 +1,7 @@
-//! The sample module `edges`: numbers at the end of their range, and programs that give up. What each comes to is the same natively
-//! and in wasm.
+//! The sample module `edges`: numbers at the end of their range, and programs that give up. Each has the same result natively and in wasm.
 //! Owns: the table `lights`, of which a column is an enum; procedures of one operation each, and `recurse`, `fill`, `give_up`.
 //! Does not: read rows.
-//! Invariants: what does not fit a number ends the call; a float becomes the nearest integer that there is.
+//! Invariants: a value that does not fit its number ends the call; a float becomes the nearest integer that there is.
 //! Called by: its own tests natively, the HTTP tests in wasm.
 #![deny(unsafe_code)]
 
@@ -133,7 +132,7 @@ fn deeper(depth: u32, above: &mut [u64; 256]) -> u64 {
     }
 }
 
-/// Takes so many bytes of memory.
+/// Takes this many bytes of memory.
 #[procedure(any_partition, read_only)]
 pub fn fill(_tx: &Txn, bytes: u32) -> u64 {
     let filled = vec![1_u8; bytes as usize];

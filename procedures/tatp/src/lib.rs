@@ -5,11 +5,11 @@
 //! Invariants: every row belongs to a subscriber; a forwarding belongs to a special facility; each subscriber has one number.
 //! Called by: users of the sample, the driver, benchmarks.
 //!
-//! Names, columns and distributions are those of the TATP benchmark description, version 1.0. A look-up that finds nothing
-//! and a key that is taken are answers, not aborts: the benchmark counts on both. Where the description finds the subscriber
-//! by `sub_nbr`, so do the procedures, through the unique key of `subscriber_number`. Such a call is sent to the partition of
-//! `home`, which nothing else reads: it is where the caller believes the subscriber to lie, a number's `s_id` as
-//! `find_subscriber` tells it. A subscriber that lies elsewhere is not found.
+//! Names, columns and distributions are those of the TATP benchmark description, version 1.0. A look-up that finds nothing and a key that
+//! is taken are answers, not aborts: the benchmark counts on both. Where the description finds the subscriber by `sub_nbr`, so do the
+//! procedures, through the unique key of `subscriber_number`. Such a call is sent to the partition of `home`, which no procedure reads. The
+//! caller believes the subscriber to be there: `home` is a number's `s_id` as `find_subscriber` returned it. A subscriber on another
+//! partition is not found.
 #![deny(unsafe_code)]
 
 mod load;

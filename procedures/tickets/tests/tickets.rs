@@ -1,4 +1,4 @@
-//! The shop: what is held is nobody else's, what is bought is paid for, and what ends is free again.
+//! The shop: no other customer gets held seats, bought seats are paid for, and seats of an ended hold are free again.
 
 // A test ends where something is not there.
 #![allow(clippy::unwrap_used)]
@@ -62,7 +62,7 @@ fn held_seats_are_nobody_elses_until_they_end() {
     assert_eq!(code(release::call(&mut db, 1, first.hold)), "unknown_hold");
     assert_eq!(counts(&mut db), [10, 2, 0, 10]);
 
-    // Ten minutes later the other two are free again, too, by whoever comes next.
+    // Ten minutes later the other two are free again, too, once the next customer asks.
     db.set_now_us(START_US + 11 * 60_000_000);
     assert_eq!(hold::call(&mut db, 1, 7, 12).unwrap().seats.len(), 12);
     db.set_now_us(START_US + 22 * 60_000_000);

@@ -1,7 +1,6 @@
 //! The sample module `tpcb`: the bank of the TPC-B benchmark, whose one transaction books an amount to an account.
 //! Owns: the tables `tpcb_branches`, `tpcb_tellers`, `tpcb_accounts`, `tpcb_history` and the procedures on them.
-//! Does not: know partitions; every row lies where its branch lies, and an account may belong to another branch than the
-//!   teller that books to it.
+//! Does not: know partitions; every row is on its branch's partition, and an account may belong to another branch than its teller.
 //! Invariants: a branch's balance is the sum of its tellers' and of its history; all accounts together hold what all branches do.
 //! Called by: users of the sample, the driver, benchmarks.
 //!

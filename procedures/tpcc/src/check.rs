@@ -97,7 +97,7 @@ pub fn check(tx: &Txn, w_id: i16, d_id: Option<i8>) -> Result<Vec<Condition>, Ab
         let verdicts = case.judge(&warehouse, &check_customers(tx, w_id, d_id), &payments);
         match conditions.is_empty() {
             true => conditions = verdicts,
-            // The first failure of each is told.
+            // The first failure of each is reported.
             false => conditions
                 .iter_mut()
                 .zip(verdicts)

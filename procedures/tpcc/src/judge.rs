@@ -1,6 +1,6 @@
-//! The consistency conditions 1 to 12 (clause 3.3.2), put together from what the pieces of `check` answer and from the payments. Runs
-//! where the caller is, or in `check` itself. The conditions of the specification speak of a database at rest; that of number 11 (2,100 orders that do
-//! not wait) is about the population, and deliveries since are counted on top of it.
+//! The consistency conditions 1 to 12 (clause 3.3.2), put together from the answers of the pieces of `check` and from the payments. It runs
+//! on the caller's side, or in `check` itself. The conditions of the specification are about a database at rest. Condition 11 (2,100 orders
+//! that do not wait) is about the population, and later deliveries are counted on top of it.
 
 use reprise_procedure::prelude::*;
 

@@ -220,7 +220,7 @@ fn push_number(out: &mut String, number: i64) {
     }
 }
 
-/// At most so many bytes, whole characters.
+/// Returns at most `bytes_max` bytes of whole characters.
 fn cut(text: &str, bytes_max: usize) -> &str {
     let mut end = text.len().min(bytes_max);
     while !text.is_char_boundary(end) {

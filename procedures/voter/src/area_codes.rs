@@ -158,8 +158,8 @@ pub fn state_of(phone_number: i64) -> SmallText<2> {
     SmallText::new(state.map_or("XX", |state| state.0)).unwrap_or_default()
 }
 
-/// The area code of a ten-digit phone number; 0 when it is none of the United States' or Canada's, so that the numbers that
-/// a caller invents share one tally.
+/// Returns the area code of a ten-digit phone number. It is 0 for a code outside of the United States and Canada, so that a caller's
+/// invented numbers share one tally.
 #[inline]
 pub fn area_code_of(phone_number: i64) -> i32 {
     let code = phone_number / 10_000_000;

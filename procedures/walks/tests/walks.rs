@@ -1,5 +1,5 @@
-//! Random walks give the same rows natively, in wasm, on one to three partitions, when they are replayed and when their changes are put
-//! in place: those of a model that takes a scan's rows first.
+//! Random walks give the same rows natively, in wasm, on one to three partitions, in a replay, and by redo of their changes. The rows are
+//! those of a model that takes a scan's rows first.
 #![allow(clippy::unwrap_used)]
 
 use std::{

@@ -390,8 +390,8 @@ fn compare_prefix(key: &[u8], bytes: &[u8]) -> std::cmp::Ordering {
 }
 
 /// Bytes of a long key that are in the node. A last name behind a warehouse and a district fits 32 bytes and not 16. With 16, each look-up
-/// by name waits for the heap. A Payment then takes 1.05 to 1.07 of the time, though it has 4 % fewer instructions. Command: `cargo run
-/// --release -p reprise-bench-cost -- payment 20000`, beside a build that has 16 here.
+/// by name waits for the heap. A Payment then takes 1.05 to 1.07 of the time, though it has 4 % fewer instructions. Command:
+/// `cargo run --release -p reprise-bench-cost -- payment 20000`, beside a build that has 16 here.
 const HEAD_BYTES: usize = 32;
 
 /// The first bytes of a long key, padded with zeros, as a number in two words, the more significant one first.

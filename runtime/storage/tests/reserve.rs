@@ -9,7 +9,7 @@ use reprise_abi::{Field, ScalarType};
 use reprise_pages::{HUGE_BYTES, PAGE_BYTES, keep_ready};
 use reprise_storage::Store;
 
-/// Pages that the kernel gave this process's threads so far, by its own count.
+/// Returns the number of pages that the kernel gave this process's threads, by its own count.
 fn faults() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("Linux has it");
     let behind_name = &stat[stat.rfind(')').expect("a name in brackets") + 2..];

@@ -2,8 +2,8 @@
 //! Owns: the virtual machine (`boot-vm`), the log of a block device's writes, the disks that a power failure may leave.
 //! Does not: judge speed (the processor is emulated), link any crate of the server.
 //! Invariants: a failure names the seed and the point; only processes that were started here are signalled.
-//! Called by: the binaries `power`, `nvdimm` and `rdma-failover` (`cargo xtask power`, `cargo xtask nvdimm`, `cargo xtask failover
-//! --rdma`), the tests beside them.
+//! Called by: the binaries `power`, `nvdimm` and `rdma-failover`, the tests beside them (`cargo xtask power`, `cargo xtask nvdimm`,
+//! `cargo xtask failover --rdma`).
 //!
 //! The load runs in the machine, on ext4 over `dm-log-writes`: the kernel's own record of every write, flush and forced write of the block
 //! device. Our marks in it name the calls acknowledged by then. From that record, outside of the machine, the test makes every disk that a

@@ -1,4 +1,4 @@
-//! Backups of a directory that nobody serves: made, checked, restored, damaged.
+//! Backups of a directory that no server serves: made, checked, restored, damaged.
 
 use crate::common::{close, config, digest_now, files, fill, fill_bank, open, take, transfer};
 use reprise_backup::{BackupManifest, MANIFEST_NAME, Point, RestoreError, create_backup, restore, verify_backup};

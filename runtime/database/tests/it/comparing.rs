@@ -258,7 +258,7 @@ fn a_standby_whose_row_was_harmed_stops_and_its_rows_are_read_only() {
         let Field::Int(id) = layout.field(&row, schema.primary_key[0]) else {
             panic!("an integer");
         };
-        // It goes on receiving while others write.
+        // The standby keeps receiving while others write.
         fill(&primary, 30_000, 50);
         wait_until("the difference is found", || {
             let own = service(&standby).own().expect("a standby");
@@ -275,7 +275,7 @@ fn a_standby_whose_row_was_harmed_stops_and_its_rows_are_read_only() {
             let seen = seen(&primary, "s1").and_then(|seen| seen.compared);
             seen.is_some_and(|seen| seen.difference.as_deref() == Some(&*what))
         });
-        // Nothing is shown, and nobody promotes it; it takes the log all the same.
+        // It serves no reads, and can't be promoted. It takes the log all the same.
         assert!(standby.router().digest().is_err());
         let refused = service(&standby).promote(following::FORCED);
         assert!(refused.is_err() && standby.router().role() == Role::Standby);

@@ -1,4 +1,5 @@
-//! A primary whose place was taken by force, and a standby that is beyond where its new primary begins: what is too much is kept, and cut off.
+//! A primary whose place another server took by force, and a standby beyond the beginning of its new primary. The surplus records are kept,
+//! and cut off.
 
 use std::sync::Arc;
 
@@ -176,7 +177,7 @@ fn a_standby_that_is_beyond_where_its_new_primary_begins_is_cut_back() {
         other,
         fork,
     } = be_beyond();
-    // While it runs it can but say so, and whoever runs it may start it again.
+    // While it runs it can only report it, and its operator may start it again.
     let phase = other.router().phase();
     assert!(
         matches!(&phase, Phase::Failed { report } if report.contains("start this one again with --standby-of")),
@@ -280,13 +281,13 @@ fn what_waited_for_a_standby_is_not_marked_as_answered() {
     let cluster = Cluster::new();
     let old = open_at_quorum(&cluster);
     old.close().expect("close");
-    // The level is kept beside the log, for whoever cuts it.
+    // The level is kept beside the log, for a later rewind.
     let kept = cluster.document("p");
     assert_eq!(kept["led"]["safety"], "quorum", "{kept}");
 }
 
-/// A primary at quorum that was ended with a call that nobody else may have, and the end of what is known to be elsewhere. Its checkpoint may
-/// hold the call, too.
+/// Ends a primary at quorum with a call that no other server may have. Returns the end of the records that others are known to have. Its
+/// checkpoint may hold the call, too.
 fn end_with_one_that_waits(cluster: &Cluster, is_in_checkpoint: bool) -> Lsn {
     let old = open_at_quorum(cluster);
     cluster.set_primary(&old);
@@ -479,7 +480,7 @@ fn a_promotion_that_can_not_begin_leaves_a_standby_that_follows() {
     std::fs::create_dir(&blocked).expect("made");
     let failed = service(&standby).promote(ACCEPTING).expect_err("nothing can be saved");
     assert!(matches!(failed, ReplicationError::Unavailable(_)), "{failed:?}");
-    // It goes on as before.
+    // It continues as before.
     transfer(&primary, 1);
     wait_seen(&primary, &standby);
     std::fs::remove_dir(&blocked).expect("removed");

@@ -135,7 +135,7 @@ fn an_outcome_is_kept_for_the_time_of_its_primary_over_restarts_and_no_longer() 
         let first = world.kept("", "in the log").expect("kept");
         drop(world);
 
-        // The wall clock says that its time is over, the primary did not run for so long.
+        // By the wall clock its time has passed, but the primary did not run for that time.
         let world = World::open(dir.path(), log, 9 * KEEP);
         for (key, procedure, args) in [
             ("old", "open", &[1, 100][..]),
@@ -291,7 +291,7 @@ fn new_keys_are_refused_before_their_calls_run_while_there_is_no_room() {
         ReplyOutcome::IdempotencyFull
     );
     assert_eq!(world.call("", "first", "open", &[0, 100]), REMEMBERED);
-    // Time makes room, though nobody could commit meanwhile.
+    // Time makes room, although no call could commit meanwhile.
     world.pass(2 * KEEP);
     assert_eq!(world.call("", "another", "open", &[200, 100]), RAN);
     assert_eq!(world.keys(), 1);

@@ -249,7 +249,7 @@ fn answers_without_the_store(on_nvram: bool) {
     let lease = service(&primary).info().lease.expect("it takes part");
     assert!(lease.error.is_some() && lease.left_us == 0, "{lease:?}");
     assert_eq!(open_account(&primary, 1_000), ReplyOutcome::Committed);
-    // A lease that is over is nobody's to give: whoever asks, it stays the primary.
+    // A lease that has ended can't be given away. Whichever server asks, this one stays the primary.
     let refused = service(&primary).step_down("s1", None).expect_err("refused");
     assert!(
         refused.to_string().contains("lease of this server is over"),
@@ -258,7 +258,7 @@ fn answers_without_the_store(on_nvram: bool) {
     let refused = service(&standby).promote(PromoteOptions::default());
     assert!(matches!(&refused, Err(ReplicationError::Unavailable(_))), "{refused:?}");
     assert_eq!(primary.router().role(), Role::Primary);
-    // The standby goes: that can't be recorded, so nothing is begun that nobody else would know of.
+    // The standby leaves. That can't be recorded, so the primary begins nothing that no other server would know.
     close(standby);
     let is_lost = || {
         service(&primary)
@@ -512,7 +512,7 @@ fn who_was_in_sync_in_an_earlier_reign_is_not_in_sync_with_a_standby_that_begins
     let cluster = Cluster::new(false);
     let first = prepared(&cluster);
     let second = cluster.standby_of(&first, "s1");
-    // Its lease ends, and nobody tells it that the other one is the primary.
+    // Its lease ends, and it does not hear that the other one is the primary.
     cluster.leases.set_away("p", true);
     wait_until("the other one takes over", || second.router().role() == Role::Primary);
     close(first);

@@ -1,4 +1,4 @@
-//! A database whose memory is used up: what grows it is refused, everything else goes on, and what was acknowledged opens again.
+//! A database whose memory is used up: writes that grow it are refused, everything else continues, and acknowledged rows open again.
 
 use crate::common;
 use std::path::Path;

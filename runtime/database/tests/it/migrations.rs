@@ -261,8 +261,8 @@ fn one_that_fails_leaves_the_version_before_in_service() {
     assert_eq!(deployed.module.version, 2);
 }
 
-/// A module with one table of so many columns of type i64 and this placement; its `on_deploy` is `body`, with two locals, and `$put` puts
-/// in the row that lies at the memory's begin.
+/// A module with one table of this many columns of type i64 and this placement. Its `on_deploy` is `body`, with two locals, and `$put`
+/// inserts the row at the memory's begin.
 fn writing(columns: usize, placement: &str, body: &str) -> Vec<u8> {
     let names: Vec<_> = (0..columns)
         .map(|at| format!(r#"{{"name":"c{at}","type":"i64"}}"#))
@@ -290,7 +290,7 @@ fn writing(columns: usize, placement: &str, body: &str) -> Vec<u8> {
     wat::parse_str(text).expect("valid")
 }
 
-/// The body of a migration that puts in so many rows.
+/// The body of a migration that inserts this many rows.
 fn putting(rows: usize) -> String {
     format!(
         "(loop $again

@@ -327,7 +327,8 @@ fn others_regions_are_refused_and_left_alone() {
     );
 }
 
-/// Another program's layout, older or newer: named by the data directory it may hold what was answered, so it is kept; otherwise it is no region of ours.
+/// The layout of another program, older or newer. If the data directory names the region, it may hold acknowledged records, so it is kept.
+/// Otherwise it is no region of ours.
 #[test]
 fn a_region_with_another_layout_version_is_refused_and_left_alone() {
     [2, 4].into_iter().for_each(is_refused_with_version);
@@ -467,7 +468,7 @@ fn a_region_of_another_epoch_that_is_not_named_is_not_overwritten() {
     }
 }
 
-/// A batch whose records are more than a quarter of a ring: those that fill it go there before the rest runs.
+/// A batch whose records are more than a quarter of a ring. The records that fill the ring go there before the rest runs.
 #[test]
 fn a_batch_that_no_ring_takes_at_once_goes_there_in_pieces() {
     for (log, flush) in WAYS {
@@ -561,7 +562,7 @@ impl DiskFilter for Watched {
     }
 }
 
-/// A process may die between the removal of the note and its sync: a power failure brings the note back, and it must find its region.
+/// A process may die between the removal of the note and its sync. A power failure then brings the note back, and it must find its region.
 #[test]
 fn a_region_is_overwritten_only_once_the_removal_of_its_note_is_durable() {
     let place = Place::new();

@@ -139,7 +139,7 @@ fn what_a_standby_acknowledged_is_there_after_a_kill_whatever_it_is_started_with
             "{number}: {found} of {}",
             killed.acknowledged
         );
-        // It goes on where it was.
+        // It continues from its position.
         wait_until("it has all", || again.router().view() >= end);
         assert_eq!(digest_now(&again), digest, "{number}");
         again.close().expect("close");

@@ -1,5 +1,4 @@
-//! Changes of any size, logged in parts: in the form that was asked for, there as a whole or not at all wherever a log ends, on whichever
-//! device.
+//! Changes of any size, logged in parts, in the requested form. They exist as a whole or not at all wherever a log ends, on either device.
 
 use crate::common;
 use std::{
@@ -24,7 +23,7 @@ const COLUMNS: usize = 100;
 const ROW_BYTES: usize = 8 * COLUMNS;
 
 /// A module with a table of wide rows. `put(a, b, from, count)` inserts rows with keys from (a, from) on, those of odd numbers at b, and
-/// answers the count; a key that is there ends it.
+/// returns the count. A key that exists ends it.
 fn module() -> Vec<u8> {
     let names: Vec<_> = (0..COLUMNS)
         .map(|at| format!(r#"{{"name":"c{at}","type":"i64"}}"#))
@@ -301,7 +300,7 @@ fn a_log_cut_off_between_two_parts_has_nothing_of_them() {
             assert_eq!(found % count, 0, "whole transactions alone");
             let parts = records(&opened, None).last().is_some_and(|last| last.kind == "part");
             (copies, between) = (copies + 1, between + usize::from(parts));
-            // It goes on.
+            // It continues.
             if opened.router().deployed().current.contains_key("m") {
                 put_one(&opened, [1, 2, 9_000_000, 50]);
                 let before = digest(&opened);

@@ -47,7 +47,7 @@ const READS: [(&str, &str); 12] = [
 /// Scans and counts of the call's own rows.
 const LOCAL: [(&str, &str); 2] = [("scan_local", "scan"), ("count_local", "count")];
 
-/// `raise` adds its second argument to column b of each row, in the order of b, by buffers of two rows; how often its loop turned.
+/// `raise` adds its second argument to column b of each row, in the order of b, by buffers of two rows. It returns the number of turns.
 /// `alias` reads a row twice and writes both copies back.
 const LOOPS: &str = r#"
     (func (export "reprise_call_raise") (param i32) (result i32)

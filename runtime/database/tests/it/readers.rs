@@ -1,5 +1,5 @@
-//! Reads of a standby on threads of their own: each sees one prefix of the primary's log to its end, however long it takes, while the replay goes
-//! on beneath it. What a read is held to is a model of what the primary wrote, by LSN.
+//! Reads of a standby on threads of their own. Each sees one prefix of the primary's log to its end, however long it takes, while the
+//! replay continues beneath it. Each read is compared with a model of the primary's writes, by LSN.
 
 use std::{
     collections::BTreeMap,
@@ -418,7 +418,7 @@ fn pages(database: &Database, request: &RowsRequest) -> Result<Vec<Vec<u8>>, Row
     }
 }
 
-/// Every table in the order of every index, from either end, in pages of one row and of some: the same on the standby as on the primary.
+/// Every table in the order of every index, from either end, in pages of one row and of several: the same on the standby as on the primary.
 fn check_pages(pair: &Pair, with_filter: bool) {
     let deployed = pair.primary.router().deployed();
     for (table, schema) in deployed.tables() {

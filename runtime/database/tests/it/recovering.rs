@@ -57,7 +57,7 @@ fn a_standby_takes_its_primary_s_log_while_it_is_recovered() {
         standby.recover().expect("recover");
         wait_seen(&primary, &standby);
         assert_eq!(digest(&standby), digest(&primary));
-        // It goes on, also behind a checkpoint of its own.
+        // It continues, also behind a checkpoint of its own.
         transfer(&primary, 1);
         wait_seen(&primary, &standby);
         take(&standby);
@@ -87,7 +87,7 @@ fn what_comes_while_it_is_recovered_is_shown_once_it_is_committed() {
     standby.recover().expect("recover");
     wait_until("it shows what it was told", || standby.router().view() >= end);
     standby.close().expect("close");
-    // Opened again without anybody who says more, it shows as much.
+    // Opened again without a report of more commits, it shows as much.
     let again = follow_first(&cluster, "s1");
     again.recover().expect("recover");
     assert!(again.router().view() >= end);

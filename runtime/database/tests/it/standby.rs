@@ -1,5 +1,5 @@
-//! A standby that is fed its primary's groups in this process: what it shows is what the primary was, at every moment; what it refuses; and
-//! what becomes of it when it is promoted.
+//! A standby that gets its primary's groups in this process. At every moment it shows a former state of the primary. The tests also cover
+//! its refusals and its promotion.
 
 use crate::common;
 use std::{
@@ -503,7 +503,7 @@ fn a_record_that_does_not_replay_stops_reads_and_promotion_by_name() {
             Err(ReplicationError::Unavailable(reason)) => assert!(reason.contains(expected), "{reason}"),
             other => panic!("{other:?}"),
         }
-        // Asked again, it says so again; it is a standby still, and its log goes on.
+        // A second request has the same answer. It is still a standby, and its log continues.
         assert!(matches!(pair.standby.promote(), Err(ReplicationError::Unavailable(_))));
         assert_eq!(router.role(), Role::Standby);
         let mark = RecordRef::Checkpoint(CheckpointMark {

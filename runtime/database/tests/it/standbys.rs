@@ -226,7 +226,7 @@ fn a_standby_knows_who_is_out_of_sync_and_is_promoted_out_of_sync_where_the_loss
     });
     wait_seen(&primary, &one);
     let end = service(&one).info().durable;
-    // Also after a restart, without anybody to ask.
+    // After a restart the same holds, without any server to ask.
     cluster.no_primary();
     close(one);
     let one = cluster.open_standby("s1");
@@ -236,7 +236,7 @@ fn a_standby_knows_who_is_out_of_sync_and_is_promoted_out_of_sync_where_the_loss
         None,
         "by now it may be"
     );
-    // One that was told nothing, like a copy of its files, is promoted by nobody who does not know what he does.
+    // A standby without a status, like a copy of its files, is promoted only by an operator who accepts the risk.
     close(one);
     let mut document = cluster.document("s1");
     document
@@ -273,7 +273,7 @@ fn a_standby_that_may_not_follow_says_why_and_shows_nothing() {
     fill_bank(&first, 20);
     bootstrap(&first, "s1", &place("s1"));
     bootstrap(&first, "s2", &place("s2"));
-    // Somebody else's primary, and one that has gone another way.
+    // The primary of another database, and one whose history has parted.
     let other = start_primary(&place("o"), "");
     close(first);
     let promoted = Database::open_standby(config(&place("s2"), 1)).expect("open");

@@ -57,8 +57,8 @@ fn endless_recursion_runs_out_of_stack() {
 
 #[test]
 fn long_runs_of_free_instructions_cost_fuel() {
-    // A loop of 100,000 additions per turn: the price must follow the work, not the turns, also where the run is cut by
-    // empty branches that are never taken.
+    // A loop of 100,000 additions per turn. The price must follow the work, not the turns, even if empty branches that are never taken cut
+    // the run.
     for filler in [
         "(local.set 0 (i32.add (local.get 0) (i32.const 1)))",
         "(if (i32.const 0) (then))",

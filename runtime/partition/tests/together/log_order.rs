@@ -6,7 +6,7 @@ use crate::sites::Sites;
 use reprise_base::PartitionId;
 use reprise_partition::{Rendezvous, Site, SiteMessage, Touched};
 
-/// Brings this site's partitions to each, one after the other, and goes on when they are home again.
+/// Brings this site's partitions to each rendezvous in order, and continues when they are home again.
 fn walk(mut left: std::vec::IntoIter<Arc<Rendezvous>>, site: &mut Site, over: impl FnOnce(&mut Site) + Send + 'static) {
     while let Some(next) = left.next() {
         site.join(&next);

@@ -47,7 +47,7 @@ fn jobs_that_wait_for_the_same_partitions_run_at_one_rendezvous() {
     assert_eq!(sites.after(41)[1..], expected);
     let stats = sites.shared.coordinator.stats();
     assert_eq!(stats.txns, 40);
-    // Site 0 has nothing else to do, so the first of them calls the meeting; those that have arrived by then join it.
+    // Site 0 has nothing else to do, so the first of them calls the meeting. The others that have arrived by then join it.
     assert!(stats.rendezvous <= 2, "{stats:?}");
     sites.stop();
 }
@@ -76,9 +76,9 @@ fn a_barrier_comes_after_all_that_was_sent_before_it_and_before_all_behind_it() 
     sites.stop();
 }
 
-/// Many streams of single batches and of jobs over random partitions, with strict gatherings between them, on every number of
-/// sites: all of it ends, each partition sees each stream's messages in the order in which they were sent, and what is strict
-/// lies between all that was sent before and behind it.
+/// Many streams of single batches and of jobs over random partitions, with strict gatherings between them, on every number of sites. All of
+/// it ends. Each partition sees each stream's messages in the order of their sending. A strict gathering comes after all earlier and before
+/// all later messages.
 #[test]
 fn random_streams_keep_their_order_and_never_block_each_other() {
     for sites_count in 1..=4 {

@@ -1,4 +1,4 @@
-//! Over TCP on this machine: who gets what, who is turned away, and what becomes of a slow, lost or returning standby.
+//! TCP on this machine: the groups that each standby gets, the standbys that are refused, and slow, lost or returning standbys.
 
 use crate::common;
 use std::{
@@ -101,7 +101,7 @@ fn two_standbys_get_what_was_written_and_what_is() {
     primary.log.close().expect("close");
 }
 
-/// A standby may have saved its sync status too late to confirm it. A commit that goes on without the standby waits until the opposite is
+/// A standby may have saved its sync status too late to confirm it. A commit that continues without the standby waits until the opposite is
 /// saved.
 #[test]
 fn a_standby_that_may_be_kept_as_in_sync_is_let_go_once_it_is_kept_that_it_left() {
@@ -393,7 +393,7 @@ fn who_does_not_fit_is_turned_away_and_told_why() {
         assert!(reason.contains(&text), "{reason}");
     }
     assert!(primary.shipper.join(&"".into()).is_err() && primary.shipper.join(&"a b".into()).is_err());
-    // Somebody who says nothing, and somebody who sends noise.
+    // One client that says nothing, and one that sends noise.
     let link = primary.link(&around, "s3");
     let silent = connect(&link);
     let mut noisy = connect(&link);
@@ -468,7 +468,7 @@ fn a_newer_connection_of_a_name_takes_the_place_of_the_older() {
 #[test]
 fn a_damaged_or_foreign_frame_ends_the_connection_and_nothing_is_placed() {
     let around = around();
-    // Somebody who passes for a primary.
+    // A server that pretends to be a primary.
     let listener = fake_primary(&around);
     let log = standby(&SimDisk::new());
     let taker = LogTaker::new(&log);

@@ -394,7 +394,7 @@ impl World {
             .clone()
     }
 
-    /// Takes rows one by one and deletes or inserts around them: the scan goes on behind the last key it saw.
+    /// Takes rows one by one and deletes or inserts around them: the scan continues behind the last key it saw.
     fn scan_while_changing(&mut self, table: usize, index: u8, flags: u32, seed: &[u8]) {
         let index = index as usize % self.model[table].index_count();
         if !is_ordered(&self.model[table], index) {

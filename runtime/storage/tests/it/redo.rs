@@ -1,5 +1,5 @@
-//! Redo in windows against the same changes applied one by one: few rows that are inserted, written, deleted and moved, so that
-//! most patches are overwritten by later ones of their window.
+//! Redo in windows against the same changes applied one by one. Few rows are inserted, written, deleted and moved, so that later patches of
+//! a window overwrite most earlier ones.
 
 use crate::common::{Random, redo::redo_by_table, store_of, table};
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use reprise_wire::{Change, Changes, CheckpointRows, PatchWriter};
 
 use ScalarType::*;
 
-/// By hash, in order, dense, by a hidden number, by names of any length; each with columns that may be overwritten, a `Bool`, a
+/// Tables by hash, in order, dense, by a hidden number, and by names of any length. Each has columns that may be overwritten, a `Bool`, a
 /// text, and a unique value.
 fn schemas() -> Vec<TableSchema> {
     let columns = [
@@ -271,8 +271,8 @@ fn insertions_into_a_large_table_are_where_their_keys_say() {
     }
 }
 
-/// Insertions alone, into rooms that deleted rows left and behind them; a key that comes again, a row that does not fit, a number out of
-/// turn, and a key that its row gives up in the same transaction, each at every place of the run.
+/// Insertions alone, into the room of deleted rows and behind it. The failures are a key that exists, a row that does not fit, a number out
+/// of turn, and a key that its row gives up in the same transaction. Each comes at every place of the run.
 #[test]
 fn a_run_of_insertions_ends_where_one_by_one_would() {
     let columns = [("id", I64, false), ("n", I32, false), ("state", Text, false)];

@@ -104,7 +104,7 @@ fn the_last_transaction_is_left_out_of_a_seal() {
         }
         let expected = [sealed, sealed, before, after][(seed % 4) as usize];
         assert_eq!(store.digest(), expected, "seed {seed}");
-        // It goes on.
+        // It continues.
         turn(&mut store, seed + 2);
         store.seal(400);
         store.settle(400);

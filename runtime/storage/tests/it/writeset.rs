@@ -1,5 +1,5 @@
-//! Write sets of random transactions, applied to a second store: both must be the same after each, whatever the kind of table,
-//! with savepoints, and where rows swap unique values inside a transaction.
+//! Write sets of random transactions, applied to a second store. Both stores must be the same after each, whatever the kind of table, with
+//! savepoints, and with rows that swap unique values inside a transaction.
 
 use crate::common::{Random, redo::redo_by_table, store_of, table};
 use proptest::prelude::*;

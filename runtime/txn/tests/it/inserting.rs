@@ -1,4 +1,4 @@
-//! Changes that go to NVRAM as they are made: what a commit names of the region and what it holds itself come to the transaction's changes,
+//! Changes that go to NVRAM as they are made. The parts of a commit in the region and in its record are together the transaction's changes,
 //! whatever was rolled back, changed twice or without room meanwhile.
 
 use std::sync::Arc;

@@ -19,7 +19,7 @@ use reprise_ship::{Known, Link, LinkConfig, LogBeside};
 pub use crate::common::wait_until;
 use crate::common::{config, fill_bank, recovered};
 
-/// Nobody is asked to step down.
+/// No server is asked to step down.
 pub const FORCED: PromoteOptions = PromoteOptions {
     is_forced: true,
     accepts_loss: false,
@@ -285,7 +285,7 @@ impl Cluster {
         Arc::new(RealTree(self.place(name).join("cuts")))
     }
 
-    /// A standby of whoever is the primary.
+    /// Opens a standby of the present primary.
     pub fn open_standby(&self, name: &str) -> Arc<Database> {
         start_standby_with(self.config(name, 3), &self.primary, name)
     }

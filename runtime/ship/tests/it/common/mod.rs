@@ -102,7 +102,7 @@ pub fn append_with(log: &TestLog, word: &str, bytes: usize) -> Lsn {
     Lsn(start.0 + 1)
 }
 
-/// Appends a transaction of so many bytes in one form, which standbys get in the other; its end.
+/// Appends a transaction of this many bytes in one form, which standbys get in the other. Returns its end.
 pub fn append_apart(log: &TestLog, number: u64, bytes: usize, forms: TwoForms) -> Lsn {
     let (args, row, mut changes) = (vec![1; bytes], vec![2; bytes], Vec::new());
     let (table, row) = (1, &row[..]);
@@ -297,7 +297,7 @@ pub struct LogTaker {
     pub log: Arc<TestLog>,
     receiver: GroupAppender<()>,
     pub room_bytes: AtomicU64,
-    /// Each group takes so long.
+    /// The time that each group takes.
     pub slow: Mutex<Duration>,
     pub beats: Mutex<Vec<BeatSeen>>,
     pub standings: Mutex<Vec<StandingSeen>>,
