@@ -76,7 +76,7 @@ pub enum AuthError {
 }
 
 impl Token {
-    /// From the words of a configuration file.
+    /// Makes a token from the words of a configuration file.
     pub fn new(name: &str, role: &str, scope: Option<&str>, sha256_hex: &str) -> Result<Self, AuthError> {
         if !(1..=IDEMPOTENCY_SCOPE_BYTES_MAX).contains(&name.len()) {
             return Err(AuthError::Name { bytes: name.len() });
@@ -309,7 +309,7 @@ impl Caller {
         })
     }
 
-    /// Err: its token is not one of the configured ones any more.
+    /// Checks the sender again. Err: its token is not configured any more.
     pub fn judge_anew(&mut self, auth: &Arc<Auth>) -> Result<(), Refusal> {
         if Arc::ptr_eq(&self.judged_by, auth) {
             return Ok(());

@@ -169,12 +169,12 @@ impl Places {
 }
 
 impl Place {
-    /// For probes and control alone.
+    /// True for a place for probes and control alone.
     pub fn is_probe(&self) -> bool {
         self.probe.is_some()
     }
 
-    /// Waits until the place is another's; for ever, where a request has come or the place is none for probes.
+    /// Waits until another connection needs the place. It waits for ever if a request has arrived, or if the place is not one for probes.
     pub async fn until_asked_to_leave(&self) {
         match &self.probe {
             Some(probe) => probe.leave.notified().await,

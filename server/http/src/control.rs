@@ -149,7 +149,7 @@ struct Controlled {
 }
 
 impl Controlled {
-    /// Records what it came to.
+    /// Records the result of the operation.
     fn note(&self, log: &ControlLog, notices: &Notices, refusal: Option<&Refusal>) {
         let (operation, subject) = self.op.words();
         let took = self.begun.elapsed();
@@ -183,7 +183,7 @@ fn outcome_of(refusal: Option<&Refusal>) -> &'static str {
     }
 }
 
-/// With three digits after the point.
+/// Returns milliseconds with three digits after the point.
 fn millis(took: Duration) -> f64 {
     (took.as_secs_f64() * 1e6).round() / 1e3
 }

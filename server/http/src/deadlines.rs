@@ -15,7 +15,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// Deadlines of calls that were sent together and have not passed.
 #[derive(Default)]
 pub struct Deadlines {
-    /// By the calls' index in their reply.
+    /// The deadlines that wait, by the calls' index in their reply.
     waiting: Vec<(usize, Arc<Deadline>)>,
     /// Stays when its calls are answered: the deadline of the next call of a connection seldom comes before it.
     timer: Option<Pin<Box<Sleep>>>,

@@ -204,7 +204,7 @@ impl Live {
     }
 }
 
-/// Which checkpoints there are, and how far they got.
+/// Returns the checkpoints and their phases.
 fn stands(all: &[CheckpointInfo]) -> Vec<(Lsn, CheckpointPhase)> {
     all.iter()
         .map(|checkpoint| (checkpoint.lsn, checkpoint.state))

@@ -88,7 +88,7 @@ async fn route(state: &AppState, router: &Router, request: Request) -> Response 
         Ok(true) => integers::as_numbers(route_judged(state, router, request, &mut staleness)).await,
         Err(refusal) => refusal.into_response(),
     };
-    // It may have been promoted meanwhile.
+    // The server may have been promoted meanwhile.
     let answered = staleness.and_then(|staleness| {
         let is_read = response.status().is_success();
         let shown = calls::number(response.headers(), headers::LSN).ok().flatten();
@@ -108,7 +108,7 @@ pub fn shows_data(path: &str) -> bool {
     path == batch::PATH || path.starts_with(calls::PATH_PREFIX) || path.starts_with("/v1/tables")
 }
 
-/// `staleness` is what the answer tells, on a standby.
+/// Routes a request that was checked. `staleness` goes into the answer of a standby.
 async fn route_judged(
     state: &AppState,
     router: &Router,

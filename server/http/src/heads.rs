@@ -73,7 +73,7 @@ impl Heads {
         }
     }
 
-    /// Takes what was read.
+    /// Takes the bytes that were read.
     fn take(&mut self, new: &[u8]) -> Passed {
         if self.unfinished.is_empty() {
             let passed = new.len() - self.read(new, 0);
@@ -129,7 +129,7 @@ impl Heads {
         0
     }
 
-    /// Returns what follows a head, and where it ends; None if the end has not come yet.
+    /// Returns the part that follows a head, and the end of the head. None if the end has not arrived yet.
     fn read_head(&mut self, bytes: &[u8], seen: usize) -> Option<(At, usize)> {
         // Its end is a line without anything.
         let looked_at = &bytes[seen.saturating_sub(2)..];

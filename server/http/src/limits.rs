@@ -12,13 +12,13 @@ pub struct ConnectionLimits {
     pub connections_max: u32,
     /// Connections of one address.
     pub connections_per_peer_max: u32,
-    /// Until the next request's headers are here, also on a connection kept alive.
+    /// Time for the next request's headers, also on a connection kept alive.
     pub header_wait: Duration,
-    /// For the next piece of a body.
+    /// Time for the next piece of a body.
     pub body_wait: Duration,
-    /// For the next call of a batch.
+    /// Time for the next call of a batch.
     pub batch_idle: Duration,
-    /// For a client that takes nothing of its answer.
+    /// Time for a client to take a byte of its answer.
     pub write_wait: Duration,
 }
 
@@ -119,7 +119,7 @@ pub const BATCH_BYTES_IN_FLIGHT_MAX: usize = 4 << 20;
 /// Times that a call is encoded again because its module was replaced meanwhile.
 pub const SUPERSEDED_RETRIES_MAX: usize = 8;
 
-/// Operations at once, by what they wait for; they block a thread each.
+/// Number of simultaneous operations, by the thing that they wait for. Each blocks a thread.
 pub const COMPILATIONS_MAX: usize = 2;
 pub const LOG_READS_MAX: usize = 4;
 pub const ROWS_READS_MAX: usize = 8;
@@ -127,7 +127,7 @@ pub const STATS_READS_MAX: usize = 4;
 pub const OTHER_OPERATIONS_MAX: usize = 4;
 /// Answers in the making at once. They take processors, which calls need as well.
 pub const ANSWERS_MAX: usize = 2;
-/// Partitions that are busy for longer are not waited for: what they told last is answered.
+/// Longest wait for the statistics of a busy partition. Then the answer has its last published ones.
 pub const STATS_WAIT_MAX: Duration = Duration::from_millis(30);
 /// Longest wait for a place among these.
 pub const OPERATION_PLACE_WAIT_MAX: Duration = Duration::from_secs(10);

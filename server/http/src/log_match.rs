@@ -101,7 +101,7 @@ fn time(name: &str, text: &str) -> Result<i64, Refusal> {
     parse_timestamp(text).ok_or_else(bad)
 }
 
-/// How a record tells what a transaction did.
+/// The form in which a record has the work of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Call,
@@ -175,7 +175,7 @@ fn argument(text: &str) -> Result<(String, String), Refusal> {
     }
 }
 
-/// Rows that one insertion after the other gave the key, at most: what is kept for a page.
+/// Number of rows that consecutive insertions gave the key, at most. They are kept for a page.
 const ROWS_MET_MAX: usize = 1_024;
 
 /// A key that records are looked for by: an idempotency key, or a primary key in any table whose columns take its values.

@@ -126,7 +126,7 @@ fn weight_of(parameter: &[u8]) -> Option<u16> {
     Some(thousandths.min(WEIGHT_MAX))
 }
 
-/// Refuses a body in a coding that is not read here: it would be taken for what it is not.
+/// Refuses a body in a coding that the server does not decode. Otherwise it would misread the body.
 pub fn judge_codings(headers: &HeaderMap) -> Result<(), Refusal> {
     let is_plain =
         |value: &HeaderValue, known: &str| value.as_bytes().trim_ascii().eq_ignore_ascii_case(known.as_bytes());

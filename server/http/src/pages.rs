@@ -12,7 +12,7 @@ use crate::refusal::Refusal;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Sites whose pages may ask, beside the server's own: what a proxy in front is called, most likely.
+/// Sites whose pages may send requests, beside the server's own: most likely the name of a proxy in front.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origins {
     named: Vec<String>,
@@ -49,7 +49,7 @@ impl Origins {
         self
     }
 
-    /// True where none is named.
+    /// True if no site is named.
     pub fn is_empty(&self) -> bool {
         self.named.is_empty()
     }
@@ -85,7 +85,7 @@ impl Origins {
         ))
     }
 
-    /// True where an origin is this server's scheme, host and port, as the request names them.
+    /// True if an origin is this server's scheme, host and port, as the request names them.
     fn is_server(&self, origin: &str, headers: &HeaderMap) -> bool {
         let (scheme, port) = match self.is_encrypted {
             false => ("http://", ":80"),
@@ -161,7 +161,7 @@ pub fn judge_host(version: Version, headers: &HeaderMap) -> Result<(), Refusal> 
     }
 }
 
-/// True for what a browser sends of its own.
+/// True for requests that a browser marks.
 pub fn is_of_browser(headers: &HeaderMap) -> bool {
     headers.contains_key(header::ORIGIN) || headers.contains_key(SEC_FETCH_SITE)
 }
@@ -218,7 +218,7 @@ mod tests {
         assert!(Origins::default().judge(&standard, false).is_ok());
         let spelled = headers(&[("host", "DB.Example.:8080"), ("origin", "http://db.example:8080")]);
         assert!(Origins::default().judge(&spelled, false).is_ok());
-        // By TLS its own pages come by https, and no others do.
+        // With TLS, only its own pages by https are allowed.
         let encrypted = Origins::default().encrypted(true);
         assert!(encrypted.judge(&standard, false).is_err());
         let own = headers(&[("host", "db.example"), ("origin", "https://db.example:443")]);

@@ -54,7 +54,7 @@ fn format(is_cbor: bool) -> Format {
     }
 }
 
-/// The encoded arguments of a call's body; None where the body is refused.
+/// Returns the encoded arguments of a call's body. None if the body is refused.
 pub fn arguments(params: &[Parameter], is_cbor: bool, body: &[u8]) -> Option<Vec<u8>> {
     let mut encoded = Vec::new();
     let outcome = encode_document(format(is_cbor), params, body, &mut encoded, &mut ArgsScratch::default());

@@ -93,7 +93,7 @@ impl Refusal {
         problem.into()
     }
 
-    /// It is kept here; standbys may have it.
+    /// The write is durable here, and standbys may have it.
     pub fn unconfirmed(reason: &str, txn_id: TxnId, lsn: Lsn) -> Self {
         let detail = format!(
             "{reason}. The write is durable on this server, but standbys may not have it yet. Repeat the call with the same idempotency \

@@ -32,7 +32,7 @@ impl Held {
 pub struct ReplySlot {
     /// None: the engine stopped before it answered.
     reply: OnceLock<Option<BatchReply>>,
-    /// By the number of their [`PendingReply`].
+    /// The waiting tasks, by the number of their [`PendingReply`].
     waiting: Mutex<Vec<(usize, Waker)>>,
     _held: Held,
 }
@@ -114,7 +114,7 @@ impl PendingReply {
         Poll::Ready(self.reply())
     }
 
-    /// None also where it is not here yet.
+    /// Returns the reply. None also if it is not here yet.
     pub fn reply(&self) -> Option<&BatchReply> {
         self.slot.reply.get()?.as_ref()
     }

@@ -102,7 +102,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// Says why and closes, as far as the peer's buffer takes it: a connection beyond the bound is not waited for.
+/// Sends the reason and closes, as far as the peer's buffer takes it. A connection beyond the bound is not waited for.
 fn turn_away(stream: &TcpStream) {
     let refusal = full(
         "this address has too many open connections; reuse them, or ask the operator for a larger connections_per_peer_max",

@@ -45,7 +45,7 @@ pub struct HttpOptions {
 }
 
 pub struct Parts {
-    /// For what an operator asks; calls go to its router.
+    /// The database, for an operator's requests; calls go to its router.
     pub database: Arc<Database>,
     pub router: Router,
     pub catalog: Catalog,
@@ -129,12 +129,12 @@ impl AppState {
         }))
     }
 
-    /// From now on requests are judged by these tokens, also those of connections that are open.
+    /// Sets the tokens by which requests are checked from now on, also those of open connections.
     pub fn set_auth(&self, auth: Auth) {
         self.auth.store(Arc::new(auth.encrypted(self.tls.is_some())));
     }
 
-    /// Refuses what comes before the last record is replayed, whatever it asks for: what is missing may be there yet.
+    /// Refuses requests before the last record is replayed, because a missing row may still appear.
     pub fn judge_open(&self) -> Result<(), Refusal> {
         if self.router.is_recovered() {
             return Ok(());

@@ -138,7 +138,7 @@ pub fn now_us() -> i64 {
     since.map_or(0, |since| since.as_micros() as i64)
 }
 
-/// With one digit after the point.
+/// Returns a percentage with one digit after the point.
 fn percent(done: u64, total: u64) -> f64 {
     match total {
         0 => 0.0,

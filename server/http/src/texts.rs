@@ -12,7 +12,7 @@ use crate::limits::{BYTES_COUNTED, TEXT_BYTES_SURE};
 /// A unit of room.
 const UNIT_BYTES: u64 = 1 << 10;
 
-/// The room, handed out in the order in which it is asked for, and what is counted of it.
+/// The room for texts, handed out in the order of the requests, and its count.
 pub struct Texts {
     units: Arc<Semaphore>,
     budget: Arc<Budget>,

@@ -1,4 +1,4 @@
-//! A log on files, without a server: what is in it, and whether it is whole.
+//! A log on files, without a server: its contents, and whether it is whole.
 
 use std::{
     ops::Range,
@@ -70,14 +70,14 @@ struct Verified {
     segments: usize,
     blocks: u64,
     records: u64,
-    /// True where the last process closed the log in order.
+    /// True if the last process closed the log in order.
     closed: bool,
     /// Bytes that a crash cut off; an opening removes them.
     torn_bytes: u64,
     damage: Option<Damaged>,
     /// Oldest first.
     checkpoints: Vec<VerifiedCheckpoint>,
-    /// NVRAM that may have records which the files do not have; null where they have all.
+    /// NVRAM that may have records which the files do not have. Null if they have all.
     nvram: Option<FoundRegion>,
     /// The outcome of the next opening.
     opening: String,

@@ -15,7 +15,7 @@ use crate::{
     server_output::{self, Line},
 };
 
-/// Why a verb did not do what was asked.
+/// Why a verb failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// Bad usage: exit status 2.
@@ -83,7 +83,7 @@ fn tell_error(text: &str) {
     }
 }
 
-/// An error and what it came from on one line; a cause that its error has told already is left out.
+/// Returns an error and its causes on one line. It leaves out a cause that its error contains already.
 fn chain(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(|cause| cause.to_string()) {

@@ -31,7 +31,7 @@ pub struct ConsentArgs {
     pub allow: Vec<String>,
 }
 
-/// Exit status 1 where the module would be refused.
+/// Shows a plan. The exit status is 1 if the module would be refused.
 pub fn show(module: &str, planned: &ModulePlanned, output: Output) -> Outcome {
     match output {
         Output::Json => print_json(planned)?,

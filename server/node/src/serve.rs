@@ -207,7 +207,7 @@ fn begin_as_standby(primary: &mut Primary, config: &ServeConfig) -> Outcome {
     primary.bootstrap(dir)
 }
 
-/// Returns the URL at which others reach this server, as far as it knows.
+/// Returns the URL at which others reach this server, if it is known.
 fn own_url(config: &ServeConfig, address: SocketAddr, is_encrypted: bool) -> Option<Arc<str>> {
     let told = config.replication.advertise.value.clone();
     let own = || (!address.ip().is_unspecified()).then(|| url_of(address, is_encrypted));

@@ -90,7 +90,7 @@ enum Intake {
     Ended,
     /// The input is no plain call, or does not become one.
     Other,
-    /// The server stops: what was not begun is not answered.
+    /// The server stops. Calls that have not begun get no answer.
     Closed,
 }
 
@@ -111,7 +111,7 @@ struct Pipeline {
     intake: Intake,
     /// Read and not yet taken.
     input: Vec<u8>,
-    /// In the order of their requests.
+    /// The runs, in the order of their requests.
     runs: VecDeque<Run>,
     /// The last run that was answered, for its memory.
     spare: Option<Run>,
@@ -126,7 +126,7 @@ struct Pipeline {
     out: Vec<u8>,
     written: usize,
     body: Vec<u8>,
-    /// For the answers in `out`.
+    /// Room for the answers in `out`.
     room: Option<Room>,
     known: Option<Known>,
     quiet: Quiet,
@@ -265,7 +265,7 @@ impl Pipeline {
         }
     }
 
-    /// Hands what was read to the engine, as far as there is room. True: there is something new to look after.
+    /// Hands calls that were read to the engine, while there is room. True: there is a new run.
     fn take_calls(&mut self) -> bool {
         let is_read = matches!(self.intake, Intake::Open | Intake::Ended);
         if !is_read || self.input.is_empty() || !self.has_room_beside(0, 0) {
@@ -293,7 +293,7 @@ impl Pipeline {
         }
         run.text = input;
         self.input = run.text.split_off(run.bytes());
-        // With others on their way a coalescer might leave after what is submitted behind it.
+        // With other runs on their way, a coalescer might leave after calls that were submitted behind it.
         run.submit(&self.state, &deployed, self.runs.is_empty());
         run.counted_bytes = run.held_bytes();
         self.in_flight += run.weight;

@@ -22,7 +22,7 @@ pub(super) enum Taken {
     Call,
     /// The rest of it is not here yet.
     Part,
-    /// It goes with no other, and there are some before it.
+    /// It can't go with other calls, and there are some before it.
     Later,
     Other,
 }
@@ -63,7 +63,7 @@ impl Pipeline {
                     // The name goes into the log first, which takes a while.
                     Ok(call) if call.waits_for_name(&self.state) => Taken::Other,
                     Ok(call) => run.push(&self.state, body, &call, call.terms.key.clone(), trace),
-                    // The module may have come with what is awaited, since `deployed` was taken.
+                    // The module may have arrived with the awaited record, after `deployed` was taken.
                     Err(_) if head.headers.contains_key(headers::MIN_LSN) => Taken::Other,
                     Err(refusal) => {
                         run.refuse(body.end, refusal, trace());

@@ -34,7 +34,7 @@ use setting::Layers;
 pub use setting::{Entry, Setting, Source, by_default};
 pub use tokens::{TokenEntry, TokenNote, judge_tokens};
 
-/// In the data directory.
+/// Name of the file in the data directory.
 pub const DEFAULT_FILE: &str = "reprise.toml";
 
 pub const EXAMPLE: &str = "Example:
@@ -219,7 +219,7 @@ impl ServeConfig {
         }
     }
 
-    /// Without tokens everybody who reaches the server may do everything.
+    /// Checks the address, because without tokens everyone who reaches the server may do everything.
     pub fn check_listen(&self, address: SocketAddr) -> Outcome {
         if !self.tokens.auth.is_open() || address.ip().is_loopback() {
             return Ok(());

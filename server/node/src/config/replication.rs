@@ -32,7 +32,7 @@ const LEASE_TTL_MS_MAX: u64 = 60_000;
 /// Readers of a standby: at least, unless configured, and at most.
 const READERS_DEFAULT_MIN: u16 = 2;
 const READERS_MAX: u16 = 256;
-/// For how long a view is held, unless configured, and at most.
+/// Milliseconds for which a view is held by default. The second constant is the highest setting.
 const VIEW_TIME_MAX_MS_DEFAULT: u64 = 10_000;
 const VIEW_TIME_MAX_MS_MAX: u64 = 3_600_000;
 /// Bytes that are kept for views, unless configured.

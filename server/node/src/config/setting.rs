@@ -28,7 +28,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// A value and where it comes from.
+/// A value and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting<T> {
     pub value: T,
@@ -73,7 +73,7 @@ pub struct Entry {
     pub name: String,
     pub value: String,
     pub source: Source,
-    /// It can be changed while the server runs.
+    /// True if it can be changed while the server runs.
     pub is_live: bool,
     pub is_shown: bool,
 }
@@ -221,7 +221,7 @@ fn unknown_field(name: &str, known: &[&str]) -> String {
     format!("unknown field `{name}`, expected one of {}", known.join(", "))
 }
 
-/// The judgement of what has none of its own.
+/// The check of settings that have none of their own.
 pub fn parsed<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|error| format!("{text:?}: {error}"))
 }

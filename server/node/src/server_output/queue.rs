@@ -118,7 +118,7 @@ impl Queue {
         self.came.notify_one();
     }
 
-    /// Shows how far long work is, in place of what was shown before.
+    /// Shows the progress of long work, in place of the text shown before.
     pub fn show_progress(&self, text: String) {
         self.lock().progress = Some(text);
         self.came.notify_one();
@@ -158,7 +158,7 @@ impl Queue {
         self.went.notify_all();
     }
 
-    /// Writes what comes, for ever.
+    /// Writes the lines that arrive, for ever.
     pub fn write_all(&self, streams: impl Streams) {
         let mut writer = Writer::new(streams);
         loop {
@@ -305,7 +305,7 @@ mod tests {
         let queue = start(&pipe);
         let said = 3 * LINES_MAX;
         (0..said).for_each(|number| say(&queue, format!("line {number}")));
-        // It gives up, though nothing was taken.
+        // It gives up, although the output took nothing.
         queue.drain();
         assert_eq!(pipe.text(), "");
         pipe.lock().room = usize::MAX;
