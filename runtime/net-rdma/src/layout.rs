@@ -71,7 +71,7 @@ impl PieceHead {
     }
 }
 
-/// The peer's ring, as far as it is known to be free.
+/// The peer's ring, and the part of it that is known to be free.
 #[derive(Debug)]
 pub struct Outgoing {
     ring_bytes: u64,
@@ -122,7 +122,7 @@ impl Outgoing {
         (self.posted as u32, (self.head % self.ring_bytes) as usize)
     }
 
-    /// Takes room for the next piece. Only where there is room.
+    /// Takes room for the next piece. There must be room.
     pub fn push(&mut self, payload: usize) {
         debug_assert!(self.has_room(payload));
         self.head += span(payload) as u64;

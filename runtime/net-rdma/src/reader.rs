@@ -1,4 +1,4 @@
-//! The way in: what the peer wrote into this end's ring is copied, judged, and handed on as frames.
+//! The receiving side: it copies the bytes that the peer wrote into this end's ring, checks them, and hands them on as frames.
 
 use std::{sync::Arc, time::Duration};
 
@@ -128,7 +128,7 @@ impl Reader {
         self.judge_time(self.heard_ns)
     }
 
-    /// Once nothing is sent any more: Err where the time since then, or since `begun_ns`, is over.
+    /// Checks the time after the last write. Err: the time since then, or since `begun_ns`, is over.
     fn judge_time(&self, begun_ns: u64) -> Result<(), NetError> {
         let Some(gone_ns) = self.shared.sender_gone_ns() else {
             return Ok(());
@@ -140,7 +140,7 @@ impl Reader {
         }
     }
 
-    /// Until something has come, or the time is over. True: it was taken; else the queue is worth a look.
+    /// Waits until something has arrived, or the time is over. True: it was taken. False: the queue may have a completion.
     fn wait(&mut self, time: Duration) -> Result<bool, NetError> {
         let pair = &self.shared.pair;
         pair.arm().map_err(|error| self.shared.fail(error))?;
@@ -261,7 +261,7 @@ impl Reader {
                 false
             }
             Err(TrySendError::Full(frame)) => {
-                // The room of what was taken is free, however long this one waits.
+                // The peer may reuse the room of taken pieces, however long this call waits.
                 self.tell()?;
                 self.frames.send(frame).is_err()
             }

@@ -73,7 +73,7 @@ impl Pages {
         assert!(fits, "{bytes} bytes at {at} of {} of registered memory", self.bytes);
     }
 
-    /// Not by two threads at once for the same bytes.
+    /// Two threads must not write the same bytes at once.
     fn put(&self, at: usize, bytes: &[u8]) {
         self.check(at, bytes.len());
         // SAFETY: in bounds, as was checked; the card reads it, no reference to it exists.

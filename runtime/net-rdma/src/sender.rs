@@ -45,7 +45,7 @@ enum Rest<'a> {
     },
 }
 
-/// At most `max` bytes of a frame in parts, as one slice; empty: there are no more.
+/// Takes at most `max` bytes of a frame in parts, as one slice. Empty: there are no more.
 fn take<'a>(parts: &mut &'a [&'a [u8]], offset: &mut usize, max: usize) -> &'a [u8] {
     while let [first, others @ ..] = *parts {
         let left = &first[*offset..];
@@ -87,7 +87,7 @@ impl Out {
         self.ring.note_taken(taken).map_err(|lie| self.shared.fail(lie))
     }
 
-    /// Until the peer's ring has room for a piece: it is ready to receive.
+    /// Waits until the peer's ring has room for a piece: it is ready to receive.
     fn wait_for_room(&mut self, payload: usize, until: &mut Option<u64>) -> Result<(), NetError> {
         let mut look = LOOK_MIN;
         loop {
@@ -134,7 +134,8 @@ impl Out {
         Ok(())
     }
 
-    /// Lays down the next piece, as far as it does not lie there: the writes that send it, and how many they are. There is room for it.
+    /// Puts the next piece into the send memory, unless it is in the shared one. Returns the writes that send it, and their number. There
+    /// must be room for it.
     fn prepare(&self, rest: &mut Rest<'_>, piece: &PieceHead) -> ([Write; 2], usize) {
         let (sequence, at) = self.ring.next();
         let (head, payload) = (PieceHead { sequence, ..*piece }, piece.payload);
@@ -160,8 +161,8 @@ impl Out {
         }
     }
 
-    /// One write, or two where the ring wraps: the last one carries the immediate value. First `own` bytes from the same place in the
-    /// memory that is sent from, then the shared ones.
+    /// Returns one write, or two if the ring wraps; the last one carries the immediate value. The first `own` bytes come from the same
+    /// place in the send memory, the others from the shared memory.
     fn writes(&self, at: usize, own: usize, shared: Span, immediate: u32) -> ([Write; 2], usize) {
         let write = |at: usize, own: usize, shared: Span, immediate: Option<u32>| Write {
             number: 0,
@@ -188,7 +189,7 @@ impl Out {
         ([begin, write(0, own - own_before, second, Some(immediate))], 2)
     }
 
-    /// Says that nothing follows, and waits for what is on its way.
+    /// Tells the peer that nothing follows, and waits for the writes in flight.
     fn finish(&mut self) -> Result<(), NetError> {
         let deadline = self.now_ns() + self.shared.around.last_time.as_nanos() as u64;
         self.shared.check()?;

@@ -4,7 +4,7 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use reprise_env::FrameMemory;
 
-/// Why a card does not do what is asked of it.
+/// Why a card refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerbsError {
     /// rdma-core is not installed.
@@ -73,7 +73,7 @@ pub struct Write {
     pub own: Span,
     pub shared: Span,
     pub to: Memory,
-    /// With one, it takes a receive at the peer, who gets a completion.
+    /// The immediate value. With one, the write takes a receive at the peer, which gets a completion.
     pub immediate: Option<u32>,
     /// False: it completes without a word, unless it fails.
     pub is_signalled: bool,
@@ -126,7 +126,7 @@ pub trait Pair: Send + Sync {
     /// Registers memory of the card, to be sent from beside the outbound one. Once; the pair keeps it.
     fn attach(&self, memory: &Arc<dyn FrameMemory>) -> Result<(), VerbsError>;
 
-    /// Puts bytes into the outbound memory. Panics where they do not fit.
+    /// Puts bytes into the outbound memory. It panics if they do not fit.
     fn put(&self, at: usize, bytes: &[u8]);
 
     /// Reads the inbound memory, which the peer may write meanwhile. It panics if the memory is too short.

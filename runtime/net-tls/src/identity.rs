@@ -43,7 +43,7 @@ pub enum IdentityError {
         /// Which end of its period is missed.
         why: String,
     },
-    /// They do not belong together.
+    /// Certificate and key do not belong together.
     #[error("{certificate} and {key}: {error}")]
     Pair {
         /// The certificate's file.
@@ -64,7 +64,7 @@ struct Shown {
     http: Arc<ServerConfig>,
     frames: Arc<ServerConfig>,
     fingerprint: [u8; 32],
-    /// None where it can't be read.
+    /// Period of the certificate. None if it can't be read.
     validity: Option<Validity>,
 }
 
@@ -94,8 +94,8 @@ impl Identity {
         })
     }
 
-    /// Reads the files anew. True where the certificate is another one. Where they are wrong, or the other certificate does not hold
-    /// now, nothing is changed.
+    /// Reads the files anew. True if the certificate is another one. If they are wrong, or the other certificate is not valid now, nothing
+    /// changes.
     pub fn reload(&self) -> Result<bool, IdentityError> {
         let loaded = load(&self.certificate, &self.key)?;
         let is_other = loaded.fingerprint != self.fingerprint();
@@ -120,12 +120,12 @@ impl Identity {
         self.shown.load().validity
     }
 
-    /// For clients of HTTP/1.1.
+    /// Returns the configuration for clients of HTTP/1.1.
     pub fn http(&self) -> Arc<ServerConfig> {
         self.shown.load().http.clone()
     }
 
-    /// For standbys: TLS 1.3 alone.
+    /// Returns the configuration for standbys: TLS 1.3 alone.
     pub(crate) fn frames(&self) -> Arc<ServerConfig> {
         self.shown.load().frames.clone()
     }

@@ -17,7 +17,7 @@ pub(crate) const AHEAD_MIN: usize = 512;
 pub(crate) struct Assist {
     threads: Arc<dyn Threads>,
     lent: (Sender<LentTableJob>, Receiver<LentTableJob>),
-    /// With the number of jobs over several sites that came before: each may be a deployment.
+    /// The schema, with the number of earlier jobs over several sites: each may be a deployment.
     schema: Mutex<(u64, Arc<RedoSchema>)>,
     spare_writes: Mutex<Vec<LastWrites>>,
 }
@@ -93,7 +93,7 @@ impl Assist {
         applied
     }
 
-    /// Memory for a batch that is demultiplexed: what was used last, for it is near.
+    /// Returns memory for sorting a batch: the last used one, because it is in the caches.
     pub fn last_writes(&self) -> LastWrites {
         let spare = self.spare_writes.lock().expect("held for a look").pop();
         spare.unwrap_or_default()

@@ -27,7 +27,7 @@ pub struct NextDeployment {
     pub lsn: Lsn,
     /// Name and version of the module.
     pub name: String,
-    /// From 1, per name.
+    /// Number from 1, per name.
     pub version: u32,
 }
 

@@ -43,7 +43,7 @@ struct HistoryState {
     counts: (u64, u64),
 }
 
-/// The checkpoint that a restart would load, and what is behind it.
+/// The checkpoint that a restart would load, and the log behind it.
 pub(crate) struct RestartPoint {
     /// Bytes of rows in the checkpoint; 0 without one.
     pub row_bytes: u64,

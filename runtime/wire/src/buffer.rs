@@ -1,5 +1,5 @@
-//! Changes of a running transaction, written as they are made: what the physiological log costs it. The usual forms go straight
-//! into room that is there already, by moves of fixed width. The bytes are those of [`Change::encode`].
+//! Changes of a running transaction, written as they are made: the cost of the physiological log. The usual forms go straight into existing
+//! room, by moves of fixed width. The bytes are those of [`Change::encode`].
 
 use reprise_abi::copy::copy_short;
 
@@ -55,12 +55,12 @@ impl ChangesBuffer {
         self.end
     }
 
-    /// Takes back what was written behind the first `len` bytes.
+    /// Drops the bytes behind the first `len`.
     pub fn truncate(&mut self, len: usize) {
         self.end = self.end.min(len);
     }
 
-    /// True where changes of the table's rows can be written by `patch`.
+    /// True if `patch` can write changes of the table's rows.
     #[inline(always)]
     pub fn takes_table(table: u16) -> bool {
         (table as usize) < ONE_BYTE
@@ -149,7 +149,7 @@ impl ChangesBuffer {
 
     #[inline(never)]
     fn grow(&mut self, bytes: usize) {
-        // By more and more, so that a transaction of many changes asks seldom.
+        // The buffer grows by more and more, so that a transaction of many changes asks seldom.
         let more = bytes.max(ROOM_BYTES).max(self.end);
         self.bytes.resize(self.end + more, 0);
     }

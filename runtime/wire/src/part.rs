@@ -76,7 +76,7 @@ impl<'a> PartRef<'a> {
 
 /// A transaction that is logged in parts: where its changes are cut, and the records that come of it.
 pub struct ChangesRun<'a> {
-    /// With all changes.
+    /// The record with all changes.
     whole: ChangesRef<'a>,
     /// The command, if both forms are logged or shipped.
     command: Option<CommandRef<'a>>,
@@ -170,7 +170,7 @@ impl<'a> ChangesRun<'a> {
         self.whole.changes.len() + HEAD_BYTES_MAX * self.records() as usize
     }
 
-    /// Bytes of the longest part, or of what ends them where that is longer; or a few more.
+    /// Returns the bytes of the longest part, or of the record that ends them if it is longer; or a few more.
     pub fn append_bytes_max(&self) -> usize {
         self.append_bytes_max
     }

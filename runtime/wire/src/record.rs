@@ -1,7 +1,7 @@
-//! Records: what a block carries.
+//! Records: the contents of a block.
 //!
-//! `[varint: bytes that follow][kind: 1 byte][body]`. Numbers are little-endian or, where the text says so, LEB128
-//! varints of at most 32 bits. The last field of a body takes what is left of it.
+//! `[varint: bytes that follow][kind: 1 byte][body]`. Numbers are little-endian or, where the text says so, LEB128 varints of at most 32
+//! bits. The last field of a body takes the rest of it.
 
 use reprise_abi::{
     schema::NAME_BYTES_MAX,
@@ -78,7 +78,7 @@ impl RecordKind {
     }
 }
 
-/// The log's first record: what the database is.
+/// The log's first record, which describes the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Genesis {
     pub database_id: [u8; 16],
@@ -104,7 +104,7 @@ pub struct DropTableRef<'a> {
     pub table: &'a str,
 }
 
-/// Longest text of what a replay did otherwise, in bytes.
+/// Longest text about the difference of a replay, in bytes.
 pub const QUARANTINE_TEXT_BYTES_MAX: usize = 4096;
 
 /// A procedure of one module version that takes no calls any more, since its replay diverged.
@@ -386,7 +386,7 @@ impl<'a> RecordRef<'a> {
         }
     }
 
-    /// The transaction; none for the genesis and what is void.
+    /// Returns the transaction. None for the genesis and a void record.
     pub fn txn_id(&self) -> Option<TxnId> {
         match self {
             Self::Genesis(_) | Self::Void => None,
@@ -449,8 +449,8 @@ impl<'a> RecordRef<'a> {
     }
 }
 
-/// The content (kind and body) of the first record in `bytes`, and the bytes that the record takes. Of one that stands for another: what it
-/// holds.
+/// Returns the content (kind and body) of the first record in `bytes`, and the bytes that the record takes. For a stand-in, the content is
+/// that of the record inside.
 #[inline]
 fn split(bytes: &[u8]) -> Result<(&[u8], usize), WireError> {
     let mut reader = ValueReader::new(bytes);

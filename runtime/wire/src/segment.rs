@@ -7,7 +7,7 @@ use crate::{WireError, check, corrupt, crc32c, u32_at, u64_at};
 
 /// Bytes of the header; the segment's first block follows at once.
 pub const SEGMENT_HEADER_BYTES: usize = LOG_ALIGN_BYTES;
-/// Version of everything in this crate, and of what a digest is made of. Files of another version are refused.
+/// Version of everything in this crate, and of the inputs of a digest. Files of another version are refused.
 pub const FORMAT_VERSION: u32 = 7;
 
 const MAGIC: [u8; 8] = *b"RPRSLOG\n";
@@ -27,7 +27,7 @@ pub struct SegmentHeader {
     pub start: Lsn,
     /// The place of the segment's first block: bytes of blocks before it, from the log's beginning.
     pub place: u64,
-    /// Hash of every setting that can change what a replay computes.
+    /// Hash of every setting that can change the results of a replay.
     pub settings_hash: u64,
     /// No block of the segment has a lower one.
     pub epoch: Epoch,

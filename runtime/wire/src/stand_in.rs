@@ -115,7 +115,7 @@ fn behind_sum(mut before: u32, bytes: u32, sum: u32) -> u32 {
 }
 
 impl History {
-    /// With these records behind it, of which each that stands for another one counts as that.
+    /// Returns the history with these records behind it. A stand-in counts as the record that it stands for.
     pub fn then(self, records: &[u8]) -> Self {
         let (mut history, mut plain_from, mut at) = (self, 0, 0);
         while at < records.len() {

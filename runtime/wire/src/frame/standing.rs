@@ -44,7 +44,7 @@ pub struct MemberSeen<'a> {
     pub name: &'a str,
     /// URL at which other servers reach it; empty: the primary does not know it.
     pub url: &'a str,
-    /// It has everything before it, and may lack what lies behind.
+    /// LSN before which it has everything. It may lack later records.
     pub from: Lsn,
     pub is_in_sync: bool,
     pub set: SetPart,
