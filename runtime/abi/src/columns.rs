@@ -28,7 +28,7 @@ impl ColumnSet {
         })
     }
 
-    /// At least one column, and each of them in the table.
+    /// True if there is at least one column, and each is in the table.
     #[inline]
     pub fn fits(self, layout: &RowLayout) -> bool {
         let used = 64 - self.0.leading_zeros() as usize;

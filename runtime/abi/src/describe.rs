@@ -1,4 +1,4 @@
-//! A module's description as JSON: what the `reprise_describe` export returns. The parser lies in `host`.
+//! A module's description as JSON: the result of the `reprise_describe` export. The parser is in `host`.
 //!
 //! One writer for all guests, so that the text of one schema is always the same bytes.
 

@@ -36,7 +36,7 @@ const NO_PREVIOUS: u32 = u32::MAX;
 /// The places of a table's columns, computed once per schema version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowLayout {
-    /// In the table's order.
+    /// The slots in the table's order.
     pub columns: Vec<ColumnSlot>,
     nullable_count: u16,
     bitmap_bytes: u32,
@@ -119,13 +119,13 @@ pub enum Field<'a> {
     Uint(u64),
     /// `F64`.
     F64(f64),
-    /// Without its scale.
+    /// The units of a decimal, without its scale.
     Decimal(i128),
     /// `Text`.
     Text(&'a str),
     /// `Bytes`.
     Bytes(&'a [u8]),
-    /// In network order.
+    /// The bytes in network order.
     Uuid([u8; 16]),
 }
 

@@ -39,7 +39,7 @@ impl Staging {
             return Err(StagingError::Name(target.path()));
         }
         check_free(&**tree, name)?;
-        // A rename can't replace a mount point, and what lies beside it is another file system.
+        // A rename can't replace a mount point, and the folder beside it is on another file system.
         let (tree, partial, target) = match tree.within(name) {
             Some(within) => (within, PARTIAL.to_owned(), None),
             None => (tree.clone(), format!(".{name}.partial"), Some(name.to_owned())),

@@ -62,12 +62,12 @@ impl CheckpointError {
         }
     }
 
-    /// True where another checkpoint may be whole.
+    /// True if another checkpoint may be whole.
     pub fn is_corrupt(&self) -> bool {
         matches!(self, Self::Corrupt { .. })
     }
 
-    /// True where it is another program's: no opening passes over it.
+    /// True if another program wrote it. No opening passes over it.
     pub fn is_foreign(&self) -> bool {
         matches!(self, Self::Foreign { .. })
     }

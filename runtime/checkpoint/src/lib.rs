@@ -49,7 +49,7 @@ impl Checkpoints {
         Self { disk }
     }
 
-    /// Removes what a checkpoint that was cut off left behind. Only for the process that holds the database.
+    /// Removes the remains of an interrupted checkpoint. Only the process that holds the database may do so.
     pub fn clean(&self) -> Result<(), CheckpointError> {
         match self.disk.remove(TEMPORARY_NAME) {
             Err(error) if error.kind != DiskErrorKind::NotFound => Err(error.into()),

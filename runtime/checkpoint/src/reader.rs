@@ -37,7 +37,7 @@ pub struct CheckpointReader {
     modules: Vec<StoredModule>,
     /// JSON, by table number.
     tables: Vec<Vec<u8>>,
-    /// By partition number.
+    /// The partitions by number.
     partitions: Vec<CheckpointPartition>,
     quarantine: Vec<CheckpointQuarantine>,
     principals: Vec<(u32, String)>,
@@ -98,7 +98,7 @@ impl CheckpointReader {
         &self.header
     }
 
-    /// It holds everything before.
+    /// Returns the LSN before which it holds everything.
     pub fn lsn(&self) -> Lsn {
         self.header.lsn
     }

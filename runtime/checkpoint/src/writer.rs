@@ -68,7 +68,7 @@ impl CheckpointWriter {
         })
     }
 
-    /// The size of what is written until now.
+    /// Returns the size of the written part.
     pub fn size(&self) -> CheckpointSize {
         CheckpointSize {
             file_bytes: self.written + self.buffer.len() as u64,
@@ -146,7 +146,7 @@ impl CheckpointWriter {
         })
     }
 
-    /// Fills `self.compressed`; false where that would not be shorter.
+    /// Fills `self.compressed`. False if that would not be shorter.
     fn compress(&mut self, raw: &[u8]) -> Result<bool, CheckpointError> {
         self.compressed.clear();
         self.compressed.reserve(zstd::zstd_safe::compress_bound(raw.len()));
@@ -192,12 +192,12 @@ impl CheckpointWriter {
         Ok(size)
     }
 
-    /// Opens what was finished, as a recovery would.
+    /// Opens the finished file, like a recovery.
     pub fn read_back(&self) -> Result<CheckpointReader, CheckpointError> {
         CheckpointReader::open(&*self.disk, TEMPORARY_NAME, self.header.lsn)
     }
 
-    /// Gives what was finished its name, for good. The caller has made sure that the log is durable up to the checkpoint's position.
+    /// Gives the finished file its final name. The caller has made sure that the log is durable up to the checkpoint's position.
     pub fn publish(mut self) -> Result<(), CheckpointError> {
         self.disk.rename(TEMPORARY_NAME, &checkpoint_name(self.header.lsn))?;
         self.is_published = true;

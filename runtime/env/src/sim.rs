@@ -64,7 +64,7 @@ pub struct FaultPlan {
     pub capacity_bytes: Option<u64>,
     /// The n-th write from now fails (0 = the next) without effect.
     pub write_error_in: Option<u64>,
-    /// The n-th sync from now fails; what it should have kept is uncertain.
+    /// The n-th sync from now fails. It is uncertain whether its writes are kept.
     pub sync_error_in: Option<u64>,
     /// After one error all is well again, else everything after it fails, too.
     pub fails_once: bool,

@@ -1,6 +1,6 @@
 //! How long a thread runs before others do, where more threads want to run than there are processors.
 
-/// In nanoseconds: the least that Linux gives. A thread of the engine has mostly done what came to it in less.
+/// Nanoseconds of a slice: the least that Linux gives. A thread of the engine has mostly finished its work in less.
 const SLICE_NS: u64 = 100_000;
 
 /// Has the calling thread run soon after it is woken, and not for long at once, although other threads on its processor run all the time. A

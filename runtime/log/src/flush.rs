@@ -38,7 +38,7 @@ pub(crate) struct Flusher<P> {
     /// Callers to acknowledge after the next write; kept for its allocation.
     pub told: Vec<(Lsn, P)>,
     pub delay: CommitDelay,
-    /// Since when there was nothing to write; only where the flusher is stepped.
+    /// Time since which there was nothing to write. Only a stepped flusher has it.
     pub idle_since_ns: Option<u64>,
 }
 
@@ -148,8 +148,8 @@ impl<P: Send + 'static> Flusher<P> {
         false
     }
 
-    /// Erases what a failed write may have left. Its callers get an error that says that nothing is kept, and this must hold after a
-    /// restart, too. False if the disk refuses the erasure as well.
+    /// Erases the remains of a failed write. Its callers get an error that says that nothing is kept, and this must hold after a restart,
+    /// too. False if the disk refuses the erasure as well.
     fn take_back(&self, offset: u64, bytes: usize) -> bool {
         let mut zeros = AlignedBuf::with_capacity(bytes);
         zeros.resize(bytes);

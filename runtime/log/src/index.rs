@@ -157,7 +157,7 @@ impl LogIndex {
         self.inner().epochs.clone()
     }
 
-    /// True where the block at `place` is known to hold changes and nothing else.
+    /// True if the block at `place` is known to hold changes and nothing else.
     pub fn holds_changes(&self, place: u64) -> bool {
         let inner = self.inner();
         let after = inner.changes.partition_point(|(start, _)| *start <= place);

@@ -74,7 +74,7 @@ struct BuildPlan {
     in_workspace: bool,
 }
 
-/// Builds what is asked for to `NAME.wasm` in the folder `out`, or in `target/procedures`.
+/// Builds the requested module to `NAME.wasm` in the folder `out`, or in `target/procedures`.
 pub fn build(
     request: &BuildRequest<'_>,
     out: Option<&Path>,
@@ -337,7 +337,7 @@ fn command(plan: &BuildPlan, toolchain: &Toolchain) -> Command {
     command
 }
 
-/// Speed for the crates themselves, size for what they pull in; names stay, so that a backtrace has them.
+/// Returns the build settings: speed for the crates themselves, size for their dependencies. Names stay, so that a backtrace has them.
 fn profile(plan: &BuildPlan) -> Vec<String> {
     let mut settings = vec![
         "profile.release.panic='abort'",

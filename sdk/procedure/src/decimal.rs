@@ -1,4 +1,5 @@
-//! Exact numbers with a fixed number of decimal places. A result that does not fit 128 bits ends the call; what is rounded says how.
+//! Exact numbers with a fixed number of decimal places. A result that does not fit 128 bits ends the call. Each operation that rounds says
+//! how.
 
 use std::{
     fmt,
@@ -68,12 +69,12 @@ impl<const SCALE: u8> Decimal<SCALE> {
         }
     }
 
-    /// The sum, or none where it has no room.
+    /// Returns the sum, or None if it does not fit.
     pub fn checked_add(self, other: Self) -> Option<Self> {
         self.units.checked_add(other.units).map(Self::from_units)
     }
 
-    /// The difference, or none where it has no room.
+    /// Returns the difference, or None if it does not fit.
     pub fn checked_sub(self, other: Self) -> Option<Self> {
         self.units.checked_sub(other.units).map(Self::from_units)
     }
