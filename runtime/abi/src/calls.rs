@@ -545,8 +545,8 @@ pub trait HostOps {
     fn go_on(&mut self) -> Result<(), OpError> {
         Ok(())
     }
-    /// Factor on the limits of a call. It is more than one for a committed call that runs again, because its limits were checked
-    /// before, and for calls that only time and memory limit.
+    /// Factor on the limits of a call. It is more than one for a committed call that runs again, because its limits were checked before. It
+    /// is so, too, for calls that only time and memory limit.
     fn limits_times(&self) -> u64 {
         1
     }

@@ -12,7 +12,7 @@ use zstd::bulk::Compressor;
 
 use crate::{CheckpointReader, TEMPORARY_NAME, checkpoint_name, error::CheckpointError};
 
-/// A fast level, above all for reading: the rows are a sixth larger than with level 1, and are read in two thirds of the time.
+/// A fast level, above all for reading. The rows are a sixth larger than with level 1, and are read in two thirds of the time.
 const COMPRESSION_LEVEL: i32 = -1;
 /// Bytes gathered for one write.
 const WRITE_BYTES: usize = 1 << 20;

@@ -374,9 +374,9 @@ pub(crate) fn committed_as_primary(node: &NodeFile, end: Epoch) -> Option<Lsn> {
     committed_by(level?, &expected::load(node))
 }
 
-/// Returns whether an acknowledged write may be among the cut records. False if this directory was the primary of all these epochs, and
-/// each of its answers waited for every standby that may have been promoted since. The promoted standby then has every acknowledged write.
-/// The directory does not know which standby it was, because a promotion may have been forced.
+/// Returns whether an acknowledged write may be among the cut records. None is among them if this directory was the primary of all these
+/// epochs, and each of its answers waited for every standby that may have been promoted. The promoted standby then has every acknowledged
+/// write. The directory does not know which standby it was, because a promotion may have been forced.
 fn may_be_acknowledged(node: &NodeFile, from: Lsn, (first, last): (Epoch, Epoch)) -> bool {
     let of_all = |led: &Leadership| led.first_epoch <= first.0 && last.0 <= led.last_epoch;
     let Some(known) = node.read(|document| document.led.clone()).filter(of_all) else {

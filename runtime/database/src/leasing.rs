@@ -126,7 +126,7 @@ pub enum LeaseError {
 }
 
 /// Returns the time until which a primary may acknowledge writes. It must stop before the store gives the lease to another server. It
-/// therefore gives up a fifth of the lease: clocks run at different speeds, and an answer leaves a little after the look at the clock.
+/// therefore gives up a fifth of the lease. Clocks run at different speeds, and an answer leaves a little after the look at the clock.
 fn until_ns(asked_ns: u64, ttl: Duration) -> u64 {
     asked_ns + ttl.as_nanos() as u64 / 5 * 4
 }

@@ -49,8 +49,8 @@ impl Database {
         Ok(replayer.drain()?)
     }
 
-    /// Returns every procedure whose logged changes replace its replay, by version and number: those that are out of service, those with a
-    /// record in the log, and those whose record is about to be written.
+    /// Returns every procedure whose logged changes replace its replay, by version and number. These are the procedures out of service,
+    /// those with a record in the log, and those whose record is about to be written.
     pub(crate) fn distrusted(&self) -> Result<BTreeSet<(ModuleId, u16)>, OpenError> {
         let mut places: BTreeSet<_> = self.router().deployed().quarantine.keys().copied().collect();
         let list = self.upkeep.quarantine.lock().expect("held for a look");

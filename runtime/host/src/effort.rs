@@ -28,7 +28,7 @@ const BRANCH_UNITS: u64 = 10;
 const TARGET_UNITS: u64 = 8;
 const CALL_UNITS: u64 = 8;
 const SUM_UNITS: u64 = 5;
-/// Bytes of a function from which on each of its instructions costs four times as much as in a short one: live ranges grow with it.
+/// Size of a function, in bytes, from which each of its instructions costs four times as much as in a short one. Live ranges grow with it.
 const LONG_FUNCTION_BYTES: u64 = 64 << 10;
 /// Number of locals of all functions of a module, parameters included. Each takes the compiler some time and memory, used or not.
 const MODULE_LOCALS_MAX: u64 = 2_000_000;

@@ -396,8 +396,8 @@ impl HotSet {
                 continue;
             }
             let page = self.base.wrapping_add(offset);
-            // SAFETY: a hot page lies in the memory and is writable (`Watch::heat`); its source is a page of the image, which is
-            // never changed while it is referred to, or null.
+            // SAFETY: a hot page lies in the memory and is writable (`Watch::heat`). Its source is null, or a page of the image, which is
+            // never changed while anything refers to it.
             unsafe {
                 match source.is_null() {
                     true => page::zero(page),

@@ -59,8 +59,8 @@ pub struct Instance {
     in_use: Option<Grant>,
 }
 
-// SAFETY: `Instance` is not `Send` because of addresses of its own memory, which move with it, and of the pointer to a transaction, which
-// is set only while `call` runs.
+// SAFETY: two things keep `Instance` from being `Send`. The addresses of its own memory move with it. The pointer to a transaction is set
+// only while `call` runs.
 unsafe impl Send for Instance {}
 
 impl Instance {

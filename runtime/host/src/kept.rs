@@ -1,5 +1,5 @@
 //! Compiled code on disk, so that a restart compiles nothing twice. To load machine code is to trust it. A file counts only if its name is
-//! the hash of the compiled bytes and settings, and if a checksum keyed with the database's secret matches. Otherwise the module is
+//! the hash of the compiled bytes and settings. A checksum keyed with the database's secret must match, too. Otherwise the module is
 //! compiled anew. These files only save time, and backups leave them out.
 
 use std::{

@@ -23,8 +23,8 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above; `&Mapping` gives out only numbers and the base address.
 unsafe impl Sync for Mapping {}
 
-// SAFETY: a memory is zero-filled (anonymous mapping), has `reserved + guard` bytes of address space of which all beyond
-// the minimum are inaccessible, and its base never moves, as the trait asks.
+// SAFETY: as the trait asks, a memory is zero-filled (anonymous mapping), and its base never moves. It has `reserved + guard` bytes of
+// address space, of which all beyond the minimum are inaccessible.
 unsafe impl MemoryCreator for Creator {
     fn new_memory(
         &self,

@@ -276,8 +276,8 @@ fn machine_code(engine: &Engine, wasmtime: &wasmtime::Engine, rewritten: &[u8]) 
     };
     let name = name_of(wasmtime, rewritten);
     if let Some(code) = kept.get(&name) {
-        // SAFETY: the keyed checksum holds over these very bytes, so `serialize` below made them: of this module, by this version
-        // of the compiler, with these settings.
+        // SAFETY: the keyed checksum holds over these very bytes, so `serialize` below made them. It made them of this module, by this
+        // version of the compiler, with these settings.
         if let Ok(module) = unsafe { wasmtime::Module::deserialize(wasmtime, &code) } {
             return Ok(module);
         }

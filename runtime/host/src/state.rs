@@ -57,8 +57,8 @@ impl GuestMemory {
     /// Returns the bytes that a packed slice names.
     ///
     /// # Safety
-    /// The slice borrows from nothing. The caller must not read it after any code writes to these bytes: an answer of a host call, the
-    /// guest, or another instance in this memory.
+    /// The slice borrows from nothing. The caller must not read it after any code writes to these bytes. That code may be an answer of a
+    /// host call, the guest, or another instance in this memory.
     #[inline]
     pub unsafe fn read<'a>(self, packed: u64) -> Result<&'a [u8], Refusal> {
         let (pointer, length) = unpack(packed);

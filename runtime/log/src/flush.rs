@@ -372,8 +372,8 @@ impl<P: Send + 'static> Flusher<P> {
         }
     }
 
-    /// Gives the spare file its place in the log. Each step is durable before the next. So a file with a segment's name has a whole header,
-    /// and no block goes to a file that a crash could leave without a name.
+    /// Gives the spare file its place in the log. Each step is durable before the next. So a file with a segment's name has a whole header.
+    /// No block goes to a file that a crash could leave without a name.
     fn begin_segment(&mut self, spare: Spare, block: &FilledBlock) -> Result<(), DiskError> {
         let header = self.segment_header(block);
         write_header(&*spare.file, &header)?;

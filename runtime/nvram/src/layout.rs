@@ -309,8 +309,8 @@ const PAGES_LOOKED_AT: usize = 1 << 14;
 /// Pages that are checked at each end.
 const PAGES_AT_ENDS: usize = 1 << 8;
 
-/// True for a region without a magic that may be used: zeros throughout, or a region of ours that was erased or whose format a crash
-/// interrupted.
+/// Returns whether a region without a magic may be used. It may be zeros throughout, or a region of ours that was erased or whose format a
+/// crash interrupted.
 fn is_blank(memory: &dyn Memory) -> bool {
     let mut area = vec![0; ENTRIES_AT];
     memory.read(0, &mut area);

@@ -13,7 +13,7 @@ use crate::{
     object::{FlushPolicy, ObjectWriter, commit_bytes, push_commit, read_commit},
 };
 
-/// Bytes before an object's payload: LSN 8, sequence number 8, length 4, checksum 4, kind 1, 3 unused, and 4 for the number of its records.
+/// Bytes before an object's payload: LSN 8, sequence number 8, length 4, checksum 4, kind 1, unused 3, number of its records 4.
 const OBJECT_HEADER_BYTES: usize = 32;
 
 /// The kind of an object with an entry.

@@ -1,7 +1,7 @@
 //! Drops large arrays where no thread waits for it.
 
-/// Drops a value with much memory on a thread of its own, because the kernel takes some tenths of a second for gigabytes of small pages. If
-/// the system has no thread left, it is dropped here.
+/// Drops a value with much memory on a thread of its own. The kernel takes some tenths of a second for gigabytes of small pages. If the
+/// system has no thread left, it is dropped here.
 #[allow(
     clippy::disallowed_methods,
     reason = "what the thread does shows in nothing but time"

@@ -1,4 +1,4 @@
-//! A batch whose calls go to the log before the rest of it runs: their records fill an append, or a call's changes are logged in parts.
+//! A batch whose calls go to the log before the rest of it runs. Their records fill an append, or a call's changes are logged in parts.
 //!
 //! Nothing can take appended records back. The engine thread therefore first appends and seals the calls before a call in parts, and that
 //! call is an append of its own. If the log refuses the append in the middle, only that call is rolled back. Its parts in the log have no

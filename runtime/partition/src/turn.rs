@@ -321,8 +321,8 @@ impl TurnStart {
     }
 }
 
-/// Runs the first of these calls and those behind it that are of its module, so that the module is looked up once for all of them. Returns
-/// the slot of the first call that did not run. It also returns why it stopped there, if the calls before that slot go to the log first.
+/// Runs the first of these calls and those behind it that are of its module. The module is thus looked up once for all of them. Returns the
+/// slot of the first call that did not run. It also returns why it stopped there, if the calls before that slot go to the log first.
 pub(crate) fn run_alike(
     partition: &mut Partition,
     tools: &mut ExecContext,

@@ -1,5 +1,5 @@
-//! Puts a module version into service. It checks the result for the stored tables and the modules bound to them, makes the changed tables
-//! beside the stored ones, and then exchanges them.
+//! Puts a module version into service. It checks the result for the stored tables and the modules bound to them. Then it makes the changed
+//! tables beside the stored ones, and exchanges them.
 
 mod bind;
 mod consent;

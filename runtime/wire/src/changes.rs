@@ -120,12 +120,12 @@ impl<'a> PatchColumns<'a> {
         self.count as usize
     }
 
-    /// For `again`: how many columns, and their bytes.
+    /// Returns the number of columns and their bytes, for `again`.
     pub fn parts(self) -> (u16, &'a [u8]) {
         (self.count, self.bytes)
     }
 
-    /// Columns that `parts` told of, from a copy of their bytes.
+    /// Returns the columns of `parts`, from a copy of their bytes.
     pub fn again(count: u16, bytes: &'a [u8]) -> Self {
         Self { count, bytes }
     }
@@ -248,11 +248,12 @@ impl<'a> Change<'a> {
     }
 }
 
-/// Takes a change as it is read. `take` is inlined where the decoder knows the kind, so no change passes through memory on its way.
+/// A consumer of changes as they are read. `take` is inlined where the decoder knows the kind, so no change passes through memory on its
+/// way.
 pub trait ChangeSink<'a>: Sized {
     type Out;
 
-    /// The change ends at `end` of what was read.
+    /// Takes a change, which ends at `end` of the bytes read.
     fn take(self, end: usize, change: Change<'a>) -> Self::Out;
 }
 

@@ -1,5 +1,6 @@
-//! Changes of one transaction in several records: *parts*, each with whole changes, and behind the last one the record of changes that has
-//! the number of parts. They are consecutive in the log. Without that record the parts have no effect, whatever follows them.
+//! Changes of one transaction in several records, the *parts*. Each part has whole changes, and behind the last one is the record of
+//! changes that has the number of parts. They are consecutive in the log. Without that record the parts have no effect, whatever follows
+//! them.
 
 use std::ops::Range;
 

@@ -118,8 +118,8 @@ pub struct Ops<'h> {
     returned: Cell<i32>,
 }
 
-// SAFETY of every call below: the host reads only `slice`s and writes only `out`s, within the lengths given, during the
-// call; both borrow live memory for that long.
+// SAFETY of every call below: the host reads only `slice`s and writes only `out`s, within the lengths given, during the call. Both borrow
+// live memory for that long.
 impl Ops<'_> {
     #[inline(always)]
     pub fn set_result(&self, bytes: &[u8]) {

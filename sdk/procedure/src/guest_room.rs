@@ -112,8 +112,8 @@ impl std::ops::Deref for OutBuffer {
     type Target = [u8];
     #[inline(always)]
     fn deref(&self) -> &[u8] {
-        // SAFETY: `length` bytes of the room's own block, or of the buffer, which only one room has at a time (`for_result`,
-        // `put_result`) and to which `set_result` writes only at the procedure's end.
+        // SAFETY: these are `length` bytes of the room's own block, or of the buffer. Only one room has the buffer at a time (`for_result`,
+        // `put_result`), and `set_result` writes to it only at the procedure's end.
         unsafe { std::slice::from_raw_parts(self.start, self.length) }
     }
 }
@@ -152,7 +152,7 @@ pub(super) struct SharedBuffer {
 const ARGS_BUFFER_BYTES: usize = 320;
 const RESULT_BUFFER_BYTES: usize = 704;
 
-/// The room that the linker leaves between the stack and the data, on the page that the stack dirties anyway, so that a call costs no
+/// The room that the linker leaves between the stack and the data. It is on the page that the stack dirties anyway, so a call costs no
 /// further page. Without such room there are no buffers. The linker knows all of this, so the host's compiler makes constants of it.
 #[inline(always)]
 fn buffers() -> (SharedBuffer, SharedBuffer) {

@@ -1,6 +1,6 @@
 //! The guest's heap, made for short calls whose memory is reset as a whole afterwards.
 //!
-//! Blocks have one of four sizes between two powers of two, so that little is wasted: the host resets the memory that a call touches page
+//! Blocks have one of four sizes between two powers of two, so that little is wasted. The host resets the memory that a call touches page
 //! by page. Memory of the last block is free at once when it is freed. Other freed blocks wait in a list of their size. Fresh ones come
 //! from the end of memory. The last block grows in place, so that a buffer that is filled piece by piece is not copied.
 

@@ -61,8 +61,8 @@ pub(crate) fn write<T: Encode + ?Sized>(value: &T, room: &mut [u8]) -> Result<us
 
 /// A result that is written already, for a value that borrows from memory that ends with the procedure, such as texts of rows.
 ///
-/// The procedure's signature says `'static` for borrowed parts. The lifetimes of a reply mean nothing: the compiler may take it for
-/// one of a longer lifetime, as it does for a function that takes a `T`.
+/// The procedure's signature says `'static` for borrowed parts. The lifetimes of a reply mean nothing. The compiler may take it for one of
+/// a longer lifetime, as it does for a function that takes a `T`.
 pub struct Reply<T> {
     room: OutBuffer,
     length: usize,

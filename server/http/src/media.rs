@@ -57,8 +57,8 @@ pub fn format_of_answer(headers: &HeaderMap, body: Format) -> Format {
     }
 }
 
-/// A client's preference for a media type, by its header `Accept` (RFC 9110, section 12.5.1): first the weight in thousandths, then how
-/// exactly the client names it.
+/// A client's preference for a media type, by its header `Accept` (RFC 9110, section 12.5.1). The weight in thousandths comes first, then
+/// how exactly the client names the type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Liking {
     weight: u16,

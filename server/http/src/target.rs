@@ -45,7 +45,7 @@ impl Target {
     }
 
     /// Returns the procedure that a call names. If its key was used, it is the version that ran under the key, even if another one is in
-    /// service: a kept outcome outlives the module. Err also if the key was used for another procedure.
+    /// service. A kept outcome outlives the module. Err also if the key was used for another procedure.
     pub fn for_call(
         router: &Router,
         deployed: &Deployed,

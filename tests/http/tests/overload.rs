@@ -141,12 +141,12 @@ fn find_refused(address: &str, args: &str) -> String {
 const WAITING_MAX: usize = 5_000;
 /// Number of calls offered at least. Without refusals, the last ones would wait for many times the allowed number.
 const CALLS_MIN: usize = 60_000;
-/// Number of clients. It is large enough that none has more calls on its way than a connection may have: answers come in order, so a
+/// Number of clients. It is large enough that none has more calls on its way than a connection may have. Answers come in order, so a
 /// refusal waits for the calls before it.
 const CLIENTS: usize = 80;
 
 /// Calls of one connection that the server has taken and not yet answered (`LANE_CALLS_IN_FLIGHT_MAX`). The next constants are the bytes
-/// that the server may hold for each (its request, its place in a batch, its outcome), and room for its threads' allocators.
+/// that the server may hold for each, and room for its threads' allocators. A call holds its request, its place in a batch and its outcome.
 const TAKEN_MAX: u64 = 256;
 const TAKEN_BYTES_MAX: u64 = 4 << 10;
 const KEPT_BYTES_MAX: u64 = 128 << 20;

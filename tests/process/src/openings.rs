@@ -122,7 +122,7 @@ pub fn open_until_known(server: &Server, account: u64, headers: &[(&str, &str)])
     server.until_known("POST", "/v1/call/bank/open", &headers, body.as_bytes())
 }
 
-/// Waits until the server says that its writes have this level, with these standbys in sync and no others, and each of them has that
+/// Waits until the server says that its writes have this level, with these standbys in sync and no others. Each of them must have that
 /// status.
 pub fn wait_reached(server: &Server, headers: Headers, (level, in_sync): (&str, &[&Server])) -> Result<()> {
     let until = Instant::now() + PATIENCE;

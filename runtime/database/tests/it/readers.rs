@@ -418,7 +418,8 @@ fn pages(database: &Database, request: &RowsRequest) -> Result<Vec<Vec<u8>>, Row
     }
 }
 
-/// Every table in the order of every index, from either end, in pages of one row and of several: the same on the standby as on the primary.
+/// Reads every table in the order of every index, from either end, in pages of one row and of several. The standby must return the same as
+/// the primary.
 fn check_pages(pair: &Pair, with_filter: bool) {
     let deployed = pair.primary.router().deployed();
     for (table, schema) in deployed.tables() {

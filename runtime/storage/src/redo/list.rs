@@ -1,10 +1,10 @@
 //! The changes of one table in a window of the log: their places, in order, without changes that a later one overwrites.
 //!
-//! Values in the log are whole, not differences. So the list may leave out an earlier patch of a row if a later patch of it writes the same
-//! columns with values of the same lengths. The changes between them have to be patches, too, and no index and no length may depend on the
-//! columns. The later patch takes the earlier one's place and its transaction's number. An error in either is an error in both, and is
-//! reported as if both were applied. The list keeps each patch's row and columns in two words, because the patch's bytes have left the
-//! caches. A patch that does not fit two words is never left out.
+//! Values in the log are whole, not differences. So the list may leave out an earlier patch of a row if a later one writes the same columns
+//! with values of the same lengths. The changes between them have to be patches, too, and no index and no length may depend on the columns.
+//! The later patch takes the earlier one's place and its transaction's number. An error in either is an error in both, and is reported as
+//! if both were applied. The list keeps each patch's row and columns in two words, because the patch's bytes have left the caches. A patch
+//! that does not fit two words is never left out.
 
 use std::ops::Range;
 

@@ -271,8 +271,8 @@ fn insertions_into_a_large_table_are_where_their_keys_say() {
     }
 }
 
-/// Insertions alone, into the room of deleted rows and behind it. The failures are a key that exists, a row that does not fit, a number out
-/// of turn, and a key that its row gives up in the same transaction. Each comes at every place of the run.
+/// Insertions alone, into the room of deleted rows and behind it. They fail because of a key that exists, a row that does not fit, or a
+/// number out of turn. The fourth cause is a key that its row gives up in the same transaction. Each comes at every place of the run.
 #[test]
 fn a_run_of_insertions_ends_where_one_by_one_would() {
     let columns = [("id", I64, false), ("n", I32, false), ("state", Text, false)];

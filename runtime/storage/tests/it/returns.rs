@@ -1,4 +1,4 @@
-//! The way back of a table to a former version: names and types become the former ones, or the error names the rows that prevent it.
+//! The way back of a table to a former version. Names and types become the former ones, or the error names the rows that prevent it.
 
 use crate::common::table;
 use reprise_abi::{ColumnSchema, Field, ScalarType::*, TableSchema};

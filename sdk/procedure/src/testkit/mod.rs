@@ -1,7 +1,7 @@
 //! Runs procedures natively, in milliseconds, with a fixed clock and seed: the test kit of a module.
 //!
-//! The database is in memory, on several partitions like a server's. A call reads and writes the rows of its own partitions, `scan_local`
-//! sees only their rows, and only a call on all partitions writes a replicated table.
+//! The database is in memory, on several partitions like a server's. A call reads and writes the rows of its own partitions, and
+//! `scan_local` sees only their rows. Only a call on all partitions writes a replicated table.
 
 mod call_scope;
 mod placement;

@@ -234,10 +234,16 @@ pub fn bounded(text: &str, what: &str, min: u64, max: u64) -> Result<u64, String
     }
 }
 
-/// Declares the settings of one subject, each once. A declaration has the text for `--help`, the name (of the flag, with hyphens, and of
-/// the key in the file), the type, the environment variable, and the flag's argument. It may have a check (`fn(&str) -> Result<T, String>`,
-/// for flag, environment and file), a default (without one the value is an `Option`), another key in the file, a form for display, and
-/// marks (`live`, `where_said`). From it come the flags, the settings, the code that picks them, and their lines.
+/// Declares the settings of one subject, each once. A declaration has the text for `--help`, the name, the type, the environment variable,
+/// and the flag's argument. The name is that of the flag, with hyphens, and of the key in the file. A declaration may have any of these,
+/// too:
+/// - a check (`fn(&str) -> Result<T, String>`, for flag, environment and file)
+/// - a default (without one the value is an `Option`)
+/// - another key in the file
+/// - a form for display
+/// - marks (`live`, `where_said`)
+///
+/// From it come the flags, the settings, the code that picks them, and their lines.
 macro_rules! settings {
     (
         $(#[$about:meta])*

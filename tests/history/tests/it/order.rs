@@ -131,8 +131,8 @@ fn a_random_mix_is_serial_in_the_order_of_ids_and_of_the_log_and_replays_on_any_
 /// Calls of a batch at most, and clients, in the storm.
 const STORM_BATCH: usize = 8;
 const STORM_CLIENTS: usize = 6;
-/// Bound of the calls for which a batch waits: at most all that the other clients have on their way, and as many more that reach the stats
-/// meanwhile, for some rounds. A batch that starves sees all of the storm's 24,000 calls.
+/// Bound of the calls for which a batch waits. For some rounds these are all that the other clients have on their way, and as many more
+/// that reach the stats meanwhile. A batch that starves sees all of the storm's 24,000 calls.
 const WAITED_FOR_MAX: u64 = 32 * (STORM_BATCH * STORM_CLIENTS) as u64;
 
 /// Half of the calls touch several partitions; the other half, each of one partition, must get through. The bound is in calls

@@ -1,4 +1,4 @@
-//! Reads of the server's state during other work: no read holds anything, no client polls, and a client can ask for the outcome of a key.
+//! Reads of the server's state during other work. No read holds anything, no client polls, and a client can ask for the outcome of a key.
 
 use std::{
     io::{Read, Write},

@@ -25,8 +25,8 @@ pub enum How {
     Forced,
     /// By force, without a look at the other nodes, or where another one had lost its disk: whatever is not there.
     Blindly,
-    /// The product has named the first LSN that may be lost of the writes acknowledged by the primary of an epoch, the last one that it
-    /// heard. Facts of a later epoch may be lost at any LSN.
+    /// The product has named the first LSN that may be lost of the writes acknowledged by the primary of an epoch. The epoch is the last
+    /// one that it heard. Facts of a later epoch may be lost at any LSN.
     Accepted { from: u64, epoch: u32 },
 }
 
