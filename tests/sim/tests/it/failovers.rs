@@ -11,7 +11,7 @@ const SEEDS_MAX: u64 = 200;
 const SEEDS_TOLD: u64 = 60;
 /// Events that do not occur in every such run.
 const RARE: [&str; 2] = ["lease_refused", "deployed_again"];
-/// Number of seeds within which each mutant is caught.
+/// Within so many seeds each mutant is caught.
 const MUTANT_SEEDS: u64 = 40;
 
 #[test]
