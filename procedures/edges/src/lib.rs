@@ -7,7 +7,7 @@
 
 use reprise_procedure::prelude::*;
 
-/// The sum; ends the call where it does not fit.
+/// Returns the sum, and ends the call if it does not fit.
 #[procedure(any_partition, read_only)]
 pub fn add(_tx: &Txn, a: i64, b: i64) -> i64 {
     a + b
@@ -37,7 +37,7 @@ pub fn shift(_tx: &Txn, a: u64, by: u32) -> u64 {
     a << by
 }
 
-/// One operation on decimals: which one, on what, and how what has no room after the point is rounded.
+/// One operation on decimals: its number, its operands, and the rounding of a result without room after the point.
 #[derive(Clone, Copy, Debug, PartialEq, ProcedureStruct)]
 pub struct DecimalStep {
     pub what: u8,
@@ -76,7 +76,7 @@ fn decimal(step: DecimalStep) -> Decimal<9> {
             .iter()
             .sum::<Decimal<2>>()
             .round_to(rounding),
-        // By text and back.
+        // The way is to text and back.
         _ => b.to_string().parse().unwrap_or(Decimal::ZERO),
     }
 }

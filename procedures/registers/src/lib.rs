@@ -78,7 +78,7 @@ pub fn all(tx: &Txn) -> Vec<Entry> {
     Register::scan(tx).into_iter().map(entry).collect()
 }
 
-/// Sets or removes a register; what it held before.
+/// Sets or removes a register, and returns its value before.
 fn put(tx: &Txn, id: i64, value: Option<i64>) -> Result<Option<i64>, Abort> {
     let found = Register::get(tx, id);
     let before = found.as_ref().map(|row| row.value);

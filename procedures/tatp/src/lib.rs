@@ -94,7 +94,7 @@ pub fn get_access_data(tx: &Txn, s_id: i32, ai_type: u8) -> Option<AccessData> {
     })
 }
 
-/// Changes a bit of the subscriber and a byte of its facility: both, or nothing where there is no such facility.
+/// Changes a bit of the subscriber and a byte of its facility. It changes both, or nothing if there is no such facility.
 #[procedure(partition_by(s_id), prefetch(Subscriber(s_id)))]
 pub fn update_subscriber_data(tx: &Txn, s_id: i32, bit_1: bool, sf_type: u8, data_a: u8) -> Result<Change, Abort> {
     let Some(subscriber) = Subscriber::find(tx, s_id) else {
@@ -114,7 +114,7 @@ pub fn find_subscriber(tx: &Txn, sub_nbr: &str) -> Option<i32> {
     id_of(tx, sub_nbr)
 }
 
-/// Notes where the subscriber is.
+/// Records the place of the subscriber.
 #[procedure(partition_by(home))]
 pub fn update_location(tx: &Txn, home: i32, sub_nbr: &str, vlr_location: u32) -> Result<Change, Abort> {
     let _ = home; // for the router

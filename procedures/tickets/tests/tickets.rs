@@ -23,7 +23,7 @@ fn code<T: std::fmt::Debug>(result: Result<T, reprise_procedure::testkit::TestEr
     result.unwrap_err().code().expect("an abort").to_owned()
 }
 
-/// Free, held and sold seats of event 1, by the rows; and what the event says is free.
+/// Returns the free, held and sold seats of event 1 by the rows, and the free seats by the event.
 fn counts(db: &mut TestDb) -> [i64; 4] {
     let all = seats::call(db, 1).unwrap();
     let of = |state| all.iter().filter(|seat| seat.state == state).count() as i64;

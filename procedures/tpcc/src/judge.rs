@@ -46,11 +46,11 @@ pub struct Payment {
 
 /// The history, added up row by row: its length bounds nothing.
 pub struct Payments {
-    /// By district.
+    /// Amounts by district.
     taken: Vec<i64>,
-    /// By customer.
+    /// Amounts by customer.
     paid: Vec<i64>,
-    /// Payments of places that there are not.
+    /// Payments of places that do not exist.
     strays: i64,
 }
 

@@ -122,7 +122,7 @@ const UNKNOWN: u8 = 0;
 const FIRST_CODE: usize = 200;
 const CODES_COUNT: usize = 800;
 
-/// For each code from 200 to 999 its position in `CODES` + 1, so that a vote finds it with one load.
+/// The position in `CODES` + 1 for each code from 200 to 999, so that a vote finds it with one load.
 static STATE_OF_CODE: [u8; CODES_COUNT] = table();
 
 const fn table() -> [u8; CODES_COUNT] {

@@ -208,7 +208,7 @@ pub fn results(tx: &Txn) -> Vec<ContestantVotes> {
         } = row.into_inner();
         let found = sums.binary_search_by_key(&contestant_number, |(contestant, _)| *contestant);
         let votes = found.ok().and_then(|at| sums.get(at)).map_or(0, |(_, sum)| *sum);
-        // They also come in the order in which equal ones are to stay.
+        // The rows also come in the order in which equal ones are to stay.
         let place = lines.partition_point(|line| line.votes >= votes);
         lines.insert(
             place,

@@ -277,7 +277,7 @@ impl<'t, 'h> Walk<'t, 'h> {
         self.seen.push(updated.map_or(-1, |count| count as i64));
     }
 
-    /// The next number of the sequence, where the call has one partition.
+    /// Takes the next number of the sequence, if the call has one partition.
     fn number(&mut self) {
         if self.place.is_some() {
             self.seen.push(self.tx.next::<Numbers>());
