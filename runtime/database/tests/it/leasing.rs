@@ -297,7 +297,7 @@ fn answers_without_the_store(on_nvram: bool) {
     cluster.leases.set_all_away(false);
     wait_until("it has the lease again", || state(&primary) == LeaseState::Held);
     assert_eq!(open_account(&primary, 1_003), ReplyOutcome::Committed);
-    // One that is out of sync takes over by no lease, and by hand where the loss is accepted.
+    // A standby that is out of sync takes over by no lease. An operator who accepts the loss can promote it.
     *cluster.primary.lock().expect("test") = None;
     close(primary);
     let standby = cluster.open_standby("s1");
@@ -422,7 +422,7 @@ fn the_last_primary_does_not_begin_once_its_log_went() {
     prepared(&cluster).close().expect("close");
     cluster.start("p").close().expect("close");
     cluster.start("p").close().expect("close");
-    // It wrote nothing, and has everything.
+    // The primary wrote nothing in its last epoch, and has everything.
     *cluster.primary.lock().expect("test") = None;
     let standby = cluster.open_standby("p");
     let promoted = service(&standby).promote(FORCED).expect("nobody else was the primary");
@@ -445,7 +445,7 @@ fn the_last_primary_does_not_begin_once_its_log_went() {
     cluster.start("p").close().expect("close");
 }
 
-/// It begins behind all epochs that others had, though it saw nothing of them.
+/// A promoted server begins behind all epochs that others had, although it saw nothing of them.
 #[test]
 fn a_promoted_server_has_an_epoch_of_its_own() {
     [false, true].into_iter().for_each(has_its_own_epoch);
@@ -490,10 +490,11 @@ fn begins_in_its_own_epoch(on_nvram: bool) {
     let cluster = Cluster::new(on_nvram);
     let primary = prepared(&cluster);
     let standby = cluster.standby_of(&primary, "s1");
-    // It would take over between two of them.
+    // The standby would take over between two starts of the primary.
     cluster.leases.set_away("s1", true);
     close(primary);
-    // The next epochs of the primary stay empty, and are not used again: what was shipped and not written may be in a standby's log.
+    // The next epochs of the primary stay empty, and no server uses them again. A standby's log may have records that were shipped and not
+    // written.
     for _ in 0..2 {
         cluster.start("p").close().expect("close");
     }
@@ -553,7 +554,7 @@ fn a_place_that_was_given_counts_no_more_once_another_server_had_the_lease() {
     };
     service(&given).promote(asked).expect("the primary gives its place");
     close(given);
-    // By force, and it answers alone.
+    // The promotion is forced, and the server answers alone.
     service(&other).promote(ACCEPTING).expect("promoted");
     wait_until("it answers alone", || {
         open_account(&other, 3_000) == ReplyOutcome::Committed

@@ -186,7 +186,7 @@ fn ledger_counts_descriptions_and_keeps_of_former_versions_what_was_sent() {
         all - first < 8 * (sent + (32 << 10)),
         "{first} to {all}: tables are kept of each"
     );
-    // Versions that differ in their code alone share what was sent.
+    // Versions that differ in their code alone share the bytes that were sent.
     for number in 0..4 {
         let mut wasm = described(8, 16);
         wasm.extend([0, 3, 1, b'n', number]); // a custom section

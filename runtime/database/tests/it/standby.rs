@@ -376,7 +376,7 @@ fn a_promoted_standby_takes_writes_in_a_new_epoch_and_keeps_every_outcome() {
             matches!(refused, Err(ReplicationError::IsPrimary(epoch)) if epoch == received.epoch),
             "{refused:?}"
         );
-        // At once: what it received is replayed first.
+        // The promotion begins at once, and first replays the received records.
         let promoted = pair.standby.promote().expect("promoted");
         assert_eq!((promoted.epoch, promoted.lsn), (received.epoch.next(), received.lsn));
         let refused = pair.standby.promote();
@@ -451,7 +451,7 @@ fn a_standby_opened_as_a_primary_is_one_in_a_new_epoch() {
     transfer(&opened, 2);
 }
 
-/// A group of one record of this primary's epoch that follows what the standby has.
+/// Makes a group of one record of this primary's epoch that follows the standby's last record.
 fn forged(standby: &Database, record: &RecordRef<'_>) -> Sent {
     let received = standby.received().expect("a standby");
     let records = RecordBatch::of(record).bytes().to_vec();

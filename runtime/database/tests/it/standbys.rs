@@ -43,7 +43,7 @@ fn a_primary_hands_out_tickets_and_files_that_open() {
     assert!(
         matches!(service(&database).promote(FORCED), Err(ReplicationError::IsPrimary(epoch)) if epoch == info.epoch)
     );
-    // A checkpoint is taken where there is none; one that is nearly as new as the log is good enough.
+    // The server takes a checkpoint if it has none. A checkpoint that is nearly as new as the log is good enough.
     let own = to.path().join("s1");
     bootstrap(&database, "s1", &own);
     assert_eq!(checkpointer(&database).list().len(), 1);
@@ -75,7 +75,7 @@ fn a_primary_hands_out_tickets_and_files_that_open() {
         "{told:?}"
     );
     database.close().expect("close");
-    // It opens as any data directory does, with what the checkpoint holds.
+    // The directory opens as any data directory does, with the rows of the checkpoint.
     let (copy, report) = open(&own, 1);
     assert!(report.checkpoint.is_some());
     assert_eq!(digest_now(&copy), digest);
@@ -151,7 +151,7 @@ fn a_standby_follows_comes_back_after_breaks_and_becomes_the_primary() {
     wait_seen(&now(&primary), &standbys[0]);
     wait_seen(&now(&primary), &standbys[1]);
     check_own(&standbys[0]);
-    // The primary is gone for good; what it acknowledged is on the standby, which takes others as its standbys.
+    // The primary is gone for good. Its acknowledged writes are on the standby, which takes others as its standbys.
     let [one, two] = standbys;
     one.serve_standbys(serving("http://s1:1")).expect("once it is promoted");
     assert!(
@@ -285,7 +285,7 @@ fn a_standby_that_may_not_follow_says_why_and_shows_nothing() {
     fill(&first, 700, 9);
     promoted.serve_standbys(serving("")).expect("served");
     for (primary, reason) in [(other, "another database"), (promoted, "at LSN")] {
-        // It is where the first primary was when it left; the other way begins there.
+        // One standby is at the position at which the first primary left. The other way begins at that position.
         let standby = match reason {
             "at LSN" => {
                 let standby = start_standby(&place("s1"), &Arc::new(Mutex::new(Some(first.clone()))), "s1");

@@ -94,7 +94,7 @@ fn switches_over(on_nvram: &[&str]) {
     assert!(promoted.has_stepped_down && answered.len() > 10, "{promoted:?}");
     assert_eq!(promoted.epoch, Epoch(2));
     assert_eq!(accounts(&new, &answered), answered.len());
-    // The old one serves what it had, says that it gets older, and sends writers on.
+    // The old primary serves its rows, says that it gets older, and sends writers on.
     assert_eq!(
         (old.router().role(), old.router().view()),
         (Role::Standby, promoted.lsn)
@@ -198,7 +198,7 @@ fn keeps_its_place(on_nvram: &[&str]) {
     cluster.no_primary();
     refusal("nobody answers");
     cluster.set_primary(&old);
-    // It can't write down whom it gave its place to.
+    // The primary can't write down to whom it gave its place.
     let in_the_way = cluster.place("p").join("node.json.tmp");
     std::fs::create_dir_all(in_the_way.join("x")).expect("made");
     refusal("gives its place away can't be saved");
