@@ -275,7 +275,7 @@ mod tests {
         }
     }
 
-    /// A plan reads the same and writes the same, where it writes.
+    /// Checks that a plan reads the same, and writes the same if it writes.
     fn check_plan(layout: &RowLayout, set: ColumnSet, row: &[u8], other: &[u8], values: &[u8]) {
         let plan = ColumnPlan::new(layout, set);
         let mut read = alloc::vec![7; plan.bytes(row)];

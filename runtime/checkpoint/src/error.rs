@@ -35,7 +35,7 @@ pub enum CheckpointError {
     /// The compressor failed.
     #[error("compress a block of a checkpoint: {0}")]
     Compress(String),
-    /// It was not written to its end, and why.
+    /// The checkpoint was not written to its end. The text says why.
     #[error("the checkpoint was given up: {0}")]
     GivenUp(String),
     /// A file operation failed.

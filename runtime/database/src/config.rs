@@ -25,9 +25,9 @@ pub struct RedoConfig {
 /// When a transaction is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitMode {
-    /// Once its record is durable.
+    /// A transaction is acknowledged once its record is durable.
     Sync,
-    /// Once it has run. A crash may take back the last transactions.
+    /// A transaction is acknowledged once it has run. A crash may take back the last transactions.
     Async,
 }
 

@@ -23,11 +23,11 @@ const REFUSALS_MAX: usize = 16;
 /// The fate of a checkpoint at an opening.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It would be loaded.
+    /// The checkpoint would be loaded.
     Taken,
-    /// It would not be loaded, and why.
+    /// The checkpoint would not be loaded, for this reason.
     PassedOver(String),
-    /// It is whole, and a newer one would be loaded.
+    /// The checkpoint is whole, and a newer one would be loaded.
     Kept,
 }
 

@@ -434,7 +434,7 @@ impl Leasing {
             return Ok(true);
         }
         drop(state);
-        // Until the request is answered, the contents of the record are not known.
+        // The contents of the record are unknown until the request is answered.
         self.lock().recorded = None;
         let record = SyncRecord {
             primary: self.own.name.clone(),
@@ -462,7 +462,7 @@ impl Leasing {
             .map_or(0, |replication| replication.log.epoch().0)
     }
 
-    /// Reads who has the lease, after it ended or the record changed.
+    /// Reads the holder of the lease, after it ended or the record changed.
     fn look_again(&self) -> Result<(), StoreError> {
         let seen = self.look()?;
         if !self.lock().holds {

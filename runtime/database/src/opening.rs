@@ -108,7 +108,7 @@ pub(crate) fn open_log(
     })
 }
 
-/// Returns how the log is opened, and what the newest checkpoint says about the database.
+/// Returns the settings with which the log is opened, and the facts of the newest checkpoint about the database.
 fn log_config_of(
     (config, around): (&DatabaseConfig, &Environment),
     files: &Checkpoints,

@@ -165,12 +165,12 @@ impl Standby {
         self.orders.told_committed()
     }
 
-    /// Asks the replay to end where it is, and waits for no thread.
+    /// Asks the replay to end at its present record, and waits for no thread.
     pub fn give_up(&self) {
         self.orders.stop();
     }
 
-    /// Ends the replay where it is.
+    /// Ends the replay at its present record.
     pub fn stop(&self, view: Lsn) {
         self.orders.stop();
         if let Some(thread) = self.thread.lock().expect("held to take").take() {

@@ -44,7 +44,7 @@ pub trait ThreadHandle: Send {
 
 /// Starts work, and knows how to wait for it. Waits are methods of `dyn Threads`.
 pub trait Threads: Send + Sync {
-    /// Starts a work under this name. `make` makes it on the thread where it runs. Err: the system has no thread for it.
+    /// Starts a work under this name. `make` makes it on the thread that runs it. Err: the system has no thread for it.
     fn start(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn ThreadHandle>>;
 
     /// Starts work like `start`, for work that others wait for: it runs soon after it is woken, even while other threads keep the

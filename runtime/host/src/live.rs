@@ -39,7 +39,7 @@ pub(crate) struct Live {
     _mappings: Mappings,
 }
 
-/// Puts the function that grants fuel where the guest calls it.
+/// Links the function that grants fuel to the guest's import.
 fn answer_asks(instance: &wasmtime::Instance, store: &mut Store<HostState>) -> wasmtime::Result<()> {
     let refuel = |mut caller: Caller<'_, HostState>, left: i64| -> wasmtime::Result<i64> {
         let state = caller.data_mut();

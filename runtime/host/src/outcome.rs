@@ -16,9 +16,9 @@ pub struct CallOutcome {
 /// The end of a procedure that was not stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallEnd {
-    /// It returned; its result, if any, was handed to `HostOps::set_result`.
+    /// The procedure returned. Its result, if any, was handed to `HostOps::set_result`.
     Returned,
-    /// It asked for an abort; code and message were handed to `HostOps::abort`.
+    /// The procedure asked for an abort. Code and message were handed to `HostOps::abort`.
     Aborted,
 }
 

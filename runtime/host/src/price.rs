@@ -46,7 +46,7 @@ pub(crate) struct Paid {
 /// The prices of a module's functions, and the places that pay them.
 #[derive(Default)]
 pub(crate) struct Prices {
-    /// For each function, the price at its beginning and at that of each of its loops.
+    /// The prices of each function: at its beginning, and at the beginning of each of its loops.
     of_stretches: Vec<Vec<i64>>,
     weights: Weights,
 }
@@ -222,7 +222,7 @@ impl<'w> Ways<'w> {
             Operator::Return | Operator::Unreachable => self.count = 0,
             _ => {}
         }
-        // It is paid after the instruction, never before: before an `end` only one of two paths would pay.
+        // The price is paid after the instruction, never before. Before an `end`, only one of two paths would pay.
         let is_due = self.count >= PREPAID_WEIGHT;
         if is_due {
             self.count = 0;

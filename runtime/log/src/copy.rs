@@ -156,7 +156,7 @@ impl<'r> RangeWalk<'r> {
     fn begin(reader: &'r LogReader, from: Lsn) -> Result<Self, LogError> {
         let start = reader.index.start();
         let marked = reader.index.block_before(Lsn(from.0.saturating_sub(1)));
-        // The walk starts at the segment's beginning, where the history before is known.
+        // The walk starts at the beginning of the segment, for which the history before is known.
         let segment = reader.index.segment_of(marked.unwrap_or(start).place);
         let segment = segment.ok_or_else(|| reader.out_of_range(from))?;
         Ok(Self {

@@ -85,7 +85,7 @@ impl LogError {
     }
 }
 
-/// Bytes of the log that are not what was written and can't be the remains of a write that a crash cut off.
+/// Bytes of the log that differ from the written ones, and can't be the remains of a write that a crash cut off.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the log is damaged in {file} at byte {offset} (LSN {lsn}): {what}. Everything before that LSN is whole. Nothing was changed. \

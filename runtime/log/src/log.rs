@@ -41,7 +41,7 @@ pub struct LogConfig {
     /// Time for which a group may grow before it is written. Zero: a group holds the records that arrived during the write before it. It
     /// also holds those of clients that this write acknowledged and that append again at once.
     pub group_commit_delay: Duration,
-    /// Without a configured delay: the longest time that a group waits while its engine threads are all busy.
+    /// Longest time that a group waits while its engine threads are all busy, without a configured delay.
     pub patience_max: Duration,
     /// Quiet time after which a block of records is sealed; zero: only at close.
     pub seal_after: Duration,

@@ -113,7 +113,7 @@ pub(crate) struct LogState<P> {
     pub paused: Option<LogError>,
     /// There is NVRAM before the files, and records come from there alone.
     pub has_nvram: bool,
-    /// With `stopped`: the fate of the block that was being written.
+    /// The fate of the block that was being written when the log stopped.
     pub lost_in_flight: Option<LogError>,
     pub is_closing: bool,
     /// A thread waits for room: no delay for the sake of larger groups.

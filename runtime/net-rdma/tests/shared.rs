@@ -249,7 +249,7 @@ fn a_frame_is_held_until_the_card_has_sent_it() {
     wait_until("and what they held", || is_free(&buffer));
 }
 
-/// By a peer that tells that it took them, while its card does not say so.
+/// The peer says that it took the frames, while its card does not say so.
 #[test]
 fn frames_are_held_up_to_a_bound() {
     const BYTES: usize = 60_000;

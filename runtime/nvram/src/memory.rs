@@ -7,12 +7,12 @@ use crate::PmemError;
 /// The way in which writes become persistent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Persistence {
-    /// By cache lines, on memory of a DAX file system, or on a DAX device.
+    /// The writer flushes cache lines, on memory of a DAX file system, or on a DAX device.
     Fence,
-    /// By cache lines, because the operator said so: the file is not on persistent memory. A power failure loses everything that the file
-    /// system has not written.
+    /// The writer flushes cache lines, because the operator said so. The file is not on persistent memory. A power failure loses everything
+    /// that the file system has not written.
     Assumed,
-    /// By `msync`: an ordinary file, as safe and as slow as its disk.
+    /// The writer calls `msync`. The file is an ordinary one, as safe and as slow as its disk.
     Msync,
 }
 

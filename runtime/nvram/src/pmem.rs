@@ -139,7 +139,7 @@ pub struct Pmem {
     lock: Mutex<Option<File>>,
 }
 
-/// With [`Persistence::Msync`]: the ranges written since the last `msync`.
+/// The ranges written since the last `msync`, with [`Persistence::Msync`].
 #[derive(Default)]
 struct DirtyRanges {
     bounds: Vec<(usize, usize)>,

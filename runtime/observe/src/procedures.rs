@@ -33,7 +33,7 @@ pub enum CallEnd {
     Limit,
     /// Its time, its client or the memory limit ended it.
     Ended,
-    /// It did not run, or its writes could not be kept.
+    /// The call did not run, or its writes could not be kept.
     Refused,
 }
 

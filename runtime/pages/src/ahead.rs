@@ -180,7 +180,7 @@ pub fn keep_ready(bytes: usize, threads: usize) -> Result<(), NotReady> {
         make();
         drop(helpers); // the scope waits for them
     });
-    // It is stored after the pieces are made, because the thread would make some of them, too.
+    // The reserve is stored after the pieces are made, because the thread would make some of them, too.
     maker.reserve.store(pieces, Relaxed);
     if pieces > 0 {
         // After the reserve, the thread makes at once the pieces that it would make without one.

@@ -1,4 +1,4 @@
-//! Drops large arrays where no thread waits for it.
+//! Drops large arrays on a thread for which no other one waits.
 
 /// Drops a value with much memory on a thread of its own. The kernel takes some tenths of a second for gigabytes of small pages. If the
 /// system has no thread left, it is dropped here.

@@ -23,7 +23,7 @@ pub struct Calls {
 /// Lists over which batches are spread, so that the threads that send them seldom wait for each other.
 const SHELVES: usize = 16;
 
-/// Attempts to read a consistent state of a running thread. After so many changes in between, the reader assumes that it does not run.
+/// Attempts to read a consistent state of a running thread. After this many changes in between, the reader assumes that it does not run.
 const LOOKS_MAX: usize = 10_000;
 
 #[derive(Default)]
@@ -62,9 +62,9 @@ pub(crate) struct Ticket {
 pub enum CallPhase {
     /// Its procedure runs.
     Running,
-    /// It has not begun.
+    /// The call has not begun.
     Queued,
-    /// It has run. The rest of its batch still runs, or its record is on its way to the disk.
+    /// The call has run. The rest of its batch still runs, or its record is on its way to the disk.
     Committing,
 }
 
@@ -159,7 +159,7 @@ impl Calls {
         (listed, count)
     }
 
-    /// Ends a call by its own id or its transaction's id, unless it has run. Returns how far it had got, or None if there is no such call.
+    /// Ends a call by its own id or its transaction's id, unless it has run. Returns its phase before, or None if there is no such call.
     pub fn cancel(&self, id: u64, now_ns: u64) -> Option<CallInfo> {
         self.tracks().into_iter().find_map(|track| {
             let of_call = id.checked_sub(track.first).filter(|at| *at < u64::from(track.count));

@@ -44,7 +44,7 @@ impl KeyClock {
         self.read(state)
     }
 
-    /// Continues from what a mark or a checkpoint has, if that is more.
+    /// Continues from the time of a mark or a checkpoint, if that is later.
     pub fn raise(&self, counted_us: u64) {
         let mut state = self.lock();
         let missing_us = counted_us.saturating_sub(self.read(*state));

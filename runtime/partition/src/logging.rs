@@ -121,7 +121,7 @@ pub struct Logging {
 /// Which calls are measured for `auto`. Neither number is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampling {
-    /// One of so many calls of a procedure on a partition's thread is measured.
+    /// Number of calls of a procedure on a partition's thread of which one is measured.
     pub every: u32,
     /// Number of measured calls after which the server reviews the choice.
     pub window: u32,

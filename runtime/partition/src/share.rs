@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reprise_env::Clock;
 
-/// One of so many batches is measured, because to ask the system costs as much as a tenth of a short call.
+/// Number of batches of which one is measured. To ask the system costs as much as a tenth of a short call.
 const MEASURED_EVERY: u32 = 32;
 /// Time of measured batches after which they count half.
 const REMEMBERED: Duration = Duration::from_millis(50);

@@ -78,8 +78,8 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Frees the bytes of versions that are out of service. No call uses them any more. A replay that begins before them reads them where
-    /// it begins, and a rollback reads them from the newest checkpoint or the log.
+    /// Frees the bytes of versions that are out of service. No call uses them any more. A replay that begins before them reads them at its
+    /// beginning. A rollback reads them from the newest checkpoint or the log.
     pub fn release_binaries(&self, deployed: &Deployed) {
         let mut binaries = self.binaries.lock().expect("held for a look at each");
         for (bytes, module) in binaries.iter_mut().zip(&deployed.versions) {

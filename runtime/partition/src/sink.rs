@@ -379,7 +379,7 @@ impl Sink for NoLog {
         _: &mut [&mut Partition],
         mut batch: Box<CallBatch>,
     ) -> Result<(), (Unlogged, Box<CallBatch>)> {
-        // Without records every number is 0 already.
+        // Every number is 0 already if there are no records.
         if !records.is_empty() {
             batch.calls.iter_mut().for_each(|slot| slot.lsn = Lsn(0));
         }

@@ -397,7 +397,7 @@ pub(crate) fn run_alike(
 /// Longest encoded result that counts as small: it fits, however little room there is for results.
 const SMALL_RESULT_BYTES_MAX: usize = 512;
 
-/// True where the result's type bounds it to some hundred bytes.
+/// Returns whether the result's type bounds it to some hundred bytes.
 pub fn has_small_result(procedure: &ProcedureSchema) -> bool {
     bytes_max(&procedure.returns).is_some_and(|bytes| bytes <= SMALL_RESULT_BYTES_MAX)
 }

@@ -314,7 +314,7 @@ impl<'r> TableBlocks<'r> {
         }
         match self.from_other.recv() {
             Ok(raw) => self.current = raw?,
-            // It has got all blocks already.
+            // The other thread has sent all blocks already.
             Err(_) => return Ok(None),
         }
         Ok(Some(number))

@@ -39,9 +39,9 @@ struct Last {
 /// The last line about the refusals of one reason.
 #[derive(Clone, Copy, Default)]
 struct Told {
-    /// How many there had been.
+    /// Number of refusals by then.
     count: u64,
-    /// By the monotonic clock; None: never.
+    /// Time of the line by the monotonic clock. None: there was none.
     at_ns: Option<u64>,
 }
 
@@ -82,7 +82,7 @@ impl Router {
         &self.0.config.registry.refusals
     }
 
-    /// Tells what has become dangerous since the last look.
+    /// Reports everything that has become dangerous since the last look.
     pub fn look_for_dangers(&self) {
         // A server that opens, stops, or is read alone takes no writes, and says so itself.
         if self.phase() != Phase::Ready || self.role() == Role::ReadOnly {

@@ -118,7 +118,7 @@ pub enum Lookup {
 /// The keys of one database.
 pub struct Idempotency {
     state: Mutex<State>,
-    /// It has the key clock.
+    /// The shared state, which has the key clock.
     shared: Arc<Shared>,
     keep_us: AtomicU64,
 }

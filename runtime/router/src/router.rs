@@ -52,7 +52,7 @@ pub enum Phase {
         bytes_total: u64,
     },
     Ready,
-    /// The opening stopped. The report says what failed, where, and what the operator can do.
+    /// The opening stopped. The report says what failed, at which place, and what the operator can do.
     Failed {
         report: String,
     },
@@ -326,7 +326,7 @@ impl Router {
         self.0.deploy_time_max_s.store(time_max_s, Ordering::Relaxed);
     }
 
-    /// Ends a call by its own id or its transaction's, unless it has run. Returns how far it had got, or None if there is no such call.
+    /// Ends a call by its own id or its transaction's, unless it has run. Returns its phase before, or None if there is no such call.
     pub fn cancel(&self, id: u64) -> Option<CallInfo> {
         let shared = &self.0.config.shared;
         shared.calls.cancel(id, shared.clock.monotonic_ns())

@@ -53,7 +53,7 @@ pub enum ReadPath {
     Sites,
     /// The readers take them from this queue.
     Readers(Sender<Reading>),
-    /// They are refused, because the standby becomes the primary, or stops.
+    /// Reads are refused, because the standby becomes the primary, or stops.
     Closed,
 }
 

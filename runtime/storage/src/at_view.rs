@@ -185,7 +185,7 @@ const ENTRIES_MAX: usize = 1 << 10;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Id,
-    /// By an entry of an index, which may be older or newer than the view.
+    /// The reader used an entry of an index, which may be older or newer than the view.
     Entry,
 }
 

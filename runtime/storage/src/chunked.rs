@@ -40,9 +40,9 @@ const STEP_BYTES_MAX: usize = 256 << 10;
 /// Whether growth may be refused.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Growth {
-    /// It is refused beyond the limit of memory, or if the system has none.
+    /// Growth is refused beyond the limit of memory, or if the system has none.
     Judged,
-    /// It is never refused, because the operation has begun and must complete.
+    /// Growth is never refused, because the operation has begun and must complete.
     Forced,
 }
 

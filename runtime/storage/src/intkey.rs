@@ -10,7 +10,7 @@ const LOAD_BYTES: u32 = 8;
 /// The places of a key's columns. The key's bytes are the words' bytes, the most significant first, padded with zeros.
 pub(crate) struct IntKey {
     shape: Shape,
-    /// For the most frequent shapes: the places of the columns, and their sign bits.
+    /// The places of the columns and their sign bits, for the most frequent shapes.
     at: [u32; SHAPE_COLUMNS_MAX],
     flip: [u64; SHAPE_COLUMNS_MAX],
     /// The parts. None if rows are shorter than one load.
@@ -160,7 +160,7 @@ impl Shape {
 
 const LOAD_PARTS_MAX: usize = 8;
 
-/// At most eight bytes of a key that begin at `at`: a column or half of one. They are shifted left in the number.
+/// A part of eight bytes at most: a column of a key, or half of one, from `at`. Its bytes are shifted left in the number.
 #[derive(Clone, Copy, Default)]
 struct LoadPart {
     at: u8,

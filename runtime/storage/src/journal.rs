@@ -254,7 +254,7 @@ impl Journal {
     pub fn note_columns(&mut self, table: u16, rid: Rid, plan: &ColumnPlan, stored: &[u8]) {
         let written = plan.written();
         let from = &stored[written.start..];
-        // It copies more than it needs, so that the copy takes no call and no loop.
+        // The copy takes more bytes than it needs, so that it takes no call and no loop.
         let words = match written.len() {
             ..=8 if self.keep::<8>(from) => 1,
             9..=16 if self.keep::<16>(from) => 2,

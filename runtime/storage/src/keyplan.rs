@@ -43,7 +43,7 @@ pub(crate) struct KeyPlan {
     /// True if the hidden row number ends the key.
     has_number: bool,
     slots: Vec<ColumnSlot>,
-    /// For keys of integers, which have a fixed form.
+    /// The plan of a key of integers, which has a fixed form.
     ints: Option<IntKey>,
     /// See the function of this name.
     has_words: bool,

@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    /// In order, numbers cost their place in a page. A few that are left of many do not keep the pages.
+    /// Numbers in order cost their place in a page. A few numbers that are left of many do not keep the pages.
     #[test]
     fn a_number_costs_four_bytes_and_a_lonely_one_little() {
         let mut numbers = Numbers::new();

@@ -430,7 +430,7 @@ pub(crate) struct Long {
 /// An edge between long keys.
 pub(crate) struct LongProbe<'a> {
     edge: Edge<'a>,
-    /// The least and the greatest head of a key that begins with the edge's bytes, as far as a head has them.
+    /// The least and the greatest head of a key that begins with the edge's bytes, or with as many of them as a head has.
     least: Head,
     greatest: Head,
 }

@@ -20,7 +20,7 @@ fn faults() -> u64 {
 #[test]
 fn rows_and_indexes_grow_into_the_reserve() {
     const ROWS: i64 = 400_000;
-    // More than rows and index take, so that it does not matter when what was taken comes back.
+    // The reserve is larger than the rows and the index, so it does not matter when taken memory comes back.
     keep_ready(96 * HUGE_BYTES, 2).expect("192 MiB are there");
     let mut store = Store::new();
     let columns = [("key", ScalarType::I64, false), ("text", ScalarType::Text, false)];

@@ -27,7 +27,7 @@ pub trait NextCalls<'m> {
     fn store(&self, at: usize) -> &Store;
 }
 
-/// A call that follows: the rows that it will read, and how far each is prefetched.
+/// A call that follows: the rows that it will read, and the state of each prefetch.
 #[derive(Clone, Copy, Default)]
 struct Coming<'m> {
     rows: &'m [PrefetchRow],

@@ -123,7 +123,7 @@ mod tests {
             ("b", 6, 16),
             ("b", 7, 16),
         ];
-        // They left service in the order a1, a2, b1, b2, b3.
+        // The versions left service in the order a1, a2, b1, b2, b3.
         assert_eq!(kept(&deployed(&versions)), "b3 b2 b1 a2 ");
     }
 }

@@ -80,8 +80,8 @@ impl std::fmt::Debug for Plan {
 
 enum Step {
     Create(TableSchema),
-    /// The new table, the sources of its columns, and its replacement in each store. Nothing is replaced in a store where the table stays
-    /// as it is.
+    /// The new table, the sources of its columns, and its replacement in each store. A store in which the table stays as it is has no
+    /// replacement.
     Change {
         table: TableId,
         schema: Arc<TableSchema>,

@@ -217,7 +217,7 @@ mod tests {
         );
     }
 
-    /// The rule is part of the data format: rows of a log lie where it says.
+    /// The rule is part of the data format, because it places the rows of a log.
     #[test]
     fn the_places_of_values_are_frozen() {
         let places = |fields: &[Field<'_>]| -> Vec<u16> {

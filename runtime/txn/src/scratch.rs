@@ -283,7 +283,7 @@ impl TxnScratch {
     }
 
     /// Counts many visited rows at once and makes room for their handles. False, with nothing changed, if one of the limits may lie among
-    /// them. It is false also if they are so many that a check is due in between.
+    /// them. It is false also if a check is due before the last of them.
     #[inline]
     pub(crate) fn count_many(&mut self, rows: usize) -> bool {
         let fits = self.handles.len() + rows <= HANDLES_MAX && self.count_ops(rows);

@@ -175,7 +175,7 @@ fn nobody_is_in_sync_with_a_former_primary_that_takes_another_one_s_records() {
     assert!(!are_in_sync());
     disk.set_faults(full);
     synced.end_reign().expect("it is kept already");
-    // It has sent no status yet, and no status of its primary is left. So s1 does not lag behind because of that.
+    // The standby s1 has sent no status yet, and no status of its primary is left. So s1 does not lag behind because of that.
     disk.set_faults(FaultPlan::default());
     forget_earlier_log(&node).expect("removed");
     assert!(Synced::open(node, at(1, 9)).laggards().is_empty());

@@ -1,4 +1,4 @@
-//! Arguments and results in the guest's own buffers: no host call, the same isolation, no trust in what the guest says.
+//! Arguments and results in the guest's own buffers: no host call, the same isolation, no trust in the guest's values.
 use crate::support::{faulted, module, refusal, returned, run, start};
 use reprise_host::{CallEnd, CompiledModule, Engine, FaultKind, Instance, Limits};
 

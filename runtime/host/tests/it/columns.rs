@@ -1,4 +1,4 @@
-//! Host calls that move some columns: what they hand out, and what forged ones come to.
+//! Host calls that move some columns: the bytes that they hand out, and the results of forged calls.
 use crate::support::{MapOps, small_limits, with_section};
 use reprise_abi::ColumnSet;
 use reprise_host::{CompiledModule, Engine, FaultKind, Instance};

@@ -257,7 +257,7 @@ fn a_fresh_instance_starts_within_the_time_of_its_call() {
 
 #[test]
 fn tables_grow_to_a_bound_of_the_modules_own() {
-    // 4: the largest size that the module declares; else 16,384, or what it begins with.
+    // The bound is the largest size that the module declares, such as 4. Otherwise it is 16,384, or the size at the beginning.
     for (table, grown) in [("1 4", 4), ("1", 16_384), ("20000", 20_000)] {
         let wat = format!(
             r#"(module (memory (export "memory") 1 1) (table $t {table} funcref)

@@ -111,7 +111,7 @@ fn deployment_ends_what_does_not_start_or_describe_itself_in_time() {
             "asked no more often than it has seconds"
         );
     }
-    // Without a limit, and where it was taken once, the fuel alone ends it.
+    // Fuel alone ends the start without a limit, and the start of a module that was taken once.
     let short = described(&turns(100_000));
     let clock = Arc::new(Seconds(AtomicU64::new(7)));
     assert!(CompiledModule::compile_within(&engine, &short, &StartTime::within(clock, 0)).is_ok());
@@ -227,7 +227,7 @@ fn memory_that_a_call_fills_is_counted_while_it_runs() {
         assert!(instance.call(1, 0, &mut ops).kind.is_ok());
         let seen = seen.load(Ordering::Relaxed);
         assert!((FILLED..FILLED + (2 << 20)).contains(&seen), "fresh {is_fresh}: {seen}");
-        // The memory that a kept instance holds open goes after some calls, and each call finds what the start left.
+        // The memory that a kept instance holds open goes after some calls, and each call finds the start's data.
         for _ in 0..200 {
             returned(&mut instance, 0, &[]);
         }

@@ -221,7 +221,7 @@ fn a_record_that_looks_like_a_block_does_not_make_a_torn_tail_damage() {
         forged[48..48 + payload.bytes().len()].copy_from_slice(payload.bytes());
         reprise_wire::seal_block(&header, &mut forged);
         bytes[1024..1024 + forged.len()].copy_from_slice(&forged);
-        // The payload is lost but for a sector that holds what was the close block at its place.
+        // The payload is lost but for one sector. That sector has the bytes of the close block that was at its place.
         bytes[1536..1024 + forged.len()].fill(0);
         bytes[1536..2048].copy_from_slice(&genuine[1536..2048]);
     });

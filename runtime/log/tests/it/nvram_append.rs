@@ -37,7 +37,7 @@ fn primary(openings: usize, each: &[&[&str]]) -> (Vec<Kept>, Vec<String>) {
     (groups, words_on(&disk))
 }
 
-/// A standby with a front of two rings, on what is on the disk.
+/// Opens a standby with a front of two rings, on the present contents of the disk.
 fn fronted(disk: &SimDisk, memory: &Arc<Recording>, config: LogConfig) -> Log<String> {
     let (log, _, _) = open_with(disk, config).expect("open");
     let begins = (log.epoch(), log.filled());
@@ -79,7 +79,7 @@ fn what_was_placed_is_there_after_a_crash_in_the_epoch_that_it_had() {
     let log = fronted(&disk, &memory, standby_config());
     for (number, group) in groups.iter().enumerate() {
         append_group(&log, group);
-        // The region first: what is copied meanwhile lies in both.
+        // The region is copied first. The records that go to the files meanwhile then lie in both.
         for seed in 0..3 {
             let mut kept = 0;
             let image = memory.image(|| {
@@ -112,7 +112,7 @@ fn every_crash_of_the_region_keeps_what_was_acknowledged() {
     let empty = disk.crash(&CrashPolicy::LoseAll);
     memory.take_events();
     memory.keep_drain_points();
-    // By drain: what was acknowledged before it.
+    // The position that was acknowledged before each drain.
     let mut acknowledged = vec![Position::default()];
     for group in &groups {
         append_group(&log, group);

@@ -1,4 +1,4 @@
-//! Partitions away in a gathering: the site's others go on, and what is parked keeps its order.
+//! Partitions away in a gathering: the site's others go on, and parked messages keep their order.
 
 use std::time::Duration;
 

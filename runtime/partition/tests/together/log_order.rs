@@ -27,7 +27,7 @@ fn sites_that_meet_in_one_order_run_everything_in_it_and_have_their_partitions_b
             (random >> 33) % below
         };
         let mut works: Vec<Vec<Arc<Rendezvous>>> = vec![Vec::new(); sites_count as usize];
-        // By partition, as they follow in the log.
+        // Words of each partition in the order of the log.
         let mut expected: [Vec<String>; 4] = Default::default();
         let count = 3_000;
         for number in 0..count {

@@ -88,7 +88,7 @@ fn random_streams_keep_their_order_and_never_block_each_other() {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (random >> 33) % below
         };
-        // By partition, as sent: stream (0: strict) and word.
+        // Stream (0: strict) and word of each call, by partition and in the order of sending.
         let mut sent: [Vec<(u64, String)>; 4] = Default::default();
         let count = 6_000;
         for number in 0..count {

@@ -31,7 +31,7 @@ struct Following {
 }
 
 impl Following {
-    /// True where anything was done.
+    /// Returns whether anything was done.
     fn step(&mut self, primary: &Primary, around: &Around, taker: &Arc<LogTaker>) -> bool {
         let Some(streaming) = &mut self.streaming else {
             self.streaming = match stream(&primary.link(around, "s1"), taker) {
@@ -57,11 +57,11 @@ impl Following {
 trait Network {
     /// The environment of the primary (`a`), and of the standby (`b`).
     fn around(&self, host: &str, listen: &'static str, clock: &Arc<SimClock>, stepper: &Stepper) -> Around;
-    /// True where anything came.
+    /// Returns whether anything came.
     fn deliver(&self) -> bool;
     /// One of 8 mishaps, by number.
     fn trouble(&self, number: u64, random: &mut Random);
-    /// It goes wrong no more.
+    /// Ends all mishaps.
     fn heal(&self);
 }
 
@@ -346,7 +346,7 @@ fn standby_on_a_wire_that_takes_a_second_streams_and_knows_how_old_it_is() {
     let mut ages = beats.iter().filter_map(|beat| Some(beat.came_ns - beat.echo_ns?));
     assert!(ages.clone().count() > 100 && ages.clone().all(|age_ns| age_ns >= 2_000_000_000));
     assert!(ages.next_back().is_some_and(|age_ns| age_ns < 2_200_000_000));
-    // The machine is suspended: what was heard before is older by that.
+    // The machine is suspended, so the last beat is older by that time.
     let heard_ns = beats.last().and_then(|beat| beat.echo_ns).expect("it was heard");
     clock.suspend_us(5_000_000);
     assert!(clock.boot_ns() - heard_ns >= 7_000_000_000 && clock.monotonic_ns() - heard_ns < 3_000_000_000);

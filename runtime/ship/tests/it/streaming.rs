@@ -60,7 +60,7 @@ fn two_standbys_get_what_was_written_and_what_is() {
     let acked = [primary.shipper.acked(1), primary.shipper.acked(2)].map(|mark| mark.expect("so few"));
     wait_until("both have all", || acked.iter().all(|mark| mark.get() == end.0));
     assert!(primary.shipper.acked(0).is_none() && primary.shipper.acked(17).is_none());
-    // At 2-safe both are waited for.
+    // The primary waits for both at 2-safe.
     wait_until("both are in sync", || {
         primary.shipper.standbys().iter().all(|status| status.is_in_sync)
     });
@@ -160,7 +160,7 @@ fn commits_go_on_without_a_lost_standby_once_those_that_are_reached_keep_that_it
         .last()
         .map(|told| told.members[0].from);
     assert_eq!(lacks, Some(end));
-    // It is back, and told that it lacks something until it does not.
+    // The standby is back. Its primary tells it that it lacks something until it has everything.
     let returning = LogTaker::new(&logs[0]);
     let first = Running::start(&primary.link(&around, "s1"), &returning);
     for taker in [&returning, &takers[1]] {

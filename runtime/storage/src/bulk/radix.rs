@@ -7,7 +7,7 @@ use reprise_pages::Pages;
 const DIGIT_BITS: usize = 10;
 /// Number of entries up to which comparing is faster.
 const COMPARED_MAX: usize = 1 << 10;
-/// Bits beyond those that would separate as many random keys. With them, few keys are left to compare.
+/// Bits of a digit beyond those that would separate this many random keys. The spare bits leave few keys to compare.
 const SPARE_BITS: usize = 4;
 
 /// Entries of `W` words: the key's, the most significant first, and the record id.

@@ -6,7 +6,7 @@ use super::{DEPTH_MAX, HashIndex, LINE_ENTRIES, LINES, RIDS, TAGS, home_of, is_f
 
 /// Number of entries that a segment gets. A segment that grew by insertions splits a little later.
 const SEGMENT_ENTRIES: usize = 400;
-/// log2 of the number of segments that are filled together: so many fit the second-level cache.
+/// log2 of the number of segments that are filled together. This number of segments fits the second-level cache.
 const GROUP_BITS: u32 = 7;
 
 /// Two entries have the same key.

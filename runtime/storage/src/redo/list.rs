@@ -210,8 +210,8 @@ impl RedoList {
         self.entries.push(entry);
     }
 
-    /// Has the patch take the place of the row's last patch. False: the patch must be added at the end, where the next one will look for
-    /// it.
+    /// Has the patch take the place of the row's last patch. False: the patch must be added at the end, because the next one looks for it
+    /// there.
     #[inline(always)]
     fn take_place(&mut self, entry: Found, mark: Mark, last: &mut LastWrites) -> bool {
         let at_end = Place {

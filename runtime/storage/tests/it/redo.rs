@@ -229,7 +229,7 @@ fn of_many_writes_of_few_rows_the_last_ones_are_applied() {
     }
 }
 
-/// A table that is far, of one index: rows come, go and change their keys, and what comes twice is refused.
+/// Changes a large table of one index. Rows come, go and change their keys, and a key that comes twice is refused.
 #[test]
 fn insertions_into_a_large_table_are_where_their_keys_say() {
     for kind in [IndexKind::Hash, IndexKind::Dense, IndexKind::Ordered] {
@@ -248,7 +248,7 @@ fn insertions_into_a_large_table_are_where_their_keys_say() {
                     let fields = [Field::Int(random.next(6_000) as i64), Field::Int(turn)];
                     let row = ran.layout(table).build(&fields);
                     let rid = Rid(random.next(2_000) as u32);
-                    // Refused where the key is taken, or the row is not there.
+                    // The store refuses it if the key is taken, or if the row is not there.
                     let _ = match random.next(8) {
                         0 if ran.row(table, rid).is_some() => ran.delete(table, rid),
                         1 => ran.update(table, rid, &row),
@@ -397,7 +397,7 @@ fn numbers_that_name_no_row_or_are_out_of_turn_are_refused() {
             }
             refuse(&Change::Delete { table, number: 41 }, "number 41");
         }
-        // Bytes of changes with some of them wrong: refused or not, nothing panics, and what is made can be looked through.
+        // Some bytes of the changes are wrong. Refused or not, nothing panics, and the resulting rows can be read.
         for _ in 0..2_000 {
             let mut bytes = hostile(&Change::Patch {
                 table,

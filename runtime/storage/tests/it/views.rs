@@ -309,7 +309,7 @@ proptest! {
     #[test]
     fn views_show_what_was_there_when_they_were_opened(seed in any::<u64>()) {
         let mut random = Random(seed);
-        // One is written by transactions, the other by what they log.
+        // Transactions write one store, and their logged changes write the other.
         let (schemas, mut stores) = (empty(), [empty(), empty()]);
         let mut log = Vec::new();
         let mut open: Vec<(ViewId, Answers)> = Vec::new();

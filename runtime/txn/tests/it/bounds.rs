@@ -14,7 +14,7 @@ use reprise_env::Clock;
 use reprise_storage::{Rid, Store, TableId};
 use reprise_txn::{Ends, Failure, ModuleId, Outcome, TxnInput, TxnScratch, run_multi, run_single};
 
-/// Rows placed by `w`, without a key: only the row says where it belongs. And texts.
+/// A table of rows placed by `w` without a key, so that only the row says where it belongs, and a table of texts.
 const SCHEMA: &str = r#"{"abi":1,
   "tables":[
     {"name":"keyless","columns":[{"name":"w","type":"i64"}],"primary_key":[],"placement":{"by":"w"}},

@@ -157,7 +157,7 @@ impl Model {
         rows.find(|(_, other)| other[..2] == row[..2]).map(|(id, _)| *id)
     }
 
-    /// The rows of a scan as they are: of a lower bound of `v` where the index is by it.
+    /// Returns the present rows of a scan, from a lower bound of `v` if the index is by it.
     fn scan(&self, table: u16, index: u16, reverse: bool, limit: u32, from: Option<u32>) -> Vec<(Id, Row, u32)> {
         let rows = self.rows.range((table, 0)..(table + 1, 0));
         let wanted = rows.filter(|(_, row)| from.is_none_or(|from| row[2] >= from));

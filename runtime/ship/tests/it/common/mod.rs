@@ -301,7 +301,7 @@ pub struct LogTaker {
     pub slow: Mutex<Duration>,
     pub beats: Mutex<Vec<BeatSeen>>,
     pub standings: Mutex<Vec<StandingSeen>>,
-    /// It keeps no standing.
+    /// The standby keeps no standing.
     pub is_forgetful: AtomicBool,
     /// There is a later primary: it is seen by who looks, and not before.
     pub has_later: AtomicBool,
