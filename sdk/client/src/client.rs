@@ -298,7 +298,7 @@ impl Client {
         self.get_with(&["v1", "calls"], &[("limit", Some(limit.to_string()))])
     }
 
-    /// Ends a call by its own id or its transaction's. Returns how far it had got.
+    /// Ends a call by its own id or its transaction's. Returns its phase before.
     pub fn cancel_call(&self, id: &str) -> Result<RunningCall, ClientError> {
         self.json(self.http.delete(self.at(&["v1", "calls", id])))
     }

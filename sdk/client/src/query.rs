@@ -8,11 +8,11 @@ use serde::Serialize;
 pub struct CallOptions<'a> {
     /// A repeat with the same key answers the first outcome.
     pub idempotency_key: Option<&'a str>,
-    /// For reads: waits until the read view holds this LSN.
+    /// LSN that the read view must hold before a read is answered.
     pub min_lsn: Option<u64>,
     /// Milliseconds that the read waits for `min_lsn`.
     pub max_wait_ms: Option<u64>,
-    /// For writes: the least safety level (`1-safe`, `2-safe`, `quorum`, `very-safe`), or an error.
+    /// Least safety level of a write (`1-safe`, `2-safe`, `quorum`, `very-safe`). Below it the call gets an error.
     pub safety: Option<&'a str>,
 }
 

@@ -139,8 +139,8 @@ impl Ops<'_> {
         }
     }
 
-    /// Writes a result where the host takes it from. If it is too long, or if a `Reply` lies there, it is written on the heap. `write`
-    /// returns the bytes written, or else the bytes needed.
+    /// Writes a result into the host's buffer. If it is too long, or if a `Reply` lies there, it is written on the heap. `write` returns
+    /// the bytes written, or else the bytes needed.
     #[inline(always)]
     pub fn put_result(&self, _usual: usize, mut write: impl FnMut(&mut [u8]) -> Result<usize, usize>) {
         let mut room = OutBuffer::at_end();

@@ -136,9 +136,9 @@ impl Drop for OutBuffer {
 }
 
 unsafe extern "C" {
-    /// Its address is where the stack begins, which grows downwards from there.
+    /// Symbol whose address is the beginning of the stack, which grows downwards from there.
     static __stack_high: u8;
-    /// Its address is where the linker's own data begins.
+    /// Symbol whose address is the beginning of the linker's own data.
     static __global_base: u8;
 }
 

@@ -98,7 +98,7 @@ impl<M: HeapMemory> Heap<M> {
             return;
         };
         if block + bytes_of(class) == self.next {
-            // The last block: what comes next, of whatever size, may lie where it lay.
+            // The block was the last one, so the next block, of whatever size, may lie at its place.
             self.next = block;
             return;
         }
@@ -106,7 +106,7 @@ impl<M: HeapMemory> Heap<M> {
         self.free[class] = block;
     }
 
-    /// True when the block of `bytes` now has room for `bytes_new` where it is.
+    /// Returns whether the block of `bytes` now has room for `bytes_new` at its place.
     #[inline]
     pub fn resize_in_place(&mut self, block: usize, bytes: usize, bytes_new: usize) -> bool {
         let (Some(class), Some(class_new)) = (class_of(bytes), class_of(bytes_new)) else {

@@ -22,7 +22,7 @@ impl<'b> ResultWriter<'b> {
         }
     }
 
-    /// Bytes written. Err: bytes needed, where the room is too small for them.
+    /// Returns the bytes written. Err: the bytes needed, if the room is too small for them.
     #[inline(always)]
     pub fn finish(self) -> Result<usize, usize> {
         match self.missing {
@@ -106,7 +106,7 @@ impl<'b> ResultWriter<'b> {
     }
 }
 
-/// Bytes of a varint length and what it counts.
+/// Returns the bytes of a varint length and of the data that it counts.
 #[inline(always)]
 fn counted_bytes(length: usize) -> usize {
     match length {
@@ -134,7 +134,7 @@ fn copy_counted(bytes: &[u8], free: &mut [u8]) {
 mod tests {
     use super::*;
 
-    /// Some parts of each kind, and what they come to.
+    /// Writes some parts of each kind.
     fn write(writer: &mut ResultWriter<'_>) {
         writer.put([1, 2, 3]);
         writer.put_text(Some(b"abcdefgh"), b"abc");

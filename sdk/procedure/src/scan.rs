@@ -148,7 +148,7 @@ impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16, R> Scan<'t, 'h, T, 
         self.flags = (self.flags & !flag) | if is_set { flag } else { 0 };
     }
 
-    /// From the last row to the first.
+    /// Reverses the scan, from the last row to the first.
     #[inline(always)]
     pub fn reverse(mut self) -> Self {
         self.flags |= ScanFlags::REVERSE;
@@ -171,15 +171,15 @@ impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16, R> Scan<'t, 'h, T, 
         }
     }
 
-    /// At most this many rows; 0 = no limit.
+    /// Limits the scan to this many rows. 0 is no limit.
     #[inline(always)]
     pub fn limit(mut self, rows: u32) -> Self {
         self.limit = rows;
         self
     }
 
-    /// Room for the rows of the first host call, in bytes, where what comes is known to be little or much. Each row takes
-    /// eight bytes more than its own.
+    /// Sets the room for the rows of the first host call, in bytes, for a scan that is known to be short or long. Each row takes eight
+    /// bytes more than its own.
     #[inline(always)]
     pub fn batch_bytes(mut self, bytes: usize) -> Self {
         self.batch_bytes = bytes.clamp(64, BATCH_BYTES_MAX);
@@ -358,7 +358,7 @@ impl<T: Owned> Iterator for Rows<'_, '_, T> {
         Some(row)
     }
 
-    /// With what is read of a batch in registers: `for_each`, `extend`, `sum` and the like go this way, a `for` loop does not.
+    /// Keeps the read position of a batch in registers. `for_each`, `extend`, `sum` and the like go this way, and a `for` loop does not.
     #[inline]
     fn fold<B, F: FnMut(B, Row<T>) -> B>(mut self, init: B, mut f: F) -> B {
         let mut folded = init;

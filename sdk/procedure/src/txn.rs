@@ -120,7 +120,7 @@ impl<'h> Txn<'h> {
     }
 
     /// Takes back every write since `savepoint`, which stays usable. Rows whose writes are taken back have to be read again before an
-    /// `update`; open scans go on with what they began with.
+    /// `update`. Open scans go on with the rows with which they began.
     pub fn rollback_to(&self, savepoint: Savepoint) {
         self.ops.rollback_to(savepoint.0);
     }

@@ -116,7 +116,7 @@ impl<T: Encode> Encode for Reply<T> {
 
 /// A value that a procedure takes; text and bytes may be borrowed from the arguments.
 pub trait Decode<'a>: ValueType + Sized {
-    /// Reads the next value; an error where the bytes are none of this type.
+    /// Reads the next value. Err: the bytes are none of this type.
     fn decode(reader: &mut ValueReader<'a>) -> Result<Self, ValueError>;
 }
 
@@ -400,7 +400,7 @@ impl<'a, T: Decode<'a>> Decode<'a> for Vec<T> {
     }
 }
 
-/// A list of numbers that stays where the arguments lie: each is read when it is asked for.
+/// A list of numbers that stays in the arguments. Each number is read when it is asked for.
 #[derive(Clone, Copy)]
 pub struct ListRef<'a, T> {
     bytes: &'a [u8],

@@ -153,7 +153,7 @@ impl Principal {
         Some(router.caller(name, scope))
     }
 
-    /// True where its role is `needed` or above.
+    /// Returns whether its role is `needed` or above.
     pub fn may(&self, needed: Role) -> bool {
         self.role >= Some(needed)
     }

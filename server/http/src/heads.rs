@@ -32,15 +32,15 @@ use crate::{
 #[derive(Clone, Copy)]
 enum At {
     Head,
-    /// In a body with this many bytes left.
+    /// The byte is in a body with this many bytes left.
     Body(u64),
-    /// In the line before a chunk. It has the value of its digits, and whether they have ended.
+    /// The byte is in the line before a chunk. The fields are the value of its digits, and whether they have ended.
     Size(u64, bool),
-    /// In a chunk with this many bytes left, the end of its line included.
+    /// The byte is in a chunk with this many bytes left, the end of its line included.
     Chunk(u64),
-    /// In a line behind the last chunk; the line has this many bytes.
+    /// The byte is in a line behind the last chunk. The line has this many bytes.
     Trailer(u64),
-    /// Behind input that hyper refuses, or that can't be followed. Nothing more is reported.
+    /// The byte is behind input that hyper refuses, or that can't be followed. Nothing more is reported.
     Over,
 }
 

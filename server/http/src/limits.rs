@@ -103,8 +103,8 @@ pub const CALL_BODY_BYTES_MAX: usize = 2 << 20;
 pub const DISCARD_BYTES_MAX: u64 = 128 << 20;
 pub const DISCARD_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// Number of calls of batches that wait for the engine at once, over all connections. It is below the engine's own limit, so that a batch
-/// is slowed down where a single call is refused.
+/// Number of calls of batches that wait for the engine at once, over all connections. It is below the engine's own limit. So a batch is
+/// slowed down in a state in which a single call is refused.
 pub const BATCH_CALLS_IN_FLIGHT_MAX: usize = 4_000;
 /// Calls of one batch among these. They keep their places until their answers are written, so a client that reads slowly leaves the others
 /// half.

@@ -218,7 +218,7 @@ mod tests {
         assert!(Origins::default().judge(&standard, false).is_ok());
         let spelled = headers(&[("host", "DB.Example.:8080"), ("origin", "http://db.example:8080")]);
         assert!(Origins::default().judge(&spelled, false).is_ok());
-        // With TLS, only its own pages by https are allowed.
+        // Only the server's own pages by https are allowed with TLS.
         let encrypted = Origins::default().encrypted(true);
         assert!(encrypted.judge(&standard, false).is_err());
         let own = headers(&[("host", "db.example"), ("origin", "https://db.example:443")]);

@@ -102,7 +102,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// Sends the reason and closes, as far as the peer's buffer takes it. A connection beyond the bound is not waited for.
+/// Sends the reason to the peer's buffer, and closes the connection. It does not wait for a connection beyond the bound.
 fn turn_away(stream: &TcpStream) {
     let refusal = full(
         "this address has too many open connections; reuse them, or ask the operator for a larger connections_per_peer_max",

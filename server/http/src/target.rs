@@ -18,7 +18,7 @@ const NAME_SHOWN_MAX: usize = 100;
 pub struct Target {
     pub module: Arc<Module>,
     pub procedure: usize,
-    /// True where the result's type bounds it to some hundred bytes.
+    /// True if the result's type bounds it to some hundred bytes.
     pub has_small_result: bool,
 }
 
@@ -109,7 +109,7 @@ impl Target {
         &self.module.schema.procedures[self.procedure]
     }
 
-    /// True where both are one procedure of one module version.
+    /// Returns whether both are one procedure of one module version.
     pub fn is(&self, other: &Self) -> bool {
         self.procedure == other.procedure && Arc::ptr_eq(&self.module, &other.module)
     }

@@ -205,7 +205,7 @@ fn hex_byte(text: &str) -> Option<u8> {
     is_lower.then(|| u8::from_str_radix(text, 16).ok()).flatten()
 }
 
-/// Returns an id that is unique in this process, and between processes as far as 64 random bits allow.
+/// Returns an id that is unique in this process. Between processes it has 64 random bits.
 fn next_span_id() -> String {
     static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     static NEXT: AtomicU64 = AtomicU64::new(0);

@@ -37,7 +37,7 @@ pub struct DoctorArgs {
 #[serde(rename_all = "snake_case")]
 enum State {
     Good,
-    /// It costs speed, or will do harm once there is more load.
+    /// It costs speed, or will do harm under more load.
     Warning,
     /// Data would be lost, or a server would not run.
     Bad,

@@ -275,7 +275,7 @@ impl Schemas {
         self.known.add_record(&record.record, |deploy| describe(engine, deploy));
     }
 
-    /// Returns the schemas of a data directory at `until`, as far as its log reaches.
+    /// Returns the schemas of a data directory at `until`, or at its log's end if that is earlier.
     fn of_data_dir(data_dir: &Path, until: Lsn) -> Self {
         let opened = open(data_dir).ok().and_then(|disk| LogReader::open(disk, Lsn(0)).ok());
         let Some((mut reader, report)) = opened.filter(|(_, report)| report.start <= until) else {

@@ -22,7 +22,7 @@ pub struct PlanArgs {
     pub consents: ConsentArgs,
 }
 
-/// Consents to what a deployment, a rollback or a removal destroys.
+/// Consents to everything that a deployment, a rollback or a removal destroys.
 #[derive(Args)]
 pub struct ConsentArgs {
     /// Consent to destroy one thing, as the plan names it: drop-column:MODULE.TABLE.COLUMN, drop-procedure:MODULE.PROCEDURE or

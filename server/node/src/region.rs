@@ -144,7 +144,7 @@ pub struct AloneRegion {
     error: Option<String>,
 }
 
-/// True for a file or device, where a command also takes a directory.
+/// Returns whether the path is a file or device. A command also takes a directory.
 pub fn is_alone(path: &Path) -> bool {
     path.exists() && !path.is_dir()
 }

@@ -118,7 +118,7 @@ fn show(told: &Replication) -> std::io::Result<()> {
         ]);
     }
     print_table(&table)?;
-    // It stands below the table, because a long line stays readable there.
+    // The error stands below the table, because a long line stays readable there.
     for standby in &told.standbys {
         if let Some(error) = &standby.error {
             let name = format!("{} says", standby.name);

@@ -509,7 +509,7 @@ fn bytes_of<const N: usize>(hex: &str) -> Option<[u8; N]> {
     is_hex.then_some(bytes)
 }
 
-/// Moves complete files to the places where they are opened, also after a start that was interrupted meanwhile.
+/// Moves complete files to the places from which they are opened, also after a start that was interrupted meanwhile.
 fn settle(dir: &Path) -> anyhow::Result<()> {
     let arrived = dir.join(ARRIVED);
     if !arrived.exists() {

@@ -94,7 +94,7 @@ pub struct LogLine {
 pub struct TestDb {
     module: &'static NativeModule,
     schema: ModuleSchema,
-    /// By partition.
+    /// Stores by partition.
     stores: Vec<TestStore>,
     now_us: i64,
     seed: u64,

@@ -50,7 +50,7 @@ enum LookupKind {
 }
 
 pub struct TestSession<'a> {
-    /// By partition.
+    /// Stores by partition.
     stores: &'a mut [TestStore],
     log: &'a mut Vec<LogLine>,
     args: &'a [u8],
@@ -108,7 +108,7 @@ impl<'a> TestSession<'a> {
         }
     }
 
-    /// Keeps or takes back what was written.
+    /// Keeps the writes or takes them back.
     pub fn end(self, commit: bool) {
         for store in self.stores {
             if !commit {

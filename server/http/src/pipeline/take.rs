@@ -22,7 +22,7 @@ pub(super) enum Taken {
     Call,
     /// The rest of it is not here yet.
     Part,
-    /// It can't go with other calls, and there are some before it.
+    /// The call can't go with other calls, and there are some before it.
     Later,
     Other,
 }

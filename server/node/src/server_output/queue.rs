@@ -305,7 +305,7 @@ mod tests {
         let queue = start(&pipe);
         let said = 3 * LINES_MAX;
         (0..said).for_each(|number| say(&queue, format!("line {number}")));
-        // It gives up, although the output took nothing.
+        // The queue gives up, although the output took nothing.
         queue.drain();
         assert_eq!(pipe.text(), "");
         pipe.lock().room = usize::MAX;
