@@ -59,7 +59,7 @@ pub(crate) fn check_digests(data_dir: &Path, copy: &Path, partitions: u64, is_wh
     for sites in 1..=partitions.min(3) {
         for from in ["command", "physiological"] {
             copy_dir(data_dir, copy)?;
-            // The whole log alone must give what a checkpoint and the rest of it give.
+            // The whole log alone must give the same as a checkpoint and the rest of it.
             if is_whole && (sites > 1 || from == "physiological") {
                 let checkpoints = copy.join("checkpoints");
                 std::fs::remove_dir_all(checkpoints).context("remove the checkpoints")?;

@@ -29,7 +29,7 @@ pub fn free_port() -> Result<u16> {
     bail!("no port from {FIRST} on is free")
 }
 
-/// With such a port.
+/// Returns an address with such a port.
 pub fn free_address() -> Result<String> {
     Ok(format!("127.0.0.1:{}", free_port()?))
 }

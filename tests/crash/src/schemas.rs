@@ -30,7 +30,7 @@ use crate::{
 /// The name of this workload.
 pub const SCHEMAS: &str = "schemas";
 
-/// Each start's kind of log. The next start reads what this one left.
+/// Each start's kind of log. The next start reads the log of this one.
 const LOG_KINDS: [&str; 3] = ["command", "physiological", "both"];
 const PARTITIONS: u64 = 2;
 const CLIENTS: u64 = 3;
@@ -81,7 +81,7 @@ impl fmt::Display for SchemasReport {
     }
 }
 
-/// Runs all cycles. The error says how to repeat the run and where the directory lies.
+/// Runs all cycles. The error says how to repeat the run, and names the directory.
 pub fn run_schemas(config: &WorkloadConfig) -> Result<SchemasReport> {
     let begun = Instant::now();
     let mut report = SchemasReport::default();
@@ -224,7 +224,7 @@ fn kill_under_load(known: &mut Known, server: &mut Server, rng: &mut Rng, report
     Ok(())
 }
 
-/// Some calls and a deployment are acknowledged, and another one is on its way where that is wanted.
+/// Waits until some calls and a deployment are acknowledged. With `in_deployment`, it waits until another deployment is on its way, too.
 fn wait_for_load(load: &Load, in_deployment: bool) -> Result<()> {
     let begun = Instant::now();
     loop {
@@ -266,7 +266,7 @@ fn put_rows(address: &str, next: &mut u64, load: &Load) -> Result<Put> {
     }
 }
 
-/// Changes what is stored, step by step, until the server is gone.
+/// Changes the stored tables, step by step, until the server is gone.
 fn deploy_on(address: &str, shape: Shape, mut rng: Rng, load: &Load) -> Result<Deployed> {
     let mut deployed = Deployed {
         shape,

@@ -63,7 +63,7 @@ impl Launch {
         }
     }
 
-    /// Nothing of what it says is read.
+    /// Sends its standard error to a file. The test reads none of it.
     pub fn errors_to(mut self, file: impl Into<OwnedFd>) -> Self {
         self.errors_to = Some(Arc::new(file.into()));
         self
@@ -306,7 +306,7 @@ impl Server {
         self.request("POST", &format!("/v1/call/{procedure}"), &[], args.as_bytes())
     }
 
-    /// Sends a deployment or a removal, again with consent where that is missing.
+    /// Sends a deployment or a removal, and sends it again with consent if that is missing.
     pub fn consenting(&self, method: &str, path: &str, body: &[u8]) -> Result<Answer> {
         let refused = self.request(method, path, &[], body)?;
         match refused.status {
@@ -352,7 +352,7 @@ impl Server {
         self.process.kill()
     }
 
-    /// From now on every write of the server to a file fails.
+    /// Makes every later write of the server to a file fail.
     pub fn refuse_file_writes(&self) -> Result<()> {
         let none = libc::rlimit {
             rlim_cur: 0,
@@ -511,7 +511,7 @@ pub fn run_bench(args: &[&str]) -> Result<Output> {
 /// Tries to copy a directory whose files come and go.
 const COPY_TRIES_MAX: u32 = 100;
 
-/// Makes `to` a copy of a directory, with everything in it. A database may be writing there: the copy begins anew where a file gets its
+/// Makes `to` a copy of a directory, with everything in it. A database may be writing there. The copy begins anew if a file gets its
 /// lasting name meanwhile.
 pub fn copy_dir(from: &Path, to: &Path) -> Result<()> {
     for _ in 0..COPY_TRIES_MAX {

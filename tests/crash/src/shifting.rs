@@ -21,7 +21,7 @@ pub struct Shape {
     stores_second: bool,
 }
 
-/// One change of what is stored.
+/// One change of the stored tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// `PUT /v1/modules/…` with this shape's module.

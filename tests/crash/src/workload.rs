@@ -22,7 +22,7 @@ use crate::{
     server::{Launch, Server, run_bench},
 };
 
-/// Each start's kind of log. The next start reads what this one left.
+/// Each start's kind of log. The next start reads the log of this one.
 const LOG_KINDS: [&str; 3] = ["command", "physiological", "both"];
 const PARTITIONS: u64 = 2;
 const CLIENTS: usize = 4;
@@ -70,7 +70,7 @@ impl fmt::Display for WorkloadReport {
     }
 }
 
-/// Runs all cycles. The error says how to repeat the run and where the directory lies.
+/// Runs all cycles. The error says how to repeat the run, and names the directory.
 pub fn run_workload(config: &WorkloadConfig) -> Result<WorkloadReport> {
     ensure!(
         WORKLOADS.contains(&config.workload.as_str()),

@@ -60,8 +60,8 @@ impl std::fmt::Display for NvdimmReport {
     }
 }
 
-/// Kills the machine so often, and looks after each start at what was answered; at the end once more, and the server ends in order.
-/// `program`: with `guest` as its first argument it runs [`run_guest`].
+/// Kills the machine as often as configured, and looks for the answered accounts after each start. It looks once more at the end, and the
+/// server ends in order. `program` runs [`run_guest`] with `guest` as its first argument.
 pub fn run(program: &Path, config: &NvdimmConfig) -> Result<NvdimmReport> {
     let dir = tempfile::tempdir().context("make a directory")?;
     let mut rng = Rng::new(config.seed);
@@ -101,7 +101,7 @@ fn read_count(line: &str, kind: &str) -> Option<(u64, u64)> {
     Some((client.parse().ok()?, rest.strip_suffix(" accounts")?.parse().ok()?))
 }
 
-/// One life of the machine; what it printed.
+/// Runs one life of the machine, and returns the text that it printed.
 fn boot(
     program: &Path,
     dir: &Path,
@@ -138,7 +138,7 @@ pub struct NvdimmGuestConfig {
     pub region: String,
     /// Else the server ends in order once all was looked at.
     pub loads: bool,
-    /// By client.
+    /// Numbers of answered accounts by client.
     pub answered: Vec<u64>,
 }
 
@@ -199,8 +199,8 @@ pub fn run_guest(config: &NvdimmGuestConfig) -> Result<()> {
     })
 }
 
-/// Returns the number of accounts that the client has: those that the machine printed as answered, and perhaps more. The last lines may be
-/// lost with its power, and one call was on its way.
+/// Returns the number of the client's accounts. They are those that the machine printed as answered, and perhaps more. The last lines may
+/// be lost with its power, and one call was on its way.
 fn count_accounts(server: &Server, client: u64, known: u64) -> Result<u64> {
     let mut connection = server.connect()?;
     let mut count = 0;

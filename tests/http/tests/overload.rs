@@ -220,7 +220,7 @@ struct Offered {
     told: Told,
 }
 
-/// Sends `rate` calls a second, each when it is due, or later where the machine is not fast enough.
+/// Sends `rate` calls a second, each when it is due, or later if the machine is not fast enough.
 fn offer(address: &str, rate: f64, calls: usize) -> Vec<Offered> {
     let mut streams: Vec<_> = (0..CLIENTS)
         .map(|_| TcpStream::connect(address).expect("connect"))

@@ -174,7 +174,8 @@ impl Voter {
         Ok(())
     }
 
-    /// Votes one by one until enough were refused, and how long a refusal takes. One partition may have room where the other has none.
+    /// Votes one by one until enough were refused. Returns the time that a refusal takes. One partition may have room when the other has
+    /// none.
     fn refuse_singly(&mut self, server: &Server) -> Result<Duration> {
         let (mut times, begun) = (Vec::new(), Instant::now());
         while times.len() < READS / 10 {

@@ -161,7 +161,7 @@ impl Load {
         }
     }
 
-    /// Until every client had a call refused.
+    /// Waits until every client had a call refused.
     pub fn wait_refused(&self, wait_max: Duration) -> Result<()> {
         let until = Instant::now() + wait_max;
         while self.refused.load(Ordering::Acquire) < self.threads.len() {

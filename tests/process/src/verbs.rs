@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::openings::PATIENCE;
 
-/// A verb that did what was asked; what it printed with `--output json`.
+/// Runs a verb that must succeed, and returns its output with `--output json`.
 pub fn json_of(args: &[&str]) -> Result<Value> {
     let (status, output) = status_of(args)?;
     ensure!(

@@ -44,7 +44,7 @@ pub enum Mutant {
     // Transactions are as one after the other.
     /// Two records are replayed in the other order.
     SwappedRecords,
-    /// A read answers what was there before.
+    /// A read answers the value before.
     StaleRead,
     /// An answer names another transaction.
     OtherTransaction,
@@ -56,7 +56,7 @@ pub enum Mutant {
     // A replay makes the same tables, or says that it does not.
     /// Procedures whose state survives a call.
     SmuggledState,
-    /// A program that does not do again what it did.
+    /// A program whose repeat does something else than the first run.
     DriftingCode,
     /// A command's arguments are changed under a checksum that holds.
     ForgedArguments,

@@ -96,7 +96,7 @@ struct Run {
     told: backups::Told,
     /// Backups that the server was asked to remove.
     removed: Vec<String>,
-    /// By procedure: `auto` logs its changes.
+    /// True for each procedure whose changes `auto` logs.
     choices: Vec<bool>,
     tampering: Tampering,
     /// The standby of this life's primary.

@@ -52,7 +52,7 @@ fn nothing_answered_from_nvram_is_lost_by_failovers_by_lease() {
     assert!(tell(run_failovers(&in_nvram)).paused > 0, "choose another seed");
 }
 
-/// At 1-safe, a write acknowledged before a standby has it may be lost with the primary.
+/// A write at 1-safe that is acknowledged before a standby has it may be lost with the primary.
 #[test]
 fn a_loss_at_1_safe_is_noticed() {
     check_loss(run_failovers(&config(20, 3, "1-safe")), "failover");

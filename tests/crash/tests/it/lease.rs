@@ -86,7 +86,7 @@ fn run(root: &Path) -> Result<()> {
     })?;
     ensure!(open_until_known(&b, 2, &[("idempotency-key", "second")])? == 200);
     ensure!(open_account(&b, 1, &[])? != 200, "it has what was answered");
-    // It starts with the flags that it had.
+    // The server starts with its former flags.
     let mut again = Spawned::start(&nodes.launch("a", None))?;
     let (status, told) = (again.wait()?, again.errors());
     ensure!(status.code() == Some(1) && told.contains("error: "), "{status}: {told}");

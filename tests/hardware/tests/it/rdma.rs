@@ -29,7 +29,7 @@ impl Drop for Machine {
     }
 }
 
-/// The standby's machine loses its power and comes back, then the primary's does: what was acknowledged at 2-safe is there.
+/// The standby's machine loses its power and comes back, then the primary's does. All writes acknowledged at 2-safe are there.
 #[test]
 fn two_machines_lose_their_power_one_after_the_other() {
     const NAME: &str = "two_machines_lose_their_power_one_after_the_other";

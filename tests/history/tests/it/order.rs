@@ -37,7 +37,7 @@ fn all_of(database: &Database) -> Model {
     Model(rows.into_iter().collect())
 }
 
-/// Runs what committed one by one in the order of ids: each call must have seen what it sees then.
+/// Runs the committed calls one by one in the order of ids. Each call must have seen the same as then.
 fn check_ids(history: &[Done], reproduce: &str) -> Model {
     let mut serial: Vec<&Done> = history.iter().filter(|done| done.ret != Ret::Aborted).collect();
     serial.sort_unstable_by_key(|done| done.txn_id);
@@ -64,7 +64,7 @@ fn log_of(database: &Database) -> Vec<LogEntry> {
     entries
 }
 
-/// The log holds each committed write once, in an order in which every write answers what it answered.
+/// Checks that the log holds each committed write once. In its order, every write must have the answer that it had.
 fn check_log(database: &Database, history: &[Done], reproduce: &str) {
     let is_write = |done: &&Done| matches!(done.op, Op::Write { .. } | Op::Rotate(_));
     let committed = history.iter().filter(|done| done.ret != Ret::Aborted);
@@ -169,7 +169,7 @@ fn a_storm_of_multi_partition_calls_starves_no_one() {
     );
 }
 
-/// Counts for how many calls a batch waited at most.
+/// A client that counts the calls served while a batch waits, at most.
 struct Counted {
     local: Local,
     served: Arc<AtomicU64>,
@@ -211,7 +211,7 @@ fn overload_is_refused_and_nothing_is_left_waiting() {
     let long: Vec<i64> = (0..100_000).map(|at| at % 2).collect();
     let flood: Vec<Op> = Mix::new(3, 0, 4, 30).take(40_000).collect();
     let (mut most, mut refused) = (0, 0);
-    // Once is enough, but where this thread stands still while the engine's go on.
+    // One turn is enough, unless this thread stands still while the engine's threads go on.
     for _ in 0..20 {
         (0..20).for_each(|_| submit(&Op::Read(long.clone())));
         for op in &flood {

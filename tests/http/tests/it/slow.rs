@@ -14,7 +14,7 @@ use serde_json::json;
 /// Waits of which a client that means well has enough, on a machine that does other things, too.
 const SETTINGS: &str =
     "[http]\nconnections_max = 40\nheader_wait_s = 3\nbody_wait_s = 3\nbatch_idle_s = 4\nwrite_wait_s = 4";
-/// A wait that ends only by a mistake: what is under test ends after seconds, or never.
+/// A wait that ends only by a mistake. The waits under test end after seconds, or never.
 const LONG: Duration = Duration::from_secs(180);
 /// Bytes that a stalled client may make the server hold. Each of four holds a batch's calls and bytes on their way, and their answers.
 /// Without limits it would be ten times as much.

@@ -16,7 +16,7 @@ fn target_dir() -> Result<PathBuf> {
     Ok(target.join("tmp/installed"))
 }
 
-/// A program in `dir`, which must do what it is asked; without a network.
+/// Runs a program in `dir`, without a network. It must succeed.
 fn run(program: &Path, dir: &Path, args: &[&str]) -> Result<Output> {
     let mut command = Command::new(program);
     command.args(args).current_dir(dir);

@@ -182,7 +182,7 @@ fn write_among(pair: &Pair, module: &str, answered: &AtomicU64) -> Result<u64> {
             last = pair.write()?;
             ensure!(Instant::now() < until, "reads are not answered");
         }
-        // It waits for the present reads, and new reads wait for it.
+        // The deployment waits for the present reads, and new reads wait for it.
         if more == 2_000 {
             pair.primary.deploy(module)?;
         }

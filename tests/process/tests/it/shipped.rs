@@ -15,7 +15,7 @@ use reprise_test_process::{
 use serde_json::{Value, json};
 
 const CLIENTS: i64 = 2;
-/// A log, and what is shipped of it.
+/// A form of the log, and the form of its shipped records.
 const FORMS: [[&str; 2]; 6] = [
     ["command", "changes"],
     ["physiological", "command"],
@@ -73,7 +73,7 @@ fn seen(primary: &Server, name: &str) -> Result<Value> {
     Ok(found.unwrap_or_default())
 }
 
-/// All tables were compared behind what is durable on the primary now, and nothing differs.
+/// Waits until all tables were compared behind the primary's durable end, and nothing differs.
 fn wait_equal(primary: &Server, name: &str) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     let durable = lsn(&replication(primary, &[])?["durable_lsn"]);
@@ -188,8 +188,8 @@ fn add_contacts(server: &Server, batches: std::ops::Range<u64>) -> Result<()> {
     Ok(())
 }
 
-/// It runs for a moment and stands still for nearly a second, so its primary hears it all the time. Groups that find no room wait in the
-/// primary's files, and not in its memory.
+/// The standby runs for a moment and stands still for nearly a second, so its primary hears it all the time. Groups that find no room wait
+/// in the primary's files, and not in its memory.
 #[test]
 fn a_standby_that_is_too_slow_costs_its_primary_no_memory() -> Result<()> {
     let cluster = Cluster::new()?;
@@ -442,7 +442,7 @@ fn a_table_that_differs_is_named_everywhere_and_its_rows_are_read_only() -> Resu
         let told = replication_status(server)?;
         ensure!(told.contains(named), "{told}");
     }
-    // It serves no reads, is not promoted, and keeps receiving.
+    // The standby serves no reads, is not promoted, and keeps receiving.
     let read = standby.call("bank/balance", r#"{"account": 1}"#)?;
     let says_where = read.text().contains("serves no tables; /readyz has the report");
     ensure!(read.status == 503 && says_where, "{}", read.text());
@@ -453,7 +453,7 @@ fn a_table_that_differs_is_named_everywhere_and_its_rows_are_read_only() -> Resu
         promoted.text()
     );
     ensure!(seen(&primary, "b")?["state"] == "streaming", "{}", seen(&primary, "b")?);
-    // A start is refused, with what there is to do; it begins anew as that says.
+    // A start is refused with instructions, and the standby begins anew according to them.
     standby.kill()?;
     let mut refused = Spawned::start(&follow)?;
     ensure!(!refused.wait()?.success(), "it started");

@@ -275,7 +275,7 @@ fn a_standby_follows_by_tls_and_takes_over() -> Result<()> {
     let to_a = certificate.client(&a)?;
     to_a.deploy_module("bank", procedure_wasm("bank")?, &[])?;
     to_a.call("bank", "open", &json!({"account": 1, "balance": 10}))?;
-    // Without the certificate nothing of the primary is believed.
+    // A client without the certificate believes nothing of the primary.
     let (of, trusted) = (url(&a), certificate.path("cert.pem"));
     let data = dir.path().join("c").display().to_string();
     let refused = run_verb(&[

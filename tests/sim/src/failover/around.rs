@@ -21,7 +21,7 @@ use reprise_router::{ReplicationError, ReplicationService};
 use super::{calls::Arrived, history::lock, mutant::FailoverMutant};
 
 pub const NAMES: [&str; 3] = ["a", "b", "c"];
-/// By their places in `NAMES`.
+/// Nodes by their places in `NAMES`.
 pub const NODES: [usize; 3] = [0, 1, 2];
 
 /// A process from its start to its end.
@@ -29,7 +29,7 @@ pub struct Life {
     pub number: u64,
     pub node: usize,
     is_dead: AtomicBool,
-    /// It stands still until then.
+    /// Time until which the process stands still.
     paused_until_ns: AtomicU64,
 }
 
@@ -73,7 +73,7 @@ impl Life {
         self.paused_until_ns.store(ns, Ordering::Relaxed);
     }
 
-    /// By which the store of leases knows the process.
+    /// Returns the key by which the store of leases knows the process.
     pub fn key(&self) -> String {
         format!("{}-{}", NAMES[self.node], self.number)
     }

@@ -28,7 +28,7 @@ pub enum What {
         call: usize,
         session: usize,
     },
-    /// `since` is what the session had seen when it asked.
+    /// A read. `since` is the place that the session had seen when it asked.
     Read {
         session: usize,
         since: Option<Place>,
@@ -115,7 +115,7 @@ impl Run {
         }
     }
 
-    /// False where nothing was sent.
+    /// Sends a call. False: it was not sent.
     pub(super) fn submit(&mut self, node: usize, (name, key, args): Call<'_>, (what, session): (What, usize)) -> bool {
         let Some(process) = &self.nodes[node].process else {
             self.sessions[session].primary = self.below(3) as usize;
@@ -218,7 +218,7 @@ impl Run {
             is_safe: is_safe || self.settings.is_leased,
             what: format!("call {call}, which {name} acknowledged as {}", answer.reached.name()),
         };
-        // Without a lease two primaries can't see each other, and the newest one's log decides which writes are safe. A repeat of a write
+        // Two primaries without a lease can't see each other, and the newest one's log decides which writes are safe. A repeat of a write
         // that it has, too, is true on either server.
         let may_be_two = !self.settings.is_leased || (reply.replayed && self.marks.has(place));
         self.marks.acknowledged(mark, answer.epoch, may_be_two)?;
@@ -237,7 +237,7 @@ impl Run {
         }
     }
 
-    /// It was not run, unless it had been before, under its key.
+    /// The call was not run, unless it had been before, under its key.
     fn refused(&mut self, call: usize) -> Result<(), String> {
         let all = lock(&self.histories);
         match all.has_record(call) && all.calls[call].key.is_none() {

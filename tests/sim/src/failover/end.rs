@@ -104,7 +104,7 @@ impl Run {
         told
     }
 
-    /// A write is answered, and all nodes show what the primary's log holds.
+    /// Checks that a write is answered, and that all nodes show the same as the primary's log.
     fn look_at_all(&mut self, primary: usize) -> Result<(), String> {
         self.sessions.iter_mut().for_each(|session| session.primary = primary);
         let acknowledged = self.stats.acknowledged;

@@ -118,7 +118,7 @@ impl Run {
             random: FaultRandom::new(seed ^ 0xfa7e),
             rareness,
         };
-        // It comes before all others, so that these continue whichever thread waits.
+        // The network comes before all others, so that these continue whichever thread waits.
         let net = around.net.clone();
         let begun = [
             around

@@ -29,9 +29,9 @@ const ACCEPTING: PromoteOptions = PromoteOptions {
 /// A node that could take over, as an operator who checks it sees it.
 struct Candidate {
     node: usize,
-    /// Epoch and end of what is durable there.
+    /// Epoch and end of the durable records there.
     at: (u32, u64),
-    /// By what itself and the others were told; None: it does not know, and no other one says that it is not.
+    /// True or false by the word of itself and the others. None: it does not know, and no other one says that it is not in sync.
     in_sync: Option<bool>,
 }
 
@@ -97,7 +97,7 @@ impl Run {
         }
     }
 
-    /// True if it handed over to another node, as far as that is known.
+    /// Returns whether the node is known to have handed over to another one.
     fn has_stepped_down(&self, node: usize) -> bool {
         let process = self.nodes[node].process.as_ref().filter(|_| self.is_up(node));
         process.is_some_and(|process| process.database.router().role() == Role::Standby)
@@ -181,8 +181,7 @@ impl Run {
         self.force_looked(node, how).map(drop)
     }
 
-    /// Promotes by force. A standby asks the others itself, and an operator who has checked all of them accepts the loss that it can't
-    /// exclude.
+    /// Promotes by force. A standby asks the others itself. An operator who has checked all of them accepts the loss that it can't exclude.
     fn force_looked(&mut self, node: usize, how: Option<How>) -> Result<bool, String> {
         let promoted = self.promote(node, self.looked(node));
         match promoted {
@@ -194,7 +193,7 @@ impl Run {
     }
 
     /// Returns the options of an operator who has checked all of them. At 2-safe a standby that was not heard lately does not know whether
-    /// its primary continued without it; at 1-safe no standby knows. A node that stepped down does not know whether another one took over
+    /// its primary continued without it. At 1-safe no standby knows. A node that stepped down does not know whether another one took over
     /// and wrote.
     fn looked(&self, node: usize) -> PromoteOptions {
         let process = self.nodes[node].process.as_ref();
@@ -215,7 +214,7 @@ impl Run {
         matches!(self.settings.safety, Safety::Quorum | Safety::VerySafe)
     }
 
-    /// True where it was promoted.
+    /// Promotes one node by force. Returns whether it was promoted.
     fn force_one(&mut self, node: usize, options: PromoteOptions, how: Option<How>) -> Result<bool, String> {
         let promoted = self.promote(node, options);
         self.count_forced(node, promoted, how)
@@ -267,7 +266,7 @@ impl Run {
         let log: Arc<dyn Disk> = Arc::new(disk.folder(LOG));
         let outline = LogOutline::of(&log).map_err(|error| error.to_string())?;
         let third_at = outline.map_or((0, 0), |outline| (outline.end.epoch.0, outline.end.lsn.0));
-        // It gets no more from the old one while it is compared, and promoted.
+        // The node gets no more from the old one while it is compared, and promoted.
         self.around.net.part(NAMES[old], NAMES[new]);
         self.around.net.break_between(NAMES[old], NAMES[new]);
         let candidates = self.candidates();

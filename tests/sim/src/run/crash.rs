@@ -83,7 +83,7 @@ impl Run {
             };
             let mut ops = ops_now - back as usize;
             if self.below(2) == 0 {
-                // In the middle of a write, where there is one not long before.
+                // The crash is in the middle of a write, if there is one not long before.
                 let before = (ops.saturating_sub(40)..=ops).rev();
                 ops = before
                     .into_iter()

@@ -14,7 +14,7 @@ use crate::{
     world::{Settings, bring_home},
 };
 
-/// Cuts off what the log of the new primary does not have.
+/// Cuts off the records that the log of the new primary does not have.
 fn cut(old: &SimDisk, new: &LogOutline, now_us: i64) -> Result<CutBack, String> {
     let node = NodeFile::open(Arc::new(old.folder(ROOT))).map_err(|error| error.to_string())?;
     let directory = ClosedDirectory {

@@ -145,7 +145,7 @@ impl Life {
         Ok(in_service && self.tables()? == model.stored())
     }
 
-    /// By full name: columns, and rows as they are stored.
+    /// Returns the columns and the stored rows of each table, by full name.
     fn tables(&self) -> Result<Vec<(String, Vec<Vec<u8>>)>, String> {
         let deployed = self.router().deployed();
         let mut tables = Vec::new();

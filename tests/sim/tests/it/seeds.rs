@@ -69,7 +69,7 @@ fn every_mutant_is_caught() {
     assert!(lives.is_empty(), "not caught: {lives:?}");
 }
 
-/// By what it does, not by a file that can't be read.
+/// The mutant is caught by its effect, not by a file that can't be read.
 #[test]
 fn a_mutant_is_caught_by_the_promise_that_it_breaks() {
     let found = [
