@@ -102,7 +102,7 @@ fn find(tx: &Txn, account: i64) -> Result<Row<Account>, Abort> {
     Account::get(tx, account).ok_or_else(unknown)
 }
 
-/// `left` is what a transfer leaves.
+/// Checks the balance that a transfer leaves.
 #[inline]
 fn check_funds(left: i64) -> Result<(), Abort> {
     match left {

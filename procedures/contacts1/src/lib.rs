@@ -12,9 +12,9 @@ use reprise_procedure::prelude::*;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contact {
     pub id: i64,
-    /// First and last.
+    /// First name and last name.
     pub name: String,
-    /// With commas between.
+    /// Addresses with commas between.
     pub emails: String,
 }
 

@@ -1,14 +1,13 @@
-//! The sample module `edges`: numbers at the end of their range, and programs that give up. What each comes to is the same natively
-//! and in wasm.
+//! The sample module `edges`: numbers at the end of their range, and programs that give up. Each has the same result natively and in wasm.
 //! Owns: the table `lights`, of which a column is an enum; procedures of one operation each, and `recurse`, `fill`, `give_up`.
 //! Does not: read rows.
-//! Invariants: what does not fit a number ends the call; a float becomes the nearest integer that there is.
+//! Invariants: a value that does not fit its number ends the call; a float becomes the nearest integer that there is.
 //! Called by: its own tests natively, the HTTP tests in wasm.
 #![deny(unsafe_code)]
 
 use reprise_procedure::prelude::*;
 
-/// The sum; ends the call where it does not fit.
+/// Returns the sum, and ends the call if it does not fit.
 #[procedure(any_partition, read_only)]
 pub fn add(_tx: &Txn, a: i64, b: i64) -> i64 {
     a + b
@@ -38,7 +37,7 @@ pub fn shift(_tx: &Txn, a: u64, by: u32) -> u64 {
     a << by
 }
 
-/// One operation on decimals: which one, on what, and how what has no room after the point is rounded.
+/// One operation on decimals: its number, its operands, and the rounding of a result without room after the point.
 #[derive(Clone, Copy, Debug, PartialEq, ProcedureStruct)]
 pub struct DecimalStep {
     pub what: u8,
@@ -77,7 +76,7 @@ fn decimal(step: DecimalStep) -> Decimal<9> {
             .iter()
             .sum::<Decimal<2>>()
             .round_to(rounding),
-        // By text and back.
+        // The way is to text and back.
         _ => b.to_string().parse().unwrap_or(Decimal::ZERO),
     }
 }
@@ -133,7 +132,7 @@ fn deeper(depth: u32, above: &mut [u64; 256]) -> u64 {
     }
 }
 
-/// Takes so many bytes of memory.
+/// Takes this many bytes of memory.
 #[procedure(any_partition, read_only)]
 pub fn fill(_tx: &Txn, bytes: u32) -> u64 {
     let filled = vec![1_u8; bytes as usize];

@@ -46,8 +46,8 @@ pub fn write(tx: &Txn, ids: Vec<i64>, values: Vec<Option<i64>>, abort: bool) -> 
     }
 }
 
-/// Moves each register's value to the one before it in the list, the first one's to the last; answers what each held. Before it
-/// does, it removes them all and gives every other one a value that nobody asked for, and takes that back.
+/// Moves each register's value to the one before it in the list, and the first one's to the last. Returns the old values. Before that, it
+/// removes all registers and gives every other one a meaningless value, and then rolls this back.
 #[procedure(partition_by(ids))]
 pub fn rotate(tx: &Txn, ids: Vec<i64>) -> Result<Vec<Option<i64>>, Abort> {
     let before: Vec<_> = ids
@@ -78,7 +78,7 @@ pub fn all(tx: &Txn) -> Vec<Entry> {
     Register::scan(tx).into_iter().map(entry).collect()
 }
 
-/// Sets or removes a register; what it held before.
+/// Sets or removes a register, and returns its value before.
 fn put(tx: &Txn, id: i64, value: Option<i64>) -> Result<Option<i64>, Abort> {
     let found = Register::get(tx, id);
     let before = found.as_ref().map(|row| row.value);

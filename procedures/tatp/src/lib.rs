@@ -5,11 +5,11 @@
 //! Invariants: every row belongs to a subscriber; a forwarding belongs to a special facility; each subscriber has one number.
 //! Called by: users of the sample, the driver, benchmarks.
 //!
-//! Names, columns and distributions are those of the TATP benchmark description, version 1.0. A look-up that finds nothing
-//! and a key that is taken are answers, not aborts: the benchmark counts on both. Where the description finds the subscriber
-//! by `sub_nbr`, so do the procedures, through the unique key of `subscriber_number`. Such a call is sent to the partition of
-//! `home`, which nothing else reads: it is where the caller believes the subscriber to lie, a number's `s_id` as
-//! `find_subscriber` tells it. A subscriber that lies elsewhere is not found.
+//! Names, columns and distributions are those of the TATP benchmark description, version 1.0. A look-up that finds nothing and a key that
+//! is taken are answers, not aborts: the benchmark counts on both. Where the description finds the subscriber by `sub_nbr`, so do the
+//! procedures, through the unique key of `subscriber_number`. Such a call is sent to the partition of `home`, which no procedure reads. The
+//! caller believes the subscriber to be there: `home` is a number's `s_id` as `find_subscriber` returned it. A subscriber on another
+//! partition is not found.
 #![deny(unsafe_code)]
 
 mod load;
@@ -61,7 +61,7 @@ pub fn get_subscriber_data(tx: &Txn, s_id: i32) -> Option<Subscriber> {
     Subscriber::get(tx, s_id).map(Row::into_inner)
 }
 
-/// Where calls of the active facility go between `start_time` and `end_time`.
+/// Returns the numbers to which calls of an active facility are forwarded between `start_time` and `end_time`.
 #[procedure(partition_by(s_id), read_only, prefetch(SpecialFacility(s_id, sf_type)))]
 pub fn get_new_destination(tx: &Txn, s_id: i32, sf_type: u8, start_time: u8, end_time: u8) -> Vec<SmallText<15>> {
     let facility = Activity::get(tx, (s_id, sf_type));
@@ -94,7 +94,7 @@ pub fn get_access_data(tx: &Txn, s_id: i32, ai_type: u8) -> Option<AccessData> {
     })
 }
 
-/// Changes a bit of the subscriber and a byte of its facility: both, or nothing where there is no such facility.
+/// Changes a bit of the subscriber and a byte of its facility. It changes both, or nothing if there is no such facility.
 #[procedure(partition_by(s_id), prefetch(Subscriber(s_id)))]
 pub fn update_subscriber_data(tx: &Txn, s_id: i32, bit_1: bool, sf_type: u8, data_a: u8) -> Result<Change, Abort> {
     let Some(subscriber) = Subscriber::find(tx, s_id) else {
@@ -108,13 +108,13 @@ pub fn update_subscriber_data(tx: &Txn, s_id: i32, bit_1: bool, sf_type: u8, dat
     Ok(Change::Done)
 }
 
-/// Whose number it is.
+/// Returns the id of the subscriber that has a number.
 #[procedure(partition_by(sub_nbr), read_only)]
 pub fn find_subscriber(tx: &Txn, sub_nbr: &str) -> Option<i32> {
     id_of(tx, sub_nbr)
 }
 
-/// Notes where the subscriber is.
+/// Records the place of the subscriber.
 #[procedure(partition_by(home))]
 pub fn update_location(tx: &Txn, home: i32, sub_nbr: &str, vlr_location: u32) -> Result<Change, Abort> {
     let _ = home; // for the router

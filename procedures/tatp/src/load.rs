@@ -18,10 +18,10 @@ pub fn sub_nbr_of(s_id: i32) -> SmallText<15> {
     text(&digits)
 }
 
-/// Most numbers that one call of `load_numbers` takes.
+/// The numbers that a call of `load_numbers` takes at most.
 const NUMBERS_MAX: i32 = 10_000;
 
-/// Gives the subscribers from `first` to `last` their numbers; those that have theirs keep it.
+/// Gives each subscriber from `first` to `last` its number. A subscriber that has a number keeps it.
 #[procedure(all_partitions)]
 pub fn load_numbers(tx: &Txn, first: i32, last: i32) -> Result<(), Abort> {
     let is_range = first >= 1 && first <= last && last - first < NUMBERS_MAX;

@@ -74,7 +74,7 @@ pub struct SpecialFacility {
     pub data_b: SmallText<5>,
 }
 
-/// Where calls go at certain hours.
+/// The number to which a facility's calls go at certain hours.
 #[table(name = "call_forwarding", primary_key(s_id, sf_type, start_time), hash, partition_by = s_id)]
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallForwarding {

@@ -109,7 +109,7 @@ fn what_is_missing_is_an_answer() {
         );
         assert_eq!(db.call::<Option<i32>>("find_subscriber", (nobody,)).unwrap(), None);
     }
-    // The number finds the row; what the call is routed by must be where that lies.
+    // The number finds the row. The value that routes the call must name the row's partition.
     assert_eq!(change(&mut db, "update_location", (2, other, 7_u32)), Change::Done);
     for home in [1, 10] {
         assert!(db.call::<Change>("update_location", (home, other, 8_u32)).is_err());

@@ -1,8 +1,8 @@
-//! The sample module `tickets`: seats of events that are held for some minutes and then bought or let go. The guide's tutorial.
+//! The sample module `tickets`: seats of events that are held for some minutes and then bought or released. The guide's tutorial.
 //! Owns: the tables below, and the procedures over them.
 //! Does not: take payments; a buyer's reference to one is stored with the order.
-//! Invariants: a seat is free, or of one hold, or of one order; an event's count of free seats is that of its free rows; a customer
-//! has spent what the customer's orders come to; an address is of one customer.
+//! Invariants: a seat is free, or of one hold, or of one order; an event's free seats are its free rows; a customer has spent the sum of
+//! the orders; an address is of one customer.
 //! Called by: users of the sample, its web page, the tutorial's test.
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Seats that are bought, and what came of it.
+//! Seats that customers buy, and the revenue of each event.
 
 use reprise_procedure::prelude::*;
 
@@ -84,14 +84,14 @@ pub fn orders_of_event(tx: &Txn, event: i64) -> Result<Vec<OrderView>, Abort> {
         .collect())
 }
 
-/// What a customer bought, the newest first.
+/// Returns the purchases of a customer, the newest first.
 #[procedure(partition_by(customer), read_only)]
 pub fn purchases(tx: &Txn, customer: i64) -> Result<Vec<Purchase>, Abort> {
     let bought = Purchase::scan(tx).prefix((customer,)).reverse().into_iter();
     Ok(bought.map(|purchase| purchase.into_inner()).collect())
 }
 
-/// What each event brought, over all partitions.
+/// Returns the revenue of each event, over all partitions.
 #[procedure(all_partitions, read_only)]
 pub fn revenue(tx: &Txn) -> Result<Vec<Revenue>, Abort> {
     let mut events = Vec::new();

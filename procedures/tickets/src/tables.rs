@@ -1,4 +1,4 @@
-//! The stored tables. All rows of an event are on the partition of its number, all rows of a customer on that of the customer's.
+//! The stored tables. An event's number chooses the partition of all its rows, and a customer's number that of the customer's rows.
 
 use reprise_procedure::prelude::*;
 
@@ -39,7 +39,7 @@ pub struct Seat {
     pub holder: Option<Uuid>,
 }
 
-/// Seats that nobody else can take until a time.
+/// Seats that no other customer can take until a time.
 #[table(name = "holds", primary_key(event, hold), index(until, event, until), partition_by = event)]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hold {
@@ -62,7 +62,7 @@ pub struct Order {
     pub at: Timestamp,
 }
 
-/// A customer, and what the customer's orders come to.
+/// A customer, and the sum of the customer's orders.
 #[table(name = "customers", primary_key(customer), partition_by = customer)]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Customer {
@@ -72,7 +72,8 @@ pub struct Customer {
     pub spent: Decimal<2>,
 }
 
-/// Whose an address is. A table of its own, since an index is unique within a partition: it lies where the address says.
+/// The customer of an e-mail address. A table of its own, because an index is unique within one partition alone. The address chooses the
+/// partition.
 #[table(name = "addresses", primary_key(email), partition_by = email)]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Address {
@@ -80,7 +81,7 @@ pub struct Address {
     pub customer: i64,
 }
 
-/// What a customer bought, beside the customer: the newest last.
+/// The orders of a customer, on the customer's partition, the newest last.
 #[table(name = "purchases", primary_key(customer, order), partition_by = customer)]
 #[derive(Clone, Debug, PartialEq, ProcedureStruct)]
 pub struct Purchase {

@@ -1,4 +1,4 @@
-//! The shop: what is held is nobody else's, what is bought is paid for, and what ends is free again.
+//! The shop: no other customer gets held seats, bought seats are paid for, and seats of an ended hold are free again.
 
 // A test ends where something is not there.
 #![allow(clippy::unwrap_used)]
@@ -23,7 +23,7 @@ fn code<T: std::fmt::Debug>(result: Result<T, reprise_procedure::testkit::TestEr
     result.unwrap_err().code().expect("an abort").to_owned()
 }
 
-/// Free, held and sold seats of event 1, by the rows; and what the event says is free.
+/// Returns the free, held and sold seats of event 1 by the rows, and the free seats by the event.
 fn counts(db: &mut TestDb) -> [i64; 4] {
     let all = seats::call(db, 1).unwrap();
     let of = |state| all.iter().filter(|seat| seat.state == state).count() as i64;
@@ -62,7 +62,7 @@ fn held_seats_are_nobody_elses_until_they_end() {
     assert_eq!(code(release::call(&mut db, 1, first.hold)), "unknown_hold");
     assert_eq!(counts(&mut db), [10, 2, 0, 10]);
 
-    // Ten minutes later the other two are free again, too, by whoever comes next.
+    // Ten minutes later the other two are free again, too, once the next customer asks.
     db.set_now_us(START_US + 11 * 60_000_000);
     assert_eq!(hold::call(&mut db, 1, 7, 12).unwrap().seats.len(), 12);
     db.set_now_us(START_US + 22 * 60_000_000);

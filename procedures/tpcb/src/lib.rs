@@ -1,7 +1,6 @@
 //! The sample module `tpcb`: the bank of the TPC-B benchmark, whose one transaction books an amount to an account.
 //! Owns: the tables `tpcb_branches`, `tpcb_tellers`, `tpcb_accounts`, `tpcb_history` and the procedures on them.
-//! Does not: know partitions; every row lies where its branch lies, and an account may belong to another branch than the
-//!   teller that books to it.
+//! Does not: know partitions; every row is on its branch's partition, and an account may belong to another branch than its teller.
 //! Invariants: a branch's balance is the sum of its tellers' and of its history; all accounts together hold what all branches do.
 //! Called by: users of the sample, the driver, benchmarks.
 //!
@@ -15,7 +14,7 @@ pub const TELLERS_PER_BRANCH: i32 = 10;
 pub const ACCOUNTS_PER_BRANCH: i32 = 100_000;
 /// Most branches: the accounts of more have no number in 32 bits.
 pub const BRANCHES_MAX: i32 = i32::MAX / ACCOUNTS_PER_BRANCH;
-/// Most accounts that one call of `load_accounts` takes.
+/// The accounts that a call of `load_accounts` takes at most.
 pub const LOADED_ACCOUNTS_MAX: i32 = 10_000;
 
 const FILLER: &str = "------------------------------------------------------------------------------------";
@@ -49,7 +48,7 @@ pub struct Account {
     pub filler: SmallText<80>,
 }
 
-/// What was booked, in order. `branch_id` is the teller's.
+/// The bookings, in order. `branch_id` is the teller's.
 #[table(name = "tpcb_history", partition_by = branch_id)]
 #[derive(Clone, Debug, PartialEq)]
 pub struct History {

@@ -30,12 +30,12 @@ pub struct DistrictHeld {
 #[derive(Clone, Debug, Default, PartialEq, Eq, ProcedureStruct)]
 pub struct OrdersHeld {
     pub orders: i64,
-    /// The greatest `o_id`; 0 where there is none.
+    /// The greatest `o_id`, or 0 if there is none.
     pub greatest: i32,
     /// The sum of `o_ol_cnt`.
     pub lines_expected: i64,
     pub lines: i64,
-    /// New orders; the least and the greatest of their numbers, 0 where there are none.
+    /// New orders, and the least and the greatest of their numbers, or 0 if there are none.
     pub waiting: i64,
     pub waiting_least: i32,
     pub waiting_greatest: i32,
@@ -97,7 +97,7 @@ pub fn check(tx: &Txn, w_id: i16, d_id: Option<i8>) -> Result<Vec<Condition>, Ab
         let verdicts = case.judge(&warehouse, &check_customers(tx, w_id, d_id), &payments);
         match conditions.is_empty() {
             true => conditions = verdicts,
-            // The first failure of each is told.
+            // The first failure of each is reported.
             false => conditions
                 .iter_mut()
                 .zip(verdicts)

@@ -16,7 +16,7 @@ const LINE_BYTES: usize = 8 + 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ProcedureStruct)]
 pub struct Delivered {
     pub d_id: i8,
-    /// None where no order waited.
+    /// The delivered order, or None if no order waited.
     pub o_id: Option<i32>,
 }
 

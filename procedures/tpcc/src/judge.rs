@@ -1,6 +1,6 @@
-//! The consistency conditions 1 to 12 (clause 3.3.2), put together from what the pieces of `check` answer and from the payments. Runs
-//! where the caller is, or in `check` itself. The conditions of the specification speak of a database at rest; that of number 11 (2,100 orders that do
-//! not wait) is about the population, and deliveries since are counted on top of it.
+//! The consistency conditions 1 to 12 (clause 3.3.2), put together from the answers of the pieces of `check` and from the payments. It runs
+//! on the caller's side, or in `check` itself. The conditions of the specification are about a database at rest. Condition 11 (2,100 orders
+//! that do not wait) is about the population, and later deliveries are counted on top of it.
 
 use reprise_procedure::prelude::*;
 
@@ -46,11 +46,11 @@ pub struct Payment {
 
 /// The history, added up row by row: its length bounds nothing.
 pub struct Payments {
-    /// By district.
+    /// Amounts by district.
     taken: Vec<i64>,
-    /// By customer.
+    /// Amounts by customer.
     paid: Vec<i64>,
-    /// Payments of places that there are not.
+    /// Payments of places that do not exist.
     strays: i64,
 }
 

@@ -7,13 +7,14 @@
 //! Money is whole cents in an `i64`, rates are whole ten-thousandths in an `i16`: both exact. A total, with its two factors
 //! of ten-thousandths, is rounded half up to a cent once, at the end.
 //!
-//! Columns are no wider than their range needs, so that the keys of orders, order lines, new orders and customers are at most
-//! eight bytes, which an index holds in place: `w_id` up to 32,767 warehouses, `d_id` and `ol_number` one byte each.
+//! Columns are no wider than their range needs, so that the keys of orders, order lines, new orders and customers are at most eight bytes.
+//! An index holds such keys in place. `w_id` goes up to 32,767 warehouses, and `d_id` and `ol_number` are one byte each.
 //!
-//! Item lies on every partition, everything else with its warehouse; a history row with the one that was paid (`h_w_id`).
+//! Items are on every partition, all other rows with their warehouse, and a history row with the paid one (`h_w_id`).
 //!
-//! `check` judges a warehouse in one transaction. Long runs are checked in pieces, so that no limit of a transaction bounds what a run may leave: `check_orders` takes a
-//! range of a district's orders, and [`judge`], on the caller's side, puts together what the pieces and the payments say.
+//! `check` checks a warehouse in one transaction. Long runs are checked in pieces, so that no limit of a transaction bounds the rows of a
+//! run. `check_orders` takes a range of a district's orders. [`judge`], on the caller's side, puts together the results of the pieces and
+//! the payments.
 #![deny(unsafe_code)]
 
 pub mod check;

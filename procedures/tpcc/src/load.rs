@@ -46,8 +46,8 @@ pub fn load_item_range(tx: &Txn, first: i32, last: i32) -> Result<Loaded, Abort>
     })
 }
 
-/// Makes one of the ten parts of a warehouse: the district of that number with its customers and orders, and a tenth of the
-/// stock; the first part also makes the warehouse itself.
+/// Makes one of the ten parts of a warehouse: the district of that number with its customers and orders, and a tenth of the stock. The
+/// first part also makes the warehouse itself.
 #[procedure(partition_by(w_id), time_max_ms = 60_000)]
 pub fn load_warehouse(tx: &Txn, w_id: i16, part: i8) -> Result<Loaded, Abort> {
     if w_id < 1 || !(1..=DISTRICTS).contains(&part) {

@@ -165,7 +165,7 @@ pub fn new_order(
     }))
 }
 
-/// Takes every line from stock; what is shown of them and the sum of their amounts.
+/// Takes every line from stock. Returns the shown part of the lines and the sum of their amounts.
 #[inline(never)]
 fn order_lines<'r>(
     tx: &Txn,

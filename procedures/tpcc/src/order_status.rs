@@ -37,7 +37,7 @@ pub struct StatusLine {
     pub ol_delivery_d: Option<Timestamp>,
 }
 
-/// The last order of a customer, who is named as in `payment`.
+/// Returns the last order of a customer, who is named as in `payment`.
 #[procedure(partition_by(w_id), read_only)]
 pub fn order_status(
     tx: &Txn,

@@ -111,7 +111,7 @@ pub fn payment(
     Ok(Reply::of(&paid))
 }
 
-/// Writes an account with bad credit, and this payment into its data; what is shown of that.
+/// Writes an account with bad credit, and this payment into its data. Returns the part of the data that is shown.
 fn note_payment(
     tx: &Txn,
     customer: &Row<CustomerAccount<'_>>,
@@ -189,7 +189,7 @@ pub fn no_customer() -> Abort {
     missing("there is no such customer")
 }
 
-/// `C_DATA` with this payment noted before what it held.
+/// Returns `C_DATA` with this payment before its former text.
 fn noted(c_id: i32, c_data: &str, place: [i64; 4], h_amount: i64) -> String {
     let mut data = String::with_capacity(DATA_BYTES_MAX + 64);
     push_number(&mut data, c_id as i64);
@@ -204,7 +204,7 @@ fn noted(c_id: i32, c_data: &str, place: [i64; 4], h_amount: i64) -> String {
     data
 }
 
-/// In decimal; `format!` would cost the guest several kilobytes.
+/// Writes a number in decimal. `format!` would cost the guest several kilobytes.
 fn push_number(out: &mut String, number: i64) {
     if number < 0 {
         out.push('-');
@@ -220,7 +220,7 @@ fn push_number(out: &mut String, number: i64) {
     }
 }
 
-/// At most so many bytes, whole characters.
+/// Returns at most `bytes_max` bytes of whole characters.
 fn cut(text: &str, bytes_max: usize) -> &str {
     let mut end = text.len().min(bytes_max);
     while !text.is_char_boundary(end) {

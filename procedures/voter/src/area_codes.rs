@@ -122,7 +122,7 @@ const UNKNOWN: u8 = 0;
 const FIRST_CODE: usize = 200;
 const CODES_COUNT: usize = 800;
 
-/// For each code from 200 to 999 its position in `CODES` + 1, so that a vote finds it with one load.
+/// The position in `CODES` + 1 for each code from 200 to 999, so that a vote finds it with one load.
 static STATE_OF_CODE: [u8; CODES_COUNT] = table();
 
 const fn table() -> [u8; CODES_COUNT] {
@@ -158,8 +158,8 @@ pub fn state_of(phone_number: i64) -> SmallText<2> {
     SmallText::new(state.map_or("XX", |state| state.0)).unwrap_or_default()
 }
 
-/// The area code of a ten-digit phone number; 0 when it is none of the United States' or Canada's, so that the numbers that
-/// a caller invents share one tally.
+/// Returns the area code of a ten-digit phone number. It is 0 for a code outside of the United States and Canada, so that a caller's
+/// invented numbers share one tally.
 #[inline]
 pub fn area_code_of(phone_number: i64) -> i32 {
     let code = phone_number / 10_000_000;

@@ -11,7 +11,7 @@ use reprise_procedure::prelude::*;
 
 pub use area_codes::{all as area_codes, area_code_of, state_of};
 
-/// Who can be voted for. Everywhere, so that a vote finds it on its own partition.
+/// The contestants. The table is replicated, so that a vote finds its contestant on its own partition.
 #[table(
     name = "contestants",
     primary_key(contestant_number),
@@ -25,7 +25,7 @@ pub struct Contestant {
     pub contestant_name: String,
 }
 
-/// One vote. `vote_number` counts the votes of its phone. By hash: a first vote is one look-up, its own insertion.
+/// One vote. `vote_number` counts the votes of its phone. The key is hashed, so a first vote costs one look-up: its own insertion.
 #[table(name = "votes", primary_key(phone_number, vote_number), hash, partition_by = phone_number)]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vote {
@@ -208,7 +208,7 @@ pub fn results(tx: &Txn) -> Vec<ContestantVotes> {
         } = row.into_inner();
         let found = sums.binary_search_by_key(&contestant_number, |(contestant, _)| *contestant);
         let votes = found.ok().and_then(|at| sums.get(at)).map_or(0, |(_, sum)| *sum);
-        // They also come in the order in which equal ones are to stay.
+        // The rows also come in the order in which equal ones are to stay.
         let place = lines.partition_point(|line| line.votes >= votes);
         lines.insert(
             place,

@@ -20,7 +20,7 @@ pub struct Step {
 }
 
 sequence!(
-    /// What scripts count.
+    /// Numbers that scripts take.
     pub Numbers = "numbers"
 );
 
@@ -47,7 +47,7 @@ pub fn look(tx: &Txn, place: i64, script: &[u8]) -> Vec<i64> {
     Walk::new(tx, Some(place)).look(script)
 }
 
-/// As `look`, over all partitions.
+/// Follows a script like `look`, over all partitions.
 #[procedure(all_partitions, read_only)]
 pub fn look_all(tx: &Txn, script: &[u8]) -> Vec<i64> {
     Walk::new(tx, None).look(script)
@@ -277,7 +277,7 @@ impl<'t, 'h> Walk<'t, 'h> {
         self.seen.push(updated.map_or(-1, |count| count as i64));
     }
 
-    /// The next number of the sequence, where the call has one partition.
+    /// Takes the next number of the sequence, if the call has one partition.
     fn number(&mut self) {
         if self.place.is_some() {
             self.seen.push(self.tx.next::<Numbers>());

@@ -1,5 +1,5 @@
-//! Random walks give the same rows natively, in wasm, on one to three partitions, when they are replayed and when their changes are put
-//! in place: those of a model that takes a scan's rows first.
+//! Random walks give the same rows natively, in wasm, on one to three partitions, in a replay, and by redo of their changes. The rows are
+//! those of a model that takes a scan's rows first.
 #![allow(clippy::unwrap_used)]
 
 use std::{
@@ -33,7 +33,7 @@ struct Seen {
 #[derive(Default)]
 struct Model {
     partitions: i64,
-    /// By their numbers, which are never used again.
+    /// Rows by their numbers, which are never used again.
     rows: BTreeMap<u32, Row>,
     rows_made: u32,
     /// Numbers that each partition gave out.
@@ -326,7 +326,7 @@ impl Random {
     }
 }
 
-/// A call, and what is to come of it: the numbers that it sees, or none where it writes an older copy.
+/// A call, and its expected result: the numbers that it sees, or none if it writes an older copy.
 struct Call {
     place: Option<i64>,
     script: Vec<u8>,

@@ -127,7 +127,7 @@ pub struct Packed<'a> {
 }
 
 impl<'a> Packed<'a> {
-    /// None where `bytes` end before `count` items do.
+    /// Makes the list. None if `bytes` end before `count` items do.
     #[inline]
     pub fn new(bytes: &'a [u8], count: u32) -> Option<Self> {
         let items = Self { bytes, left: count };
@@ -184,7 +184,7 @@ pub struct EqualKeys<'a> {
 }
 
 impl<'a> EqualKeys<'a> {
-    /// None where `bytes` are not `count` keys of one length, of at least one byte.
+    /// Makes the list. None if `bytes` are not `count` keys of one length, of at least one byte.
     #[inline]
     pub fn new(bytes: &'a [u8], count: usize) -> Option<Self> {
         let each = bytes.len().checked_div(count)?;
@@ -215,7 +215,7 @@ impl<'a> EqualKeys<'a> {
         self.bytes
     }
 
-    /// The first keys, as many as `count` at most and one at least, and what is behind them, if anything.
+    /// Returns the first keys, at most `count` and at least one, and the keys behind them, if there are any.
     #[inline(always)]
     pub fn split(self, count: usize) -> (Self, Option<Self>) {
         if self.count <= count {
@@ -263,7 +263,7 @@ impl ScanFlags {
     pub const LOWER_EXCLUSIVE: u32 = 1;
     /// Keys that begin with the upper bound are not in the range.
     pub const UPPER_EXCLUSIVE: u32 = 2;
-    /// From the end to the start.
+    /// The range from the end to the start.
     pub const REVERSE: u32 = 4;
     /// The rows of the call's own partitions are wanted, whatever there is on others.
     pub const LOCAL: u32 = 8;
@@ -307,7 +307,7 @@ pub struct ScanBatch {
 /// Importance of a line that a procedure logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLevel {
-    /// For debugging.
+    /// Lines for debugging.
     Debug = 0,
     /// Worth knowing.
     Info = 1,
@@ -538,20 +538,20 @@ pub trait HostOps {
 
     /// The number of a point to which the transaction may be taken back.
     fn savepoint(&mut self) -> Result<u32, OpError>;
-    /// Takes back what was written since the savepoint, which stays; later ones go.
+    /// Rolls back the writes since the savepoint, which stays. Later savepoints are dropped.
     fn rollback_to(&mut self, savepoint: u32) -> Result<(), OpError>;
 
     /// Asked between slices of work: may the call go on? An error ends it.
     fn go_on(&mut self) -> Result<(), OpError> {
         Ok(())
     }
-    /// Factor on the limits of a call. It is more than one for a committed call that runs again, because its limits were checked
-    /// before, and for calls that only time and memory limit.
+    /// Factor on the limits of a call. It is more than one for a committed call that runs again, because its limits were checked before. It
+    /// is so, too, for calls that only time and memory limit.
     fn limits_times(&self) -> u64 {
         1
     }
 
-    /// Fuel that the call may burn, where that is not what every transaction may.
+    /// Returns the fuel that the call may burn, if it differs from the limit of every transaction.
     fn fuel_max(&self) -> Option<u64> {
         None
     }

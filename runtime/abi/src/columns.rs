@@ -28,7 +28,7 @@ impl ColumnSet {
         })
     }
 
-    /// At least one column, and each of them in the table.
+    /// True if there is at least one column, and each is in the table.
     #[inline]
     pub fn fits(self, layout: &RowLayout) -> bool {
         let used = 64 - self.0.leading_zeros() as usize;
@@ -275,7 +275,7 @@ mod tests {
         }
     }
 
-    /// A plan reads the same and writes the same, where it writes.
+    /// Checks that a plan reads the same, and writes the same if it writes.
     fn check_plan(layout: &RowLayout, set: ColumnSet, row: &[u8], other: &[u8], values: &[u8]) {
         let plan = ColumnPlan::new(layout, set);
         let mut read = alloc::vec![7; plan.bytes(row)];

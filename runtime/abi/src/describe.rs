@@ -1,4 +1,4 @@
-//! A module's description as JSON: what the `reprise_describe` export returns. The parser lies in `host`.
+//! A module's description as JSON: the result of the `reprise_describe` export. The parser is in `host`.
 //!
 //! One writer for all guests, so that the text of one schema is always the same bytes.
 
@@ -311,7 +311,7 @@ fn push_int(out: &mut String, value: i64) {
     match high {
         0 => push_number(out, low as u32),
         _ => {
-            // At most 9,223,372,036 above the nine digits below.
+            // Here `high` is 9,223,372,036 at most, above the nine digits of `low`.
             if high >= 1_000_000_000 {
                 push_number(out, (high / 1_000_000_000) as u32);
                 push_nine(out, (high % 1_000_000_000) as u32);

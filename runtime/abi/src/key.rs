@@ -1,7 +1,7 @@
 //! Keys whose byte order is the order of their values (memcomparable), and prefix-free per column.
 //!
-//! Integers big-endian with the sign bit flipped; `f64` by total order; text and bytes with `00` escaped as `00 ff` and
-//! ended by `00 00`; a nullable column begins with `00` for null and `01` otherwise, so nulls sort first.
+//! Integers are big-endian with the sign bit flipped, and `f64` is in total order. Text and bytes have `00` escaped as `00 ff` and end with
+//! `00 00`. A nullable column begins with `00` for null and `01` otherwise, so nulls sort first.
 
 use alloc::vec::Vec;
 
@@ -53,7 +53,7 @@ pub fn push_f64(out: &mut Vec<u8>, value: f64) {
     push_u64(out, ordered);
 }
 
-/// Zeros escaped, and two at the end: a prefix comes before what it begins.
+/// Appends bytes with escaped zeros, and two zeros at the end, so that a prefix comes before longer values.
 pub fn push_bytes(out: &mut Vec<u8>, value: &[u8]) {
     for &byte in value {
         out.push(byte);
@@ -68,7 +68,7 @@ pub fn push_bytes(out: &mut Vec<u8>, value: &[u8]) {
 pub struct KeyReader<'a>(&'a [u8]);
 
 impl<'a> KeyReader<'a> {
-    /// From the key's beginning.
+    /// Reads a key from its beginning.
     pub fn new(key: &'a [u8]) -> Self {
         Self(key)
     }
@@ -78,8 +78,8 @@ impl<'a> KeyReader<'a> {
         self.0.is_empty()
     }
 
-    /// The next column: `Some(None)` for null, else its value as in a row's slot, or the data of a text or bytes column.
-    /// None where the key does not hold such a column.
+    /// Returns the next column: `Some(None)` for null, otherwise its value as in a row's slot, or the data of a text or bytes column. None:
+    /// the key does not hold such a column.
     pub fn next_column(&mut self, ty: ScalarType, nullable: bool) -> Option<Option<Vec<u8>>> {
         if nullable {
             match self.take(1)? {

@@ -37,8 +37,9 @@ pub use types::{ScalarType, StructField, StructType, Type};
 
 /// Version of this contract. A module names it in its description; the host refuses any other.
 pub const ABI_VERSION: u32 = 1;
-/// Number of all that a guest can observe of the host beside its arguments and rows: orders, errors that it may catch, what grows and
-/// how far. A change of any of it is a new number. Commands that ran under one are not replayed under another.
+/// Number of everything that a guest can observe of the host beside its arguments and rows. This includes orders, errors that it may catch,
+/// and the growth of memory and tables. Each change of it takes a new number. Commands that ran under one number are not replayed under
+/// another.
 pub const SEMANTICS: u32 = 3;
 /// Low bits of a transaction's id that name its partition.
 pub const TXN_ORIGIN_BITS: u32 = 10;

@@ -50,16 +50,16 @@ fn copy_span(source: &[u8], from: u32, target: &mut [u8], to: u32, bytes: u32) {
 struct NullableColumn {
     from: u16,
     to: u16,
-    /// In the run.
+    /// The slot in the run.
     slot: u32,
     bytes: u32,
 }
 
 /// Columns of text or bytes whose data lie side by side.
 struct TextColumns {
-    /// Slot in the row that says where the data begin; none: at the start of the data.
+    /// Slot in the row with the beginning of the data. None: the start of the data area.
     before: Option<u32>,
-    /// Slot in the row that says where they end.
+    /// Slot in the row with their end.
     last: u32,
     /// Index of its first slot in `ColumnPlan::ends`.
     first_end: usize,
@@ -137,7 +137,7 @@ impl ColumnPlan {
         plan
     }
 
-    /// From the first to the last byte of the row that lies in the bitmap, a span or (`with_texts`) the slot of a text.
+    /// Returns the range from the first to the last byte of the row in the bitmap, a span or (`with_texts`) the slot of a text.
     fn range_of(&self, with_texts: bool) -> (u32, u32) {
         let spans = self.spans.iter().map(|span| (span.from, span.from + span.bytes));
         let slots = self.ends.iter().map(|(slot, _)| *slot);
@@ -255,7 +255,7 @@ impl ColumnPlan {
         }
     }
 
-    /// Copies the columns of a valid row to the front of `room` where they fit; their bytes either way.
+    /// Copies the columns of a valid row to the front of `room` if they fit. Returns their bytes either way.
     #[inline(always)]
     pub fn read_within(&self, row: &[u8], room: &mut [u8]) -> usize {
         match &self.one_run {
@@ -279,7 +279,7 @@ impl ColumnPlan {
         if bytes <= room.len() {
             run.span.read(row, room);
             let (slots, data) = room.split_at_mut(run.fixed);
-            // The last one ends where the data do.
+            // The last one ends at the end of the data.
             for (from, to) in &run.inner[..run.text_count - 1] {
                 write_u32(slots, *to, read_u32(row, *from).wrapping_sub(start));
             }
@@ -385,7 +385,7 @@ impl ColumnPlan {
         if !self.is_fixed() || values.len() != self.fixed_bytes as usize {
             return Err(ColumnsMalformed);
         }
-        // Without a null there is no slot that must be zero.
+        // Without a null, no slot must be zero.
         let has_null = match &values[..self.bitmap_bytes as usize] {
             [] => false,
             [nulls] => *nulls != 0,
@@ -411,7 +411,7 @@ impl ColumnPlan {
         }
     }
 
-    /// The bytes of a row among which `write` changes some, where it changes any.
+    /// Returns the range of a row's bytes that contains all bytes changed by `write`.
     #[inline]
     pub fn written(&self) -> core::ops::Range<usize> {
         self.written.0 as usize..self.written.1 as usize
@@ -491,7 +491,7 @@ struct OneSpan {
 }
 
 impl OneSpan {
-    /// None where there are more spans or more columns that may be null.
+    /// Makes the plan. None if there are more spans, or more columns that may be null.
     fn of(spans: &[ColumnSpan], nullable: &[NullableColumn]) -> Option<Self> {
         let ([ColumnSpan { from, to, bytes }], [] | [_]) = (spans, nullable) else {
             return None;

@@ -18,7 +18,7 @@ pub struct OutBuffer<'a> {
 }
 
 impl<'a> OutBuffer<'a> {
-    /// For columns of many rows, as the plan reads them.
+    /// Makes room for columns of many rows, as the plan reads them.
     #[inline]
     pub fn new(plan: &'a ColumnPlan, out: &'a mut [u8]) -> Self {
         Self {
@@ -28,7 +28,7 @@ impl<'a> OutBuffer<'a> {
         }
     }
 
-    /// Bytes appended, including those that only were counted.
+    /// Returns the bytes appended, including bytes that were only counted.
     #[inline]
     pub fn filled(&self) -> usize {
         self.filled
@@ -40,7 +40,7 @@ impl<'a> OutBuffer<'a> {
         self.rest.len() / (HEADER_BYTES + self.plan.fixed_bytes())
     }
 
-    /// Appends the columns of a valid row; false where they do not fit.
+    /// Appends the columns of a valid row. False if they do not fit.
     #[inline(always)]
     pub fn try_push(&mut self, handle: RowHandle, row: &[u8]) -> bool {
         let bytes = self.plan.bytes(row);
@@ -134,7 +134,7 @@ pub struct FixedSlots<'a> {
 }
 
 impl<'a> FixedSlots<'a> {
-    /// None where `out` is not `count` slots of one length, or where they are too short for any row's columns.
+    /// Makes the slots. None if `out` is not `count` slots of one length, or if they are too short for any row's columns.
     #[inline]
     pub fn new(plan: &'a ColumnPlan, out: &'a mut [u8], count: usize) -> Option<Self> {
         let each = out.len().checked_div(count)?;
@@ -146,7 +146,7 @@ impl<'a> FixedSlots<'a> {
         })
     }
 
-    /// By which they are read.
+    /// Returns the plan by which they are read.
     #[inline]
     pub fn plan(&self) -> &'a ColumnPlan {
         self.plan

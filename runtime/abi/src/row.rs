@@ -1,8 +1,8 @@
 //! The row: null bitmap, fixed slots, variable data. One valid form per value, checked before a row is stored.
 //!
-//! `[ceil(nullable / 8) bytes: bit i set = the i-th nullable column is null]` `[a slot per column, in order]` `[data]`.
-//! The slot of a `Text` or `Bytes` column is the end of its data, a `u32` counted from the start of the data area; it
-//! begins where the previous variable column ends. A null column's slot is zero, or the previous end.
+//! `[ceil(nullable / 8) bytes: bit i set = the i-th nullable column is null]` `[a slot per column, in order]` `[data]`. The slot of a
+//! `Text` or `Bytes` column is the end of its data, a `u32` counted from the start of the data area. The data begins where the previous
+//! variable column ends. A null column's slot is zero, or the previous end.
 
 use alloc::vec::Vec;
 
@@ -36,7 +36,7 @@ const NO_PREVIOUS: u32 = u32::MAX;
 /// The places of a table's columns, computed once per schema version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowLayout {
-    /// In the table's order.
+    /// The slots in the table's order.
     pub columns: Vec<ColumnSlot>,
     nullable_count: u16,
     bitmap_bytes: u32,
@@ -119,13 +119,13 @@ pub enum Field<'a> {
     Uint(u64),
     /// `F64`.
     F64(f64),
-    /// Without its scale.
+    /// The units of a decimal, without its scale.
     Decimal(i128),
     /// `Text`.
     Text(&'a str),
     /// `Bytes`.
     Bytes(&'a [u8]),
-    /// In network order.
+    /// The bytes in network order.
     Uuid([u8; 16]),
 }
 

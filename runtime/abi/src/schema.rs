@@ -15,11 +15,11 @@ pub struct ModuleSchema {
     pub table_docs: Vec<String>,
     /// Guests name them by their exports.
     pub procedures: Vec<ProcedureSchema>,
-    /// Name of what is to run on the module's tables when it is deployed (`ON_DEPLOY_EXPORT`); empty: it has none, and runs at each
-    /// deployment. None: nothing runs.
+    /// Name of the migration of the module's tables (`ON_DEPLOY_EXPORT`). Empty: it has no name, and runs at each deployment. None: there
+    /// is no migration.
     pub on_deploy: Option<String>,
-    /// Tables as they are before a deployment, seen by what runs at it and by nothing else: the columns of the stored table that have these
-    /// names. Guests name them by position behind `tables`.
+    /// Tables as they were before a deployment, which only the migration sees: the columns of the stored table that have these names.
+    /// Guests name them by position behind `tables`.
     pub retiring: Vec<TableSchema>,
 }
 
@@ -48,7 +48,7 @@ pub struct TableSchema {
     pub shared: bool,
     /// Name that the table had before, for a declaration that renames it. Of a declaration only.
     pub was: Option<String>,
-    /// In the order of its rows' slots.
+    /// The columns in the order of the rows' slots.
     pub columns: Vec<ColumnSchema>,
     /// Column positions; empty for a table without a primary key.
     pub primary_key: Vec<u16>,
@@ -61,7 +61,7 @@ pub struct TableSchema {
 }
 
 impl TableSchema {
-    /// `module.table`, or the table's name alone where no owner is named.
+    /// Returns `module.table`, or the table's name alone if no owner is named.
     pub fn full_name(&self) -> String {
         let mut full = self.owner.clone();
         if !full.is_empty() {
@@ -85,7 +85,7 @@ impl TableSchema {
         }
     }
 
-    /// It is the place of a table that was dropped.
+    /// True for the place of a table that was dropped.
     pub fn is_dropped(&self) -> bool {
         self.name.is_empty()
     }
@@ -102,7 +102,7 @@ pub struct ColumnSchema {
     pub ty: ScalarType,
     /// Names of the values from 0 on, of a column of type `U8` that stands for an enum; else empty.
     pub variants: Vec<String>,
-    /// It may hold null.
+    /// True if it may hold null.
     pub nullable: bool,
     /// Value that rows written before the column existed read as: one encoded value (`value` module), or none.
     pub default: Option<Vec<u8>>,
@@ -150,23 +150,23 @@ pub struct ProcedureSchema {
     pub name: String,
     /// Documentation, for people.
     pub docs: String,
-    /// In the order in which they are encoded.
+    /// The parameters in the order of their encoding.
     pub params: Vec<Parameter>,
     /// Type of the result.
     pub returns: Type,
-    /// It may write nothing.
+    /// True if it may write nothing.
     pub read_only: bool,
     /// Which partitions a call touches.
     pub partitioning: Partitioning,
     /// Rows that a call will look at, as its arguments tell: prefetched while the calls before it run. A hint alone.
     pub prefetch: Vec<PrefetchKey>,
-    /// In which form the log holds it.
+    /// The form in which the log holds its calls.
     pub log: LogChoice,
     /// Time that a call may take, in milliseconds, in place of the server's limit; 0: as long as it likes.
     pub time_max_ms: Option<u32>,
     /// Fuel that a call may burn, in place of the limit of every transaction.
     pub fuel_max: Option<u64>,
-    /// The codes with which it aborts, as far as the module says them.
+    /// The codes with which it aborts, if the module lists them.
     pub aborts: Vec<AbortSchema>,
 }
 
@@ -256,7 +256,7 @@ pub const COLUMN_VARIANTS_MAX: usize = 256;
 /// Longest name of a module, table, column, index, procedure or parameter, in bytes.
 pub const NAME_BYTES_MAX: usize = 63;
 
-/// The parts of a table's name as descriptions write it: `module.table`, or `table` alone. None where a part is no name.
+/// Returns the parts of a table's name as descriptions write it: `module.table`, or `table` alone. None if a part is no name.
 pub fn split_table_name(full: &str) -> Option<(&str, &str)> {
     match full.split_once('.') {
         Some((owner, name)) if is_valid_name(owner) && is_valid_name(name) => Some((owner, name)),

@@ -7,7 +7,7 @@ use crate::types::{ScalarType, Type};
 pub struct TextBound {
     /// Whatever the value's length.
     pub fixed: u64,
-    /// For each of its bytes.
+    /// Bytes of text for each of its bytes.
     pub per_byte: u64,
     /// The least that a value takes, encoded.
     bytes_min: u64,

@@ -104,7 +104,7 @@ impl Type {
 pub struct StructType {
     /// Name in the module's source; none: it has no name there.
     pub name: Option<String>,
-    /// In this order.
+    /// The fields, in this order.
     pub fields: Vec<StructField>,
 }
 

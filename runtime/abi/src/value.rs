@@ -50,7 +50,7 @@ pub struct ValueReader<'a> {
 }
 
 impl<'a> ValueReader<'a> {
-    /// From their beginning.
+    /// Reads values from their beginning.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, offset: 0 }
     }

@@ -81,7 +81,7 @@ pub struct ArchiveStatus {
     pub ends_at: Option<Lsn>,
     /// Attempts of this run that failed.
     pub failures: u64,
-    /// When the last attempt failed, in microseconds since 1970, and why; none where it went well.
+    /// Time of the last failed attempt, in microseconds since 1970, and why it failed. None if the last attempt succeeded.
     pub failure: Option<(i64, String)>,
 }
 
@@ -92,7 +92,7 @@ pub struct ArchiveBounds {
     pub keep: Option<Duration>,
     /// Bytes of the data directory that wait for an archive that does not take them; with more it is given up.
     pub held_bytes_max: u64,
-    /// For how long an opening waits for it: its disk may hang.
+    /// Longest time that an opening waits for it, because its disk may hang.
     pub open_max: Duration,
 }
 
@@ -125,7 +125,7 @@ pub struct ArchiveSource {
 }
 
 impl Archive {
-    /// Opens the archive: makes missing folders and removes what a crash left. Checks that it belongs to this database and that its
+    /// Opens the archive: makes missing folders and removes the remains of a crash. Checks that it belongs to this database and that its
     /// log has no gap to the directory's.
     pub fn open(place: &DirHandle, bounds: ArchiveBounds, origin: ArchiveSource) -> Result<Self, ArchiveError> {
         place.tree().prepare()?;
@@ -187,7 +187,7 @@ impl Archive {
         self.lock().clone()
     }
 
-    /// Counts what is there, after `change`.
+    /// Counts the archive's files, after `change`.
     fn count(&self, change: impl FnOnce(&mut ArchiveStatus)) -> Result<(), DiskError> {
         let (mut files, mut bytes) = (0, 0);
         for folder in [&self.log, &self.checkpoints] {
@@ -259,7 +259,7 @@ impl Archive {
 
     fn take(&self, from: &dyn Disk, to: &dyn Disk, name: &str, goes_on: &dyn Fn() -> bool) -> Result<(), ArchiveError> {
         if to.list()?.iter().any(|known| known == name) {
-            // It was taken before a crash, which came before the original was removed.
+            // The file was taken before a crash, which came before the original was removed.
             return match is_same(from, to, name)? {
                 true => Ok(()),
                 false => Err(ArchiveError::OtherFile {

@@ -54,7 +54,7 @@ pub fn create_backup_in(source: &DirHandle, target: &DirHandle, now_us: i64) -> 
     seal(staging, &report, now_us, &mut |_| true)
 }
 
-/// Writes the manifest of what lies in the new directory, and gives the directory its name.
+/// Writes the manifest of the files in the new directory, and gives the directory its name.
 pub fn seal(
     staging: Staging,
     report: &RestoreReport,
@@ -141,7 +141,7 @@ pub fn receive_backup(
 fn receive_file(folder: &dyn Disk, described: &ManifestFile, mut from: Box<dyn Read>) -> Result<(), RestoreError> {
     let to = folder.create(described.name())?;
     let (mut piece, mut at) = (vec![0; 256 << 10], 0);
-    // Not a byte more than was announced is kept.
+    // Keeps no byte beyond the announced number.
     while at <= described.bytes {
         let read = from.read(&mut piece).map_err(|error| ManifestError::Io {
             file: described.path.clone(),

@@ -204,7 +204,7 @@ fn folder_of(place: &DirHandle, file: &ManifestFile) -> Result<Arc<dyn Disk>, Di
     }
 }
 
-/// Length and SHA-256 of a file; `shown` is where it lies, for messages.
+/// Returns the length and SHA-256 of a file. Messages show its place, `shown`.
 pub fn sum_file(
     disk: Result<Arc<dyn Disk>, DiskError>,
     name: &str,

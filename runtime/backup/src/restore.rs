@@ -19,7 +19,7 @@ use crate::{
     tree::DirHandle,
 };
 
-/// Up to where a database is restored. What lies at the point is included.
+/// The point up to which a database is restored, included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
     /// Everything.
@@ -92,7 +92,7 @@ pub enum RestoreError {
 }
 
 impl RestoreError {
-    /// It may be otherwise at the next reading, while a server runs.
+    /// True if the next reading may differ, because a server runs.
     fn may_pass(&self) -> bool {
         match self {
             Self::Damaged { .. } | Self::NoCheckpoint { .. } | Self::Checkpoint(_) => true,
@@ -140,7 +140,7 @@ pub fn restore_in(
     RestoreSource::open(source)?.restore_held(target, point, now_us)
 }
 
-/// Readings of a directory on which a server runs, before what was found wrong is taken for damage.
+/// Number of readings of a directory on which a server runs, before an error counts as damage.
 const LIVE_READINGS_MAX: u32 = 5;
 
 pub(crate) fn new_place(target: &Path) -> Result<DirHandle, StagingError> {
@@ -177,7 +177,7 @@ impl RestoreSource {
         })
     }
 
-    /// Held while it is read: a server would write and release what is copied.
+    /// Locks the directory while it is read: a server would write and release the copied files.
     pub fn lock(&self) -> Result<DiskLock, RestoreError> {
         self.log.lock().map_err(|error| match error.kind {
             DiskErrorKind::Locked => RestoreError::Running(self.place.path()),
@@ -185,7 +185,7 @@ impl RestoreSource {
         })
     }
 
-    /// Oldest first; none where there is no folder of them.
+    /// Returns the checkpoints, oldest first. None if there is no folder of them.
     fn checkpoints(&self) -> Result<Option<(Arc<dyn Disk>, Vec<Lsn>)>, RestoreError> {
         match folder(&self.place, self.archive.as_ref(), "checkpoints") {
             Ok(disk) => {
@@ -197,8 +197,8 @@ impl RestoreSource {
         }
     }
 
-    /// Restores from a directory that this locks, or that a running server writes. The server appends at the log's end and removes its
-    /// beginning, so errors are checked again: they may come from a write in progress, or from a file that was just removed.
+    /// Restores from a directory that this process locks, or that a running server writes. The server appends at the log's end and removes
+    /// its beginning. Errors are therefore checked again: they may come from a write in progress, or from a file that was just removed.
     pub fn restore_held(&self, target: &DirHandle, point: Point, now_us: i64) -> Result<RestoreReport, RestoreError> {
         let held = match self.lock() {
             Ok(held) => Some(held),
@@ -214,7 +214,7 @@ impl RestoreSource {
         }
     }
 
-    /// Says where a damaged file lies, when there are two places.
+    /// Names the place of a damaged file, if there are two places.
     fn name_place(&self, mut damage: Damage) -> Damage {
         if let Some(archive) = &self.archive {
             let is_live = self
@@ -326,7 +326,7 @@ struct LogWalk {
     included: u64,
     /// Parts of a transaction that were met, and not the record that makes them count.
     parts: u64,
-    /// By the end of a checkpoint's mark: records up to it.
+    /// The records up to each checkpoint's mark, by the mark's end.
     marks: Vec<(Lsn, u64)>,
     left_out: u64,
     /// The record or transaction that was asked for, or a record behind the point, was met.
@@ -368,7 +368,7 @@ impl LogWalk {
                 walk.marks.push((record.end, walk.included));
             }
             walk.last = txn_id.map(|id| (record.lsn, id)).or(walk.last);
-            // Changes that were to follow a command come to what the command does.
+            // Changes that would follow a command have the same effect as the command.
             walk.is_found |= match point {
                 Point::Txn(wanted) => txn_id == Some(wanted),
                 Point::Lsn(wanted) => record.lsn == wanted,

@@ -1,5 +1,5 @@
-//! A new directory that appears complete or not at all. A directory that exists already, such as a mounted volume, is filled in place:
-//! the file that makes it a database or a backup comes last.
+//! A new directory that appears complete or not at all. An existing directory, such as a mounted volume, is filled in place: the file that
+//! makes it a database or a backup comes last.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -39,7 +39,7 @@ impl Staging {
             return Err(StagingError::Name(target.path()));
         }
         check_free(&**tree, name)?;
-        // A rename can't replace a mount point, and what lies beside it is another file system.
+        // A rename can't replace a mount point, and the folder beside it is on another file system.
         let (tree, partial, target) = match tree.within(name) {
             Some(within) => (within, PARTIAL.to_owned(), None),
             None => (tree.clone(), format!(".{name}.partial"), Some(name.to_owned())),

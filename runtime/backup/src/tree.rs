@@ -10,11 +10,11 @@ use reprise_env::{Disk, DiskError, DiskErrorKind, RealDisk, make_private_dir};
 
 /// A set of directories, each with files and folders. A path is the name of one, or `name/folder`.
 pub trait DirTree: Send + Sync {
-    /// The files in it. `NotFound` where there is none.
+    /// Opens the directory. `NotFound` if there is none.
     fn open(&self, path: &str) -> Result<Arc<dyn Disk>, DiskError>;
-    /// Makes an empty one. `Exists` where there is one, even an empty one.
+    /// Makes an empty directory. `Exists` if there is one, even an empty one.
     fn make(&self, path: &str) -> Result<Arc<dyn Disk>, DiskError>;
-    /// Nothing has that name, or an empty directory: what a file system or an attempt that was cut off leaves there does not count.
+    /// True if nothing has that name, or only an empty directory. The remains of a file system or of an interrupted attempt do not count.
     fn is_free(&self, name: &str) -> Result<bool, DiskError>;
     /// The directory of that name as a tree of its own. None: there is none, or this tree has names of one level alone.
     fn within(&self, _name: &str) -> Option<Arc<dyn DirTree>> {
@@ -26,7 +26,7 @@ pub trait DirTree: Send + Sync {
     fn remove(&self, name: &str) -> Result<(), DiskError>;
     /// Makes new names durable.
     fn sync(&self) -> Result<(), DiskError>;
-    /// Makes the tree's own directory, where there is none.
+    /// Makes the tree's own directory, if there is none.
     fn prepare(&self) -> Result<(), DiskError>;
     /// The names of all.
     fn list(&self) -> Result<Vec<String>, DiskError>;
@@ -129,7 +129,7 @@ pub struct DirHandle {
 }
 
 impl DirHandle {
-    /// The directory `name` of a tree; the tree's own where that is empty.
+    /// Makes a handle on the directory `name` of a tree, or on the tree's own if `name` is empty.
     pub fn new(tree: Arc<dyn DirTree>, name: &str) -> Self {
         let name = name.to_owned();
         Self { tree, name }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use reprise_env::{Disk, DiskError, DiskErrorKind, DiskFile, DiskLock};
 
-/// A folder that lets files go and the one that takes them before: what is gone from the first is in the second. Or one file of a folder.
-/// Only read.
+/// A folder that releases files, and the folder that takes them before: files gone from the first are in the second. Or one file of a
+/// folder. It is only read.
 pub(crate) enum UnionDisk {
     Both(Arc<dyn Disk>, Arc<dyn Disk>),
     Narrowed(Arc<dyn Disk>, String),
@@ -38,7 +38,7 @@ impl Disk for UnionDisk {
         }
     }
 
-    /// The first folder before the second: what is moved meanwhile is seen in one of them.
+    /// Lists the first folder before the second, so that a file that moves meanwhile is seen in one of them.
     fn list(&self) -> Result<Vec<String>, DiskError> {
         let (first, second) = match self {
             Self::Both(first, second) => (first, second),

@@ -1,4 +1,4 @@
-//! Bytes that may be held at once: a budget, and what was taken of it.
+//! Bytes that may be held at once: a budget, and the grants taken from it.
 
 use std::sync::{
     Arc,
@@ -47,7 +47,7 @@ impl Budget {
         self.limit.load(Relaxed)
     }
 
-    /// Takes effect for what is taken from now on.
+    /// Sets the limit for grants from now on.
     pub fn set_limit(&self, limit: u64) {
         self.limit.store(limit, Relaxed);
     }
@@ -62,7 +62,7 @@ impl Budget {
         self.peak.load(Relaxed)
     }
 
-    /// Takes bytes, or nothing where that would pass a limit.
+    /// Takes bytes, or nothing if that would pass a limit.
     pub fn try_take(self: &Arc<Self>, bytes: u64) -> Option<Grant> {
         self.try_add(bytes, 0).then(|| Grant {
             budget: Arc::clone(self),
@@ -160,7 +160,7 @@ impl Grant {
         &self.budget
     }
 
-    /// Takes more; false, and nothing, where that would pass a limit.
+    /// Takes more bytes. False, with nothing taken, if that would pass a limit.
     pub fn try_grow(&mut self, bytes: u64) -> bool {
         let taken = self.budget.try_add(bytes, 0);
         self.bytes += if taken { bytes } else { 0 };
@@ -173,7 +173,7 @@ impl Grant {
         self.bytes += bytes;
     }
 
-    /// Gives some back. Panics where there is not as much.
+    /// Gives some bytes back. It panics if there are fewer.
     pub fn shrink(&mut self, bytes: u64) {
         assert!(bytes <= self.bytes, "no more is given back than was taken");
         self.budget.give_back(bytes);

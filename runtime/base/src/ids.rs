@@ -19,7 +19,8 @@ impl TxnId {
     /// Origin of the ids of multi-partition transactions, deployments and removals.
     pub const MULTI_PARTITION: u16 = (1 << ORIGIN_BITS) - 1;
 
-    /// The id of a tick and its origin: a partition's number, or [`Self::MULTI_PARTITION`]. Panics where they do not fit 54 and 10 bits.
+    /// Makes the id of a tick and its origin: a partition's number, or [`Self::MULTI_PARTITION`]. It panics if they do not fit 54 and 10
+    /// bits.
     pub fn new(tick: u64, origin: u16) -> Self {
         assert!(origin <= Self::MULTI_PARTITION && tick >> (64 - ORIGIN_BITS) == 0);
         Self(tick << ORIGIN_BITS | origin as u64)
@@ -46,7 +47,7 @@ impl TxnId {
     }
 }
 
-/// Gives out growing ticks: the clock's where it is ahead, else the next one.
+/// A source of growing ticks: the clock's tick if it is ahead, otherwise the next one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TxnClock {
     last_tick: u64,
@@ -63,7 +64,7 @@ impl TxnClock {
         self.last_tick
     }
 
-    /// The next id of `origin`, where the clock tells `unix_us` microseconds since 1970.
+    /// Returns the next id of `origin`. The clock reads `unix_us` microseconds since 1970.
     #[inline]
     pub fn next(&mut self, unix_us: i64, origin: u16) -> TxnId {
         self.last_tick = (self.last_tick + 1).max(TxnId::tick_at(unix_us));
@@ -90,11 +91,11 @@ impl Epoch {
 /// The part that a node plays for its database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It takes writes.
+    /// The server takes writes.
     Primary,
-    /// It receives the primary's log, replays it, and serves reads.
+    /// The server receives the primary's log, replays it, and serves reads.
     Standby,
-    /// It serves reads of what is there, and nothing is added.
+    /// The server serves reads of the existing data, and adds nothing.
     ReadOnly,
 }
 

@@ -130,7 +130,7 @@ pub const IDEMPOTENCY_BYTES_PART: u64 = 10;
 
 /// A log block is written at once; its size is a multiple of this.
 pub const LOG_ALIGN_BYTES: usize = 512;
-/// Longest list in the log of what a deployment changes, or destroys, in bytes.
+/// Bytes of the longest list in the log of a deployment's changes, or of destroyed things.
 pub const DEPLOY_LIST_BYTES_MAX: usize = 1 << 20;
 /// Longest log record, in bytes: a module, two such lists and its header.
 pub const RECORD_BYTES_MAX: usize = MODULE_BYTES_MAX + 2 * DEPLOY_LIST_BYTES_MAX + (64 << 10);

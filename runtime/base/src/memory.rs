@@ -76,7 +76,7 @@ impl MemoryKind {
         }
     }
 
-    /// Grows with the data, and stops before what is kept back.
+    /// True for a kind that grows with the data, and stops before the reserved part.
     const fn is_data(self) -> bool {
         matches!(self, Self::Rows | Self::Indexes)
     }
@@ -164,7 +164,7 @@ impl MemoryLedger {
         self.max_bytes
     }
 
-    /// From now on the limit holds.
+    /// Enforces the limit from now on.
     pub fn enforce(&self) {
         self.whole.set_limit(self.max_bytes);
     }
@@ -210,30 +210,30 @@ impl MemoryLedger {
         self.whole.peak()
     }
 
-    /// Rows and indexes: what a restart needs at least.
+    /// Returns the bytes of rows and indexes, which a restart needs at least.
     pub fn data_bytes(&self) -> u64 {
         let data = MemoryKind::ALL.into_iter().filter(|kind| kind.is_data());
         data.map(|kind| self.kind(kind).used()).sum()
     }
 
-    /// More is held than there may be, what is kept back included.
+    /// True if more is held than the limit, the reserved part included.
     pub fn is_over(&self) -> bool {
         self.used() > self.max_bytes
     }
 
-    /// True where descriptions of modules may grow by so much: a deployment that helps against full memory has half of what is kept back.
+    /// True if descriptions of modules may grow by `bytes`. A deployment that helps against full memory has half of the reserved part.
     pub fn has_room_to_describe(&self, bytes: u64) -> bool {
         let kept = memory_kept_back(self.max_bytes) / 2;
         self.used().saturating_add(bytes).saturating_add(kept) <= self.max_bytes
     }
 
-    /// True where rows or indexes may grow by so much.
+    /// True if rows or indexes may grow by `bytes`.
     pub fn has_room(&self, bytes: u64) -> bool {
         self.kind(MemoryKind::Rows).has_room(bytes)
     }
 }
 
-/// Number of bytes in a setting: a whole number, or one with KiB, MiB, GiB or TiB behind it.
+/// Parses the number of bytes in a setting: a whole number, or one with KiB, MiB, GiB or TiB behind it.
 ///
 /// # Errors
 /// Says what a size looks like.

@@ -3,11 +3,12 @@
 /// Bytes of a server's name, at most.
 pub const NODE_NAME_BYTES_MAX: usize = 64;
 
-/// The name of a server among its primary and the standbys: it is in file names, metrics and paths of URLs. Err: what is wrong with it.
+/// Checks the name of a server among its primary and the standbys, which is in file names, metrics and paths of URLs. Err: the fault of the
+/// name.
 pub fn check_node_name(name: &str) -> Result<(), String> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     let is_good = (1..=NODE_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_plain);
-    // In a path of a URL these two are steps.
+    // These two names are steps in a path of a URL.
     match is_good && !matches!(name, "." | "..") {
         true => Ok(()),
         false => Err(format!(

@@ -1,4 +1,4 @@
-//! Safety levels: where a write is durable before its caller is told that it committed.
+//! Safety levels: the servers on which a write is durable before its caller gets the answer that it committed.
 
 use std::fmt;
 
@@ -48,7 +48,7 @@ impl Safety {
         Self::ALL.into_iter().find(|level| level.name() == name)
     }
 
-    /// True where a commit waits for standbys.
+    /// True if a commit waits for standbys.
     pub const fn asks_standbys(self) -> bool {
         matches!(self, Self::TwoSafe | Self::Quorum | Self::VerySafe)
     }

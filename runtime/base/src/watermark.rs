@@ -24,7 +24,7 @@ pub type OnReached = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct WaitingHooks {
-    /// By the value waited for, and a number of its own.
+    /// The hooks by the awaited value, and a number of its own.
     hooks: BTreeMap<(u64, u64), OnReached>,
     next: u64,
 }
@@ -53,7 +53,7 @@ impl Watermark {
 
     /// Raises the mark, which has one writer at a time. Panics if the value falls: readers may already have acted on the higher value.
     pub fn advance(&self, value: u64) {
-        // In one order with `when`: either it sees the new value, or this sees that it waits.
+        // The order with `when` is one: either it sees the new value, or this sees that it waits.
         let before = self.value.swap(value, Ordering::SeqCst);
         assert!(before <= value, "watermark falls from {before} to {value}");
         if self.waiting_count.load(Ordering::SeqCst) > 0 {
@@ -63,7 +63,7 @@ impl Watermark {
 
     /// Raises the mark, unless another writer has raised it further.
     pub fn raise(&self, value: u64) {
-        // In one order with `when`, as in `advance`.
+        // The order with `when` is one, as in `advance`.
         self.value.fetch_max(value, Ordering::SeqCst);
         if self.waiting_count.load(Ordering::SeqCst) > 0 {
             self.run_reached(value);

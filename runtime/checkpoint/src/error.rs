@@ -35,7 +35,7 @@ pub enum CheckpointError {
     /// The compressor failed.
     #[error("compress a block of a checkpoint: {0}")]
     Compress(String),
-    /// It was not written to its end, and why.
+    /// The checkpoint was not written to its end. The text says why.
     #[error("the checkpoint was given up: {0}")]
     GivenUp(String),
     /// A file operation failed.
@@ -62,12 +62,12 @@ impl CheckpointError {
         }
     }
 
-    /// True where another checkpoint may be whole.
+    /// True if another checkpoint may be whole.
     pub fn is_corrupt(&self) -> bool {
         matches!(self, Self::Corrupt { .. })
     }
 
-    /// True where it is another program's: no opening passes over it.
+    /// True if another program wrote it. No opening passes over it.
     pub fn is_foreign(&self) -> bool {
         matches!(self, Self::Foreign { .. })
     }

@@ -1,7 +1,7 @@
 //! Checkpoint files: written beside the running engine, published whole or not at all, read back in parallel.
 //! Owns: the checkpoints' folder, compression, the way from a temporary name to a published file.
-//! Does not: know tables or engine threads, choose what is copied, decide when one is taken or how many are kept.
-//! Invariants: a file with a checkpoint's name was durable, and could be read back, before it got the name; every byte read is under a checksum.
+//! Does not: know tables or engine threads, choose the rows, decide when one is taken or how many are kept.
+//! Invariants: a file was durable and readable before it got a checkpoint's name; every byte read is under a checksum.
 //! Called by: `upkeep` (taking, retention), `recovery`, `database` (loading), `backup`, `node` (looking).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -49,7 +49,7 @@ impl Checkpoints {
         Self { disk }
     }
 
-    /// Removes what a checkpoint that was cut off left behind. Only for the process that holds the database.
+    /// Removes the remains of an interrupted checkpoint. Only the process that holds the database may do so.
     pub fn clean(&self) -> Result<(), CheckpointError> {
         match self.disk.remove(TEMPORARY_NAME) {
             Err(error) if error.kind != DiskErrorKind::NotFound => Err(error.into()),

@@ -37,7 +37,7 @@ pub struct CheckpointReader {
     modules: Vec<StoredModule>,
     /// JSON, by table number.
     tables: Vec<Vec<u8>>,
-    /// By partition number.
+    /// The partitions by number.
     partitions: Vec<CheckpointPartition>,
     quarantine: Vec<CheckpointQuarantine>,
     principals: Vec<(u32, String)>,
@@ -98,7 +98,7 @@ impl CheckpointReader {
         &self.header
     }
 
-    /// It holds everything before.
+    /// Returns the LSN before which it holds everything.
     pub fn lsn(&self) -> Lsn {
         self.header.lsn
     }
@@ -190,8 +190,8 @@ impl CheckpointReader {
         Ok(())
     }
 
-    /// Checks the stored bytes of blocks from `number` on, without a look at what they hold, until they are `bytes` or more; the
-    /// next block's number.
+    /// Checks the stored bytes of blocks from `number` on, without decoding them, until they are `bytes` or more. Returns the next block's
+    /// number.
     pub fn check_stored(&self, number: usize, bytes: usize) -> Result<usize, CheckpointError> {
         let (mut number, mut checked) = (number, 0);
         let mut blocks = self.blocks();
@@ -360,7 +360,7 @@ thread_local! {
     static SPARE: Cell<Option<Decompressor<'static>>> = const { Cell::new(None) };
 }
 
-/// A decompressor, made when the first block needs it and left to the thread's next reader: it is 160 KiB, and a checkpoint of many
+/// A decompressor, made when the first block needs it and left to the thread's next reader. It takes 160 KiB, and a checkpoint of many
 /// small tables has as many readers.
 struct SpareDecompressor(Option<Decompressor<'static>>);
 

@@ -12,7 +12,7 @@ use zstd::bulk::Compressor;
 
 use crate::{CheckpointReader, TEMPORARY_NAME, checkpoint_name, error::CheckpointError};
 
-/// Fast, above all to read: of rows a sixth more is left than by level 1, and they are back in two thirds of the time.
+/// A fast level, above all for reading. The rows are a sixth larger than with level 1, and are read in two thirds of the time.
 const COMPRESSION_LEVEL: i32 = -1;
 /// Bytes gathered for one write.
 const WRITE_BYTES: usize = 1 << 20;
@@ -68,7 +68,7 @@ impl CheckpointWriter {
         })
     }
 
-    /// The size of what is written until now.
+    /// Returns the size of the written part.
     pub fn size(&self) -> CheckpointSize {
         CheckpointSize {
             file_bytes: self.written + self.buffer.len() as u64,
@@ -146,7 +146,7 @@ impl CheckpointWriter {
         })
     }
 
-    /// Fills `self.compressed`; false where that would not be shorter.
+    /// Fills `self.compressed`. False if that would not be shorter.
     fn compress(&mut self, raw: &[u8]) -> Result<bool, CheckpointError> {
         self.compressed.clear();
         self.compressed.reserve(zstd::zstd_safe::compress_bound(raw.len()));
@@ -192,12 +192,12 @@ impl CheckpointWriter {
         Ok(size)
     }
 
-    /// Opens what was finished, as a recovery would.
+    /// Opens the finished file, like a recovery.
     pub fn read_back(&self) -> Result<CheckpointReader, CheckpointError> {
         CheckpointReader::open(&*self.disk, TEMPORARY_NAME, self.header.lsn)
     }
 
-    /// Gives what was finished its name, for good. The caller has made sure that the log is durable up to the checkpoint's position.
+    /// Gives the finished file its final name. The caller has made sure that the log is durable up to the checkpoint's position.
     pub fn publish(mut self) -> Result<(), CheckpointError> {
         self.disk.rename(TEMPORARY_NAME, &checkpoint_name(self.header.lsn))?;
         self.is_published = true;

@@ -116,7 +116,7 @@ fn write_in(files: &Checkpoints, lsn: u64, rows: u32, rows_a_block: u32) -> Resu
     Ok(())
 }
 
-/// All rows, decoded. Err: something is not what was written.
+/// Returns all rows, decoded. Err: a part of the file differs from the written one.
 fn read(reader: &CheckpointReader) -> Result<Vec<String>, CheckpointError> {
     let mut blocks = reader.blocks();
     let mut found = Vec::new();
@@ -255,12 +255,12 @@ fn an_index_of_many_blocks_is_read_whole_or_refused_by_name() {
     assert!(refused(index, &middle).contains("number of a block of the index"));
     assert!(refused(index, &whole[..starts[2]]).contains("blocks before the index"));
     assert!(refused(index, &whole[..index]).contains("block of the database"));
-    // It begins elsewhere.
+    // The index begins elsewhere.
     assert!(refused(starts[1], &whole[..end]).contains("blocks before the index"));
     assert!(refused(end + 1, &whole[..end]).contains("end of the index"));
     let before = refused(index - 1, &whole[..end]);
     assert!(before.contains("block magic"), "{before}");
-    // It ends in the middle of a block, or something lies behind it.
+    // The file ends in the middle of a block, or has bytes behind it.
     refused(index, &whole[..end - 1]);
     refused(index, &[&whole[..end], &[0; 8]].concat());
 }

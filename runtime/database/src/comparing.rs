@@ -1,5 +1,5 @@
-//! A standby's tables compared with its primary's at LSNs that the primary names. Where a table differs, the standby shows nothing more and its
-//! replay ends.
+//! A standby compares its tables with its primary's at LSNs that the primary names. If a table differs, the standby stops its replay and
+//! serves no more reads.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -13,7 +13,7 @@ use reprise_router::{ComparedInfo, digests_at_mark};
 use reprise_ship::{ComparedOwn, Compares};
 use reprise_wire::{ComparedTable, Named, TableDigests};
 
-/// LSNs that were named and are not compared yet, at most: further ones are passed over.
+/// Number of named LSNs that wait for their comparison at most. The standby skips further ones.
 const PENDING_MAX: usize = 2;
 
 /// A standby's part in comparisons.
@@ -39,14 +39,14 @@ struct Pending {
 }
 
 enum Own {
-    /// The replay is not there yet.
+    /// The replay has not reached the LSN yet.
     Waiting,
     Made {
         from: Receiver<PartitionDigest>,
         found: Vec<PartitionDigest>,
     },
     Done(Vec<ComparedTable>),
-    /// Not to be had.
+    /// The standby can't make digests for this LSN.
     Void,
 }
 
@@ -68,12 +68,12 @@ impl Comparison {
         self.state.lock().expect("nothing panics under this lock")
     }
 
-    /// The last one, if there was one.
+    /// Returns the result of the last comparison, if there was one.
     pub fn info(&self) -> Option<ComparedInfo> {
         self.lock().last.clone()
     }
 
-    /// The replay comes to a mark: what is to be done there, with all partitions held.
+    /// Returns the job that makes digests at a mark which the replay reached, with all partitions held.
     pub fn at_mark(&self, end: Lsn) -> Option<Job> {
         let mut state = self.lock();
         let pending = state.pending.iter_mut().find(|pending| pending.named.lsn == end)?;
@@ -83,7 +83,7 @@ impl Comparison {
         Some(digests_at_mark(to))
     }
 
-    /// Compares what is there by now. Some: what differs, once.
+    /// Compares the tables once both sides have them. Returns a difference, once.
     pub fn compare(&self, view: Lsn) -> Option<String> {
         let mut state = self.lock();
         let partitions = self.shared.partitions_count;
@@ -109,7 +109,7 @@ impl Comparison {
     }
 }
 
-/// Describes the first table that differs, by partition; none: all are equal.
+/// Describes the first table that differs, by partition. None: all are equal.
 fn compare_tables(
     lsn: Lsn,
     own: &[ComparedTable],
@@ -137,7 +137,7 @@ fn compare_tables(
     })
 }
 
-/// Tables of all partitions, as a frame has them.
+/// Returns the tables of all partitions, in the form of a frame.
 pub(crate) fn tables_of(found: &[PartitionDigest]) -> Vec<ComparedTable> {
     let tables = found.iter().flat_map(|part| {
         part.tables.iter().map(|table| ComparedTable {
@@ -151,7 +151,7 @@ pub(crate) fn tables_of(found: &[PartitionDigest]) -> Vec<ComparedTable> {
     tables.collect()
 }
 
-/// Takes what has come from the partitions. Some: all is there, or no more comes.
+/// Takes the digests that the partitions have sent. Some: all are here, or no more will come.
 pub(crate) fn gather(
     from: &Receiver<PartitionDigest>,
     found: &mut Vec<PartitionDigest>,
@@ -196,7 +196,7 @@ impl State {
         self.last.as_ref().is_some_and(|last| last.difference.is_some())
     }
 
-    /// All tables were compared.
+    /// Records the result of a comparison of all tables.
     fn note(&mut self, named: Named, difference: Option<String>, at_us: i64) {
         self.last = Some(ComparedInfo {
             lsn: named.lsn,
@@ -214,7 +214,7 @@ impl State {
     }
 
     fn note_named(&mut self, named: &Named) {
-        // The primary tells what it found at the newest LSN alone: what has not come for those before will not.
+        // The primary sends its digests at the newest LSN alone. Digests that are missing for an earlier LSN never come.
         self.pending.retain(|pending| pending.theirs.is_whole);
         let is_later = self.pending.back().is_none_or(|last| last.named.lsn < named.lsn);
         if !self.is_over() && is_later && self.pending.len() < PENDING_MAX {

@@ -11,10 +11,10 @@ use reprise_upkeep::CheckpointConfig;
 
 use crate::error::OpenError;
 
-/// Entries in all rings together from which on the copy to the files begins (NV-Logging, section 4.4).
+/// Entries in all rings together at which the copy to the files begins (NV-Logging, section 4.4).
 pub const COPY_AT_ENTRIES_DEFAULT: u64 = 80_000;
 
-/// How changes are logged, and which record counts at recovery where there are two.
+/// The form in which changes are logged, and the record that recovery uses if there are two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct RedoConfig {
     /// The part of an updated row that the log keeps.
@@ -25,21 +25,21 @@ pub struct RedoConfig {
 /// When a transaction is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitMode {
-    /// Once its record is durable.
+    /// A transaction is acknowledged once its record is durable.
     Sync,
-    /// Once it has run; a crash may take back the last ones.
+    /// A transaction is acknowledged once it has run. A crash may take back the last transactions.
     Async,
 }
 
 #[derive(Clone, Debug)]
 pub struct DatabaseConfig {
-    /// The log lies in its folder `log`. None with `LogMode::None` alone.
+    /// The data directory, with the log in its folder `log`. None with `LogMode::None` alone.
     pub dir: Option<PathBuf>,
-    /// Fixed when the database is made.
+    /// Number of partitions, fixed when the database is made.
     pub partitions: u16,
     /// Engine threads.
     pub sites: u16,
-    /// For procedures that declare nothing; those that do go by their declaration, unless this is `Both` or `None`.
+    /// The rule for procedures that declare no form. A declared form overrides it, unless it is `Both` or `None`.
     pub log: LogPolicy,
     pub redo: RedoConfig,
     /// The device that the log is written to first.
@@ -49,7 +49,7 @@ pub struct DatabaseConfig {
     pub group_commit_us: u64,
     pub segment_bytes: u64,
     pub checkpoints: CheckpointConfig,
-    /// Memory that there may be, of everything that is counted; `u64::MAX`: no limit.
+    /// Limit of all memory that the server counts; `u64::MAX`: no limit.
     pub memory_max_bytes: u64,
 }
 
@@ -61,18 +61,18 @@ pub enum DeviceConfig {
     Nvram(NvramConfig),
 }
 
-/// A region, and how it is used.
+/// A region and its use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NvramConfig {
-    /// A file, on a DAX file system where it is to be fast, or a DAX device.
+    /// A file, or a DAX device. A fast file is on a DAX file system.
     pub path: PathBuf,
-    /// Bytes of the region; a device is taken as a whole. None: as many as are there, so it has to be there.
+    /// Bytes of the region; a device is taken as a whole. None: the bytes of a region that must exist already.
     pub bytes: Option<u64>,
     /// See [`COPY_AT_ENTRIES_DEFAULT`].
     pub copy_at_entries: u64,
     /// When changes go to the region.
     pub flush: FlushPolicy,
-    /// An ordinary file is treated as persistent memory: for tests and measurements.
+    /// True if an ordinary file counts as persistent memory: for tests and measurements.
     pub assume_persistent: bool,
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn check(config: &DatabaseConfig) -> Result<(), OpenError> {
     check_nvram(config).map_err(OpenError::Config)
 }
 
-/// Checks what goes with NVRAM.
+/// Checks the settings that depend on NVRAM.
 fn check_nvram(config: &DatabaseConfig) -> Result<(), String> {
     let DeviceConfig::Nvram(nvram) = &config.device else {
         return Ok(());
@@ -113,7 +113,7 @@ fn check_nvram(config: &DatabaseConfig) -> Result<(), String> {
     }
 }
 
-/// Changes that go to the region as they are made must be made: by a log of changes, by their columns.
+/// Checks that a log which sends changes to the region as they are made logs changes, by their columns.
 fn check_on_insert(config: &DatabaseConfig, flush: &str) -> Result<(), String> {
     if config.log == LogPolicy::Command {
         return Err(format!(

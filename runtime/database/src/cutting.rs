@@ -1,4 +1,5 @@
-//! A directory with records that its new primary does not have: what is too much is kept aside, then cut off, before the directory is opened.
+//! Rewinds a directory that has records which its new primary lacks. It keeps a copy of these records, then cuts them off, before the
+//! directory is opened.
 
 use std::sync::Arc;
 
@@ -18,9 +19,9 @@ use crate::{
     shown, small_file,
 };
 
-/// In the directory of what was cut.
+/// The file that describes the records in the directory of a cut.
 const CUT_NAME: &str = "cut.json";
-/// Places at which the histories are compared at most.
+/// Number of points at which the histories are compared at most.
 const QUESTIONS_MAX: usize = 64;
 
 /// Records that were cut off, in a directory of their own with a readable log.
@@ -36,7 +37,7 @@ pub struct CutInfo {
     pub to: u64,
     /// Some of it may have been answered as committed: under 1-safe, by a primary alone, or with a standby that may not be the promoted one.
     pub acknowledged: bool,
-    /// When, in microseconds since 1970.
+    /// Time of the cut, in microseconds since 1970.
     pub cut_us: i64,
 }
 
@@ -56,10 +57,10 @@ impl CutInfo {
 /// The result for the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CutBack {
-    /// All that it holds is the primary's, too.
+    /// The primary has all records of the directory.
     Nothing,
     Cut(CutInfo),
-    /// Nothing of use is left: it is bootstrapped anew.
+    /// No usable part is left. The standby is bootstrapped anew.
     Anew(CutInfo),
 }
 
@@ -90,8 +91,8 @@ pub struct ClosedDirectory {
 /// Asks the primary whether it has this history, and for its epochs.
 pub type AskFork<'a> = &'a mut dyn FnMut(Position) -> Result<ForkAnswer, Arc<str>>;
 
-/// The points at which the histories may part, the furthest first. Each is in an epoch that both logs have. One primary wrote each epoch,
-/// unless two took one number: then the logs part where it begins, or before.
+/// Returns the points at which the histories may part, the furthest first. Each is in an epoch that both logs have. One primary wrote each
+/// epoch, unless two primaries took one number. In that case the logs part where the epoch begins, or before.
 fn candidates(own: &[EpochStart], own_end: Lsn, theirs: &ForkAnswer) -> Vec<Lsn> {
     let end = |all: &[EpochStart], at: usize, last: Lsn| all.get(at + 1).map_or(last, |next| next.start);
     let mut found: Vec<Lsn> = Vec::new();
@@ -110,7 +111,7 @@ fn candidates(own: &[EpochStart], own_end: Lsn, theirs: &ForkAnswer) -> Vec<Lsn>
     found
 }
 
-/// The furthest LSN before which both have the same. None: none is known.
+/// Returns the furthest LSN before which both histories are the same. None: there is no such LSN.
 fn find_fork(outline: &LogOutline, first: &ForkAnswer, ask: AskFork<'_>) -> Result<Option<Lsn>, CutError> {
     for lsn in candidates(&outline.epochs(), outline.end.lsn, first)
         .into_iter()
@@ -127,10 +128,10 @@ fn find_fork(outline: &LogOutline, first: &ForkAnswer, ask: AskFork<'_>) -> Resu
     Ok(None)
 }
 
-/// Cuts off what the primary that is asked does not have. Interrupted, the same again comes to the same.
+/// Cuts off the records that the primary does not have. After an interruption, a second run ends in the same state.
 pub fn cut_back(directory: &ClosedDirectory, ask: AskFork<'_>, now_us: i64) -> Result<CutBack, CutError> {
     if RegionNote::load(&*directory.root).ok().flatten().is_some() {
-        // More may lie in NVRAM: the opening says what to do first.
+        // NVRAM may hold more records. The opening reports the next step.
         return Ok(CutBack::Nothing);
     }
     let _lock = directory.log.lock()?;
@@ -141,7 +142,7 @@ pub fn cut_back(directory: &ClosedDirectory, ask: AskFork<'_>, now_us: i64) -> R
     let checkpoints = Checkpoints::new(directory.checkpoints.clone());
     let stored = checkpoints.list()?;
     if first.is_same {
-        // Checkpoints beyond the log's end: the primary sends its own.
+        // Checkpoints beyond the log's end go, because the primary sends its own.
         for beyond in stored.into_iter().rev().filter(|lsn| *lsn > outline.end.lsn) {
             checkpoints.remove(beyond)?;
         }
@@ -149,7 +150,7 @@ pub fn cut_back(directory: &ClosedDirectory, ask: AskFork<'_>, now_us: i64) -> R
     }
     let fork = find_fork(&outline, &first, ask)?;
     let node = &directory.node;
-    // It is behind from here on, whatever it was told, and has shown nothing of what comes instead.
+    // The standby is out of sync from here on, whatever an earlier primary said. It has shown no record of the new history.
     node.change(|document| document.status = None)?;
     let start = outline.report.start;
     let usable = fork.filter(|fork| {
@@ -179,7 +180,7 @@ fn epoch_at(epochs: &[EpochStart], lsn: Lsn) -> Epoch {
     begun.map_or(Epoch(0), |epoch| epoch.epoch)
 }
 
-/// Copies what is cut to a directory that appears whole or not at all.
+/// Copies the records that are cut to a directory. It appears whole or not at all.
 fn keep(directory: &ClosedDirectory, outline: &LogOutline, from: Lsn, now_us: i64) -> Result<CutInfo, CutError> {
     let (epoch, to) = (outline.end.epoch, outline.end.lsn);
     let cut = CutInfo {
@@ -192,7 +193,7 @@ fn keep(directory: &ClosedDirectory, outline: &LogOutline, from: Lsn, now_us: i6
     };
     directory.cuts.prepare()?;
     if !directory.cuts.is_free(&cut.name)? {
-        // It was interrupted behind this.
+        // An earlier run was interrupted after this step.
         return Ok(cut);
     }
     let staging = Staging::begin(&DirHandle::new(directory.cuts.clone(), &cut.name))?;
@@ -203,28 +204,28 @@ fn keep(directory: &ClosedDirectory, outline: &LogOutline, from: Lsn, now_us: i6
     Ok(cut)
 }
 
-/// The epochs in which a directory was the primary's.
+/// The epochs in which this directory was the primary.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Leadership {
-    /// Safety level of the last one; empty: it never led.
+    /// Safety level of the last epoch. Empty: the directory never led.
     safety: String,
-    /// From this epoch to the last one every primary was this directory, under this level.
+    /// First of the epochs, up to the last one, in which this directory was always the primary, under this level.
     first_epoch: u32,
     last_epoch: u32,
-    /// End of the log when a standby was forgotten last. That standby may have all before it.
+    /// End of the log when the primary last removed a standby. That standby may have all records before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     forgot_at: Option<u64>,
-    /// The log, or a part of it, went since: the directory may lack what it answered.
+    /// True if the log, or a part of it, was lost since. The directory may then lack writes that it acknowledged.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_over: bool,
-    /// An epoch for which the lease was asked since.
+    /// An epoch for which this server has asked for the lease since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     claimed: Option<u32>,
 }
 
 impl Leadership {
-    /// Whether the directory led behind the epoch `heard`, and has what it wrote, or began to lead.
+    /// True if the directory led after the epoch `heard` and still has its writes, or if it began to lead.
     pub fn is_later_than(&self, heard: u32) -> bool {
         (!self.is_over && self.last_epoch > heard) || self.claimed > Some(heard)
     }
@@ -237,20 +238,22 @@ impl Leadership {
     }
 }
 
-/// Records that no epoch up to `last` is drawn again, and that none is a ground to lead.
+/// Records that no epoch up to `last` is used again, and that none of them justifies leading.
 pub(crate) fn give_up_led(document: &mut NodeDocument, last: u32) {
     let led = document.led.get_or_insert_default();
     (led.is_over, led.claimed) = (true, None);
     led.last_epoch = led.last_epoch.max(last);
 }
 
-/// Returns the first epoch behind all that this directory led with standbys. In the last one they may have got what was never written here.
+/// Returns the first epoch after all in which this directory led with standbys. In the last one, standbys may have received records that
+/// were never written here.
 pub(crate) fn unused_epoch(node: &NodeFile) -> Epoch {
     let last = node.read(|document| document.led.as_ref().map(|led| Epoch(led.last_epoch)));
     last.map_or(Epoch(0), Epoch::next)
 }
 
-/// Returns the first epoch behind that of the last primary that this directory followed, and not before one for which it began to lead.
+/// Returns the first epoch after that of the last primary that this directory followed. It is not before an epoch for which the directory
+/// began to lead.
 pub(crate) fn epoch_behind_heard(node: &NodeFile) -> Epoch {
     node.read(|document| {
         let heard = document.status.as_ref().map(|status| Epoch(status.epoch).next());
@@ -259,13 +262,13 @@ pub(crate) fn epoch_behind_heard(node: &NodeFile) -> Epoch {
     })
 }
 
-/// Whether this directory may have led in an epoch: it led in it or behind it, or began a promotion for it.
+/// True if this directory may have led in an epoch: it led in it or after it, or began a promotion for it.
 pub(crate) fn may_have_led(node: &NodeFile, epoch: Epoch) -> bool {
     let may = |led: &Leadership| led.last_epoch >= epoch.0 || led.claimed >= Some(epoch.0);
     node.read(|document| document.led.as_ref().is_some_and(may))
 }
 
-/// Records the epoch and the level before anything is answered in it.
+/// Saves the epoch and the level before the server acknowledges a write in that epoch.
 pub(crate) fn keep_level(node: &NodeFile, level: Safety, epoch: Epoch) -> Result<(), DiskError> {
     let goes_on = |led: &Leadership| {
         !led.is_over && led.safety == level.name() && led.last_epoch <= epoch.0 && epoch.0 <= led.last_epoch + 1
@@ -286,25 +289,26 @@ pub(crate) fn keep_level(node: &NodeFile, level: Safety, epoch: Epoch) -> Result
     })
 }
 
-/// Records, before a standby is forgotten, that the primary whose log ends at `end` answers without it from then on.
+/// Records, before the primary removes a standby, that it acknowledges writes without it from then on. `end` is the end of the primary's
+/// log.
 pub(crate) fn keep_forgetting(node: &NodeFile, end: Lsn) -> Result<(), DiskError> {
     node.change(|document| {
-        // Without an epoch nothing is known of what was answered, either.
+        // Without an epoch, the document says nothing about acknowledged writes either.
         if let Some(led) = &mut document.led {
             led.forgot_at = led.forgot_at.max(Some(end.0));
         }
     })
 }
 
-/// Records, before a part of the log goes, that the epochs of this directory are no ground any more to lead again.
+/// Records, before a part of the log is lost, that the epochs of this directory no longer justify leading again.
 pub(crate) fn end_level(document: &mut NodeDocument) {
     if let Some(led) = &mut document.led {
         (led.is_over, led.claimed) = (true, None);
     }
 }
 
-/// Records that this server asks to lead in an epoch, `at_least` this one, and returns it. Until its level is saved nothing else tells that it may
-/// lead. No earlier epoch of this directory is drawn again.
+/// Records that this server asks to lead in an epoch, and returns it. It is `at_least` or a later one. Until the level is saved, no other
+/// entry says that the server may lead. This directory never uses an earlier epoch again.
 pub(crate) fn claim(document: &mut NodeDocument, at_least: Epoch) -> Epoch {
     let led = document.led.get_or_insert_with(|| Leadership {
         first_epoch: 1,
@@ -315,7 +319,8 @@ pub(crate) fn claim(document: &mut NodeDocument, at_least: Epoch) -> Epoch {
     Epoch(epoch)
 }
 
-/// Returns the epoch in which a promotion begins, `at_least` this one. An epoch for which the lease was asked stays recorded.
+/// Returns the epoch in which a promotion begins, `at_least` or a later one. An epoch for which the server asked for the lease stays
+/// recorded.
 pub(crate) fn begin_leading(document: &mut NodeDocument, at_least: Epoch) -> Epoch {
     let asked = document.led.as_ref().and_then(|led| led.claimed);
     let epoch = claim(document, at_least);
@@ -325,22 +330,23 @@ pub(crate) fn begin_leading(document: &mut NodeDocument, at_least: Epoch) -> Epo
     epoch
 }
 
-/// How far a directory got as a primary.
+/// The last epoch that a directory reached as a primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reached {
     pub epoch: u32,
-    /// It asked for this one, and may have got it.
+    /// The epoch for which it asked for the lease, which it may have got.
     claimed: Option<u32>,
 }
 
 impl Reached {
-    /// Whether it has what a primary of this epoch began with: it was that one, or is it by now.
+    /// True if the directory has the records that the primary of this epoch began with: it was that primary, or may have become it since.
     pub fn has(self, epoch: u32) -> bool {
         epoch <= self.epoch || self.claimed == Some(epoch)
     }
 }
 
-/// Returns the last epoch of the log's records, or, unless a part of them went since, the last one that was recorded.
+/// Returns the last epoch of the log's records, or the last recorded one if it is later. The recorded one does not count if a part of the
+/// log was lost since.
 pub(crate) fn reached(node: &NodeFile, written: Epoch) -> Reached {
     node.read(|document| {
         let led = document.led.as_ref();
@@ -352,14 +358,14 @@ pub(crate) fn reached(node: &NodeFile, written: Epoch) -> Reached {
     })
 }
 
-/// Whether this directory was the primary of the log's epoch `end`. An operator who had it lead makes it no earlier primary.
+/// True if this directory was the primary in the log's epoch `end`. An operator who has it lead does not make it an earlier primary.
 pub(crate) fn was_primary(node: &NodeFile, end: Epoch) -> bool {
     let was = |led: &Leadership| !led.is_over && end.0 <= led.last_epoch;
     node.read(|document| document.led.as_ref().is_some_and(was))
 }
 
-/// Returns the LSN before which a log that ends in this epoch is committed for certain, if this directory was its primary and callers waited for standbys.
-/// None: all that is durable here, or nothing is known.
+/// Returns the LSN before which a log that ends in this epoch is committed for certain. It applies if this directory was the primary and
+/// its callers waited for standbys. None: all durable records are committed, or the document does not say.
 pub(crate) fn committed_as_primary(node: &NodeFile, end: Epoch) -> Option<Lsn> {
     let level = node.read(|document| {
         let led = document.led.as_ref().filter(|led| end.0 <= led.last_epoch)?;
@@ -368,8 +374,9 @@ pub(crate) fn committed_as_primary(node: &NodeFile, end: Epoch) -> Option<Lsn> {
     committed_by(level?, &expected::load(node))
 }
 
-/// False where this directory was the primary of all of these epochs, and each answer of its waited for every standby that may have been promoted since:
-/// then whoever was has all that was answered. Which one was is not known here; it may have been promoted by force.
+/// Returns whether an acknowledged write may be among the cut records. None is among them if this directory was the primary of all these
+/// epochs, and each of its answers waited for every standby that may have been promoted. The promoted standby then has every acknowledged
+/// write. The directory does not know which standby it was, because a promotion may have been forced.
 fn may_be_acknowledged(node: &NodeFile, from: Lsn, (first, last): (Epoch, Epoch)) -> bool {
     let of_all = |led: &Leadership| led.first_epoch <= first.0 && last.0 <= led.last_epoch;
     let Some(known) = node.read(|document| document.led.clone()).filter(of_all) else {
@@ -379,13 +386,13 @@ fn may_be_acknowledged(node: &NodeFile, from: Lsn, (first, last): (Epoch, Epoch)
         return true;
     };
     let standbys = expected::load(node);
-    // 0: what it has is not known.
+    // 0: the records that the standby has are not known.
     let is_known = |standby: &Expected| (Lsn(1)..=from).contains(&standby.persisted);
     let may_be_a_forgotten_one = known.forgot_at.is_some_and(|lsn| from.0 <= lsn);
     may_be_a_forgotten_one || !waits_for_each(level, &standbys) || !standbys.iter().all(is_known)
 }
 
-/// All that was ever cut, by name; what can't be read is left out.
+/// Returns all cuts ever made, by name. It leaves out those that it can't read.
 pub fn list_cuts(cuts: &Arc<dyn DirTree>) -> Vec<CutInfo> {
     let mut names = cuts.list().unwrap_or_default();
     names.sort_unstable();
@@ -424,13 +431,13 @@ mod tests {
     #[test]
     fn histories_part_within_an_epoch_that_both_have_or_where_it_begins() {
         for (own, end, theirs, durable, expected) in [
-            // Taken over at 70, of 100.
+            // The new primary took over at 70, of 100.
             ("1@0", 100, "1@0 2@70", 80, vec![70, 0]),
             ("1@0 3@50", 100, "1@0 3@50 4@70 5@75", 80, vec![70, 50, 0]),
-            // It was opened by itself meanwhile, as the same epoch.
+            // The directory was opened as a primary of the same epoch meanwhile.
             ("1@0 2@90", 100, "1@0 2@70", 80, vec![80, 70, 0]),
             ("1@0 2@70", 100, "1@0 2@70", 80, vec![80, 70, 0]),
-            // Logs that begin elsewhere.
+            // Logs that begin at other LSNs.
             ("3@50", 100, "2@10 3@40 4@60", 80, vec![60, 50]),
             ("1@0 2@10", 100, "5@60 6@70", 80, vec![]),
         ] {
@@ -470,7 +477,7 @@ mod tests {
             (Safety::TwoSafe, vec![standby(true, 6)], true),
             (Safety::TwoSafe, vec![standby(false, 5)], true),
             (Safety::TwoSafe, vec![standby(true, 5), standby(true, 4)], false),
-            // The second one may have been promoted by force, and the first one acknowledged what it lacks.
+            // An operator may have promoted the second standby by force, and the first one acknowledged records that the second lacks.
             (Safety::TwoSafe, vec![standby(true, 5), standby(false, 4)], true),
             (Safety::Quorum, vec![standby(false, 5)], false),
             (Safety::Quorum, vec![standby(true, 5), standby(true, 5)], true),

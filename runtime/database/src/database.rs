@@ -1,4 +1,4 @@
-//! A database that is open: its parts, and the order in which they begin and end.
+//! An open database: its parts, and the order in which they begin and end.
 
 use std::{
     sync::{
@@ -51,11 +51,11 @@ pub(crate) struct Upkeep {
     pub folders: Option<Folders>,
     /// The document of the directory. None without a log.
     pub node: Option<Arc<NodeFile>>,
-    /// Procedures that are kept from running, and of which the log has no record yet.
+    /// Procedures that take no calls, and for which the log has no record yet.
     pub quarantine: Mutex<Vec<QuarantinedProcedure>>,
-    /// Memory that is made ready before calls are taken.
+    /// Bytes of memory that are made ready before the database takes calls.
     pub memory_ready: AtomicU64,
-    /// The region before the log's files, where there is one.
+    /// The region before the log's files, if there is one.
     pub nvram: Option<NvramInUse>,
     /// Records of an earlier region that the files lacked.
     pub drained: DrainReport,
@@ -84,7 +84,7 @@ pub struct Database {
     pub(crate) compiler: Arc<dyn Compiler>,
     pub(crate) log: Option<Arc<Log<Box<CallBatch>>>>,
     pub(crate) opened: Option<OpenReport>,
-    /// None without a log.
+    /// The checkpointer. None without a log.
     pub(crate) checkpointer: Option<Arc<Checkpointer>>,
     pub(crate) files: Option<Checkpoints>,
     pub(crate) recover_from: RecoverFrom,
@@ -167,20 +167,20 @@ impl Database {
         })
     }
 
-    /// Has `bytes` of memory ready for what the tables will grow by, from before calls are taken; 0: none. Refused where they are not
-    /// there.
+    /// Has `bytes` of memory ready for the growth of the tables before the database takes calls; 0: none. It refuses more bytes than the
+    /// machine has left.
     pub fn set_memory_ready(&self, bytes: u64) -> Result<(), OpenError> {
         judge_memory(bytes)?;
         self.upkeep.memory_ready.store(bytes, Ordering::Relaxed);
         Ok(())
     }
 
-    /// For how long the outcomes of calls with idempotency keys are kept. Before `recover`.
+    /// Sets the time for which the outcomes of calls with idempotency keys are kept. It comes before `recover`.
     pub fn set_idempotency_keep(&self, keep: Duration) {
         self.router.idempotency().set_keep(keep);
     }
 
-    /// Lets backups be made, and found, in `tree`, of `bytes_max` together at most. Once.
+    /// Makes and lists backups in `tree`, of at most `bytes_max` together. The caller does so once.
     pub fn serve_backups(&self, tree: Arc<dyn DirTree>, bytes_max: u64) {
         let (Some(folders), Some(checkpointer)) = (&self.upkeep.folders, &self.checkpointer) else {
             return;
@@ -189,7 +189,8 @@ impl Database {
         assert!(self.upkeep.backups.set(backups).is_ok(), "backups are served once");
     }
 
-    /// Puts checkpoints and log into an archive at `place` before they are removed. Before calls are taken; once.
+    /// Copies checkpoints and log into an archive at `place` before they are removed. The caller does so once, before the database takes
+    /// calls.
     pub fn archive_to(&self, place: &DirHandle, bounds: ArchiveBounds) -> Result<(), ArchiveError> {
         let (Some(log), Some(checkpointer), Some(folders)) = (&self.log, &self.checkpointer, &self.upkeep.folders)
         else {
@@ -204,7 +205,7 @@ impl Database {
         checkpointer.open_archive(place, bounds, origin)
     }
 
-    /// Tells what was cut off the directory's log, for whoever asks. Once.
+    /// Publishes the records that were cut off the directory's log. The caller does so once.
     pub fn set_cuts(&self, cuts: Vec<CutInfo>) {
         let is_first = self.upkeep.cuts.set(cuts).is_ok();
         assert!(is_first, "cuts are told once");
@@ -214,22 +215,23 @@ impl Database {
         &self.router
     }
 
-    /// Takes checkpoints, lists them, and knows what a restart would take.
+    /// Returns the part that takes checkpoints, lists them, and estimates a restart.
     pub fn checkpointer(&self) -> Result<&Arc<Checkpointer>, LogMissing> {
         self.checkpointer.as_ref().ok_or(LogMissing)
     }
 
-    /// Makes and finds backups, once they are served.
+    /// Returns the part that makes and lists backups, once they are served.
     pub fn backups(&self) -> Result<&Arc<Backups>, LogMissing> {
         self.upkeep.backups.get().ok_or(LogMissing)
     }
 
-    /// Drawn when the database was made, the same on all its servers; none without a log.
+    /// Returns the id that was drawn when the database was made. All its servers have it. None without a log.
     pub fn database_id(&self) -> Option<[u8; 16]> {
         self.log.as_ref().map(|log| log.database_id())
     }
 
-    /// Replays the log, then lets calls in; a standby goes on to replay. On an error the phase says so, and no call is ever taken.
+    /// Replays the log, then opens the database for calls. A standby continues to replay. After an error the phase says why, and the
+    /// database never takes calls.
     pub fn recover(&self) -> Result<RecoveryReport, OpenError> {
         if let Some(standby) = &self.upkeep.standby {
             return self.recover_standby(standby);
@@ -248,14 +250,14 @@ impl Database {
         }
     }
 
-    /// Begins the epoch of a primary without standbys. One with standbys did so when it took them.
+    /// Begins the epoch of a primary without standbys. A primary with standbys began its epoch when it took them.
     fn open_reign(&self) -> Result<(), DiskError> {
         let is_served = self.upkeep.replication.get().is_some_and(|own| own.serving().is_some());
         match self.root().zip(self.node()).filter(|_| !is_served) {
             None => Ok(()),
             Some((root, node)) => {
                 expected::open_reign(node)?;
-                // The limit of the standby's shown records is void from now on. If it stays, less is shown.
+                // The saved limit of records that the standby showed has no effect from now on. If it stays, the next standby shows less.
                 let _ = shown::forget(root);
                 Ok(())
             }
@@ -271,7 +273,7 @@ impl Database {
             let until = divergence.as_ref().map(|found| found.lsn);
             match self.replay(until) {
                 Ok(report) => break report,
-                // Another partition may have got beyond an earlier one before that was met.
+                // The partitions may be beyond the record that diverged, because another one replayed ahead of it.
                 Err(OpenError::Recovery(RecoveryError::Replay(ReplayError::Diverged(found))))
                     if until.is_none_or(|until| found.lsn < until) =>
                 {
@@ -322,7 +324,7 @@ impl Database {
             };
             let new = QuarantinedProcedure::of(&found);
             let is_known = self.distrusted()?.contains(&(found.module_id, found.procedure_number));
-            // Known, and it diverges all the same: the log does not hold what it changed.
+            // The procedure was quarantined before and diverges all the same, because the log does not hold its changes.
             if is_known || !names.contains(&new.name()) {
                 return Err(OpenError::Recovery(RecoveryError::Replay(ReplayError::Diverged(found))));
             }
@@ -334,7 +336,7 @@ impl Database {
         }
     }
 
-    /// Settings hash of the newest part of the log as it was found, where it is not this program's.
+    /// Returns the settings hash of the newest part of the log at the opening, if it is not this program's.
     pub fn other_settings_hash(&self) -> Option<u64> {
         self.opened.as_ref().and_then(|opened| opened.other_settings_hash)
     }
@@ -344,7 +346,7 @@ impl Database {
         self.upkeep.drained
     }
 
-    /// How full the rings before the log's files are; None where there are none.
+    /// Returns how full the rings before the log's files are. None if there are none.
     pub fn front_status(&self) -> Option<NvramBufferStatus> {
         self.log.as_ref().and_then(|log| log.nvram_status())
     }
@@ -356,7 +358,7 @@ impl Database {
         error
     }
 
-    /// Makes all ready for calls. Whoever sets the phase lets them in.
+    /// Makes everything ready for calls. The caller opens the database for them by setting the phase.
     pub(crate) fn make_ready_for_calls(&self) -> Result<(), OpenError> {
         self.make_code_ready().map_err(|error| self.fail(error))?;
         let ready_bytes = self.upkeep.memory_ready.load(Ordering::Relaxed);
@@ -367,7 +369,7 @@ impl Database {
         self.begin_quarantine()?;
         let is_standby = self.router.role() == Role::Standby;
         if !is_standby {
-            // All acknowledged records are there, so the data may grow up to the limit from now on.
+            // All acknowledged records are in the tables, so from now on the data may grow up to the limit.
             self.shared.memory.enforce();
         }
         for inbox in &self.inboxes {
@@ -385,7 +387,7 @@ impl Database {
         Ok(())
     }
 
-    /// No call waits for a compiler: what is in service is ready, and what the log did not need either is not kept.
+    /// Compiles all modules in service, so that no call waits for a compiler. It drops code that neither they nor the log need.
     fn make_code_ready(&self) -> Result<(), OpenError> {
         let deployed = self.shared.deployed.load();
         let modules: Vec<_> = deployed.current.values().collect();
@@ -398,7 +400,7 @@ impl Database {
         Ok(())
     }
 
-    /// Lets the engine threads finish what they were given, writes it out and seals the log.
+    /// Lets the engine threads finish their messages, writes out their records and seals the log.
     pub fn close(&self) -> Result<(), LogError> {
         if let Some(replication) = self.upkeep.replication.get() {
             replication.stop();
@@ -429,7 +431,7 @@ impl Database {
     fn close_log(&self) -> Result<(), LogError> {
         match &self.log {
             Some(log) => match log.close() {
-                // It was told to take no writes, and took none.
+                // The log was told to take no writes, and took none.
                 Err(LogError::Unavailable { .. }) if self.upkeep.is_read_only.load(Ordering::Acquire) => Ok(()),
                 closed => closed,
             },
@@ -440,7 +442,7 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        // A caller that needs the result calls `close`.
+        // Callers that need the result call `close` themselves.
         let _ = self.close();
     }
 }

@@ -1,5 +1,5 @@
 //! The device that the log is written to first: its files, or the rings of an NVRAM region before them. A file in the data directory names
-//! the region that may hold records which the files lack. An opening brings them to the files, whatever the device is then.
+//! the region that may hold records which the log's files lack. Each opening copies them to the files, whatever its own device is.
 
 use std::{
     path::{Path, PathBuf},
@@ -32,10 +32,10 @@ use crate::{
 
 /// The file that names the region in use.
 pub(crate) const NOTE_NAME: &str = "nvram.json";
-/// The part of a ring's bytes that its entries take at most.
+/// Divisor of a ring's bytes that its entries take at most.
 const ENTRIES_PART: u64 = 8;
 
-/// Says which region may hold records that the files do not have.
+/// Names the region that may hold records which the files do not have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RegionNote {
@@ -45,7 +45,7 @@ pub struct RegionNote {
 }
 
 impl RegionNote {
-    /// Reads the data directory's note; None: its files have all records.
+    /// Reads the note of the data directory. None: its files have all records.
     pub fn load(root: &dyn Disk) -> Result<Option<Self>, DiskError> {
         let Some(bytes) = small_file::read(root, NOTE_NAME)? else {
             return Ok(None);
@@ -63,19 +63,19 @@ impl RegionNote {
         small_file::replace(root, NOTE_NAME, &serde_json::to_vec(self).map_err(unfit)?)
     }
 
-    /// Whether the note names this region.
+    /// True if the note names this region.
     pub fn is_of(&self, owner: &Owner) -> bool {
         self.region_id == hex(&owner.region_id)
     }
 
-    /// Forgets the region: its records are in the files, or are given up.
+    /// Removes the note. The region's records are in the files, or are given up.
     pub fn remove(root: &dyn Disk) -> Result<(), DiskError> {
         small_file::remove(root, NOTE_NAME)?;
         root.sync_dir()
     }
 }
 
-/// A region, mapped.
+/// A mapped region.
 struct Mapped {
     path: PathBuf,
     memory: Arc<dyn Memory>,
@@ -114,9 +114,9 @@ pub(crate) struct Device<'a> {
     root: Arc<dyn Disk>,
     config: Option<&'a NvramConfig>,
     sites: u32,
-    /// Named in the data directory: it may hold records that the files do not have.
+    /// The region that the data directory names. It may hold records that the files do not have.
     noted: Option<Mapped>,
-    /// The one to be used, where that is another.
+    /// The region that this opening will use, if it is another one.
     other: Option<Mapped>,
 }
 
@@ -125,7 +125,7 @@ pub(crate) struct NvramInUse {
     root: Arc<dyn Disk>,
     config: NvramConfig,
     memory: Arc<dyn Memory>,
-    /// The database was closed; what is there may be another opening's.
+    /// True once the database was closed. Another opening may use the region from then on.
     is_over: AtomicBool,
 }
 
@@ -137,7 +137,7 @@ impl NvramInUse {
 }
 
 impl<'a> Device<'a> {
-    /// Maps the regions, and judges them; changes nothing.
+    /// Maps the regions and checks them. It changes nothing.
     pub fn begin(
         config: &'a DatabaseConfig,
         around: &'a Environment,
@@ -212,9 +212,9 @@ impl<'a> Device<'a> {
         self.config.and(self.other.as_ref().or(self.noted.as_ref()))
     }
 
-    /// Brings what the region in use holds to the log's files. `log_config` is how they are opened; what the region holds is written as by
-    /// the program that put it there, in the epoch that it has there: a primary's, or what a standby received. A crash in the middle leaves
-    /// the rest for the next opening.
+    /// Copies the records of the region in use to the log's files. `log_config` says how they are opened. The files keep the program and
+    /// the epoch of each record: those of a primary, or of the records that a standby received. After a crash in the middle, the next
+    /// opening copies the rest.
     pub fn drain(&self, log_config: &LogConfig) -> Result<DrainReport, OpenError> {
         let Some(noted) = &self.noted else {
             return Ok(DrainReport::default());
@@ -256,10 +256,10 @@ impl<'a> Device<'a> {
         Ok(drained)
     }
 
-    /// Lets go of the region that the data directory names, before anything is opened: the files have all of it then.
+    /// Releases the region that the data directory names, before anything is opened. The files have all its records by then.
     ///
-    /// `next` is the region that comes next: where it is not named and has nothing but what the files have, it is made blank, too. A process that
-    /// died while it let go of that region left it so, and what is cut off from the files must not stay there.
+    /// `next` is the region that comes next. If the note does not name it and the files have all its records, this function makes it blank
+    /// too. A process that died during the release left such a region. Records that are cut off the files must not stay there.
     pub fn bring_home(
         self,
         log: &Arc<dyn Disk>,
@@ -278,10 +278,10 @@ impl<'a> Device<'a> {
         Ok(drained)
     }
 
-    /// Erases a region of this database if the files, which end at `end`, have all of its records. A region that can't be read is checked
-    /// at the opening.
+    /// Erases a region of this database if the files, which end at `end`, have all of its records. The opening checks a region that this
+    /// function can't read.
     fn blank(&self, next: &NvramConfig, known: Option<[u8; 16]>, (end, epochs): (Lsn, &[EpochStart])) {
-        // None of it is made here.
+        // This call makes no region: it only opens one that exists.
         let Ok(mapped) = Mapped::open(self.around, &next.path, None) else {
             return;
         };
@@ -295,7 +295,7 @@ impl<'a> Device<'a> {
         }
     }
 
-    /// Puts the chosen region, made anew, before the files of a log that has all records; lets go of any other.
+    /// Formats the chosen region and puts it before the files of a log that has all records. It releases any other region.
     pub fn put_before(self, log: &Log<Box<CallBatch>>, config: &LogConfig) -> Result<Option<NvramInUse>, OpenError> {
         self.judge_noted(log.filled())?;
         self.judge_other(log)?;
@@ -337,22 +337,22 @@ impl<'a> Device<'a> {
         }))
     }
 
-    /// Releases the region that the data directory names, once the files have all of it. At the end no name is left there, and none comes
-    /// back at a power failure. Any contents of a region may then be overwritten.
+    /// Releases the region that the data directory names, once the files have all its records. After that, no note is there, and none comes
+    /// back after a power failure. Any process may then overwrite the region.
     fn let_go(&self) -> Result<(), DiskError> {
         match &self.noted {
-            // In this order: a region that was let go of holds nothing that the files do not have.
+            // The note goes first, so an erased region never has records that the files lack.
             Some(noted) => {
                 RegionNote::remove(&*self.root)?;
                 Region::erase(&*noted.memory);
                 Ok(())
             }
-            // A process may have died between the removal of a name and the sync of it.
+            // A process may have died between the removal of the note and the sync of the directory.
             None => self.root.sync_dir(),
         }
     }
 
-    /// The files, which end at `end`, must have what they had.
+    /// Checks that the files, which end at `end`, have all records that were copied to them.
     pub fn judge_noted(&self, end: Lsn) -> Result<(), DeviceError> {
         let Some(noted) = &self.noted else {
             return Ok(());
@@ -368,7 +368,7 @@ impl<'a> Device<'a> {
         }
     }
 
-    /// A region that the data directory does not name must hold nothing new.
+    /// Checks that a region which the data directory does not name holds no new records.
     fn judge_other(&self, log: &Log<Box<CallBatch>>) -> Result<(), DeviceError> {
         let Some(other) = &self.other else {
             return Ok(());
@@ -397,7 +397,8 @@ impl NvramInUse {
         }
     }
 
-    /// Lets go of the region, once the log was closed, in order (`is_closed`) or not. Where its files have all, the region is made blank. Once.
+    /// Releases the region when the log is closed, in order (`is_closed`) or not. If the files have all its records, it makes the region
+    /// blank. Further calls do nothing.
     pub fn release(&self, status: &NvramBufferStatus, is_closed: bool) -> Result<(), DiskError> {
         if self.is_over.swap(true, Ordering::AcqRel) {
             return Ok(());
@@ -415,8 +416,8 @@ impl NvramInUse {
     }
 }
 
-/// Records of a region that are not in files which end at `end`: they lie behind it, or the files have others there, of another epoch. Where an
-/// epoch began that the files tell of no more, the numbers alone count.
+/// Returns the number of a region's records that the files, which end at `end`, do not have. Such a record lies behind that end, or the
+/// files have a record of another epoch at its LSN. If the files no longer name the epoch at an LSN, the numbers alone count.
 fn records_beside(recovered: &RegionContents, end: Lsn, epochs: &[EpochStart]) -> u64 {
     let is_other = |lsn: Lsn| {
         let epoch = epochs.iter().rfind(|epoch| epoch.start <= lsn);
@@ -427,7 +428,7 @@ fn records_beside(recovered: &RegionContents, end: Lsn, epochs: &[EpochStart]) -
     beside.map(|record| u64::from(record.count)).sum()
 }
 
-/// How a region is divided among so many sites.
+/// Returns how a region is divided among the sites.
 fn geometry(bytes: u64, sites: u32, copy_at_entries: u64) -> Result<Geometry, RegionError> {
     let wanted = 2 * copy_at_entries / u64::from(sites);
     let there_is = bytes / u64::from(sites) / ENTRIES_PART / size_of::<u64>() as u64;

@@ -1,4 +1,4 @@
-//! A standby whose tables are not its primary's: it shows nothing more, is not promoted, and its directory says so from then on.
+//! A standby whose tables differ from its primary's. It serves no reads, is not promoted, and its directory says so from then on.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl Database {
         standby.map(|standby| standby.comparison.clone())
     }
 
-    /// Nothing of the tables is shown from now on, and nobody promotes this standby.
+    /// Stops all reads of this standby and excludes it from promotion.
     fn note_difference(&self, what: &str) {
         let Some(standby) = &self.upkeep.standby else {
             return;

@@ -30,7 +30,7 @@ pub struct Folders {
     pub root: Arc<dyn Disk>,
     pub log: Arc<dyn Disk>,
     pub checkpoints: Arc<dyn Disk>,
-    /// Folder of compiled code, which is never needed. None: none is kept.
+    /// Folder of compiled code, which only saves time. None: no code is kept.
     pub code: Option<Arc<dyn Disk>>,
 }
 
@@ -43,26 +43,26 @@ pub struct Environment {
     /// The source of NVRAM.
     pub nvram: Arc<dyn OpenMemory>,
     pub compiler: Arc<dyn Compiler>,
-    /// The measuring on that clock for `LogMode::Auto`.
+    /// The sampling of `LogMode::Auto`.
     pub sampling: Sampling,
-    /// Changes of a transaction that take more bytes are logged in parts of so many, or of one change.
+    /// Changes of a transaction that take more bytes are logged in parts of this many bytes, or of one change.
     pub part_bytes: usize,
     /// Bytes of log that are read and handed to the engine threads at once when it is opened.
     pub redo_window_bytes: usize,
-    /// A standby's first files are sent in parts of so many bytes.
+    /// Bytes of a part in which a standby gets its first files.
     pub file_part_bytes: usize,
-    /// For the identity and the secret of a new database.
+    /// Source of random bytes for the identity and the secret of a new database.
     pub entropy: Box<dyn Fn() -> std::io::Result<[u8; 16]>>,
 }
 
 impl Folders {
-    /// Opens the files in a directory, and makes those that are missing.
+    /// Opens the files in a directory, and makes files that are missing.
     fn create(dir: &Path) -> Result<Self, DiskError> {
         Ok(Self {
             root: Arc::new(RealDisk::create(dir)?),
             log: Arc::new(RealDisk::create(dir.join("log"))?),
             checkpoints: Arc::new(RealDisk::create(dir.join("checkpoints"))?),
-            // Not worth an opening that fails: where there is no room for the folder, nothing is kept.
+            // A missing code folder is no reason to fail an opening: without it, no code is kept.
             code: RealDisk::create(dir.join("code"))
                 .ok()
                 .map(|disk| Arc::new(disk) as Arc<dyn Disk>),
@@ -84,12 +84,12 @@ impl Folders {
 }
 
 impl Environment {
-    /// The system's, and wasm.
+    /// Makes the environment with the system's clock, folders and threads, and the wasm compiler.
     pub fn real(config: &DatabaseConfig) -> Result<Self, OpenError> {
         Self::over(config, Folders::create)
     }
 
-    /// Does as `real`, and writes nothing in the directory.
+    /// The `real` variant that writes nothing in the directory.
     pub fn reading(config: &DatabaseConfig) -> Result<Self, OpenError> {
         Self::over(config, Folders::read)
     }
@@ -120,7 +120,7 @@ impl Environment {
 pub(crate) struct SiteWork(Site);
 
 impl SiteWork {
-    /// A site is made on its own thread: code that was instantiated stays there.
+    /// Makes a site on its own thread, because code that it instantiated stays there.
     pub fn make(
         id: SiteId,
         shared: Arc<Shared>,
@@ -139,7 +139,7 @@ impl Work for SiteWork {
     fn run(self: Box<Self>) {
         let serve = AssertUnwindSafe(|| self.0.run());
         if catch_unwind(serve).is_err() {
-            // A broken invariant: not one more byte is acknowledged. The panic's message is out already.
+            // An invariant is broken, so the process must not acknowledge one more byte. The panic has printed its message already.
             std::process::abort();
         }
     }

@@ -1,4 +1,4 @@
-//! The standbys that a primary expects: it holds what they lack for them after a restart, too.
+//! The standbys that a primary expects. It holds the log that they lack for them, after a restart, too.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,17 +17,17 @@ pub(crate) struct Member {
     pub name: String,
     /// The standby needs the log from this LSN on.
     lsn: u64,
-    /// The standby's log was durable up to this LSN; 0: that is not known.
+    /// LSN up to which the standby's log was durable; 0: it is not known.
     persisted: u64,
     in_sync: bool,
     counted: bool,
-    /// It was in sync when the epoch ended that the list is of.
+    /// True if the standby was in sync when the epoch of this list ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     was_in_sync: bool,
 }
 
 impl Member {
-    /// Nothing is known of what it has; it needs the log from `from` on.
+    /// Makes a standby of which only the name and `from` are known: it needs the log from there.
     fn unknown(name: &str, from: Lsn) -> Self {
         Self {
             name: name.to_owned(),
@@ -72,7 +72,7 @@ impl Member {
         }
     }
 
-    /// The epoch ends in which it was in sync.
+    /// Ends the epoch in which it was in sync.
     fn end(&mut self) {
         self.was_in_sync |= self.in_sync;
         (self.in_sync, self.persisted) = (false, 0);
@@ -101,21 +101,21 @@ pub(crate) fn save(node: &NodeFile, standbys: &[Expected]) -> Result<(), DiskErr
     node.change(|document| document.members = standbys.iter().map(Member::of).collect())
 }
 
-/// The list that a primary saved last. With a lease, those who may take over look into the store first.
+/// The list that a primary saved last. With a lease, a standby that may take over reads the store first.
 pub(crate) struct Keeping {
     node: Arc<NodeFile>,
     saved: Mutex<Vec<Expected>>,
 }
 
 impl Keeping {
-    /// `saved`: as it was read.
+    /// Makes the list from `saved`, which was read from the document.
     pub fn new(node: Arc<NodeFile>, saved: Vec<Expected>) -> Self {
         let saved = Mutex::new(saved);
         Self { node, saved }
     }
 
-    /// Saves the list. Until the store has it (`is_recorded`), a standby that leaves has not left, and callers wait already for one that comes: the next
-    /// start has to know of both.
+    /// Saves the list. While the lease store does not have it (`is_recorded` is false), a leaving standby still counts, and callers wait
+    /// for a new one already. The next start must know both.
     pub fn save(&self, standbys: &[Expected], is_recorded: bool) -> Result<(), DiskError> {
         let mut saved = self.saved.lock().expect("nothing panics under this lock");
         let mut next = standbys.to_vec();
@@ -134,9 +134,9 @@ impl Keeping {
     }
 }
 
-/// Records, for a server that becomes the primary, that no standby is in sync with it and that nothing is known of what they have. They may have followed
-/// another primary. The log is held for them as before. The standbys that its primary told to be out of sync are expected, too. It comes before the
-/// first answer: the next start goes by it.
+/// Records, for a server that becomes the primary, that no standby is in sync with it and that their positions are not known. They may have
+/// followed another primary. The server holds the log for them as before. It also expects the standbys that its primary reported as out of
+/// sync. The server saves this before its first answer, because its next start relies on it.
 pub(crate) fn begin_epoch(members: &mut Vec<Member>, laggards: &[OutOfSync]) {
     for member in &mut *members {
         member.end();
@@ -149,7 +149,7 @@ pub(crate) fn begin_epoch(members: &mut Vec<Member>, laggards: &[OutOfSync]) {
     }
 }
 
-/// Has these standbys count, and no others.
+/// Makes these standbys count, and no others.
 pub(crate) fn count_on(members: &mut Vec<Member>, set: &[PeerMember]) {
     let is_in = |name: &str| set.iter().any(|member| member.name == name);
     members
@@ -165,8 +165,8 @@ pub(crate) fn count_on(members: &mut Vec<Member>, set: &[PeerMember]) {
     }
 }
 
-/// Records, for a server that takes the log of another primary, that its standbys may lack what that primary answered. None is in sync, and nothing is
-/// known of what they have. A standby that was in sync is no laggard of this server's.
+/// Records, for a server that takes the log of another primary, that its standbys may lack writes which that primary acknowledged. None is
+/// in sync, and their positions are not known. A standby that was in sync does not lag behind this server.
 pub(crate) fn end_reign(node: &NodeFile) -> Result<(), DiskError> {
     node.change(|document| end_members(&mut document.members))
 }
@@ -175,19 +175,20 @@ pub(crate) fn end_members(members: &mut [Member]) {
     members.iter_mut().for_each(Member::end);
 }
 
-/// Whether `end_reign` has something to do.
+/// True if `end_reign` has something to change.
 pub(crate) fn may_have_led(node: &NodeFile) -> bool {
     node.read(|document| !document.members.iter().all(Member::is_ended))
 }
 
-/// Records, for a server that opens as the primary, that no standby is in sync because of an earlier epoch; one that is not is a laggard.
+/// Records, for a server that opens as the primary, that no standby is in sync because of an earlier epoch. A standby that is not in sync
+/// lags behind.
 pub(crate) fn open_reign(node: &NodeFile) -> Result<(), DiskError> {
     node.change(|document| {
         document
             .members
             .iter_mut()
             .for_each(|member| member.was_in_sync = false);
-        // It follows no primary any more.
+        // The server follows no primary any more.
         document.status = None;
     })
 }
@@ -202,7 +203,7 @@ mod tests {
         NodeFile::open(Arc::new(SimDisk::new())).expect("an empty one")
     }
 
-    /// A word a standby; `+`: it is in sync. Then what it needs and has: the same LSN.
+    /// Parses a list with one word for each standby: `+` if it is in sync, then the LSN that it needs and has.
     fn list(words: &str) -> Vec<Expected> {
         let standby = |word: &str| {
             let (name, lsn) = word.trim_start_matches('+').split_once('@').expect("NAME@LSN");
@@ -252,7 +253,7 @@ mod tests {
         let ended = node.document().members;
         open_reign(&node).expect("saved");
         assert_eq!(out(), both);
-        // A promotion does the same, and goes on to tell of a laggard.
+        // A promotion makes the same change, and keeps reporting a standby that lags behind.
         node.change(|document| document.members = ended).expect("saved");
         let laggard = OutOfSync {
             name: "s3".into(),

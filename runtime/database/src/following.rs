@@ -1,4 +1,4 @@
-//! The thread that replays what a standby receives: it reads what is durable in the log, and hands it to the engine threads, cut by cut.
+//! The thread that replays the log of a standby. It reads durable records and hands them to the engine threads, one window at a time.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -21,29 +21,30 @@ use reprise_router::{Phase, Router};
 
 use crate::standby::Hiding;
 
-/// Bytes of log that are replayed between two cuts at most: a read waits for some of these, and not longer.
+/// Bytes of log that are replayed between two cuts at most. A read waits for a few such windows at most.
 pub(crate) const FOLLOW_WINDOW_BYTES: usize = 256 << 10;
-/// How often a thread that is woken by whatever it waits for looks by itself.
+/// Interval at which the thread checks its state, even if no other thread wakes it.
 const LOOK: Duration = Duration::from_millis(500);
-/// The period of looks while it waits for views to be closed.
+/// Interval of these checks while the thread waits for views to be closed.
 const LOOK_FOR_VIEWS: Duration = Duration::from_millis(2);
-/// `Orders::until` while nobody wants the replay to end, and `Orders::committed` while there is no primary that tells it.
+/// Value of `Orders::until` while the replay has no end, and of `Orders::committed` while no primary reports it.
 const NEVER: u64 = u64::MAX;
 
 /// Orders of other threads to this one.
 pub(crate) struct Orders {
     is_stopping: AtomicBool,
-    /// It ends once everything before this is replayed.
+    /// LSN up to which the thread replays before it ends.
     until: AtomicU64,
-    /// Everything before this is committed by the primary: what may not outlive it is not replayed, so nobody sees it.
+    /// LSN before which the primary has committed everything. Later records are not replayed, because a failover may lose them after a
+    /// reader saw them.
     committed: AtomicU64,
     wake: Sender<()>,
 }
 
 impl Orders {
-    /// With where the thread is woken.
+    /// Makes the orders, and the receiver on which the thread is woken.
     pub fn new() -> (Arc<Self>, Receiver<()>) {
-        // One is as good as many.
+        // Several wake-ups count as one.
         let (wake, woken) = crossbeam_channel::bounded(1);
         let orders = Self {
             is_stopping: AtomicBool::new(false),
@@ -63,8 +64,8 @@ impl Orders {
         self.wake();
     }
 
-    /// From now on nothing is replayed that the primary does not say to be committed, or said since this was called first; everything before `shown`
-    /// was replayed.
+    /// Limits the replay from now on to records that the primary reports as committed. Reports since the first such call count. Everything
+    /// before `shown` was replayed.
     pub fn begin_commits(&self, shown: Lsn) {
         let began = self
             .committed
@@ -74,7 +75,7 @@ impl Orders {
         }
     }
 
-    /// The primary says so.
+    /// Takes the primary's report of its committed LSN.
     pub fn note_committed(&self, committed: Lsn) {
         if self.committed.fetch_max(committed.0, Ordering::AcqRel) < committed.0 {
             self.wake();
@@ -87,7 +88,7 @@ impl Orders {
         (committed != NEVER).then_some(Lsn(committed))
     }
 
-    /// Everything before it may be replayed. Whoever is promoted decides on what it has itself.
+    /// Returns the LSN before which everything may be replayed. A promoted standby replays all records that it has.
     fn limit(&self) -> Lsn {
         match self.until.load(Ordering::Acquire) {
             NEVER => Lsn(self.committed.load(Ordering::Acquire)),
@@ -95,14 +96,14 @@ impl Orders {
         }
     }
 
-    /// Replays what is durable before `end`, and ends.
+    /// Replays the durable records before `end`, and ends.
     pub fn finish(&self, end: Lsn) {
         self.until.store(end.0, Ordering::Release);
         self.wake();
     }
 }
 
-/// How the replay ended: everything before an LSN is in the tables, or why not.
+/// The end of a replay: the LSN before which the tables have everything, or the reason of a failure.
 pub(crate) type Ended = Result<Lsn, Arc<str>>;
 
 pub(crate) struct Follower {
@@ -111,20 +112,20 @@ pub(crate) struct Follower {
     pub log: Arc<Log<Box<CallBatch>>>,
     pub replayer: Replayer,
     pub reader: LogReader,
-    /// With NVRAM: as long as it lives, what was received comes at once to the files, where it is read.
+    /// With NVRAM: as long as this lives, received records go to the files at once, where the thread reads them.
     pub _copying: Option<DestageDemand>,
     pub window_bytes: usize,
     pub orders: Arc<Orders>,
     pub woken: Receiver<()>,
-    /// Told once, when the replay ends.
+    /// Gets one message, when the replay ends.
     pub ended: Sender<Ended>,
     /// Generation of the modules whose code is ready.
     pub generation: u64,
-    /// Its place among those who wait for the log.
+    /// Its entry in the list of threads that wait for the log.
     pub waiter: Option<WatermarkWaiter>,
     /// True while fed records are not sent yet, because the thread waits until no view is open.
     pub is_cut_due: bool,
-    /// The tables hold what is before it, and not all of that is known to be committed: nobody sees them. None: calls were let in.
+    /// LSN before which the tables have records that may not be committed, so no reader sees them. None: reads were let in.
     pub hidden_until: Option<Lsn>,
     pub hiding: Arc<Hiding>,
 }
@@ -165,7 +166,7 @@ impl Follower {
         }
     }
 
-    /// Feeds a deployment. What lies before it was sent, and is shown while its module is compiled, here.
+    /// Feeds a deployment. The records before it were sent. Readers see them while this thread compiles the module.
     fn deploy(&mut self) -> Result<Step, RecoveryError> {
         if let Some(next) = self.replayer.next_deployment() {
             let what = format!("waits for the compilation of {} version {}", next.name, next.version);
@@ -190,7 +191,8 @@ impl Follower {
             .tell(NoticeKind::Standby, || Notice::Standby { name, what });
     }
 
-    /// Sends what was fed. A deployment waits until no view is open that began before; new ones wait for it, so that is soon.
+    /// Sends the records that were fed. A deployment waits until all views that began before it are closed. New views wait for it, so that
+    /// takes little time.
     fn cut(&mut self) -> Result<Step, RecoveryError> {
         let router = &self.router;
         if self.replayer.has_barrier() && !router.shut_views() {
@@ -203,7 +205,7 @@ impl Follower {
         Ok(Step::Done)
     }
 
-    /// No read waits for a compiler longer than it must: what was deployed is made ready here.
+    /// Compiles the deployed modules on this thread, so that no read waits longer than it must.
     fn make_code_ready(&mut self) {
         let generation = self.shared.generation.load(Ordering::Acquire);
         if generation == self.generation {
@@ -224,7 +226,7 @@ impl Follower {
         );
         self.router.set_phase(Phase::Failed { report: report.clone() });
         self.tell(report.clone());
-        let _ = self.ended.send(Err(report.into())); // whoever asks finds it
+        let _ = self.ended.send(Err(report.into())); // a promotion or a status reads it
     }
 
     /// Sleeps until there may be more to do.
@@ -238,7 +240,7 @@ impl Follower {
         let is_committed = next <= orders.limit();
         self.waiter = match is_committed {
             true => self.log.when_durable(next, Box::new(move || orders.wake())),
-            false => None, // whoever says that it is wakes this thread
+            false => None, // the primary's next report wakes this thread
         };
         if self.waiter.is_some() || !is_committed {
             let _ = self.woken.recv_timeout(LOOK);
@@ -258,7 +260,7 @@ impl Work for Follower {
             }
         });
         if catch_unwind(follow).is_err() {
-            // A broken invariant: not one more byte is acknowledged. The panic's message is out already.
+            // An invariant is broken, so the process must not acknowledge one more byte. The panic has printed its message already.
             std::process::abort();
         }
     }

@@ -1,4 +1,4 @@
-//! The outcome that an opening of a data directory would have. It changes nothing and runs nothing.
+//! Predicts the outcome of opening a data directory. It changes nothing and runs nothing.
 
 use std::{path::Path, sync::Arc};
 
@@ -12,26 +12,26 @@ use reprise_wire::{Genesis, PairWalk, PartitionSet, RecordEffect, RecordRef, Rec
 
 use crate::error::OpenError;
 
-/// Bytes a second, of rows loaded and of log replayed, that any machine reaches.
+/// Bytes a second, of loaded rows and of replayed log, that any machine reaches.
 const MODEST_LOAD: f64 = 200e6;
 const MODEST_REPLAY: f64 = 30e6;
-/// The speed for changes, which are put in place on all cores.
+/// Bytes a second of changes, which all cores put in place.
 const MODEST_REDO: f64 = 150e6;
-/// The first reasons are enough.
+/// Number of reasons that are listed at most.
 const REFUSALS_MAX: usize = 16;
 
 /// The fate of a checkpoint at an opening.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It would be loaded.
+    /// The checkpoint would be loaded.
     Taken,
-    /// It would not, and why.
+    /// The checkpoint would not be loaded, for this reason.
     PassedOver(String),
-    /// It is whole; a newer one is taken.
+    /// The checkpoint is whole, and a newer one would be loaded.
     Kept,
 }
 
-/// A checkpoint as found.
+/// A checkpoint of the directory.
 #[derive(Clone, Debug)]
 pub struct FoundCheckpoint {
     pub lsn: Lsn,
@@ -42,7 +42,7 @@ pub struct FoundCheckpoint {
     pub file_bytes: u64,
 }
 
-/// The outcome of an opening.
+/// The predicted outcome of an opening.
 #[derive(Clone, Debug, Default)]
 pub struct Inspection {
     pub log: VerifyReport,
@@ -50,9 +50,9 @@ pub struct Inspection {
     pub partitions: Option<u16>,
     /// The newest first.
     pub checkpoints: Vec<FoundCheckpoint>,
-    /// The beginning of the replay.
+    /// LSN at which the replay would begin.
     pub replay_from: Lsn,
-    /// Records that would be read, by the name of their kind, those that occur.
+    /// Records that the replay would read, by the names of the kinds that occur.
     pub records: Vec<(&'static str, u64)>,
     pub transactions: u64,
     /// Bytes of these records.
@@ -60,15 +60,15 @@ pub struct Inspection {
     /// Bytes of those records of changes whose transactions were not logged by their commands too.
     pub changes_bytes: u64,
     pub last_txn: Option<TxnId>,
-    /// Settings hash of the log's newest part, where it is not this program's: every outcome is compared all the same.
+    /// Settings hash of the log's newest part, if it is not this program's. The replay compares every outcome all the same.
     pub other_settings_hash: Option<u64>,
-    /// Seconds that loading and replay would take, at modest speeds: none was measured here.
+    /// Seconds that loading and replay would take at modest speeds. None was measured on this machine.
     pub seconds: f64,
-    /// Why the opening would be refused; it would go through where there is none.
+    /// Reasons for which the opening would be refused. Empty: it would succeed.
     pub refused: Vec<String>,
 }
 
-/// Looks at a data directory as a server that opens it would.
+/// Reads a data directory as a server that opens it would.
 pub fn inspect(dir: &Path) -> Result<Inspection, RestoreError> {
     let place = RestoreSource::open(&DirHandle::at(dir))?;
     let mut found = Inspection::default();
@@ -103,12 +103,12 @@ pub fn inspect(dir: &Path) -> Result<Inspection, RestoreError> {
 }
 
 impl Inspection {
-    /// The checkpoint that would be loaded.
+    /// Returns the checkpoint that would be loaded.
     pub fn taken(&self) -> Option<&FoundCheckpoint> {
         self.checkpoints.iter().find(|found| found.verdict == Verdict::Taken)
     }
 
-    /// Why a checkpoint is not taken. No opening passes over one of a program with other numbers.
+    /// Returns why a checkpoint can't be loaded. No opening passes over a checkpoint of a program with other format numbers.
     fn reason_of(&mut self, error: &CheckpointError) -> String {
         let reason = error.to_string();
         if error.is_foreign() {
@@ -187,7 +187,7 @@ fn no_checkpoint(found: &mut Inspection) -> Result<(), RestoreError> {
     Ok(())
 }
 
-/// Everything that a load would trip over but for the rows' contents.
+/// Checks everything that could fail a load, except the rows' contents.
 fn judge(reader: &CheckpointReader, engine: &Engine, found: &Inspection) -> Result<(), String> {
     let id = reader.header().database_id;
     if found.log.database_id.is_some_and(|known| known != id) {

@@ -7,7 +7,7 @@ use crate::{
     leasing::{Holder, LeaseError, Seen, SyncRecord},
 };
 
-/// Whether a server may take the lease at its start, which nobody has.
+/// Checks that a server may take a free lease at its start.
 pub(crate) fn may_begin(seen: &Seen, own: &str, reached: Reached) -> Result<(), LeaseError> {
     let Some(record) = &seen.record else {
         return Ok(());
@@ -24,7 +24,7 @@ pub(crate) fn may_begin(seen: &Seen, own: &str, reached: Reached) -> Result<(), 
     }
 }
 
-/// The first epoch that no other server had. A standby that is promoted, or a server that begins, may have seen nothing of the last ones.
+/// Returns the first epoch that no other server had. A promoted standby, or a server that starts, may have no record of the last epochs.
 pub(crate) fn free_epoch(seen: &Seen, own: &str) -> u32 {
     match &seen.record {
         Some(record) if record.primary == own => record.epoch,
@@ -33,8 +33,8 @@ pub(crate) fn free_epoch(seen: &Seen, own: &str) -> u32 {
     }
 }
 
-/// True where a standby takes over by itself. `tried`: of the record by which it did so already, and which the store may have written without
-/// saying so; who was in sync before is not known from that one.
+/// True if a standby takes over by itself. `tried` is the epoch of its last attempt, which the store may have recorded without confirming
+/// it. Such a record no longer says which standbys were in sync.
 pub(crate) fn may_take_over(seen: &Seen, own: &Holder, tried: Option<u32>) -> bool {
     let Some(record) = &seen.record else {
         return false;
@@ -46,22 +46,23 @@ pub(crate) fn may_take_over(seen: &Seen, own: &Holder, tried: Option<u32>) -> bo
     }
 }
 
-/// True where a primary whose lease ran out may have it again: nobody else had it meanwhile.
+/// True if a primary whose lease ran out may take it again, because no other server had it meanwhile.
 pub(crate) fn may_take_again(seen: &Seen, own: &Holder) -> bool {
     let is_own = |record: &SyncRecord| record.primary == own.name;
     seen.holder.as_ref().is_none_or(|holder| holder == own) && seen.record.as_ref().is_none_or(is_own)
 }
 
-/// How somebody has a standby promoted.
+/// The order of an operator to promote a standby.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ByHand {
-    /// The epoch of the old primary, which gave its place to this one; none: by force.
+    /// The epoch in which the old primary handed over to this standby. None: the promotion is forced.
     pub given: Option<Epoch>,
     pub accepts_loss: bool,
 }
 
 impl ByHand {
-    /// Whether the old primary had the place that it gave: since then another server may have been promoted by force, and have answered.
+    /// True if the old primary was still the last primary when it handed over. Otherwise another server may have been promoted by force
+    /// since, and have acknowledged writes.
     pub fn is_given(&self, seen: &Seen, own: &str) -> bool {
         let is_last = |given: Epoch| {
             let record = seen.record.as_ref();

@@ -1,5 +1,5 @@
-//! The choice of the primary by a lease in a store that all nodes reach. The holder answers alone while the lease lasts, and a standby in
-//! sync takes over once the lease is free.
+//! The choice of the primary by a lease in a store that all nodes reach. A primary acknowledges writes only while its lease lasts. A
+//! standby in sync takes over when the lease is free.
 
 use std::{
     sync::{
@@ -24,9 +24,9 @@ use crate::{
     shipping::Replication,
 };
 
-/// Between two looks of the thread at what it is asked for.
+/// Interval at which the thread checks its orders.
 const LOOK: Duration = Duration::from_millis(10);
-/// Between two tries of what the store refused.
+/// Time between two attempts that the store refused.
 const REST: Duration = Duration::from_millis(200);
 
 /// The holder of the lease.
@@ -35,7 +35,7 @@ pub struct Holder {
     pub name: String,
     /// URL at which clients reach it.
     pub url: Option<String>,
-    /// Drawn by its process: another one of the same name is another holder.
+    /// A number that the holder's process drew. Another process of the same name is another holder.
     pub instance: u64,
 }
 
@@ -45,7 +45,7 @@ pub struct SyncRecord {
     /// The last primary.
     pub primary: String,
     pub epoch: u32,
-    /// Standbys that have everything that it answered.
+    /// Standbys that have every write that it acknowledged.
     pub in_sync: Vec<String>,
 }
 
@@ -58,18 +58,18 @@ pub struct Seen {
     pub versions: (i64, i64),
 }
 
-/// The store does not answer, or not in time: what was asked of it may have been done, or be done later.
+/// The store does not answer, or not in time. It may have carried out the request, or may do so later.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct StoreError(pub Arc<str>);
 
-/// A lease and a record, of one database. Each question is answered within the lease's time, or fails.
+/// The lease and the record of one database. Each request is answered within the lease's time, or fails.
 pub trait LeaseStore: Send {
-    /// `etcd`.
+    /// Returns the kind of store: `etcd`.
     fn kind(&self) -> &'static str;
     fn look(&mut self) -> Result<Seen, StoreError>;
-    /// Takes the lease and writes the record, in one step, where the store holds what was seen. Returns how long the lease lasts; None: it
-    /// holds something else by now.
+    /// Takes the lease and writes the record in one step, if the store still holds `seen`. Returns how long the lease lasts. None: the
+    /// store holds something else by now.
     fn take(
         &mut self,
         holder: &Holder,
@@ -77,25 +77,25 @@ pub trait LeaseStore: Send {
         seen: &Seen,
         ttl: Duration,
     ) -> Result<Option<Duration>, StoreError>;
-    /// Has the lease last as long again. None: it is over, or another one's.
+    /// Prolongs the lease. None: it has ended, or belongs to another holder.
     fn renew(&mut self) -> Result<Option<Duration>, StoreError>;
-    /// Writes the record, as long as this server has the lease. False: it has not, or the record is not what it wrote last.
+    /// Writes the record while this server has the lease. False: it has lost the lease, or another server has written the record since.
     fn record(&mut self, record: &SyncRecord) -> Result<bool, StoreError>;
     /// Gives the lease back.
     fn release(&mut self) -> Result<(), StoreError>;
 }
 
-/// How a server takes part.
+/// The settings with which a server takes part in the lease.
 pub struct LeaseConfig {
     pub store: Box<dyn LeaseStore>,
-    /// Name of this server, unlike all others'.
+    /// Name of this server, which no other server has.
     pub name: String,
     pub url: Option<Arc<str>>,
-    /// How long the lease is to last; the store may give more.
+    /// Time that the lease lasts; the store may give more.
     pub ttl: Duration,
 }
 
-/// Why a server does not begin with a lease.
+/// Why a server does not start with a lease.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
     #[error("a server without a log has no part in a lease")]
@@ -125,42 +125,43 @@ pub enum LeaseError {
     Thread(std::io::Error),
 }
 
-/// A primary whose lease is over answers nothing alone before the store lets anybody else have it. A fifth is for clocks that run at other
-/// speeds, and for what lies between a look at the clock and an answer.
+/// Returns the time until which a primary may acknowledge writes. It must stop before the store gives the lease to another server. It
+/// therefore gives up a fifth of the lease. Clocks run at different speeds, and an answer leaves a little after the look at the clock.
 fn until_ns(asked_ns: u64, ttl: Duration) -> u64 {
     asked_ns + ttl.as_nanos() as u64 / 5 * 4
 }
 
-/// Why nothing comes of a question.
+/// Says why a request to the store failed.
 fn away(kind: &str, error: &StoreError) -> String {
     format!("{kind} does not tell who is the primary: {error}")
 }
 
 #[derive(Default)]
 struct State {
-    /// This server took the lease, and has not seen that it is another's.
+    /// True from the time when this server took the lease until it sees that another has it.
     holds: bool,
     seen: Option<Seen>,
-    /// Standbys that are to be recorded as in sync, and those that are for certain.
+    /// Standbys that this server wants recorded as in sync. `recorded` has those that the store certainly has.
     wanted: Vec<String>,
     recorded: Option<Vec<String>>,
     next_ns: u64,
-    /// When `seen` was asked for.
+    /// Time at which `seen` was requested.
     looked_ns: u64,
-    /// Somebody waits for a look.
+    /// True while a thread waits for a fresh look at the store.
     is_asked: bool,
     error: Option<Arc<str>>,
-    /// Epoch of the record that this server asked for last: it is the primary in that epoch at least. No other server's is that late.
+    /// Epoch of the record that this server last asked for. If it is the primary, it is so in that epoch or a later one, and no other
+    /// server has that epoch.
     epoch: u32,
     /// Epoch of the record by which this server last tried to take over.
     tried: Option<u32>,
-    /// The record before this server was to be promoted.
+    /// The record before the promotion of this server began.
     before: Option<SyncRecord>,
-    /// The loss that an operator accepted: the record names this server since, whether or not it then became the primary.
+    /// The loss that an operator accepted. Since then the record names this server, whether or not it became the primary.
     accepted: Option<LostRange>,
 }
 
-/// This server's part.
+/// This server's part in the lease.
 pub(crate) struct Leasing {
     own: Holder,
     kind: &'static str,
@@ -169,19 +170,20 @@ pub(crate) struct Leasing {
     replication: Weak<Replication>,
     clock: Arc<LeaseClock>,
     store: Mutex<Box<dyn LeaseStore>>,
-    /// Held while somebody promotes this server.
+    /// A promotion of this server holds it.
     promoting: Mutex<()>,
     state: Mutex<State>,
     is_stopping: AtomicBool,
     thread: Mutex<Option<Box<dyn ThreadHandle>>>,
 }
 
-/// Once a server takes part.
+/// The part of this server, once it takes part.
 pub(crate) type LeasingCell = Arc<OnceLock<Arc<Leasing>>>;
 
 impl Database {
-    /// Has the part of this server in its database decided by a lease, from now on. A primary takes it first, which blocks until it has it: before
-    /// `recover`. A standby looks who was the primary last: before `follow_primary`. It takes over by itself once it is recovered. Once, behind `set_safety`.
+    /// Lets a lease decide the role of this server from now on. The call comes once, after `set_safety`. A primary takes the lease first,
+    /// before `recover`, and blocks until it has it. A standby reads who was the last primary, before `follow_primary`, and takes over by
+    /// itself once it is recovered.
     pub fn keep_lease(self: &Arc<Self>, config: LeaseConfig) -> Result<(), LeaseError> {
         let replication = self.replication().map_err(|_| LeaseError::NoLog)?;
         let shared = &replication.shared;
@@ -245,12 +247,12 @@ impl Leasing {
             .tell(NoticeKind::Standby, || Notice::Standby { name, what });
     }
 
-    /// How often the lease is prolonged, or looked at.
+    /// Returns the interval at which a holder prolongs the lease, or another server reads it.
     fn every_ns(&self) -> u64 {
         self.ttl.as_nanos() as u64 / 4
     }
 
-    /// The store said no, or nothing.
+    /// Records that the store refused a request, or did not answer.
     fn note_error(&self, error: &StoreError) {
         let kind = self.kind;
         let mut state = self.lock();
@@ -278,7 +280,8 @@ impl Leasing {
         Ok(seen)
     }
 
-    /// Whether the store was looked at since, or does not answer; else a standby looks at once.
+    /// True if this server has read the store since `since_ns`, or the store does not answer. Otherwise it asks the thread to read the
+    /// store at once.
     pub fn has_looked(&self, since_ns: u64) -> bool {
         let mut state = self.lock();
         let has_looked = state.looked_ns >= since_ns || state.error.is_some();
@@ -286,7 +289,7 @@ impl Leasing {
         has_looked
     }
 
-    /// True where this server has the lease now, in an epoch that is this one at least, and these are recorded as in sync.
+    /// Takes the lease. True: this server has it, in an epoch of at least `at_least`, and the store records these standbys as in sync.
     fn take(&self, seen: &Seen, (at_least, in_sync): (u32, Vec<String>)) -> Result<bool, StoreError> {
         let record = SyncRecord {
             primary: self.own.name.clone(),
@@ -294,7 +297,7 @@ impl Leasing {
             in_sync,
         };
         let asked_ns = self.now_ns();
-        // It may be written though the store does not say so.
+        // The store may write the record without confirming it.
         self.lock().epoch = record.epoch;
         let Some(ttl) = self.store().take(&self.own, &record, seen, self.ttl)? else {
             return Ok(false);
@@ -347,7 +350,7 @@ impl Leasing {
         let seen = self.look()?;
         match &seen.holder {
             Some(holder) if holder.name != self.own.name => return Ok(Err(LeaseError::Held(holder.clone()))),
-            // The lease of an earlier process, as it seems: it ends by itself.
+            // An earlier process of this server seems to hold the lease, which ends by itself.
             Some(_) => return Ok(Ok(false)),
             None => {}
         }
@@ -368,7 +371,7 @@ impl Leasing {
     /// Saves a standby's claim before it asks for the lease, and returns its epoch.
     fn claim(&self, seen: &Seen) -> Result<u32, Arc<str>> {
         let replication = self.replication.upgrade().ok_or("the server stops")?;
-        // The one in which it begins: nobody else is to take it.
+        // The epoch in which the promotion begins. No other server may take it.
         let free = (replication.log.epoch().0 + 1).max(free_epoch(seen, &self.own.name));
         let kept = replication
             .node
@@ -377,7 +380,7 @@ impl Leasing {
         Ok(kept.map_err(error)?.0)
     }
 
-    /// Whether these, and no others, are recorded as in sync. They will be, where they can.
+    /// Returns whether the store records exactly these standbys as in sync. If not, the thread writes the record when it can.
     pub fn record(&self, in_sync: Vec<String>) -> bool {
         let mut state = self.lock();
         state.wanted = in_sync;
@@ -431,7 +434,7 @@ impl Leasing {
             return Ok(true);
         }
         drop(state);
-        // Until it is done, nothing is known of what is recorded.
+        // The contents of the record are unknown until the request is answered.
         self.lock().recorded = None;
         let record = SyncRecord {
             primary: self.own.name.clone(),
@@ -459,14 +462,14 @@ impl Leasing {
             .map_or(0, |replication| replication.log.epoch().0)
     }
 
-    /// The lease is over, or the record another one: who has it now?
+    /// Reads the holder of the lease, after it ended or the record changed.
     fn look_again(&self) -> Result<(), StoreError> {
         let seen = self.look()?;
         if !self.lock().holds {
             return Ok(()); // it was given away, before it was free
         }
         if may_take_again(&seen, &self.own) {
-            // Each of them is waited for until it is recorded that it left.
+            // A leaving standby stays in the record, and callers wait for it, until its leaving is recorded.
             let in_sync = self.lock().wanted.clone();
             self.take(&seen, (self.epoch(), in_sync))?;
             return Ok(());
@@ -510,7 +513,7 @@ impl Leasing {
         let Some(replication) = self.replication.upgrade() else {
             return Ok(());
         };
-        // Somebody promotes this server just now, or it can't be the primary.
+        // Either another thread promotes this server now, or it can't be the primary.
         let promoting = match self.promoting.try_lock() {
             Ok(promoting) => promoting,
             Err(TryLockError::WouldBlock) => return Ok(()),
@@ -519,7 +522,7 @@ impl Leasing {
         if replication.judge_takeover().is_err() {
             return Ok(());
         }
-        // Nobody else is in sync with this one as the primary: what is here may be more than others have.
+        // The record names no standby in sync with this server as the primary, because it may have records that the others lack.
         let taken = self.claim(seen).map_err(StoreError);
         let taken = taken.and_then(|epoch| self.take(seen, (epoch, Vec::new())));
         let mut state = self.lock();
@@ -535,7 +538,7 @@ impl Leasing {
         Ok(())
     }
 
-    /// On a thread of its own: the lease is prolonged meanwhile.
+    /// Promotes the server on a thread of its own, so that this thread can prolong the lease meanwhile.
     fn start_takeover(self: &Arc<Self>, replication: &Arc<Replication>) {
         let work = Takeover {
             leasing: self.clone(),
@@ -547,7 +550,8 @@ impl Leasing {
         }
     }
 
-    /// This server does not become the primary after all, and wrote nothing in its new epoch: whoever may take over is who might before.
+    /// Gives up a takeover in whose epoch this server wrote nothing. It restores the record, so that the same standbys may take over as
+    /// before.
     pub fn give_up(&self, reason: &str) {
         self.tell(format!("this standby did not take over: {reason}"));
         let before = self.lock().before.take();
@@ -555,11 +559,11 @@ impl Leasing {
             let _ = self.store().record(&before); // else the record names this server, which may try again
         }
         self.let_go();
-        // Others first.
+        // Other standbys try first.
         self.lock().next_ns = self.now_ns() + self.ttl.as_nanos() as u64;
     }
 
-    /// Ends the holding: this server answers nothing alone any more, and does not take the lease again by itself.
+    /// Ends the holding. From now on this server acknowledges no writes, and does not take the lease again by itself.
     fn end_holding(&self) {
         let mut state = self.lock();
         state.holds = false;
@@ -588,12 +592,12 @@ impl Leasing {
         ReplicationError::Unavailable(away(self.kind, error).into())
     }
 
-    /// Whether the store tells who is the primary, before that one is asked to step down.
+    /// Checks that the store answers, before the primary is asked to step down.
     pub fn judge_store(&self) -> Result<(), ReplicationError> {
         self.look().map(drop).map_err(|error| self.unavailable(&error))
     }
 
-    /// Whether this server, as the primary, can give the lease away.
+    /// Checks that this server, as the primary, can give the lease away.
     pub fn judge_hand_over(&self) -> Result<(), ReplicationError> {
         match self.clock.is_valid() {
             true => Ok(()),
@@ -603,22 +607,22 @@ impl Leasing {
         }
     }
 
-    /// In which epoch, at least, this server is the primary once it took the lease.
+    /// Returns the lowest epoch in which this server can be the primary after it took the lease.
     pub fn granted_epoch(&self) -> Epoch {
         Epoch(self.lock().epoch)
     }
 
-    /// Keeps this server from taking over by itself meanwhile.
+    /// Keeps this server from taking over by itself while the guard lives.
     pub fn begin_promotion(&self) -> MutexGuard<'_, ()> {
         self.promoting.lock().expect("a promotion never panics")
     }
 
-    /// This server is the primary, and whoever promoted it is told what may be lost.
+    /// Records that this server is the primary. The answer of the promotion reports the accepted loss from here on.
     pub fn note_promoted(&self) {
         self.lock().accepted = None;
     }
 
-    /// Takes the lease for a promotion that somebody asked for. Some: what may be lost by it, where everything before `end` is here.
+    /// Takes the lease for a promotion by an operator. Some: the loss that the operator accepted.
     pub fn take_by_hand(&self, by: ByHand, lost: LostRange) -> Result<Option<LostRange>, ReplicationError> {
         let unavailable = |error: StoreError| self.unavailable(&error);
         let until_ns = self.now_ns() + 2 * self.ttl.as_nanos() as u64;
@@ -639,7 +643,8 @@ impl Leasing {
             if !is_sure && !by.accepts_loss {
                 return Err(ReplicationError::OutOfSync(lost));
             }
-            // It may be written though the store does not say so, and is told once this server is the primary.
+            // An earlier attempt may have written the record without an answer. The loss that it accepted is then reported once this server
+            // is the primary.
             let is_own = seen
                 .record
                 .as_ref()
@@ -659,14 +664,14 @@ impl Leasing {
         }
     }
 
-    /// The primary, where it is another server and known to be there.
+    /// Returns the URL of the primary, if another server holds the lease.
     pub fn primary_url(&self) -> Option<String> {
         let state = self.lock();
         let holder = state.seen.as_ref()?.holder.as_ref()?;
         holder.url.clone().filter(|_| *holder != self.own)
     }
 
-    /// The last primary, as it was seen last, where its epoch is later than this one.
+    /// Returns the last primary that this server saw in the record, if its epoch is later than `epoch`.
     pub fn later_primary(&self, epoch: Epoch) -> Option<(Epoch, String)> {
         let state = self.lock();
         let record = state.seen.as_ref()?.record.as_ref()?;
@@ -698,7 +703,7 @@ impl Leasing {
         }
     }
 
-    /// Ends, and gives the lease back: behind the last answer.
+    /// Stops the thread and gives the lease back. The caller does so after its last answer.
     pub fn stop(&self) {
         if self.is_stopping.swap(true, Ordering::AcqRel) {
             return;
@@ -739,7 +744,7 @@ impl Work for Keeping {
     }
 }
 
-/// A standby that has the lease becomes the primary.
+/// The work that makes a standby with the lease the primary.
 struct Takeover {
     leasing: Arc<Leasing>,
     replication: Arc<Replication>,
@@ -752,7 +757,7 @@ impl Work for Takeover {
 
     fn step(&mut self) -> Step {
         let _promoting = self.leasing.begin_promotion();
-        // Somebody may have promoted it meanwhile, by hand.
+        // An operator may have promoted this server meanwhile.
         if self.replication.router.role() == Role::Standby
             && let Err(error) = self.replication.take_over()
         {

@@ -1,7 +1,7 @@
-//! A database in this process: the engine's parts put together over one directory.
+//! A database in this process: the engine's parts, put together over one directory.
 //! Owns: the order of opening and closing, the engine threads, the choice of log kind and commit mode.
 //! Does not: know HTTP or flags; hold any state of its own beyond the parts.
-//! Invariants: no call is taken before the log is replayed; after `close` everything acknowledged is durable and sealed.
+//! Invariants: no call is taken before the log is replayed; after `close`, every acknowledged write is durable and sealed.
 //! Called by: `http`, `node`, the benchmarks' driver.
 #![forbid(unsafe_code)]
 

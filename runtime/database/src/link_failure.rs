@@ -5,7 +5,7 @@ use reprise_wire::Refusal;
 
 use crate::linking::TicketError;
 
-/// Why there is no connection.
+/// Why a standby has no connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error("ask the primary for a ticket: {0}")]
@@ -15,7 +15,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// The primary does not hold what is here.
+    /// True if the primary does not hold the records of this standby.
     pub fn is_of_another_history(&self) -> bool {
         let Self::Link(LinkError::Refused { refusal, .. }) = self else {
             return false;
@@ -23,8 +23,8 @@ impl Failure {
         matches!(refusal, Refusal::Diverged | Refusal::Database)
     }
 
-    /// The primary was reached, and does not take this standby: what it answers from then on may not come here. One that stops, or gives its place
-    /// away, says so to those that it took, and answers nothing more.
+    /// True if a primary answered and does not take this standby. Its later writes may then not reach this standby. A primary that stops or
+    /// hands over tells its connected standbys so, and acknowledges no more writes: that is no refusal to them (`was_taken`).
     pub fn is_refusal(&self, was_taken: bool) -> bool {
         match self {
             Self::Link(LinkError::Refused { refusal, .. }) => match refusal {
@@ -36,7 +36,8 @@ impl Failure {
         }
     }
 
-    /// Whether a later try can't succeed. A primary that gives no ticket may give one later: after a token is entered, or a promotion ends.
+    /// True if no later attempt can succeed. A primary that gives no ticket may give one later: after an operator enters a token, or when a
+    /// promotion ends.
     pub fn is_final(&self) -> bool {
         match self {
             Self::Ticket(_) => false,

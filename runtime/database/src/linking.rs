@@ -1,4 +1,5 @@
-//! Keeps a standby connected to its primary: asks for a ticket, connects, places what comes, and begins again when it breaks.
+//! Keeps a standby connected to its primary. It asks for a ticket, connects, appends the groups that arrive, and begins again when the
+//! connection breaks.
 
 use std::{
     sync::{
@@ -28,14 +29,14 @@ use crate::{
     synced::Synced,
 };
 
-/// Further behind than so many bytes of log, a standby catches up.
+/// Bytes of log behind its primary beyond which a standby is catching up.
 const BEHIND_BYTES_MAX: u64 = 16 << 20;
-/// Longest time for a connection to come about.
+/// Longest time in which a connection must be made.
 const CONNECT_TIME: Duration = Duration::from_secs(3);
-/// Between two attempts, at first and at last.
+/// Rest between two attempts: first the shortest, then up to the longest.
 const REST_MIN: Duration = Duration::from_millis(50);
 const REST_MAX: Duration = Duration::from_secs(2);
-/// How often a thread that rests looks whether it is to stop.
+/// Interval at which a resting thread checks whether it must stop.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Why a primary gives no ticket.
@@ -43,39 +44,39 @@ const LOOK: Duration = Duration::from_millis(20);
 #[error("{reason}")]
 pub struct TicketError {
     pub reason: Arc<str>,
-    /// It would say the same again.
+    /// True if the primary would give the same answer again.
     pub is_final: bool,
 }
 
-/// Asks the primary to let this standby connect. May block, within bounds.
+/// Asks the primary to let this standby connect. It may block, within bounds.
 pub type AskTicket = Box<dyn FnMut() -> Result<JoinTicket, TicketError> + Send>;
 
-/// Asks the primary to give its place to this standby. May block, within bounds. Err: why it does not, or that it can't be reached.
+/// Asks the primary to hand over to this standby. It may block, within bounds. Err: why it does not, or that it can't be reached.
 pub type AskStepDown = Arc<dyn Fn() -> Result<SteppedDown, Arc<str>> + Send + Sync>;
 
-/// How a standby follows its primary.
+/// The settings with which a standby follows its primary.
 pub struct FollowPrimary {
     pub net: Arc<dyn Net>,
     /// Name of this standby at its primary.
     pub name: String,
-    /// URL of the primary for clients, until it tells its own.
+    /// URL of the primary for clients, until the primary sends its own.
     pub primary: Option<Arc<str>>,
     pub ticket: AskTicket,
     pub step_down: AskStepDown,
     pub ask_peer: AskPeer,
 }
 
-/// To whoever runs a standby that followed and has parted from its primary.
+/// Advice to the operator of a standby that followed a primary and has parted from it.
 const START_AGAIN: &str = ". If the right server was promoted, start this one again with --standby-of it: what only this one has is kept aside, then cut off";
 
-/// The state of the connection, for all threads that ask.
+/// The state of the connection, for all threads that read it.
 pub(crate) struct Linked {
     pub name: String,
     net: Arc<dyn Net>,
     clock: Arc<dyn Clock>,
     step_down: AskStepDown,
     is_stopping: AtomicBool,
-    /// The server stops, and its primary is told.
+    /// True when the server stops. Its primary is then told.
     is_leaving: AtomicBool,
     state: Mutex<State>,
     freshness: OwnFreshness,
@@ -85,14 +86,14 @@ pub(crate) struct Linked {
 #[derive(Default)]
 struct State {
     is_connected: bool,
-    /// It has had all that its primary had, on this connection.
+    /// True once the standby had all records of its primary on this connection.
     has_caught_up: bool,
     is_encrypted: bool,
     beat: Option<BeatSeen>,
     error: Option<Arc<str>>,
-    /// A primary took this standby since it was started.
+    /// True if a primary took this standby since the process began.
     was_welcome: bool,
-    /// It followed, and what is here is not what the primary holds: why.
+    /// Why the standby has parted: it followed a primary, and has records that the primary does not hold.
     parted: Option<Arc<str>>,
 }
 
@@ -101,22 +102,22 @@ impl Linked {
         self.state.lock().expect("held for a look or a store")
     }
 
-    /// The last thing that the primary told, if anything.
+    /// Returns the last beat of the primary, if there was one.
     pub fn beat(&self) -> Option<BeatSeen> {
         self.lock().beat
     }
 
-    /// It can't follow any more, where it did before: the primary does not hold what is here. Why.
+    /// Returns why a standby that followed a primary can't continue: the primary does not hold its records.
     pub fn parted(&self) -> Option<Arc<str>> {
         self.lock().parted.clone()
     }
 
-    /// Has the primary give its place away. Err: it does not, and why.
+    /// Has the primary hand over. Err: why it does not.
     pub fn ask_step_down(&self) -> Result<SteppedDown, Arc<str>> {
         (self.step_down)()
     }
 
-    /// It ends soon; whoever asks the primary for a ticket just now is not waited for.
+    /// Asks the thread to end soon. A pending request for a ticket is not waited for.
     pub fn end(&self) {
         self.is_stopping.store(true, Ordering::Release);
     }
@@ -129,7 +130,7 @@ impl Linked {
         }
     }
 
-    /// This standby, as it knows itself.
+    /// Returns the state of this standby as it knows it.
     pub fn info(&self, (received, persisted, view): (Lsn, Lsn, Lsn)) -> StandbyInfo {
         let state = self.lock();
         let durable = state.beat.map_or(view, |beat| beat.durable);
@@ -162,7 +163,7 @@ impl Linked {
         }
     }
 
-    /// How old what it shows is, where that is everything before `view`.
+    /// Returns the age of the data before `view`, which this standby shows.
     pub fn view_age(&self, view: Lsn) -> ViewAge {
         let (freshness, lag) = self.freshness.now(self.clock.boot_ns(), view);
         ViewAge {
@@ -173,7 +174,7 @@ impl Linked {
         }
     }
 
-    /// One point a second for the last hour, and the last minute in one.
+    /// Returns one point a second for the last hour, and a summary of the last minute.
     pub fn freshness(&self) -> (Vec<FreshnessPoint>, Option<FreshnessSummary>) {
         self.freshness.history()
     }
@@ -188,7 +189,7 @@ impl Linked {
     }
 }
 
-/// Places groups into the database.
+/// Appends received groups to the database.
 struct DatabaseTaker {
     database: Weak<Database>,
     log: Arc<Log<Box<CallBatch>>>,
@@ -203,7 +204,7 @@ struct DatabaseTaker {
 
 impl Taker for DatabaseTaker {
     fn position(&self) -> Position {
-        // A node that is a primary by now has nothing to report.
+        // A node that is the primary by now has no position as a standby.
         self.log.received().unwrap_or_default()
     }
 
@@ -287,14 +288,14 @@ impl Taker for DatabaseTaker {
     }
 }
 
-/// The thread that follows.
+/// The work of the thread that follows.
 struct Following {
     taker: Arc<DatabaseTaker>,
     shared: Arc<Shared>,
     config: FollowPrimary,
     database_id: [u8; 16],
     streaming: Option<Streaming>,
-    /// The position at which this connection began; none once it made progress.
+    /// The position at which this connection began. None once it made progress.
     begun: Option<Lsn>,
     rest: Duration,
     rests_until_ns: u64,
@@ -372,7 +373,7 @@ impl Following {
         Ok(Link::stream(&link, self.database_id, partitions, self.taker.clone())?)
     }
 
-    /// Places what has come; the first answer is told.
+    /// Appends the groups that have arrived. The primary's first answer is reported.
     fn go_on(&mut self, mut streaming: Streaming) -> Result<Step, Failure> {
         let was_welcome = streaming.is_welcome();
         let step = streaming.step()?;
@@ -391,7 +392,7 @@ impl Following {
         Ok(step)
     }
 
-    /// Once something was placed on this connection, or there is nothing to place: whatever ended the one before is over.
+    /// Ends the error of an earlier connection. It needs a new record on this connection, or the primary's word that there is none.
     fn note_success(&mut self) {
         let Some(begun) = self.begun else {
             return;
@@ -405,7 +406,7 @@ impl Following {
         }
     }
 
-    /// The connection is over, or did not come about.
+    /// Records that the connection has ended, or was never made.
     fn note(&mut self, failure: &Failure) -> Step {
         let reason: Arc<str> = failure.to_string().into();
         let is_other = failure.is_of_another_history();
@@ -418,7 +419,7 @@ impl Following {
         }
         let is_connected = self.linked().lock().is_connected;
         if failure.is_refusal(is_connected) {
-            // A loss that can't be saved holds as long as this process runs, and the next process hears the same.
+            // If the loss can't be saved, it holds while this process runs. The next process gets the same refusal.
             let _ = self.taker.synced.lose();
         }
         let mut state = self.linked().lock();

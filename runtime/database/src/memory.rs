@@ -1,5 +1,5 @@
-//! Memory that is made ready before calls are taken: what tables grow by is there, and the kernel need not clear it meanwhile. What is
-//! asked for is held to what the machine, and the control group that the process is in, still have.
+//! Memory that is made ready before the database takes calls, so that the kernel need not clear pages while tables grow. The request is
+//! limited by the memory that the machine, and the process's control group, still have.
 
 use std::{fs, path::Path, thread};
 
@@ -37,13 +37,14 @@ impl std::fmt::Display for Bound {
     }
 }
 
-/// Refuses what is not there. The memory that is ready already counts as asked for before.
+/// Refuses more bytes than there are. Memory that is ready already counts as part of the request.
 pub fn judge_memory(bytes: u64) -> Result<(), MemoryError> {
     let missing = bytes.saturating_sub(reprise_pages::ready_bytes() as u64);
     judge_by(missing, left_under(Path::new("/")))
 }
 
-/// Four fifths of the memory that the machine has, or the control group of this process where that is less; no limit where neither says.
+/// Returns four fifths of the memory that the machine has, or the process's control group if that is less. No limit if neither number is
+/// known.
 pub fn memory_max_default() -> u64 {
     total_under(Path::new("/")).map_or(u64::MAX, |bytes| bytes / 5 * 4)
 }
@@ -55,7 +56,7 @@ fn judge_by(asked: u64, left: Option<(u64, Bound)>) -> Result<(), MemoryError> {
     }
 }
 
-/// Makes `bytes` of memory ready, by all cores, and keeps them so in this process; 0: none.
+/// Makes `bytes` of memory ready on all cores, and keeps them ready in this process; 0: none.
 pub fn keep_memory_ready(bytes: u64) -> Result<(), MemoryError> {
     if bytes == 0 {
         return Ok(());
@@ -71,7 +72,7 @@ pub fn keep_memory_ready(bytes: u64) -> Result<(), MemoryError> {
     })
 }
 
-/// Bytes that can still be had, and by whose count. None: the system does not say. `root` is where its files are.
+/// Returns the bytes that are left, and which limit says so. None: the system does not say. `root` is the folder of the system's files.
 fn left_under(root: &Path) -> Option<(u64, Bound)> {
     let info = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
     let of_machine = number_behind(&info, "MemAvailable:").map(|kib| (kib << 10, Bound::Machine));
@@ -81,7 +82,7 @@ fn left_under(root: &Path) -> Option<(u64, Bound)> {
     of_machine.into_iter().chain(of_groups).min_by_key(|(left, _)| *left)
 }
 
-/// Bytes of memory that the machine has, or its least control group around this process.
+/// Returns the memory of the machine, or that of the smallest control group around this process.
 fn total_under(root: &Path) -> Option<u64> {
     let info = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
     let of_machine = number_behind(&info, "MemTotal:").map(|kib| kib << 10);
@@ -94,7 +95,7 @@ fn left_in_group(root: &Path, line: &str) -> Option<u64> {
     least_in_groups(root, line, left_of)
 }
 
-/// A line `ID:CONTROLLERS:PATH`; a group has no more than those above it.
+/// Returns the least number on the path of a group; `line` is `ID:CONTROLLERS:PATH`. A group has no more memory than the groups above it.
 fn least_in_groups(root: &Path, line: &str, bytes_of: fn(&Path, [&str; 3]) -> Option<u64>) -> Option<u64> {
     let mut parts = line.splitn(3, ':');
     let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
@@ -112,7 +113,7 @@ fn least_in_groups(root: &Path, line: &str, bytes_of: fn(&Path, [&str; 3]) -> Op
     groups.filter_map(|group| bytes_of(group, names)).min()
 }
 
-/// `max`: there is none.
+/// Returns the limit of a group. The word `max` means none.
 fn limit_of(group: &Path, [limit, ..]: [&str; 3]) -> Option<u64> {
     fs::read_to_string(group.join(limit)).ok()?.trim().parse().ok()
 }
@@ -128,7 +129,7 @@ fn left_of(group: &Path, names: [&str; 3]) -> Option<u64> {
     Some(limit.saturating_sub(used.saturating_sub(idle)))
 }
 
-/// The number behind `name`, which begins a line.
+/// Returns the number behind `name` at the beginning of a line.
 fn number_behind(text: &str, name: &str) -> Option<u64> {
     let of_line = |line: &str| {
         let mut words = line.split_ascii_whitespace();

@@ -1,4 +1,4 @@
-//! A primary names LSNs, one every so often, at which its standbys compare their tables with its own.
+//! A primary names LSNs at regular intervals. At each, its standbys compare their tables with its own.
 
 use std::{
     io,
@@ -17,17 +17,17 @@ use reprise_ship::{Comparisons, Shipper};
 
 use crate::comparing::{gather, tables_of};
 
-/// How often it is looked whether there is something to do.
+/// Interval at which the thread checks its work.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Names LSNs until it is stopped.
+/// The work that names LSNs until it is stopped.
 pub(crate) struct Comparer {
     is_stopping: Arc<AtomicBool>,
     thread: Mutex<Option<Box<dyn ThreadHandle>>>,
 }
 
 impl Comparer {
-    /// Every so often, while a standby streams.
+    /// Starts the work. It names an LSN at each interval while a standby streams.
     pub fn start(
         shipper: &Arc<Shipper>,
         router: &Router,
@@ -68,7 +68,7 @@ struct Naming {
     shared: Arc<Shared>,
     is_stopping: Arc<AtomicBool>,
     every_ns: u64,
-    /// When all tables were compared last, or this began.
+    /// Time at which all tables were last compared, or at which this work began.
     last_ns: u64,
     running: Option<Running>,
 }
@@ -81,7 +81,7 @@ struct Running {
 }
 
 impl Naming {
-    /// Marks an LSN. Where that can't be, the next time comes.
+    /// Marks an LSN. If that fails, the next interval tries again.
     fn begin(&mut self) {
         let (to, from) = unbounded();
         let begun = self.router.begin_comparison(to, self.comparisons.clone());

@@ -37,7 +37,7 @@ pub(crate) struct OpenedLog {
     pub genesis: Genesis,
     pub log: Arc<Log<Box<CallBatch>>>,
     pub report: OpenReport,
-    /// To look at all of it took so long.
+    /// Seconds of the check of the whole log.
     pub check_seconds: f64,
     pub files: Checkpoints,
     pub nvram: Option<NvramInUse>,
@@ -64,7 +64,7 @@ pub(crate) fn open_log(
     let on_durable = Box::new(move |end: Lsn, outcome: Result<(), &LogError>, batch: Box<CallBatch>| {
         keeping.complete(end, outcome.map_err(Unlogged::from), batch);
     });
-    // A database that is read alone gets no region: that in use before stays as it is.
+    // A database that is opened for reading alone gets no region. The region in use before stays as it is.
     let on_files = (role == Role::ReadOnly).then(|| DatabaseConfig {
         device: DeviceConfig::File,
         ..config.clone()
@@ -108,7 +108,7 @@ pub(crate) fn open_log(
     })
 }
 
-/// How the log is opened, and what the newest checkpoint says of the database.
+/// Returns the settings with which the log is opened, and the facts of the newest checkpoint about the database.
 fn log_config_of(
     (config, around): (&DatabaseConfig, &Environment),
     files: &Checkpoints,
@@ -122,7 +122,7 @@ fn log_config_of(
         group_commit_delay: Duration::from_micros(config.group_commit_us),
         settings_hash: around.compiler.settings_hash(),
         new_block_key: u32::from_le_bytes(*key.first_chunk().expect("16 bytes")),
-        // Beside checkpoints an empty log would begin at a position that they have passed.
+        // The log refuses an empty folder beside checkpoints: it would begin at a position that they have passed.
         expected_database_id: known.as_ref().map(|known| known.database_id),
         memory: memory.clone(),
         role,
@@ -131,14 +131,14 @@ fn log_config_of(
     Ok((log_config, known))
 }
 
-/// Brings what an NVRAM region may hold of a directory that nobody has open to its log's files, and lets go of the region: what is compared
-/// with a primary, and cut off, lies in files, and no region has it. None: the directory names no region.
+/// Copies the records of an NVRAM region to the log's files and releases the region. No process has the directory open. Afterwards all
+/// records that a rewind compares with a primary, and cuts off, are in files. None: the directory names no region.
 pub fn bring_home(config: &DatabaseConfig) -> Result<Option<DrainReport>, OpenError> {
     let Some(dir) = config.dir.as_deref() else {
         return Ok(None);
     };
     let (is_named, has_log) = (dir.join(NOTE_NAME).exists(), dir.join("log").exists());
-    // Before any folder is made in it.
+    // This check precedes any new folder in the directory.
     if !is_named && (!has_log || config.device == DeviceConfig::File) {
         if let (DeviceConfig::Nvram(nvram), false) = (&config.device, has_log) {
             erase_own_region(dir, nvram)?;
@@ -157,7 +157,7 @@ pub fn bring_home(config: &DatabaseConfig) -> Result<Option<DrainReport>, OpenEr
     Ok(is_named.then_some(drained))
 }
 
-/// Erases the region that this directory used last: its log was taken away, so the records of the region are of no use.
+/// Erases the region that this directory used last. Its log was taken away, so the records of the region are of no use.
 fn erase_own_region(dir: &Path, nvram: &NvramConfig) -> Result<(), OpenError> {
     if !dir.exists() {
         return Ok(());
@@ -166,7 +166,7 @@ fn erase_own_region(dir: &Path, nvram: &NvramConfig) -> Result<(), OpenError> {
     let Some(region_id) = node.document().region else {
         return Ok(());
     };
-    // A region that can't be opened is told of later.
+    // A later step reports a region that can't be opened.
     let Ok(memory) = MapRegions::default().open(&nvram.path, None) else {
         return Ok(());
     };
@@ -198,7 +198,7 @@ pub fn bring_home_in(config: &DatabaseConfig, around: &Environment) -> Result<Dr
     device.bring_home(&folders.log, &log_config, next)
 }
 
-/// Refuses a directory that a standby can't begin with. Nothing is changed.
+/// Refuses a directory that a standby can't begin with. It changes nothing.
 fn judge_standby(folders: &Folders) -> Result<(), OpenError> {
     match database_id(&*folders.log)? {
         Some(_) => Ok(()),
@@ -206,7 +206,7 @@ fn judge_standby(folders: &Folders) -> Result<(), OpenError> {
     }
 }
 
-/// Returns the genesis in the newest readable checkpoint. Err: one is of a program with other numbers.
+/// Returns the genesis in the newest readable checkpoint. Err: a checkpoint comes from a program with other format numbers.
 pub(crate) fn newest_genesis(files: &Checkpoints) -> Result<Option<Genesis>, OpenError> {
     let mut newest = None;
     for lsn in files.list()? {
@@ -243,12 +243,12 @@ fn first_record(log: &Log<Box<CallBatch>>, genesis: Genesis, role: Role) -> Resu
     }
 }
 
-/// Compiled code is kept under the database's secret: what another one, or nobody we know, has put there is never run.
+/// Keeps compiled code under the database's secret, so that code from another database or an attacker never runs.
 pub(crate) fn keep_code(around: &Environment, genesis: &Genesis) {
     let words = genesis.secret.iter().flat_map(|word| word.to_le_bytes());
     let secret: Vec<u8> = words.chain(genesis.database_id).collect();
     if let Some(disk) = around.folders.as_ref().and_then(|folders| folders.code.clone()) {
-        // A folder that can't be read costs the time to compile, and nothing else.
+        // A code folder that can't be read costs the time to compile, and nothing else.
         let _ = around.compiler.keep_code(disk, &secret);
     }
 }
@@ -327,9 +327,9 @@ pub(crate) fn start_sites(
     let mut inboxes = Vec::new();
     let mut threads = Vec::new();
     for id in 0..config.sites {
-        // Bounded by admission: what waits is counted per partition before it is sent.
+        // Admission bounds the inbox: it counts the waiting messages of each partition before they are sent.
         let (sender, inbox) = crossbeam_channel::unbounded();
-        // A standby's sites append nothing: they get theirs once it is promoted.
+        // A standby's sites append nothing. They get their appenders when it is promoted.
         let nvram = log
             .filter(|_| role != Role::Standby)
             .and_then(|log| log.nvram_appender(usize::from(id)));
@@ -359,7 +359,8 @@ impl Database {
         Self::open_changed(config, |_| {})
     }
 
-    /// Opens as `open` does, also a standby's directory. `keep_lease` decides whether the server may lead, or it takes no calls.
+    /// The `open` variant that also opens a standby's directory. `keep_lease` decides whether the server may lead. Without it, the server
+    /// takes no calls.
     pub fn open_any(config: DatabaseConfig) -> Result<Self, OpenError> {
         Self::open_real(config, DirectoryUse::AnyPrimary, |_| {})
     }
@@ -403,7 +404,7 @@ impl Database {
         Self::open_as(config, around, DirectoryUse::Primary)
     }
 
-    /// Opens as `open_any` does, in the environment `around`. `config.dir` is not looked at.
+    /// The `open_any` variant in the environment `around`. It does not use `config.dir`.
     pub fn open_any_in(config: DatabaseConfig, around: Environment) -> Result<Self, OpenError> {
         Self::open_as(config, around, DirectoryUse::AnyPrimary)
     }

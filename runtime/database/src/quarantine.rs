@@ -10,12 +10,13 @@ use reprise_wire::RecordRef;
 use crate::{database::Database, error::OpenError, report::QuarantinedProcedure};
 
 impl Database {
-    /// Procedures that take no calls.
+    /// Returns the procedures that take no calls.
     pub fn quarantine(&self) -> Vec<QuarantinedProcedure> {
         QuarantinedProcedure::all_of(&self.router().deployed())
     }
 
-    /// Makes the quarantine outlast this process: a record in the log for each procedure that has none yet. After a recovery that went through.
+    /// Makes the quarantine outlast this process: it logs a record for each procedure that has none yet. It comes after a recovery that
+    /// succeeded.
     pub fn keep_quarantine(&self) -> Result<(), OpenError> {
         let mut list = self.upkeep.quarantine.lock().expect("held by who keeps it");
         while let Some(found) = list.first() {
@@ -38,7 +39,7 @@ impl Database {
             Box::new(move |held| {
                 for found in list {
                     let (module, procedure) = found.place();
-                    // A procedure that there is not takes no calls as it is.
+                    // A procedure that does not exist takes no calls anyway.
                     if let Ok(next) = held.tools.deployed().with_quarantined(module, procedure, found.why()) {
                         held.tools.install(next);
                     }
@@ -48,7 +49,8 @@ impl Database {
         Ok(replayer.drain()?)
     }
 
-    /// Every procedure whose changes are to be believed, by its version and number: in service so, noted in the log, or about to be.
+    /// Returns every procedure whose logged changes replace its replay, by version and number. These are the procedures out of service,
+    /// those with a record in the log, and those whose record is about to be written.
     pub(crate) fn distrusted(&self) -> Result<BTreeSet<(ModuleId, u16)>, OpenError> {
         let mut places: BTreeSet<_> = self.router().deployed().quarantine.keys().copied().collect();
         let list = self.upkeep.quarantine.lock().expect("held for a look");

@@ -2,7 +2,7 @@
 
 use core::net::SocketAddr;
 
-/// The address of a listener, as others reach it: at all addresses is at none that could be told.
+/// Returns the address of a listener, as others reach it. A listener on all addresses has none that could be published.
 pub(crate) fn reachable(address: &str, url: Option<&str>) -> String {
     let listening: Option<SocketAddr> = address.parse().ok();
     let everywhere = listening.filter(|at| at.ip().is_unspecified());

@@ -13,14 +13,14 @@ use reprise_router::ReadPath;
 
 use crate::{database::Database, error::OpenError, standby::Standby};
 
-/// How a standby reads beside its replay.
+/// The settings of reads on a standby, beside its replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadersConfig {
-    /// At least 1.
+    /// Number of reader threads, at least 1.
     pub threads: u16,
-    /// For so long a view is held at most.
+    /// Longest time for which a view is held.
     pub view_time_max: Duration,
-    /// Fuel that a read burns at most whose procedure declares none.
+    /// Fuel that a read burns at most if its procedure declares none.
     pub view_fuel_max: u64,
     /// Bytes of rows that all partitions together keep for views.
     pub view_bytes_max: u64,
@@ -55,7 +55,7 @@ impl Work for ReaderWork {
     fn run(self: Box<Self>) {
         let read = AssertUnwindSafe(|| self.0.run());
         if catch_unwind(read).is_err() {
-            // A panic here breaks an invariant, as one of a site does. Its message is out already.
+            // A panic here breaks an invariant, like a panic of a site. It has printed its message already.
             std::process::abort();
         }
     }
@@ -66,7 +66,7 @@ impl Work for ReaderWork {
 }
 
 impl Database {
-    /// Configures the readers of a standby, before it is recovered. Nothing on a primary.
+    /// Configures the readers of a standby, before it is recovered. It does nothing on a primary.
     pub fn set_readers(&self, config: ReadersConfig) {
         assert!(config.threads > 0, "a standby without readers answers no reads");
         if let Some(standby) = &self.upkeep.standby {
@@ -74,7 +74,7 @@ impl Database {
         }
     }
 
-    /// Has read-only calls run at views, on threads of their own, until the standby becomes the primary.
+    /// Lets read-only calls run at views, on threads of their own, until the standby becomes the primary.
     pub(crate) fn start_readers(&self, standby: &Standby) -> Result<(), OpenError> {
         let mut readers = standby.readers();
         let config = readers.config;
@@ -106,7 +106,7 @@ impl Database {
         Ok(())
     }
 
-    /// Ends the reads that run at views, and waits for that. Further ones are refused.
+    /// Ends the reads that run at views, and waits for them. Further reads are refused.
     pub(crate) fn stop_readers(&self) {
         let standby = self.upkeep.standby.as_ref();
         let running = standby.and_then(|standby| standby.readers().running.take());

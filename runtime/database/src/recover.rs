@@ -25,11 +25,11 @@ use crate::{
 };
 
 const PROGRESS_EVERY: Duration = Duration::from_millis(20);
-/// Bytes of log after which progress is shown.
+/// Bytes of log after which progress is published.
 const PROGRESS_BYTES: u64 = 256 << 10;
 
 impl Database {
-    /// `until`: records from there on are left out.
+    /// Replays the log. It leaves out the records from `until` on.
     pub(crate) fn replay(&self, until: Option<Lsn>) -> Result<RecoveryReport, OpenError> {
         let (report, _) = self.replay_with(&mut self.replayer(), until)?;
         Ok(report)
@@ -122,12 +122,13 @@ impl Database {
         checkpointer.record_speeds(speeds);
     }
 
-    /// Loads the newest checkpoint that can be; where the log goes on behind it. Without any the log goes on at its beginning.
+    /// Loads the newest usable checkpoint and returns the LSN at which the log continues. Without a checkpoint, that is the log's
+    /// beginning.
     fn load_newest(&self, report: &mut RecoveryReport) -> Result<Lsn, OpenError> {
         let (Some(log), Some(files)) = (&self.log, &self.files) else {
             return Ok(Lsn(0));
         };
-        // A standby's grows meanwhile.
+        // The log of a standby grows meanwhile.
         let found_end = self.opened.as_ref().map_or(Lsn(0), |opened| opened.found.end);
         let (start, end) = (log.start(), log.durable());
         let mut loaded = None;
@@ -249,7 +250,7 @@ impl Database {
     }
 }
 
-/// Remembers the outcome of a call with an idempotency key.
+/// Restores the outcome of a call with an idempotency key.
 fn restore_key(router: &Router, found: KeyedOutcome) {
     let (Ok(scope), Ok(key)) = (str::from_utf8(&found.scope), str::from_utf8(&found.key)) else {
         return; // no client could send it again: keys come in as text

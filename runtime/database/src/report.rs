@@ -13,22 +13,22 @@ pub struct RecoveryReport {
     pub seconds: f64,
     /// Bytes of the replayed log.
     pub log_bytes: u64,
-    /// Bytes of the kept log, all of which was checked, and the time of that check.
+    /// Bytes of the kept log, all of which was checked, and the seconds of that check.
     pub checked_bytes: u64,
     pub check_seconds: f64,
     /// The part of `seconds` after the checkpoint.
     pub replay_seconds: f64,
-    /// The checkpoint that was loaded, and how long that took.
+    /// The checkpoint that was loaded, and the time of loading it.
     pub checkpoint: Option<LoadedCheckpoint>,
     /// Newer checkpoints that could not be used, and why.
     pub passed_over: Vec<String>,
-    /// Remains of a write that a crash cut off, which were cut away; nothing of them had been acknowledged.
+    /// Bytes of a write that a crash interrupted. Recovery cut them off. No record in them was acknowledged.
     pub torn_bytes: u64,
     /// Idempotency keys found.
     pub keys: usize,
-    /// Settings hash of the log's newest part where it is not this program's: outcomes were compared all the same.
+    /// Settings hash of the log's newest part, if it is not this program's. The replay compared outcomes all the same.
     pub other_settings_hash: Option<u64>,
-    /// Versions of all modules.
+    /// Number of versions of all modules.
     pub module_versions: usize,
 }
 
@@ -41,7 +41,7 @@ pub struct LoadedCheckpoint {
     pub row_bytes: u64,
     pub file_bytes: u64,
     pub seconds: f64,
-    /// The part of these seconds that compiling its modules took.
+    /// Seconds of that time for compiling its modules.
     pub compile_seconds: f64,
 }
 
@@ -49,18 +49,18 @@ pub struct LoadedCheckpoint {
 #[derive(Debug)]
 pub struct ReadOnly {
     pub report: RecoveryReport,
-    /// The record before which it stopped.
+    /// The record before which the replay stopped.
     pub divergence: Option<Box<Divergence>>,
     /// The difference from the primary's tables when the directory was a standby's.
     pub differed: Option<String>,
 }
 
-/// A procedure of one module version that takes no calls; of what it did, the log's changes are believed.
+/// A procedure of one module version that takes no calls. Replay uses the log's changes of its calls.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct QuarantinedProcedure {
     /// Number of the version in the log.
     pub module_id: u32,
-    /// Its number in the module.
+    /// The procedure's number in the module.
     pub procedure_number: u16,
     pub module: String,
     pub version: u32,

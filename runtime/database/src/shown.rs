@@ -1,22 +1,23 @@
-//! How far a standby has shown the log of its primary, kept beside its own log: it shows as much after a restart, and no more before its
-//! primary says what is committed.
+//! The file that says how far a standby has shown its primary's log. It lies beside the standby's own log. After a restart the standby
+//! shows as much again, and no more until its primary reports what is committed.
 
 use std::sync::Arc;
 
 use reprise_base::Lsn;
 use reprise_env::{Disk, DiskError, DiskErrorKind, DiskFile};
 
-/// An LSN and a check word, each of 8 bytes: a write that was cut is known by them. The word is the LSN's complement; the LSN again, where a checkpoint
-/// beyond it is a primary's.
+/// The file holds an LSN and a check word, each of 8 bytes, so that an interrupted write is recognized. The word is the LSN's complement.
+/// It is the LSN itself if a checkpoint beyond the LSN is a primary's.
 pub const NAME: &str = "view";
 const BYTES: usize = 16;
 
-/// The records that a directory has shown of its log, or may show.
+/// The limit of the records that a directory has shown, or may show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shown {
-    /// Everything before it, and no more.
+    /// The records before this LSN, and no others.
     pub limit: Lsn,
-    /// A checkpoint beyond the limit is a primary's: it has what was durable there. A standby's has what is committed.
+    /// True if a checkpoint beyond the limit is a primary's, which has records that were durable there. A standby's checkpoint has
+    /// committed records alone.
     pub hides_checkpoint: bool,
 }
 
@@ -27,7 +28,7 @@ impl Shown {
     }
 }
 
-/// None: this directory follows no primary yet. What can't be read was nothing, and hides what it may.
+/// Reads the file. None: this directory follows no primary yet. A file that can't be read counts as a limit of 0, and hides checkpoints.
 pub(crate) fn load(root: &dyn Disk) -> Result<Option<Shown>, DiskError> {
     let file = match root.open_read(NAME) {
         Ok(file) => file,
@@ -49,7 +50,7 @@ pub(crate) fn load(root: &dyn Disk) -> Result<Option<Shown>, DiskError> {
     })))
 }
 
-/// The file, open. What is written is durable when the system gets to it: an older value shows less, and nothing wrong.
+/// The open file. The system decides when a write becomes durable. An older value only shows less.
 pub(crate) struct ShownFile(Arc<dyn DiskFile>);
 
 impl ShownFile {
@@ -70,15 +71,15 @@ impl ShownFile {
     }
 }
 
-/// Durably.
+/// Saves the limit durably.
 pub(crate) fn keep(root: &dyn Disk, shown: Shown) -> Result<(), DiskError> {
     let file = ShownFile::open(root)?;
     file.store(shown)?;
     file.0.sync()
 }
 
-/// For a new directory with a primary's checkpoint, before it is opened: everything before an LSN may be shown, and the rest once a primary says that it
-/// is committed.
+/// Saves the limit of a new directory with a primary's checkpoint, before the directory is opened. Records before `committed` may be shown,
+/// and the rest once a primary reports them as committed.
 pub fn keep_committed(root: &dyn Disk, committed: Lsn) -> Result<(), DiskError> {
     let shown = Shown {
         limit: committed,
@@ -87,7 +88,7 @@ pub fn keep_committed(root: &dyn Disk, committed: Lsn) -> Result<(), DiskError> 
     keep(root, shown)
 }
 
-/// Nothing is left of what was shown behind `end`: what comes there is another log's, and whole transactions are shown.
+/// Lowers the limit to `end`, because the records behind it will come from another log. Readers see whole transactions only.
 pub(crate) fn cut_to(root: &dyn Disk, end: Lsn) -> Result<(), DiskError> {
     match load(root)?.filter(|shown| shown.limit > end) {
         None => Ok(()),
@@ -95,7 +96,7 @@ pub(crate) fn cut_to(root: &dyn Disk, end: Lsn) -> Result<(), DiskError> {
     }
 }
 
-/// This directory is a primary's from now on.
+/// Removes the file: from now on this directory is a primary's.
 pub(crate) fn forget(root: &dyn Disk) -> Result<(), DiskError> {
     match root.remove(NAME) {
         Err(error) if error.kind == DiskErrorKind::NotFound => Ok(()),

@@ -21,10 +21,10 @@ struct State {
     held: Option<Held>,
     record: Option<(SyncRecord, i64)>,
     next: i64,
-    /// Keys of stores that do not reach it.
+    /// Keys of stores that can't reach it.
     away: BTreeSet<String>,
     is_all_away: bool,
-    /// Keys of stores that do not hear of the next lease that they take.
+    /// Keys of stores that get no answer to their next take of the lease.
     unanswered: BTreeSet<String>,
 }
 
@@ -59,7 +59,7 @@ impl SimLeases {
         })
     }
 
-    /// Without a lease that is over by now.
+    /// Returns the state, without a lease that has ended.
     fn state(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().expect("nothing panics under this lock");
         let now_ns = self.clock.monotonic_ns();
@@ -75,7 +75,7 @@ impl SimLeases {
         };
     }
 
-    /// For all servers at once. Where it is there for all, no answer is lost.
+    /// Takes the store out of reach, or back, for all servers at once. Once all can reach it, no answer is lost.
     pub fn set_all_away(&self, is_away: bool) {
         let mut state = self.state();
         state.is_all_away = is_away;
@@ -84,7 +84,7 @@ impl SimLeases {
         }
     }
 
-    /// The next lease that is taken by this key is had, and the answer lost.
+    /// Loses the answer to the next take by this key. The store gives the lease all the same.
     pub fn lose_answer(&self, key: &str) {
         self.state().unanswered.insert(key.to_owned());
     }
@@ -101,7 +101,7 @@ impl SimLeases {
 struct SimStore {
     leases: Arc<SimLeases>,
     key: String,
-    /// The time to live of the last take.
+    /// Time to live of the last take.
     ttl: Duration,
     lease: i64,
     written: i64,

@@ -2,10 +2,10 @@
 
 use reprise_env::{Disk, DiskError, DiskErrorKind};
 
-/// No such file is longer.
+/// Bytes of such a file at most.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// None: there is no such file.
+/// Reads a file. None: there is no such file.
 pub(crate) fn read(disk: &dyn Disk, name: &str) -> Result<Option<Vec<u8>>, DiskError> {
     let file = match disk.open_read(name) {
         Ok(file) => file,
@@ -18,7 +18,7 @@ pub(crate) fn read(disk: &dyn Disk, name: &str) -> Result<Option<Vec<u8>>, DiskE
     Ok(Some(bytes))
 }
 
-/// Replaces the file: the old or the new one is there, whatever happens. The new one is durable at the end.
+/// Replaces a file. After a crash, either the old or the new file is there. When the call returns, the new one is durable.
 pub(crate) fn replace(disk: &dyn Disk, name: &str, bytes: &[u8]) -> Result<(), DiskError> {
     let temporary = format!("{name}.tmp");
     remove(disk, &temporary)?;

@@ -1,5 +1,5 @@
-//! A database as the standby of another one: it is fed the groups of its primary's log, replays them as they become durable, serves reads of what
-//! is replayed, and can become the primary.
+//! A database as the standby of another one. It takes the groups of its primary's log, replays durable records, serves reads of them, and
+//! can become the primary.
 
 use std::{
     path::Path,
@@ -34,24 +34,24 @@ use crate::{
     shown::{self, Shown, ShownFile},
 };
 
-/// Longest time for which a promotion waits for what was received to be durable, and longest look for the end of its replay.
+/// Longest time for which a promotion waits until received records are durable, and longest wait for the end of its replay.
 const DURABLE_WAIT_MAX: Duration = Duration::from_secs(60);
 const ENDED_LOOK: Duration = Duration::from_millis(100);
-/// How often the view is kept.
+/// Interval at which the view is saved.
 const VIEW_KEPT_NS: u64 = 1_000_000_000;
 
-/// How far a standby is.
+/// The positions of a standby.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct StandbyPositions {
     /// Epoch of the newest record received.
     pub epoch: Epoch,
-    /// Everything before it came in.
+    /// LSN before which everything was received.
     pub received: Lsn,
-    /// Everything before it is durable.
+    /// LSN before which everything is durable.
     pub persisted: Lsn,
-    /// Everything before it is in the tables.
+    /// LSN before which everything is in the tables.
     pub replayed: Lsn,
-    /// Readers see everything before it.
+    /// LSN before which readers see everything.
     pub view: Lsn,
 }
 
@@ -61,18 +61,19 @@ pub(crate) struct Standby {
     orders: Arc<Orders>,
     woken: crossbeam_channel::Receiver<()>,
     ended: (crossbeam_channel::Sender<Ended>, crossbeam_channel::Receiver<Ended>),
-    /// Why the replay ended, once somebody has asked.
+    /// Why the replay ended. It is set when a thread first asks.
     failure: Mutex<Option<Arc<str>>>,
     thread: Mutex<Option<Box<dyn ThreadHandle>>>,
-    /// Held for a whole promotion. Once its replay has ended: where.
+    /// A promotion holds it. It has the end of the replay, once that has ended.
     promoting: Mutex<Option<Lsn>>,
     /// The state at the opening, without later records of a primary.
     found: OnceLock<(Option<Shown>, Option<Lsn>)>,
-    /// Nobody sees the tables before everything before it is committed; 0: they do. What is kept of the view stays as it is until then.
+    /// LSN before which everything must be committed until readers see the tables; 0: they see them. Until then the saved view does not
+    /// change.
     hidden_until: AtomicU64,
-    /// It follows a primary, or will once it is recovered: no more is replayed than that says to be committed.
+    /// True if it follows a primary, or will after its recovery. It then replays only records that the primary reports as committed.
     is_following: AtomicBool,
-    /// Once it follows a primary.
+    /// The saved view, once it follows a primary.
     shown: Mutex<Option<Showing>>,
     pub hiding: Arc<Hiding>,
     /// The comparison of its tables with its primary's.
@@ -80,7 +81,7 @@ pub(crate) struct Standby {
     readers: Mutex<Readers>,
 }
 
-/// The view, as it is kept now and then.
+/// The view, which is saved now and then.
 struct Showing {
     file: ShownFile,
     kept: Lsn,
@@ -131,7 +132,7 @@ impl Standby {
     fn failure(&self) -> Option<Arc<str>> {
         match self.ended.1.try_recv() {
             Ok(Err(failure)) => self.keep_failure(&failure),
-            // It ended well: whoever promotes waits to hear it.
+            // The replay ended well. A waiting promotion gets the message.
             Ok(ended) => _ = self.ended.0.send(ended),
             Err(_) => {}
         }
@@ -142,7 +143,7 @@ impl Standby {
         self.shown.lock().expect("held for a short write")
     }
 
-    /// Keeps the view, where it is more than what is kept. An error leaves that, which shows less after a restart.
+    /// Saves the view if it is beyond the saved one. After an error the older one stays, and the standby shows less after a restart.
     fn keep_view(&self, view: Lsn, now_ns: u64) {
         let is_hidden = view.0 < self.hidden_until.load(Ordering::Acquire);
         let mut shown = self.shown();
@@ -159,17 +160,17 @@ impl Standby {
         }
     }
 
-    /// Everything before it is committed, as its primary said. None: it follows none.
+    /// Returns the LSN before which its primary reported everything as committed. None: it follows no primary.
     pub fn told_committed(&self) -> Option<Lsn> {
         self.orders.told_committed()
     }
 
-    /// Has the replay end where it is, and waits for nobody.
+    /// Asks the replay to end at its present record, and waits for no thread.
     pub fn give_up(&self) {
         self.orders.stop();
     }
 
-    /// Ends the replay where it is.
+    /// Ends the replay at its present record.
     pub fn stop(&self, view: Lsn) {
         self.orders.stop();
         if let Some(thread) = self.thread.lock().expect("held to take").take() {
@@ -179,7 +180,7 @@ impl Standby {
     }
 }
 
-/// Whether what is replayed may be read. A primary that does not hold what is here says so at any time, also while this is recovered.
+/// Whether replayed records may be read. A primary can refuse this standby's history at any time, also during its recovery.
 #[derive(Default)]
 pub(crate) struct Hiding(Mutex<Option<String>>);
 
@@ -188,7 +189,7 @@ impl Hiding {
         self.0.lock().expect("held for a store")
     }
 
-    /// Nobody reads from now on, for this reason.
+    /// Stops all reads for this reason.
     pub fn hide(&self, router: &Router, report: String) {
         let mut hidden = self.lock();
         *hidden = Some(report.clone());
@@ -204,7 +205,7 @@ impl Hiding {
         });
     }
 
-    /// This server is the primary: that another one does not hold what is here matters no more.
+    /// Lifts the reason: this server is the primary now, so the history of another one does not matter.
     pub fn show_again(&self, router: &Router) {
         let mut hidden = self.lock();
         if let (Some(hidden), Phase::Failed { report }) = (hidden.take(), router.phase())
@@ -216,7 +217,7 @@ impl Hiding {
 }
 
 impl Shown {
-    /// Some: this checkpoint has more than may be shown.
+    /// Returns the limit if this checkpoint has records beyond it that may not be shown.
     fn hidden_behind(self, checkpoint: Option<Lsn>) -> Option<Lsn> {
         let is_beyond = checkpoint.is_some_and(|checkpoint| self.limit < checkpoint);
         (self.hides_checkpoint && is_beyond).then_some(self.limit)
@@ -224,14 +225,14 @@ impl Shown {
 }
 
 impl Database {
-    /// Opens a directory that was bootstrapped from a primary (a restored backup of it is one) as its standby: the log takes groups
-    /// (`place`) and nothing else, in the epochs that they have there. `recover` replays what is there, lets reads in, and goes on
-    /// with what comes. `open` refuses the same directory until an operator has it lead (`NodeFile::make_primary`).
+    /// Opens a directory as a standby of its primary. The directory was bootstrapped from that primary, or restored from its backup. The
+    /// log takes groups (`place`) and nothing else, and keeps their epochs. `recover` replays the log, lets reads in, and continues with
+    /// the records that arrive. `open` refuses this directory until an operator has it lead (`NodeFile::make_primary`).
     pub fn open_standby(config: DatabaseConfig) -> Result<Self, OpenError> {
         let Some(dir) = config.dir.as_deref() else {
             return Err(OpenError::Config("a standby needs a data directory".into()));
         };
-        // Before any folder is made in it.
+        // This check precedes any new folder in the directory.
         if !dir.join("log").exists() {
             return Err(not_bootstrapped(dir));
         }
@@ -257,7 +258,8 @@ impl Database {
         Ok(database)
     }
 
-    /// Takes a group of the primary's log; it is replayed once it is durable here. Waits, within bounds, while the log's buffers are full.
+    /// Takes a group of the primary's log, which is replayed once it is durable here. It waits, within bounds, while the log's buffers are
+    /// full.
     pub fn place(&self, group: &Group<'_>) -> Result<AppendOutcome, AppendError> {
         let Some(standby) = self.upkeep.standby.as_ref() else {
             return Err(closed("this server was opened as a primary"));
@@ -269,28 +271,28 @@ impl Database {
         }
     }
 
-    /// From the next group on, `sink` gets all that are written here, as long as the database is open. Nothing without a log.
+    /// Gives `sink` all groups that are written here from the next one on, while the database is open. It does nothing without a log.
     pub fn add_group_sink(&self, sink: Arc<dyn GroupSink>) {
         if let Some(log) = &self.log {
             log.add_sink(sink);
         }
     }
 
-    /// How far the log is as a standby's; none where it is none.
+    /// Returns the received position of a standby's log. None on a server that is no standby.
     pub fn received(&self) -> Option<Position> {
         self.log.as_ref()?.received()
     }
 
-    /// For whoever places groups: runs `hook` once everything before `end` is durable here, on a thread of the log, for which it must only hand
-    /// over. None: it is, or there is no log.
+    /// Runs `hook` once everything before `end` is durable here. It runs on a thread of the log, so it must only hand over. None:
+    /// everything is durable already, or there is no log.
     pub fn when_durable(&self, end: Lsn, hook: OnReached) -> Option<WatermarkWaiter> {
         self.log.as_ref()?.when_durable(end, hook)
     }
 
-    /// How far this standby is; none where it is none.
+    /// Returns the positions of this standby. None on a server that is no standby.
     pub fn standby_positions(&self) -> Option<StandbyPositions> {
         let log = self.log.as_ref()?;
-        // In this order each is at most what comes before it.
+        // Read in this order, each position is at most the next one.
         let view = self.router.view();
         let persisted = log.durable();
         let received = log.received()?;
@@ -313,7 +315,7 @@ impl Database {
             .map_err(|error| self.fail(error))?;
         let checkpoint = report.checkpoint.map(|loaded| loaded.lsn);
         let hidden = shown.and_then(|shown| shown.hidden_behind(checkpoint));
-        // The log may end between the parts of a transaction, which nobody sees.
+        // The log may end between the parts of a transaction. Readers never see such a transaction.
         let whole = end.min(replayer.open_since().unwrap_or(end));
         self.router.raise_view(hidden.unwrap_or(whole));
         let hidden_until = hidden.map(|_| end);
@@ -339,8 +341,8 @@ impl Database {
         Ok(report)
     }
 
-    /// Returns the records that this directory has shown, or may show as a former primary's: its callers may still wait for standbys. None:
-    /// all of them.
+    /// Returns the limit of the records that this directory has shown, or may show as a former primary. Its callers may still have waited
+    /// for standbys. None: it may show all records.
     fn shown_before(&self, root: &dyn Disk) -> Result<Option<Shown>, DiskError> {
         let end = self.received().map(|received| received.epoch);
         let as_primary = end
@@ -366,8 +368,8 @@ impl Database {
         self.upkeep.node.as_ref()
     }
 
-    /// A primary is followed: from now on, or from the end of the recovery on, no more is replayed than it says to be committed. What may be shown of
-    /// what is here is kept before anything of it comes: after that, nothing else tells.
+    /// Begins to follow a primary. From now on, or from the end of the recovery on, it replays only records that the primary reports as
+    /// committed. It first saves the limit of the records that it may show, because later nothing else says which records were its own.
     pub(crate) fn begin_following(&self) -> Result<(), DiskError> {
         let Some(standby) = &self.upkeep.standby else {
             return Ok(());
@@ -399,7 +401,7 @@ impl Database {
         }
     }
 
-    /// From now on no more is replayed than the primary says to be committed, and that is kept.
+    /// Limits the replay to records that the primary reports as committed, and saves the view from now on.
     fn begin_commits(&self) -> Result<(), DiskError> {
         let (Some(standby), Some(root)) = (&self.upkeep.standby, self.root()) else {
             return Ok(());
@@ -415,7 +417,7 @@ impl Database {
         Ok(())
     }
 
-    /// The primary says what is committed.
+    /// Takes the primary's report of its committed LSN.
     pub(crate) fn note_committed(&self, committed: Lsn, now_ns: u64) {
         let Some(standby) = &self.upkeep.standby else {
             return;
@@ -427,7 +429,7 @@ impl Database {
         }
     }
 
-    /// Goes on with what becomes durable from `from` on, and lets calls in once everything before `hidden_until` is committed.
+    /// Replays the records that become durable from `from` on. It lets reads in once everything before `hidden_until` is committed.
     fn follow(
         &self,
         standby: &Standby,
@@ -481,7 +483,7 @@ impl Database {
         if self.router.role() != Role::Standby {
             return Err(ReplicationError::IsPrimary(epoch()));
         }
-        // One that replays and shows nothing yet, since it waits for a primary's word, needs none to become one.
+        // A standby that replays, and shows nothing until a primary reports commits, can be promoted without such a report.
         let follows = standby.thread.lock().expect("held for a store").is_some();
         if !follows && !self.router.is_recovered() {
             return Err(unavailable("this standby is still being opened".into()));
@@ -489,15 +491,15 @@ impl Database {
         Ok((log, standby))
     }
 
-    /// Before anybody steps down for it.
+    /// Checks that this standby can be promoted, before its primary steps down for it.
     pub(crate) fn judge_promotion(&self) -> Result<(), ReplicationError> {
         let (_, standby) = self.promotable()?;
         standby.failure().map_or(Ok(()), |failure| Err(unavailable(failure)))
     }
 
-    /// Makes this standby the primary, in a new epoch, whatever the old one does: it takes no more groups, what it received is made durable and
-    /// replayed, and then it takes writes. Blocks until then. Err: it goes on as a standby; where its log has failed, too, it takes nothing more, and is
-    /// promoted again, or started again.
+    /// Makes this standby the primary, in a new epoch, whatever the old one does. It takes no more groups. It makes the received records
+    /// durable, replays them, and then takes writes. The call blocks until then. Err: it continues as a standby. If its replay had already
+    /// ended, it takes no more groups until it is promoted or restarted.
     pub fn promote(&self) -> Result<Promoted, ReplicationError> {
         self.promote_in(Epoch(0))
     }
@@ -505,7 +507,7 @@ impl Database {
     /// The `promote` variant with an epoch of at least this one.
     pub(crate) fn promote_in(&self, at_least: Epoch) -> Result<Promoted, ReplicationError> {
         let (_, standby) = self.promotable()?;
-        // The second look reports a promotion that happened meanwhile.
+        // The second check reports a promotion that happened meanwhile.
         let mut ended = standby.promoting.lock().expect("a promotion never panics");
         let (log, standby) = self.promotable()?;
         standby.placing().is_closed = true;
@@ -536,10 +538,10 @@ impl Database {
         promoted
     }
 
-    /// Waits until all that was received is durable and replayed; where it ends.
+    /// Waits until all received records are durable and replayed. Returns their end.
     fn finish_replay(&self, standby: &Standby, log: &Log<Box<CallBatch>>) -> Result<Lsn, ReplicationError> {
         let received = self.received().map(|position| position.lsn).unwrap_or_default();
-        // In the files, where the replay reads it.
+        // The records must be in the files, where the replay reads them.
         if log.wait_copied(received, DURABLE_WAIT_MAX).is_err() {
             let reason = log.refusal().filter(|_| log.is_stopped());
             let reason = reason.unwrap_or_else(|| "the disk does not take it".into());
@@ -548,8 +550,8 @@ impl Database {
             ));
         }
         if matches!(self.safety(), Safety::Quorum | Safety::VerySafe) {
-            // Records here that are not committed may still be lost with this server: nothing is read until it takes writes.
-            standby.shown().take(); // nor is it kept as what was shown
+            // Records here that are not committed may still be lost with this server. No reader sees them until it takes writes.
+            standby.shown().take(); // the view is not saved as shown either
             self.stop_readers();
             self.keep_commits();
         }
@@ -571,7 +573,7 @@ impl Database {
         }
     }
 
-    /// Makes it a primary, which takes writes.
+    /// Makes it a primary that takes writes.
     fn take_writes(&self) -> Result<(), ReplicationError> {
         self.stop_readers();
         self.shared.memory.enforce();

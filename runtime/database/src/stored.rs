@@ -9,11 +9,11 @@ use reprise_wire::{BLOCK_HEADER_BYTES, Records, SEGMENT_HEADER_BYTES};
 
 use crate::{error::OpenError, opening::newest_genesis};
 
-/// The first record fits.
+/// Bytes that hold the first record.
 const LOOKED_AT_BYTES: usize = 4096;
 
-/// The number of partitions that the database under `dir` was made with; None where there is no database yet. Looks at the
-/// first record alone: the opening finds out whether the log is whole.
+/// Returns the number of partitions of the database under `dir`. None if there is no database yet. It reads the first record alone; the
+/// opening checks the rest of the log.
 pub fn stored_partitions(dir: &Path) -> Result<Option<u16>, OpenError> {
     let Ok(disk) = RealDisk::open(dir.join("log")) else {
         return Ok(None);
@@ -31,7 +31,7 @@ pub fn stored_partitions(dir: &Path) -> Result<Option<u16>, OpenError> {
     if let Some(genesis) = first.and_then(|(_, record, _)| record.genesis()) {
         return Ok(Some(genesis.partitions));
     }
-    // The log's beginning was released: the checkpoints know.
+    // The log's beginning was released, so the checkpoints have the number.
     let Ok(disk) = RealDisk::open(dir.join("checkpoints")) else {
         return Ok(None);
     };

@@ -1,4 +1,4 @@
-//! Time, as far as it may enter below the router.
+//! Time, in the forms that code below the router may use.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 

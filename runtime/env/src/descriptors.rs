@@ -45,8 +45,8 @@ fn is_lack_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
-/// Opens something. If this process or the machine has no descriptor left, it retries for some time: no work has begun yet, and a
-/// descriptor becomes free when a connection ends.
+/// Opens a descriptor. If this process or the machine has none left, it retries for some time. No work has begun yet, and a descriptor
+/// becomes free when a connection ends.
 pub(crate) fn with_descriptor<T>(mut open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let until = Instant::now() + WAIT_MAX;
     loop {

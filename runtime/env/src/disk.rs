@@ -12,7 +12,7 @@ pub trait Disk: Send + Sync + 'static {
     fn open_read(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError>;
     /// All file names, sorted.
     fn list(&self) -> Result<Vec<String>, DiskError>;
-    /// Gives a file another name, replacing what had that name. Durable after `sync_dir`.
+    /// Gives a file another name, and replaces the file that had that name. It is durable after `sync_dir`.
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError>;
     /// Durable after `sync_dir`.
     fn remove(&self, name: &str) -> Result<(), DiskError>;
@@ -29,7 +29,7 @@ pub trait DiskFile: Send + Sync {
     /// Its length in bytes.
     fn len(&self) -> Result<u64, DiskError>;
 
-    /// True where it has no byte.
+    /// True if it has no byte.
     fn is_empty(&self) -> Result<bool, DiskError> {
         Ok(self.len()? == 0)
     }

@@ -1,4 +1,4 @@
-//! A disk with something in between, for tests and measurements: what is slow, waits, fails, or looks on.
+//! A disk with a filter before it, for tests and measurements: it slows down, waits, fails, or observes.
 
 use std::sync::Arc;
 

@@ -52,7 +52,7 @@ pub enum NetError {
     /// The peer did not take it in time.
     #[error("the peer did not answer in time")]
     TimedOut,
-    /// A frame is longer than what was agreed on.
+    /// A frame is longer than the agreed limit.
     #[error("a frame of {bytes} bytes is more than {max}")]
     TooLarge {
         /// Bytes of the frame.
@@ -106,7 +106,7 @@ pub trait Net: Send + Sync {
         Ok(None)
     }
 
-    /// SHA-256 of the certificate that listeners show now. None: what is sent is not encrypted.
+    /// Returns the SHA-256 of the certificate that listeners show now. None: the connection is not encrypted.
     fn certificate(&self) -> Option<[u8; 32]> {
         None
     }
@@ -144,7 +144,7 @@ impl Listener {
     }
 }
 
-/// One end of a connection. Dropped, it ends; the peer still gets what was sent.
+/// One end of a connection. Its drop ends it; the peer still gets the frames sent before.
 pub struct Connection {
     /// The peer's address, for people.
     pub peer: String,
@@ -159,7 +159,7 @@ pub trait FrameSender: Send {
     /// Sends one frame, made of `parts`. Ok says that it is on its way, no more.
     fn send(&mut self, parts: &[&[u8]]) -> Result<(), NetError>;
 
-    /// Lets frames of a buffer be sent, whose memory is its `Net`'s, by this one and by what is returned.
+    /// Lets this connection and the returned poster send frames of a buffer, whose memory belongs to its `Net`.
     fn share(&mut self, _buffer: &Arc<FrameBuffer>) -> Result<Arc<dyn FramePoster>, NetError> {
         Err(NetError::Io("this transport copies frames".into()))
     }

@@ -147,7 +147,7 @@ impl OverlayFile {
         self.state.lock().expect("no code panics under this lock")
     }
 
-    /// Reads what lies below the pages; zeros where nothing does.
+    /// Reads the bytes below the pages; zeros if there are none.
     fn read_base(&self, state: &FileState, offset: u64, buffer: &mut [u8]) -> Result<(), DiskError> {
         let read = match &self.base {
             Some(base) => base.read_at(offset, buffer)?,
@@ -217,7 +217,7 @@ impl DiskFile for OverlayFile {
         Ok(())
     }
 
-    /// Takes no memory: zeros are what lies where no page does.
+    /// Takes no memory: bytes without a page are zeros.
     fn preallocate(&self, bytes: u64) -> Result<(), DiskError> {
         let mut state = self.state();
         state.zeroed = state.zeroed.max(bytes);

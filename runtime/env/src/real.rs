@@ -19,8 +19,8 @@ use crate::{
 
 /// Direct writes are multiples of this; a device with larger sectors refuses and is then written through the page cache.
 const SECTOR_BYTES: usize = 512;
-/// Zeros are written in pieces of this size, and each is durable before the next: one large sync would delay other writes to the
-/// device for many milliseconds.
+/// Bytes of a piece in which zeros are written. Each piece is durable before the next, because one large sync would delay other writes to
+/// the device for many milliseconds.
 const ZERO_CHUNK_BYTES: usize = 4 << 20;
 
 const NOT_REGULAR: &str = "it is no regular file";
@@ -137,7 +137,7 @@ fn open_direct(path: &Path) -> io::Result<Option<File>> {
     })
 }
 
-/// Makes the name of a new directory durable: what is synced in it would be lost with it.
+/// Makes the name of a new directory durable. Otherwise synced files in it could be lost with it.
 fn sync_entry(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     with_descriptor(|| File::open(parent.unwrap_or(Path::new("."))))?.sync_all()
@@ -333,7 +333,7 @@ mod tests {
         make_private_dirs(&inner).expect("it is there");
     }
 
-    /// By then no descriptor may be left, so none is opened: the directory is found under no name.
+    /// No descriptor may be left by then, so none is opened: the directory has no name any more.
     #[test]
     fn directory_is_synced_by_the_descriptor_that_is_held() {
         let directory = tempfile::tempdir().expect("make directory");

@@ -20,7 +20,7 @@ pub trait FrameMemory: Any + Send + Sync {
     /// How many there are.
     fn bytes(&self) -> usize;
 
-    /// Panics where they do not fit.
+    /// Puts bytes. It panics if they do not fit.
     fn put(&self, at: usize, bytes: &[u8]);
 }
 
@@ -118,7 +118,7 @@ impl RingCounters {
         (self.head, self.tail) = (0, 0);
     }
 
-    /// Takes room in one piece; what is left before the ring's end may be too little for it.
+    /// Takes room in one piece. The rest before the ring's end may be too little for it.
     fn place(&mut self, bytes: usize, capacity: usize) -> Option<usize> {
         let (span, capacity) = (bytes.next_multiple_of(ALIGN_BYTES) as u64, capacity as u64);
         let at = self.head % capacity;

@@ -1,8 +1,8 @@
 //! A disk in memory that can fail and crash.
 //!
-//! The disk journals every operation. A crash image is made from the journal: what was synced before the crash is kept;
-//! of each write that was not, `CrashPolicy` says which sectors arrived. Directory changes not yet synced arrive as a
-//! prefix, as journaling file systems keep their order.
+//! The disk journals every operation. A crash image is made from the journal. It keeps writes that were synced before the crash. For each
+//! other write, `CrashPolicy` says which sectors arrived. Unsynced changes of a directory arrive as a prefix, because journaling file
+//! systems keep their order.
 
 use std::{
     collections::BTreeMap,
@@ -64,7 +64,7 @@ pub struct FaultPlan {
     pub capacity_bytes: Option<u64>,
     /// The n-th write from now fails (0 = the next) without effect.
     pub write_error_in: Option<u64>,
-    /// The n-th sync from now fails; what it should have kept is uncertain.
+    /// The n-th sync from now fails. It is uncertain whether its writes are kept.
     pub sync_error_in: Option<u64>,
     /// After one error all is well again, else everything after it fails, too.
     pub fails_once: bool,

@@ -87,7 +87,7 @@ struct SimPipe {
     last_due_ns: u64,
     /// None once the receiver is to notice the end.
     sender: Option<Sender<Vec<u8>>>,
-    /// Nothing more is sent; what is on its way still arrives.
+    /// True when nothing more is sent. Frames on their way still arrive.
     is_closed: bool,
     frame_bytes_max: usize,
 }
@@ -139,7 +139,7 @@ impl SimNet {
         self.cut(other, one);
     }
 
-    /// True where what `from` sends arrives at `to`.
+    /// True if frames of `from` arrive at `to`.
     pub fn reaches(&self, from: &str, to: &str) -> bool {
         !self.state().cut.contains(&(from.to_owned(), to.to_owned()))
     }
@@ -151,7 +151,7 @@ impl SimNet {
         state.cut.remove(&(other.to_owned(), one.to_owned()));
     }
 
-    /// Ends all connections between two hosts; what is on its way is lost.
+    /// Ends all connections between two hosts. Frames on their way are lost.
     pub fn break_between(&self, one: &str, other: &str) {
         let mut state = self.state();
         let is_between =
@@ -171,7 +171,7 @@ impl SimNet {
         drop::<BTreeMap<_, _>>(gone);
     }
 
-    /// Hands over what is due; true where something was.
+    /// Delivers due frames. True if there were any.
     pub fn deliver(&self) -> bool {
         let now = self.clock.monotonic_ns();
         let mut state = self.state();
@@ -187,7 +187,7 @@ impl SimNet {
             }
         }
         for number in ended {
-            // The peer can't send to who is gone.
+            // The peer can't send to a node that is gone.
             if let Some(pipe) = state.pipes.remove(&number)
                 && let Some(back) = state.pipes.get_mut(&pipe.back)
             {

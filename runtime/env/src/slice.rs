@@ -1,11 +1,11 @@
 //! How long a thread runs before others do, where more threads want to run than there are processors.
 
-/// In nanoseconds: the least that Linux gives. A thread of the engine has mostly done what came to it in less.
+/// Nanoseconds of a slice: the least that Linux gives. A thread of the engine has mostly finished its work in less.
 const SLICE_NS: u64 = 100_000;
 
-/// Has the calling thread run soon after it is woken, and not for long at once, though others on its processor run all the time. A group of the log passes
-/// several threads, and each that gives way a moment before it sleeps would wait out a whole slice of theirs, some milliseconds. Linux from 6.12 on; elsewhere
-/// it changes nothing.
+/// Has the calling thread run soon after it is woken, and not for long at once. This holds although other threads on its processor run all
+/// the time. A group of the log passes several threads. A thread that yields a moment before it sleeps would otherwise wait for a whole
+/// slice of the others, some milliseconds. It works with Linux 6.12 and later, and changes nothing elsewhere.
 #[allow(unsafe_code)]
 pub fn ask_for_short_slices() {
     let bytes = size_of::<libc::sched_attr>();

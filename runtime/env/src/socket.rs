@@ -84,7 +84,7 @@ pub(crate) struct OpenSockets(Arc<AtomicUsize>);
 pub struct OpenSocket(Arc<AtomicUsize>);
 
 impl OpenSockets {
-    /// For one more. None: there are as many as there may be.
+    /// Takes a place for one more socket. None: the limit is reached.
     pub fn take(&self) -> Option<OpenSocket> {
         let taken = OpenSocket(self.0.clone());
         (self.0.fetch_add(1, Ordering::AcqRel) < OPEN_MAX).then_some(taken)

@@ -154,13 +154,13 @@ impl Stepper {
         }
     }
 
-    /// The end of the process: nothing of what was started takes another step.
+    /// Ends the process: none of its works takes another step.
     pub fn kill(&self) {
         let works = self.works();
         works.borrow_mut().is_killed = true;
         let slots = works.borrow().slots.len();
         for at in 0..slots {
-            // Dropped outside of the borrow: what it holds may be the last to hold more.
+            // The work is dropped outside of the borrow, because its drop may drop other works.
             let work = works.borrow_mut().slots[at].work.take();
             drop(work);
         }

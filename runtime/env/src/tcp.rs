@@ -143,7 +143,7 @@ where
                 let _ = sender.send(connection); // the listener may be gone
             }
         };
-        // Without a thread it ends; the peer notices.
+        // Without a thread the connection ends, and the peer notices.
         let thread = thread::Builder::new().name(format!("{name}-greet"));
         if thread.spawn(take).is_err() {
             greetings.end(number);

@@ -44,7 +44,7 @@ pub trait ThreadHandle: Send {
 
 /// Starts work, and knows how to wait for it. Waits are methods of `dyn Threads`.
 pub trait Threads: Send + Sync {
-    /// Starts a work that `make` makes where it will run, under this name. Err: the system has no thread for it.
+    /// Starts a work under this name. `make` makes it on the thread that runs it. Err: the system has no thread for it.
     fn start(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn ThreadHandle>>;
 
     /// Starts work like `start`, for work that others wait for: it runs soon after it is woken, even while other threads keep the
@@ -63,7 +63,7 @@ pub trait Threads: Send + Sync {
     /// Polls `is_there` for the time `look`; true as soon as it holds. Other threads that need the processor go first.
     fn look(&self, look: Duration, is_there: &dyn Fn() -> bool) -> bool;
 
-    /// Does the work, and meanwhile shows how far it is, every so often; at least once.
+    /// Does the work, and meanwhile shows its progress at intervals, at least once.
     fn beside(&self, every: Duration, show: &(dyn Fn() + Sync), work: &mut dyn FnMut());
 }
 
@@ -159,7 +159,7 @@ impl dyn Threads {
         }
     }
 
-    /// Lets so much time pass; where all share a thread, a turn of the others.
+    /// Lets this time pass. If all share a thread, the others take a turn.
     pub fn sleep(&self, time: Duration) {
         if !self.give_way(&mut || {}) {
             thread::sleep(time);
@@ -236,7 +236,7 @@ impl Threads for RealThreads {
                     show();
                 }
             });
-            // Also where the work panics.
+            // The drop also comes after a panic of the work.
             let _over = over;
             work();
         });

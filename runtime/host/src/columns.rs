@@ -9,7 +9,7 @@ use crate::state::{
     Answer, HostState, Output, Refusal, narrow, or_duplicate, request_of, run_past_end, transaction_of, unpack,
 };
 
-/// How some columns of one of the module's tables are moved.
+/// Returns the plan that moves some columns of one of the module's tables.
 #[inline]
 fn plan_of<'a>(layouts: &[RowLayout], plans: &'a mut [Plans], table: u32, columns: u64) -> Answer<&'a ColumnPlan> {
     let set = ColumnSet(columns);
@@ -24,7 +24,7 @@ fn no_columns(table: u32, columns: u64) -> Refusal {
     Refusal::Guest(format!("table {table} has no columns {columns:#x}"))
 }
 
-/// The table that the guest named is the one that the host gave out the handle or the cursor for.
+/// Checks that the guest named the table for which the host gave out the handle or the cursor.
 #[inline]
 fn check_table(found: Option<u16>, table: u32, what: &str) -> Answer<()> {
     if found.is_some_and(|found| u32::from(found) == table) {
@@ -33,7 +33,7 @@ fn check_table(found: Option<u16>, table: u32, what: &str) -> Answer<()> {
     Err(Refusal::Guest(format!("{what} is not of table {table}")))
 }
 
-/// Whether two slices of guest memory, each within it, have no byte in common.
+/// True if two slices of guest memory, each within it, have no byte in common.
 #[inline]
 fn are_apart(a: u64, b: u64) -> bool {
     let ((a, a_bytes), (b, b_bytes)) = (unpack(a), unpack(b));
@@ -46,7 +46,7 @@ fn uneven(what: &str, bytes: usize, count: usize) -> Refusal {
 }
 
 impl Output {
-    /// Appends the columns of a row when they fit; their bytes either way.
+    /// Appends the columns of a row if they fit. Returns their bytes either way.
     #[inline]
     fn push_columns(&mut self, plan: &ColumnPlan, row: &[u8]) -> usize {
         let bytes = plan.bytes(row);
@@ -81,7 +81,7 @@ impl HostState {
         let mut out = Output::new(self.memory, out)?;
         let target = Target::unpack(target);
         let plan = plan_of(&self.layouts, &mut self.plans, target.table as u32, columns)?;
-        // The rows are written to guest memory while the keys are still read, so these can't be borrowed from there.
+        // The rows are written to guest memory while the keys are still read, so the keys can't be borrowed from there.
         self.keys.clear();
         self.keys.extend_from_slice(bytes);
         let items = Packed::to_end(&self.keys);
@@ -110,7 +110,7 @@ impl HostState {
         }
         let bytes = match is_apart {
             true => bytes,
-            // Rows are written over keys that are still to be read.
+            // Rows would be written over keys that must still be read.
             false => {
                 self.keys.clear();
                 self.keys.extend_from_slice(bytes);

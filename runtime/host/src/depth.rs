@@ -1,9 +1,9 @@
-//! How much stack a guest's functions take, and which of them pay for it: a recursion is to end at the same depth on every build
-//! and machine, while frames of native code are as large as the compiler makes them.
+//! The stack that a guest's functions take, and the functions that pay for it. A recursion must end at the same depth on every build and
+//! machine, although the compiler decides the size of native frames.
 //!
-//! A function's frame is estimated from above by what it may hold at once. Those that a recursion may pass through pay for theirs
-//! when they are entered, and get it back when they return. What is no recursion is bounded by the module alone: a function pays
-//! for those below it, or where these come to much, they pay for themselves. So what runs in no recursion pays nothing.
+//! A function's frame is estimated from above by the values that it may hold at once. Functions that a recursion may pass through pay for
+//! their frame on entry, and get it back on return. The module alone bounds other functions: a function pays for those below it. If these
+//! are large, they pay for themselves. So code outside of recursions pays nothing.
 
 use std::collections::BTreeMap;
 
@@ -12,26 +12,26 @@ use std::collections::BTreeMap;
 pub(crate) struct Shape {
     /// Number of its type in the module.
     pub ty: u32,
-    /// Number among the different signatures: those of one may stand for each other in a table.
+    /// Number of its signature among the different ones. Functions of one signature may replace each other in a table.
     pub signature: u32,
     pub params: u32,
-    /// Bytes that its frame takes at most, about.
+    /// Bytes that its frame takes at most: an estimate.
     pub frame_bytes: u64,
     /// Functions that it calls, by number.
     pub calls: Vec<u32>,
     /// Signatures that it calls through a table.
     pub calls_through: Vec<u32>,
-    /// It may be in a table.
+    /// True if it may be in a table.
     pub is_taken: bool,
 }
 
 /// Bytes on the stack beside a function's values.
 const FRAME_BYTES: u64 = 64;
-/// A chain of calls without recursion may come to so much before one of them pays.
+/// Bytes that a chain of calls without recursion may take before one of them pays.
 const UNPAID_BYTES_MAX: u64 = 16 << 10;
 
-/// Bytes of a frame: its values as `words` of eight bytes, of which the operands may be held twice, as what is handed on; and a
-/// part of its instructions, for what a compiler keeps of values that it met before.
+/// Returns the bytes of a frame: its values as `words` of eight bytes, the operands twice, because they may also be held as arguments. It
+/// adds a part of the instructions, for values that a compiler keeps.
 pub(crate) fn frame_bytes(words: u64, operands: u64, instructions: u64) -> u64 {
     FRAME_BYTES + 8 * (words + 2 * operands) + instructions / 2
 }
@@ -40,11 +40,11 @@ pub(crate) fn frame_bytes(words: u64, operands: u64, instructions: u64) -> u64 {
 #[derive(Default)]
 pub(crate) struct Depths {
     pub deep: BTreeMap<usize, u32>,
-    /// All functions, each behind those that it calls, but for those of one recursion.
+    /// All functions, each behind those that it calls, except those of one recursion.
     pub order: Vec<usize>,
 }
 
-/// Which functions pay.
+/// Decides which functions pay.
 pub(crate) fn judge(shapes: &[Shape], imported_functions: u32) -> Depths {
     let graph = Graph::new(shapes, imported_functions);
     let mut depths = Depths::default();
@@ -52,7 +52,7 @@ pub(crate) fn judge(shapes: &[Shape], imported_functions: u32) -> Depths {
     let mut unpaid = vec![0; graph.calls.len()];
     for knot in graph.knots() {
         let is_recursive = knot.len() > 1 || graph.calls[knot[0]].contains(&knot[0]);
-        // A table's node has no frame, and the functions that it leads to within the knot pay for themselves.
+        // A table's node has no frame. The functions that it leads to within the recursion pay for themselves.
         let (functions, tables): (Vec<_>, Vec<_>) = knot.into_iter().partition(|node| *node < shapes.len());
         for node in tables.into_iter().chain(functions) {
             let below = graph.calls[node]
@@ -71,7 +71,7 @@ pub(crate) fn judge(shapes: &[Shape], imported_functions: u32) -> Depths {
                     .deep
                     .insert(node, i32::try_from(bytes).unwrap_or(i32::MAX) as u32);
             }
-            // Within a knot nobody counts on it: each pays.
+            // Within a recursion each function pays, so callers count nothing for it.
             unpaid[node] = if is_recursive || bytes > UNPAID_BYTES_MAX {
                 0
             } else {
@@ -115,7 +115,7 @@ impl Graph {
         Self { calls }
     }
 
-    /// Nodes that reach each other, together; each group after all that it calls (Tarjan's algorithm, without recursion).
+    /// Returns groups of nodes that reach each other. Each group is behind all that it calls (Tarjan's algorithm, without recursion).
     fn knots(&self) -> Vec<Vec<usize>> {
         const NEW: usize = usize::MAX;
         let count = self.calls.len();
@@ -163,7 +163,7 @@ impl Graph {
 mod tests {
     use super::*;
 
-    /// `calls` of each function, of 100 bytes each; those named in `taken` are called by whoever calls 99.
+    /// The `calls` of each function, of 100 bytes each. A caller of 99 calls the functions in `taken`.
     fn check(calls: &[&[u32]], taken: &[usize], expected: &[(usize, u32)]) {
         let mut shapes = vec![
             Shape {
@@ -185,9 +185,9 @@ mod tests {
     fn what_recursion_may_pass_through_pays_and_nothing_else() {
         check(&[&[1], &[2], &[]], &[], &[]);
         check(&[&[0]], &[], &[(0, 100)]);
-        // A knot of two, which calls a chain of two, and is called by one.
+        // A recursion of two functions, which calls a chain of two, and is called by one function.
         check(&[&[1], &[2], &[1, 3], &[4], &[]], &[], &[(1, 100), (2, 300)]);
-        // Through the table: the caller may be called again; one that is taken and calls nobody is a chain.
+        // Calls through the table: the caller may be called again. A taken function that calls none is a chain.
         check(&[&[99], &[]], &[1], &[]);
         check(&[&[99], &[]], &[0, 1], &[(0, 200)]);
         check(&[&[1], &[99, 2], &[], &[1]], &[3], &[(1, 200), (3, 100)]);

@@ -1,7 +1,6 @@
 //! Module descriptions: the JSON that a module carries, checked down to the last name.
 //!
-//! The shape is written down in `docs/FORMAT.md`; members that it does not name are refused, for a misspelt one would
-//! otherwise silently mean its default.
+//! `docs/FORMAT.md` describes the shape. Other members are refused, because a misspelt one would otherwise silently mean its default.
 
 mod procedures;
 
@@ -21,9 +20,9 @@ pub(crate) use self::procedures::scalar;
 pub use reprise_abi::describe::write_json as to_json;
 pub use reprise_base::limits::DESCRIPTION_BYTES_MAX;
 
-/// Parameters of one procedure, and fields of one struct, at most.
+/// Number of parameters of a procedure, and of fields of a struct, at most.
 pub const FIELDS_MAX: usize = 256;
-/// Variants at most of one enum.
+/// Number of variants of an enum at most.
 pub const VARIANTS_MAX: usize = 1_024;
 
 /// An error in a description, with its place.
@@ -76,7 +75,7 @@ pub fn from_json(json: &[u8]) -> Checked<ModuleSchema> {
     })
 }
 
-/// Name of what runs at a deployment; empty where something runs that has none.
+/// Returns the name of the migration. It is empty for a migration without a name.
 fn parse_on_deploy(object: &Object<'_>) -> Checked<Option<String>> {
     match object.optional("on_deploy") {
         None | Some((_, Value::Bool(false))) => Ok(None),
@@ -88,7 +87,7 @@ fn parse_on_deploy(object: &Object<'_>) -> Checked<Option<String>> {
     }
 }
 
-/// Tables that only what runs at a deployment sees.
+/// Returns the tables that only the migration sees.
 fn parse_retiring(object: &Object<'_>, tables: usize, on_deploy: bool) -> Checked<Vec<TableSchema>> {
     let Some((at, value)) = object.optional("retiring") else {
         return Ok(Vec::new());
@@ -140,7 +139,7 @@ impl Path {
     }
 }
 
-/// A JSON object of which only known members are taken.
+/// A JSON object of which only known members are accepted.
 struct Object<'a> {
     path: &'a Path,
     members: &'a Map<String, Value>,
@@ -157,7 +156,7 @@ impl<'a> Object<'a> {
         Ok(Self { path, members })
     }
 
-    /// A member that may be left out or null.
+    /// Returns a member that may be absent or null.
     fn optional(&self, name: &str) -> Option<(Path, &'a Value)> {
         let value = self.members.get(name).filter(|value| !value.is_null())?;
         Some((self.path.member(name), value))
@@ -200,7 +199,7 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Text of the document in a message: short, whatever was sent.
+/// Returns a short text of the document for a message.
 fn quoted(text: &str) -> String {
     let short: String = text.chars().take(NAME_BYTES_MAX + 1).collect();
     format!("{short:?}")
@@ -249,7 +248,7 @@ fn distinct<T: Ord + AsRef<str>>(at: &Path, names: impl Iterator<Item = T>) -> C
     Ok(())
 }
 
-/// Positions of named things, each at most once.
+/// Returns the positions of named things, each at most once.
 fn positions(at: &Path, value: &Value, known: &[&str], what: &str, min: usize) -> Checked<Vec<u16>> {
     let found = list(at, value, min, known.len(), |at, value| {
         let name = text(at, value)?;
@@ -268,7 +267,7 @@ fn positions(at: &Path, value: &Value, known: &[&str], what: &str, min: usize) -
     Ok(found)
 }
 
-/// A table, and what is said of it.
+/// Returns a table and its documentation.
 fn parse_table(path: &Path, value: &Value) -> Checked<(TableSchema, String)> {
     let members = [
         "name",
@@ -319,7 +318,7 @@ fn parse_table(path: &Path, value: &Value) -> Checked<(TableSchema, String)> {
     Ok((table, object.docs()?))
 }
 
-/// Module, empty for the module's own, and table.
+/// Returns module and table. The module is empty for the module's own.
 fn parse_table_name(object: &Object<'_>) -> Checked<(String, String)> {
     let (at, value) = object.required("name")?;
     let full = text(&at, value)?;

@@ -1,25 +1,25 @@
-//! How much work a module makes for the compiler, estimated before it begins: some shapes cost it far more than their bytes.
+//! Estimates the compiler's work for a module before it begins, because some shapes cost far more than their bytes.
 //!
-//! For one function: a jump back to a loop hands on every local that the loop may have changed. Register allocation therefore works on
-//! jumps times locals. A join of two ways does the same with the few locals that differ. If a block or a function has results, each jump
-//! hands on all of them, and each call makes new ones. For the module: the sum over all functions of the measured cost of each instruction,
-//! in units of about a microsecond.
+//! For one function: a jump back to a loop carries every local that the loop may have changed. Register allocation therefore works on jumps
+//! times locals. A join of two paths does the same with the few locals that differ. If a block or a function has results, each jump carries
+//! all of them, and each call makes new ones. For the module: the sum over all functions of the measured cost of each instruction, in units
+//! of about a microsecond.
 
 use wasmparser::{BlockType, FunctionBody, Operator};
 
 use crate::module::InvalidModule;
 
-/// Loops of one function at most: the compiler's own analysis grows with their square.
+/// Number of loops of one function at most: the compiler's own analysis grows with their square.
 const LOOPS_MAX: u64 = 2_000;
 /// Work of one function at most: about a second.
 const FUNCTION_WORK_MAX: u64 = 400_000;
-/// Units of a module at most: compilers of programs come to a third of it with 3 MB of code.
+/// Units of a module at most: compilers, as programs with 3 MB of code, take a third of it.
 const MODULE_UNITS_MAX: u64 = 15_000_000;
-/// Units of a jump that hands on a local, and of other values that are handed on.
+/// Units of a jump that carries a local, and of other values that are carried.
 const HANDED_ON_UNITS: u64 = 3;
 /// Units of a function, however short.
 const FUNCTION_UNITS: u64 = 30;
-/// Units of an instruction that is one of many kinds.
+/// Units of an instruction of one of many kinds.
 const BULK_UNITS: u64 = 60;
 const TABLE_CALL_UNITS: u64 = 90;
 const LOOP_UNITS: u64 = 40;
@@ -28,23 +28,23 @@ const BRANCH_UNITS: u64 = 10;
 const TARGET_UNITS: u64 = 8;
 const CALL_UNITS: u64 = 8;
 const SUM_UNITS: u64 = 5;
-/// Bytes of a function from which on each of its instructions costs four times as much as in a short one: live ranges grow with it.
+/// Size of a function, in bytes, from which each of its instructions costs four times as much as in a short one. Live ranges grow with it.
 const LONG_FUNCTION_BYTES: u64 = 64 << 10;
-/// Locals of all functions of a module, parameters included: each takes the compiler some time and memory, used or not.
+/// Number of locals of all functions of a module, parameters included. Each takes the compiler some time and memory, used or not.
 const MODULE_LOCALS_MAX: u64 = 2_000_000;
-/// Joins that cost as much as one jump back.
+/// Number of joins that cost as much as one jump back.
 const JOINS_PER_JUMP: u64 = 16;
-/// Parameters or results of a block at most, and results of a function: a jump of two bytes hands on all of them.
+/// Number of parameters or results of a block at most, and of results of a function: a jump of two bytes carries all of them.
 pub(crate) const HANDED_ON_MAX: usize = 16;
 
-/// The effort for the functions of a module so far.
+/// The effort for the functions that were added.
 #[derive(Default)]
 pub(crate) struct Effort {
     units: u64,
     locals: u64,
 }
 
-/// Units of an instruction beside its bytes.
+/// Returns the units of an instruction beside its bytes.
 fn units_of(operator: &Operator<'_>) -> u64 {
     use Operator::*;
     match operator {
@@ -68,7 +68,7 @@ fn units_of(operator: &Operator<'_>) -> u64 {
     }
 }
 
-/// The result may be a NaN, which is made the same on every machine.
+/// True if the result may be a NaN, which must be the same on every machine.
 fn is_float(operator: &Operator<'_>) -> bool {
     use Operator::*;
     matches!(
@@ -124,7 +124,7 @@ fn is_float(operator: &Operator<'_>) -> bool {
     )
 }
 
-/// How many values a type of functions or blocks takes and leaves.
+/// The number of values that a type of functions or blocks takes and leaves.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Arity {
     pub params: usize,
@@ -133,18 +133,18 @@ pub(crate) struct Arity {
 
 /// Facts about the module that the estimate of a function needs.
 pub(crate) struct Surrounding<'m> {
-    /// By number of the type.
+    /// The arity of each type, by its number.
     pub types: &'m [Arity],
     /// The type of each function.
     pub functions: &'m [u32],
-    /// Functions below this one are the host's: a call of one is paid for, which is a branch.
+    /// Number of the host's functions, which come first. A call of one is paid for, which is a branch.
     pub imported_functions: u32,
-    /// True if a function that would hold the compiler is refused.
+    /// True if a function that would occupy the compiler is refused.
     pub is_bounded: bool,
 }
 
 impl Surrounding<'_> {
-    /// Values that a call of this type makes beyond the one that nearly every call does.
+    /// Returns the number of values that a call of this type makes beyond the one of nearly every call.
     fn made_by_call(&self, ty: u32) -> u64 {
         let results = self.types.get(ty as usize).map_or(0, |arity| arity.results);
         results.saturating_sub(1) as u64
@@ -166,22 +166,22 @@ impl Surrounding<'_> {
     }
 }
 
-/// A block that is not ended yet.
+/// A block that has not ended yet.
 struct OpenBlock {
     is_loop: bool,
-    /// Values that each jump to it hands on.
+    /// Number of values that each jump to it carries.
     handed: u64,
 }
 
-/// One function's control flow.
+/// The control flow of one function.
 #[derive(Default)]
 struct Flow {
     open: Vec<OpenBlock>,
     loops: u64,
-    /// Jumps to the head of a loop.
+    /// Number of jumps to the head of a loop.
     back: u64,
     joins: u64,
-    /// Values that jumps hand on.
+    /// Number of values that jumps carry.
     handed: u64,
     /// The sum over all instructions.
     units: u64,
@@ -190,7 +190,7 @@ struct Flow {
 impl Flow {
     fn open(&mut self, is_loop: bool, arity: Arity) {
         let handed = if is_loop { arity.params } else { arity.results };
-        // Its beginning and its end are ways, too.
+        // Its beginning and its end are paths, too.
         self.handed += (arity.params + arity.results) as u64;
         self.open.push(OpenBlock {
             is_loop,
@@ -261,7 +261,7 @@ impl Flow {
 }
 
 impl Effort {
-    /// Adds a function; refuses it, or the module with it, when compiling would take seconds. `on` sees each of its
+    /// Adds a function. It refuses the function, or the module with it, if compiling would take seconds. `on` sees each of its
     /// instructions. Returns the number of its locals, parameters included.
     pub fn add<'a>(
         &mut self,
@@ -313,7 +313,7 @@ impl Effort {
         Ok(locals)
     }
 
-    /// Adds a function to its module.
+    /// Adds the units of a function to its module.
     fn add_units(&mut self, instructions: u64, work: u64, bytes: u64) -> Result<(), String> {
         let times = 1024 + 3 * 1024 * bytes.min(LONG_FUNCTION_BYTES) / LONG_FUNCTION_BYTES;
         let own = (bytes + instructions) * times / 1024;

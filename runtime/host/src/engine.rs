@@ -1,4 +1,4 @@
-//! The one wasmtime engine of a process, and every setting that decides what a guest computes.
+//! The one wasmtime engine of a process, and every setting that affects the results of a guest.
 
 use std::{
     num::NonZeroUsize,
@@ -23,19 +23,19 @@ use crate::{
     state::HostState,
 };
 
-/// Version of wasmtime that runs the guests; a test holds it to the lock file.
+/// Version of wasmtime that runs the guests. A test compares it with the lock file.
 pub(crate) const WASMTIME_VERSION: &str = "48.0.8";
-/// To be raised with every change of `rewrite` that a guest or its fuel can tell, of `wasi`, or the checks in `state`.
+/// Raised with every change of `rewrite` that a guest or its fuel can notice, of `wasi`, or of the checks in `state`.
 const HOST_VERSION: u32 = 5;
-/// Instances at once of modules whose instances are not used twice; one per engine thread and upload.
+/// Number of simultaneous instances of modules whose instances are not reused: one for each engine thread and upload.
 const POOL_INSTANCES: u32 = reprise_base::limits::SITES_MAX as u32 + 44;
-/// Tables of one of these: its own, and the one that the host is asked through.
+/// Number of tables of such an instance: its own, and the one through which the host is asked.
 const POOL_TABLES: u32 = 2;
-/// Bytes of a returned memory that are cleared in place, where the kernel can tell which pages were written.
+/// Bytes of a returned memory that are cleared in place, if the kernel knows which pages were written.
 const POOL_RESIDENT_BYTES: usize = 1 << 20;
 
-/// The processor that code is compiled for, whatever this machine has beyond it: with the machine's own set, a record of one
-/// machine could be replayed to another outcome on the next.
+/// The processor that code is compiled for, even if this machine has more features. With the machine's own set, a replay on another machine
+/// could have another outcome.
 #[cfg(target_arch = "x86_64")]
 mod processor {
     pub const NAME: &str = "x86-64-v3";
@@ -68,7 +68,7 @@ mod processor {
     }
 }
 
-/// The first version of the architecture, on which every machine of it can build.
+/// The first version of the architecture, which every machine of it has.
 #[cfg(not(target_arch = "x86_64"))]
 mod processor {
     pub const NAME: &str = std::env::consts::ARCH;
@@ -81,13 +81,13 @@ mod processor {
 /// Frames of a trap's backtrace at most.
 const BACKTRACE_FRAMES_MAX: NonZeroUsize = NonZeroUsize::new(32).expect("not zero");
 
-/// Bounds of every call.
+/// The bounds of every call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub module_bytes_max: usize,
-    /// A multiple of a wasm page (64 KiB).
+    /// Bytes of guest memory at most, a multiple of a wasm page (64 KiB).
     pub guest_memory_bytes_max: usize,
-    /// Bytes of stack, in the counting of `depth`.
+    /// Bytes of stack at most, in the counting of `depth`.
     pub guest_stack_bytes_max: usize,
     pub fuel_max: u64,
 }
@@ -111,10 +111,10 @@ pub struct Engine {
 
 struct Inner {
     reused: Runtime,
-    /// For modules whose instances are not used twice; made with the first of them. None where the machine refuses.
+    /// The runtime for modules whose instances are not reused, made with the first of them. None if the machine refuses it.
     pooled: OnceLock<Option<Runtime>>,
     limits: Limits,
-    /// Once `keep_code` was asked for.
+    /// The kept code, after `keep_code` was called.
     kept: OnceLock<KeptCode>,
     /// The thread that compiles uploads.
     quiet: Quiet,
@@ -138,13 +138,13 @@ impl Runtime {
 }
 
 impl Engine {
-    /// Panics when this machine can't run wasm at all.
+    /// Makes the engine. It panics if this machine can't run wasm at all.
     pub fn new(limits: Limits) -> Self {
         Self::build(limits, true)
     }
 
-    /// Without fuel and without the settings that make guests deterministic: to measure what these cost, and for nothing else.
-    /// An endless loop runs for ever.
+    /// Makes an engine without fuel and without the settings that make guests deterministic. It serves only to measure what these cost. An
+    /// endless loop runs for ever.
     pub fn unmetered(limits: Limits) -> Self {
         Self::build(limits, false)
     }
@@ -173,21 +173,21 @@ impl Engine {
         }
     }
 
-    /// Judges and compiles what was uploaded, on a thread of low priority, one module at a time.
+    /// Checks and compiles an upload on a thread of low priority, one module at a time.
     pub fn compile_quietly(&self, wasm: &[u8], time: &StartTime) -> Result<CompiledModule, InvalidModule> {
         self.inner
             .quiet
             .run(|| CompiledModule::compile_within(self, wasm, time))
     }
 
-    /// Keeps compiled code in `disk` from now on, and takes it from there; `secret` is the database's own. Once.
+    /// Keeps compiled code in `disk` from now on, and takes it from there. `secret` is the database's own. The caller does so once.
     pub fn keep_code(&self, disk: Arc<dyn Disk>, secret: &[u8]) -> Result<(), DiskError> {
         let kept = KeptCode::open(disk, secret)?;
         assert!(self.inner.kept.set(kept).is_ok(), "code is kept in one place");
         Ok(())
     }
 
-    /// Lets go of kept code that nothing has asked for since it is kept.
+    /// Deletes kept code that nothing has needed since the folder was opened.
     pub fn let_go_unused_code(&self) {
         if let Some(kept) = self.kept() {
             kept.let_go_unused();
@@ -207,7 +207,7 @@ impl Engine {
         self.inner.is_metered
     }
 
-    /// Returns the allowance of a call; none if the engine charges nothing.
+    /// Returns the allowance of a call. None if the engine charges nothing.
     pub(crate) fn allowance(&self) -> Option<Allowance> {
         self.is_metered().then_some(Allowance {
             fuel_max: self.inner.limits.fuel_max,
@@ -215,7 +215,7 @@ impl Engine {
         })
     }
 
-    /// Equal on two machines exactly when every guest computes the same on both. Goes into the log's header.
+    /// Returns a hash that is equal on two machines exactly if every guest has the same results on both. The log's header has it.
     pub fn settings_hash(&self) -> u64 {
         assert!(self.is_metered(), "what is unmetered is not to be replayed");
         let settings = format!(
@@ -235,12 +235,12 @@ impl Engine {
         u64::from_le_bytes(digest[..8].try_into().expect("8 bytes"))
     }
 
-    /// Runs modules whose instances are put back after each call.
+    /// Returns the runtime for modules whose instances are restored after each call.
     pub(crate) fn reused(&self) -> &Runtime {
         &self.inner.reused
     }
 
-    /// Makes instances cheaply, for modules that need a fresh one for each call.
+    /// Returns the runtime that makes instances cheaply, for modules that need a fresh one for each call.
     pub(crate) fn pooled(&self) -> Option<&Runtime> {
         let limits = &self.inner.limits;
         let make = || {
@@ -282,7 +282,7 @@ fn config(is_metered: bool) -> Config {
         .cranelift_opt_level(OptLevel::Speed)
         .cranelift_nan_canonicalization(is_metered)
         .max_wasm_stack(limits::GUEST_NATIVE_STACK_BYTES)
-        // `rewrite` writes these hints; a guest's own are dropped.
+        // `rewrite` writes these hints. A guest's own hints are dropped.
         .wasm_branch_hinting(true)
         .guard_before_linear_memory(false)
         .concurrency_support(false)

@@ -1,4 +1,4 @@
-//! Why a guest was stopped: its error as a fault, with its functions by name, and the counters that tell which limit it reached.
+//! Turns the error of a stopped guest into a fault, with its functions by name and the counters that show which limit it reached.
 
 use reprise_base::limits::FUNCTION_NAME_BYTES_MAX;
 use wasmtime::{Global, Store, Trap, Val, WasmBacktrace};
@@ -17,13 +17,13 @@ const OUT_OF_BOUNDS: &str = "out_of_bounds";
 pub(crate) struct Meters {
     fuel: Global,
     stack: Global,
-    /// The memory that the guest was refused.
+    /// The resource that the guest was refused last.
     refused: Global,
     /// The end of the stack in the guest's memory, if the module names it.
     shadow_stack: Option<ShadowStack>,
 }
 
-/// The stack that the guest's compiler keeps in its memory, for what can't lie in locals: where it ends, and how long it may be.
+/// The stack that the guest's compiler keeps in its memory, for values that can't be locals: its end, and its greatest length.
 #[derive(Clone, Copy)]
 struct ShadowStack {
     end: Global,
@@ -31,14 +31,15 @@ struct ShadowStack {
 }
 
 impl ShadowStack {
-    /// Returns the stack of an instance in which nothing has run yet, if its module names one.
+    /// Returns the stack of a fresh instance, if its module names one.
     fn of(instance: &wasmtime::Instance, store: &mut Store<HostState>) -> Option<Self> {
         let end = instance.get_global(&mut *store, SHADOW_STACK_EXPORT)?;
         let bytes_max = u64::from(end.get(store).i32()? as u32);
         Some(Self { end, bytes_max })
     }
 
-    /// The fault of a guest whose stack passed the memory's begin. It grows downwards, and a memory has less than 2 GiB.
+    /// Returns the fault of a guest whose stack passed the beginning of the memory. The stack grows downwards, and a memory has less than 2
+    /// GiB.
     fn overflow(self, store: &mut Store<HostState>) -> Option<Box<Fault>> {
         let is_passed = matches!(self.end.get(store), Val::I32(end) if end < 0);
         is_passed.then(|| stack_overflow(self.bytes_max))
@@ -55,7 +56,7 @@ impl Meters {
         })
     }
 
-    /// Returns the fuel that is left; below zero if the guest asked for more in vain.
+    /// Returns the fuel that is left. It is below zero if the guest asked for more in vain.
     #[inline]
     pub fn fuel_left(self, store: &mut Store<HostState>) -> i64 {
         match self.fuel.get(store) {
@@ -98,7 +99,7 @@ pub(crate) fn fault(code: &Code, store: &mut Store<HostState>, meters: Meters, e
     fault
 }
 
-/// The guest's functions, innermost first. Of a panic, what Rust does to tell it is left out.
+/// Returns the guest's functions, innermost first. For a panic, it leaves out the functions with which Rust reports it.
 fn backtrace(code: &Code, trace: &WasmBacktrace, is_panic: bool) -> Vec<String> {
     let frames = trace.frames().iter();
     let mut names: Vec<String> = frames
@@ -124,7 +125,7 @@ fn function_name(code: &Code, frame: &wasmtime::FrameInfo) -> String {
     name
 }
 
-/// The fault of a guest that gives up: it lacks counted stack, was refused memory, or chose to.
+/// Returns the fault of a guest that gave up: it lacked counted stack, was refused memory, or chose to.
 fn unreachable_fault(code: &Code, store: &mut Store<HostState>, meters: Meters) -> Box<Fault> {
     let refused = match meters.is_out_of_stack(store) {
         true => return trap_fault(code, Trap::StackOverflow),

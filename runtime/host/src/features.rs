@@ -1,8 +1,8 @@
-//! The WebAssembly features that guests may use, and the words for those that they may not.
+//! The WebAssembly features that guests may use, and the texts for features that they may not use.
 
 use wasmparser::WasmFeatures;
 
-/// Features of the compilers of the supported languages, and none that is not deterministic.
+/// Returns the features that compilers of the supported languages use. All of them are deterministic.
 pub(crate) fn features() -> WasmFeatures {
     WasmFeatures::MUTABLE_GLOBAL
         | WasmFeatures::SATURATING_FLOAT_TO_INT
@@ -43,7 +43,7 @@ const NOT_TAKEN: [(&str, &str); 12] = [
     ("gc", "a module with garbage-collected types"),
 ];
 
-/// The reason in place of a validator's, which asks for a feature to be enabled: nothing here enables one.
+/// Returns our reason instead of the validator's, which asks for a feature to be enabled. No feature can be enabled here.
 pub(crate) fn untaken_feature(message: &str) -> Option<String> {
     if !message.contains("enable") {
         return None;

@@ -1,11 +1,10 @@
-//! The hot set: what makes a used instance equal to a fresh one again, at 30 ns per page and without a system call.
+//! The hot set makes a used instance equal to a fresh one, at 30 ns per page and without a system call.
 //!
-//! After start-up the memory is copied (its pages that are not zero) and write-protected as a whole. The first write to a
-//! page faults; the handler makes that page writable and notes it. After each call every noted page is rewritten from the
-//! copy, so a page is either protected, hence equal to the copy, or noted, hence rewritten: nothing survives.
-//! A call that writes more pages than the list holds opens the memory from its beginning on, up to the highest page that it writes. That part
-//! is then rewritten as a whole, which costs that procedure some microseconds and nobody else anything. It is counted as it is opened: what
-//! a call fills is in the ledger while it runs.
+//! After start-up the memory is copied (its pages that are not zero) and write-protected as a whole. The first write to a page faults. The
+//! handler makes that page writable and records it. After each call every recorded page is rewritten from the copy. So a page is either
+//! protected and equal to the copy, or recorded and rewritten, and no state survives. A call that writes more pages than the list holds
+//! opens the memory from its beginning up to the highest page that it writes. That part is then rewritten as a whole, which costs only that
+//! procedure some microseconds. Opened memory is counted at once, so the ledger has the memory of a call while it runs.
 
 use std::{
     ptr,
@@ -23,29 +22,29 @@ use crate::{
     page,
 };
 
-/// Pages that stay writable between calls at most; each costs about 30 ns per call.
+/// Number of pages that stay writable between calls at most. Each costs about 30 ns per call.
 const HOT_PAGES_MAX: usize = 64;
-/// The limit for all sets together, beyond the `HOT_PAGES_LEAST` of each. The budget of mappings limits them in any case.
+/// Limit for all sets together, beyond the `HOT_PAGES_LEAST` of each. The budget of mappings limits them in any case.
 const HOT_PAGES_ALL_MAX: usize = 16 << 10;
-/// Hot pages that each set may have, however many sets there are.
+/// Number of hot pages that each set may have, however many sets there are.
 const HOT_PAGES_LEAST: usize = 4;
-/// Above this many hot pages the set is thrown away often. Each set is from time to time, so that a page once touched is not
-/// paid for ever.
+/// Number of hot pages above which the set is discarded often. Each set is discarded from time to time, so that a page which was touched
+/// once does not cost for ever.
 const HOT_PAGES_CHEAP: usize = 16;
-/// Calls after which a set that is not cheap is thrown away: 8 us per page spread over these is about 2 ns per page.
+/// Number of calls after which an expensive set is discarded. Over these, 8 us per page are about 2 ns per page.
 const COOLING_CALLS: u32 = 4096;
-/// The calls for a cheap set, which may hold pages that other procedures of the module once touched.
+/// Number of calls for a cheap set, which may hold pages that other procedures of the module once touched.
 const COOLING_CALLS_CHEAP: u32 = 32 << 10;
-/// Calls for which an opened memory stays open before pages are watched again.
+/// Number of calls for which an opened memory stays open before pages are watched again.
 const OPEN_CALLS: u32 = 64;
-/// Mappings of a piece that is writable between two that are not.
+/// Mappings of a writable piece between two that are not.
 const PIECE_MAPPINGS: usize = 2;
-/// Start-up is watched in pieces of this size, for it touches many pages once.
+/// Bytes of a piece in which start-up is watched, because it touches many pages once.
 const CHUNK_BYTES: usize = 64 << 10;
-/// Step by which an open memory is opened further: each costs a fault.
+/// Bytes by which an open memory is opened further: each step costs a fault.
 const OPEN_STEP_BYTES: usize = 1 << 20;
 
-/// Sets that there are.
+/// Number of existing sets.
 static SETS: AtomicUsize = AtomicUsize::new(0);
 
 const MODE_OFF: u8 = 0;
@@ -53,21 +52,22 @@ const MODE_STARTING: u8 = 1;
 const MODE_WATCHED: u8 = 2;
 const MODE_OPEN: u8 = 3;
 
-/// The part that the signal handler shares with the engine thread. The handler runs on that thread, in the middle of guest
-/// code or of a host call, so relaxed atomics suffice: they only keep the compiler from caching across the fault.
+/// The part that the signal handler shares with the engine thread. The handler runs on that thread, in the middle of guest code or of a
+/// host call. So relaxed atomics suffice: they only keep the compiler from caching across the fault.
 pub(crate) struct Watch {
     base: AtomicUsize,
     bytes: AtomicUsize,
     mode: AtomicU8,
     hot_count: AtomicUsize,
     hot_pages: [AtomicU32; HOT_PAGES_MAX],
-    /// One flag per chunk, set when start-up writes there.
+    /// A flag for each chunk, set when start-up writes there.
     chunks: Box<[AtomicU8]>,
-    /// The mappings of the pages and chunks that are writable on their own.
+    /// The mappings of pages and chunks that are writable on their own.
     mappings: Mappings,
-    /// Bytes from the beginning on that are writable in an open memory; in one that starts, bytes of chunks.
+    /// Bytes from the beginning that are writable in an open memory. While the instance starts, it has the bytes of the chunks.
     opened: AtomicUsize,
-    /// The budget that counts them, also those that the instance's owner counts already: what is opened is the most that may be written.
+    /// The budget that counts them. It also counts bytes that the instance's owner counts: the opened part bounds the bytes that may be
+    /// written.
     guests: Option<Arc<Budget>>,
     /// Bytes that are counted there.
     counted: AtomicU64,
@@ -80,7 +80,7 @@ impl Drop for Watch {
 }
 
 impl Watch {
-    /// All that the guest may have written is counted in `guests`.
+    /// Makes a watch. `guests` counts all memory that the guest may have written.
     pub fn new(memory_bytes_max: usize, guests: Option<Arc<Budget>>) -> Arc<Self> {
         Arc::new(Self {
             opened: AtomicUsize::new(0),
@@ -98,8 +98,8 @@ impl Watch {
         })
     }
 
-    /// Handles a write to a protected page; false when the fault is none of ours. Async-signal-safe: no allocation, no
-    /// lock, no panic; the only call is `mprotect`.
+    /// Handles a write to a protected page. False if the fault is none of ours. Async-signal-safe: no allocation, no lock, no panic; the
+    /// only call is `mprotect`.
     pub fn on_fault(&self, address: usize) -> bool {
         let base = self.base.load(Relaxed);
         let Some(offset) = address.checked_sub(base).filter(|o| *o < self.bytes.load(Relaxed)) else {
@@ -113,8 +113,8 @@ impl Watch {
         }
     }
 
-    /// Watches a memory that serves a single call, and is put back by nobody: it is counted as it is written. Where the machine can't protect
-    /// it, all of it is counted.
+    /// Watches a memory that serves a single call and is not restored. It is counted as it is written. If the machine can't protect it, all
+    /// of it is counted.
     ///
     /// # Safety
     /// That of `HotSet::watch_start`.
@@ -128,7 +128,7 @@ impl Watch {
         }
     }
 
-    /// Has the host write up to `end` between two calls, when the signal handler is not asked. False: the machine refuses.
+    /// Makes the memory up to `end` writable for the host between two calls, when there is no signal handler. False: the machine refuses.
     pub fn open_for_host(&self, end: usize) -> bool {
         end <= self.opened.load(Relaxed) || self.open_to(step_end(end))
     }
@@ -140,7 +140,7 @@ impl Watch {
         bytes == 0 || self.allow_writes(0, bytes)
     }
 
-    /// Notes that so many bytes may be written from now on.
+    /// Records that this many bytes may be written from now on.
     fn note_opened(&self, end: usize) {
         let more = end.saturating_sub(self.opened.fetch_max(end, Relaxed)) as u64;
         if let Some(guests) = self.guests.as_ref().filter(|_| more > 0) {
@@ -171,7 +171,7 @@ impl Watch {
         self.open_to(usize::MAX)
     }
 
-    /// Opens the memory from its beginning up to `end`, or to its own end: then mappings are only merged.
+    /// Opens the memory from its beginning up to `end`, or to its own end. At its own end, mappings are only merged.
     fn open_to(&self, end: usize) -> bool {
         let bytes = self.bytes.load(Relaxed);
         let end = end.min(bytes);
@@ -196,7 +196,7 @@ impl Watch {
             }
         }
         self.mode.store(MODE_OPEN, Relaxed);
-        // The list is full. Without a mapping to spare the rest of the memory can't stay closed.
+        // The list is full. Without a spare mapping, the rest of the memory can't stay closed.
         match self.mappings.try_add_spare(PIECE_MAPPINGS) {
             true => self.open_to(step_end(page * PAGE_BYTES)),
             false => self.open_to(usize::MAX),
@@ -215,7 +215,7 @@ fn step_end(offset: usize) -> usize {
     (offset / OPEN_STEP_BYTES + 1) * OPEN_STEP_BYTES
 }
 
-/// Hot pages that one set may have now: each splits a mapping, of which the kernel gives a process so many.
+/// Returns the number of hot pages that one set may have now. Each splits a mapping, and the kernel limits a process's mappings.
 fn hot_pages_max() -> usize {
     let sets = SETS.load(Relaxed).max(1);
     (HOT_PAGES_ALL_MAX / sets).clamp(HOT_PAGES_LEAST, HOT_PAGES_MAX)
@@ -242,20 +242,20 @@ impl Image {
     }
 }
 
-/// Puts one instance's memory back after each call.
+/// Restores one instance's memory after each call.
 pub(crate) struct HotSet {
     watch: Arc<Watch>,
     base: *mut u8,
     bytes: usize,
     image: Image,
-    /// The bytes that each hot page is rewritten from; null for a page of zeros. Parallel to `watch.hot_pages`, may lag behind.
+    /// The bytes from which each hot page is rewritten; null for a page of zeros. It is parallel to `watch.hot_pages`, and may be shorter.
     sources: Vec<*const u8>,
     calls: u32,
     /// The buffer that the host writes before a call: its pages are always hot. Offset and bytes.
     kept: (usize, usize),
-    /// Its pages are writable.
+    /// True if its pages are writable.
     kept_open: bool,
-    /// Memory that it is counted with.
+    /// The grant that counts its memory.
     counted: Option<Grant>,
 }
 
@@ -296,12 +296,12 @@ impl HotSet {
         })
     }
 
-    /// Bytes of the pages that are not zero after start-up: they lie in the memory, and once more in the copy.
+    /// Returns the bytes of the pages that are not zero after start-up. They are in the memory, and once more in the copy.
     pub fn image_bytes(&self) -> usize {
         self.image.data.len()
     }
 
-    /// Counts with `grant`, which covers what there is; its hot pages are added as they come.
+    /// Counts its memory with `grant`, which covers the present bytes. Hot pages are added as they come.
     pub fn count_in(&mut self, grant: Grant) {
         self.counted = Some(grant);
     }
@@ -325,7 +325,7 @@ impl HotSet {
                 if page.iter().any(|byte| *byte != 0) {
                     self.image.pages.push((offset / PAGE_BYTES) as u32);
                     self.image.data.extend_from_slice(page);
-                    // Pages that were written and are zero again would stay in memory, and no budget counts them.
+                    // Pages that were written and are zero again would stay in memory, and no budget would count them.
                     self.release(zeros_from, offset);
                     zeros_from = offset + PAGE_BYTES;
                 }
@@ -337,8 +337,8 @@ impl HotSet {
         self.close()
     }
 
-    /// Writes to the start of the kept bytes, between two calls: the signal handler is not asked then. Err: the machine does not let them
-    /// be written; the memory is of no use any more.
+    /// Writes to the start of the kept bytes between two calls, when there is no signal handler. Err: the machine does not make them
+    /// writable. The memory is then unusable.
     #[inline]
     pub fn write_kept(&mut self, bytes: &[u8]) -> Result<(), std::io::Error> {
         assert!(bytes.len() <= self.kept.1);
@@ -351,7 +351,7 @@ impl HotSet {
         Ok(())
     }
 
-    /// Takes one mapping (vm.max_map_count) and the memory itself.
+    /// Makes all of the memory writable. It takes one mapping (vm.max_map_count) and the memory itself.
     #[cold]
     pub fn open_all(&mut self) -> Result<(), std::io::Error> {
         self.watch.mode.store(MODE_OPEN, Relaxed);
@@ -362,14 +362,14 @@ impl HotSet {
         Ok(())
     }
 
-    /// Gives up the copy of a memory that equals it: what watches it from now on, for a single call.
+    /// Gives up the copy of a memory that equals it. Returns the watch of the memory for a single call.
     pub fn serve_once(&self) -> Arc<Watch> {
         self.watch.mode.store(MODE_OPEN, Relaxed);
         self.watch.clone()
     }
 
-    /// Makes the memory equal to the image again. Call it after every call into the guest, however that ended. Err: the machine let it
-    /// neither be watched nor be written; it is of no use any more.
+    /// Makes the memory equal to the image again. The caller does so after every call into the guest, however that ended. Err: the machine
+    /// let it neither be watched nor be written. The memory is then unusable.
     #[inline]
     pub fn reset(&mut self) -> Result<(), std::io::Error> {
         if self.watch.mode.load(Relaxed) == MODE_OPEN {
@@ -383,7 +383,7 @@ impl HotSet {
         Ok(())
     }
 
-    /// Rewrites the hot pages that lie behind the first `from` bytes. Returns how many hot pages there are.
+    /// Rewrites the hot pages behind the first `from` bytes. Returns the number of hot pages.
     #[inline]
     fn reset_hot(&mut self, from: usize) -> usize {
         let count = self.watch.hot_count.load(Relaxed);
@@ -396,8 +396,8 @@ impl HotSet {
                 continue;
             }
             let page = self.base.wrapping_add(offset);
-            // SAFETY: a hot page lies in the memory and is writable (`Watch::heat`); its source is a page of the image, which is
-            // never changed while it is referred to, or null.
+            // SAFETY: a hot page lies in the memory and is writable (`Watch::heat`). Its source is null, or a page of the image, which is
+            // never changed while anything refers to it.
             unsafe {
                 match source.is_null() {
                     true => page::zero(page),
@@ -420,7 +420,8 @@ impl HotSet {
         }
     }
 
-    /// Any page of the open part may have been written: copies the image back and drops every other page. Behind that part the hot pages may.
+    /// Copies the image back to the open part, any page of which may have been written, and drops every other page of it. Behind that part
+    /// it rewrites the hot pages.
     #[cold]
     fn reset_open(&mut self) -> Result<(), std::io::Error> {
         let opened = self.watch.opened.load(Relaxed);
@@ -452,7 +453,7 @@ impl HotSet {
         }
     }
 
-    /// Gives back the memory of pages, which read as zeros then. False: the kernel refused, and they are as they were.
+    /// Releases the memory of pages, which read as zeros then. False: the kernel refused, and they are unchanged.
     fn release(&self, start: usize, end: usize) -> bool {
         if start == end {
             return true;
@@ -466,12 +467,12 @@ impl HotSet {
         self.calls = 0;
         match self.close() {
             Ok(()) => Ok(()),
-            // Without protection nothing is watched, so everything must be taken for written.
+            // Without protection no page is watched, so each must count as written.
             Err(_) => self.open_all(),
         }
     }
 
-    /// Protects the whole memory, which must equal the image, and forgets the hot pages.
+    /// Protects the whole memory, which must equal the image, and drops the hot pages.
     fn close(&mut self) -> Result<(), std::io::Error> {
         self.kept_open = false;
         if self.bytes > 0 {

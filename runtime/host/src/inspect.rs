@@ -1,5 +1,5 @@
-//! Judges an uploaded module before anything of it runs: valid wasm of the accepted features, imports that exist, one
-//! memory of its own, sizes within bounds; and collects what `rewrite` needs.
+//! Checks an uploaded module before any part of it runs. It must be valid wasm of the accepted features, with imports that exist, one
+//! memory of its own, and sizes within bounds. The check also collects the facts that `rewrite` needs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,7 +25,7 @@ use crate::{
     module::InvalidModule,
 };
 
-/// Exports that the host enters for a call.
+/// True for exports that the host enters for a call.
 fn is_entry(export: &str) -> bool {
     export == ON_DEPLOY_EXPORT || export.starts_with(CALL_EXPORT_PREFIX)
 }
@@ -35,9 +35,10 @@ const INITIALIZE_EXPORT: &str = "_initialize";
 pub(crate) const MEMORY_EXPORT: &str = "memory";
 pub(crate) const WASM_PAGE_BYTES: u64 = 65_536;
 
-/// Bounds of a module beyond wasm's own, so that one upload can't hold the compiler or the address space for long.
+/// Bounds of a module beyond wasm's own, so that one upload can't occupy the compiler or the address space for long.
 const FUNCTIONS_MAX: usize = 50_000;
-/// Types of functions: code is made for each, whether it is used or not. Their parameters and results together.
+/// Number of function types at most, because each gets code, used or not. The second bound is that of their parameters and results
+/// together.
 const TYPES_MAX: u32 = 5_000;
 const TYPE_VALUES_MAX: usize = 50_000;
 const FUNCTION_BYTES_MAX: usize = 256 << 10;
@@ -45,16 +46,16 @@ const EXPORTS_MAX: u32 = 10_000;
 const MUTABLE_GLOBALS_MAX: usize = 1_000;
 const TABLE_ELEMENTS_MAX: u64 = 1 << 17;
 
-/// Which bounds hold.
+/// The bounds that apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judge {
-    /// All.
+    /// All bounds.
     Upload,
-    /// Bounds that keep guests in: a module accepted earlier may be larger than today's limits allow.
+    /// Only the bounds that confine guests: a module that was accepted earlier may be larger than today's limits allow.
     Known,
 }
 
-/// A section that `rewrite` extends: its items as they are, and how many.
+/// A section that `rewrite` extends: its items as they are, and their number.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Items<'a> {
     pub count: u32,
@@ -67,7 +68,7 @@ pub(crate) struct Inspected<'a> {
     pub types: Items<'a>,
     pub imports: &'a [u8],
     pub functions: Items<'a>,
-    /// Elements of each table at the start, and as many as it says at most.
+    /// Number of elements of each table at the start, and its declared maximum.
     pub tables: Vec<(u64, Option<u64>)>,
     pub globals: Items<'a>,
     pub elements: Items<'a>,
@@ -80,7 +81,7 @@ pub(crate) struct Inspected<'a> {
     pub imported_functions: u32,
     /// Number and type of each mutable global.
     pub mutable_globals: Vec<(u32, ValType)>,
-    /// Size at the start and at most, in wasm pages.
+    /// Size in wasm pages, at the start and at most.
     pub memory_pages: (u64, u64),
     pub memory_exported: bool,
     pub start: Option<u32>,
@@ -95,24 +96,24 @@ pub(crate) struct Inspected<'a> {
     pub description: Option<(&'a [u8], u64)>,
     /// Bytes of memory that active data segments fill.
     pub data_ranges: Vec<(u32, u32)>,
-    /// The module changes state that the hot set does not put back (tables, dropped segments).
+    /// True if the module changes state that the hot set does not restore (tables, dropped segments).
     pub needs_fresh_instance: bool,
-    /// Functions that code refers to by `ref.func`, and that are exported, which is one way to declare them for that.
+    /// Exported functions that code refers to by `ref.func`. An export is one way to declare them for that.
     pub referred_exports: BTreeSet<u32>,
     referred: BTreeSet<u32>,
     function_types: Vec<u32>,
     signatures: Vec<String>,
     arities: Vec<Arity>,
-    /// Functions that segments and globals refer to, and so may be in a table.
+    /// Functions that segments and globals refer to, so that they may be in a table.
     taken: Vec<u32>,
-    /// By type: the number of its signature among the different ones.
+    /// For each type, the number of its signature among the different ones.
     signature_numbers: Vec<u32>,
-    /// Operands that each body holds at once at most, and whether there are vectors among them.
+    /// The greatest number of operands that each body holds at once, and whether there are vectors among them.
     operands: Vec<(u64, bool)>,
     global_values: Vec<Option<u32>>,
     table_elements: u64,
     effort: Effort,
-    /// True if a module that would hold the compiler for long is refused.
+    /// True if a module that would occupy the compiler for long is refused.
     is_upload: bool,
 }
 
@@ -128,7 +129,7 @@ fn invalid(reason: impl Into<String>, offset: usize) -> InvalidModule {
 
 impl From<BinaryReaderError> for InvalidModule {
     fn from(error: BinaryReaderError) -> Self {
-        // The validator explains some mistakes over several lines; a reason is one.
+        // The validator explains some mistakes over several lines; a reason is one line.
         let line = error.message().lines().next().unwrap_or_default();
         match untaken_feature(line) {
             Some(reason) => invalid(reason, error.offset()),
@@ -162,7 +163,7 @@ pub(crate) fn inspect<'a>(wasm: &'a [u8], limits: &Limits, judge: Judge) -> Resu
     Ok(found)
 }
 
-/// Validates all of a module; how many operands each function holds at once, and whether vectors are among them.
+/// Validates a whole module. Returns how many operands each function holds at once, and whether there are vectors among them.
 fn validate(wasm: &[u8]) -> Result<Vec<(u64, bool)>, InvalidModule> {
     let mut validator = Validator::new_with_features(features());
     let (mut memory, mut operands) = (FuncValidatorAllocations::default(), Vec::new());
@@ -187,7 +188,7 @@ fn validate(wasm: &[u8]) -> Result<Vec<(u64, bool)>, InvalidModule> {
     Ok(operands)
 }
 
-/// The items of a section, without their count.
+/// Returns the items of a section, without their count.
 fn items<'a, T: FromReader<'a>>(wasm: &'a [u8], section: &SectionLimited<'a, T>) -> Items<'a> {
     Items {
         count: section.count(),
@@ -370,7 +371,7 @@ impl<'a> Inspected<'a> {
         Ok(())
     }
 
-    /// Notes the functions that a constant expression refers to.
+    /// Records the functions that a constant expression refers to.
     fn take_references(&mut self, expression: &ConstExpr<'a>) -> Result<(), InvalidModule> {
         for operator in expression.get_operators_reader() {
             if let Operator::RefFunc { function_index } = operator? {
@@ -498,7 +499,7 @@ impl<'a> Inspected<'a> {
         Ok(())
     }
 
-    /// The value of a constant expression of type i32.
+    /// Returns the value of a constant expression of type i32.
     fn evaluate(&self, expression: &ConstExpr<'a>) -> Result<Option<u32>, InvalidModule> {
         let mut stack: Vec<Option<u32>> = Vec::new();
         for operator in expression.get_operators_reader() {
@@ -567,7 +568,7 @@ impl<'a> Inspected<'a> {
                 _ => {}
             }
         })?;
-        // A vector takes two words; few functions have any, and a frame may be estimated too large.
+        // A vector takes two words. Few functions have any, and the estimate of a frame may be too large.
         let (operands, has_vectors) = self.operands.get(self.bodies.len()).copied().unwrap_or_default();
         let words_each = 1 + u64::from(has_vectors);
         let values = (locals + own.results as u64) * words_each;
@@ -611,7 +612,7 @@ fn unknown_import(module: &str, name: &str) -> String {
     format!("unknown import {module}.{name}{hint}")
 }
 
-/// Signature text as in `calls::Import`.
+/// Returns the signature text of `calls::Import`.
 fn signature(params: &[ValType], results: &[ValType]) -> String {
     let letter = |ty: &ValType| match ty {
         ValType::I32 => 'i',
@@ -627,7 +628,7 @@ fn signature(params: &[ValType], results: &[ValType]) -> String {
     text
 }
 
-/// `ii>I` as `(i32, i32) -> i64`.
+/// Returns `ii>I` as `(i32, i32) -> i64`.
 fn readable(signature: &str) -> String {
     let (params, results) = signature.split_once('>').unwrap_or((signature, ""));
     let list = |text: &str| {

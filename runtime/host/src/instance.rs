@@ -1,4 +1,4 @@
-//! A running module on one engine thread: calls its procedures, one at a time, and puts it back after each.
+//! A running module on one engine thread. It calls its procedures, one at a time, and restores the instance after each.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
@@ -27,13 +27,13 @@ use crate::{
 pub(crate) enum HostError {
     #[error("instantiate module: {0}")]
     Instantiate(String),
-    /// Its memory can't be had from the system now.
+    /// The system has no memory for it now.
     #[error("instantiate module: {0}")]
     Room(String),
     /// The process has nearly as many kernel mappings as it may have.
     #[error("instantiate module: the process uses nine tenths of its kernel mappings (vm.max_map_count)")]
     Mappings,
-    /// It would take more memory than the limit, in bytes, leaves.
+    /// It would take more memory than is left of the limit, in bytes.
     #[error("instantiate module: its memory passes the limit of {0} bytes")]
     Memory(u64),
     #[error("start module: {0}")]
@@ -44,14 +44,14 @@ pub(crate) enum HostError {
     Protect(#[from] std::io::Error),
 }
 
-/// Mappings of an instance, about: its memory in three parts, its tables, the copy of its memory, what the allocator makes for them.
+/// Estimate of an instance's mappings: its memory in three parts, its tables, the copy of its memory, and those of the allocator for them.
 pub(crate) const INSTANCE_MAPPINGS: usize = 8;
 
-/// A module ready to be called, for one engine thread. It starts in the time of the first call, and of each one that finds it gone.
+/// A module ready to be called, for one engine thread. An instance starts in the time of the first call, and of each call that finds none.
 pub struct Instance {
     module: CompiledModule,
-    /// None before the first call, after something that leaves the instance in doubt, and between the calls of an instance that is not
-    /// used twice.
+    /// The instance. None before the first call, after an event that leaves it in doubt, and between the calls of an instance that is not
+    /// reused.
     live: Option<Live>,
     /// The ledger that counts its memory.
     memory: Option<Arc<MemoryLedger>>,
@@ -59,12 +59,12 @@ pub struct Instance {
     in_use: Option<Grant>,
 }
 
-// SAFETY: what keeps `Instance` from being `Send` are addresses of its own memory, which move with it, and the pointer to
-// a transaction, which is set only while `call` runs.
+// SAFETY: two things keep `Instance` from being `Send`. The addresses of its own memory move with it. The pointer to a transaction is set
+// only while `call` runs.
 unsafe impl Send for Instance {}
 
 impl Instance {
-    /// An instance that nothing of has run yet.
+    /// Makes a module that has run nothing yet.
     pub fn new(module: &CompiledModule) -> Self {
         Self {
             module: module.clone(),
@@ -74,12 +74,12 @@ impl Instance {
         }
     }
 
-    /// Counts its memory in `memory` from its next start on, and asks there before.
+    /// Counts its memory in `memory` from its next start on. It asks there before it takes more.
     pub fn count_in(&mut self, memory: &Arc<MemoryLedger>) {
         self.memory = Some(Arc::clone(memory));
     }
 
-    /// Memory that the next call takes to keep an instance; 0 where there is one, or where none is kept.
+    /// Returns the memory that the next call takes to keep an instance; 0 if there is one, or if none is kept.
     pub fn wanted_bytes(&self) -> u64 {
         match self.live.is_none() && !self.module.code().fresh {
             true => self.module.code().kept_bytes(),
@@ -100,7 +100,7 @@ impl Instance {
         let live = self.live.as_mut();
         let is_ready = live.is_some_and(|live| live.offer_args(ops.args()).is_ok());
         if !is_ready {
-            // Its memory can't be written any more; another one's may.
+            // Its memory can't be written any more. The memory of another instance may be writable.
             self.live = None;
             match self.restart(procedure_index, ops) {
                 Ok(live) => self.live = Some(live),
@@ -112,10 +112,10 @@ impl Instance {
         }
         let code = self.module.code();
         let live = self.live.as_mut().expect("there, or just started");
-        // SAFETY: `ops` stays borrowed by this function; `end_call` follows on every way, unwinding included.
+        // SAFETY: `ops` stays borrowed by this function; `end_call` follows on every path, unwinding included.
         unsafe { live.store.data_mut().begin_call(ops) };
         let result = {
-            // A fresh instance knows but the one entry that it was made for.
+            // A fresh instance has only the entry for which it was made.
             let entry = &live.entries[if code.fresh { 0 } else { procedure_index }];
             let store = &mut live.store;
             catch_unwind(AssertUnwindSafe(|| {
@@ -151,13 +151,13 @@ impl Instance {
         }
     }
 
-    /// An instance in the place of one that is gone, for a call of the procedure, and in its time; it has its arguments. It is kept
-    /// for the next call where the memory for that is left.
+    /// Starts an instance with its arguments in place of one that is gone, in the time of the procedure's call. It is kept for the next
+    /// call if there is memory for that.
     #[cold]
     fn restart(&mut self, procedure_index: usize, ops: &mut dyn HostOps) -> Result<Live, HostError> {
         self.in_use = None;
         let code = self.module.code();
-        // A committed call must run again, and a deployment has one instance: neither is refused for lack of room.
+        // A committed call must run again, and a deployment has one instance. Neither is refused for lack of room.
         let must_start = ops.limits_times() > 1;
         let mappings = match must_start {
             true => Mappings::take(INSTANCE_MAPPINGS),
@@ -176,7 +176,7 @@ impl Instance {
         if let Some(hot) = &live.hot {
             code.record_image(hot.image_bytes());
         }
-        // The image of a module is known once it has started in this process, and may not fit then.
+        // The size of a module's image is known once it has started in this process. It may not fit then.
         let is_short = |grant: &Grant| grant.bytes() < code.kept_bytes();
         if kept.as_ref().is_some_and(is_short) {
             drop(kept.take());
@@ -197,14 +197,14 @@ impl Instance {
         Ok(live)
     }
 
-    /// Memory of an instance that is kept from one call to the next. None: it serves a single call.
+    /// Takes memory for an instance that is kept from one call to the next. None: the instance serves a single call.
     fn take_kept(&self) -> Option<Grant> {
         let code = self.module.code();
         let memory = self.memory.as_ref().filter(|_| !code.fresh);
         memory.and_then(|memory| memory.kept_guests().try_take(code.kept_bytes()))
     }
 
-    /// Memory of an instance that serves a single call.
+    /// Takes memory for an instance that serves a single call.
     fn take_in_use(&self, must_start: bool) -> Result<Option<Grant>, HostError> {
         let Some(memory) = &self.memory else {
             return Ok(None);
@@ -218,8 +218,8 @@ impl Instance {
     }
 }
 
-/// The call was ended while its instance started, or there is no room for one. Either way the call fails, and what failed is not logged:
-/// no outcome hangs on it.
+/// Returns the outcome of a call that was ended while its instance started, or that found no room for one. The call fails and is not
+/// logged, so no outcome depends on it.
 #[cold]
 fn not_restarted(error: HostError) -> CallOutcome {
     let fault = match error {
@@ -245,7 +245,7 @@ fn out_of_mappings(reason: String) -> Box<Fault> {
     fault
 }
 
-/// Takes the result that lies in the guest's buffer; what the entry returned otherwise.
+/// Takes the result from the guest's buffer, or else the value that the entry returned.
 #[inline]
 fn take_result(state: &mut HostState, returned: i32) -> wasmtime::Result<i32> {
     if returned < RETURNED_IN_BUFFER || state.aborted || unpack(state.result_buffer).1 == 0 {
@@ -278,7 +278,7 @@ mod tests {
 
     use crate::{FaultKind, memory::tests::refuse};
 
-    /// Procedure 0 answers its first four bytes of arguments; 1 writes to more pages than are watched at once.
+    /// Procedure 0 answers its first four bytes of arguments. Procedure 1 writes to more pages than are watched at once.
     const MODULE: &str = r#"(module
       (import "reprise1" "result_write" (func $result_write (param i64)))
       (memory (export "memory") 16 16)
@@ -295,10 +295,11 @@ mod tests {
           (br_if $again (i32.gt_u (local.get $page) (i32.const 3))))
         (i32.const 0)))"#;
 
-    /// The machine refuses what the memory's watch asks for once its opened memory is to be closed again.
+    /// The machine refuses the calls of the memory's watch when its opened memory must be closed again.
     #[test]
     fn a_memory_that_can_not_be_opened_costs_its_instance_and_no_call() {
-        // Neither closed nor opened; closed, and the page of the arguments not opened, nor the whole for them.
+        // First the machine can neither close nor open the memory. Then it can close it, and can open neither the arguments' page nor the
+        // whole.
         for (granted, refused) in [(0, 2), (1, 3)] {
             let mut instance = start(MODULE, &["echo", "spill"]);
             returned(&mut instance, 1, b"");

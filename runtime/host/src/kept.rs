@@ -1,6 +1,6 @@
-//! Compiled code on disk, so that a restart compiles nothing twice. To load machine code is to trust it: a file counts only
-//! where its name is the hash of what was compiled, with which settings, and a checksum keyed with the database's secret holds
-//! over all of it. Anything else is compiled anew. What is here is never needed, and no backup has it.
+//! Compiled code on disk, so that a restart compiles nothing twice. To load machine code is to trust it. A file counts only if its name is
+//! the hash of the compiled bytes and settings. A checksum keyed with the database's secret must match, too. Otherwise the module is
+//! compiled anew. These files only save time, and backups leave them out.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ const MAGIC: &[u8; 8] = b"RPRCODE1";
 const HEADER_BYTES: usize = MAGIC.len() + 32;
 const SUFFIX: &str = ".code";
 const UNFINISHED: &str = "unfinished.tmp";
-/// Block of SHA-256, to which HMAC fills up its key.
+/// Bytes of a block of SHA-256, to which HMAC pads its key.
 const HMAC_BLOCK_BYTES: usize = 64;
 
 /// Files of compiled code in one folder.
@@ -32,7 +32,7 @@ pub(crate) struct KeptCode {
 
 #[derive(Default)]
 struct Files {
-    /// By name.
+    /// The known files, by name.
     known: BTreeMap<String, Known>,
     uses: u64,
 }
@@ -43,7 +43,7 @@ struct Known {
     used: u64,
 }
 
-/// Returns the name of kept code, from all that determines it: the compiled bytes, the compiler, its settings.
+/// Returns the name of kept code, from everything that determines it: the compiled bytes, the compiler, its settings.
 pub(crate) fn name_of(engine: &wasmtime::Engine, rewritten: &[u8]) -> [u8; 32] {
     let mut settings = Settings(Sha256::new());
     engine.precompile_compatibility_hash().hash(&mut settings);
@@ -53,7 +53,7 @@ pub(crate) fn name_of(engine: &wasmtime::Engine, rewritten: &[u8]) -> [u8; 32] {
     settings.0.finalize().into()
 }
 
-/// Takes in what is hashed, all of it.
+/// A hasher that takes all bytes of the settings.
 struct Settings(Sha256);
 
 impl Hasher for Settings {
@@ -68,8 +68,8 @@ impl Hasher for Settings {
 }
 
 impl KeptCode {
-    /// `secret` is the database's own. What is in the folder is looked at when it is needed. Files of other names stay: the
-    /// operator may have linked a folder that holds them.
+    /// Opens a folder. `secret` is the database's own. Files are read when they are needed. Files of other names stay, because the operator
+    /// may have linked a folder that holds them.
     pub fn open(disk: Arc<dyn Disk>, secret: &[u8]) -> Result<Self, DiskError> {
         let mut files = Files::default();
         for name in disk.list()? {
@@ -94,7 +94,7 @@ impl KeptCode {
         self.files.lock().expect("nothing panics under this lock")
     }
 
-    /// The code under this name; none where there is none, or where it is not what was put there.
+    /// Returns the code under this name. None if there is none, or if it was changed.
     pub fn get(&self, name: &[u8; 32]) -> Option<Vec<u8>> {
         let file = file_name(name);
         if !self.lock().known.contains_key(&file) {
@@ -123,7 +123,7 @@ impl KeptCode {
         hmac(&self.key, &[MAGIC, name, &(code.len() as u64).to_le_bytes(), code])
     }
 
-    /// Keeps code, and lets go of what was not used for longest where there is no room. Where the disk refuses, it is not kept.
+    /// Keeps code, and deletes the longest unused code if there is no room. If the disk refuses it, it is not kept.
     pub fn put(&self, name: &[u8; 32], code: &[u8]) {
         let file = file_name(name);
         let bytes = (HEADER_BYTES + code.len()) as u64;
@@ -131,7 +131,7 @@ impl KeptCode {
             return;
         }
         self.make_room(bytes);
-        // Under one lock with its name: two threads may have compiled the same.
+        // The lock covers file and name, because two threads may have compiled the same code.
         let mut files = self.lock();
         match self.write(&file, &self.sum(name, code), code) {
             Ok(()) => {
@@ -149,7 +149,7 @@ impl KeptCode {
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(sum);
         bytes.extend_from_slice(code);
-        // Not synced: after a crash the checksum tells what is whole.
+        // The file is not synced: after a crash the checksum shows which files are complete.
         self.disk.create(UNFINISHED)?.write_at(0, &bytes)?;
         self.disk.rename(UNFINISHED, file)
     }
@@ -172,7 +172,7 @@ impl KeptCode {
         }
     }
 
-    /// Lets go of what nothing has needed since the folder was opened.
+    /// Deletes code that nothing has needed since the folder was opened.
     pub fn let_go_unused(&self) {
         let unused: Vec<_> = {
             let files = self.lock();
@@ -203,13 +203,13 @@ fn file_name(name: &[u8; 32]) -> String {
     text
 }
 
-/// Checks whether `file_name` makes such names.
+/// True if `file_name` makes such names.
 fn is_code_name(name: &str) -> bool {
     let digits = name.strip_suffix(SUFFIX).unwrap_or_default();
     digits.len() == 64 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// HMAC-SHA256 (RFC 2104) over the parts, one behind the other.
+/// Returns the HMAC-SHA256 (RFC 2104) over the parts in order.
 fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     let mut block = [0; HMAC_BLOCK_BYTES];
     match key.len() <= HMAC_BLOCK_BYTES {
@@ -260,7 +260,7 @@ mod tests {
             Some(&b"machine code"[..])
         );
         assert_eq!(opened(&disk, b"secret").get(&[2; 32]), None);
-        // Under another name the same bytes are nothing.
+        // Under another name, the same bytes are invalid.
         disk.rename(&file_name(&[1; 32]), &file_name(&[2; 32])).expect("rename");
         assert_eq!(opened(&disk, b"secret").get(&[2; 32]), None);
         assert_eq!(disk.list().expect("list"), [""; 0], "what is not ours goes");

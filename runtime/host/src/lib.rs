@@ -1,8 +1,8 @@
-//! The wasmtime embedding: judges, rewrites, compiles and runs guest modules, isolated, metered and deterministic.
+//! The wasmtime embedding: checks, rewrites, compiles and runs guest modules, isolated, metered and deterministic.
 //! Owns: every wasmtime setting, the guests' memory, the import table, the parser of module descriptions, compiled code on disk.
 //! Does not: know storage, transactions or the log; rows go through `reprise_abi::HostOps`.
-//! Invariants: no guest state survives a call; the same call on the same rows computes the same on every machine with the
-//! same `Engine::settings_hash`; nothing a guest or an uploader sends panics or leaves its memory.
+//! Invariants: no guest state survives a call; the same call on the same rows has the same result on every machine with the same
+//! `Engine::settings_hash`; nothing that a guest or an uploader sends panics or leaves its memory.
 //! Called by: `txn` (calls), `recovery`, `database` (modules), `node` (looking), the benchmarks' driver.
 
 // Unit tests use the integration tests' helpers by this name.

@@ -1,4 +1,4 @@
-//! A started instance: its memory under watch, its entries, its meters.
+//! A started instance: its watched memory, its entries, its meters.
 
 use std::sync::Arc;
 
@@ -24,22 +24,22 @@ use crate::{
 pub(crate) struct Live {
     pub store: Store<HostState>,
     instance: wasmtime::Instance,
-    /// Entries in the order of the description's procedures. They return the fuel that is left beside the result.
+    /// Entries in the order of the description's procedures. They return the remaining fuel beside the result.
     pub entries: Vec<TypedFunc<i32, (i32, i64)>>,
-    /// None for an instance that is not used twice.
+    /// The hot set. None for an instance that is not reused.
     pub hot: Option<HotSet>,
-    /// The budget that counts the memory of an instance that is not used twice.
+    /// The watch that counts the memory of an instance that is not reused.
     watch: Option<Arc<Watch>>,
-    /// Its memory is one of the pool's, and the next instance's after it.
+    /// True if its memory belongs to the pool, which gives it to another instance later.
     is_pooled: bool,
     /// The place of arguments before a call; a slice of no bytes if there is none.
     args_buffer: u64,
     pub meters: Meters,
-    /// Mappings of the memory and of what belongs to it, taken before it is made.
+    /// Mappings of the memory and of its parts, taken before it is made.
     _mappings: Mappings,
 }
 
-/// Puts the function that is asked for fuel where the guest calls it.
+/// Links the function that grants fuel to the guest's import.
 fn answer_asks(instance: &wasmtime::Instance, store: &mut Store<HostState>) -> wasmtime::Result<()> {
     let refuel = |mut caller: Caller<'_, HostState>, left: i64| -> wasmtime::Result<i64> {
         let state = caller.data_mut();
@@ -61,7 +61,7 @@ fn failed(error: wasmtime::Error) -> HostError {
 }
 
 impl Live {
-    /// Instantiates a module and runs its start-up, in the time of a call or of a deployment. What is `kept` can be put back after each
+    /// Instantiates a module and runs its start-up, in the time of a call or of a deployment. With `kept`, it can be restored after each
     /// call.
     pub fn start(
         code: &Code,
@@ -76,8 +76,8 @@ impl Live {
             stack_bytes: 0,
         });
         let mut store = Store::new(code.pre.module().engine(), HostState::new(allowance));
-        // SAFETY: what `time` borrows stays borrowed by this function; `end_call` follows before it returns a store, and one that is
-        // dropped asks nobody.
+        // SAFETY: what `time` borrows stays borrowed by this function; `end_call` follows before it returns a store, and a dropped store
+        // uses the borrow no more.
         unsafe { store.data_mut().begin_start(time) };
         let instance = code.pre.instantiate(&mut store).map_err(failed)?;
         let memory = instance
@@ -128,7 +128,7 @@ impl Live {
         Ok(live)
     }
 
-    /// Runs what a module runs before its first call.
+    /// Runs the start-up code of a module.
     fn run_start(&mut self, code: &Code) -> Result<(), HostError> {
         let start = self
             .instance
@@ -146,7 +146,7 @@ impl Live {
         Ok(())
     }
 
-    /// The buffer that a module offers under this export: a slice in its memory, of no bytes where it offers none.
+    /// Returns the buffer that a module offers under this export: a slice of its memory, of no bytes if it offers none.
     fn ask_buffer(&mut self, code: &Code, export: &str) -> Result<u64, HostError> {
         let store = &mut self.store;
         let Ok(ask) = self.instance.get_typed_func::<(), u64>(&mut *store, export) else {
@@ -168,14 +168,14 @@ impl Live {
         asked.map_err(|error| HostError::Start(fault(code, store, self.meters, &error)))
     }
 
-    /// Makes an instance that was to be kept one that serves a single call: gives up the copy of its memory.
+    /// Turns an instance that was to be kept into one for a single call: gives up the copy of its memory.
     pub fn serve_once(&mut self) {
         if let Some(hot) = self.hot.take() {
             self.watch = Some(hot.serve_once());
         }
     }
 
-    /// Puts arguments where the guest looks for them, if they fit there. Err: the memory can't be written, and is of no use any more.
+    /// Puts arguments where the guest expects them, if they fit there. Err: the memory can't be written, and is unusable.
     #[inline]
     pub fn offer_args(&mut self, args: &[u8]) -> Result<(), std::io::Error> {
         let (pointer, room) = unpack(self.args_buffer);
@@ -233,7 +233,7 @@ impl Live {
                 "longer than {DESCRIPTION_BYTES_MAX} bytes"
             )));
         }
-        // SAFETY: copied before the guest goes on.
+        // SAFETY: the bytes are copied before the guest continues.
         let bytes = unsafe { store.data().memory.read(packed) };
         let bytes = bytes.map_err(|_| HostError::Describe("lies outside of the memory".to_owned()))?;
         Ok(bytes.to_vec())
@@ -241,7 +241,7 @@ impl Live {
 }
 
 impl Drop for Live {
-    /// The pool clears a memory that it takes back, by writing to it.
+    /// Makes the memory writable, because the pool clears a memory that it takes back.
     fn drop(&mut self) {
         if let Some(watch) = self.watch.as_ref().filter(|_| self.is_pooled) {
             assert!(watch.end(), "making memory writable only merges mappings");

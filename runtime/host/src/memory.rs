@@ -4,7 +4,7 @@ use std::{io, ptr};
 
 use wasmtime::{LinearMemory, MemoryCreator, MemoryType};
 
-/// Page of the processor's memory protection, in bytes.
+/// Bytes of a page of the processor's memory protection.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// Hands wasmtime memories whose pages the hot set may protect.
@@ -23,8 +23,8 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above; `&Mapping` gives out only numbers and the base address.
 unsafe impl Sync for Mapping {}
 
-// SAFETY: a memory is zero-filled (anonymous mapping), has `reserved + guard` bytes of address space of which all beyond
-// the minimum are inaccessible, and its base never moves, as the trait asks.
+// SAFETY: as the trait asks, a memory is zero-filled (anonymous mapping), and its base never moves. It has `reserved + guard` bytes of
+// address space, of which all beyond the minimum are inaccessible.
 unsafe impl MemoryCreator for Creator {
     fn new_memory(
         &self,
@@ -123,7 +123,7 @@ pub(crate) fn protect(start: *mut u8, bytes: usize, protection: Protection) -> i
     }
 }
 
-/// A machine without mappings left, for tests.
+/// Simulates a machine without mappings left, for tests.
 #[cfg(test)]
 pub(crate) mod tests {
     use std::cell::Cell;
@@ -132,7 +132,7 @@ pub(crate) mod tests {
         static REFUSED: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
     }
 
-    /// This thread is granted what it asks for so many times, and then refused so many times.
+    /// Grants this thread the next `granted` requests, then refuses `refused` of them.
     pub fn refuse(granted: u32, refused: u32) {
         REFUSED.set((granted, refused));
     }

@@ -1,4 +1,4 @@
-//! An uploaded module on its way to service: judged, rewritten, compiled, started once, described.
+//! An uploaded module on its way into service: it is checked, rewritten, compiled, started once, and described.
 
 use std::{
     collections::BTreeMap,
@@ -32,9 +32,9 @@ use crate::{
 #[error("{reason}{}", .offset.map(|at| format!(" (at byte {at})")).unwrap_or_default())]
 pub struct InvalidModule {
     pub reason: String,
-    /// Byte in the uploaded module, where the reason has a place.
+    /// Byte in the uploaded module, if the reason has a place.
     pub offset: Option<u64>,
-    /// The machine has no room for an instance of it now; it may be taken later.
+    /// True if the machine has no room for an instance of it now. A later upload may succeed.
     pub lacks_room: bool,
 }
 
@@ -66,9 +66,9 @@ pub struct CompiledModule {
 struct Inner {
     code: Code,
     schema: ModuleSchema,
-    /// The JSON of which `schema` was made.
+    /// The JSON from which `schema` was made.
     description: Arc<[u8]>,
-    /// The entry of each of the schema's procedures; behind them the entry of the migration, if there is one.
+    /// The entry of each of the schema's procedures, and behind them the entry of the migration, if there is one.
     entries: Vec<ModuleExport>,
     /// Layouts of the schema's tables, in its order.
     layouts: Arc<[RowLayout]>,
@@ -80,33 +80,33 @@ pub(crate) struct Code {
     pub engine: Engine,
     pub pre: InstancePre<HostState>,
     pub memory_bytes: usize,
-    /// Elements that the largest of the module's tables may have.
+    /// Number of elements that the largest of the module's tables may have.
     pub table_elements_max: u64,
     pub data_ranges: Vec<(u32, u32)>,
-    /// Instances of this module are not used twice.
+    /// True if instances of this module are not reused.
     pub fresh: bool,
-    /// Functions from this number on are the host's, and left out of backtraces.
+    /// Number of the first of the host's functions, which backtraces leave out.
     pub guest_functions: u32,
     /// Names for functions that the name section does not name.
     pub exported_names: BTreeMap<u32, String>,
-    /// Bytes of memory that an instance holds after its start, which is the same each time: as its data says, or as was measured.
+    /// Bytes of memory that an instance holds after its start, which are the same each time. They come from its data, or were measured.
     image_bytes: AtomicU64,
     /// Mappings of the machine code.
     _mappings: Mappings,
 }
 
-/// Bytes of an instance beside its memory, about: the store, its tables, the watch.
+/// Estimate of the bytes of an instance beside its memory: the store, its tables, the watch.
 const INSTANCE_BYTES: u64 = 96 << 10;
-/// Mappings of a module's machine code: what is read, what is run, and the rest.
+/// Mappings of a module's machine code: its read-only part, its executable part, and the rest.
 const CODE_MAPPINGS: usize = 4;
 
 impl CompiledModule {
-    /// Judges and compiles a module, on the calling thread. It starts and describes itself in the time that a deployment has.
+    /// Checks and compiles a module on the calling thread. It starts and describes itself in the time of a deployment.
     pub fn compile(engine: &Engine, wasm: &[u8]) -> Result<Self, InvalidModule> {
         Self::compile_within(engine, wasm, &StartTime::default())
     }
 
-    /// Does as `compile`, within the time of a deployment.
+    /// The `compile` variant within the time of a deployment.
     pub fn compile_within(engine: &Engine, wasm: &[u8], time: &StartTime) -> Result<Self, InvalidModule> {
         Self::make(engine, wasm, Judge::Upload, time)
     }
@@ -139,7 +139,7 @@ impl CompiledModule {
         }
         let code = Code::build(engine, &found)?;
         let (schema, description) = match (described, judge) {
-            // It started when it was taken.
+            // The module started when it was accepted.
             (Some(described), Judge::Known) => described,
             (described, _) => {
                 let deadline = time.begin();
@@ -181,12 +181,12 @@ impl CompiledModule {
         (self.inner.schema.clone(), self.inner.description.clone())
     }
 
-    /// SHA-256 of the bytes that were uploaded.
+    /// Returns the SHA-256 of the uploaded bytes.
     pub fn hash(&self) -> [u8; 32] {
         self.inner.hash
     }
 
-    /// Memory of the machine code and what belongs to it.
+    /// Returns the memory of the machine code and of its parts.
     pub fn code_bytes(&self) -> usize {
         let image = self.inner.code.pre.module().image_range();
         image.end.addr() - image.start.addr()
@@ -206,7 +206,7 @@ impl CompiledModule {
 }
 
 impl Code {
-    /// Starts an instance that no call needs, to see that it starts, and what memory it takes then.
+    /// Starts an instance that no call needs, to check that it starts, and to measure its memory.
     fn try_start(&self, deadline: &StartDeadline) -> Result<Live, HostError> {
         let mappings = Mappings::try_take(INSTANCE_MAPPINGS).ok_or(HostError::Mappings)?;
         let live = Live::start(self, StartFor::Deployment(deadline), mappings, true, None)?;
@@ -216,17 +216,17 @@ impl Code {
         Ok(live)
     }
 
-    /// Notes what a started instance's memory takes.
+    /// Records the memory of a started instance.
     pub fn record_image(&self, bytes: usize) {
         self.image_bytes.store(bytes as u64, Relaxed);
     }
 
-    /// Memory of an instance that serves a single call, about.
+    /// Estimates the memory of an instance that serves a single call.
     pub fn started_bytes(&self) -> u64 {
         INSTANCE_BYTES + self.image_bytes.load(Relaxed)
     }
 
-    /// Memory of an instance that is kept from one call to the next: with the copy of its memory.
+    /// Returns the memory of an instance that is kept from one call to the next, the copy of its memory included.
     pub fn kept_bytes(&self) -> u64 {
         INSTANCE_BYTES + 2 * self.image_bytes.load(Relaxed)
     }
@@ -239,7 +239,7 @@ impl Code {
             runtime.linker.instantiate_pre(&module)
         };
         let pooled = match found.needs_fresh_instance {
-            // A module that is larger than the pool's places goes without.
+            // A module that is larger than the pool's slots has no pooled code.
             true => engine.pooled().and_then(|runtime| compile(runtime).ok()),
             false => None,
         };
@@ -269,15 +269,15 @@ impl Code {
     }
 }
 
-/// The machine code of a rewritten module: what was kept of it, or compiled now and kept.
+/// Returns the machine code of a rewritten module: the kept code, or code that is compiled now and kept.
 fn machine_code(engine: &Engine, wasmtime: &wasmtime::Engine, rewritten: &[u8]) -> wasmtime::Result<wasmtime::Module> {
     let Some(kept) = engine.kept() else {
         return wasmtime::Module::new(wasmtime, rewritten);
     };
     let name = name_of(wasmtime, rewritten);
     if let Some(code) = kept.get(&name) {
-        // SAFETY: the keyed checksum holds over these very bytes, so `serialize` below made them: of this module, by this version
-        // of the compiler, with these settings.
+        // SAFETY: the keyed checksum holds over these very bytes, so `serialize` below made them. It made them of this module, by this
+        // version of the compiler, with these settings.
         if let Ok(module) = unsafe { wasmtime::Module::deserialize(wasmtime, &code) } {
             return Ok(module);
         }
@@ -292,7 +292,7 @@ pub fn hash_of(wasm: &[u8]) -> [u8; 32] {
     Sha256::digest(wasm).into()
 }
 
-/// Reads the description of a module accepted earlier, without its code; none if only its code can tell.
+/// Reads the description of a module that was accepted earlier, without its code. None if only its code can return the description.
 pub fn described(wasm: &[u8]) -> Result<Option<(ModuleSchema, Arc<[u8]>)>, InvalidModule> {
     for payload in Parser::new(0).parse_all(wasm) {
         if let Payload::CustomSection(section) = payload?
@@ -327,14 +327,14 @@ fn describe_by_export(
     Ok((schema, json))
 }
 
-/// The exports of what a description names, in the order of their numbers.
+/// Returns the exports of the described procedures, in the order of their numbers.
 fn entries_of(schema: &ModuleSchema) -> impl Iterator<Item = String> {
     let procedures = schema.procedures.iter();
     let calls = procedures.map(|procedure| format!("{CALL_EXPORT_PREFIX}{}", procedure.name));
     calls.chain(schema.on_deploy.iter().map(|_| ON_DEPLOY_EXPORT.to_owned()))
 }
 
-/// Each described procedure is exported, and each exported one described.
+/// Checks that each described procedure is exported, and each exported one described.
 fn check_procedures(found: &Inspected<'_>, schema: &ModuleSchema) -> Result<(), InvalidModule> {
     let is_exported = |name: &str| found.entries.iter().any(|(entry, _)| *entry == name);
     if let Some(export) = entries_of(schema).find(|export| !is_exported(export)) {

@@ -13,16 +13,16 @@ pub struct CallOutcome {
     pub fuel_used: u64,
 }
 
-/// How a procedure that was not stopped ended.
+/// The end of a procedure that was not stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallEnd {
-    /// It returned; its result, if any, was handed to `HostOps::set_result`.
+    /// The procedure returned. Its result, if any, was handed to `HostOps::set_result`.
     Returned,
-    /// It asked for an abort; code and message were handed to `HostOps::abort`.
+    /// The procedure asked for an abort. Code and message were handed to `HostOps::abort`.
     Aborted,
 }
 
-/// The party that caused a fault, in the words of the API's errors.
+/// The party that caused a fault, in the terms of the API's errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// The wasm trapped.
@@ -31,14 +31,14 @@ pub enum FaultKind {
     Limit,
     /// The guest broke the contract of a host call.
     Guest,
-    /// Nobody's: the call was ended from outside.
+    /// None: the call was ended from outside.
     Ended(EndReason),
 }
 
-/// Name of the trap of a guest whose program gave up and said why.
+/// Name of the trap of a guest whose program gave up with a message.
 pub const PANIC_TRAP: &str = "panic";
 
-/// Why a call was stopped. Nothing of its transaction may stay.
+/// Why a call was stopped. No part of its transaction may stay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub kind: FaultKind,
@@ -76,7 +76,7 @@ impl Fault {
         })
     }
 
-    /// Memory, stack or a table of the guest is used up.
+    /// Returns the fault that memory, stack or a table of the guest is used up.
     pub fn used_up(what: &str, trap: &str, limit: &'static str, max: u64) -> Box<Self> {
         let mut fault = Self::limit(limit, max);
         fault.message = format!("{what}: limit {limit} of {max} reached");
@@ -84,14 +84,14 @@ impl Fault {
         fault
     }
 
-    /// A key is longer than any may be. The call's arguments made it so, or what the procedure makes of them.
+    /// Returns the fault that a key is too long, because of the call's arguments or of values that the procedure makes from them.
     pub fn key_too_long(key: &str) -> Box<Self> {
         let mut fault = Self::limit(KEY_BYTES_LIMIT, KEY_BYTES_MAX as u64);
         fault.message = format!("{key} is longer than {KEY_BYTES_MAX} bytes");
         fault
     }
 
-    /// All that the module's fuel is worth was burned.
+    /// Returns the fault that the call has burned all its fuel.
     pub fn fuel(max: u64) -> Box<Self> {
         let mut fault = Self::limit("fuel", max);
         fault.message = "all fuel consumed by WebAssembly".to_owned();

@@ -1,5 +1,5 @@
-//! Writing one page of guest memory in full. The general `memset` and `memcpy` choose string instructions for this size,
-//! whose start-up costs as much as the page itself, and which push a set of several pages out of the first cache.
+//! Writes one page of guest memory in full. For this size the general `memset` and `memcpy` choose string instructions. Their start-up
+//! costs as much as the page itself, and they evict a set of several pages from the first-level cache.
 
 use crate::memory::PAGE_BYTES;
 
@@ -9,7 +9,7 @@ use crate::memory::PAGE_BYTES;
 /// `page` is valid for writing `PAGE_BYTES` bytes, and aligned to them.
 #[inline]
 pub(crate) unsafe fn zero(page: *mut u8) {
-    // Processors that have the second one write so wide without slowing down.
+    // Processors with the second feature do such wide writes without slowing down.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if std::arch::is_x86_feature_detected!("avx512f") && std::arch::is_x86_feature_detected!("avx512vbmi2") {
         // SAFETY: passed on; the processor has the instructions.
@@ -39,7 +39,7 @@ pub(crate) unsafe fn copy(source: *const u8, page: *mut u8) {
     unsafe { std::ptr::copy_nonoverlapping(source, page, PAGE_BYTES) };
 }
 
-/// In assembler, for the compiler turns a loop of stores back into a call of `memset`.
+/// Written in assembler, because the compiler turns a loop of stores back into a call of `memset`.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod wide {
     use std::arch::asm;
@@ -143,7 +143,7 @@ mod tests {
     #[repr(align(4096))]
     struct Pages([u8; 3 * PAGE_BYTES]);
 
-    /// Runs `write` on the middle one of three pages, all of which differ from what is to come in some places.
+    /// Runs `write` on the middle one of three pages. In some places all of them differ from the expected bytes.
     fn check_write(expected: &[u8], write: impl Fn(*mut u8)) {
         let stains: [&[usize]; 4] = [&[], &[0], &[PAGE_BYTES - 1], &[63, 64, 127, 128, 2047, 4032]];
         for stained in stains {

@@ -1,43 +1,43 @@
-//! The cost of a guest's instructions, put between them: fuel, and the counters that stand for the memory's size.
+//! The cost of a guest's instructions, inserted between them: fuel, and the counters that represent the memory's size.
 //!
-//! Fuel is a global. It falls at the beginning of a function and at each turn of a loop, by one plus the weight of the longest way. The
-//! weight counts one for each `UNIT_WEIGHT`. A short function therefore pays once, whichever way it takes. A light function without loops
-//! is paid for by its callers. The part of a way behind the first `PREPAID_WEIGHT` is paid there, for as much again. A bulk operation costs
-//! its bytes or items, before it begins. Below zero the guest asks for more.
+//! Fuel is a global. It falls at the beginning of a function and at each turn of a loop, by one plus the weight of the longest path. The
+//! weight counts one for each `UNIT_WEIGHT`. A short function therefore pays once, whichever path it takes. A light function without loops
+//! is paid for by its callers. The part of a path behind the first `PREPAID_WEIGHT` is paid there, for as much again. A bulk operation
+//! costs its bytes or items, before it begins. Below zero the guest asks for more.
 
 use wasm_encoder::{BranchHint, Encode, Instruction};
 use wasmparser::{FunctionBody, Operator};
 
 use crate::{depth::Depths, module::InvalidModule, rewrite::REFUSED_TABLE};
 
-/// Weight of instructions that one fuel pays for.
+/// Weight of instructions that one unit of fuel pays for.
 const UNIT_WEIGHT: u32 = 64;
-/// Weight that is paid for ahead at most: a call that takes a short way out pays so much too much.
+/// Weight that is paid in advance at most. A call that leaves early overpays by at most this weight.
 const PREPAID_WEIGHT: u32 = 8 * UNIT_WEIGHT;
-/// Weights of an access to memory, which may miss the caches, of a division, and of a call of the host or through a table. Any other
+/// Weights of a memory access, which may miss the caches, of a division, and of a call of the host or through a table. Any other
 /// instruction weighs one.
 const ACCESS_WEIGHT: u32 = 2;
 const DIVISION_WEIGHT: u32 = 8;
 const HOST_CALL_WEIGHT: u32 = UNIT_WEIGHT;
 
-/// Numbers of what instructions are paid with.
+/// Numbers of the globals and functions with which instructions are paid.
 pub(crate) struct Meter {
-    /// Global with the fuel that is left.
+    /// Global with the remaining fuel.
     pub fuel: u32,
-    /// Global that holds the size of a bulk operation while it is paid for.
+    /// Global with the size of a bulk operation while it is paid for.
     pub size: u32,
     /// Function that asks the host for more.
     pub refuel: u32,
     /// False: nothing is charged.
     pub is_metered: bool,
-    /// Global that stands for `memory.size`, and function that stands for `memory.grow`.
+    /// Global that replaces `memory.size`, and function that replaces `memory.grow`.
     pub pages: u32,
     pub grow: u32,
-    /// Global that keeps what the guest was refused.
+    /// Global that records the resource that the guest was refused.
     pub refused: u32,
 }
 
-/// A function's bytes as they run, and which of their jumps are hardly ever taken.
+/// A function's bytes as they run, and which of their jumps are almost never taken.
 pub(crate) struct Paid {
     pub bytes: Vec<u8>,
     pub hints: Vec<BranchHint>,
@@ -46,7 +46,7 @@ pub(crate) struct Paid {
 /// The prices of a module's functions, and the places that pay them.
 #[derive(Default)]
 pub(crate) struct Prices {
-    /// For each function, the price at its beginning and at that of each of its loops.
+    /// The prices of each function: at its beginning, and at the beginning of each of its loops.
     of_stretches: Vec<Vec<i64>>,
     weights: Weights,
 }
@@ -55,13 +55,13 @@ pub(crate) struct Prices {
 #[derive(Default)]
 struct Weights {
     imported_functions: u32,
-    /// The weight of each function that pays nothing at its beginning; else none.
+    /// The weight of each function that pays nothing at its beginning; otherwise none.
     unpaid: Vec<Option<u32>>,
 }
 
 impl Prices {
-    /// A light function that no recursion passes through is paid for by those that call it by its name; a call through a table
-    /// weighs as much anyhow.
+    /// Decides which functions pay. A light function outside of recursions is paid for by the functions that call it by its name. A call
+    /// through a table weighs as much anyway.
     pub fn judge(bodies: &[FunctionBody<'_>], depths: &Depths, imported_functions: u32) -> Result<Self, InvalidModule> {
         let mut prices = Self {
             of_stretches: vec![Vec::new(); bodies.len()],
@@ -90,38 +90,38 @@ impl Weights {
     }
 }
 
-/// Weighs the ways through a function: what is paid for where it begins, and at each turn of its loops.
+/// Weighs the paths through a function: the prices at its beginning, and at each turn of its loops.
 struct Ways<'w> {
     weights: &'w Weights,
-    /// Weight on the longest way since it was paid for.
+    /// Weight on the longest path since the last payment.
     count: u32,
     open: Vec<OpenBlock>,
-    /// The loops that are open, below them the function itself.
+    /// The open loops, and below them the function itself.
     stretches: Vec<Stretch>,
-    /// The prices at the beginning of the function and of each loop, in the order in which these begin.
+    /// The prices at the beginning of the function and of each loop, in order.
     prices: Vec<i64>,
-    /// Weight of the function's longest way, once it has ended.
+    /// Weight of the function's longest path, once it has ended.
     longest: u32,
 }
 
-/// A block that is not ended yet.
+/// A block that has not ended yet.
 #[derive(Default)]
 struct OpenBlock {
     is_loop: bool,
-    /// The count at its `if`, while there is no `else`.
+    /// The count at its `if`, until its `else`.
     at_if: Option<u32>,
-    /// The largest count of those ways that lead to its end and were seen already.
+    /// The largest count of those paths to its end that were seen already.
     at_end: u32,
-    /// How many loops it lies in, itself included.
+    /// Number of loops around it, itself included.
     loops: usize,
 }
 
-/// The instructions paid for at one place: the function, or a loop's turn, without the loops in it.
+/// The instructions that are paid for at one place: the function, or a loop's turn, without the loops in it.
 struct Stretch {
     /// Its place in `prices`.
     at: usize,
     longest: u32,
-    /// The count at its beginning, of what it lies in.
+    /// The count of the surrounding stretch at its beginning.
     count_before: u32,
 }
 
@@ -166,8 +166,8 @@ impl<'w> Ways<'w> {
         });
     }
 
-    /// Notes a jump to the block `depth` blocks out. One to a loop leads to where its turn is paid for; one out of a loop goes on
-    /// with what the way to the loop had come to.
+    /// Records a jump to the block `depth` blocks out. A jump to a loop leads to where its turn is paid for. A jump out of a loop continues
+    /// with the count of the path to the loop.
     fn jump(&mut self, depth: u32) {
         let Some(at) = self.open.len().checked_sub(depth as usize + 1) else {
             return;
@@ -181,7 +181,7 @@ impl<'w> Ways<'w> {
         }
     }
 
-    /// Takes an instruction; true where what lies behind it is paid for anew, after it.
+    /// Takes an instruction. True if the instructions behind it are paid for anew, after it.
     fn take(&mut self, operator: &Operator<'_>) -> Result<bool, InvalidModule> {
         self.count += weight_of(operator, self.weights);
         if let Some(stretch) = self.stretches.last_mut() {
@@ -222,7 +222,7 @@ impl<'w> Ways<'w> {
             Operator::Return | Operator::Unreachable => self.count = 0,
             _ => {}
         }
-        // After the instruction, never before: before an `end` only one of two ways would pay.
+        // The price is paid after the instruction, never before. Before an `end`, only one of two paths would pay.
         let is_due = self.count >= PREPAID_WEIGHT;
         if is_due {
             self.count = 0;
@@ -230,7 +230,7 @@ impl<'w> Ways<'w> {
         Ok(is_due)
     }
 
-    /// Goes through a whole function.
+    /// Weighs a whole function.
     fn weigh(body: &FunctionBody<'_>, weights: &'w Weights) -> Result<Self, InvalidModule> {
         let mut ways = Self::new(weights);
         let mut reader = body.get_operators_reader()?;
@@ -241,7 +241,7 @@ impl<'w> Ways<'w> {
         Ok(ways)
     }
 
-    /// The function has no loop and weighs little.
+    /// True if the function has no loop and a low weight.
     fn is_light(&self) -> bool {
         self.prices.len() == 1 && self.longest <= UNIT_WEIGHT
     }
@@ -306,7 +306,7 @@ fn price_of(operator: &Operator<'_>) -> Price {
 }
 
 impl Paid {
-    /// Takes a price from the fuel, and asks for more where that is not enough.
+    /// Takes a price from the fuel, and asks for more if that is not enough.
     fn pay(&mut self, price: Price, meter: &Meter) {
         let (fuel, size) = (meter.fuel, meter.size);
         let mut push = |instruction: Instruction<'_>| instruction.encode(&mut self.bytes);
@@ -343,7 +343,7 @@ impl Paid {
 }
 
 impl Paid {
-    /// Notes whether a table was refused its growth, whose answer lies on the stack and stays there.
+    /// Records whether a table was refused its growth. The answer is on the stack and stays there.
     fn note_refusal(&mut self, meter: &Meter) {
         for instruction in [
             Instruction::GlobalSet(meter.size),
@@ -360,7 +360,7 @@ impl Paid {
     }
 }
 
-/// A function's bytes with the two memory instructions replaced and the costs put in.
+/// Returns a function's bytes with the two memory instructions replaced and the costs inserted.
 pub(crate) fn rewrite_body(
     (function, body): (usize, &FunctionBody<'_>),
     prices: &Prices,

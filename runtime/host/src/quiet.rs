@@ -1,20 +1,20 @@
-//! Work beside the engine: on one thread of low priority at a time, so that no engine thread waits for it.
+//! Work beside the engine, on one thread of low priority at a time, so that no engine thread waits for it.
 
 use std::{panic::resume_unwind, sync::Mutex, thread};
 
-/// Its priority number, as `nice` counts: beside a thread of number 0 it gets about a tenth of a core.
+/// Its priority, in the numbers of `nice`. Beside a thread of number 0 it gets about a tenth of a core.
 const NICENESS: libc::c_int = 10;
 
-/// Runs pieces of work, one after the other.
+/// Runs pieces of work in order.
 #[derive(Default)]
 pub(crate) struct Quiet {
     place: Mutex<()>,
 }
 
 impl Quiet {
-    /// Runs `work` on a thread of its own, after all that came before. A panic in it comes out here.
+    /// Runs `work` on a thread of its own, after all earlier work. A panic in it passes to the caller.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        // Nothing is kept under the lock that a panic could leave half done.
+        // A panic can leave nothing half done, because the lock protects no state.
         let _place = self.place.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let work = Mutex::new(Some(work));
         let once = || {
@@ -34,7 +34,7 @@ impl Quiet {
         match done {
             Some(Ok(value)) => value,
             Some(Err(panic)) => resume_unwind(panic),
-            // The machine has no thread to spare: late is better than not at all.
+            // If the machine has no spare thread, the caller runs the work itself.
             None => once(),
         }
     }

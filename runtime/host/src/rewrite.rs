@@ -1,16 +1,16 @@
-//! Rewrites a judged module into the one that runs, without renumbering anything that was there:
+//! Rewrites a checked module into the one that runs, and keeps all existing numbers:
 //!
-//! * The memory gets its largest size at once, and `memory.size` and `memory.grow` work on a counter, so that growth costs
-//!   nothing, is the same on every replica, and is undone with the other globals. Pages not grown yet read as zeros.
-//! * Tables get a largest size, so that what `table.grow` answers hangs on the module alone.
-//! * Each procedure gets a wrapper that puts all mutable globals back to their values after start-up, then calls it, and
-//!   returns the fuel that is left beside its result.
-//! * Start function, `_initialize` and the copying of the globals move into one export, called once per instance.
-//! * Instructions are paid for with fuel (`price`), of which a call is given a slice at a time: when one is used up, a function
-//!   of the host, which stands in a table of its own, says whether there is more.
-//! * What recursion may pass through pays for the stack that it takes (`depth`).
-//! * All other exports and custom sections but the names go. A function that code takes a reference to, and that an export alone
-//!   declared for that, is declared by a segment.
+//! * The memory gets its largest size at once, and `memory.size` and `memory.grow` work on a counter. So growth costs nothing, is the same
+//!   on every replica, and is undone with the other globals. Pages that were not grown yet read as zeros.
+//! * Tables get a largest size, so that the answer of `table.grow` depends on the module alone.
+//! * Each procedure gets a wrapper. It restores all mutable globals to their values after start-up, calls the procedure, and returns the
+//!   remaining fuel beside its result.
+//! * The start function, `_initialize` and the copying of the globals move into one export, called once per instance.
+//! * Instructions are paid for with fuel (`price`), of which a call gets a slice at a time. When a slice is used up, a function of the
+//!   host, which has a table of its own, says whether there is more.
+//! * Functions that a recursion may pass through pay for their stack (`depth`).
+//! * All other exports go, and all custom sections but the names. If only an export declared a function for references, a segment declares
+//!   it.
 
 use reprise_abi::{ARGS_BUFFER_EXPORT, DESCRIBE_EXPORT, RESULT_BUFFER_EXPORT};
 use reprise_base::limits::{FUEL_SLICE, GUEST_TABLE_ELEMENTS_MAX};
@@ -30,17 +30,17 @@ use crate::{
 
 /// Export that starts an instance.
 pub(crate) const START_EXPORT: &str = "reprise_start";
-/// Export of the fuel that is left of what was given.
+/// Export of the remaining fuel.
 pub(crate) const FUEL_EXPORT: &str = "reprise_fuel";
-/// Export of the stack that is left, as it is counted; below zero once it was spent.
+/// Export of the remaining counted stack; below zero after an overflow.
 pub(crate) const STACK_EXPORT: &str = "reprise_stack";
-/// Export of what the guest was refused last in this call: 0 nothing, else `REFUSED_MEMORY` or `REFUSED_TABLE`.
+/// Export of the resource that the guest was refused last in this call: 0 for none, else `REFUSED_MEMORY` or `REFUSED_TABLE`.
 pub(crate) const REFUSED_EXPORT: &str = "reprise_refused";
 pub(crate) const REFUSED_MEMORY: i32 = 1;
 pub(crate) const REFUSED_TABLE: i32 = 2;
-/// Export of the global in which the guest's compiler keeps where its own stack ends, which lies at the bottom of the memory.
+/// Export of the global in which the guest's compiler keeps the end of its own stack, which is at the bottom of the memory.
 pub(crate) const SHADOW_STACK_EXPORT: &str = "reprise_shadow_stack";
-/// How LLVM names that global.
+/// The name of that global in LLVM.
 const SHADOW_STACK_NAME: &str = "__stack_pointer";
 /// Export of the table whose only element is the host's function `(fuel left) -> (fuel)`, called when fuel is used up.
 pub(crate) const ASK_EXPORT: &str = "reprise_ask";
@@ -59,11 +59,11 @@ impl Allowance {
     }
 }
 
-/// Globals that each procedure's wrapper puts back itself; more of them are put back in one place, for all procedures times all
-/// globals would be a module of millions of instructions.
+/// Number of globals that each procedure's wrapper restores itself. More of them are restored in one place: all procedures times all
+/// globals would make a module of millions of instructions.
 const FEW_GLOBALS_MAX: usize = 8;
 
-/// Numbers of what is appended.
+/// Numbers of the appended items.
 struct Added {
     /// Types `(i32) -> i32`, `() -> ()`, `(i32) -> (i32, i64)` and `(i64) -> i64`.
     type_call: u32,
@@ -71,20 +71,20 @@ struct Added {
     type_entry: u32,
     type_ask: u32,
     start: u32,
-    /// Function that puts the globals back, for the wrappers of modules that have many.
+    /// Function that restores the globals, for the wrappers of modules that have many.
     put_back: u32,
     first_wrapper: u32,
-    /// First of the functions that hold the bodies of those that pay for stack.
+    /// First of the functions with the bodies of those that pay for stack.
     first_deep: u32,
     /// First of the globals that keep the values after start-up.
     first_kept: u32,
     /// Global with the stack that is left.
     stack: u32,
-    /// The guest's own global of where its stack ends.
+    /// The guest's own global with the end of its stack.
     shadow_stack: Option<u32>,
     /// Table with the function that is asked for fuel.
     ask: u32,
-    /// None: nothing is charged.
+    /// The allowance. None: nothing is charged.
     allowance: Option<Allowance>,
     meter: Meter,
     depths: Depths,
@@ -94,7 +94,7 @@ impl Added {
     fn new(found: &Inspected<'_>, allowance: Option<Allowance>) -> Self {
         let functions = found.imported_functions + found.functions.count;
         let first_kept = found.globals.count + 1;
-        // Behind the kept values of the guest's globals and of the counter of pages.
+        // These come behind the kept values of the guest's globals and of the counter of pages.
         let fuel = first_kept + found.mutable_globals.len() as u32 + 1;
         let first_wrapper = functions + 4;
         Self {
@@ -128,7 +128,7 @@ impl Added {
     }
 }
 
-/// The global that the module's names call the stack pointer. It says no more than how a fault is told.
+/// Returns the global that the module's names call the stack pointer. Only the text of a fault depends on it.
 fn shadow_stack(found: &Inspected<'_>) -> Option<u32> {
     let names = NameSectionReader::new(BinaryReader::new(found.names?, 0));
     let globals = names.into_iter().find_map(|names| match names {
@@ -183,7 +183,8 @@ fn copy(module: &mut Module, id: SectionId, data: &[u8]) {
     }
 }
 
-/// The element segments, and one that declares functions whose exports go. It comes last, so that no other changes its number.
+/// Returns the element segments, and one that declares functions whose exports are removed. It comes last, so that no other segment changes
+/// its number.
 fn elements(module: &mut Module, found: &Inspected<'_>) {
     const DECLARED_FUNCTIONS: [u8; 2] = [3, 0];
     let declared = &found.referred_exports;
@@ -199,7 +200,7 @@ fn elements(module: &mut Module, found: &Inspected<'_>) {
     section(module, SectionId::Element, &data);
 }
 
-/// A section's items with room for more: the count, and the items as they are.
+/// Returns a section's items with room for more: the count, and the items as they are.
 fn extended(items: Items<'_>, added: u32) -> Vec<u8> {
     let mut data = Vec::with_capacity(items.bytes.len() + 64);
     (items.count + added).encode(&mut data);
@@ -234,12 +235,12 @@ fn function_types(found: &Inspected<'_>, added: &Added) -> Vec<u8> {
     data
 }
 
-/// Elements that a table may have: as many as it begins with, and as it declares, within the limit of all.
+/// Returns the number of elements that a table may have: those at its beginning, or as many as it declares, within the limit of all.
 pub(crate) fn table_elements_max(&(initial, declared): &(u64, Option<u64>)) -> u64 {
     declared.unwrap_or(u64::MAX).min(GUEST_TABLE_ELEMENTS_MAX.max(initial))
 }
 
-/// The guest's tables with a largest size each, and the one for the function that is asked for fuel.
+/// Returns the guest's tables with a largest size each, and the table for the function that grants fuel.
 fn tables(found: &Inspected<'_>) -> TableSection {
     let mut tables = TableSection::new();
     let table_type = |minimum, maximum| TableType {
@@ -283,7 +284,7 @@ fn globals(found: &Inspected<'_>, added: &Added) -> Vec<u8> {
             wasmparser::ValType::F32 => (ValType::F32, ConstExpr::f32_const(0.0.into())),
             wasmparser::ValType::F64 => (ValType::F64, ConstExpr::f64_const(0.0.into())),
             wasmparser::ValType::V128 => (ValType::V128, ConstExpr::v128_const(0)),
-            // The accepted features know no other reference type.
+            // The accepted features have no other reference type.
             wasmparser::ValType::Ref(_) => (ValType::Ref(RefType::FUNCREF), ConstExpr::ref_null(HeapType::FUNC)),
         };
         push_global(&mut data, ty, &zero);
@@ -368,7 +369,7 @@ fn code(found: &Inspected<'_>, added: &Added) -> Result<(CodeSection, BranchHint
     Ok((code, hints))
 }
 
-/// Stands for a function that pays for stack: takes the price, calls its body, and gives the price back.
+/// Returns the function that replaces one that pays for stack. It takes the price, calls the body, and returns the price.
 fn deep_function(found: &Inspected<'_>, added: &Added, (position, body): (usize, u32), price: u32) -> Function {
     let (stack, price) = (added.stack, price as i32);
     let mut function = Function::new([]);
@@ -402,7 +403,7 @@ fn deep_function(found: &Inspected<'_>, added: &Added, (position, body): (usize,
     function
 }
 
-/// Asks the host for fuel, which says how much there is now or ends the guest.
+/// Returns the function that asks the host for fuel. The host returns the new amount or ends the guest.
 fn refuel_function(added: &Added) -> Function {
     let mut function = Function::new([]);
     for instruction in [
@@ -420,13 +421,13 @@ fn refuel_function(added: &Added) -> Function {
     function
 }
 
-/// Every global that a call may change, with the global that keeps its value.
+/// Returns every global that a call may change, with the global that keeps its value.
 fn kept_globals(found: &Inspected<'_>, added: &Added) -> impl Iterator<Item = (u32, u32)> {
     let own = found.mutable_globals.iter().map(|(number, _)| *number);
     own.chain([added.meter.pages]).zip(added.first_kept..)
 }
 
-/// `memory.grow` on the counter: -1 where the largest size would be passed, else the size before.
+/// Returns `memory.grow` on the counter: -1 if the largest size would be exceeded, otherwise the size before.
 fn grow_function(found: &Inspected<'_>, added: &Added) -> Function {
     let mut function = Function::new([]);
     for instruction in [
@@ -482,7 +483,8 @@ fn put_back_function(found: &Inspected<'_>, added: &Added) -> Function {
     function
 }
 
-/// True for modules with few globals, as compilers make them. Their wrappers put the globals back inline, which saves one call per call.
+/// True for modules with few globals, which is what compilers make. Their wrappers restore the globals inline, which saves one call per
+/// call.
 fn has_few_globals(found: &Inspected<'_>) -> bool {
     found.mutable_globals.len() <= FEW_GLOBALS_MAX
 }

@@ -9,7 +9,7 @@ use reprise_env::{Clock, RealClock};
 
 use crate::state::{Answer, Refusal};
 
-/// The time that a module has to start and to describe itself outside of a call.
+/// The time in which a module must start and describe itself outside of a call.
 #[derive(Clone)]
 pub struct StartTime {
     clock: Option<Arc<dyn Clock>>,
@@ -17,19 +17,18 @@ pub struct StartTime {
 }
 
 impl StartTime {
-    /// The time of a deployment, in seconds of `clock`; 0: as long as its fuel reaches.
+    /// Makes the time of a deployment, in seconds of `clock`; 0: until its fuel is used up.
     pub fn within(clock: Arc<dyn Clock>, max_s: u32) -> Self {
         let clock = (max_s > 0).then_some(clock);
         Self { clock, max_s }
     }
 
-    /// The time of a module that was deployed once, within its time: what is done again has to come to the same end, so its fuel alone
-    /// ends it.
+    /// Makes the time of a module that was deployed once, within its time. A repetition must have the same end, so only its fuel ends it.
     pub fn again() -> Self {
         Self { clock: None, max_s: 0 }
     }
 
-    /// A deployment that begins now.
+    /// Begins the time of a deployment now.
     pub(crate) fn begin(&self) -> StartDeadline {
         let until = self.clock.clone().map(|clock| {
             let until_ns = clock.monotonic_ns() + u64::from(self.max_s) * 1_000_000_000;
@@ -43,16 +42,16 @@ impl StartTime {
 }
 
 impl Default for StartTime {
-    /// The time that a deployment has unless the server says another.
+    /// Makes the time of a deployment, unless the server sets another.
     fn default() -> Self {
         Self::within(Arc::new(RealClock::new()), DEPLOY_TIME_MAX_S)
     }
 }
 
-/// When a module must have started and described itself.
+/// The time until which a module must have started and described itself.
 #[derive(Clone)]
 pub(crate) struct StartDeadline {
-    /// The clock, and its reading in nanoseconds; none: whenever it has.
+    /// The clock, and its reading in nanoseconds. None: there is no limit.
     until: Option<(Arc<dyn Clock>, u64)>,
     max_s: u32,
 }
@@ -69,7 +68,7 @@ impl StartDeadline {
     }
 }
 
-/// In whose time guest code runs that is no procedure.
+/// The owner of the time in which guest code runs that is no procedure.
 pub(crate) enum StartFor<'c> {
     /// A call that needs an instance.
     Call(&'c mut dyn HostOps),
@@ -77,7 +76,7 @@ pub(crate) enum StartFor<'c> {
     Deployment(&'c StartDeadline),
 }
 
-/// Whom a store asks whether its start may go on.
+/// The party that decides whether a start may continue.
 pub(crate) enum Starter {
     /// The transaction of the call, with its lifetime erased (`HostState::begin_start`).
     Call(NonNull<dyn HostOps>),
@@ -85,7 +84,7 @@ pub(crate) enum Starter {
 }
 
 impl Starter {
-    /// May the start go on? How many times its limits it may take.
+    /// Checks whether the start may continue. Returns the factor for its limits.
     pub fn ask(&mut self) -> Answer<u64> {
         match self {
             Self::Deployment(deadline) => deadline.ask().map(|()| 1),

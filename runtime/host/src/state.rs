@@ -17,9 +17,9 @@ use crate::{
     start::{StartFor, Starter},
 };
 
-/// The clock of a module that starts: 2024-01-01, for some guests refuse a clock that stands at zero.
+/// The clock of a module that starts: 2024-01-01, because some guests refuse a clock at zero.
 const START_TIME_US: i64 = 1_704_067_200_000_000;
-/// Seed of the random stream of a module that starts: the same for all, so that every instance starts alike.
+/// Seed of the random stream of a module that starts. It is the same for all, so that every instance starts alike.
 const START_SEED: [u64; 2] = [0x7265_7072_6973_6531, 0x7374_6172_742d_7570];
 /// Bytes of a scan request in guest memory.
 const SCAN_REQUEST_BYTES: u32 = 32;
@@ -54,11 +54,11 @@ impl GuestMemory {
         Ok(self.base.wrapping_add(pointer as usize))
     }
 
-    /// The bytes that a packed slice names.
+    /// Returns the bytes that a packed slice names.
     ///
     /// # Safety
-    /// The slice borrows from nothing: it is looked at for the last time before anybody writes to these bytes (an answer of a host call,
-    /// the guest, another instance in this memory).
+    /// The slice borrows from nothing. The caller must not read it after any code writes to these bytes. That code may be an answer of a
+    /// host call, the guest, or another instance in this memory.
     #[inline]
     pub unsafe fn read<'a>(self, packed: u64) -> Result<&'a [u8], Refusal> {
         let (pointer, length) = unpack(packed);
@@ -73,11 +73,11 @@ impl GuestMemory {
     #[inline]
     pub unsafe fn read_at<'a>(self, pointer: u32, length: u32) -> Result<&'a [u8], Refusal> {
         let start = self.span(pointer, length)?;
-        // SAFETY: the span is in range of the mapping (contract of `new`); nobody writes to it while the slice is looked at (contract).
+        // SAFETY: the span is in range of the mapping (contract of `new`); no code writes to it while the slice is read (contract).
         Ok(unsafe { slice::from_raw_parts(start, length as usize) })
     }
 
-    /// Whether the bytes lie in the memory.
+    /// Checks that the bytes lie in the memory.
     #[inline]
     pub fn check(self, pointer: u32, length: u32) -> Result<(), Refusal> {
         self.span(pointer, length).map(drop)
@@ -109,7 +109,7 @@ pub(crate) fn unpack(packed: u64) -> (u32, u32) {
     (packed as u32, (packed >> 32) as u32)
 }
 
-/// Appends to a buffer that the guest lent.
+/// A buffer of the guest to which the host appends.
 pub(crate) struct Output {
     start: *mut u8,
     capacity: usize,
@@ -131,7 +131,7 @@ impl Output {
         self.capacity
     }
 
-    /// The next `bytes` bytes, to be written by the caller; none when they do not fit.
+    /// Returns the next `bytes` bytes, which the caller writes. None if they do not fit.
     #[inline]
     pub fn room(&mut self, bytes: usize) -> Option<&mut [u8]> {
         if bytes > self.capacity - self.filled {
@@ -186,9 +186,9 @@ pub(crate) enum Refusal {
     Exit {
         code: u32,
     },
-    /// The guest's program gave up, and says why.
+    /// The guest's program gave up, with its message.
     Panic(String),
-    /// There is no transaction: the module is being started or described.
+    /// There is no transaction, because the module is being started or described.
     NoTransaction,
 }
 
@@ -198,7 +198,7 @@ impl From<OpError> for Refusal {
     }
 }
 
-/// Memory for keys that is kept from one call to the next.
+/// Bytes of memory for keys that are kept from one call to the next.
 const KEYS_KEPT_BYTES: usize = 32 << 10;
 
 /// Marks a guest that was stopped by the host; the reason is in `HostState::fault`.
@@ -212,12 +212,12 @@ pub(crate) struct HostState {
     pub aborted: bool,
     /// Set for the time of a call only; the pointer is the caller's exclusive borrow with its lifetime erased.
     pub ops: Option<NonNull<dyn HostOps>>,
-    /// In whose time a module starts or describes itself: asked whether to go on, and nothing else.
+    /// The owner of the time in which a module starts or describes itself. It only decides whether to continue.
     starter: Option<Starter>,
-    /// Bytes that host calls may still move before they ask for more, and those that were given to this call.
+    /// Bytes that host calls may still move before they ask for more, and the bytes that this call was given.
     bytes_left: u64,
     bytes_given: u64,
-    /// Fuel that was given to this call, and what it may come to.
+    /// Fuel that this call was given, and its maximum.
     pub fuel_given: u64,
     allowance: Allowance,
     start_random: TxnRandom,
@@ -237,7 +237,7 @@ pub(crate) struct HostState {
 /// Result of a host call.
 pub(crate) type Answer<T> = Result<T, Refusal>;
 
-/// Bytes that host calls move between two questions whether they may go on.
+/// Bytes that host calls move between two checks whether the call may continue.
 const BYTES_SLICE: u64 = 256 << 10;
 
 impl HostState {
@@ -274,7 +274,7 @@ impl HostState {
         self.begin_spending();
     }
 
-    /// Begins a start: a transaction is asked whether to go on, and the guest knows nothing of it.
+    /// Begins a start. The transaction decides whether it may continue, and the guest sees nothing of it.
     ///
     /// # Safety
     /// That of `begin_call`.
@@ -304,7 +304,7 @@ impl HostState {
         }
     }
 
-    /// May the guest go on, and how many times its limits may it take? Guest code that runs outside of both is stopped.
+    /// Checks whether the guest may continue, and returns the factor for its limits. Guest code outside of a call and a start is stopped.
     fn ask(&mut self) -> Answer<u64> {
         match (&mut self.starter, &mut self.ops) {
             (Some(starter), None) => starter.ask(),
@@ -316,13 +316,14 @@ impl HostState {
         }
     }
 
-    /// More fuel for a guest that has used up its own, to less than nothing.
+    /// Grants more fuel to a guest that has used up its own, to less than nothing.
     pub fn refuel(&mut self, left: i64) -> Answer<i64> {
         let used = self.fuel_given.saturating_add_signed(left.saturating_neg());
-        // A start has what every module has, whichever procedure's call it is for: else a module would start for some of them alone.
+        // A start has the fuel of every module, whichever procedure's call it is for. Otherwise a module would start for some of them
+        // alone.
         let own_max = self.transaction().and_then(|ops| ops.fuel_max());
         let fuel_max = own_max.unwrap_or(self.allowance.fuel_max);
-        // Looked at first: who ends a call for two reasons is told the one that is the same each time.
+        // This check comes first, so that a call with two reasons to end always reports the same one.
         if used > fuel_max.saturating_mul(MIGRATION_LIMITS_FACTOR) {
             return Err(Refusal::Fuel { max: fuel_max });
         }
@@ -333,7 +334,7 @@ impl HostState {
         Ok(more as i64)
     }
 
-    /// Notes why the guest is stopped.
+    /// Records why the guest is stopped.
     #[cold]
     pub fn stop(&mut self, call: &str, refusal: Refusal) -> Stopped {
         let fault = match refusal {
@@ -460,7 +461,7 @@ impl HostState {
         let keys = unsafe { self.memory.read(slice) }?;
         self.charge(keys.len())?;
         let mut out = Output::new(self.memory, out)?;
-        // The rows are written to guest memory while the keys are still read, so these can't be borrowed from there.
+        // The rows are written to guest memory while the keys are still read, so the keys can't be borrowed from there.
         let mut copy = std::mem::take(&mut self.keys);
         copy.clear();
         copy.extend_from_slice(keys);
@@ -589,13 +590,13 @@ impl HostState {
         Ok(self.ops()?.rollback_to(savepoint)?)
     }
 
-    /// The transaction's time, or a constant while the module starts.
+    /// Returns the transaction's time, or a constant while the module starts.
     #[inline]
     pub fn now_us(&mut self) -> i64 {
         self.transaction().map_or(START_TIME_US, |ops| ops.now_us())
     }
 
-    /// The transaction's stream, or a constant one while the module starts.
+    /// Returns a number of the transaction's stream, or of a constant one while the module starts.
     #[inline]
     pub fn random_u64(&mut self) -> u64 {
         if let Some(ops) = self.transaction() {
@@ -636,8 +637,7 @@ impl HostState {
         }
     }
 
-    /// Ends the guest, with its own words for it, of which the first are kept. They stand in the procedure's log, too, as far as
-    /// that has room.
+    /// Ends the guest with its own message, of which the beginning is kept. The procedure's log gets it, too, if it has room.
     pub fn panic(&mut self, text: u64) -> Answer<()> {
         // SAFETY: looked at for the last time before this call writes to guest memory.
         let text = unsafe { self.memory.read(text) }?;
@@ -696,10 +696,10 @@ pub(crate) fn request_of<'a>(
     })
 }
 
-/// A transaction whose lifetime is erased.
+/// Returns a transaction whose lifetime is erased.
 ///
 /// # Safety
-/// The caller lets go of the result before the borrow of `ops` ends.
+/// The caller drops the result before the borrow of `ops` ends.
 #[inline]
 unsafe fn outlive(ops: &mut (dyn HostOps + '_)) -> NonNull<dyn HostOps> {
     let ops: NonNull<dyn HostOps + '_> = NonNull::from(ops);
@@ -731,7 +731,7 @@ pub(crate) fn log_fits(bytes: usize) -> Answer<()> {
 fn beginning_of(text: &[u8], bytes_max: usize) -> String {
     let cut = &text[..text.len().min(bytes_max)];
     let whole = match std::str::from_utf8(cut) {
-        // Cut within a character, not a mistake of the guest's.
+        // The text was cut within a character, which is no mistake of the guest.
         Err(error) if cut.len() < text.len() && error.error_len().is_none() => &cut[..error.valid_up_to()],
         _ => cut,
     };
@@ -745,7 +745,7 @@ fn text_within<'a>(bytes: &'a [u8], limit: &'static str, max: usize) -> Answer<&
     std::str::from_utf8(bytes).map_err(|_| Refusal::Guest("text is not UTF-8".to_owned()))
 }
 
-/// Items that do not lie in their slice: outside of the memory even, or a mistake of the guest's counting.
+/// Returns the refusal for items that do not lie in their slice: outside of the memory, or miscounted by the guest.
 #[cold]
 pub(crate) fn run_past_end(memory: GuestMemory, slice: u64, what: &str) -> Refusal {
     let (mut at, length) = unpack(slice);

@@ -1,8 +1,8 @@
-//! Reads descriptions that were taken in once: of modules as they were sent, of stored tables as checkpoints write them.
+//! Reads descriptions that were accepted once: of modules as clients sent them, and of stored tables as checkpoints write them.
 //!
-//! Lenient where `describe` is strict: members that it does not know are passed over, missing ones have their default, and no number
-//! or length is bounded. What was accepted once is read for ever, whatever an upload is refused for today; an error means that the
-//! text is not a description at all, or names what it does not hold.
+//! It is lenient where `describe` is strict: it skips unknown members, missing members have their default, and no number or length is
+//! bounded. A description that was accepted once is readable for ever, whatever today's uploads are refused for. An error means that the
+//! text is no description at all, or refers to things that it does not contain.
 
 use reprise_abi::{
     ABI_VERSION, AbortSchema, ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, Parameter, Partitioning,
@@ -14,7 +14,7 @@ use crate::describe::{scalar, unhex};
 
 type Read<T> = Result<T, String>;
 
-/// The description of a module.
+/// Reads the description of a module.
 pub fn read_module(json: &[u8]) -> Read<ModuleSchema> {
     let document: Value = serde_json::from_slice(json).map_err(|error| format!("not JSON: {error}"))?;
     let tables = items(&document, "tables").iter().map(read_table);
@@ -39,7 +39,7 @@ pub fn read_module(json: &[u8]) -> Read<ModuleSchema> {
     })
 }
 
-/// The description of one stored table: that of a module which has it alone. None: of no table.
+/// Reads the description of one stored table: that of a module with this table alone. None: it has no table.
 pub fn read_stored_table(json: &[u8]) -> Read<Option<TableSchema>> {
     let mut tables = read_module(json)?.tables;
     match (tables.pop(), tables.is_empty()) {
@@ -69,7 +69,7 @@ fn was(value: &Value) -> Option<String> {
     value.get("was").and_then(Value::as_str).map(str::to_owned)
 }
 
-/// Enough of a value to find it.
+/// Returns enough of a value to find it.
 fn short(value: &Value) -> String {
     value.to_string().chars().take(80).collect()
 }
@@ -185,7 +185,7 @@ fn read_abort(value: &Value) -> AbortSchema {
     }
 }
 
-/// None where it is not understood: nothing but speed depends on it.
+/// Reads a key to prefetch. None if it is not understood, because it only affects speed.
 fn read_prefetch(value: &Value, tables: &[TableSchema], params: &[&str]) -> Option<PrefetchKey> {
     let name = value.get("table")?.as_str()?;
     let table = tables.iter().position(|table| table.full_name() == name)?;

@@ -1,5 +1,5 @@
-//! The deterministic part of WASI preview 1, for guests of other languages: the clock is the transaction's time, randomness
-//! its stream, standard output its log; there are no arguments, no environment and no files.
+//! The deterministic part of WASI preview 1, for guests of other languages. The clock is the transaction's time, randomness its stream,
+//! standard output its log. There are no arguments, no environment and no files.
 
 use reprise_abi::LogLevel;
 use wasmtime::{Caller, FuncType, Linker, Val, ValType};
@@ -22,7 +22,7 @@ const NANOS_PER_US: i64 = 1_000;
 const CLOCK_RESOLUTION_NANOS: i64 = NANOS_PER_US;
 const STDOUT: u32 = 1;
 const STDERR: u32 = 2;
-/// Buffers of one `fd_write` and subscriptions of one `poll_oneoff` at most.
+/// Number of buffers of one `fd_write` and of subscriptions of one `poll_oneoff` at most.
 const VECTORS_MAX: u32 = 1_024;
 const VECTOR_BYTES: usize = 8;
 const SUBSCRIPTION_BYTES: u32 = 48;
@@ -110,7 +110,7 @@ pub(crate) fn link(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// A call on a file: there is none.
+/// Links a call on a file, which never exists.
 fn link_without_file(linker: &mut Linker<HostState>, import: &Import) -> wasmtime::Result<()> {
     let (params, results) = import.signature.split_once('>').unwrap_or((import.signature, ""));
     let types = |text: &str| -> Vec<ValType> {
@@ -191,7 +191,7 @@ impl HostState {
         Ok(ERRNO_SUCCESS)
     }
 
-    /// Waiting for the clock ends at once, for time stands still in a transaction; nothing else can be waited for.
+    /// Ends a wait for the clock at once, because time stands still in a transaction. A wait for anything else is refused.
     fn poll_oneoff(&mut self, subs: u32, events: u32, count: u32, out: u32) -> Answer<i32> {
         if count == 0 || count > VECTORS_MAX {
             return Ok(ERRNO_INVAL);

@@ -33,8 +33,8 @@ impl<P: Send + 'static> Appender<P> {
         self.append_while_busy(records, pending, Duration::ZERO)
     }
 
-    /// Appends like `append`, for a caller that is busy for `busy` with calls that wait already: these records may wait for others
-    /// that share their write.
+    /// The `append` variant for a caller that is busy for `busy` with waiting calls. These records may wait for others that share their
+    /// write.
     pub fn append_while_busy(
         &self,
         records: &RecordBatch,
@@ -101,7 +101,8 @@ impl<P: Send + 'static> Appender<P> {
         }
     }
 
-    /// All records of the run; where they begin, and the lock, under which the last one was appended. Err: also whether any was.
+    /// Appends all records of the run. Returns their beginning, and the lock under which the last one was appended. Err: also whether any
+    /// was appended.
     fn append_parts(&self, run: &ChangesRun<'_>) -> Result<(Lsn, MutexGuard<'_, LogState<P>>), (LogError, bool)> {
         let (mut records, mut start, mut source) = (RecordBatch::default(), None, RecordSource::Own);
         for number in 0..=run.parts() {
@@ -123,14 +124,14 @@ impl<P: Send + 'static> Appender<P> {
         unreachable!("the record behind the parts is the last one")
     }
 
-    /// Lets others append again.
+    /// Lets other threads append again.
     fn end_run(&self, mut state: MutexGuard<'_, LogState<P>>) {
         state.is_run_open = false;
         drop(state);
         self.0.space.notify_all();
     }
 
-    /// Records were put into the block being filled.
+    /// Records that records were put into the block being filled.
     pub(crate) fn record_filled(&self, state: &mut LogState<P>) {
         self.0.filled.advance(state.filled().0);
         if state.flusher_sleeps {
@@ -189,7 +190,7 @@ impl<P: Send + 'static> Appender<P> {
             }
             let now_ns = shared.clock.monotonic_ns();
             if state.is_run_open && state.fill_start > begun_at {
-                // The parts of one transaction are written, as quick as the disk takes them.
+                // The parts of one transaction are written as fast as the disk takes them.
                 (began_ns, begun_at) = (now_ns, state.fill_start);
                 continue;
             }
@@ -201,8 +202,8 @@ impl<P: Send + 'static> Appender<P> {
         }
     }
 
-    /// Completes `pending` when everything before `end` is durable: at once, on this thread, where it already is. For
-    /// answers that tell of records which others appended. `busy`: as of `append_while_busy`.
+    /// Completes `pending` when everything before `end` is durable, or at once on this thread if it already is. It serves answers that show
+    /// records of other appenders. `busy` is as in `append_while_busy`.
     pub fn pend(&self, end: Lsn, pending: P, busy: Duration) {
         let shared = &*self.0;
         if shared.is_durable(end) {
@@ -228,29 +229,29 @@ impl<P: Send + 'static> Appender<P> {
         }
     }
 
-    /// Why appends are refused now, if they are. Costs one load while all is well.
+    /// Returns why appends are refused now, if they are. It costs one load if there is no error.
     #[inline]
     pub fn refusal(&self) -> Option<LogError> {
         self.0.refusal()
     }
 
-    /// Why records that end at `end` did not become durable, once the log has stopped: for sure, or perhaps.
+    /// Returns why records that end at `end` did not become durable, once the log has stopped: certainly not, or perhaps.
     pub fn loss(&self, end: Lsn) -> Option<LogError> {
         self.0.lock().loss(end)
     }
 
-    /// True once a write has failed: what is not durable now never will be. Costs one load while all is well.
+    /// True once a write has failed. Records that are not durable by then never will be. It costs one load if there is no error.
     #[inline]
     pub fn is_stopped(&self) -> bool {
         self.0.may_refuse.load(Ordering::Acquire) && self.0.lock().stopped.is_some()
     }
 
-    /// Waits until everything before `end` is durable; false when the time is over or the log stopped first.
+    /// Waits until everything before `end` is durable. False if the time is over or the log stopped first.
     pub fn wait_durable(&self, end: Lsn, timeout: std::time::Duration) -> bool {
         self.0.wait_durable(end, timeout)
     }
 
-    /// Everything before it is durable.
+    /// Returns the LSN before which everything is durable.
     #[inline]
     pub fn durable(&self) -> Lsn {
         Lsn(self.0.durable.lsn.get())

@@ -156,7 +156,7 @@ impl<'r> RangeWalk<'r> {
     fn begin(reader: &'r LogReader, from: Lsn) -> Result<Self, LogError> {
         let start = reader.index.start();
         let marked = reader.index.block_before(Lsn(from.0.saturating_sub(1)));
-        // From the segment's beginning: there it is known what was before.
+        // The walk starts at the beginning of the segment, for which the history before is known.
         let segment = reader.index.segment_of(marked.unwrap_or(start).place);
         let segment = segment.ok_or_else(|| reader.out_of_range(from))?;
         Ok(Self {
@@ -197,7 +197,7 @@ impl<'r> RangeWalk<'r> {
         }
     }
 
-    /// LSN of the next block, as far as it is known.
+    /// Returns the LSN of the next block, if it is known.
     fn next_lsn(&self) -> Lsn {
         self.before.map_or(self.reader.index.start().lsn, |before| before.lsn)
     }
@@ -326,7 +326,7 @@ impl BlockCopier<'_> {
         self.push(&cut_block, &cut, after)
     }
 
-    /// Closes the log in order: what is missing behind it was left out, not lost.
+    /// Closes the log in order: records missing behind it were left out, not lost.
     fn finish(mut self) -> Result<LogCopy, LogError> {
         let source = self.source.expect("the caller copied something");
         let place = self.end_place;

@@ -27,7 +27,7 @@ impl Continuity {
     };
 }
 
-/// A block and where it lies.
+/// A block and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PlacedBlock {
     pub header: BlockHeader,
@@ -109,8 +109,8 @@ impl SegmentCursor {
         place - self.start + SEGMENT_HEADER_BYTES as u64
     }
 
-    /// `count` bytes at `offset`; fewer where the file or `limit` ends. Nothing behind `limit` is read: a later call may
-    /// find it changed.
+    /// Returns `count` bytes at `offset`; fewer if the file or `limit` ends. It reads nothing behind `limit`, because a later call may find
+    /// it changed.
     pub fn bytes(&mut self, offset: u64, count: usize, limit: u64) -> Result<&[u8], DiskError> {
         let end = (offset + count as u64).min(limit);
         let window_end = self.window_at + self.window.len() as u64;
@@ -141,8 +141,8 @@ impl SegmentCursor {
         expected.validate(bytes).map_err(NoBlock::Invalid)
     }
 
-    /// Reads and checks the whole block at `place`, also that it follows the one `before` where that is known. Returns its
-    /// header and what the next one must continue; its records are then found by `payload`.
+    /// Reads and checks the whole block at `place`. If `before` is known, it also checks that the block follows it. Returns its header and
+    /// the values that the next one must continue. `payload` then finds its records.
     pub fn block(
         &mut self,
         place: u64,
@@ -156,8 +156,8 @@ impl SegmentCursor {
         Ok((found, after))
     }
 
-    /// Reads what lies from `offset + from` to `offset + until` to the same places of `buffer`, which grows where it must; how many
-    /// bytes there were.
+    /// Reads the bytes from `offset + from` to `offset + until` to the same places of `buffer`, which grows if it must. Returns their
+    /// number.
     pub fn read_into(&self, buffer: &mut Vec<u8>, offset: u64, from: usize, until: usize) -> Result<usize, DiskError> {
         if buffer.is_empty() {
             // Memory that the system gives out cleared needs no clearing.
@@ -175,9 +175,9 @@ impl SegmentCursor {
         self.bytes(offset, count, offset + count as u64)
     }
 
-    /// Searches behind a place that holds no block for a block of this log, and for the last byte that is not zero. If the place holds
-    /// a good header with a damaged payload, the search begins behind that block: its payload may hold anything, even bytes that look
-    /// like blocks.
+    /// Searches behind a place that holds no block for a block of this log, and for the last byte that is not zero. If the place holds a
+    /// good header with a damaged payload, the search begins behind that block. Its payload may hold anything, even bytes that look like
+    /// blocks.
     pub fn look_behind(&mut self, place: u64) -> Result<UnusedTail, DiskError> {
         let file_end = self.file_bytes()?;
         let own_end = match self.header(place, file_end) {
@@ -204,8 +204,8 @@ impl SegmentCursor {
         Ok(behind)
     }
 
-    /// Writes a whole block again. The process that wrote it may have died, or may have got an error, before the block was durable,
-    /// and another sync need not make it so. Blocks appended behind it must not be kept without it.
+    /// Writes a whole block again. The process that wrote it may have died or got an error before the block was durable. Another sync need
+    /// not make it so, and blocks behind it must not be kept without it.
     pub fn write_again(&mut self, place: u64, end: u64) -> Result<(), DiskError> {
         let offset = self.offset_of(place);
         let bytes = self.bytes(offset, (end - place) as usize, self.offset_of(end))?;

@@ -1,9 +1,9 @@
-//! Time for which a group may grow before it is written: only this module decides it.
+//! The time for which a group may grow before it is written. Only this module decides it.
 //!
-//! A configured delay applies alone. Otherwise a group waits while all its appenders are busy with calls that wait already: for a
-//! share of the time of those calls, counted from the last write. They gain nothing from an earlier write, and each write costs them
-//! processor time. Otherwise a group waits for clients that were just acknowledged, while that is worth it (`returns`). A thread that
-//! needs the group itself ends every wait but a configured one.
+//! A configured delay applies alone. Without one, a group waits while all its appenders are busy with waiting calls. The wait is a share of
+//! the time of those calls, counted from the last write. The appenders gain nothing from an earlier write, and each write costs them
+//! processor time. Otherwise a group waits for clients that were just acknowledged, while that is worth it (`returns`). A thread that needs
+//! the group itself ends every wait except a configured one.
 
 use std::time::Duration;
 
@@ -87,8 +87,8 @@ impl CommitDelay {
         Some((GroupWait::Returns(wait), wait.ns_max))
     }
 
-    /// Begins a rest while there is nothing to write: an appender that kept the last block is about to append again, and need not wake
-    /// the flusher. Once after each block.
+    /// Begins a rest while there is nothing to write, once after each block. An appender that kept the last block is about to append again,
+    /// and need not wake the flusher.
     pub fn begin_idle(&mut self, now_ns: u64) -> Option<BegunWait> {
         let kept_ns = std::mem::take(&mut self.kept_ns);
         let begun = BegunWait {

@@ -137,7 +137,7 @@ impl<P: Send + 'static> Destager<P> {
         // Cleared before the rings are read: a site that makes a record persistent later sets it again.
         let is_due = self.nvram.is_due.swap(false, Ordering::SeqCst);
         let (copied, durable) = (self.nvram.copied(), self.nvram.lsns.durable());
-        // It may seem to fall: a site announces LSNs before it takes them.
+        // The durable LSN may seem to fall, because a site announces LSNs before it takes them.
         if copied >= durable {
             // Records that a stopped log did not take never become durable.
             let has_all = || self.nvram.lsns.next() == copied || self.shared.lock().stopped.is_some();

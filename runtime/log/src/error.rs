@@ -17,15 +17,15 @@ pub enum UnavailableKind {
     Doubtful,
     /// The disk did not take a block in time.
     Stalled,
-    /// It was closed.
+    /// The log was closed.
     Closed,
     /// The primary hands over; ends if no standby takes over.
     Paused,
-    /// It was told to take none.
+    /// The log takes no writes, on request.
     ReadOnly,
 }
 
-/// Why the log does not do what it was asked for.
+/// Why the log refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum LogError {
@@ -76,7 +76,7 @@ impl LogError {
         }
     }
 
-    /// In words, without what the kind says already.
+    /// Returns the reason in words, without the part that the kind says.
     pub fn into_reason(self) -> Arc<str> {
         match self {
             Self::Unavailable { reason, .. } => reason,
@@ -85,7 +85,7 @@ impl LogError {
     }
 }
 
-/// Bytes of the log that are not what was written and can't be the remains of a write that a crash cut off.
+/// Bytes of the log that differ from the written ones, and can't be the remains of a write that a crash cut off.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the log is damaged in {file} at byte {offset} (LSN {lsn}): {what}. Everything before that LSN is whole. Nothing was changed. \
@@ -94,7 +94,7 @@ impl LogError {
 pub struct Damage {
     /// Its name.
     pub file: String,
-    /// In the file.
+    /// Byte in the file.
     pub offset: u64,
     /// LSN of the damaged block; everything before it is intact.
     pub lsn: Lsn,

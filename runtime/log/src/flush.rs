@@ -38,7 +38,7 @@ pub(crate) struct Flusher<P> {
     /// Callers to acknowledge after the next write; kept for its allocation.
     pub told: Vec<(Lsn, P)>,
     pub delay: CommitDelay,
-    /// Since when there was nothing to write; only where the flusher is stepped.
+    /// Time since which there was nothing to write. Only a stepped flusher has it.
     pub idle_since_ns: Option<u64>,
 }
 
@@ -126,7 +126,7 @@ impl<P: Send + 'static> Work for Flusher<P> {
 }
 
 impl<P: Send + 'static> Flusher<P> {
-    /// False: the log has stopped, and everybody was told.
+    /// Writes a block. False: the log has stopped, and all callers got the error.
     fn write_or_stop(&mut self, block: FilledBlock) -> bool {
         let Err(FailedWrite {
             error,
@@ -148,8 +148,8 @@ impl<P: Send + 'static> Flusher<P> {
         false
     }
 
-    /// Erases what a failed write may have left. Its callers get an error that says that nothing is kept, and this must hold after a
-    /// restart, too. False if the disk refuses the erasure as well.
+    /// Erases the remains of a failed write. Its callers get an error that says that nothing is kept, and this must hold after a restart,
+    /// too. False if the disk refuses the erasure as well.
     fn take_back(&self, offset: u64, bytes: usize) -> bool {
         let mut zeros = AlignedBuf::with_capacity(bytes);
         zeros.resize(bytes);
@@ -181,7 +181,7 @@ impl<P: Send + 'static> Flusher<P> {
         }
     }
 
-    /// Chooses the next action. `is_quiet`: nothing was appended for so long that a seal is due behind records.
+    /// Chooses the next action. `is_quiet`: no record was appended for long enough that a seal is due behind the last ones.
     fn next(&self, state: &LogState<P>, is_quiet: bool) -> FlushAction {
         if state.stopped.is_some() {
             return FlushAction::Over;
@@ -202,7 +202,7 @@ impl<P: Send + 'static> Flusher<P> {
         }
     }
 
-    /// Lets the group grow. Asleep: those for whom it waits may need this core.
+    /// Lets the group grow. The flusher sleeps meanwhile, because the clients that it waits for may need this core.
     fn pause<'a>(
         &mut self,
         shared: &'a LogShared<P>,
@@ -372,8 +372,8 @@ impl<P: Send + 'static> Flusher<P> {
         }
     }
 
-    /// Gives the spare file its place in the log. Each step is durable before the next: a file with a segment's name has a whole
-    /// header, and no block is written to a file that a crash could make nameless.
+    /// Gives the spare file its place in the log. Each step is durable before the next. So a file with a segment's name has a whole header.
+    /// No block goes to a file that a crash could leave without a name.
     fn begin_segment(&mut self, spare: Spare, block: &FilledBlock) -> Result<(), DiskError> {
         let header = self.segment_header(block);
         write_header(&*spare.file, &header)?;
@@ -390,7 +390,7 @@ impl<P: Send + 'static> Flusher<P> {
         Ok(())
     }
 
-    /// Publishes that a block is durable and tells who waited for it, in the order of positions.
+    /// Publishes that a block is durable, and answers the waiting callers in the order of positions.
     fn acknowledge(&mut self, block: FilledBlock, written: &PlacedBlock, write_ns: u64) {
         let shared = &*self.shared;
         let mut state = shared.lock();

@@ -35,7 +35,7 @@ pub struct Group<'a> {
 /// Receives each group once it is sealed, before it is written here: in order, without gaps, and never withdrawn. If the write fails,
 /// the callers' outcome is unknown.
 pub trait GroupSink: Send + Sync {
-    /// Called by the log's flusher: it must not wait for anything, and keeps no more than a bound of its own.
+    /// Takes a group. The log's flusher calls it, so it must not wait for anything. It keeps no more than a bound of its own.
     fn take(&self, group: &Group<'_>);
 }
 
@@ -65,7 +65,7 @@ impl Sinks {
 }
 
 impl<P: Send + 'static> Log<P> {
-    /// From the next group on, `sink` gets all of them, for as long as the log is open.
+    /// Gives `sink` all groups from the next one on, while the log is open.
     pub fn add_sink(&self, sink: Arc<dyn GroupSink>) {
         self.shared.sinks.add(sink);
     }
@@ -75,7 +75,7 @@ impl<P: Send + 'static> Log<P> {
         self.shared.index.epochs()
     }
 
-    /// The history at an LSN; none where the log does not hold it, or not durably. Reads up to a segment.
+    /// Returns the history at an LSN. None if the log does not hold the LSN, or not durably. It reads up to a segment.
     pub fn history_at(&self, lsn: Lsn) -> Result<Option<History>, LogError> {
         let Some(segment) = self.shared.index.segment_with(lsn).filter(|_| lsn <= self.durable()) else {
             return Ok(None);

@@ -72,8 +72,8 @@ struct IndexState {
 pub(crate) struct LogIndex(Mutex<IndexState>);
 
 impl IndexState {
-    /// Estimates the place of the records from `lsn` on: exact at a recorded block, and between two of them as if all records had one
-    /// length. `end` is behind the last record.
+    /// Estimates the place of the records from `lsn` on. It is exact at a recorded block. Between two of them it assumes that all records
+    /// have one length. `end` is behind the last record.
     fn place_of(&self, lsn: Lsn, end: LogPoint) -> u64 {
         if lsn >= end.lsn {
             return end.place;
@@ -157,7 +157,7 @@ impl LogIndex {
         self.inner().epochs.clone()
     }
 
-    /// True where the block at `place` is known to hold changes and nothing else.
+    /// True if the block at `place` is known to hold changes and nothing else.
     pub fn holds_changes(&self, place: u64) -> bool {
         let inner = self.inner();
         let after = inner.changes.partition_point(|(start, _)| *start <= place);

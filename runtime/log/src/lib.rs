@@ -1,9 +1,9 @@
 //! Group commit: makes appended records durable, in the order of their positions; reads them back.
-//! Owns: the segment files, the thread that writes them, the `durable` watermark and its waiters; with NVRAM, the rings before the
-//! files and the destage thread that copies them.
-//! Does not: know what a record means, send it anywhere (a sink does), decide what is replayed; it never retries a failed write.
-//! Invariants: durable <= written <= filled, each only grows; a block is written once, one at a time; an accepted append has its place
-//! on preallocated space, so a full disk refuses and never loses.
+//! Owns: the segment files, the thread that writes them, the `durable` watermark and its waiters; with NVRAM, the rings before the files
+//! and the destage thread that copies them.
+//! Does not: know the meaning of a record, send it anywhere (a sink does), decide about replay; it never retries a failed write.
+//! Invariants: durable <= written <= filled, each only grows; a block is written once, one at a time; an accepted append has its place on
+//! preallocated space, so a full disk refuses and never loses.
 //! Called by: `partition` (append), `recovery` (open, read), `router` (read, positions), `ship` (groups, replication slots), `upkeep`,
 //! `database`, `backup`, `node` (files).
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Opening, closing, and what is asked of the log as a whole.
+//! Opening, closing, and the state of the log as a whole.
 
 use std::{
     sync::{Arc, Mutex, OnceLock},
@@ -38,20 +38,20 @@ pub type Complete<P> = Box<dyn Fn(Lsn, Result<(), &LogError>, P) + Send + Sync>;
 pub struct LogConfig {
     /// After which a segment is followed by another one.
     pub segment_bytes: u64,
-    /// Time for which a group may grow before it is written. Zero: a group holds the records that arrived during the write before it,
-    /// and those of clients that this write acknowledged and that append again at once.
+    /// Time for which a group may grow before it is written. Zero: a group holds the records that arrived during the write before it. It
+    /// also holds those of clients that this write acknowledged and that append again at once.
     pub group_commit_delay: Duration,
-    /// Without such a time: the longest that a group is kept whose engine threads are all busy.
+    /// Longest time that a group waits while its engine threads are all busy, without a configured delay.
     pub patience_max: Duration,
     /// Quiet time after which a block of records is sealed; zero: only at close.
     pub seal_after: Duration,
     /// Longest wait of an append for room.
     pub append_wait_max: Duration,
-    /// Hash of the settings that can change what a replay computes.
+    /// Hash of the settings that can change the results of a replay.
     pub settings_hash: u64,
     /// `Standby`: the log takes groups of a primary instead of appends.
     pub role: Role,
-    /// For a log that is created now.
+    /// Id for a log that is created now.
     pub new_database_id: [u8; 16],
     /// Unguessable, for the blocks of a log that is created now.
     pub new_block_key: u32,
@@ -83,7 +83,7 @@ impl LogConfig {
 /// The result of opening a log.
 #[derive(Clone, Debug)]
 pub struct OpenReport {
-    /// It was made just now.
+    /// True if it was made just now.
     pub is_new: bool,
     /// Id of the log's database.
     pub database_id: [u8; 16],
@@ -118,9 +118,8 @@ pub struct Log<P: Send + 'static> {
 }
 
 impl<P: Send + 'static> Log<P> {
-    /// Opens the log on `disk`, or begins one on an empty directory. Every block is checked; the remains of a write that a
-    /// crash cut off are erased; anything else that is wrong is `Corrupt`, and nothing is changed. Files of a program with other numbers are
-    /// `Foreign`, and nothing is changed.
+    /// Opens the log on `disk`, or begins one on an empty directory. It checks every block, and erases the remains of a write that a crash
+    /// interrupted. Any other damage is `Corrupt`, and files of a program with other numbers are `Foreign`; both change nothing.
     pub fn open(
         disk: Arc<dyn Disk>,
         clock: Arc<dyn Clock>,
@@ -160,7 +159,7 @@ impl<P: Send + 'static> Log<P> {
         opened.start(around, config, complete, lock)
     }
 
-    /// Takes nothing where the log has a front: then records are appended through that.
+    /// Makes an appender. It takes nothing if the log has NVRAM before it: then records are appended through that.
     pub fn appender(&self) -> Appender<P> {
         Appender(Arc::clone(&self.shared))
     }
@@ -206,7 +205,7 @@ impl<P: Send + 'static> Log<P> {
         }
     }
 
-    /// At this moment.
+    /// Returns the present positions.
     pub fn positions(&self) -> Positions {
         if let Some(nvram) = self.nvram.get() {
             let durable = nvram.lsns.durable();
@@ -229,14 +228,14 @@ impl<P: Send + 'static> Log<P> {
         self.shared.index.start().lsn
     }
 
-    /// Bytes of the log's files that hold the records from `from` to `to`, as far as they are durable: exact at the ends of segments,
+    /// Returns the bytes of the log's files that hold the durable records from `from` to `to`. They are exact at the ends of segments,
     /// elsewhere to half a MiB.
     pub fn bytes_between(&self, from: Lsn, to: Lsn) -> u64 {
         let end = self.shared.durable.get();
         self.shared.index.bytes_between(from, to, end)
     }
 
-    /// Bytes of the log's files behind `from`, as far as they are durable.
+    /// Returns the bytes of the log's files that hold the durable records from `from` on.
     pub fn bytes_behind(&self, from: Lsn) -> u64 {
         self.bytes_between(from, Lsn(u64::MAX))
     }
@@ -265,7 +264,7 @@ impl<P: Send + 'static> Log<P> {
         self.refusal().or_else(lacks)
     }
 
-    /// True where it was told to take no appends (`refuse`).
+    /// True if it takes no appends, on request (`refuse`).
     pub fn is_read_only(&self) -> bool {
         let kind = UnavailableKind::ReadOnly;
         matches!(self.shared.refusal(), Some(LogError::Unavailable { kind: found, .. }) if found == kind)
@@ -294,8 +293,8 @@ impl<P: Send + 'static> Log<P> {
         Arc::clone(&self.shared.stats)
     }
 
-    /// Writes what was appended, marks the log as closed in order, and ends the threads. Later appends are refused.
-    /// The error is the one that stopped the log before.
+    /// Writes the appended records, marks the log as closed in order, and ends the threads. Later appends are refused. The error is the one
+    /// that stopped the log before.
     pub fn close(&self) -> Result<(), LogError> {
         self.close_nvram();
         self.shared.lock().is_closing = true;
@@ -340,7 +339,7 @@ fn check_identity(found: &VerifyReport, config: &LogConfig) -> Result<(), LogErr
     }
 }
 
-/// Refuses what is known to take more memory than there may be, before anything is changed.
+/// Refuses a log that needs more memory than the limit, before anything is changed.
 fn check_memory(found: &VerifyReport, config: &LogConfig) -> Result<(), LogError> {
     let (needed, max) = (found.memory_bytes, config.memory.max_bytes());
     match needed <= max {

@@ -173,7 +173,7 @@ impl<P: Send + 'static> GroupAppender<P> {
         }
         nvram.marks.set_copied(end);
         nvram.filled.raise(end.0);
-        // In this order the destage thread finds nothing to do.
+        // This order leaves nothing to do for the destage thread.
         nvram.record_copied(end);
         nvram.lsns.persisted(0);
         Ok(())

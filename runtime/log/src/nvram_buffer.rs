@@ -40,7 +40,7 @@ pub struct NvramBufferConfig {
 /// Progress and fill level of the buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NvramBufferStatus {
-    /// By site.
+    /// The fill of each site's ring.
     pub rings: Vec<RingFill>,
     /// Records that the log's files do not have yet.
     pub records_waiting: u64,
@@ -61,7 +61,7 @@ pub(crate) struct NvramBuffer {
     /// Entries of one ring from which a copy is due.
     copy_at_entries: u64,
     gauges: Vec<RingGauge>,
-    /// On a standby all writers, to which its groups are appended; on a primary those that no site has taken.
+    /// On a standby: all writers, to which its groups are appended. On a primary: the writers that no site has taken.
     writers: Mutex<Vec<Option<RingWriter>>>,
     state: Mutex<NvramBufferState>,
     /// The destage thread waits here.
@@ -152,8 +152,8 @@ impl NvramBuffer {
         Ok(())
     }
 
-    /// Waits, within bounds, until `check` finds what it needs in the rings, while the destage thread makes room. Err: also if a
-    /// hand-over begins meanwhile.
+    /// Waits, within bounds, until `check` succeeds on the rings, while the destage thread makes room. Err: also if a hand-over begins
+    /// meanwhile.
     #[cold]
     pub fn wait_for_room<P, T>(
         &self,
@@ -243,7 +243,7 @@ pub struct DestageDemand(Arc<NvramBuffer>);
 impl DestageDemand {
     fn new(nvram: &Arc<NvramBuffer>) -> Self {
         nvram.followers.fetch_add(1, Ordering::SeqCst);
-        // For the records appended before.
+        // The records appended before are copied, too.
         nvram.wake();
         Self(Arc::clone(nvram))
     }

@@ -20,18 +20,18 @@ pub(crate) const RETRY_AFTER: Duration = Duration::from_millis(500);
 
 pub(crate) struct Preparer<P> {
     shared: Arc<LogShared<P>>,
-    /// When it failed last; only where the preparer is stepped.
+    /// Time of its last failure. Only a stepped preparer has it.
     failed_at_ns: u64,
 }
 
-/// Room that a segment has at least, where the disk has so much and segments are not configured to be smaller.
+/// Bytes of room that a segment has at least, if the disk has as many and the configured size is not smaller.
 const SPARE_ROOM_MIN: u64 = 1 << 20;
-/// A segment's room is a multiple of this, where the disk decides on it.
+/// Unit of a segment's room, if the disk decides on it.
 const ROOM_STEP: u64 = 4 << 10;
 
 /// The next action of the preparer.
 enum PrepareAction {
-    /// With a spare that is too small for it and that no block counts on.
+    /// Prepare a spare, in place of one that is too small and that no block counts on.
     Prepare(WantedRoom, Option<Spare>),
     Wait,
     Over,
@@ -40,7 +40,7 @@ enum PrepareAction {
 /// Room that the next spare should have.
 #[derive(Clone, Copy)]
 struct WantedRoom {
-    /// For a block that waits; 0 where none does.
+    /// Bytes for a waiting block; 0 if there is none.
     needed: u64,
     /// A segment as large as the log would have it.
     wished: u64,
@@ -170,8 +170,8 @@ impl<P: Send + 'static> Preparer<P> {
         }
     }
 
-    /// Makes a spare of the room that is wished for, or else of half of what the disk has, or else of what is needed. Where not even that is
-    /// there, shorter records still get a small one.
+    /// Makes a spare of the wished room, or else of half of the disk's room, or else of the needed room. If the disk has not even that,
+    /// shorter records still get a small one.
     fn prepare(&self, wanted: WantedRoom, smaller: Option<Spare>) -> PrepareResult {
         let room = wanted.room();
         let least = wanted.needed.max(SPARE_ROOM_MIN.min(room));

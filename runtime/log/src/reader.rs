@@ -17,7 +17,7 @@ use crate::{
 /// Bytes of log that one page of newest records reads, at most.
 const PAGE_SCAN_BYTES_MAX: u64 = 64 << 20;
 
-/// A record and where it lies.
+/// A record and its place.
 #[derive(Clone, Debug)]
 pub struct ReadRecord<'a> {
     /// Its position.
@@ -105,7 +105,7 @@ pub struct LogBlock<'a> {
     pub end: Lsn,
     /// Encoded.
     pub records: &'a [u8],
-    /// In which they were written.
+    /// Epoch in which they were written.
     pub epoch: Epoch,
     segment: u64,
     place: u64,
@@ -123,7 +123,7 @@ impl LogBlock<'_> {
 pub struct RecordPage {
     /// The newest first.
     pub records: Vec<OwnedRecord>,
-    /// Ask for what lies before this to go on; none when the log's beginning was reached.
+    /// LSN before which the next page continues. None when the log's beginning was reached.
     pub next: Option<Lsn>,
 }
 
@@ -184,8 +184,7 @@ pub struct LogReader {
 }
 
 impl LogReader {
-    /// Reads a log that no process writes. All of it is checked first: the report says what is damaged, and the reader
-    /// stops there.
+    /// Reads a log that no process writes. It first checks all of it: the report names the damage, and the reader stops there.
     pub fn open(disk: Arc<dyn Disk>, from: Lsn) -> Result<(Self, VerifyReport), LogError> {
         let scanned = scan(&*disk)?;
         let report = scanned.report;
@@ -295,7 +294,7 @@ impl LogReader {
         Ok(found.map(|found| found.block.end()))
     }
 
-    /// The next record's LSN, or what it will be.
+    /// Returns the LSN of the next record, even if there is none yet.
     pub fn position(&self) -> Lsn {
         match self.current.filter(|current| !current.is_over()) {
             Some(current) => current.lsn,
@@ -308,7 +307,7 @@ impl LogReader {
         self.end.get().lsn
     }
 
-    /// Bytes of the log's files behind `from`, as far as they can be read now: as [`Log::bytes_between`] counts them.
+    /// Returns the bytes of the log's files behind `from` that can be read now, as [`Log::bytes_between`] counts them.
     pub fn bytes_behind(&self, from: Lsn) -> u64 {
         let end = self.end.get();
         self.index.bytes_between(from, end.lsn, end)
@@ -318,8 +317,8 @@ impl LogReader {
         self.end.get().place
     }
 
-    /// Opens the segment in which the next block lies: where it begins, and up to which of its bytes it may be read. None: there is
-    /// no such block now.
+    /// Opens the segment of the next block. Returns its beginning, and the end of the bytes that may be read. None: there is no such block
+    /// now.
     pub(crate) fn seek(&mut self) -> Result<Option<(u64, u64)>, LogError> {
         let end = self.end_place();
         if self.next_block.place >= end {
@@ -329,7 +328,7 @@ impl LogReader {
         if found.is_none() && self.next_block.lsn < self.from && self.from >= self.index.start().lsn {
             // The block's earlier records were released meanwhile, and no caller reads them.
             self.next_block = self.index.block_before(self.from).unwrap_or_else(|| self.index.start());
-            // It may have been on its way there: what it passed over last does not lie right before this one.
+            // The reader may have been on its way to that block: the last skipped block is not right before this one.
             self.before = None;
             if self.next_block.place >= end {
                 return Ok(None);
@@ -431,7 +430,7 @@ pub(crate) fn damaged(segment: u64, place: u64, lsn: Lsn, error: &WireError) -> 
 }
 
 impl<P: Send + 'static> Log<P> {
-    /// Reads forward from the first record at or behind `from`, as far as is durable; more as more becomes so.
+    /// Reads forward from the first record at or behind `from` to the durable end, and further when that grows.
     pub fn reader(&self, from: Lsn) -> Result<LogReader, LogError> {
         self.destage_persistent()?;
         let shared = &self.shared;
@@ -465,7 +464,7 @@ impl<P: Send + 'static> Log<P> {
         let (start, copied) = (index.start().lsn, self.copied());
         let mut upper = before.map_or(copied, |before| before.min(copied));
         let mut page = RecordPage::default();
-        // By place: a block without records has the LSN of the one behind it.
+        // The places are compared, because a block without records has the LSN of the one behind it.
         let mut behind = match upper > start {
             true => index.block_before(Lsn(upper.0 - 1)),
             false => None,

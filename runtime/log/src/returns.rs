@@ -34,7 +34,7 @@ impl ReturnPrediction {
 
     /// Begins the wait that suits a group of `count` callers. Its caller reports the outcome to `record_wait`.
     ///
-    /// A wait delays the whole group, and saves the expected callers a write: it may cost half of what it saves.
+    /// A wait delays the whole group, and saves the expected callers a write. It may cost half of its saving.
     pub fn begin_wait(&mut self, count: usize) -> Option<ReturnsWait> {
         let until_count = std::mem::take(&mut self.expected);
         if count >= until_count {
@@ -119,7 +119,7 @@ mod tests {
         let mut returns = ReturnPrediction::default();
         let held_up = waits(&mut returns, 10_000, 9, 34_000);
         assert!((50..120).contains(&held_up), "{held_up} of 10,000 groups");
-        // Once all come back at once, they are waited for again.
+        // After they have all returned at once, groups wait for them again.
         assert!(waits(&mut returns, 1_000, 15, 9_000) > 800);
         // A straggler now and then costs one wait.
         waits(&mut returns, 1, 14, 34_000);

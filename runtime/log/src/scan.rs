@@ -1,4 +1,4 @@
-//! Looks at every block of a log: what is whole, what a crash cut off, what is damaged.
+//! Reads every block of a log, and reports whole, interrupted and damaged parts.
 
 use reprise_base::{Epoch, Lsn};
 use reprise_env::Disk;
@@ -35,9 +35,9 @@ pub struct SegmentReport {
 /// Remains of the last write, which a crash cut off before it was acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TornTail {
-    /// In which it lies.
+    /// File of the damage.
     pub file: String,
-    /// In the file.
+    /// Byte in the file.
     pub offset: u64,
     /// Behind the last whole record.
     pub lsn: Lsn,
@@ -50,7 +50,7 @@ pub struct TornTail {
 pub struct VerifyReport {
     /// None for an empty directory.
     pub database_id: Option<[u8; 16]>,
-    /// In order.
+    /// The segments in order.
     pub segments: Vec<SegmentReport>,
     /// LSN of the first record.
     pub start: Lsn,
@@ -62,7 +62,7 @@ pub struct VerifyReport {
     pub bytes: u64,
     /// That are whole.
     pub blocks: u64,
-    /// In these.
+    /// Number of records in these.
     pub records: u64,
     /// Kind of the last block: `Close` after a close in order.
     pub last_block: Option<BlockKind>,
@@ -76,7 +76,7 @@ pub struct VerifyReport {
     pub damage: Option<Damage>,
 }
 
-/// Reads the whole log without changing it. Err only where the disk fails, or another program's numbers stand in a file.
+/// Reads the whole log without changing it. Err only if the disk fails, or if a file has another program's numbers.
 pub fn verify(disk: &dyn Disk) -> Result<VerifyReport, LogError> {
     Ok(scan(disk)?.report)
 }
@@ -86,7 +86,7 @@ pub fn start_of_segment(disk: &dyn Disk, place: u64) -> Result<Lsn, LogError> {
     Ok(read_header(disk, place, Lsn(0))?.start)
 }
 
-/// The header of the segment that begins at a place; `lsn` is where the log is whole to.
+/// Returns the header of the segment that begins at a place. `lsn` is the end of the whole part.
 pub(crate) fn read_header(disk: &dyn Disk, place: u64, lsn: Lsn) -> Result<SegmentHeader, LogError> {
     let mut bytes = [0; SEGMENT_HEADER_BYTES];
     let read = disk.open_read(&segment_name(place))?.read_at(0, &mut bytes)?;
@@ -298,7 +298,7 @@ impl LogScan {
         self.report.end = block.end();
         let segment = self.report.segments.last_mut().expect("pushed before its blocks");
         (segment.end, segment.end_place) = (block.end(), block.end_place());
-        // At a close the tables are freed already.
+        // At a close, the tables are freed already.
         if block.header.kind != BlockKind::Close {
             self.report.memory_bytes = block.header.memory_units as u64 * MEMORY_UNIT_BYTES;
         }

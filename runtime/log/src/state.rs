@@ -100,10 +100,10 @@ pub(crate) struct LogState<P> {
     pub spare_wanted: u64,
     /// Room that the next spare should have: of a disk that has less it gets less, which is no error.
     pub spare_wish: u64,
-    /// The preparer has the spare: what that would have taken waits.
+    /// True while the preparer has the spare. Appends that need it wait.
     pub is_spare_growing: bool,
     pub spare_error: Option<DiskError>,
-    /// Why the block that is being written is not yet, where the disk has no space for it.
+    /// Why the present block is not written yet, if the disk has no space for it.
     pub block_error: Option<DiskError>,
     /// Room of the newest segment when it was empty: the next one may be larger.
     pub segment_room: u64,
@@ -113,7 +113,7 @@ pub(crate) struct LogState<P> {
     pub paused: Option<LogError>,
     /// There is NVRAM before the files, and records come from there alone.
     pub has_nvram: bool,
-    /// With `stopped`: what became of the block that was being written.
+    /// The fate of the block that was being written when the log stopped.
     pub lost_in_flight: Option<LogError>,
     pub is_closing: bool,
     /// A thread waits for room: no delay for the sake of larger groups.
@@ -213,7 +213,7 @@ pub(crate) enum Admission {
 }
 
 impl<P> LogState<P> {
-    /// `segment_bytes` bounds what a block takes as a rule: one that takes more has its buffer grow.
+    /// Makes the state. `segment_bytes` bounds the size of most blocks; the buffer grows for a longer one.
     pub fn new(
         end: LogPoint,
         epoch: Epoch,
@@ -292,7 +292,8 @@ impl<P> LogState<P> {
         self.fill_stand_ins += records.stand_ins_count();
     }
 
-    /// Bytes of the records of the block being filled, as standbys get them, with some more behind them; none where that is as they are.
+    /// Returns the bytes of the records in the block being filled, as standbys get them, with `more` behind them. None if they get them as
+    /// they are.
     fn shipped_bytes(&self, more: Extent) -> usize {
         if self.fill_shipped.is_empty() && more.shipped == 0 {
             return 0;
@@ -576,7 +577,7 @@ impl<P> LogShared<P> {
         self.end_pause_if_due(state);
     }
 
-    /// Behind every change of what a pause depends on.
+    /// Ends a pause after a change that may end it.
     pub fn end_pause_if_due(&self, state: &mut LogState<P>) {
         if state.pause.is_some_and(|pause| !state.may_pause(pause)) {
             state.pause = None;

@@ -20,9 +20,9 @@ pub struct StretchBlock<'a> {
     pub end: Lsn,
     /// Range of its records in the buffer.
     pub place: Range<usize>,
-    /// Not looked at.
+    /// The records, unread.
     pub records: &'a [u8],
-    /// How many they are, where all are known to be changes.
+    /// Number of records, if all are known to be changes.
     pub changes: Option<u32>,
 }
 
@@ -38,11 +38,11 @@ pub enum StretchEnd {
 }
 
 impl LogReader {
-    /// Reads whole blocks, as they lie in the log, into `buffer` from its beginning on: `room` bytes, or the first block where that
-    /// is longer. Each is checked and shown to `take`. What `take` does not take is next then, for this or any other way to read. `buffer` grows where
-    /// it must and keeps its length.
+    /// Reads whole blocks, as they are in the log, into `buffer` from its beginning on: `room` bytes, or the first block if it is longer.
+    /// Each is checked and shown to `take`. A block that `take` does not take is the next one for any later read. `buffer` grows if it must
+    /// and keeps its length.
     ///
-    /// Begins at a block: whatever was read before was read to a block's end, by `next_block` or this.
+    /// It begins at a block: earlier reads ended at a block's end, by `next_block` or this.
     pub fn read_blocks(
         &mut self,
         buffer: &mut Vec<u8>,

@@ -85,7 +85,7 @@ give_back! {
 pub(crate) struct Port {
     pub number: u8,
     pub lid: u16,
-    /// In force.
+    /// The MTU in force.
     pub mtu: u8,
     is_ethernet: bool,
     is_roce_v2: bool,
@@ -110,7 +110,7 @@ impl Port {
         }
     }
 
-    /// For people.
+    /// Describes the card, for people.
     fn describe(&self) -> String {
         let address = self.address().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let (number, index, mtu, link) = (self.number, self.gid_index, 128 << self.mtu, self.link_layer());
@@ -219,7 +219,7 @@ fn card_names() -> Result<Vec<String>, VerbsError> {
     }
 }
 
-/// rdma-core tells that there is no such file where this user may not open a card's device.
+/// Turns the error into one about rights. rdma-core reports a missing file if this user may not open a card's device.
 fn told_of_rights(error: VerbsError) -> VerbsError {
     let devices = fs::read_dir("/dev/infiniband").into_iter().flatten().flatten();
     let mut cards = devices.filter(|entry| entry.file_name().to_string_lossy().starts_with("uverbs"));

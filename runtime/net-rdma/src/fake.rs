@@ -1,4 +1,4 @@
-//! Cards that stand for real ones in tests: they keep to the verbs' rules, record what is posted, and lose, swap or refuse as told.
+//! Simulated cards for tests. They follow the verbs' rules, record the posts, and lose, swap or refuse on request.
 
 use std::{
     any::Any,
@@ -21,7 +21,7 @@ pub enum Fault {
     SwapReceived(u64),
     /// The card has another key by then.
     WrongKey(u64),
-    /// It and what follows gets no answer.
+    /// This write and all later ones get no answer.
     Unanswered(u64),
 }
 
@@ -127,7 +127,7 @@ impl FakeCard {
         self.lock().posted.reserve(writes);
     }
 
-    /// Writes with an immediate value so far: the number of the next one.
+    /// Returns the number of writes with an immediate value, which is that of the next one.
     pub fn immediates(&self) -> u64 {
         self.lock().immediates
     }
@@ -327,7 +327,7 @@ impl State {
         };
         let own = self.pairs.get_mut(&from).expect("it posts");
         if write.is_signalled && outcome.is_ok() && !loses_sent {
-            // It stands for those before it.
+            // The completion counts for the writes before it.
             own.writes = 0;
             own.sent.push_back(Completion {
                 number: write.number,
@@ -383,7 +383,7 @@ impl State {
 }
 
 impl FakeState {
-    /// Writes into the peer's memory, as far as the peer allows.
+    /// Writes into the peer's memory, if the peer allows it.
     fn place(
         &mut self,
         write: &Write,

@@ -12,18 +12,19 @@
 pub const RING_AT: usize = 64;
 /// Before each piece.
 pub const PIECE_HEAD_BYTES: usize = 8;
-/// Pieces that may be on their way: so many receives are posted.
+/// Number of pieces that may be in flight: as many receives are posted.
 pub const PIECES_MAX: u32 = 256;
 /// Limits of a ring's bytes.
 pub const RING_BYTES_MIN: usize = 64 << 10;
 pub const RING_BYTES_MAX: usize = 4 << 20;
 
-/// The frame goes on in the next piece.
+/// Flag: the frame continues in the next piece.
 const MORE: u32 = 1 << 31;
 /// Nothing comes behind it.
 const END: u32 = 1 << 30;
 
-/// Bytes of a ring for frames of at most so many bytes: some of them where they are short, a part of one where they are long.
+/// Returns the bytes of a ring for frames of at most `frame_bytes_max`. It holds several frames if they are short, and a part of one if
+/// they are long.
 pub fn ring_bytes(frame_bytes_max: usize) -> usize {
     let wanted = frame_bytes_max.saturating_mul(16);
     wanted.clamp(RING_BYTES_MIN, RING_BYTES_MAX).next_power_of_two()
@@ -70,7 +71,7 @@ impl PieceHead {
     }
 }
 
-/// The peer's ring, as far as it is known to be free.
+/// The peer's ring, and the part of it that is known to be free.
 #[derive(Debug)]
 pub struct Outgoing {
     ring_bytes: u64,
@@ -121,7 +122,7 @@ impl Outgoing {
         (self.posted as u32, (self.head % self.ring_bytes) as usize)
     }
 
-    /// Takes room for the next piece. Only where there is room.
+    /// Takes room for the next piece. There must be room.
     pub fn push(&mut self, payload: usize) {
         debug_assert!(self.has_room(payload));
         self.head += span(payload) as u64;

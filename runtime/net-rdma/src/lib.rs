@@ -1,8 +1,8 @@
-//! Connections over RDMA: frames written by the card into a ring in the peer's memory, as `env`'s `Net`.
+//! Connections over RDMA: the card writes frames into a ring in the peer's memory. The module implements `env`'s `Net`.
 //! Owns: queue pairs and registered memory, from the greeting over TCP to the last write; which bytes of a ring are whose.
-//! Does not: link rdma-core, which it loads at run time; know what a frame says, retry a connection, make anything durable.
-//! Invariants: nothing is written over that the peer has not told to have taken; what a peer wrote is copied first and judged then;
-//! whatever ends a connection, its queue pair and memory are given back.
+//! Does not: link rdma-core, which it loads at run time; know the contents of a frame, retry a connection, make anything durable.
+//! Invariants: a sender overwrites only bytes that the peer has reported as taken; bytes of a peer are copied before they are checked;
+//! every end of a connection releases its queue pair and memory.
 //! Called by: `node` (the transport that was asked for).
 #![deny(unsafe_code)]
 

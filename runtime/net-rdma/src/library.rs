@@ -31,7 +31,7 @@ macro_rules! functions {
     ($($name:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?;)*) => {
         struct Functions {
             $($name: unsafe extern "C" fn($($kind),*) $(-> $result)?,)*
-            /// Keeps the functions where they are.
+            /// The loaded library. While it lives, the functions stay loaded.
             _library: Library,
         }
 

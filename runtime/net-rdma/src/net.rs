@@ -23,7 +23,7 @@ use crate::{
 
 /// Longest time for a greeting that comes in.
 const GREETING_TIME: Duration = Duration::from_secs(3);
-/// Beside the posted receives: one is posted again before its piece is told to be taken.
+/// Number of posted receives, with some to spare: one is posted again before its piece is reported as taken.
 const RECEIVES_MAX: u32 = PIECES_MAX + 8;
 
 /// Connections over a card.
@@ -42,7 +42,8 @@ impl RdmaNet {
         }
     }
 
-    /// Over the cards of this machine, or the one that is named (`NAME`, or `NAME:INDEX` with that of its GID), and what it is, for people.
+    /// Makes the transport over the cards of this machine, or over the named one (`NAME`, or `NAME:INDEX` with the index of its GID).
+    /// Returns a description, for people.
     pub fn of_this_machine(named: Option<&str>) -> Result<(Self, String), VerbsError> {
         let card = crate::cards::RealCard::new(named)?;
         let found = card.describe(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED))?;
@@ -87,7 +88,7 @@ impl RdmaNet {
     }
 }
 
-/// Both halves of a connected pair, with a ring of so many bytes.
+/// Returns both halves of a connected pair, with a ring of this many bytes.
 pub(crate) fn connection(
     shared: Shared,
     peer: String,
@@ -141,7 +142,7 @@ impl Net for RdmaNet {
     }
 }
 
-/// A stream of which all reads together take so long at most.
+/// A stream whose reads together may take a limited time.
 struct Timed<'a> {
     stream: &'a TcpStream,
     until: Instant,

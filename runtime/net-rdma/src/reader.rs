@@ -1,4 +1,4 @@
-//! The way in: what the peer wrote into this end's ring is copied, judged, and handed on as frames.
+//! The receiving side: it copies the bytes that the peer wrote into this end's ring, checks them, and hands them on as frames.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,9 +11,9 @@ use crate::{
     verbs::{Completion, Memory, Queue, Span, Write},
 };
 
-/// How often it is looked whether the connection is over.
+/// Interval at which the reader checks whether the connection has ended.
 const LOOK: Duration = Duration::from_millis(50);
-/// Once nothing is sent any more, what still comes has so much time; a peer who has said nothing for so long is gone.
+/// Time for arriving data after the last write. A peer that was silent for this time is gone.
 const LINGER: Duration = Duration::from_secs(3);
 /// Time for completions that the card has not reported yet when the peer is gone.
 const LAST_LOOK: Duration = Duration::from_millis(20);
@@ -33,7 +33,7 @@ pub(crate) struct Reader {
     /// The beginning of a frame of several pieces.
     begun: Vec<u8>,
     is_ended: bool,
-    /// It is stepped: it waits for nobody.
+    /// True if it is stepped, so that it never waits.
     is_stepped: bool,
     /// A stepped reader's whole frame, for which the receiver has no room yet.
     whole: Option<Vec<u8>>,
@@ -77,7 +77,7 @@ impl Reader {
         }
     }
 
-    /// Until the connection ends, breaks, or nobody wants more of it.
+    /// Reads until the connection ends or breaks, or its receiver is gone.
     fn read(&mut self) -> Result<(), NetError> {
         while !self.is_ended {
             if self.take_all()? {
@@ -128,7 +128,7 @@ impl Reader {
         self.judge_time(self.heard_ns)
     }
 
-    /// Once nothing is sent any more: Err where the time since then, or since `begun_ns`, is over.
+    /// Checks the time after the last write. Err: the time since then, or since `begun_ns`, is over.
     fn judge_time(&self, begun_ns: u64) -> Result<(), NetError> {
         let Some(gone_ns) = self.shared.sender_gone_ns() else {
             return Ok(());
@@ -140,7 +140,7 @@ impl Reader {
         }
     }
 
-    /// Until something has come, or the time is over. True: it was taken; else the queue is worth a look.
+    /// Waits until something has arrived, or the time is over. True: it was taken. False: the queue may have a completion.
     fn wait(&mut self, time: Duration) -> Result<bool, NetError> {
         let pair = &self.shared.pair;
         pair.arm().map_err(|error| self.shared.fail(error))?;
@@ -243,7 +243,7 @@ impl Reader {
         self.begun = begun;
     }
 
-    /// Reads the ring from `offset` of the next piece on; behind its end it goes on at its start.
+    /// Reads the ring from `offset` of the next piece on. Behind its end it continues at its start.
     fn get(&self, offset: usize, bytes: &mut [u8]) {
         let at = (self.at as usize + offset) % self.ring_bytes;
         let before = bytes.len().min(self.ring_bytes - at);
@@ -261,7 +261,7 @@ impl Reader {
                 false
             }
             Err(TrySendError::Full(frame)) => {
-                // The room of what was taken is free, however long this one waits.
+                // The peer may reuse the room of taken pieces, however long this call waits.
                 self.tell()?;
                 self.frames.send(frame).is_err()
             }
@@ -272,7 +272,7 @@ impl Reader {
         }
     }
 
-    /// Writes into the peer's memory what was taken, if it does not know: ReadyToReceive (Query Fresh, section 3.2).
+    /// Writes the count of taken pieces into the peer's memory, if the peer does not have it: ReadyToReceive (Query Fresh, section 3.2).
     fn tell(&mut self) -> Result<(), NetError> {
         if self.taken == self.told {
             return Ok(());

@@ -49,7 +49,7 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// At least so many bytes, all 0. A child of this process does not get them: they stay where the card knows them.
+    /// Makes at least this many bytes, all 0. A child of this process does not inherit them: they stay at the address that the card knows.
     fn new(bytes: usize) -> Result<Self, VerbsError> {
         let bytes = bytes.next_multiple_of(PAGE_BYTES);
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -73,7 +73,7 @@ impl Pages {
         assert!(fits, "{bytes} bytes at {at} of {} of registered memory", self.bytes);
     }
 
-    /// Not by two threads at once for the same bytes.
+    /// Two threads must not write the same bytes at once.
     fn put(&self, at: usize, bytes: &[u8]) {
         self.check(at, bytes.len());
         // SAFETY: in bounds, as was checked; the card reads it, no reference to it exists.
@@ -96,7 +96,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: a mapping of `new`, whole, that nobody uses any more.
+        // SAFETY: a whole mapping of `new`, which no code uses any more.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
@@ -443,7 +443,7 @@ impl Pair for RealPair {
         let mut found = [ffi::ibv_wc::default(); 16];
         let most = found.len().min(completions.len());
         let poll = self.ops().poll_cq.expect("every card has it");
-        // SAFETY: the queue lives; there is room for so many.
+        // SAFETY: the queue lives; there is room for as many.
         let count = unsafe { poll(queue.get(), most as i32, found.as_mut_ptr()) };
         let count = usize::try_from(count).map_err(|_| failed("poll a completion queue"))?;
         for (place, found) in completions.iter_mut().zip(&found[..count]) {

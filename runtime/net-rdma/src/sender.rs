@@ -1,4 +1,4 @@
-//! The way out: a frame is laid into the memory that is sent from, or lies in the shared one, and written into the peer's ring.
+//! The sending side: a frame is copied into the send memory, or is in the shared memory already, and is written into the peer's ring.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard},
@@ -17,7 +17,7 @@ use crate::{
 const LOOK_MIN: Duration = Duration::from_micros(20);
 const LOOK_MAX: Duration = Duration::from_millis(1);
 
-/// The half of a connection that sends, and whoever posts shared frames beside it.
+/// The sending half of a connection, which shared frames are also posted to.
 pub(crate) struct RdmaSender(Arc<Way>);
 
 struct Way(Mutex<Out>);
@@ -45,7 +45,7 @@ enum Rest<'a> {
     },
 }
 
-/// At most `max` bytes of a frame in parts, as one slice; empty: there are no more.
+/// Takes at most `max` bytes of a frame in parts, as one slice. Empty: there are no more.
 fn take<'a>(parts: &mut &'a [&'a [u8]], offset: &mut usize, max: usize) -> &'a [u8] {
     while let [first, others @ ..] = *parts {
         let left = &first[*offset..];
@@ -87,7 +87,7 @@ impl Out {
         self.ring.note_taken(taken).map_err(|lie| self.shared.fail(lie))
     }
 
-    /// Until the peer's ring has room for a piece: it is ready to receive.
+    /// Waits until the peer's ring has room for a piece: it is ready to receive.
     fn wait_for_room(&mut self, payload: usize, until: &mut Option<u64>) -> Result<(), NetError> {
         let mut look = LOOK_MIN;
         loop {
@@ -134,7 +134,8 @@ impl Out {
         Ok(())
     }
 
-    /// Lays down the next piece, as far as it does not lie there: the writes that send it, and how many they are. There is room for it.
+    /// Puts the next piece into the send memory, unless it is in the shared one. Returns the writes that send it, and their number. There
+    /// must be room for it.
     fn prepare(&self, rest: &mut Rest<'_>, piece: &PieceHead) -> ([Write; 2], usize) {
         let (sequence, at) = self.ring.next();
         let (head, payload) = (PieceHead { sequence, ..*piece }, piece.payload);
@@ -160,8 +161,8 @@ impl Out {
         }
     }
 
-    /// One write, or two where the ring wraps: the last one carries the immediate value. First `own` bytes from the same place in the
-    /// memory that is sent from, then the shared ones.
+    /// Returns one write, or two if the ring wraps; the last one carries the immediate value. The first `own` bytes come from the same
+    /// place in the send memory, the others from the shared memory.
     fn writes(&self, at: usize, own: usize, shared: Span, immediate: u32) -> ([Write; 2], usize) {
         let write = |at: usize, own: usize, shared: Span, immediate: Option<u32>| Write {
             number: 0,
@@ -188,7 +189,7 @@ impl Out {
         ([begin, write(0, own - own_before, second, Some(immediate))], 2)
     }
 
-    /// Says that nothing follows, and waits for what is on its way.
+    /// Tells the peer that nothing follows, and waits for the writes in flight.
     fn finish(&mut self) -> Result<(), NetError> {
         let deadline = self.now_ns() + self.shared.around.last_time.as_nanos() as u64;
         self.shared.check()?;
@@ -224,7 +225,7 @@ impl Out {
         }
     }
 
-    /// The next one of a frame of which so many bytes are left.
+    /// Returns the next piece of a frame with this many bytes left.
     fn piece(&self, left: usize) -> PieceHead {
         let payload = left.min(piece_bytes_max(self.ring_bytes));
         PieceHead {
@@ -261,7 +262,7 @@ impl Out {
     }
 }
 
-/// The first so many bytes, and the others.
+/// Splits a span into its first `before` bytes and the rest.
 fn split(span: Span, before: usize) -> (Span, Span) {
     let before = before.min(span.bytes);
     let first = Span { bytes: before, ..span };

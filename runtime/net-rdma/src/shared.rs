@@ -1,4 +1,4 @@
-//! One connection, as its two halves share it: the queue pair, what is on its way, and why it is over.
+//! The shared state of the two halves of one connection: the queue pair, the writes in flight, and the reason of its end.
 
 use std::{
     collections::VecDeque,
@@ -17,11 +17,11 @@ use crate::{
     verbs::{Completion, Memory, Pair, Queue, Write},
 };
 
-/// Writes that may be on their way: two for each piece, since a ring wraps, and some that tell what was taken.
+/// Number of writes that may be in flight: two for each piece, because a ring wraps, and some that report taken pieces.
 pub(crate) const WRITES_MAX: u32 = 2 * PIECES_MAX + 64;
-/// One write of so many is signalled: its completion stands for those before it.
+/// One of this many writes is signalled. Its completion counts for those before it.
 const SIGNALLED_EVERY: u64 = 16;
-/// And one behind so many bytes: what was sent from is held until then.
+/// Number of bytes after which a write is signalled, too. The memory that was sent from is held until then.
 const SIGNALLED_BYTES: usize = 1 << 20;
 /// Bytes of shared frames that may be on their way. A ring and the late signals are less. A peer reaches the limit if it reports pieces
 /// taken that its card does not confirm.
@@ -59,7 +59,7 @@ pub(crate) trait Beside: Send + Sync {
 /// The socket over which the peer was greeted. No byte follows on it: it ends when the peer is gone.
 pub(crate) struct GreetedSocket {
     pub stream: TcpStream,
-    /// At the listener; a socket that connected has none.
+    /// The place at the listener. None for a socket that connected.
     pub _place: Option<OpenSocket>,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Shared {
     pub peer: Memory,
     writes: Mutex<Writes>,
     over: OnceLock<NetError>,
-    /// By the connection's clock.
+    /// Time of the connection's clock.
     sender_gone_ns: AtomicU64,
     beside: Box<dyn Beside>,
     pub around: Around,
@@ -132,7 +132,7 @@ impl Shared {
         }
     }
 
-    /// Err: the connection is over, and why.
+    /// Checks that the connection has not ended. Err: why it has.
     pub fn check(&self) -> Result<(), NetError> {
         match self.over.get() {
             Some(error) => Err(error.clone()),
@@ -208,8 +208,8 @@ impl Shared {
         Ok(true)
     }
 
-    /// Looks at what became of own writes. True: none is on its way, as far as they tell. The other half may have found a failure just
-    /// before: `check` behind it knows.
+    /// Reads the completions of own writes. True: by these, none is in flight. The other half may have found a failure just before, which a
+    /// later `check` reports.
     pub fn poll_sent(&self) -> Result<bool, NetError> {
         let mut queue = self.writes.lock().expect("nothing panics under this lock");
         self.poll_into(&mut queue)?;

@@ -1,4 +1,4 @@
-//! Connections over one card in the caller's thread, for simulations: their work is stepped, and nobody greets over TCP.
+//! Connections over one card in the caller's thread, for simulations. Their work is stepped, and there is no greeting over TCP.
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +21,7 @@ use crate::{
     verbs::{Card, Pair, VerbsError},
 };
 
-/// Connections that were accepted and that nobody has taken yet, at most.
+/// Number of accepted connections that wait for their taker at most.
 const ACCEPTED_MAX: usize = 16;
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -64,7 +64,7 @@ struct Open(SteppedNet, String);
 
 impl Drop for Open {
     fn drop(&mut self) {
-        // Connections that nobody took end outside of the lock.
+        // Connections without a taker end outside of the lock.
         let closed = self.0.state().listeners.remove(&self.1);
         drop(closed);
     }
@@ -96,7 +96,7 @@ impl SteppedNet {
         }
     }
 
-    /// An end that is connected to nobody, and how its peer finds it.
+    /// Makes an end without a peer, and the greeting by which its peer finds it.
     fn end(&self, limits: &NetLimits) -> Result<(Box<dyn Pair>, Greeting), VerbsError> {
         let ring_bytes = ring_bytes(limits.frame_bytes);
         let pair = open_pair(&*self.card, HERE, ring_bytes)?;

@@ -4,7 +4,7 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use reprise_env::FrameMemory;
 
-/// Why a card does not do what is asked of it.
+/// Why a card refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerbsError {
     /// rdma-core is not installed.
@@ -73,7 +73,7 @@ pub struct Write {
     pub own: Span,
     pub shared: Span,
     pub to: Memory,
-    /// With one, it takes a receive at the peer, who gets a completion.
+    /// The immediate value. With one, the write takes a receive at the peer, which gets a completion.
     pub immediate: Option<u32>,
     /// False: it completes without a word, unless it fails.
     pub is_signalled: bool,
@@ -106,7 +106,7 @@ pub trait Card: Send + Sync {
     /// Card, port and address that would be used from `local`, for people.
     fn describe(&self, local: IpAddr) -> Result<String, VerbsError>;
 
-    /// A queue pair that takes receives, and is connected to nobody.
+    /// Makes a queue pair that takes receives and has no peer yet.
     fn pair(&self, ask: &Ask) -> Result<Box<dyn Pair>, VerbsError>;
 
     /// Memory from which all of its pairs can send.
@@ -126,10 +126,10 @@ pub trait Pair: Send + Sync {
     /// Registers memory of the card, to be sent from beside the outbound one. Once; the pair keeps it.
     fn attach(&self, memory: &Arc<dyn FrameMemory>) -> Result<(), VerbsError>;
 
-    /// Puts bytes into the outbound memory. Panics where they do not fit.
+    /// Puts bytes into the outbound memory. It panics if they do not fit.
     fn put(&self, at: usize, bytes: &[u8]);
 
-    /// Reads the inbound memory, which the peer may write meanwhile. Panics where it has not so many bytes.
+    /// Reads the inbound memory, which the peer may write meanwhile. It panics if the memory is too short.
     fn get(&self, at: usize, bytes: &mut [u8]);
 
     /// A word of the inbound memory, whole. `at` is a multiple of 8.
@@ -146,6 +146,6 @@ pub trait Pair: Send + Sync {
     /// The next received completion ends a `wait`. Before a last look at the queue.
     fn arm(&self) -> Result<(), VerbsError>;
 
-    /// Sleeps until a completion was received since it was armed, at most so long.
+    /// Sleeps until a completion arrives after it was armed, for at most `time`.
     fn wait(&self, time: Duration) -> Result<(), VerbsError>;
 }

@@ -1,4 +1,4 @@
-//! The transport over cards that are not real: what it posts, and what it does when cards and peers do what they must not.
+//! The transport over simulated cards: the requests that it posts, and its actions when cards and peers do what they must not.
 
 use std::{
     io::{Read, Write as _},
@@ -319,7 +319,7 @@ fn a_card_that_refuses_a_write_ends_the_connection_on_both_sides() {
     }
 }
 
-/// A peer that greets as it should, and then writes what it likes.
+/// A peer that greets as it should, and then writes anything.
 struct Liar {
     pair: Box<dyn Pair>,
     theirs: Greeting,
@@ -480,7 +480,7 @@ fn a_peer_without_receives_ends_it() {
     let card = FakeCard::new();
     let (_net, listener) = listen(&card, LIMITS);
     let (liar, mut connection) = Liar::greet(&card, &listener);
-    // It says that it took everything, and posts no receive again.
+    // The peer says that it took everything, and posts no receive again.
     let mut told = 0_u64;
     let error = loop {
         if let Err(error) = connection.sender.send(&[b"x"]) {

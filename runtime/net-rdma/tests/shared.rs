@@ -1,4 +1,4 @@
-//! Frames that lie once in memory from which they go to all peers: what is posted for them, what is allocated, and until when they are held.
+//! Frames that lie once in memory from which they go to all peers: their posts, their allocations, and the end of their holding.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -249,7 +249,7 @@ fn a_frame_is_held_until_the_card_has_sent_it() {
     wait_until("and what they held", || is_free(&buffer));
 }
 
-/// By a peer that tells that it took them, while its card does not say so.
+/// The peer says that it took the frames, while its card does not say so.
 #[test]
 fn frames_are_held_up_to_a_bound() {
     const BYTES: usize = 60_000;

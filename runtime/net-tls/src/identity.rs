@@ -43,7 +43,7 @@ pub enum IdentityError {
         /// Which end of its period is missed.
         why: String,
     },
-    /// They do not belong together.
+    /// Certificate and key do not belong together.
     #[error("{certificate} and {key}: {error}")]
     Pair {
         /// The certificate's file.
@@ -64,11 +64,11 @@ struct Shown {
     http: Arc<ServerConfig>,
     frames: Arc<ServerConfig>,
     fingerprint: [u8; 32],
-    /// None where it can't be read.
+    /// Period of the certificate. None if it can't be read.
     validity: Option<Validity>,
 }
 
-/// A server's certificate and key. Open connections keep those that they were made with.
+/// A server's certificate and key. Open connections keep the ones with which they were made.
 pub struct Identity {
     certificate: PathBuf,
     key: PathBuf,
@@ -84,7 +84,7 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// From PEM files: the server's certificate with those that sign it behind it, and its private key.
+    /// Reads PEM files: the server's certificate followed by its issuers' certificates, and its private key.
     pub fn read(certificate: &Path, key: &Path) -> Result<Self, IdentityError> {
         let shown = ArcSwap::from_pointee(load(certificate, key)?);
         Ok(Self {
@@ -94,8 +94,8 @@ impl Identity {
         })
     }
 
-    /// Reads the files anew. True where the certificate is another one. Where they are wrong, or the other certificate does not hold
-    /// now, nothing is changed.
+    /// Reads the files anew. True if the certificate is another one. If they are wrong, or the other certificate is not valid now, nothing
+    /// changes.
     pub fn reload(&self) -> Result<bool, IdentityError> {
         let loaded = load(&self.certificate, &self.key)?;
         let is_other = loaded.fingerprint != self.fingerprint();
@@ -115,17 +115,17 @@ impl Identity {
         self.shown.load().fingerprint
     }
 
-    /// The period in which the certificate and those that sign it hold. None where it can't be read.
+    /// Returns the period in which the certificate and its issuers' certificates are valid. None if it can't be read.
     pub fn validity(&self) -> Option<Validity> {
         self.shown.load().validity
     }
 
-    /// For clients of HTTP/1.1.
+    /// Returns the configuration for clients of HTTP/1.1.
     pub fn http(&self) -> Arc<ServerConfig> {
         self.shown.load().http.clone()
     }
 
-    /// For standbys: TLS 1.3 alone.
+    /// Returns the configuration for standbys: TLS 1.3 alone.
     pub(crate) fn frames(&self) -> Arc<ServerConfig> {
         self.shown.load().frames.clone()
     }

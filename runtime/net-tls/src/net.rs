@@ -25,7 +25,7 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(3);
 /// The certificate is known by its sum: no name in it matters.
 const NAME: &str = "reprise";
 
-/// TCP, with TLS. Without a certificate it listens unencrypted, and connects to whoever is named either way.
+/// TCP, with TLS. Without a certificate it listens unencrypted. It connects to the named peer either way.
 #[derive(Clone, Debug, Default)]
 pub struct TlsNet {
     own: Option<Arc<Identity>>,
@@ -118,7 +118,7 @@ fn connection_of(
     })
 }
 
-/// Until the connection ends, breaks, or nobody wants more of it.
+/// Reads frames until the connection ends or breaks, or the receiver is gone.
 fn read_frames(mut reader: TlsReader, frame_bytes: usize, sender: &Sender<Vec<u8>>) {
     while let Ok(frame) = read_frame(&mut reader, frame_bytes) {
         if sender.send(frame).is_err() {

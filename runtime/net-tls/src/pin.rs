@@ -1,4 +1,4 @@
-//! A peer is the one whose certificate has the expected SHA-256, whoever signed it and whatever name it has.
+//! A check of the peer's certificate by its expected SHA-256, whatever its issuer and name are.
 
 use std::sync::Arc;
 

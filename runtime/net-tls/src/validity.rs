@@ -88,7 +88,7 @@ fn read(certificate: &[u8]) -> Option<Validity> {
     if next.tag == VERSION {
         next = element(next.rest)?;
     }
-    // From the serial number over the algorithm and the issuer to the period.
+    // The fields from the serial number over the algorithm and the issuer to the period are skipped.
     for _ in 0..3 {
         next = element(next.rest)?;
     }

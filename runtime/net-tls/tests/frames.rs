@@ -159,7 +159,7 @@ fn who_shows_another_certificate_gets_nothing() {
 fn plain_peers_slow_ones_and_liars_end_and_leave_the_listener_be() {
     let net = TlsNet::new(Some(Files::new().read()));
     let listener = net.listen("127.0.0.1:0", LIMITS).expect("listens");
-    // Somebody who says nothing, and as many as may shake hands at one time.
+    // One client that says nothing, and as many as may shake hands at one time.
     let silent: Vec<_> = (0..16)
         .map(|_| TcpStream::connect(&listener.address).expect("connected"))
         .collect();
@@ -184,7 +184,7 @@ fn plain_peers_slow_ones_and_liars_end_and_leave_the_listener_be() {
         std::thread::sleep(Duration::from_millis(50));
     };
     drop((silent, taken));
-    // Without a certificate it is TCP.
+    // The transport without a certificate is TCP.
     assert!(TlsNet::default().certificate().is_none());
     let told = RealNet.connect_encrypted("127.0.0.1:1", [0; 32], SECOND, LIMITS).err();
     assert!(told.is_some_and(|told| told.to_string().contains("TLS")));

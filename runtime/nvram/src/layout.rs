@@ -73,7 +73,7 @@ pub(crate) struct RegionHeader {
 pub(crate) enum HeaderError {
     /// Nothing was ever written here, or a format was begun and not ended, or the region was erased.
     Blank,
-    /// It begins as a blank one does, and holds something else.
+    /// The region begins like a blank one, and holds something else.
     NotBlank,
     Magic,
     Version(u32),
@@ -82,7 +82,7 @@ pub(crate) enum HeaderError {
 }
 
 impl Geometry {
-    /// Divides `bytes` among `rings`, with `entries` in each. None where the objects would get less than 64 KiB a ring, or a count is out
+    /// Divides `bytes` among `rings`, with `entries` in each. None if the objects would get less than 64 KiB a ring, or if a count is out
     /// of bounds.
     pub fn new(bytes: u64, rings: u32, entries: u32) -> Option<Self> {
         if rings == 0 || rings as usize > RINGS_MAX || !(ENTRIES_MIN..=ENTRIES_MAX).contains(&entries) {
@@ -200,7 +200,7 @@ pub(crate) fn is_marked(number: u64) -> bool {
     number >> FREED_BITS == 0
 }
 
-/// The sequence number of such a word; None where it is none.
+/// Returns the sequence number of such a word. None if it is none.
 pub(crate) fn freed_of(word: u64) -> Option<u64> {
     let sequence = word & ((1 << FREED_BITS) - 1);
     (freed_word(sequence) == word).then_some(sequence)
@@ -309,8 +309,8 @@ const PAGES_LOOKED_AT: usize = 1 << 14;
 /// Pages that are checked at each end.
 const PAGES_AT_ENDS: usize = 1 << 8;
 
-/// True for a region without a magic that may be used: zeros throughout, or a region of ours that was erased or whose format a crash
-/// cut off.
+/// Returns whether a region without a magic may be used. It may be zeros throughout, or a region of ours that was erased or whose format a
+/// crash interrupted.
 fn is_blank(memory: &dyn Memory) -> bool {
     let mut area = vec![0; ENTRIES_AT];
     memory.read(0, &mut area);
@@ -335,7 +335,7 @@ fn is_mark(at: usize) -> bool {
     [COPIED_AT, EPOCH_AT].contains(&at) || at >= FREED_AT && at.is_multiple_of(LINE_BYTES)
 }
 
-/// True if entries and objects are zero, as far as they are checked: all of it up to 64 MiB.
+/// True if entries and objects are zero, in the part that is checked: all of it up to 64 MiB.
 fn is_zero_behind(memory: &dyn Memory) -> bool {
     let bytes = memory.bytes();
     let step = (bytes / PAGES_LOOKED_AT).next_multiple_of(PAGE_BYTES).max(PAGE_BYTES);

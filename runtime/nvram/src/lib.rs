@@ -1,9 +1,10 @@
 //! A region of persistent memory with one ring of log entries and log objects for each site (NV-Logging, sections 4 and 5).
 //! Owns: the region's layout, the order in which objects and entries become persistent, the rules for their validity after a crash.
-//! Does not: know what a record means, write files, wait, start a thread.
-//! Invariants: an entry's state bit is persistent only after its objects are; a transaction's objects count only under a persistent
-//! commit; everything behind the first invalid entry of a ring counts as never written; nothing is overwritten before it was freed.
-//! Called by: `log` (the buffer before its files), `txn` (changes as they are made), `partition` (the sink), `database` (opening), `node` (files).
+//! Does not: know the meaning of a record, write files, wait, start a thread.
+//! Invariants: an entry's state bit is persistent only after its objects are; objects need a persistent commit to count; a ring ends at its
+//! first invalid entry; nothing is overwritten before it was freed.
+//! Called by: `log` (the buffer before its files), `txn` (changes as they are made), `partition` (the sink), `database` (opening), `node`
+//! (files).
 #![deny(missing_docs)]
 
 mod layout;

@@ -59,7 +59,7 @@ impl LsnSource {
         self.is_closed.store(false, SeqCst);
     }
 
-    /// True where no site has taken an LSN that is not persistent.
+    /// True if no site has taken an LSN that is not persistent.
     pub fn is_idle(&self) -> bool {
         self.in_flight.iter().all(|slot| slot.0.load(SeqCst) == IDLE)
     }
@@ -76,7 +76,7 @@ impl LsnSource {
 
     /// All records below this LSN are persistent: the least that any site took and has not persisted.
     pub fn durable(&self) -> Lsn {
-        // The counter first: what is taken after it was read does not matter.
+        // The counter is read first: LSNs taken after that do not matter.
         let next = self.next.0.load(SeqCst);
         let least = self.in_flight.iter().map(|slot| slot.0.load(SeqCst)).min();
         Lsn(next.min(least.unwrap_or(IDLE)))
@@ -138,7 +138,7 @@ mod tests {
         }
     }
 
-    /// A site persists what it took by setting a flag; `durable` may never name an LSN beyond one whose flag is not set.
+    /// A site sets a flag when its LSN is persistent. `durable` may never name an LSN beyond one whose flag is not set.
     #[test]
     fn durable_is_never_too_far() {
         const COUNT: usize = 200_000;

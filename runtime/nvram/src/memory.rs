@@ -4,15 +4,15 @@ use std::{path::Path, sync::Arc};
 
 use crate::PmemError;
 
-/// How what was written becomes persistent.
+/// The way in which writes become persistent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Persistence {
-    /// By cache lines: memory on a DAX file system, or a DAX device.
+    /// The writer flushes cache lines, on memory of a DAX file system, or on a DAX device.
     Fence,
-    /// By cache lines because the operator said so: the file is not on persistent memory. A power failure loses everything that the
-    /// file system has not written.
+    /// The writer flushes cache lines, because the operator said so. The file is not on persistent memory. A power failure loses everything
+    /// that the file system has not written.
     Assumed,
-    /// By `msync`: an ordinary file, as safe and as slow as its disk.
+    /// The writer calls `msync`. The file is an ordinary one, as safe and as slow as its disk.
     Msync,
 }
 
@@ -70,7 +70,7 @@ pub trait Memory: Send + Sync {
     /// The word at `at`, a multiple of 8.
     fn load(&self, at: usize) -> u64;
 
-    /// Copies bytes out. No thread writes them meanwhile, or the caller checks what it read by a checksum.
+    /// Copies bytes out. No thread may write them meanwhile, unless the caller checks them by a checksum.
     fn read(&self, at: usize, into: &mut [u8]);
 
     /// Waits until all that this thread wrote is persistent.

@@ -1,5 +1,5 @@
-//! Objects of running transactions: each changed row's bytes, in the ring before its transaction commits (NV-Logging, section 4.3). They have
-//! no entry of their own; the commit object behind them says where they lie and what they are of its records.
+//! Objects of running transactions: each changed row's bytes, in the ring before its transaction commits (NV-Logging, section 4.3). They
+//! have no entry of their own. The commit object behind them has their places, and their positions in its records.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -69,7 +69,7 @@ impl ObjectWriter {
         self.shared.place.load(Ordering::Relaxed)
     }
 
-    /// A batch begins: what is left of transactions that no commit names is free again.
+    /// Begins a batch. Objects that no commit names are free again.
     #[inline]
     pub fn begin_batch(&mut self) {
         let persisted = self.shared.persisted_place.load(Ordering::Relaxed);
@@ -100,7 +100,7 @@ impl ObjectWriter {
         Some(place)
     }
 
-    /// Gives back the room of what was written from `place` on (NV-Logging, section 4.4): no commit will name it.
+    /// Releases the room of objects from `place` on (NV-Logging, section 4.4), which no commit will name.
     #[inline]
     pub fn take_back(&mut self, place: u64) {
         assert!(place <= self.place() && place >= self.shared.persisted_place.load(Ordering::Relaxed));
@@ -120,7 +120,7 @@ fn lines_of(bytes: usize) -> u64 {
 
 /// Bytes of a commit object's payload before its list.
 const COMMIT_HEAD_BYTES: usize = 12;
-/// Bytes of an object in that list: its line, its length, where it belongs in the records.
+/// Bytes of an object in that list: its line, its length, its place in the records.
 const LISTED_BYTES: usize = 12;
 
 /// The payload of the commit object of `records`, of which `placed` were written before.

@@ -75,7 +75,7 @@ struct PmemFunctions {
     drain: Drain,
     msync: Msync,
     message: Message,
-    /// Keeps the functions where they are.
+    /// The loaded library. While it lives, the functions stay loaded.
     _library: Library,
 }
 
@@ -139,11 +139,12 @@ pub struct Pmem {
     lock: Mutex<Option<File>>,
 }
 
-/// With [`Persistence::Msync`]: what was written since the last `msync`.
+/// The ranges written since the last `msync`, with [`Persistence::Msync`].
 #[derive(Default)]
 struct DirtyRanges {
     bounds: Vec<(usize, usize)>,
-    /// The first one stays: the kernel may have forgotten what it could not write, and calls it written from then on.
+    /// The first failure, which stays: the kernel may have forgotten the bytes that it could not write, and counts them as written from
+    /// then on.
     failure: Option<String>,
 }
 
@@ -153,7 +154,7 @@ unsafe impl Send for Pmem {}
 unsafe impl Sync for Pmem {}
 
 impl Pmem {
-    /// Opens the region, and makes its file where there is none.
+    /// Opens the region, and makes its file if there is none.
     pub fn open(options: &PmemOptions) -> Result<Self, PmemError> {
         let functions = PmemFunctions::load()?;
         let path = &options.path;
@@ -243,7 +244,7 @@ impl Pmem {
 
     /// Panics if a `msync` fails, and ever after, on any thread: the server can't tell acknowledged writes from lost ones.
     fn sync(&self) {
-        // Held to the end: who finds nothing to be written may go on once what it wrote is.
+        // The lock is held to the end. A thread that finds nothing to write may continue only after its own writes are persistent.
         let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
         let DirtyRanges { bounds, failure } = &mut *dirty;
         for (start, end) in bounds.drain(..) {

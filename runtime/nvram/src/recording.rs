@@ -1,4 +1,4 @@
-//! Persistent memory that isn't: it records what is written and drained, and shows what a crash may leave.
+//! Simulated persistent memory: it records writes and drains, and shows the possible states after a crash.
 
 use std::{
     collections::HashMap,

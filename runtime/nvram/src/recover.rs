@@ -37,7 +37,7 @@ pub struct RegionContents {
     pub epoch: Epoch,
     /// The log's files had everything before it.
     pub copied: Lsn,
-    /// In LSN order.
+    /// The records in LSN order.
     pub records: Vec<RecoveredRecord>,
     /// Numbers between the first record's and the last one's that no record has: taken by a site, and lost with it. No acknowledged
     /// record depends on one.

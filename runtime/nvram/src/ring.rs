@@ -13,8 +13,7 @@ use crate::{
     object::{FlushPolicy, ObjectWriter, commit_bytes, push_commit, read_commit},
 };
 
-/// Bytes before an object's payload: LSN 8, sequence number 8, length 4, checksum 4, kind 1, nothing 3, and 4 of how many records it
-/// is.
+/// Bytes before an object's payload: LSN 8, sequence number 8, length 4, checksum 4, kind 1, unused 3, number of its records 4.
 const OBJECT_HEADER_BYTES: usize = 32;
 
 /// The kind of an object with an entry.
@@ -50,7 +49,7 @@ pub(crate) struct RingState {
     pub memory: Arc<dyn Memory>,
     pub geometry: Geometry,
     pub ring: u32,
-    /// The writers' own: bytes of objects written since the region was made, with what was skipped at the ring's end.
+    /// Bytes of objects written since the region was made, with the bytes skipped at the ring's end. Only the writer uses it.
     pub place: AtomicU64,
     /// Entries below it are persistent, with their objects.
     persisted: AtomicU64,
@@ -145,13 +144,14 @@ impl RingWriter {
         }
     }
 
-    /// For the objects of transactions before they commit; None where the policy knows none. On this writer's thread, and once.
+    /// Returns the writer for objects of transactions before they commit. None if the policy has none. It is called once, on this writer's
+    /// thread.
     pub fn objects(&self) -> Option<ObjectWriter> {
         let writer = || ObjectWriter::new(Arc::clone(&self.shared), self.policy);
         self.policy.is_on_insert().then(writer)
     }
 
-    /// Writes `count` whole records, the first of them with `lsn`, but for what of them its [`ObjectWriter`] has `placed` since the last
+    /// Writes `count` whole records, the first with `lsn`, except the bytes that its [`ObjectWriter`] has `placed` since the last
     /// `persist`, in growing order. After a crash all of them are there or none. They are persistent after the next
     /// [`RingWriter::persist`].
     pub fn records(&mut self, lsn: Lsn, count: u32, bytes: &[u8], placed: &[PlacedBytes]) -> Result<(), RingFull> {
@@ -213,7 +213,7 @@ impl RingWriter {
         let shared = &*self.shared;
         shared.memory.drain();
         let first = self.sequence - self.unset.len() as u64;
-        // Around the ring's end at most once, or more often where one group takes all entries.
+        // The writes go around the ring's end at most once, or more often if one group takes all entries.
         let mut done = 0;
         while done < self.unset.len() {
             let sequence = first + done as u64;
@@ -341,8 +341,8 @@ impl RingReader {
         }
     }
 
-    /// The next record that is persistent, in the ring's order; Ok(None) where there is none yet. Err: the region was damaged at this
-    /// sequence number.
+    /// Returns the next persistent record, in the ring's order; Ok(None) if there is none yet. Err: the region was damaged at this sequence
+    /// number.
     pub fn next_record(&mut self) -> Result<Option<RingRecord>, u64> {
         if self.at.sequence >= self.shared.persisted.load(Ordering::Acquire) {
             return Ok(None);

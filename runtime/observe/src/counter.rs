@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// By the one thread that writes.
+    /// Adds to the counter, from the one thread that writes it.
     #[inline]
     pub fn add(&self, count: u64) {
         let before = self.0.load(Ordering::Relaxed);
         self.0.store(before.wrapping_add(count), Ordering::Relaxed);
     }
 
-    /// For counters that several threads add to.
+    /// Adds to a counter that several threads write.
     #[inline]
     pub fn add_shared(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Latencies: recorded into fixed buckets, read as an HDR histogram.
 //!
-//! The writer's side is an array of counters in HDR's own shape (linear within each power of two), so that recording is
-//! one index computation and one store; the reader turns it into a `hdrhistogram::Histogram`.
+//! The writer's side is an array of counters in HDR's own shape (linear within each power of two). So recording is one index computation
+//! and one store. The reader turns it into a `hdrhistogram::Histogram`.
 
 use std::time::Duration;
 

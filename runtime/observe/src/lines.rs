@@ -85,7 +85,7 @@ impl ProcedureLines {
 
 #[derive(Default)]
 struct LinesByProcedure {
-    /// By module and procedure.
+    /// The lines by module and procedure.
     lists: BTreeMap<(String, String), ProcedureLines>,
     bytes: usize,
     next_number: u64,
@@ -96,7 +96,7 @@ struct LinesByProcedure {
 pub struct RecentLines(Mutex<LinesByProcedure>);
 
 impl RecentLines {
-    /// Without a line.
+    /// Makes a list without a line.
     pub fn new() -> Self {
         Self::default()
     }
@@ -127,7 +127,7 @@ impl RecentLines {
         }
     }
 
-    /// At most `limit` lines, the newest first.
+    /// Returns at most `limit` lines, the newest first.
     pub fn newest(&self, filter: &LineFilter, limit: usize) -> Vec<RecentLine> {
         let lists = self.lists();
         let mut found = Vec::new();

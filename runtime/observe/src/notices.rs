@@ -39,7 +39,7 @@ pub enum Notice {
     },
     /// The wall clock jumped by more than an hour.
     ClockJumped {
-        /// Ahead, or back where it is negative.
+        /// Microseconds ahead, or back if it is negative.
         by_us: i64,
     },
     /// A module went out of service.
@@ -147,7 +147,7 @@ pub enum Notice {
         principal: String,
         /// Its name.
         operation: &'static str,
-        /// To what; empty where there is nothing to name.
+        /// The thing that it is about; empty if there is none.
         subject: String,
         /// `done`, or the slug of a problem.
         outcome: String,
@@ -248,7 +248,7 @@ impl Notice {
 /// The notices that one call of `take` returned.
 #[derive(Debug, Default, PartialEq)]
 pub struct TakenNotices {
-    /// In the order in which they were told.
+    /// The notices in order.
     pub notices: Vec<Notice>,
     /// Numbers of notices that were dropped since the last call of `take`, because there was no room.
     pub left_out: Vec<(NoticeKind, u64)>,
@@ -284,7 +284,7 @@ impl Notices {
         self.waiting.lock().expect("nothing panics under this lock")
     }
 
-    /// Passes each notice to `listener` when it happens, and passes those that wait now. A second listener has no effect.
+    /// Passes each notice to `listener` when it happens, and passes the waiting ones now. A second listener has no effect.
     pub fn set_listener(&self, listener: impl Fn(&Notice) + Send + Sync + 'static) {
         let mut waiting = self.lock();
         let _ = self.listener.set(Box::new(listener)); // there was one before
@@ -303,7 +303,7 @@ impl Notices {
         self.slow_call_ms.store(slow_call_ms, Ordering::Relaxed);
     }
 
-    /// `make` is called where there is room.
+    /// Adds a notice, which `make` makes if there is room.
     pub fn tell(&self, kind: NoticeKind, make: impl FnOnce() -> Notice) {
         let mut waiting = self.lock();
         waiting.counts[kind as usize] += 1;
@@ -320,7 +320,7 @@ impl Notices {
         }
     }
 
-    /// Returns what was told since the last call of this, without what a listener got.
+    /// Returns the notices since the last call of this, without those that a listener got.
     pub fn take(&self) -> TakenNotices {
         let waiting = std::mem::take(&mut *self.lock());
         let beyond = |kind: NoticeKind| waiting.counts[kind as usize].saturating_sub(kind.kept_max());

@@ -23,17 +23,17 @@ const STRIPES_COUNT: usize = 8;
 /// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallEnd {
-    /// It left what it wrote.
+    /// The call committed.
     Committed,
-    /// By the procedure itself.
+    /// The procedure aborted.
     Aborted,
-    /// By a trap of the guest.
+    /// The guest trapped.
     Trapped,
-    /// It reached a limit of one transaction.
+    /// The call reached a limit of one transaction.
     Limit,
-    /// By its time, its client or the memory limit.
+    /// Its time, its client or the memory limit ended it.
     Ended,
-    /// It did not run, or nothing of it could be kept.
+    /// The call did not run, or its writes could not be kept.
     Refused,
 }
 
@@ -64,11 +64,11 @@ impl CallEnd {
 /// A stage of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallStage {
-    /// From its acceptance until the first call of its batch began.
+    /// Time from its acceptance until the first call of its batch began.
     Queued,
     /// Its share of the time for which its batch ran.
     Running,
-    /// From the end of that until its record, and what it had read, was durable.
+    /// Time from the end of that until its record, and the records that it read, were durable.
     Logging,
 }
 
@@ -176,7 +176,7 @@ impl ModuleMeters {
         Self((0..procedures_count).map(|_| OnceLock::new()).collect())
     }
 
-    /// `find` looks it up. Panics where the module has no such procedure.
+    /// Returns the procedure's meter, which `find` looks up. It panics if the module has no such procedure.
     #[inline]
     pub fn get(&self, procedure: usize, find: impl FnOnce() -> Arc<ProcedureMeter>) -> &ProcedureMeter {
         self.0[procedure].get_or_init(find)

@@ -1,4 +1,4 @@
-//! Calls and requests that did not run, by reason: what an operator looks at when clients complain.
+//! Calls and requests that did not run, by reason, for an operator whose clients complain.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

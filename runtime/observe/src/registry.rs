@@ -24,7 +24,7 @@ struct ThreadCounters {
     log_bytes: Counter,
     /// Time of calls that left records.
     write_ns: Counter,
-    /// From the start of a batch to its hand-over to the log.
+    /// Time from the start of a batch to its hand-over to the log.
     run: LatencyHistogram,
 }
 
@@ -80,7 +80,7 @@ pub struct FlushStats {
     pub bytes: Counter,
     /// That were written.
     pub records: Counter,
-    /// From the start of a write until it is durable.
+    /// Time from the start of a write until it is durable.
     pub write: LatencyHistogram,
 }
 
@@ -89,7 +89,7 @@ pub struct FlushStats {
 pub struct Registry {
     threads: Mutex<Vec<Arc<ThreadCounters>>>,
     flush: Mutex<Option<Arc<FlushStats>>>,
-    /// From the acceptance of a call to its answer; several threads write.
+    /// Time from the acceptance of a call to its answer; several threads write.
     answered: LatencyHistogram,
     /// Outcomes of calls, by procedure.
     pub procedures: ProcedureMeters,
@@ -151,7 +151,7 @@ impl Registry {
         Recorder(counters)
     }
 
-    /// Includes what the log's flusher counts.
+    /// Includes the counts of the log's flusher.
     pub fn attach_flush(&self, stats: Arc<FlushStats>) {
         *self.flush.lock().expect("nothing panics in here") = Some(stats);
     }

@@ -1,10 +1,10 @@
-//! Huge pages made ready by a thread of their own: clearing one takes the kernel longer than many transactions take.
+//! Huge pages that a thread makes ready in advance. The kernel takes longer to clear one than many transactions take.
 //!
-//! The thread begins with the first piece that is asked for and keeps one ready, or a few where one was not enough: memory that
-//! the process holds and nobody uses yet. Whoever finds none ready has its own made, as if there were no thread.
+//! The thread begins with the first request. It keeps one piece ready, or a few if one was not enough. The process holds this memory
+//! without using it yet. If no piece is ready, the caller makes its own.
 //!
-//! A reserve (`keep_ready`) is as many pieces more as somebody asked for, made before that call returns. What is taken of it comes
-//! back while nobody takes any: a thread that clears memory has one core's share of the machine's, and so has who waits for it.
+//! A reserve (`keep_ready`) is a number of further pieces, which are made before that call returns. Pieces taken from it are replaced while
+//! no caller takes any. A thread that clears memory takes its share of the machine's memory bandwidth, and callers would wait for it.
 
 use std::{
     ptr::NonNull,
@@ -18,32 +18,32 @@ use std::{
 
 use crate::{HUGE_BYTES, PAGE_BYTES, array::map, mappings};
 
-/// Pieces that wait at most. One is enough for a table that grows, as the kernel clears one much faster than it is filled;
-/// several arrays may come to their ends together, so each piece that was asked for in vain raises the number by one.
+/// Number of pieces that are ready at most. One is enough for one growing table, because the kernel clears a piece much faster than the
+/// table fills it. Several arrays may come to their ends together, so each request without a ready piece raises the number by one.
 const READY_MAX: usize = 6;
-/// The reserve is made whole again when nobody took a piece for so long.
+/// Time without a taken piece after which the reserve is filled again.
 const IDLE: Duration = Duration::from_millis(20);
-/// Between two pieces of it: several times what making one takes, for others may work although they take none.
+/// Time between two pieces of the reserve: several times the time to make one, because other threads may work although they take none.
 const REST: Duration = Duration::from_millis(2);
 
-/// A mapping of `HUGE_BYTES` zero bytes that nobody uses, in memory already where the kernel let it.
+/// A mapping of `HUGE_BYTES` zero bytes that no array uses, in memory already if the kernel allowed it.
 pub(crate) struct Piece {
     base: NonNull<u8>,
 }
 
-// SAFETY: the mapping belongs to whoever holds the piece, on whatever thread.
+// SAFETY: the mapping belongs to the holder of the piece, on any thread.
 unsafe impl Send for Piece {}
 
 impl Piece {
-    /// None: the system has no memory left.
+    /// Makes a piece. None: the system has no memory left.
     fn new() -> Option<Self> {
         let piece = Self { base: map(HUGE_BYTES)? };
         // SAFETY: the range is the mapping just made, and the advice does not change its contents.
         unsafe { libc::madvise(piece.base.as_ptr().cast(), HUGE_BYTES, libc::MADV_HUGEPAGE) };
-        // By writes of its own: `MADV_POPULATE_WRITE` holds the process's lock on its mappings while the kernel clears, and any
-        // thread that maps or protects memory, as its allocator does, would wait for that.
+        // The piece is touched by writes. `MADV_POPULATE_WRITE` would hold the process's lock on its mappings while the kernel clears. Any
+        // thread that maps or protects memory, like its allocator, would wait for that.
         for at in (0..HUGE_BYTES).step_by(PAGE_BYTES) {
-            // SAFETY: the byte lies in the mapping, which nobody else knows yet, and is zero already.
+            // SAFETY: the byte lies in the mapping, which no other code knows yet, and is zero already.
             unsafe { piece.base.add(at).write_volatile(0) };
         }
         Some(piece)
@@ -67,16 +67,16 @@ impl Drop for Piece {
 
 struct Maker {
     ready: Mutex<Vec<Piece>>,
-    /// Pieces that are kept ready now, whatever else there is to do.
+    /// Number of pieces that are kept ready at any time.
     wanted: AtomicUsize,
-    /// Pieces that are kept ready where there is nothing else to do.
+    /// Number of pieces that are kept ready while there is no other work.
     reserve: AtomicUsize,
     wake: SyncSender<()>,
 }
 
 static MAKER: OnceLock<Option<Maker>> = OnceLock::new();
 
-/// A piece that is ready; none where there is none, or where its making is in the way.
+/// Returns a ready piece. None if there is none, or if another thread is making one.
 pub(crate) fn take() -> Option<Piece> {
     let maker = MAKER.get_or_init(start).as_ref()?;
     let piece = maker.ready.try_lock().ok()?.pop();
@@ -91,7 +91,7 @@ pub(crate) fn take() -> Option<Piece> {
     piece
 }
 
-/// None: the system has no thread to give.
+/// Starts the thread. None: the system has no thread left.
 #[cold]
 #[allow(
     clippy::disallowed_methods,
@@ -114,7 +114,7 @@ impl Maker {
         self.ready.lock().map_or(usize::MAX, |ready| ready.len())
     }
 
-    /// Makes one piece more. False: the system has no memory left, or something panicked.
+    /// Makes one more piece. False: the system has no memory left, or a thread panicked.
     fn make_one(&self) -> bool {
         let Some(piece) = Piece::new() else {
             return false;
@@ -151,14 +151,14 @@ fn make(woken: &Receiver<()>) {
 /// Why memory could not be made ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotReady {
-    /// The system gave no more than so many bytes.
+    /// The system gave only this many bytes.
     Memory(usize),
-    /// It gave no thread that would make more.
+    /// The system gave no thread that would make more.
     Thread,
 }
 
-/// Holds `bytes` of memory ready for arrays (`Pages::ready`), made by `threads` threads before this returns, and made again behind what
-/// is taken of it while nobody takes any. The last call's number holds; to ask for less gives nothing back.
+/// Keeps `bytes` of memory ready for arrays (`Pages::ready`), which `threads` threads make before this returns. Taken pieces are replaced
+/// while no caller takes any. The number of the last call holds; a smaller number releases nothing.
 pub fn keep_ready(bytes: usize, threads: usize) -> Result<(), NotReady> {
     let maker = MAKER.get_or_init(start).as_ref().ok_or(NotReady::Thread)?;
     let pieces = bytes.div_ceil(HUGE_BYTES);
@@ -180,10 +180,10 @@ pub fn keep_ready(bytes: usize, threads: usize) -> Result<(), NotReady> {
         make();
         drop(helpers); // the scope waits for them
     });
-    // Not before: the thread would make some of them, too.
+    // The reserve is stored after the pieces are made, because the thread would make some of them, too.
     maker.reserve.store(pieces, Relaxed);
     if pieces > 0 {
-        // Behind the reserve comes what there would be without it, at once.
+        // After the reserve, the thread makes at once the pieces that it would make without one.
         maker.wanted.store(READY_MAX, Relaxed);
         let _ = maker.wake.try_send(()); // it looks again what is to be kept
     }
@@ -193,7 +193,7 @@ pub fn keep_ready(bytes: usize, threads: usize) -> Result<(), NotReady> {
     }
 }
 
-/// Bytes of memory that are ready now, and nobody's.
+/// Returns the bytes of memory that are ready now and unused.
 pub fn ready_bytes() -> usize {
     let maker = MAKER.get().and_then(Option::as_ref);
     let pieces = maker.and_then(|maker| maker.ready.lock().ok().map(|ready| ready.len()));
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn pieces_are_made_ahead_and_zero() {
-        // The first one is asked for in vain, most likely; later ones come from the thread.
+        // The first request most likely finds none; later pieces come from the thread.
         let mut found = 0;
         for _ in 0..1_000_000 {
             if let Some(piece) = take() {

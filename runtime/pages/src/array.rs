@@ -11,9 +11,9 @@ use crate::{ahead, mappings, prefetch};
 
 /// Bytes of the processor's huge page. A mapping's length and address are multiples of it.
 pub const HUGE_BYTES: usize = 2 << 20;
-/// How far behind an array's end `Pages::fetch_end` asks.
+/// Distance behind an array's end at which `Pages::fetch_end` prefetches.
 const END_BYTES: usize = 512;
-/// An ordinary page, in bytes.
+/// Bytes of an ordinary page.
 pub const PAGE_BYTES: usize = 4096;
 
 /// A vector whose capacity is fixed when it is made. Its elements never move.
@@ -44,7 +44,7 @@ unsafe impl Zeroed for u64 {}
 unsafe impl<T: Zeroed, const N: usize> Zeroed for [T; N] {}
 
 impl<T> Pages<T> {
-    /// No room, and no memory.
+    /// Makes an array without room and without memory.
     pub const fn none() -> Self {
         Self {
             base: NonNull::dangling(),
@@ -54,7 +54,7 @@ impl<T> Pages<T> {
         }
     }
 
-    /// Room for `capacity` elements, at least one. Only address space: ordinary pages come when they are written.
+    /// Makes room for `capacity` elements, at least one. It takes only address space: ordinary pages come when they are written.
     pub fn with_capacity(capacity: usize) -> Self {
         let layout = Layout::array::<T>(capacity).expect("the array is smaller than the address space");
         Self::mapped(capacity).unwrap_or_else(|| handle_alloc_error(layout))
@@ -77,12 +77,12 @@ impl<T> Pages<T> {
             capacity,
             _owns: PhantomData,
         };
-        // If the system gives huge pages to all who do not ask, the first byte would cost 2 MiB.
+        // If the system gives huge pages to all that do not ask, the first byte would cost 2 MiB.
         pages.advise(libc::MADV_NOHUGEPAGE);
         Some(pages)
     }
 
-    /// `len` elements of zero bits, of which none costs memory before it is written.
+    /// Makes `len` elements of zero bits, which cost no memory before they are written.
     pub fn zeroed(len: usize) -> Self
     where
         T: Zeroed,
@@ -111,7 +111,7 @@ impl<T> Pages<T> {
         })
     }
 
-    /// The array with all of its capacity used, by elements of zero bits. Nothing was pushed before.
+    /// Returns the array with all of its capacity used, by elements of zero bits. No element was pushed before.
     pub fn filled_with_zeros(mut self) -> Self
     where
         T: Zeroed,
@@ -130,7 +130,7 @@ impl<T> Pages<T> {
         self.len = self.capacity;
     }
 
-    /// Bytes of address space.
+    /// Returns the bytes of address space.
     pub fn mapped_bytes(&self) -> usize {
         if self.capacity == 0 {
             return 0;
@@ -140,7 +140,7 @@ impl<T> Pages<T> {
             .max(HUGE_BYTES)
     }
 
-    /// Asks for the memory of elements that will be pushed, some lines behind the last one. Never waits, changes nothing.
+    /// Prefetches the memory of elements that will be pushed, some lines behind the last one. It never waits and changes nothing.
     #[inline]
     pub fn fetch_end(&self) {
         let ahead = self.len + END_BYTES / size_of::<T>().max(1);
@@ -150,7 +150,7 @@ impl<T> Pages<T> {
         }
     }
 
-    /// Appends. Panics when the capacity is used up.
+    /// Appends an element. It panics when the capacity is used up.
     #[inline]
     pub fn push(&mut self, value: T) {
         assert!(self.len < self.capacity, "the array is full");
@@ -159,7 +159,7 @@ impl<T> Pages<T> {
         self.len += 1;
     }
 
-    /// Appends elements. Panics when the capacity is used up.
+    /// Appends elements. It panics when the capacity is used up.
     #[inline]
     pub fn extend(&mut self, values: impl Iterator<Item = T>) {
         let mut len = self.len;
@@ -172,13 +172,13 @@ impl<T> Pages<T> {
         self.len = len;
     }
 
-    /// Appends an element of zero bits, without writing it. Panics when the capacity is used up.
+    /// Appends an element of zero bits, without writing it. It panics when the capacity is used up.
     pub fn push_zeroed(&mut self)
     where
         T: Zeroed,
     {
         assert!(self.len < self.capacity, "the array is full");
-        // Nothing is ever taken off, so the place is as the kernel gave it: cleared.
+        // No element is ever removed, so the place is as the kernel gave it: cleared.
         self.len += 1;
     }
 
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!((none.len(), none.mapped_bytes()), (0, 0));
     }
 
-    /// The kernel's flags of the mapping at `base`.
+    /// Returns the kernel's flags of the mapping at `base`.
     fn flags_of<T>(pages: &Pages<T>) -> String {
         let maps = std::fs::read_to_string("/proc/self/smaps").expect("Linux has smaps");
         let base = pages.base.as_ptr() as usize;
@@ -321,7 +321,7 @@ mod tests {
     fn pages_are_huge_only_when_asked_for() {
         let pages = Pages::<u64>::zeroed(8);
         let flags = flags_of(&pages);
-        // A kernel without huge pages knows neither flag.
+        // A kernel without huge pages has neither flag.
         if flags.contains(" nh") {
             pages.advise_huge();
             let flags = flags_of(&pages);

@@ -1,7 +1,7 @@
-//! Large arrays, dropped where nobody waits for it.
+//! Drops large arrays on a thread for which no other one waits.
 
-/// Drops what holds much memory on a thread of its own: the kernel takes some tenths of a second for gigabytes of small pages. Where
-/// the system has no thread to give it is dropped here.
+/// Drops a value with much memory on a thread of its own. The kernel takes some tenths of a second for gigabytes of small pages. If the
+/// system has no thread left, it is dropped here.
 #[allow(
     clippy::disallowed_methods,
     reason = "what the thread does shows in nothing but time"

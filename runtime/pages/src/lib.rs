@@ -1,10 +1,9 @@
-//! Arrays on memory that comes straight from the operating system, in huge pages when told so; words compared side by side; memory
-//! fetched ahead.
+//! Arrays on memory straight from the operating system, in huge pages on request; words compared side by side; prefetches.
 //! Owns: the mapping under one array, from its making to its drop; the count of the process's mappings (`Mappings`).
-//! Does not: grow, move or share an array; know what lies in it. Its threads touch pages that are nobody's yet (`ahead`), or nobody's
-//! any more (`aside`).
-//! Invariants: the first `len` elements are initialised; a page that was never written costs no memory; where the system
-//! has no huge pages to give, everything works the same, only slower.
+//! Does not: grow, move or share an array; know its contents. Its threads touch pages that no array uses yet (`ahead`) or any more
+//! (`aside`).
+//! Invariants: the first `len` elements are initialised; a page that was never written costs no memory; without huge pages, everything
+//! works the same, only slower.
 //! Called by: `storage` (rows, indexes), `host` (mappings of guests), `partition`, `replay`, `database`, `http` (what is made ready ahead).
 #![deny(missing_docs)]
 

@@ -1,5 +1,5 @@
-//! The process's kernel mappings: the kernel gives a process a number of them (`vm.max_map_count`), and beyond it no memory at all, neither
-//! to threads nor to the allocator. One count holds all that take many: arrays, and guests with their pages.
+//! The process's kernel mappings. The kernel gives a process a limited number of them (`vm.max_map_count`). Beyond it, threads and the
+//! allocator get no memory at all. One count has the mappings of all that take many: arrays, and guests with their pages.
 
 use std::sync::{
     OnceLock,
@@ -9,7 +9,7 @@ use std::sync::{
 /// The limit of Linux if the system does not state it.
 const COUNT_MAX_DEFAULT: usize = 65_530;
 
-/// How many mappings are taken, and how many the kernel gives.
+/// The number of taken mappings, and the number that the kernel gives.
 struct MappingBudget {
     count: AtomicUsize,
     max: OnceLock<usize>,
@@ -30,7 +30,7 @@ impl MappingBudget {
         *self.max.get_or_init(read)
     }
 
-    /// Nine tenths: the rest is for threads, the allocator and files.
+    /// Returns nine tenths: the rest is for threads, the allocator and files.
     fn limit(&self) -> usize {
         self.max() / 10 * 9
     }
@@ -48,7 +48,8 @@ impl MappingBudget {
         self.count.try_update(Relaxed, Relaxed, add).is_ok()
     }
 
-    /// Takes what its owner can do without: up to half of all. Async-signal-safe: the caller holds mappings, so the limit is known.
+    /// Takes mappings that their owner can do without: up to half of all. Async-signal-safe: the caller holds mappings, so the limit is
+    /// known.
     fn try_add_spare(&self, mappings: usize) -> bool {
         let max = self.max.get().copied().unwrap_or(COUNT_MAX_DEFAULT);
         self.try_add(mappings, max / 2)
@@ -63,25 +64,25 @@ pub(crate) fn note_gone() {
     PROCESS.give_back(1);
 }
 
-/// Mappings that the kernel gives to this process.
+/// Returns the number of mappings that the kernel gives to this process.
 pub fn mappings_max() -> usize {
     PROCESS.max()
 }
 
-/// True where the process may have this many mappings more.
+/// True if the process may have this many more mappings.
 pub fn has_room(mappings: usize) -> bool {
     let left = PROCESS.limit().saturating_sub(PROCESS.count.load(Relaxed));
     mappings <= left
 }
 
-/// Mappings taken of the process's, given back with the drop.
+/// Mappings that were taken from the process's limit. Their drop releases them.
 #[derive(Debug)]
 pub struct Mappings {
     taken: AtomicUsize,
 }
 
 impl Mappings {
-    /// Takes mappings whatever the limit is: for work that can not be refused, such as a replay.
+    /// Takes mappings whatever the limit is, for work that can't be refused, such as a replay.
     pub fn take(mappings: usize) -> Self {
         PROCESS.max();
         PROCESS.add(mappings);
@@ -97,7 +98,7 @@ impl Mappings {
         })
     }
 
-    /// Takes more that its owner can do without; false, and nothing, where half of all are taken. Async-signal-safe.
+    /// Takes more mappings that their owner can do without. False, with none taken, if half of all are taken. Async-signal-safe.
     pub fn try_add_spare(&self, mappings: usize) -> bool {
         let is_taken = PROCESS.try_add_spare(mappings);
         if is_taken {
@@ -106,7 +107,7 @@ impl Mappings {
         is_taken
     }
 
-    /// Gives all back now. Async-signal-safe.
+    /// Releases all now. Async-signal-safe.
     pub fn give_back(&self) {
         PROCESS.give_back(self.taken.swap(0, Relaxed));
     }

@@ -1,14 +1,14 @@
-//! Prefetching memory before it is read, so that what waits for memory waits for all of it at once.
+//! Prefetches memory before it is read, so that a reader waits for all of it at once.
 
 /// Bytes that the processor fetches together.
 const LINE_BYTES: usize = 64;
-/// Lines of one value that are fetched at most: the rest of a long one follows by itself while it is read in order.
+/// Number of lines of one value that are prefetched at most. The rest of a long value follows by itself while it is read in order.
 const LINES_MAX: usize = 6;
 
-/// Asks for the lines of `bytes`, the first few of a long one. Never waits, changes nothing.
+/// Prefetches the lines of `bytes`, or the first few of a long value. It never waits and changes nothing.
 #[inline(always)]
 pub fn prefetch(bytes: &[u8]) {
-    // The commonest by far, without a loop.
+    // The most frequent case by far has no loop.
     if let [first, .., last] = bytes
         && bytes.len() <= LINE_BYTES
     {
@@ -25,13 +25,13 @@ pub fn prefetch(bytes: &[u8]) {
     }
 }
 
-/// Asks for the line in which `value` begins.
+/// Prefetches the line in which `value` begins.
 #[inline(always)]
 pub fn prefetch_line<T>(value: &T) {
     fetch_at(std::ptr::from_ref(value));
 }
 
-/// Asks for the line that the address lies in.
+/// Prefetches the line of the address.
 #[inline(always)]
 pub(crate) fn fetch_at<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]

@@ -1,6 +1,6 @@
-//! Eight words compared at once.
+//! Compares eight words at once.
 
-/// Bit `i` set: word `i` is `to`.
+/// Returns a mask: bit `i` is set if word `i` is `to`.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub fn equal(words: &[u32; 8], to: u32) -> u32 {

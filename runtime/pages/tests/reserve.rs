@@ -1,4 +1,4 @@
-//! A reserve: memory that is there before anybody needs it. Alone in its process, for there is one reserve in each.
+//! A reserve: memory that exists before it is needed. The test is alone in its process, because each process has one reserve.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Calls that follow in a batch, prefetched while this one runs, and with them the rows that they will look at.
+//! Prefetches the calls that follow in a batch while one call runs, and the rows that these calls will read.
 
 use reprise_pages::prefetch_line;
 use reprise_storage::Store;
@@ -6,18 +6,18 @@ use reprise_txn::{LookAhead, Module, NextCalls, PrefetchRow};
 
 use crate::batch::CallSlot;
 
-/// How many calls ahead a slot and its arguments are asked for: before anything of the call is read.
+/// Distance in calls at which the slot, then the arguments, are prefetched. Both come before anything of the call is read.
 const SLOT: usize = 9;
 const ARGS: usize = 6;
 
-/// Over the calls of one module.
+/// The look-ahead over calls of one module.
 pub(crate) struct BatchAhead<'m> {
     module: &'m Module,
-    /// None where no procedure of the module declares rows.
+    /// None if no procedure of the module declares rows.
     ahead: Option<LookAhead<'m>>,
 }
 
-/// The calls of a batch, as far as they are of one module.
+/// The calls of a batch up to the first call of another module.
 struct Batch<'m, 'a> {
     module: &'m Module,
     store: &'a Store,
@@ -43,7 +43,7 @@ impl<'m> NextCalls<'m> for Batch<'m, '_> {
 }
 
 impl<'m> BatchAhead<'m> {
-    /// Before the call at `first` of all `calls` runs.
+    /// Begins before the call at `first` of all `calls` runs.
     pub fn begin(module: &'m Module, store: &Store, calls: &[CallSlot], first: usize, args: &[u8]) -> Self {
         let declares = || module.prefetch.iter().any(|rows| !rows.is_empty());
         let is_of_use = calls.len() > first + 1 && declares();
@@ -59,7 +59,7 @@ impl<'m> BatchAhead<'m> {
         }
     }
 
-    /// Before the call at `at` of all `calls` runs: a step of each of some that follow.
+    /// Prefetches one step of each of some calls that follow. The caller does so before the call at `at` of all `calls` runs.
     #[inline]
     pub fn step(&mut self, store: &Store, calls: &[CallSlot], at: usize, args: &[u8]) {
         let Some(ahead) = &mut self.ahead else {

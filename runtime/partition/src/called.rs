@@ -1,4 +1,4 @@
-//! Callers, and the keys under which they ask: in batches, and in the record of a running call.
+//! Callers, and the idempotency keys of their calls: in batches, and in the record of a running call.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use crate::turn::Running;
 pub struct Caller {
     /// Name of the token.
     pub name: Arc<str>,
-    /// Number of the name in records ([`crate::Principals`]); 0 until it has one, and then no record may be left for it.
+    /// Number of the name in records ([`crate::Principals`]). While it is 0, no record may be left for this caller.
     pub number: u32,
-    /// Within which the caller's idempotency keys count.
+    /// Scope of the caller's idempotency keys: two callers with one scope share keys.
     pub scope: Arc<str>,
 }
 
-/// An idempotency key, and the digest of what was asked under it.
+/// An idempotency key, and the digest of the call that was sent under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallKey<'a> {
     /// 1 to 255 bytes.

@@ -1,5 +1,5 @@
-//! Running and waiting calls: each batch on its way, its calls and their progress. It is filled once for each batch; the thread that runs
-//! it only records the current call.
+//! The list of running and waiting calls: each batch on its way, its calls and their progress. The sender fills it once for each batch. The
+//! thread that runs the batch only records the current call.
 
 use std::sync::{
     Arc, Mutex, OnceLock,
@@ -13,17 +13,17 @@ use crate::batch::CallSlot;
 
 /// Calls on their way.
 pub struct Calls {
-    /// Time of a call, unless its procedure says another; 0: no limit.
+    /// Milliseconds that a call may run if its procedure declares no time; 0: no limit.
     time_max_ms: AtomicU32,
     /// The next call's id.
     next: AtomicU64,
     shelves: [Mutex<Shelf>; SHELVES],
 }
 
-/// Lists that batches are spread over, so that threads which send them seldom wait for each other.
+/// Lists over which batches are spread, so that the threads that send them seldom wait for each other.
 const SHELVES: usize = 16;
 
-/// Looks at what a thread is at that changes meanwhile: more, and the thread is not running.
+/// Attempts to read a consistent state of a running thread. After this many changes in between, the reader assumes that it does not run.
 const LOOKS_MAX: usize = 10_000;
 
 #[derive(Default)]
@@ -34,18 +34,18 @@ struct Shelf {
 
 /// A batch on its way.
 pub(crate) struct Track {
-    /// Id of its first call; the others' follow.
+    /// Id of its first call. The ids of the others follow.
     first: u64,
     count: u32,
     partition: Option<PartitionId>,
     accepted_ns: u64,
-    /// Runs of calls of one procedure: the position behind the last, and what they call.
+    /// Runs of calls of one procedure: the position behind the last one, then the module and the procedure.
     kinds: Vec<(u32, ModuleId, u16)>,
     pub ends: Arc<Ends>,
-    /// How many calls have begun, and the id of the last of them: 0 while it is being changed.
+    /// Number of calls that have begun, and the id of the last of them. The id is 0 while a thread changes both.
     begun: AtomicU32,
     txn_id: AtomicU64,
-    /// Ids of all calls, once the last has run.
+    /// Ids of all calls. The thread sets them once the last call has run.
     ran: OnceLock<Box<[TxnId]>>,
 }
 
@@ -62,33 +62,33 @@ pub(crate) struct Ticket {
 pub enum CallPhase {
     /// Its procedure runs.
     Running,
-    /// It has not begun.
+    /// The call has not begun.
     Queued,
-    /// It has run; its batch goes on, or its record is on its way to the disk.
+    /// The call has run. The rest of its batch still runs, or its record is on its way to the disk.
     Committing,
 }
 
 /// A call on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallInfo {
-    /// By which it may be ended.
+    /// Id with which an operator may end the call.
     pub call_id: u64,
-    /// None until it has begun, and between its end and its batch's.
+    /// None before the call begins, and from its end to that of its batch.
     pub txn_id: Option<TxnId>,
     /// The version that runs it.
     pub module: ModuleId,
     /// Its number in the module.
     pub procedure: u16,
-    /// None for a call of several.
+    /// None for a call over several partitions.
     pub partition: Option<PartitionId>,
-    /// Since it was accepted.
+    /// Time since the server accepted the call.
     pub age_ns: u64,
     /// How far it got.
     pub phase: CallPhase,
 }
 
 impl Calls {
-    /// Milliseconds that a call may run whose procedure does not say; 0: no limit.
+    /// Returns the milliseconds that a call may run if its procedure declares no time; 0: no limit.
     pub fn time_max_ms(&self) -> u32 {
         self.time_max_ms.load(Ordering::Relaxed)
     }
@@ -143,7 +143,7 @@ impl Calls {
         shelves.flat_map(of).collect()
     }
 
-    /// Calls on their way, those that were accepted first before others, and how many there are in all.
+    /// Returns the calls on their way, the first accepted first, and how many there are in all.
     pub fn list(&self, now_ns: u64, limit: usize) -> (Vec<CallInfo>, u64) {
         let mut tracks = self.tracks();
         tracks.sort_unstable_by_key(|track| (track.accepted_ns, track.first));
@@ -159,7 +159,7 @@ impl Calls {
         (listed, count)
     }
 
-    /// Ends a call by its own id or its transaction's, unless it has run; how far it had got. None: there is no such call.
+    /// Ends a call by its own id or its transaction's id, unless it has run. Returns its phase before, or None if there is no such call.
     pub fn cancel(&self, id: u64, now_ns: u64) -> Option<CallInfo> {
         self.tracks().into_iter().find_map(|track| {
             let of_call = id.checked_sub(track.first).filter(|at| *at < u64::from(track.count));
@@ -174,7 +174,7 @@ impl Calls {
 }
 
 impl Default for Calls {
-    /// Without a limit of time.
+    /// Makes a list without a time limit.
     fn default() -> Self {
         Self {
             time_max_ms: AtomicU32::new(0),
@@ -208,7 +208,7 @@ impl Drop for Ticket {
 }
 
 impl Track {
-    /// The call at this position begins.
+    /// Records that the call at this position begins.
     #[inline]
     pub fn begin(&self, at: u32, txn_id: TxnId) {
         self.txn_id.store(0, Ordering::Release);
@@ -216,14 +216,14 @@ impl Track {
         self.txn_id.store(txn_id.0, Ordering::Release);
     }
 
-    /// All calls have run.
+    /// Records that all calls have run.
     pub fn note_ran(&self, calls: &[CallSlot]) {
         let ids = calls.iter().map(|call| call.txn_id).collect();
         let is_first = self.ran.set(ids).is_ok();
         assert!(is_first, "a batch runs once");
     }
 
-    /// Position and id of the call that runs.
+    /// Returns the position and the id of the running call.
     fn running(&self) -> Option<(u32, TxnId)> {
         if self.ran.get().is_some() {
             return None;
@@ -256,7 +256,7 @@ impl Track {
         self.list(now_ns).into_iter().nth(at as usize)
     }
 
-    /// All calls, by position.
+    /// Returns all calls, by position.
     fn list(&self, now_ns: u64) -> Vec<CallInfo> {
         let running = self.running();
         let ran = self.ran.get();
@@ -288,10 +288,10 @@ impl Track {
     }
 }
 
-/// Until when a client waits for a call to begin and to end, and which came first: its beginning, or the end of that time.
+/// The time until which a client waits for a call to begin and to end. It also holds which came first: the beginning, or the deadline.
 #[derive(Debug)]
 pub struct Deadline {
-    /// By the node's clock.
+    /// Time of the node's clock.
     ns: u64,
     state: AtomicU8,
 }
@@ -301,23 +301,23 @@ const BEGUN: u8 = 1;
 const EXPIRED: u8 = 2;
 
 impl Deadline {
-    /// At a moment of the node's clock.
+    /// Makes a deadline at a moment of the node's clock.
     pub fn new(ns: u64) -> Arc<Self> {
         let state = AtomicU8::new(WAITS);
         Arc::new(Self { ns, state })
     }
 
-    /// By the node's clock.
+    /// Returns the moment, by the node's clock.
     pub fn ns(&self) -> u64 {
         self.ns
     }
 
-    /// From now on the call does not begin. False: it has begun, and is ended as one that runs.
+    /// Keeps the call from beginning from now on. False: it has begun, and the caller ends it like any running call.
     pub fn expire(&self) -> bool {
         self.turn(EXPIRED)
     }
 
-    /// False: it is not to begin any more.
+    /// Records that the call begins. False: the deadline has passed, so the call must not begin.
     fn begin(&self) -> bool {
         self.turn(BEGUN)
     }
@@ -330,7 +330,7 @@ impl Deadline {
     }
 }
 
-/// When the clients of a batch's calls wait no longer, by position, ascending; those that are not named wait for ever.
+/// Returns the deadline of the call at a position. `deadlines` is ascending by position. A call that it does not name has none.
 pub(crate) fn deadline_of(deadlines: &[(u32, Arc<Deadline>)], at: u32) -> Option<&Deadline> {
     match deadlines {
         [] => None,
@@ -341,7 +341,7 @@ pub(crate) fn deadline_of(deadlines: &[(u32, Arc<Deadline>)], at: u32) -> Option
     }
 }
 
-/// Why a call is not to begin, if so.
+/// Returns why a call must not begin, if there is a reason.
 #[inline]
 pub(crate) fn ended_before(
     ends: &Ends,

@@ -1,15 +1,15 @@
-//! The place where transactions over several partitions wait until a meeting of their sites is worth while.
+//! The place where transactions over several partitions wait until a meeting of their sites is worth its cost.
 //!
-//! A partition that comes upon such a transaction is prepared for it and goes on with what is not of its stream. Once every touched
-//! partition is prepared, the transaction is ready; ready ones over the same partitions run at one rendezvous, one after the
-//! other. A rendezvous is called:
+//! When a partition reaches such a transaction, it is prepared for it and continues with messages of other streams. Once every touched
+//! partition is prepared, the transaction is ready. Ready transactions over the same partitions run at one rendezvous, one after the other.
+//! The coordinator calls a rendezvous:
 //! - when its oldest transaction has been ready for a while (`READY_NS_MAX` at most);
-//! - when as many are ready as one runs;
+//! - when as many are ready as one rendezvous runs;
 //! - sooner when one of its sites has nothing else to do, and at once when none has;
 //! - at once for a barrier, behind which its partitions do nothing.
 //!
-//! All of its partitions are reserved at once, under one lock, so no two rendezvous wait for each other. An older one that is due keeps
-//! its partitions from younger ones, so none waits for ever.
+//! One lock reserves all partitions of a rendezvous at once, so no two rendezvous wait for each other. An older rendezvous that is due
+//! keeps its partitions from younger ones, so none waits for ever.
 
 use std::{
     collections::VecDeque,
@@ -27,45 +27,45 @@ use crate::{
     rendezvous::{MultiPartitionTxn, Rendezvous, Touched},
 };
 
-/// How long a ready transaction waits for others while its sites have other calls to run: as long as it has waited until then,
-/// within these. The first is what a rendezvous costs, some times; the second keeps that to a twentieth.
+/// Bounds of the time that a ready transaction waits for others while its sites have other calls to run. Between them, it waits as long as
+/// it has waited until then. The lower bound is a few times the cost of a rendezvous. The upper bound keeps that cost to a twentieth.
 const READY_NS_MIN: u64 = 50_000;
 const READY_NS_MAX: u64 = 1_000_000;
-/// By so much it waits less while one of the sites has nothing to do.
+/// Divisor of that wait while one of the sites has nothing to do.
 const IDLE_DIVISOR: u64 = 4;
-/// Transactions that one rendezvous runs at most.
+/// Number of transactions that one rendezvous runs at most.
 pub(crate) const RENDEZVOUS_TXNS_MAX: usize = 64;
 
-/// One for all sites of a node.
+/// The coordinator of a node. All its sites share it.
 pub struct Coordinator {
     state: Mutex<State>,
     /// Transactions in `State::groups`.
     ready_count: AtomicUsize,
-    /// By site: it has nothing to do but what waits here.
+    /// True for a site that has nothing to do but the transactions that wait here.
     idle: Vec<AtomicBool>,
-    /// By site.
+    /// The sender of each site's arrivals.
     doors: Vec<Sender<Arrival>>,
-    /// By site, until it takes it.
+    /// The receiver of each site's arrivals, until the site takes it.
     receivers: Mutex<Vec<Option<Receiver<Arrival>>>>,
     partitions_count: u16,
     rendezvous: AtomicU64,
     txns: AtomicU64,
     barriers: AtomicU64,
     wait_ns_max: AtomicU64,
-    /// By partition: what a call of its last batch burned.
+    /// Fuel that a call of each partition's last batch burned.
     fuel: Vec<AtomicU64>,
 }
 
-/// Counts of the work over several partitions so far.
+/// Counts of the work over several partitions since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RendezvousStats {
-    /// That were called.
+    /// Rendezvous that were called.
     pub rendezvous: u64,
     /// Transactions that they ran.
     pub txns: u64,
     /// Transactions behind which the partitions did nothing else: deployments, marks of checkpoints.
     pub barriers: u64,
-    /// The longest that one was ready until its rendezvous began.
+    /// The longest time from ready to the beginning of the rendezvous.
     pub wait_ns_max: u64,
 }
 
@@ -73,14 +73,14 @@ pub struct RendezvousStats {
 pub(crate) enum Arrival {
     /// One of its partitions comes home.
     Home(Handoff),
-    /// Partitions of it are reserved.
+    /// A rendezvous has reserved partitions of this site.
     Called(Arc<Rendezvous>),
 }
 
 struct State {
     /// Oldest first.
     groups: Vec<Group>,
-    /// By partition: it was called to a rendezvous that is not over.
+    /// True for a partition that was called to a rendezvous that has not ended.
     reserved: Vec<bool>,
 }
 
@@ -89,7 +89,7 @@ struct Group {
     touched: Touched,
     /// Sites of the touched partitions.
     sites: Vec<usize>,
-    /// Each with the moment at which it got ready.
+    /// The transactions, each with the moment at which it became ready.
     txns: VecDeque<(Arc<MultiPartitionTxn>, u64)>,
 }
 
@@ -98,7 +98,7 @@ impl Group {
         self.txns.front().map_or(u64::MAX, |(_, since_ns)| *since_ns)
     }
 
-    /// How long its oldest transaction waits for others.
+    /// Returns how long the oldest transaction waits for others.
     fn wait_ns(&self) -> u64 {
         match self.txns.front() {
             Some((txn, since_ns)) if txn.stream.is_some() => {
@@ -131,7 +131,7 @@ impl Coordinator {
         }
     }
 
-    /// Since the start.
+    /// Returns the counts since the start.
     pub fn stats(&self) -> RendezvousStats {
         RendezvousStats {
             rendezvous: self.rendezvous.load(Ordering::Relaxed),
@@ -160,7 +160,7 @@ impl Coordinator {
         self.doors.len() as u16
     }
 
-    /// Notes what a call burned of the batch that a partition ran last.
+    /// Records the fuel that a call burned in the last batch of a partition.
     #[inline]
     pub(crate) fn note_fuel(&self, partition: PartitionId, fuel: u64) {
         self.fuel[partition.index()].store(fuel, Ordering::Relaxed);
@@ -171,7 +171,7 @@ impl Coordinator {
         self.fuel[partition.index()].load(Ordering::Relaxed)
     }
 
-    /// A partition is prepared for the transaction.
+    /// Records that a partition is prepared for the transaction.
     pub(crate) fn prepare(&self, txn: &Arc<MultiPartitionTxn>, now_ns: u64) {
         let mut state = self.state();
         if !txn.prepare() {
@@ -190,7 +190,7 @@ impl Coordinator {
         self.ready_count.fetch_add(1, Ordering::Release);
     }
 
-    /// Says whether a site has anything else to do. Before `call_if_due`, which then looks at it.
+    /// Records whether a site has anything else to do. The site calls it before `call_if_due`, which reads it.
     pub(crate) fn set_idle(&self, site: SiteId, is_idle: bool) {
         self.idle[site.index()].store(is_idle, Ordering::Release);
     }
@@ -204,7 +204,7 @@ impl Coordinator {
 
     fn call(&self, state: &mut State, caller: SiteId, now_ns: u64) {
         let State { groups, reserved } = state;
-        // Also those that an older one waits for.
+        // Partitions that a due rendezvous needs, also if it still waits for some of them.
         let mut taken: Option<Vec<bool>> = None;
         for group in groups.iter().filter(|group| !group.txns.is_empty()) {
             let sites = &group.sites;
@@ -269,7 +269,7 @@ impl Coordinator {
         taken
     }
 
-    /// A rendezvous is over, and its partitions are on their way home. Others may have waited for them.
+    /// Ends a rendezvous whose partitions are on their way home. Others may have waited for them.
     pub(crate) fn release(&self, touched: &Touched, caller: SiteId, now_ns: u64) {
         let mut state = self.state();
         for (id, reserved) in state.reserved.iter_mut().enumerate() {
@@ -280,7 +280,7 @@ impl Coordinator {
         self.call(&mut state, caller, now_ns);
     }
 
-    /// A site ends. What is left for its partitions runs no more: its process was killed in a simulation.
+    /// Ends a site. The transactions that wait for its partitions never run, because a simulation killed its process.
     pub(crate) fn forget(&self, site: SiteId) {
         let is_its = |group: &mut Group| group.sites.contains(&site.index());
         let mut state = self.state();

@@ -1,4 +1,4 @@
-//! A partition's tables on their way to a checkpoint: copied by the engine thread in small slices, between its turns.
+//! Copies a partition's tables for a checkpoint. The engine thread copies them in small slices, between its turns.
 
 use std::{collections::VecDeque, sync::atomic::Ordering};
 
@@ -10,7 +10,7 @@ use crate::{shared::Shared, site::Partition};
 
 /// Bytes of rows that one slice copies: tens of microseconds.
 pub(crate) const SLICE_BYTES: usize = 64 << 10;
-/// While calls wait, at most this part of the thread's time goes into copying.
+/// Divisor of the thread's time that copying takes at most while calls wait.
 pub(crate) const BUSY_SHARE: u64 = 24;
 
 /// The messages of an engine thread to the writer of a checkpoint.
@@ -25,7 +25,7 @@ pub enum Copied {
 /// The copying of one partition.
 pub(crate) struct Copying {
     to: Sender<Copied>,
-    /// Copied, and not yet taken by the writer.
+    /// Copied pages that the writer has not taken yet.
     waiting: VecDeque<Copied>,
     began_ns: u64,
     spent_ns: u64,
@@ -35,11 +35,11 @@ pub(crate) struct Copying {
 /// The result of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slice {
-    /// There is more.
+    /// A slice was copied, and there is more.
     Copied,
-    /// Nothing can be done now: the writer has as many pages as it takes, or calls go first.
+    /// No slice can be copied now: the writer's queue is full, or calls go first.
     Later,
-    /// Nothing is left, or nobody takes it any more.
+    /// Nothing is left to copy, or the receiver is gone.
     Over,
 }
 
@@ -58,7 +58,7 @@ impl Partition {
         self.store.begin_snapshot()
     }
 
-    /// Its rows are being copied.
+    /// True while the partition's rows are being copied.
     pub fn is_copying(&self) -> bool {
         self.copying.is_some()
     }
@@ -80,8 +80,8 @@ impl Partition {
                 copying.waiting.push_back(Copied::Done(self.id));
             }
         }
-        // Rows that change while they are copied may come faster than the writer takes them: the checkpoint is given up before the
-        // process is.
+        // Rows that change while they are copied may grow faster than the writer takes them. The partition then gives up the checkpoint, so
+        // that the process does not run out of memory.
         let slice = match shared.memory.is_over() {
             true => Slice::Over,
             false => copying.send(),

@@ -1,4 +1,4 @@
-//! Digests of a partition's tables at one moment: the engine thread goes over the rows in small slices, between its turns.
+//! Makes digests of a partition's tables at one moment. The engine thread reads the rows in small slices, between its turns.
 
 use std::sync::atomic::Ordering;
 
@@ -17,11 +17,11 @@ use crate::{
 pub struct PartitionDigest {
     /// The partition of the tables.
     pub partition: PartitionId,
-    /// By table number, without those that were dropped.
+    /// The digests by table number, without dropped tables.
     pub tables: Vec<TableDigest>,
 }
 
-/// Digests of one partition that are being made. Dropped without a word, they are not to be had.
+/// Digests of one partition that are being made. If it is dropped, the receiver gets none.
 pub(crate) struct Digesting {
     to: Sender<PartitionDigest>,
     began_ns: u64,
@@ -29,8 +29,8 @@ pub(crate) struct Digesting {
 }
 
 impl Partition {
-    /// Begins to make digests of the tables as they are now, and sends them once they are made. The caller holds the partition between two
-    /// transactions. False where those of an earlier moment are still being made: nothing is begun.
+    /// Begins to make digests of the tables as they are now, and sends them when they are complete. The caller holds the partition between
+    /// two transactions. False if digests of an earlier moment are still being made: nothing is begun.
     pub fn begin_digest(&mut self, shared: &Shared, to: Sender<PartitionDigest>) -> bool {
         if self.digesting.is_some() {
             return false;
@@ -45,12 +45,12 @@ impl Partition {
         true
     }
 
-    /// Digests are being made.
+    /// True while digests are being made.
     pub fn is_digesting(&self) -> bool {
         self.digesting.is_some()
     }
 
-    /// Goes over a slice of the rows, if digests are being made.
+    /// Reads a slice of the rows, if digests are being made.
     pub(crate) fn digest_slice(&mut self, shared: &Shared, is_idle: bool) -> Slice {
         if !self.store.is_digesting() {
             self.end_digest(shared); // what was gone over was taken back
@@ -73,7 +73,7 @@ impl Partition {
         Slice::Over
     }
 
-    /// Nobody hears of what was being made.
+    /// Drops digests that are being made. Their receiver gets none.
     fn end_digest(&mut self, shared: &Shared) {
         if self.digesting.take().is_some() {
             self.store.end_digest();

@@ -4,7 +4,7 @@ use reprise_base::{TxnId, limits::MEMORY_MAX_LIMIT};
 use reprise_observe::{Notice, NoticeKind, Notices};
 use reprise_txn::Failure;
 
-/// `name`: `MODULE.PROCEDURE`.
+/// Tells the operator about a failed call. `name`: `MODULE.PROCEDURE`.
 pub(crate) fn tell(notices: &Notices, txn_id: TxnId, name: impl FnOnce() -> String, failure: &Failure) {
     match failure {
         Failure::Trapped { message, .. } => notices.tell(NoticeKind::Trap, || Notice::Trapped {

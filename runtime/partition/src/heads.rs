@@ -1,5 +1,5 @@
-//! Calls of a batch that go to the log before the rest of it has run: all records of an append are bounded in bytes, and the parts of a
-//! transaction are an append of their own. Whoever sent the batch gets it back in one piece.
+//! Calls of a batch that go to the log before the rest of it has run. One append is bounded in bytes, and the parts of a transaction are an
+//! append of their own. The sender of the batch gets it back in one piece.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -13,17 +13,17 @@ pub(crate) struct Heads(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// Heads that did not come back yet.
+    /// Number of heads that are still on their way.
     missing: usize,
     /// Heads that came back, each with the position of its first call.
     back: Vec<(usize, Box<CallBatch>)>,
-    /// The batch itself, once all of its calls ran and what it waits for is durable.
+    /// The batch itself, once all its calls have run and the records that it waits for are durable.
     rest: Option<Box<CallBatch>>,
 }
 
 impl CallBatch {
-    /// The calls before position `until` that ran and are in no head yet, as a batch of their own. Their slots in this one count for nothing
-    /// from here on.
+    /// Takes the calls before position `until` that ran and are in no head yet, as a batch of their own. From then on, this batch ignores
+    /// their slots.
     pub(crate) fn take_head(&mut self, until: usize) -> Box<CallBatch> {
         let heads = self.heads.get_or_insert_default().clone();
         let from = self.headed;
@@ -53,7 +53,7 @@ impl Heads {
         Self::close_if_whole(state);
     }
 
-    /// All of the batch ran, and what its last calls wait for is there.
+    /// Ends the batch: all of it ran, and the records that its last calls wait for are durable.
     pub fn close(&self, rest: Box<CallBatch>) {
         let mut state = self.0.lock().expect("held for a store");
         state.rest = Some(rest);
@@ -103,7 +103,7 @@ mod tests {
         sink::{Unlogged, complete},
     };
 
-    /// Runs the call at a position, with that as its result and one record.
+    /// Runs the call at a position. Its result is the position, and it has one record.
     fn run(batch: &mut CallBatch, at: usize) {
         let start = batch.results.len() as u32;
         batch.results.extend_from_slice(&vec![at as u8; at + 1]);

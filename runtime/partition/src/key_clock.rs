@@ -1,4 +1,4 @@
-//! The clock by which idempotency keys age: it counts time in which a primary ran, whatever the wall clock says.
+//! The clock by which idempotency keys age. It counts the time in which a primary ran, whatever the wall clock says.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,8 +6,8 @@ use reprise_env::Clock;
 
 /// Time in which a primary of this database ran, over restarts and failovers.
 ///
-/// Each mark of the log and each checkpoint has it, so it goes on from the newest of these: time behind the last mark is not counted
-/// after a crash, and keys are kept for so much longer. A jump of the wall clock does not change it.
+/// Each mark of the log and each checkpoint has it, so the clock continues from the newest of these. After a crash, time behind the last
+/// mark does not count, and keys are kept longer by that time. A jump of the wall clock does not change it.
 pub struct KeyClock {
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
@@ -16,7 +16,7 @@ pub struct KeyClock {
 #[derive(Clone, Copy, Default)]
 struct State {
     counted_us: u64,
-    /// By the node's monotonic clock, while this server is the primary.
+    /// Time of the node's monotonic clock since which this server is the primary.
     runs_since_ns: Option<u64>,
 }
 
@@ -44,7 +44,7 @@ impl KeyClock {
         self.read(state)
     }
 
-    /// Continues from what a mark or a checkpoint has, if that is more.
+    /// Continues from the time of a mark or a checkpoint, if that is later.
     pub fn raise(&self, counted_us: u64) {
         let mut state = self.lock();
         let missing_us = counted_us.saturating_sub(self.read(*state));

@@ -1,6 +1,6 @@
-//! How readers of a standby get at tables that a site replays into: the site lends the stores of its partitions. Between two messages, and between
-//! two works of a long one, it hands a store over when a reader waits for it, and has it back after a slice of some 50 us; while it has nothing to do,
-//! all of its stores are lent. So the replay waits for a slice now and then, and never for a reader.
+//! Readers of a standby read tables that a site replays into: the site lends the stores of its partitions. Between two messages, and
+//! between two works of a long message, it hands a store over if a reader waits for it. It takes the store back after a slice of about 50
+//! us. While the site has nothing to do, it lends all of its stores. So the replay waits for a slice now and then, and never for a reader.
 
 use std::{
     sync::{
@@ -16,18 +16,18 @@ use reprise_storage::{Store, StoreAtView, ViewError, ViewId};
 
 use crate::site::Site;
 
-/// Longest wait of a site for the first look of a reader that was woken, and is to come.
+/// Longest time that a site waits for the first look of a reader that it woke.
 const LOOK_WAIT_MAX: Duration = Duration::from_micros(200);
-/// A slice, from the first look on: as many looks as there are.
+/// A slice, from the first look on. It has room for any number of looks.
 const SLICE: Duration = Duration::from_micros(50);
-/// For so long a site goes on between two slices, at least.
+/// Time that a site works between two slices, at least.
 const BETWEEN_SLICES_NS: u64 = 400_000;
-/// How often a reader that waits looks whether it is to end.
+/// Interval at which a waiting reader checks whether it must end.
 const READER_LOOK: Duration = Duration::from_millis(2);
 
-/// The stores of a standby's partitions, as far as they are lent.
+/// The stores of a standby's partitions while they are lent.
 pub struct Lending {
-    /// By partition.
+    /// The slot of each partition.
     slots: Vec<Slot>,
     is_over: AtomicBool,
 }
@@ -35,11 +35,11 @@ pub struct Lending {
 #[derive(Default)]
 struct Slot {
     lent: Mutex<Lent>,
-    /// Readers that could go on, had they the store.
+    /// Number of readers that wait for a store and could read at once.
     wanted: AtomicUsize,
-    /// Readers that sleep.
+    /// Number of readers that sleep.
     sleeping: AtomicUsize,
-    /// The site wants it back: no reader begins a slice.
+    /// True while the site wants a store back. Then no reader begins a slice.
     is_recalled: AtomicBool,
     given: Condvar,
     looked: Condvar,
@@ -51,10 +51,10 @@ struct Lent {
     looks: u64,
 }
 
-/// Why a reader sees nothing.
+/// Why a reader reads nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoLook<E> {
-    /// The site asked for the store meanwhile.
+    /// The reader ended its look, because the site asked for the store meanwhile.
     Ended(E),
     View(ViewError),
 }
@@ -64,7 +64,7 @@ impl Slot {
         self.lent.lock().expect("what panics under this lock ends the process")
     }
 
-    /// How many looks there were before.
+    /// Gives the store to readers. Returns how many looks there were before.
     fn give(&self, store: Store) -> u64 {
         let mut lent = self.lock();
         lent.store = Some(store);
@@ -101,7 +101,7 @@ impl Slot {
 }
 
 impl Lending {
-    /// Makes the slots of partitions of which none is lent.
+    /// Makes the slots of all partitions, with no store lent.
     pub fn new(partitions_count: u16) -> Arc<Self> {
         Arc::new(Self {
             slots: (0..partitions_count).map(|_| Slot::default()).collect(),
@@ -109,7 +109,7 @@ impl Lending {
         })
     }
 
-    /// Nothing is lent any more. Readers that wait see it within some milliseconds.
+    /// Ends the lending. Readers that wait notice it within a few milliseconds.
     pub fn end(&self) {
         self.is_over.store(true, Ordering::Release);
     }
@@ -118,7 +118,7 @@ impl Lending {
         self.is_over.load(Ordering::Acquire)
     }
 
-    /// True where a look at any of these partitions at the view waits for nobody.
+    /// True if a look at these partitions at the view waits for no store.
     pub(crate) fn shows(&self, partitions: &[PartitionId], view: ViewId) -> bool {
         let shows = |id: &PartitionId| {
             let lent = self.slots[id.index()].lock();
@@ -128,8 +128,8 @@ impl Lending {
         self.is_over() || partitions.iter().all(shows)
     }
 
-    /// Has `look` see a partition at a view, once that is open there and the store is lent. `was_open`: the view was seen to be. Now and then `ask` is
-    /// asked whether to go on.
+    /// Runs `look` on a partition at a view, once the view is open there and the store is lent. `was_open`: the caller saw the view open.
+    /// `ask` is called now and then and says whether the wait continues.
     pub(crate) fn look<E>(
         &self,
         (id, view, was_open): (PartitionId, ViewId, &mut bool),
@@ -179,22 +179,22 @@ impl Lending {
 /// A site's part in lending.
 pub(crate) struct Lender {
     lending: Arc<Lending>,
-    /// When readers had their last slices, by the node's clock.
+    /// Time of the node's clock at which readers had their last slices.
     sliced_ns: u64,
 }
 
 impl Site {
-    /// From now on the site lends its stores, until `Lending::end`. A message asks for it: that of a batch costs nothing for it.
+    /// Has the site lend its stores until `Lending::end`. A message asks for it, so that the lending costs a batch nothing.
     pub fn begin_lending(&mut self, lending: Arc<Lending>) {
         self.lender = Some(Lender { lending, sliced_ns: 0 });
     }
 
-    /// True where it lends from now on, and did not before the last message.
+    /// True if the site lends its stores since the last message, and did not before.
     pub(crate) fn is_lending(&self) -> bool {
         self.lender.is_some()
     }
 
-    /// Lends the stores that readers wait for, each for a slice, unless they had some just before. For between two works of a replay.
+    /// Lends each store that a reader waits for, for one slice, unless readers had slices just before. A replay calls it between two works.
     pub fn serve_readers(&mut self) {
         let Some(lender) = &mut self.lender else { return };
         let slots = &lender.lending.slots;
@@ -213,7 +213,7 @@ impl Site {
         lender.sliced_ns = clock.monotonic_ns();
     }
 
-    /// Lends all that is at home, for as long as there is nothing to do.
+    /// Lends all stores at home while there is nothing to do.
     pub(crate) fn lend(&mut self) {
         let Some(lender) = &self.lender else { return };
         for partition in self.table.iter_mut() {
@@ -222,7 +222,7 @@ impl Site {
         }
     }
 
-    /// Has everything back that `lend` gave.
+    /// Takes back all stores that `lend` gave.
     pub(crate) fn take_back(&mut self) {
         let Some(lender) = &self.lender else { return };
         for partition in self.table.iter_mut() {
@@ -230,12 +230,13 @@ impl Site {
         }
     }
 
-    /// The `step` variant for work that shares one thread: between two steps all partitions at home are lent.
+    /// The `step` variant for work that shares one thread. All partitions at home are lent between two steps.
     pub fn step_lending(&mut self) -> Step {
         let was_lending = self.is_lending();
         self.take_back();
         let step = match self.step() {
-            // A message asked for it, and ended the way of before: the site itself goes on, also where lending is over by now.
+            // The message began the lending and ended the old kind of step. The site itself continues, even if the lending has ended by
+            // now.
             Step::Over if !was_lending && self.is_lending() => Step::Done,
             step => step,
         };
@@ -246,7 +247,7 @@ impl Site {
         step
     }
 
-    /// Lends no more, if that is over.
+    /// Stops lending if `Lending::end` was called.
     pub(crate) fn end_lending_if_over(&mut self) {
         self.lender.take_if(|lender| lender.lending.is_over());
     }

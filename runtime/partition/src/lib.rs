@@ -1,10 +1,10 @@
-//! The engine thread: takes calls from its inbox, runs them one at a time on the partition they name, appends their
-//! records, and hands the outcomes on once they are durable.
-//! Owns: the tables of its partitions while they are at home, not away at a rendezvous; each partition's transaction ids;
-//! the list of calls on their way.
+//! The engine thread: takes calls from its inbox, runs them one at a time on the partition that they name, appends their records, and hands
+//! the outcomes on when they are durable.
+//! Owns: the tables of its partitions while they are at home, not away at a rendezvous; each partition's transaction ids; the list of calls
+//! on their way.
 //! Does not: choose partitions, parse requests, write files, decide what happens at recovery.
-//! Invariants: per partition, transaction ids grow in the order of execution and of the log; nothing is acknowledged
-//! before the sink says so; a partition is held by exactly one thread at any time.
+//! Invariants: per partition, transaction ids grow in the order of execution and of the log; no call is acknowledged before the sink allows
+//! it; exactly one thread holds a partition at any time.
 //! Called by: `router` (calls, jobs), `recovery`, `replay`, `upkeep`, `database`.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

@@ -1,7 +1,7 @@
-//! Which record a transaction leaves in the log: its command, its changes, or both.
+//! The choice of the record that a transaction leaves in the log: its command, its changes, or both.
 //!
-//! A procedure's own declaration comes before what the server is set to. `auto` weighs both kinds by what was measured of the
-//! procedure's calls: the time that a record takes at recovery, and the bytes that it takes in the log.
+//! A procedure's own declaration overrides the server's setting. `auto` compares both forms by measurements of the procedure's calls: the
+//! time that a record costs at recovery, and its bytes in the log.
 
 use std::{
     collections::BTreeMap,
@@ -28,7 +28,7 @@ pub enum LogPolicy {
     Physiological,
     /// The form that costs less by measurement, unless the procedure says otherwise.
     Auto,
-    /// Each transaction both ways, whatever its procedure declares: to compare them.
+    /// Each transaction in both forms, whatever its procedure declares. It serves to compare them.
     Both,
     /// There is no log.
     None,
@@ -47,15 +47,15 @@ impl LogPolicy {
     }
 }
 
-/// The form of a transaction that standbys get, whatever form this server's own log has.
+/// The form in which standbys get a transaction, whatever form this server's own log has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ShipForm {
     /// The form of the log.
     #[default]
     AsLogged,
-    /// Changes, which name rows by their numbers: replay looks into no index for an update, and runs nothing.
+    /// Changes, which name rows by their numbers. Replay searches no index for an update, and runs no procedure.
     Changes,
-    /// The command: replay runs it again, and compares its digest.
+    /// The command. Replay runs it again and compares its digest.
     Command,
 }
 
@@ -73,20 +73,20 @@ impl ShipForm {
 /// The form of a transaction in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogForm {
-    /// The command, which is run again.
+    /// The command, which replay runs again.
     Command,
     /// The rows that it changed.
     Changes,
     /// Both, in one append.
     Both,
-    /// One form here, and the other one for standbys.
+    /// One form here, and the other form for standbys.
     Apart(TwoForms),
-    /// There is no log that would keep it.
+    /// Neither: there is no log.
     Nothing,
 }
 
 impl LogForm {
-    /// With standbys that get this.
+    /// Returns the form for a server whose standbys get `shipped`.
     #[inline]
     pub fn shipped_as(self, shipped: ShipForm) -> Self {
         match (self, shipped) {
@@ -96,14 +96,14 @@ impl LogForm {
         }
     }
 
-    /// The changes of a transaction are wanted.
+    /// True if the log or the standbys need the changes of a transaction.
     #[inline]
     pub fn has_changes(self) -> bool {
         matches!(self, Self::Changes | Self::Both | Self::Apart(_))
     }
 }
 
-/// The log's settings, and what was measured for `auto`. Shared by all sites.
+/// The log's settings, and the measurements for `auto`. All sites share them.
 pub struct Logging {
     /// The server's setting.
     pub rule: LogPolicy,
@@ -111,7 +111,7 @@ pub struct Logging {
     pub images: AfterImage,
     /// The sampling of `LogPolicy::Auto`.
     pub sampling: Sampling,
-    /// Changes of a transaction that take more bytes are logged in parts of so many, or of one change.
+    /// Changes of a transaction that take more bytes are logged in parts of this many bytes, or of one change.
     pub part_bytes: usize,
     /// The form that standbys get of transactions that begin from now on.
     shipped: AtomicU8,
@@ -121,9 +121,9 @@ pub struct Logging {
 /// Which calls are measured for `auto`. Neither number is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampling {
-    /// The calls of a procedure on a partition's thread of which one is measured.
+    /// Number of calls of a procedure on a partition's thread of which one is measured.
     pub every: u32,
-    /// Measured calls after which the choice is looked at again.
+    /// Number of measured calls after which the server reviews the choice.
     pub window: u32,
 }
 
@@ -134,34 +134,34 @@ impl Default for Sampling {
     }
 }
 
-/// Redo of one row, look-up, write and cache misses: somewhat above what a vote of two rows takes in `docs/PERFORMANCE.md`.
+/// Redo of one row: look-up, write and cache misses. The value is a little above that of a vote of two rows in `docs/PERFORMANCE.md`.
 const ROW_REDO_NS: f64 = 250.0;
-/// Making one row's change at run time: an estimate.
+/// Cost of making one row's change at run time: an estimate.
 const ROW_CHANGE_NS: f64 = 40.0;
-/// A byte of log, written and read again, at 400 MB/s.
+/// Cost of a byte of log, written and read again, at 400 MB/s.
 const LOG_BYTE_NS: f64 = 2.5;
 /// Bytes of a record beside arguments or changes.
 const HEAD_BYTES: f64 = 24.0;
-/// The other kind must be cheaper by this factor to be chosen: no change to and fro.
+/// Factor by which the other form must be cheaper to be chosen. It keeps the choice from changing to and fro.
 const HYSTERESIS: f64 = 1.3;
 
 /// The measured costs of one procedure's calls, as means.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CallCosts {
-    /// That were measured.
+    /// Number of measured calls.
     pub calls: u32,
-    /// That it ran.
+    /// Time for which it ran.
     pub run_ns: f64,
     /// Bytes of its arguments.
     pub args_bytes: f64,
     /// Bytes of its changes.
     pub changes_bytes: f64,
-    /// That it changed.
+    /// Rows that it changed.
     pub rows: f64,
 }
 
 impl CallCosts {
-    /// Nanoseconds that a call costs by its command: its bytes in the log, and running it again at recovery.
+    /// Returns the nanoseconds that a call costs by its command: its bytes in the log, and its second run at recovery.
     pub fn command_ns(&self) -> f64 {
         self.run_ns + (HEAD_BYTES + self.args_bytes) * LOG_BYTE_NS
     }
@@ -182,9 +182,9 @@ pub struct AutoChoice {
 
 #[derive(Default)]
 struct Measured {
-    /// Sums of the window that is being filled.
+    /// Sums of the current window.
     sums: CallCosts,
-    /// Means of the last full one.
+    /// Means of the last full window.
     last: Option<CallCosts>,
 }
 
@@ -197,7 +197,7 @@ impl AutoChoice {
         }
     }
 
-    /// The choice at this moment.
+    /// Returns the choice at this moment.
     #[inline]
     pub fn kind(&self) -> LogForm {
         match self.kind.load(Ordering::Relaxed) {
@@ -222,7 +222,7 @@ impl AutoChoice {
         }
     }
 
-    /// The choice and its reason with the numbers, for people.
+    /// Returns the choice and its reason with the numbers, for people.
     pub fn explain(&self) -> String {
         let kind = match self.kind() {
             LogForm::Changes | LogForm::Both | LogForm::Apart(TwoForms::ChangesHere) => "physiological",
@@ -258,7 +258,7 @@ fn means(sums: CallCosts) -> CallCosts {
     }
 }
 
-/// The kind that costs less; the one in use unless the other is cheaper by far.
+/// Returns the form that costs less. It returns the current form unless the other one is cheaper by `HYSTERESIS`.
 fn choose(costs: &CallCosts, now: LogForm) -> LogForm {
     let (command, changes) = (costs.command_ns(), costs.changes_ns());
     match now {
@@ -275,7 +275,7 @@ impl Default for Logging {
 }
 
 impl Logging {
-    /// With nothing measured.
+    /// Makes settings without measurements.
     pub fn new(rule: LogPolicy, images: AfterImage, sampling: Sampling) -> Self {
         Self {
             rule,
@@ -287,12 +287,12 @@ impl Logging {
         }
     }
 
-    /// With changes in parts of so many bytes.
+    /// Sets the size of the parts in which large changes are logged.
     pub fn with_parts_of(self, part_bytes: usize) -> Self {
         Self { part_bytes, ..self }
     }
 
-    /// From now on transactions are captured for standbys that get this. Only where the log is of files, and holds one form.
+    /// Sets the form that standbys get of transactions that begin from now on. Only for a log that consists of files and holds one form.
     pub fn set_shipped(&self, form: ShipForm) {
         self.shipped.store(form as u8, Ordering::Relaxed);
     }
@@ -327,7 +327,7 @@ impl Logging {
         choices.entry((module, procedure)).or_insert_with(new).clone()
     }
 
-    /// By position in the module's schema.
+    /// Returns the choices by position in the module's schema.
     pub(crate) fn choices_of(&self, module: &Module) -> Vec<Choice> {
         let procedures = module.schema.procedures.iter().enumerate();
         let choices = procedures.map(|(at, procedure)| {
@@ -373,7 +373,7 @@ impl Choice {
         }
     }
 
-    /// The call that begins, if it is to be measured.
+    /// Begins a sample if the beginning call is to be measured.
     #[inline]
     pub fn sample(&mut self, clock: &dyn Clock) -> Option<Sample> {
         self.auto.as_ref()?;
@@ -387,7 +387,7 @@ impl Choice {
         })
     }
 
-    /// `now_ns` is when the call ended.
+    /// Records a sample. `now_ns` is the time at which the call ended.
     pub fn note(&self, sample: &Sample, now_ns: u64, args_bytes: usize, changes_bytes: usize, rows: u32) {
         if let Some(auto) = &self.auto {
             let run_ns = now_ns.saturating_sub(sample.began_ns);
@@ -417,7 +417,7 @@ mod tests {
         assert_eq!(choose(&heavy, LogForm::Command), LogForm::Changes);
         assert_eq!(choose(&vote, LogForm::Command), LogForm::Command);
         assert_eq!(choose(&vote, LogForm::Changes), LogForm::Command);
-        // Large arguments, small effect: bytes decide.
+        // Large arguments and few changed rows: the bytes decide.
         let upload = costs(3.0, 100_000.0, 1.0, 40.0);
         assert_eq!(choose(&upload, LogForm::Command), LogForm::Changes);
     }

@@ -1,7 +1,7 @@
-//! A site's partitions, and the messages that have to wait for one (deferred). They wait while the partition is away, behind a barrier, or
-//! behind a transaction of their own stream that runs over several partitions. All others go on.
+//! A site's partitions, and the messages that have to wait for one of them (deferred). A message waits while its partition is away, behind
+//! a barrier, or behind a transaction of its own stream that runs over several partitions. All other messages continue.
 //!
-//! A partition's messages keep their order but for this: what is not of a waiting transaction's stream passes it.
+//! A partition's messages keep their order with one exception: messages of other streams pass a waiting transaction.
 
 use std::{
     collections::{BTreeMap, VecDeque, btree_map::Entry},
@@ -23,28 +23,28 @@ pub(crate) struct PartitionTable {
     site: SiteId,
     sites_count: u16,
     partitions_count: u16,
-    /// By `PartitionId / sites_count`.
+    /// The slots, by `PartitionId / sites_count`.
     slots: Vec<Slot>,
     away_count: usize,
-    /// Messages that wait, in all slots.
+    /// Number of waiting messages in all slots.
     deferred_count: usize,
-    /// Partitions that come back, and rendezvous to bring some to.
+    /// Partitions that come back, and rendezvous that need partitions of this site.
     pub arrivals: Receiver<Arrival>,
-    /// Slots where something that waited may go on.
+    /// Slots with a waiting message that may continue.
     ready: VecDeque<usize>,
 }
 
 struct Slot {
     id: PartitionId,
-    /// None while it is away.
+    /// None while the partition is away.
     partition: Option<Box<Partition>>,
-    /// Streams with a transaction that waits.
+    /// Streams with a waiting transaction.
     streams: BTreeMap<Stream, Waiting>,
-    /// Streams whose next message may go on.
+    /// Streams whose next message may continue.
     ready: VecDeque<Stream>,
-    /// No stream waits when the partition is prepared for it.
+    /// The barrier that the partition waits for. No stream waits once the partition is prepared for it.
     barrier: Option<Barrier>,
-    /// Messages that arrived while the partition was away or a barrier waited, in order. At most as many as admission lets in
+    /// Messages that arrived while the partition was away or a barrier waited, in order. Admission bounds their number
     /// (`WAITING_TXNS_MAX`).
     deferred: VecDeque<Deferred>,
 }
@@ -58,7 +58,7 @@ struct Barrier {
 #[derive(Default)]
 struct Waiting {
     messages: VecDeque<Deferred>,
-    /// The first messages, transactions over the same partitions, that the partition is prepared for and that have not run.
+    /// Number of first messages, transactions over the same partitions, that the partition is prepared for and that have not run.
     prepared: usize,
 }
 
@@ -66,7 +66,7 @@ struct Waiting {
 pub(crate) struct Handoff {
     pub partition: Box<Partition>,
     pub home: SiteId,
-    /// The transactions that it was prepared for, and that ran while it was away.
+    /// The transactions that the partition was prepared for and that ran while it was away.
     pub done: Arc<[Arc<MultiPartitionTxn>]>,
 }
 
@@ -92,8 +92,8 @@ pub(crate) enum Due {
 }
 
 impl Waiting {
-    /// The next transaction, if the partition can be prepared for it now: behind others only if they are over the same partitions,
-    /// which thus come upon them in the same order.
+    /// Returns the next transaction, if the partition can be prepared for it now. Behind others it can be only if they are over the same
+    /// partitions: then all of these reach them in the same order.
     fn prepare_next(&mut self) -> Option<Arc<MultiPartitionTxn>> {
         let Some(Deferred::Multi(next)) = self.messages.get(self.prepared) else {
             return None;
@@ -109,7 +109,7 @@ impl Waiting {
 }
 
 impl Slot {
-    /// Nothing keeps a message from being done at once.
+    /// True if no message of this slot has to wait.
     #[inline]
     fn is_open(&self) -> bool {
         self.partition.is_some() && self.streams.is_empty() && self.barrier.is_none() && self.deferred.is_empty()
@@ -125,7 +125,7 @@ impl Slot {
 }
 
 impl PartitionTable {
-    /// Fresh partitions: those `p` with `p % sites_count == site`.
+    /// Makes fresh partitions: each `p` with `p % sites_count == site`.
     pub fn new(site: SiteId, shared: &Shared) -> Self {
         let (partitions_count, sites_count) = (shared.partitions_count, shared.sites_count);
         let fresh = (site.0..partitions_count).step_by(sites_count as usize);
@@ -153,7 +153,7 @@ impl PartitionTable {
         (id.0 / self.sites_count) as usize
     }
 
-    /// Every partition is at home, and nothing waits.
+    /// True if every partition is at home and no message waits.
     #[inline]
     pub fn is_quiet(&self) -> bool {
         self.away_count == 0 && self.deferred_count == 0 && self.ready.is_empty()
@@ -163,7 +163,7 @@ impl PartitionTable {
         self.away_count > 0
     }
 
-    /// None while the partition is away.
+    /// Returns a partition, or None while it is away.
     #[inline]
     pub fn get(&mut self, id: PartitionId) -> Option<&mut Partition> {
         let index = self.index(id);
@@ -178,12 +178,12 @@ impl PartitionTable {
         self.slots[self.index(id)].partition.as_deref()
     }
 
-    /// The partitions at home.
+    /// Returns the partitions at home.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Partition> {
         self.slots.iter_mut().filter_map(|slot| slot.partition.as_deref_mut())
     }
 
-    /// This site's slots that a transaction touches.
+    /// Returns this site's slots that a transaction touches.
     fn touched(&self, touched: &Touched) -> impl Iterator<Item = usize> {
         let slots = self.slots.iter().enumerate();
         slots.filter(|(_, slot)| touched.contains(slot.id)).map(|(at, _)| at)
@@ -193,7 +193,7 @@ impl PartitionTable {
         self.touched(touched).count()
     }
 
-    /// Takes a batch for one of this site's partitions. Some: it is to be run now.
+    /// Takes a batch for one of this site's partitions. Some: the caller runs it now.
     #[inline]
     pub fn take_batch(&mut self, batch: Box<CallBatch>, id: PartitionId) -> Option<Due> {
         let index = self.index(id);
@@ -203,7 +203,7 @@ impl PartitionTable {
         }
     }
 
-    /// True where all that a transaction touches is here, and nothing keeps it from running at once.
+    /// True if all partitions of a transaction are here and the transaction could run at once.
     pub fn is_free_for(&self, touched: &Touched) -> bool {
         let here = self.touched_count(touched);
         here == touched.len(self.partitions_count) && self.touched(touched).all(|at| self.slots[at].is_open())
@@ -226,7 +226,7 @@ impl PartitionTable {
         None
     }
 
-    /// A message whose turn has come but for streams that wait. Its partition is at home.
+    /// Admits a message whose turn has come unless its stream waits. Its partition is at home.
     fn admit(&mut self, index: usize, message: Deferred) -> Option<Due> {
         let slot = &mut self.slots[index];
         if let Some(stream) = message.stream()
@@ -234,7 +234,7 @@ impl PartitionTable {
         {
             waiting.messages.push_back(message);
             self.deferred_count += 1;
-            // While some were run and their turn is to come, the rest waits for that.
+            // While some prepared transactions run, the rest waits until their turn comes.
             let is_next = waiting.prepared + 1 == waiting.messages.len() && waiting.prepared > 0;
             return is_next.then(|| waiting.prepare_next()).flatten().map(Due::Prepared);
         }
@@ -256,7 +256,7 @@ impl PartitionTable {
         Some(Due::Prepared(txn))
     }
 
-    /// Takes out this site's touched partitions: for a rendezvous, or for what runs on this site alone.
+    /// Takes out this site's touched partitions, for a rendezvous or for a transaction on this site alone.
     pub fn hand_over(&mut self, touched: &Touched) -> Vec<Handoff> {
         let site = self.site;
         let slots = self.slots.iter_mut();
@@ -298,7 +298,7 @@ impl PartitionTable {
         Ok(())
     }
 
-    /// The next message whose turn has come.
+    /// Returns the next message whose turn has come.
     pub fn take_due(&mut self) -> Option<Due> {
         while let Some(&index) = self.ready.front() {
             if self.slots[index].partition.is_some() {
@@ -324,7 +324,7 @@ impl PartitionTable {
         None
     }
 
-    /// The next message of a stream whose transactions have run.
+    /// Returns the next message of a stream whose transactions have run.
     fn take_due_of_streams(&mut self, index: usize) -> Option<Due> {
         let slot = &mut self.slots[index];
         while let Some(&stream) = slot.ready.front() {

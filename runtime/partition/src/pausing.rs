@@ -1,7 +1,8 @@
-//! A batch whose calls go to the log before the rest of it runs: their records fill an append, or a call's changes are logged in parts.
+//! A batch whose calls go to the log before the rest of it runs. Their records fill an append, or a call's changes are logged in parts.
 //!
-//! Appended records can't be taken back. The calls before one in parts are therefore appended and sealed first, and that call is an append
-//! of its own. If the append is refused in the middle, that call alone is taken back, and its parts in the log count for nothing.
+//! Nothing can take appended records back. The engine thread therefore first appends and seals the calls before a call in parts, and that
+//! call is an append of its own. If the log refuses the append in the middle, only that call is rolled back. Its parts in the log have no
+//! effect.
 
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_txn::{Commit, TxnScratch};
@@ -18,9 +19,9 @@ use crate::{
 
 /// Why a batch stops before a call.
 pub(crate) enum Pause {
-    /// There is no room for the call's record.
+    /// The log has no room for the call's record.
     Full,
-    /// The call before it has committed, and its record is not made: it is to be in parts, or there was no room for it.
+    /// The call before it has committed, and its record is not made yet. The record is in parts, or there was no room for it.
     Unlogged { commit: Commit, form: LogForm },
 }
 
@@ -31,7 +32,7 @@ impl Pause {
     }
 }
 
-/// A batch that stops, over the partitions that it touches.
+/// A batch that stops, with the partitions that it touches.
 pub(crate) struct Pausing<'a, 'p> {
     pub tools: &'a mut ExecContext,
     pub partitions: &'a mut [&'p mut Partition],
@@ -39,16 +40,17 @@ pub(crate) struct Pausing<'a, 'p> {
 }
 
 impl Pausing<'_, '_> {
-    /// Sends the calls before `slot` to the log, of which the last one is of `single`, or of all of these partitions.
+    /// Sends the calls before `slot` to the log. The last of them ran on the partition `single`, or, without it, on all of these
+    /// partitions.
     pub fn pause(&mut self, batch: &mut CallBatch, slot: usize, single: Option<PartitionId>, why: &Pause) {
         match why {
-            // Refused calls know it, and no further one begins.
+            // Refused calls have their outcome, and no further call begins.
             Pause::Full => _ = self.publish_records(batch, slot, None),
             Pause::Unlogged { commit, form } => self.log(batch, slot - 1, single, (commit, *form)),
         }
     }
 
-    /// Logs the last call that ran, which is of `single` or of all.
+    /// Logs the last call that ran: on the partition `single`, or on all.
     fn log(
         &mut self,
         batch: &mut CallBatch,
@@ -69,7 +71,7 @@ impl Pausing<'_, '_> {
             None => PartitionSet::Several(PartitionList::new(&ids)),
         };
         let call = &mut batch.calls[at];
-        // It is the first one of what is appended next.
+        // The call is the first one of the next append.
         call.lsn = Lsn(0);
         let module = self.tools.in_service(call.module).expect("it ran");
         let caller = batch.caller.clone();
@@ -86,7 +88,7 @@ impl Pausing<'_, '_> {
             None => changes.record_bytes() + command.map_or(0, |_| running.command_bytes_max(set)),
         };
         if changes.changes.len() <= self.turn.part_bytes && alone <= self.turn.batch_bytes_max() {
-            // Without what lies in NVRAM of it: that is free again once the records before it are copied.
+            // The bound leaves out the part of it in NVRAM: that is free again once the records before it are copied.
             self.tools.records.push_forms(command.as_ref(), &changes, forms);
             self.settle(batch, at, &frame);
         } else {
@@ -114,15 +116,15 @@ impl Pausing<'_, '_> {
         settle_commit(&self.tools.recorder, frame, call, results);
     }
 
-    /// A call that committed was taken back.
+    /// Refuses a call that had committed and was rolled back.
     fn refuse(&self, batch: &mut CallBatch, at: usize, outcome: ReplyOutcome) {
         let call = &mut batch.calls[at];
         call.txn_id = TxnId(0);
         settle_refusal(&self.tools.recorder, call, outcome);
     }
 
-    /// Appends the records that there are: those of the calls before `until` that are in no head. Err: they are refused, as is what ran
-    /// behind them.
+    /// Appends the records of the calls before `until` that are in no head. Err: the log refuses them, so the calls behind them are
+    /// refused, too.
     fn publish_records(
         &mut self,
         batch: &mut CallBatch,
@@ -150,8 +152,8 @@ impl Pausing<'_, '_> {
         let _ = self.seal(published, None); // whoever asked was told
     }
 
-    /// Seals the batch so far. Appended writes stay undoable until they are durable; others are undone now, and no further write of the
-    /// batch begins.
+    /// Seals the batch up to here. Appended writes stay undoable until they are durable. The others are undone now, and no further write of
+    /// the batch begins.
     fn seal(
         &mut self,
         published: Result<(), (Unlogged, Box<CallBatch>)>,
@@ -187,9 +189,9 @@ impl Pausing<'_, '_> {
     }
 }
 
-/// The last transaction is not among what is sealed.
+/// Marks that the last transaction is not in the sealed batch.
 struct Unsealed {
-    /// Its partition; none: it is of all that are held.
+    /// Its partition. None: it ran on all partitions that are held.
     single: Option<PartitionId>,
 }
 

@@ -1,4 +1,4 @@
-//! The names of callers, by the numbers that records have of them.
+//! The names of callers, by their numbers in records.
 
 use std::{
     collections::BTreeMap,
@@ -42,7 +42,7 @@ impl Principals {
         self.names().by_number.clone()
     }
 
-    /// Gives a name its number, which is the next one. Err: it is another, and that one is returned.
+    /// Gives a name its number, which must be the next one. Err: the next number, if it is another.
     pub fn define(&self, number: u32, name: &str) -> Result<(), u32> {
         let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let next = names.by_number.len() as u32 + 1;
@@ -57,7 +57,7 @@ impl Principals {
         Ok(())
     }
 
-    /// Forgets all names: what is replayed next defines them anew.
+    /// Forgets all names. The next replay defines them anew.
     pub fn clear(&self) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Names::default();
     }

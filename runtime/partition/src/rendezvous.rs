@@ -1,8 +1,8 @@
 //! A transaction over several partitions, and the rendezvous at which one thread gets all of them.
 //!
-//! Each site hands its touched partitions over where it comes upon the rendezvous; whoever brings the last one runs what there is to
-//! run and sends the partitions home. Nobody waits in here. Live transactions are prepared first, so that partitions are handed
-//! over late and for many of them at once (`coordinator`). A replay knows the log's order, and has its sites meet in that order.
+//! Each site hands over its touched partitions when it reaches the rendezvous. The site that brings the last one runs the jobs and sends
+//! the partitions home. No thread waits in here. Live transactions are prepared first, so that sites hand partitions over late and for many
+//! transactions at once (`coordinator`). A replay knows the log's order, and has its sites meet in that order.
 
 use std::sync::{
     Mutex,
@@ -16,21 +16,21 @@ use crate::{partition_table::Handoff, site::ExclusivePartitions};
 /// A job that runs once every touched partition is held.
 pub type Job = Box<dyn FnOnce(&mut ExclusivePartitions<'_>) + Send>;
 
-/// Messages that must not overtake each other where one of them is a transaction over several partitions: those of one client.
+/// The stream of one client. Its messages must not overtake each other if one of them is a transaction over several partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stream(pub u64);
 
-/// Which partitions a transaction needs.
+/// The partitions that a transaction needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Touched {
-    /// Every one of the database.
+    /// Every partition of the database.
     All,
-    /// Ascending.
+    /// These partitions, ascending.
     Some(Vec<PartitionId>),
 }
 
 impl Touched {
-    /// Whether the partition is one of them.
+    /// True if the partition is one of them.
     pub fn contains(&self, id: PartitionId) -> bool {
         match self {
             Self::All => true,
@@ -38,7 +38,7 @@ impl Touched {
         }
     }
 
-    /// How many they are, out of all.
+    /// Returns how many they are, out of all.
     pub fn len(&self, partitions_count: u16) -> usize {
         match self {
             Self::All => partitions_count as usize,
@@ -46,7 +46,7 @@ impl Touched {
         }
     }
 
-    /// The sites that they belong to, ascending.
+    /// Returns their sites, ascending.
     pub fn sites(&self, sites_count: u16) -> Vec<usize> {
         let mut sites: Vec<usize> = match self {
             Self::All => (0..sites_count as usize).collect(),
@@ -58,22 +58,22 @@ impl Touched {
     }
 }
 
-/// A transaction over several partitions, or some of one client one behind the other, on its way through the inboxes.
+/// A transaction over several partitions, or several of one client in a row, on its way through the inboxes.
 pub struct MultiPartitionTxn {
     pub(crate) touched: Touched,
-    /// The stream whose messages it must not overtake, nor they it; none: it is a barrier for all.
+    /// The stream whose order it keeps. None: it is a barrier for all messages.
     pub(crate) stream: Option<Stream>,
-    /// When it was sent, by the node's clock.
+    /// Time of the node's clock at which it was sent.
     pub(crate) sent_ns: u64,
     partitions_count: u16,
-    /// Partitions that are prepared for it.
+    /// Number of partitions that are prepared for it.
     prepared: AtomicUsize,
     job: Mutex<Option<Job>>,
 }
 
 impl MultiPartitionTxn {
-    /// One that is a barrier at each touched partition: all that arrived there before is done before it, and nothing that
-    /// arrived behind it is.
+    /// Makes a barrier at each touched partition. Each message that arrived before it is done before it, and no message that arrived after
+    /// it.
     pub fn barrier(touched: Touched, partitions_count: u16, job: Job) -> Self {
         assert!(touched.len(partitions_count) > 0, "it touches at least one partition");
         Self {
@@ -86,7 +86,7 @@ impl MultiPartitionTxn {
         }
     }
 
-    /// One that keeps its place among the messages of `stream` alone.
+    /// Makes a transaction that keeps its place among the messages of `stream` alone.
     pub fn in_stream(touched: Touched, partitions_count: u16, stream: Stream, sent_ns: u64, job: Job) -> Self {
         Self {
             stream: Some(stream),
@@ -95,12 +95,12 @@ impl MultiPartitionTxn {
         }
     }
 
-    /// The partitions that it needs.
+    /// Returns the partitions that it needs.
     pub fn touched(&self) -> &Touched {
         &self.touched
     }
 
-    /// One more partition is prepared for it. True: it was the last one.
+    /// Records that one more partition is prepared for it. True: it was the last one.
     pub(crate) fn prepare(&self) -> bool {
         let prepared = self.prepared.fetch_add(1, Ordering::AcqRel) + 1;
         prepared == self.touched.len(self.partitions_count)
@@ -115,9 +115,9 @@ impl MultiPartitionTxn {
 /// A meeting of partitions. See the module's header.
 pub struct Rendezvous {
     pub(crate) touched: Touched,
-    /// Its jobs; none: it runs the ready transactions of the coordinator once all partitions are here.
+    /// Its jobs. None: it runs the ready transactions of the coordinator once all partitions are here.
     jobs: Option<Mutex<Vec<Job>>>,
-    /// This site brings its partitions last: it goes on until the others have brought theirs.
+    /// The site that brings its partitions last. It does other work until the other sites have brought theirs.
     pub(crate) leader: Option<SiteId>,
     count: usize,
     here: AtomicUsize,
@@ -125,7 +125,7 @@ pub struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// For what is ready at the coordinator, led by this site if that may be.
+    /// Makes a rendezvous for the ready transactions of the coordinator. This site leads it if possible.
     pub(crate) fn called(touched: Touched, partitions_count: u16, leader: SiteId) -> Self {
         Self {
             leader: Some(leader),
@@ -134,8 +134,8 @@ impl Rendezvous {
         }
     }
 
-    /// One that every touched site comes upon in one order with all others: that of the log. What it runs is added before any
-    /// site does.
+    /// Makes a rendezvous that all touched sites reach in one order with all others: that of the log. The caller adds its jobs before any
+    /// site reaches it.
     pub fn in_log_order(touched: Touched, partitions_count: u16) -> Self {
         let count = touched.len(partitions_count);
         Self {
@@ -148,12 +148,12 @@ impl Rendezvous {
         }
     }
 
-    /// The partitions that are handed over.
+    /// Returns the partitions that the sites hand over.
     pub fn touched(&self) -> &Touched {
         &self.touched
     }
 
-    /// Adds what it runs behind what it runs already.
+    /// Adds a job behind those that it has.
     pub fn push(&self, job: Job) {
         let jobs = self
             .jobs
@@ -167,12 +167,12 @@ impl Rendezvous {
         Some(std::mem::take(&mut *jobs.lock().expect("held to take")))
     }
 
-    /// Partitions that are not here yet.
+    /// Returns the number of partitions that are not here yet.
     pub(crate) fn lacks(&self) -> usize {
         self.count - self.here.load(Ordering::Acquire)
     }
 
-    /// Brings a partition. All of them, ascending, once it is the last one.
+    /// Brings a partition. Returns all partitions, ascending, if it is the last one.
     pub(crate) fn bring(&self, handoff: Handoff) -> Option<Vec<Handoff>> {
         let mut handoffs = self.handoffs.lock().expect("held for a push");
         handoffs.push(handoff);

@@ -1,26 +1,26 @@
-//! How much of the time that batches take the engine thread has a processor: the rest goes to other threads of the machine.
+//! The share of a batch's time for which the engine thread has a processor. The rest of that time goes to other threads of the machine.
 
 use std::time::Duration;
 
 use reprise_env::Clock;
 
-/// One batch in so many is measured: asking the system costs as much as a short call takes in a tenth of its time.
+/// Number of batches of which one is measured. To ask the system costs as much as a tenth of a short call.
 const MEASURED_EVERY: u32 = 32;
 /// Time of measured batches after which they count half.
 const REMEMBERED: Duration = Duration::from_millis(50);
 
-/// The share of an engine thread, of its last batches.
+/// The processor share of an engine thread, over its last batches.
 #[derive(Default)]
 pub(crate) struct ProcessorShare {
     batches: u32,
-    /// Beginning of the measured batch.
+    /// Beginning of the measured batch. None while no batch is measured.
     begun_ns: Option<u64>,
     processor: Duration,
     taken: Duration,
 }
 
 impl ProcessorShare {
-    /// A batch begins on this thread.
+    /// Records that a batch begins on this thread.
     #[inline]
     pub fn begin(&mut self, clock: &dyn Clock) {
         self.batches = self.batches.wrapping_add(1);
@@ -29,7 +29,7 @@ impl ProcessorShare {
         }
     }
 
-    /// It ended after so long. About the processor's time in it.
+    /// Records that the batch ended after `ran`. Returns roughly the processor's time in it.
     #[inline]
     pub fn end(&mut self, clock: &dyn Clock, ran: Duration) -> Duration {
         if let Some(begun_ns) = self.begun_ns.take() {
@@ -80,7 +80,7 @@ mod tests {
             let own = share.end(&clock, Duration::from_millis(4));
             assert!((own.as_secs_f64() - 0.001).abs() < 1e-6, "{own:?}");
         }
-        // A clock that tells nothing of threads counts all of it.
+        // A clock without times of threads counts all of it.
         let mut share = ProcessorShare::default();
         share.begin(&reprise_env::SimClock::default());
         let own = share.end(&reprise_env::SimClock::default(), Duration::ZERO);

@@ -16,7 +16,7 @@ use crate::{
     principals::Principals, told::Told, underway::Underway,
 };
 
-/// The bytes of a module version, or where they lie.
+/// The bytes of a module version, and the record that brought them.
 #[derive(Clone, Debug, Default)]
 pub struct ModuleBytes {
     /// Empty for a version out of service: only the disk keeps them.
@@ -33,7 +33,7 @@ pub struct Shared {
     pub generation: AtomicU64,
     /// The ledger of all memory.
     pub memory: Arc<MemoryLedger>,
-    /// The node's.
+    /// The node's clock.
     pub clock: Arc<dyn Clock>,
     /// How threads are started and wait.
     pub threads: Arc<dyn Threads>,
@@ -47,19 +47,19 @@ pub struct Shared {
     pub waiting: Vec<AtomicUsize>,
     /// The last tick that a multi-partition transaction took.
     pub multi_tick: AtomicU64,
-    /// A record could not be replayed: what the partitions hold is shown to nobody.
+    /// True once a record could not be replayed. Then no reader sees the partitions' tables.
     pub replay_failed: AtomicBool,
-    /// Partitions whose tables are being copied, and those of which digests are made.
+    /// Number of partitions whose tables are being copied or digested.
     pub copying: AtomicUsize,
     /// The bytes of every module version, by `ModuleId`.
     pub binaries: Mutex<Vec<ModuleBytes>>,
-    /// Longest run of records that the log takes at once, in bytes: the least of all engine threads.
+    /// Longest run of records that the log takes at once, in bytes: the minimum over all engine threads.
     pub records_max: AtomicUsize,
     /// Lines that procedures logged.
     pub lines: Arc<RecentLines>,
     /// Messages for the operator.
     pub notices: Notices,
-    /// Which form a transaction leaves in the log.
+    /// The rule for the form that a transaction leaves in the log.
     pub logging: Logging,
     /// The running and waiting calls.
     pub calls: Arc<Calls>,
@@ -69,17 +69,17 @@ pub struct Shared {
     pub gate: Arc<CommitGate>,
     /// The statistics that partitions publish about their tables.
     pub told: Told,
-    /// Idempotency keys age by it.
+    /// The clock by which idempotency keys age.
     pub key_clock: KeyClock,
-    /// Names of callers, by the numbers that records have of them.
+    /// Names of callers, by their numbers in records.
     pub principals: Principals,
-    /// How far the deployment is that holds all partitions.
+    /// Progress of the deployment that holds all partitions.
     pub underway: Underway,
 }
 
 impl Shared {
-    /// Frees the bytes of versions that are out of service: no call is theirs any more, a replay that begins before has them from
-    /// where it begins, and a rollback reads them from the newest checkpoint or the log.
+    /// Frees the bytes of versions that are out of service. No call uses them any more. A replay that begins before them reads them at its
+    /// beginning. A rollback reads them from the newest checkpoint or the log.
     pub fn release_binaries(&self, deployed: &Deployed) {
         let mut binaries = self.binaries.lock().expect("held for a look at each");
         for (bytes, module) in binaries.iter_mut().zip(&deployed.versions) {
@@ -89,7 +89,7 @@ impl Shared {
         }
     }
 
-    /// Tells how much memory the modules' bytes, their compiled code and all descriptions take.
+    /// Publishes how much memory the modules' bytes, their compiled code and all descriptions take.
     pub fn count_binaries(&self) {
         let binaries = self.binaries.lock().expect("held for a sum");
         let bytes: u64 = binaries.iter().map(|bytes| bytes.wasm.len() as u64).sum();

@@ -9,25 +9,25 @@ use reprise_wire::{ChangesRun, RecordBatch};
 
 use crate::{batch::CallBatch, gate::CommitGate, site::Partition};
 
-/// Why the log does not keep what was written.
+/// Why the log does not keep a write.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unlogged {
-    /// It can't be written: nothing of it is kept.
+    /// The log can't write it. No part of it is kept.
     #[error("the log can't be written: {0}")]
     Unavailable(Arc<str>),
-    /// The log is read alone.
+    /// The log is open for reading alone.
     #[error("{0}")]
     ReadOnly(Arc<str>),
-    /// Standbys are missing that the server's safety level asks for.
+    /// Too few standbys are connected for the server's safety level.
     #[error("{0}")]
     StandbyUnavailable(Arc<str>),
     /// This primary's lease is over.
     #[error("{0}")]
     LeaseLost(Arc<str>),
-    /// The primary gives its place away.
+    /// The primary is handing over to a standby.
     #[error("{0}")]
     Paused(Arc<str>),
-    /// The log failed while it wrote this: it may be kept.
+    /// The log failed while it wrote the records. They may be kept or lost.
     #[error("{0}")]
     Unknown(Arc<str>),
 }
@@ -105,7 +105,7 @@ impl NewRecords<'_> {
 
 /// The end of an engine thread's turn. One type per durability mode, chosen at wiring.
 pub trait Sink: Send {
-    /// Why writes can't be taken now, if so.
+    /// Returns why the log takes no writes now, if there is a reason.
     fn refusal(&self) -> Option<Unlogged>;
 
     /// Bytes of records that one batch may have.
@@ -113,13 +113,13 @@ pub trait Sink: Send {
         usize::MAX
     }
 
-    /// Takes the writer for changes before their transactions commit, if any. Once, before the first batch.
+    /// Returns the writer for changes before their transactions commit, if there is one. The site calls it once, before the first batch.
     fn objects(&self) -> Option<ObjectWriter> {
         None
     }
 
-    /// Takes over a run batch with the records of its committed writes. `partitions` are those it ran on.
-    /// Err: what was appended of them counts for nothing, and the caller still has the batch's transactions in its tables.
+    /// Takes over a run batch with the records of its committed writes. `partitions` are those on which it ran. Err: appended records of it
+    /// have no effect, and the caller's tables still have the batch's transactions.
     fn publish(
         &self,
         records: NewRecords<'_>,
@@ -127,19 +127,19 @@ pub trait Sink: Send {
         batch: Box<CallBatch>,
     ) -> Result<(), (Unlogged, Box<CallBatch>)>;
 
-    /// Appends a record and waits until it and all before it are durable; its position. For deployments, which hold every
-    /// partition anyway. Err: why it is not durable, and where it was to lie, if it got that far.
+    /// Appends a record and waits until it and all before it are durable. Returns its position. It serves deployments, which hold every
+    /// partition anyway. Err: why it is not durable, and the position that it was to have, if it got one.
     fn append_durable(&self, record: &RecordBatch, partitions: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)>;
 
-    /// Waits until all that these partitions appended is durable, where tables may not be ahead of the log. Err: it will not be.
+    /// Waits until all records that these partitions appended are durable, if tables may not be ahead of the log. Err: they never will be.
     fn wait_durable(&self, _partitions: &mut [&mut Partition]) -> Result<(), Unlogged> {
         Ok(())
     }
 
-    /// How far the log is durable; None where tables may be ahead of the log, so that nothing is ever taken back.
+    /// Returns the LSN up to which the log is durable. None if tables may be ahead of the log, so that no write is ever rolled back.
     fn settled(&self) -> Option<Lsn>;
 
-    /// True once the log has failed for good: what is not durable now never will be.
+    /// True once the log has failed for good. Records that are not durable by then never will be.
     fn is_stopped(&self) -> bool;
 }
 
@@ -147,8 +147,8 @@ pub trait Sink: Send {
 pub struct SyncSink(pub Appender<Box<CallBatch>>);
 /// Logged, but acknowledged at once.
 pub struct AsyncSink(pub Appender<Box<CallBatch>>);
-/// Durable before reply, in NVRAM: the engine thread persists the records and answers the callers itself, unless the gate has them wait
-/// for standbys.
+/// Durable before reply, in NVRAM. The engine thread persists the records and answers the callers itself, unless the gate has them wait for
+/// standbys.
 pub struct NvramSink {
     appender: RefCell<NvramAppender<Box<CallBatch>>>,
     gate: Arc<CommitGate>,
@@ -164,7 +164,7 @@ impl NvramSink {
     }
 }
 
-/// Called by the log's flusher for each batch whose records are durable, or never will be.
+/// Completes a batch whose records are durable, or never will be. The log's flusher calls it.
 pub fn complete(end: Lsn, outcome: Result<(), Unlogged>, mut batch: Box<CallBatch>) {
     if let Err(reason) = outcome {
         batch.refuse(&reason);
@@ -173,8 +173,8 @@ pub fn complete(end: Lsn, outcome: Result<(), Unlogged>, mut batch: Box<CallBatc
     batch.finish();
 }
 
-/// Gives each slot its LSN, the batch's records ending at `end`: of its first record; without one, of the last one that it may
-/// have seen.
+/// Gives each slot its LSN; the batch's records end at `end`. It is that of the slot's first record. Without a record, it is the last LSN
+/// that the call may have seen.
 fn place(batch: &mut CallBatch, end: Lsn) {
     let base = end.0 - u64::from(batch.records);
     let mut next = u64::from(batch.records);
@@ -188,7 +188,7 @@ fn place(batch: &mut CallBatch, end: Lsn) {
     }
 }
 
-/// How often a deployment that waits for its record looks whether the log still runs.
+/// Interval at which a deployment that waits for its record checks that the log still runs.
 const DURABLE_LOOK: Duration = Duration::from_secs(1);
 
 fn end_of(partitions: &[&mut Partition]) -> Lsn {
@@ -218,7 +218,7 @@ impl Sink for SyncSink {
     ) -> Result<(), (Unlogged, Box<CallBatch>)> {
         batch.records = records.count();
         if records.is_empty() {
-            // A read waits for the writes that it saw: it must not tell of a transaction that a crash could still take back.
+            // A read waits for the writes that it saw. Otherwise its answer could show a transaction that a crash still takes back.
             let busy = batch.busy;
             self.0.pend(end_of(partitions), batch, busy);
             return Ok(());
@@ -314,7 +314,7 @@ impl Sink for NvramSink {
                 Err(error) => return Err(((&error).into(), batch)),
             }
         }
-        // Whatever a partition shows is persistent, since what it ran before was when its turn ended.
+        // Each row that a partition shows is persistent, because its earlier batches were when their turns ended.
         self.gate.complete(end_of(partitions), Ok(()), batch);
         Ok(())
     }
@@ -326,7 +326,7 @@ impl Sink for NvramSink {
         Ok(start)
     }
 
-    /// All that was published.
+    /// Returns the end of all published records.
     fn settled(&self) -> Option<Lsn> {
         Some(Lsn(u64::MAX))
     }
@@ -344,8 +344,8 @@ fn append_and_wait(
     let appended = appender.append(record, None);
     let start = appended.map_err(|(error, _)| (Unlogged::from(&error), Lsn(0)))?;
     let end = NewRecords::Whole(record).end_behind(start);
-    // However long it takes: a record that becomes durable after its deployment was given up would name a module that the
-    // next deployment names, too.
+    // The wait has no limit. If a record became durable after its deployment was given up, it would name a module number that the next
+    // deployment uses again.
     let waited = wait_for(appender, end);
     waited.map_err(|loss| {
         (
@@ -357,10 +357,10 @@ fn append_and_wait(
     Ok(start)
 }
 
-/// Waits until the log is durable up to `end`. Err: the log has stopped before, and why if that is known.
+/// Waits until the log is durable up to `end`. Err: the log stopped before, with the reason if it is known.
 fn wait_for(appender: &Appender<Box<CallBatch>>, end: Lsn) -> Result<(), Option<Unlogged>> {
     while !appender.wait_durable(end, DURABLE_LOOK) {
-        // It may have become durable between the two looks.
+        // The record may have become durable between the two checks.
         if appender.is_stopped() && !appender.wait_durable(end, Duration::ZERO) {
             return Err(appender.loss(end).as_ref().map(Unlogged::from));
         }
@@ -379,7 +379,7 @@ impl Sink for NoLog {
         _: &mut [&mut Partition],
         mut batch: Box<CallBatch>,
     ) -> Result<(), (Unlogged, Box<CallBatch>)> {
-        // Without records every number is 0 already.
+        // Every number is 0 already if there are no records.
         if !records.is_empty() {
             batch.calls.iter_mut().for_each(|slot| slot.lsn = Lsn(0));
         }

@@ -29,13 +29,13 @@ pub(crate) struct Running<'a> {
     pub procedure: u16,
     pub txn_id: TxnId,
     pub args: &'a [u8],
-    /// The idempotency key, and the fingerprint of what was asked under it.
+    /// The idempotency key, and the fingerprint of the call that came with it.
     pub key: Option<(&'a [u8], u128)>,
     pub caller: Option<&'a Caller>,
 }
 
 impl<'a> Running<'a> {
-    /// `args` and `caller`: of the call's batch.
+    /// Makes the running call. `args` and `caller` are those of the call's batch.
     #[inline(always)]
     pub fn of(module: &'a Arc<Module>, call: &CallSlot, args: &'a [u8], caller: Option<&'a Caller>) -> Self {
         let (args, key) = call.args_and_key(args);
@@ -49,8 +49,8 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Appends what the log holds of a committed call; its changes and its result are in the frame. False, and nothing is appended: they
-    /// are not for one record, or not for one behind these.
+    /// Appends the record or records of a committed call, whose changes and result are in the frame. False, with nothing appended: the call
+    /// does not fit into one record, or not into one behind these.
     #[inline(always)]
     pub fn encode(
         &self,
@@ -73,7 +73,7 @@ impl<'a> Running<'a> {
             LogForm::Both => true,
         };
         let changes = self.changes(partitions, commit.digest, frame);
-        // Both kinds of one call lie in one append.
+        // Both forms of one call lie in one append.
         let command = if has_command {
             self.command_bytes_max(partitions)
         } else {
@@ -108,7 +108,7 @@ impl<'a> Running<'a> {
         true
     }
 
-    /// Returns the bytes of the longer record, if the command is in one log and the changes are in the other.
+    /// Returns the bytes of the longer record, if one log has the command and the other has the changes.
     #[inline]
     pub fn apart_bytes_max(&self, partitions: PartitionSet<'_>, changes: &ChangesRef<'_>) -> usize {
         STAND_IN_HEAD_BYTES_MAX + self.command_bytes_max(partitions).max(changes.record_bytes())
@@ -165,7 +165,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Behind the call's end: what it wrote down, and that it took long.
+    /// Records the end of the call: the lines that it logged, and that it was slow.
     #[inline]
     pub fn note_end(&self, shared: &Shared, frame: &mut TxnScratch) {
         if frame.has_lines() {
@@ -188,7 +188,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Notes why the call left nothing behind.
+    /// Records why the call left nothing behind.
     #[cold]
     pub fn settle_failure(&self, shared: &Shared, recorder: &Recorder, call: &mut CallSlot, failure: Failure) {
         let is_abort = matches!(failure, Failure::Aborted { .. });
@@ -197,7 +197,7 @@ impl<'a> Running<'a> {
         call.outcome = ReplyOutcome::Failed(Box::new(failure));
     }
 
-    /// `MODULE.PROCEDURE`.
+    /// Returns `MODULE.PROCEDURE`.
     fn name(&self) -> String {
         let procedure = &self.module.schema.procedures[self.procedure as usize];
         format!("{}.{}", self.module.name, procedure.name)
@@ -214,7 +214,7 @@ impl<'a> Running<'a> {
 /// The state that all calls of a turn share.
 pub(crate) struct TurnStart {
     pub now_us: i64,
-    /// Why writes can't be taken, if so.
+    /// Why the log takes no writes, if there is a reason.
     pub refusal: Option<Unlogged>,
     pub results_max: usize,
     /// Bytes of records that the log takes at once.
@@ -225,7 +225,7 @@ pub(crate) struct TurnStart {
 
 /// Why a call does not begin.
 enum Unready {
-    /// The calls of its batch before it go to the log first.
+    /// The calls before it in its batch go to the log first.
     Full,
     Refused(ReplyOutcome),
 }
@@ -246,14 +246,14 @@ impl TurnStart {
         }
     }
 
-    /// Bytes of records beyond which those of a batch go to the log before more of them are made.
+    /// Returns the bytes of records at which a batch's records go to the log before the batch makes more.
     #[inline]
     pub fn batch_bytes_max(&self) -> usize {
         self.records_max.min(BATCH_RECORDS_BYTES_MAX)
     }
 
-    /// Before the call at a position begins, behind records and so many bytes of results of its batch. Err: it does not; its outcome says why, or
-    /// those before it go to the log first.
+    /// Admits the call at a position, behind the records and the bytes of results of its batch. Err: it does not begin. Either its outcome
+    /// says why, or the calls before it go to the log first.
     #[inline(always)]
     pub fn begin(
         &self,
@@ -281,7 +281,7 @@ impl TurnStart {
         }
     }
 
-    /// Whether the log takes a call's command behind `records` of its batch, if that is what is logged.
+    /// Checks that the log takes a call's command behind `records` of its batch, if the command is logged.
     #[inline]
     fn judge_record(
         &self,
@@ -321,8 +321,8 @@ impl TurnStart {
     }
 }
 
-/// Runs the first of these calls and those behind it that are of its module: what hangs on the module is looked up once for all of
-/// them. Returns the slot of the first call that was not run, and why it stopped there if those before it go to the log first.
+/// Runs the first of these calls and those behind it that are of its module. The module is thus looked up once for all of them. Returns the
+/// slot of the first call that did not run. It also returns why it stopped there, if the calls before that slot go to the log first.
 pub(crate) fn run_alike(
     partition: &mut Partition,
     tools: &mut ExecContext,
@@ -375,7 +375,7 @@ pub(crate) fn run_alike(
             Ok(executor) => run_single(store, partition.id, &input, &mut **executor, frame),
             Err(failure) => Outcome::Fail(failure.clone()),
         };
-        // Looked at where it is: what was written in pieces and is moved as a whole waits for the store buffer.
+        // Read in place: a move of a value that was just written in pieces would wait for the store buffer.
         match outcome {
             Outcome::Commit(ref commit) => {
                 if !procedure.read_only {
@@ -394,15 +394,15 @@ pub(crate) fn run_alike(
     (slot, None)
 }
 
-/// Longest encoded result that counts as small: it is no burden, however little room there is for results.
+/// Longest encoded result that counts as small: it fits, however little room there is for results.
 const SMALL_RESULT_BYTES_MAX: usize = 512;
 
-/// True where the result's type bounds it to some hundred bytes.
+/// Returns whether the result's type bounds it to some hundred bytes.
 pub fn has_small_result(procedure: &ProcedureSchema) -> bool {
     bytes_max(&procedure.returns).is_some_and(|bytes| bytes <= SMALL_RESULT_BYTES_MAX)
 }
 
-/// The longest encoding of a value; None where its type knows none.
+/// Returns the longest encoding of a value. None if its type has no bound.
 fn bytes_max(ty: &Type) -> Option<usize> {
     match ty {
         Type::Unit => Some(0),
@@ -427,7 +427,7 @@ impl<'b> Watched<'b> {
         Self { track, deadlines }
     }
 
-    /// Before a call begins: tells what may end it while it runs. Err: it is not to begin, as the log takes no writes, or it was
+    /// Arms the events that may end a call while it runs. Err: the call must not begin, because the log takes no writes or the call was
     /// ended.
     #[inline]
     pub fn begin(
@@ -473,7 +473,7 @@ impl<'b> Watched<'b> {
     }
 }
 
-/// The calls that follow are of this batch, and run for the first time.
+/// Begins a batch whose calls run for the first time.
 #[inline]
 pub(crate) fn begin_batch(batch: &CallBatch, shared: &Shared, frame: &mut TxnScratch) {
     frame.begin_running();
@@ -481,21 +481,22 @@ pub(crate) fn begin_batch(batch: &CallBatch, shared: &Shared, frame: &mut TxnScr
     frame.watch.begin_batch(&shared.clock, ends);
 }
 
-/// Returns the form in which the beginning call is logged, and the sample if it is measured. It has the changes kept if they are needed.
+/// Returns the form in which the beginning call is logged, and the sample if it is measured. It has the call's changes kept if that form
+/// needs them.
 #[inline]
 pub(crate) fn begin_capture(choice: &mut Choice, shared: &Shared, frame: &mut TxnScratch) -> (LogForm, Option<Sample>) {
     let kind = choice.kind().shipped_as(shared.logging.shipped());
     let sample = choice.sample(&*shared.clock);
     let is_wanted = kind.has_changes() || sample.is_some();
     frame.set_capture(is_wanted.then_some(shared.logging.images));
-    // A log in NVRAM holds these changes: there standbys get no other form.
+    // A log in NVRAM holds these changes. Standbys get no other form then.
     if matches!(kind, LogForm::Changes | LogForm::Both) {
         frame.insert_changes();
     }
     (kind, sample)
 }
 
-/// Takes a measured call into the weighing of its procedure's log.
+/// Adds a measured call to the choice of its procedure's log form.
 #[inline]
 pub(crate) fn note_sample(
     choice: &Choice,

@@ -1,4 +1,4 @@
-//! The deployment that holds all partitions, as others see it.
+//! The deployment that holds all partitions, as other threads see it.
 
 use std::{
     sync::{
@@ -10,22 +10,22 @@ use std::{
 
 use reprise_env::Clock;
 
-/// How far a deployment is.
+/// The progress of a deployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeployProgress {
-    /// Its name.
+    /// The module's name.
     pub module: String,
     /// Rows copied, over all partitions.
     pub rows: u64,
-    /// Partitions on which what the module runs at its deployment has run.
+    /// Partitions on which the module's migration has run.
     pub partitions: u32,
-    /// Since it has held the partitions.
+    /// Time for which it has held the partitions.
     pub held: Duration,
-    /// Seconds that it may hold them; 0: as long as it likes.
+    /// Seconds that it may hold them; 0: no limit.
     pub max_s: u32,
 }
 
-/// The progress of the one deployment that holds all partitions. Nothing waits for it.
+/// The progress of the one deployment that holds all partitions. No thread waits for it.
 #[derive(Default)]
 pub struct Underway(Mutex<Option<Arc<Counts>>>);
 
@@ -37,7 +37,7 @@ struct Counts {
     partitions: AtomicU32,
 }
 
-/// A deployment is under way until this is dropped.
+/// Marks a deployment as under way until it is dropped.
 pub struct UnderwayGuard<'u>(&'u Underway);
 
 impl Drop for UnderwayGuard<'_> {
@@ -47,7 +47,7 @@ impl Drop for UnderwayGuard<'_> {
 }
 
 impl Underway {
-    /// A deployment of this module begins to hold the partitions, for `max_s` seconds at most (0: no limit).
+    /// Records that a deployment of this module begins to hold the partitions, for `max_s` seconds at most (0: no limit).
     pub fn begin(&self, module: &str, max_s: u32, clock: &dyn Clock) -> UnderwayGuard<'_> {
         self.set(Some(Arc::new(Counts {
             module: module.to_owned(),
@@ -59,7 +59,7 @@ impl Underway {
         UnderwayGuard(self)
     }
 
-    /// How far it is; none while no deployment holds the partitions.
+    /// Returns the progress. None while no deployment holds the partitions.
     pub fn progress(&self, clock: &dyn Clock) -> Option<DeployProgress> {
         let counts = self.current()?;
         Some(DeployProgress {

@@ -29,7 +29,7 @@ pub fn feed(
     }
 }
 
-/// Fills an empty window with about `bytes` of the next blocks, which end at or before `limit`; false if they were the last that can
+/// Fills an empty window with about `bytes` of the next blocks, which end at or before `limit`. False if they were the last blocks that can
 /// be read now.
 pub fn read_window(reader: &mut LogReader, bytes: usize, limit: Lsn, window: &mut Window) -> Result<bool, LogError> {
     let mut is_beyond = false;

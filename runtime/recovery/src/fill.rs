@@ -95,7 +95,7 @@ enum FillTask<'s> {
 struct TableTask<'s> {
     partition: PartitionId,
     load: TableLoad<'s>,
-    /// By number, in the order in which they were written.
+    /// The blocks by number, in the order of writing.
     blocks: Vec<usize>,
     bytes: u64,
     next_number: u64,
@@ -103,7 +103,7 @@ struct TableTask<'s> {
 
 struct IndexTask<'s> {
     load: IndexLoad<'s>,
-    /// For messages: partition, table, index.
+    /// The place for messages: partition, table, index.
     place: (PartitionId, u16, usize),
     /// Bytes of rows that count as loaded with it.
     share: u64,
@@ -240,7 +240,7 @@ impl<'s> FillPool<'_, 's> {
         Ok(())
     }
 
-    /// Reads for another thread until that has what it needs.
+    /// Reads for another thread until that thread has the blocks that it needs.
     fn read_ahead(&self, task: &AheadTask) -> Result<(), CheckpointError> {
         let from = {
             let mut ahead = task.ahead.lock().expect("held for a step");
@@ -314,7 +314,7 @@ impl<'r> TableBlocks<'r> {
         }
         match self.from_other.recv() {
             Ok(raw) => self.current = raw?,
-            // It has no block left: it was told of all of them.
+            // The other thread has sent all blocks already.
             Err(_) => return Ok(None),
         }
         Ok(Some(number))

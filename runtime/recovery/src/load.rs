@@ -1,4 +1,4 @@
-//! From a checkpoint to partitions: descriptions on all of them, then rows and indexes (`fill`), and what was remembered.
+//! From a checkpoint to partitions: the descriptions on all of them, then rows and indexes (`fill`), and the kept outcomes.
 
 use std::sync::{
     Arc, Mutex,
@@ -38,8 +38,8 @@ pub struct LoadReport {
     pub compile_seconds: f64,
 }
 
-/// Makes every partition what it was at the checkpoint; what they held before is gone. `past` is that of the checkpoint's tables. Bytes of
-/// rows that are loaded are counted in `loaded` on the way. Err: nothing that was loaded may be used.
+/// Makes every partition as it was at the checkpoint; its former contents are dropped. `past` is that of the checkpoint's tables. `loaded`
+/// counts the bytes of loaded rows on the way. Err: no loaded part may be used.
 pub fn load(
     replayer: &mut Replayer,
     reader: &Arc<CheckpointReader>,

@@ -8,7 +8,7 @@ use std::{
 use reprise_env::Threads;
 use reprise_txn::Code;
 
-/// Makes ready what is not. Err: the number of the first that can't be, and why.
+/// Makes each code ready. Err: the number of the first that can't be made ready, and why.
 pub fn make_ready(codes: &[&dyn Code], threads: &dyn Threads) -> Result<(), (usize, String)> {
     let left: Vec<_> = codes.iter().enumerate().filter(|(_, code)| !code.is_ready()).collect();
     let workers = threads.cores().min(left.len());

@@ -101,7 +101,7 @@ impl LogSchemas {
         Some(apply(&self.deployed, candidate, plan, deploy.txn_id, &mut []).next)
     }
 
-    /// From this record on the tables, and the modules that it and later ones deploy, are not known.
+    /// Records that from this record on the tables, and the modules that it and later ones deploy, are not known.
     fn lose(&mut self, record: &RecordRef<'_>) {
         self.is_lost = true;
         let txn_id = record.txn_id().expect("what changes schemas is a transaction");

@@ -1,5 +1,5 @@
-//! Work that a waiting thread does for the sites: the feeding thread while it waits for a free window, and a site while it waits for
-//! its own tables. It demultiplexes batches that their sites have not begun, and applies changes to tables that sites lent. Without
+//! Work that a waiting thread does for the sites. The feeding thread does so while it waits for a free window, and a site while it waits
+//! for its own tables. Such a thread sorts batches that their sites have not begun, and applies changes to tables that sites lent. Without
 //! help a site does both itself.
 
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ pub(crate) const AHEAD_MIN: usize = 512;
 pub(crate) struct Assist {
     threads: Arc<dyn Threads>,
     lent: (Sender<LentTableJob>, Receiver<LentTableJob>),
-    /// With the number of jobs over several sites that came before: each may be a deployment.
+    /// The schema, with the number of earlier jobs over several sites: each may be a deployment.
     schema: Mutex<(u64, Arc<RedoSchema>)>,
     spare_writes: Mutex<Vec<LastWrites>>,
 }
@@ -32,7 +32,7 @@ pub(crate) struct LentTableJob {
 impl LentTableJob {
     pub fn apply(mut self) {
         self.table.apply(self.window.bytes());
-        // The site is the last who has the window, and so gives it back.
+        // The site has the window last, and so returns it.
         drop(self.window);
         let _ = self.back.send(self.table); // a site that is gone needs no table
     }
@@ -93,7 +93,7 @@ impl Assist {
         applied
     }
 
-    /// Memory for a batch that is demultiplexed: what was used last, for it is near.
+    /// Returns memory for sorting a batch: the last used one, because it is in the caches.
     pub fn last_writes(&self) -> LastWrites {
         let spare = self.spare_writes.lock().expect("held for a look").pop();
         spare.unwrap_or_default()

@@ -1,5 +1,5 @@
-//! A batch: commands to run and changes to apply that travel to a site together, in log order. It ends where a transaction does, and
-//! between two batches the site serves other messages.
+//! A batch: commands and changes that travel to a site together, in log order. It ends at the end of a transaction. Between two batches the
+//! site serves other messages.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub(crate) struct ReplayBatch {
     works: Vec<BatchWork>,
     /// Commands of several sites.
     joined: usize,
-    /// In the order in which they run, each with its partition.
+    /// The commands in the order in which they run, each with its partition.
     commands: Vec<(PartitionId, LoggedCommand)>,
     redo: BatchRedo,
     /// Holds the changes instead of `redo`, so that a waiting thread can demultiplex them before the site does.
@@ -116,7 +116,7 @@ impl ReplayBatch {
         self.ahead.clone()
     }
 
-    /// True where there is nothing but changes.
+    /// True if the batch has only changes.
     fn is_alone(&self) -> bool {
         self.commands.is_empty() && self.joined == 0
     }
@@ -179,7 +179,7 @@ impl ReplayBatch {
         self.redo.clear()
     }
 
-    /// Asks for the memory of what comes next.
+    /// Prefetches the memory of the next works.
     fn prefetch(&self, site: &Site, done: BatchProgress, window: &Window) {
         let (works, parts) = (&self.works[done.works..], &self.redo.parts()[done.parts..]);
         prefetch_parts(site, works, parts, window.bytes());
@@ -292,8 +292,8 @@ impl<'d> NextCalls<'d> for CommandPrefetch<'d, '_> {
     }
 }
 
-/// Decodes the changes of the next works and looks up the rows that they touch, so that cache misses overlap: among commands few
-/// changes are applied together.
+/// Decodes the changes of the next works and looks up their rows, so that cache misses overlap: among commands, few changes are applied
+/// together.
 fn prefetch_parts(site: &Site, works: &[BatchWork], parts: &[RedoPart], window: &[u8]) {
     let counts = works.iter().take(LOOK_AHEAD).map(|work| match work {
         BatchWork::Parts(count) => *count as usize,

@@ -72,7 +72,7 @@ impl LoggedChanges {
     }
 }
 
-/// Which transaction a record is of, and where it lies.
+/// The transaction of a record, and the record's place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Redo {
     pub lsn: Lsn,
@@ -81,7 +81,7 @@ pub(crate) struct Redo {
     pub procedure: u16,
 }
 
-/// A record that did not do again what it did when it was logged.
+/// A record whose replay differs from its first run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "replay diverges at LSN {lsn}, transaction {txn_id}: {module} version {version} (sha256 {hash}), procedure {procedure}: {what}{}. \
@@ -108,7 +108,7 @@ pub struct Divergence {
     pub procedure_number: u16,
     /// Description of the difference.
     pub what: String,
-    /// The first row in which they differ, where the log holds the transaction's changes, too.
+    /// The first row in which they differ, if the log holds the transaction's changes, too.
     pub difference: Option<String>,
 }
 
@@ -139,8 +139,8 @@ pub struct KeyedOutcome {
     pub partition: Option<PartitionId>,
 }
 
-/// Replays a command of one partition, whose modules are `deployed`. Returns what has to be remembered of it, if it carried a
-/// key; its key is taken then.
+/// Replays a command of one partition, whose modules are `deployed`. If the command has a key, its outcome is returned to be kept, and the
+/// key is taken.
 pub(crate) fn replay_single(
     partition: &mut Partition,
     tools: &mut ExecContext,

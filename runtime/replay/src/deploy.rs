@@ -99,7 +99,7 @@ impl LoggedDeployment {
         Ok(())
     }
 
-    /// Err: how what ran differs from what was logged.
+    /// Compares the run with the log. Err: how they differ.
     fn compare(&self, ran: &Migrated) -> Result<(), String> {
         let (logged, found) = (&self.migrated.digests, &ran.digests);
         if logged.len() != found.len() {

@@ -36,7 +36,7 @@ pub enum ReplayError {
 }
 
 impl ReplayError {
-    /// The record that could not be replayed; 0 where it is none's fault.
+    /// Returns the LSN of the record that could not be replayed; 0 if no record is the cause.
     pub(crate) fn lsn(&self) -> Lsn {
         match self {
             Self::Diverged(divergence) => divergence.lsn,

@@ -27,7 +27,7 @@ pub struct NextDeployment {
     pub lsn: Lsn,
     /// Name and version of the module.
     pub name: String,
-    /// From 1, per name.
+    /// Number from 1, per name.
     pub version: u32,
 }
 
@@ -49,9 +49,9 @@ impl NextDeployment {
 }
 
 impl Replayer {
-    /// Takes the records of a window, which follow what was fed before; those from `until` on are left out. They are replayed in the
-    /// background: `drain` waits for that. CommandTarget points are sent, a deployment and what lies behind it wait for `feed_rest`. Err: the earliest
-    /// record that could not be replayed; no more may be fed.
+    /// Takes the records of a window, which follow those that were fed before. It leaves out the records from `until` on. They are replayed
+    /// in the background: `drain` waits for that. After `begin_snapshot_points`, a deployment and the records behind it wait for
+    /// `feed_rest`. Err: the earliest record that could not be replayed; no more may be fed.
     pub fn feed(&mut self, window: Window, until: Option<Lsn>) -> Result<(), ReplayError> {
         assert!(self.rest.is_none(), "the rest of a window is fed before the next one");
         self.feed_from(Arc::new(window), Lsn(0), until)

@@ -1,10 +1,9 @@
-//! Replays the log's records on the engine threads, in order and in parallel, while records come: commands run again on the same path,
-//! changes are applied.
-//! Owns: the order in which each partition is handed its records, the comparison of digests, the report of a divergence.
+//! Replays the log's records on the engine threads, in order and in parallel, while records arrive. Commands run again on the same path,
+//! and changes are applied.
+//! Owns: the order in which each partition gets its records, the comparison of digests, the report of a divergence.
 //! Does not: read files, check a torn tail (`log`), load a checkpoint (`recovery`), accept calls (`router`).
-//! Invariants: each partition sees its records in the log's order; a command is run by the same `txn` functions as when it was
-//! logged; a mismatch is never passed over; changes are applied without running anything, and hold no partition but their own;
-//! after an error no partition is served.
+//! Invariants: each partition sees its records in the log's order; the same `txn` functions run a command as when it was logged; a mismatch
+//! always stops the replay; changes run nothing and hold only their own partition; after an error no partition is served.
 //! Called by: `recovery`, `database`.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

@@ -48,7 +48,7 @@ impl RedoPart {
     }
 }
 
-/// One for each record: what is written by one core and read by another is to be little.
+/// There is one for each record. It must be small, because one core writes it and another reads it.
 const _: () = assert!(size_of::<RedoPart>() == 16);
 
 /// Progress of a partition at the end of a batch.
@@ -63,15 +63,15 @@ pub(crate) struct PartitionProgress {
 /// The changes of a batch. Its memory is used again.
 #[derive(Default)]
 pub(crate) struct BatchRedo {
-    /// In which they lie; none where there are none.
+    /// The window of the parts. None if there are none.
     window: Option<Arc<Window>>,
-    /// In the order of the log.
+    /// The parts in the order of the log.
     parts: Vec<RedoPart>,
     /// Parts that are demultiplexed.
     taken: usize,
-    /// From the first part on to the last.
+    /// The latest writes, from the first part to the last.
     last: Option<LastWrites>,
-    /// By partition.
+    /// The pending changes of each partition.
     pending: Vec<PendingRedo>,
     /// Demultiplexed parts whose outcomes must be remembered.
     keyed: Vec<RedoPart>,
@@ -113,14 +113,14 @@ impl BatchRedo {
         self.window.as_ref()
     }
 
-    /// Forgets all parts, which are applied, but not where they lay.
+    /// Forgets all applied parts, and returns their window.
     pub fn clear(&mut self) -> Option<Arc<Window>> {
         self.parts.clear();
         (self.taken, self.last) = (0, None);
         self.window.take()
     }
 
-    /// Demultiplexes the parts before `until`, but not those of records behind one that failed: what lies before that is applied.
+    /// Sorts the parts before `until` by table, except those behind a record that failed. Everything before that record is applied.
     pub fn demultiplex(&mut self, until: usize, schema: &RedoSchema, assist: &Assist, outcome: &ReplayOutcome) {
         let from = self.taken;
         let Some(window) = self.window.clone().filter(|_| from < until) else {
@@ -166,7 +166,7 @@ impl BatchRedo {
         }
     }
 
-    /// Applies what is demultiplexed of a partition.
+    /// Applies the sorted changes of a partition.
     #[inline]
     pub fn flush(&mut self, site: &mut Site, id: PartitionId, how: ApplyContext<'_>) {
         for part in self.keyed.extract_if(.., |part| part.partition == id) {
@@ -191,7 +191,7 @@ impl BatchRedo {
         }
     }
 
-    /// Applies what is demultiplexed of any partition.
+    /// Applies the sorted changes of all partitions.
     pub fn flush_all(&mut self, site: &mut Site, how: ApplyContext<'_>) {
         for at in 0..self.pending.len() {
             site.serve_readers();

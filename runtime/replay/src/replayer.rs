@@ -27,10 +27,10 @@ use crate::{
     window::Window,
 };
 
-/// Jobs on their way at most, over all sites: bounds memory while the reader is ahead. Never less than two for each site, for
-/// what is sent to one may wait for what is sent to the others.
+/// Number of jobs in flight at most, over all sites. It bounds memory while the reader is ahead. It is never less than two for each site,
+/// because a job of one site may wait for jobs of the others.
 const JOBS_IN_FLIGHT: usize = 64;
-/// Windows that were fed and not replayed yet, at most: what they take is memory that the tables do not have.
+/// Number of windows that were fed and not replayed yet, at most. Their memory is not available to the tables.
 const WINDOWS_IN_FLIGHT: usize = 4;
 
 /// Which record is applied of a transaction that was logged both ways. One that was logged one way is applied that way.
@@ -39,15 +39,15 @@ pub enum RecoverFrom {
     /// The command is run again, and its digest compared.
     #[default]
     Command,
-    /// The changed rows are put in place: nothing is run.
+    /// The changed rows, put in place without running anything.
     Changes,
 }
 
-/// Asked at the mark behind which everything before an LSN is replayed: what is to be done there, with all partitions held.
+/// Called at the mark behind which everything before an LSN is replayed. It returns the job for that point, with all partitions held.
 pub type AtMark = Box<dyn FnMut(Lsn) -> Option<Job> + Send>;
 
-/// Hands records to the sites as they are fed, for as long as they come. Between two batches a site serves whatever else arrives:
-/// transactions that read, slices of a checkpoint.
+/// Hands records to the sites as they are fed, until no more come. Between two batches a site serves other messages: transactions that
+/// read, and slices of a checkpoint.
 pub struct Replayer {
     pub(crate) shared: Arc<Shared>,
     pub(crate) compiler: Arc<dyn Compiler>,
@@ -109,12 +109,12 @@ pub(crate) enum CommandTarget {
     Gathered(Touched),
 }
 
-/// A record, and where it lies.
+/// A record and its place.
 pub(crate) struct FedRecord<'a> {
     pub window: &'a Arc<Window>,
     pub lsn: Lsn,
     pub end: Lsn,
-    /// In the window.
+    /// Place in the window.
     pub at: usize,
     pub bytes: usize,
 }
@@ -204,7 +204,7 @@ impl Replayer {
         self.from = from;
     }
 
-    /// Tells where what will be fed ends, so that tables can make ready for it. Nothing but speed depends on it.
+    /// Sets the end of the records that will be fed, so that tables can prepare for them. Only speed depends on it.
     pub fn set_log_end(&mut self, end: Lsn) {
         self.log_end = end;
     }
@@ -236,17 +236,17 @@ impl Replayer {
         }
     }
 
-    /// Behind the last record that was fed; 0 before the first. Parts of a transaction may be among what was.
+    /// Returns the LSN behind the last fed record; 0 before the first. The last records may be parts of a transaction.
     pub fn fed(&self) -> Lsn {
         self.fed
     }
 
-    /// Transactions that the sites have replayed until now.
+    /// Returns the number of transactions that the sites have replayed.
     pub fn replayed(&self) -> u64 {
         self.outcome.replayed()
     }
 
-    /// Before it everything that touches the partition is replayed.
+    /// Returns the LSN before which everything that touches the partition is replayed.
     pub fn position(&self, partition: PartitionId) -> Lsn {
         let feed = &self.sites[partition.site(self.shared.sites_count).index()];
         let is_idle = feed.progress.in_flight.load(Ordering::Acquire) == 0;
@@ -389,7 +389,7 @@ impl Replayer {
         Some((command, place))
     }
 
-    /// Lets the command that was held go to where it is run.
+    /// Sends the held command to its site.
     pub(crate) fn release_held(&mut self) -> Result<(), ReplayError> {
         match self.held.take() {
             Some((command, place)) => {
@@ -530,7 +530,7 @@ impl Replayer {
         Ok(())
     }
 
-    /// The earliest failure, once what lies before it is replayed.
+    /// Returns the earliest failure, once everything before it is replayed.
     #[cold]
     pub(crate) fn fail(&mut self, found: Option<ReplayError>) -> ReplayError {
         if matches!(found, Some(ReplayError::Stopped)) {
@@ -625,7 +625,7 @@ impl Replayer {
             .try_for_each(|site| self.send(site, SiteMessage::Multi(txn.clone())))
     }
 
-    /// Waits for a job that may be sent. Between two cuts, which bound what is on its way, none comes back of those held back: then there is
+    /// Waits for permission to send a job. Between two cuts, which bound the jobs in flight, held-back jobs return no token, so this makes
     /// one more.
     fn take_token(&mut self) -> Result<(), ReplayError> {
         if self.points.is_none() {

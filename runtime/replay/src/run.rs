@@ -44,7 +44,7 @@ pub(crate) struct WholeRun {
 }
 
 impl OpenRun {
-    /// From the first part on, which lies at `lsn`.
+    /// Begins a run with its first part, which lies at `lsn`.
     pub fn begin(lsn: Lsn, part: &PartRef<'_>) -> Result<Self, ReplayError> {
         let mut run = Self {
             txn_id: part.txn_id,
@@ -144,7 +144,7 @@ impl WholeRun {
         &self.window.bytes()[place.at..place.at + place.len]
     }
 
-    /// The changes as logged beside a command.
+    /// Returns the changes as logged beside a command.
     pub fn logged(&self) -> LoggedChanges {
         let groups = self.groups.iter();
         LoggedChanges {
@@ -154,17 +154,19 @@ impl WholeRun {
 }
 
 impl Replayer {
-    /// A command goes to where it is run, and no changes stand beside it: its parts, if there are any, are for who has it by its changes.
+    /// Drops the parts of a command's changes. A command without changes behind it goes to its site; the parts, if there are any, serve
+    /// nodes that have the changes.
     pub(crate) fn drop_run_of(&mut self, txn_id: TxnId) {
         self.run.take_if(|run| run.txn_id == txn_id);
     }
 
-    /// Before it everything is replayed once what was fed is: where parts are kept, their transaction is not among it.
+    /// Returns the LSN before which everything is replayed once the fed records are. It excludes a transaction of which only parts were
+    /// fed.
     pub(crate) fn whole_end(&self) -> Lsn {
         self.open_since().unwrap_or(self.fed)
     }
 
-    /// First record of the transaction that is fed in part.
+    /// Returns the first record of the transaction of which only parts were fed.
     pub fn open_since(&self) -> Option<Lsn> {
         self.run.as_ref().map(|run| run.start)
     }

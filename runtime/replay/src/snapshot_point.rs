@@ -106,7 +106,7 @@ impl Replayer {
         held_back.try_for_each(|(site, message)| self.send_now(site, message))
     }
 
-    /// Err: the earliest record that could not be replayed, once everything before it is.
+    /// Checks for a failure. Err: the earliest record that could not be replayed, once everything before it is.
     pub fn check(&mut self) -> Result<(), ReplayError> {
         match self.outcome.has_failed() {
             true => Err(self.fail(None)),

@@ -26,11 +26,11 @@ const _: () = assert!(RUN_BYTES_MAX + RECORD_BYTES_MAX < REDO_WINDOW_BYTES_MAX);
 /// Blocks of the log, in memory that is used again.
 #[derive(Default)]
 pub struct Window {
-    /// At least `used` bytes; what lies between the blocks' records does not count.
+    /// The buffer has at least `used` bytes. Bytes between the blocks' records do not count.
     buffer: Vec<u8>,
     used: usize,
     blocks: Vec<BlockRange>,
-    /// It was not read from the log, but has what was gathered of one transaction.
+    /// True if it was not read from the log, but has the gathered parts of one transaction.
     is_run: bool,
 }
 
@@ -60,12 +60,12 @@ impl Window {
         self.record_block(lsns, self.used..end);
     }
 
-    /// Adds what is no record; where it lies.
+    /// Adds bytes that are no record. Returns their place.
     pub(crate) fn extend(&mut self, bytes: &[u8]) -> usize {
         let at = self.used;
         self.buffer.truncate(at);
         if self.buffer.capacity() - at < bytes.len() {
-            // Not twice as much, as a vector does: what it takes is memory that the tables do not have.
+            // The buffer does not double, as a vector does, because its memory is not available to the tables.
             self.buffer.reserve_exact(bytes.len().max(at.min(GROWTH_BYTES_MAX)));
         }
         self.buffer.extend_from_slice(bytes);
@@ -73,7 +73,7 @@ impl Window {
         at
     }
 
-    /// Adds the record that ends a transaction in parts; where it lies. The window has no other.
+    /// Adds the record that ends a transaction in parts. Returns its place. The window has no other record.
     pub(crate) fn push_run(&mut self, lsns: Range<Lsn>, record: &[u8]) -> usize {
         let at = self.extend(record);
         self.is_run = true;
@@ -110,7 +110,7 @@ impl Window {
         self.blocks.clear();
     }
 
-    /// True where no block was added.
+    /// True if no block was added.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
@@ -139,7 +139,7 @@ impl Window {
         last.map_or(Lsn(0), |block| block.end)
     }
 
-    /// How many more such windows the log has behind it, which ends at `log_end`; 0 where that is not known.
+    /// Returns how many more such windows the log has behind it, if it ends at `log_end`; 0 if that is not known.
     pub(crate) fn windows_behind(&self, log_end: Lsn) -> f64 {
         if self.is_run {
             return 0.0; // one transaction tells nothing of the others
@@ -169,7 +169,7 @@ impl Window {
         Lsn(block.lsn.0 + before.count() as u64)
     }
 
-    /// The record of changes that begins at a byte, with its place in the log; none where it can't be read.
+    /// Returns the record of changes that begins at a byte, with its place in the log. None if it can't be read.
     pub(crate) fn changes_at(&self, at: usize) -> Option<(Redo, ChangesRef<'_>)> {
         let lsn = self.lsn_of(at);
         let record = RawRecords::new(&self.bytes()[at..]).next()?.ok()?;

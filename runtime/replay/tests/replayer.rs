@@ -132,7 +132,7 @@ impl Sites {
         )
     }
 
-    /// Runs on the partition's site, as any message between two batches of replay; what it returns.
+    /// Runs a job on the partition's site, as any message between two batches of replay. Returns the job's result.
     fn on<T: Send + 'static>(&self, partition: u16, job: impl FnOnce(&mut Store) -> T + Send + 'static) -> T {
         let (answer, answered) = crossbeam_channel::bounded(1);
         let id = PartitionId(partition);
@@ -524,7 +524,7 @@ fn commands_are_passed_over_where_their_changes_are_asked_for() {
     let (done, replayed) = fed(&both, RecoverFrom::Changes);
     assert!(done.is_ok());
     assert_eq!(replayed, 2);
-    // No module was deployed, and that is found out where a command is run.
+    // No module was deployed. The replay finds that out when it runs a command.
     let is_diverged = |found: &ReplayError, lsn: u64| matches!(found, ReplayError::Diverged(at) if at.lsn == Lsn(lsn));
     let (done, _) = fed(&both, RecoverFrom::Command);
     assert!(is_diverged(&done.expect_err("no module"), 512));

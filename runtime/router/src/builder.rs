@@ -22,9 +22,9 @@ use crate::{
 /// One answer of a [`BatchReply`].
 pub struct CallReply<'a> {
     pub outcome: &'a ReplyOutcome,
-    /// Encoded by the procedure's result type; empty unless committed.
+    /// Result, encoded by the procedure's type; empty unless committed.
     pub result: &'a [u8],
-    /// The module version that encoded `result`, where it is another than the call was made for.
+    /// The module version that encoded `result`, if it is not the one that the call was made for.
     pub recorded_by: Option<&'a Arc<Module>>,
     pub txn_id: TxnId,
     pub lsn: Lsn,
@@ -37,31 +37,31 @@ pub struct CallReply<'a> {
 /// The place of a call's future answer.
 #[derive(Clone, Copy)]
 enum Place {
-    /// Part and slot.
+    /// Part and slot that answer the call.
     Slot(u32, u32),
-    /// In `ready`, from the start or once the first call with the key has ended.
+    /// Position in `ready`. The answer is there from the start, or once the first call with the key has ended.
     Ready(u32),
 }
 
-/// Under which terms a call was added, beside its procedure and arguments.
+/// The terms under which a call was added, beside its procedure and arguments.
 #[derive(Clone, Copy)]
 pub struct CallTerms<'a> {
     pub key: Option<&'a str>,
     pub caller: Option<&'a Caller>,
-    /// By the node's clock; none: its client waits for ever.
+    /// Time of the node's clock until which its client waits. None: for ever.
     pub deadline_ns: Option<u64>,
 }
 
-/// Called once with the whole reply, on an engine or log thread: it must only hand it over.
+/// The callback that gets the whole reply once, on an engine or log thread. It must only hand the reply over.
 pub type OnReply = Box<dyn FnOnce(BatchReply) + Send + Sync>;
 
-/// While a batch's calls of several partitions hold these, calls of one that stand between them are run there, too, up to so much fuel:
-/// some microseconds, less than it takes to hand the partitions over once more.
+/// Fuel of single-partition calls that run while a batch's calls of several partitions hold their partition. These calls stand between the
+/// others. The fuel is worth some microseconds, less than to hand the partitions over once more.
 const BETWEEN_FUEL_MAX: u64 = 128;
-/// The least fuel counted for a call, for that limit.
+/// The least fuel that counts for a call in that limit.
 const CALL_FUEL_MIN: u64 = 8;
 
-/// A part of a batch: calls of one partition, or of several with those between them.
+/// A part of a batch: calls of one partition, or calls of several partitions with those between them.
 pub(crate) struct Part {
     pub batch: Box<CallBatch>,
     pub touched: Bound,
@@ -77,25 +77,26 @@ impl Part {
     }
 }
 
-/// Calls of one client, in order. Calls of one partition run in the order in which they were added, and a
-/// multi-partition call after all that were added before it.
+/// Calls of one client, in order. Calls of one partition run in the order in which they were added. A multi-partition call runs after all
+/// calls that were added before it.
 pub struct BatchBuilder {
     router: Router,
     deployed: Arc<Deployed>,
     parts: Vec<Part>,
-    /// Positions in `parts` that still take calls; none is older than the last multi-partition call.
+    /// Positions in `parts` that still take calls. None is older than the last multi-partition call.
     open: Vec<usize>,
-    /// The part of several partitions that still takes calls, and the fuel of those of one partition since the last of several.
+    /// The part of several partitions that still takes calls. It comes with the fuel of the single-partition calls since the last call of
+    /// several.
     open_multi: Option<(usize, u64)>,
     places: Vec<Place>,
     ready: Vec<Ready>,
     args: Vec<u8>,
     stream: Option<Stream>,
-    /// The caller of calls that are added now; none without tokens.
+    /// The caller of calls that are added now. None without tokens.
     caller: Option<Caller>,
     /// Deadline of the calls that are added now, by the node's clock.
     deadline_ns: Option<u64>,
-    /// Deadlines of the calls that have one, by their index.
+    /// Deadlines of the calls that have one, by the calls' index.
     deadlines: Vec<(usize, Arc<Deadline>)>,
     is_bounded: bool,
     submitted: bool,
@@ -121,23 +122,23 @@ impl BatchBuilder {
         }
     }
 
-    /// Its calls keep their order with those of other batches of the stream.
+    /// Keeps the order of its calls with those of other batches of the stream.
     pub fn in_stream(mut self, stream: Stream) -> Self {
         self.stream = Some(stream);
         self
     }
 
-    /// The caller of calls that are added from now on ([`Router::caller`]).
+    /// Sets the caller of calls that are added from now on ([`Router::caller`]).
     pub fn set_caller(&mut self, caller: Option<Caller>) {
         self.caller = caller;
     }
 
-    /// The clients of calls that are added from now on wait until then (`Router::deadline_in`); none: for ever.
+    /// Sets the time until which clients of later calls wait (`Router::deadline_in`). None: for ever.
     pub fn set_deadline(&mut self, deadline_ns: Option<u64>) {
         self.deadline_ns = deadline_ns;
     }
 
-    /// The deadlines of the calls so far, by index. Who expires one answers for the call: it does not begin any more.
+    /// Returns the deadlines of the added calls, by index. A thread that expires one answers for the call, which does not begin any more.
     pub fn take_deadlines(&mut self) -> Vec<(usize, Arc<Deadline>)> {
         std::mem::take(&mut self.deadlines)
     }
@@ -148,7 +149,7 @@ impl BatchBuilder {
         Some(deadline)
     }
 
-    /// Its results count among those that are on their way to clients: where those take all that they may, its calls are refused.
+    /// Bounds its results by the memory for results on their way to clients. If those take all of it, the calls of this batch are refused.
     pub fn bounded(mut self) -> Self {
         self.is_bounded = true;
         self
@@ -159,7 +160,7 @@ impl BatchBuilder {
         &self.router
     }
 
-    /// The modules for which the calls are encoded.
+    /// Returns the modules for which the calls are encoded.
     pub fn deployed(&self) -> &Arc<Deployed> {
         &self.deployed
     }
@@ -172,7 +173,7 @@ impl BatchBuilder {
         self.places.is_empty()
     }
 
-    /// Makes memory for so many bytes of results of each of its parts, and touches it: the engine then takes none for them.
+    /// Takes memory for this many bytes of results of each part, and touches it. The engine then takes none for them.
     pub fn make_room_for_results(&mut self, bytes: usize) {
         for part in &mut self.parts {
             part.batch.results.resize(bytes, 0);
@@ -190,7 +191,7 @@ impl BatchBuilder {
         key: Option<CallKey<'_>>,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
     ) -> Result<usize, E> {
-        // A call that writes nothing may run again, so nothing of it is kept.
+        // A call that writes nothing may run again, so no outcome of it is kept.
         let key = key.filter(|_| !module.schema.procedures[procedure].read_only);
         if let Some(key) = key.filter(|_| !self.router.is_standby())
             && let Some(begun) = self.router.idempotency().repeat(self.scoped(key.key), key.fingerprint)
@@ -215,8 +216,8 @@ impl BatchBuilder {
         encoded.map(|()| self.places.len() - 1)
     }
 
-    /// The `push` variant for a call whose encoded arguments are known to touch this partition alone, and which must not wait for calls of
-    /// other batches. Returns `None` and adds nothing if a call with its key came before, or if there is no room for the key.
+    /// The `push` variant for a call whose encoded arguments touch this partition alone, and which must not wait for calls of other
+    /// batches. Returns `None` and adds nothing if a call with its key came before, or if there is no room for the key.
     pub fn push_routed(
         &mut self,
         module: &Arc<Module>,
@@ -237,7 +238,7 @@ impl BatchBuilder {
         Some(self.places.len() - 1)
     }
 
-    /// True: the procedure is kept from running, or writes and this is a standby; the call has its answer.
+    /// Refuses a call whose procedure is quarantined, and a call that writes on a standby. True: the call has its answer.
     fn refuse_unserved(&mut self, module: &Module, procedure: usize) -> bool {
         let quarantined = self.deployed.quarantined(module.id, procedure);
         let writes = !module.schema.procedures[procedure].read_only;
@@ -272,7 +273,7 @@ impl BatchBuilder {
         self.place(module, procedure, key, args, touched);
     }
 
-    /// Takes the key for a call with these encoded arguments, or finds what came before it.
+    /// Takes the key for a call with these encoded arguments, or returns the earlier use of the key.
     fn begin_key(&self, module: &Module, procedure: usize, key: CallKey<'_>, args: &[u8]) -> Begin {
         let name = &module.schema.procedures[procedure].name;
         let digests = CallDigests {
@@ -308,12 +309,12 @@ impl BatchBuilder {
         self.places.push(Place::Slot(part as u32, batch.calls.len() as u32 - 1));
     }
 
-    /// A key of calls that are added now.
+    /// Returns a key within the scope of calls that are added now.
     pub fn scoped<'k>(&'k self, key: &'k str) -> ScopedKey<'k> {
         scoped(&self.caller, key)
     }
 
-    /// Answers a call that does not run, for its key was seen before or finds no room.
+    /// Answers a call that does not run, because its key was used before or finds no room.
     fn place_begun(&mut self, begun: Begin, key: CallKey<'_>) {
         let ready = match begun {
             Begin::Run => unreachable!("the call is to run"),
@@ -341,7 +342,7 @@ impl BatchBuilder {
         self.ready.push(ready);
     }
 
-    /// The part of several partitions that takes a call over these: one of the same, or a short one on one of them.
+    /// Returns the part of several partitions that takes this call: a call of the same partitions, or a short one on one of them.
     fn open_multi_for(&mut self, touched: &Bound) -> Option<usize> {
         let (at, between) = self.open_multi.take()?;
         let part = &self.parts[at];
@@ -383,7 +384,7 @@ impl BatchBuilder {
         self.parts.len() - 1
     }
 
-    /// Hands the parts to `dispatch` one after the other; `done` is called once all are answered.
+    /// Hands the parts to `dispatch` in order. `done` is called once, when all are answered.
     pub(crate) fn submit(mut self, done: OnReply, mut dispatch: impl FnMut(Part)) {
         self.submitted = true;
         let mut parts = std::mem::take(&mut self.parts);
@@ -432,13 +433,13 @@ fn scoped<'k>(caller: &'k Option<Caller>, key: &'k str) -> ScopedKey<'k> {
 struct Pending {
     reply: BatchReply,
     accepted_ns: u64,
-    /// The deployment that its calls were encoded for.
+    /// The deployment for which its calls were encoded.
     deployed: Arc<Deployed>,
     done: OnReply,
 }
 
 impl Pending {
-    /// The common case: one part answers it.
+    /// Completes a batch of one part, the common case.
     fn of_one(self, router: &Router, mut part: Part) -> Part {
         let router = router.clone();
         part.batch.done = Some(Box::new(move |mut batch| {
@@ -449,7 +450,7 @@ impl Pending {
         part
     }
 
-    /// Every part is there.
+    /// Completes a batch whose parts are all back.
     fn finish(mut self, router: &Router, now_ns: u64, parts: impl IntoIterator<Item = Box<CallBatch>>) {
         self.reply.parts.extend(parts);
         let took = Duration::from_nanos(now_ns.saturating_sub(self.accepted_ns));
@@ -459,7 +460,7 @@ impl Pending {
 }
 
 impl Drop for BatchBuilder {
-    /// A batch that is dropped unsent frees the keys that it had begun.
+    /// Frees the keys of a batch that is dropped unsent.
     fn drop(&mut self) {
         if self.submitted {
             return;
@@ -473,7 +474,7 @@ impl Drop for BatchBuilder {
     }
 }
 
-/// Waits for all parts of a batch, and for the calls whose answers it shares.
+/// Gathers all parts of a batch, and the calls whose answers it shares.
 struct Collector {
     router: Router,
     deployed: Arc<Deployed>,
@@ -556,7 +557,7 @@ pub struct BatchReply {
 }
 
 impl BatchReply {
-    /// Bytes of the results of that part whose results are longest.
+    /// Returns the bytes of results of the part with the longest results.
     pub fn result_bytes(&self) -> usize {
         let parts = self.parts.iter();
         parts.map(|part| part.results.len()).max().unwrap_or(0)
@@ -570,7 +571,7 @@ impl BatchReply {
         self.places.is_empty()
     }
 
-    /// True where some call is to be encoded and submitted again.
+    /// True if some call must be encoded and submitted again.
     pub fn has_superseded(&self) -> bool {
         let mut calls = self.parts.iter().flat_map(|part| &part.calls);
         calls.any(|call| call.outcome == ReplyOutcome::Superseded)
@@ -580,7 +581,7 @@ impl BatchReply {
                 .any(|ready| *ready.outcome() == ReplyOutcome::Superseded)
     }
 
-    /// The answer to call `index`. Panics where there was no such call.
+    /// Returns the answer to call `index`. It panics if there was no such call.
     pub fn get(&self, index: usize) -> CallReply<'_> {
         match self.places[index] {
             Place::Slot(part, slot) => self.of_slot(part as usize, slot as usize),
@@ -588,7 +589,7 @@ impl BatchReply {
         }
     }
 
-    /// The terms of a call that ran or waited for another one's answer; of one that was refused before, none.
+    /// Returns the terms of a call that ran or waited for another call's answer. For a call that was refused before, they are empty.
     pub fn terms(&self, index: usize) -> CallTerms<'_> {
         match self.places[index] {
             Place::Slot(part, slot) => {
@@ -603,7 +604,7 @@ impl BatchReply {
         }
     }
 
-    /// When the batch of a call passed which point; None for one that did not run itself.
+    /// Returns the times of a call's batch. None for a call that did not run itself.
     pub fn times(&self, index: usize) -> Option<&CallTimes> {
         match self.places[index] {
             Place::Slot(part, _) => Some(&self.parts[part as usize].times),

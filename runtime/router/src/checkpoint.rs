@@ -13,18 +13,18 @@ use crate::router::{Router, Unavailable};
 
 /// The moment that a checkpoint holds: one point in the order of all partitions.
 pub struct CopyStart {
-    /// Everything before it is in the checkpoint, nothing from it on.
+    /// LSN of the moment: the checkpoint has everything before it, and nothing from it on.
     pub lsn: Lsn,
     pub txn_id: TxnId,
     pub deployed: Arc<Deployed>,
-    /// By `ModuleId`.
+    /// The bytes of each module version, by `ModuleId`.
     pub binaries: Vec<ModuleBytes>,
     pub multi_tick: u64,
     /// Names of callers, number 1 first.
     pub principals: Vec<Arc<str>>,
-    /// Idempotency keys age by it.
+    /// Reading of the clock by which idempotency keys age.
     pub key_clock_us: u64,
-    /// Ascending, all of them.
+    /// All partitions, ascending.
     pub partitions: Vec<PartitionStart>,
 }
 
@@ -33,7 +33,7 @@ pub struct PartitionStart {
     pub id: PartitionId,
     pub last_tick: u64,
     pub last_end: Lsn,
-    /// By `TableId`.
+    /// The tables by `TableId`.
     pub tables: Vec<SnapshotTable>,
 }
 
@@ -54,8 +54,9 @@ impl From<Unavailable> for CopyError {
 }
 
 impl Router {
-    /// Marks a moment in the log and on all partitions; the engine threads then send what the tables held, while they go on.
-    /// `told` runs once every earlier call has been answered, or never will be. On a standby the moment is a cut, and nothing is marked.
+    /// Marks a moment in the log and on all partitions. The engine threads then send the contents of the tables at that moment, and run
+    /// other work meanwhile. `told` runs when every earlier call has been answered, or never will be. On a standby the moment is a cut, and
+    /// no mark is logged.
     pub fn begin_copy(
         &self,
         to: Sender<Copied>,

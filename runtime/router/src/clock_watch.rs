@@ -1,4 +1,4 @@
-//! Finds jumps of the wall clock: it is compared with the monotonic clock from look to look.
+//! Finds jumps of the wall clock: each look compares it with the monotonic clock.
 
 use std::sync::{
     Mutex, PoisonError,
@@ -9,11 +9,11 @@ use reprise_observe::{Notice, NoticeKind};
 
 use crate::router::Router;
 
-/// A wall clock that gains or loses more between two looks has jumped. Transaction ids, points of time to restore and every time that
-/// is shown go by it.
+/// Gain or loss of the wall clock between two looks that counts as a jump. Transaction ids, restore points and all displayed times depend
+/// on that clock.
 const JUMP_US: u64 = 3_600_000_000;
 
-/// The last look at both clocks, and the jumps so far.
+/// The last look at both clocks, and the number of jumps since the start.
 #[derive(Default)]
 pub(crate) struct ClockWatch {
     last: Mutex<Option<Look>>,
@@ -43,7 +43,7 @@ impl ClockWatch {
 }
 
 impl Router {
-    /// Looks whether the wall clock jumped since the last look, and reports it.
+    /// Checks whether the wall clock jumped since the last look, and reports it.
     pub fn look_at_clock(&self) {
         let clock = &self.0.config.shared.clock;
         let look = Look {

@@ -1,4 +1,4 @@
-//! The engine's side of a comparison with standbys: a mark in the log, and digests of what the tables hold there.
+//! The engine's side of a comparison with standbys: a mark in the log, and digests of the tables at that mark.
 
 use std::sync::Arc;
 

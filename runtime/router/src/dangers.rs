@@ -1,5 +1,5 @@
-//! Dangers that an operator must see: a log that takes no writes, commits that are refused, and what clients are refused for. The
-//! watch is looked at once a second, and says each thing when it begins, when it ends, and at most once a minute meanwhile.
+//! Dangers that an operator must see: a log that takes no writes, commits that are refused, and refusals to clients. The watch checks them
+//! once a second. It reports each when it begins, when it ends, and at most once a minute meanwhile.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -13,7 +13,7 @@ use reprise_partition::Unlogged;
 
 use crate::router::{Phase, Router};
 
-/// Refusals of one reason are told at most once in so long.
+/// Shortest time between two reports of refusals of one reason.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 /// Refusals that are the server's matter. Others are their client's, and have their count alone.
 const TOLD: [RefusalReason; 6] = [
@@ -39,9 +39,9 @@ struct Last {
 /// The last line about the refusals of one reason.
 #[derive(Clone, Copy, Default)]
 struct Told {
-    /// How many there had been.
+    /// Number of refusals by then.
     count: u64,
-    /// By the monotonic clock; None: never.
+    /// Time of the line by the monotonic clock. None: there was none.
     at_ns: Option<u64>,
 }
 
@@ -82,7 +82,7 @@ impl Router {
         &self.0.config.registry.refusals
     }
 
-    /// Tells what has become dangerous since the last look.
+    /// Reports everything that has become dangerous since the last look.
     pub fn look_for_dangers(&self) {
         // A server that opens, stops, or is read alone takes no writes, and says so itself.
         if self.phase() != Phase::Ready || self.role() == Role::ReadOnly {

@@ -10,7 +10,7 @@ use reprise_txn::{Deployed, Failure, Module};
 use crate::{idempotency::Remembered, router::Router, scoped_key::ScopedKey};
 
 impl Router {
-    /// `deployed`: what the calls were encoded for.
+    /// Settles a finished batch. Its calls were encoded for `deployed`.
     pub(crate) fn note_done(&self, deployed: &Deployed, batch: &mut CallBatch) {
         batch.times.durable_ns = self.monotonic_ns();
         self.settle_keys(batch);
@@ -86,7 +86,7 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Why a call was refused, or what the server lacked; None: it was not.
+/// Returns the reason for which a call was refused, or the thing that the server lacked. None: it was not refused.
 #[inline]
 fn reason_of(outcome: &ReplyOutcome) -> Option<RefusalReason> {
     Some(match outcome {

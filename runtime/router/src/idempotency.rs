@@ -1,10 +1,9 @@
-//! Idempotency keys: the first committed outcome of a key answers every repeat, for as long as is promised. Rebuilt from the
-//! log at recovery.
+//! Idempotency keys: the first committed outcome of a key answers every repeat, for the promised time. Recovery rebuilds them from the log.
 //!
-//! A key counts within a scope, by default the name of the token that called. A scope that does not have a key finds it among those from
-//! a time without tokens. A key ages by the key clock, which counts time in which a primary ran. Until its time is over it is not
-//! forgotten: where there is no room for another one, calls with new keys are refused before they run. The keys of one scope take at
-//! most half of the room, so that no token takes all of it from the others.
+//! A key belongs to a scope, by default the name of the caller's token. If a scope lacks a key, the server searches it among the keys from
+//! a time without tokens. A key ages by the key clock, which counts time in which a primary ran. The server never forgets a key before its
+//! time is over. Without room for another key, it refuses calls with new keys before they run. The keys of one scope take at most half of
+//! the room, so that no token takes all of it from the others.
 
 use std::{
     collections::{BTreeMap, btree_map},
@@ -23,13 +22,13 @@ use reprise_txn::ModuleId;
 
 use crate::scoped_key::{Name, ScopedKey, scope_of, split};
 
-/// Digests of a call. A repeat asks for the same if one of the two is equal.
+/// Digests of a call. A repeat asks for the same call if one of the two is equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallDigests {
     /// Digest of module, procedure and arguments as the client sent them.
     pub fingerprint: u128,
-    /// Digest of module, procedure and arguments as the version that runs has them encoded (`reprise_txn::call_hash`): calls that are written
-    /// in two ways and mean the same have the same.
+    /// Digest of module, procedure and arguments as the running version encodes them (`reprise_txn::call_hash`). Two spellings of one call
+    /// have the same digest.
     pub args_hash: u128,
 }
 
@@ -42,8 +41,8 @@ impl CallDigests {
 /// A committed outcome, kept for repeats.
 #[derive(Clone)]
 pub struct Remembered {
-    /// Number of the version that ran. The deployment keeps what describes it ([`reprise_txn::Deployed::module`]); an outcome that held the
-    /// version itself would keep its code and its tables alive.
+    /// Number of the version that ran. The deployment keeps the version's description ([`reprise_txn::Deployed::module`]). If an outcome
+    /// held the version itself, it would keep its code and its tables alive.
     pub module: ModuleId,
     pub procedure: usize,
     pub result: Arc<[u8]>,
@@ -62,23 +61,23 @@ pub struct Exported {
     pub outcome: Remembered,
 }
 
-/// How much is remembered, and of what time.
+/// The number and age of the kept keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdempotencyStats {
     pub keys: u64,
     pub bytes: u64,
-    /// New keys are refused beyond.
+    /// Bytes beyond which new keys are refused.
     pub bytes_max: u64,
-    /// When the oldest one's transaction was.
+    /// Time of the oldest key's transaction.
     pub oldest_unix_us: Option<i64>,
     /// Age of the oldest key, in time that a primary ran.
     pub oldest_age: Option<Duration>,
     pub keep: Duration,
-    /// Calls refused because there was no room for their keys.
+    /// Number of calls refused because there was no room for their keys.
     pub refused: u64,
 }
 
-/// The callback that tells repeats of a running key the outcome of its first call.
+/// The callback that gives repeats of a running key the outcome of its first call.
 pub(crate) type Waiter = Box<dyn FnOnce(Result<Remembered, ReplyOutcome>) + Send>;
 
 enum Entry {
@@ -97,7 +96,7 @@ enum Entry {
 
 /// The action for a call that carries a key.
 pub(crate) enum Begin {
-    /// It is the first: run it, then `finish` or `release`.
+    /// The key is new: run the call, then `finish` or `release` it.
     Run,
     /// Another call with this key runs: ask again with `wait`.
     Running,
@@ -109,7 +108,7 @@ pub(crate) enum Begin {
 
 /// The state of a key.
 pub enum Lookup {
-    /// The outcome, and for how much longer it is kept.
+    /// The outcome, and the time for which it is still kept.
     Kept(Remembered, Duration),
     /// Its first call has not ended.
     Running,
@@ -119,7 +118,7 @@ pub enum Lookup {
 /// The keys of one database.
 pub struct Idempotency {
     state: Mutex<State>,
-    /// Has the key clock.
+    /// The shared state, which has the key clock.
     shared: Arc<Shared>,
     keep_us: AtomicU64,
 }
@@ -130,16 +129,16 @@ struct State {
     by_age: BTreeMap<(u64, TxnId), Name>,
     /// Bytes taken by everything in `entries`.
     taken: Grant,
-    /// Bytes taken by each scope; the names' first parts are the keys.
+    /// Bytes taken by each scope. The first parts of names are the keys.
     taken_by_scope: BTreeMap<Box<[u8]>, u64>,
     refused: u64,
 }
 
 /// Bytes of an entry beside its name and its result: its places in two maps at their usual fill, and the cost of allocations.
 const ENTRY_BYTES: u64 = 336;
-/// One scope's keys take at most this part of the room: one in so many.
+/// Divisor of the room that one scope's keys take at most.
 const SCOPE_SHARE: u64 = 2;
-/// Expired entries that are forgotten in one go, so that nobody waits for a million.
+/// Number of expired entries that are forgotten at once, so that no call waits for a million.
 const FORGET_AT_ONCE: usize = 64;
 
 fn entry_bytes(name: &Name) -> u64 {
@@ -161,13 +160,13 @@ impl Idempotency {
         }
     }
 
-    /// For how long an outcome is kept.
+    /// Sets the time for which an outcome is kept.
     pub fn set_keep(&self, keep: Duration) {
         let keep_us = u64::try_from(keep.as_micros()).unwrap_or(u64::MAX);
         self.keep_us.store(keep_us, Ordering::Relaxed);
     }
 
-    /// Beyond so many bytes calls with new keys are refused.
+    /// Sets the bytes beyond which calls with new keys are refused.
     pub fn set_bytes_max(&self, bytes_max: u64) {
         self.lock().taken.budget().set_limit(bytes_max);
     }
@@ -176,13 +175,13 @@ impl Idempotency {
         self.state.lock().expect("no code panics under this lock")
     }
 
-    /// Outcomes that were kept before this reading of the key clock have expired.
+    /// Returns the reading of the key clock before which kept outcomes have expired.
     fn expired_before(&self) -> u64 {
         let keep_us = self.keep_us.load(Ordering::Relaxed);
         self.shared.key_clock.now_us().saturating_sub(keep_us)
     }
 
-    /// The version and the procedure that ran under a key, or run now: its arguments are what a repeat is compared with.
+    /// Returns the version and the procedure that ran, or run now, under a key. A repeat is compared with the arguments of that call.
     pub fn version_of(&self, key: ScopedKey<'_>) -> Option<(ModuleId, usize)> {
         match self.lock().find(key, self.expired_before())? {
             Entry::Running { module, procedure, .. } => Some((*module, *procedure)),
@@ -201,7 +200,7 @@ impl Idempotency {
         }
     }
 
-    /// True if a call has this key, whatever was asked for under it.
+    /// True if a call has this key, whatever call it was.
     pub(crate) fn is_used(&self, key: ScopedKey<'_>) -> bool {
         self.lock().find(key, self.expired_before()).is_some()
     }
@@ -242,7 +241,7 @@ impl Idempotency {
         Begin::Run
     }
 
-    /// Calls `waiter` when the running call of this key has ended; at once where it already has.
+    /// Calls `waiter` when the running call of this key has ended, or at once if it has already ended.
     pub(crate) fn wait(&self, key: ScopedKey<'_>, waiter: Waiter) {
         let (before, mut state) = (self.expired_before(), self.lock());
         let name = state.name_of(key, before);
@@ -274,7 +273,7 @@ impl Idempotency {
         }
     }
 
-    /// Frees a key whose call did not commit; whoever waited gets the same answer.
+    /// Frees a key whose call did not commit. Calls that waited for it get the same answer.
     pub(crate) fn release(&self, key: ScopedKey<'_>, outcome: &ReplyOutcome) {
         let waiters = {
             let (name, mut state) = (key.name(), self.lock());
@@ -289,7 +288,7 @@ impl Idempotency {
         }
     }
 
-    /// Takes in a key found in the log or in a checkpoint, whatever room there is: it was promised.
+    /// Adds a key from the log or a checkpoint. It ignores the limit of room, because the key was promised.
     pub fn restore(&self, key: ScopedKey<'_>, digests: CallDigests, kept_us: u64, outcome: Remembered) {
         let (name, mut state) = (key.name(), self.lock());
         if let Some(Entry::Done { outcome: known, .. }) = state.entries.get(&name) {
@@ -303,7 +302,7 @@ impl Idempotency {
         state.forget_before(self.expired_before());
     }
 
-    /// Forgets every committed outcome: what was restored is restored anew.
+    /// Forgets every committed outcome, because a new restore brings them again.
     pub fn clear(&self) {
         let mut state = self.lock();
         while let Some(oldest) = state.by_age.values().next().cloned() {
@@ -311,7 +310,7 @@ impl Idempotency {
         }
     }
 
-    /// Looks up the outcome kept under a key now.
+    /// Returns the outcome that is kept under a key now.
     pub fn look_up(&self, key: ScopedKey<'_>) -> Lookup {
         let (before, now_us) = (self.expired_before(), self.shared.key_clock.now_us());
         match self.lock().find(key, before) {
@@ -324,7 +323,7 @@ impl Idempotency {
         }
     }
 
-    /// Committed keys behind the reading of the key clock and the transaction in `after`, at most `limit`, the oldest first.
+    /// Returns committed keys behind the key clock's reading and the transaction in `after`, at most `limit`, the oldest first.
     pub fn export(&self, after: Option<(u64, TxnId)>, limit: usize) -> Vec<Exported> {
         let state = self.lock();
         let first = after.map_or(Bound::Unbounded, Bound::Excluded);
@@ -377,11 +376,11 @@ fn refused_keys(scope: &str, taken: u64, room: u64) -> Notice {
 }
 
 impl State {
-    /// Takes the room for a new key, unless there is none, or the key's scope has its share.
+    /// Takes the room for a new key. False if there is none, or if the key's scope has its share.
     fn try_take(&mut self, name: &Name) -> bool {
         let bytes = entry_bytes(name);
         let share = self.taken.budget().limit() / SCOPE_SHARE;
-        // Without tokens there is one scope, and nobody to leave room to.
+        // Without tokens there is one scope, which need not leave room to others.
         let is_beyond = scope_of(name).len() > 1 && self.scope_bytes(name) + bytes > share;
         if is_beyond || !self.taken.try_grow(bytes) {
             return false;
@@ -411,7 +410,7 @@ impl State {
         }
     }
 
-    /// True for a call that runs, and for an outcome that has not expired.
+    /// True for a running call, and for an outcome that has not expired.
     fn is_alive(&self, name: &Name, before_us: u64) -> bool {
         match self.entries.get(name) {
             Some(Entry::Running { .. }) => true,
@@ -420,7 +419,7 @@ impl State {
         }
     }
 
-    /// The name that a key means: its own where its scope has it, or else that of a time without tokens where that has it.
+    /// Returns the name that a key means: its own if its scope has it, otherwise that from a time without tokens, if that exists.
     fn name_of(&self, key: ScopedKey<'_>, before_us: u64) -> Name {
         let own = key.name();
         if key.scope.is_empty() || self.is_alive(&own, before_us) {
@@ -435,7 +434,7 @@ impl State {
         self.entries.get(&name).filter(|_| self.is_alive(&name, before_us))
     }
 
-    /// Keeps the outcome of a running call in its place. Returns those who wait for it; None: no call with this name runs.
+    /// Keeps the outcome of a running call in its place. Returns the callbacks that wait for it. None: no call with this name runs.
     fn complete(&mut self, name: Name, kept_us: u64, outcome: &Remembered) -> Option<Vec<Waiter>> {
         let btree_map::Entry::Occupied(mut entry) = self.entries.entry(name) else {
             return None;
@@ -450,7 +449,7 @@ impl State {
             outcome: outcome.clone(),
         });
         let name = entry.key().clone();
-        // It has committed: what its result takes is not asked for.
+        // The call has committed, so the memory of its result can't be refused.
         let bytes = outcome.result.len() as u64;
         self.taken.grow(bytes);
         self.count(&name, bytes);
@@ -471,7 +470,7 @@ impl State {
         self.entries.insert(name, done);
     }
 
-    /// Forgets outcomes that were kept before this reading of the key clock: as many as one key after the other needs, and some more.
+    /// Forgets outcomes that were kept before this reading of the key clock, a few at a time. That is more than a stream of new keys adds.
     fn forget_before(&mut self, before_us: u64) {
         for _ in 0..FORGET_AT_ONCE {
             match self.by_age.first_key_value() {

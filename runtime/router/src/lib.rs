@@ -1,4 +1,4 @@
-//! The initiator: accepts calls, chooses their partitions, orders what touches several, and gathers the answers.
+//! The initiator: accepts calls, chooses their partitions, orders those of several partitions, and gathers the answers.
 //! Owns: the inboxes, the order of multi-partition jobs, admission, idempotency keys, the role and phase of the node.
 //! Does not: run procedures, write the log, know HTTP.
 //! Invariants: two multi-partition jobs enter every inbox that they share in the same order; a key has one committed outcome.

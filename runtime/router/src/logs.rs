@@ -1,4 +1,4 @@
-//! The log as people see it: records decoded, with the module and arguments that they name.
+//! The log for people: decoded records, with the module and arguments that they name.
 
 use std::{
     fmt,
@@ -16,27 +16,27 @@ use reprise_wire::{Change, Changes, PartitionSet, RecordFacts, RecordKind, Recor
 
 use crate::{plans::destroyed_in, router::Router};
 
-/// Which records to read.
+/// The choice of the records to read.
 #[derive(Clone, Debug, Default)]
 pub struct LogQuery {
-    /// First position; None with `newest` false begins at the log's start.
+    /// First position. None: the log's start, unless `newest` is true.
     pub from: Option<Lsn>,
-    /// The last records before `from` (or before the end), newest first.
+    /// True for the last records before `from` (or before the end), newest first.
     pub newest: bool,
     pub limit: usize,
     pub partition: Option<u16>,
     /// Name of a record kind, as in [`LogEntry`].
     pub kind: Option<String>,
     pub transaction: Option<TxnId>,
-    /// Name of a module: its calls, deployments and removals pass.
+    /// Name of a module, whose calls, deployments and removals pass.
     pub module: Option<String>,
-    /// Calls of procedures of this name.
+    /// Name of a procedure, whose calls pass.
     pub procedure: Option<String>,
     /// A further condition on the decoded record.
     pub matching: Option<LogMatch>,
 }
 
-/// A judge of decoded records.
+/// A condition on decoded records.
 #[derive(Clone)]
 pub struct LogMatch(pub Arc<dyn Fn(&LogEntry) -> bool + Send + Sync>);
 
@@ -48,11 +48,11 @@ impl fmt::Debug for LogMatch {
 
 pub struct LogPage {
     pub records: Vec<LogEntry>,
-    /// The position to continue at, now or once more records exist. None: newest first, the beginning was reached.
+    /// The position to continue at, now or once more records exist. None: the page is newest first and reached the beginning.
     pub next: Option<Lsn>,
     /// The beginning of the log.
     pub oldest: Lsn,
-    /// Everything before it is durable, and can be read.
+    /// LSN before which everything is durable and can be read.
     pub end: Lsn,
 }
 
@@ -65,18 +65,18 @@ pub struct LogEntry {
     /// Byte offset in the segment's file.
     pub offset: u64,
     pub durable: bool,
-    /// Name of its kind.
+    /// Name of the record's kind.
     pub kind: &'static str,
-    /// None of the genesis, and of a number without a record.
+    /// Id of the transaction. None for the genesis, and for a number without a record.
     pub txn_id: Option<TxnId>,
     /// Time of the transaction, or of the database's creation.
     pub time_us: Option<i64>,
-    /// Partitions that the transaction touches; empty means all. None of a record of the whole database.
+    /// Partitions that the transaction touches; empty means all. None for a record of the whole database.
     pub partitions: Option<Vec<u16>>,
     pub procedure: Option<LogProcedure>,
     pub idempotency_key: Option<String>,
     pub idempotency_scope: Option<String>,
-    /// Name of the caller; none without tokens, and where the definition of the name is not known.
+    /// Name of the caller. None without tokens, or if the definition of the name is not known.
     pub principal: Option<Arc<str>>,
     /// Rows that the record puts in place.
     pub rows: Vec<ChangedRow>,
@@ -106,9 +106,9 @@ impl LogProcedure {
 /// The migration that a module ran when it was deployed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogMigration {
-    /// Empty where it has none.
+    /// The migration's name. Empty if it has none.
     pub name: String,
-    /// Changes of the stored tables, a line each.
+    /// Changes of the stored tables, one line each.
     pub plan: String,
     /// Digests of the written rows, by partition.
     pub digests: Vec<u64>,
@@ -126,9 +126,9 @@ pub enum LogBody {
         version: u32,
         hash: [u8; 32],
         wasm_bytes: u64,
-        /// None if the module ran nothing.
+        /// The migration. None if the module ran none.
         migration: Option<LogMigration>,
-        /// Things that it destroyed, with consent.
+        /// Things that the deployment destroyed, with consent.
         destroyed: Vec<Destroyed>,
     },
     Remove {
@@ -141,22 +141,22 @@ pub enum LogBody {
     },
     Changes {
         digest: u64,
-        /// Records of parts before it, which have the rows before these.
+        /// Number of part records before it, which have the earlier rows.
         parts: u32,
     },
-    /// Some of the changes of the transaction whose record follows.
+    /// Some changes of the transaction whose record follows.
     Part {
-        /// Counted from 0.
+        /// Number of the part, from 0.
         number: u32,
     },
     DropTable {
         table: String,
     },
-    /// A procedure takes no calls any more.
+    /// A procedure that takes no calls from then on.
     Quarantine {
         /// The record whose replay diverged.
         diverged: Lsn,
-        /// Difference that the replay made.
+        /// The difference that the replay found.
         what: String,
     },
 }
@@ -165,18 +165,18 @@ pub enum LogBody {
 pub struct ChangedRow {
     pub partition: u16,
     pub table_id: u16,
-    /// The schema at the time of the change. None if it is not known any more, because its records or checkpoints were released.
+    /// The table's schema at the time of the change. None if it is no longer known, because its records or checkpoints were released.
     pub table: Option<Arc<TableSchema>>,
     /// "insert", "update" or "delete".
     pub change: &'static str,
     /// The row's number.
     pub number: u64,
-    /// Encoded primary key, in a table with one: as the record has it, else as the row has it now, where a page of records is read that way.
-    /// None of an insertion, whose row holds it, and where it is not known.
+    /// Encoded primary key, in a table with one. It comes from the record, or, in a page of records that asks for it, from the present row.
+    /// None for an insertion, whose row holds it, or if it is not known.
     pub key: Option<Vec<u8>>,
     /// The row of an insert, or of an update that was not logged by columns.
     pub row: Option<Vec<u8>>,
-    /// Changed columns: position and value as in a row's slot, None for null.
+    /// Changed columns: position, and value in the form of a row's slot. None for null.
     pub columns: Vec<(u16, Option<Vec<u8>>)>,
 }
 
@@ -208,13 +208,13 @@ fn kind_names() -> String {
 const PAGE_BYTES_MAX: usize = 4 << 20;
 /// Records taken from the log's end at a time.
 const NEWEST_CHUNK: usize = 32;
-/// Records looked at for one page, so that a filter that nothing passes ends.
+/// Records that are read for one page, so that a filter without hits ends.
 const LOOKED_AT_MAX: usize = 100_000;
 /// Time after which a page ends before its limit.
 const READ_TIME_MAX: Duration = Duration::from_secs(1);
 
 impl Router {
-    /// A page of records that are durable.
+    /// Returns a page of durable records.
     pub fn log_records(&self, query: LogQuery) -> Result<LogPage, LogReadError> {
         query.judge_kind()?;
         let log = self.0.config.log.as_ref().ok_or(LogReadError::NoLog)?;
@@ -288,7 +288,7 @@ impl Router {
         decode_entry(record, deployed, &self.0.config.shared.principals)
     }
 
-    /// The record that begins at `lsn`, if one does and it is durable.
+    /// Returns the record that begins at `lsn`, if there is one and it is durable.
     pub fn log_record(&self, lsn: Lsn) -> Result<Option<LogEntry>, LogReadError> {
         let log = self.0.config.log.as_ref().ok_or(LogReadError::NoLog)?;
         judge_released(lsn, log.start())?;
@@ -351,11 +351,11 @@ fn judge_released(lsn: Lsn, oldest: Lsn) -> Result<(), LogReadError> {
     }
 }
 
-/// A record in the words of this interface; `deployed` names the modules, `principals` the callers.
+/// Returns a record in the terms of this interface. `deployed` names the modules, `principals` the callers.
 pub fn decode_entry(record: &ReadRecord<'_>, deployed: &Deployed, principals: &Principals) -> LogEntry {
     let facts = record.record.facts();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    // A scope without a name: the key counts for everybody.
+    // Without a scope, the key belongs to all callers.
     let scope = facts.keyed.map(|keyed| keyed.scope).filter(|scope| !scope.is_empty());
     LogEntry {
         lsn: record.lsn,
@@ -430,7 +430,7 @@ fn changed_rows(record: &RecordRef<'_>, deployed: &Deployed) -> Vec<ChangedRow> 
     let mut rows = Vec::new();
     for (partition, changes) in record.groups() {
         let txn_id = record.txn_id().expect("a transaction changed the rows");
-        // A record that was decoded has no errors in it.
+        // A decoded record has no errors in its changes.
         let changes = Changes::new(changes).flatten();
         rows.extend(changes.map(|change| {
             let table = deployed.table_at(TableId(change.table()), txn_id);
@@ -471,7 +471,7 @@ fn changed_row(partition: PartitionId, change: Change<'_>, table: Option<Arc<Tab
     found
 }
 
-/// The encoded primary key of a row; none in a table without one, and of what is no row of the table.
+/// Returns the encoded primary key of a row. None if the table has none, or if the bytes are no row of the table.
 pub(crate) fn key_of(table: &TableSchema, row: &[u8]) -> Option<Vec<u8>> {
     let layout = RowLayout::of_table(table);
     if table.primary_key.is_empty() || layout.validate(row).is_err() {

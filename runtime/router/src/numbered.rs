@@ -1,5 +1,4 @@
-//! Rows of the log, which names them by their numbers, and the primary keys that people know them by: asked of the partitions that the rows
-//! lie on, as they are now.
+//! Finds the present primary keys of rows that the log names by their numbers. It asks the partitions of the rows.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,27 +18,27 @@ use crate::{
     router::Router,
 };
 
-/// Rows of a page of records whose keys are asked for; those behind them are told by number.
+/// Number of a page's rows whose keys are asked for. Later rows are shown by number.
 const ROWS_ASKED_MAX: usize = 2_048;
 /// Rows for which a partition is held at once: some tens of microseconds.
 const ROWS_AT_ONCE: usize = 256;
-/// How long a partition is waited for: one that is busy for longer is not asked again for the same page.
+/// Longest wait for a partition. A partition that is busy for longer is not asked again for the same page.
 const WAIT_MAX: Duration = Duration::from_millis(200);
 
-/// A row by its number, on one partition, or of a replicated table on all of them.
+/// A row by its number, on one partition, or for a replicated table on all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NumberedRow {
-    /// None of a replicated table.
+    /// The partition. None for a replicated table.
     pub partition: Option<PartitionId>,
     pub table: TableId,
     pub number: u64,
 }
 
-/// A table as the asker knows it, and what is asked of it.
+/// A table as the caller knows it, and the values that are searched in it.
 type Asked<T> = (TableId, Arc<TableSchema>, T);
 
 impl NumberedRow {
-    /// The row that a change is of; none where its table is no longer known.
+    /// Returns the row of a change. None if its table is no longer known.
     pub fn of(row: &ChangedRow) -> Option<Self> {
         let table = row.table.as_ref()?;
         let is_copy = table.placement == Placement::Replicated;
@@ -52,8 +51,8 @@ impl NumberedRow {
 }
 
 impl Router {
-    /// Tells the keys of changed rows whose records have their numbers alone: as they are now, and of `ROWS_ASKED_MAX` at most. Those of rows that are
-    /// gone stay untold, and all others once a partition is busy for long.
+    /// Adds the present keys of changed rows whose records have only numbers, for at most `ROWS_ASKED_MAX` rows. Deleted rows get no key.
+    /// After a partition was busy for too long, all later rows get none either.
     pub(crate) fn name_rows(&self, entries: &mut [LogEntry]) {
         let mut unnamed: BTreeMap<u16, Vec<Asked<&mut ChangedRow>>> = BTreeMap::new();
         let mut left = ROWS_ASKED_MAX;
@@ -99,8 +98,8 @@ impl Router {
         }
     }
 
-    /// The numbers of the rows that have these whole primary keys (`reprise_abi::key`) now, each asked of the partition that the key is
-    /// placed on; of a partition-local table all partitions are asked. Err: this node can't be asked.
+    /// Returns the numbers of the rows that have these whole primary keys (`reprise_abi::key`) now. It asks the partition of each key; for
+    /// a partition-local table it asks all partitions. Err: this node can't answer.
     pub fn numbered_rows(&self, keys: Vec<Asked<Vec<u8>>>) -> Result<BTreeSet<NumberedRow>, RowsError> {
         let count = self.partitions_count();
         let mut by_partition: BTreeMap<PartitionId, Vec<Asked<Vec<u8>>>> = BTreeMap::new();
@@ -150,7 +149,7 @@ impl Router {
     }
 }
 
-/// Nothing where the table has changed since the asker looked at it.
+/// Checks that the table has not changed since the caller read its schema.
 fn known(held: &ExclusivePartitions<'_>, table: TableId, schema: &Arc<TableSchema>) -> Option<()> {
     let now = held.tools.deployed().tables.get(table.0 as usize)?;
     Arc::ptr_eq(now, schema).then_some(())

@@ -1,4 +1,4 @@
-//! How fast calls are answered, for whoever is told to come back later.
+//! The rate at which calls are answered. From it, a refused client learns when to come back.
 
 use std::{
     sync::{
@@ -8,11 +8,11 @@ use std::{
     time::Duration,
 };
 
-/// A rate is measured over so long; one that nobody asked for in `STALE` says nothing of now.
+/// Time over which a rate is measured. A rate whose window is longer than `STALE` says nothing about the present.
 const WINDOW: Duration = Duration::from_millis(250);
 const STALE: Duration = Duration::from_secs(2);
 const RETRY_AFTER_MS_MAX: u64 = 60_000;
-/// Sooner than this nothing will have changed.
+/// Shortest advised wait: nothing changes sooner.
 const RETRY_AFTER_MS_MIN: u64 = 10;
 
 #[derive(Default)]
@@ -25,7 +25,7 @@ pub(crate) struct Pace {
 struct Seen {
     at_ns: u64,
     answered: u64,
-    /// None until two looks were not too far apart.
+    /// The rate. None until two looks are close enough.
     per_s: Option<f64>,
 }
 
@@ -34,7 +34,7 @@ impl Pace {
         self.answered.fetch_add(calls, Ordering::Relaxed);
     }
 
-    /// Milliseconds until so many waiting calls are done, at the rate at which calls are answered now.
+    /// Returns the milliseconds until this many waiting calls are done, at the present rate of answers.
     pub fn retry_after_ms(&self, now_ns: u64, waiting: u64) -> u32 {
         let mut seen = self.seen.lock().expect("no code panics under this lock");
         let answered = self.answered.load(Ordering::Relaxed);
@@ -49,7 +49,7 @@ impl Pace {
         }
         let ms = match seen.per_s {
             None => 200,
-            // Nothing is answered: a long call holds the queue.
+            // No call is answered, because a long one holds the queue.
             Some(per_s) if per_s < 1.0 => waiting.saturating_mul(1_000),
             Some(per_s) => (waiting as f64 * 1_000.0 / per_s).ceil() as u64,
         };

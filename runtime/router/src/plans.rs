@@ -1,4 +1,4 @@
-//! A plan as the log and the operator get it, the counts for a plan that holds no partition, and the bound of a schema's texts.
+//! Forms of a plan for the log and the operator, counts for a plan that holds no partition, and the bound of a schema's texts.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,17 +20,17 @@ use crate::{
     router::Router,
 };
 
-/// How long a plan waits for partitions to publish their counts; a busy partition has published them while it worked.
+/// Longest wait of a plan for partitions to publish their counts. A busy partition has published them while it worked.
 const COUNTS_WAIT_MAX: Duration = Duration::from_millis(30);
 
-/// Lists that the log holds of a plan beside words.
+/// The lists of a plan that the log holds beside texts.
 pub(crate) struct Lists {
     pub sources: Vec<u8>,
     pub destroyed: Vec<u8>,
 }
 
 impl Lists {
-    /// Err: more than `max` bytes, or than the log takes of a list.
+    /// Makes the lists. Err: they have more than `max` bytes, or more than the log takes for a list.
     pub fn of(plan: &PlanSummary, max: usize) -> Result<Self, DeployError> {
         let mut lists = Self {
             sources: Vec::new(),
@@ -57,7 +57,7 @@ impl Lists {
     }
 }
 
-/// Counts as the partitions published them last.
+/// Counts from the partitions' last published statistics.
 pub(crate) struct PublishedCounts<'r> {
     pub router: &'r Router,
     pub stats: Vec<TableStats>,
@@ -91,7 +91,7 @@ impl StoredCounts for PublishedCounts<'_> {
 }
 
 impl Router {
-    /// Plans a deployment over the stored tables, and counts rows that they could not hold any more.
+    /// Plans a deployment over the stored tables, and counts rows that they could no longer hold.
     pub(crate) fn outline(&self, deployed: &Deployed, candidate: &Candidate) -> Result<PlanSummary, DeployError> {
         let stats = self.table_stats(COUNTS_WAIT_MAX)?;
         let counts = PublishedCounts { router: self, stats };
@@ -106,7 +106,7 @@ impl Router {
         Ok(outline.summary)
     }
 
-    /// Counts rows that a changed table could not hold, a few thousand at a time on one partition after the other: no partition waits for
+    /// Counts rows that a changed table could not hold, a few thousand at a time on one partition after the other. No partition waits for
     /// another, and calls run in between.
     pub(crate) fn count_misfits(
         &self,
@@ -143,10 +143,10 @@ impl Router {
     }
 }
 
-/// Names in a line for the operator at most; the log has all of them.
+/// Number of names in a line for the operator at most. The log has all of them.
 const DESTROYED_TOLD_MAX: usize = 8;
 
-/// The list as the operator reads it.
+/// Returns the list for the operator.
 pub(crate) fn names_of(destroyed: &[Destroyed]) -> Vec<String> {
     let mut names: Vec<_> = destroyed
         .iter()
@@ -175,8 +175,8 @@ pub(crate) fn destroyed_in(list: &DestroyedList<'_>) -> Vec<Destroyed> {
     known.collect()
 }
 
-/// Results are bounded in bytes before they are committed, and so are their texts, as long as a byte does not become too many.
-/// Judged at the upload alone: what is in service already stays.
+/// Checks that no byte of a result can become too many bytes of text, because results are bounded in bytes before they commit. Only the
+/// upload is checked: modules in service stay.
 pub(crate) fn judge_texts(schema: &ModuleSchema) -> Result<(), DeployError> {
     for procedure in &schema.procedures {
         let params = procedure.params.iter().map(|param| (&*param.name, &param.ty));

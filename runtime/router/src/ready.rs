@@ -19,9 +19,9 @@ static SUPERSEDED: ReplyOutcome = ReplyOutcome::Superseded;
 pub(crate) enum Ready {
     Refused(ReplyOutcome),
     Remembered(Replayed),
-    /// A remembered outcome that may not be told yet.
+    /// A kept outcome that the server may not tell yet.
     Unconfirmed(Replayed, ReplyOutcome),
-    /// That of the first call with a key.
+    /// The answer of the first call with a key.
     Awaited(Awaited),
 }
 
@@ -40,10 +40,10 @@ pub(crate) struct Awaited {
 }
 
 impl Ready {
-    /// Returns a remembered outcome, as far as it may be told.
+    /// Returns a kept outcome, if the server may tell it.
     pub fn of(router: &Router, remembered: Remembered) -> Self {
         let Some(module) = router.deployed().module(remembered.module).cloned() else {
-            // A standby is loading its first files, or is cutting its log: what it had deployed is replaced.
+            // A standby is loading its first files, or rewinds its log, so its former deployment is being replaced.
             let reason = "the server loads the module version that ran under this key";
             return Self::Refused(ReplyOutcome::Unavailable(reason.into()));
         };

@@ -33,12 +33,12 @@ use crate::{
     standby,
 };
 
-/// The step of a recovery; its bytes are those of this step.
+/// The step of a recovery. The bytes beside it count this step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecoveryStep {
     /// Loading rows and building indexes: bytes of rows.
     Checkpoint,
-    /// Replaying what lies behind: bytes of log.
+    /// Replaying the records behind the checkpoint: bytes of log.
     Log,
 }
 
@@ -52,33 +52,33 @@ pub enum Phase {
         bytes_total: u64,
     },
     Ready,
-    /// The opening stopped; the report says what, where and what can be done.
+    /// The opening stopped. The report says what failed, at which place, and what the operator can do.
     Failed {
         report: String,
     },
     Stopping,
 }
 
-/// The node takes no jobs now.
+/// The error that the node takes no jobs now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unavailable(pub Arc<str>);
 
-/// The parts that a router is made of.
+/// The parts of a router.
 pub struct RouterConfig {
     pub shared: Arc<Shared>,
-    /// By `SiteId`.
+    /// The inbox of each site, by `SiteId`.
     pub inboxes: Vec<Sender<SiteMessage>>,
     /// None without a log.
     pub log: Option<Arc<Log<Box<CallBatch>>>>,
     pub compiler: Arc<dyn Compiler>,
     pub registry: Arc<Registry>,
     pub commit: &'static str,
-    /// None where the log has no front.
+    /// The NVRAM before the log's files. None if there is none.
     pub nvram: Option<NvramDevice>,
     pub database_id: [u8; 16],
     pub settings_hash: u64,
-    /// For remembered outcomes of calls with idempotency keys.
+    /// The budget for kept outcomes of calls with idempotency keys.
     pub idempotency: Arc<Budget>,
 }
 
@@ -91,9 +91,9 @@ pub struct NvramDevice {
     pub persistence: &'static str,
     /// The writes lost when the machine loses power, if any.
     pub warning: Option<&'static str>,
-    /// Entries from which on the copy to the files begins.
     /// When changes go to the region (`FlushPolicy::name`).
     pub flush: &'static str,
+    /// Entries at which the copy to the files begins.
     pub copy_at_entries: u64,
 }
 
@@ -101,12 +101,12 @@ pub struct NvramDevice {
 #[derive(Clone, Debug)]
 pub struct Status {
     pub role: Role,
-    /// Epoch of new records; none without a log.
+    /// Epoch of new records. None without a log.
     pub epoch: Option<Epoch>,
     pub log: &'static str,
     /// None without a log.
     pub device: Option<&'static str>,
-    /// With how full it is.
+    /// The NVRAM, and how full it is.
     pub nvram: Option<(NvramDevice, NvramBufferStatus)>,
     pub commit: &'static str,
     pub partitions: u16,
@@ -134,21 +134,21 @@ pub struct Router(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub config: RouterConfig,
     phase: RwLock<Phase>,
-    /// Held while a multi-partition job enters the inboxes, and on a standby while anything does: one order for all.
+    /// Locked while a multi-partition job enters the inboxes, and on a standby while any message does. It makes one order for all.
     order: Mutex<()>,
     /// The next stream's number.
     streams: AtomicU64,
-    /// ExclusivePartitions for a whole deployment or removal.
+    /// Locked for a whole deployment or removal.
     pub deploying: Mutex<()>,
     idempotency: Idempotency,
     pub clock_watch: ClockWatch,
     pub dangers: DangerWatch,
     pub replication: OnceLock<Weak<dyn ReplicationService>>,
     pub part: standby::Part,
-    /// Procedures that take no calls, by version and number, and why. Set before the first call is taken.
+    /// Time of the start, in microseconds since 1970.
     started_unix_us: i64,
     pace: Pace,
-    /// Set with the first phase behind recovery, so that a call looks at no lock.
+    /// True after the first phase behind recovery, so that a call reads no lock.
     is_recovered: AtomicBool,
     /// The limit for a deployment, in seconds; 0: no limit.
     deploy_time_max_s: AtomicU32,
@@ -257,7 +257,7 @@ impl Router {
         self.0.config.registry.snapshot()
     }
 
-    /// Nanoseconds that the engine threads needed for calls that left records.
+    /// Returns the nanoseconds that the engine threads needed for calls that left records.
     pub fn write_ns(&self) -> u64 {
         self.0.config.registry.write_ns()
     }
@@ -272,7 +272,7 @@ impl Router {
         &self.0.config.registry.procedures
     }
 
-    /// Rendezvous of sites so far, and how long calls of several partitions waited for one.
+    /// Returns the number of rendezvous since the start, and how long calls of several partitions waited for one.
     pub fn rendezvous(&self) -> RendezvousStats {
         self.0.config.shared.coordinator.stats()
     }
@@ -282,12 +282,12 @@ impl Router {
         &self.0.config.shared.notices
     }
 
-    /// Lines that procedures logged, the newest first.
+    /// Returns the lines that procedures logged, the newest first.
     pub fn procedure_log(&self, filter: &LineFilter, limit: usize) -> Vec<RecentLine> {
         self.0.config.shared.lines.newest(filter, limit)
     }
 
-    /// Waits until everything before `lsn` is durable; false when the time is over first.
+    /// Waits until everything before `lsn` is durable. False if the time is over first.
     pub fn wait_durable(&self, lsn: Lsn, timeout: Duration) -> bool {
         match &self.0.config.log {
             Some(log) => log.wait_durable(lsn, timeout),
@@ -299,19 +299,19 @@ impl Router {
         self.0.config.log.is_some()
     }
 
-    /// Bytes of the log's files in which the records from `from` to `to` lie; 0 without a log.
+    /// Returns the bytes of the log's files that hold the records from `from` to `to`; 0 without a log.
     pub fn log_bytes_between(&self, from: Lsn, to: Lsn) -> u64 {
         let log = self.0.config.log.as_deref();
         log.map_or(0, |log| log.bytes_between(from, to))
     }
 
-    /// Calls on their way, those that were accepted first before others, and how many there are in all.
+    /// Returns the calls on their way, the first accepted first, and how many there are in all.
     pub fn calls(&self, limit: usize) -> (Vec<CallInfo>, u64) {
         let shared = &self.0.config.shared;
         shared.calls.list(shared.clock.monotonic_ns(), limit)
     }
 
-    /// Limits the time of calls whose procedures say nothing of it, in milliseconds; 0: not at all.
+    /// Limits the time of calls whose procedures declare none, in milliseconds; 0: no limit.
     pub fn set_call_time_max_ms(&self, time_max_ms: u32) {
         self.0.config.shared.calls.set_time_max_ms(time_max_ms);
     }
@@ -321,12 +321,12 @@ impl Router {
         self.0.deploy_time_max_s.load(Ordering::Relaxed)
     }
 
-    /// Limits the time of deployments that follow: to make changed tables and to run what they run.
+    /// Limits the time of later deployments: to make the changed tables and to run their migrations.
     pub fn set_deploy_time_max_s(&self, time_max_s: u32) {
         self.0.deploy_time_max_s.store(time_max_s, Ordering::Relaxed);
     }
 
-    /// Ends a call by its own id or its transaction's, unless it has run; how far it had got. None: there is no such call.
+    /// Ends a call by its own id or its transaction's, unless it has run. Returns its phase before, or None if there is no such call.
     pub fn cancel(&self, id: u64) -> Option<CallInfo> {
         let shared = &self.0.config.shared;
         shared.calls.cancel(id, shared.clock.monotonic_ns())
@@ -341,25 +341,25 @@ impl Router {
         self.0.config.shared.clock.monotonic_ns()
     }
 
-    /// The moment so far ahead, by the clock that deadlines go by.
+    /// Returns the moment after this time, by the clock of deadlines.
     pub fn deadline_in(&self, time: Duration) -> u64 {
         let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.0.config.shared.clock.monotonic_ns().saturating_add(time_ns).max(1)
     }
 
-    /// How long it is until then; none: it has passed.
+    /// Returns the time until a deadline. None: it has passed.
     pub fn left_until(&self, deadline: &Deadline) -> Option<Duration> {
         let left = deadline.ns().saturating_sub(self.0.config.shared.clock.monotonic_ns());
         (left > 0).then(|| Duration::from_nanos(left))
     }
 
-    /// For batches that are to keep their order among each other where some calls are of several partitions: those that one
-    /// client sends without waiting for answers. The calls of one batch keep theirs anyway.
+    /// Returns a new stream. Batches of a stream keep their order among each other if some calls are of several partitions. It is for
+    /// batches that one client sends without waiting for answers. The calls of one batch keep their order anyway.
     pub fn new_stream(&self) -> Stream {
         Stream(self.0.streams.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Runs a batch. `done` is called once, with every answer.
+    /// Runs a batch. `done` is called once, with all answers.
     pub fn submit(&self, builder: BatchBuilder, done: OnReply) {
         let refusal = self.refusal();
         builder.submit(done, |part| match &refusal {
@@ -373,7 +373,7 @@ impl Router {
         self.0.pace.note(calls);
     }
 
-    /// Why no call is taken now, if so.
+    /// Returns why the node takes no calls now, if there is a reason.
     fn refusal(&self) -> Option<ReplyOutcome> {
         match &*self.0.phase.read().expect("held for a look") {
             Phase::Ready => None,
@@ -384,7 +384,7 @@ impl Router {
         .map(|reason| ReplyOutcome::Unavailable(reason.into()))
     }
 
-    /// Err while no call is taken.
+    /// Checks that the node takes calls.
     pub fn check_ready(&self) -> Result<(), Unavailable> {
         match self.refusal() {
             Some(ReplyOutcome::Unavailable(reason)) => Err(Unavailable(reason)),
@@ -465,7 +465,7 @@ impl Router {
         self.send_multi(MultiPartitionTxn::in_stream(touched, count, stream, sent_ns, job));
     }
 
-    /// Sends a transaction over several partitions on its way; it runs once all are held.
+    /// Sends a transaction over several partitions. It runs once all of them are held.
     fn send_multi(&self, txn: MultiPartitionTxn) {
         self.send_multi_in(&self.in_order(), txn);
     }
@@ -498,8 +498,8 @@ impl Router {
             .map_err(|_| Unavailable("the engine has stopped".into()))
     }
 
-    /// Reads from some partitions, all seen at one moment, and waits until what was read is durable. They go on with other
-    /// calls until all of them are ready for it.
+    /// Reads from some partitions at one moment, and waits until the rows that it read are durable. The partitions run other calls until
+    /// all of them are ready for it.
     pub(crate) fn run_durably<T: Send + Sync + 'static>(
         &self,
         touched: Touched,
@@ -510,7 +510,8 @@ impl Router {
         received.map_err(|_| RowsError::Unavailable("the engine has stopped".into()))?
     }
 
-    /// The `run_durably` variant that waits at most `wait_max`, then reports the partition as busy. The read itself still runs, unheard.
+    /// The `run_durably` variant that waits at most `wait_max`, then reports the partition as busy. The read still runs, and its result is
+    /// dropped.
     pub(crate) fn run_durably_within<T: Send + Sync + 'static>(
         &self,
         touched: Touched,
@@ -555,7 +556,7 @@ impl Router {
         }
     }
 
-    /// Tells the sites to end once they have done what lies in their inboxes.
+    /// Tells the sites to end after the messages in their inboxes.
     pub fn stop(&self) {
         self.set_phase(Phase::Stopping);
         let _order = self.in_order();

@@ -5,12 +5,12 @@ use std::sync::Arc;
 /// A key within its scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScopedKey<'a> {
-    /// That of the token that calls; empty where there are no tokens.
+    /// The scope of the calling token; empty without tokens.
     pub scope: &'a str,
     pub key: &'a str,
 }
 
-/// A scope's length, the scope, and the key: an entry and its place in time share it.
+/// A scope's length, the scope, and the key. An entry and its place by age share it.
 pub(crate) type Name = Arc<[u8]>;
 
 impl ScopedKey<'_> {
@@ -20,7 +20,7 @@ impl ScopedKey<'_> {
     }
 }
 
-/// A name's first part: the scope's length and the scope.
+/// Returns a name's first part: the scope's length and the scope.
 pub(crate) fn scope_of(name: &[u8]) -> &[u8] {
     let length = name.first().map_or(0, |length| usize::from(*length));
     &name[..=length]

@@ -1,7 +1,8 @@
 //! The router's part on a standby: it refuses writes, and has every read see one prefix of the primary's log.
 //!
 //! Views (`views`) and the windows of the replayed log go into the inboxes in one order (`Inner::order`), each window whole. A site works
-//! in that order. A read at a view therefore sees all windows that were sent before the view, and nothing of later ones, on all partitions.
+//! in that order. A read at a view therefore sees all windows that were sent before the view, and none of the later ones, on all
+//! partitions.
 
 use std::sync::{
     Arc, Mutex, RwLock,
@@ -17,7 +18,7 @@ use crate::{
     views::Views,
 };
 
-/// A write reached a standby.
+/// The error that a write reached a standby.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this server is a standby{}", .primary.as_deref().map(|url| format!("; its primary is {url}")).unwrap_or_default())]
 pub struct NotPrimary {
@@ -30,11 +31,11 @@ pub struct NotPrimary {
 pub(crate) struct Part {
     is_standby: AtomicBool,
     primary: RwLock<Option<Arc<str>>>,
-    /// On a standby: what its replay waits for.
+    /// On a standby: the thing that its replay waits for.
     replay_waits_for: RwLock<Option<Arc<str>>>,
-    /// On a standby: all that was sent to the sites ends here. Raised under `Inner::order`.
+    /// On a standby: the end of everything that was sent to the sites. It is raised under `Inner::order`.
     sent: AtomicU64,
-    /// On a standby: readers see everything before it.
+    /// On a standby: the LSN before which readers see everything.
     view: Arc<Watermark>,
     /// On a standby: the views at which its readers read.
     pub views: Views,
@@ -57,7 +58,7 @@ impl Router {
         }
     }
 
-    /// `Standby`: calls that write are turned away from now on, and reads see what `raise_view` says. Anything else: neither.
+    /// Sets the role. On a `Standby`, calls that write are refused from now on, and reads see the prefix of `raise_view`.
     pub fn set_role(&self, role: Role) {
         self.0.part.is_standby.store(role == Role::Standby, Ordering::Release);
         self.run_key_clock();
@@ -86,7 +87,7 @@ impl Router {
         self.0.part.primary.read().expect("held for a copy").clone()
     }
 
-    /// Says what the replay of a standby waits for, for people; none: for nothing but its primary.
+    /// Sets the thing that the replay of a standby waits for, for people. None: its primary alone.
     pub fn set_replay_waits_for(&self, what: Option<Arc<str>>) {
         *self.0.part.replay_waits_for.write().expect("held for a store") = what;
     }
@@ -95,7 +96,7 @@ impl Router {
         self.0.part.replay_waits_for.read().expect("held for a copy").clone()
     }
 
-    /// Err on a standby.
+    /// Checks that this server is no standby.
     pub fn check_primary(&self) -> Result<(), NotPrimary> {
         match self.is_standby() {
             false => Ok(()),
@@ -105,7 +106,7 @@ impl Router {
         }
     }
 
-    /// Has `send` put what is replayed up to `end` into the inboxes, whole: no view comes between. It must not wait for anything.
+    /// Has `send` put the window up to `end` into the inboxes as a whole, with no view in between. It must not wait for anything.
     pub fn send_window(&self, end: Lsn, send: &mut dyn FnMut()) {
         let _order = self.in_order();
         self.let_view_go();
@@ -113,7 +114,7 @@ impl Router {
         send();
     }
 
-    /// On a standby: runs `job` over all partitions at a cut, and waits for its result. It is given where the cut lies.
+    /// On a standby: runs `job` over all partitions at a cut, and waits for its result. The job gets the LSN of the cut.
     pub(crate) fn run_at_cut<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut ExclusivePartitions<'_>, Lsn) -> T + Send + 'static,
@@ -134,14 +135,14 @@ impl Router {
         received.map_err(|_| Unavailable("the engine has stopped".into()))
     }
 
-    /// Readers of a standby see everything before it. It never goes back.
+    /// Raises the LSN before which readers of a standby see everything. It never falls.
     pub fn raise_view(&self, end: Lsn) {
         self.0.part.sent.fetch_max(end.0, Ordering::AcqRel);
         self.0.part.view.raise(end.0);
     }
 
-    /// How far the view of reads is: all records before it. On a primary that is all that was committed, on a standby what was replayed, which
-    /// is durable there. 0 without a log.
+    /// Returns the LSN before which reads see all records; 0 without a log. On a primary that is everything committed. On a standby it is
+    /// everything replayed, which is durable there.
     pub fn view(&self) -> Lsn {
         match self.is_standby() {
             true => Lsn(self.0.part.view.get()),
@@ -152,7 +153,7 @@ impl Router {
         }
     }
 
-    /// True once reads see the record at `lsn`. Without a log there is none: answers tell LSN 0, which is always seen.
+    /// True once reads see the record at `lsn`. Without a log, answers have LSN 0, which is always seen.
     pub fn is_in_view(&self, lsn: Lsn) -> bool {
         let end = Lsn(lsn.0.saturating_add(1));
         lsn == Lsn(0) || (self.view() >= end && self.0.config.shared.gate.shows(end))

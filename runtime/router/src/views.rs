@@ -1,8 +1,8 @@
 //! Views of a standby's tables, and the reads that run at them on threads of their own.
 //!
-//! A view is opened by a message to all sites, sent under the lock under which windows of the log are (`Inner::order`): so it is of all windows that
-//! were sent before and of nothing of later ones, on every partition. Reads that come before the next window share it. Behind that the last one of
-//! them closes it, and without one the window does.
+//! A message to all sites opens a view. It is sent under the same lock as the windows of the log (`Inner::order`). So, on every partition,
+//! the view shows all windows that were sent before and none of the later ones. Reads that arrive before the next window share it. After
+//! that window, the last of these reads closes the view. Without such a read, the window closes it.
 
 use std::{
     sync::{
@@ -19,7 +19,7 @@ use reprise_storage::ViewId;
 
 use crate::router::Router;
 
-/// How often who waits for a view looks whether there will be one.
+/// Interval at which a thread that waits for a view checks whether it will get one.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// The views that are open.
@@ -34,12 +34,13 @@ pub(crate) struct Views {
 
 #[derive(Default)]
 struct State {
-    /// The newest one, as long as anybody holds it.
+    /// The newest view, while a read holds it.
     newest: Weak<Lease>,
-    /// A view that stays open until the next window is sent. Reads that come one by one then need no view each, and nothing is kept for it.
+    /// A view that stays open until the next window is sent. Reads that arrive one by one then need no view each, and no version is kept
+    /// for it.
     kept: Option<Arc<Lease>>,
     open: usize,
-    /// Something waits until none is open.
+    /// True while a thread waits until no view is open.
     is_shut: bool,
     reads: ReadPath,
 }
@@ -47,16 +48,16 @@ struct State {
 /// The way of a standby's reads.
 #[derive(Clone, Default)]
 pub enum ReadPath {
-    /// The engine threads run them, as on a primary: nothing is replayed here. A primary that stepped down has this path.
+    /// The engine threads run them, as on a primary, because nothing is replayed here. A primary that stepped down has this path.
     #[default]
     Sites,
     /// The readers take them from this queue.
     Readers(Sender<Reading>),
-    /// They are refused: the standby becomes the primary, or stops.
+    /// Reads are refused, because the standby becomes the primary, or stops.
     Closed,
 }
 
-/// The readers' queue; none: reads are refused.
+/// The readers' queue. None: reads are refused.
 pub(crate) struct ReadAside(Option<Sender<Reading>>);
 
 /// Why there are no views any more.
@@ -65,7 +66,7 @@ const OVER: &str = "this standby closed its views, because it becomes the primar
 /// A view, open until it is dropped.
 struct Lease {
     id: ViewId,
-    /// Behind all that it shows.
+    /// The end of the records that it shows.
     end: Lsn,
     router: Router,
 }
@@ -90,7 +91,7 @@ impl Router {
         }
     }
 
-    /// Sets the way of reads, for as long as this is a standby. What a partition keeps for their views may take `bytes_max`.
+    /// Sets the way of reads on this standby. Each partition may keep `bytes_max` for their views.
     pub fn set_read_path(&self, reads: ReadPath, bytes_max: u64) {
         let views = &self.0.part.views;
         views.bytes_max.store(bytes_max, Ordering::Relaxed);
@@ -99,13 +100,13 @@ impl Router {
         views.changed.notify_all();
     }
 
-    /// Nobody who comes from now on reads at the newest view.
+    /// Drops the kept view, so that later reads get another one.
     pub(crate) fn let_view_go(&self) {
         let kept = self.0.part.views.state.lock().expect("held for a store").kept.take();
         drop(kept); // its end takes the lock
     }
 
-    /// The way of reads on a standby; none: the sites run them.
+    /// Returns the way of reads on a standby. None: the sites run them.
     #[cold]
     pub(crate) fn read_aside(&self) -> Option<ReadAside> {
         match self.0.part.views.state.lock().expect("held for a copy").reads.clone() {
@@ -130,7 +131,7 @@ impl Router {
         unsent.turn_away(&ReplyOutcome::Unavailable(OVER.into()));
     }
 
-    /// Lets no view be opened; true once none is open. Until `reopen_views`.
+    /// Stops the opening of views until `reopen_views`. True once none is open.
     pub fn shut_views(&self) -> bool {
         self.0.part.views.state.lock().expect("held for a store").is_shut = true;
         self.let_view_go();
@@ -145,12 +146,12 @@ impl Router {
         }
     }
 
-    /// Views that are open now.
+    /// Returns the number of open views.
     pub fn open_views(&self) -> usize {
         self.0.part.views.state.lock().expect("held for a look").open
     }
 
-    /// None while views are shut.
+    /// Opens a view, or shares the newest one. None while views are shut.
     fn lease(&self) -> Result<Option<Arc<Lease>>, Arc<str>> {
         let views = &self.0.part.views;
         let order = self.in_order();
@@ -181,7 +182,7 @@ impl Router {
             held.for_each(|partition| partition.store.open_view(id, partition.last_end.0, bytes_max));
         });
         drop(order);
-        // Should it be the last one that held the view before, its end takes the lock of the state.
+        // If this was the last holder of the view before, its end locks the state.
         drop((before, kept));
         Ok(Some(lease))
     }

@@ -1,4 +1,4 @@
-//! Over RDMA with cards that are not real: what a group commit costs the primary, and a standby that gets all of it, whatever completions do.
+//! RDMA with simulated cards: the cost of a group commit for the primary, and a standby that gets all of it, whatever the completions do.
 
 #[path = "it/common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! One change of the log, applied to its table: no undo is kept and no procedure runs. `redo` does so for many.
+//! Applies one change of the log to its table. It keeps no undo and runs no procedure. `redo` applies many changes.
 
 use reprise_abi::{RowLayout, ScalarType, row::ColumnSlot};
 use reprise_wire::{Change, PatchColumns, WireError};
@@ -14,7 +14,7 @@ use crate::{
     table::{Table, WriteError, relink, unlink},
 };
 
-/// Why changes do not fit the tables. Some of them may have been applied: the store is of no use then.
+/// Why changes do not fit the tables. Some of them may have been applied, so the store is unusable then.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum ApplyError {
@@ -35,36 +35,36 @@ pub enum ApplyError {
 /// The steps of `Store::touch_change`, in the order in which it prefetches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefetchStep {
-    /// The line of the index that names the row.
+    /// Prefetches the line of the index that names the row.
     Index,
-    /// The word that names the row's place.
+    /// Prefetches the word that names the row's place.
     Place,
-    /// Its bytes.
+    /// Prefetches the row's bytes.
     Row,
 }
 
-/// Rows below which a table is taken to be near anyway.
+/// Number of rows below which a table is assumed to be in the caches.
 const FAR_ROWS: u64 = 1 << 13;
 
 /// A row that is taken out and put in again.
 pub(crate) struct Again {
-    /// None: it is inserted only.
+    /// The old row. None: the row is only inserted.
     pub rid: Option<Rid>,
-    /// The row's new bytes; none: the row is deleted.
+    /// The row's new bytes. None: the row is deleted.
     pub row: Option<Vec<u8>>,
     pub number: u64,
 }
 
-/// The row that a change is about.
+/// The row of a change.
 #[derive(Clone, Copy)]
 pub(crate) enum Target {
     New,
     Row(Rid),
-    /// A row that came and went within its transaction.
+    /// A row that was inserted and deleted within its transaction.
     Passed,
 }
 
-/// Rows whose plain columns are written where they lie: no index and no length depends on them.
+/// Rows whose plain columns are written in place: no index and no length depends on them.
 pub(crate) struct PlainRows<'t> {
     pub rows: &'t mut Rows,
     pub layout: &'t RowLayout,
@@ -72,13 +72,13 @@ pub(crate) struct PlainRows<'t> {
 }
 
 impl<'t> PlainRows<'t> {
-    /// The row, if it is live.
+    /// Returns the row, if it is live.
     pub fn into_live(self, rid: Rid) -> Option<RowRef<'t>> {
         self.rows.live(rid)
     }
 
-    /// Writes columns. False where the row is not live, or some can't be written so; those before it are written then, as they will be again with
-    /// the whole row.
+    /// Writes columns. False if the row is not live, or if some column can't be written in place. The columns before it are written then,
+    /// and will be written again with the whole row.
     #[inline]
     pub fn put(&mut self, rid: Rid, columns: PatchColumns<'_>) -> bool {
         let Some(place) = self.rows.place(rid) else {
@@ -108,7 +108,8 @@ fn plain_slot<'l>(layout: &'l RowLayout, plain: u64, column: u16, value: Option<
 }
 
 impl Store {
-    /// Prefetches what `apply` of the change will look at: for many changes, each step for all of them before the next.
+    /// Prefetches the memory that `apply` of the change will read. For many changes, the caller does each step for all of them before the
+    /// next.
     #[inline]
     pub fn touch_change(&self, change: &Change<'_>, prefetch: PrefetchStep) {
         if let Some(table) = self.tables.get(change.table() as usize)
@@ -152,25 +153,25 @@ impl Table {
         }
     }
 
-    /// True where the row is there and the change is one of it.
+    /// True if the row exists and the change is about it.
     #[inline]
     pub fn is_row_of(&self, rid: Rid, change: &Change<'_>) -> bool {
         !matches!(change, Change::Insert { .. }) && self.is_numbered(rid, change.number())
     }
 
-    /// True where the row is there and has that number.
+    /// True if the row exists and has that number.
     #[inline]
     pub fn is_numbered(&self, rid: Rid, number: u64) -> bool {
         self.rows.live(rid).is_some_and(|row| row.number == number)
     }
 
-    /// The row of that number, which is there.
+    /// Returns the row of that number, which must exist.
     #[inline]
     pub fn numbered(&self, number: u64) -> Result<Rid, ApplyError> {
         self.find(number).ok_or_else(|| self.missing(number))
     }
 
-    /// The row that a change is about.
+    /// Returns the row of a change.
     #[inline]
     pub fn target(&self, change: &Change<'_>) -> Result<Target, ApplyError> {
         let number = match change {
@@ -184,7 +185,7 @@ impl Table {
         }
     }
 
-    /// Makes the change; the row that came, if one did. Where it is refused as a duplicate, nothing happened.
+    /// Makes the change and returns the inserted row, if there is one. A change that is refused as a duplicate changes nothing.
     #[inline]
     pub fn carry_out(
         &mut self,
@@ -213,7 +214,7 @@ impl Table {
         Ok(None)
     }
 
-    /// Returns the row that the change leaves, for rows that are all taken out before any is put in.
+    /// Returns the row that the change leaves. It serves changes whose rows are all taken out before any is put in.
     pub fn last_state(&mut self, change: &Change<'_>) -> Result<Again, ApplyError> {
         let number = change.number();
         let again = |rid, row| Again { rid, row, number };
@@ -253,7 +254,7 @@ impl Table {
         }
     }
 
-    /// The row of that number, if it is there.
+    /// Returns the row of that number, if it exists.
     #[inline]
     pub fn find(&self, number: u64) -> Option<Rid> {
         match self.has_number() {
@@ -262,7 +263,8 @@ impl Table {
         }
     }
 
-    /// The number that a row has which is to be inserted. Of a table with a primary key numbers have no gaps: whatever took one is in the log.
+    /// Checks the number of a row that will be inserted. A table with a primary key has numbers without gaps, because the log has every row
+    /// that took one.
     #[inline]
     pub fn check_number(&self, number: u64) -> Result<u64, ApplyError> {
         match !self.has_number() && number != self.next_number() || number > NUMBER_MAX {
@@ -278,7 +280,7 @@ impl Table {
         Ok(())
     }
 
-    /// A row that came and went within its transaction left a number that no other row gets.
+    /// Skips the number of a row that was inserted and deleted within its transaction. No other row gets it.
     fn pass_number(&mut self, number: u64) -> Result<(), ApplyError> {
         match number >= self.next_number() {
             true => self.take_number(number),
@@ -295,7 +297,7 @@ impl Table {
         }
     }
 
-    /// Refuses a second change of one row in one transaction: no write set holds any.
+    /// Refuses a second change of one row in one transaction: no write set has two.
     pub fn check_live(&self, rid: Rid) -> Result<(), ApplyError> {
         let live = self.rows.place(rid).map(|_| ());
         live.ok_or_else(|| self.unfit(WriteError::NotLive))
@@ -316,7 +318,7 @@ impl Table {
         self.rows.release(rid);
     }
 
-    /// Makes `row` of a live row.
+    /// Replaces a live row by `row`.
     fn put(&mut self, rid: Rid, row: &[u8], scratch: &mut Scratch) -> Result<(), WriteError> {
         self.validate(row)?;
         let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
@@ -353,7 +355,7 @@ impl Table {
         self.put(rid, &row, scratch).map_err(|error| self.unfit(error))
     }
 
-    /// True where `PlainRows::put` writes the columns of any row of the table.
+    /// True if `PlainRows::put` can write the columns of any row of the table.
     #[inline]
     pub fn fits_plain(&self, columns: PatchColumns<'_>) -> bool {
         let mut columns = columns.iter();
@@ -365,7 +367,7 @@ impl Table {
         self.split().0
     }
 
-    /// Its rows, and the indexes that lead to them.
+    /// Returns its rows, and the indexes of them.
     #[inline]
     pub fn split(&mut self) -> (PlainRows<'_>, &[Index]) {
         let rows = PlainRows {
@@ -376,7 +378,7 @@ impl Table {
         (rows, &self.indexes)
     }
 
-    /// The row with these columns in place of its own.
+    /// Returns the row with these columns in place of its own.
     fn patched(&self, old: &[u8], columns: PatchColumns<'_>) -> Result<Vec<u8>, ApplyError> {
         let unfit = |column: u16, value: Option<&[u8]>| ApplyError::Column {
             table: self.schema.name.clone(),
@@ -427,7 +429,7 @@ fn put_fixed(row: &mut [u8], slot: &ColumnSlot, value: Option<&[u8]>) {
     }
 }
 
-/// Puts the value of the next column into a row that is being built: its slot, its null bit, its data at the end.
+/// Adds the value of the next column to a row that is being built: its slot, its null bit, and its data at the end.
 fn put_value(layout: &RowLayout, row: &mut Vec<u8>, column: usize, value: Option<&[u8]>) {
     let slot = &layout.columns[column];
     if slot.ty.is_variable() {

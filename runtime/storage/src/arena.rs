@@ -1,7 +1,7 @@
-//! Row bytes in one arena a table: granules of 8 bytes, without a header, the length being part of the location.
+//! Row bytes of one table in an arena: granules of 8 bytes, without a header. The location of a row has its length.
 //!
-//! Space is taken from the end of a piece; a freed slot waits in the list of its size class and piece. Rows never cross a piece, so a piece
-//! of which all slots are free goes back to the system, and another one takes its place later.
+//! Space comes from the end of a piece. A freed slot goes to the list of its size class and piece. Rows never cross a piece. A piece whose
+//! slots are all free therefore returns to the system, and another piece takes its place later.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use reprise_pages::{HUGE_BYTES, prefetch_line};
 
 use crate::chunked::{Growth, Pieces};
 
-/// The place of a row's bytes: length in the upper bits, granule in the lower. The highest bit is never set here, because `Indirection`
-/// keeps its own mark there.
+/// The place of a row's bytes: length in the upper bits, granule in the lower bits. The highest bit is never set here, because
+/// `Indirection` keeps its own mark there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Location(pub u64);
 
@@ -24,11 +24,11 @@ const LEN_SHIFT: u32 = 40;
 /// log2 of the granules in a piece, which is one huge page.
 const CHUNK_SHIFT: u32 = (HUGE_BYTES / GRANULE_BYTES).ilog2();
 const CHUNK_GRANULES: usize = 1 << CHUNK_SHIFT;
-/// Granules up to which each count is a class of its own. Above, an octave has `STEPS` classes.
+/// Number of granules up to which each count is a class of its own. Above, an octave has `STEPS` classes.
 const EXACT_MAX: usize = 128;
 const STEPS: usize = 8;
 
-/// How far ahead `touch_end` looks.
+/// Distance in bytes at which `touch_end` prefetches.
 const AHEAD_BYTES: usize = 1024;
 /// Bytes that the processor fetches at once.
 const LINE_BYTES: usize = 64;
@@ -49,7 +49,7 @@ impl Location {
     fn granule(self) -> usize {
         (self.0 & ((1 << LEN_SHIFT) - 1)) as usize
     }
-    /// The piece, and the byte in it.
+    /// Returns the piece, and the byte in it.
     #[inline]
     fn place(self) -> (usize, usize) {
         let granule = self.granule();
@@ -58,7 +58,7 @@ impl Location {
     }
 }
 
-/// The size class of `len` bytes (at least one), and the granules of its slots.
+/// Returns the size class of `len` bytes (at least one), and the granules of its slots.
 #[inline]
 const fn slot_of(len: usize) -> (usize, usize) {
     let granules = len.div_ceil(GRANULE_BYTES);
@@ -76,7 +76,7 @@ const fn large_slot_of(granules: usize) -> (usize, usize) {
     (class, (1 << octave) + ((step + 1) << step_shift))
 }
 
-/// Granules of a class's slots.
+/// Returns the granules of a class's slots.
 fn granules_of(class: usize) -> usize {
     match class.checked_sub(EXACT_MAX) {
         None => class + 1,
@@ -88,7 +88,7 @@ fn granules_of(class: usize) -> usize {
     }
 }
 
-/// The greatest slot that fits into `granules` (at least one).
+/// Returns the greatest slot that fits into `granules` (at least one).
 fn slot_within(granules: usize) -> usize {
     if granules <= EXACT_MAX {
         return granules;
@@ -104,21 +104,21 @@ pub(crate) fn footprint_bytes(len: usize) -> usize {
     slot_of(len).1 * GRANULE_BYTES
 }
 
-/// All rows' bytes of one table.
+/// The row bytes of one table.
 #[derive(Default)]
 pub(crate) struct Arena {
     chunks: Pieces<u8>,
-    /// Granules of the open piece from here on were not used since it was begun.
+    /// First granule of the open piece that was never used.
     used: usize,
-    /// Granules of the open piece before here may be used: there is memory for them.
+    /// Granule of the open piece up to which there is memory.
     room: usize,
     /// The end of the open piece.
     end: usize,
-    /// By class: the piece + 1 whose free slots are taken first, or 0.
+    /// For each class, the piece + 1 whose free slots are taken first, or 0.
     free: Vec<u32>,
-    /// By piece.
+    /// The free slots of each piece.
     slots: Vec<FreeSlots>,
-    /// Pieces that went back.
+    /// Pieces that returned to the system.
     gone: Vec<u32>,
 }
 
@@ -127,16 +127,16 @@ pub(crate) struct Arena {
 struct FreeSlots {
     /// Granules of all free slots together.
     granules: usize,
-    /// By class.
+    /// The list of each class.
     lists: Vec<FreeList>,
 }
 
-/// The free slots of one class in one piece, and its neighbours among the pieces that have some.
+/// The free slots of one class in one piece, and the neighbours of the piece among pieces with such slots.
 #[derive(Clone, Copy, Default)]
 struct FreeList {
     /// The last freed slot's granule in the piece + 1, or 0. A free slot holds the next one in its first eight bytes.
     head: u32,
-    /// Pieces + 1, or 0.
+    /// The neighbouring pieces + 1, or 0.
     previous: u32,
     next: u32,
 }
@@ -155,9 +155,8 @@ impl Arena {
         location
     }
 
-    /// Stores rows, each followed by its number, one behind the other where none was before, their places in `places`, which are as
-    /// many. False, and none stored,
-    /// where freed slots would take some, or the piece is too small.
+    /// Stores rows in new space, one behind the other, each followed by its number. `places` gets their places and has as many entries.
+    /// False, with no row stored, if freed slots would take some rows, or if the piece is too small.
     pub fn append(&mut self, rows: &[&[u8]], numbers: &[u64], places: &mut [Location]) -> bool {
         let base = self.used & !(CHUNK_GRANULES - 1);
         if self.used == self.room {
@@ -185,13 +184,13 @@ impl Arena {
         true
     }
 
-    /// The piece whose end rows are put to, unless it is full.
+    /// Returns the piece whose end gets new rows, unless it is full.
     #[inline]
     fn open(&self) -> Option<&[u8]> {
         (self.used < self.end).then(|| &self.chunks.at(self.used >> CHUNK_SHIFT)[..])
     }
 
-    /// Asks for what as many bytes of rows to come will be written to.
+    /// Prefetches the space for this many bytes of rows that will follow.
     #[inline]
     fn touch_next(&self, bytes: usize) {
         let first = (self.used & (CHUNK_GRANULES - 1)) * GRANULE_BYTES;
@@ -201,7 +200,7 @@ impl Arena {
         }
     }
 
-    /// Asks for what rows to come will be written to, some bytes ahead.
+    /// Prefetches the space for rows that will follow, some bytes ahead.
     #[inline]
     pub fn touch_end(&self) {
         let ahead = (self.used & (CHUNK_GRANULES - 1)) * GRANULE_BYTES + AHEAD_BYTES;
@@ -240,7 +239,7 @@ impl Arena {
         granule
     }
 
-    /// Lists a piece that has free slots of the class, as the one whose slots are taken first.
+    /// Puts a piece with free slots of the class first, so that its slots are taken first.
     fn link(&mut self, piece: usize, class: usize) {
         if class >= self.free.len() {
             self.free.resize(class + 1, 0);
@@ -284,7 +283,7 @@ impl Arena {
         classes.into_iter().find(|class| self.free[*class] != 0)
     }
 
-    /// The first part of a free slot of a greater class; what is left of it is free as slots of lesser ones.
+    /// Takes the first part of a free slot of a greater class. The rest of it becomes free slots of lesser classes.
     fn take_greater(&mut self, class: usize, granules: usize) -> Option<u64> {
         let greater = self.greater(class)?;
         let granule = self.take_free(greater);
@@ -293,7 +292,7 @@ impl Arena {
         Some(granule)
     }
 
-    /// Makes granules free that no slot has.
+    /// Frees granules that no slot has.
     fn free_between(&mut self, from: usize, end: usize) {
         let mut at = from;
         while at < end {
@@ -303,22 +302,22 @@ impl Arena {
         }
     }
 
-    /// True where a row of `len` bytes takes no memory.
+    /// True if a row of `len` bytes needs no new memory.
     #[inline(always)]
     pub fn has_room(&self, len: usize) -> bool {
         let (class, granules) = slot_of(len);
         self.used + granules <= self.room || self.free.get(class).is_some_and(|head| *head != 0)
     }
 
-    /// Makes room for a row of `len` bytes; false where that takes memory, and it is refused.
+    /// Makes room for a row of `len` bytes. False if that needs memory and the memory is refused.
     #[cold]
     pub fn make_room(&mut self, len: usize) -> bool {
         let (class, granules) = slot_of(len);
         self.has_room(len) || self.grow(granules, Growth::Judged) || self.greater(class).is_some()
     }
 
-    /// Makes room for so many granules behind those that are used. Where the open piece has not as many left, they are free as slots of
-    /// their own and another piece is begun.
+    /// Makes room for this many granules behind the used ones. If the open piece has fewer left, they become free slots, and a new piece
+    /// begins.
     fn grow(&mut self, granules: usize, growth: Growth) -> bool {
         if self.used + granules <= self.end {
             return self.extend(self.used + granules - self.room, growth);
@@ -336,7 +335,7 @@ impl Arena {
         true
     }
 
-    /// Memory for a piece in the place of one that went back, or behind all others, and room in it.
+    /// Takes memory for a piece, in the place of a released one or behind all others, and makes room in it.
     fn begin_piece(&mut self, granules: usize, growth: Growth) -> Option<usize> {
         let piece = match self.gone.last() {
             Some(piece) => {
@@ -369,7 +368,7 @@ impl Arena {
         has_grown
     }
 
-    /// Counts its memory from now on in `budget`.
+    /// Counts its memory in `budget` from now on.
     pub fn count_in(&mut self, budget: &Arc<Budget>) {
         self.chunks.count_in(budget);
     }
@@ -386,7 +385,7 @@ impl Arena {
         &mut self.chunks.any_mut(chunk)[at..at + location.len()]
     }
 
-    /// The location of the same slot with another length, when the slot's size class takes it.
+    /// Returns the location of the same slot with another length, if the slot's size class takes it.
     #[inline]
     pub fn resized(location: Location, len: usize) -> Option<Location> {
         let before = location.len();
@@ -413,7 +412,7 @@ impl Arena {
         }
     }
 
-    /// Lets others have the memory of a piece of which all slots are free, but for the first one.
+    /// Releases the memory of a piece whose slots are all free, unless it is the first one.
     #[cold]
     fn give_back(&mut self, piece: usize) {
         if piece == 0 {

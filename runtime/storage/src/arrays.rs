@@ -1,9 +1,9 @@
-//! Replay arrays (Query Fresh, sections 3.2 and 3.3): while views are open, replay notes a patch and builds no row. By record id the array holds the
-//! row's newest note, and each note where the row's previous one is, so that a reader finds what its view sees. Whoever builds a row puts its notes
-//! in place, the oldest first.
+//! Replay arrays (Query Fresh, sections 3.2 and 3.3). While views are open, replay notes a patch and builds no row. By record id, the array
+//! holds the row's newest note. Each note names the row's previous one, so that a reader finds the state of its view. A thread that builds
+//! a row puts its notes in place, the oldest first.
 //!
-//! A note holds a copy of the patch's columns: the window that they came in goes with its replay. Views come and go, and few rows have notes at one
-//! time, so the array is a hash table.
+//! A note holds a copy of the patch's columns, because the window that brought them ends with its replay. Views come and go, and few rows
+//! have notes at one time, so the array is a hash table.
 
 use std::{
     collections::VecDeque,
@@ -15,40 +15,40 @@ use reprise_wire::PatchColumns;
 
 use crate::{apply::PlainRows, indirection::Rid};
 
-/// Notes that are let go together.
+/// Number of notes that are released together.
 const PIECE_NOTES: usize = 1 << 7;
-/// Notes ahead of which a row is asked for that is to be built.
+/// Distance in notes at which a row that will be built is prefetched.
 const AHEAD: usize = 16;
-/// Bytes of a patch, about.
+/// Bytes of a patch: an estimate.
 const PATCH_BYTES: usize = 16;
-/// Notes of a row behind which replay builds it.
+/// Number of notes of a row at which replay builds it.
 pub(crate) const ROW_NOTES_MAX: usize = 16;
-/// Notes are numbered anew, once all are built, behind this number.
+/// Number after which notes are numbered anew, once all are built.
 const NUMBER_MAX: u32 = u32::MAX / 2;
 /// Bytes of an empty array that are kept for the next notes.
 const KEPT_BYTES: usize = 1 << 14;
 /// Bytes of the hash table for each row that it has room for.
 const ENTRY_BYTES: usize = 2 * size_of::<u32>() + 1;
 
-/// No note has this number.
+/// The number of no note.
 const NONE: u32 = 0;
 
-/// A row that came, or a patch of plain columns: no index and no length depends on them.
+/// A row that was inserted, or a patch of plain columns: no index and no length depends on them.
 #[derive(Clone, Copy)]
 pub(crate) struct Note {
     pub rid: Rid,
-    /// The row's previous one; `NONE`.
+    /// The row's previous note, or `NONE`.
     before: u32,
-    /// The newest view when it came: this one and older ones do not see it.
+    /// The newest view when the note was made. This view and older ones do not see it.
     pub hidden_from: u64,
-    /// The patch's columns in the bytes of the piece.
+    /// Beginning of the patch's columns in the bytes of the piece.
     start: u32,
     bytes: u32,
-    /// On a row's first note: the bytes that a copy of the row takes.
+    /// On a row's first note: the bytes of a copy of the row.
     row_bytes: u32,
-    /// Columns; 0: the row came.
+    /// Number of columns; 0: the row was inserted.
     count: u16,
-    /// Notes of the row when this one was added, this one included.
+    /// Number of the row's notes when this one was added, this one included.
     depth: u8,
     is_built: bool,
 }
@@ -62,7 +62,7 @@ impl Note {
 struct Piece {
     notes: Vec<Note>,
     columns: Vec<u8>,
-    /// Notes that are not built.
+    /// Number of notes that are not built.
     left: usize,
 }
 
@@ -83,21 +83,21 @@ impl Piece {
 /// The replay array of one table.
 #[derive(Default)]
 pub(crate) struct ReplayArray {
-    /// By record id: the number of the newest note, where some are not built.
+    /// The number of the newest note by record id, for rows with notes that are not built.
     newest: HashMap<u32, u32, BuildHasherDefault<RidHasher>>,
     pieces: VecDeque<Piece>,
-    /// Numbers of the pieces that went, in notes.
+    /// Number of notes in the released pieces.
     gone: u32,
     left: usize,
     /// Bytes of the pieces.
     bytes: usize,
-    /// Bytes, about, that copies of the rows with notes take.
+    /// Estimate of the bytes that copies of the rows with notes take.
     rows_bytes: usize,
-    /// Bytes as of the last `take_growth`.
+    /// Bytes at the last `take_growth`.
     bytes_told: usize,
 }
 
-/// Record ids are dense and nobody chooses them.
+/// A cheap hash: record ids are dense, and no client chooses them.
 #[derive(Default)]
 struct RidHasher(u64);
 
@@ -135,7 +135,7 @@ impl Chain {
 }
 
 impl ReplayArray {
-    /// Memory that it takes, about.
+    /// Estimates the memory that it takes.
     pub fn bytes(&self) -> usize {
         self.bytes + self.newest.capacity() * ENTRY_BYTES
     }
@@ -145,7 +145,7 @@ impl ReplayArray {
         self.rows_bytes
     }
 
-    /// By how many bytes its memory grew since it was asked for last.
+    /// Returns by how many bytes its memory has grown since the last call.
     #[inline]
     pub fn take_growth(&mut self) -> isize {
         let bytes = self.bytes();
@@ -153,25 +153,25 @@ impl ReplayArray {
         bytes as isize - before as isize
     }
 
-    /// Notes that are not built.
+    /// Returns the number of notes that are not built.
     #[inline]
     pub fn left(&self) -> usize {
         self.left
     }
 
-    /// The row's newest note.
+    /// Returns the row's newest note.
     #[inline]
     fn newest(&self, rid: Rid) -> u32 {
         self.newest.get(&rid.0).copied().unwrap_or(NONE)
     }
 
-    /// True where something of the row is to be built.
+    /// True if the row has notes that are not built.
     #[inline]
     pub fn has(&self, rid: Rid) -> bool {
         self.left > 0 && self.newest(rid) != NONE
     }
 
-    /// False where the row is to be built before another note of it comes.
+    /// False if the row must be built before it gets another note.
     #[inline]
     pub fn has_room(&self, rid: Rid) -> bool {
         match self.newest(rid) {
@@ -180,7 +180,7 @@ impl ReplayArray {
         }
     }
 
-    /// True where notes can be numbered on.
+    /// True if there are numbers for more notes.
     pub fn has_numbers(&self) -> bool {
         self.gone < NUMBER_MAX
     }
@@ -197,7 +197,7 @@ impl ReplayArray {
         &self.pieces[piece].notes[at]
     }
 
-    /// The columns that the patch of a note writes; none of a row that came.
+    /// Returns the columns that the patch of a note writes. None for an inserted row.
     pub fn columns(&self, number: u32) -> Option<PatchColumns<'_>> {
         let (piece, at) = self.place(number);
         let Piece { notes, columns, .. } = &self.pieces[piece];
@@ -206,8 +206,8 @@ impl ReplayArray {
         (!note.is_new_row()).then(|| PatchColumns::again(note.count, bytes))
     }
 
-    /// Adds the row's next note, where there is room for it: a patch of these columns, or none of a row that came. This view and older ones do
-    /// not see it. A copy of the row takes `row_bytes`.
+    /// Adds the row's next note, if there is room for it: a patch of these columns, or None for an inserted row. The view `hidden_from` and
+    /// older ones do not see it. A copy of the row takes `row_bytes`.
     #[inline]
     pub fn push(&mut self, (rid, row_bytes): (Rid, u32), columns: Option<PatchColumns<'_>>, hidden_from: u64) {
         if self.pieces.back().is_none_or(|piece| piece.notes.len() == PIECE_NOTES) {
@@ -244,7 +244,7 @@ impl ReplayArray {
         self.rows_bytes += row_bytes as usize;
     }
 
-    /// The row's notes.
+    /// Returns the row's notes.
     pub fn chain(&self, rid: Rid) -> Chain {
         let mut chain = Chain {
             numbers: [NONE; ROW_NOTES_MAX],
@@ -259,7 +259,7 @@ impl ReplayArray {
         chain
     }
 
-    /// True where the row came and this view does not see that, once what the view sees of it is built.
+    /// True if the row was inserted after this view, which therefore does not see it. The notes that the view sees must be built.
     #[inline]
     pub fn hides(&self, rid: Rid, view: u64) -> bool {
         let chain = self.chain(rid);
@@ -267,7 +267,7 @@ impl ReplayArray {
         oldest.is_some_and(|oldest| oldest.is_new_row() && oldest.hidden_from >= view)
     }
 
-    /// The first `count` notes of the row's chain are in place.
+    /// Records that the first `count` notes of the row's chain are in place.
     pub fn set_built(&mut self, rid: Rid, chain: &Chain, count: usize) {
         let (built, rest) = chain.numbers().split_at(count);
         for number in built {
@@ -287,19 +287,19 @@ impl ReplayArray {
         }
     }
 
-    /// Views behind this one see all notes of the oldest piece; none where there is no piece.
+    /// Returns the view after which all views see all notes of the oldest piece. None if there is no piece.
     pub fn oldest_hidden_from(&self) -> Option<u64> {
         Some(self.pieces.front()?.notes.last()?.hidden_from)
     }
 
-    /// Rows with notes in the oldest piece, as far as they are not built. Twice those of which there are two.
+    /// Returns the rows with notes in the oldest piece that are not built. A row with two such notes occurs twice.
     pub fn oldest_rows(&self) -> Vec<Rid> {
         let notes = self.pieces.front().map_or(&[][..], |piece| &piece.notes[..]);
         let left = notes.iter().filter(|note| !note.is_built);
         left.map(|note| note.rid).collect()
     }
 
-    /// Puts all notes in place, in the order in which they came: for rows that no view sees otherwise.
+    /// Puts all notes in place, in the order in which they were made. It serves rows that no view needs in an older state.
     pub fn put_all(&mut self, table: &mut PlainRows<'_>) {
         for Piece { notes, columns, .. } in &self.pieces {
             for (at, note) in notes.iter().enumerate() {
@@ -318,7 +318,7 @@ impl ReplayArray {
         self.let_go();
     }
 
-    /// Lets go of the oldest pieces of which all notes are built.
+    /// Releases the oldest pieces, if all of their notes are built.
     pub fn let_go(&mut self) {
         while let Some(piece) = self.pieces.pop_front_if(|piece| piece.left == 0) {
             self.gone += piece.notes.len() as u32;

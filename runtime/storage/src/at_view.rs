@@ -1,4 +1,4 @@
-//! A store's tables as one of its open views shows them.
+//! A store's tables at one of its open views.
 
 use crate::{
     apply::PlainRows,
@@ -11,10 +11,10 @@ use crate::{
     views::{Edges, Entries, Seen, Shown, ViewId, Views},
 };
 
-/// A row that is shown.
+/// A row at a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShownRow<'r> {
-    /// Its record id: good as long as the view is open.
+    /// Its record id, which is valid while the view is open.
     pub rid: Rid,
     /// Its number on its partition.
     pub number: u64,
@@ -29,11 +29,11 @@ impl<'r> ShownRow<'r> {
     }
 }
 
-/// A store's tables as an open view sees them. A row that is looked at is built for all later readers. As of `Store`, methods panic on a table or an
-/// index that there is not.
+/// A store's tables at an open view. A row that a reader reads is built for all later readers. Like those of `Store`, methods panic on a
+/// table or an index that does not exist.
 pub struct StoreAtView<'s> {
     tables: &'s mut [Table],
-    /// None: the tables are shown as they are.
+    /// The views. None: the tables are shown as they are.
     views: Option<&'s mut Views>,
     view: ViewId,
 }
@@ -48,12 +48,12 @@ impl<'s> StoreAtView<'s> {
         self.views.as_ref().map_or(0, |views| views.mark(self.view))
     }
 
-    /// The row of an id that the view saw before.
+    /// Returns the row of an id that the view has shown before.
     pub fn row(&mut self, id: TableId, rid: Rid) -> Option<&[u8]> {
         self.find(id, rid, Way::Id).map(|found| found.row)
     }
 
-    /// The row of an id, as the view sees it.
+    /// Returns the row of an id, as the view sees it.
     fn find(&mut self, id: TableId, rid: Rid, way: Way) -> Option<RowRef<'_>> {
         let mut rows = self.tables[id.0 as usize].plain_rows();
         let Some(views) = &mut self.views else {
@@ -68,8 +68,8 @@ impl<'s> StoreAtView<'s> {
         }
     }
 
-    /// Visits rows from `first` on as they lie, by their record ids, until `visit` ends it: rows that are live, and rows that are not any more. Behind
-    /// `ids_max` record ids it ends, too. Where to go on; none behind the last row.
+    /// Visits rows from `first` on by their record ids, until `visit` ends it: live rows, and rows that were removed since. It also ends
+    /// after `ids_max` record ids. Returns the id to continue at, or None behind the last row.
     pub fn walk(
         &mut self,
         id: TableId,
@@ -93,7 +93,7 @@ impl<'s> StoreAtView<'s> {
         (until < end).then_some(Rid(until))
     }
 
-    /// The row under a key of an index, as `Store::get_row` finds it.
+    /// Returns the row under a key of an index, like `Store::get_row`.
     pub fn get_row(&mut self, id: TableId, index: u16, key: &[u8]) -> Option<(Rid, &[u8])> {
         let table = &self.tables[id.0 as usize];
         let found = &table.indexes[index as usize];
@@ -178,21 +178,21 @@ impl<'s> StoreAtView<'s> {
     }
 }
 
-/// Index entries that a look-up walks over at once.
+/// Number of index entries that a look-up passes at once.
 const ENTRIES_MAX: usize = 1 << 10;
 
-/// The way that led to a row.
+/// How the reader found a row.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Id,
-    /// An entry of an index, which may be older or younger than what the view sees.
+    /// The reader used an entry of an index, which may be older or newer than the view.
     Entry,
 }
 
-/// A scan of an index and of what lies beside it.
+/// A scan of an index and of the kept entries beside it.
 struct Walk<'w, K: Iterator<Item = (&'w [u8], Rid)>, V> {
     rows: PlainRows<'w>,
-    /// None: rows are shown as they are.
+    /// The kept versions. None: rows are shown as they are.
     shown: Option<Shown<'w>>,
     index: &'w Index,
     view: ViewId,
@@ -201,13 +201,13 @@ struct Walk<'w, K: Iterator<Item = (&'w [u8], Rid)>, V> {
     scratch: Scratch,
     looked_at: usize,
     entries_max: usize,
-    /// The key where it stopped, and whether it goes on behind that.
+    /// The key at which it stopped, and whether it continues behind that key.
     stopped: Option<(Vec<u8>, bool)>,
     visit: V,
 }
 
 impl<'w, K: Iterator<Item = (&'w [u8], Rid)>, V: FnMut(ShownRow<'_>) -> Visit> Walk<'w, K, V> {
-    /// The next entry of the index itself.
+    /// Takes the next entry of the index itself.
     fn on_entry(&mut self, rid: Rid) -> Visit {
         if self.kept.peek().is_some() {
             let key = self.key_of(rid);
@@ -240,11 +240,12 @@ impl<'w, K: Iterator<Item = (&'w [u8], Rid)>, V: FnMut(ShownRow<'_>) -> Visit> W
         key.bytes.to_vec()
     }
 
-    /// Shows what lies beside the index and comes before a key, or all of it. False: it stopped.
+    /// Shows the kept entries before a key, or all of them. False: the visitor stopped.
     fn show_kept(&mut self, before: Option<&[u8]>) -> bool {
         let Some(shown) = &self.shown else { return true };
         while let Some((key, rid)) = self.kept.peek().copied() {
-            // With the key of an entry that the view does not see, or else it would be passed over with that.
+            // A kept entry with the key of an index entry that the view does not see comes now. Otherwise the scan would skip it with that
+            // entry.
             let comes_later = before.is_some_and(|before| match self.is_reverse {
                 true => key < before,
                 false => key > before,

@@ -15,19 +15,19 @@ impl Charge {
         self.bytes
     }
 
-    /// Counts from now on in `budget`, first of all what is there, whatever the limits are.
+    /// Counts its memory in `budget` from now on. The memory that it has counts first, whatever the limits are.
     pub fn count_in(&mut self, budget: &Arc<Budget>) {
         self.grant = Some(budget.take(self.bytes as u64));
     }
 
-    /// False, and nothing taken, where that would pass the limit.
+    /// Counts more bytes. False, with nothing counted, if they would pass the limit.
     pub fn try_grow(&mut self, bytes: usize) -> bool {
         let taken = self.grant.as_mut().is_none_or(|grant| grant.try_grow(bytes as u64));
         self.bytes += if taken { bytes } else { 0 };
         taken
     }
 
-    /// For what can't be refused any more.
+    /// Counts more bytes that can't be refused any more.
     pub fn grow(&mut self, bytes: usize) {
         self.resize(self.bytes + bytes);
     }

@@ -1,4 +1,4 @@
-//! A growing array in pieces of whole pages: elements never move, and no more than one piece is slack.
+//! A growing array in pieces of whole pages. Elements never move, and at most one piece is slack.
 
 use std::{
     ops::{Index, IndexMut},
@@ -10,17 +10,17 @@ use reprise_pages::{HUGE_BYTES, PAGE_BYTES, Pages, Zeroed};
 
 use crate::charge::Charge;
 
-/// Pieces after which an array is no longer small: from then on it lies in huge pages, of which it fills most.
+/// Number of pieces after which an array is no longer small. From then on it uses huge pages, and fills most of them.
 pub(crate) const SMALL_CHUNKS_MAX: usize = 2;
 
-/// The pieces of one array. The first lies apart: most tables have no other, and where it lies is known before the place in it
-/// is, so a look at an element waits for nothing else.
+/// The pieces of one array. The first piece is stored apart. Most tables have no other, and its address is known before the place in it, so
+/// a look at an element waits for nothing else.
 ///
-/// Memory is counted before it is used: of the first pieces by steps, of later ones by pieces.
+/// Memory is counted before it is used: of the first pieces in steps, of later ones by pieces.
 pub(crate) struct Pieces<T> {
     first: Pages<T>,
     rest: Vec<Pages<T>>,
-    /// Bytes, piece behind piece, that may be used.
+    /// Bytes that may be used, over all pieces in their order.
     room: usize,
     charge: Charge,
 }
@@ -37,12 +37,12 @@ fn charged_of(piece: usize, piece_bytes: usize) -> usize {
 /// Bytes of a step at most.
 const STEP_BYTES_MAX: usize = 256 << 10;
 
-/// Whether there may be a no.
+/// Whether growth may be refused.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Growth {
-    /// Not beyond the limit of memory, nor where the system has none.
+    /// Growth is refused beyond the limit of memory, or if the system has none.
     Judged,
-    /// Never refused, because the operation has begun and must complete.
+    /// Growth is never refused, because the operation has begun and must complete.
     Forced,
 }
 
@@ -69,7 +69,7 @@ impl<T> Pieces<T> {
         std::iter::once(&self.first).chain(&self.rest)
     }
 
-    /// The last one, if there is any.
+    /// Returns the last piece, if there is one.
     #[inline]
     pub fn last(&self) -> Option<&Pages<T>> {
         match self.rest.last() {
@@ -94,7 +94,7 @@ impl<T> Pieces<T> {
         }
     }
 
-    /// The `at` variant for callers that may ask for any piece next, where a branch on the first piece would be mispredicted.
+    /// The `at` variant for callers that may ask for any piece next: a branch on the first piece would be mispredicted.
     #[inline(always)]
     pub fn any(&self, piece: usize) -> &Pages<T> {
         let first = std::slice::from_ref(&self.first);
@@ -110,7 +110,7 @@ impl<T> Pieces<T> {
         &mut list[piece.saturating_sub(1)]
     }
 
-    /// Two different ones.
+    /// Returns two different pieces.
     fn two_mut(&mut self, a: usize, b: usize) -> [&mut Pages<T>; 2] {
         let Self { first, rest, .. } = self;
         match (a, b) {
@@ -120,7 +120,7 @@ impl<T> Pieces<T> {
         }
     }
 
-    /// Adds a piece; the first ones lie in ordinary pages, so that a tiny table stays tiny.
+    /// Adds a piece. The first pieces use ordinary pages, so that a tiny table stays tiny.
     pub fn push(&mut self, piece: Pages<T>) {
         match self.count() {
             0 => self.first = piece,
@@ -133,14 +133,14 @@ impl<T> Pieces<T> {
         }
     }
 
-    /// Bytes, piece behind piece, that may be used.
+    /// Returns the bytes that may be used, over all pieces in their order.
     #[inline(always)]
     pub fn room(&self) -> usize {
         self.room
     }
 
-    /// Makes room for `least` bytes more, or for as many as the last piece takes, or begins a piece of `piece_bytes` where that one is
-    /// used up. False, and nothing is changed, where that is refused.
+    /// Makes room for at least `least` more bytes, in the last piece or in a new one of `piece_bytes`. False, with nothing changed, if that
+    /// is refused.
     pub fn extend(&mut self, piece_bytes: usize, least: usize, growth: Growth) -> bool {
         let count = self.count();
         let is_new = self.room == count * piece_bytes;
@@ -173,7 +173,7 @@ impl<T> Pieces<T> {
         true
     }
 
-    /// The next piece: of a large array one that was made ready ahead, where there is one.
+    /// Returns the next piece. A large array takes a piece that was made ready ahead, if there is one.
     fn make(&self, bytes: usize, growth: Growth) -> Option<Pages<T>> {
         let elements = bytes / size_of::<T>();
         match (self.count() > SMALL_CHUNKS_MAX, growth) {
@@ -184,14 +184,15 @@ impl<T> Pieces<T> {
         }
     }
 
-    /// Lets others have the memory of a piece, all of which may be used, but for the first one, with all that is in it. Its place stays.
+    /// Releases the memory of a piece with all its contents. It must not be the first, and must lie within `room`.
+    /// Its place stays.
     pub fn release(&mut self, piece: usize, piece_bytes: usize) {
         assert!(piece > 0 && self.at(piece).mapped_bytes() > 0 && self.room >= (piece + 1) * piece_bytes);
         *self.at_mut(piece) = Pages::none();
         self.charge.resize(self.charge.bytes() - charged_of(piece, piece_bytes));
     }
 
-    /// Memory for a piece that was released; false where that is refused. There is nothing in it.
+    /// Takes memory again for a piece that was released. False if that is refused. The piece is empty.
     pub fn refill(&mut self, piece: usize, piece_bytes: usize, growth: Growth) -> bool {
         assert!(self.at(piece).mapped_bytes() == 0, "a piece that was released");
         let charged = charged_of(piece, piece_bytes);
@@ -211,22 +212,22 @@ impl<T> Pieces<T> {
         true
     }
 
-    /// Counts its memory from now on in `budget`.
+    /// Counts its memory in `budget` from now on.
     pub fn count_in(&mut self, budget: &Arc<Budget>) {
         self.charge.count_in(budget);
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory.
     pub fn memory_bytes(&self) -> usize {
         self.rest.capacity() * size_of::<Pages<T>>() + self.charge.bytes()
     }
 }
 
-/// Pieces of one huge page, or of the next power of two of elements that fits into it.
+/// An array in pieces of one huge page, or of the next power of two of elements that fits into it.
 pub(crate) struct Chunked<T> {
     pieces: Pieces<T>,
     len: usize,
-    /// Elements for which there is memory.
+    /// Number of elements for which there is memory.
     room: usize,
 }
 
@@ -250,7 +251,7 @@ impl<T> Chunked<T> {
         self.len
     }
 
-    /// Appends; the element's position is the length before.
+    /// Appends an element. Its position is the length before.
     #[inline(always)]
     pub fn push(&mut self, value: T) {
         if self.len == self.room {
@@ -271,7 +272,7 @@ impl<T> Chunked<T> {
         self.len += count;
     }
 
-    /// Two different elements.
+    /// Returns two different elements.
     pub fn two_mut(&mut self, a: u32, b: u32) -> [&mut T; 2] {
         let places = [a, b].map(|at| (at as usize >> Self::SHIFT, at as usize & (Self::CHUNK - 1)));
         let [(a_piece, a), (b_piece, b)] = places;
@@ -283,7 +284,7 @@ impl<T> Chunked<T> {
         [&mut a_piece[a], &mut b_piece[b]]
     }
 
-    /// Asks for memory that elements to come will be written to.
+    /// Prefetches the memory of elements that will follow.
     #[inline]
     pub fn touch_end(&self) {
         if let Some(piece) = self.pieces.last() {
@@ -303,7 +304,7 @@ impl<T> Chunked<T> {
         self.len += 1;
     }
 
-    /// Elements that may come without any memory more.
+    /// Returns the number of elements that can be added without more memory.
     #[inline(always)]
     pub fn spare(&self) -> usize {
         self.room - self.len
@@ -314,7 +315,7 @@ impl<T> Chunked<T> {
         self.extend_room(Growth::Forced);
     }
 
-    /// Makes room for some more; false where memory is refused.
+    /// Makes room for some more elements. False if memory is refused.
     #[cold]
     pub fn try_grow(&mut self) -> bool {
         self.extend_room(Growth::Judged)
@@ -335,7 +336,7 @@ impl<T> Chunked<T> {
         self.pieces.release(piece, Self::PIECE_BYTES);
     }
 
-    /// Memory for a piece that was released, which `fill` makes full; false where that is refused.
+    /// Takes memory again for a released piece, and has `fill` fill it. False if the memory is refused.
     pub fn refill(&mut self, piece: usize, growth: Growth, fill: impl FnOnce(&mut Pages<T>)) -> bool {
         if !self.pieces.refill(piece, Self::PIECE_BYTES, growth) {
             return false;
@@ -346,7 +347,7 @@ impl<T> Chunked<T> {
         true
     }
 
-    /// An element, unless its piece was released.
+    /// Returns an element, unless its piece was released.
     #[inline(always)]
     pub fn find(&self, at: u32) -> Option<&T> {
         let (piece, at) = (at as usize >> Self::SHIFT, at as usize & (Self::CHUNK - 1));
@@ -357,7 +358,7 @@ impl<T> Chunked<T> {
         pages.get(at)
     }
 
-    /// Counts its memory from now on in `budget`.
+    /// Counts its memory in `budget` from now on.
     pub fn count_in(&mut self, budget: &Arc<Budget>) {
         self.pieces.count_in(budget);
     }
@@ -390,7 +391,7 @@ mod tests {
 
     #[test]
     fn two_elements_are_told_apart_wherever_they_lie() {
-        // Pieces of four elements each, of which none is touched but the first bytes.
+        // The array has pieces of four elements each, and the test touches only the first bytes of each.
         let mut array = Chunked::<[u8; HUGE_BYTES / 4]>::default();
         (0..13).for_each(|_| array.push_zeroed());
         for a in 0..13 {

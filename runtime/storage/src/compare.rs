@@ -1,5 +1,5 @@
-//! Digests of tables as they were at one moment, made while transactions go on: two nodes that replayed the same log have the same
-//! ones. Rows are gone over a slice at a time, and one that is about to change is taken first, as for a snapshot.
+//! Digests of tables as they were at one moment, made while transactions run. Two nodes that replayed the same log have the same digests.
+//! Rows are read a slice at a time. A row that is about to change is taken first, as for a snapshot.
 
 use std::sync::Arc;
 
@@ -7,23 +7,23 @@ use reprise_base::{Budget, Grant};
 
 use crate::{digest::fold, keyplan::RowRef, rows::Rows, schema, snapshot::Taken, store::TableId, table::Table};
 
-/// A table at a moment.
+/// The digest of a table at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableDigest {
-    /// Its number.
+    /// The table's number.
     pub table: u16,
-    /// Digest of the schema, as far as it matters to the rows.
+    /// Digest of the parts of the schema that matter to the rows.
     pub schema: u64,
-    /// That it holds.
+    /// Number of its rows.
     pub rows: u64,
-    /// Digest of the rows with their numbers, of their count, and of the number that the next row would get. The order of the rows does not
-    /// matter.
+    /// Digest of the rows with their numbers, of their count, and of the number that the next row would get. It does not depend on the
+    /// order of the rows.
     pub digest: u64,
 }
 
 /// Digests that are being made.
 pub(crate) struct Digests {
-    /// By table number; none for those that are left out, and those that are done.
+    /// The state of each table, by number. None for tables that are left out, or done.
     tables: Vec<Option<TableDigesting>>,
     done: Vec<TableDigest>,
     _grant: Option<Grant>,
@@ -34,7 +34,7 @@ pub(crate) struct TableDigesting {
     /// Sum of the digests of the rows that were taken.
     sum: u64,
     next_number: u64,
-    /// With everything but the rows.
+    /// The digest with everything but the rows.
     begun: TableDigest,
 }
 
@@ -53,7 +53,7 @@ impl TableDigesting {
         })
     }
 
-    /// Goes over rows until so many bytes are gone over. True when none is left.
+    /// Reads rows until `bytes` are used up. True if no row is left.
     pub fn go_on(&mut self, rows: &Rows, bytes: &mut usize) -> bool {
         let Self { taken, sum, .. } = self;
         taken.take(rows, bytes, |row| *sum = sum.wrapping_add(digest_of_row(row)))
@@ -75,7 +75,7 @@ impl Digests {
         }
     }
 
-    /// Counts the memory that marks the rows taken, like any other memory.
+    /// Counts the memory of the marks of taken rows, like any other memory.
     pub fn count_in(&mut self, budget: Option<&Arc<Budget>>) {
         let done: u64 = self.tables.iter().flatten().map(|table| table.taken.done_bytes()).sum();
         self._grant = budget.map(|budget| budget.take(done));
@@ -85,7 +85,7 @@ impl Digests {
         self.tables.get_mut(id.0 as usize)?.as_mut()
     }
 
-    /// Goes over rows until so many bytes are gone over. True when none is left.
+    /// Reads rows until `bytes` are used up. True if no row is left.
     pub fn go_on(&mut self, tables: &[Table], bytes: &mut usize) -> bool {
         for (at, table) in tables.iter().enumerate() {
             let Some(digesting) = self.tables.get_mut(at).and_then(Option::as_mut) else {
@@ -96,7 +96,7 @@ impl Digests {
             }
             self.end_table(at);
         }
-        // Tables that were dropped meanwhile had all of their rows taken.
+        // All rows of tables that were dropped meanwhile were taken before.
         (0..self.tables.len()).for_each(|at| self.end_table(at));
         true
     }
@@ -114,7 +114,7 @@ impl Digests {
         }
     }
 
-    /// By table number, without those that were dropped.
+    /// Returns the digests by table number, without dropped tables.
     pub fn into_found(self) -> Vec<TableDigest> {
         self.done
     }

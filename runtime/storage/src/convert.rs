@@ -1,4 +1,4 @@
-//! Makes a changed table beside the stored one, so that what may fail has failed before anything is changed.
+//! Makes a changed table beside the stored one, so that every possible failure comes before any change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,21 +18,21 @@ use crate::{
     table::{Table, make_indexes},
 };
 
-/// A changed table, ready to take the stored one's place.
+/// A changed table, ready to replace the stored one.
 pub struct Prepared {
     pub(crate) table: TableId,
     change: TableChange,
     layout: RowLayout,
-    /// None: the stored ones are kept.
+    /// The new rows. None: the stored rows are kept.
     rows: Option<Rows>,
-    /// In order, the primary key's first; none where the stored one is kept.
+    /// The new indexes in order, the primary key's first. None: the stored index is kept.
     indexes: Vec<Option<Index>>,
-    /// The number of the next row, when it was prepared.
+    /// The number of the next row when the table was prepared.
     next_number: u64,
 }
 
 impl Prepared {
-    /// Reads the stored table only; `go_on` is told of rows that were copied, and asked whether there may be more.
+    /// Prepares a change. It only reads the stored table. `go_on` gets the number of copied rows, and says whether to continue.
     pub(crate) fn new(id: TableId, stored: &Table, change: TableChange, go_on: GoOn<'_>) -> Result<Self, Unprepared> {
         let layout = RowLayout::of_table(&change.schema);
         let rows = match change.rewrites_rows {
@@ -65,7 +65,7 @@ impl Prepared {
         })
     }
 
-    /// A table without rows.
+    /// Makes a table without rows.
     pub fn empty(schema: TableSchema) -> Self {
         Self::new(
             TableId(0),
@@ -76,15 +76,15 @@ impl Prepared {
         .expect("no row is refused")
     }
 
-    /// The changed table beside the stored one, of which it is a whole copy.
+    /// Returns the changed table, which must be a whole copy, to stand beside the stored one.
     pub(crate) fn into_copy(self) -> Table {
         let rows = self.rows.expect("a whole copy has rows");
         let indexes = self.indexes.into_iter().flatten().collect();
         Table::from_parts(self.change.schema, self.layout, rows, indexes, self.next_number)
     }
 
-    /// The changed table, and the one that it was prepared from where nothing of that is in it. Undo of both is settled: rows may
-    /// have moved.
+    /// Returns the changed table. It also returns the stored table if no part of that is in the changed one. The undo of both must be
+    /// settled, because rows may have moved.
     pub(crate) fn finish(self, stored: Table) -> (Table, Option<Table>) {
         let next_number = stored.next_number();
         if self.is_whole() {
@@ -114,7 +114,7 @@ impl Prepared {
         (changed, None)
     }
 
-    /// Nothing of the stored table will be in the changed one.
+    /// True if no part of the stored table will be in the changed one.
     fn is_whole(&self) -> bool {
         self.rows.is_some() && self.indexes.iter().all(Option::is_some)
     }
@@ -125,7 +125,7 @@ impl Prepared {
 }
 
 impl Store {
-    /// Values that a column holds: rows in which it is not null. Reads all of them where it may be null.
+    /// Counts the rows in which a column is not null. It reads all rows if the column may be null.
     pub fn values_count(&self, id: TableId, column: u16) -> u64 {
         let table = self.table(id);
         match table.schema.columns[column as usize].nullable {
@@ -138,19 +138,19 @@ impl Store {
     }
 }
 
-/// Is told how many rows more were copied, and says whether to go on.
+/// Gets the number of rows copied since its last call, and says whether to continue.
 pub type GoOn<'a> = &'a dyn Fn(u64) -> bool;
 
-/// Why a changed table could not be made. The stored one is as it was.
+/// Why a changed table could not be made. The stored one is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unprepared {
-    /// Rows that the changed one can't hold.
+    /// The changed table can't hold some rows.
     Conflicts(Vec<Conflict>),
-    /// It was not to go on.
+    /// The caller ended the change.
     Ended,
 }
 
-/// Rows that are copied between two questions whether to go on.
+/// Number of rows that are copied between two checks whether to continue.
 pub(crate) const ROWS_AT_ONCE: u64 = 4_096;
 
 pub(crate) fn ask(go_on: GoOn<'_>, rows: u64) -> Result<(), Unprepared> {
@@ -160,7 +160,7 @@ pub(crate) fn ask(go_on: GoOn<'_>, rows: u64) -> Result<(), Unprepared> {
     }
 }
 
-/// The stored rows as the changed table has them, with record ids from 0 on.
+/// Returns the stored rows in the changed table's form, with record ids from 0 on.
 fn rewrite(stored: &Table, change: &TableChange, layout: &RowLayout, go_on: GoOn<'_>) -> Result<Rows, Unprepared> {
     let schema = &change.schema;
     let mut rows = stored.rows.fresh();
@@ -222,7 +222,7 @@ fn fill(index: &mut Index, rows: &Rows, layout: &RowLayout) -> Result<(), Refuse
     Ok(())
 }
 
-/// Says for which rows an index can't be made.
+/// Names the rows for which an index can't be made.
 fn refuse_rows(schema: &TableSchema, index: usize, refused: &Refused, rows: (&Rows, &RowLayout)) -> Conflict {
     let table = &schema.full_name();
     let (item, what, declared, columns) = match index.checked_sub(1) {
@@ -261,7 +261,7 @@ fn refuse_rows(schema: &TableSchema, index: usize, refused: &Refused, rows: (&Ro
     At { table, item, what }.conflict(stored, declared, way_on)
 }
 
-/// The keys that an index would have, of rows for which it can't be made.
+/// The keys that an index would have, for rows for which it can't be made.
 struct IndexKeys<'a> {
     schema: &'a TableSchema,
     columns: &'a [u16],
@@ -276,7 +276,7 @@ impl IndexKeys<'_> {
         key
     }
 
-    /// A row by its primary key; by its number where it has none.
+    /// Names a row by its primary key, or by its number if it has none.
     fn row_text(&self, rid: Rid) -> String {
         let columns = &self.schema.primary_key;
         let key = match columns.is_empty() {
@@ -286,7 +286,7 @@ impl IndexKeys<'_> {
         key.unwrap_or_else(|| format!("number {}", self.rows.0.at(rid).number))
     }
 
-    /// Two rows of one key. Eight bytes for each row find them: this runs once, behind a refusal.
+    /// Names two rows of one key. The search takes eight bytes a row, and runs once after a refusal.
     fn equal_rows(&self) -> Option<String> {
         let hash_of = |rid| fold(0, 0, &self.key(rid, self.columns));
         let mut hashes: Vec<u64> = self.rows.0.rids().map(hash_of).collect();
@@ -311,7 +311,7 @@ impl IndexKeys<'_> {
         None
     }
 
-    /// A row whose key is too long.
+    /// Names a row whose key is too long.
     fn long_row(&self) -> Option<String> {
         let mut rids = self.rows.0.rids();
         let rid = rids.find(|rid| self.key(*rid, self.columns).len() > KEY_BYTES_MAX)?;

@@ -1,8 +1,8 @@
-//! The dense index: for integer keys whose last column counts up, an array from key to record id.
+//! The dense index: an array from key to record id, for integer keys whose last column counts up.
 //!
-//! The array lies in pages of 1,024 neighbouring keys, found by what the keys have in common, so a key may begin with
-//! other columns (a warehouse, a district) and need not begin at zero. Keys with few neighbours would waste their pages:
-//! when too many pages are thin, further ones are not made, and such keys lie in a hash index beside.
+//! The array has pages of 1,024 neighbouring keys, which the common part of the keys leads to. So a key may begin with other columns (a
+//! warehouse, a district) and need not begin at zero. Keys with few neighbours would waste their pages. When too many pages are thin, the
+//! index makes no further ones, and such keys go to a hash index beside it.
 
 mod build;
 
@@ -15,30 +15,29 @@ use crate::{charge::Charge, chunked::Chunked, hash::HashIndex, tag::tag_of, vaca
 
 const PAGE_KEYS: usize = 1024;
 const PAGE_SHIFT: u32 = PAGE_KEYS.ilog2();
-/// Pages whose places have a number of 32 bits.
+/// Number of pages whose places have a number of 32 bits.
 const SLOT_PAGES_MAX: u32 = 1 << (u32::BITS - PAGE_SHIFT);
-/// Pages that are made whatever they hold.
+/// Number of pages that are made whatever they hold.
 const PAGES_MIN: usize = 16;
-/// Keys below which a page costs more than their entries in the hash index.
+/// Number of keys below which a page costs more than their entries in the hash index.
 const PAGE_KEYS_KEPT: u32 = 320;
-/// Keys a page that all pages must hold on average for another one to be made.
+/// Average number of keys that the pages must hold for another one to be made.
 const PAGE_KEYS_MIN: usize = 128;
 
 pub(crate) struct Dense {
-    /// Record ids + 1; 0 where no key is.
+    /// Record ids + 1; 0 at a place without a key.
     pages: Chunked<[u32; PAGE_KEYS]>,
-    /// By page: what its keys are divided by `PAGE_KEYS`, and how many are there.
+    /// For each page, the common part of its keys (the key divided by `PAGE_KEYS`), and their number.
     heads: Vec<Head>,
-    /// Page numbers + 1, each at the hash of its common part or behind it, going around; at most a quarter of the
-    /// places are used.
+    /// Page numbers + 1, each at the hash of its common part or behind it, going around. At most a quarter of the places are used.
     directory: Vec<u32>,
-    /// 64 less the bits that choose a place in the directory.
+    /// 64 minus the number of bits that choose a place in the directory.
     directory_shift: u32,
     free: Vacant<[u32; PAGE_KEYS]>,
-    /// Keys that have no page, and those that had none when they came.
+    /// Keys that have no page, or had none when they were inserted.
     thin: HashIndex,
     len: usize,
-    /// Places the last byte of a key, which is padded on the right, at the right end.
+    /// Shift that moves the last byte of a key, which is padded on the right, to the right end.
     shift: u32,
     /// Memory beside the pages.
     charge: Charge,
@@ -49,11 +48,11 @@ struct Head {
     count: u32,
 }
 
-/// The bits that the keys of a page have in common: high and low word.
+/// The bits that the keys of a page share: high and low word.
 type Common = (u64, u64);
 
 impl Dense {
-    /// For keys of `bytes` bytes, at most 16.
+    /// Makes an index for keys of `bytes` bytes, at most 16.
     pub fn new(bytes: usize) -> Self {
         assert!((1..=16).contains(&bytes), "a dense key has 1 to 16 bytes");
         Self {
@@ -69,7 +68,7 @@ impl Dense {
         }
     }
 
-    /// Counts the memory from now on in `budget`.
+    /// Counts its memory in `budget` from now on.
     pub fn count_in(&mut self, budget: &Arc<Budget>) {
         self.pages.count_in(budget);
         self.thin.count_in(budget);
@@ -81,13 +80,13 @@ impl Dense {
         self.heads.capacity() * size_of::<Head>() + self.directory.capacity() * 4 + self.free.memory_bytes()
     }
 
-    /// True where so many entries take no memory, hardly ever.
+    /// True if this many entries take almost certainly no memory.
     #[inline(always)]
     pub fn has_memory(&self, entries: usize) -> bool {
         self.pages.spare() >= entries && (self.thin.len() == 0 || self.thin.has_memory(entries))
     }
 
-    /// Sees to memory for an entry of the key; false where it is refused.
+    /// Takes memory for an entry of the key. False if it is refused.
     #[cold]
     pub fn make_memory(&mut self, key: u128) -> bool {
         if self.page_of(self.split(key).0).is_some() {
@@ -99,13 +98,13 @@ impl Dense {
         }
     }
 
-    /// True where `give_back` may find something.
+    /// True if `give_back` may find memory to release.
     #[inline]
     pub fn has_whole(&self) -> bool {
         self.free.has_whole()
     }
 
-    /// Lets others have memory in which no page is left.
+    /// Releases memory in which no page is left.
     pub fn give_back(&mut self) {
         self.free.give_back(&mut self.pages);
     }
@@ -124,8 +123,8 @@ impl Dense {
         self.pages.memory_bytes() + self.beside_bytes() + self.thin.memory_bytes()
     }
 
-    /// The `remove` variant for keys that come in order and go for good. A page that lost most keys gives the others to the hash index,
-    /// unless it still gets new keys, as the page of `newest` does.
+    /// The `remove` variant for keys that are removed in order and for good. A page that lost most keys gives the others to the hash index,
+    /// unless it still gets new keys, like the page of `newest`.
     pub fn remove_for_good(&mut self, key: u128, rid: u32, newest: u128) -> bool {
         let (common, _) = self.split(key);
         let is_removed = self.remove(key, rid);
@@ -155,7 +154,7 @@ impl Dense {
         self.drop_if_empty(page);
     }
 
-    /// The common part of the key's page, and the key's place in it.
+    /// Returns the common part of the key's page, and the key's place in it.
     #[inline(always)]
     fn split(&self, key: u128) -> (Common, usize) {
         if self.shift >= 64 {
@@ -170,8 +169,8 @@ impl Dense {
     /// Returns the preferred place of the page of `common` in the directory.
     #[inline(always)]
     fn home_of(&self, (high, low): Common) -> usize {
-        // The first product spreads neighbours evenly, so that pages that follow each other are each where they belong; the second
-        // one moves runs of them apart.
+        // The first product spreads neighbours evenly, so that each of successive pages has its preferred place. The second product moves
+        // runs of them apart.
         let low = low ^ high.rotate_left(32);
         let mixed = low.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (low >> 10).wrapping_mul(0xd6e8_feb8_6659_fd93);
         (mixed >> self.directory_shift) as usize
@@ -223,7 +222,7 @@ impl Dense {
         }
     }
 
-    /// Takes a page out of the directory; those that had to pass over it move up.
+    /// Takes a page out of the directory. Pages that had to pass it move up.
     fn unlist_page(&mut self, page: u32) {
         let mask = self.directory.len() - 1;
         let mut hole = self.home_of(self.heads[page as usize].common);
@@ -245,7 +244,7 @@ impl Dense {
         self.directory[hole] = 0;
     }
 
-    /// Prefetches what `find_dense` reads.
+    /// Prefetches the memory that `find_dense` reads.
     #[inline]
     pub fn touch(&self, key: u128) {
         self.prefetch_slot_of(key);
@@ -278,14 +277,14 @@ impl Dense {
         (page < SLOT_PAGES_MAX).then_some(page << PAGE_SHIFT | place as u32)
     }
 
-    /// The record id that the array has at a place that `touch_slot` returned.
+    /// Returns the record id at a place that `touch_slot` returned.
     #[inline(always)]
     pub fn at_slot(&self, slot: u32) -> Option<u32> {
         let page = slot >> PAGE_SHIFT;
         self.pages.find(page)?[slot as usize % PAGE_KEYS].checked_sub(1)
     }
 
-    /// The record id that the array has for the key.
+    /// Returns the record id of the key in the array.
     #[inline(always)]
     pub fn find_dense(&self, key: u128) -> Option<u32> {
         let (common, place) = self.split(key);
@@ -300,13 +299,13 @@ impl Dense {
         self.pages[page][number as usize % PAGE_KEYS].checked_sub(1)
     }
 
-    /// Keys that are not in the array are here, by `tag_of`. None when there are none.
+    /// Returns the keys that are not in the array, by `tag_of`. None if there are none.
     #[inline]
     pub fn thin(&self) -> Option<&HashIndex> {
         (self.thin.len() > 0).then_some(&self.thin)
     }
 
-    /// Adds an entry unless the key is there already; `is_same` says so of a record id that is not in the array.
+    /// Adds an entry unless the key exists. `is_same` says whether a record id outside the array has the key.
     pub fn insert(&mut self, key: u128, rid: u32, mut is_same: impl FnMut(u32) -> bool) -> Result<(), u32> {
         let (common, place) = self.split(key);
         let page = self.page_of(common);
@@ -353,7 +352,7 @@ impl Dense {
         page
     }
 
-    /// Gives a page without keys back: all its places are 0.
+    /// Releases a page without keys: all its places are 0.
     fn drop_if_empty(&mut self, page: u32) {
         if self.heads[page as usize].count > 0 {
             return;
@@ -362,7 +361,7 @@ impl Dense {
         self.free.push(page);
     }
 
-    /// Takes the entry away; false when it is not there.
+    /// Removes the entry. False if it does not exist.
     pub fn remove(&mut self, key: u128, rid: u32) -> bool {
         let (common, place) = self.split(key);
         if let Some(page) = self.page_of(common)
@@ -388,7 +387,7 @@ mod tests {
 
     struct World {
         dense: Dense,
-        /// Keys by record id, for those that the index asks about.
+        /// Keys by record id, for the questions of the index.
         keys: Vec<u128>,
         model: BTreeMap<u128, u32>,
     }
@@ -443,7 +442,7 @@ mod tests {
         (prefix as u128) << 96 | (number as u128) << 32
     }
 
-    /// A key of 8 bytes.
+    /// Makes a key of 8 bytes.
     fn short(prefix: u32, number: u64) -> u128 {
         (prefix as u128) << 96 | (number as u32 as u128) << 64
     }
@@ -454,7 +453,7 @@ mod tests {
         fn a_dense_index_is_a_map(ops in prop::collection::vec((any::<bool>(), 0..3u32, any::<u64>(), 0..400u64), 0..60)) {
             for (mut world, key) in [(world(12), key as fn(u32, u64) -> u128), (world(8), short)] {
                 for (is_insert, kind, start, count) in &ops {
-                    // Runs of neighbours, keys far apart, and keys that meet again.
+                    // Runs of neighbours, keys far apart, and keys that occur again.
                     let (step, start) = [(1, start % 4096), (1 << 40, start % 7), (1024, start % 50)][*kind as usize];
                     for number in 0..*count {
                         let key = key(kind % 2, start.wrapping_add(number.wrapping_mul(step)));

@@ -1,4 +1,4 @@
-//! In what a transaction that was run again differs from the changes that were logged of it: for the report of a divergence.
+//! The difference between a transaction that ran again and its logged changes, for the report of a divergence.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -11,14 +11,14 @@ use crate::{
     table::Table,
 };
 
-/// The first row in which a store and logged changes differ. Values are told for people.
+/// The first row in which a store and logged changes differ. Values are texts for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowDifference {
-    /// Its name.
+    /// The table's name.
     pub table: String,
-    /// Columns of the primary key with their values; the number, where there is no key or the row is gone.
+    /// Columns of the primary key with their values. The number, if there is no key or the row does not exist.
     pub row: String,
-    /// None where the whole row is there in one and not in the other.
+    /// The column. None: only one side has the row.
     pub column: Option<String>,
     /// The value in the log.
     pub logged: String,
@@ -37,8 +37,8 @@ impl fmt::Display for RowDifference {
 }
 
 impl Store {
-    /// Compares a transaction that has just run here with the changes that were logged of it: `logged` with the rows as they
-    /// are now, then the rows of `replayed` (its own `write_set`) that the log does not have. None: all rows agree.
+    /// Compares a transaction that has just run here with its logged changes. It first compares `logged` with the present rows, then the
+    /// rows of `replayed` (its own `write_set`) that the log lacks. None: all rows agree.
     pub fn first_difference(&self, logged: &[u8], replayed: &[u8]) -> Option<RowDifference> {
         let read = |changes| Changes::new(changes).map_while(Result::ok);
         let found = read(logged).find_map(|change| self.difference_of(&change));
@@ -97,7 +97,7 @@ impl Table {
         key
     }
 
-    /// The changed row for people: the columns of its primary key with their values, where that is known, or its number.
+    /// Names the changed row: the columns of its primary key with their values, if they are known, or its number.
     fn text_of(&self, change: &Change<'_>) -> String {
         let live = self.find(change.number()).and_then(|rid| self.rows.get(rid));
         let row = match change {

@@ -1,8 +1,8 @@
 //! The 64-bit fold behind write digests, result digests and store digests.
 //!
-//! Frozen: digests are in the log, and replay must find the same ones. A step multiplies two words, the data in one and the
-//! state in the other, to 128 bits and xors both halves (the mix of wyhash). It serves to notice that a replay came to
-//! something else, by accident; who wants two runs to have one digest can make them have it.
+//! It is frozen: digests are in the log, and replay must find the same ones. A step multiplies two words, one of the data and one of the
+//! state, to 128 bits and xors both halves (the mix of wyhash). It detects a replay that differs by accident. It does not protect against
+//! an attacker, who can make two runs have one digest.
 
 pub(crate) const K: [u64; 5] = [
     0x2d35_8dcc_aa6c_78a5,
@@ -11,9 +11,9 @@ pub(crate) const K: [u64; 5] = [
     0x4d5a_2da5_1de1_aa47,
     0xa076_1d64_78bd_642f,
 ];
-/// From so many bytes on a run is folded in four chains.
+/// Number of bytes from which on a run is folded in four chains.
 const LANES_FROM: usize = 128;
-/// The tag of a result. Changes have theirs in the lower byte.
+/// The tag of a result. The tags of changes are in the lower byte.
 const RESULT_TAG: u64 = 0xff;
 
 #[inline(always)]
@@ -28,16 +28,16 @@ pub(crate) fn words(chunk: &[u8; 16]) -> (u64, u64) {
     (both as u64, (both >> 64) as u64)
 }
 
-/// Spreads every bit of tag and length, to be added to a word. The result is not zero even if both are, or the state would be lost.
+/// Spreads every bit of tag and length, to be added to a word. The result is not zero even if both are; otherwise the state would be lost.
 #[inline(always)]
 fn spread(tag: u64, len: usize) -> u64 {
     tag.wrapping_mul(K[4]) ^ (len as u64).wrapping_mul(K[0]) ^ K[3]
 }
 
-/// Folds one tagged run of bytes into `state`; order, tag, length and every byte count.
+/// Folds one tagged run of bytes into `state`. Order, tag, length and every byte count.
 #[inline(always)]
 pub(crate) fn fold(state: u64, tag: u64, bytes: &[u8]) -> u64 {
-    // Short rows, without a call or a loop.
+    // Short rows are folded without a call or a loop.
     if let (Some(first), Some(last), 17..=32) = (bytes.first_chunk(), bytes.last_chunk(), bytes.len()) {
         let ((low, high), (last_low, last_high)) = (words(first), words(last));
         let state = mix(low ^ K[2], high ^ state ^ K[1]);
@@ -57,7 +57,7 @@ fn fold_any(state: u64, tag: u64, bytes: &[u8]) -> u64 {
     if bytes.len() >= LANES_FROM {
         (state, rest) = fold_lanes(state, bytes);
     }
-    // The last 16 bytes come at the end, whether or not some of them were here.
+    // The last 16 bytes follow at the end, even if some of them were folded here.
     let (chunks, _) = rest[..rest.len() - 1].as_chunks::<16>();
     for chunk in chunks {
         let (low, high) = words(chunk);
@@ -67,7 +67,7 @@ fn fold_any(state: u64, tag: u64, bytes: &[u8]) -> u64 {
     mix(low ^ spread, high ^ state)
 }
 
-/// Fewer than 16 bytes, in two words.
+/// Returns fewer than 16 bytes as two words.
 #[inline(always)]
 pub(crate) fn short(bytes: &[u8]) -> (u64, u64) {
     if let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
@@ -100,19 +100,19 @@ pub(crate) fn fold_word(state: u64, word: u64) -> u64 {
     mix(state ^ K[3], word ^ K[4])
 }
 
-/// The digest of a transaction's result, which those of its write sets are folded into.
+/// Returns the digest of a transaction's result, into which those of its write sets are folded.
 #[inline]
 pub fn result_digest(result: &[u8]) -> u64 {
     if let [only] = result {
-        // The commonest result of all.
+        // This is the most frequent result.
         let (low, high) = short_of_one(*only);
         return mix(low ^ spread(RESULT_TAG, 1), high ^ K[1]);
     }
     fold(0, RESULT_TAG, result)
 }
 
-/// Four independent chains over pieces of 64 bytes, so that long runs are not bound by the latency of the multiplication. What
-/// is left has a byte or more.
+/// Folds pieces of 64 bytes in four independent chains, so that long runs are not bound by the latency of the multiplication. It leaves at
+/// least one byte.
 #[inline(never)]
 fn fold_lanes(state: u64, bytes: &[u8]) -> (u64, &[u8]) {
     let mut lanes = [state, state ^ K[2], state ^ K[3], state ^ K[4]];
@@ -157,7 +157,7 @@ mod tests {
                 seen.insert(fold_word(7, other));
             }
         }
-        // Each bit has three places and a word; without the word it has one of each, tag 1 and tag 2. Bit 1 adds nothing to tag 2.
+        // Each bit has three places and a word. Without the word it has one of each, tag 1 and tag 2. Bit 1 adds nothing to tag 2.
         assert_eq!(seen.len(), 64 * 4 - 1 + 3);
         let key = |key: [u64; 2]| fold_ints(7, 1, key);
         assert_ne!(key([1, 2]), key([2, 1]));
@@ -190,7 +190,7 @@ mod tests {
             }
         }
         for len in 16..300 {
-            // Equal words in another order.
+            // Equal words come in another order.
             let mut bytes: Vec<u8> = (0..len).map(|at| (at / 8) as u8).collect();
             assert!(seen.insert(fold(1, 1, &bytes)));
             bytes.swap(0, len - 1);
@@ -200,7 +200,7 @@ mod tests {
             assert!(seen.insert(fold(1, 1 ^ 1 << bit, b"")), "tag bit {bit}");
             assert!(seen.insert(fold(1 << bit, 1, b"x")), "state bit {bit}");
         }
-        // Without a tag and without bytes the state still counts.
+        // The state counts without a tag and without bytes, too.
         assert_ne!(fold(1, 0, b""), fold(2, 0, b""));
         assert_ne!(fold(1, 2, b"a"), fold(1, 1, b"a"));
         assert_ne!(fold(fold(0, 1, b"a"), 1, b"b"), fold(fold(0, 1, b"b"), 1, b"a"));

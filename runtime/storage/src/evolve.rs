@@ -1,6 +1,7 @@
-//! From the stored table to the declared one: what is kept, added, dropped, renamed and converted, or why that can't be.
+//! Plans the change from the stored table to the declared one: which parts are kept, added, dropped, renamed and converted, or why it is
+//! impossible.
 //!
-//! A table is stored as its owner declares it. Columns are known again by their names, or by the name that they had (`was`).
+//! A table is stored as its owner declares it. Columns are matched by their names, or by their former names (`was`).
 
 use std::collections::BTreeSet;
 
@@ -11,21 +12,21 @@ use crate::{
     schema::{At, Conflict, check_table, describe_column, describe_index, describe_placement, describe_type, names},
 };
 
-/// How the stored table becomes the declared one; rows not looked at.
+/// The change of the stored table to the declared one. No row was read for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableChange {
     /// The table as it will be stored.
     pub schema: TableSchema,
     /// The steps of the change, for people.
     pub steps: Vec<ChangeStep>,
-    /// For each column the stored one that it comes from.
+    /// The stored column of each column.
     pub(crate) columns: Vec<Option<u16>>,
-    /// Rules that all stored rows have to meet. Of a way back alone.
+    /// Rules that all stored rows have to meet. Only a way back has rules.
     pub(crate) checks: Vec<RowCheck>,
-    /// Rows are written anew, and all indexes with them.
+    /// True if rows are written anew, and all indexes with them.
     pub(crate) rewrites_rows: bool,
     pub(crate) keeps_primary: bool,
-    /// For each secondary index the stored one that is kept for it; all none where rows are rewritten.
+    /// For each secondary index, the stored one that is kept for it. All are None if rows are written anew.
     pub(crate) indexes: Vec<Option<u16>>,
 }
 
@@ -47,13 +48,13 @@ pub struct ChangeStep {
 pub enum ChangeAction {
     /// The table is new.
     Create,
-    /// It gets something.
+    /// A part is added.
     Add,
-    /// Something goes, or the table itself.
+    /// A part, or the table itself, is dropped.
     Drop,
     /// Stored values take another form.
     Convert,
-    /// Stored things get another name.
+    /// Stored parts get another name.
     Rename,
 }
 
@@ -83,7 +84,7 @@ impl ChangeStep {
 }
 
 impl TableChange {
-    /// A whole copy of a table as it is.
+    /// Makes the change that copies a whole table as it is.
     pub(crate) fn copy_of(schema: TableSchema) -> Self {
         Self {
             steps: Vec::new(),
@@ -96,7 +97,7 @@ impl TableChange {
         }
     }
 
-    /// The stored table stays as it is.
+    /// True if the stored table stays as it is.
     pub fn is_noop(&self) -> bool {
         self.steps.is_empty()
     }
@@ -109,28 +110,28 @@ impl TableChange {
         self
     }
 
-    /// For each column of the changed table, the stored one that it comes from.
+    /// Returns the stored column of each column of the changed table.
     pub fn sources(&self) -> &[Option<u16>] {
         &self.columns
     }
 
-    /// Stored columns that the changed table does not have, by position.
+    /// Returns the stored columns that the changed table does not have, by position.
     pub fn dropped_columns(&self, stored: &TableSchema) -> impl Iterator<Item = u16> + use<'_> {
         (0..stored.columns.len() as u16).filter(|at| !self.columns.contains(&Some(*at)))
     }
 
-    /// Rows are written anew.
+    /// True if rows are written anew.
     pub fn rewrites_rows(&self) -> bool {
         self.rewrites_rows
     }
 
-    /// Indexes that are made of the rows, the primary key's among them.
+    /// Returns the number of indexes that are made from the rows, the primary key's included.
     pub fn made_indexes(&self) -> usize {
         let made = self.indexes.iter().filter(|kept| kept.is_none()).count();
         made + usize::from(!self.keeps_primary)
     }
 
-    /// All rows are looked at.
+    /// True if all rows are read.
     pub fn reads_rows(&self) -> bool {
         self.rewrites_rows || !self.keeps_primary || self.indexes.contains(&None) || !self.checks.is_empty()
     }
@@ -208,7 +209,7 @@ struct Planner<'a> {
     conflicts: Vec<Conflict>,
     steps: Vec<ChangeStep>,
     checks: Vec<RowCheck>,
-    /// The table becomes what it was.
+    /// True if the table returns to a former form.
     goes_back: bool,
 }
 
@@ -260,7 +261,7 @@ impl Planner<'_> {
         self.steps.push(ChangeStep::new(action, what, item, detail));
     }
 
-    /// Err: the stored table has no such columns.
+    /// Checks that the stored table has these columns.
     fn check_sources(&mut self, columns: &[Option<u16>]) -> Result<(), Vec<Conflict>> {
         let is_there = |source: &Option<u16>| source.is_none_or(|at| (at as usize) < self.stored.columns.len());
         if columns.len() == self.declared.columns.len() && columns.iter().all(is_there) {
@@ -272,7 +273,7 @@ impl Planner<'_> {
         Err(std::mem::take(&mut self.conflicts))
     }
 
-    /// By name, or by the name before.
+    /// Matches columns by name, or by former name.
     fn match_columns(&mut self) -> Vec<Option<u16>> {
         let (stored, declared) = (self.stored, self.declared);
         let position = |name: &str| stored.columns.iter().position(|known| known.name == name);

@@ -1,4 +1,4 @@
-//! Memory that a declared table would take. A deployment asks before it is logged, because nothing after its record may fail.
+//! The memory that a declared table would take. A deployment asks for it before it is logged, because no step after its record may fail.
 
 use reprise_abi::TableSchema;
 use reprise_base::MemoryLedger;
@@ -19,7 +19,7 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// True where there is as much.
+    /// True if the ledger has that much left.
     pub fn fits(&self, memory: &MemoryLedger) -> bool {
         *self == Self::default() || memory.has_room(self.bytes) && reprise_pages::has_mappings(self.mappings)
     }
@@ -32,20 +32,21 @@ impl Growth {
 }
 
 impl Growth {
-    /// Returns what a new table takes.
+    /// Returns the memory of a new table.
     pub fn of_new(table: &TableSchema) -> Self {
         let indexes = table.indexes.len() + 1;
         let numbers = !table.primary_key.is_empty() as usize;
         Self {
             bytes: ((indexes + numbers) * PAGE_BYTES) as u64,
-            // Places and bytes of rows; leaves and inner nodes, or what a dense index has, as the numbers of rows do.
+            // Two for the rows (places and bytes). Two for each index and for the numbers: leaves and inner nodes, or the parts of a dense
+            // index.
             mappings: 2 + 2 * (indexes + numbers),
         }
     }
 }
 
 impl Store {
-    /// Returns what a changed table takes that is made beside the stored one; nothing where nothing is made.
+    /// Returns the memory of a changed table that is made beside the stored one. It is nothing if no table is made.
     pub fn growth_of(&self, id: TableId, change: &TableChange) -> Growth {
         if !change.rewrites_rows() && change.made_indexes() == 0 {
             return Growth::default();
@@ -59,5 +60,5 @@ impl Store {
     }
 }
 
-/// The bytes that a new entry of an index takes, about.
+/// The bytes of a new index entry: an estimate.
 const ENTRY_BYTES: u64 = 16;

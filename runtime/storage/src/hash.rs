@@ -1,8 +1,8 @@
 //! The hash index: extendible hashing (Fagin et al., 1979) over segments of one page each.
 //!
 //! The index keeps 32 bits of a key's hash beside the record id. The low ones choose the segment, the high ones the line in it. A full
-//! segment therefore splits alone, without reading any row, and never moves everything at once. A line is one cache line, so a key that is
-//! absent costs one miss.
+//! segment therefore splits alone, without reading any row, and no split moves the whole index. A line is one cache line, so an absent key
+//! costs one miss.
 
 mod build;
 
@@ -19,12 +19,12 @@ const TAGS: usize = 0;
 const RIDS: usize = 1;
 const LINES: usize = 64;
 const LINE_BITS: u32 = LINES.ilog2();
-/// Bits of a tag that choose the segment, at most.
+/// Number of a tag's bits that choose the segment, at most.
 const DEPTH_MAX: u32 = 32 - LINE_BITS;
-/// Lines beyond its own at which an entry rather splits the segment.
+/// Number of lines beyond its own after which an entry splits the segment instead.
 const PROBE_MAX: usize = 5;
 
-/// How many times its entries an index is made ready for, and how full its segments then are at least: as after a split.
+/// Factor by which `expect` prepares an index for more entries. Its segments are then at least as full as after a split.
 const GROWTH_MAX: usize = 4;
 const FILLED_MIN: usize = LINES * LINE_ENTRIES * 4 / 9;
 
@@ -39,15 +39,15 @@ const _: () = assert!(size_of::<Segment>() == reprise_pages::PAGE_BYTES);
 
 pub(crate) struct HashIndex {
     segments: Chunked<Segment>,
-    /// By the low bits of a tag; as many as `mask` has.
+    /// The segment for each value of a tag's low bits.
     directory: Vec<u32>,
     mask: u32,
-    /// By segment: the low bits that all its tags have in common.
+    /// For each segment, the number of low bits that all its tags share.
     depths: Vec<u8>,
-    /// No segment has fewer, as far as `expect` saw to it.
+    /// Least number of such bits to which `expect` has divided the segments.
     depth_min: u32,
     len: usize,
-    /// Entries (tag, record id + 1) whose segment is full and can't be split with profit: their tags are alike.
+    /// Entries (tag, record id + 1) whose segment is full and can't be split with profit, because their tags are alike.
     overflow: BTreeSet<(u32, u32)>,
     /// Memory beside the segments.
     charge: Charge,
@@ -63,7 +63,7 @@ fn home_of(tag: u32) -> usize {
     (tag >> (32 - LINE_BITS)) as usize
 }
 
-/// Lines from `from` to `to`, going up and around.
+/// Returns the number of lines from `from` to `to`, going up and around.
 fn distance(from: usize, to: usize) -> usize {
     (to + LINES - from) % LINES
 }
@@ -76,7 +76,7 @@ fn put(line: &mut Line, tag: u32, stored: u32) {
     line[RIDS][at] = stored;
 }
 
-/// Takes an entry out; the last one of the line takes its place.
+/// Takes an entry out. The last entry of the line takes its place.
 fn take(line: &mut Line, at: usize) -> (u32, u32) {
     let taken = (line[TAGS][at], line[RIDS][at]);
     let used = equal(&line[RIDS], 0).trailing_zeros() as usize;
@@ -88,7 +88,7 @@ fn take(line: &mut Line, at: usize) -> (u32, u32) {
     taken
 }
 
-/// Puts the entry into the first line with a free place from its own on; false when there is none.
+/// Puts the entry into the first line with a free place, from its own line on. False if there is none.
 fn put_in_segment(segment: &mut Segment, tag: u32, stored: u32) -> bool {
     for step in 0..LINES {
         let line = &mut segment[(home_of(tag) + step) % LINES];
@@ -100,9 +100,8 @@ fn put_in_segment(segment: &mut Segment, tag: u32, stored: u32) -> bool {
     false
 }
 
-/// Moves the entries of a segment whose tags have bit `depth` to an empty one, and the others to where they belong now. The places
-/// that each line has used are counted beside the lines: to look for a free one in what was written just now would wait for
-/// that to reach the cache.
+/// Moves the entries of a segment whose tags have bit `depth` to an empty one, and the others to their new places. It counts the used
+/// places of each line beside the lines. A search in a line that was just written would wait until the write reaches the cache.
 fn halve(segment: &mut Segment, empty: &mut Segment, depth: u32) {
     let mut kept = [[[0; LINE_ENTRIES]; 2]; LINES];
     let mut used = [[0_usize; LINES]; 2];
@@ -127,7 +126,7 @@ fn halve(segment: &mut Segment, empty: &mut Segment, depth: u32) {
     *segment = kept;
 }
 
-/// A way through the lines in which a tag's entries may be. What overflowed is not on it.
+/// A walk through the lines that may have a tag's entries. Overflowed entries are not on it.
 pub(crate) struct Walk<'a> {
     segment: &'a Segment,
     tag: u32,
@@ -144,7 +143,7 @@ impl Walk<'_> {
             while self.places != 0 {
                 let stored = rids[self.places.trailing_zeros() as usize % LINE_ENTRIES];
                 self.places &= self.places - 1;
-                // A tag of 0 is also what free places hold.
+                // A tag of 0 is also in free places.
                 if stored != 0 {
                     return Some(stored - 1);
                 }
@@ -175,7 +174,7 @@ impl HashIndex {
         }
     }
 
-    /// Counts the memory from now on in `budget`.
+    /// Counts its memory in `budget` from now on.
     pub fn count_in(&mut self, budget: &Arc<Budget>) {
         self.segments.count_in(budget);
         self.charge.count_in(budget);
@@ -186,13 +185,13 @@ impl HashIndex {
         self.directory.capacity() * 4 + self.depths.capacity() + self.overflow.len() * OVERFLOW_ENTRY_BYTES
     }
 
-    /// True where so many entries take no memory, hardly ever.
+    /// True if this many entries take almost certainly no memory.
     #[inline(always)]
     pub fn has_memory(&self, entries: usize) -> bool {
         self.segments.spare() >= entries
     }
 
-    /// Sees to memory for an entry of the tag; false where it is refused.
+    /// Takes memory for an entry of the tag. False if it is refused.
     #[cold]
     pub fn make_memory(&mut self, tag: u32) -> bool {
         self.has_memory(1) || self.segments.try_grow() || self.segment(tag).iter().any(|line| !is_full(line))
@@ -212,7 +211,7 @@ impl HashIndex {
         &self.segments[self.directory[(tag & self.mask) as usize]]
     }
 
-    /// The entries with the tag, one by one.
+    /// Returns the entries with the tag, one by one.
     #[inline(always)]
     pub fn walk(&self, tag: u32) -> Walk<'_> {
         let segment = self.segment(tag);
@@ -225,7 +224,7 @@ impl HashIndex {
         }
     }
 
-    /// The first entry with the tag that `accept` makes something of.
+    /// Returns the first result that `accept` gives for an entry with the tag.
     #[inline]
     pub fn find<R>(&self, tag: u32, mut accept: impl FnMut(u32) -> Option<R>) -> Option<R> {
         let mut walk = self.walk(tag);
@@ -254,19 +253,19 @@ impl HashIndex {
         alike.map(|(_, stored)| stored - 1).collect()
     }
 
-    /// Brings the directory's entry near that leads to the tag's segment.
+    /// Prefetches the directory's entry for the tag's segment.
     #[inline]
     pub fn touch_way(&self, tag: u32) {
         prefetch_line(&self.directory[(tag & self.mask) as usize]);
     }
 
-    /// Brings the line near in which the tag's entries begin.
+    /// Prefetches the line in which the tag's entries begin.
     #[inline]
     pub fn touch(&self, tag: u32) {
         prefetch_line(&self.segment(tag)[home_of(tag)]);
     }
 
-    /// A record id that has the tag, without a look at its row, in the tag's own line.
+    /// Returns a record id with the tag in the tag's own line, without reading its row.
     #[inline]
     pub fn candidate(&self, tag: u32) -> Option<u32> {
         let [tags, rids] = &self.segment(tag)[home_of(tag)];
@@ -274,7 +273,7 @@ impl HashIndex {
         rids.get(place)?.checked_sub(1)
     }
 
-    /// Adds an entry unless `is_same` says of one with the same tag that it has the key already.
+    /// Adds an entry unless `is_same` says that one with the same tag has the key already.
     #[inline]
     pub fn insert(&mut self, tag: u32, rid: u32, mut is_same: impl FnMut(u32) -> bool) -> Result<(), u32> {
         let id = self.directory[(tag & self.mask) as usize];
@@ -303,7 +302,7 @@ impl HashIndex {
         self.insert_crowded(tag, rid, is_same)
     }
 
-    /// The `insert` variant after a look at the tag's segment, which is full or nearly so.
+    /// The `insert` variant for a tag whose segment was checked and is full or nearly so.
     #[cold]
     fn insert_crowded(&mut self, tag: u32, rid: u32, mut is_same: impl FnMut(u32) -> bool) -> Result<(), u32> {
         if let Some(taken) = self.overflowed(tag).into_iter().find(|rid| is_same(*rid)) {
@@ -314,7 +313,7 @@ impl HashIndex {
         Ok(())
     }
 
-    /// Puts an entry where it belongs, splitting its segment as long as it is crowded and that helps.
+    /// Puts an entry in its segment. It splits the segment while it is crowded and a split helps.
     fn place(&mut self, tag: u32, stored: u32) {
         loop {
             let id = self.directory[(tag & self.mask) as usize];
@@ -338,7 +337,7 @@ impl HashIndex {
         }
     }
 
-    /// Bounds the directory by the entries: tags that are alike do not blow it up.
+    /// Bounds the directory by the number of entries, so that equal tags do not make it grow.
     fn may_split(&self, id: u32) -> bool {
         let depth = self.depths[id as usize] as u32;
         let typical = (self.len / (LINES * LINE_ENTRIES / 4) + 1).ilog2();
@@ -369,8 +368,8 @@ impl HashIndex {
         self.drain_overflow(common, depth);
     }
 
-    /// Makes ready for so many entries in all: segments are divided before they are full, when that moves few entries and in the
-    /// order in which they lie. At most for `GROWTH_MAX` times what there is, should the others not come.
+    /// Prepares the index for this many entries in all. It divides segments before they are full, because that moves few entries, in the
+    /// order of their places. It prepares for at most `GROWTH_MAX` times the present entries, in case the others never come.
     pub fn expect(&mut self, entries: usize) {
         let entries = entries.min(self.len * GROWTH_MAX);
         let segments = (entries / FILLED_MIN).max(1);
@@ -390,7 +389,7 @@ impl HashIndex {
         }
     }
 
-    /// Places anew what overflowed from tags that end in the `depth` bits of `common`.
+    /// Places the overflowed entries anew whose tags end in the `depth` bits of `common`.
     fn drain_overflow(&mut self, common: u32, depth: u32) {
         let mask = (1 << depth) - 1;
         let ours = self.overflow.extract_if(.., |(tag, _)| tag & mask == common);
@@ -399,7 +398,7 @@ impl HashIndex {
         }
     }
 
-    /// Takes the entry away; false when it is not there.
+    /// Removes the entry. False if it does not exist.
     pub fn remove(&mut self, tag: u32, rid: u32) -> bool {
         let id = self.directory[(tag & self.mask) as usize];
         let segment = &mut self.segments[id];
@@ -431,7 +430,7 @@ impl HashIndex {
     }
 }
 
-/// Line `hole` was full and no longer is: brings entries back that had to go further because of it.
+/// Moves entries back that had to pass line `hole` while it was full.
 fn close_hole(segment: &mut Segment, mut hole: usize) {
     let mut at = hole;
     for _ in 1..LINES {
@@ -460,7 +459,7 @@ mod tests {
 
     use super::*;
 
-    /// Every entry is found, lies in the segment its tag names, and no line before it on its way has room.
+    /// Checks that every entry is found, lies in the segment of its tag, and that no line before it on its walk has room.
     fn check(index: &HashIndex, model: &BTreeMap<u32, u32>) {
         assert_eq!(index.len(), model.len());
         let mut seen = index.overflow.len();
@@ -520,7 +519,7 @@ mod tests {
         }
         check(&ready, &tags);
         assert!(ready.segments.len() <= grown.segments.len());
-        // Rows that are expected and never come cost little.
+        // Expected rows that never come cost little.
         let segments = ready.segments.len();
         ready.expect(usize::MAX / 16);
         check(&ready, &tags);
@@ -551,7 +550,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
-        /// Tags of few homes, so that lines fill and ways grow long.
+        /// Tags of few homes, so that lines fill and walks grow long.
         #[test]
         fn an_index_is_a_set(
             ops in prop::collection::vec((any::<u32>(), 0..3u8), 0..3000),

@@ -31,9 +31,9 @@ use scan::{count_tree, edges_from, first_in_tree, page_tree, scan_tree};
 pub(crate) struct Index {
     pub plan: KeyPlan,
     pub is_unique: bool,
-    /// Length of every whole key; of an index whose keys differ in length, none has it.
+    /// Length of every whole key. If the keys of an index differ in length, no key has it.
     key_bytes: usize,
-    /// The loader of integer keys; none for other keys.
+    /// The loader of integer keys. None for other keys.
     load: Option<KeyLoad>,
     body: Body,
     /// The budget that counts the index's memory.
@@ -58,7 +58,7 @@ const HASH_ENTRY_BYTES: usize = 12;
 /// Nominal bytes of a dense entry: 4, at a page two thirds full.
 const DENSE_ENTRY_BYTES: usize = 6;
 
-/// Runs the expression with the tree, whatever its keys are, or the other one when there is none.
+/// Runs the expression with the tree, whatever its keys are, or the other expression if there is no tree.
 macro_rules! dispatch {
     ($body:expr, $tree:ident => $on_tree:expr, _ => $on_other:expr) => {
         match $body {
@@ -74,21 +74,20 @@ macro_rules! dispatch {
 
 mod memory;
 
-/// A range of an ordered index, in the sense of `reprise_abi::ScanRequest`. A bound that is longer than the index's own
-/// key goes on into the primary key columns that the index lacks; a key shorter than a bound compares as if zero bytes
-/// followed it.
+/// A range of an ordered index, in the sense of `reprise_abi::ScanRequest`. A bound that is longer than the index's own key continues into
+/// the primary key columns that the index lacks. A key that is shorter than a bound compares as if zero bytes followed it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Range<'a> {
-    /// Empty: from the first row.
+    /// The lower bound. Empty: from the first row.
     pub lower: &'a [u8],
-    /// Empty: up to the last row.
+    /// The upper bound. Empty: up to the last row.
     pub upper: &'a [u8],
-    /// Which bounds are part of it, and its direction.
+    /// Which bounds are part of the range, and its direction.
     pub flags: ScanFlags,
 }
 
 impl<'a> Range<'a> {
-    /// Between these bounds.
+    /// Makes the range between these bounds.
     pub fn new(lower: &'a [u8], upper: &'a [u8], flags: ScanFlags) -> Self {
         Self { lower, upper, flags }
     }
@@ -101,7 +100,7 @@ impl<'a> Range<'a> {
     fn upper_edge(&self) -> Edge<'a> {
         edge(self.upper, !self.flags.has(ScanFlags::UPPER_EXCLUSIVE))
     }
-    /// From its end to its start.
+    /// True if it goes from its end to its start.
     #[inline]
     pub fn is_reverse(&self) -> bool {
         self.flags.has(ScanFlags::REVERSE)
@@ -111,15 +110,15 @@ impl<'a> Range<'a> {
 /// A visitor's decision about the row that it was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visit {
-    /// Taken; go on.
+    /// The visitor took the row; the scan continues.
     Next,
-    /// Taken; stop here.
+    /// The visitor took the row; the scan stops here.
     Stop,
-    /// Not taken; stop here, and show it again when the scan goes on.
+    /// The visitor did not take the row. The scan stops here, and shows it again when it continues.
     Again,
 }
 
-/// How far a scan has come: a key, so that rows may come and go between two calls.
+/// The position of a scan: a key, so that rows may come and go between two calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScanPosition {
     key: Vec<u8>,
@@ -138,40 +137,40 @@ enum ScanState {
 }
 
 impl ScanPosition {
-    /// True when the range was walked to its end.
+    /// True if the scan reached the end of the range.
     pub fn is_end(&self) -> bool {
         self.state == ScanState::End
     }
 
-    /// The state of a scan that went up to this key and no further. The key may be any bytes.
+    /// Makes the state of a scan that went up to this key. The key may be any bytes.
     pub fn behind(key: Vec<u8>) -> Self {
         let state = ScanState::Beyond;
         Self { key, state }
     }
 
-    /// Between which edges the rest of the range lies.
+    /// Returns the edges of the rest of the range.
     pub(crate) fn edges<'a>(&'a self, range: &Range<'a>) -> (Edge<'a>, Edge<'a>) {
         edges_from(range, self.state, &self.key)
     }
 
-    /// At this key, or behind it.
+    /// Stops at this key, or behind it if the row was taken.
     pub(crate) fn stop_at(&mut self, key: Vec<u8>, is_taken: bool) {
         let state = if is_taken { ScanState::Beyond } else { ScanState::At };
         *self = Self { key, state };
     }
 
-    /// The range was walked to its end.
+    /// Records that the scan reached the end of the range.
     pub(crate) fn end(&mut self) {
         self.state = ScanState::End;
     }
 
-    /// Back to the beginning; keeps the buffer.
+    /// Returns to the beginning and keeps the buffer.
     pub fn reset(&mut self) {
         self.state = ScanState::Start;
     }
 }
 
-/// Why an index does not take a row.
+/// Why an index refuses a row.
 pub(crate) enum Refused {
     /// Another row has the key.
     Taken,
@@ -184,7 +183,7 @@ pub(crate) enum Refused {
 #[error("a hash index can't be scanned")]
 pub struct NotOrdered;
 
-/// A row's key in an index of integer keys.
+/// Returns a row's key in an index of integer keys.
 #[inline(always)]
 fn int_key(plan: &KeyPlan, row: RowRef<'_>) -> u128 {
     u128::from_ints(plan.ints().expect("the index is of integer keys"), row)
@@ -192,7 +191,7 @@ fn int_key(plan: &KeyPlan, row: RowRef<'_>) -> u128 {
 
 impl Index {
     pub fn new(plan: KeyPlan, is_unique: bool, kind: IndexKind) -> Self {
-        // The bytes of a table with such keys depend on this, so rows that are shorter than a load stay out.
+        // The stored form of a table with such keys depends on this, so rows that are shorter than a load are excluded.
         let int_bytes = plan.bytes_max().filter(|_| plan.has_words());
         let body = match (kind, int_bytes, plan.bytes_max()) {
             (IndexKind::Dense, Some(bytes), _) => Body::Dense(Dense::new(bytes)),
@@ -219,7 +218,7 @@ impl Index {
         key.len() == self.key_bytes || self.key_bytes == usize::MAX && self.plan.is_whole(key)
     }
 
-    /// The bytes of a whole key of 16 at most, as a number.
+    /// Returns the bytes of a whole key, at most 16, as a number.
     #[inline(always)]
     fn bits_of(&self, key: &[u8]) -> u128 {
         match &self.load {
@@ -228,7 +227,7 @@ impl Index {
         }
     }
 
-    /// The row under a whole key; of several the first.
+    /// Returns the row of a whole key. If there are several, it returns the first.
     #[inline]
     pub fn get<'r>(&self, rows: &'r Rows, key: &[u8]) -> Option<(Rid, RowRef<'r>)> {
         if !self.is_whole(key) {
@@ -249,7 +248,7 @@ impl Index {
         }
     }
 
-    /// The record id of what `get` finds: a dense index tells it without a look at the row.
+    /// Returns the record id of the row that `get` finds. A dense index finds it without reading the row.
     #[inline(always)]
     pub fn find(&self, rows: &Rows, key: &[u8]) -> Option<Rid> {
         let found = match &self.body {
@@ -264,7 +263,7 @@ impl Index {
         found.map(|(rid, _)| rid)
     }
 
-    /// A whole key's record id in the array.
+    /// Returns a whole key's record id in the array.
     #[inline(always)]
     fn find_dense(&self, dense: &Dense, key: &[u8]) -> Option<Rid> {
         let found = match &self.load {
@@ -274,7 +273,7 @@ impl Index {
         found.map(Rid)
     }
 
-    /// Finds a key that the array does not have. It is out of line, as `get_other` is, so that `get` keeps its values in registers.
+    /// Finds a key that the array does not have. It is out of line, like `get_other`, so that `get` keeps its values in registers.
     #[inline(never)]
     fn get_thin<'r>(&self, dense: &Dense, rows: &'r Rows, key: &[u8]) -> Option<(Rid, RowRef<'r>)> {
         find_int(dense.thin()?, &self.plan, rows, self.bits_of(key))
@@ -297,7 +296,7 @@ impl Index {
         rid.map(found)
     }
 
-    /// Prefetches what a `get` of the key looks at first.
+    /// Prefetches the memory that a `get` of the key reads first.
     #[inline]
     pub fn touch(&self, key: &[u8]) {
         if !self.is_whole(key) {
@@ -312,7 +311,7 @@ impl Index {
         }
     }
 
-    /// The `touch` variant for a key of integers that is a number already. It does nothing for longer keys.
+    /// The `touch` variant for a key of integers in the form of a number. It does nothing for longer keys.
     #[inline]
     pub fn touch_bits(&self, key: u128) {
         match &self.body {
@@ -324,8 +323,8 @@ impl Index {
         }
     }
 
-    /// Prefetches what an insertion of the row will write, where that lies anywhere. Of a hash of integer keys only what leads
-    /// there: the tag that is returned is to be given to `touch_tag` when that may have come.
+    /// Prefetches the memory that an insertion of the row will write. Of a hash of integer keys it prefetches only the directory entry, and
+    /// returns the tag. The caller gives the tag to `touch_tag` later, when that entry may have arrived.
     #[inline]
     pub fn touch_of(&self, row: RowRef<'_>) -> Option<u32> {
         match &self.body {
@@ -340,7 +339,7 @@ impl Index {
         None
     }
 
-    /// Prefetches what an insertion of a row with the tag will write.
+    /// Prefetches the memory that an insertion of a row with the tag will write.
     #[inline]
     pub fn touch_tag(&self, tag: u32) {
         if let Body::HashInts(hash) = &self.body {
@@ -348,26 +347,26 @@ impl Index {
         }
     }
 
-    /// Makes ready for so many entries in all, where that saves work.
+    /// Prepares for this many entries in all, if that saves work.
     pub fn expect(&mut self, entries: usize) {
         if let Body::HashInts(hash) | Body::HashBytes(hash) = &mut self.body {
             hash.expect(entries);
         }
     }
 
-    /// True where `touch_tag_of` and `insert_stored` may be called.
+    /// True if `touch_tag_of` and `insert_stored` may be called.
     #[inline]
     pub fn has_tags(&self) -> bool {
         matches!(self.body, Body::HashInts(_))
     }
 
-    /// The row's tag, in an index that has tags.
+    /// Returns the row's tag, in an index that has tags.
     #[inline(always)]
     pub fn tag_of_row(&self, row: RowRef<'_>) -> u32 {
         tag_of(int_key(&self.plan, row))
     }
 
-    /// Prefetches what an insertion of the row will write; the row's tag.
+    /// Prefetches the memory that an insertion of the row will write. Returns the row's tag.
     #[inline(always)]
     pub fn touch_tag_of(&self, row: RowRef<'_>) -> u32 {
         let tag = self.tag_of_row(row);
@@ -397,7 +396,7 @@ impl Index {
         hash.insert(tag, rid.0, is_same).map_err(|_| Refused::Taken)
     }
 
-    /// The row that a `get` of the key will probably find: to have it prefetched.
+    /// Returns the row that a `get` of the key will probably find, so that the caller can prefetch it.
     #[inline]
     pub fn candidate(&self, key: &[u8]) -> Option<Rid> {
         if !self.is_whole(key) {
@@ -412,7 +411,7 @@ impl Index {
         }
     }
 
-    /// The `candidate` variant for a key of integers that is a number already; none for longer keys.
+    /// The `candidate` variant for a key of integers in the form of a number. None for longer keys.
     #[inline]
     pub fn candidate_of_bits(&self, key: u128) -> Option<Rid> {
         let rid = match &self.body {
@@ -425,7 +424,7 @@ impl Index {
         rid.map(Rid)
     }
 
-    /// Bytes of a whole key, where all have as many.
+    /// Returns the bytes of a whole key, if all keys have the same length.
     #[inline]
     pub fn key_bytes(&self) -> Option<usize> {
         (self.key_bytes != usize::MAX).then_some(self.key_bytes)
@@ -445,7 +444,7 @@ impl Index {
         prefetch.map(Rid)
     }
 
-    /// True when the row's entry key is in the index.
+    /// True if the row's entry key is in the index.
     pub fn has(
         &self,
         rows: &Rows,
@@ -457,7 +456,7 @@ impl Index {
         if encoded.is_too_long() {
             return Err(Refused::TooLong);
         }
-        // Asked of unique indexes alone, whose entries are whole keys.
+        // Only unique indexes are asked, whose entries are whole keys.
         Ok(self.get(rows, encoded.bytes).is_some())
     }
 
@@ -524,7 +523,7 @@ impl Index {
         refused.unwrap_or(rids.len())
     }
 
-    /// Takes the row's entry away. Panics when it is not there: the index would no longer agree with the rows.
+    /// Removes the row's entry. It panics if there is none: the index would no longer agree with the rows.
     pub fn remove(&mut self, layout: &RowLayout, row: RowRef<'_>, rid: Rid, scratch: &mut Scratch) {
         let plan = &self.plan;
         let is_removed = match &mut self.body {
@@ -542,7 +541,7 @@ impl Index {
         assert!(is_removed, "an index entry is missing or names another row");
     }
 
-    /// The first row of the range.
+    /// Returns the first row of the range.
     #[inline]
     pub fn first(&self, range: &Range<'_>) -> Result<Option<Rid>, NotOrdered> {
         let rid = dispatch!(&self.body, tree => first_in_tree(tree, range), _ => return Err(NotOrdered));
@@ -560,7 +559,7 @@ impl Index {
         Ok(())
     }
 
-    /// The next rows of the range, as many as `rids` takes; how many there were. See `Store::scan_page`.
+    /// Fills `rids` with the next rows of the range and returns their number. See `Store::scan_page`.
     pub fn scan_page(
         &self,
         range: &Range<'_>,
@@ -585,7 +584,7 @@ impl Index {
         Ok(count)
     }
 
-    /// `go_on` is asked now and then, with the rows passed over since.
+    /// Counts the rows of the range. It calls `go_on` now and then, with the number of rows passed since.
     pub fn count(&self, range: &Range<'_>, go_on: &mut dyn FnMut(u64) -> bool) -> Result<u64, NotOrdered> {
         Ok(dispatch!(&self.body, tree => count_tree(tree, range, go_on), _ => return Err(NotOrdered)))
     }
@@ -594,7 +593,7 @@ impl Index {
         dispatch!(&self.body, _tree => true, _ => false)
     }
 
-    /// An estimate that depends on the entries alone, not on how they came to be there.
+    /// Returns an estimate that depends on the entries alone, not on the history of the index.
     pub fn nominal_bytes(&self) -> usize {
         match &self.body {
             Body::HashInts(hash) | Body::HashBytes(hash) => hash.len() * HASH_ENTRY_BYTES,
@@ -603,7 +602,7 @@ impl Index {
         }
     }
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory that it holds.
     pub fn memory_bytes(&self) -> usize {
         match &self.body {
             Body::HashInts(hash) | Body::HashBytes(hash) => hash.memory_bytes(),
@@ -628,7 +627,7 @@ fn find_int<'r>(hash: &HashIndex, plan: &KeyPlan, rows: &'r Rows, key: u128) -> 
     })
 }
 
-/// A row's key in a tree, straight from its columns where they are integers.
+/// Returns a row's key in a tree, straight from its columns if they are integers.
 #[inline]
 fn entry_key<K: TreeKey>(
     plan: &KeyPlan,
@@ -646,7 +645,7 @@ fn entry_key<K: TreeKey>(
     Ok(K::from_bytes(key.bytes))
 }
 
-/// Rows of a table with a primary key, by keys of integers; see `Index::insert_run`.
+/// Inserts rows of a table with a primary key, by keys of integers; see `Index::insert_run`.
 #[inline]
 fn insert_ints<K: TreeKey + Copy, const CAP: usize>(
     tree: &mut Tree<K, CAP>,
@@ -693,7 +692,7 @@ fn remove_tree<K: TreeKey, const CAP: usize>(
     tree.remove(&key.as_probe())
 }
 
-/// Nodes at three quarters full, and the heap part of the keys.
+/// Returns the bytes of nodes that are three quarters full, and of the heap part of the keys.
 fn nominal_tree<K: TreeKey, const CAP: usize>(tree: &Tree<K, CAP>) -> usize {
     tree.len() * (size_of::<K>() + size_of::<u32>()) * 4 / 3 + tree.heap_bytes()
 }

@@ -1,5 +1,5 @@
-//! The indirection array: record id -> where the row lies. Indexes hold record ids, so that a row may move, and later
-//! live in the log (Query Fresh, section 4: the replay arrays), without a change to any index.
+//! The indirection array: from record id to the place of the row. Indexes hold record ids, so that a row may move without a change to any
+//! index. Later, rows may also live in the log (Query Fresh, section 4: the replay arrays).
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::{
     chunked::{Chunked, Growth},
 };
 
-/// A row's name inside its table on this machine. It is never logged, hashed or shown: replay may give another.
+/// A row's name inside its table on this machine. It is never logged, hashed or shown, because replay may give another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rid(pub u32);
 
@@ -19,17 +19,17 @@ const NOT_LIVE: u64 = 1 << 63;
 /// No row has this id.
 pub(crate) const NO_RID: u32 = u32::MAX;
 
-/// Slots at most: the last value ends the free list.
+/// Number of slots at most: the last value ends the free list.
 const RIDS_MAX: usize = NO_RID as usize;
 
 pub(crate) struct Indirection {
-    /// A `Location`, or `NOT_LIVE |` the next free one of the piece.
+    /// The `Location` of each id, or `NOT_LIVE |` the next free id of the piece.
     places: Chunked<u64>,
-    /// The first free id of the first piece in the list of those that have some, or `NO_RID`.
+    /// The first free id of the first piece in the list of pieces with free ids, or `NO_RID`.
     free: u32,
-    /// By piece.
+    /// The free ids of each piece.
     ids: Vec<FreeIds>,
-    /// Pieces that went back: all of their ids are free.
+    /// Pieces whose memory was released: all of their ids are free.
     gone: Vec<u32>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Indirection {
 #[derive(Clone, Copy)]
 struct FreeIds {
     count: u32,
-    /// The last freed one, unless the piece is the first of the list.
+    /// The last freed id, unless the piece is the first of the list.
     head: u32,
     previous: u32,
     next: u32,
@@ -76,18 +76,18 @@ impl Indirection {
         self.free == NO_RID && self.places.len() >= RIDS_MAX
     }
 
-    /// True where the next id takes no memory.
+    /// True if the next id takes no memory.
     #[inline(always)]
     pub fn has_memory(&self) -> bool {
         self.places.spare() > 0 || self.free != NO_RID
     }
 
-    /// Sees to memory for the next id; false where it is refused.
+    /// Takes memory for the next id. False if it is refused.
     pub fn make_memory(&mut self) -> bool {
         self.has_memory() || self.grow(Growth::Judged)
     }
 
-    /// Memory for some ids more: of a piece that went back, or else behind all others.
+    /// Takes memory for some more ids: of a released piece, or else behind all others.
     #[cold]
     fn grow(&mut self, growth: Growth) -> bool {
         let Some(piece) = self.gone.last().copied() else {
@@ -108,7 +108,7 @@ impl Indirection {
         true
     }
 
-    /// Lists a piece first, whose first free id is `head`.
+    /// Lists a piece first. `head` is its first free id.
     fn link(&mut self, piece: u32, head: u32) {
         let next = match std::mem::replace(&mut self.free, head) {
             NO_RID => NO_PIECE,
@@ -136,17 +136,17 @@ impl Indirection {
         }
     }
 
-    /// Counts the memory from now on in `budget`.
+    /// Counts its memory in `budget` from now on.
     pub fn count_in(&mut self, budget: &Arc<Budget>) {
         self.places.count_in(budget);
     }
 
-    /// False where `count` more ids might be too many.
+    /// False if `count` more ids might be too many.
     pub fn has_room(&self, count: usize) -> bool {
         self.places.len() + count <= RIDS_MAX
     }
 
-    /// True where ids of rows that went are given out next, or are to be had before the array grows by so many.
+    /// True if ids of removed rows are given out next, or before the array has grown by `count`.
     pub fn has_free(&self, count: usize) -> bool {
         self.free != NO_RID || self.spare_is_short(count)
     }
@@ -165,7 +165,7 @@ impl Indirection {
         self.next()
     }
 
-    /// The id that the next `take` gives out.
+    /// Returns the id that the next `take` gives out.
     #[inline]
     pub fn next(&self) -> Rid {
         if self.free == NO_RID {
@@ -199,7 +199,7 @@ impl Indirection {
         rid
     }
 
-    /// New ids for rows at these places, where none is free; the first one, the others following it.
+    /// Gives new ids to rows at these places, if no id is free. Returns the first one; the others follow it.
     #[inline]
     pub fn append(&mut self, places: &[Location]) -> Rid {
         debug_assert!(self.free == NO_RID, "free ids are given out first");
@@ -214,7 +214,7 @@ impl Indirection {
         (place & NOT_LIVE == 0).then_some(Location(place))
     }
 
-    /// Prefetches what `get` reads.
+    /// Prefetches the memory that `get` reads.
     #[inline]
     pub fn touch(&self, rid: Rid) {
         self.places.find(rid.0).into_iter().for_each(prefetch_line);
@@ -235,7 +235,7 @@ impl Indirection {
         Location(*slot)
     }
 
-    /// Prefetches what the next ones that `take` gives out will be written to, a few ahead.
+    /// Prefetches the slots of the next ids that `take` gives out, a few ahead.
     #[inline]
     pub fn touch_end(&self) {
         self.places.touch_end();
@@ -254,12 +254,12 @@ impl Indirection {
         self.places[rid.0] = place.0;
     }
 
-    /// Takes the row away but keeps the id from being given out again, until `release`.
+    /// Removes the row, but does not give out the id again until `release`.
     pub fn bury(&mut self, rid: Rid) {
         self.places[rid.0] = NOT_LIVE;
     }
 
-    /// Makes a buried id free. Freed ids of a piece are given out last first.
+    /// Makes a buried id free. The ids of a piece are given out in reverse order of their release.
     pub fn release(&mut self, rid: Rid) {
         debug_assert!(self.places[rid.0] == NOT_LIVE, "only buried ids are released");
         let piece = piece_of(rid.0);
@@ -284,7 +284,7 @@ impl Indirection {
         }
     }
 
-    /// Lets others have the memory of a piece whose ids are all free, unless it is the first or the last one.
+    /// Releases the memory of a piece whose ids are all free, unless it is the first or the last one.
     #[cold]
     fn give_back(&mut self, piece: u32) {
         let end = (piece as usize + 1) << Chunked::<u64>::SHIFT;
@@ -298,12 +298,12 @@ impl Indirection {
         self.gone.push(piece);
     }
 
-    /// Behind the greatest id given out so far.
+    /// Returns the id behind the greatest one ever given out.
     pub fn end(&self) -> u32 {
         self.places.len() as u32
     }
 
-    /// Live rows from `first` on, in the order of their ids.
+    /// Returns the live rows from `first` on, in the order of their ids.
     pub fn rids_from(&self, first: Rid) -> impl Iterator<Item = Rid> + '_ {
         (first.0..self.places.len() as u32)
             .map(Rid)

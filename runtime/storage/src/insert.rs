@@ -1,5 +1,5 @@
-//! Several rows of one table inserted at once: judged, stored, given ids and linked some at a time, each step for all of them before
-//! the next. What does not go so, for whatever reason, goes row by row: there is one judge of what is refused.
+//! Inserts several rows of one table at once. They are checked, stored, given ids and linked some at a time, each step for all of them
+//! before the next. Rows that can't be inserted so are inserted row by row: only that path decides about refusals.
 
 use crate::{
     arena::Location,
@@ -10,7 +10,7 @@ use crate::{
     table::{Table, WriteError},
 };
 
-/// Rows of a piece: those of one order.
+/// Number of rows of a piece.
 pub(crate) const RUN_ROWS: usize = 16;
 
 impl Table {
@@ -21,7 +21,7 @@ impl Table {
         if !is_fit || rows.iter().any(|row| self.validate(row).is_err()) {
             return false;
         }
-        // Without memory for all rows, the caller inserts them row by row, as far as memory lasts.
+        // Without memory for all rows, the caller inserts them row by row, until memory runs out.
         if self.indexes.iter().any(|index| !index.has_memory(rows.len())) && !self.make_memory_for(rows.len()) {
             return false;
         }
@@ -49,7 +49,7 @@ impl Table {
         true
     }
 
-    /// Sees to memory for the entries of so many rows, in trees; false where it is refused, or can't be seen to without the rows.
+    /// Takes memory for this many entries in trees. False if it is refused, or if it depends on the rows.
     #[cold]
     fn make_memory_for(&mut self, rows: usize) -> bool {
         self.indexes
@@ -57,7 +57,7 @@ impl Table {
             .all(|index| index.has_memory(rows) || index.make_memory_for(rows))
     }
 
-    /// Puts the rows, which are stored, in all indexes; false, and in none, where a key is taken or too long.
+    /// Puts the stored rows in all indexes. False, with no index changed, if a key is taken or too long.
     fn link_run(&mut self, rows: &[&[u8]], rids: &[Rid], scratch: &mut Scratch) -> bool {
         for at in 0..self.indexes.len() {
             let index = &mut self.indexes[at];
@@ -70,7 +70,7 @@ impl Table {
         true
     }
 
-    /// Takes rows out of the indexes before the one at `at`, and the first `linked` out of that one.
+    /// Takes rows out of the indexes before the one at `at`, and the first `linked` rows out of that one.
     #[cold]
     fn unlink_run(&mut self, at: usize, linked: usize, (rows, rids): (&[&[u8]], &[Rid]), scratch: &mut Scratch) {
         for (position, index) in self.indexes[..=at].iter_mut().enumerate() {
@@ -84,7 +84,7 @@ impl Table {
 }
 
 impl Store {
-    /// Inserts rows one behind the other, until one is refused: those before it stay. Their record ids go to `taken`.
+    /// Inserts rows in order until one is refused. The rows before it stay, and their record ids go to `taken`.
     #[inline]
     pub fn multi_insert<'r>(
         &mut self,
@@ -95,7 +95,7 @@ impl Store {
         let (mut piece, mut rids) = ([&[][..]; RUN_ROWS], [Rid(0); RUN_ROWS]);
         loop {
             let mut count = 0;
-            // The room first: no row is taken that finds none.
+            // The room comes first, because a row that was taken needs an entry.
             for (room, row) in piece.iter_mut().zip(rows.by_ref()) {
                 *room = row;
                 count += 1;
@@ -184,7 +184,7 @@ mod tests {
         (store, table)
     }
 
-    /// The visible state of a store within a transaction, and the changes that it would log.
+    /// Returns the visible state of a store within a transaction, and the changes that it would log.
     fn seen(store: &mut Store, table: TableId) -> (WriteSummary, u64, u64, Vec<u8>) {
         let mut changes = Vec::new();
         store.write_set(AfterImage::Changed, &mut changes);
@@ -231,7 +231,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
-        /// Runs that come in order or not, meet what is there or themselves, or hold what is no row; some rows go before.
+        /// Runs that come in order or not, with duplicates of existing rows or of each other, or with invalid rows. Some rows come before.
         #[test]
         fn many_rows_are_inserted_as_each_of_them(
             which in 0..6usize,
@@ -272,7 +272,7 @@ mod tests {
         }
     }
 
-    /// Every key but those that begin with more ones than any of the tables' have.
+    /// Returns the range of every key except those that begin with more ones than any key of the tables.
     fn all() -> crate::Range<'static> {
         crate::Range::new(&[], &[0xff; 64], reprise_abi::ScanFlags(0))
     }

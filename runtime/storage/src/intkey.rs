@@ -1,25 +1,25 @@
-//! Keys of integer columns, built from a row's bytes without passing through bytes of a key.
+//! Keys of integer columns, built from a row's bytes without the bytes of a key in between.
 
 use reprise_abi::{RowLayout, ScalarType, calls::EqualKeys, row::ColumnSlot};
 
 use crate::keyplan::RowRef;
 
-/// Bytes that one load takes; a row has at least as many.
+/// Bytes of one load. A row has at least as many.
 const LOAD_BYTES: u32 = 8;
 
 /// The places of a key's columns. The key's bytes are the words' bytes, the most significant first, padded with zeros.
 pub(crate) struct IntKey {
     shape: Shape,
-    /// For the commonest shapes: places of the columns, and their sign bits.
+    /// The places of the columns and their sign bits, for the most frequent shapes.
     at: [u32; SHAPE_COLUMNS_MAX],
     flip: [u64; SHAPE_COLUMNS_MAX],
-    /// None where rows are shorter than one load.
+    /// The parts. None if rows are shorter than one load.
     parts: Box<[Part]>,
-    /// All bits where the row's number is the key; else none.
+    /// All bits if the row's number is the key; otherwise none.
     number_mask: u64,
 }
 
-/// A column, or what of it lies in one word: eight bytes loaded at `at`, shifted right, masked, flipped, shifted left.
+/// A column, or its part in one word: eight bytes loaded at `at`, shifted right, masked, flipped, shifted left.
 struct Part {
     at: u32,
     right: u8,
@@ -30,7 +30,7 @@ struct Part {
 }
 
 impl IntKey {
-    /// None when the key has other columns than integers, or when rows are shorter than one load and the key of no common shape.
+    /// Makes the key. None if it has columns other than integers, or if rows are shorter than one load and the key has no frequent shape.
     pub fn new(layout: &RowLayout, slots: &[ColumnSlot], has_number: bool) -> Option<Self> {
         let shape = Shape::of(slots.iter().map(|slot| slot.ty.slot_bytes()));
         let at_max = (layout.fixed_bytes() as u32).checked_sub(LOAD_BYTES);
@@ -64,11 +64,11 @@ impl IntKey {
         })
     }
 
-    /// The first `N` words of the row's key. It has no more bytes than these.
+    /// Returns the first `N` words of the row's key, which has no more bytes than these.
     #[inline(always)]
     pub fn words<const N: usize>(&self, row: RowRef<'_>) -> [u64; N] {
         let mut words = [0; N];
-        // Each column by a load of its own width: a wider one would wait for its neighbour, too, if the row was just written.
+        // Each column has a load of its own width. A wider one would also wait for its neighbour, if the row was just written.
         let row_bytes = row.row;
         let one = |column: usize| one_of(row_bytes, self.at[column]) ^ self.flip[column];
         let two = |column: usize| two_of(row_bytes, self.at[column]) ^ self.flip[column];
@@ -102,12 +102,12 @@ impl IntKey {
         }
     }
 
-    /// Rows are shorter than one load: the key is of one of the common shapes, and of one word.
+    /// True if rows are shorter than one load. The key then has a frequent shape, and one word.
     pub fn is_short(&self) -> bool {
         self.parts.is_empty() && self.shape != Shape::Other
     }
 
-    /// True when two rows of one number have the same key.
+    /// True if two rows of one number have the same key.
     #[inline]
     pub fn is_same(&self, a: &[u8], b: &[u8]) -> bool {
         if self.is_short() {
@@ -119,15 +119,15 @@ impl IntKey {
     }
 }
 
-/// How the bytes of a whole key of integers are loaded: column by column, as whoever made the key wrote them. One load over
-/// two columns would wait until both have left the processor's store buffer, and before them everything written earlier.
+/// The loads of a whole integer key's bytes: column by column, as the key was written. One load over two columns would wait until both have
+/// left the processor's store buffer, with everything written before them.
 pub(crate) struct KeyLoad {
     shape: Shape,
     parts: [LoadPart; LOAD_PARTS_MAX],
     count: usize,
 }
 
-/// The commonest keys, loaded without a loop.
+/// The most frequent keys, which are loaded without a loop.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shape {
     Four,
@@ -140,7 +140,7 @@ enum Shape {
     Other,
 }
 
-/// Columns of the longest of them.
+/// Number of columns of the longest such key.
 const SHAPE_COLUMNS_MAX: usize = 4;
 
 impl Shape {
@@ -160,7 +160,7 @@ impl Shape {
 
 const LOAD_PARTS_MAX: usize = 8;
 
-/// Eight bytes or fewer of a key that begin at `at`, a column or half of one, shifted left in the number made of them.
+/// A part of eight bytes at most: a column of a key, or half of one, from `at`. Its bytes are shifted left in the number.
 #[derive(Clone, Copy, Default)]
 struct LoadPart {
     at: u8,
@@ -169,7 +169,7 @@ struct LoadPart {
 }
 
 impl KeyLoad {
-    /// None when the columns are more bytes than a `u128` or other columns than integers.
+    /// Makes the loads. None if the columns have more bytes than a `u128`, or are not all integers.
     pub fn new(slots: &[ColumnSlot]) -> Option<Self> {
         let mut load = Self {
             shape: Shape::Other,
@@ -204,7 +204,7 @@ impl KeyLoad {
         self.parts[part].at as usize
     }
 
-    /// The key's bytes as the first ones of a number's, the most significant first. `key` is as long as all columns.
+    /// Returns the key's bytes as the first bytes of a number, the most significant first. `key` is as long as all columns.
     #[inline(always)]
     pub fn load(&self, key: &[u8]) -> u128 {
         let (second, third, fourth) = (self.begin_of(1), self.begin_of(2), self.begin_of(3));
@@ -284,13 +284,13 @@ fn load_each<const N: usize>(keys: &EqualKeys<'_>, numbers: &mut [u64], load: im
     }
 }
 
-/// The key's first eight bytes.
+/// Returns the key's first eight bytes.
 #[inline(always)]
 fn eight(key: &[u8]) -> u64 {
     u64::from_be_bytes(*key.first_chunk().expect("a whole key"))
 }
 
-/// The key's first two bytes.
+/// Returns the key's first two bytes.
 #[inline(always)]
 fn two(key: &[u8]) -> u64 {
     u16::from_be_bytes(*key.first_chunk().expect("a whole key")) as u64
@@ -301,7 +301,7 @@ fn four(key: &[u8], at: usize) -> u64 {
     u32::from_be_bytes(*key[at..].first_chunk().expect("a whole key")) as u64
 }
 
-/// Columns of a row, by what they hold in memory.
+/// Returns a column's value as it is in memory.
 #[inline(always)]
 fn eight_of(row: &[u8], at: u32) -> u64 {
     u64::from_le_bytes(*row[at as usize..].first_chunk().expect("a row has all its columns"))
@@ -331,7 +331,7 @@ impl Part {
     }
 }
 
-/// None: of no integer.
+/// Returns whether the type has a sign. None if it is no integer.
 fn is_signed(ty: ScalarType) -> Option<bool> {
     match ty {
         ScalarType::I8 | ScalarType::I16 | ScalarType::I32 | ScalarType::I64 => Some(true),
@@ -342,7 +342,7 @@ fn is_signed(ty: ScalarType) -> Option<bool> {
     }
 }
 
-/// The parts of one column whose key bytes begin at `to`; loads begin at `at_max` or before.
+/// Adds the parts of one column whose key bytes begin at `to`. Loads begin at `at_max` or before.
 fn push_parts(slot: &ColumnSlot, to: u32, at_max: u32, parts: &mut Vec<Part>) -> Option<()> {
     let is_signed = is_signed(slot.ty)?;
     let width = slot.ty.slot_bytes() as u32;

@@ -1,7 +1,7 @@
 //! The work of the running transaction: undo in memory, the write digest, the counters.
 //!
-//! Row bytes that a delete or a move leaves behind stay in their slots until the transaction ends, and so do record ids:
-//! a handle of the transaction never comes to name another row.
+//! Row bytes after a delete or a move stay in their slots until the transaction ends. So do record ids: a handle of the transaction never
+//! names another row.
 
 use reprise_abi::{ColumnPlan, row::COLUMNS_MAX};
 use reprise_pages::prefetch_line;
@@ -19,21 +19,21 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UndoKind {
     Insert,
-    /// The bytes are still at `detail`, a place.
+    /// The row was deleted. Its bytes are still at `detail`, a place.
     Delete,
-    /// The row went to another slot; the old bytes are still at `detail`, a place.
+    /// The row moved to another slot. The old bytes are still at `detail`, a place.
     Move,
-    /// The row was overwritten where it lies, `detail` with the old length. The old bytes end `Journal::bytes`.
+    /// The row was overwritten in place. `detail` has the old length, and the old bytes end `Journal::bytes`.
     Patch,
-    /// Some columns of fixed width were overwritten, `detail` being their `ColumnSet`. `width` times eight bytes end
-    /// `Journal::bytes`: what the bytes that their `ColumnPlan` writes among held, and maybe more.
+    /// Some columns of fixed width were overwritten; `detail` is their `ColumnSet`. `width` times eight bytes end `Journal::bytes`: the old
+    /// bytes in the range of their `ColumnPlan`, and maybe more.
     Columns,
-    /// An integer column of `width` bytes was changed. The lower half of `detail` is where it lies in the row, the upper half
-    /// its position. What it was ends `Journal::bytes`, as a `u64`.
+    /// An integer column of `width` bytes was changed. The lower half of `detail` is its place in the row, the upper half its position. Its
+    /// old value ends `Journal::bytes`, as a `u64`.
     Add,
 }
 
-/// How to take one change back.
+/// The undo of one change.
 #[derive(Clone, Copy)]
 pub(crate) struct Undo {
     pub rid: Rid,
@@ -46,7 +46,7 @@ pub(crate) struct Undo {
 const _: () = assert!(size_of::<Undo>() == 16);
 
 impl Undo {
-    /// Bytes of `Journal::bytes` that belong to this entry; the next entry's follow.
+    /// Returns the bytes of `Journal::bytes` that belong to this entry. The next entry's follow.
     #[inline]
     pub fn kept_bytes(&self) -> usize {
         match self.kind {
@@ -57,25 +57,25 @@ impl Undo {
         }
     }
 
-    /// Table and record id.
+    /// Returns table and record id.
     #[inline(always)]
     pub fn row(&self) -> u64 {
         (self.table as u64) << 32 | self.rid.0 as u64
     }
 
-    /// Position of the column that was added to.
+    /// Returns the position of the column that was added to.
     #[inline]
     pub fn column(&self) -> usize {
         (self.detail >> 32) as usize
     }
 
-    /// Once it can't be taken back any more, there are bytes or an id to free.
+    /// True if bytes or an id become free once the change can't be undone any more.
     #[inline]
     pub fn leaves_garbage(&self) -> bool {
         matches!(self.kind, UndoKind::Delete | UndoKind::Move)
     }
 
-    /// The place in `detail`, of a kind that has one.
+    /// Returns the place in `detail`, for a kind that has one.
     pub fn place(&self) -> Location {
         Location(self.detail)
     }
@@ -84,9 +84,9 @@ impl Undo {
 /// A summary of one transaction's writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct WriteSummary {
-    /// 0 when nothing was written.
+    /// Digest of the writes; 0 if there were none.
     pub digest: u64,
-    /// Each change of a row counts.
+    /// Number of changed rows. Each change of a row counts.
     pub rows_written: u32,
     /// Bytes of the written rows, or of the written columns.
     pub bytes_written: u32,
@@ -104,7 +104,7 @@ impl WriteSummary {
         self.digest = fold_ints(self.digest, tag(table, change, detail), key);
     }
 
-    /// A word that belongs to what was folded last.
+    /// Folds a word that belongs to the previous fold.
     #[inline(always)]
     pub(crate) fn fold_word(&mut self, word: u64) {
         self.digest = fold_word(self.digest, word);
@@ -116,7 +116,7 @@ fn tag(table: u16, change: Change, detail: u16) -> u64 {
     (table as u64) << 32 | (detail as u64) << 8 | change as u64
 }
 
-/// A point in a transaction to which it can be taken back, as often as wanted.
+/// A point in a transaction to which it can roll back, any number of times.
 #[derive(Clone, Copy, Debug)]
 pub struct Savepoint {
     pub(crate) undo_len: usize,
@@ -125,19 +125,19 @@ pub struct Savepoint {
     pub(crate) txn: u64,
 }
 
-/// The kinds of change, as the digest knows them. Frozen.
+/// The kinds of change in the digest. They are frozen.
 #[derive(Clone, Copy)]
 pub(crate) enum Change {
     Insert = 1,
     Update = 2,
     Delete = 3,
-    /// The key of a row, then what one of its columns holds after an addition.
+    /// The key of a row, then the value of one of its columns after an addition.
     Add = 4,
-    /// The primary key that an update leaves.
+    /// The primary key after an update.
     Rekey = 5,
     /// The number of a row.
     Number = 6,
-    /// The key of a row of which some columns are written; then their values, tagged with which ones they are.
+    /// The key of a row with some written columns; then their values, tagged with the columns.
     Patch = 8,
 }
 
@@ -145,20 +145,20 @@ pub(crate) enum Change {
 pub(crate) struct Journal {
     pub ops: Vec<Undo>,
     pub bytes: Vec<u8>,
-    /// Ids of inserted rows that were taken back; free at the transaction's end.
+    /// Ids of inserted rows that were rolled back. They become free at the transaction's end.
     pub buried: Vec<(u16, Rid)>,
-    /// Entries of `ops` that left something to free at commit: deletes and moves, which are few.
+    /// Entries of `ops` with something to free at commit: deletes and moves, which are few.
     pub garbage: Vec<Undo>,
     pub written: WriteSummary,
     pub changes: ChangeLog,
     pub scratch: Scratch,
     pub is_active: bool,
-    /// Commits keep their undo here until the turn is sealed.
+    /// True if commits keep their undo here until the turn is sealed.
     pub retains: bool,
     /// The beginning of the running transaction's undo in `ops`, and in `bytes`.
     pub txn_start: usize,
     pub txn_bytes_start: usize,
-    /// Counts transactions, so that a savepoint of another one is noticed.
+    /// Counts transactions, so that a savepoint of another one is detected.
     pub txn: u64,
 }
 
@@ -168,7 +168,7 @@ const _: () = assert!((64 * 16 + COLUMNS_MAX / 8) / 8 < u8::MAX as usize);
 /// Undo memory that is kept for the next transaction, in bytes.
 const KEPT_BYTES: usize = 1 << 20;
 
-/// The bytes that the processor fetches at once, and the lines that a transaction's undo takes: more are prefetched for the next ones.
+/// The bytes that the processor fetches at once. The second constant is the number of lines that are prefetched for the next transactions.
 const LINE_BYTES: usize = 64;
 const NEAR_LINES: usize = 6;
 
@@ -192,14 +192,14 @@ impl Journal {
         self.written.bytes_written = self.written.bytes_written.saturating_add(bytes);
     }
 
-    /// Bytes of what the running transaction wrote, and of what takes it back.
+    /// Returns the bytes of the running transaction's writes and of their undo.
     #[inline]
     pub fn write_set_bytes(&self) -> usize {
         let (ops, bytes) = (self.ops.len() - self.txn_start, self.bytes.len() - self.txn_bytes_start);
         self.written.bytes_written as usize + bytes + ops * size_of::<Undo>()
     }
 
-    /// Notes a change at a place, or of a kind that needs none.
+    /// Records a change at a place, or a change of a kind that needs none.
     #[inline]
     pub fn note(&mut self, table: u16, rid: Rid, kind: UndoKind, place: Location) {
         let undo = Undo {
@@ -215,7 +215,7 @@ impl Journal {
         }
     }
 
-    /// Notes rows that were inserted, in this order.
+    /// Records rows that were inserted, in this order.
     #[inline]
     pub fn note_inserts(&mut self, table: u16, rids: &[Rid]) {
         self.ops.extend(rids.iter().map(|rid| Undo {
@@ -227,7 +227,7 @@ impl Journal {
         }));
     }
 
-    /// Takes the last change off, to be taken back.
+    /// Removes the last change, to undo it.
     pub fn pop(&mut self) -> Option<Undo> {
         let undo = self.ops.pop()?;
         if undo.leaves_garbage() {
@@ -236,7 +236,7 @@ impl Journal {
         Some(undo)
     }
 
-    /// Notes that the integer column (its position, and where it lies) of a row was `before`.
+    /// Records the value `before` of an integer column (its position and place) of a row.
     #[inline]
     pub fn note_add(&mut self, (table, rid): (u16, Rid), (column, offset): (u16, u32), width: usize, before: u64) {
         self.bytes.extend_from_slice(&before.to_le_bytes());
@@ -249,12 +249,12 @@ impl Journal {
         });
     }
 
-    /// Notes what these columns of a row hold, before they are written; `stored` may go on behind the row.
+    /// Records the values of these columns of a row before they are written. `stored` may continue behind the row.
     #[inline(always)]
     pub fn note_columns(&mut self, table: u16, rid: Rid, plan: &ColumnPlan, stored: &[u8]) {
         let written = plan.written();
         let from = &stored[written.start..];
-        // More than is needed, so that it is moved without a call or a loop.
+        // The copy takes more bytes than it needs, so that it takes no call and no loop.
         let words = match written.len() {
             ..=8 if self.keep::<8>(from) => 1,
             9..=16 if self.keep::<16>(from) => 2,
@@ -270,7 +270,7 @@ impl Journal {
         });
     }
 
-    /// Keeps the first bytes; false, and none, where there are fewer.
+    /// Keeps the first bytes. False, with none kept, if there are fewer.
     #[inline(always)]
     fn keep<const BYTES: usize>(&mut self, stored: &[u8]) -> bool {
         let kept = stored.first_chunk::<BYTES>();
@@ -278,7 +278,7 @@ impl Journal {
         kept.is_some()
     }
 
-    /// Keeps the bytes and fills their last word up; how many words they are.
+    /// Keeps the bytes and pads their last word. Returns the number of words.
     #[inline(never)]
     fn keep_bytes(&mut self, stored: &[u8]) -> usize {
         let words = stored.len().div_ceil(8);
@@ -288,7 +288,7 @@ impl Journal {
         words
     }
 
-    /// Takes the value that the last addition not yet undone found.
+    /// Removes the old value that the last addition in the journal recorded.
     pub fn take_before(&mut self) -> u64 {
         let before = *self.bytes.last_chunk().expect("an addition noted 8 bytes");
         self.bytes.truncate(self.bytes.len() - 8);
@@ -308,7 +308,7 @@ impl Journal {
         }
     }
 
-    /// Undo that is retained goes to memory that was last used some turns ago, far away by now.
+    /// Retained undo goes to memory that was last used some turns ago, which has left the caches.
     #[inline]
     fn prefetch_room(&mut self) {
         let ops = self.ops.spare_capacity_mut();
@@ -324,7 +324,7 @@ impl Journal {
             .for_each(prefetch_line);
     }
 
-    /// Ends the transaction; `ops` and `buried` have been settled, or are retained.
+    /// Ends the transaction. `ops` and `buried` were settled, or are retained.
     #[inline]
     pub fn end(&mut self) {
         self.is_active = false;
@@ -335,10 +335,10 @@ impl Journal {
         }
     }
 
-    /// Forgets all undo.
+    /// Drops all undo.
     #[inline]
     pub fn forget(&mut self) {
-        // Whatever has more room than is kept was filled by half at least.
+        // A buffer with more room than is kept was at least half full.
         if self.bytes.len() + (self.ops.len() + self.garbage.len()) * size_of::<Undo>() > KEPT_BYTES / 2 {
             self.shrink();
         }
@@ -360,7 +360,7 @@ impl Journal {
         }
     }
 
-    /// Takes off what the last transaction did.
+    /// Removes the undo of the last transaction.
     pub fn split_last(&mut self) -> Turn {
         let ops = self.ops.split_off(self.txn_start);
         let bytes = self.bytes.split_off(self.txn_bytes_start);
@@ -370,7 +370,7 @@ impl Journal {
         Turn::of(ops, bytes, garbage)
     }
 
-    /// Takes a sealed turn up again, to undo it.
+    /// Takes a sealed turn back into the journal, to undo it.
     pub fn restore(&mut self, turn: Turn) {
         assert!(self.ops.is_empty() && self.bytes.is_empty());
         self.ops = turn.ops;

@@ -1,4 +1,4 @@
-//! How an index makes its keys from rows: which columns, how wide, and the quick ways to encode and compare them.
+//! The plan by which an index makes its keys from rows: the columns, their widths, and the fast paths to encode and compare them.
 
 use reprise_abi::{RowLayout, ScalarType, key::KEY_BYTES_MAX, row::ColumnSlot};
 
@@ -9,7 +9,7 @@ pub(crate) const NO_PREVIOUS: u32 = u32::MAX;
 /// Widest key that is encoded without a heap buffer, in bytes.
 pub(crate) const FIXED_BYTES_MAX: usize = 32;
 
-/// A row and its number, which ends the keys of a table without a primary key.
+/// A row and its number. The number ends the keys of a table without a primary key.
 #[derive(Clone, Copy)]
 pub(crate) struct RowRef<'a> {
     pub row: &'a [u8],
@@ -28,22 +28,22 @@ impl Encoded<'_> {
     }
 }
 
-/// Buffers for encoded keys, reused from call to call.
+/// Buffers for encoded keys, which calls reuse.
 #[derive(Default)]
 pub(crate) struct Scratch {
     fixed: [u8; FIXED_BYTES_MAX],
     heap: Vec<u8>,
 }
 
-/// The columns of an index's entries. A non-unique index appends the columns of the primary key that it lacks: entries
-/// with equal keys lie in primary key order on every machine.
+/// The columns of an index's entries. A non-unique index appends the columns of the primary key that it lacks. So entries with equal keys
+/// are in primary key order on every machine.
 pub(crate) struct KeyPlan {
     columns: Vec<u16>,
     own_count: usize,
-    /// The hidden row number ends the key.
+    /// True if the hidden row number ends the key.
     has_number: bool,
     slots: Vec<ColumnSlot>,
-    /// For keys of integers, of fixed form.
+    /// The plan of a key of integers, which has a fixed form.
     ints: Option<IntKey>,
     /// See the function of this name.
     has_words: bool,
@@ -52,12 +52,12 @@ pub(crate) struct KeyPlan {
 }
 
 enum Form {
-    /// Always `bytes` long.
+    /// All keys have `bytes` bytes.
     Fixed {
         own_bytes: usize,
         bytes: usize,
     },
-    /// Never longer than this.
+    /// No key is longer than this.
     Bounded(usize),
     Unbounded,
 }
@@ -100,7 +100,7 @@ impl KeyPlan {
         }
     }
 
-    /// Bytes that no entry's key exceeds.
+    /// Returns the length that no entry's key exceeds.
     pub fn bytes_max(&self) -> Option<usize> {
         match self.form {
             Form::Fixed { bytes, .. } | Form::Bounded(bytes) => Some(bytes),
@@ -108,7 +108,7 @@ impl KeyPlan {
         }
     }
 
-    /// Bytes of every whole key, where they are always as many.
+    /// Returns the length of every whole key, if all have the same.
     pub fn own_bytes(&self) -> Option<usize> {
         match self.form {
             Form::Fixed { own_bytes, .. } => Some(own_bytes),
@@ -160,7 +160,7 @@ impl KeyPlan {
         end
     }
 
-    /// The entry key as two words, for integers of at most 16 bytes.
+    /// Returns the entry key as two words, for integers of at most 16 bytes.
     #[inline(always)]
     pub fn int_words(&self, row: RowRef<'_>) -> Option<[u64; 2]> {
         match (&self.ints, self.has_words) {
@@ -169,25 +169,25 @@ impl KeyPlan {
         }
     }
 
-    /// True where `int_words` has them. Frozen: the digest folds words or bytes by it.
+    /// True if `int_words` has them. The rule is frozen, because the digest folds words or bytes by it.
     #[inline]
     pub fn has_words(&self) -> bool {
         self.has_words
     }
 
-    /// How to build the whole entry key from a row, when it is made of integers alone.
+    /// Returns the plan that builds the whole entry key from a row, if it consists of integers alone.
     #[inline]
     pub fn ints(&self) -> Option<&IntKey> {
         self.ints.as_ref()
     }
 
-    /// How a whole key's bytes are loaded, where it has integer columns alone.
+    /// Returns the loads of a whole key's bytes, if it has integer columns alone.
     pub fn load(&self) -> Option<KeyLoad> {
         self.ints.as_ref()?;
         KeyLoad::new(&self.slots[..self.own_count])
     }
 
-    /// True when both rows have the same entry key, by their column bytes.
+    /// True if both rows have the same entry key, by their column bytes.
     #[inline]
     pub fn is_same(&self, a: &[u8], b: &[u8]) -> bool {
         if let Some(ints) = &self.ints {
@@ -203,7 +203,7 @@ impl KeyPlan {
         })
     }
 
-    /// True when the row's own key is exactly `key`.
+    /// True if the row's own key is exactly `key`.
     #[inline]
     pub fn matches(&self, row: RowRef<'_>, key: &[u8]) -> bool {
         if let Form::Fixed { own_bytes, .. } = self.form {
@@ -245,7 +245,7 @@ impl KeyPlan {
         rest.strip_prefix(&[0, 0])
     }
 
-    /// True when `key` has the form of a whole key of this index (not of a part of one, nor of more).
+    /// True if `key` has the form of a whole key of this index, with no part missing and none added.
     #[inline]
     pub fn is_whole(&self, key: &[u8]) -> bool {
         if let Form::Fixed { own_bytes, .. } = self.form {
@@ -298,7 +298,7 @@ fn skip_column<'k>(slot: &ColumnSlot, key: &'k [u8]) -> Option<&'k [u8]> {
     }
 }
 
-/// Writes the key form (`reprise_abi::key`) of a present column of fixed width; returns its width.
+/// Writes the key form (`reprise_abi::key`) of a present column of fixed width. Returns its width.
 #[inline]
 fn encode_slot(row: &[u8], slot: &ColumnSlot, out: &mut [u8]) -> usize {
     macro_rules! encode {
@@ -380,7 +380,7 @@ mod tests {
         );
     }
 
-    /// In rows in which the columns lie the other way round.
+    /// The rows here have their columns in reverse order.
     #[test]
     fn keys_of_the_commonest_shapes_are_those_of_any_other() {
         let widths = [

@@ -1,11 +1,11 @@
-//! Keys and values of rows for people: in reports of divergences and of refused deployments.
+//! Texts of keys and values of rows, for reports of divergences and refused deployments.
 
 use reprise_abi::{ScalarType, TableSchema, key::KeyReader};
 
-/// Longest value that a message has whole, in bytes.
+/// Bytes of the longest value that a message shows whole.
 const VALUE_BYTES_MAX: usize = 64;
 
-/// The columns of an encoded key with their values: `event=7, seat="A1"`. None: it is no key of these columns.
+/// Returns the columns of an encoded key with their values: `event=7, seat="A1"`. None: it is no key of these columns.
 pub(crate) fn key_text(schema: &TableSchema, columns: &[u16], key: &[u8]) -> Option<String> {
     let mut reader = KeyReader::new(key);
     let columns = columns.iter().map(|at| &schema.columns[*at as usize]);
@@ -18,7 +18,7 @@ pub(crate) fn key_text(schema: &TableSchema, columns: &[u16], key: &[u8]) -> Opt
     Some(texts?.join(", "))
 }
 
-/// A value as in a row's slot (or the data of a text or bytes column), for people.
+/// Returns the text of a value from a row's slot, or from the data of a text or bytes column.
 pub(crate) fn value_text(ty: ScalarType, value: Option<&[u8]>) -> String {
     let Some(value) = value else {
         return "null".into();
@@ -51,7 +51,7 @@ pub(crate) fn value_text(ty: ScalarType, value: Option<&[u8]>) -> String {
     }
 }
 
-/// A decimal in digits, of units of its last place.
+/// Returns a decimal in digits. `units` are units of its last place.
 fn decimal_text(units: i128, scale: usize) -> String {
     let digits = format!("{:0>width$}", units.unsigned_abs(), width = scale + 1);
     let (whole, fraction) = digits.split_at(digits.len() - scale);

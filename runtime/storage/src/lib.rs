@@ -2,8 +2,8 @@
 //! Owns: row bytes behind the indirection array, primary and secondary indexes, the running transaction's undo and digest, the versions
 //! that open views still see.
 //! Does not: log, lock, know time or partitions; interpret a procedure; hold anything of a module but its table schemas.
-//! Invariants: an index names live rows only, and each row once; a refused change leaves nothing; what is observable
-//! depends on the committed changes and their order alone, never on record ids, slots or node shapes.
+//! Invariants: an index names live rows only, and each row once; a refused change leaves nothing; what callers observe depends on the
+//! committed changes and their order alone, never on record ids, slots or node shapes.
 //! Called by: `txn`, `partition`, `replay`, `recovery`, `router`, `upkeep`, `database`.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

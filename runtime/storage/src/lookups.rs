@@ -1,4 +1,4 @@
-//! Look-ups of many keys or rows, so that all of them wait for memory together.
+//! Looks up many keys or rows, so that all of them wait for memory together.
 
 use reprise_abi::{ReadSpan, calls::EqualKeys};
 use reprise_pages::prefetch;
@@ -8,13 +8,12 @@ use crate::{
     store::{Store, TableId},
 };
 
-/// Keys of one look-up of many whose memory is waited for together. The processor has room for about as many lines on
-/// their way.
+/// Number of keys of one look-up that wait for memory together. The processor can load about as many lines at once.
 const NEAR_KEYS: usize = 16;
 
 impl Store {
-    /// `get_row` of many keys, shown in their order. What the look-ups wait for is fetched for all of them at once: of the
-    /// rows what is `prefetch`.
+    /// The `get_row` variant for many keys, which are shown in their order. It fetches the memory for all look-ups at once; of each row, it
+    /// fetches `prefetch`.
     #[inline]
     pub fn multi_get<'k>(
         &self,
@@ -93,7 +92,7 @@ impl Store {
         }
     }
 
-    /// Shows rows that an index named, some at once; what is `prefetch` of all of these is asked for before they are shown.
+    /// Shows rows that an index named, several at once. It prefetches the span `prefetch` of all of them before it shows them.
     #[inline]
     pub fn read_rows(
         &self,
@@ -113,7 +112,7 @@ impl Store {
     }
 }
 
-/// Asks for what of the rows is known to be read only once their first part has come.
+/// Prefetches the parts of the rows whose place is known only after their first part has arrived.
 #[inline(always)]
 fn prefetch_rest(rows: &[&[u8]], span: &ReadSpan<'_>) {
     if span.has_rest() {

@@ -1,4 +1,4 @@
-//! Rows that keep a table from becoming what it was in a former version: how many, and one of them.
+//! Rows that prevent a table from returning to a former version: their number, and one of them.
 
 use reprise_abi::{ColumnSchema, Field, ScalarType, TableSchema};
 
@@ -16,7 +16,7 @@ use crate::{
 /// A rule that every stored row has to meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RowCheck {
-    /// Stored column whose values are checked; none where the table has no such column.
+    /// Stored column whose values are checked. None if the table has no such column.
     pub source: Option<u16>,
     /// The column in the changed table.
     pub column: u16,
@@ -26,11 +26,11 @@ pub(crate) struct RowCheck {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowRule {
     NotNull,
-    /// An enum's value is one of the first variants, of this number.
+    /// An enum's value must be one of this number of first variants.
     VariantBelow(usize),
-    /// An integer is one of this type.
+    /// An integer must fit this type.
     Fits(ScalarType),
-    /// There is no row: none has a value for the column, and the column has no default.
+    /// There must be no row: none has a value for the column, and the column has no default.
     NoRow,
 }
 
@@ -56,7 +56,7 @@ fn fits(value: i128, ty: ScalarType) -> bool {
     }
 }
 
-/// Every value of the first is one of the second, in the same order.
+/// True if every value of the first type is one of the second, in the same order.
 pub(crate) fn widens(from: ScalarType, to: ScalarType) -> bool {
     use ScalarType::{I8, I16, I32, I64, U8, U16, U32, U64};
     let (from_bytes, to_bytes) = (from.slot_bytes(), to.slot_bytes());
@@ -68,7 +68,7 @@ pub(crate) fn widens(from: ScalarType, to: ScalarType) -> bool {
     }
 }
 
-/// Returns the rules by which a stored column can become one that it was, and which it can't without them.
+/// Returns the rules that a stored column must meet to become a former column again. Without rules the two can't be converted.
 pub(crate) fn fits_back(known: &ColumnSchema, column: &ColumnSchema) -> Vec<RowRule> {
     let mut rules = Vec::new();
     if known.nullable && !column.nullable {
@@ -87,14 +87,14 @@ pub(crate) fn fits_back(known: &ColumnSchema, column: &ColumnSchema) -> Vec<RowR
 /// Rows that break one rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Misfits {
-    /// How many there are.
+    /// Number of such rows.
     pub rows: u64,
-    /// Key of one of them, for people, or its number in a table without a primary key.
+    /// Key of one such row, for people, or its number in a table without a primary key.
     pub example: Option<String>,
 }
 
 impl Misfits {
-    /// Adds those of another store.
+    /// Adds the misfits of another store.
     pub fn add(&mut self, other: Self) {
         self.rows += other.rows;
         self.example = self.example.take().or(other.example);
@@ -102,12 +102,12 @@ impl Misfits {
 }
 
 impl TableChange {
-    /// Returns true if the change depends on what the rows hold.
+    /// Returns true if the change depends on the contents of the rows.
     pub fn has_checks(&self) -> bool {
         !self.checks.is_empty()
     }
 
-    /// Returns the conditions under which the change is possible, for people, and whether each holds for no row at all.
+    /// Returns the conditions under which the change is possible, for people. With each comes true if it holds for no row at all.
     pub fn conditions(&self, stored: &TableSchema) -> impl Iterator<Item = (String, bool)> + use<'_> {
         let full = stored.full_name();
         let stored = stored.clone();
@@ -130,7 +130,8 @@ impl TableChange {
         })
     }
 
-    /// Conflicts of rows that the changed table could not hold. `misfits` has the sums of all stores, as `Store::misfits` returns them.
+    /// Returns the conflicts of rows that the changed table could not hold. `misfits` has the sums of all stores, as `Store::misfits`
+    /// returns them.
     pub fn conflicts_of(&self, stored: &TableSchema, misfits: Vec<Misfits>) -> Vec<Conflict> {
         let table = &self.schema.full_name();
         let found = self.checks.iter().zip(misfits).filter(|(_, found)| found.rows > 0);
@@ -173,7 +174,7 @@ impl TableChange {
 }
 
 impl RowCheck {
-    /// The stored column whose values are checked.
+    /// Returns the stored column whose values are checked.
     fn known<'s>(&self, stored: &'s TableSchema) -> Option<&'s ColumnSchema> {
         self.source.map(|source| &stored.columns[source as usize])
     }
@@ -188,7 +189,7 @@ impl Table {
 }
 
 impl Store {
-    /// Names one row of a table, for people. None: it has none.
+    /// Names one row of a table, for people. None: the table has no row.
     pub fn any_row(&self, id: TableId) -> Option<String> {
         let table = self.table(id);
         table.all_rows().next().map(|(_, row)| table.row_text(row))
@@ -207,8 +208,8 @@ impl Store {
         Ok(found)
     }
 
-    /// The `misfits` variant for a few thousand rows from a place on. It also returns the place to continue at, or none at the end. Rows
-    /// may have changed by then. The first place is 0.
+    /// The `misfits` variant for a few thousand rows from a place on; the first place is 0. It also returns the place to continue at, or
+    /// None at the end. Rows may have changed by then.
     pub fn misfits_from(&self, id: TableId, change: &TableChange, from: u32) -> (Vec<Misfits>, Option<u32>) {
         let mut found = vec![Misfits::default(); change.checks.len()];
         if found.is_empty() {

@@ -1,9 +1,10 @@
-//! From a row's number to its record id, in a table with a primary key: what a change of the log names a row by. Numbers are given out
-//! in order, so an array of pages has them; what is left of a page of which most rows went lies in a hash beside (`Dense`).
-//! A table without a primary key has its numbers in its first index, and none of this.
+//! Maps a row's number to its record id, in a table with a primary key. The changes of the log name a row by its number. Numbers are given
+//! out in order, so an array of pages has them. When most rows of a page are gone, its other numbers go to a hash beside it (`Dense`). A
+//! table without a primary key has its numbers in its first index, and has no such map.
 //!
-//! Memory is counted by rows, twice what one takes that has its neighbours: a row that takes the room of one that went needs a place
-//! behind all others, and finds it in what is counted already. Where more is held, for rows go at random, that is counted as it comes.
+//! Memory is counted by rows, at twice the bytes of a number that has its neighbours. A new row that takes the room of a removed one needs
+//! a place behind all others. The counted memory already includes that place. If rows are removed at random, the map needs more memory, and
+//! counts it when it takes it.
 
 use std::sync::Arc;
 
@@ -11,27 +12,27 @@ use reprise_base::Budget;
 
 use crate::{charge::Charge, dense::Dense, indirection::Rid, tag::tag_of};
 
-/// No table gives out so many: a greater number is none that was given out.
+/// Bound of the numbers that a table gives out. A greater number was never given out.
 pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 /// The bytes counted for each row: its place in a page that is half full.
 pub(crate) const NUMBER_ENTRY_BYTES: usize = 8;
-/// Rows that are counted together.
+/// Number of rows that are counted together.
 const STEP_ROWS_MIN: usize = 512;
 const STEP_ROWS_MAX: usize = 32 << 10;
 
-/// Numbers after which it is looked what is held: about a page.
+/// Number of insertions after which the held memory is checked: about a page.
 const NUMBERS_BETWEEN: u64 = 1024;
 
-/// Another row has the number.
+/// The error that another row has the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NumberTaken;
 
 pub(crate) struct Numbers {
     rids: Dense,
-    /// Rows that are counted.
+    /// Number of rows that are counted.
     room: usize,
     charge: Charge,
-    /// The greatest that was added.
+    /// The greatest number that was added.
     newest: u64,
 }
 
@@ -49,23 +50,23 @@ impl Numbers {
         }
     }
 
-    /// Counts the memory from now on in `budget`.
+    /// Counts its memory in `budget` from now on.
     pub fn count_in(&mut self, budget: &Arc<Budget>) {
         self.charge.count_in(budget);
     }
 
-    /// Bytes held.
+    /// Returns the bytes that it holds.
     pub fn memory_bytes(&self) -> usize {
         self.rids.memory_bytes()
     }
 
-    /// True where one row more is counted already.
+    /// True if one more row is counted already.
     #[inline(always)]
     pub fn has_memory(&self) -> bool {
         self.rids.len() < self.room
     }
 
-    /// Counts some rows more; false where that is refused.
+    /// Counts some more rows. False if that is refused.
     #[cold]
     pub fn make_memory(&mut self) -> bool {
         let step = self.step();
@@ -88,13 +89,13 @@ impl Numbers {
         self.room += step;
     }
 
-    /// True where `give_back` may find something.
+    /// True if `give_back` may find memory to release.
     #[inline]
     pub fn has_whole(&self) -> bool {
         self.rids.has_whole()
     }
 
-    /// Lets others have memory in which no number is left. What stays is counted twice, so that as many rows may come as went.
+    /// Releases memory in which no number is left. The rest is counted twice, so that as many rows may be inserted as were removed.
     #[cold]
     pub fn give_back(&mut self) {
         self.rids.give_back();
@@ -106,7 +107,7 @@ impl Numbers {
         }
     }
 
-    /// Adds a row; `number_of` tells those of others.
+    /// Adds a row. `number_of` returns the numbers of other rows.
     #[inline]
     pub fn insert(&mut self, number: u64, rid: Rid, number_of: impl Fn(Rid) -> u64) -> Result<(), NumberTaken> {
         let is_same = |other| number_of(Rid(other)) == number;
@@ -122,7 +123,7 @@ impl Numbers {
         Ok(())
     }
 
-    /// Takes a row away. Panics where it is not there.
+    /// Removes a row. It panics if the row is not in the map.
     #[inline]
     pub fn remove(&mut self, number: u64, rid: Rid) {
         let newest = key_of(self.newest);
@@ -130,7 +131,7 @@ impl Numbers {
         assert!(is_removed, "a live row has a number");
     }
 
-    /// The row of a number; `number_of` tells those of rows.
+    /// Returns the row of a number. `number_of` returns the numbers of rows.
     #[inline]
     pub fn get(&self, number: u64, number_of: impl Fn(Rid) -> u64) -> Option<Rid> {
         if let Some(rid) = self.rids.find_short(number) {
@@ -140,13 +141,13 @@ impl Numbers {
         self.rids.thin()?.find(tag_of(key_of(number)), is_it)
     }
 
-    /// The row that `get` finds, where that is known without a look at it.
+    /// Returns the row that `get` finds, if it is known without reading the row.
     #[inline]
     pub fn candidate(&self, number: u64) -> Option<Rid> {
         self.rids.find_short(number).map(Rid)
     }
 
-    /// Prefetches what `candidate` reads.
+    /// Prefetches the memory that `candidate` reads.
     #[inline]
     pub fn touch(&self, number: u64) {
         self.rids.prefetch_slot_of_short(number);
@@ -163,7 +164,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 80, ..ProptestConfig::default() })]
-        /// Rows come in order; stretches of them go, all, most, or some, and a few come back.
+        /// Rows are inserted in order. Of some stretches all, most or some rows are removed, and a few come back.
         #[test]
         fn numbers_are_a_map(steps in prop::collection::vec((0..3000u64, 1..200u64, any::<bool>()), 1..20)) {
             let (mut numbers, mut model, mut given) = (Numbers::new(), BTreeMap::new(), Vec::new());
@@ -195,7 +196,7 @@ mod tests {
         }
     }
 
-    /// In order they cost their place in a page; a few that are left of many do not keep the pages.
+    /// Numbers in order cost their place in a page. A few numbers that are left of many do not keep the pages.
     #[test]
     fn a_number_costs_four_bytes_and_a_lonely_one_little() {
         let mut numbers = Numbers::new();
@@ -216,7 +217,7 @@ mod tests {
         assert!(each <= 48, "{each} bytes a row of which no neighbour is left");
     }
 
-    /// Rows that come and go at random, as many all the time, take some bytes each, and these are counted.
+    /// Rows that are inserted and removed at random all the time take some bytes each, and these are counted.
     #[test]
     fn rows_that_are_replaced_at_random_take_few_bytes_and_they_are_counted() {
         let (mut numbers, mut live, mut random) = (Numbers::new(), Vec::new(), 1_u64);

@@ -1,4 +1,4 @@
-//! Writing some columns of a row: in place where no index and no length is touched.
+//! Writes some columns of a row: in place if no index and no length depends on them.
 
 use reprise_abi::{ColumnPlan, ColumnSet, RowError, RowLayout};
 
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Table {
-    /// Writes these columns, which fit the table's layout, with values laid out as `reprise_abi::columns` says.
+    /// Writes these columns, which fit the table's layout. `reprise_abi::columns` describes the layout of the values.
     #[inline]
     pub fn patch(
         &mut self,
@@ -56,7 +56,7 @@ impl Table {
         }
     }
 
-    /// Columns of which an index or the row's length hangs: the whole row is written.
+    /// Writes the whole row, because an index or the row's length depends on a column.
     fn patch_as_row(
         &mut self,
         id: u16,
@@ -74,10 +74,10 @@ impl Table {
     }
 }
 
-/// Writes the same columns of several rows of one table where they lie.
+/// Writes the same columns of several rows of one table in place.
 pub struct Patcher<'a> {
     id: u16,
-    /// The plan for capturing the changes; none if they are not captured.
+    /// The plan for capturing the changes. None if they are not captured.
     logged: Option<&'a PatchPlan>,
     rows: &'a mut Rows,
     indexes: &'a [Index],
@@ -117,7 +117,7 @@ impl Patcher<'_> {
         if values.len() != each * rids.len() {
             return Err(malformed(values));
         }
-        // A capture needs each row written from beginning to end, so it takes one row at a time.
+        // A capture needs each row completely written, so it takes one row at a time.
         let rows_at_once = if self.logged.is_some() { 1 } else { RUN_ROWS };
         let mut rest = values;
         for rids in rids.chunks(rows_at_once) {
@@ -159,7 +159,7 @@ impl Patcher<'_> {
         }
     }
 
-    /// Folds keys and values into the digest. No key hangs of the columns that are written.
+    /// Folds keys and values into the digest. No key depends on the written columns.
     #[inline(always)]
     fn fold(&mut self, places: &[Location], values: &[u8]) {
         let (plan, set, each) = (&self.indexes[0].plan, self.plan.set().0, self.plan.fixed_bytes());
@@ -176,7 +176,7 @@ impl Patcher<'_> {
         self.journal.written = written;
     }
 
-    /// Folds a key that is not a few integers.
+    /// Folds a key that does not consist of a few integers.
     #[cold]
     fn fold_long(&mut self, places: &[Location], values: &[u8]) {
         let mut rest = values;
@@ -190,7 +190,7 @@ impl Patcher<'_> {
         }
     }
 
-    /// Writes the values where they belong; undo has what was there.
+    /// Writes the values in place. The undo has the old values.
     #[inline(always)]
     fn write(&mut self, rids: &[Rid], places: &[Location], values: &[u8]) {
         let (plan, each, mut rest) = (self.plan, self.plan.fixed_bytes(), values);
@@ -207,7 +207,8 @@ impl Patcher<'_> {
 }
 
 impl Store {
-    /// For writing these columns of several rows; None where an index or a row's length hangs on one: `patch` each then.
+    /// Returns a patcher for these columns of several rows. None if an index or a row's length depends on one; the caller then calls
+    /// `patch` for each row.
     #[inline]
     pub fn patcher(&mut self, table: TableId, columns: ColumnSet) -> Option<Patcher<'_>> {
         assert!(self.journal.is_active, "writes need a transaction");
@@ -343,7 +344,7 @@ mod tests {
                 let mut patcher = store.patcher(table, columns).expect("plain columns");
                 let last = [crate::Rid(9), rid].map(|second| [rid, second, rid]);
                 let all = values.concat();
-                // The first of them goes, and is written once more.
+                // The first of them is removed, and then written once more.
                 assert!(patcher.patch_run(&last[0], &all).is_err());
                 store.rollback();
                 store.begin();

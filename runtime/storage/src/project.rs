@@ -1,11 +1,11 @@
-//! Rows between two versions of a table: a module compiled before columns were added sees the columns that it knows.
+//! Converts rows between two versions of a table. A module that was compiled before columns were added sees the columns that it knows.
 
 use reprise_abi::{
     ColumnSchema, Field, RowError, RowLayout, ScalarType,
     value::{ValueError, ValueReader},
 };
 
-/// A column can't be filled in for rows that lack it.
+/// The error that a column has no value for rows that lack it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum DefaultError {
@@ -25,7 +25,7 @@ pub struct RowProjection {
 }
 
 impl RowProjection {
-    /// `wide` begins with the `narrow_count` columns of the narrow rows.
+    /// Makes the projection. `wide` begins with the `narrow_count` columns of the narrow rows.
     pub fn new(wide: &[ColumnSchema], narrow_count: usize) -> Result<Self, DefaultError> {
         let (narrow, added) = wide.split_at(narrow_count);
         for column in added {
@@ -38,7 +38,7 @@ impl RowProjection {
         })
     }
 
-    /// The narrow row of a stored one.
+    /// Returns the narrow row of a stored one.
     pub fn narrow(&self, stored: &[u8]) -> Vec<u8> {
         let fields: Vec<_> = (0..self.narrow.columns.len() as u16)
             .map(|column| self.wide.field(stored, column))
@@ -46,7 +46,7 @@ impl RowProjection {
         self.narrow.build(&fields)
     }
 
-    /// The row to store for a new narrow one: added columns take their default.
+    /// Returns the stored form of a new narrow row: added columns get their default.
     pub fn widen_insert(&self, row: &[u8]) -> Result<Vec<u8>, RowError> {
         self.narrow.validate(row)?;
         let mut fields = self.narrow_fields(row);
@@ -58,7 +58,7 @@ impl RowProjection {
         Ok(self.wide.build(&fields))
     }
 
-    /// The row to store for a changed narrow one: added columns keep what the stored row has.
+    /// Returns the stored form of a changed narrow row: added columns keep the values of the stored row.
     pub fn widen_update(&self, row: &[u8], stored: &[u8]) -> Result<Vec<u8>, RowError> {
         self.narrow.validate(row)?;
         let mut fields = self.narrow_fields(row);
@@ -83,7 +83,7 @@ pub(crate) fn default_field(column: &ColumnSchema) -> Result<Field<'_>, DefaultE
     }
 }
 
-/// Checks that a default, where there is one, is a value of its column.
+/// Checks that a default, if there is one, is a value of its column.
 pub(crate) fn check_default(column: &ColumnSchema) -> Result<(), DefaultError> {
     match column.default {
         Some(_) => default_field(column).map(drop),

@@ -1,8 +1,8 @@
-//! Redo of many transactions' changes of one partition, table by table: no constraint of the schema reaches over two tables, so
-//! each may be at another place of the log until all are at its end. A snapshot may be copied meanwhile.
+//! Redoes many transactions' changes of one partition, table by table. No constraint of the schema spans two tables, so each table may be
+//! at another place of the log until all are at its end. A snapshot may be copied meanwhile.
 //!
-//! Within a table changes come in the log's order, each with the row's last state. Where two rows swap unique values, no such order
-//! works one by one: then the rows that are left of the transaction are all taken out first, and put in again as they shall be.
+//! Within a table, changes are in the log's order, each with the row's last state. If two rows swap unique values, no such order works row
+//! by row. Then the remaining rows of the transaction are all taken out first, and put in again in their last state.
 
 mod lend;
 mod list;
@@ -28,18 +28,18 @@ use list::{Found, RedoList};
 pub use lend::LentTable;
 pub use list::{LastWrites, REDO_WINDOW_BYTES_MAX};
 
-/// Changes whose memory is waited for together.
+/// Number of changes that wait for memory together.
 const GROUP: usize = 32;
-/// Rows from which on a table is taken not to be near: others work on other tables in between, maybe on another core.
+/// Number of rows from which on a table is assumed to have left the caches. Other work runs in between, maybe on another core.
 const FAR_ROWS: u64 = 512;
 
-/// No row has this number.
+/// The number of no row.
 const NO_NUMBER: u64 = u64::MAX;
 
-/// Insertions whose tags are known ahead.
+/// Number of insertions whose tags are known ahead.
 const AHEAD: usize = 2 * GROUP;
 
-/// Tags of insertions to come, by their position in the list.
+/// Tags of future insertions, by their position in the list.
 struct Ahead([(u32, u32); AHEAD]);
 
 impl Default for Ahead {
@@ -72,44 +72,43 @@ struct TableRedo<'s> {
     watchers: Option<&'s mut Watchers>,
 }
 
-/// Changes of one partition, demultiplexed by table, until they are applied. They lie in one window; transactions have numbers
-/// that grow.
+/// Changes of one partition, sorted by table, until they are applied. They are in one window, and the numbers of their transactions grow.
 #[derive(Default)]
 pub struct PartitionRedo {
-    /// By table.
+    /// The list of each table.
     lists: Vec<RedoList>,
-    /// The tables with something to apply, in the order of their first change.
+    /// The tables with changes to apply, in the order of their first change.
     begun: Vec<TableId>,
 }
 
-/// The schema by which changes are demultiplexed: for each table, the columns of which only the last value counts.
+/// The schema by which changes are sorted into lists: for each table, the columns of which only the last value counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RedoSchema {
     overwritable: Vec<u64>,
 }
 
-/// Changes of a transaction that do not fit the tables, which are of no use then.
+/// Changes of a transaction that do not fit the tables. The tables are unusable then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedoError {
     /// Number of the transaction.
     pub txn: u32,
-    /// Why.
+    /// Why the changes do not fit.
     pub error: ApplyError,
 }
 
 impl PartitionRedo {
-    /// True where no transaction was begun.
+    /// True if no transaction was begun.
     pub fn is_empty(&self) -> bool {
         self.begun.is_empty()
     }
 
-    /// Changes that are left to apply.
+    /// Returns the number of changes that are left to apply.
     pub fn len(&self) -> usize {
         self.begun.iter().map(|id| self.lists[id.0 as usize].len()).sum()
     }
 
-    /// Adds the changes of transaction number `txn`, which lie at `changes` in the window. Most are insertions and patches, which go
-    /// to their lists as they are read. Err: they can't be read, or are of no table; what lies before the error was added.
+    /// Adds the changes of transaction number `txn`, which lie at `changes` in the window. Most are insertions and patches, which go to
+    /// their lists as they are read. Err: they can't be read, or belong to no table. The changes before the error were added.
     pub fn push(
         &mut self,
         schema: &RedoSchema,
@@ -165,9 +164,9 @@ impl PartitionRedo {
         Ok(())
     }
 
-    /// Applies all of it, and is empty then. `growth_times` of the rows that come will probably come in the end: indexes are made
-    /// ready for them, as far as that costs little if they do not; 0 where that is not known. Err: the earliest transaction that
-    /// does not fit; all that lies before it is applied.
+    /// Applies all changes; the lists are empty then. `growth_times` estimates how many times as many rows will be inserted in the end; 0:
+    /// unknown. The indexes are prepared for them, if that costs little in case they never come. Err: the earliest transaction that does
+    /// not fit. All changes before it are applied.
     pub fn apply(&mut self, store: &mut Store, window: &[u8], growth_times: f64) -> Result<(), RedoError> {
         store.assert_no_undo();
         let mut failed = Ok(());
@@ -189,12 +188,12 @@ impl PartitionRedo {
     }
 }
 
-/// Puts a change into the list of its table.
+/// The sink that puts a change into the list of its table.
 struct Demux<'r> {
     redo: &'r mut PartitionRedo,
     schema: &'r RedoSchema,
     last: &'r mut LastWrites,
-    /// It ends so many bytes before the change does.
+    /// The place of the change. Its `end` is the beginning of all changes until `take` adds the offset of this one.
     found: Found,
 }
 
@@ -215,7 +214,7 @@ impl<'w> ChangeSink<'w> for Demux<'_> {
     }
 }
 
-/// Applies a change as it is read.
+/// The sink that applies a change as it is read.
 struct ApplyRead<'r, 's> {
     redo: &'r mut TableRedo<'s>,
     hint: u32,
@@ -234,7 +233,7 @@ impl<'w> ChangeSink<'w> for ApplyRead<'_, '_> {
     }
 }
 
-/// The number of a changed row.
+/// The sink that returns the number of a changed row.
 struct NumberOf;
 
 impl<'w> ChangeSink<'w> for NumberOf {
@@ -255,7 +254,7 @@ fn earlier(one: Result<(), RedoError>, other: Result<(), RedoError>) -> Result<(
     }
 }
 
-/// Columns of which the last value is all that counts: no index holds them, and whatever has their length is a value.
+/// Returns the columns of which only the last value counts: no index holds them, and all values have one length.
 fn overwritable(table: &Table) -> u64 {
     let columns = table.layout.columns.iter().take(64).enumerate();
     let bools = columns.filter(|(_, slot)| slot.ty == ScalarType::Bool);
@@ -264,7 +263,7 @@ fn overwritable(table: &Table) -> u64 {
 }
 
 impl Store {
-    /// Applies one partition's changes of a record (`Changes`). Between transactions, and not where undo is retained.
+    /// Applies one partition's changes of a record (`Changes`). The caller does so between transactions, and only if no undo is retained.
     pub fn apply(&mut self, changes: &[u8]) -> Result<(), ApplyError> {
         let (mut redo, mut last) = (PartitionRedo::default(), LastWrites::default());
         last.begin(changes.len());
@@ -273,7 +272,7 @@ impl Store {
         redo.apply(self, changes, 0.0).map_err(|found| found.error)
     }
 
-    /// Returns the schema by which changes of these tables are demultiplexed. A deployment changes it.
+    /// Returns the schema by which changes of these tables are sorted. A deployment changes it.
     pub fn redo_schema(&self) -> RedoSchema {
         RedoSchema {
             overwritable: self.tables.iter().map(overwritable).collect(),
@@ -290,7 +289,7 @@ impl TableRedo<'_> {
         }
     }
 
-    /// Has each watcher pass over a row that is new.
+    /// Has each watcher skip a new row.
     #[inline]
     fn pass_over(&mut self, rid: Rid) {
         if let Some(watchers) = &mut self.watchers
@@ -300,7 +299,8 @@ impl TableRedo<'_> {
         }
     }
 
-    /// True where a patch of these columns is noted, and the row built once it is needed. Else who watches keeps the row as it is.
+    /// True if a patch of these columns was noted, so that the row is built when it is needed. Otherwise the watchers keep the row as it
+    /// is.
     #[cold]
     fn note_or_keep(&mut self, rid: Rid, columns: PatchColumns<'_>) -> bool {
         let Some(watchers) = &mut self.watchers else {
@@ -314,7 +314,7 @@ impl TableRedo<'_> {
         false
     }
 
-    /// Applies the changes that a window holds of this table. `growth_times`: as of `PartitionRedo::apply`.
+    /// Applies a window's changes of this table. `growth_times` is as in `PartitionRedo::apply`.
     fn apply(mut self, window: &[u8], list: &RedoList, growth_times: f64) -> Result<(), RedoError> {
         if growth_times > 0.0 {
             self.expect_rows((list.growth() as f64 * growth_times) as u64);
@@ -329,7 +329,7 @@ impl TableRedo<'_> {
         self.table.indexes.iter_mut().for_each(|index| index.expect(entries));
     }
 
-    /// The error comes with the number of the transaction that it belongs to.
+    /// Applies the list. The error comes with the number of its transaction.
     fn apply_list(mut self, window: &[u8], list: &RedoList) -> Result<(), (u32, ApplyError)> {
         let mut hints = [NO_RID; GROUP];
         let mut ahead = Ahead::default();
@@ -376,8 +376,8 @@ impl TableRedo<'_> {
         Ok(())
     }
 
-    /// Asks for what an insertion to come is written to, in its first step (`Index::touch_of`), and for what one behind it is read
-    /// from.
+    /// Prefetches the memory that a future insertion writes to, as its first step (`Index::touch_of`). It also prefetches the bytes from
+    /// which a later insertion is read.
     #[inline]
     fn touch_row(&self, window: &[u8], list: &RedoList, at: usize) -> Option<u32> {
         list.prefetch_line(window, at + GROUP);
@@ -399,7 +399,7 @@ impl TableRedo<'_> {
         Ok(())
     }
 
-    /// Asks for what changes of rows will look at, each step for all of them before the next; where their rows probably are.
+    /// Prefetches the memory that changes of rows will read, each step for all of them before the next. `hints` gets their probable rows.
     #[inline]
     fn prefetch(&self, window: &[u8], list: &RedoList, group: Range<usize>, hints: &mut [u32; GROUP]) {
         let mut numbers = [NO_NUMBER; GROUP];
@@ -430,7 +430,7 @@ impl TableRedo<'_> {
         }
     }
 
-    /// The row that the number probably names, of a table without a primary key; where it stands at which place it lies is asked for.
+    /// Returns the row that the number probably names, in a table without a primary key. It prefetches the slot with its place.
     #[inline]
     fn prefetch_place(&self, number: u64) -> u32 {
         let Some(rid) = self.table.indexes[0].candidate_prefetch(&number.to_be_bytes()) else {
@@ -472,7 +472,7 @@ impl TableRedo<'_> {
     fn apply_at_once(&mut self, changes: &[Change<'_>]) -> Result<(), ApplyError> {
         let mut again = Vec::with_capacity(changes.len());
         for change in changes {
-            // The result of a change depends on the row as it is.
+            // The result of a change depends on the present row.
             if let Target::Row(rid) = self.table.target(change)? {
                 self.keep_before(rid, Touch::Any);
             }

@@ -9,9 +9,9 @@ use crate::journal::{Journal, Undo};
 pub(crate) struct Turn {
     pub ops: Vec<Undo>,
     pub bytes: Vec<u8>,
-    /// Entries of `ops` that left something to free.
+    /// Entries of `ops` with something to free.
     pub garbage: Vec<Undo>,
-    /// The log position from which on it is durable.
+    /// The log position at which it is durable.
     end: u64,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Retained {
 }
 
 impl Turn {
-    /// One that is not sealed.
+    /// Makes a turn that is not sealed.
     pub fn of(ops: Vec<Undo>, bytes: Vec<u8>, garbage: Vec<Undo>) -> Self {
         Self {
             ops,
@@ -46,9 +46,9 @@ impl Turn {
     }
 }
 
-/// Turns kept for reuse.
+/// Number of turns that are kept for reuse.
 const SPARE_MAX: usize = 64;
-/// Undo entries that a turn kept for reuse may have room for.
+/// Number of undo entries for which a turn that is kept for reuse may have room.
 const SPARE_OPS_MAX: usize = 1 << 16;
 
 impl Retained {
@@ -61,7 +61,7 @@ impl Retained {
         self.turns.iter()
     }
 
-    /// True where rows went that may come back.
+    /// True if there are removed rows that may come back.
     pub fn has_garbage(&self) -> bool {
         self.turns.iter().any(|turn| !turn.garbage.is_empty())
     }
@@ -93,7 +93,7 @@ impl Retained {
         journal.restore(last);
     }
 
-    /// The oldest turn, if it ends at or before `durable`.
+    /// Returns the oldest turn, if it ends at or before `durable`.
     pub fn take_settled(&mut self, durable: u64) -> Option<Turn> {
         let turn = self.turns.pop_front_if(|turn| turn.end <= durable)?;
         self.memory_bytes -= turn.memory_bytes();

@@ -1,6 +1,6 @@
-//! The rows of one table: bytes in an arena behind the indirection array, each followed by its number. A row gets the number when it
-//! is inserted, and no other row of the table on this partition ever does: it is the row's name on every node and in every replay.
-//! In a table with a primary key a row is found by it (`Numbers`).
+//! The rows of one table: bytes in an arena behind the indirection array, each row followed by its number. A row gets its number when it is
+//! inserted. No other row of the table on this partition ever gets that number, so it names the row on every node and in every replay. In a
+//! table with a primary key, `Numbers` finds a row by its number.
 
 use std::sync::Arc;
 
@@ -15,18 +15,18 @@ use crate::{
     numbers::{NUMBER_ENTRY_BYTES, NumberTaken, Numbers},
 };
 
-/// Bytes of the indirection array a row.
+/// Bytes of the indirection array for each row.
 const PLACE_BYTES: usize = 8;
-/// Behind each row.
+/// Bytes of the number behind each row.
 const NUMBER_BYTES: usize = 8;
 
 pub(crate) struct Rows {
     places: Indirection,
     arena: Arena,
-    /// None in a table without a primary key.
+    /// The map of numbers. None in a table without a primary key.
     numbers: Option<Numbers>,
     count: u64,
-    /// Rows that went, whose ids are not free yet: something may still name them.
+    /// Number of removed rows whose ids are not free yet, because a handle may still name them.
     buried: u64,
     nominal_bytes: u64,
 }
@@ -44,25 +44,25 @@ impl Rows {
         }
     }
 
-    /// No rows, and otherwise the same; nobody counts the memory.
+    /// Returns an empty set of the same kind, whose memory is not counted.
     pub fn fresh(&self) -> Self {
         Self::new(self.numbers.is_some())
     }
 
-    /// The row of a number, of a table with a primary key.
+    /// Returns the row of a number, in a table with a primary key.
     #[inline]
     pub fn by_number(&self, number: u64) -> Option<Rid> {
         let numbers = self.numbers.as_ref()?;
         numbers.get(number, |rid| number_at(&self.places, &self.arena, rid))
     }
 
-    /// The row that `by_number` probably finds: to have it prefetched.
+    /// Returns the row that `by_number` probably finds, so that the caller can prefetch it.
     #[inline]
     pub fn numbered_candidate(&self, number: u64) -> Option<Rid> {
         self.numbers.as_ref()?.candidate(number)
     }
 
-    /// Prefetches what `numbered_candidate` reads.
+    /// Prefetches the memory that `numbered_candidate` reads.
     #[inline]
     pub fn touch_number(&self, number: u64) {
         if let Some(numbers) = &self.numbers {
@@ -74,7 +74,7 @@ impl Rows {
         self.count
     }
 
-    /// True where no row is there, and none can come back.
+    /// True if there is no row, and none can come back.
     #[inline]
     pub fn is_unused(&self) -> bool {
         self.count | self.buried == 0
@@ -90,7 +90,7 @@ impl Rows {
         self.places.memory_bytes() + self.arena.memory_bytes() + numbers
     }
 
-    /// Counts the memory from now on in `budget`.
+    /// Counts its memory in `budget` from now on.
     pub fn count_in(&mut self, budget: &Arc<Budget>) {
         self.places.count_in(budget);
         self.arena.count_in(budget);
@@ -99,13 +99,13 @@ impl Rows {
         }
     }
 
-    /// True where `give_back` may find something.
+    /// True if `give_back` may find memory to release.
     #[inline]
     pub fn has_whole(&self) -> bool {
         self.numbers.as_ref().is_some_and(Numbers::has_whole)
     }
 
-    /// Lets others have memory in which no number is left; of rows and their ids it went when they did.
+    /// Releases memory in which no number is left. The memory of rows and their ids was released when they were removed.
     #[cold]
     pub fn give_back(&mut self) {
         if let Some(numbers) = &mut self.numbers {
@@ -113,21 +113,21 @@ impl Rows {
         }
     }
 
-    /// True where a row of so many bytes takes no memory.
+    /// True if a row of this many bytes takes no memory.
     #[inline(always)]
     pub fn has_memory(&self, row_bytes: usize) -> bool {
         let has_place = self.numbers.as_ref().is_none_or(Numbers::has_memory);
         has_place && self.places.has_memory() && self.arena.has_room(row_bytes + NUMBER_BYTES)
     }
 
-    /// Sees to memory for a row of so many bytes; false where it is refused.
+    /// Takes memory for a row of this many bytes. False if it is refused.
     #[cold]
     pub fn make_memory(&mut self, row_bytes: usize) -> bool {
         let has_place = self.numbers.as_mut().is_none_or(Numbers::make_memory);
         has_place && self.places.make_memory() && self.arena.make_room(row_bytes + NUMBER_BYTES)
     }
 
-    /// The `make_memory` variant for a row that has its place in the array of places.
+    /// The `make_memory` variant for a row that has its slot in the array of places.
     #[inline]
     pub fn make_memory_to_move(&mut self, row_bytes: usize) -> bool {
         let stored_bytes = row_bytes + NUMBER_BYTES;
@@ -139,18 +139,18 @@ impl Rows {
         self.places.is_full()
     }
 
-    /// False where `count` more rows might be too many.
+    /// False if `count` more rows might be too many.
     pub fn has_room(&self, count: usize) -> bool {
         self.places.has_room(count)
     }
 
-    /// The id that the next row gets.
+    /// Returns the id that the next row gets.
     #[inline(always)]
     pub fn next_rid(&mut self) -> Rid {
         self.places.ready_next()
     }
 
-    /// Behind the greatest record id given out so far.
+    /// Returns the id behind the greatest record id ever given out.
     pub fn rids_end(&self) -> u32 {
         self.places.end()
     }
@@ -192,7 +192,7 @@ impl Rows {
         Some(self.read(self.places.get(rid)?))
     }
 
-    /// The row under an id that an index holds. Panics when it is not live: the index would be wrong.
+    /// Returns the row of an id in an index. It panics if the row is not live, because the index would be wrong.
     #[inline]
     pub fn at(&self, rid: Rid) -> RowRef<'_> {
         self.read(self.places.live(rid))
@@ -208,7 +208,7 @@ impl Rows {
         }
     }
 
-    /// Prefetches where the row's place stands.
+    /// Prefetches the slot with the row's place.
     #[inline]
     pub fn touch_place(&self, rid: Rid) {
         self.places.touch(rid);
@@ -220,7 +220,7 @@ impl Rows {
         self.places.prefetch_slot_of(rid)
     }
 
-    /// The row whose place stands in a slot; what is read of it is prefetched.
+    /// Returns the row whose place is in a slot, and prefetches the span of it that the caller reads.
     #[inline(always)]
     pub fn prefetch_row(&self, slot: &u64, span: &ReadSpan<'_>) -> &[u8] {
         let row = self.read(Indirection::live_at(slot)).row;
@@ -236,14 +236,14 @@ impl Rows {
         row
     }
 
-    /// Prefetches where rows to come will be written.
+    /// Prefetches the space of future rows.
     #[inline]
     pub fn touch_end(&self) {
         self.arena.touch_end();
         self.places.touch_end();
     }
 
-    /// Brings the row's bytes near.
+    /// Prefetches the row's bytes.
     #[inline]
     pub fn touch(&self, rid: Rid) {
         if let Some(place) = self.places.get(rid) {
@@ -251,13 +251,13 @@ impl Rows {
         }
     }
 
-    /// The bytes at a place, whether or not a live row points there.
+    /// Returns the bytes at a place, whether or not a live row has that place.
     #[inline(always)]
     pub fn read(&self, place: Location) -> RowRef<'_> {
         split_stored(self.arena.get(place))
     }
 
-    /// Stores the bytes; no row points there yet.
+    /// Stores the bytes. No row has their place yet.
     #[inline]
     pub fn store(&mut self, row: RowRef<'_>) -> Location {
         self.arena.insert(row.row, &row.number.to_be_bytes())
@@ -293,8 +293,8 @@ impl Rows {
         }
     }
 
-    /// Inserts rows that get new ids and lie where none was before, `places` and `rids` being as many, and `numbers`, which no other rows
-    /// have, as many or more; false, and none inserted, where rows that went have left room, or a piece of memory ends.
+    /// Inserts rows with new ids in new space. `places` and `rids` have one entry for each row, `numbers` at least one, and no other row
+    /// has these numbers. False, with none inserted, if removed rows have left room, or if a piece of memory ends.
     pub fn append(&mut self, rows: &[&[u8]], numbers: &[u64], places: &mut [Location], rids: &mut [Rid]) -> bool {
         if self.places.has_free(rows.len()) || !self.arena.append(rows, numbers, places) {
             return false;
@@ -310,7 +310,7 @@ impl Rows {
         true
     }
 
-    /// Takes rows away that nobody has seen: room and ids are free at once.
+    /// Removes rows that no reader has seen. Their room and ids are free at once.
     #[cold]
     pub fn take_back(&mut self, rids: &[Rid]) {
         for rid in rids.iter().rev() {
@@ -320,7 +320,7 @@ impl Rows {
         }
     }
 
-    /// Takes the row away; its bytes stay until `free`, its id until `release`.
+    /// Removes the row. Its bytes stay until `free`, its id until `release`.
     pub fn bury(&mut self, rid: Rid) -> Location {
         let place = self.places.get(rid).expect("a live row is buried");
         if let Some(numbers) = &mut self.numbers {
@@ -352,7 +352,7 @@ impl Rows {
         self.arena.free(place);
     }
 
-    /// Points a live row to another place.
+    /// Gives a live row another place.
     #[inline]
     pub fn redirect(&mut self, rid: Rid, to: Location) {
         let from = self.places.get(rid).expect("a live row is redirected");
@@ -360,31 +360,31 @@ impl Rows {
         self.places.set(rid, to);
     }
 
-    /// The place for `row_bytes` bytes in the slot that a row has already, when it fits.
+    /// Returns the place for `row_bytes` bytes in the slot that a row has already, if it fits.
     #[inline]
     pub fn resized(&self, place: Location, row_bytes: usize) -> Option<Location> {
         Arena::resized(place, row_bytes + NUMBER_BYTES)
     }
 
-    /// All the bytes at a place, the number included.
+    /// Returns all bytes at a place, the number included.
     #[inline]
     pub fn bytes_mut(&mut self, place: Location) -> &mut [u8] {
         self.arena.get_mut(place)
     }
 
-    /// All the bytes at a place, the number included.
+    /// Returns all bytes at a place, the number included.
     pub fn stored(&self, place: Location) -> &[u8] {
         self.arena.get(place)
     }
 }
 
-/// The number of a live row.
+/// Returns the number of a live row.
 #[inline]
 fn number_at(places: &Indirection, arena: &Arena, rid: Rid) -> u64 {
     split_stored(arena.get(places.live(rid))).number
 }
 
-/// Stored bytes, told apart: a row, and its number.
+/// Splits stored bytes into a row and its number.
 #[inline(always)]
 pub(crate) fn split_stored(stored: &[u8]) -> RowRef<'_> {
     let (row, number) = stored.split_at(stored.len() - NUMBER_BYTES);

@@ -13,15 +13,15 @@ use crate::{digest::fold, project::check_default};
 /// A point in which a declared table can't be reconciled with the stored one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// Its name.
+    /// The table's name.
     pub table: String,
-    /// The column or index; empty when it is the table itself.
+    /// The column or index; empty for the table itself.
     pub item: String,
     /// The kind of item that differs: "column", "index", "primary key", "placement", "rows", ...
     pub what: &'static str,
-    /// How it is.
+    /// The stored form.
     pub stored: String,
-    /// How it is to be.
+    /// The declared form.
     pub declared: String,
     /// A remedy for the module's author.
     pub way_on: String,
@@ -120,7 +120,7 @@ pub(crate) fn check_table(schema: &TableSchema) -> Vec<Conflict> {
     conflicts
 }
 
-/// Returns the limits that a well-formed table exceeds. They are checked at its deployment, never when a log or a checkpoint is read.
+/// Returns the limits that a well-formed table exceeds. A deployment checks them, and reading a log or a checkpoint does not.
 pub fn check_limits(schema: &TableSchema) -> Vec<Conflict> {
     let table = &schema.full_name();
     let mut conflicts = Vec::new();
@@ -150,7 +150,7 @@ pub fn check_limits(schema: &TableSchema) -> Vec<Conflict> {
     conflicts
 }
 
-/// Bytes that every key over these columns has at least.
+/// Returns the least length of a key over these columns.
 fn key_bytes_min(schema: &TableSchema, columns: &[u16]) -> usize {
     let bytes_of = |column: &u16| {
         let column = &schema.columns[*column as usize];
@@ -163,7 +163,7 @@ fn key_bytes_min(schema: &TableSchema, columns: &[u16]) -> usize {
     columns.iter().map(bytes_of).sum()
 }
 
-/// A stored table as checkpoints describe it: in the words of a module that has it alone; of none where a table was dropped.
+/// Returns the description of a stored table in a checkpoint: that of a module with this table alone, or with none if it was dropped.
 pub fn stored_json(table: &TableSchema) -> String {
     let stored = (!table.is_dropped()).then(|| table.clone());
     write_json(&ModuleSchema {
@@ -217,7 +217,7 @@ pub(crate) fn describe_placement(schema: &TableSchema) -> String {
     }
 }
 
-/// A digest of what a schema means for its rows; the kind of the primary key is not in it.
+/// Returns a digest of the parts of a schema that matter to its rows. The kind of the primary key is not in it.
 pub(crate) fn digest(schema: &TableSchema) -> u64 {
     let mut text = format!(
         "{} key {} {}",

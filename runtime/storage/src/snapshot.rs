@@ -1,5 +1,5 @@
-//! A copy of all tables as they were at one moment, made while transactions go on (paper A, section II-C: asynchronous,
-//! copy on write): rows are copied a slice at a time, and one that is about to change is copied first.
+//! Copies all tables as they were at one moment, while transactions run (paper A, section II-C: asynchronous, copy on write). Rows are
+//! copied a slice at a time. A row that is about to change is copied first.
 
 use std::sync::Arc;
 
@@ -15,28 +15,28 @@ use crate::{
     watchers::Watchers,
 };
 
-/// Bytes of rows after which a page is handed out.
+/// Number of bytes of rows at which a page is handed out.
 const PAGE_BYTES: usize = 256 << 10;
-/// Record ids looked at in one slice, so that a table of deleted rows does not make a slice long.
+/// Record ids that one slice reads, so that a table of deleted rows does not make a slice long.
 const SLICE_RIDS_MAX: u32 = 8_192;
 
-/// Copied rows of one table, in no order that means anything: as in a checkpoint's block of rows.
+/// Copied rows of one table, in no particular order, as in a checkpoint's block of rows.
 #[derive(Debug, Default)]
 pub struct SnapshotPage {
-    /// Its number.
+    /// The table's number.
     pub table: u16,
-    /// How many they are.
+    /// Number of the rows.
     pub rows: u32,
     /// Rows in the form of `reprise_wire::CheckpointRows`.
     pub bytes: Vec<u8>,
-    /// Its memory, counted as long as the page is there.
+    /// Its memory, which is counted while the page exists.
     grant: Option<Grant>,
 }
 
 /// A table at the moment of the snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotTable {
-    /// That it holds.
+    /// Number of its rows.
     pub rows: u64,
     /// The number that the next row would have got.
     pub next_number: u64,
@@ -55,11 +55,11 @@ struct Copies {
     tables: Vec<TableCopy>,
     ready: Vec<SnapshotPage>,
     budget: Option<Arc<Budget>>,
-    /// Memory that marks the rows already copied.
+    /// Memory of the marks of copied rows.
     _done: Option<Grant>,
 }
 
-/// How far the rows of a table are taken.
+/// Progress through the rows of a table.
 #[derive(Default)]
 pub(crate) struct Taken {
     /// Record ids from here on were given out later.
@@ -71,7 +71,7 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
-    /// None of the rows that are there now.
+    /// Makes the progress with none of the present rows taken.
     pub fn none_of(rows: &Rows) -> Self {
         let limit = rows.rids_end();
         Self {
@@ -90,7 +90,7 @@ impl Taken {
         self.done[rid as usize / 64] & 1 << (rid % 64) != 0
     }
 
-    /// The row is about to change: true where it is still to be taken, which is the caller's to do now.
+    /// True if a row that is about to change must still be taken. The caller takes it now.
     fn take_early(&mut self, rid: Rid) -> bool {
         let rid = rid.0;
         if rid < self.cursor || rid >= self.limit || self.is_done(rid) {
@@ -100,7 +100,7 @@ impl Taken {
         true
     }
 
-    /// Takes rows from the cursor on until so many bytes are taken. True when none is left.
+    /// Takes rows from the cursor on until `bytes` are used up. True if no row is left.
     pub fn take<'r>(&mut self, rows: &'r Rows, bytes: &mut usize, mut take: impl FnMut(RowRef<'r>)) -> bool {
         let mut looked_at = 0;
         while self.cursor < self.limit {
@@ -155,7 +155,7 @@ impl SnapshotPage {
 }
 
 impl TableCopy {
-    /// Copies rows from the cursor on until so many bytes are copied. True when none is left.
+    /// Copies rows from the cursor on until `bytes` are used up. True if no row is left.
     fn copy(
         &mut self,
         rows: &Rows,
@@ -173,7 +173,7 @@ impl TableCopy {
 }
 
 impl Snapshot {
-    /// The row is about to change, or its id has just been given out: what it was at the moment is taken now.
+    /// Takes the state of a row at the moment of the snapshot. The caller does so before the row changes, or after its id was given out.
     pub fn before_change(&mut self, table: TableId, rid: Rid, rows: &Rows, is_new: bool) {
         if let Some(Copies {
             tables, ready, budget, ..
@@ -200,7 +200,7 @@ fn copied(watchers: &mut Option<Box<Watchers>>) -> Option<&mut Snapshot> {
 }
 
 impl Store {
-    /// Takes this moment, between two transactions, as the one that is copied. One snapshot at a time.
+    /// Begins a snapshot of the present moment, between two transactions. There can be one at a time.
     pub fn begin_snapshot(&mut self) -> Vec<SnapshotTable> {
         assert!(!self.in_txn(), "a snapshot is taken between transactions");
         self.build_noted();
@@ -235,7 +235,7 @@ impl Store {
         memory.map(|memory| Arc::clone(memory.kind(MemoryKind::Snapshots)))
     }
 
-    /// Copies about so many bytes of rows more. True when all are copied. Between transactions.
+    /// Copies about this many more bytes of rows, between transactions. True if all rows are copied.
     pub fn copy_snapshot(&mut self, mut bytes: usize) -> bool {
         assert!(!self.in_txn(), "rows are copied between transactions");
         let copies = copied(&mut self.watchers).and_then(|snapshot| snapshot.copies.as_mut());
@@ -253,18 +253,18 @@ impl Store {
         true
     }
 
-    /// Takes the pages that are full, or the last of their tables.
+    /// Returns the pages that are full, or the last of their tables.
     pub fn take_snapshot_pages(&mut self) -> Vec<SnapshotPage> {
         let copies = copied(&mut self.watchers).and_then(|snapshot| snapshot.copies.as_mut());
         copies.map_or_else(Vec::new, |copies| std::mem::take(&mut copies.ready))
     }
 
-    /// Ends the snapshot, whether or not it was copied.
+    /// Ends the snapshot, whether or not it is complete.
     pub fn end_snapshot(&mut self) {
         self.end_part(|snapshot| drop(snapshot.copies.take()));
     }
 
-    /// Without either nobody pays for it.
+    /// Ends one part. Without both, changes pay nothing for them.
     fn end_part(&mut self, end: impl FnOnce(&mut Snapshot)) {
         let Some(watchers) = &mut self.watchers else {
             return;
@@ -277,7 +277,7 @@ impl Store {
         self.forget_idle_watchers();
     }
 
-    /// Takes this moment, between two transactions, as the one whose digests are made. One at a time.
+    /// Begins digests of the present moment, between two transactions. There can be one at a time.
     pub fn begin_digest(&mut self) {
         assert!(!self.in_txn(), "digests are of a moment between transactions");
         self.build_noted();
@@ -288,14 +288,14 @@ impl Store {
         snapshot.digests = Some(digests);
     }
 
-    /// Digests were begun and did not end.
+    /// True while digests are being made.
     pub fn is_digesting(&self) -> bool {
         let snapshot = self.watchers.as_ref().and_then(|watchers| watchers.snapshot.as_ref());
         snapshot.is_some_and(|snapshot| snapshot.digests.is_some())
     }
 
-    /// Goes over about so many bytes of rows more, where digests were begun. Some once all were gone over, which ends it: by
-    /// table number, without those that were dropped. Between transactions.
+    /// Reads about this many more bytes of rows for the digests that were begun, between transactions. Once it has read all rows, it ends
+    /// the digests and returns them, by table number and without dropped tables.
     pub fn go_on_digest(&mut self, mut bytes: usize) -> Option<Vec<TableDigest>> {
         assert!(!self.in_txn(), "rows are gone over between transactions");
         let digests = copied(&mut self.watchers)?.digests.as_mut()?;
@@ -307,12 +307,12 @@ impl Store {
         found.map(Digests::into_found)
     }
 
-    /// Ends it, whether or not all rows were gone over.
+    /// Ends the digests, whether or not all rows were read.
     pub fn end_digest(&mut self) {
         self.end_part(|snapshot| drop(snapshot.digests.take()));
     }
 
-    /// All rows of a table that is about to be rebuilt are taken at once: their ids will name others.
+    /// Takes all rows of a table that is about to be rebuilt, because their ids will name other rows.
     pub(crate) fn finish_snapshot_of(&mut self, id: TableId) {
         let Some(snapshot) = copied(&mut self.watchers) else {
             return;

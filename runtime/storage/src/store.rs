@@ -28,15 +28,15 @@ pub struct TableId(pub u16);
 /// The table that a deployment replaced.
 pub struct Replaced {
     table: TableId,
-    /// None: there was no such place.
+    /// The table before. None: there was no such place.
     before: Option<Table>,
 }
 
-/// How far what is counted of undo may be from what there is.
+/// Bytes of undo that the ledger may be off by.
 const UNDO_STEP_BYTES: usize = 256 << 10;
 
-/// One partition's tables. Methods that take a `TableId` or an index number panic when there is none such: callers get
-/// them from the store and check what a guest names first.
+/// One partition's tables. Methods that take a `TableId` or an index number panic if there is none such. Callers get them from the store,
+/// and check the numbers that a guest names first.
 #[derive(Default)]
 pub struct Store {
     pub(crate) tables: Vec<Table>,
@@ -44,23 +44,23 @@ pub struct Store {
     pub(crate) journal: Journal,
     pub(crate) retained: Retained,
     pub(crate) waiting: WaitingTurns,
-    /// Who is to see rows as they were; none while nobody is.
+    /// The readers that see rows as they were. None while there is no such reader.
     pub(crate) watchers: Option<Box<Watchers>>,
     /// The ledger that counts memory by kind.
     pub(crate) memory: Option<Arc<MemoryLedger>>,
     /// Memory of undo.
     undo: Charge,
-    /// Tables have freed what is given back once no row may come back.
+    /// True once tables have freed memory that they give back when no row may come back.
     has_freed: bool,
 }
 
 impl Store {
-    /// Its memory is counted by nobody.
+    /// Makes a store that no ledger counts.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Its memory is counted, and what grows the data is refused once there is no more (`WriteError::NoMemory`).
+    /// Makes a store that the ledger counts. Once no memory is left, it refuses writes that grow the data (`WriteError::NoMemory`).
     pub fn counted_in(memory: &Arc<MemoryLedger>) -> Self {
         let mut undo = Charge::default();
         undo.count_in(memory.kind(MemoryKind::Undo));
@@ -71,7 +71,7 @@ impl Store {
         }
     }
 
-    /// Holds what is counted of undo to what there is, about.
+    /// Adjusts the counted undo memory roughly to its real size.
     #[inline]
     pub(crate) fn count_undo(&mut self) {
         let bytes = self.journal.memory_bytes() + self.retained.memory_bytes() + self.waiting.memory_bytes();
@@ -85,7 +85,7 @@ impl Store {
         &self.tables[id.0 as usize]
     }
 
-    /// A table whose rows are looked at without a view.
+    /// Returns a table whose rows are read without a view.
     #[inline(always)]
     fn built_table(&self, id: TableId) -> &Table {
         debug_assert!(self.notes() == 0, "notes of rows are not in place");
@@ -109,7 +109,7 @@ impl Store {
         self.journal.begin();
     }
 
-    /// A transaction is running.
+    /// True while a transaction runs.
     pub fn in_txn(&self) -> bool {
         self.journal.is_active
     }
@@ -119,7 +119,7 @@ impl Store {
         self.journal.written
     }
 
-    /// The running transaction's point at this moment.
+    /// Returns the present point of the running transaction.
     #[inline]
     pub fn savepoint(&self) -> Savepoint {
         assert!(self.journal.is_active, "a savepoint needs a transaction");
@@ -131,8 +131,8 @@ impl Store {
         }
     }
 
-    /// Takes back what was written since the savepoint, which stays usable; later ones do not. Panics on a savepoint
-    /// of another transaction or one that an earlier rollback passed.
+    /// Rolls back the writes since the savepoint, which stays usable; later ones do not. It panics on a savepoint of another transaction,
+    /// or on one that an earlier rollback passed.
     pub fn rollback_to(&mut self, savepoint: Savepoint) {
         let journal = &self.journal;
         assert!(
@@ -148,7 +148,7 @@ impl Store {
         self.journal.changes.take_back(savepoint.captured);
     }
 
-    /// The rows whose writes `rollback_to` would take back, and whether it was their insertion; one may come several times.
+    /// Returns the rows whose writes `rollback_to` would undo, and whether each write was an insertion. A row may occur several times.
     pub fn written_since(&self, savepoint: &Savepoint) -> impl Iterator<Item = (TableId, Rid, bool)> {
         let undo = self.journal.ops.iter().skip(savepoint.undo_len);
         undo.map(|undo| (TableId(undo.table), undo.rid, undo.kind == UndoKind::Insert))
@@ -161,12 +161,12 @@ impl Store {
         }
     }
 
-    /// Writes of the transaction, each of which a rollback takes back.
+    /// Returns the number of the transaction's writes, each of which a rollback undoes.
     pub fn undo_count(&self) -> usize {
         self.journal.ops.len() - self.journal.txn_start
     }
 
-    /// Ends the transaction as if it never was.
+    /// Ends the transaction without its changes.
     pub fn rollback(&mut self) {
         assert!(self.journal.is_active, "no transaction to roll back");
         self.undo_to(self.journal.txn_start);
@@ -174,7 +174,7 @@ impl Store {
         self.journal.end();
     }
 
-    /// Ends the transaction; its changes stay.
+    /// Ends the transaction with its changes.
     #[inline]
     pub fn commit(&mut self) -> WriteSummary {
         assert!(self.journal.is_active, "no transaction to commit");
@@ -187,16 +187,16 @@ impl Store {
         self.journal.written
     }
 
-    // Undo beyond the commit: what is committed here is durable only once the log says so, and until then it must be
-    // possible to take it back, or a refused transaction would be seen.
+    // Undo outlives the commit: a committed transaction is durable only when the log says so. Until then the store must be able to roll it
+    // back. Otherwise readers would see a transaction that the log refused.
 
-    /// From now on commits keep their undo until `settle`.
+    /// Keeps the undo of commits until `settle` from now on.
     pub fn retain_undo(&mut self) {
         assert!(!self.journal.is_active, "retention begins between transactions");
         self.journal.retains = true;
     }
 
-    /// All that was committed since the last call becomes durable when the log has reached `end`.
+    /// Declares that all commits since the last call become durable when the log has reached `end`.
     pub fn seal(&mut self, end: u64) {
         assert!(!self.journal.is_active, "a turn is sealed between transactions");
         self.retained.seal(&mut self.journal, end);
@@ -230,7 +230,7 @@ impl Store {
         self.retained.recycle(turn);
     }
 
-    /// Lets others have memory in which nothing is left. No row that went may come back.
+    /// Releases memory in which nothing is left. No removed row may come back.
     #[cold]
     fn give_back(&mut self) {
         if std::mem::take(&mut self.has_freed) {
@@ -238,8 +238,8 @@ impl Store {
         }
     }
 
-    /// Forgets what would take back the running transaction's writes so far: they are in tables that are dropped whole should it fail.
-    /// No savepoint of it may be used after this.
+    /// Drops the undo of the running transaction's writes up to here. They are in tables that are dropped whole if it fails. No savepoint
+    /// of it may be used after this.
     pub fn forgo_undo(&mut self) {
         let journal = &mut self.journal;
         for undo in journal.garbage.drain(..) {
@@ -252,20 +252,20 @@ impl Store {
         journal.bytes.truncate(journal.txn_bytes_start);
     }
 
-    /// Forgets the undo of what was committed since the last `seal`, as `forgo_undo` does of what runs.
+    /// Drops the undo of the commits since the last `seal`, like `forgo_undo` for the running transaction.
     pub fn forget_unsealed(&mut self) {
         assert!(!self.journal.is_active, "undo is forgotten between transactions");
         self.has_freed |= free_garbage(&mut self.tables, &self.journal.garbage);
         self.journal.forget();
     }
 
-    /// Bytes of what takes the running transaction's writes back.
+    /// Returns the bytes of the running transaction's undo.
     pub fn undo_bytes(&self) -> usize {
         let (ops, bytes) = (self.journal.ops.len(), self.journal.bytes.len());
         (ops - self.journal.txn_start) * size_of::<Undo>() + bytes - self.journal.txn_bytes_start
     }
 
-    /// Takes back what was committed since the last `seal`.
+    /// Rolls back the commits since the last `seal`.
     pub fn unwind_unsealed(&mut self) {
         assert!(!self.journal.is_active && self.journal.retains);
         self.undo_to(0);
@@ -273,7 +273,7 @@ impl Store {
         self.journal.forget();
     }
 
-    /// Takes back everything committed that is not settled.
+    /// Rolls back all commits that are not settled.
     pub fn unwind(&mut self) {
         self.unwind_unsealed();
         while let Some(turn) = self.retained.take_newest() {
@@ -300,7 +300,7 @@ impl Store {
 
     // Reads.
 
-    /// The row under a whole key; of several (a non-unique index) the first in primary key order.
+    /// Returns the row of a whole key. If there are several (a non-unique index), it returns the first in primary key order.
     #[inline]
     pub fn get(&self, table: TableId, index: u16, key: &[u8]) -> Option<Rid> {
         let table = self.table(table);
@@ -322,18 +322,18 @@ impl Store {
         Some((rid, row.row))
     }
 
-    /// A row's bytes; none when it is not live.
+    /// Returns a row's bytes. None if it is not live.
     #[inline]
     pub fn row(&self, table: TableId, rid: Rid) -> Option<&[u8]> {
         self.built_table(table).rows.get(rid)
     }
 
-    /// The number of a live row, on this partition.
+    /// Returns the number of a live row, on this partition.
     pub fn row_number(&self, table: TableId, rid: Rid) -> u64 {
         self.table(table).rows.at(rid).number
     }
 
-    /// The live row with a number, on this partition. Changes that replay noted may be missing; none of them is of a key.
+    /// Returns the live row with a number, on this partition. Changes that replay noted may be missing in it; none of them concerns a key.
     pub fn numbered_row(&self, id: TableId, number: u64) -> Option<&[u8]> {
         let table = self.table(id);
         match table.has_number() {
@@ -342,13 +342,13 @@ impl Store {
         }
     }
 
-    /// The first row of a range in its direction.
+    /// Returns the first row of a range in its direction.
     #[inline]
     pub fn first(&self, table: TableId, index: u16, range: &Range<'_>) -> Result<Option<Rid>, NotOrdered> {
         self.table(table).indexes[index as usize].first(range)
     }
 
-    /// Visits the rows of a range from `position` on and leaves in `position` where to go on.
+    /// Visits the rows of a range from `position` on. It leaves in `position` the place to continue at.
     #[inline]
     pub fn scan(
         &self,
@@ -363,8 +363,7 @@ impl Store {
         table.indexes[index as usize].scan(range, position, on_entry)
     }
 
-    /// The next rows of a range, as many as `rids` takes at most, and how many there were. `position` is then at the row
-    /// behind them, or at the end.
+    /// Fills `rids` with the next rows of a range and returns their number. `position` is then at the row behind them, or at the end.
     #[inline]
     pub fn scan_page(
         &self,
@@ -377,12 +376,12 @@ impl Store {
         self.table(table).indexes[index as usize].scan_page(range, position, rids)
     }
 
-    /// The number of rows in a range.
+    /// Returns the number of rows in a range.
     pub fn count(&self, table: TableId, index: u16, range: &Range<'_>) -> Result<u64, NotOrdered> {
         self.count_while(table, index, range, |_| true)
     }
 
-    /// The `count` variant that `go_on` may end. It gets the number of rows passed over since its last call.
+    /// The `count` variant that `go_on` may end. It gets the number of rows passed since its last call.
     pub fn count_while(
         &self,
         table: TableId,
@@ -393,26 +392,26 @@ impl Store {
         self.table(table).indexes[index as usize].count(range, &mut go_on)
     }
 
-    /// Bytes of what the running transaction wrote, and of what takes it back.
+    /// Returns the bytes of the running transaction's writes and of their undo.
     #[inline]
     pub fn write_set_bytes(&self) -> usize {
         self.journal.write_set_bytes()
     }
 
-    /// All live rows in primary key order, whatever the kind of the key; sorts, so not for transactions.
+    /// Returns all live rows in primary key order, whatever the kind of the key. It sorts, so transactions do not use it.
     pub fn sorted_rids(&self, table: TableId) -> Vec<Rid> {
         self.table(table).sorted_rids()
     }
 
-    /// Live rows from record id `first` on, in the order of their ids: for looking through a table that has no order. The
-    /// ids are this store's own and mean nothing elsewhere.
+    /// Returns the live rows from record id `first` on, in the order of their ids, for searches in a table without an order. The ids are
+    /// this store's own and mean nothing elsewhere.
     pub fn rids_from(&self, table: TableId, first: Rid) -> impl Iterator<Item = Rid> + '_ {
         self.table(table).rows.rids_from(first)
     }
 
-    // Writes: each happens wholly or not at all.
+    // Writes. Each happens completely or not at all.
 
-    /// A new row, valid by the table's layout.
+    /// Inserts a row that is valid by the table's layout.
     #[inline]
     pub fn insert(&mut self, table: TableId, row: &[u8]) -> Result<Rid, WriteError> {
         let (found, journal) = self.writable(table);
@@ -421,7 +420,7 @@ impl Store {
         Ok(rid)
     }
 
-    /// The whole row, anew.
+    /// Replaces the whole row.
     #[inline]
     pub fn update(&mut self, table: TableId, rid: Rid, row: &[u8]) -> Result<(), WriteError> {
         self.keep_before(table, rid, Touch::Any);
@@ -429,7 +428,7 @@ impl Store {
         found.update(table.0, rid, row, journal)
     }
 
-    /// The row goes.
+    /// Deletes the row.
     #[inline]
     pub fn delete(&mut self, table: TableId, rid: Rid) -> Result<(), WriteError> {
         self.keep_before(table, rid, Touch::Any);
@@ -437,7 +436,7 @@ impl Store {
         found.delete(table.0, rid, journal)
     }
 
-    /// Adds to an integer column that is in no key or index; the new value (of a `u64`: its bits).
+    /// Adds to an integer column that is in no key or index. Returns the new value (of a `u64`: its bits).
     #[inline]
     pub fn add(&mut self, table: TableId, rid: Rid, column: u16, delta: i64) -> Result<i64, WriteError> {
         self.keep_before(table, rid, Touch::Plain);
@@ -455,7 +454,7 @@ impl Store {
 
     // Tables.
 
-    /// Places of dropped tables included.
+    /// Returns the number of tables, places of dropped ones included.
     pub fn table_count(&self) -> usize {
         self.tables.len()
     }
@@ -465,7 +464,7 @@ impl Store {
         (0..self.tables.len() as u16).map(TableId)
     }
 
-    /// The table with this stored name.
+    /// Returns the table with this stored name.
     pub fn table_id(&self, name: &str) -> Option<TableId> {
         self.by_name.get(name).copied()
     }
@@ -480,22 +479,22 @@ impl Store {
         &self.table(table).layout
     }
 
-    /// Indexes of the table, the primary key (or the hidden order) included.
+    /// Returns the number of indexes of the table, the primary key (or the hidden order) included.
     pub fn index_count(&self, table: TableId) -> usize {
         self.table(table).indexes.len()
     }
 
-    /// False for a hash: it can't be scanned.
+    /// False for a hash index, which can't be scanned.
     pub fn is_ordered(&self, table: TableId, index: u16) -> bool {
         self.table(table).indexes[index as usize].is_ordered()
     }
 
-    /// At this moment.
+    /// Returns the present sizes of a table.
     pub fn stats(&self, table: TableId) -> TableStats {
         self.table(table).stats()
     }
 
-    /// Bytes held from the allocator, slack included.
+    /// Returns the bytes from the allocator, slack included.
     pub fn memory_bytes(&self) -> usize {
         self.tables.iter().map(Table::memory_bytes).sum::<usize>()
             + self.journal.memory_bytes()
@@ -503,17 +502,17 @@ impl Store {
             + self.waiting.memory_bytes()
     }
 
-    /// Rows of a table, without a look at them.
+    /// Returns the number of rows of a table, without reading them.
     pub fn rows_count(&self, table: TableId) -> u64 {
         self.table(table).rows.count()
     }
 
-    /// A digest of a table's rows, whatever their order. Walks all of them.
+    /// Returns a digest of a table's rows, whatever their order. It reads all of them.
     pub fn rows_digest(&self, table: TableId) -> u64 {
         self.built_table(table).rows_digest()
     }
 
-    /// A digest of everything that is observable: names, columns, keys, rows. Walks all rows.
+    /// Returns a digest of everything that callers can observe: names, columns, keys, rows. It reads all rows.
     pub fn digest(&self) -> u64 {
         self.by_name.values().fold(0, |digest, id| {
             let table = self.built_table(*id);
@@ -533,7 +532,7 @@ impl Store {
         Ok(self.put_table(schema))
     }
 
-    /// Adds an empty table of a checkpoint, or the place of one that was dropped, behind all others.
+    /// Adds an empty table of a checkpoint, or the place of a dropped table, behind all others.
     pub fn push_table(&mut self, schema: TableSchema) -> Result<TableId, Vec<Conflict>> {
         if !schema.is_dropped() {
             self.check_new(&schema)?;
@@ -577,7 +576,7 @@ impl Store {
         id
     }
 
-    /// Forgets a table and its rows; its number is free.
+    /// Drops a table and its rows. Its number is free.
     pub fn drop_table(&mut self, table: TableId) {
         self.check_settled();
         self.finish_snapshot_of(table);
@@ -586,7 +585,7 @@ impl Store {
         self.name_tables();
     }
 
-    /// The `put_table` variant for a deployment that may be taken back.
+    /// The `put_table` variant for a deployment that the caller may take back.
     pub fn place_table(&mut self, schema: TableSchema) -> Replaced {
         let count = self.tables.len();
         let table = self.put_table(schema);
@@ -597,13 +596,13 @@ impl Store {
         }
     }
 
-    /// Makes the changed table beside the stored one. Err: why it could not be; nothing is kept.
+    /// Makes the changed table beside the stored one. Err: why it can't be made. No part of it is kept.
     pub fn prepare(&self, table: TableId, change: TableChange, go_on: GoOn<'_>) -> Result<Prepared, Unprepared> {
         Prepared::new(table, self.built_table(table), change, go_on)
     }
 
-    /// Puts a changed table in its place, with the rows that there were when it was prepared. What was there before, unless rows or
-    /// indexes of it are in the changed one.
+    /// Puts a changed table in its place, with the rows of its preparation. Returns the table before, unless rows or indexes of it are in
+    /// the changed one.
     pub fn install(&mut self, prepared: Prepared) -> Option<Replaced> {
         self.check_settled();
         self.give_views_up();
@@ -623,7 +622,7 @@ impl Store {
         })
     }
 
-    /// Puts a whole copy of a table behind all others, for as long as a deployment runs something: where it lies, and how it goes again.
+    /// Puts a whole copy of a table behind all others while a migration runs. Returns its place, and the way to remove it.
     pub fn place_copy(&mut self, prepared: Prepared) -> (TableId, Replaced) {
         let mut copy = prepared.into_copy();
         self.count_table(&mut copy);
@@ -632,7 +631,7 @@ impl Store {
         (table, Replaced { table, before: None })
     }
 
-    /// Gives places what they held before, the last one that was changed first.
+    /// Restores the former contents of places, the last changed one first.
     pub fn put_back(&mut self, replaced: Vec<Replaced>) {
         assert!(!self.journal.is_active, "the schema changes between transactions");
         for Replaced { table, before } in replaced.into_iter().rev() {
@@ -667,7 +666,7 @@ impl Store {
     }
 }
 
-/// Frees what deletes and moves left behind; of a table whose last row went, all. True where rows went.
+/// Frees the garbage of deletes and moves. If a table's last row was deleted, it frees all of the table's memory. True if rows were freed.
 fn free_garbage(tables: &mut [Table], garbage: &[Undo]) -> bool {
     let (mut has_deleted, mut has_emptied) = (false, false);
     for undo in garbage {

@@ -1,4 +1,4 @@
-//! One table: rows, indexes, and each change together with its way back.
+//! One table: rows, indexes, and each change with its undo.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::{
     rows::{Rows, split_stored},
 };
 
-/// Why a change was refused. The tables are as before.
+/// Why a change was refused. The tables are unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum WriteError {
@@ -61,7 +61,7 @@ pub enum ColumnProblem {
 /// Sizes of a table: functions of its rows, the same on every machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct TableStats {
-    /// That it holds.
+    /// Number of its rows.
     pub rows: u64,
     /// Rows with rounding and their slot of the indirection array.
     pub row_bytes: u64,
@@ -73,11 +73,11 @@ pub(crate) struct Table {
     pub schema: TableSchema,
     pub layout: RowLayout,
     pub rows: Rows,
-    /// The primary key (or the number) first.
+    /// The indexes, that of the primary key (or the number) first.
     pub indexes: Vec<Index>,
-    /// Per column.
+    /// The facts of each column.
     summed: Vec<Summed>,
-    /// Columns that `patch` writes in place: no index and no length to heed. As a `ColumnSet`.
+    /// Columns that `patch` writes in place, because no index and no length depends on them. It is a `ColumnSet`.
     pub plain_columns: u64,
     /// Plans of patched columns.
     pub plans: Plans,
@@ -89,13 +89,14 @@ pub(crate) struct Table {
     memory: Option<Arc<MemoryLedger>>,
 }
 
-/// Memory that a table keeps when its last row goes: one that is filled and emptied all the time should not ask for it each time.
+/// Memory that a table keeps when its last row is deleted. Otherwise a table that is filled and emptied all the time would request it each
+/// time.
 const EMPTIED_BYTES_MIN: usize = 4 << 20;
 
 /// Facts about a column that an addition to it needs.
 #[derive(Clone, Copy)]
 struct Summed {
-    /// Why it can't be added to, whatever it holds.
+    /// Why nothing can be added to it, whatever its values are.
     problem: Option<ColumnProblem>,
     is_nullable: bool,
     ty: ScalarType,
@@ -128,13 +129,13 @@ fn too_long(bytes: usize) -> WriteError {
     })
 }
 
-/// True where rows are named by their number, for they have no primary key.
+/// True if rows are named by their number, because they have no primary key.
 #[inline]
 pub(crate) fn has_number(schema: &TableSchema) -> bool {
     schema.primary_key.is_empty()
 }
 
-/// Empty indexes for a schema: all that its rows need.
+/// Makes the empty indexes of a schema: all that its rows need.
 pub(crate) fn make_indexes(schema: &TableSchema, layout: &RowLayout) -> Vec<Index> {
     let numbered = has_number(schema);
     let key = &schema.primary_key;
@@ -242,7 +243,7 @@ impl Table {
         Ok(rid)
     }
 
-    /// Counts the memory from now on in `memory`.
+    /// Counts its memory in `memory` from now on.
     pub fn count_in(&mut self, memory: &Arc<MemoryLedger>) {
         self.rows.count_in(memory.kind(MemoryKind::Rows));
         for index in &mut self.indexes {
@@ -251,7 +252,7 @@ impl Table {
         self.memory = Some(Arc::clone(memory));
     }
 
-    /// Lets others have memory in which nothing of the table is left. No row may come back that went.
+    /// Releases memory in which nothing of the table is left. No removed row may come back.
     #[inline]
     pub fn give_back(&mut self) {
         if self.rows.has_whole() {
@@ -264,8 +265,8 @@ impl Table {
         }
     }
 
-    /// Lets others have the memory of a table that has no row any more, where it is much. What is counted is given back at once, and the
-    /// memory itself a little later, for that takes the kernel long. A snapshot that is copied meanwhile has each row that it wants.
+    /// Releases the memory of a table without rows, if it is much. The count falls at once. The memory itself returns a little later,
+    /// because that takes the kernel long. A snapshot in progress has already copied each row that it needs.
     pub fn give_up_if_emptied(&mut self) {
         if self.rows.is_unused() {
             self.give_up_if_large();
@@ -299,7 +300,7 @@ impl Table {
         WriteError::NoMemory { max }
     }
 
-    /// Sees to memory for a row that is put in, before anything of it is: what follows is not refused for it.
+    /// Takes memory for a new row before any part of it is inserted, so that no later step is refused for it.
     #[inline(always)]
     fn make_memory(&mut self, row: RowRef<'_>, scratch: &mut Scratch) -> Result<(), WriteError> {
         let is_there = self.rows.has_memory(row.row.len()) && self.indexes.iter().all(|index| index.has_memory(1));
@@ -327,7 +328,7 @@ impl Table {
         is_there.then_some(()).ok_or_else(|| self.no_memory())
     }
 
-    /// Puts a row in beside all others. No transaction, no undo.
+    /// Inserts a row beside all others, without a transaction and without undo.
     pub fn load(&mut self, row: &[u8], number: u64, scratch: &mut Scratch) -> Result<(), WriteError> {
         self.validate(row)?;
         if self.rows.is_full() {
@@ -342,13 +343,13 @@ impl Table {
         Ok(())
     }
 
-    /// A row has this number: later ones get others.
+    /// Records that a row has this number, so that later rows get others.
     #[inline]
     pub fn note_number(&mut self, number: u64) {
         self.next_number = self.next_number.max(number.saturating_add(1));
     }
 
-    /// False where it would fall.
+    /// Raises the next number. False if it would fall.
     pub fn raise_next_number(&mut self, number: u64) -> bool {
         let is_raised = number >= self.next_number;
         self.next_number = self.next_number.max(number);
@@ -358,7 +359,7 @@ impl Table {
     /// Puts the row in all indexes, or in none.
     #[inline(always)]
     fn link(&mut self, rid: Rid, row: RowRef<'_>, scratch: &mut Scratch) -> Result<(), WriteError> {
-        // The commonest of tables that grow fast: in one step.
+        // Most tables that grow fast have one index, and take one step.
         if let [index] = &mut self.indexes[..]
             && index.has_tags()
         {
@@ -452,7 +453,7 @@ impl Table {
         Ok(())
     }
 
-    /// True when an index must follow the change; an error when one can't.
+    /// Returns true if an index must follow the change. Err: an index can't follow it.
     pub fn check_relink(&self, old: RowRef<'_>, new: RowRef<'_>, scratch: &mut Scratch) -> Result<bool, WriteError> {
         let mut is_changed = false;
         for (at, index) in self.indexes.iter().enumerate() {
@@ -473,7 +474,7 @@ impl Table {
         Ok(is_changed)
     }
 
-    /// Writes the row into the slot that it has, `to` being that slot with the new length.
+    /// Writes the row into its slot. `to` is that slot with the new length.
     #[inline]
     pub fn overwrite(&mut self, rid: Rid, from: Location, to: Location, new: RowRef<'_>) {
         if from != to {
@@ -522,7 +523,7 @@ impl Table {
         Ok(value as i64)
     }
 
-    /// Takes one change back. Changes come in the reverse of their order.
+    /// Undoes one change. Changes must be undone in reverse order.
     pub fn undo(&mut self, undo: Undo, journal: &mut Journal) {
         let rid = undo.rid;
         match undo.kind {
@@ -608,12 +609,12 @@ impl Table {
         indexes + self.rows.memory_bytes()
     }
 
-    /// All rows, in no order that means anything.
+    /// Returns all rows, in no particular order.
     pub fn all_rows(&self) -> impl Iterator<Item = (Rid, RowRef<'_>)> + '_ {
         self.rows.rids().map(|rid| (rid, self.rows.at(rid)))
     }
 
-    /// Record ids in primary key order; sorts when the key is a hash.
+    /// Returns the record ids in primary key order. It sorts if the key is a hash.
     pub fn sorted_rids(&self) -> Vec<Rid> {
         let mut scratch = Scratch::default();
         let plan = &self.indexes[0].plan;
@@ -625,7 +626,7 @@ impl Table {
         keyed.into_iter().map(|(_, rid)| rid).collect()
     }
 
-    /// A digest of the rows: a sum over all of them, so that no order, record id or index is in it.
+    /// Returns a digest of the rows: a sum over all of them, so that no order, record id or index is in it.
     pub fn rows_digest(&self) -> u64 {
         let rows = self.all_rows().map(|(_, row)| fold(0, row.number, row.row));
         let sum = rows.fold(0u64, u64::wrapping_add);
@@ -666,7 +667,7 @@ pub(crate) fn write_error(refused: Refused, index: usize) -> WriteError {
     }
 }
 
-/// Moves the row's entries in those indexes whose key differs. The new keys are known to be free.
+/// Moves the row's entries in the indexes whose key differs. The caller has checked that the new keys are free.
 pub(crate) fn relink(
     indexes: &mut [Index],
     layout: &RowLayout,
@@ -683,7 +684,7 @@ pub(crate) fn relink(
     }
 }
 
-/// The bytes of an integer's slot, zero-extended.
+/// Returns the bytes of an integer's slot, zero-extended.
 #[inline]
 fn read_integer(row: &[u8], offset: u32, width: usize) -> u64 {
     let at = offset as usize;
@@ -707,7 +708,7 @@ pub(crate) fn write_integer(row: &mut [u8], offset: u32, width: usize, value: u6
     }
 }
 
-/// `value + delta` in a column of type `ty`, whose slot holds `value`; sign-extended; none when it does not fit.
+/// Returns `value + delta` for a column of type `ty`, whose slot holds `value`, sign-extended. None if it does not fit.
 #[inline]
 fn sum(ty: ScalarType, value: u64, delta: i64) -> Option<u64> {
     let shift = 64 - 8 * ty.slot_bytes() as u32;

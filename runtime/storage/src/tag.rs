@@ -1,8 +1,8 @@
-//! Tags of keys in hash indexes: 32 bits of a keyed hash, so that nobody outside can choose keys that all lie on one way.
+//! Tags of keys in hash indexes: 32 bits of a keyed hash. The key keeps an attacker from choosing keys that all fall on one walk.
 //!
-//! The secret is drawn once a process and is not part of what is stored: an index is built anew at each opening, and nothing that
-//! a procedure can see depends on its order. Words are mixed as `digest` does it; both operands stay in the result, so that a product
-//! that is zero leaves something.
+//! The process draws the secret once, and it is not part of stored data. Each opening builds indexes anew, and nothing that a procedure
+//! sees depends on their order. Words are mixed as in `digest`. Both operands stay in the result, so that a product of zero still leaves
+//! something.
 
 use std::sync::{
     OnceLock,
@@ -14,8 +14,8 @@ use crate::digest::{K, mix, short, words};
 static SECRET: [AtomicU64; 3] = [AtomicU64::new(K[0]), AtomicU64::new(K[1]), AtomicU64::new(K[2])];
 static IS_SET: OnceLock<()> = OnceLock::new();
 
-/// Sets the secret of this process's hash indexes. The first call before any index holds a key does; later ones change nothing,
-/// since the indexes there are already lie by it. Without a call the secret is a constant, as tests and simulation want it.
+/// Sets the secret of this process's hash indexes. Only the first call, before any index has a key, does so. Later calls change nothing,
+/// because existing indexes are placed by the secret. Without a call the secret is a constant, for tests and the simulation.
 pub fn set_hash_secret(secret: [u64; 3]) {
     IS_SET.get_or_init(|| {
         for (word, value) in SECRET.iter().zip(secret) {
@@ -34,21 +34,21 @@ fn secret(at: usize) -> u64 {
     SECRET[at].load(Ordering::Relaxed)
 }
 
-/// The tag of an integer key, as one number of 16 bytes.
+/// Returns the tag of an integer key in the form of a number of 16 bytes.
 #[inline]
 pub(crate) fn tag_of(key: u128) -> u32 {
     let (high, low) = ((key >> 64) as u64, key as u64);
     (both(both(high ^ secret(0), low ^ secret(1)), secret(2)) >> 32) as u32
 }
 
-/// The tag of a key of bytes: no operand of a multiplication is without a word that nobody outside knows.
+/// Returns the tag of a key of bytes. Each operand of a multiplication has a secret word.
 pub(crate) fn tag_of_bytes(key: &[u8]) -> u32 {
     let mut state = secret(2) ^ (key.len() as u64).wrapping_mul(K[3]);
     let Some(last) = key.last_chunk::<16>() else {
         let (low, high) = short(key);
         return (both(low ^ secret(0), high ^ state) >> 32) as u32;
     };
-    // The last 16 bytes come at the end, whether or not some of them were here.
+    // The last 16 bytes follow at the end, even if some of them were mixed here.
     let (chunks, _) = key[..key.len() - 1].as_chunks::<16>();
     for chunk in chunks {
         let (low, high) = words(chunk);

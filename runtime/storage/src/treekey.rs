@@ -1,13 +1,13 @@
-//! Keys of the B+tree: memcomparable bytes as integers where they always fit, else on the heap with their first bytes beside.
+//! Keys of the B+tree: memcomparable bytes, as integers if they always fit, otherwise on the heap with their first bytes in the node.
 //!
-//! Encoded keys are prefix-free, so padding them with zero bytes to one width keeps their order and keeps them apart.
+//! Encoded keys are prefix-free, so padding with zero bytes to one width keeps their order and keeps them distinct.
 
 use std::{cmp::Ordering, hint::select_unpredictable};
 
 use crate::{intkey::IntKey, keyplan::RowRef};
 
-/// A place between keys. `after == false`: before the first key that is at least `bytes`. `after == true`: behind the
-/// last key that begins with `bytes` or is less. A key shorter than `bytes` compares as if zero bytes followed it.
+/// A place between keys. With `after == false` it is before the first key that is at least `bytes`. With `after == true` it is behind the
+/// last key that begins with `bytes` or is less. A key that is shorter than `bytes` compares as if zero bytes followed it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Edge<'a> {
     pub bytes: &'a [u8],
@@ -15,7 +15,7 @@ pub(crate) struct Edge<'a> {
 }
 
 impl Edge<'_> {
-    /// The key, of bytes, lies before it.
+    /// True if the key, in bytes, is before it.
     pub fn is_behind(&self, key: &[u8]) -> bool {
         let common = key.len().min(self.bytes.len());
         let is_longer = self.bytes[common..].iter().any(|byte| *byte != 0);
@@ -28,59 +28,59 @@ impl Edge<'_> {
 }
 
 pub(crate) trait TreeKey: Clone + Default + Ord {
-    /// An `Edge` made ready for many comparisons.
+    /// An `Edge` that is prepared for many comparisons.
     type Probe<'a>;
-    /// A copy costs nothing.
+    /// True if a key is cheap to copy.
     const IS_COPIED: bool;
 
     fn from_bytes(bytes: &[u8]) -> Self;
-    /// The entry key of a row; for keys of integers that this type is wide enough for.
+    /// Returns the entry key of a row, for keys of integers that fit this type.
     fn from_ints(ints: &IntKey, row: RowRef<'_>) -> Self;
-    /// The key whose bytes are those of the words, the most significant first; for keys of fixed width.
+    /// Returns the key whose bytes are those of the words, the most significant first. For keys of fixed width.
     fn from_words(words: &[u64]) -> Self;
-    /// The edge right before this key.
+    /// Returns the edge right before this key.
     fn as_probe(&self) -> Self::Probe<'_>;
     fn probe(edge: Edge<'_>) -> Self::Probe<'_>;
-    /// The key lies before the edge.
+    /// True if the key is before the edge.
     fn is_before(&self, probe: &Self::Probe<'_>) -> bool;
-    /// The key is the very one that a whole-key probe (`after == false`) was made from.
+    /// True if a whole-key probe (`after == false`) was made from this key.
     fn is_at(&self, probe: &Self::Probe<'_>) -> bool;
     /// Appends bytes from which `probe` makes an edge right before or right behind this key.
     fn push_to(&self, out: &mut Vec<u8>);
-    /// Bytes on the heap, the allocator's overhead included.
+    /// Returns the bytes on the heap, the allocator's overhead included.
     fn heap_bytes(&self) -> usize;
-    /// The key in unused places of a node.
+    /// Returns the key of unused places in a node.
     fn vacant() -> Self;
-    /// The number of keys, of which the first `len` are used and the others vacant, that lie before the edge.
+    /// Returns the number of keys before the edge. The first `len` keys are used and the others vacant.
     fn rank_before<const CAP: usize>(keys: &[Self; CAP], len: usize, probe: &Self::Probe<'_>) -> usize;
-    /// The key, a fence, lies at or before the edge.
+    /// True if the key, a fence, is at or before the edge.
     fn is_up_to(&self, probe: &Self::Probe<'_>) -> bool;
-    /// The number of fences at or before the edge.
+    /// Returns the number of fences at or before the edge.
     fn rank_fences<const CAP: usize>(fences: &[Self; CAP], len: usize, probe: &Self::Probe<'_>) -> usize;
-    /// The number of keys less than `key`.
+    /// Returns the number of keys less than `key`.
     fn rank_less<const CAP: usize>(keys: &[Self; CAP], len: usize, key: &Self) -> usize;
-    /// The number of fences less than `key` or equal to it.
+    /// Returns the number of fences less than `key` or equal to it.
     fn rank_up_to<const CAP: usize>(fences: &[Self; CAP], len: usize, key: &Self) -> usize;
-    /// Moves the keys from `at` one to the right; the last one is overwritten.
+    /// Moves the keys from `at` one to the right. The last one is overwritten.
     fn open_gap(keys: &mut [Self], at: usize);
-    /// Moves the keys behind `at` one to the left, over it; the last place becomes vacant.
+    /// Moves the keys behind `at` one to the left, over it. The last place becomes vacant.
     fn close_gap(keys: &mut [Self], at: usize);
 }
 
 pub(crate) struct FixedProbe<K> {
     key: K,
-    /// Behind every possible key.
+    /// True if it is behind every possible key.
     is_end: bool,
 }
 
 trait Fixed: Copy + Ord {
     const WIDTH: usize;
     const GREATEST: Self;
-    /// Less than, without a branch.
+    /// Returns whether it is less, without a branch.
     fn is_less(self, other: Self) -> bool;
-    /// The first `WIDTH` bytes or fewer, padded with zero bytes.
+    /// Returns the first `WIDTH` bytes or fewer, padded with zero bytes.
     fn load(bytes: &[u8]) -> Self;
-    /// Ones in every byte from `from` on.
+    /// Returns ones in every byte from `from` on.
     fn tail_ones(from: usize) -> Self;
     fn or(self, other: Self) -> Self;
     fn successor(self) -> Option<Self>;
@@ -107,7 +107,7 @@ impl Fixed for u64 {
         match bytes.len() {
             8 => u64::from_be_bytes(bytes.try_into().expect("8 bytes")),
             4..8 => {
-                // Two loads that overlap: what both hold is the same bits.
+                // The two loads overlap, and the bits in both are the same.
                 let (first, last) = (&bytes[..4], &bytes[bytes.len() - 4..]);
                 let word = |half: &[u8]| u32::from_be_bytes(half.try_into().expect("4 bytes"));
                 (word(first) as u64) << 32 | (word(last) as u64) << (64 - 8 * bytes.len())
@@ -153,7 +153,7 @@ impl Fixed for u128 {
         if bytes.len() <= 8 {
             return (u64::load(bytes) as u128) << 64;
         }
-        // Two loads that overlap: what both hold is the same bits.
+        // The two loads overlap, and the bits in both are the same.
         let (first, last) = (&bytes[..8], &bytes[bytes.len() - 8..]);
         (u64::load(first) as u128) << 64 | (u64::load(last) as u128) << (128 - 8 * bytes.len())
     }
@@ -198,7 +198,7 @@ impl<const N: usize> Fixed for Wide<N> {
     const GREATEST: Self = Self([u64::MAX; N]);
     #[inline]
     fn is_less(self, other: Self) -> bool {
-        // The borrow of a subtraction, from the least word up.
+        // The borrow of a subtraction, from the least significant word up.
         let mut borrow = false;
         for (a, b) in self.0.iter().zip(&other.0).rev() {
             borrow = (a < b) | ((a == b) & borrow);
@@ -264,13 +264,13 @@ fn fixed_probe<K: Fixed>(edge: Edge<'_>) -> FixedProbe<K> {
     }
 }
 
-/// Keys that are compared side by side: first the last one of each block, then those of one block.
+/// Number of keys that are compared side by side: first the last one of each block, then those of one block.
 const BLOCK: usize = 8;
 
-/// The number of keys for which `is_left` holds; it holds for the first ones only. Counts instead of searching: no
-/// branch depends on a key, and the loads of a step do not wait for each other, so that a node out of cache costs two
-/// waits. Vacant places are the greatest key: where `is_left` holds for them too, it holds for all. Never part of another function:
-/// inside a loop the compiler makes branches of the choices, each guessed wrongly every other time.
+/// Returns the number of keys for which `is_left` holds; it must hold for the first ones only. It counts instead of searching: no branch
+/// depends on a key, and the loads of a step do not wait for each other. So a node outside the caches costs two waits. Vacant places are
+/// the greatest key: if `is_left` holds for them, it holds for all. It is never inlined, because inside a loop the compiler turns the
+/// choices into branches, and each is mispredicted every other time.
 #[inline(never)]
 fn rank_of<K, const N: usize>(keys: &[K; N], len: usize, is_left: impl Fn(&K) -> bool) -> usize {
     let (blocks, rest) = keys.as_chunks::<BLOCK>();
@@ -376,7 +376,7 @@ fixed_tree_key! {
     [const N: usize] Wide<N>;
 }
 
-/// `key` against `bytes` in the sense of [`Edge`]: only the first `bytes.len()` bytes of the key count.
+/// Compares `key` with `bytes` in the sense of [`Edge`]: only the first `bytes.len()` bytes of the key count.
 fn compare_prefix(key: &[u8], bytes: &[u8]) -> std::cmp::Ordering {
     let shared = key.len().min(bytes.len());
     let tail_is_zero = || bytes[shared..].iter().all(|byte| *byte == 0);
@@ -389,12 +389,12 @@ fn compare_prefix(key: &[u8], bytes: &[u8]) -> std::cmp::Ordering {
     })
 }
 
-/// Bytes of a long key that lie in the node. A last name behind a warehouse and a district fits 32 bytes and not 16; with 16 each look-up by
-/// name waits for the heap, and a Payment takes 1.05 to 1.07 of the time, though it has 4 % fewer instructions: `cargo run --release -p
-/// reprise-bench-cost -- payment 20000`, beside a build that has 16 here.
+/// Bytes of a long key that are in the node. A last name behind a warehouse and a district fits 32 bytes and not 16. With 16, each look-up
+/// by name waits for the heap. A Payment then takes 1.05 to 1.07 of the time, though it has 4 % fewer instructions. Command:
+/// `cargo run --release -p reprise-bench-cost -- payment 20000`, beside a build that has 16 here.
 const HEAD_BYTES: usize = 32;
 
-/// The first bytes of a long key, padded with zeros, as a number of which the first half counts most.
+/// The first bytes of a long key, padded with zeros, as a number in two words, the more significant one first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Head(u128, u128);
 
@@ -406,23 +406,23 @@ impl Head {
         Self(u128::load(first), u128::load(&second[..second.len().min(16)]))
     }
 
-    /// Less than, without a branch.
+    /// Returns whether it is less, without a branch.
     #[inline(always)]
     fn is_less(&self, other: &Self) -> bool {
         (self.0 < other.0) | ((self.0 == other.0) & (self.1 < other.1))
     }
 
-    /// With ones in every byte from `from` on.
+    /// Returns it with ones in every byte from `from` on.
     fn with_tail_ones(self, from: usize) -> Self {
         let tail = |from: usize| u128::tail_ones(from.min(16));
         Self(self.0 | tail(from), self.1 | tail(from.saturating_sub(16)))
     }
 }
 
-/// A key of any width. Its first bytes lie in the node, so that most comparisons end there; all of them lie on the heap.
+/// A key of any width. Its first bytes are in the node, so that most comparisons end there. The heap has all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Long {
-    // Order matters to the derived comparison: keys are prefix-free, so heads that differ are in the order of their keys.
+    // The order of fields matters to the derived comparison: keys are prefix-free, so different heads have the order of their keys.
     head: Head,
     bytes: Box<[u8]>,
 }
@@ -430,13 +430,13 @@ pub(crate) struct Long {
 /// An edge between long keys.
 pub(crate) struct LongProbe<'a> {
     edge: Edge<'a>,
-    /// The least head, and the greatest, of a key that begins with the edge's bytes, as far as a head has them.
+    /// The least and the greatest head of a key that begins with the edge's bytes, or with as many of them as a head has.
     least: Head,
     greatest: Head,
 }
 
 impl LongProbe<'_> {
-    /// The key against the edge: as `compare_prefix` of all bytes.
+    /// Compares the key with the edge, like `compare_prefix` of all bytes.
     #[inline]
     fn compare(&self, key: &Long) -> std::cmp::Ordering {
         if key.head < self.least {
@@ -457,8 +457,8 @@ impl LongProbe<'_> {
     }
 }
 
-/// The partition point of `is_left` among the first `len` keys. It holds for every key whose head is below `least` and for none whose head
-/// is above `greatest`, so it is called for the heads between them alone.
+/// Returns the partition point of `is_left` among the first `len` keys. It must hold for every key whose head is below `least` and for none
+/// whose head is above `greatest`. So it is called for the heads between them alone.
 fn rank_long<const N: usize>(
     keys: &[Long; N],
     len: usize,
@@ -515,7 +515,7 @@ impl TreeKey for Long {
     }
     #[inline]
     fn is_up_to(&self, probe: &LongProbe<'_>) -> bool {
-        // A fence that only begins with the edge's bytes may lie behind it: keys between them exist.
+        // A fence that only begins with the edge's bytes may be behind it, because there are keys between them.
         self.is_before(probe) || self.is_at(probe)
     }
     fn push_to(&self, out: &mut Vec<u8>) {
@@ -540,7 +540,7 @@ impl TreeKey for Long {
     }
     fn rank_fences<const CAP: usize>(fences: &[Self; CAP], len: usize, probe: &LongProbe<'_>) -> usize {
         let before = Self::rank_before(fences, len, probe);
-        // No two fences are alike.
+        // All fences are different.
         let is_next = fences[..len].get(before).is_some_and(|fence| fence.is_at(probe));
         before + is_next as usize
     }

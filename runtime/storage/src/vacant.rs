@@ -1,4 +1,4 @@
-//! Elements of an array that hold nothing, to be used again; the memory of a piece in which there are no others goes back.
+//! Vacant elements of an array, which will be used again. The memory of a piece with vacant elements alone is released.
 
 use std::marker::PhantomData;
 
@@ -6,15 +6,15 @@ use reprise_pages::Pages;
 
 use crate::chunked::{Chunked, Growth};
 
-/// The elements of one array that hold nothing.
+/// The vacant elements of one array.
 pub(crate) struct Vacant<T> {
-    /// Vacant places whose memory is there.
+    /// Vacant places whose memory exists.
     places: Vec<u32>,
-    /// By piece: how many of them.
+    /// Number of vacant places in each piece.
     counts: Vec<u32>,
-    /// Pieces in which there are no others, as far as was seen; never the first one.
+    /// Pieces that were seen with vacant elements alone. The first piece is never among them.
     whole: Vec<u32>,
-    /// Pieces that went back.
+    /// Pieces that were released.
     gone: Vec<u32>,
     _array: PhantomData<fn() -> T>,
 }
@@ -42,7 +42,7 @@ impl<T> Vacant<T> {
         self.places.len() + self.gone.len() * Chunked::<T>::CHUNK
     }
 
-    /// One of them, the last first. Those of a piece that went back come again before the array grows, as `fill` makes them.
+    /// Returns a vacant place, the last one first. Places of released pieces come again before the array grows, filled by `fill`.
     #[inline]
     pub fn take(&mut self, array: &mut Chunked<T>, fill: impl FnOnce(&mut Pages<T>)) -> Option<u32> {
         if self.places.is_empty() && !self.gone.is_empty() && array.spare() == 0 {
@@ -53,7 +53,7 @@ impl<T> Vacant<T> {
         Some(place)
     }
 
-    /// Adds one.
+    /// Adds a vacant place.
     pub fn push(&mut self, place: u32) {
         self.places.push(place);
         let piece = place as usize >> Chunked::<T>::SHIFT;
@@ -73,14 +73,14 @@ impl<T> Vacant<T> {
         }
     }
 
-    /// True where `give_back` may find something.
+    /// True if `give_back` may find memory to release.
     #[inline]
     pub fn has_whole(&self) -> bool {
         !self.whole.is_empty()
     }
 
-    /// Lets others have the memory of each piece in which there is nothing else, but for the first and the last one. What is vacant there is
-    /// not to be looked at any more.
+    /// Releases the memory of each piece with vacant elements alone, except the first and the last piece. No caller may read its elements
+    /// from then on.
     #[cold]
     pub fn give_back(&mut self, array: &mut Chunked<T>) {
         for piece in std::mem::take(&mut self.whole) {
@@ -99,8 +99,7 @@ impl<T> Vacant<T> {
         }
     }
 
-    /// Makes room for some elements more: a piece that went back comes again, filled by `fill`, or the array grows. False where memory is
-    /// refused.
+    /// Makes room for some more elements: a released piece is filled by `fill`, or the array grows. False if memory is refused.
     #[cold]
     pub fn try_grow(&mut self, array: &mut Chunked<T>, fill: impl FnOnce(&mut Pages<T>)) -> bool {
         match self.gone.is_empty() {

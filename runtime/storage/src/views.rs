@@ -1,10 +1,10 @@
-//! Rows as open views see them (Query Fresh, section 3.4). Replay notes patches in an array (`arrays`), and so rows that came. A reader builds a row
-//! from the notes that its view sees, in place, for itself and whoever reads after it. Before anything else changes a row that an open view sees, it
-//! is kept as it is, once for all views that are open; so it is where a row is built beyond what an older view sees. A reader takes the version of
-//! its view, or else the row itself.
+//! Rows as open views see them (Query Fresh, section 3.4). Replay notes patches and inserted rows in an array (`arrays`). A reader builds a
+//! row in place from the notes that its view sees, for itself and for later readers. Before any other change to a row that an open view
+//! sees, the row is kept in its present form, once for all open views. The same happens before a row is built beyond an older view. A
+//! reader takes the version of its view, or the row itself if there is none.
 //!
-//! A row is found by a version's keys, too. As long as no index entry of a row has changed since a version was kept, the row's own entries
-//! lead to the version. From then on the version's entries lie beside each index, and the row's own lead past it.
+//! A reader also finds a row by a version's keys. If no index entry of a row has changed since a version was kept, the row's own entries
+//! lead to the version. Afterwards, the version's entries are beside each index, and the row's own entries do not lead to it.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry as MapEntry},
@@ -31,14 +31,14 @@ use crate::{
     waiting::RowImages,
 };
 
-/// Views are numbered in the order in which they are opened.
+/// A view's number. Views are numbered in the order in which they are opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ViewId(pub u64);
 
 /// The view of tables in which some rows are as their images.
 pub(crate) const IMAGES_VIEW: ViewId = ViewId(1);
 
-/// Why nothing is seen at a view.
+/// Why a view shows nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what each one is")]
 pub enum ViewError {
@@ -51,28 +51,28 @@ pub enum ViewError {
 /// The kind of change to a row that a view may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Touch {
-    /// Its id has just been given out.
+    /// The row's id was just given out.
     New,
     /// No key of an index changes.
     Plain,
-    /// Anything may change.
+    /// Any part of the row may change.
     Any,
 }
 
-/// Bytes of a version beside its row, and of an entry beside its key, about.
+/// Bytes of a version beside its row, and of an entry beside its key: an estimate.
 const VERSION_BYTES: usize = 96;
 const ENTRY_BYTES: usize = 80;
-/// Versions that no view needs any more, dropped when a view is opened or closed: as many as a window of the log changes rows, about.
+/// Number of unneeded versions that are dropped when a view is opened or closed: about as many as a window of the log changes rows.
 const COLLECTED_AT_ONCE: usize = 4 << 10;
-/// Bytes of versions from which on they are dropped aside.
+/// Bytes of versions from which on another thread drops them.
 const DROP_BYTES_MIN: usize = 1 << 20;
-/// The share of the views' memory that notes may take. Beyond that share, or beyond a number of bytes, the oldest notes are put in place.
+/// Divisor of the views' memory that notes may take. Beyond that share, or beyond a number of bytes, the oldest notes are put in place.
 const NOTES_SHARE: usize = 4;
 const NOTES_BYTES_MAX: usize = 16 << 20;
-/// The bytes of rows that may be copied when notes are put in place, which then takes some 10 ms.
+/// The bytes of rows that may be copied when notes are put in place. The copy then takes about 10 ms.
 const ROWS_BYTES_MAX: usize = 32 << 20;
 
-/// Views from `since` to `until` see it.
+/// The range of views that see it, from `since` to `until`.
 #[derive(Clone, Copy)]
 struct Span {
     since: u64,
@@ -87,9 +87,9 @@ impl Span {
 
 struct Version {
     span: Span,
-    /// The row with its number; none where there was no row.
+    /// The row with its number. None if there was no row.
     stored: Option<Box<[u8]>>,
-    /// Its entries lie beside the indexes.
+    /// True if its entries are beside the indexes.
     has_entries: bool,
 }
 
@@ -99,7 +99,7 @@ struct KeptEntry {
     span: Span,
 }
 
-/// By record id; those of one row in the order of their spans.
+/// Versions by record id. Those of one row are in the order of their spans.
 type RowVersions = BTreeMap<u32, Vec<Version>>;
 
 #[derive(Default)]
@@ -109,27 +109,28 @@ struct TableVersions {
     array: ReplayArray,
 }
 
-/// By index, then by the whole entry key. Those of one key have spans that do not meet.
+/// Entries by index, then by the whole entry key. The spans of one key's entries do not overlap.
 #[derive(Default)]
 pub(crate) struct Entries(Vec<BTreeMap<Box<[u8]>, Vec<KeptEntry>>>);
 
 /// Row versions kept for the open views.
 pub(crate) struct Views {
-    /// With what whoever opened them says of them.
+    /// The open views, each with the mark of its opener.
     open: BTreeMap<u64, u64>,
-    /// The oldest one; behind all where none is.
+    /// The oldest open view. Without an open view, it is behind all.
     oldest: u64,
     newest: u64,
-    /// Views up to this one are given up: their versions took too much.
+    /// Views up to this one are given up, because their versions took too much memory.
     lost: u64,
     tables: Vec<TableVersions>,
-    /// By the last view that sees them, which rows have versions, as far as they were not looked at.
+    /// Rows with versions that were not collected yet, by the last view that sees them.
     kept: BTreeMap<u64, Vec<(TableId, Rid)>>,
     taken: Taken,
     bytes_max: usize,
-    /// Some may not be in place.
+    /// True if some notes may not be in place.
     has_notes: bool,
-    /// Notes take too much, and views are open that do not see the oldest ones: until they are closed rows are kept and put in place.
+    /// True if notes take too much memory and open views do not see the oldest ones. Until these are closed, rows are kept and changes put
+    /// in place.
     is_full: bool,
     scratch: Scratch,
 }
@@ -138,13 +139,13 @@ pub(crate) struct Views {
 pub(crate) enum Seen {
     /// The live row.
     Live,
-    /// The kept version; if `by_entries`, not through the row's own index entries.
+    /// The kept version. With `by_entries`, the row's own index entries do not lead to it.
     Kept { by_entries: bool },
-    /// Not at all.
+    /// The view does not see the row.
     Absent,
 }
 
-/// The first version that reaches to the view.
+/// Returns the first version that reaches to the view.
 fn version_for(rows: &RowVersions, view: ViewId, rid: Rid) -> Option<&Version> {
     let versions = rows.get(&rid.0)?;
     versions.iter().find(|version| version.span.until >= view.0)
@@ -175,8 +176,8 @@ struct Keeper<'v> {
 }
 
 impl Keeper<'_> {
-    /// Keeps the row as it is for the open views up to `until` that see it so, unless it is kept already. Where that takes too much all views that are
-    /// open are lost: whoever looks at one of them just now goes on, for what it sees is in place.
+    /// Keeps the row in its present form for the open views up to `until` that see it so, unless it is kept already. If that takes too much
+    /// memory, all open views are lost. A reader that reads one at this moment can continue, because the rows that it sees are in place.
     fn keep(&mut self, versions: &mut RowVersions, (id, rid): (TableId, Rid), rows: &Rows, until: u64, is_new: bool) {
         if until < self.oldest {
             return;
@@ -205,7 +206,7 @@ impl Keeper<'_> {
 }
 
 impl<'v> Shown<'v> {
-    /// How the view sees the row. What it sees of the row's notes is in place then.
+    /// Returns how the view sees the row. The row's notes that the view sees are in place then.
     #[inline]
     pub fn see(&mut self, view: ViewId, rid: Rid, table: &mut PlainRows<'_>) -> Seen {
         let is_live = self.rows.is_empty() || version_for(self.rows, view, rid).is_none();
@@ -224,7 +225,7 @@ impl<'v> Shown<'v> {
         }
     }
 
-    /// Puts the row's notes in place that views from `upto` on see, and keeps the row before it for older ones that are open.
+    /// Puts the row's notes in place that views from `upto` on see. It keeps the row before that for older open views.
     fn build(&mut self, rid: Rid, table: &mut PlainRows<'_>, upto: u64) {
         let chain = self.array.chain(rid);
         let mut count = 0;
@@ -244,12 +245,12 @@ impl<'v> Shown<'v> {
         self.array.set_built(rid, &chain, count);
     }
 
-    /// Beyond the greatest record id that has a version.
+    /// Returns the id behind the greatest record id that has a version.
     pub fn end(&self) -> u32 {
         self.rows.last_key_value().map_or(0, |(rid, _)| rid + 1)
     }
 
-    /// The stored row that is kept for the view.
+    /// Returns the stored row that is kept for the view.
     pub fn stored(&self, view: ViewId, rid: Rid) -> &[u8] {
         stored_for(self.rows, view, rid)
     }
@@ -266,13 +267,13 @@ impl Entries {
         Box::new(std::iter::empty())
     }
 
-    /// The row under an entry key that lies beside the index.
+    /// Returns the row under an entry key beside the index.
     pub fn get(&self, view: ViewId, index: u16, key: &[u8]) -> Option<Rid> {
         let entries = self.0.get(index as usize)?.get(key)?;
         Some(entries.iter().find(|entry| entry.span.holds(view))?.rid)
     }
 
-    /// Entries beside an index that the view sees, between two edges, in the direction of the range.
+    /// Returns the entries beside an index that the view sees, between two edges, in the direction of the range.
     pub fn between<'v>(
         &'v self,
         view: ViewId,
@@ -314,7 +315,7 @@ pub(crate) struct Edges<'a> {
     pub upper: Edge<'a>,
 }
 
-/// The least bytes behind all that begin with these; none where there are none.
+/// Returns the least bytes behind all that begin with these. None if there are none.
 fn successor(bytes: &[u8]) -> Option<Vec<u8>> {
     let last = bytes.iter().rposition(|byte| *byte != 0xff)?;
     let mut next = bytes[..=last].to_vec();
@@ -392,7 +393,7 @@ impl Views {
         (shown, entries)
     }
 
-    /// Keeps a row before a change, as `Watchers` does. The row's notes are in place then.
+    /// Keeps a row before a change, like `Watchers`. The row's notes are in place then.
     pub fn before_change(&mut self, id: TableId, rid: Rid, table: &mut Table, touch: Touch) {
         let newest = self.newest;
         let (mut shown, _) = self.shown(id);
@@ -410,7 +411,7 @@ impl Views {
         self.judge_bytes();
     }
 
-    /// Keeps a row before a transaction's patch, as `Watchers` does. No row has notes then.
+    /// Keeps a row before a transaction's patch, like `Watchers`. No row has notes then.
     pub fn before_patch(&mut self, id: TableId, rid: Rid, rows: &Rows) {
         let newest = self.newest;
         if newest > self.lost {
@@ -420,7 +421,7 @@ impl Views {
         }
     }
 
-    /// Notes a patch that fits, or a row that came; false, and nothing noted, where nobody can see the row as it was.
+    /// Notes a patch that fits, or an inserted row. False, with nothing noted, if no view can see the row before it.
     #[inline]
     pub fn note(&mut self, id: TableId, rid: Rid, columns: Option<PatchColumns<'_>>, table: &mut Table) -> bool {
         let newest = self.newest;
@@ -443,7 +444,7 @@ impl Views {
         true
     }
 
-    /// The notes of the table grew.
+    /// Makes room after the notes of the table have grown.
     #[cold]
     fn make_room(&mut self, id: TableId, table: &mut Table) {
         while self.has_many_notes(1) && self.has_old_notes(id.0 as usize) {
@@ -452,14 +453,14 @@ impl Views {
         self.is_full = self.has_many_notes(1);
     }
 
-    /// True where notes, or the rows that may have to be kept when they are put in place, take more than such a part of what they may.
+    /// True if notes, or the rows that may have to be kept when they are put in place, exceed this part of their limit.
     fn has_many_notes(&self, part: usize) -> bool {
         let notes_max = NOTES_BYTES_MAX.min(self.bytes_max / NOTES_SHARE);
         let rows = self.tables.iter().map(|table| table.array.rows_bytes());
         self.taken.notes > notes_max / part || rows.sum::<usize>() > ROWS_BYTES_MAX / part
     }
 
-    /// True where the oldest notes of a table can be put in place and no row kept for it: every open view sees them.
+    /// True if the oldest notes of a table can be put in place without keeping a row, because every open view sees them.
     fn has_old_notes(&self, at: usize) -> bool {
         let hidden_from = self.tables[at].array.oldest_hidden_from();
         hidden_from.is_some_and(|hidden_from| hidden_from < self.oldest)
@@ -481,7 +482,7 @@ impl Views {
         self.judge_bytes();
     }
 
-    /// False where no view that is open is still shown.
+    /// False if no open view is still shown.
     fn is_seen(&self) -> bool {
         self.oldest <= self.newest && self.newest > self.lost
     }
@@ -505,8 +506,8 @@ impl Views {
         self.taken.add_notes(grown);
     }
 
-    /// Puts notes in place that every open view sees, but for some that may be overwritten, and all of them where no view is shown any more: between two
-    /// windows.
+    /// Puts notes in place that every open view sees, except for some that may be overwritten soon. If no view is shown any more, it puts
+    /// all of them in place. It runs between two windows.
     fn build_some(&mut self, tables: &mut [Table]) {
         if !self.is_seen() || self.tables.iter().any(|table| !table.array.has_numbers()) {
             self.build_all(tables);
@@ -523,7 +524,7 @@ impl Views {
         self.judge_bytes();
     }
 
-    /// An index entry of the row may go: from now on its versions are found by entries of their own.
+    /// Gives the row's versions entries of their own, because an index entry of the row may be removed.
     fn add_entries(&mut self, id: TableId, rid: Rid, table: &Table) {
         let TableVersions { rows, entries, .. } = &mut self.tables[id.0 as usize];
         let entries = &mut entries.0;
@@ -550,7 +551,7 @@ impl Views {
         self.taken.set_versions(self.taken.versions + bytes);
     }
 
-    /// All views that are open are given up where what is kept takes too much: none of them ever sees something else instead.
+    /// Gives up all open views if the kept bytes are too many. A view never shows another state instead.
     fn judge_bytes(&mut self) {
         if self.taken.bytes() > self.bytes_max {
             self.lost = self.newest;
@@ -560,7 +561,7 @@ impl Views {
         }
     }
 
-    /// Notes stay: they are part of their rows.
+    /// Drops the versions. Notes stay, because they are part of their rows.
     fn forget_versions(&mut self) {
         let mut versions = Vec::new();
         for TableVersions { rows, entries, .. } in &mut self.tables {
@@ -638,8 +639,8 @@ impl Views {
 }
 
 impl Store {
-    /// Opens a view of the tables as they are, between two transactions; it is behind all that were opened before. `mark` is told to who sees it. What
-    /// is kept for all views of this store may take `bytes_max`; beyond that they are lost.
+    /// Opens a view of the present tables, between two transactions. Its number is behind those of all earlier views. Readers of the view
+    /// get `mark`. The versions of all views of this store may take `bytes_max`; beyond that, the views are lost.
     pub fn open_view(&mut self, view: ViewId, mark: u64, bytes_max: usize) {
         assert!(!self.in_txn(), "a view is opened between transactions");
         if self.watchers.as_ref().is_none_or(|watchers| watchers.views.is_none()) {
@@ -671,14 +672,14 @@ impl Store {
         self.collect_versions();
     }
 
-    /// Drops some of what was kept for views that are closed, while others are open.
+    /// Drops some versions of closed views, while others are open.
     fn collect_versions(&mut self) {
         if let Some(views) = self.watchers.as_mut().and_then(|watchers| watchers.views.as_mut()) {
             views.collect(&self.tables);
         }
     }
 
-    /// A table is about to be changed or dropped whole: no view that is open sees anything after that.
+    /// Gives up all open views, because a table is about to be changed or dropped whole.
     pub(crate) fn give_views_up(&mut self) {
         if let Some(views) = self.watchers.as_mut().and_then(|watchers| watchers.views.as_mut()) {
             views.build_all(&mut self.tables);
@@ -687,7 +688,7 @@ impl Store {
         }
     }
 
-    /// Puts all changes in place that replay noted: before rows are looked at without a view and outside of a transaction.
+    /// Puts all noted changes in place, before rows are read without a view and outside of a transaction.
     #[inline]
     pub fn build_noted(&mut self) {
         if let Some(views) = self.watchers.as_mut().and_then(|watchers| watchers.views.as_mut()) {
@@ -702,31 +703,31 @@ impl Store {
         }
     }
 
-    /// Changes that replay noted and that are not in place.
+    /// Returns the number of noted changes that are not in place.
     pub fn notes(&self) -> usize {
         let views = self.watchers.as_ref().and_then(|watchers| watchers.views.as_ref());
         views.map_or(0, |views| views.tables.iter().map(|table| table.array.left()).sum())
     }
 
-    /// The tables as they are, to be read as those at a view are.
+    /// Returns the present tables, to be read like those at a view.
     pub fn as_it_is(&mut self) -> StoreAtView<'_> {
         self.build_noted();
         StoreAtView::new(&mut self.tables, None, ViewId(u64::MAX))
     }
 
-    /// Bytes that versions and notes take, about.
+    /// Estimates the bytes of versions and notes.
     pub fn version_bytes(&self) -> usize {
         let views = self.watchers.as_ref().and_then(|watchers| watchers.views.as_ref());
         views.map_or(0, |views| views.taken.bytes())
     }
 
-    /// Whether the view is open, and everything that it sees is there.
+    /// Checks that the view is open, and that it can still be shown.
     pub fn has_view(&self, view: ViewId) -> Result<(), ViewError> {
         let views = self.watchers.as_ref().and_then(|watchers| watchers.views.as_ref());
         views.ok_or(ViewError::NotOpen)?.judge(view)
     }
 
-    /// The tables as a view sees them.
+    /// Returns the tables as a view sees them.
     pub fn at_view(&mut self, view: ViewId) -> Result<StoreAtView<'_>, ViewError> {
         let views = self.watchers.as_mut().and_then(|watchers| watchers.views.as_mut());
         let views = views.ok_or(ViewError::NotOpen)?;

@@ -1,5 +1,4 @@
-//! Readers of earlier states of rows: a checkpoint being copied, and open views. While there are none, a change pays one comparison for
-//! both.
+//! Readers of earlier states of rows: a checkpoint in progress, and open views. Without any, a change pays one comparison for both.
 
 use reprise_wire::PatchColumns;
 
@@ -19,7 +18,7 @@ pub(crate) struct Watchers {
 }
 
 impl Watchers {
-    /// A row is about to change, or its id has just been given out.
+    /// Records that a row is about to change, or that its id was just given out.
     #[cold]
     pub fn before_change(&mut self, id: TableId, rid: Rid, table: &mut Table, touch: Touch) {
         if let Some(views) = &mut self.views {
@@ -39,7 +38,7 @@ impl Watchers {
         }
     }
 
-    /// The `before_change` variant for a row of which plain columns change.
+    /// The `before_change` variant for a row whose plain columns change.
     #[cold]
     pub fn before_patch(&mut self, id: TableId, rid: Rid, rows: &Rows) {
         if let Some(snapshot) = &mut self.snapshot {
@@ -60,7 +59,7 @@ impl Store {
         }
     }
 
-    /// Has each watcher pass over the row, which is new.
+    /// Has each watcher skip a new row.
     #[inline]
     pub(crate) fn pass_over(&mut self, id: TableId, rid: Rid) {
         self.keep_before(id, rid, Touch::New);
@@ -71,7 +70,7 @@ impl Store {
         self.watchers.get_or_insert_default()
     }
 
-    /// Changes pay nothing once nothing watches.
+    /// Drops idle watchers, so that changes pay nothing.
     pub(crate) fn forget_idle_watchers(&mut self) {
         let is_idle = |watchers: &mut Box<Watchers>| watchers.snapshot.is_none() && watchers.views.is_none();
         self.watchers.take_if(is_idle);

@@ -9,7 +9,7 @@ use reprise_abi::{Field, ScalarType};
 use reprise_pages::{HUGE_BYTES, PAGE_BYTES, keep_ready};
 use reprise_storage::Store;
 
-/// Pages that the kernel gave this process's threads so far, by its own count.
+/// Returns the number of pages that the kernel gave this process's threads, by its own count.
 fn faults() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("Linux has it");
     let behind_name = &stat[stat.rfind(')').expect("a name in brackets") + 2..];
@@ -20,7 +20,7 @@ fn faults() -> u64 {
 #[test]
 fn rows_and_indexes_grow_into_the_reserve() {
     const ROWS: i64 = 400_000;
-    // More than rows and index take, so that it does not matter when what was taken comes back.
+    // The reserve is larger than the rows and the index, so it does not matter when taken memory comes back.
     keep_ready(96 * HUGE_BYTES, 2).expect("192 MiB are there");
     let mut store = Store::new();
     let columns = [("key", ScalarType::I64, false), ("text", ScalarType::Text, false)];

@@ -1,33 +1,33 @@
-//! Calls that follow, and the rows that they will look at, prefetched while this one runs: a look-up waits for memory two or
-//! three times, and meanwhile other calls have work to do.
+//! Prefetches the calls that follow, and the rows that they will read, while one call runs. A look-up waits for memory two or three times,
+//! and other calls can run meanwhile.
 
 use reprise_storage::{PrefetchState, Store};
 
 use crate::prefetch::PrefetchRow;
 
-/// How many calls ahead each step is done: farther than one miss of the caches takes, nearer than what the first-level cache
-/// keeps. Each step reads what the one before it brought.
+/// Distances in calls at which each step is done. A step must be further ahead than one cache miss takes, and nearer than the first-level
+/// cache keeps lines. Each step reads the lines that the step before it brought.
 const INDEX: usize = 3;
 const PLACE: usize = 2;
 const ROW: usize = 1;
 
-/// Calls of which it is remembered from step to step what was found, by their position.
+/// Number of calls whose state is kept from step to step, by position.
 const RING: usize = 4;
 /// Rows of a call that are prefetched at most.
 const ROWS: usize = 3;
 
 const _: () = assert!(RING > INDEX && RING.is_power_of_two());
 
-/// Calls that run one behind the other, by position. `'m`: their modules.
+/// Calls that run one after the other, by position. `'m`: their modules.
 pub trait NextCalls<'m> {
-    /// The rows that the call's procedure declares to prefetch, and its encoded arguments. None for a call to pass over, and behind the
-    /// last one.
+    /// Returns the rows that the call's procedure declares to prefetch, and its encoded arguments. None for a call that is skipped, and
+    /// behind the last one.
     fn call(&self, at: usize) -> Option<(&'m [PrefetchRow], &[u8])>;
-    /// The store on which the call will run, for a call that `call` returned.
+    /// Returns the store on which the call will run, for a call that `call` returned.
     fn store(&self, at: usize) -> &Store;
 }
 
-/// A call that follows: the rows that it will look at, and what is known of each.
+/// A call that follows: the rows that it will read, and the state of each prefetch.
 #[derive(Clone, Copy, Default)]
 struct Coming<'m> {
     rows: &'m [PrefetchRow],
@@ -39,7 +39,7 @@ struct Coming<'m> {
 pub struct LookAhead<'m>([Coming<'m>; RING]);
 
 impl<'m> LookAhead<'m> {
-    /// Before the call at `first` runs: does the first step for those that follow soon.
+    /// Does the first step for the calls that follow soon. The caller does so before the call at `first` runs.
     pub fn begin(first: usize, calls: &impl NextCalls<'m>) -> Self {
         let mut ahead = Self::default();
         for at in first + 1..first + INDEX {
@@ -48,7 +48,7 @@ impl<'m> LookAhead<'m> {
         ahead
     }
 
-    /// Before the call at `at` runs: a step of each of some that follow.
+    /// Does one step of each of some calls that follow. The caller does so before the call at `at` runs.
     #[inline(always)]
     pub fn step(&mut self, at: usize, calls: &impl NextCalls<'m>) {
         self.touch(at + INDEX, calls);
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
     use crate::{module::TableBinding, prefetch::rows_of};
 
-    /// Calls of `p(number)`, which looks at the row of that number in a table of the rows 0 to 99.
+    /// Calls of `p(number)`, which reads the row of that number in a table of the rows 0 to 99.
     struct Numbers {
         store: Store,
         rows: Vec<PrefetchRow>,
@@ -221,7 +221,7 @@ mod tests {
                     50 => None,
                     next => Some(PrefetchState::Row(row_of(&calls.store, value(next as i64)))),
                 };
-                // A hash shows one line of those where the entry may be.
+                // A hash index shows one cache line of those that may hold the entry.
                 if !matches!((kind, found), (IndexKind::Hash, Some(PrefetchState::Tag(_)))) {
                     assert_eq!(found, expected, "{kind:?}, before call {at}");
                 }

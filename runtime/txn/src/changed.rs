@@ -1,7 +1,7 @@
-//! Which rows a transaction has changed, and whether a copy that a guest has of one is older than that.
+//! The rows that a transaction has changed, and whether a guest's copy of a row is older than the change.
 //!
-//! A handle is given when its row is read, and handles are numbered in their order. So a handle from behind a row's last change
-//! is of a current copy without anything being noted; what else is current is noted here.
+//! The host gives out handles when it reads rows, numbered in that order. So a handle from after a row's last change has a current copy
+//! without any record. This type records the other current copies.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use crate::rowmap::RowMap;
 /// The last change of a row.
 #[derive(Clone, Copy, Default)]
 struct Change {
-    /// Handles that there were then.
+    /// Number of handles at the time of the change.
     given: u32,
-    /// The handle through whose current copy it was made, + 1.
+    /// The handle whose current copy made the change, plus 1.
     writer: u32,
     number: u32,
 }
@@ -23,7 +23,8 @@ struct Change {
 pub(crate) struct ChangedRows {
     rows: RowMap<Change>,
     changes: u32,
-    /// Handles whose copies are not from when they were given, by the number of their row's last change then; 0 before any.
+    /// Handles whose copies are newer or older than the handle. The value is the number of their row's last change at that time; 0 before
+    /// any.
     read: BTreeMap<RowHandle, u32>,
 }
 
@@ -39,7 +40,7 @@ impl ChangedRows {
         }
     }
 
-    /// The copy behind a handle of the row is what the table holds.
+    /// True if the copy behind a handle is the row as the table holds it.
     #[inline]
     pub fn is_current(&self, row: u64, handle: RowHandle) -> bool {
         let Some(change) = self.rows.get(row) else {
@@ -53,7 +54,7 @@ impl ChangedRows {
         handle >= change.given || handle + 1 == change.writer
     }
 
-    /// The row was changed: through the handle of a current copy, which then is one still, or by other means.
+    /// Records a change of the row. `writer` is the handle of a current copy that made it, and that copy stays current.
     #[inline]
     pub fn note(&mut self, row: u64, given: usize, writer: Option<RowHandle>) {
         self.changes += 1;
@@ -69,7 +70,7 @@ impl ChangedRows {
         }
     }
 
-    /// The row was read again under a handle that it had.
+    /// Records that the row was read again under a handle that it had.
     pub fn read_again(&mut self, row: u64, handle: RowHandle) {
         if !self.is_current(row, handle)
             && let Some(change) = self.rows.get(row)
@@ -78,7 +79,7 @@ impl ChangedRows {
         }
     }
 
-    /// The row was shown as it was before it was changed.
+    /// Records that a scan showed the row as it was before a change.
     pub fn show_old(&mut self, handle: RowHandle) {
         self.read.insert(handle, 0);
     }

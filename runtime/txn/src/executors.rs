@@ -1,4 +1,4 @@
-//! Executors of one engine thread: made when first needed, and dropped when others were used since and the memory is needed for them.
+//! Executors of one engine thread. Each is made at its first use. An unused one is dropped when its memory is needed.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,22 +12,23 @@ use crate::{
 /// See the module's header.
 #[derive(Default)]
 pub struct Executors {
-    /// The one that was asked for last.
+    /// The executor that was used last.
     last: Option<(ModuleId, Idle)>,
     others: BTreeMap<ModuleId, Idle>,
-    /// Counts how often another one was asked for.
+    /// Counts the changes from one executor to another.
     turn: u64,
     memory: Option<Arc<MemoryLedger>>,
 }
 
 struct Idle {
     executor: Box<dyn Executor>,
-    /// When it was last asked for after another.
+    /// Turn of its last use after another one.
     used: u64,
 }
 
 impl Executors {
-    /// Each counts its memory in `memory`; where that has no room for the next one, those go that were not used for longest.
+    /// Makes the set. Each executor counts its memory in `memory`. If there is no room for the next one, the set drops those that were
+    /// unused for longest.
     pub fn counted_in(memory: &Arc<MemoryLedger>) -> Self {
         Self {
             memory: Some(Arc::clone(memory)),
@@ -35,7 +36,7 @@ impl Executors {
         }
     }
 
-    /// The executor of `module`. Err: there is no code to run.
+    /// Returns the executor of `module`. Err: there is no code to run.
     pub fn get(&mut self, module: &Arc<Module>) -> Result<&mut dyn Executor, Failure> {
         if self.last.as_ref().is_none_or(|(last, _)| *last != module.id) {
             self.turn_to(module)?;
@@ -74,8 +75,8 @@ impl Executors {
         Ok(executor)
     }
 
-    /// Drops those that were not used for longest, as long as there are too many, or no room to keep another one of `wanted` bytes. One
-    /// that is never kept, because it is larger than all that may be, drops none.
+    /// Drops executors, the longest unused first, until their number is within its limit and `wanted` bytes have room. If `wanted` is more
+    /// than all executors may have, it drops none.
     fn make_room(&mut self, wanted: u64) {
         let lacks_room = |memory: &Arc<MemoryLedger>| {
             let kept = memory.kept_guests();
@@ -88,7 +89,7 @@ impl Executors {
         }
     }
 
-    /// Lets go of those whose version is not to be kept.
+    /// Drops the executors whose versions are not kept.
     pub fn retain(&mut self, keep: impl Fn(ModuleId) -> bool) {
         self.others.retain(|id, _| keep(*id));
         self.last.take_if(|(id, _)| !keep(*id));
@@ -112,7 +113,7 @@ mod tests {
 
     const INSTANCE_BYTES: u64 = 100;
 
-    /// Counts its instances, those that are there and all that were made.
+    /// Code that counts its instances: those that exist and all that were made.
     #[derive(Default)]
     struct Counted {
         there: Arc<AtomicUsize>,
@@ -121,7 +122,7 @@ mod tests {
     }
 
     impl Counted {
-        /// Does what a call of its instance would.
+        /// Allocates as much memory as a call of the instance would.
         fn start(&self, memory: &MemoryLedger) -> bool {
             let mut kept = self.kept.lock().expect("held for a look");
             *kept = kept.take().or_else(|| memory.kept_guests().try_take(INSTANCE_BYTES));
@@ -185,7 +186,7 @@ mod tests {
         (Arc::new(module), code)
     }
 
-    /// Room for a number of instances.
+    /// Makes a ledger with room for a number of instances.
     fn room_for(instances: u64) -> Arc<MemoryLedger> {
         MemoryLedger::new(GUESTS_BYTES_PART * instances * INSTANCE_BYTES)
     }

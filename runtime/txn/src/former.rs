@@ -1,4 +1,4 @@
-//! Which module versions out of service keep their bytes on disk, so that a rollback finds them.
+//! The module versions out of service whose bytes stay on disk, so that a rollback finds them.
 
 use std::{cmp::Reverse, collections::BTreeSet, sync::Arc};
 
@@ -17,7 +17,8 @@ impl Deployed {
         let mut found: Vec<(TxnId, &Arc<Module>)> = Vec::new();
         for name in self.versions.iter().map(|module| &module.name).collect::<BTreeSet<_>>() {
             let mut hashes = BTreeSet::new();
-            // A version leaves service when the next one comes. Of a removal nothing is known here: it counts from its own deployment.
+            // A version leaves service when the next one comes. The list does not show removals, so a removed version counts from its own
+            // deployment.
             let mut left: Option<TxnId> = None;
             for module in self.versions.iter().rev().filter(|module| module.name == *name) {
                 let left = left.replace(module.installed_by).unwrap_or(module.installed_by);
@@ -97,7 +98,7 @@ mod tests {
         let seven: Vec<_> = (1..=7).map(|hash| ("a", hash, 1)).collect();
         assert_eq!(kept(&deployed(&seven)), "a6 a5 a4 a3 ");
         assert!(!deployed(&seven).keeps_bytes_of(&deployed(&seven).versions[1]));
-        // Back and forth between two is two, however often.
+        // A module that goes back and forth between two versions has two, however often it does so.
         let back: Vec<_> = [1, 2, 3, 2, 3, 2, 3, 2].map(|hash| ("a", hash, 1)).to_vec();
         assert_eq!(kept(&deployed(&back)), "a7 a1 ");
         assert!(
@@ -122,7 +123,7 @@ mod tests {
             ("b", 6, 16),
             ("b", 7, 16),
         ];
-        // They left in the order a1, a2, b1, b2, b3.
+        // The versions left service in the order a1, a2, b1, b2, b3.
         assert_eq!(kept(&deployed(&versions)), "b3 b2 b1 a2 ");
     }
 }

@@ -8,16 +8,16 @@ use crate::scratch::TxnScratch;
 
 /// See the module's header. Positions are those among the held stores.
 pub(crate) trait HeldStores {
-    /// There is one: its rows are found and written without a look at where they lie.
+    /// True if there is one store. The transaction then finds and writes its rows without checking their store.
     const IS_ONE: bool;
 
     fn count(&self) -> usize;
     fn store(&self, at: usize) -> &Store;
     fn store_mut(&mut self, at: usize) -> &mut Store;
     fn partition(&self, at: usize) -> PartitionId;
-    /// Position of a partition among the held ones.
+    /// Returns the position of a partition among the held ones.
     fn position(&self, partition: PartitionId) -> Option<usize>;
-    /// Bytes that were written on all stores together, with what takes them back.
+    /// Returns the bytes that were written on all stores together, undo included.
     fn written_bytes(&self) -> usize;
     /// Makes a change on one store.
     fn change<T>(
@@ -25,13 +25,13 @@ pub(crate) trait HeldStores {
         at: usize,
         change: impl FnOnce(&mut Store) -> Result<T, WriteError>,
     ) -> Result<T, WriteError>;
-    /// Counts the written bytes anew, for some were taken back.
+    /// Counts the written bytes anew, because some were rolled back.
     fn count_written(&mut self);
 
-    /// Keeps what the transaction changed, of each partition that it changed anything of.
+    /// Keeps the transaction's changes of each partition on which it changed a row.
     fn take_changes(&mut self, images: AfterImage, frame: &mut TxnScratch);
 
-    /// For what looks at several of them at once.
+    /// Returns all stores, for code that reads several at once.
     fn all(&self) -> Vec<&Store> {
         (0..self.count()).map(|at| self.store(at)).collect()
     }

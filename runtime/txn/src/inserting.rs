@@ -1,6 +1,6 @@
-//! The running transaction's changes, put into NVRAM as they are made (NV-Logging, section 4.3, flush-on-insert): each changed row's bytes
-//! are an object of their own. What a rollback takes back is free again. A transaction that changed a row twice, or for which there is no
-//! room before it commits, gives its objects up, and goes to the log as a whole.
+//! The running transaction's changes, which it puts into NVRAM as it makes them (NV-Logging, section 4.3, flush-on-insert). The bytes of
+//! each changed row are an object of their own. A rollback frees the objects. A transaction gives its objects up if it changes a row twice,
+//! or if NVRAM has no room before it commits. Its record then goes to the log as a whole.
 
 use reprise_base::PlacedBytes;
 use reprise_nvram::ObjectWriter;
@@ -11,13 +11,13 @@ use reprise_wire::Changes;
 #[derive(Default)]
 pub(crate) struct Inserting {
     writer: Option<ObjectWriter>,
-    /// The next transactions' changes go to the region as they are made.
+    /// True if the next transactions put their changes into NVRAM as they make them.
     pub is_wanted: bool,
-    /// The running one's do.
+    /// True if the running transaction does so.
     pub is_on: bool,
     /// The beginning of its objects.
     begun_at: u64,
-    /// By held store.
+    /// The state of each held store.
     stores: Vec<Inserted>,
     /// The pieces of the last committed transaction's changes that are in the region.
     placed: Vec<PlacedBytes>,
@@ -44,7 +44,7 @@ impl Inserting {
         }
     }
 
-    /// A transaction begins on so many stores.
+    /// Begins a transaction on `stores` stores.
     #[inline]
     pub fn begin(&mut self, stores: usize) {
         self.placed.clear();
@@ -57,7 +57,7 @@ impl Inserting {
         }
     }
 
-    /// Takes up what a store wrote down since the last time, or took back.
+    /// Takes the changes that a store captured, or rolled back, since the last call.
     #[inline(never)]
     pub fn note(&mut self, at: usize, store: &Store) {
         let (rows, captured) = store.captured();
@@ -91,7 +91,7 @@ impl Inserting {
         mine.rows = rows;
     }
 
-    /// The objects of what a savepoint took back make room again, as far as none of another store lies behind them.
+    /// Frees the objects of changes that a savepoint took back, unless objects of another store lie behind them.
     fn take_back(&mut self, at: usize, rows: u32, bytes: usize) {
         let mine = &mut self.stores[at];
         while mine.placed.pop_if(|last| last.end() as usize > bytes).is_some() {}
@@ -102,7 +102,7 @@ impl Inserting {
         self.writer.as_mut().expect("it is on").take_back(end);
     }
 
-    /// The transaction leaves no objects.
+    /// Drops all objects of the transaction.
     #[cold]
     pub fn give_up(&mut self) {
         if self.is_on {
@@ -111,7 +111,7 @@ impl Inserting {
         }
     }
 
-    /// The transaction commits on its one store, whose changes become the record's.
+    /// Commits the transaction on its only store, whose changes become the record's.
     #[inline]
     pub fn end(&mut self, store: &mut Store, images: AfterImage) {
         if self.is_on {
@@ -124,7 +124,7 @@ impl Inserting {
         self.give_up();
     }
 
-    /// The transaction commits; what this store captured goes into the record from `base` on.
+    /// Commits the transaction. The changes that this store captured go into the record from `base` on.
     pub fn end_store(&mut self, at: usize, base: usize) {
         let moved = self.stores[at].placed.drain(..).map(|piece| PlacedBytes {
             at: piece.at + base as u32,

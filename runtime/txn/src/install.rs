@@ -1,5 +1,5 @@
-//! Puts a module version into service: judges what the stored tables and the modules bound to them would become, makes the
-//! changed tables beside the stored ones, and then only exchanges them.
+//! Puts a module version into service. It checks the result for the stored tables and the modules bound to them. Then it makes the changed
+//! tables beside the stored ones, and exchanges them.
 
 mod bind;
 mod consent;
@@ -34,7 +34,7 @@ pub use summary::{AbandonedTable, LikelyRename, PlanSummary, ProcedurePlan, Tabl
 
 /// A module on its way into service.
 pub struct Candidate {
-    /// Under which it is deployed.
+    /// Name under which it is deployed.
     pub name: String,
     /// SHA-256 of the uploaded bytes.
     pub hash: [u8; 32],
@@ -42,30 +42,31 @@ pub struct Candidate {
     pub wasm_bytes: u64,
     /// The module's declarations.
     pub schema: ModuleSchema,
-    /// The JSON of which `schema` was made, as it was sent.
+    /// The JSON from which `schema` was made, as the client sent it.
     pub description: Arc<[u8]>,
     /// The code that instances are made from.
     pub code: Arc<dyn Code>,
 }
 
-/// By which rules a deployment is judged.
+/// The rules by which a deployment is checked.
 #[derive(Clone, Copy)]
 pub enum Judge<'a> {
-    /// It is asked for now, over tables that hold so much: limits are those of this program.
+    /// A deployment that is requested now, over tables with these counts. The limits are those of this program.
     Deployment(&'a dyn StoredCounts),
-    /// It stands in a log, with the sources of columns: whatever is possible is done, whichever limits held.
+    /// A deployment in a log, with the sources of its columns. It is carried out if possible, whichever limits held then.
     Replay(&'a [TableSources]),
-    /// A rollback that may be asked for one day, when all tables hold rows.
+    /// A rollback that may be requested later, when all tables hold rows.
     WayBack,
 }
 
-/// Changes of a deployment; made by `prepare`, carried out by `apply`.
+/// Changes of a deployment. `prepare` makes them, `apply` carries them out.
 pub struct Plan {
     steps: Vec<Step>,
     bindings: Vec<TableBinding>,
     /// New bindings of other modules in service, by name.
     rebound: BTreeMap<String, Vec<TableBinding>>,
-    /// Tables as they are before the deployment, in the order of their declaration: how each is seen, and its copy in each store.
+    /// Tables as they are before the deployment, in the order of their declaration: the migration's view of each, and its copy in each
+    /// store.
     retiring: Vec<(TableSchema, Vec<Prepared>)>,
     /// The effects of the deployment, for people.
     pub summary: PlanSummary,
@@ -79,7 +80,8 @@ impl std::fmt::Debug for Plan {
 
 enum Step {
     Create(TableSchema),
-    /// The table as it will be, where its columns come from, and what takes its place in each store; nothing where it stays as it is.
+    /// The new table, the sources of its columns, and its replacement in each store. A store in which the table stays as it is has no
+    /// replacement.
     Change {
         table: TableId,
         schema: Arc<TableSchema>,
@@ -99,31 +101,32 @@ fn conflict(table: &str, item: &str, what: &'static str, stored: &str, declared:
     }
 }
 
-/// A plan that was carried out: the changed tables stand in their places.
+/// A plan that was carried out: the changed tables are in place.
 pub struct Applied {
     /// The deployment that is then in service.
     pub next: Deployed,
     /// The version that is then in service.
     pub module: Arc<Module>,
-    /// The module as what runs at its deployment sees it: bound to the tables that are retiring, too.
+    /// The module as its migration sees it: bound to the retiring tables, too.
     pub migration: Arc<Module>,
-    /// It ran over copies of all of the module's tables.
+    /// True if it ran over copies of all of the module's tables.
     migrates: bool,
-    /// By store, what the places held before; all of it where the module runs something at its deployment.
+    /// The former tables of each store. All of them are kept if the module has a migration.
     replaced: Vec<Vec<Replaced>>,
-    /// By store, the places of tables that are retiring.
+    /// The places of retiring tables in each store.
     retiring: Vec<Vec<Replaced>>,
 }
 
 impl Applied {
-    /// Takes the tables that are retiring out of the same stores: what runs at the deployment has run, or failed.
+    /// Takes the retiring tables out of the same stores, after the migration has run or failed.
     pub fn retire(&mut self, stores: &mut [&mut Store]) {
         for (store, retiring) in stores.iter_mut().zip(&mut self.retiring) {
             store.put_back(std::mem::take(retiring));
         }
     }
 
-    /// Makes the same stores what they were before. Of a module that runs something at its deployment alone: tables of others have moved.
+    /// Restores the same stores to their state before. It serves modules with a migration alone, because only then all former tables are
+    /// kept.
     pub fn take_back(self, stores: &mut [&mut Store]) {
         assert!(self.migrates, "tables were moved, not copied");
         for (store, replaced) in stores.iter_mut().zip(self.replaced) {
@@ -132,8 +135,8 @@ impl Applied {
     }
 }
 
-/// Carries out a plan that was made over the same stores. Nothing of it can fail. The record of it is durable, or the module is one
-/// whose deployment can be taken back.
+/// Carries out a plan that was made over the same stores. It can't fail: either the record of it is durable, or the caller can take the
+/// module's deployment back.
 pub fn apply(
     deployed: &Deployed,
     candidate: Candidate,
@@ -204,7 +207,7 @@ pub fn apply(
     }
 }
 
-/// Puts the tables that are retiring behind all others; the module that is bound to them, and by store where they lie.
+/// Puts the retiring tables behind all others. Returns the module that is bound to them, and their places in each store.
 fn place_retiring(
     deployed: &Deployed,
     module: &Arc<Module>,
@@ -239,14 +242,14 @@ fn put_table(tables: &mut Vec<Arc<TableSchema>>, table: Arc<TableSchema>) -> Tab
     TableId(at as u16)
 }
 
-/// Gives a module in service bindings to tables that have changed.
+/// Binds a module in service to tables that have changed.
 fn rebind(deployed: &mut Deployed, name: &str, tables: Vec<TableBinding>) {
     let rebound = Arc::new(deployed.current[name].bound_to(tables));
     deployed.versions[rebound.id.0 as usize] = rebound.clone();
     deployed.current.insert(name.to_owned(), rebound);
 }
 
-/// Versions often differ in their code alone: they share one description then.
+/// Returns the description that the candidate can share. Versions often differ in their code alone.
 fn shared_description(deployed: &Deployed, candidate: &Candidate) -> Arc<[u8]> {
     let before = deployed.current.get(&candidate.name).map(|module| &module.description);
     let same = before.filter(|before| **before == candidate.description);
@@ -254,7 +257,7 @@ fn shared_description(deployed: &Deployed, candidate: &Candidate) -> Arc<[u8]> {
 }
 
 impl Deployed {
-    /// Puts a changed table in the place of the stored one.
+    /// Replaces a stored table by its changed form.
     fn replace_table(&mut self, id: TableId, until: TxnId, schema: Arc<TableSchema>) {
         let before = std::mem::replace(&mut self.tables[id.0 as usize], schema);
         if before != self.tables[id.0 as usize] {
@@ -262,8 +265,8 @@ impl Deployed {
         }
     }
 
-    /// Keeps of the version in service what is needed once it is not: its procedures, by which records and kept outcomes are shown, and its
-    /// description as it was sent. A call that runs has all of it.
+    /// Keeps the parts of the version in service that are needed after it leaves: its procedures, which name records and kept outcomes, and
+    /// its description. A running call has the whole version.
     fn retire(&mut self, name: &str) {
         if let Some(module) = self.current.get(name) {
             self.versions[module.id.0 as usize] = Arc::new(module.retired());
@@ -312,11 +315,11 @@ impl Module {
     }
 }
 
-/// A module version as a checkpoint knows it.
+/// A module version as a checkpoint has it.
 pub struct Restored {
     /// Name of the module.
     pub name: String,
-    /// From 1, per name.
+    /// Number from 1, per name.
     pub version: u32,
     /// SHA-256 of the uploaded bytes.
     pub hash: [u8; 32],
@@ -324,22 +327,23 @@ pub struct Restored {
     pub wasm_bytes: u64,
     /// The deployment's transaction.
     pub installed_by: TxnId,
-    /// It is the one of its name that takes calls.
+    /// True for the version of its name that takes calls.
     pub in_service: bool,
-    /// Names of migrations that the tables of its module have had; with one version of the name.
+    /// Names of the migrations that the tables of its module have had. One version of each name lists them.
     pub migrations: Vec<String>,
     /// The present places of its tables, if it is out of service and they are known.
     pub origins: Option<Origins>,
     /// The module's declarations.
     pub schema: ModuleSchema,
-    /// The JSON of which `schema` was made, as it was sent.
+    /// The JSON from which `schema` was made, as the client sent it.
     pub description: Arc<[u8]>,
     /// The code that instances are made from.
     pub code: Arc<dyn Code>,
 }
 
-/// The deployment of a checkpoint: stored tables by `TableId` and what is known of their past, module versions by `ModuleId`. Versions out
-/// of service are bound to nothing: no call is theirs, and the tables may have gone on without them. Err: they do not fit together.
+/// Returns the deployment of a checkpoint: stored tables by `TableId` with their known past, and module versions by `ModuleId`. Versions
+/// out of service are bound to no table: they take no calls, and the tables may have changed without them. Err: the parts do not fit
+/// together.
 pub fn restore(
     generation: u64,
     tables: Vec<TableSchema>,
@@ -403,7 +407,7 @@ pub fn restore(
     Ok(next)
 }
 
-/// Err: a former version's tables lie in none of these.
+/// Checks that the tables of a former version lie in these tables.
 fn check_origins(origins: &Origins, tables: &[TableSchema]) -> Result<(), String> {
     for origin in origins.iter().flatten() {
         let table = tables.get(origin.table.0 as usize).filter(|table| !table.is_dropped());
@@ -418,7 +422,7 @@ fn check_origins(origins: &Origins, tables: &[TableSchema]) -> Result<(), String
     Ok(())
 }
 
-/// Takes a module out of service; its versions stay known. None where no such module is in service.
+/// Takes a module out of service; its versions stay known. None: no such module is in service.
 pub fn remove(deployed: &Deployed, name: &str) -> Option<Deployed> {
     let mut next = deployed.clone();
     next.record_origins(name);
@@ -428,7 +432,7 @@ pub fn remove(deployed: &Deployed, name: &str) -> Option<Deployed> {
     Some(next)
 }
 
-/// The table of this name, if no module in service declares it. Err: those that do.
+/// Checks that no module in service declares the table. Err: the modules that do.
 pub fn check_drop(deployed: &Deployed, table: TableId) -> Result<(), BindError> {
     let full = deployed.tables[table.0 as usize].full_name();
     let uses = |module: &&Arc<Module>| module.tables.iter().any(|bound| bound.table == table);
@@ -453,14 +457,14 @@ pub fn check_drop(deployed: &Deployed, table: TableId) -> Result<(), BindError> 
     }
 }
 
-/// Drops a table that `check_drop` let go, in a transaction. Nothing of it can fail: the record of it is durable.
+/// Drops a table that `check_drop` admitted, in a transaction. It can't fail, because the record of it is durable.
 pub fn apply_drop(deployed: &Deployed, table: TableId, txn_id: TxnId, stores: &mut [&mut Store]) -> Deployed {
     let mut next = deployed.clone();
     stores.iter_mut().for_each(|store| store.drop_table(table));
     let before = std::mem::replace(&mut next.tables[table.0 as usize], Arc::new(TableSchema::dropped()));
     let has_more = next.tables.iter().any(|other| other.owner == before.owner);
     if !has_more {
-        // Migrations were of tables that are all gone: the next ones of the name have had none.
+        // All tables of the name are gone, so its next tables have had no migrations.
         next.migrations.remove(&before.owner);
     }
     next.past.push(table, txn_id, before);

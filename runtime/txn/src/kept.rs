@@ -1,8 +1,8 @@
-//! Rows that open cursors keep: a cursor shows rows, order and contents as they were when it was opened.
+//! Rows that open cursors keep. A cursor shows rows, order and contents as they were when it was opened.
 //!
-//! Until its table is written a cursor keeps nothing. Then it keeps which rows it has still to show, in their order; and of such
-//! a row, before it is changed, its bytes. Both count in the limit of the write set and in the memory's ledger, and are given up
-//! with the cursor.
+//! A cursor keeps nothing until the transaction writes its table. Then it keeps the list of rows that it has still to show, in their order.
+//! Before one of these rows changes, it also keeps the row's bytes. Both count in the limit of the write set and in the memory's ledger.
+//! The transaction drops them with the cursor.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -17,21 +17,21 @@ use crate::{
     scratch::{Handle, TxnScratch},
 };
 
-/// Rows of one store that are found by one way down the index.
+/// Rows of one store that one descent of the index finds.
 const ROWS_AT_ONCE: usize = 128;
-/// Bytes that a kept row takes beside its own, about.
+/// Bytes that a kept row takes beside its own: an estimate.
 const IMAGE_BYTES: usize = 64;
 /// Bytes that the cursors take from the ledger at once.
 const COUNTED_STEP_BYTES: usize = 64 << 10;
 
-/// The rest of a cursor whose table has been written since it was opened.
+/// The rest of a cursor whose table was written after it was opened.
 #[derive(Default)]
 pub(crate) struct Kept {
     /// The held store of each row and its place there, in the order of the scan.
     rows: Vec<(u16, Rid)>,
-    /// Rows that were shown.
+    /// Number of rows that the cursor has shown.
     shown: usize,
-    /// Which rows are still to be shown: bits by the lowest six of a row's place.
+    /// The rows that it has still to show. The bits stand for the lowest six bits of a row's place.
     ahead: RowMap<u64>,
 }
 
@@ -66,7 +66,7 @@ fn word_of(table: TableId, store: u16, rid: Rid) -> (u64, u64) {
 /// Rows as they were before they were changed.
 #[derive(Default)]
 pub(crate) struct Images {
-    /// By row, and by how many cursors had been opened: one that was opened as the nth is shown the first image from n on.
+    /// Images by row, and by the number of cursors opened before. The nth cursor sees the first image from n on.
     rows: BTreeMap<(u64, u32), Box<[u8]>>,
     bytes: usize,
 }
@@ -83,13 +83,13 @@ impl Images {
     }
 }
 
-/// Rows that all open cursors keep.
+/// The rows that all open cursors keep.
 #[derive(Default)]
 pub(crate) struct KeptRows {
     images: Images,
     /// Bytes that the cursors keep themselves.
     bytes: usize,
-    /// The ledger that counts all of it, and the counted part.
+    /// The ledger that counts all of it, and the part that is counted.
     memory: Option<Arc<MemoryLedger>>,
     counted: Option<Grant>,
 }
@@ -107,14 +107,14 @@ impl KeptRows {
         self.bytes + self.images.bytes
     }
 
-    /// Gives up everything.
+    /// Drops everything.
     pub fn clear(&mut self) {
         self.images = Images::default();
         self.bytes = 0;
         self.counted = None;
     }
 
-    /// Gives up what a cursor kept, and with the last open one everything.
+    /// Drops the rows that a cursor kept. With the last open cursor, it drops everything.
     pub fn forget(&mut self, kept: Option<&Kept>, is_last: bool) {
         if is_last {
             return self.clear();
@@ -126,8 +126,8 @@ impl KeptRows {
         }
     }
 
-    /// Counts what is kept, and `more` bytes that are about to be, as what it takes to end the call well, as undo is. Err: the limit
-    /// of memory, where it is judged and there is no more.
+    /// Counts the kept bytes, and `more` bytes that will follow, as memory that a call needs to end well, like undo. Err: the limit of
+    /// memory, if it is checked and no memory is left.
     pub fn count(&mut self, more: usize, is_judged: bool) -> Result<(), u64> {
         let bytes = whole_steps(self.bytes() + more);
         let (Some(memory), false) = (&self.memory, self.counted_bytes() >= bytes) else {
@@ -153,7 +153,7 @@ fn whole_steps(bytes: usize) -> u64 {
     bytes.next_multiple_of(COUNTED_STEP_BYTES) as u64
 }
 
-/// The row about to be written, by the stored number of its table: a row of a held store, or a new one.
+/// The row that is about to be written, by the stored number of its table: a row of a held store, or a new one.
 #[derive(Clone, Copy)]
 pub(crate) struct Written {
     pub table: TableId,
@@ -161,7 +161,7 @@ pub(crate) struct Written {
     pub rid: Option<Rid>,
 }
 
-/// Before a change, lets the open cursors of the table keep what they have still to show. `bytes` were written so far.
+/// Before a change, lets the open cursors of the table keep the rows that they have still to show. `bytes` were written before.
 #[cold]
 pub(crate) fn keep_before(
     frame: &mut TxnScratch,
@@ -200,7 +200,7 @@ pub(crate) fn keep_before(
     frame.check_written(bytes)
 }
 
-/// The rows that a cursor has still to show.
+/// Returns the rows that a cursor has still to show.
 fn rest_of(frame: &mut TxnScratch, stores: &[&Store], cursor: &Cursor, bytes: usize) -> Result<Kept, OpError> {
     let (mut kept, mut left) = (Kept::default(), cursor.left.map_or(usize::MAX, |left| left as usize));
     let first = cursor.first_store;
@@ -235,7 +235,7 @@ fn rest_of(frame: &mut TxnScratch, stores: &[&Store], cursor: &Cursor, bytes: us
     Ok(kept)
 }
 
-/// Goes on with a cursor that keeps its rest.
+/// Continues a cursor that keeps its rest.
 #[cold]
 pub(crate) fn run_kept(
     stores: &[&Store],

@@ -1,4 +1,4 @@
-//! On which partition the rows of a key lie, where the key holds the partition column.
+//! The partition of the rows with a key, if the key holds the partition column.
 
 use std::borrow::Cow;
 
@@ -7,12 +7,12 @@ use reprise_base::PartitionId;
 
 use crate::route::partition_of_field;
 
-/// The place of an integer partition column in the keys of an index, so that most keys are checked without the schema.
+/// The place of an integer partition column in the keys of an index. With it, most keys are checked without the schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyPlace {
     offset: usize,
     bytes: usize,
-    /// The sign bit of the value moved up to the end of a word; 0 where it has no sign.
+    /// The sign bit of the value, moved to the end of a word; 0 if the value has no sign.
     flip: u64,
 }
 
@@ -56,7 +56,7 @@ impl KeyPlace {
         })
     }
 
-    /// Returns the value that all keys between two have, if the two agree so far.
+    /// Returns the value that all keys between two keys have, if the two agree in it.
     #[inline]
     pub(crate) fn value_between(&self, lower: &[u8], upper: &[u8]) -> Option<u64> {
         let end = self.offset + self.bytes;
@@ -74,8 +74,8 @@ fn columns_of(schema: &TableSchema, index: u16) -> Option<&[u16]> {
     }
 }
 
-/// The partition of all rows whose keys in stored index `index` lie between these bounds. None where the bounds don't say:
-/// their common columns don't reach the partition column `by`, or they are no keys.
+/// Returns the partition of all rows whose keys in stored index `index` lie between these bounds. None if the bounds don't say: their
+/// common columns don't reach the partition column `by`, or they are no keys.
 pub fn partition_between(
     schema: &TableSchema,
     index: u16,
@@ -98,7 +98,7 @@ pub fn partition_between(
     partition_of_encoded(schema, by, &encoded[..bytes], partitions_count)
 }
 
-/// Length of a column's value at the start of `key`, its null mark included.
+/// Returns the length of a column's value at the start of `key`, its null mark included.
 fn encoded_bytes(schema: &TableSchema, column: u16, key: &[u8]) -> Option<usize> {
     let column = schema.columns.get(column as usize)?;
     let mark = column.nullable as usize;
@@ -161,7 +161,7 @@ fn partition_of_encoded(
     Some(partition_of_field(&field, partitions_count))
 }
 
-/// Text without the marks behind its zeros.
+/// Returns text without the marks behind its zeros.
 fn unescaped(encoded: &[u8]) -> Cow<'_, [u8]> {
     if !encoded.contains(&0) {
         return Cow::Borrowed(encoded);
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(KeyPlace::of(&other, 0), None);
     }
 
-    /// A key's partition is that of the row it is made of, whatever type the partition column has and what lies before it.
+    /// A key's partition is that of its row, whatever type the partition column has and whatever columns precede it.
     #[test]
     fn a_key_names_the_partition_of_its_row() {
         use ScalarType::*;

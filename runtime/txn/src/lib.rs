@@ -1,6 +1,6 @@
 //! Runs one procedure call over one partition's tables, or over several held at once.
 //! Owns: the transaction seen by a guest (`StoreTxn`, on a standby `ViewTxn`), its handles, cursors, limits and outcome.
-//! Does not: queue, log, choose partitions or give out ids; it is handed all of these.
+//! Does not: queue, log, choose partitions or give out ids; its caller does all of these.
 //! Invariants: an outcome other than `Commit` left nothing in the tables; a guest sees no storage address.
 //! Called by: `partition` (running), `replay` (the same path again), `recovery`, `router`, `upkeep`, `database`, `catalog` (modules and
 //! tables).

@@ -1,4 +1,4 @@
-//! A module in service: its code, its description, and how its tables map to the stored ones.
+//! A module in service: its code, its description, and the binding of its tables to the stored ones.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,21 +19,21 @@ use crate::{
     shape::Shape,
 };
 
-/// One version of one module; numbered in the order of deployment, never reused.
+/// Number of one version of one module. Numbers follow the order of deployment and are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModuleId(pub u32);
 
 /// Code that can be run: a compiled wasm module, or procedures compiled into this binary.
 pub trait Code: Send + Sync {
-    /// An executor for one engine thread, of which nothing has run yet. Err: why there can be none.
+    /// Makes an executor for one engine thread, which has run nothing yet. Err: why there can be none.
     fn instantiate(&self) -> Result<Box<dyn Executor>, String>;
 
-    /// Makes ready for `instantiate` what that would make otherwise. Err: as there.
+    /// Makes in advance the code that `instantiate` would make. Err: as there.
     fn prepare(&self) -> Result<(), String> {
         Ok(())
     }
 
-    /// Gives up what it holds: its module went out of service, and nobody instantiates it any more.
+    /// Drops its memory. Its module went out of service, so no thread instantiates it any more.
     fn let_go(&self) {}
 
     /// Memory that compiled code takes now.
@@ -41,7 +41,7 @@ pub trait Code: Send + Sync {
         0
     }
 
-    /// `instantiate` would make nothing that others could use again.
+    /// True if `instantiate` would make nothing that others could use again.
     fn is_ready(&self) -> bool {
         true
     }
@@ -49,13 +49,13 @@ pub trait Code: Send + Sync {
 
 /// Code that runs on one engine thread.
 pub trait Executor {
-    /// Runs one procedure to its end; its rows go through `ops`.
+    /// Runs one procedure to its end. It reads and writes rows through `ops`.
     fn call(&mut self, procedure: usize, ops: &mut dyn HostOps) -> CallOutcome;
 
-    /// Counts its memory in `memory` from its next call on, and asks there before.
+    /// Counts its memory in `memory` from its next call on. It asks there before it takes more.
     fn count_in(&mut self, _memory: &Arc<MemoryLedger>) {}
 
-    /// Memory that its next call takes beside what it has, about.
+    /// Estimates the memory that its next call takes beside the memory that it has.
     fn wanted_bytes(&self) -> u64 {
         0
     }
@@ -67,7 +67,7 @@ pub struct Module {
     pub id: ModuleId,
     /// The name in the URL.
     pub name: String,
-    /// From 1, per name.
+    /// Number from 1, per name.
     pub version: u32,
     /// SHA-256 of the uploaded bytes.
     pub hash: [u8; 32],
@@ -77,13 +77,13 @@ pub struct Module {
     pub installed_by: TxnId,
     /// The module's declarations.
     pub schema: ModuleSchema,
-    /// The JSON of which `schema` was made, as it was sent: what was taken in once is kept as it is.
+    /// The JSON from which `schema` was made, as the client sent it. A description that was accepted once stays as it is.
     pub description: Arc<[u8]>,
     /// Bindings of `schema.tables`, in the same order.
     pub tables: Vec<TableBinding>,
-    /// By procedure: rows to prefetch before it runs.
+    /// Rows to prefetch before it runs, by procedure.
     pub prefetch: Vec<Vec<PrefetchRow>>,
-    /// By procedure: what the bytes of its result are checked against.
+    /// The shape against which its result is checked, by procedure.
     pub(crate) results: Vec<Shape>,
     /// The router's counts of its calls.
     pub meters: ModuleMeters,
@@ -91,28 +91,28 @@ pub struct Module {
     pub code: Arc<dyn Code>,
 }
 
-/// How a module's table maps to the stored one.
+/// The binding of a module's table to a stored table.
 pub struct TableBinding {
     /// The stored table.
     pub table: TableId,
-    /// The module's, not another's that it uses.
+    /// True for a table of the module, false for another module's that it uses.
     pub is_own: bool,
     /// The placement of its rows.
     pub placement: Placement,
     /// Module's index number -> stored index number; index 0 is the primary key in both.
     pub indexes: Vec<u16>,
-    /// By the module's index numbers: where the partition column lies in a key, if that is known.
+    /// The place of the partition column in a key, if it is known. By the module's index numbers.
     pub places: Vec<Option<KeyPlace>>,
-    /// By stored index numbers: the key and its columns of any length, for people.
+    /// The key and its columns of variable length, for people. By stored index numbers.
     pub keys: Vec<String>,
     /// Layout of the rows as the module knows them.
     pub layout: RowLayout,
-    /// Set where the stored table has columns that this module does not know.
+    /// The projection, if the stored table has columns that this module does not know.
     pub projection: Option<RowProjection>,
 }
 
 impl TableBinding {
-    /// Every partition has every row.
+    /// True if every partition has every row.
     pub fn is_replicated(&self) -> bool {
         self.placement == Placement::Replicated
     }
@@ -122,12 +122,12 @@ impl TableBinding {
 #[derive(Debug, thiserror::Error)]
 #[error("the module's tables conflict with the stored tables")]
 pub struct BindError {
-    /// All that were found.
+    /// All conflicts that were found.
     pub conflicts: Vec<reprise_storage::Conflict>,
 }
 
 impl Module {
-    /// A procedure by its name, and its position in the schema.
+    /// Returns a procedure by its name, and its position in the schema.
     pub fn procedure(&self, name: &str) -> Option<(usize, &ProcedureSchema)> {
         self.schema
             .procedures
@@ -137,7 +137,7 @@ impl Module {
     }
 }
 
-/// All modules and tables of a database at one moment. Swapped whole.
+/// All modules and tables of a database at one moment. A change replaces the whole.
 #[derive(Default, Clone)]
 pub struct Deployed {
     /// Grows with each deployment and removal.
@@ -168,18 +168,18 @@ pub struct Quarantined {
 }
 
 impl Deployed {
-    /// A version by its number, in service or not.
+    /// Returns a version by its number, in service or not.
     pub fn module(&self, id: ModuleId) -> Option<&Arc<Module>> {
         self.versions.get(id.0 as usize)
     }
 
-    /// True where the version is in service.
+    /// True if the version is in service.
     pub fn is_current(&self, id: ModuleId) -> bool {
         self.module(id)
             .is_some_and(|module| self.current.get(&module.name).is_some_and(|current| current.id == id))
     }
 
-    /// The table of a name as people write it: `module.table`, or the table's name alone where one module has it.
+    /// Returns the table of a name as people write it: `module.table`, or the table's name alone if one module has it.
     pub fn table(&self, name: &str) -> Option<(TableId, &Arc<TableSchema>)> {
         let mut named = self.tables().filter(|(_, table)| match name.split_once('.') {
             Some((owner, bare)) => table.owner == owner && table.name == bare,
@@ -189,8 +189,8 @@ impl Deployed {
         named.next().is_none().then_some(found)
     }
 
-    /// The table as the rows of a transaction were written; none where that is no longer known: a deployment may have changed it since,
-    /// and came before all that is known of the past.
+    /// Returns the table as it was when the rows of a transaction were written. None if it is no longer known, because a deployment before
+    /// the known past may have changed it since.
     pub fn table_at(&self, id: TableId, txn_id: TxnId) -> Option<&Arc<TableSchema>> {
         let (table, until) = match self.past.table_at(id, txn_id) {
             Some((table, until)) => (table, until.tick()),
@@ -210,16 +210,16 @@ impl Deployed {
         is_known.then_some(table)
     }
 
-    /// True where the module runs something over its tables when it is deployed: one without a name does so each time, one with a name
-    /// unless the tables have had it.
+    /// True if the module runs a migration when it is deployed. A migration without a name runs each time, one with a name only if the
+    /// tables have not had it.
     pub(crate) fn is_to_migrate(&self, candidate: &Candidate) -> bool {
         let had = self.migrations.get(&candidate.name);
         let is_new = |name: &String| name.is_empty() || had.is_none_or(|had| !had.contains(name));
         candidate.schema.on_deploy.as_ref().is_some_and(is_new)
     }
 
-    /// Takes the module's migration for one that its tables have had. Where its bytes are those of a former version, the tables go back,
-    /// and have had what that lists alone.
+    /// Records that the tables have had the module's migration. If its bytes are those of a former version, the tables go back, and have
+    /// had only the migrations of that version.
     pub(crate) fn note_migration(&mut self, candidate: &Candidate) {
         let mut versions = self.versions.iter();
         let is_former = versions.any(|module| module.name == candidate.name && module.hash == candidate.hash);
@@ -234,7 +234,7 @@ impl Deployed {
         }
     }
 
-    /// With one more procedure that takes no calls. Err: there is no such procedure.
+    /// Returns the deployment with one more procedure that takes no calls. Err: there is no such procedure.
     pub fn with_quarantined(&self, id: ModuleId, procedure: u16, why: Quarantined) -> Result<Self, String> {
         let module = self.module(id).ok_or_else(|| format!("module number {}", id.0))?;
         if procedure as usize >= module.schema.procedures.len() {
@@ -246,7 +246,7 @@ impl Deployed {
         Ok(next)
     }
 
-    /// Why calls of a procedure are refused, if they are.
+    /// Returns why calls of a procedure are refused, if they are.
     pub fn quarantined(&self, id: ModuleId, procedure: usize) -> Option<String> {
         let found = self.quarantine.get(&(id, procedure as u16))?;
         let module = self.module(id)?;
@@ -258,7 +258,7 @@ impl Deployed {
         ))
     }
 
-    /// Tables that are stored, without the places of those that were dropped.
+    /// Returns the stored tables, without the places of dropped ones.
     pub fn tables(&self) -> impl Iterator<Item = (TableId, &Arc<TableSchema>)> {
         let tables = self.tables.iter().enumerate();
         let numbered = tables.map(|(at, table)| (TableId(at as u16), table));

@@ -1,4 +1,4 @@
-//! What the transactions on one and on several partitions have in common.
+//! Checks that the transactions on one and on several partitions share.
 
 use reprise_abi::{ColumnSet, OpError};
 use reprise_base::limits::MEMORY_MAX_LIMIT;
@@ -50,7 +50,7 @@ pub(crate) fn may_write(is_read_only: bool) -> Result<(), OpError> {
     }
 }
 
-/// Whether a transaction may write a table that not every one of them may.
+/// Checks whether a transaction may write a table that not every transaction may write.
 #[cold]
 pub(crate) fn judge_write(input: &TxnInput<'_>, binding: &TableBinding) -> Result<(), OpError> {
     may_write(input.is_read_only())?;
@@ -65,8 +65,7 @@ pub(crate) fn judge_write(input: &TxnInput<'_>, binding: &TableBinding) -> Resul
     }
 }
 
-/// Judges what runs at a deployment has written, where that is much. Tables that are dropped whole if it fails need no undo, unless a
-/// savepoint does.
+/// Checks the writes of a migration, if there are many. Tables that are dropped whole if it fails need no undo, unless a savepoint does.
 pub(crate) fn judge_migrated(store: &mut Store, frame: &TxnScratch) -> Result<(), OpError> {
     if !frame.has_savepoints() {
         store.forgo_undo();
@@ -74,7 +73,7 @@ pub(crate) fn judge_migrated(store: &mut Store, frame: &TxnScratch) -> Result<()
     frame.check_written(store.undo_bytes())
 }
 
-/// A storage error as the guest is to be told: duplicates it may handle, anything else ends the transaction.
+/// Turns a storage error into the guest's error. The guest may handle a duplicate; any other error ends the transaction.
 pub(crate) fn write_error(error: WriteError, binding: &TableBinding) -> OpError {
     match error {
         WriteError::Duplicate { index } => {
@@ -95,7 +94,7 @@ pub(crate) fn write_error(error: WriteError, binding: &TableBinding) -> OpError 
     }
 }
 
-/// A row of the module's table with some columns replaced, appended to `out`.
+/// Appends a row of the module's table to `out`, with some columns replaced.
 pub(crate) fn patch_row(
     binding: &TableBinding,
     row: &[u8],
@@ -107,7 +106,7 @@ pub(crate) fn patch_row(
     patched.map_err(|_| guest("the values do not fit the columns"))
 }
 
-/// `count`, or the request's limit where that is less (0 = no limit).
+/// Returns `count`, or the request's limit if it is less (0: no limit).
 pub(crate) fn limited(count: u64, limit: u32) -> u64 {
     match limit {
         0 => count,
@@ -115,7 +114,7 @@ pub(crate) fn limited(count: u64, limit: u32) -> u64 {
     }
 }
 
-/// The methods of `HostOps` that ask nothing of tables: of a transaction with an `input`, a `frame` and a `run_cursor`.
+/// The methods of `HostOps` that need no tables, for a transaction with an `input`, a `frame` and a `run_cursor`.
 macro_rules! ops_of_any_transaction {
     () => {
         fn args(&self) -> &[u8] {

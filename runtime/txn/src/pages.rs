@@ -1,14 +1,14 @@
-//! Rows of several partitions in the order of an index, read ahead from stores that are looked at for a short time each.
+//! Rows of several partitions in the order of an index. They are read ahead from stores that are open for a short time each.
 
 use reprise_abi::{OpError, RowLayout, TableSchema};
 use reprise_storage::{Range, Rid, ScanPosition, ShownRow, TableId, Visit};
 
 use crate::{scan::scan_error, view::ViewStores};
 
-/// Rows of a page, and their bytes, behind which it ends.
+/// Rows, and bytes, at which a page ends.
 const PAGE_ROWS_MAX: usize = 64;
 const PAGE_BYTES_MAX: usize = 32 << 10;
-/// Index entries that are walked over at once, whether the view sees their rows or not.
+/// Index entries that are passed at once, whether the view sees their rows or not.
 pub(crate) const ENTRIES_AT_ONCE: usize = 512;
 
 /// The rows that a scan has read ahead on each of its stores. The view does not change, so the rows are valid while it is open.
@@ -17,21 +17,21 @@ pub struct Pages {
     index: u16,
     heads: Vec<Head>,
     is_reverse: bool,
-    /// Columns by which rows of several stores are put in order; none where there is one store.
+    /// Columns by which rows of several stores are ordered. None if there is one store.
     columns: Vec<u16>,
     layout: RowLayout,
-    /// Rows of the table have no other name than their numbers.
+    /// True if rows of the table have no name other than their numbers.
     is_numbered: bool,
 }
 
 /// A row that was read ahead.
 #[derive(Clone, Copy)]
 pub struct NextRow<'a> {
-    /// Its store, of those that are scanned.
+    /// Position of its store among those that are scanned.
     pub at: usize,
-    /// There.
+    /// Its place in that store.
     pub rid: Rid,
-    /// Its number on its partition, where the table has no primary key; else 0.
+    /// Its number on its partition, if the table has no primary key; otherwise 0.
     pub number: u64,
     /// The row in its stored form.
     pub row: &'a [u8],
@@ -43,9 +43,9 @@ struct Head {
     position: ScanPosition,
     rows: Vec<ReadAhead>,
     bytes: Vec<u8>,
-    /// Rows that were taken.
+    /// Number of rows that were taken.
     taken: usize,
-    /// Rows of the next page.
+    /// Number of rows of the next page.
     rows_max: usize,
 }
 
@@ -68,7 +68,7 @@ impl Head {
         }
     }
 
-    /// The next row, and its key.
+    /// Returns the next row, and its key.
     fn next(&self, at: usize) -> Option<(NextRow<'_>, &[u8])> {
         let next = self.rows.get(self.taken)?;
         let start = self.taken.checked_sub(1).map_or(0, |before| self.rows[before].end);
@@ -107,7 +107,7 @@ impl Pages {
         self.heads.len()
     }
 
-    /// Sees to a next row of the range on each store that has one; the first of them is `first_store`.
+    /// Reads ahead so that each store with more rows in the range has a next row. `first_store` is the first of them.
     pub fn fill(&mut self, stores: &mut dyn ViewStores, first_store: usize, range: &Range<'_>) -> Result<(), OpError> {
         self.is_reverse = range.is_reverse();
         let (columns, layout, table) = (&self.columns, &self.layout, self.table);
@@ -148,7 +148,7 @@ impl Pages {
         Ok(())
     }
 
-    /// The row that comes next, of rows with equal keys the first store's. Once all stores are filled.
+    /// Returns the row that comes next. Of rows with equal keys, the first store's comes first. All stores must be filled.
     pub fn next(&self) -> Option<NextRow<'_>> {
         let mut best: Option<(NextRow<'_>, &[u8])> = None;
         for (at, head) in self.heads.iter().enumerate() {
@@ -167,7 +167,7 @@ impl Pages {
         best.map(|(next, _)| next)
     }
 
-    /// Passes over the next row of a store.
+    /// Takes the next row of a store.
     pub fn take(&mut self, at: usize) {
         self.heads[at].taken += 1;
     }

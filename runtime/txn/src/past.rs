@@ -1,4 +1,4 @@
-//! The stored tables as they were: what the log's records are decoded with.
+//! The former stored tables, which decode the log's records.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use reprise_storage::TableId;
 pub struct TablePast {
     /// The transaction before which the tables' past is unknown.
     since: TxnId,
-    /// In the order of `until`.
+    /// The former tables, in the order of `until`.
     former: Vec<FormerTable>,
 }
 
@@ -25,7 +25,7 @@ struct FormerTable {
 }
 
 impl TablePast {
-    /// Nothing is known of what was before `since`.
+    /// Makes a past that begins at `since`.
     pub fn unknown_before(since: TxnId) -> Self {
         Self {
             since,
@@ -33,22 +33,23 @@ impl TablePast {
         }
     }
 
-    /// The transaction `until` changes or drops the table, the latest one so far.
+    /// Records that the transaction `until`, the latest one yet, changes or drops the table.
     pub(crate) fn push(&mut self, id: TableId, until: TxnId, table: Arc<TableSchema>) {
         self.former.push(FormerTable { id, until, table });
     }
 
-    /// Tables as they were.
+    /// Returns the former tables.
     pub(crate) fn tables(&self) -> impl Iterator<Item = &Arc<TableSchema>> {
         self.former.iter().map(|former| &former.table)
     }
 
-    /// True where all that became of the tables since that transaction is known.
+    /// True if all changes of the tables since that transaction are known.
     pub fn reaches(&self, txn_id: TxnId) -> bool {
         self.since.tick() <= txn_id.tick()
     }
 
-    /// The table as it was when the transaction ran, and which transaction changed it then; None: it was not changed since.
+    /// Returns the table as it was when the transaction ran, and the transaction that then changed it. None: the table has not changed
+    /// since.
     pub(crate) fn table_at(&self, id: TableId, txn_id: TxnId) -> Option<(&Arc<TableSchema>, TxnId)> {
         let later = self
             .former

@@ -1,4 +1,4 @@
-//! Some columns of many rows, written where they lie.
+//! Writes some columns of many rows in place.
 
 use reprise_abi::{ColumnSet, Handles, HostOps, OpError};
 use reprise_storage::Rid;
@@ -8,7 +8,7 @@ use crate::{
     store_txn::StoreTxn,
 };
 
-/// Rows whose handles are looked at before they are written.
+/// Number of rows whose handles are checked before they are written.
 const PATCHED_AT_ONCE: usize = 16;
 
 /// New values for a few columns of several rows.
@@ -21,7 +21,7 @@ pub(crate) struct Patches<'a> {
 }
 
 impl<'a> Patches<'a> {
-    /// The values of some rows from a position on.
+    /// Returns the values of `count` rows from a position on.
     #[inline(always)]
     fn values(&self, at: usize, count: usize) -> &'a [u8] {
         &self.values[at * self.bytes_each..(at + count) * self.bytes_each]
@@ -37,7 +37,7 @@ impl<S: HeldStores> StoreTxn<'_, S> {
         })
     }
 
-    /// Writes columns of rows of the only store, where they lie. Limits are looked at once: nothing may fail for a single row.
+    /// Writes columns of rows of the only store in place. It checks the limits once, so that no single row can fail.
     #[inline(always)]
     pub fn patch_here(&mut self, patches: &Patches<'_>, binding: &TableBinding) -> Result<(), OpError> {
         let (table, handles) = (patches.table, &patches.handles);
@@ -50,7 +50,7 @@ impl<S: HeldStores> StoreTxn<'_, S> {
             return self.patch_each(patches);
         };
         let frame = &mut *self.frame;
-        // Written through a current copy, which then is one still.
+        // A write through a current copy leaves that copy current.
         let note = |frame: &mut TxnScratch, at: usize, rid: Rid| {
             let (row, handle) = (row_key(0, binding.table, rid), handles.at(at));
             let is_current = frame.changed.is_current(row, handle);
@@ -84,7 +84,7 @@ impl<S: HeldStores> StoreTxn<'_, S> {
         self.check_written(0)
     }
 
-    /// Works like `patch_here`; each run of rows lies on one of several stores.
+    /// The `patch_here` variant for rows of several stores. Each run of rows lies on one of them.
     pub fn patch_among(&mut self, patches: &Patches<'_>, binding: &TableBinding) -> Result<(), OpError> {
         let (table, handles) = (patches.table, &patches.handles);
         let (mut at, given) = (0, self.frame.handles.len());

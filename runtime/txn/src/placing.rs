@@ -1,4 +1,4 @@
-//! Places of rows: the held store where a read looks, the one for a new row, and the one where a written row has to stay.
+//! Places of rows: the held store for a read, the store for a new row, and the store where a written row has to stay.
 
 use std::ops::Range;
 
@@ -27,19 +27,19 @@ struct Between<'k> {
     value: Option<u64>,
 }
 
-/// Writing these columns may change where a row belongs.
+/// True if a write of these columns may change a row's partition.
 pub(crate) fn may_move(binding: &TableBinding, columns: ColumnSet) -> bool {
     matches!(binding.placement, Placement::By(at) if at < 64 && columns.0 >> at & 1 == 1)
 }
 
 impl<S: HeldStores> StoreTxn<'_, S> {
-    /// There are rows that may not belong to the first held partition.
+    /// True if rows may belong to another partition than the first held one.
     #[inline(always)]
     pub fn places_matter(&self, binding: &TableBinding) -> bool {
         self.input.partitions_count > 1 && matches!(binding.placement, Placement::By(_))
     }
 
-    /// The held stores that a read looks at, whatever it looks for: of a replicated table the first knows all.
+    /// Returns the held stores that a read searches, whatever it searches for. Of a replicated table the first has all rows.
     #[inline(always)]
     fn stores_of(&self, binding: &TableBinding) -> Range<usize> {
         match S::IS_ONE || binding.placement == Placement::Replicated {
@@ -48,7 +48,7 @@ impl<S: HeldStores> StoreTxn<'_, S> {
         }
     }
 
-    /// The held stores on which rows under a key may lie. Err: they lie on a partition that is not held, or may.
+    /// Returns the held stores on which rows under a key may lie. Err: they lie, or may lie, on a partition that is not held.
     #[inline(always)]
     pub fn readable(&mut self, target: Target, binding: &TableBinding, key: &[u8]) -> Result<Range<usize>, OpError> {
         match self.places_matter(binding) {
@@ -69,7 +69,7 @@ impl<S: HeldStores> StoreTxn<'_, S> {
         self.place(target, binding, &between)
     }
 
-    /// Works like `readable`, for the rows of a range.
+    /// The `readable` variant for the rows of a range.
     #[inline(always)]
     pub fn readable_range(
         &mut self,
@@ -138,7 +138,7 @@ impl<S: HeldStores> StoreTxn<'_, S> {
         }
     }
 
-    /// Position of a partition among the held ones.
+    /// Returns the position of a partition among the held ones.
     fn held(&self, partition: PartitionId) -> Option<usize> {
         match self.holds_all {
             true => Some(partition.index()),
@@ -146,8 +146,8 @@ impl<S: HeldStores> StoreTxn<'_, S> {
         }
     }
 
-    /// Rows lie where the value of their partition column says, or no one finds them again. Of several stores the right one was
-    /// chosen before.
+    /// Checks that a row lies where its partition column says, because later reads find it only there. With several stores, the right one
+    /// was chosen before.
     #[inline(always)]
     pub fn check_place(&self, table: u16, binding: &TableBinding, rid: Rid) -> Result<(), OpError> {
         match (S::IS_ONE && self.places_matter(binding), &binding.placement) {
@@ -167,7 +167,7 @@ impl<S: HeldStores> StoreTxn<'_, S> {
         }
     }
 
-    /// The held store on which a row belongs that is to be stored. A row of the only one is judged once it is.
+    /// Returns the held store on which a new row belongs. A row of the only store is checked after it is stored.
     #[inline(always)]
     pub fn home(&self, table: u16, binding: &TableBinding, row: &[u8]) -> Result<usize, OpError> {
         match binding.placement {
@@ -179,7 +179,7 @@ impl<S: HeldStores> StoreTxn<'_, S> {
     fn home_among(&self, table: u16, binding: &TableBinding, row: &[u8], column: u16) -> Result<usize, OpError> {
         let store = self.stores.store(0);
         let (layout, schema) = (store.layout(binding.table), store.schema(binding.table));
-        // A value of fixed width can be read of any row that is long enough; the store judges the rest of it.
+        // Any row that is long enough has a value of fixed width. The store checks the rest of the row.
         let is_variable = matches!(schema.columns[column as usize].ty, ScalarType::Text | ScalarType::Bytes);
         if is_variable || row.len() < layout.fixed_bytes() {
             layout.validate(row).map_err(|error| guest(error.to_string()))?;
@@ -189,7 +189,7 @@ impl<S: HeldStores> StoreTxn<'_, S> {
             .ok_or_else(|| elsewhere(self.input, table, home, self.stores.partitions()))
     }
 
-    /// Checks that a row stays where it is, if its partition column was added to.
+    /// Checks that a row stays on its partition if a value was added to its partition column.
     #[cold]
     pub fn check_stays(&self, table: u16, binding: &TableBinding, at: usize, rid: Rid) -> Result<(), OpError> {
         self.check_place(table, binding, rid)?;

@@ -1,5 +1,5 @@
-//! Rows that a call will look at, by what its procedure declares: found from the encoded arguments alone, so that they can be
-//! prefetched while the calls before it still run. A hint: nothing depends on it but time.
+//! Rows that a call will read, by its procedure's declaration. They are found from the encoded arguments alone, so that they can be
+//! prefetched while earlier calls still run. This is a hint: only time depends on it.
 
 use reprise_abi::{ModuleSchema, PrefetchKey, PrefetchPart, ProcedureSchema, ScalarType, Type};
 use reprise_storage::{PrefetchState, Store, TableId};
@@ -21,15 +21,15 @@ pub struct PrefetchRow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Moved {
     from: usize,
-    /// Moves its bits to the upper end of a word, whatever follows them there.
+    /// Bits by which its value moves up to the end of a word, whatever follows it there.
     left: u32,
-    /// Its sign there.
+    /// Its sign bit in that word.
     flip: u64,
-    /// Bits of the key before it.
+    /// Number of key bits before it.
     right: u32,
 }
 
-/// The eight bytes at `at`, as far as there are any.
+/// Returns the eight bytes at `at`, or as many as there are.
 #[inline(always)]
 fn word_at(args: &[u8], at: usize) -> u64 {
     match args.get(at..).and_then(<[u8]>::first_chunk) {
@@ -45,8 +45,8 @@ fn last_word_at(args: &[u8], at: usize) -> u64 {
 }
 
 impl Moved {
-    /// Its bits of the key, made in registers: what is written to memory in pieces is slow to read back as a whole. Whatever its width
-    /// by the same steps: which it is can't be foretold where calls differ.
+    /// Returns its bits of the key. They are made in registers, because a key that is written to memory in pieces is slow to read as a
+    /// whole. The steps are the same for each width, because a processor can't predict the width if calls differ.
     #[inline(always)]
     fn bits(&self, args: &[u8]) -> u128 {
         let word = word_at(args, self.from) << self.left ^ self.flip;
@@ -109,7 +109,7 @@ impl PrefetchRow {
         Some(())
     }
 
-    /// The key that these arguments have, if they have it.
+    /// Returns the key of these arguments, if they have it.
     #[inline(always)]
     fn key(&self, args: &[u8]) -> Option<u128> {
         if args.len() < self.args_bytes_min {
@@ -119,8 +119,8 @@ impl PrefetchRow {
         Some(parts.fold(self.constant, |key, part| key | part.bits(args)))
     }
 
-    /// The first step: prefetches what a look-up of the row reads first, if these arguments have its key. What each step returns
-    /// is for the next one.
+    /// Does the first step: prefetches the memory that a look-up of the row reads first, if these arguments have its key. The result of
+    /// each step is for the next one.
     #[inline(always)]
     pub fn touch(&self, store: &Store, args: &[u8]) -> PrefetchState {
         match self.key(args) {
@@ -129,8 +129,8 @@ impl PrefetchRow {
         }
     }
 
-    /// The second: where the place of the row stands that will probably be found. A step reads what the one before it brought,
-    /// so there is other work to be done between two of them.
+    /// Does the second step: prefetches the entry with the probable place of the row. Each step reads the memory that the step before it
+    /// brought. So other work must be done between two of them.
     #[inline(always)]
     pub fn touch_place<'a>(
         &self,
@@ -141,14 +141,14 @@ impl PrefetchRow {
         store.touch_place(self.table, found, || self.key(args()?))
     }
 
-    /// The last: the row.
+    /// Does the last step: prefetches the row.
     #[inline(always)]
     pub fn touch_row(&self, store: &Store, found: PrefetchState) {
         store.touch_row(self.table, found);
     }
 }
 
-/// The rows of each procedure. What can't be found from arguments alone is left out.
+/// Returns the rows of each procedure. It leaves out rows that can't be found from arguments alone.
 pub(crate) fn rows_of(schema: &ModuleSchema, tables: &[TableBinding]) -> Vec<Vec<PrefetchRow>> {
     let of_procedure = |procedure: &ProcedureSchema| {
         let rows = procedure.prefetch.iter();

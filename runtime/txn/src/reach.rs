@@ -1,4 +1,5 @@
-//! The rows that a call may read and write: those of its own partitions. Any other access is refused by the names of table and partitions.
+//! The rows that a call may read and write: those of its own partitions. The refusal of any other access names the table and the
+//! partitions.
 
 use reprise_abi::{OpError, Placement};
 use reprise_base::PartitionId;
@@ -10,9 +11,9 @@ use crate::{module::TableBinding, ops::guest, run::TxnInput};
 pub(crate) enum Look {
     /// One whole key.
     Key,
-    /// A range, of which the rows of the call's own partitions are wanted whatever it holds (`ScanFlags::LOCAL`).
+    /// A range, of which the call wants only the rows of its own partitions (`ScanFlags::LOCAL`).
     Local,
-    /// A range, all of whose rows are wanted.
+    /// A range, of which the call wants all rows.
     Range,
 }
 
@@ -25,14 +26,14 @@ impl Look {
     }
 }
 
-/// The table's name, as the module that was called knows it.
+/// Returns the table's name in the module that was called.
 pub(crate) fn name_of<'a>(input: &TxnInput<'a>, table: u16) -> &'a str {
     let schema = &input.module.schema;
     let declared = schema.tables.iter().chain(&schema.retiring).nth(table as usize);
     declared.map_or("", |table| &table.name)
 }
 
-/// The refusal of a row, read or written, that lies on another partition.
+/// Returns the refusal of a row, read or written, that lies on another partition.
 #[cold]
 pub(crate) fn elsewhere(
     input: &TxnInput<'_>,
@@ -47,7 +48,7 @@ pub(crate) fn elsewhere(
     ))
 }
 
-/// The refusal to write back a copy of a row that the call has changed since it was read.
+/// Returns the refusal to write back a copy of a row that the call has changed since it was read.
 #[cold]
 pub(crate) fn outdated(input: &TxnInput<'_>, table: u16) -> OpError {
     guest(format!(
@@ -56,7 +57,7 @@ pub(crate) fn outdated(input: &TxnInput<'_>, table: u16) -> OpError {
     ))
 }
 
-/// The refusal of a look that does not say where its rows lie, in a call that does not have all partitions.
+/// Returns the refusal of a look-up that does not say where its rows lie, in a call that does not have all partitions.
 #[cold]
 pub(crate) fn unplaced(
     input: &TxnInput<'_>,

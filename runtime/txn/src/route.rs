@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::module::Module;
 
-/// Integers from 0 up to here, exclusive, go to the partitions in turn; others by hash.
+/// Integers below this one go to the partitions in turn; others by hash.
 const IN_TURN_MAX: u64 = 1 << 16;
 
 /// The partitions that a call touches.
@@ -17,7 +17,7 @@ const IN_TURN_MAX: u64 = 1 << 16;
 pub enum Bound {
     /// The one partition of most calls.
     One(PartitionId),
-    /// Ascending, at least two.
+    /// These partitions, ascending, at least two.
     Several(Vec<PartitionId>),
     /// All of the database's partitions.
     All,
@@ -35,8 +35,8 @@ impl From<ValueError> for RouteError {
 }
 
 impl Module {
-    /// The partitions that a call with these encoded arguments touches. One whose lists are all empty names none and runs
-    /// on partition 0.
+    /// Returns the partitions that a call with these encoded arguments touches. A call whose lists are all empty names none and runs on
+    /// partition 0.
     pub fn route(&self, procedure: usize, args: &[u8], partitions_count: u16) -> Result<Bound, RouteError> {
         if partitions_count == 1 {
             return Ok(Bound::One(PartitionId(0)));
@@ -69,11 +69,11 @@ fn route(schema: &ProcedureSchema, args: &[u8], partitions_count: u16) -> Result
     Ok(named.bound(partitions_count))
 }
 
-/// Partitions found so far; without allocation while there is one.
+/// Partitions that the arguments name. It allocates nothing while there is one.
 #[derive(Default)]
 struct Named {
     first: Option<PartitionId>,
-    /// Ascending, without `first`.
+    /// The others, ascending.
     others: Vec<PartitionId>,
 }
 
@@ -103,7 +103,7 @@ impl Named {
     }
 }
 
-/// Takes one scalar and says where its rows lie.
+/// Reads one scalar and returns the partition of its rows.
 #[inline]
 fn next_partition(
     reader: &mut ValueReader<'_>,
@@ -116,14 +116,14 @@ fn next_partition(
     Ok(partition_of_value(ty, &args[start..reader.offset()], partitions_count))
 }
 
-/// The partition of an encoded scalar argument.
+/// Returns the partition of an encoded scalar argument.
 #[inline]
 fn partition_of_value(ty: &Type, encoded: &[u8], partitions_count: u16) -> PartitionId {
     let Type::Scalar(scalar) = ty else {
         return PartitionId(0); // the description's check admits scalars and lists of them alone
     };
     let signed = || {
-        // Sign-extended from its own width to eight bytes.
+        // The value is sign-extended from its own width to eight bytes.
         let mut wide = [if encoded[encoded.len() - 1] >> 7 == 1 { 0xff } else { 0 }; 8];
         wide[..encoded.len()].copy_from_slice(encoded);
         i64::from_le_bytes(wide)
@@ -148,9 +148,10 @@ fn partition_of_value(ty: &Type, encoded: &[u8], partitions_count: u16) -> Parti
     partition_of_field(&field, partitions_count)
 }
 
-/// The partition of a value, of which an `i32` argument and an `i64` column have the same. Small integers go in turn: a few
-/// large groups (warehouses, branches, tenants) numbered from 0 or 1 spread evenly. Large ones come in numbers that a hash
-/// spreads, and often in strides that a remainder would not. Frozen: it decides where stored rows lie (`docs/FORMAT.md`).
+/// Returns the partition of a value. An `i32` argument and an `i64` column of one value have the same partition. Small integers go in turn,
+/// so a few large groups (warehouses, branches, tenants) numbered from 0 or 1 spread evenly. Large integers are many, so a hash spreads
+/// them; they often have strides that a remainder would not spread. The function is frozen: it decides where stored rows lie
+/// (`docs/FORMAT.md`).
 #[inline]
 pub fn partition_of_field(field: &Field<'_>, partitions_count: u16) -> PartitionId {
     if partitions_count == 1 {
@@ -170,7 +171,7 @@ pub fn partition_of_field(field: &Field<'_>, partitions_count: u16) -> Partition
     PartitionId((hash % partitions_count as u64) as u16)
 }
 
-/// A negative integer counts as large: it comes as its two's complement.
+/// Spreads an integer. A negative one counts as large, as its two's complement.
 #[inline]
 fn spread(value: u64) -> u64 {
     if value < IN_TURN_MAX {
@@ -216,7 +217,7 @@ mod tests {
         );
     }
 
-    /// The rule is part of the data format: rows of a log lie where it says.
+    /// The rule is part of the data format, because it places the rows of a log.
     #[test]
     fn the_places_of_values_are_frozen() {
         let places = |fields: &[Field<'_>]| -> Vec<u16> {

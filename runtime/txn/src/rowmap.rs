@@ -1,14 +1,14 @@
-//! A map by row, of one transaction: small, without hashing that costs, and empty again in no time.
+//! A map by row for one transaction: small, with a cheap hash, and cleared in constant time.
 
 use reprise_storage::{Rid, TableId};
 
-/// Entries that are kept from one transaction to the next.
+/// Number of entries that are kept from one transaction to the next.
 const ENTRIES_KEPT: usize = 4 << 10;
 const ENTRIES_FIRST: usize = 64;
-/// 2^64 divided by the golden ratio: spreads numbers that lie close together.
+/// 2^64 divided by the golden ratio. It spreads numbers that lie close together.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A row of a held store as one word.
+/// Returns a row of a held store as one word.
 #[inline(always)]
 pub(crate) fn row_key(store: u16, table: TableId, rid: Rid) -> u64 {
     (table.0 as u64) << 48 | (store as u64) << 32 | rid.0 as u64
@@ -17,13 +17,13 @@ pub(crate) fn row_key(store: u16, table: TableId, rid: Rid) -> u64 {
 #[derive(Clone, Copy, Default)]
 struct Entry<V> {
     key: u64,
-    /// The entry is of this round; an older one counts as none.
+    /// The round of the entry. An entry of an older round counts as none.
     round: u32,
     value: V,
 }
 
 pub(crate) struct RowMap<V> {
-    /// A power of two, or none yet.
+    /// The entries; their number is a power of two, or 0.
     entries: Vec<Entry<V>>,
     len: usize,
     round: u32,
@@ -79,7 +79,7 @@ impl<V: Copy + Default> RowMap<V> {
         (entry.round == self.round).then_some(entry.value)
     }
 
-    /// The value under the key, made where there is none.
+    /// Returns the value under the key. It makes the value if there is none.
     #[inline]
     pub fn entry(&mut self, key: u64) -> &mut V {
         if 2 * self.len >= self.entries.len() {

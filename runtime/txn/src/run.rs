@@ -15,26 +15,26 @@ use crate::{
     store_txn::StoreTxn,
 };
 
-/// What a call is made of.
+/// The parts of one call.
 pub struct TxnInput<'a> {
-    /// It begins with the time that the call sees.
+    /// The id of the transaction. It begins with the time that the call sees.
     pub txn_id: TxnId,
-    /// Of the database: random numbers hang on it.
+    /// The secret of the database: random numbers depend on it.
     pub secret: [u64; 2],
-    /// Of the database.
+    /// The number of the database's partitions.
     pub partitions_count: u16,
-    /// The version that runs.
+    /// The version of the module that runs.
     pub module: &'a Arc<Module>,
-    /// Position in the module's schema; behind all of them, what runs at its deployment.
+    /// Position in the module's schema. The position behind all procedures names the migration.
     pub procedure: usize,
-    /// Encoded (`reprise_abi::value`).
+    /// The arguments, encoded (`reprise_abi::value`).
     pub args: &'a [u8],
-    /// Name of the caller; none without tokens.
+    /// Name of the caller. None if the server has no tokens.
     pub caller: Option<&'a str>,
 }
 
 impl TxnInput<'_> {
-    /// What runs at the module's deployment, over tables that are not in service yet.
+    /// True for the call that runs when the module is deployed, over tables that are not in service yet.
     #[inline]
     pub fn is_migration(&self) -> bool {
         self.procedure == self.module.schema.migration()
@@ -46,14 +46,14 @@ impl TxnInput<'_> {
         procedure.is_some_and(|procedure| procedure.read_only)
     }
 
-    /// Fuel that the procedure declares for its calls.
+    /// Returns the fuel that the procedure declares for its calls.
     pub(crate) fn fuel_max(&self) -> Option<u64> {
         let procedure = self.module.schema.procedures.get(self.procedure);
         procedure.and_then(|procedure| procedure.fuel_max)
     }
 
-    /// How the procedure ended, once its result was judged: whoever decodes it later finds one of the declared type. A replay does not judge:
-    /// what was committed stays so.
+    /// Checks the type of the result, so that a later reader always decodes a value of the declared type. A replay does not check, because
+    /// a committed call stays committed.
     #[inline(always)]
     fn judge_result(&self, kind: Result<CallEnd, Box<Fault>>, frame: &TxnScratch) -> Result<CallEnd, Box<Fault>> {
         match (&kind, self.module.results.get(self.procedure)) {
@@ -75,11 +75,11 @@ fn wrong_result(bytes: usize) -> Box<Fault> {
 /// A committed transaction. Its result is in the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Commit {
-    /// Of the write set, in the order of writing, and of the result. Replay must find the same.
+    /// Digest of the write set, in the order of writing, and of the result. Replay must find the same digest.
     pub digest: u64,
-    /// One that was written twice counts twice.
+    /// Rows written. A row that was written twice counts twice.
     pub rows_written: u32,
-    /// Of rows and columns that were written.
+    /// Bytes of the rows and columns that were written.
     pub bytes_written: u64,
 }
 
@@ -87,9 +87,9 @@ pub struct Commit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "fields have the names that the API gives them")]
 pub enum Failure {
-    /// The procedure decided so.
+    /// The procedure decided to abort.
     Aborted { code: String, message: String },
-    /// A limit of one transaction. `limit` is its name.
+    /// The call reached a limit of one transaction. `limit` is its name.
     Limit { limit: String, max: u64, message: String },
     /// The procedure trapped, or broke the contract with its host.
     Trapped {
@@ -97,11 +97,11 @@ pub enum Failure {
         message: String,
         backtrace: Vec<String>,
     },
-    /// Somebody ended it, or its client waits no longer: before it began, or while it ran.
+    /// An operator ended the call, or its client stopped waiting, before it began or while it ran.
     Ended(EndReason),
 }
 
-/// What became of a call that had committed once, in words.
+/// Says in words how a call fails now that had committed once.
 pub fn failure_text(failure: &Failure) -> String {
     match failure {
         Failure::Aborted { code, message } => format!("aborts now ({code}: {message})"),
@@ -114,13 +114,13 @@ pub fn failure_text(failure: &Failure) -> String {
 /// How a call ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// What it wrote is in the store.
+    /// The store has the call's writes.
     Commit(Commit),
-    /// It left nothing behind.
+    /// The call left nothing behind.
     Fail(Failure),
 }
 
-/// Runs one call on one partition's store. An outcome other than `Commit` left the store as it was.
+/// Runs one call on one partition's store. If the outcome is not `Commit`, the store is as before.
 pub fn run_single(
     store: &mut Store,
     partition: PartitionId,
@@ -131,7 +131,7 @@ pub fn run_single(
     run(One { store, partition }, input, executor, frame)
 }
 
-/// Runs one call over the stores of several partitions, ascending by id. All commit, or all are left as they were.
+/// Runs one call over the stores of several partitions, ascending by id. Either all of them commit, or all are as before.
 pub fn run_multi(
     stores: &mut [(PartitionId, &mut Store)],
     input: &TxnInput<'_>,
@@ -200,8 +200,8 @@ fn fail<S: HeldStores>(mut stores: S, kind: Result<CallEnd, Box<Fault>>, frame: 
     Outcome::Fail(failure)
 }
 
-/// Runs what `input`'s module runs at its deployment on one partition's store, whose changed tables stand in their places
-/// (`Applied`); the digest of what it did. No undo of it stays. Err: the deployment is to be taken back.
+/// Runs the migration of `input`'s module on one partition's store, whose changed tables are already in place (`Applied`). Returns the
+/// digest of its writes. No undo of it stays. If it fails, the caller takes the deployment back.
 pub fn run_migration(
     store: &mut Store,
     partition: PartitionId,
@@ -220,7 +220,7 @@ pub fn run_migration(
     }
 }
 
-/// Hash of what was called with which arguments: a repeat under the same idempotency key must have the same.
+/// Returns the hash of a call's procedure and arguments. A repeat under the same idempotency key must have the same hash.
 pub fn call_hash(module: &str, procedure: &str, args: &[u8]) -> u128 {
     let mut hash = Xxh3::new();
     for part in [module.as_bytes(), procedure.as_bytes(), args] {
@@ -230,7 +230,7 @@ pub fn call_hash(module: &str, procedure: &str, args: &[u8]) -> u128 {
     hash.digest128()
 }
 
-/// The failure of a call, or None where it is to commit.
+/// Returns the failure of a call, or None if it is to commit.
 pub(crate) fn judge(kind: Result<CallEnd, Box<Fault>>, frame: &mut TxnScratch) -> Option<Failure> {
     let fault = match kind {
         Ok(CallEnd::Returned) => return None,
@@ -255,7 +255,7 @@ pub(crate) fn judge(kind: Result<CallEnd, Box<Fault>>, frame: &mut TxnScratch) -
     })
 }
 
-/// Folds what was written on one partition into the digest. Frozen, as digests are in the log.
+/// Folds the digest of one partition's writes into the whole. The function is frozen, because the log holds digests.
 #[inline(always)]
 fn fold_partition(digest: &mut u64, written: u64) {
     *digest = digest.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ written;

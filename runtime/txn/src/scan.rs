@@ -1,4 +1,4 @@
-//! Open scans: what a cursor remembers, and the merge of one range over several stores.
+//! Open scans: the state of a cursor, and the merge of one range over several stores.
 
 use reprise_abi::{ColumnPlan, OpError, OutBuffer, RowHandle, RowLayout, ScanBatch, ScanRequest};
 use reprise_storage::{Range, Rid, ScanPosition, Store, TableId, Visit};
@@ -11,27 +11,27 @@ use crate::{
     scratch::{Handle, TxnScratch},
 };
 
-/// A scan that may go on.
+/// A scan that may continue.
 pub(crate) struct Cursor {
     /// The module's number of the table.
     pub table: u16,
     pub stored: TableId,
     pub index: u16,
     pub request: OwnedRange,
-    /// Rows that may still be visited; None without limit.
+    /// Rows that may still be visited. None: no limit.
     pub left: Option<u32>,
-    /// The held stores that are scanned: this one and the next ones, as many as there are positions.
+    /// The first of the held stores that are scanned. The next ones follow, one for each position.
     pub first_store: u16,
     pub positions: Vec<ScanPosition>,
-    /// The how manieth of the transaction it is; 0 before it is first left open.
+    /// Number of the cursor among those that the transaction opened; 0 before it is first left open.
     pub opened: u32,
-    /// The rows that the scan has still to show, once its table was written.
+    /// The rows that the scan has still to show, if its table was written.
     pub kept: Option<Box<Kept>>,
     /// The rows read ahead at a view of a standby.
     pub pages: Option<Box<Pages>>,
 }
 
-/// A range that outlives the guest's memory it came from.
+/// A copy of a range, which stays valid when the guest's memory changes.
 pub(crate) struct OwnedRange {
     lower: Vec<u8>,
     upper: Vec<u8>,
@@ -52,7 +52,7 @@ impl OwnedRange {
     }
 }
 
-/// The range of a request, checked.
+/// Returns the range of a request, checked.
 pub(crate) fn range_of<'a>(request: &ScanRequest<'a>) -> Result<Range<'a>, OpError> {
     if !request.flags.is_known() {
         return Err(OpError::Guest(format!(
@@ -63,7 +63,7 @@ pub(crate) fn range_of<'a>(request: &ScanRequest<'a>) -> Result<Range<'a>, OpErr
     Ok(Range::new(request.lower, request.upper, request.flags))
 }
 
-/// Goes on with a scan of one store.
+/// Continues a scan of one store.
 #[inline]
 pub(crate) fn run_on_one(
     store: &Store,
@@ -114,7 +114,7 @@ pub(crate) fn run_on_one(
     Ok(ScanBatch { cursor, rows })
 }
 
-/// The rows of a range of one store; now and then it is asked whether to go on.
+/// Counts the rows of a range of one store. Now and then it asks whether the call may continue.
 pub(crate) fn count_rows(
     store: &Store,
     frame: &mut TxnScratch,
@@ -130,7 +130,7 @@ pub(crate) fn count_rows(
     count.map_err(scan_error)
 }
 
-/// Rows of a scan that are found by one way down the index.
+/// Number of rows that one descent of the index finds.
 const ROWS_AT_ONCE: usize = 128;
 
 /// The `run_on_one` variant for columns of fixed width. Returns the rows read and the bytes filled. It shows no row, so it calls nothing
@@ -153,7 +153,7 @@ pub(crate) fn read_on_one(
         let count = count.map_err(scan_error)?;
         let page = &rids[..count];
         if !frame.count_many(count) {
-            // One of the limits lies among them: which one is found row by row.
+            // One of the limits lies among these rows, so they are visited one by one to find it.
             for rid in page {
                 frame.count_op()?;
                 frame.push_handle(leg.handle(*rid))?;
@@ -171,7 +171,7 @@ pub(crate) fn read_on_one(
             break;
         }
         if count == rows_left {
-            // The next row was looked at and found no room.
+            // The next row was read and found no room.
             frame.count_op()?;
             break;
         }
@@ -179,7 +179,7 @@ pub(crate) fn read_on_one(
     Ok((rows, room.filled()))
 }
 
-/// Goes on with a scan of one store for columns of fixed width.
+/// Continues a scan of one store for columns of fixed width.
 pub(crate) fn read_columns(
     store: &Store,
     frame: &mut TxnScratch,
@@ -206,7 +206,7 @@ pub(crate) fn read_columns(
     Ok((ScanBatch { cursor, rows }, filled))
 }
 
-/// A scan of one store on its way.
+/// The scan of one store, in progress.
 pub(crate) struct Leg<'a> {
     /// The module's number of the table.
     pub table: u16,
@@ -215,7 +215,7 @@ pub(crate) struct Leg<'a> {
     pub index: u16,
     pub range: Range<'a>,
     pub position: ScanPosition,
-    /// Rows that may still be read; None without limit.
+    /// Rows that may still be read. None: no limit.
     pub left: Option<u32>,
 }
 
@@ -234,7 +234,7 @@ impl Leg<'_> {
     }
 }
 
-/// Shows a row to the visitor as the module knows it. False: the visitor did not take it.
+/// Shows a row to the visitor, as the module knows it. False: the visitor did not take it.
 pub(crate) fn show(
     frame: &mut TxnScratch,
     binding: &TableBinding,
@@ -257,13 +257,13 @@ pub(crate) fn show(
 /// Rows that a merge reads of a store at once, at most.
 const PAGE_ROWS_MAX: usize = 64;
 
-/// Walks one range over several stores in index order; rows with equal keys come in the order of the stores. The stores
-/// must not change while it lives.
+/// Walks one range over several stores in index order. Rows with equal keys come in the order of the stores. The stores must not change
+/// while it lives.
 pub(crate) struct Merge<'a> {
     table: TableId,
     index: u16,
     range: Range<'a>,
-    /// Columns that make up the order: the index's, then the primary key's.
+    /// Columns of the order: the index's, then the primary key's.
     columns: Vec<u16>,
     layout: RowLayout,
     is_reverse: bool,
@@ -273,14 +273,14 @@ pub(crate) struct Merge<'a> {
 /// The next rows of one store.
 #[derive(Default)]
 struct Head {
-    /// Before the first row of the page: where to go on when none is taken.
+    /// Position before the first row of the page. The scan continues there if no row is taken.
     before: ScanPosition,
     /// Behind the last one.
     position: ScanPosition,
-    /// Each row, and where its key ends in `keys`.
+    /// Each row, and the end of its key in `keys`.
     rows: Vec<(Rid, usize)>,
     keys: Vec<u8>,
-    /// Rows of the page that were taken.
+    /// Number of the page's rows that were taken.
     taken: usize,
 }
 
@@ -301,7 +301,7 @@ pub(crate) fn scan_error(error: reprise_storage::NotOrdered) -> OpError {
 }
 
 impl<'a> Merge<'a> {
-    /// Begins at `positions`, one a store. Err: the index can't be scanned.
+    /// Begins at `positions`, one for each store. Err: the index can't be scanned.
     pub fn new(
         stores: &[&Store],
         table: TableId,
@@ -356,7 +356,7 @@ impl<'a> Merge<'a> {
             .map_err(scan_error)
     }
 
-    /// The store and row that come next.
+    /// Returns the store and the row that come next.
     pub fn peek(&self) -> Option<(usize, Rid)> {
         let mut best: Option<(usize, Rid, &[u8])> = None;
         for (at, head) in self.heads.iter().enumerate() {
@@ -376,7 +376,7 @@ impl<'a> Merge<'a> {
         best.map(|(at, rid, _)| (at, rid))
     }
 
-    /// Passes over the next row of store `at`. Pages double: a look at the first rows costs no more than these.
+    /// Takes the next row of store `at`. Pages double, so that a scan of a few rows reads little more than these.
     pub fn advance(&mut self, at: usize, store: &Store) -> Result<(), OpError> {
         let head = &mut self.heads[at];
         head.taken += 1;
@@ -387,7 +387,7 @@ impl<'a> Merge<'a> {
         self.refill(at, store, (2 * page).min(PAGE_ROWS_MAX))
     }
 
-    /// Returns the positions at which each store continues; the next row of each is not taken.
+    /// Returns the positions at which each store continues. The next row of each store is not taken.
     pub fn into_positions(self, stores: &[&Store]) -> Result<Vec<ScanPosition>, OpError> {
         let (table, index, range) = (self.table, self.index, self.range);
         let position_of = |(head, store): (Head, &&Store)| {

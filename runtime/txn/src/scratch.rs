@@ -1,4 +1,4 @@
-//! A transaction's working memory: handles, cursors, result, log lines. One per engine thread, reused.
+//! A transaction's working memory: handles, cursors, result, log lines. Each engine thread has one and reuses it.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use reprise_wire::ChangesBuffer;
 
 use crate::{changed::ChangedRows, inserting::Inserting, kept::KeptRows, scan::Cursor, watch::Watch};
 
-/// Host calls and rows between two questions whether the call may go on: some hundred microseconds.
+/// Host calls and rows between two checks whether the call may continue: some hundred microseconds.
 const OPS_SLICE: u64 = 1_024;
-/// Rows that are looked up or written without a question between them: some milliseconds.
+/// Rows that are looked up or written without such a check: some milliseconds.
 pub(crate) const AT_ONCE_MAX: usize = 16 << 10;
-/// Entries of an index that are passed over in the time that a host call takes, about.
+/// Entries of an index that a scan passes in the time of a host call: an estimate.
 const ROWS_PER_OP: u64 = 64;
 
-/// A row that a guest has seen: the module's table number, the held store it lies in, and its place there.
+/// A row that a guest has seen: the module's table number, the row's held store, and its place there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Handle {
     pub table: u16,
@@ -32,14 +32,14 @@ pub(crate) struct Handle {
     pub rid: Rid,
 }
 
-/// How far the limits of a call reach.
+/// The extent of a call's limits.
 #[derive(Clone, Copy, Default)]
 enum Limits {
     #[default]
     Call,
-    /// It was committed and runs again: its limits were judged then.
+    /// A committed call that runs again. Its limits were checked the first time.
     Replay,
-    /// It runs at a deployment.
+    /// A migration.
     Migration,
 }
 
@@ -57,10 +57,10 @@ pub struct LogLine {
 pub struct TxnScratch {
     pub(crate) handles: Vec<Handle>,
     pub(crate) cursors: Vec<Option<Cursor>>,
-    /// Cursors that are open, and how many were ever opened.
+    /// Number of open cursors, and of all cursors ever opened.
     pub(crate) open: usize,
     pub(crate) opened: u32,
-    /// Rows that open cursors keep of written tables.
+    /// Rows of written tables that open cursors keep.
     pub(crate) kept: KeptRows,
     pub(crate) changed: ChangedRows,
     pub(crate) row: Vec<u8>,
@@ -70,21 +70,21 @@ pub struct TxnScratch {
     line_bytes: usize,
     abort: Option<(String, String)>,
     random: Option<TxnRandom>,
-    /// Host calls and rows visited, and as many as there may be before it is asked whether there may be more.
+    /// Host calls and visited rows, and the number at which the next check comes.
     ops: u64,
     ops_asked: u64,
     /// The events that may end the running call.
     pub watch: Watch,
     limits: Limits,
-    /// Fuel of calls at views whose procedures declare none; none: what every transaction may burn.
+    /// Fuel of calls at views whose procedures declare none. None: the limit of every transaction.
     pub view_fuel_max: Option<u64>,
-    /// Burned since `take_fuel`.
+    /// Fuel burned since `take_fuel`.
     fuel: u64,
-    /// How the next transactions' changes are kept; none: they are not.
+    /// The form in which the next transactions' changes are kept. None: they are not kept.
     capture: Option<AfterImage>,
     pub(crate) changes: ChangesBuffer,
     pub(crate) changed_rows: u32,
-    /// The NVRAM that changes go to as they are made.
+    /// The NVRAM that gets changes as they are made.
     pub(crate) inserting: Inserting,
     /// One partition's changes, on their way into `changes`.
     pub(crate) group: Vec<u8>,
@@ -114,7 +114,7 @@ impl TxnScratch {
         self.changed_rows = 0;
     }
 
-    /// The calls that follow were committed once: nothing ends them but a ceiling far above the limits.
+    /// Begins a replay. The calls that follow were committed once, so only a ceiling far above the limits ends them.
     pub fn begin_replay(&mut self) {
         self.limits = Limits::Replay;
         self.watch.forget();
@@ -125,19 +125,19 @@ impl TxnScratch {
         self.limits = Limits::Migration;
     }
 
-    /// The calls that follow run for the first time.
+    /// Begins calls that run for the first time.
     #[inline]
     pub fn begin_running(&mut self) {
         self.limits = Limits::Call;
         self.inserting.begin_batch();
     }
 
-    /// The call was committed once and runs again.
+    /// True for a committed call that runs again.
     pub(crate) fn is_replay(&self) -> bool {
         matches!(self.limits, Limits::Replay)
     }
 
-    /// How many times the limits of a call it may take.
+    /// Returns the factor by which its limits exceed those of a call.
     pub(crate) fn limits_times(&self) -> u64 {
         match self.limits {
             Limits::Call => 1,
@@ -164,7 +164,7 @@ impl TxnScratch {
         self.abort = None;
     }
 
-    /// Gives up what only the call itself needed: cursors and all that they keep, which rows were changed.
+    /// Drops the parts that only the call itself needed: its cursors with all that they keep, and the list of changed rows.
     #[inline]
     pub(crate) fn end_call(&mut self) {
         self.changed.clear();
@@ -175,7 +175,7 @@ impl TxnScratch {
         }
     }
 
-    /// From now on a committed transaction leaves its changes here, or (none) no longer.
+    /// Sets the form in which a committed transaction leaves its changes here. None: it leaves none.
     #[inline]
     pub fn set_capture(&mut self, images: Option<AfterImage>) {
         self.capture = images;
@@ -187,7 +187,7 @@ impl TxnScratch {
         self.inserting.set_writer(writer);
     }
 
-    /// The changes that are kept (`set_capture`) go to the log, too: where there are objects for them, as they are made.
+    /// Lets the kept changes (`set_capture`) go to the log. If there is NVRAM for objects, each goes there as it is made.
     #[inline]
     pub fn insert_changes(&mut self) {
         self.inserting.is_wanted = self.capture == Some(AfterImage::Changed);
@@ -199,7 +199,7 @@ impl TxnScratch {
         self.inserting.placed()
     }
 
-    /// Behind a write on a held store, or behind what takes some back.
+    /// Puts the new changes of a held store into NVRAM. It follows each write and each partial rollback.
     #[inline(always)]
     pub(crate) fn insert_objects(&mut self, at: usize, store: &Store) {
         if self.inserting.is_on {
@@ -212,13 +212,13 @@ impl TxnScratch {
         self.capture
     }
 
-    /// The kept changes of the last transaction: `reprise_wire::Changes`, of several partitions `ChangesRef::push_group`.
+    /// Returns the kept changes of the last transaction: `reprise_wire::Changes`, or for several partitions `ChangesRef::push_group`.
     #[inline]
     pub fn changes(&self) -> &[u8] {
         self.changes.as_bytes()
     }
 
-    /// Rows in `changes`.
+    /// Returns the number of rows in `changes`.
     pub fn changed_rows(&self) -> u32 {
         self.changed_rows
     }
@@ -234,19 +234,19 @@ impl TxnScratch {
         std::mem::take(&mut self.fuel)
     }
 
-    /// The encoded result of the last transaction.
+    /// Returns the encoded result of the last transaction.
     #[inline]
     pub fn result(&self) -> &[u8] {
         &self.result
     }
 
-    /// Whether the last transaction logged any.
+    /// True if the last transaction logged lines.
     #[inline]
     pub fn has_lines(&self) -> bool {
         !self.lines.is_empty()
     }
 
-    /// The lines that the last transaction logged, committed or not.
+    /// Returns the lines that the last transaction logged, committed or not.
     pub fn take_lines(&mut self) -> std::vec::Drain<'_, LogLine> {
         self.lines.drain(..)
     }
@@ -265,7 +265,7 @@ impl TxnScratch {
         Ok(())
     }
 
-    /// May there be more?
+    /// Checks whether there may be more operations.
     #[cold]
     fn ask_for_ops(&mut self) -> Result<(), OpError> {
         if self.ops > ROW_OPS_MAX * self.limits_times() {
@@ -276,14 +276,14 @@ impl TxnScratch {
         Ok(())
     }
 
-    /// Counts what a long look through an index comes to in host calls.
+    /// Counts a long walk through an index, converted to host calls.
     pub(crate) fn count_walked(&mut self, rows: u64) -> Result<(), OpError> {
         self.ops += rows / ROWS_PER_OP;
         self.ask_for_ops()
     }
 
-    /// Counts many visited rows at once and makes room for their handles; false, and nothing happened, where one of the limits
-    /// may lie among them, or where they are so many that it is to be asked between them whether to go on.
+    /// Counts many visited rows at once and makes room for their handles. False, with nothing changed, if one of the limits may lie among
+    /// them. It is false also if a check is due before the last of them.
     #[inline]
     pub(crate) fn count_many(&mut self, rows: usize) -> bool {
         let fits = self.handles.len() + rows <= HANDLES_MAX && self.count_ops(rows);
@@ -308,13 +308,13 @@ impl TxnScratch {
         fits
     }
 
-    /// Takes back what `count_many` counted of rows that were not come to.
+    /// Takes back the part of `count_many` for rows that were not reached.
     #[inline]
     pub(crate) fn uncount(&mut self, rows: usize) {
         self.ops -= rows as u64;
     }
 
-    /// The first one of the handles of rows that `count_many` made room for; the others follow it.
+    /// Adds handles of rows that `count_many` made room for. Returns the first one; the others follow it.
     #[inline(always)]
     pub(crate) fn push_all(&mut self, handles: impl Iterator<Item = Handle>) -> RowHandle {
         let first = self.handles.len() as u32;
@@ -322,7 +322,7 @@ impl TxnScratch {
         first
     }
 
-    /// The handle of a row that `count_many` made room for.
+    /// Adds the handle of a row that `count_many` made room for.
     #[inline(always)]
     pub(crate) fn push_counted(&mut self, handle: Handle) -> RowHandle {
         self.handles.push(handle);
@@ -358,7 +358,7 @@ impl TxnScratch {
             .ok_or_else(|| OpError::Guest(format!("row handle {handle} was never given out")))
     }
 
-    /// True where what was written is to be judged: beyond the limit of a call.
+    /// True if the writes exceed the limit of a call, so that they must be checked.
     #[inline(always)]
     pub(crate) fn is_much_written(&self, bytes: usize) -> bool {
         bytes + self.kept.bytes() > WRITE_SET_BYTES_MAX
@@ -368,7 +368,7 @@ impl TxnScratch {
         !self.savepoints.is_empty()
     }
 
-    /// Judges what a transaction has written so far: new rows, what takes them back, and what open cursors keep.
+    /// Checks the bytes that a transaction has written: new rows, undo, and rows that open cursors keep.
     #[inline]
     pub(crate) fn check_written(&self, bytes: usize) -> Result<(), OpError> {
         let bytes = bytes + self.kept.bytes();
@@ -386,14 +386,14 @@ impl TxnScratch {
         }
     }
 
-    /// Judges what a cursor is about to keep, and counts the rows that were passed over for it.
+    /// Checks the bytes that a cursor is about to keep, and counts the rows that it passed for them.
     pub(crate) fn check_kept(&mut self, written: usize, kept: usize, rows: usize) -> Result<(), OpError> {
         self.count_walked(rows as u64)?;
         self.count_kept(kept)?;
         self.check_written(written + kept)
     }
 
-    /// Counts in the memory's ledger what open cursors keep, and `more` bytes that they are about to.
+    /// Counts the bytes that open cursors keep in the memory's ledger, and `more` bytes that will follow.
     pub(crate) fn count_kept(&mut self, more: usize) -> Result<(), OpError> {
         let is_judged = !self.is_replay();
         self.kept
@@ -414,8 +414,8 @@ impl TxnScratch {
         )))
     }
 
-    /// The rows behind handles from position `from` on, as many as `rids` takes; how many there were before one that is not of
-    /// `table`.
+    /// Reads the rows behind handles from position `from` on, as many as `rids` takes. Returns how many there were before a handle that is
+    /// not of `table`.
     #[inline]
     pub(crate) fn rids_in(&self, table: u16, handles: &Handles<'_>, from: usize, rids: &mut [Rid]) -> usize {
         for (at, rid) in rids.iter_mut().enumerate() {
@@ -459,7 +459,7 @@ impl TxnScratch {
         Ok(taken)
     }
 
-    /// Gives up a cursor that is not open any more, and what it kept.
+    /// Drops a cursor that is closed, with the rows that it kept.
     pub(crate) fn give_up(&mut self, cursor: &Cursor) {
         self.kept.forget(cursor.kept.as_deref(), self.open == 0);
     }
@@ -473,7 +473,7 @@ impl TxnScratch {
         self.cursors.get(at)?.as_ref().map(|cursor| cursor.table)
     }
 
-    /// The held stores that a cursor walks over; 0 for one that is not open, or that has kept its rest.
+    /// Returns how many held stores a cursor walks over; 0 if it is closed, or keeps its rest.
     pub(crate) fn stores_of_cursor(&self, cursor: u32) -> usize {
         let at = (cursor as usize).wrapping_sub(1);
         let cursor = self.cursors.get(at).and_then(Option::as_ref);
@@ -490,7 +490,7 @@ impl TxnScratch {
         Ok(self.savepoints.len() as u32 - 1)
     }
 
-    /// The savepoints under a number; those made later are forgotten.
+    /// Returns the savepoints under a number, and forgets later ones.
     pub(crate) fn savepoint(&mut self, savepoint: u32) -> Result<&[Savepoint], OpError> {
         self.savepoints.truncate(savepoint as usize + 1);
         self.savepoints
@@ -528,7 +528,7 @@ impl TxnScratch {
         ));
     }
 
-    /// The transaction's stream, made when first drawn from.
+    /// Draws from the transaction's random stream, which is made at the first draw.
     pub(crate) fn random_u64(&mut self, secret: [u64; 2], txn_id: u64) -> u64 {
         self.random
             .get_or_insert_with(|| TxnRandom::new(secret, txn_id))
@@ -540,7 +540,7 @@ pub(crate) fn limit(limit: &'static str, max: u64) -> OpError {
     OpError::Limit { limit, max }
 }
 
-/// The longest prefix of at most `max` bytes that ends between characters.
+/// Returns the longest prefix of at most `max` bytes that ends between characters.
 fn cut(text: &str, max: usize) -> &str {
     let mut end = text.len().min(max);
     while !text.is_char_boundary(end) {

@@ -1,23 +1,23 @@
-//! The type of a result as a row of steps over its bytes: a check that walks types costs as much as the call itself.
+//! The type of a result as a list of steps over its bytes. A check that walked the type itself would cost as much as the call.
 
 use reprise_abi::{ModuleSchema, ScalarType, Type, value::ValueReader};
 
 /// One step over the bytes of a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// Bytes that may be anything, by their number.
+    /// This number of bytes of any value.
     Fixed(usize),
     /// A byte that is 0 or 1.
     Flag,
-    /// A length, and so many bytes of UTF-8.
+    /// A length, and as many bytes of UTF-8.
     Text,
-    /// A length, and so many bytes.
+    /// A length, and as many bytes.
     Bytes,
-    /// The number of a variant, below this one.
+    /// The number of a variant, which must be below this one.
     Variant(usize),
-    /// A flag. If it is 0, so many of the next steps are left out.
+    /// A flag. If it is 0, this number of next steps is skipped.
     Option(usize),
-    /// A count. So many of the next steps are its item's.
+    /// A count. This number of next steps checks each item.
     List(usize),
 }
 
@@ -31,7 +31,7 @@ impl Shape {
         Self(steps.all.into())
     }
 
-    /// Returns true for the bytes of one value of the type, and no more.
+    /// True if `bytes` are one value of the type, and no more.
     #[inline]
     pub fn holds(&self, bytes: &[u8]) -> bool {
         pass(&self.0, bytes).is_some_and(<[u8]>::is_empty)
@@ -47,7 +47,7 @@ pub(crate) fn results_of(schema: &ModuleSchema) -> Vec<Shape> {
 #[derive(Default)]
 struct Steps {
     all: Vec<Step>,
-    /// The last step is `Fixed`, and no option or list ends with it.
+    /// True if the last step is `Fixed`, and no option or list ends with it.
     takes_more: bool,
 }
 
@@ -88,7 +88,7 @@ impl Steps {
     }
 }
 
-/// Returns what is left of the bytes behind the steps; None if they are no such value.
+/// Returns the bytes behind the steps. None if the bytes are no such value.
 fn pass<'b>(mut steps: &[Step], mut bytes: &'b [u8]) -> Option<&'b [u8]> {
     while let [step, next @ ..] = steps {
         steps = next;
@@ -128,7 +128,7 @@ fn pass<'b>(mut steps: &[Step], mut bytes: &'b [u8]) -> Option<&'b [u8]> {
     Some(bytes)
 }
 
-/// A count is believed as far as each item might be one byte.
+/// Checks the items of a list. The count is valid only if each item could have one byte.
 #[inline]
 fn pass_items<'b>(item: &[Step], count: usize, mut bytes: &'b [u8]) -> Option<&'b [u8]> {
     if count > bytes.len() {
@@ -208,7 +208,7 @@ mod tests {
         })
     }
 
-    /// A value of the type, which `draws` decide.
+    /// Appends a value of the type, which `draws` decide.
     fn push_value(ty: &Type, draws: &mut impl Iterator<Item = u8>, out: &mut Vec<u8>) {
         let mut draw = || draws.next().unwrap_or_default();
         match ty {

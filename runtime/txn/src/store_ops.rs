@@ -85,7 +85,7 @@ impl<S: HeldStores> HostOps for StoreTxn<'_, S> {
             self.look_up(&what, keys, &mut |handle, row| room.push(handle, row))?;
             return Ok(room.filled());
         }
-        // Limits were looked at once: nothing may fail for a single row.
+        // The limits were checked once before, so that no single row can fail.
         if self.places_matter(binding) {
             let rest = keys;
             keys.try_for_each(|key| self.readable(target, binding, key).map(drop))?;
@@ -132,7 +132,7 @@ impl<S: HeldStores> HostOps for StoreTxn<'_, S> {
             self.look_up(&what, keys.iter(), &mut |handle, row| slots.put(handle, row))?;
             return Ok(slots.misfits());
         }
-        // As in `multi_get_columns`.
+        // See `multi_get_columns` for the reason.
         if self.places_matter(binding) {
             keys.iter()
                 .try_for_each(|key| self.readable(target, binding, key).map(drop))?;
@@ -318,7 +318,7 @@ impl<S: HeldStores> HostOps for StoreTxn<'_, S> {
         let index = index_of(binding, request.target.index)?;
         let held = self.readable_range(request, binding)?;
         if request.limit == 1 && held.len() == 1 {
-            // The commonest scan by far ("the last one"): no cursor, no allocation.
+            // The most frequent scan by far ("the last one") needs no cursor and no allocation.
             let store = self.stores.store(held.start);
             let first = store.first(binding.table, index, &range);
             let Some(rid) = first.map_err(scan_error)? else {

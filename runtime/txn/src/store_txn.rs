@@ -1,9 +1,8 @@
 //! A transaction over the stores that one thread holds: of one partition, which is the hot path, or of several.
 //!
-//! Rows placed by a column lie on the partition that its value names, and a read whose keys hold that value looks there
-//! alone; a replicated table is written on all and read from the first; of a partition-local table reads see all rows, and
-//! inserts go to the first touched partition. Keys, handles and scans that lie on one partition in a row are passed to its
-//! store together.
+//! Rows that a column places lie on the partition that its value names. A read whose keys hold that value searches there alone. A write of
+//! a replicated table goes to all partitions, and a read to the first one. A read of a partition-local table sees all rows, and an insert
+//! goes to the first touched partition. Consecutive keys, handles and scans of one partition go to its store together.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -26,16 +25,16 @@ pub(crate) struct StoreTxn<'a, S> {
     pub stores: S,
     pub input: &'a TxnInput<'a>,
     pub frame: &'a mut TxnScratch,
-    /// All partitions are held.
+    /// True if all partitions are held.
     pub holds_all: bool,
-    /// It is read-only, or runs at a deployment: that writes its partition's rows of replicated tables, too, and none of other
-    /// modules' tables.
+    /// True if writes must be checked: in a read-only call, and in a migration. A migration also writes its partition's rows of replicated
+    /// tables, and no tables of other modules.
     judges_writes: bool,
-    /// Value of a partition column that belongs to the only partition. Most calls ask for rows of one value.
+    /// Value of a partition column that belongs to the only partition. Most calls read rows of one value.
     pub home: Option<u64>,
 }
 
-/// Index in which many keys are looked up.
+/// The index in which many keys are looked up.
 pub(crate) struct LookUp<'b> {
     pub target: Target,
     pub binding: &'b TableBinding,
@@ -56,7 +55,7 @@ impl<'a, S: HeldStores> StoreTxn<'a, S> {
         }
     }
 
-    /// The binding of a table that this transaction may write.
+    /// Returns the binding of a table that this transaction may write.
     #[inline(always)]
     pub fn writable(&self, table: u16) -> Result<&'a TableBinding, OpError> {
         let binding = binding(self.input, table)?;
@@ -73,7 +72,7 @@ impl<'a, S: HeldStores> StoreTxn<'a, S> {
         }
     }
 
-    /// Open cursors of the table keep what they have still to show.
+    /// Lets open cursors of the table keep the rows that they have still to show.
     #[inline(always)]
     pub fn keep_before(&mut self, table: TableId, store: usize, rid: Option<Rid>) -> Result<(), OpError> {
         match self.frame.open {
@@ -86,7 +85,7 @@ impl<'a, S: HeldStores> StoreTxn<'a, S> {
         }
     }
 
-    /// A row may be written back as it is in the copy behind a handle.
+    /// Checks that the copy behind a handle is current, so that the row may be written back from it.
     #[inline(always)]
     pub fn check_current(&self, table: u16, row: u64, handle: RowHandle) -> Result<(), OpError> {
         match self.frame.changed.is_current(row, handle) {
@@ -100,8 +99,7 @@ impl<'a, S: HeldStores> StoreTxn<'a, S> {
         self.frame.changed.note(row, self.frame.handles.len(), writer);
     }
 
-    /// Makes a change on one store, to a row that there is or of a new one, and judges how much was written since the
-    /// transaction began.
+    /// Makes a change on one store, to an existing row or a new one. It checks how much the transaction has written.
     #[inline(always)]
     pub fn write<T>(
         &mut self,
@@ -117,7 +115,7 @@ impl<'a, S: HeldStores> StoreTxn<'a, S> {
         Ok(changed)
     }
 
-    /// Works like `write`, for a row on its store, or on all stores if its table is replicated.
+    /// The `write` variant for a row on its store, or on all stores if its table is replicated.
     #[inline(always)]
     pub fn write_copies<T>(
         &mut self,
@@ -134,7 +132,7 @@ impl<'a, S: HeldStores> StoreTxn<'a, S> {
         self.write(binding, at, Some(rid), |store| change(store, rid))
     }
 
-    /// The places of a row of a replicated table on the stores but one.
+    /// Returns the places of a replicated table's row on all stores but one.
     fn other_copies(&self, binding: &TableBinding, at: usize, rid: Rid) -> Result<Vec<(usize, Rid)>, OpError> {
         let (store, mut key) = (self.stores.store(at), Vec::new());
         let row = self.stored_row(at, binding.table, rid)?;
@@ -165,7 +163,7 @@ impl<'a, S: HeldStores> StoreTxn<'a, S> {
     #[cold]
     fn judge_written(&mut self, bytes: usize) -> Result<(), OpError> {
         match self.input.is_migration() {
-            // It runs on one partition at a time.
+            // A migration runs on one partition at a time.
             true => judge_migrated(self.stores.store_mut(0), self.frame),
             false => self.frame.check_written(bytes),
         }
@@ -176,7 +174,7 @@ impl<'a, S: HeldStores> StoreTxn<'a, S> {
         row.ok_or_else(|| guest("the row was deleted"))
     }
 
-    /// The row as the module knows it.
+    /// Returns the row as the module knows it.
     pub fn seen_row(&mut self, binding: &TableBinding, at: usize, rid: Rid) -> Result<&[u8], OpError> {
         if let Some(projection) = &binding.projection {
             self.frame.row = projection.narrow(self.stored_row(at, binding.table, rid)?);
@@ -185,7 +183,7 @@ impl<'a, S: HeldStores> StoreTxn<'a, S> {
         self.stored_row(at, binding.table, rid)
     }
 
-    /// A new row as it is to be stored.
+    /// Returns a new row in its stored form.
     #[inline(always)]
     pub fn widened<'r>(&self, binding: &TableBinding, row: &'r [u8]) -> Result<Cow<'r, [u8]>, OpError> {
         let Some(projection) = &binding.projection else {
@@ -195,7 +193,7 @@ impl<'a, S: HeldStores> StoreTxn<'a, S> {
         widened.map(Cow::Owned).map_err(|error| guest(error.to_string()))
     }
 
-    /// A row as it is to be stored in the place of an old one.
+    /// Returns the stored form of a row that replaces an old one.
     #[inline(always)]
     pub fn widened_over<'r>(
         &self,
@@ -211,7 +209,7 @@ impl<'a, S: HeldStores> StoreTxn<'a, S> {
         widened.map(Cow::Owned).map_err(|error| guest(error.to_string()))
     }
 
-    /// The held store on which a key's row lies, and the row's place there.
+    /// Returns the held store of a key's row, and the row's place there.
     #[inline(always)]
     pub fn find(
         &mut self,
@@ -226,7 +224,7 @@ impl<'a, S: HeldStores> StoreTxn<'a, S> {
         }))
     }
 
-    /// Adds to a column of a row that lies on a held store; `writer`: through a current copy of it.
+    /// Adds to a column of a row on a held store. `writer`: the handle of a current copy of it.
     #[inline(always)]
     pub fn add_at(
         &mut self,
@@ -248,7 +246,7 @@ impl<'a, S: HeldStores> StoreTxn<'a, S> {
         }
     }
 
-    /// Looks up many keys, each run of keys that lie on the same stores at once.
+    /// Looks up many keys. Each run of keys on the same stores is looked up at once.
     pub fn look_up<'k>(
         &mut self,
         what: &LookUp<'_>,
@@ -370,7 +368,7 @@ impl<'a, S: HeldStores> StoreTxn<'a, S> {
     }
 }
 
-/// The first of some held stores on which something is found, and what it is.
+/// Returns the first held store on which `find` finds something, and its result.
 #[inline(always)]
 pub(crate) fn first_found<T>(held: Range<usize>, find: impl Fn(usize) -> Option<T>) -> Option<(usize, T)> {
     let mut at = held.start;
@@ -383,7 +381,7 @@ pub(crate) fn first_found<T>(held: Range<usize>, find: impl Fn(usize) -> Option<
     None
 }
 
-/// A scan of a range that begins on these of the held stores.
+/// Makes a cursor for a range, which begins on these of the held stores.
 pub(crate) fn cursor_of(request: &ScanRequest<'_>, binding: &TableBinding, index: u16, held: Range<usize>) -> Cursor {
     Cursor {
         table: request.target.table,

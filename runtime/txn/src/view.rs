@@ -1,5 +1,5 @@
-//! A read-only call over the tables of a standby as one view shows them, while the log is replayed beneath. Tables are looked at for a short
-//! time each: what a row or a page holds is copied, and the guest sees the copy.
+//! A read-only call over the tables of a standby, at one view, while the log is replayed beneath. Each look at a table is short: it copies
+//! a row or a page, and the guest sees the copy.
 
 use std::{ops::Range, sync::Arc};
 
@@ -21,19 +21,19 @@ use crate::{
     scratch::{Handle, TxnScratch},
 };
 
-/// The partitions of a call, as a view shows them.
+/// The partitions of a call, at one view.
 pub trait ViewStores {
-    /// Ascending.
+    /// Returns the partitions, ascending.
     fn partitions(&self) -> &[PartitionId];
 
-    /// Has `look` see one of them, by position, for a short time. Err: the view is over, and with it the call.
+    /// Runs `look` on one of them, by position, for a short time. Err: the view has ended, and the call with it.
     fn look(&mut self, at: usize, look: &mut dyn FnMut(StoreAtView<'_>)) -> Result<(), OpError>;
 
-    /// Whether the view is still there.
+    /// Checks that the view still exists.
     fn go_on(&mut self) -> Result<(), OpError>;
 }
 
-/// Runs a read-only call at a view. `tables`: those that are stored, by their ids, as the view has them.
+/// Runs a read-only call at a view. `tables` are the stored ones of the view, by their ids.
 pub fn run_at_view(
     stores: &mut dyn ViewStores,
     tables: &[Arc<TableSchema>],
@@ -71,7 +71,7 @@ struct ViewTxn<'a> {
 }
 
 impl<'a> ViewTxn<'a> {
-    /// Returns the stores that a read between two keys looks at, as a transaction over several partitions does.
+    /// Returns the stores that a read between two keys searches, like a transaction over several partitions.
     fn readable(
         &self,
         target: Target,
@@ -103,7 +103,7 @@ impl<'a> ViewTxn<'a> {
         &self.tables[binding.table.0 as usize]
     }
 
-    /// The store and the row under a key, which is copied to the frame's row.
+    /// Returns the store of a key's row, and copies the row to the frame.
     fn find(
         &mut self,
         (table, index): (TableId, u16),
@@ -126,7 +126,7 @@ impl<'a> ViewTxn<'a> {
         Ok(None)
     }
 
-    /// The frame's row as the module knows it.
+    /// Returns the frame's row as the module knows it.
     fn narrowed(&mut self, binding: &TableBinding) -> &[u8] {
         if let Some(projection) = &binding.projection {
             self.frame.row = projection.narrow(&self.frame.row);
@@ -134,7 +134,7 @@ impl<'a> ViewTxn<'a> {
         &self.frame.row
     }
 
-    /// The refusal of a write through a handle.
+    /// Returns the refusal of a write through a handle.
     fn refuse(&mut self, handle: RowHandle) -> Result<(), OpError> {
         self.frame.count_op()?;
         let Handle { table, .. } = self.frame.handle(handle)?;
@@ -170,7 +170,7 @@ impl<'a> ViewTxn<'a> {
         })
     }
 
-    /// The next row of a scan is shown; None where there is none, false where it was not taken.
+    /// Shows the next row of a scan. None: there is none; false: the visitor did not take it.
     fn show_next(
         &mut self,
         cursor: &mut Cursor,
@@ -321,7 +321,7 @@ impl HostOps for ViewTxn<'_> {
         self.frame.count_op()?;
         let mut cursor = self.cursor(request)?;
         let stores = cursor.pages.as_ref().map_or(0, |pages| pages.stores());
-        // Ordinary transactions, too, read one row without a cursor.
+        // Ordinary transactions also read one row without a cursor.
         if (stores, request.limit) == (1, 1) {
             match self.show_next(&mut cursor, visit)? {
                 None => return Ok(ScanBatch { cursor: 0, rows: 0 }),

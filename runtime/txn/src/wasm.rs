@@ -1,4 +1,4 @@
-//! Compiled wasm modules as code that can be run.
+//! Compiled wasm modules as code that an engine thread can run.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -12,25 +12,26 @@ use crate::{
     module::{Code, Executor},
 };
 
-/// Makes code of a module's bytes: wasm, or in a simulation procedures that were compiled into the program.
+/// Makes code from a module's bytes: wasm, or in a simulation procedures that were compiled into the program.
 pub trait Compiler: Send + Sync {
-    /// The module under this name, ready to be installed; it starts and describes itself within `time`. Err: why its bytes can't be run.
+    /// Returns the module under this name, ready to be installed. It must start and describe itself within `time`. Err: why its bytes can't
+    /// be run.
     fn compile(&self, name: &str, wasm: &Arc<[u8]>, time: &StartTime) -> Result<Candidate, InvalidModule>;
 
-    /// The `compile` variant for a module that was in service before. It skips the checks, and makes the code when it is first needed.
+    /// The `compile` variant for a module that was in service before. It skips the checks, and makes the code at its first use.
     fn restore(&self, name: &str, wasm: &Arc<[u8]>) -> Result<Candidate, InvalidModule> {
         self.compile(name, wasm, &StartTime::again())
     }
 
-    /// Keeps what it makes in `disk`, for the next start; `secret` is the database's own. Once.
+    /// Keeps compiled code in `disk` for the next start. `secret` is the database's own. The caller does so once.
     fn keep_code(&self, _disk: Arc<dyn Disk>, _secret: &[u8]) -> Result<(), DiskError> {
         Ok(())
     }
 
-    /// Lets go of kept code that nothing has needed since the start.
+    /// Deletes kept code that was not needed since the start.
     fn let_go_unused_code(&self) {}
 
-    /// Hash of everything that can change what the code computes.
+    /// Returns the hash of everything that can change the results of the code.
     fn settings_hash(&self) -> u64;
 }
 
@@ -84,13 +85,13 @@ fn candidate(
     }
 }
 
-/// A wasm module, compiled while it is needed; one isolated instance per engine thread.
+/// A wasm module. It is compiled while it is needed, with one isolated instance for each engine thread.
 pub struct WasmCode {
     engine: Engine,
     held: Mutex<Held>,
 }
 
-/// Nothing once the module is out of service.
+/// The bytes and the code. Both are empty once the module is out of service.
 #[derive(Default)]
 struct Held {
     wasm: Option<Arc<[u8]>>,
@@ -107,7 +108,7 @@ impl WasmCode {
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {
-        // A panic of the compiler leaves no code, which is a state like any other.
+        // A panic of the compiler leaves no code, which is a valid state.
         self.held.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 

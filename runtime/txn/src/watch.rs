@@ -1,5 +1,5 @@
-//! Whether a call that runs may go on: the time that it may take, the time for which its client waits, and whether somebody
-//! ended it. Asked between slices of work, and never at a replay: what was committed is done again however long it takes.
+//! Decides whether a running call may continue: by its time limit, by its client's deadline, and by an operator's order to end it. The call
+//! asks between slices of work. A replay never asks, because a committed call runs again however long it takes.
 
 use std::sync::{
     Arc, Mutex,
@@ -9,7 +9,7 @@ use std::sync::{
 use reprise_abi::{EndReason, OpError};
 use reprise_env::Clock;
 
-/// Calls of one batch that are to end, by their position. Filled by whoever wants them ended.
+/// Calls of one batch that must end, by their position. Each thread that ends one adds it.
 #[derive(Default)]
 pub struct Ends {
     any: AtomicBool,
@@ -17,13 +17,13 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// Ends a call, if it has not ended meanwhile.
+    /// Ends a call that has not ended meanwhile.
     pub fn end(&self, at: u32) {
         self.calls.lock().expect("held for a look").push(at);
         self.any.store(true, Ordering::Release);
     }
 
-    /// Whether a call was ended.
+    /// True if a call was ended.
     #[inline]
     pub fn has(&self, at: u32) -> bool {
         self.any.load(Ordering::Relaxed) && self.holds(at)
@@ -35,32 +35,32 @@ impl Ends {
     }
 }
 
-/// The events that may end the running call. A call that was given none has none.
+/// The events that may end the running call. A call without such events never ends early.
 #[derive(Default)]
 pub struct Watch {
     clock: Option<Arc<dyn Clock>>,
     ends: Option<Arc<Ends>>,
-    /// Position in its batch.
+    /// Position of the call in its batch.
     call: u32,
-    /// 0: no limit.
+    /// Time limit of the call; 0: no limit.
     time_max_ms: u32,
-    /// By the clock; 0: nobody waits with a deadline.
+    /// Deadline of its client, by the clock; 0: none.
     deadline_ns: u64,
-    /// When it was first asked for; 0: not yet. Its first slice is short, so that nobody looks at a clock for a short call.
+    /// Time of the first check; 0: there was none yet. The first slice is short, so that short calls never read a clock.
     begun_ns: u64,
-    /// Writes of the call so far that would have to be taken back.
+    /// Writes of the call that a rollback would have to undo.
     writes: u64,
-    /// Time that one write took to take back, of late; 0: not measured yet.
+    /// Recent time to roll back one write; 0: not measured yet.
     take_back_ns: u64,
 }
 
-/// To take back one write, until it was measured.
+/// Time to roll back one write, before it was measured.
 const TAKE_BACK_NS: u64 = 500;
 /// Fewer writes are no measure.
 const MEASURED_WRITES_MIN: u64 = 1_000;
 
 impl Watch {
-    /// The calls that follow are of one batch, whose clients may end them.
+    /// Begins a batch, whose clients may end its calls.
     pub fn begin_batch(&mut self, clock: &Arc<dyn Clock>, ends: Option<&Arc<Ends>>) {
         if self.clock.is_none() {
             self.clock = Some(clock.clone());
@@ -68,7 +68,7 @@ impl Watch {
         self.ends = ends.cloned();
     }
 
-    /// A call begins: its position in the batch, how long it may run (0: no limit), and until when its client waits (0: for ever).
+    /// Begins a call: its position in the batch, its time limit (0: none), and its client's deadline (0: none).
     #[inline]
     pub fn begin_call(&mut self, call: u32, time_max_ms: u32, deadline_ns: u64) {
         self.call = call;
@@ -78,7 +78,7 @@ impl Watch {
         self.writes = 0;
     }
 
-    /// Nanoseconds since the call was first asked for; None of a short one, for which nobody looks at a clock.
+    /// Returns the nanoseconds since the first check. None for a short call, which reads no clock.
     #[inline]
     pub fn ran_ns(&self) -> Option<u64> {
         match self.begun_ns {
@@ -90,7 +90,7 @@ impl Watch {
         }
     }
 
-    /// From now on nothing ends a call.
+    /// Clears all events, so that nothing ends a call.
     pub fn forget(&mut self) {
         *self = Self::default();
     }
@@ -102,7 +102,7 @@ impl Watch {
         }
     }
 
-    /// Measures `take_back`, which takes back this many writes.
+    /// Measures `take_back`, which rolls back this many writes.
     pub(crate) fn time_take_back(&mut self, writes: usize, take_back: impl FnOnce()) {
         let Some(clock) = self.clock.as_ref().filter(|_| writes as u64 >= MEASURED_WRITES_MIN) else {
             return take_back();
@@ -120,7 +120,7 @@ impl Watch {
         self.ask()
     }
 
-    /// May the call go on?
+    /// Checks whether the call may continue.
     pub fn ask(&mut self) -> Result<(), OpError> {
         let Some(clock) = &self.clock else {
             return Ok(());
@@ -135,7 +135,7 @@ impl Watch {
         if self.begun_ns == 0 {
             self.begun_ns = now_ns.max(1);
         }
-        // To take it back holds the partition as well.
+        // The rollback holds the partition as well.
         let ran_ns = now_ns.saturating_sub(self.begun_ns) + self.writes * self.take_back_ns_each();
         match self.time_max_ms {
             0 => Ok(()),
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(watch.ask_after(19_999), Ok(()));
         let time = OpError::Limit { limit: "time", max: 10 };
         assert_eq!(watch.ask_after(20_000), Err(time.clone()));
-        // It took twice as long as was thought.
+        // The rollback took twice as long as expected.
         watch.time_take_back(20_000, || _ = hand.0.fetch_add(20_000_000, Ordering::Relaxed));
         watch.begin_call(1, 10, 0);
         assert_eq!(watch.ask_after(9_999), Ok(()));

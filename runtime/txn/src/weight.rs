@@ -1,4 +1,4 @@
-//! Memory that descriptions of modules and tables take, about: it is in the ledger as rows are.
+//! Estimates the memory of the descriptions of modules and tables. The ledger counts it like rows.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use crate::{
     module::{Deployed, Module, TableBinding},
 };
 
-/// Bytes that the allocator adds to an allocation, about.
+/// Bytes that the allocator adds to an allocation: an estimate.
 const ALLOCATION_BYTES: usize = 16;
-/// A column in each of a binding's row layouts, about.
+/// Bytes of a column in each of a binding's row layouts: an estimate.
 const COLUMN_SLOT_BYTES: usize = 48;
 
 fn heap(bytes: usize) -> usize {
@@ -27,7 +27,7 @@ fn texts(list: &[String]) -> usize {
     heap(size_of_val(list)) + list.iter().map(|text| heap(text.len())).sum::<usize>()
 }
 
-/// Beside the table's own structure.
+/// Estimates the bytes of a table, without its own structure.
 fn table(table: &TableSchema) -> usize {
     let column = |column: &ColumnSchema| {
         let was = column.was.as_ref().map_or(0, String::len);
@@ -48,7 +48,7 @@ fn tables(list: &[TableSchema]) -> usize {
     heap(size_of_val(list)) + list.iter().map(table).sum::<usize>()
 }
 
-/// Beside the type's own structure.
+/// Estimates the bytes of a type, without its own structure.
 fn value_type(ty: &Type) -> usize {
     match ty {
         Type::Unit | Type::Scalar(_) => 0,
@@ -83,7 +83,7 @@ fn schema(schema: &ModuleSchema) -> usize {
         + schema.procedures.iter().map(procedure).sum::<usize>()
 }
 
-/// Bindings of these tables, about.
+/// Estimates the bytes of the bindings of these tables.
 fn bindings(list: &[TableSchema]) -> usize {
     let binding = |table: &TableSchema| {
         let keys = (table.indexes.len() + 1) * (size_of::<String>() + 2 * ALLOCATION_BYTES);
@@ -100,14 +100,14 @@ impl Candidate {
 }
 
 impl Module {
-    /// Beside the description as it was sent. A version out of service is bound to nothing, and its schema has no tables.
+    /// Estimates its bytes without the description. A version out of service is bound to no table, and its schema has no tables.
     fn schema_bytes(&self) -> u64 {
         (size_of::<Self>() + schema(&self.schema) + bindings(&self.schema.tables)) as u64
     }
 }
 
 impl Deployed {
-    /// Returns the bytes that all descriptions take: of versions in service and out of it, of stored tables, and of these before.
+    /// Returns the bytes of all descriptions: of versions in and out of service, of stored tables, and of former tables.
     pub fn description_bytes(&self) -> u64 {
         let versions: u64 = self.versions.iter().map(|module| module.schema_bytes()).sum();
         // Versions share equal descriptions.

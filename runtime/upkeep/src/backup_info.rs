@@ -25,13 +25,13 @@ pub struct BackupInfo {
     pub state: BackupPhase,
     /// When it was begun.
     pub began_unix_us: i64,
-    /// Until it was published or given up, or until now. None for one of an earlier run.
+    /// Seconds until it was published or given up, or until now. None for a backup of an earlier run.
     pub seconds: Option<f64>,
     /// Bytes copied until now, or in all.
     pub bytes: u64,
     /// Position of its newest checkpoint.
     pub checkpoint_lsn: Option<Lsn>,
-    /// It holds what the log holds before this position.
+    /// LSN of its end: it has everything that the log has before it.
     pub end_lsn: Option<Lsn>,
     /// On the server.
     pub directory: String,

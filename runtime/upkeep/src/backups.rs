@@ -51,7 +51,7 @@ struct BackupsState {
     running: Option<BackupInfo>,
     /// When the running one was begun, by the node's clock.
     begun_ns: u64,
-    /// In this run: how long one took is not in its manifest.
+    /// Seconds of the backups of this run, because a manifest does not have them.
     seconds: Vec<(String, f64)>,
     failed: Vec<BackupInfo>,
 }
@@ -83,7 +83,7 @@ impl Backups {
         self.state.lock().expect("nothing panics under this lock")
     }
 
-    /// Gives up what is under way.
+    /// Stops a backup in progress.
     pub fn stop(&self) {
         self.is_stopping.store(true, Ordering::Release);
         let thread = self.thread.lock().expect("held to take").take();
@@ -107,7 +107,7 @@ impl Backups {
         ids
     }
 
-    /// Checks that there is room for one more. Its size is that of the newest checkpoint and the log behind it, as far as it is known.
+    /// Checks that there is room for one more. Its size is estimated by the newest checkpoint and the log behind it, if these are known.
     fn check_room(&self, with_earlier: bool) -> Result<(), BackupError> {
         let ids = self.ids();
         if ids.len() >= BACKUPS_MAX {
@@ -179,7 +179,7 @@ impl Backups {
                 checkpoint_bytes += self.copy_checkpoint(&staging, earlier)?.unwrap_or_default();
             }
         }
-        // In this order: what is not in it is later, but for the length of a turn.
+        // The time is read first. So every record that is not in the backup is later, within the length of a turn.
         let created_us = self.engine().shared.clock.now_us();
         let until = self.engine().log.durable();
         let note = |bytes: u64| {
@@ -224,7 +224,7 @@ impl Backups {
         }
     }
 
-    /// Begins a checkpoint that the backup needs; where it lies in the log. None: another one is just begun.
+    /// Begins a checkpoint that the backup needs. Returns its LSN. None: another one has just begun.
     fn new_checkpoint(&self) -> Result<Option<Lsn>, RestoreError> {
         let begun = self.checkpointer.try_take();
         begun.map(|begun| begun.map(|begun| begun.lsn)).map_err(|error| {
@@ -346,7 +346,7 @@ impl Backups {
         Ok(info)
     }
 
-    /// All backups, the newest first; those that failed in this run last.
+    /// Returns all backups, the newest first. Backups that failed in this run come last.
     pub fn list(&self) -> Vec<BackupInfo> {
         let running = self.running();
         let ids = self.ids();
@@ -369,7 +369,7 @@ impl Backups {
     /// Opens a file of a published backup, by the last part of its path. Returns its length, too.
     pub fn open_file(&self, id: &str, name: &str) -> Result<(File, u64), BackupError> {
         let info = self.published(id).ok_or(BackupError::NotFound)?;
-        // Only what the manifest names: no path of a client's making reaches the disk.
+        // Only files of the manifest are served, so that no path of a client reaches the disk.
         let mut files = info.files.iter();
         let found = files.find(|file| file.path.rsplit('/').next() == Some(name));
         let found = found.ok_or(BackupError::NotFound)?;
@@ -390,7 +390,7 @@ impl Backups {
             None if was_failure => return Ok(()),
             None => return Err(BackupError::NotFound),
         };
-        // Without its manifest it is no backup any more, whatever happens to the rest.
+        // The manifest goes first. Without it the directory is no backup any more, whatever happens to the rest.
         let root = place.root().map_err(failed)?;
         root.remove(MANIFEST_NAME).map_err(failed)?;
         root.sync_dir().map_err(failed)?;
@@ -411,7 +411,7 @@ enum BackupStage {
     Begin,
     /// A checkpoint of now, or one that is as good.
     Choose(Staging, RetentionGuard),
-    /// Until this checkpoint is published.
+    /// Waits until this checkpoint is published.
     Wait(Staging, RetentionGuard, Lsn),
     Over,
 }

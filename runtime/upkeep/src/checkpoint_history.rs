@@ -1,4 +1,4 @@
-//! The checkpoints of a database: the running one, published ones, and those that failed in this run.
+//! The checkpoints of a database: the running one, published ones, and failed ones of this run.
 
 use std::{
     collections::BTreeMap,
@@ -43,7 +43,7 @@ struct HistoryState {
     counts: (u64, u64),
 }
 
-/// The checkpoint that a restart would load, and what is behind it.
+/// The checkpoint that a restart would load, and the log behind it.
 pub(crate) struct RestartPoint {
     /// Bytes of rows in the checkpoint; 0 without one.
     pub row_bytes: u64,

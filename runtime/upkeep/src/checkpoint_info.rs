@@ -17,13 +17,13 @@ pub enum CheckpointPhase {
 /// A checkpoint, or one on its way.
 #[derive(Clone, Debug)]
 pub struct CheckpointInfo {
-    /// It holds what the log holds before this position; its id.
+    /// Its id, an LSN: it has everything that the log has before it.
     pub lsn: Lsn,
     /// How far it is.
     pub state: CheckpointPhase,
     /// When it was begun.
     pub began_unix_us: i64,
-    /// From its beginning until it was published or given up, or until now. None for one of an earlier run.
+    /// Seconds from its beginning until it was published or given up, or until now. None for a checkpoint of an earlier run.
     pub seconds: Option<f64>,
     /// Rows written until now.
     pub rows: u64,

@@ -1,4 +1,4 @@
-//! One checkpoint on its way to the disk: a piece at a time, each when what it needs is there.
+//! One checkpoint on its way to the disk, a piece at a time. Each piece waits for the things that it needs.
 
 use std::{
     any::Any,
@@ -55,7 +55,7 @@ pub(crate) struct CheckpointJob {
     /// Partitions whose rows are not all here.
     left: usize,
     stage: CheckpointStage,
-    /// How long to rest for what was just written.
+    /// Time to rest after the last write.
     rest: Duration,
     /// The threads here have to share the cores with the engine's.
     is_crowded: bool,
@@ -66,7 +66,7 @@ pub(crate) struct CheckpointJob {
 enum CheckpointStage {
     Descriptions,
     Rows,
-    /// Earlier calls answered. Not before: what it holds could yet be taken back.
+    /// Waits until earlier calls are answered. Before that, its rows could still be rolled back.
     Told,
     /// The log durable up to it.
     Durable,
@@ -106,7 +106,7 @@ impl CheckpointJob {
         &self.history.engine
     }
 
-    /// Does what can be done now; what the checkpoint takes, once it is published.
+    /// Does the work that is possible now. Returns the size of the checkpoint once it is published.
     fn advance(&mut self) -> Result<(Step, Option<CheckpointSize>), CheckpointError> {
         let step = match self.stage {
             CheckpointStage::Descriptions => self.begin()?,
@@ -266,7 +266,8 @@ impl CheckpointJob {
         }
     }
 
-    /// Copies the bytes of versions out of service from where they lie: the log behind an earlier checkpoint is released after this one.
+    /// Copies the bytes of versions out of service from their present place, because the log behind an earlier checkpoint is released after
+    /// this one.
     fn write_former(&self, writer: &mut CheckpointWriter) -> Result<(), CheckpointError> {
         let mut raw = Vec::new();
         for module in self.start.deployed.kept_former() {

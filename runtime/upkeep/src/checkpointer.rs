@@ -78,7 +78,7 @@ impl Checkpointer {
         started.map(|thread| threads.push(thread)).is_ok()
     }
 
-    /// Keeps everything that is there now, and what comes, while the guard lives.
+    /// Keeps all present and new files while the guard lives.
     pub fn keep_all(&self) -> RetentionGuard {
         self.retention.guard()
     }
@@ -98,7 +98,7 @@ impl Checkpointer {
         self.speeds.lock().expect("held for a store").own_log_from = self.engine().log.durable();
     }
 
-    /// Gives up what is under way and ends the threads.
+    /// Stops the work in progress and ends the threads.
     pub fn stop(&self) {
         self.history.stop();
         let threads = std::mem::take(&mut *self.threads.lock().expect("held to take"));
@@ -121,7 +121,7 @@ impl Checkpointer {
         }
     }
 
-    /// All checkpoints, the newest first: the running one, published ones, then those that failed in this run.
+    /// Returns all checkpoints, the newest first: the running one, published ones, then failed ones of this run.
     pub fn list(&self) -> Vec<CheckpointInfo> {
         self.history.list()
     }
@@ -131,11 +131,11 @@ impl Checkpointer {
         self.history.newest()
     }
 
-    /// Estimates what a restart would take now.
+    /// Estimates the time of a restart now.
     pub fn restart(&self) -> RestartCost {
         let speeds = *self.speeds.lock().expect("held for a copy");
         let (point, log) = (self.history.restart_point(), &self.engine().log);
-        // Replay runs the commands of this run once more. The log before them takes what it took at the opening.
+        // Replay runs the commands of this run once more. The log before them takes the time that it took at the opening.
         let opened_bytes = log.bytes_between(point.log_from, speeds.own_log_from);
         let own_seconds = point.write_ns as f64 / 1e9 / f64::from(self.engine().shared.sites_count);
         let replay_seconds = speeds.replay.seconds_for(opened_bytes);
@@ -168,13 +168,13 @@ impl Checkpointer {
         self.retention.archive_status()
     }
 
-    /// Reads the bytes of a module version, in service or not, from where they are kept.
+    /// Reads the kept bytes of a module version, in service or not.
     pub fn module_bytes(&self, module: &Module) -> Result<Vec<u8>, BytesError> {
         self.engine().read_bytes(module)
     }
 
-    /// Begins a checkpoint, unless one is under way. Returns `None` if another caller has begun one that is not marked yet: it will be,
-    /// or it fails, and then it is this caller's turn.
+    /// Begins a checkpoint, unless one is under way. Returns `None` if another caller has begun one that is not marked yet. Once that one
+    /// is marked or has failed, it is this caller's turn.
     pub(crate) fn try_take(&self) -> Result<Option<CheckpointInfo>, TakeError> {
         if let Some(running) = self.history.running() {
             return Ok(Some(running));

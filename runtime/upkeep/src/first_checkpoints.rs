@@ -9,7 +9,7 @@ use reprise_ship::{CheckpointSource, ChosenCheckpoint};
 
 use crate::checkpointer::Checkpointer;
 
-/// With more log behind it, another checkpoint is taken before a standby begins with one.
+/// Bytes of log behind a checkpoint beyond which another one is taken before a standby begins with it.
 const BEHIND_BYTES_MAX: u64 = 64 << 20;
 
 /// The database's checkpoints, for standbys to begin with.

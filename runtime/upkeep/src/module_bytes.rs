@@ -1,4 +1,4 @@
-//! Reads the bytes of module versions where they lie: in memory, in the log, in a checkpoint.
+//! Reads the bytes of module versions: from memory, from the log, or from a checkpoint.
 
 use reprise_base::limits::{FORMER_BYTES_MAX, VERSIONS_KEPT_MAX};
 use reprise_txn::{Deployed, Module};

@@ -4,7 +4,8 @@ use reprise_base::Lsn;
 
 /// Bytes from which on the speed of a part is right for any length.
 const SPEED_BYTES_MIN: u64 = 4 << 20;
-/// The speed of a shorter part is right for at most this many times its length: what it takes to begin counts there.
+/// Factor by which a part may be longer than a measured one whose speed is used for it. The fixed cost of a shorter part distorts its
+/// speed.
 const ALIKE_MAX: u64 = 2;
 
 /// One part of the last opening.

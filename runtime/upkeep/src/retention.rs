@@ -1,4 +1,5 @@
-//! Which checkpoints and log stay: removes what a published checkpoint replaces, once the archive has it, unless a guard keeps it.
+//! Decides which checkpoints and log stay. It removes the files that a published checkpoint replaces, once the archive has them, unless a
+//! guard keeps them.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock},
@@ -47,7 +48,7 @@ struct ArchiveThread {
     next: Option<Lsn>,
 }
 
-/// Checkpoints that a newer one replaces, and up to where the log goes with them.
+/// Checkpoints that a newer one replaces, and the LSN up to which the log goes with them.
 struct ReplacedFiles {
     checkpoints: Vec<Lsn>,
     log_before: Option<Lsn>,
@@ -104,7 +105,7 @@ impl Retention {
         self.archive.get().filter(|archive| !archive.is_given_up())
     }
 
-    /// Waits for the archive's thread, but not for ever: what it did not take is taken after the next checkpoint.
+    /// Waits for the archive's thread, but not for ever. Files that it did not take are taken after the next checkpoint.
     pub fn stop(&self) {
         let Some(thread) = self.archive_thread().started.take() else {
             return;
@@ -118,7 +119,7 @@ impl Retention {
         }
     }
 
-    /// Records how the writing of a checkpoint ended; behind a published one, removes what it replaces.
+    /// Records how the writing of a checkpoint ended. After a published one, it removes the files that it replaces.
     pub fn record_end(self: &Arc<Self>, lsn: Lsn, written: Result<CheckpointSize, CheckpointError>) {
         let is_archived = written.is_ok() && self.filling_archive().is_some();
         let removed = match written.is_ok() && !is_archived {
@@ -132,7 +133,8 @@ impl Retention {
         }
     }
 
-    /// Has the archive's thread take what this checkpoint replaces; if it is still busy with an earlier one, checks what waits.
+    /// Has the archive's thread take the files that this checkpoint replaces. If it is still busy with an earlier one, this checks the
+    /// waiting files.
     fn begin_archiving(self: &Arc<Self>, lsn: Lsn) {
         let mut thread = self.archive_thread();
         if thread.is_busy {
@@ -167,7 +169,7 @@ impl Retention {
         }
     }
 
-    /// Records whether the archive took what was to go.
+    /// Records whether the archive took the files.
     fn record_archived(&self, removed: Result<(), ArchiveError>) {
         let Some(archive) = self.archive.get() else {
             return;
@@ -188,8 +190,8 @@ impl Retention {
         });
     }
 
-    /// Removes checkpoints beyond those kept, then the log that only they needed: in this order a crash between the two
-    /// leaves each checkpoint with its log.
+    /// Removes surplus checkpoints, then the log that only they needed. In this order a crash between the two leaves each checkpoint with
+    /// its log.
     fn remove_replaced(&self, newest: Lsn) -> Result<(), ArchiveError> {
         if *self.guards.lock().expect("held for a look") > 0 {
             return Ok(()); // the next checkpoint does it
@@ -231,12 +233,13 @@ impl Retention {
         let (past, kept) = stored[..older].split_at(older.saturating_sub(self.keep));
         Ok(ReplacedFiles {
             checkpoints: past.to_vec(),
-            // With fewer, the log from the beginning is the way back from a damaged one.
+            // With fewer checkpoints, the log from the beginning is the way back from a damaged one.
             log_before: kept.first().filter(|_| kept.len() == self.keep).copied(),
         })
     }
 
-    /// Returns an error if the archive took nothing for so long that the waiting files would fill the disk; it is given up.
+    /// Returns an error if the waiting files would fill the disk, because the archive has taken nothing for too long. The archive is then
+    /// given up.
     fn held_too_much(&self, archive: &Archive, replaced: &ReplacedFiles) -> Option<ArchiveError> {
         if self.history.is_stopping() || archive.is_given_up() {
             return None;
@@ -252,7 +255,7 @@ impl Retention {
         replaced.log_before.map_or(Vec::new(), |lsn| log.releasable_before(lsn))
     }
 
-    /// Copies what is to go. Until all of it is there, nothing goes.
+    /// Copies the files to the archive. Until all of them are there, none is removed.
     fn put_away(&self, archive: &Archive, replaced: &ReplacedFiles) -> Result<(), ArchiveError> {
         let goes_on = || !self.history.is_stopping() && !archive.is_given_up();
         for name in self.releasable(replaced) {
@@ -263,7 +266,7 @@ impl Retention {
     }
 }
 
-/// Puts what a published checkpoint replaces into the archive, and removes it.
+/// Puts the files that a published checkpoint replaces into the archive, and removes them.
 struct ArchiveJob(Arc<Retention>, Lsn);
 
 impl Work for ArchiveJob {

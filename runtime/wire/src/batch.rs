@@ -22,7 +22,7 @@ pub struct RecordBatch {
     changes_count: u32,
     /// Alternate records among them.
     stand_ins_count: u32,
-    /// In growing order.
+    /// The placed pieces, in growing order.
     placed: Vec<PlacedBytes>,
     /// These records in the form that standbys get; empty if that is the logged form.
     shipped: Vec<u8>,
@@ -42,8 +42,8 @@ impl RecordBatch {
         self.note(record.facts().effect == RecordEffect::Rows, at);
     }
 
-    /// Appends what the log has of a transaction: its changes, behind its command if there is one. With `forms` it is one of the two, and
-    /// standbys get the other one.
+    /// Appends a transaction's record: its changes, behind its command if there is one. With `forms` it is one of the two, and standbys get
+    /// the other one.
     pub fn push_forms(&mut self, command: Option<&CommandRef<'_>>, changes: &ChangesRef<'_>, forms: Option<TwoForms>) {
         let Some((command, forms)) = command.zip(forms) else {
             command.into_iter().for_each(|command| self.push_command(command));

@@ -48,7 +48,7 @@ pub struct BlockHeader {
     pub memory_units: u32,
 }
 
-/// Bytes that a block with so many bytes of records takes in the log.
+/// Returns the bytes in the log of a block with `payload_bytes` of records.
 #[inline]
 pub const fn block_bytes(payload_bytes: usize) -> usize {
     (BLOCK_HEADER_BYTES + payload_bytes).next_multiple_of(LOG_ALIGN_BYTES)

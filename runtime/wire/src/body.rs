@@ -120,7 +120,7 @@ impl<'a> BodyReader<'a> {
         }
     }
 
-    /// A length and so many bytes.
+    /// Reads a length and as many bytes.
     pub fn bytes(&mut self, what: &'static str, max: usize) -> Result<&'a [u8], WireError> {
         let length = self.varint()? as usize;
         if length > max {
@@ -129,7 +129,7 @@ impl<'a> BodyReader<'a> {
         self.take(length)
     }
 
-    /// A length and so many bytes of text.
+    /// Reads a length and as many bytes of text.
     pub fn text(&mut self, what: &'static str, max: usize) -> Result<&'a str, WireError> {
         let bytes = self.bytes(what, max)?;
         std::str::from_utf8(bytes).map_err(|_| corrupt(what, "UTF-8", bytes.escape_ascii()))

@@ -1,5 +1,5 @@
-//! Changes of a running transaction, written as they are made: what the physiological log costs it. The usual forms go straight
-//! into room that is there already, by moves of fixed width. The bytes are those of [`Change::encode`].
+//! Changes of a running transaction, written as they are made: the cost of the physiological log. The usual forms go straight into existing
+//! room, by moves of fixed width. The bytes are those of [`Change::encode`].
 
 use reprise_abi::copy::copy_short;
 
@@ -14,7 +14,7 @@ const ROOM_BYTES: usize = 512;
 const KEPT_BYTES: usize = 1 << 20;
 /// Bytes before a row: kind, table, number, length.
 const ROW_HEAD_BYTES: usize = 1 + 1 + 8 + 2;
-/// Rows of so many bytes are copied without a call.
+/// Bytes of a row up to which it is copied without a call.
 const SHORT_ROW_BYTES: usize = 64;
 /// Kind, table, number, number of columns.
 const NAME_BYTES: usize = 1 + 1 + 8 + 1;
@@ -55,12 +55,12 @@ impl ChangesBuffer {
         self.end
     }
 
-    /// Takes back what was written behind the first `len` bytes.
+    /// Drops the bytes behind the first `len`.
     pub fn truncate(&mut self, len: usize) {
         self.end = self.end.min(len);
     }
 
-    /// True where changes of the table's rows can be written by `patch`.
+    /// True if `patch` can write changes of the table's rows.
     #[inline(always)]
     pub fn takes_table(table: u16) -> bool {
         (table as usize) < ONE_BYTE
@@ -115,7 +115,7 @@ impl ChangesBuffer {
         self.end += put_number(room, DELETE, table, number);
     }
 
-    /// A patch of so many columns, 127 at most, which `write` adds.
+    /// Adds a patch of `columns` columns, at most 127, which `write` adds.
     #[inline(always)]
     pub fn patch(&mut self, table: u16, number: u64, columns: u8, write: impl FnOnce(&mut PatchRoom<'_>)) {
         assert!(columns > 0 && (columns as usize) < ONE_BYTE && Self::takes_table(table));
@@ -149,7 +149,7 @@ impl ChangesBuffer {
 
     #[inline(never)]
     fn grow(&mut self, bytes: usize) {
-        // By more and more, so that a transaction of many changes asks seldom.
+        // The buffer grows by more and more, so that a transaction of many changes asks seldom.
         let more = bytes.max(ROOM_BYTES).max(self.end);
         self.bytes.resize(self.end + more, 0);
     }
@@ -163,7 +163,7 @@ pub struct PatchRoom<'b> {
 }
 
 impl PatchRoom<'_> {
-    /// The next column, of so many bytes (16 at most) that lie at `at` in the row. Positions grow, below 128.
+    /// Adds the next column, of `width` bytes (at most 16) at `at` in the row. Positions grow, below 128.
     #[inline(always)]
     pub fn column(&mut self, position: u8, row: &[u8], at: usize, width: u8) {
         let from = &row[at..];

@@ -1,4 +1,4 @@
-//! Callers in records: the number of a name, and the idempotency key with what was asked under it.
+//! Callers in records: the number of a name, and the idempotency key with the digest of its call.
 
 use reprise_abi::value::push_varint;
 use reprise_base::{TxnId, limits::IDEMPOTENCY_KEY_BYTES_MAX};
@@ -95,7 +95,7 @@ pub(crate) fn decode_principal(body: &mut BodyReader<'_>, flags: u8) -> Result<u
     }
 }
 
-/// Key, scope and fingerprint, as far as the flags tell of them.
+/// Decodes key, scope and fingerprint, if the flags say that they exist.
 pub(crate) fn decode_key<'a>(body: &mut BodyReader<'a>, flags: u8) -> Result<Option<KeyRef<'a>>, WireError> {
     let (key, scope): (_, &[u8]) = match flags & (HAS_KEY | HAS_SCOPE) {
         0 => return Ok(None),

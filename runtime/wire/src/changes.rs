@@ -1,8 +1,7 @@
-//! The physiological record: what a committed transaction left in each row that it changed (paper A, section III-A).
+//! The physiological record: the state of each row that a committed transaction changed (paper A, section III-A).
 //!
-//! Rows are named by table and number, which an insertion gives.
-//! After-images alone: redo needs nothing else, because nothing uncommitted reaches the log. An update names the changed columns where that
-//! is shorter.
+//! Rows are named by table and number, which an insertion gives. The record has after-images alone. Redo needs nothing else, because
+//! nothing uncommitted reaches the log. An update names the changed columns if that is shorter.
 
 use reprise_abi::{
     row::COLUMNS_MAX,
@@ -42,7 +41,7 @@ pub struct ChangesRef<'a> {
     /// Records of parts that lie right before it; the changes are those of all parts, and then these.
     pub parts: u32,
     pub keyed: Option<KeyedRef<'a>>,
-    /// With one partition its changes; with several a group for each that was changed. Walked by [`ChangesRef::groups`].
+    /// The changes of one partition, or a group for each changed partition. [`ChangesRef::groups`] walks them.
     pub changes: &'a [u8],
 }
 
@@ -87,7 +86,7 @@ pub(crate) const PATCH: u8 = 3;
 pub(crate) const DELETE: u8 = 4;
 /// Bits of the kind. One bit behind it is 0.
 pub(crate) const OP_MASK: u8 = 15;
-/// From this bit on, how many bytes the row's number has, which follows the table.
+/// First bit of the length of the row's number, which follows the table.
 const NUMBER_SHIFT: u32 = 4;
 
 /// The bytes that a number takes: as few as it needs, at least one.
@@ -102,14 +101,14 @@ pub(crate) fn numbered(kind: u8, bytes: usize) -> u8 {
     kind | (bytes as u8) << NUMBER_SHIFT
 }
 
-/// Bytes of the row's number, by the first byte of a change; none where it is no such byte.
+/// Returns the bytes of the row's number, by the first byte of a change. None if it is no such byte.
 #[inline(always)]
 pub(crate) fn number_bytes_of(op: u8) -> Option<usize> {
     let bytes = (op >> NUMBER_SHIFT) as usize;
     (1..=8).contains(&bytes).then_some(bytes)
 }
 
-/// Changed columns with what they hold now: growing positions, at least one.
+/// Changed columns with their present values: growing positions, at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PatchColumns<'a> {
     pub(crate) count: u16,
@@ -121,12 +120,12 @@ impl<'a> PatchColumns<'a> {
         self.count as usize
     }
 
-    /// For `again`: how many columns, and their bytes.
+    /// Returns the number of columns and their bytes, for `again`.
     pub fn parts(self) -> (u16, &'a [u8]) {
         (self.count, self.bytes)
     }
 
-    /// Columns that `parts` told of, from a copy of their bytes.
+    /// Returns the columns of `parts`, from a copy of their bytes.
     pub fn again(count: u16, bytes: &'a [u8]) -> Self {
         Self { count, bytes }
     }
@@ -249,11 +248,12 @@ impl<'a> Change<'a> {
     }
 }
 
-/// Takes a change as it is read. `take` is inlined where the decoder knows the kind, so no change passes through memory on its way.
+/// A consumer of changes as they are read. `take` is inlined where the decoder knows the kind, so no change passes through memory on its
+/// way.
 pub trait ChangeSink<'a>: Sized {
     type Out;
 
-    /// The change ends at `end` of what was read.
+    /// Takes a change, which ends at `end` of the bytes read.
     fn take(self, end: usize, change: Change<'a>) -> Self::Out;
 }
 
@@ -333,7 +333,7 @@ impl<'a> ChangesRef<'a> {
         varint_bytes(u32::try_from(body + 1).unwrap_or(u32::MAX)) + 1 + body
     }
 
-    /// False where the changes are more than a record can hold.
+    /// False if the changes are more than a record can hold.
     #[inline]
     pub fn fits(&self) -> bool {
         let is_small = self.keyed.is_none() && self.changes.len() <= RECORD_BYTES_MAX / 2;
@@ -448,7 +448,7 @@ pub(crate) fn groups_of<'a>(
     })
 }
 
-/// Reads what a record of these partitions holds. Err: it is not as the format has it.
+/// Checks the changes in a record of these partitions. Err: they are not in the record's format.
 pub(crate) fn check_groups(partitions: PartitionSet<'_>, changes: &[u8]) -> Result<(), WireError> {
     if matches!(partitions, PartitionSet::One(_)) {
         return check_walk(changes);

@@ -46,7 +46,7 @@ pub const INDEX_BLOCK_ENTRIES: usize = 8_192;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointHeader {
     pub database_id: [u8; 16],
-    /// It holds what the log holds before this position.
+    /// LSN of the checkpoint: it has everything that the log has before it.
     pub lsn: Lsn,
     pub settings_hash: u64,
     /// Id of the mark in the log; its time is when the checkpoint began.
@@ -108,9 +108,9 @@ pub enum CheckpointBlockKind {
     Keys = 6,
     /// Places of the other blocks; the last ones in the file.
     Index = 7,
-    /// Procedures that take no calls: [`CheckpointQuarantine`]. None where there are none.
+    /// Procedures that take no calls: [`CheckpointQuarantine`]. Left out if there are none.
     Quarantine = 8,
-    /// Names of callers by number: [`CheckpointPrincipals`]. None where there are none.
+    /// Names of callers by number: [`CheckpointPrincipals`]. Left out if there are none.
     Principals = 9,
     /// The bytes of a module version out of service: [`CheckpointFormerRef`]. No two have the same hash.
     Former = 10,
@@ -443,7 +443,7 @@ pub struct CheckpointPartition {
     pub last_tick: u64,
     /// End of its last record.
     pub last_end: Lsn,
-    /// By table: rows, and the number of the next row in tables without a primary key.
+    /// Counts of each table: rows, and the number of the next row in tables without a primary key.
     pub tables: Vec<(u64, u64)>,
 }
 

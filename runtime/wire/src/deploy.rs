@@ -1,4 +1,4 @@
-//! The record of a deployment: the module, and what it ran.
+//! The record of a deployment: the module, and the migration that it ran.
 
 use reprise_abi::{
     SEMANTICS,
@@ -48,12 +48,12 @@ pub struct DeployRef<'a> {
     pub migration: Option<MigrationRef<'a>>,
 }
 
-/// By changed table the name that it had, and for each of its columns the position of the one that it comes from, as it was stored.
+/// For each changed table, the name that it had, and for each of its columns the position of its stored source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceList<'a>(&'a [u8]);
 
 impl<'a> SourceList<'a> {
-    /// Wraps the bytes that `push` appended. Panics where that is more than the log takes.
+    /// Wraps the bytes that `push` appended. It panics if they are more than the log takes.
     pub fn new(bytes: &'a [u8]) -> Self {
         assert!(bytes.len() <= DEPLOY_LIST_BYTES_MAX, "sources of {} bytes", bytes.len());
         Self(bytes)
@@ -118,7 +118,7 @@ pub struct DestroyedRef<'a> {
 pub struct DestroyedList<'a>(&'a [u8]);
 
 impl<'a> DestroyedList<'a> {
-    /// Wraps the bytes that `push` appended. Panics where that is more than the log takes.
+    /// Wraps the bytes that `push` appended. It panics if they are more than the log takes.
     pub fn new(bytes: &'a [u8]) -> Self {
         assert!(bytes.len() <= DEPLOY_LIST_BYTES_MAX, "a list of {} bytes", bytes.len());
         Self(bytes)
@@ -131,7 +131,7 @@ impl<'a> DestroyedList<'a> {
         out.extend_from_slice(&destroyed.count.to_le_bytes());
     }
 
-    /// In the order in which they were appended.
+    /// Returns the entries in the order of appending.
     pub fn iter(&self) -> impl Iterator<Item = DestroyedRef<'a>> + use<'a> {
         let mut body = BodyReader::new(self.0);
         std::iter::from_fn(move || {
@@ -181,14 +181,15 @@ pub struct MigrationRef<'a> {
 }
 
 impl<'a> MigrationRef<'a> {
-    /// `digests`: of what was written, by partition, each in eight bytes, little-endian. Panics where there is none, or too much text.
+    /// Makes the record's part. `digests` are those of the writes, by partition, each in eight bytes, little-endian. It panics if there is
+    /// none, or if the text is too long.
     pub fn new(name: &'a str, plan: &'a str, digests: &'a [u8]) -> Self {
         assert!(plan.len() <= PLAN_BYTES_MAX, "a plan of {} bytes", plan.len());
         assert!(!digests.is_empty() && digests.len().is_multiple_of(8), "whole digests");
         Self { name, plan, digests }
     }
 
-    /// By partition.
+    /// Returns the digests by partition.
     pub fn digests(&self) -> impl Iterator<Item = u64> + use<'a> {
         self.digests.chunks_exact(8).map(|digest| {
             let digest = digest.try_into().expect("chunks of 8 bytes");

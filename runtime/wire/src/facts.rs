@@ -1,4 +1,4 @@
-//! Facts of a record: a reader asks for these, and matches the kind only where it needs what one kind alone carries.
+//! Facts of a record. A reader asks for these, and matches the kind only if it needs something that one kind alone has.
 
 use reprise_base::{PartitionId, TxnId};
 

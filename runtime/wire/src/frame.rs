@@ -81,7 +81,7 @@ pub struct Hello<'a> {
     pub wants: Wants,
     /// Version of the log's format, which the standby writes.
     pub format: u32,
-    /// Zero of who has no files yet, and so the next two.
+    /// Id of the database. Zero from a standby that has no files yet, and so are the next two.
     pub database_id: [u8; 16],
     pub partitions: u16,
     pub position: (Epoch, Lsn, History),
@@ -90,7 +90,7 @@ pub struct Hello<'a> {
     pub name: &'a str,
 }
 
-/// The primary's answer, where it takes the standby.
+/// The primary's answer, if it takes the standby.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome<'a> {
     pub epoch: Epoch,
@@ -98,7 +98,7 @@ pub struct Welcome<'a> {
     pub durable: Lsn,
     /// Level that the primary's writes wait for.
     pub safety: Safety,
-    /// URL of the primary for clients; empty where it was not told its own.
+    /// URL of the primary for clients; empty if the primary does not know its own.
     pub primary: &'a str,
 }
 
@@ -117,9 +117,9 @@ pub enum Refusal {
     Partitions = 5,
     /// The log that it lacks is gone: it needs the files.
     Gone = 6,
-    /// It holds records that the primary does not.
+    /// The standby holds records that the primary does not have.
     Diverged = 7,
-    /// It passes: there are too many, or the server stops.
+    /// A temporary refusal: there are too many standbys, or the server stops.
     Unavailable = 8,
     /// Another connection of its name took this one's place.
     Replaced = 9,
@@ -152,7 +152,7 @@ pub struct FileChunk<'a> {
     /// `folder/name`.
     pub path: &'a str,
     pub offset: u64,
-    /// With the file's last part: SHA-256 of all of it.
+    /// SHA-256 of the whole file, with its last part.
     pub sum: Option<[u8; 32]>,
     pub bytes: &'a [u8],
 }
@@ -182,8 +182,8 @@ pub struct GroupFrame<'a> {
 /// Sent by the primary every so often, busy or idle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// `sent_ns` of the newest progress that had come on this connection before `durable` was looked at; 0: none had. Whoever shows everything
-    /// before `durable` lacks nothing that was durable when it sent that.
+    /// `sent_ns` of the newest progress that had arrived on this connection before `durable` was read; 0: there was none. A standby that
+    /// shows everything before `durable` has everything that was durable when it sent that progress.
     pub echo_ns: u64,
     /// Everything before it is durable on the primary.
     pub durable: Lsn,
@@ -259,7 +259,7 @@ impl Out {
         self.put(&value.to_le_bytes())
     }
 
-    /// Checksum of what was put and of `tail` behind it.
+    /// Returns the frame with the checksum of its bytes and of `tail` behind them.
     fn seal(mut self, tail: &[u8]) -> Vec<u8> {
         let crc = crc32c_behind(crc32c(&self.0[CHECKED_AT..]), tail);
         self.0[..CHECKED_AT].copy_from_slice(&crc.to_le_bytes());
@@ -425,7 +425,7 @@ fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("as many bytes as asked for")
 }
 
-/// At least so many bytes.
+/// Checks that there are at least `head` bytes.
 fn check_head(what: &'static str, head: usize, bytes: &[u8]) -> Result<(), WireError> {
     match bytes.len() >= head {
         true => Ok(()),

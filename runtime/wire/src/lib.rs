@@ -1,9 +1,9 @@
-//! Bytes <-> types for what is kept, log segments, blocks and records, and for what nodes say to each other.
+//! Bytes <-> types for stored data, log segments, blocks and records, and for the messages of nodes.
 //! Owns: every size, tag and check of these formats; `docs/FORMAT.md` describes them byte by byte.
 //! Does not: read or write files, hold state, decide what a damaged byte means for recovery.
 //! Invariants: each value has exactly one valid form; any bytes decode to a value or a `WireError`, never a panic.
-//! Called by: `log` (segments, blocks), `storage`, `txn`, `partition`, `router` (encode records), `recovery`,
-//! `replay`, `checkpoint`, `upkeep`, `database`, `backup`, `node` (decode them), `ship` (frames).
+//! Called by: `log` (segments, blocks), `storage`, `txn`, `partition`, `router` (encode records), `recovery`, `replay`, `checkpoint`,
+//! `upkeep`, `database`, `backup`, `node` (decode them), `ship` (frames).
 #![forbid(unsafe_code)]
 
 mod batch;
@@ -60,7 +60,7 @@ pub struct WireError {
     pub found: String,
 }
 
-/// Bytes that are not what was written: `what` is `found` where `expected` should be.
+/// Returns the error for wrong bytes: `what` is `found`, and `expected` should be there.
 #[cold]
 pub fn corrupt(what: &'static str, expected: impl std::fmt::Display, found: impl std::fmt::Display) -> WireError {
     WireError {
@@ -70,7 +70,7 @@ pub fn corrupt(what: &'static str, expected: impl std::fmt::Display, found: impl
     }
 }
 
-/// Err: `what` is `found`, and not `expected`.
+/// Checks that `what` is `expected`. Err: it is `found`.
 pub fn check<T: PartialEq + std::fmt::Display>(what: &'static str, expected: T, found: T) -> Result<(), WireError> {
     if expected == found {
         Ok(())

@@ -1,5 +1,6 @@
-//! Changes of one transaction in several records: *parts*, each with whole changes, and behind the last one the record of changes that tells
-//! how many they are. They lie one behind the other in the log. Without that record they are nobody's, whatever follows them.
+//! Changes of one transaction in several records, the *parts*. Each part has whole changes, and behind the last one is the record of
+//! changes that has the number of parts. They are consecutive in the log. Without that record the parts have no effect, whatever follows
+//! them.
 
 use std::ops::Range;
 
@@ -76,7 +77,7 @@ impl<'a> PartRef<'a> {
 
 /// A transaction that is logged in parts: where its changes are cut, and the records that come of it.
 pub struct ChangesRun<'a> {
-    /// With all changes.
+    /// The record with all changes.
     whole: ChangesRef<'a>,
     /// The command, if both forms are logged or shipped.
     command: Option<CommandRef<'a>>,
@@ -170,7 +171,7 @@ impl<'a> ChangesRun<'a> {
         self.whole.changes.len() + HEAD_BYTES_MAX * self.records() as usize
     }
 
-    /// Bytes of the longest part, or of what ends them where that is longer; or a few more.
+    /// Returns the bytes of the longest part, or of the record that ends them if it is longer; or a few more.
     pub fn append_bytes_max(&self) -> usize {
         self.append_bytes_max
     }

@@ -1,5 +1,5 @@
-//! The one decoder of changes. Who reads many asks for no error texts: an error value costs each read, and what is wrong is then
-//! read once more by whoever says so.
+//! The one decoder of changes. A caller that reads many wants no error texts, because an error value costs each read. To report an error, a
+//! caller reads the bad change once more.
 
 use reprise_abi::row::{COLUMNS_MAX, ROW_BYTES_MAX};
 use reprise_base::{

@@ -1,7 +1,7 @@
-//! Records: what a block carries.
+//! Records: the contents of a block.
 //!
-//! `[varint: bytes that follow][kind: 1 byte][body]`. Numbers are little-endian or, where the text says so, LEB128
-//! varints of at most 32 bits. The last field of a body takes what is left of it.
+//! `[varint: bytes that follow][kind: 1 byte][body]`. Numbers are little-endian or, where the text says so, LEB128 varints of at most 32
+//! bits. The last field of a body takes the rest of it.
 
 use reprise_abi::{
     schema::NAME_BYTES_MAX,
@@ -78,7 +78,7 @@ impl RecordKind {
     }
 }
 
-/// The log's first record: what the database is.
+/// The log's first record, which describes the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Genesis {
     pub database_id: [u8; 16],
@@ -104,7 +104,7 @@ pub struct DropTableRef<'a> {
     pub table: &'a str,
 }
 
-/// Longest text of what a replay did otherwise, in bytes.
+/// Longest text about the difference of a replay, in bytes.
 pub const QUARANTINE_TEXT_BYTES_MAX: usize = 4096;
 
 /// A procedure of one module version that takes no calls any more, since its replay diverged.
@@ -138,7 +138,7 @@ pub struct CommandRef<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointMark {
     pub txn_id: TxnId,
-    /// Time in which a primary ran so far, in microseconds: idempotency keys age by it.
+    /// Time in which a primary has run, in microseconds: idempotency keys age by it.
     pub key_clock_us: u64,
 }
 
@@ -155,7 +155,7 @@ pub enum RecordRef<'a> {
     /// Some of the changes of the transaction whose record of changes follows.
     Part(PartRef<'a>),
     Principal(PrincipalRef<'a>),
-    /// An LSN that was given out and lost in a crash, before anybody was told of its record.
+    /// An LSN that was given out and lost in a crash, before any client got an answer about its record.
     Void,
 }
 
@@ -190,7 +190,7 @@ pub(crate) fn push_short(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Writes length and kind of a record with so many body bytes.
+/// Writes length and kind of a record with `body_bytes` of body.
 #[inline]
 pub(crate) fn begin(out: &mut Vec<u8>, kind: RecordKind, body_bytes: usize) {
     begin_numbered(out, kind as u8, body_bytes);
@@ -270,8 +270,8 @@ impl PlainHead {
         matches!(partitions_code, ORIGIN | ALL)
     }
 
-    /// Appends the record. Each field goes straight to its place: a head put together elsewhere and copied as a whole would wait
-    /// until its parts have left the processor's store buffer.
+    /// Appends the record. Each field goes straight to its place. A head that is assembled elsewhere and copied as a whole would wait until
+    /// its parts have left the processor's store buffer.
     #[inline]
     pub fn encode(&self, rest: &[u8], out: &mut Vec<u8>) {
         let called = varint_bytes(self.module_id) + varint_bytes(self.procedure as u32);
@@ -386,7 +386,7 @@ impl<'a> RecordRef<'a> {
         }
     }
 
-    /// The transaction; none for the genesis and what is void.
+    /// Returns the transaction. None for the genesis and a void record.
     pub fn txn_id(&self) -> Option<TxnId> {
         match self {
             Self::Genesis(_) | Self::Void => None,
@@ -449,8 +449,8 @@ impl<'a> RecordRef<'a> {
     }
 }
 
-/// The content (kind and body) of the first record in `bytes`, and the bytes that the record takes. Of one that stands for another: what it
-/// holds.
+/// Returns the content (kind and body) of the first record in `bytes`, and the bytes that the record takes. For a stand-in, the content is
+/// that of the record inside.
 #[inline]
 fn split(bytes: &[u8]) -> Result<(&[u8], usize), WireError> {
     let mut reader = ValueReader::new(bytes);
@@ -639,7 +639,7 @@ impl<'a> RawRecord<'a> {
         (is_plain && is_short && txn_id.origin() < PARTITIONS_MAX).then_some((txn_id, changes))
     }
 
-    /// A record of changes. Those of one partition may not have been looked at: what is wrong with them is told by [`crate::Changes`].
+    /// Returns a record of changes. Changes of one partition may be unchecked: [`crate::Changes`] reports their errors.
     #[inline]
     pub fn changes(&self) -> Result<ChangesRef<'a>, WireError> {
         if self.is_changes()

@@ -7,15 +7,15 @@ use crate::{WireError, check, corrupt, crc32c, u32_at, u64_at};
 
 /// Bytes of the header; the segment's first block follows at once.
 pub const SEGMENT_HEADER_BYTES: usize = LOG_ALIGN_BYTES;
-/// Version of everything in this crate, and of what a digest is made of. Files of another version are refused.
+/// Version of everything in this crate, and of the inputs of a digest. Files of another version are refused.
 pub const FORMAT_VERSION: u32 = 7;
 
 const MAGIC: [u8; 8] = *b"RPRSLOG\n";
 const FIELDS_BYTES: usize = 72;
 const CRC_AT: usize = SEGMENT_HEADER_BYTES - 4;
 
-/// CRC-32C of the bytes of all records since the log's beginning, however they lie in blocks, each as whoever wrote it first has it: nodes
-/// compare it at an LSN.
+/// CRC-32C of the bytes of all records since the log's beginning, however blocks divide them. Each record counts in the form of the node
+/// that wrote it first. Nodes compare it at an LSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct History(pub u32);
 
@@ -27,7 +27,7 @@ pub struct SegmentHeader {
     pub start: Lsn,
     /// The place of the segment's first block: bytes of blocks before it, from the log's beginning.
     pub place: u64,
-    /// Hash of every setting that can change what a replay computes.
+    /// Hash of every setting that can change the results of a replay.
     pub settings_hash: u64,
     /// No block of the segment has a lower one.
     pub epoch: Epoch,
@@ -35,7 +35,7 @@ pub struct SegmentHeader {
     pub history: History,
     /// `chain` of the first block: the header checksum of the block before it, 0 at the log's beginning.
     pub chain: u32,
-    /// Goes into the tag of the segment's blocks. Nobody outside learns it, so that no argument of a call can pass for a block.
+    /// Key in the tag of the segment's blocks. It is secret, so that no argument of a call can pass for a block.
     pub block_key: u32,
 }
 

@@ -1,8 +1,8 @@
-//! Stand-ins: a record as a primary ships it, where its own log has the transaction in the other form. A standby's log has it so, too.
+//! Stand-ins: a record as a primary ships it, if its own log has the transaction in the other form. A standby's log has the stand-in, too.
 //!
-//! `[varint: bytes that follow][13][sum: 4][checksum: 4][varint: bytes of the origin][the record, whole]`. The *origin* is the record in the
-//! log of whoever wrote it first. It takes the same LSN, and it is what counts in the history: so nodes whose logs have different forms of
-//! one transaction agree on that.
+//! `[varint: bytes that follow][13][sum: 4][checksum: 4][varint: bytes of the origin][the record, whole]`. The *origin* is the record in
+//! the log of the node that wrote it first. It takes the same LSN, and it counts in the history. So nodes whose logs have different forms
+//! of one transaction agree on the history.
 
 use reprise_abi::value::{ValueReader, push_varint};
 use reprise_base::limits::RECORD_BYTES_MAX;
@@ -115,7 +115,7 @@ fn behind_sum(mut before: u32, bytes: u32, sum: u32) -> u32 {
 }
 
 impl History {
-    /// With these records behind it, of which each that stands for another one counts as that.
+    /// Returns the history with these records behind it. A stand-in counts as the record that it stands for.
     pub fn then(self, records: &[u8]) -> Self {
         let (mut history, mut plain_from, mut at) = (self, 0, 0);
         while at < records.len() {

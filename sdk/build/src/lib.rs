@@ -1,7 +1,7 @@
-//! Builds guest crates for `wasm32-unknown-unknown` with the first toolchain of this machine that can: the current one if it has the
-//! target; rustup, which may add it; Debian's `rustc-web`, which builds std from its own source package and links with the linker of
-//! rustup's toolchain or of LLVM.
-//! Owns: the choice of the toolchain, the settings and the memory layout that every guest is built with.
+//! Builds guest crates for `wasm32-unknown-unknown` with the first toolchain of this machine that can. The current one can if it has the
+//! target, and rustup may add it. Debian's `rustc-web` builds std from its own source package and links with the linker of rustup's
+//! toolchain or of LLVM.
+//! Owns: the choice of the toolchain, the settings and the memory layout with which every guest is built.
 //! Does not: make crates (`reprise new`), print, or know a server.
 //! Invariants: a failure names the one thing that is missing; a result replaces an older one in one step.
 //! Called by: `node` (`reprise build`), `cargo xtask wasm`.
@@ -74,7 +74,7 @@ struct BuildPlan {
     in_workspace: bool,
 }
 
-/// Builds what is asked for to `NAME.wasm` in the folder `out`, or in `target/procedures`.
+/// Builds the requested module to `NAME.wasm` in the folder `out`, or in `target/procedures`.
 pub fn build(
     request: &BuildRequest<'_>,
     out: Option<&Path>,
@@ -337,7 +337,7 @@ fn command(plan: &BuildPlan, toolchain: &Toolchain) -> Command {
     command
 }
 
-/// Speed for the crates themselves, size for what they pull in; names stay, so that a backtrace has them.
+/// Returns the build settings: speed for the crates themselves, size for their dependencies. Names stay, so that a backtrace has them.
 fn profile(plan: &BuildPlan) -> Vec<String> {
     let mut settings = vec![
         "profile.release.panic='abort'",

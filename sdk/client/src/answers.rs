@@ -61,7 +61,7 @@ pub(crate) fn refusal(response: Response) -> ClientError {
     }
 }
 
-/// The error and what it came from, on one line.
+/// Returns the error and its causes, on one line.
 pub(crate) fn chain(error: &reqwest::Error) -> String {
     chain_of(error)
 }

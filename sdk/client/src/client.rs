@@ -71,7 +71,7 @@ impl Client {
         })
     }
 
-    /// Puts a module into service; the same bytes again change nothing. `allow`: consents to what it would destroy.
+    /// Puts a module into service; the same bytes again change nothing. `allow`: consents to the things that it would destroy.
     pub fn deploy_module(&self, module: &str, wasm: Vec<u8>, allow: &[String]) -> Result<ModuleInstalled, ClientError> {
         let request = self.http.put(allowing(self.at(&["v1", "modules", module]), allow));
         self.json(request.header(CONTENT_TYPE, "application/wasm").body(wasm))
@@ -121,7 +121,7 @@ impl Client {
         self.get(&["v1", "modules", module])
     }
 
-    /// Takes a module out of service. `allow`: consents to what that would destroy.
+    /// Takes a module out of service. `allow`: consents to the things that this would destroy.
     pub fn remove_module(&self, module: &str, allow: &[String]) -> Result<(), ClientError> {
         let url = allowing(self.at(&["v1", "modules", module]), allow);
         self.send(self.http.delete(url)).map(drop)
@@ -298,12 +298,12 @@ impl Client {
         self.get_with(&["v1", "calls"], &[("limit", Some(limit.to_string()))])
     }
 
-    /// Ends a call by its own id or its transaction's; how far it had got.
+    /// Ends a call by its own id or its transaction's. Returns its phase before.
     pub fn cancel_call(&self, id: &str) -> Result<RunningCall, ClientError> {
         self.json(self.http.delete(self.at(&["v1", "calls", id])))
     }
 
-    /// The checkpoints, and what a restart would take with them.
+    /// Returns the checkpoints, and the cost of a restart with them.
     pub fn checkpoints(&self) -> Result<CheckpointList, ClientError> {
         self.get(&["v1", "checkpoints"])
     }
@@ -326,8 +326,8 @@ impl Client {
         self.json(self.http.post(url))
     }
 
-    /// Asks a primary to give its place to a standby of this name, whose clients reach it at `url`. Err, also where it does not answer
-    /// within `wait_max`: nothing is known of it then.
+    /// Asks a primary to hand over to a standby of this name, whose clients reach it at `url`. Err also if it does not answer within
+    /// `wait_max`: its state is not known then.
     pub fn step_down(&self, name: &str, url: Option<&str>, wait_max: Duration) -> Result<SteppedDown, ClientError> {
         let asked = StepDownRequest {
             name: name.to_owned(),
@@ -337,7 +337,7 @@ impl Client {
         read_short(self.send(request.timeout(wait_max).json(&asked))?)
     }
 
-    /// Asks a standby to promise an epoch to a server that is to lead. Waits so long at most.
+    /// Asks a standby to promise an epoch to a server that will lead. It waits at most `wait_max`.
     pub fn promise(&self, asked: &PromiseRequest, wait_max: Duration) -> Result<EpochPromise, ClientError> {
         let request = self.http.post(self.at(&["v1", "replication", "promise"]));
         read_short(self.send(request.timeout(wait_max).json(asked))?)
@@ -355,8 +355,8 @@ impl Client {
         read_short(self.send(request.timeout(JOIN_WAIT_MAX).json(asked))?)
     }
 
-    /// Begins a backup on the server, or finds the one under way.
-    /// `with_earlier`: it holds the log before its checkpoint, too, as far as there is any.
+    /// Begins a backup on the server, or returns the one under way. `with_earlier`: it also holds the log before its checkpoint, if there
+    /// is any.
     pub fn create_backup(&self, with_earlier: bool) -> Result<Backup, ClientError> {
         let asked = with_earlier.then(|| ("earlier", "true".to_owned()));
         self.json(self.http.post(self.at_with(&["v1", "backups"], asked.as_slice())))
@@ -482,7 +482,7 @@ impl Client {
     }
 }
 
-/// With consents.
+/// Adds consents to a URL.
 fn allowing(mut url: Url, allow: &[String]) -> Url {
     if !allow.is_empty() {
         url.query_pairs_mut()

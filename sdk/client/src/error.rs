@@ -30,7 +30,7 @@ pub enum ClientError {
     /// The answer is not HTTP, or not as this client expects.
     #[error("talk to the server: {0}")]
     Http(String),
-    /// Not an answer of this API: another program listens there, or another version.
+    /// The answer is none of this API: another program, or another version, listens there.
     #[error("the answer is not one of this API: {0}")]
     Protocol(String),
 }

@@ -8,11 +8,11 @@ use serde::Serialize;
 pub struct CallOptions<'a> {
     /// A repeat with the same key answers the first outcome.
     pub idempotency_key: Option<&'a str>,
-    /// For reads: wait until the read view holds this LSN.
+    /// LSN that the read view must hold before a read is answered.
     pub min_lsn: Option<u64>,
     /// Milliseconds that the read waits for `min_lsn`.
     pub max_wait_ms: Option<u64>,
-    /// For writes: at least this safety level (`1-safe`, `2-safe`, `quorum`, `very-safe`), or an error.
+    /// Least safety level of a write (`1-safe`, `2-safe`, `quorum`, `very-safe`). Below it the call gets an error.
     pub safety: Option<&'a str>,
 }
 
@@ -24,7 +24,7 @@ pub struct CallResponse {
     pub answer: CallAnswer,
     /// True when the idempotency key was used before: this is the first outcome again.
     pub replayed: bool,
-    /// The safety level that a write has, where the server has one or the call asked for one.
+    /// The safety level of a write, if the server has one or the call asked for one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub safety: Option<String>,
 }
@@ -73,7 +73,7 @@ impl RowsQuery {
     }
 }
 
-/// Rows as text, and where the next page begins.
+/// Rows as text, and the position of the next page.
 pub struct RowsText {
     /// The page, in the form that was asked for.
     pub text: String,

@@ -61,7 +61,7 @@ fn own_roots(ca_cert: Option<&[u8]>) -> Result<Vec<CertificateDer<'static>>, Str
     }
 }
 
-/// Trusted certificates: those that sign a server's, and those that the user names.
+/// Trusted certificates: certificates that sign a server's, and certificates that the user names.
 #[derive(Debug)]
 struct Trust {
     signed: Arc<WebPkiServerVerifier>,
@@ -101,7 +101,7 @@ fn signs_others(error: &rustls::Error) -> bool {
 }
 
 impl ServerCertVerifier for Trust {
-    /// Takes what a trusted certificate signed, and a certificate that the user named itself, for its names.
+    /// Accepts a certificate that a trusted one signed, and a certificate that the user named itself, for its names.
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -145,7 +145,7 @@ impl ServerCertVerifier for Trust {
     }
 }
 
-/// True where it was the server's certificate that ended the connection.
+/// True if the server's certificate ended the connection.
 pub(crate) fn is_refused(error: &(dyn Error + 'static)) -> bool {
     let is_own = matches!(error.downcast_ref(), Some(rustls::Error::InvalidCertificate(_)));
     let carried = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);

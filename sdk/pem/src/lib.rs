@@ -20,7 +20,7 @@ pub fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, String>
     read.map_err(|error| words(&error))
 }
 
-/// The first private key of a text; none where it holds none.
+/// Returns the first private key of a text. None if it holds none.
 ///
 /// # Errors
 /// Says why the text is no PEM.

@@ -1,4 +1,4 @@
-//! `#[columns(Table)]`: a struct of some columns of a table. With a lifetime, its texts lie where the host put them.
+//! `#[columns(Table)]`: a struct of some columns of a table. With a lifetime, its texts stay where the host put them.
 
 use proc_macro2::{Group, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
@@ -142,7 +142,7 @@ impl ColumnsStruct<'_> {
         }
     }
 
-    /// How it is read, and what it has to do with its table. Within the block of `codec`.
+    /// Generates the reading code, and its relation to the table, within the block of `codec`.
     fn relations(&self) -> TokenStream {
         let Self {
             base,
@@ -210,7 +210,7 @@ impl ColumnsStruct<'_> {
     }
 }
 
-/// How the columns are moved where the host is this program; in wasm it is the host that knows.
+/// Generates the plan that moves the columns if the host is this program. In wasm, the host has the plan.
 fn native_plan(base: &Path, positions: &[TokenStream]) -> TokenStream {
     quote! {
         #[cfg(not(target_arch = "wasm32"))]

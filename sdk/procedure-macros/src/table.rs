@@ -325,8 +325,8 @@ fn methods(table: &TableItem) -> Result<TokenStream> {
         ) -> ::core::result::Result<::reprise_procedure::abi::RowHandle, ::reprise_procedure::table::DuplicateKey> {
             ::reprise_procedure::table::insert(tx, row)
         }
-        /// Inserts rows in their order, in one host call. At an error, which names the unique index with the duplicate key, the rows
-        /// before that one are inserted: abort, or roll back to a savepoint.
+        /// Inserts rows in order, in one host call. An error names the unique index with the duplicate key, and the rows before the
+        /// duplicate are inserted: abort, or roll back to a savepoint.
         pub fn insert_many(
             tx: &::reprise_procedure::txn::Txn<'_>,
             rows: &[Self],
@@ -411,8 +411,8 @@ pub fn primary_methods() -> TokenStream {
         pub fn exists(tx: &::reprise_procedure::txn::Txn<'_>, key: impl #key) -> bool {
             ::reprise_procedure::table::exists::<Self, 0>(tx, key)
         }
-        /// Reads the row with this primary key, lets `change` work on it and writes it back; false where there is no such row. An
-        /// error names the unique index in which its new key is taken.
+        /// Reads the row with this primary key, lets `change` work on it and writes it back. False: there is no such row. An error names
+        /// the unique index in which its new key is taken.
         pub fn update(
             tx: &::reprise_procedure::txn::Txn<'_>,
             key: impl #key,
@@ -441,7 +441,7 @@ pub fn primary_methods() -> TokenStream {
 fn delete_method() -> TokenStream {
     let key = whole_key(0);
     quote! {
-        /// Deletes the row with this primary key; false where there is no such row.
+        /// Deletes the row with this primary key. False: there is no such row.
         pub fn delete(tx: &::reprise_procedure::txn::Txn<'_>, key: impl #key) -> bool {
             ::reprise_procedure::table::find::<Self, 0>(tx, key).map(|row| row.delete(tx)).is_some()
         }
@@ -490,8 +490,8 @@ pub fn borrowed_methods(lifetime: &Lifetime) -> TokenStream {
 
 fn scan_methods() -> TokenStream {
     quote! {
-        /// The rows in order of the primary key; narrow it with `prefix`, `range`, `reverse`, `limit`. What it shows is what there
-        /// was when it began. Where it does not hold the partition column, it is for procedures over all partitions.
+        /// Returns the rows in order of the primary key; narrow it with `prefix`, `range`, `reverse`, `limit`. It shows the rows of its
+        /// beginning. A scan without the partition column is for procedures over all partitions.
         #[inline]
         pub fn scan<'t, 'h>(
             tx: &'t ::reprise_procedure::txn::Txn<'h>,

@@ -60,7 +60,7 @@ pub struct TableOptions {
     pub placement: Option<PlacementOption>,
 }
 
-/// Columns at most in one key: what the SDK's key traits are written for.
+/// Number of columns in one key at most, for which the SDK's key traits are written.
 const KEY_COLUMNS_MAX: usize = 6;
 
 impl Parse for TableOptions {

@@ -1,4 +1,4 @@
-//! Columns: where each lies in a row (computed at compile time), and how its values are written and read.
+//! Columns: the place of each in a row (computed at compile time), and the reading and writing of its values.
 
 use reprise_abi::ScalarType;
 

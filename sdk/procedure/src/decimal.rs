@@ -1,4 +1,5 @@
-//! Exact numbers with a fixed number of decimal places. A result that does not fit 128 bits ends the call; what is rounded says how.
+//! Exact numbers with a fixed number of decimal places. A result that does not fit 128 bits ends the call. Each operation that rounds says
+//! how.
 
 use std::{
     fmt,
@@ -9,8 +10,8 @@ use std::{
 
 /// An exact number: `units / 10^SCALE`.
 ///
-/// `+`, `-` and `*` by a whole number are exact. `*` and `/` by another decimal round to the nearest, a tie to the even neighbour
-/// (IEEE 754's default); `times` and `divided_by` round as they are told.
+/// `+`, `-` and `*` by a whole number are exact. `*` and `/` by another decimal round to the nearest, a tie to the even neighbour (IEEE
+/// 754's default). `times` and `divided_by` take the rounding as an argument.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Decimal<const SCALE: u8> {
     /// The value times 10 to the power of the scale.
@@ -68,12 +69,12 @@ impl<const SCALE: u8> Decimal<SCALE> {
         }
     }
 
-    /// The sum, or none where it has no room.
+    /// Returns the sum, or None if it does not fit.
     pub fn checked_add(self, other: Self) -> Option<Self> {
         self.units.checked_add(other.units).map(Self::from_units)
     }
 
-    /// The difference, or none where it has no room.
+    /// Returns the difference, or None if it does not fit.
     pub fn checked_sub(self, other: Self) -> Option<Self> {
         self.units.checked_sub(other.units).map(Self::from_units)
     }

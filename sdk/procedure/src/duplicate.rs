@@ -11,7 +11,7 @@ pub struct DuplicateKey {
     pub table: &'static TableInfo,
     /// 0 = primary key.
     pub index: u16,
-    /// The row that was to be written; empty where it is one of several, or known in part.
+    /// The refused row. Empty if it is one of several, or known only in part.
     row: Vec<u8>,
 }
 

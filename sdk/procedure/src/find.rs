@@ -13,7 +13,7 @@ pub(crate) fn holds<const N: usize>(place: &[u8; N], length: usize, word: &[u8])
     if N <= STEP {
         return holds_anywhere(place.get(..length).unwrap_or(&[]), word);
     }
-    // One branch in all: where the text ends is asked only once the word's first two bytes were found.
+    // There is one branch in all: the end of the text is checked only after the word's first two bytes were found.
     let mut found = pairs(place, N - STEP - 1, first, second);
     let mut at = 0;
     while at < N - STEP - 1 {
@@ -23,7 +23,7 @@ pub(crate) fn holds<const N: usize>(place: &[u8; N], length: usize, word: &[u8])
     found != 0 && holds_anywhere(place.get(..length).unwrap_or(&[]), word)
 }
 
-/// Not 0 where two bytes follow each other at one of eight places from `at` on.
+/// Returns a value other than 0 if the two bytes follow each other at one of eight places from `at` on.
 #[inline(always)]
 fn pairs<const N: usize>(place: &[u8; N], at: usize, first: u8, second: u8) -> u64 {
     let eight = |at: usize| {

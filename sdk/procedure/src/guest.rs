@@ -95,7 +95,7 @@ impl<B> Answer<B> {
         self.room.as_mut_ptr() as u32 as u64 | (size_of::<B>() as u64) << 32
     }
 
-    /// All of the room that a call of `Ops` was given, after it: what it wrote, and behind that anything at all.
+    /// Returns all of the room of a call of `Ops`, after the call: the written bytes, and undefined bytes behind them.
     #[inline(always)]
     pub(crate) fn room(&self) -> &[u8] {
         // SAFETY: the host was given all of the room. To this program it has written all of it, each byte behind the row's
@@ -118,8 +118,8 @@ pub struct Ops<'h> {
     returned: Cell<i32>,
 }
 
-// SAFETY of every call below: the host reads only `slice`s and writes only `out`s, within the lengths given, during the
-// call; both borrow live memory for that long.
+// SAFETY of every call below: the host reads only `slice`s and writes only `out`s, within the lengths given, during the call. Both borrow
+// live memory for that long.
 impl Ops<'_> {
     #[inline(always)]
     pub fn set_result(&self, bytes: &[u8]) {
@@ -139,8 +139,8 @@ impl Ops<'_> {
         }
     }
 
-    /// Puts a result together where the host takes it from, or, where it is too long or a `Reply` lies there, on the heap. `write`
-    /// answers with the bytes written, or else needed.
+    /// Writes a result into the host's buffer. If it is too long, or if a `Reply` lies there, it is written on the heap. `write` returns
+    /// the bytes written, or else the bytes needed.
     #[inline(always)]
     pub fn put_result(&self, _usual: usize, mut write: impl FnMut(&mut [u8]) -> Result<usize, usize>) {
         let mut room = OutBuffer::at_end();
@@ -396,7 +396,7 @@ impl Ops<'_> {
         unsafe { import::txn_id() }
     }
 
-    /// Bytes of the caller's name, which are in `out` where they fit; 0 without a name.
+    /// Returns the bytes of the caller's name, which are in `out` if they fit; 0 without a name.
     pub fn caller(&self, out: &mut [u8]) -> usize {
         // SAFETY: as above.
         unsafe { import::caller(out_slice(out)) as usize }
@@ -430,7 +430,7 @@ fn request_words(request: &ScanRequest<'_>) -> [u32; 8] {
 const PAGE_BYTES: usize = 65_536;
 
 unsafe extern "C" {
-    /// Its address is where the linker's own data ends.
+    /// Its address is the end of the linker's own data.
     static __heap_base: u8;
 }
 

@@ -112,8 +112,8 @@ impl std::ops::Deref for OutBuffer {
     type Target = [u8];
     #[inline(always)]
     fn deref(&self) -> &[u8] {
-        // SAFETY: `length` bytes of the room's own block, or of the buffer, which only one room has at a time (`for_result`,
-        // `put_result`) and to which `set_result` writes only at the procedure's end.
+        // SAFETY: these are `length` bytes of the room's own block, or of the buffer. Only one room has the buffer at a time (`for_result`,
+        // `put_result`), and `set_result` writes to it only at the procedure's end.
         unsafe { std::slice::from_raw_parts(self.start, self.length) }
     }
 }
@@ -136,9 +136,9 @@ impl Drop for OutBuffer {
 }
 
 unsafe extern "C" {
-    /// Its address is where the stack begins, which grows downwards from there.
+    /// Symbol whose address is the beginning of the stack, which grows downwards from there.
     static __stack_high: u8;
-    /// Its address is where the linker's own data begins.
+    /// Symbol whose address is the beginning of the linker's own data.
     static __global_base: u8;
 }
 
@@ -152,9 +152,8 @@ pub(super) struct SharedBuffer {
 const ARGS_BUFFER_BYTES: usize = 320;
 const RESULT_BUFFER_BYTES: usize = 704;
 
-/// The room that the linker was told to leave between the stack and the data, on the page that the stack dirties anyway: a
-/// call then costs no page more. Without such room there are no buffers. All of this is known to the linker, so the
-/// compiler of the host makes constants of it.
+/// The room that the linker leaves between the stack and the data. It is on the page that the stack dirties anyway, so a call costs no
+/// further page. Without such room there are no buffers. The linker knows all of this, so the host's compiler makes constants of it.
 #[inline(always)]
 fn buffers() -> (SharedBuffer, SharedBuffer) {
     let start = &raw const __stack_high as usize;

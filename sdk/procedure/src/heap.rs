@@ -1,8 +1,8 @@
-//! The guest's heap: made for calls that are short and whose memory is put back as a whole afterwards.
+//! The guest's heap, made for short calls whose memory is reset as a whole afterwards.
 //!
-//! Blocks have one of four sizes between two powers of two, so that little is wasted: the host resets the memory that a call touches
-//! page by page. Memory of the last block is free at once when it is freed; others wait in a list of their size; fresh ones come from
-//! the end of memory. The last block grows in place, so that a buffer that is filled piece by piece is not copied.
+//! Blocks have one of four sizes between two powers of two, so that little is wasted. The host resets the memory that a call touches page
+//! by page. Memory of the last block is free at once when it is freed. Other freed blocks wait in a list of their size. Fresh ones come
+//! from the end of memory. The last block grows in place, so that a buffer that is filled piece by piece is not copied.
 
 /// Smallest block, and the alignment of all of them.
 const BLOCK_BYTES_MIN: usize = 16;
@@ -98,7 +98,7 @@ impl<M: HeapMemory> Heap<M> {
             return;
         };
         if block + bytes_of(class) == self.next {
-            // The last block: what comes next, of whatever size, may lie where it lay.
+            // The block was the last one, so the next block, of whatever size, may lie at its place.
             self.next = block;
             return;
         }
@@ -106,7 +106,7 @@ impl<M: HeapMemory> Heap<M> {
         self.free[class] = block;
     }
 
-    /// True when the block of `bytes` now has room for `bytes_new` where it is.
+    /// Returns whether the block of `bytes` now has room for `bytes_new` at its place.
     #[inline]
     pub fn resize_in_place(&mut self, block: usize, bytes: usize, bytes_new: usize) -> bool {
         let (Some(class), Some(class_new)) = (class_of(bytes), class_of(bytes_new)) else {

@@ -43,7 +43,7 @@ impl KeyOut for ResultWriter<'_> {
     note = "integers need the column's own width; text columns take `&str`"
 )]
 pub trait KeyArg<C> {
-    /// Bytes of every such value in a key; 0 where they differ.
+    /// Bytes of every such value in a key, or 0 if they differ.
     const BYTES: usize = 0;
     /// Appends the memcomparable form (`reprise_abi::key`).
     fn push_key(&self, out: &mut impl KeyOut);
@@ -164,7 +164,7 @@ impl<C, K: KeyArg<C>> KeyArg<Option<C>> for Option<K> {
     note = "a key of several columns is a tuple in the order of the index: `(a, b)`; of one column the bare value: `a`, not `(a,)`"
 )]
 pub trait WholeKey<Columns> {
-    /// Bytes of every such key; 0 where they differ.
+    /// Bytes of every such key, or 0 if they differ.
     const BYTES: usize = 0;
     /// Appends the key as it is stored.
     fn push_whole(&self, out: &mut impl KeyOut);
@@ -199,7 +199,7 @@ impl<C, K: KeyArg<C>> KeyPrefix<(C,)> for K {
     }
 }
 
-/// The sum, or 0 where one of them is 0.
+/// Returns the sum, or 0 if one of them is 0.
 const fn sum_of_all<const N: usize>(bytes: [usize; N]) -> usize {
     let (mut sum, mut at) = (0, 0);
     while at < N {

@@ -42,7 +42,7 @@ pub fn multi_read<T: InModule + IndexOf<I>, K: WholeKey<<T as IndexOf<I>>::Colum
     read_many::<T, K, _>(tx, target(T::TABLE, I), T::COLUMNS, keys)
 }
 
-/// Columns that have the types of `T`'s, one by one, and are of the same table: what is done with them is the same.
+/// Columns of the same table that have the types of `T`'s, one by one. The code for them is the same.
 #[derive(Clone, Copy)]
 pub struct SameLayout<T> {
     columns: Columns,
@@ -164,7 +164,7 @@ fn header_of(slot: &[u8]) -> Option<(RowHandle, usize)> {
     Some((u32::from_le_bytes(*handle), bytes as usize))
 }
 
-/// Looks up keys of any length, each with its length before it, and puts what is found into slots.
+/// Looks up keys of any length, each with its length before it, and puts the found rows into slots.
 #[inline(never)]
 fn look_up(
     tx: &Txn<'_>,
@@ -202,7 +202,7 @@ fn look_up(
     (slots, long)
 }
 
-/// Rows that were looked up, one for each key in the keys' order; None where there was no such row.
+/// Rows that were looked up, one for each key in the keys' order, or None if there was no such row.
 pub struct FoundRows<T> {
     /// For each key `[handle u32][bytes u32]` and the row, or the columns chosen of it, if it fits.
     slots: Vec<u8>,

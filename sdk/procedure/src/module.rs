@@ -19,9 +19,9 @@ use crate::{
 /// Ends a procedure and rolls its transaction back. The caller gets `code` and `message`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Abort {
-    /// For programs; at most 128 bytes reach the caller.
+    /// Code for programs. At most 128 bytes reach the caller.
     pub code: Cow<'static, str>,
-    /// For people; at most 4 KiB reach the caller.
+    /// Message for people. At most 4 KiB reach the caller.
     pub message: Cow<'static, str>,
 }
 
@@ -95,9 +95,9 @@ pub struct TableInfo {
     pub shared: bool,
     /// Name that it had before.
     pub was: Option<&'static str>,
-    /// In the order of their declaration.
+    /// Columns in the order of their declaration.
     pub columns: &'static [ColumnInfo],
-    /// Positions of its columns; none where rows are found by their numbers alone.
+    /// Positions of its columns. Empty if rows are found by their numbers alone.
     pub primary_key: &'static [u16],
     /// How rows are found by it.
     pub primary_kind: IndexKind,
@@ -175,7 +175,7 @@ pub struct ProcedureInfo {
     pub name: &'static str,
     /// Its doc comment.
     pub docs: &'static str,
-    /// In the order of their declaration.
+    /// Parameters in the order of their declaration.
     pub params: &'static [ParamInfo],
     /// Type of its result.
     pub returns: fn() -> Type,

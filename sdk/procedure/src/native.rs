@@ -67,7 +67,7 @@ pub enum CallEnd {
     Aborted,
 }
 
-/// Why a call did not run to its end: natively what a trap is in wasm.
+/// The reason why a call did not run to its end. It is natively the same as a trap in wasm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NativeFault {
     /// A host call refused its work.
@@ -169,7 +169,7 @@ impl<B> Answer<B> {
 }
 
 impl<B: AsRef<[u8]>> Answer<B> {
-    /// All of the room that a call of `Ops` was given, after it: what it wrote, and behind that zeros.
+    /// Returns all of the room that a call of `Ops` was given: the bytes that the call wrote, and zeros behind them.
     #[inline(always)]
     pub(crate) fn room(&self) -> &[u8] {
         self.room.as_ref()
@@ -447,7 +447,7 @@ impl Ops<'_> {
         self.host.borrow().txn_id()
     }
 
-    /// Bytes of the caller's name, which are in `out` where they fit; 0 without a name.
+    /// Returns the bytes of the caller's name, and 0 without a name. The name is in `out` if it fits.
     pub fn caller(&self, out: &mut [u8]) -> usize {
         let host = self.host.borrow();
         let name = host.caller().unwrap_or_default().as_bytes();

@@ -22,7 +22,7 @@ impl<'b> ResultWriter<'b> {
         }
     }
 
-    /// Bytes written. Err: bytes needed, where the room is too small for them.
+    /// Returns the bytes written. Err: the bytes needed, if the room is too small for them.
     #[inline(always)]
     pub fn finish(self) -> Result<usize, usize> {
         match self.missing {
@@ -45,8 +45,8 @@ impl<'b> ResultWriter<'b> {
         }
     }
 
-    /// Appends a text's length and its bytes. `longest` is the text's whole field, if it can be read: then one move of fixed width
-    /// copies all N bytes, and the next part overwrites the bytes behind the text.
+    /// Appends a text's length and its bytes. `longest` is the text's whole field, if it can be read. One move of fixed width then copies
+    /// all N bytes, and the next part overwrites the bytes behind the text.
     #[inline(always)]
     pub fn put_text<const N: usize>(&mut self, longest: Option<&[u8; N]>, text: &[u8]) {
         let (length, free) = (text.len(), std::mem::take(&mut self.free));
@@ -106,7 +106,7 @@ impl<'b> ResultWriter<'b> {
     }
 }
 
-/// Bytes of a varint length and what it counts.
+/// Returns the bytes of a varint length and of the data that it counts.
 #[inline(always)]
 fn counted_bytes(length: usize) -> usize {
     match length {
@@ -134,7 +134,7 @@ fn copy_counted(bytes: &[u8], free: &mut [u8]) {
 mod tests {
     use super::*;
 
-    /// Some parts of each kind, and what they come to.
+    /// Writes some parts of each kind.
     fn write(writer: &mut ResultWriter<'_>) {
         writer.put([1, 2, 3]);
         writer.put_text(Some(b"abcdefgh"), b"abc");

@@ -148,7 +148,7 @@ impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16, R> Scan<'t, 'h, T, 
         self.flags = (self.flags & !flag) | if is_set { flag } else { 0 };
     }
 
-    /// From the last row to the first.
+    /// Reverses the scan, from the last row to the first.
     #[inline(always)]
     pub fn reverse(mut self) -> Self {
         self.flags |= ScanFlags::REVERSE;
@@ -171,15 +171,15 @@ impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16, R> Scan<'t, 'h, T, 
         }
     }
 
-    /// At most this many rows; 0 = no limit.
+    /// Limits the scan to this many rows. 0 is no limit.
     #[inline(always)]
     pub fn limit(mut self, rows: u32) -> Self {
         self.limit = rows;
         self
     }
 
-    /// Room for the rows of the first host call, in bytes, where what comes is known to be little or much. Each row takes
-    /// eight bytes more than its own.
+    /// Sets the room for the rows of the first host call, in bytes, for a scan that is known to be short or long. Each row takes eight
+    /// bytes more than its own.
     #[inline(always)]
     pub fn batch_bytes(mut self, bytes: usize) -> Self {
         self.batch_bytes = bytes.clamp(64, BATCH_BYTES_MAX);
@@ -285,8 +285,8 @@ fn read_next<T: Owned>(rest: &mut &[u8]) -> Option<Row<T>> {
     Some(Row::new(T::read_row(row).unwrap_or_else(|| misfit()), handle))
 }
 
-/// The rows of a range, in order, as they were when the scan began: rows that are changed, moved or deleted meanwhile are shown as
-/// they were, and new ones are not shown. `update` refuses a row that was changed by other means since then.
+/// The rows of a range, in order, as they were when the scan began. Rows that are changed, moved or deleted meanwhile appear in their old
+/// form, and new ones do not appear. `update` refuses a row that was changed by other means since then.
 pub struct Rows<'t, 'h, T> {
     tx: &'t Txn<'h>,
     buffer: Vec<u8>,
@@ -358,7 +358,7 @@ impl<T: Owned> Iterator for Rows<'_, '_, T> {
         Some(row)
     }
 
-    /// With what is read of a batch in registers: `for_each`, `extend`, `sum` and the like go this way, a `for` loop does not.
+    /// Keeps the read position of a batch in registers. `for_each`, `extend`, `sum` and the like go this way, and a `for` loop does not.
     #[inline]
     fn fold<B, F: FnMut(B, Row<T>) -> B>(mut self, init: B, mut f: F) -> B {
         let mut folded = init;

@@ -37,7 +37,7 @@ impl Scratch {
         }
     }
 
-    /// For bytes that are probably more than fit in place.
+    /// Makes a buffer for bytes that probably don't fit in place.
     #[inline]
     pub fn with_capacity(bytes: usize) -> Self {
         Self {
@@ -82,7 +82,7 @@ impl Scratch {
         self.length = self.length.min(bytes);
     }
 
-    /// Runs `push` and puts the length of what it appended, a `u32`, before it.
+    /// Runs `push`, and puts the length of the appended bytes before them as a `u32`.
     #[inline(always)]
     pub(crate) fn push_with_length(&mut self, push: impl FnOnce(&mut Self)) {
         let start = self.length;

@@ -33,7 +33,7 @@ pub trait Table: Sized {
     fn write_row(&self, out: &mut [u8]);
 }
 
-/// Bytes of a number that is known to the compiler, so that what lies at fixed places in them is read without a check.
+/// A buffer whose length the compiler knows, so that fields at fixed places are read without a check.
 pub trait RowBuffer: AsRef<[u8]> + AsMut<[u8]> {
     /// Buffers that lie one behind the other.
     fn slots(bytes: &[u8]) -> &[Self]
@@ -102,7 +102,7 @@ impl<T> Row<T> {
         Self { value, handle }
     }
 
-    /// New values for the row behind a handle, as `update_many` takes them: of other columns than those that were read.
+    /// Makes new values for the row behind a handle, for `update_many`. They are values of columns other than those that were read.
     pub fn at(handle: RowHandle, value: T) -> Self {
         Self { value, handle }
     }
@@ -119,8 +119,9 @@ impl<T> Row<T> {
 }
 
 impl<T: Table> Row<T> {
-    /// Writes the row, or the columns that were read of it, back to the table as they are now in memory. Ends the transaction, by the
-    /// table's name, where the row has been changed since it was read other than through this copy: `refresh` it, or add to columns.
+    /// Writes the row, or the columns that were read of it, back to the table as they are now in memory. If the row was changed since it
+    /// was read, other than through this copy, it ends the transaction with the table's name. In that case `refresh` the row, or add to
+    /// columns.
     #[inline]
     pub fn update(&self, tx: &Txn<'_>) -> Result<(), DuplicateKey> {
         write(tx, self.handle, &self.value)
@@ -233,7 +234,7 @@ impl PackedRows {
     }
 }
 
-/// Takes and gives the block by value: what was never lent can be held in registers.
+/// Takes and gives the block by value, so that a block that was never lent can be held in registers.
 #[cold]
 #[inline(never)]
 fn grown<T: Clone + Default>(mut room: Vec<T>, count: usize) -> Vec<T> {
@@ -364,7 +365,7 @@ pub(crate) const fn target(table: u16, index: u16) -> u32 {
     Target { table, index }.pack()
 }
 
-/// Encodes `row` on the stack where it fits, else on the heap.
+/// Encodes `row` on the stack if it fits, else on the heap.
 #[inline(always)]
 fn with_row<T: Table, R>(row: &T, then: impl FnOnce(&[u8]) -> R) -> R {
     let bytes = row.row_bytes();
@@ -544,7 +545,7 @@ pub fn find<T: InModule + IndexOf<I>, const I: u16>(
     })
 }
 
-/// Changes the row with this key; false where there is none.
+/// Changes the row with this key. False: there is none.
 #[inline]
 pub fn update_by_key<T: InModule + IndexOf<I> + Owned, const I: u16>(
     tx: &Txn<'_>,

@@ -17,7 +17,7 @@ const DAYS_PER_ERA: i64 = 146_097;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub i64);
 
-/// Time between two points, in microseconds; below zero where the later one is taken from.
+/// Time between two points, in microseconds. It is below zero if the later one is subtracted from the earlier one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Duration(i64);
 
@@ -82,7 +82,7 @@ impl Duration {
         Self(fitting(count.checked_mul(unit_us)))
     }
 
-    /// It in microseconds.
+    /// Returns the time in microseconds.
     pub const fn as_micros(self) -> i64 {
         self.0
     }
@@ -110,7 +110,7 @@ impl Timestamp {
         Self(fitting(self.0.div_euclid(US_PER_DAY).checked_mul(US_PER_DAY)))
     }
 
-    /// The point of a date and a time of day in UTC; none where there is no such.
+    /// Returns the point of a date and a time of day in UTC. None: there is no such point.
     pub fn from_utc(date: (i64, u8, u8), time: (u8, u8, u8)) -> Option<Self> {
         let ((year, month, day), (hour, minute, second)) = (date, time);
         let days = days_of(year, month, day)?;

@@ -78,9 +78,9 @@ impl<'h> Txn<'h> {
         Uuid(((u128::from(high) << 64) | u128::from(low)).to_be_bytes())
     }
 
-    /// The next number of a sequence, greater than 0. It is unique in the database, because its low ten bits are the number of the
-    /// partition that counted it, and it grows on each partition by 1,024. Numbers of a transaction that did not commit, or that
-    /// rolled back to an earlier savepoint, are counted again. Only for calls of one partition: a call of several ends here.
+    /// Returns the next number of a sequence, greater than 0. It is unique in the database, because its low ten bits are the number of the
+    /// partition that counted it. On each partition it grows by 1,024. Numbers of a transaction that did not commit, or that rolled back to
+    /// an earlier savepoint, are used again. It is only for calls of one partition: it ends a call of several.
     pub fn next<S: Sequence>(&self) -> i64 {
         sequence::next::<S>(self)
     }
@@ -120,7 +120,7 @@ impl<'h> Txn<'h> {
     }
 
     /// Takes back every write since `savepoint`, which stays usable. Rows whose writes are taken back have to be read again before an
-    /// `update`; open scans go on with what they began with.
+    /// `update`. Open scans go on with the rows with which they began.
     pub fn rollback_to(&self, savepoint: Savepoint) {
         self.ops.rollback_to(savepoint.0);
     }

@@ -143,17 +143,17 @@ impl<const N: usize> SmallText<N> {
     }
 }
 
-/// Text of a row that was read, where the host put it: nothing is copied. Mostly of at most `N` bytes, which rows that hold it
-/// have room for.
+/// Text of a row that was read, at the place to which the host wrote it. Nothing is copied. It mostly has at most `N` bytes, for which rows
+/// that hold it have room.
 #[derive(Clone, Copy, Default)]
 pub struct TextRef<'r, const N: usize> {
-    /// The text, and behind it whatever lies there of the row's place.
+    /// The text, and the other bytes of the row's place behind it.
     place: &'r [u8],
     length: usize,
 }
 
 impl<'r, const N: usize> TextRef<'r, N> {
-    /// A stored text: the host checks the rows that it takes, so it is valid. None where the place ends before the text does.
+    /// Makes a text from a stored one. The host checks the rows that it takes, so it is valid. None: the place ends before the text does.
     #[inline(always)]
     pub(crate) fn from_stored(place: &'r [u8], length: usize) -> Option<Self> {
         (length <= place.len()).then_some(Self { place, length })

@@ -61,8 +61,8 @@ pub(crate) fn write<T: Encode + ?Sized>(value: &T, room: &mut [u8]) -> Result<us
 
 /// A result that is written already, for a value that borrows from memory that ends with the procedure, such as texts of rows.
 ///
-/// The procedure's signature says `'static` for borrowed parts. The lifetimes of a reply mean nothing: the compiler may take it for
-/// one of a longer lifetime, as it does for a function that takes a `T`.
+/// The procedure's signature says `'static` for borrowed parts. The lifetimes of a reply mean nothing. The compiler may take it for one of
+/// a longer lifetime, as it does for a function that takes a `T`.
 pub struct Reply<T> {
     room: OutBuffer,
     length: usize,
@@ -116,7 +116,7 @@ impl<T: Encode> Encode for Reply<T> {
 
 /// A value that a procedure takes; text and bytes may be borrowed from the arguments.
 pub trait Decode<'a>: ValueType + Sized {
-    /// Reads the next value; an error where the bytes are none of this type.
+    /// Reads the next value. Err: the bytes are none of this type.
     fn decode(reader: &mut ValueReader<'a>) -> Result<Self, ValueError>;
 }
 
@@ -400,7 +400,7 @@ impl<'a, T: Decode<'a>> Decode<'a> for Vec<T> {
     }
 }
 
-/// A list of numbers that stays where the arguments lie: each is read when it is asked for.
+/// A list of numbers that stays in the arguments. Each number is read when it is asked for.
 #[derive(Clone, Copy)]
 pub struct ListRef<'a, T> {
     bytes: &'a [u8],

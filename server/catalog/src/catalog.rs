@@ -63,7 +63,7 @@ pub enum CatalogError {
 
 /// An open catalog, and the new path of a predecessor that could not be read.
 pub struct OpenedCatalog {
-    /// Empty where the predecessor was set aside.
+    /// The catalog. It is empty if the predecessor was set aside.
     pub catalog: Catalog,
     /// New path of the unreadable predecessor.
     pub set_aside: Option<PathBuf>,
@@ -80,7 +80,7 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Opens the catalog in `dir`, making it where there is none. One that can't be read is renamed, and an empty one made.
+    /// Opens the catalog in `dir`, or makes one if there is none. One that can't be read is renamed, and an empty one made.
     pub fn open(dir: &Path) -> Result<OpenedCatalog, CatalogError> {
         let reason = match Self::try_open(dir) {
             Ok(catalog) => {

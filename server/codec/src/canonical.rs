@@ -1,4 +1,4 @@
-//! The canonical form of a document: the same bytes for documents that ask for the same, whatever schema is in service.
+//! The canonical form of a document: the same bytes for all documents of one meaning, whatever schema is in service.
 //!
 //! | document | form |
 //! | --- | --- |

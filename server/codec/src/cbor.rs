@@ -69,7 +69,7 @@ impl<'t> Cbor<'t> {
 }
 
 impl Cbor<'_> {
-    /// Writes the item as JSON, as well as JSON can say it: what it has no word for becomes null.
+    /// Writes the item as JSON, as well as JSON can say it. A value that JSON does not have becomes null.
     pub fn write_json(&mut self, out: &mut Vec<u8>) {
         let value = self.read_tree(0).unwrap_or(serde_json::Value::Null);
         serde_json::to_writer(out, &value).expect("memory takes every value");
@@ -227,8 +227,8 @@ impl ItemScanner {
         Self { at, ..Self::default() }
     }
 
-    /// The end of the item in `bytes`, which begin as they did before; None where the item has no end yet. After an end
-    /// the scanner stands at the next item.
+    /// Returns the end of the item in `bytes`, which begin as they did before. None: the item has no end yet. After an end the scanner
+    /// stands at the next item.
     pub fn advance(&mut self, bytes: &[u8]) -> Result<Option<usize>, SyntaxError> {
         loop {
             let Some((first, argument, head)) = self.head(bytes)? else {

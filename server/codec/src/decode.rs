@@ -25,9 +25,9 @@ const NAME_SHOWN_MAX: usize = 100;
 /// Why arguments could not be encoded.
 #[derive(Debug)]
 pub enum ArgsError {
-    /// Not a document of its format.
+    /// The text is not a document of its format.
     Syntax(SyntaxError),
-    /// A document, but not these parameters.
+    /// The text is a document, but does not have these parameters.
     Invalid(Vec<ArgumentError>),
     /// More than arguments may have.
     TooLarge,
@@ -93,8 +93,8 @@ struct ArgsSink<'b> {
 }
 
 impl ArgsSink<'_> {
-    /// Bounds the output of a list whose items begin at `from`: items are dropped once all arguments are too long, because few bytes
-    /// of text may be many items.
+    /// Bounds the output of a list whose items begin at `from`. Items are dropped once all arguments are too long, because few bytes of
+    /// text may be many items.
     fn bound(&mut self, from: usize) {
         if self.out.len() > self.end_max {
             self.out.truncate(from);
@@ -270,7 +270,7 @@ fn found_word(token: &DocumentToken<'_>) -> &'static str {
     }
 }
 
-/// A mistaken value in words; strings and numbers are shown where that helps.
+/// Describes a mistaken value in words. Shows strings and numbers if that helps.
 fn shown(ty: &Type, token: &DocumentToken<'_>) -> String {
     const CHARACTERS_MAX: usize = 40;
     let is_integer = matches!(ty, Type::Scalar(scalar) if scalar.is_integer());
@@ -312,7 +312,7 @@ fn push_scalar(ty: ScalarType, token: &DocumentToken<'_>, out: &mut Vec<u8>) -> 
             None => return false,
         },
         (integer, DocumentToken::Number(text)) if integer.is_integer() => {
-            // From its digits: by way of a double it would be rounded.
+            // The value comes from its digits, because a double on the way would round it.
             let value = scalar::parse_decimal(text, 0);
             return value.is_some_and(|value| push_integer(integer, value, out));
         }

@@ -14,7 +14,7 @@ use crate::{
 pub enum Format {
     /// JSON, by the table in this crate's header.
     Json,
-    /// Integers of 64 bits and bytes are what they are; the rest is as in JSON.
+    /// CBOR: integers of 64 bits and bytes keep their types, and the rest is as in JSON.
     Cbor,
 }
 

@@ -8,7 +8,7 @@ use reprise_api::integers_are_numbers;
 
 use super::scalar;
 
-/// Writes one value of type `ty`. Err: the bytes are no such value; what was written until then is to be thrown away.
+/// Writes one value of type `ty`. Err: the bytes are no such value, and the caller must throw away the bytes written.
 pub fn write_value(ty: &Type, reader: &mut ValueReader<'_>, out: &mut Vec<u8>) -> Result<(), ValueError> {
     match ty {
         Type::Unit => out.extend_from_slice(b"null"),

@@ -94,7 +94,7 @@ fn push_json(column: &ColumnSchema, json: &str, out: &mut Vec<u8>) -> Result<(),
     Ok(())
 }
 
-/// The number of a variant that is given by its name; none where the column has no names, or a number is given.
+/// Returns the number of a variant that is given by its name. None: the column has no names, or a number is given.
 fn variant_number(column: &ColumnSchema, json: &str) -> Result<Option<String>, PrefixError> {
     let Some(name) = serde_json::from_str::<String>(json)
         .ok()

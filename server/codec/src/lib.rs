@@ -1,7 +1,7 @@
-//! JSON and CBOR <-> the guest contract's bytes, driven by the schema: no tree is built on either way.
-//! Owns: how values, rows, keys and arguments are written and read as text.
+//! JSON and CBOR <-> the guest contract's bytes, driven by the schema: neither direction builds a tree.
+//! Owns: the text form of values, rows, keys and arguments.
 //! Does not: know HTTP, find procedures or tables.
-//! Invariants: what is read is valid by its schema; what is written is read again as the same value.
+//! Invariants: a value that was read is valid by its schema; a value that was written reads as the same value.
 //! Called by: `http`, `node`.
 //!
 //! | type | JSON out | JSON in | CBOR, where it differs |

@@ -84,11 +84,11 @@ impl<'o> Packer<'o> {
         }
     }
 
-    /// The next value of a JSON text. An integer that 64 bits do not hold, and a number beyond a double's range, become texts: a double would be
-    /// another number.
+    /// Writes the next value of a JSON text. An integer that 64 bits do not hold, and a number beyond a double's range, become texts. A
+    /// double would be another number.
     ///
     /// # Errors
-    /// The text is no JSON; what was written until then is to be thrown away.
+    /// The text is no JSON, and the caller must throw away the bytes written.
     pub fn document(&mut self, source: &mut JsonSource<'_>) -> Result<(), SyntaxError> {
         match source.token()? {
             DocumentToken::Bool(value) => self.bool(value),
@@ -140,7 +140,7 @@ impl<'o> Packer<'o> {
         }
     }
 
-    /// One value of type `ty`. Err: the bytes are no such value; what was written until then is to be thrown away.
+    /// Writes one value of type `ty`. Err: the bytes are no such value, and the caller must throw away the bytes written.
     pub fn value(&mut self, ty: &Type, reader: &mut ValueReader<'_>) -> Result<(), ValueError> {
         match ty {
             Type::Unit => self.null(),

@@ -35,7 +35,7 @@ pub fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     out.truncate(start + written);
 }
 
-/// The bytes behind a base64 text, padded or not; none for what is no such text.
+/// Returns the bytes behind a base64 text, padded or not. None: the text is no such text.
 pub fn parse_base64(text: &str) -> Option<Vec<u8>> {
     BASE64.decode(text).ok()
 }

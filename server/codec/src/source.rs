@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt};
 
-/// Values inside values that are skipped at most; what is read is as deep as its schema.
+/// Greatest depth of nested values that are skipped. Values that are read are as deep as their schema.
 pub const DEPTH_MAX: usize = 128;
 
 /// Text that is no document of its format.
@@ -20,7 +20,7 @@ pub struct SyntaxError {
 pub struct Text<'t>(pub(super) Cow<'t, [u8]>);
 
 impl Text<'_> {
-    /// In UTF-8.
+    /// Returns the bytes, in UTF-8.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -63,7 +63,7 @@ pub enum DocumentToken<'t> {
 
 /// How far a list or a map is read.
 pub struct ItemsLeft {
-    /// None where only its end tells.
+    /// Number of items left. None: only the end of the list or map tells.
     pub(super) left: Option<u64>,
     pub(super) is_first: bool,
 }
@@ -79,19 +79,19 @@ pub trait TokenSource<'t> {
     /// The next member's name; None at the map's end. Then its value is to be read.
     fn next_name(&mut self, items: &mut ItemsLeft) -> Result<Option<Text<'t>>, SyntaxError>;
 
-    /// True: the next member has this name, and its value is to be read. False says nothing, and nothing was read.
+    /// Returns whether the next member has this name, and its value is to be read. False says nothing, and nothing was read.
     fn next_name_is(&mut self, items: &mut ItemsLeft, name: &str) -> bool;
 
     /// Moves past one value, checking its form.
     fn skip(&mut self) -> Result<(), SyntaxError>;
 
-    /// Moves past one value; where it lies.
+    /// Moves past one value, and returns its place.
     fn raw(&mut self) -> Result<std::ops::Range<usize>, SyntaxError>;
 
     /// Nothing more may follow.
     fn end(&mut self) -> Result<(), SyntaxError>;
 
-    /// Offset of what comes next, in bytes.
+    /// Returns the offset of the next byte.
     fn position(&self) -> usize;
 
     /// Copies everything that was read.

@@ -506,7 +506,7 @@ fn integers_are_taken_exactly_or_refused() {
     assert_eq!(wide, Some(u64::MAX.into()));
     assert_eq!(integer_of(ScalarType::I8, Format::Json, b"{\"x\":127.0}"), Some(127));
     assert_eq!(integer_of(ScalarType::I8, Format::Json, b"{\"x\":128.0}"), None);
-    // Doubles of CBOR, up to where each of them is one integer alone.
+    // Doubles of CBOR, up to the last one that is one integer alone.
     for (value, expected) in [
         (3.0, Some(3)),
         (9_007_199_254_740_991.0, Some(9_007_199_254_740_991)),

@@ -21,7 +21,7 @@ impl<'t> JsonSource<'t> {
         Self { text, at: 0 }
     }
 
-    /// Begins in the middle; the caller knows what lies before.
+    /// Begins in the middle. The caller knows the text before.
     pub fn new_at(text: &'t [u8], at: usize) -> Self {
         Self { text, at }
     }

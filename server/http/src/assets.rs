@@ -21,17 +21,17 @@ const NOT_BUILT: &str = include_str!("not-built.html");
 const POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
                       object-src 'none'; base-uri 'self'; frame-ancestors 'none'";
 
-/// From `/` or `/console`. Relative: a proxy may serve all of this below a path of its own.
+/// Redirects from `/` or `/console`. The target is relative, because a proxy may serve all of this below a path of its own.
 pub async fn to_console() -> Redirect {
     Redirect::temporary("console/")
 }
 
-/// From `/docs`.
+/// Redirects from `/docs`.
 pub async fn to_docs() -> Redirect {
     Redirect::temporary("docs/")
 }
 
-/// A file of the console; what is none leads to the page, whose own routes stand behind `#`.
+/// Returns a file of the console. Any other path leads to the page, whose own routes follow `#`.
 pub async fn console(request: Request) -> Response {
     let path = request.uri().path().trim_start_matches("/console/");
     // The reader's files lie in the same folder but have their own place.
@@ -43,14 +43,14 @@ pub async fn console(request: Request) -> Response {
     if last.contains('.') {
         return Refusal::not_found("the console has no file at this path").into_response();
     }
-    // The page names its files from where it lies.
+    // The page names its files relative to its own path.
     if path.contains('/') {
         return Redirect::temporary(&"../".repeat(path.matches('/').count())).into_response();
     }
     send_page("index.html", request.headers())
 }
 
-/// From `/docs/guide`.
+/// Redirects from `/docs/guide`.
 pub async fn to_guide() -> Redirect {
     Redirect::temporary("guide/")
 }

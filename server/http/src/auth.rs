@@ -76,7 +76,7 @@ pub enum AuthError {
 }
 
 impl Token {
-    /// From the words of a configuration file.
+    /// Makes a token from the words of a configuration file.
     pub fn new(name: &str, role: &str, scope: Option<&str>, sha256_hex: &str) -> Result<Self, AuthError> {
         if !(1..=IDEMPOTENCY_SCOPE_BYTES_MAX).contains(&name.len()) {
             return Err(AuthError::Name { bytes: name.len() });
@@ -121,12 +121,12 @@ fn parse_digest(hex: &str) -> Option<[u8; 32]> {
 pub struct Principal {
     /// Name and scope of the token that it showed.
     token: Option<(Arc<str>, Arc<str>)>,
-    /// None: nothing but what anybody may see.
+    /// The role of the token. None: the sender may see only the public paths.
     role: Option<Role>,
 }
 
 impl Principal {
-    /// The sender of a request that anybody may make.
+    /// The sender of a request that needs no token.
     pub const ANYBODY: Self = Self {
         token: None,
         role: None,
@@ -153,7 +153,7 @@ impl Principal {
         Some(router.caller(name, scope))
     }
 
-    /// True where its role is `needed` or above.
+    /// Returns whether its role is `needed` or above.
     pub fn may(&self, needed: Role) -> bool {
         self.role >= Some(needed)
     }
@@ -228,7 +228,7 @@ impl Auth {
         self.tokens.is_empty()
     }
 
-    /// Judges a request before its path is looked at any further; who sends it.
+    /// Checks a request before its path is examined any further. Returns its sender.
     pub fn check(
         &self,
         version: Version,
@@ -291,7 +291,7 @@ impl Auth {
     }
 }
 
-/// The sender of a long request, who is checked again after each exchange of the tokens.
+/// The sender of a long request. It is checked again after each change of the tokens.
 pub struct Caller {
     pub principal: Principal,
     /// The header `Authorization` alone.
@@ -309,7 +309,7 @@ impl Caller {
         })
     }
 
-    /// Err: its token is not one of the configured ones any more.
+    /// Checks the sender again. Err: its token is not configured any more.
     pub fn judge_anew(&mut self, auth: &Arc<Auth>) -> Result<(), Refusal> {
         if Arc::ptr_eq(&self.judged_by, auth) {
             return Ok(());
@@ -320,7 +320,7 @@ impl Caller {
     }
 }
 
-/// The role that a path asks for; None for what anybody may see: probes, the API's description, the console's files.
+/// Returns the role that a path needs. None for public paths: probes, the API's description, the console's files.
 pub fn needed_role(method: &Method, path: &str) -> Option<Role> {
     let is_read = method == Method::GET || method == Method::HEAD;
     let is_public = matches!(
@@ -342,8 +342,8 @@ pub fn needed_role(method: &Method, path: &str) -> Option<Role> {
     Some(if is_read || is_call { Role::Read } else { Role::Admin })
 }
 
-/// An open server is meant for programs on this machine. A browser on this machine also runs pages of strangers: a name of
-/// theirs may point here, and they would then be pages of this server.
+/// An open server is meant for programs on this machine. A browser on this machine also runs pages of strangers. A name of theirs may point
+/// here, and they would then be pages of this server.
 fn check_local(headers: &HeaderMap) -> Result<(), Refusal> {
     let host = headers.get(header::HOST).map(|value| value.to_str().unwrap_or(""));
     match host.is_none_or(is_local) {

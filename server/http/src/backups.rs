@@ -1,5 +1,5 @@
-//! `/v1/backups`: copies of the database that stand for themselves, made beside the running engine. The server writes them
-//! where its operator said, never where a client says; a client downloads them file by file.
+//! `/v1/backups`: independent copies of the database, made beside the running engine. The server writes them to the place that its operator
+//! set. A client can't choose the place; it downloads a backup file by file.
 
 use std::{fs::File, io, os::unix::fs::FileExt, sync::Arc};
 

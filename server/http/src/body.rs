@@ -83,7 +83,7 @@ pub struct Whole {
     _grant: Option<Grant>,
 }
 
-/// A body lies here as it came, and once more as what is made of it.
+/// Number of copies of a body in memory: as it arrived, and in its decoded form.
 const COPIES: u64 = 2;
 
 /// Reads the small JSON body of a question between servers, which `what` names.
@@ -102,7 +102,7 @@ pub async fn read_question<T: DeserializeOwned>(
     serde_json::from_slice(&body.bytes).map_err(|error| Refusal::malformed(format!("the body is not {what}: {error}")))
 }
 
-/// The whole body. One for which `requests` have no room is refused, before it is read where it says how long it is.
+/// Reads the whole body. A body without room in `requests` is refused, before it is read if its length is declared.
 pub async fn read_all(
     headers: &HeaderMap,
     body: Body,
@@ -175,7 +175,7 @@ fn count_short(bytes: usize, requests: &Arc<Budget>) -> Option<Grant> {
     (bytes as u64 > BYTES_COUNTED).then(|| requests.take(bytes as u64 * COPIES))
 }
 
-/// Counts what came so far: by what is here, so that nobody holds room for what they do not send. False: there is none.
+/// Counts the bytes that have arrived, so that a client holds no room for bytes that it has not sent. False: there is no room.
 fn count(all: &BytesMut, grant: &mut Option<Grant>, requests: &Arc<Budget>) -> bool {
     let bytes = all.capacity() as u64 * COPIES;
     match grant {

@@ -102,7 +102,7 @@ pub struct Terms {
     pub key: Option<Box<str>>,
     /// None without tokens.
     pub caller: Option<Caller>,
-    /// For which the client waits.
+    /// Time for which the client waits.
     pub timeout: Option<Duration>,
     /// Level that its writes have at least.
     pub safety: Option<Safety>,
@@ -113,7 +113,7 @@ pub struct Terms {
 }
 
 impl Call {
-    /// True where the caller's name has to be put into the log before the call can leave a record.
+    /// True if the log must get the caller's name before the call can leave a record.
     pub fn waits_for_name(&self, state: &AppState) -> bool {
         let has_no_number = self.terms.caller.as_ref().is_some_and(|caller| caller.number == 0);
         has_no_number && !self.target.schema().read_only && state.router.role() == reprise_base::Role::Primary
@@ -219,7 +219,8 @@ fn segment(part: &str) -> Result<Cow<'_, str>, Refusal> {
         .map_err(|_| Refusal::malformed("the server can't read the path: its escapes are not UTF-8"))
 }
 
-/// Has a caller's name put into the log, where that takes records and does not have it. What can't be recorded can't write: the calls say why.
+/// Has the log define a caller's name, if it takes records and does not have the name. A caller without a defined name can't write: the
+/// calls say why.
 pub async fn define_caller(state: &AppState, principal: &Principal) -> Option<Caller> {
     let caller = principal.caller(&state.router)?;
     if caller.number > 0 || state.router.role() != reprise_base::Role::Primary {
@@ -290,7 +291,7 @@ fn respond(
     Ok(response)
 }
 
-/// For how long the client waits; none: as long as it takes.
+/// Returns the time for which the client waits. None: no limit.
 pub fn client_timeout(headers: &HeaderMap) -> Result<Option<Duration>, Refusal> {
     Ok(number(headers, headers::TIMEOUT_MS)?.map(Duration::from_millis))
 }
@@ -347,13 +348,13 @@ pub async fn wait_for_min_lsn(state: &AppState, headers: &HeaderMap) -> Result<(
     }
 }
 
-/// For how long a read waits until it is fresh enough.
+/// Returns the time for which a read waits until it is fresh enough.
 pub fn read_wait_max(headers: &HeaderMap) -> Result<Duration, Refusal> {
     let asked = number(headers, headers::MAX_WAIT_MS)?.map(Duration::from_millis);
     Ok(asked.unwrap_or(READ_WAIT_DEFAULT).min(READ_WAIT_MAX))
 }
 
-/// True where nothing is to be waited for, as the headers say. False also where they say nothing that makes sense.
+/// True if the headers ask for no wait. False also if their values are invalid.
 pub fn is_in_view(state: &AppState, headers: &HeaderMap) -> bool {
     if headers.contains_key(headers::MAX_LAG_MS) {
         return false;

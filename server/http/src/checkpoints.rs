@@ -44,7 +44,7 @@ pub async fn take_checkpoint(State(state): State<AppState>, principal: Principal
     Ok(accepted(format!("/v1/checkpoints/{}", checkpoint.id), checkpoint))
 }
 
-/// The answer to what has begun, with where its progress is.
+/// Returns the answer for work that has begun, with the location of its progress.
 pub fn accepted(location: String, body: impl Serialize) -> Response {
     let mut response = (StatusCode::ACCEPTED, Json(body)).into_response();
     if let Ok(location) = HeaderValue::try_from(location) {

@@ -1,9 +1,9 @@
-//! Single calls of many connections that arrive together travel together: one message to the engine, one place in the log, one
-//! wake-up, for all whose requests are read in the same turn of the HTTP threads.
+//! Sends single calls of many connections to the engine together: one message, one place in the log and one wake-up. A coalescer takes the
+//! calls whose requests the HTTP threads read in the same turn.
 //!
-//! A coalescer leaves when everything that has arrived was looked at, or when it is full, so nobody waits for the next request.
-//! Its answers come back together; those of one partition ran together anyway, so at most a call waits for as many others
-//! as a coalescer takes. There is one coalescer for a partition, since partitions differ in how much waits for them.
+//! A coalescer leaves when the threads have read everything that has arrived, or when it is full. So no call waits for the next request.
+//! Its answers come back together, so a call waits at most for the other calls of its coalescer. Those ran beside it anyway. Each partition
+//! has a coalescer of its own, because partitions differ in how much waits for them.
 //!
 //! Each call keeps its own key and its own deadline. A repeat of a key goes alone, because it waits for the call that has the key.
 
@@ -24,7 +24,7 @@ pub struct Coalescers(Vec<Mutex<Option<Coalescer>>>);
 
 struct Coalescer {
     batch: BatchBuilder,
-    /// Of all calls: each looks at its own answer.
+    /// One slot for all calls. Each reads its own answer.
     reply: Arc<ReplySlot>,
 }
 
@@ -39,10 +39,10 @@ pub struct RoutedCall<'a> {
 
 /// A call on its way, and the place of its answer.
 pub struct JoinedCall {
-    /// Its number in the reply.
+    /// The position of the call in the reply.
     pub index: usize,
     pub reply: PendingReply,
-    /// Its own, if it has one.
+    /// The deadline of the call, if it has one.
     pub deadlines: Vec<(usize, Arc<Deadline>)>,
 }
 

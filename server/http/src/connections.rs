@@ -1,6 +1,6 @@
-//! Places of connections: so many in all, so many of one address, and some that only probes and control get, so that whoever
-//! takes all others can still be seen, and stopped. Of these last ones none is held by saying nothing: who has asked for nothing yet leaves
-//! for the next who comes, the longest there first.
+//! Places of connections: a number for all, a number for each address, and some for probes and control alone. So when one client takes all
+//! other places, an operator can still see it and stop it. A connection can't hold one of these last places by saying nothing. A silent
+//! connection leaves for the next one that arrives, the longest silent first.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -22,7 +22,7 @@ pub struct Places {
     count: u32,
     per_peer_max: u32,
     taken: Arc<Mutex<Taken>>,
-    /// Somebody gave a place for probes back.
+    /// Notified when a place for probes is returned.
     left: Arc<Notify>,
 }
 
@@ -84,7 +84,8 @@ impl Places {
         }
     }
 
-    /// A place for a connection of `peer`, or one for probes; none where it has its share of both, and all of these are being answered.
+    /// Takes a place for a connection of `peer`, or one for probes. None if the peer has its share of both, and all of these connections
+    /// are being answered.
     pub async fn take(&self, peer: IpAddr) -> Option<Place> {
         let peer = peer.to_canonical();
         loop {
@@ -96,7 +97,7 @@ impl Places {
         }
     }
 
-    /// Ends who has asked for nothing for the longest time: of `peer`, where that has its share. False where nobody is silent.
+    /// Ends the longest silent connection. If `peer` has its share, it ends one of that peer. False if no connection is silent.
     fn ask_to_leave(&self, peer: IpAddr) -> bool {
         let mut taken = self.lock();
         let has_share = taken
@@ -168,12 +169,12 @@ impl Places {
 }
 
 impl Place {
-    /// For probes and control alone.
+    /// True for a place for probes and control alone.
     pub fn is_probe(&self) -> bool {
         self.probe.is_some()
     }
 
-    /// Waits until the place is another's; for ever, where a request has come or the place is none for probes.
+    /// Waits until another connection needs the place. It waits for ever if a request has arrived, or if the place is not one for probes.
     pub async fn until_asked_to_leave(&self) {
         match &self.probe {
             Some(probe) => probe.leave.notified().await,

@@ -1,4 +1,4 @@
-//! The one door of control operations: who does what, in whose place, what came of it, and the record of that.
+//! The one entry of control operations. It records who does what, on whose behalf, and with which result.
 
 use std::{
     collections::VecDeque,
@@ -149,7 +149,7 @@ struct Controlled {
 }
 
 impl Controlled {
-    /// Records what it came to.
+    /// Records the result of the operation.
     fn note(&self, log: &ControlLog, notices: &Notices, refusal: Option<&Refusal>) {
         let (operation, subject) = self.op.words();
         let took = self.begun.elapsed();
@@ -183,14 +183,15 @@ fn outcome_of(refusal: Option<&Refusal>) -> &'static str {
     }
 }
 
-/// With three digits after the point.
+/// Returns milliseconds with three digits after the point.
 fn millis(took: Duration) -> f64 {
     (took.as_secs_f64() * 1e6).round() / 1e3
 }
 
 impl AppState {
-    /// Does a control operation for `principal`, who was let in, and records who did what and what it came to; where it may block, in
-    /// its kind's place and on a thread of its own. It is done and recorded also where its client goes away.
+    /// Carries out a control operation for `principal`, whose role was checked, and records the operation, its sender and its result. An
+    /// operation that may block takes its kind's place and a thread of its own. It completes and is recorded even if its client
+    /// disconnects.
     pub async fn control<T: Send + 'static>(
         &self,
         op: ControlOp,

@@ -15,7 +15,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// Deadlines of calls that were sent together and have not passed.
 #[derive(Default)]
 pub struct Deadlines {
-    /// By the calls' index in their reply.
+    /// The deadlines that wait, by the calls' index in their reply.
     waiting: Vec<(usize, Arc<Deadline>)>,
     /// Stays when its calls are answered: the deadline of the next call of a connection seldom comes before it.
     timer: Option<Pin<Box<Sleep>>>,
@@ -28,8 +28,8 @@ impl Deadlines {
         self.waiting = waiting;
     }
 
-    /// Calls that never begin, by index: their deadlines passed first. Each is told once. Pending: none, and this is woken by the
-    /// next deadline, if there is one.
+    /// Returns the calls that never begin, by index, because their deadlines passed first. Each is returned once. Pending: there is none,
+    /// and the next deadline, if there is one, wakes this task.
     pub fn poll(&mut self, cx: &mut Context<'_>, router: &Router) -> Poll<Vec<usize>> {
         while let Some(left) = self
             .waiting
@@ -46,7 +46,7 @@ impl Deadlines {
             let passed = self
                 .waiting
                 .extract_if(.., |(_, deadline)| router.left_until(deadline).is_none());
-            // One that has begun is ended by whoever runs it, or committed in time.
+            // A call that has begun ends on its engine thread, or has committed in time.
             let expired: Vec<_> = passed
                 .filter(|(_, deadline)| deadline.expire())
                 .map(|(at, _)| at)

@@ -171,7 +171,7 @@ fn never_null(parameter: &mut RefOr<Parameter>) {
     }
 }
 
-/// Adds what any operation may be refused with to what it documents itself.
+/// Adds the refusals of any operation to the documented ones of this operation.
 fn describe_refusals(method: &Method, path: &str, operation: &mut Operation) {
     let (has_body, changes) = (operation.request_body.is_some(), !method.is_safe());
     let is_open = needed_role(method, path).is_none();

@@ -139,7 +139,7 @@ impl Live {
         }
     }
 
-    /// Freshness and lag change all the time, so it is told each time.
+    /// Pushes the replication state, each time: freshness and lag change all the time.
     fn push_replication(&self, out: &mut Vec<u8>) {
         let Some(service) = self.state.router.replication() else {
             return;
@@ -204,7 +204,7 @@ impl Live {
     }
 }
 
-/// Which checkpoints there are, and how far they got.
+/// Returns the checkpoints and their phases.
 fn stands(all: &[CheckpointInfo]) -> Vec<(Lsn, CheckpointPhase)> {
     all.iter()
         .map(|checkpoint| (checkpoint.lsn, checkpoint.state))

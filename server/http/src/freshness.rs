@@ -112,7 +112,7 @@ fn step(points: &[FreshnessPoint]) -> FreshnessStep {
     }
 }
 
-/// With four digits after the point, never rounded up to fresh.
+/// Rounds to four digits after the point, never up to fresh.
 fn rounded(score: f32) -> f64 {
     (f64::from(score) * 1e4).floor() / 1e4
 }

@@ -60,7 +60,7 @@ pub async fn answer(state: &AppState, router: &Router, request: Request) -> Resu
     Ok(response)
 }
 
-/// The way of a call whose span somebody collects. A batch keeps its span until its last answer.
+/// Handles a call whose span is collected. A batch keeps its span until its last answer.
 async fn traced(state: &AppState, router: &Router, mut request: Request, span: RequestSpan) -> Response {
     let header = span.header();
     let is_batch = request.uri().path() == batch::PATH;
@@ -89,7 +89,7 @@ async fn route(state: &AppState, router: &Router, request: Request) -> Response 
         Ok(true) => integers::as_numbers(route_judged(state, router, request, &mut staleness)).await,
         Err(refusal) => refusal.into_response(),
     };
-    // It may have been promoted meanwhile, or deposed.
+    // The server may have been promoted meanwhile, or deposed.
     let staleness = staleness.or_else(|| Staleness::of(&state.router).filter(|_| shows_data));
     let answered = staleness.and_then(|staleness| {
         let is_read = response.status().is_success();
@@ -110,7 +110,7 @@ pub fn shows_data(path: &str) -> bool {
     path == batch::PATH || path.starts_with(calls::PATH_PREFIX) || path.starts_with("/v1/tables")
 }
 
-/// `staleness` is what the answer tells, on a standby.
+/// Routes a request that was checked. `staleness` goes into the answer of a standby.
 async fn route_judged(
     state: &AppState,
     router: &Router,
@@ -283,7 +283,7 @@ pub fn judge_no_query(uri: &Uri) -> Result<(), Refusal> {
     }
 }
 
-/// A number of the API's own, such as an LSN: digits alone, so many that any of them fits.
+/// Parses a number of the API's own, such as an LSN: digits alone, with enough digits for any of them.
 pub fn parse_digits(text: &str) -> Option<u64> {
     let is_number = matches!(text.len(), 1..=19) && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().ok())?

@@ -1,9 +1,9 @@
-//! Reads along with hyper: which requests it must not take although it does, a problem in the place of its own bare answers, and the memory
-//! that a connection takes.
+//! Reads the input along with hyper. It finds requests that must be refused although hyper accepts them, replaces hyper's bare answers by a
+//! problem, and counts the memory of a connection.
 //!
-//! Hyper goes by `Transfer-Encoding` where a request has a `Content-Length`, too, and shows the former alone. Whoever stands before
-//! the server may have gone by the latter, and what follows would be another request for each: such a one is refused, and nothing
-//! behind it is read (RFC 9112, section 6.3).
+//! If a request has both `Transfer-Encoding` and `Content-Length`, hyper follows the former and shows it alone. A proxy before the server
+//! may have followed the latter. The two would then disagree about the next request. The server refuses such a request and reads nothing
+//! behind it (RFC 9112, section 6.3).
 
 use std::{
     io,
@@ -32,15 +32,15 @@ use crate::{
 #[derive(Clone, Copy)]
 enum At {
     Head,
-    /// In a body with so many bytes left.
+    /// The byte is in a body with this many bytes left.
     Body(u64),
-    /// In the line before a chunk; what its digits say so far, and whether they are over.
+    /// The byte is in the line before a chunk. The fields are the value of its digits, and whether they have ended.
     Size(u64, bool),
-    /// In a chunk with so many bytes left, the end of its line among them.
+    /// The byte is in a chunk with this many bytes left, the end of its line included.
     Chunk(u64),
-    /// In a line behind the last chunk that has so many bytes.
+    /// The byte is in a line behind the last chunk. The line has this many bytes.
     Trailer(u64),
-    /// Behind what hyper refuses, or what can't be followed: nothing more is told.
+    /// The byte is behind input that hyper refuses, or that can't be followed. Nothing more is reported.
     Over,
 }
 
@@ -73,7 +73,7 @@ impl Heads {
         }
     }
 
-    /// Takes what was read.
+    /// Takes the bytes that were read.
     fn take(&mut self, new: &[u8]) -> Passed {
         if self.unfinished.is_empty() {
             let passed = new.len() - self.read(new, 0);
@@ -129,7 +129,7 @@ impl Heads {
         0
     }
 
-    /// Returns what follows a head, and where it ends; None if the end has not come yet.
+    /// Returns the part that follows a head, and the end of the head. None if the end has not arrived yet.
     fn read_head(&mut self, bytes: &[u8], seen: usize) -> Option<(At, usize)> {
         // Its end is a line without anything.
         let looked_at = &bytes[seen.saturating_sub(2)..];
@@ -302,7 +302,7 @@ impl WatchedStream {
         Poll::Ready(Ok(bytes))
     }
 
-    /// True where these bytes are an answer that hyper makes by itself: something else is told then.
+    /// True if hyper made this answer by itself, so that a problem takes its place.
     fn stands_for(&mut self, bytes: &[u8]) -> bool {
         if self.told.is_some() {
             return true;

@@ -1,4 +1,4 @@
-//! `GET /v1/idempotency/{key}`: what is kept under a key.
+//! `GET /v1/idempotency/{key}`: the outcome that is kept under a key.
 
 use std::time::Duration;
 

@@ -27,7 +27,7 @@ pub fn asked(headers: &HeaderMap) -> Result<bool, Refusal> {
     }
 }
 
-/// An answer, and its body as far as it is still to come, with numbers.
+/// Returns an answer with numbers, also in the part of its body that will still come.
 pub async fn as_numbers(answer: impl Future<Output = Response>) -> Response {
     let mut answer = pin!(answer);
     let response = std::future::poll_fn(|cx| with_integers(true, || answer.as_mut().poll(cx))).await;

@@ -1,6 +1,6 @@
 //! The REST API, the OpenAPI document, the metrics and the web console, over HTTP/1.1.
 //! Owns: connections and their limits, JSON, authentication, the mapping of outcomes to answers and problems.
-//! Does not: run procedures, know where a row or a record lies: calls go through `router`, what an operator asks through `database`.
+//! Does not: run procedures, know the place of a row or a record: calls go through `router`, an operator's requests through `database`.
 //! Invariants: a submitted transaction is never cancelled; memory per connection is bounded; every error is a problem.
 //! Called by: `node`, also while it still recovers.
 #![forbid(unsafe_code)]

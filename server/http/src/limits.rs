@@ -12,13 +12,13 @@ pub struct ConnectionLimits {
     pub connections_max: u32,
     /// Connections of one address.
     pub connections_per_peer_max: u32,
-    /// Until the next request's headers are here, also on a connection kept alive.
+    /// Time for the next request's headers, also on a connection kept alive.
     pub header_wait: Duration,
-    /// For the next piece of a body.
+    /// Time for the next piece of a body.
     pub body_wait: Duration,
-    /// For the next call of a batch.
+    /// Time for the next call of a batch.
     pub batch_idle: Duration,
-    /// For a client that takes nothing of its answer.
+    /// Time for a client to take a byte of its answer.
     pub write_wait: Duration,
 }
 
@@ -62,12 +62,11 @@ pub const HEADERS_MAX: usize = 64;
 pub const HEADER_WAIT_MAX: Duration = Duration::from_secs(75);
 /// Longest wait for the next piece of a body.
 pub const BODY_WAIT_MAX: Duration = Duration::from_secs(30);
-/// A body that comes slower than this, measured from its beginning, is not waited for: a byte now and then would hold its
-/// place for days.
+/// Bytes per second that a body needs, measured from its beginning. A slower one would hold its place for days with a byte now and then.
 pub const BODY_BYTES_PER_S_MIN: u64 = 1024;
 /// Longest wait for the next call of a batch.
 pub const BATCH_IDLE_MAX: Duration = Duration::from_secs(300);
-/// A client that takes nothing of its answer for so long is cut off.
+/// Time after which a client that takes no byte of its answer is disconnected.
 pub const WRITE_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Least rate at which a client takes its answer, or it is cut off: a byte now and then would hold the answer for days.
 pub const WRITE_BYTES_PER_S_MIN: u64 = 4 << 10;
@@ -104,8 +103,8 @@ pub const CALL_BODY_BYTES_MAX: usize = 2 << 20;
 pub const DISCARD_BYTES_MAX: u64 = 128 << 20;
 pub const DISCARD_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// Calls of batches that wait for the engine at once, over all connections: below the engine's own limit, so that a
-/// batch is slowed down where a single call is refused.
+/// Number of calls of batches that wait for the engine at once, over all connections. It is below the engine's own limit. So a batch is
+/// slowed down in a state in which a single call is refused.
 pub const BATCH_CALLS_IN_FLIGHT_MAX: usize = 4_000;
 /// Calls of one batch among these. They keep their places until their answers are written, so a client that reads slowly leaves the others
 /// half.
@@ -120,7 +119,7 @@ pub const BATCH_BYTES_IN_FLIGHT_MAX: usize = 4 << 20;
 /// Times that a call is encoded again because its module was replaced meanwhile.
 pub const SUPERSEDED_RETRIES_MAX: usize = 8;
 
-/// Operations at once, by what they wait for; they block a thread each.
+/// Number of simultaneous operations, by the thing that they wait for. Each blocks a thread.
 pub const COMPILATIONS_MAX: usize = 2;
 pub const LOG_READS_MAX: usize = 4;
 pub const ROWS_READS_MAX: usize = 8;
@@ -128,7 +127,7 @@ pub const STATS_READS_MAX: usize = 4;
 pub const OTHER_OPERATIONS_MAX: usize = 4;
 /// Answers in the making at once. They take processors, which calls need as well.
 pub const ANSWERS_MAX: usize = 2;
-/// Partitions that are busy for longer are not waited for: what they told last is answered.
+/// Longest wait for the statistics of a busy partition. Then the answer has its last published ones.
 pub const STATS_WAIT_MAX: Duration = Duration::from_millis(30);
 /// Longest wait for a place among these.
 pub const OPERATION_PLACE_WAIT_MAX: Duration = Duration::from_secs(10);

@@ -38,7 +38,7 @@ const LIMIT_DEFAULT: usize = 100;
 #[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogOrder {
-    /// From `from`, or the beginning, forwards.
+    /// The records from `from`, or from the beginning, forwards.
     #[default]
     Oldest,
     /// Backwards from before `from`, or from the end.
@@ -160,7 +160,7 @@ pub async fn list_log(
     let mut bytes = 0;
     for entry in page.records {
         if bytes >= LOG_PAGE_TEXT_BYTES_MAX {
-            // Newest first, `from` is where a page ends; else where it begins.
+            // A page of the newest records ends at `from`; any other page begins there.
             let place = records.last().map(|record| record.lsn);
             next = if newest { place } else { Some(U64(entry.lsn.0)) };
             break;
@@ -184,7 +184,7 @@ fn transaction(text: &str) -> Result<TxnId, Refusal> {
     id.ok_or_else(|| Refusal::malformed("transaction must be the id of a transaction: 1 to 19 digits"))
 }
 
-/// About what a record takes as text.
+/// Estimates the text length of a record.
 fn text_bytes(record: &LogRecord) -> usize {
     let json = |json: &Option<RawJson>| json.as_ref().map_or(0, |json| json.get().len());
     let rows = record.rows.iter().flatten();
@@ -373,7 +373,7 @@ fn row_change(row: &ChangedRow) -> RowChange {
     }
 }
 
-/// An encoded primary key as an object by column; None where it is no key of the table.
+/// Returns an encoded primary key as an object by column. None if it is no key of the table.
 pub fn key_json(table: &TableSchema, key: &[u8]) -> Option<RawJson> {
     let mut reader = KeyReader::new(key);
     let positions = table.primary_key.iter();
@@ -385,7 +385,7 @@ pub fn key_json(table: &TableSchema, key: &[u8]) -> Option<RawJson> {
     reader.is_at_end().then(|| columns_json(&table.columns, &columns))?
 }
 
-/// Changed columns as an object by name; None where they are no columns of the table.
+/// Returns changed columns as an object by name. None if they are no columns of the table.
 fn columns_json(columns: &[ColumnSchema], changed: &[(u16, Option<Vec<u8>>)]) -> Option<RawJson> {
     let mut out = vec![b'{'];
     for (at, (column, value)) in changed.iter().enumerate() {

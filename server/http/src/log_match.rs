@@ -47,7 +47,8 @@ impl Wanted {
         })
     }
 
-    /// The judge of decoded records, and what it can't judge. `pages_on`: the page goes on where another one ended.
+    /// Returns the condition on decoded records, and the counts of records that it can't decide about. `pages_on`: the page continues
+    /// another one.
     pub fn matching(
         self,
         router: &Router,
@@ -100,7 +101,7 @@ fn time(name: &str, text: &str) -> Result<i64, Refusal> {
     parse_timestamp(text).ok_or_else(bad)
 }
 
-/// How a record tells what a transaction did.
+/// The form in which a record has the work of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Call,
@@ -115,8 +116,8 @@ fn form_of(entry: &LogEntry) -> Option<Form> {
     }
 }
 
-/// Counts transactions that a search can't judge: of their calls alone where it looks for a row's key, of their rows alone where it looks
-/// for an argument. A log of both forms holds rows behind their call, so each has the other for a neighbour.
+/// Counts transactions that a search can't decide about. A search for a row's key can't decide about calls alone, and a search for an
+/// argument can't decide about rows alone. A log of both forms has rows behind their call, so each has the other as its neighbour.
 pub struct Unsearched {
     /// Records of this form can't be judged; none: all can.
     blind: Option<Form>,
@@ -174,13 +175,13 @@ fn argument(text: &str) -> Result<(String, String), Refusal> {
     }
 }
 
-/// Rows that one insertion after the other gave the key, at most: what is kept for a page.
+/// Number of rows that consecutive insertions gave the key, at most. They are kept for a page.
 const ROWS_MET_MAX: usize = 1_024;
 
 /// A key that records are looked for by: an idempotency key, or a primary key in any table whose columns take its values.
 struct KeyMatch {
     text: String,
-    /// Rows that have the key now, and those that got it in a record that was judged before.
+    /// Rows that have the key now, and rows that got it in a record that was read before.
     rows: Mutex<BTreeSet<NumberedRow>>,
 }
 
@@ -203,7 +204,7 @@ impl KeyMatch {
 
     fn is_in(&self, entry: &LogEntry) -> bool {
         let key = Some(self.text.as_str());
-        // Each row is looked at: it may tell a number that a later record has.
+        // Each row is read: it may show a number that a later record has.
         let changed = entry.rows.iter().filter(|row| self.is_of(row));
         changed.count() > 0 || entry.idempotency_key.as_deref() == key
     }

@@ -8,8 +8,8 @@ use reprise_codec::Format;
 
 use crate::{pages::is_of_browser, refusal::Refusal};
 
-/// That of a request's body. Without a word about it, a program means JSON; a browser's page always says, and what it
-/// can send to another site unasked (forms, plain text) is none of these types.
+/// Returns the format of a request's body. A program that does not say means JSON. A browser's page always says, and the types that it can
+/// send to another site unasked (forms, plain text) are none of these.
 pub fn format_of_body(headers: &HeaderMap) -> Result<Format, Refusal> {
     let mut types = headers.get_all(header::CONTENT_TYPE).iter();
     let format = match (types.next(), types.next()) {
@@ -57,8 +57,8 @@ pub fn format_of_answer(headers: &HeaderMap, body: Format) -> Format {
     }
 }
 
-/// How much a client likes a media type, by its header `Accept` (RFC 9110, section 12.5.1): first by the weight in
-/// thousandths, then by how exactly the client names it.
+/// A client's preference for a media type, by its header `Accept` (RFC 9110, section 12.5.1). The weight in thousandths comes first, then
+/// how exactly the client names the type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Liking {
     weight: u16,
@@ -126,7 +126,7 @@ fn weight_of(parameter: &[u8]) -> Option<u16> {
     Some(thousandths.min(WEIGHT_MAX))
 }
 
-/// Refuses a body in a coding that is not read here: it would be taken for what it is not.
+/// Refuses a body in a coding that the server does not decode. Otherwise it would misread the body.
 pub fn judge_codings(headers: &HeaderMap) -> Result<(), Refusal> {
     let is_plain =
         |value: &HeaderValue, known: &str| value.as_bytes().trim_ascii().eq_ignore_ascii_case(known.as_bytes());

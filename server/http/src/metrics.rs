@@ -95,7 +95,7 @@ impl Rings {
 
 type Shared = Arc<Mutex<Sample>>;
 
-/// The instruments and what they read from.
+/// The instruments and their sources.
 pub struct Metrics {
     sample: Shared,
     standbys: Standbys,
@@ -254,7 +254,7 @@ const BUCKETS: [(u64, &str); 17] = [
     (30_000_000_000, "30"),
 ];
 
-/// In the text format of Prometheus.
+/// Writes a histogram in the text format of Prometheus.
 fn push_histogram(name: &str, description: &str, measured: &Histogram<u64>, out: &mut Vec<u8>) {
     let mut counts = [0; BUCKETS.len()];
     let mut sum_ns = 0.0;

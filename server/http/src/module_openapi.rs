@@ -144,7 +144,7 @@ fn document(module: &Module, mut served: Value) -> Value {
             "description": format!("Procedures of the module {}, version {}.", module.name, module.version),
             "version": module.version.to_string(),
         },
-        // From where this document lies: a proxy may serve all of this below a path of its own.
+        // The URL is relative to this document, because a proxy may serve all of this below a path of its own.
         "servers": [{"url": "../../..", "description": "This server"}],
         "security": served["security"],
         "paths": paths,
@@ -155,7 +155,7 @@ fn document(module: &Module, mut served: Value) -> Value {
     })
 }
 
-/// A call of the procedure; what is the same of all of them is taken from the description of any call.
+/// Describes a call of the procedure. The parts that all calls share come from the description of any call.
 fn operation(module: &str, procedure: &ProcedureSchema, call: &Value, components: &mut Components) -> Value {
     let parameters = call["parameters"].as_array().into_iter().flatten();
     let headers: Vec<_> = parameters.filter(|parameter| parameter["in"] == "header").collect();
@@ -217,7 +217,7 @@ fn aborted(aborts: &[AbortSchema], problem: &Value) -> Value {
 }
 
 impl Components {
-    /// Takes a schema of the server, and those that it refers to.
+    /// Takes a schema of the server, and the schemas that it refers to.
     fn take(&mut self, name: &str, served: &Value) {
         let Some(schema) = served.get(name) else { return };
         self.schemas.insert(name.to_owned(), schema.clone());
@@ -292,7 +292,7 @@ impl Components {
             TypeInfo::I64 => text_or_integer(way, SIGNED_PATTERN),
             TypeInfo::U64 => text_or_integer(way, UNSIGNED_PATTERN),
             TypeInfo::F64 => json!({"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]}),
-            // A number is taken, too, where it has no loss; clients made from this send text, which never has.
+            // A number without loss is accepted, too. Clients made from this description send text, which never has a loss.
             TypeInfo::Decimal { scale } => json!({"type": "string", "pattern": decimal_pattern(*scale, way)}),
             TypeInfo::Text => json!({"type": "string"}),
             TypeInfo::Bytes => json!({"type": "string", "contentEncoding": "base64"}),
@@ -310,7 +310,7 @@ impl Components {
     }
 }
 
-/// True where values of the member are described otherwise as arguments than as results.
+/// True if values of the member have one description as arguments and another as results.
 fn differs_by_way(field: &FieldInfo) -> bool {
     fn differs(ty: &TypeInfo) -> bool {
         match ty {

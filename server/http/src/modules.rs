@@ -1,4 +1,4 @@
-//! `/v1/modules`: what is installed.
+//! `/v1/modules`: the installed modules.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Whom a browser speaks for. Programs say nothing of this; a page of another site must not act for the person who reads it,
-//! and what a browser sends on its own account it marks with `Origin` and `Sec-Fetch-Site`.
+//! The site on whose behalf a browser sends a request. A page of another site must not act for the person who reads it. A browser marks
+//! such requests with `Origin` and `Sec-Fetch-Site`; programs send neither.
 
 use axum::{
     body::Body,
@@ -12,7 +12,7 @@ use crate::refusal::Refusal;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Sites whose pages may ask, beside the server's own: what a proxy in front is called, most likely.
+/// Sites whose pages may send requests, beside the server's own: most likely the name of a proxy in front.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origins {
     named: Vec<String>,
@@ -49,19 +49,19 @@ impl Origins {
         self
     }
 
-    /// True where none is named.
+    /// True if no site is named.
     pub fn is_empty(&self) -> bool {
         self.named.is_empty()
     }
 
-    /// The origin of a request, where it is one of those that may ask: what the answer is to be allowed to.
+    /// Returns the origin of a request, if it is one that may ask. The answer is then allowed to it.
     pub fn named<'h>(&self, headers: &'h HeaderMap) -> Option<&'h HeaderValue> {
         let origin = headers.get(header::ORIGIN)?;
         let text = origin.to_str().ok()?.to_ascii_lowercase();
         self.named.contains(&text).then_some(origin)
     }
 
-    /// Refuses the page of another site. `is_public`: it asks for what anybody may see, so a link that leads here is no harm.
+    /// Refuses a request of another site's page. `is_public`: the path is public, so a link that leads here does no harm.
     pub fn judge(&self, headers: &HeaderMap, is_public: bool) -> Result<(), Refusal> {
         let mut origins = headers.get_all(header::ORIGIN).iter();
         let (origin, more) = (origins.next(), origins.next());
@@ -85,7 +85,7 @@ impl Origins {
         ))
     }
 
-    /// True where an origin is this server's scheme, host and port, as the request names them.
+    /// True if an origin is this server's scheme, host and port, as the request names them.
     fn is_server(&self, origin: &str, headers: &HeaderMap) -> bool {
         let (scheme, port) = match self.is_encrypted {
             false => ("http://", ":80"),
@@ -114,8 +114,8 @@ const EXPOSED_HEADERS: &str =
 /// Seconds for which a browser remembers the answer to its question.
 const ALLOWED_S: &str = "600";
 
-/// Answers a browser that asks, before it sends a request of a page of another site, whether it may (CORS): it carries no token, so it is
-/// asked of the origin alone. None: it is no such question, or nobody named the origin.
+/// Answers a browser's question whether a page of another site may send a request (CORS). The question has no token, so only the origin
+/// decides. None: it is no such question, or the origin is not allowed.
 pub fn preflight(origins: &Origins, method: &Method, headers: &HeaderMap) -> Option<Response> {
     if method != Method::OPTIONS || !headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD) {
         return None;
@@ -147,7 +147,7 @@ pub fn allow(origin: HeaderValue, answer: &mut HeaderMap) {
     answer.append(header::VARY, HeaderValue::from_static("origin"));
 }
 
-/// HTTP/1.1 names its host, once: of two, whoever stands before this server may have judged the other.
+/// Checks that an HTTP/1.1 request names its host, once. With two hosts, a proxy before this server may have checked the other.
 pub fn judge_host(version: Version, headers: &HeaderMap) -> Result<(), Refusal> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let is_right = match (hosts.next(), hosts.next()) {
@@ -161,7 +161,7 @@ pub fn judge_host(version: Version, headers: &HeaderMap) -> Result<(), Refusal> 
     }
 }
 
-/// True for what a browser sends of its own.
+/// True for requests that a browser marks.
 pub fn is_of_browser(headers: &HeaderMap) -> bool {
     headers.contains_key(header::ORIGIN) || headers.contains_key(SEC_FETCH_SITE)
 }
@@ -218,7 +218,7 @@ mod tests {
         assert!(Origins::default().judge(&standard, false).is_ok());
         let spelled = headers(&[("host", "DB.Example.:8080"), ("origin", "http://db.example:8080")]);
         assert!(Origins::default().judge(&spelled, false).is_ok());
-        // By TLS its own pages come by https, and no others do.
+        // Only the server's own pages by https are allowed with TLS.
         let encrypted = Origins::default().encrypted(true);
         assert!(encrypted.judge(&standard, false).is_err());
         let own = headers(&[("host", "db.example"), ("origin", "https://db.example:443")]);

@@ -51,7 +51,7 @@ impl Operation {
         }
     }
 
-    /// How long an answer is waited for. None: as long as it takes, for what it does is done anyway.
+    /// Returns the longest wait for an answer. None: no limit, because the work is done anyway.
     pub fn answer_wait_max(self) -> Option<Duration> {
         match self {
             Self::ReadRows => Some(ROWS_WAIT_MAX),

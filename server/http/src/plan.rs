@@ -78,7 +78,7 @@ impl DeployQuery {
     }
 }
 
-/// The plan as the API shows it, with the consents that it lacks beside those that were given.
+/// Returns the plan in the form of the API, with the consents that it lacks beside the given ones.
 pub fn plan_info(plan: &PlanSummary, retiring: Vec<RetiringTable>, given: &[Consent]) -> DeployPlan {
     let plan = plan.clone();
     DeployPlan {

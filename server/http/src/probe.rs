@@ -13,20 +13,20 @@ use crate::{
 /// A pipeline's reading of the first bytes of its input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Request {
-    /// The beginning of what may yet become a call.
+    /// The beginning of a request that may still become a call.
     Part,
-    /// A call, in so many bytes of head and then of body.
+    /// A call, with the lengths of its head and its body.
     Call {
         /// The path in the request.
         path: String,
-        /// Names and values, as they stand there.
+        /// Names and values, as in the request.
         headers: Vec<(String, Vec<u8>)>,
-        /// With the empty line behind it.
+        /// Bytes of the head, the empty line behind it included.
         head_bytes: usize,
         /// Bytes of the body by its declared length.
         body_bytes: usize,
     },
-    /// Another reader's.
+    /// A request for another reader.
     Other,
 }
 
@@ -54,7 +54,7 @@ fn format(is_cbor: bool) -> Format {
     }
 }
 
-/// The encoded arguments of a call's body; None where the body is refused.
+/// Returns the encoded arguments of a call's body. None if the body is refused.
 pub fn arguments(params: &[Parameter], is_cbor: bool, body: &[u8]) -> Option<Vec<u8>> {
     let mut encoded = Vec::new();
     let outcome = encode_document(format(is_cbor), params, body, &mut encoded, &mut ArgsScratch::default());

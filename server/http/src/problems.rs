@@ -8,7 +8,7 @@ use reprise_api::{Problem, ProblemKind};
 
 use crate::{front::Name, refusal::Refusal};
 
-/// Slug, status, what it means and whether a repeat is safe: for the documentation.
+/// Returns slug, status, meaning and whether a repeat is safe, for the documentation.
 #[cfg(test)]
 pub fn described() -> Vec<(&'static str, u16, &'static str, &'static str)> {
     let line = |kind: ProblemKind| {

@@ -1,4 +1,4 @@
-//! Metrics of the process as Prometheus names them, of what the server is, and of calls that did not run by reason.
+//! Metrics of the process under Prometheus's names, of the server's version, and of calls that did not run, by reason.
 
 use std::fmt::Write;
 
@@ -45,7 +45,7 @@ const REFUSED: Described = (
     "Calls and requests that the server refused, or that found no memory, by `reason`: the slug of the problem",
 );
 
-/// Figures of the process, as far as the kernel has them.
+/// Figures of the process that the kernel reports.
 #[derive(Debug, Default, PartialEq)]
 struct Figures {
     cpu_seconds: f64,

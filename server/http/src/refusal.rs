@@ -69,13 +69,13 @@ impl Refusal {
         problem.into()
     }
 
-    /// A deployment that ended before its record: the version before goes on.
+    /// A deployment that ended before its record. The version before stays in service.
     fn migration(why: String) -> Self {
         let detail = format!("{why}. The server changed nothing: the earlier version stays in service");
         Self::new(ProblemKind::MigrationFailed, detail)
     }
 
-    /// Not before the last record is replayed: until then nobody can say what is there.
+    /// The server replays its log, so it can't say yet which data it has.
     pub fn recovering(phase: Phase) -> Self {
         let detail = "the server is opening the database: it loads the checkpoint and replays the log after it; \
                       try again once GET /readyz answers 200";
@@ -93,7 +93,7 @@ impl Refusal {
         problem.into()
     }
 
-    /// It is kept here; standbys may have it.
+    /// The write is durable here, and standbys may have it.
     pub fn unconfirmed(reason: &str, txn_id: TxnId, lsn: Lsn) -> Self {
         let detail = format!(
             "{reason}. The write is durable on this server, but standbys may not have it yet. Repeat the call with the same idempotency \
@@ -119,7 +119,7 @@ impl Refusal {
         )
     }
 
-    /// The key was used for another call. Whoever then takes a new key runs the call twice.
+    /// The key was used for another call. A client that then takes a new key runs the call twice.
     pub fn idempotency_conflict() -> Self {
         let detail = "an earlier request used this key for another module, procedure or arguments, and has run or runs: the server \
                       did nothing now. GET /v1/idempotency/KEY shows the earlier call and its outcome. Repeat the earlier request \
@@ -184,7 +184,7 @@ impl Refusal {
     }
 }
 
-/// A step of an opening takes about so long for what is left of it: 100 MiB in a second. A client that asks too early gets the same answer again.
+/// Estimates the rest of an opening's step: 100 MiB in a second. A client that asks too early gets the same answer again.
 fn recovery_ms(phase: &Phase) -> u32 {
     const BYTES_PER_MS: u64 = 100 << 10;
     let left = match phase {

@@ -370,12 +370,12 @@ fn standby(info: StandbyInfo) -> Standby {
     }
 }
 
-/// How old what an answer of a standby shows is.
+/// The age of the data that an answer of a standby shows.
 #[derive(Clone, Copy, Debug)]
 pub struct Staleness(ViewAge);
 
 impl Staleness {
-    /// Of what is shown now. None on a primary, unless it may be deposed.
+    /// Returns the staleness of the current view. None on a primary, unless it may be deposed.
     pub fn of(router: &Router) -> Option<Self> {
         router.replication()?.view_age(router.view()).map(Self)
     }

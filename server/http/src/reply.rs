@@ -1,6 +1,6 @@
 //! The slot for the reply to a batch: the engine fills it once, and each caller in the batch reads it by index.
 //!
-//! The engine wakes one of those who wait, and that one the others: waking is a task for the threads of HTTP, not for the log's.
+//! The engine wakes one of the waiting tasks, and that one wakes the others. Waking is work for the HTTP threads, not for the log's.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock},
@@ -32,7 +32,7 @@ impl Held {
 pub struct ReplySlot {
     /// None: the engine stopped before it answered.
     reply: OnceLock<Option<BatchReply>>,
-    /// By the number of their [`PendingReply`].
+    /// The waiting tasks, by the number of their [`PendingReply`].
     waiting: Mutex<Vec<(usize, Waker)>>,
     _held: Held,
 }
@@ -82,7 +82,7 @@ impl ReplySlot {
         }
     }
 
-    /// Wakes all who wait still. Whoever was woken for all of them calls this, or goes.
+    /// Wakes all tasks that still wait. The task that was woken for all of them calls this, or drops.
     fn wake_others(&self) {
         for (_, waker) in std::mem::take(&mut *self.waiting()) {
             waker.wake();
@@ -114,7 +114,7 @@ impl PendingReply {
         Poll::Ready(self.reply())
     }
 
-    /// None also where it is not here yet.
+    /// Returns the reply. None also if it is not here yet.
     pub fn reply(&self) -> Option<&BatchReply> {
         self.slot.reply.get()?.as_ref()
     }

@@ -30,7 +30,7 @@ pub struct AskedSafety {
     until: Option<Instant>,
 }
 
-/// Until it is known whether the writes that were sent together have it.
+/// Waits until it is known whether writes that were sent together have the level.
 pub struct Confirmation {
     asked: AskedSafety,
     state: Waiting,
@@ -91,7 +91,7 @@ impl Confirmation {
         }
     }
 
-    /// Once the calls are answered: ready when those that wrote have the level, or won't be waited for any more.
+    /// Waits after the calls are answered, until the writes among them have the level, or will not be waited for any more.
     pub fn poll(&mut self, cx: &mut Context<'_>, state: &AppState, has_written: impl FnOnce() -> bool) -> Poll<()> {
         if let Waiting::Asked = self.state {
             self.state = match has_written() {
@@ -125,7 +125,7 @@ impl Confirmation {
             return Waiting::Failed(ReplyOutcome::Unconfirmed(NO_STANDBYS.into()));
         };
         let (sender, told) = oneshot::channel();
-        // All of what was answered lies before this.
+        // All answered records are before this LSN.
         let end = state.router.durable();
         let hook = Box::new(move |outcome| _ = sender.send(outcome)); // who waited may have gone
         service.when_safe(self.asked.level, end, hook);

@@ -49,7 +49,7 @@ pub enum ServeError {
 
 /// Pause after a failed accept: out of file descriptors, most likely, and trying at once would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// It is told once in so long.
+/// Shortest time between two reports of it.
 const ACCEPT_TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// Serves until `shutdown` ends, then finishes the requests under way, for at most ten seconds.
@@ -102,7 +102,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// Says why and closes, as far as the peer's buffer takes it: a connection beyond the bound is not waited for.
+/// Sends the reason to the peer's buffer, and closes the connection. It does not wait for a connection beyond the bound.
 fn turn_away(stream: &TcpStream) {
     let refusal = full(
         "this address has too many open connections; reuse them, or ask the operator for a larger connections_per_peer_max",
@@ -116,7 +116,7 @@ fn full(detail: &str) -> Refusal {
     problem.into()
 }
 
-/// Answers for whoever has a place for probes and control: what looks at the server, and ends what runs.
+/// Answers a connection on a place for probes and control: it can look at the server, and end calls.
 async fn answer_probe(state: &AppState, router: &Router, request: Request<Incoming>) -> Result<Response, Infallible> {
     let path = request.uri().path();
     let is_taken = matches!(path, "/healthz" | "/readyz" | "/metrics" | "/v1/status" | "/v1/calls")
@@ -219,8 +219,8 @@ async fn serve_requests(stream: StallGuard, state: &AppState, router: Router, pl
         .max_header_size(HEADER_BYTES_MAX)
         // A client that has sent everything and closed its side still reads the answer.
         .half_close(true)
-        // Not `pipeline_flush`: while unread input is buffered it writes nothing, so an answer before the end of a body
-        // would be lost when the connection closes, and a batch's answers would pile up without bound.
+        // `pipeline_flush` is off, because it writes nothing while unread input is buffered. An answer before the end of a body would be
+        // lost when the connection closes, and a batch's answers would pile up without bound.
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     let drain = async {

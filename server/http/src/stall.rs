@@ -1,4 +1,5 @@
-//! The socket of a connection: one whose peer takes nothing of its answer is cut off, and what was read too far is read again.
+//! The socket of a connection. It disconnects a peer that takes nothing of its answer, and returns bytes that were read too far to the next
+//! read.
 
 use std::{
     io,
@@ -14,7 +15,7 @@ use tokio::{
 
 use crate::{limits::WRITE_BYTES_PER_S_MIN, tls::Socket};
 
-/// How long a peer may yet keep writes waiting: what it takes earns it time, and only so much.
+/// Time for which a peer may still keep writes waiting. The bytes that it takes earn it more time, up to a limit.
 struct Patience {
     max: Duration,
     left: Duration,
@@ -37,7 +38,7 @@ impl Patience {
         self.left
     }
 
-    /// The peer took so many bytes.
+    /// Records that the peer took this many bytes.
     fn earn(&mut self, bytes: usize, now: impl FnOnce() -> Instant) {
         let Some(since) = self.since.take() else {
             return;
@@ -48,11 +49,11 @@ impl Patience {
     }
 }
 
-/// A stream whose writes fail once they waited for `wait_max`, less what the bytes are worth that the peer took.
+/// A stream whose writes fail once they have waited for `wait_max`, minus the time that taken bytes have earned.
 pub struct StallGuard {
     stream: Socket,
     patience: Patience,
-    /// Comes before what the stream has.
+    /// Bytes that come before the stream's.
     unread: Vec<u8>,
     /// Set while a write waits.
     stalled: Option<Pin<Box<Sleep>>>,
@@ -68,7 +69,7 @@ impl StallGuard {
         }
     }
 
-    /// Puts back what was read: whoever reads next begins with it.
+    /// Puts back bytes that were read. The next read begins with them.
     pub fn put_back(&mut self, bytes: Vec<u8>) {
         assert!(self.unread.is_empty(), "what was put back is read before the stream");
         self.unread = bytes;

@@ -10,7 +10,7 @@ use crate::state::Parts;
 /// Standbys at the moment of a scrape.
 pub type Standbys = Arc<Mutex<Vec<StandbyInfo>>>;
 
-/// Name, meaning, value; none where it was not measured yet.
+/// Name, meaning and value. The value is None if it was not measured yet.
 type Instrument = (&'static str, &'static str, fn(&StandbyInfo) -> Option<f64>);
 
 #[rustfmt::skip]

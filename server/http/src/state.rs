@@ -45,14 +45,14 @@ pub struct HttpOptions {
 }
 
 pub struct Parts {
-    /// For what an operator asks; calls go to its router.
+    /// The database, for an operator's requests; calls go to its router.
     pub database: Arc<Database>,
     pub router: Router,
     pub catalog: Catalog,
     /// Exchanged whole when the configuration is read anew.
     auth: ArcSwap<Auth>,
     pub limits: ConnectionLimits,
-    /// Takes the spans of calls; None where nobody collects them.
+    /// The tracer for the spans of calls. None if no collector is set.
     pub tracer: Option<SdkTracer>,
     /// The certificate shown to clients; None: plain HTTP.
     pub tls: Option<Arc<Identity>>,
@@ -129,12 +129,12 @@ impl AppState {
         }))
     }
 
-    /// From now on requests are judged by these tokens, also those of connections that are open.
+    /// Sets the tokens by which requests are checked from now on, also those of open connections.
     pub fn set_auth(&self, auth: Auth) {
         self.auth.store(Arc::new(auth.encrypted(self.tls.is_some())));
     }
 
-    /// Refuses what comes before the last record is replayed, whatever it asks for: what is missing may be there yet.
+    /// Refuses requests before the last record is replayed, because a missing row may still appear.
     pub fn judge_open(&self) -> Result<(), Refusal> {
         if self.router.is_recovered() {
             return Ok(());
@@ -149,8 +149,8 @@ impl AppState {
         }
     }
 
-    /// Runs an operation that may block on a thread of its own; a few of its kind at once, the others wait. Its place is its
-    /// own until it ends, also where its client went away or is told that it takes too long.
+    /// Runs an operation that may block on a thread of its own. A few of its kind run at once; the others wait. It keeps its place until it
+    /// ends, even if its client disconnects or gets the answer that it takes too long.
     pub async fn blocking<T: Send + 'static>(
         &self,
         kind: Operation,

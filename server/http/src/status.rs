@@ -138,7 +138,7 @@ pub fn now_us() -> i64 {
     since.map_or(0, |since| since.as_micros() as i64)
 }
 
-/// With one digit after the point.
+/// Returns a percentage with one digit after the point.
 fn percent(done: u64, total: u64) -> f64 {
     match total {
         0 => 0.0,
@@ -207,7 +207,8 @@ pub async fn readyz(State(state): State<AppState>) -> Response {
     response
 }
 
-/// The last LSN before an end, which is one that a record may have: as `Reprise-Min-Lsn` the end itself would ask for a record that does not exist.
+/// Returns the last LSN before an end, which a record may have. With the end itself, `Reprise-Min-Lsn` would ask for a record that does not
+/// exist.
 pub fn last_before(end: Lsn) -> U64 {
     U64(end.0.saturating_sub(1))
 }

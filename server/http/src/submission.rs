@@ -123,7 +123,7 @@ impl<F> Submission<F> {
         self.targets.len() as u16 - 1
     }
 
-    /// True where no result of a call in here can be large.
+    /// True if no result of a call in here can be large.
     pub fn has_small_results(&self) -> bool {
         self.targets.iter().all(|target| target.has_small_result)
     }
@@ -202,7 +202,7 @@ impl<F> Submission<F> {
         slot.submit(&state.router, batch);
     }
 
-    /// From now on the calls' deadlines are looked at, also before they are submitted.
+    /// Watches the calls' deadlines from now on, also before they are submitted.
     pub fn take_deadlines(&mut self, batch: &mut BatchBuilder) {
         let deadlines = batch.take_deadlines();
         if !deadlines.is_empty() {
@@ -210,8 +210,8 @@ impl<F> Submission<F> {
         }
     }
 
-    /// Sends the only call with those of other connections, or finds what is wrong with it. False: it has to go alone. It touches
-    /// several partitions, its answer may be long, its key was used, or it can't have the safety level that it asks for.
+    /// Sends the only call together with those of other connections, or finds its error. False: it has to go alone. Such a call touches
+    /// several partitions, its answer may be long, its key was used, or its safety level is not available.
     pub fn submit_coalesced(
         &mut self,
         state: &AppState,
@@ -433,7 +433,7 @@ impl<F> Submission<F> {
         }
     }
 
-    /// The longest that the answer to a call can be as text; 0 where it is not long.
+    /// Returns the longest text of the answer to a call; 0 if it is not long.
     pub fn text_bytes_max(&self, slot: &Slot<F>) -> u64 {
         match self.answer(slot) {
             Ok((target, reply)) => target.text_bytes_max(&reply),

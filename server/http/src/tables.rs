@@ -1,4 +1,4 @@
-//! `/v1/tables`: what is stored.
+//! `/v1/tables`: the stored tables.
 
 use axum::{
     Json,

@@ -18,7 +18,7 @@ const NAME_SHOWN_MAX: usize = 100;
 pub struct Target {
     pub module: Arc<Module>,
     pub procedure: usize,
-    /// True where the result's type bounds it to some hundred bytes.
+    /// True if the result's type bounds it to some hundred bytes.
     pub has_small_result: bool,
 }
 
@@ -44,8 +44,8 @@ impl Target {
         })
     }
 
-    /// The procedure that a call names. If its key was used, this is the version that ran under the key, whatever is in service by now:
-    /// a kept outcome outlives the module. Err also if the key was used for another procedure.
+    /// Returns the procedure that a call names. If its key was used, it is the version that ran under the key, even if another one is in
+    /// service. A kept outcome outlives the module. Err also if the key was used for another procedure.
     pub fn for_call(
         router: &Router,
         deployed: &Deployed,
@@ -109,12 +109,12 @@ impl Target {
         &self.module.schema.procedures[self.procedure]
     }
 
-    /// True where both are one procedure of one module version.
+    /// Returns whether both are one procedure of one module version.
     pub fn is(&self, other: &Self) -> bool {
         self.procedure == other.procedure && Arc::ptr_eq(&self.module, &other.module)
     }
 
-    /// Refuses a caller who may only read, where the procedure writes.
+    /// Refuses a caller that may only read, if the procedure writes.
     pub fn judge_role(&self, may_write: bool) -> Result<(), Refusal> {
         if may_write || self.schema().read_only {
             return Ok(());
@@ -123,7 +123,7 @@ impl Target {
         Err(Refusal::new(ProblemKind::Forbidden, detail))
     }
 
-    /// A repeat of an idempotency key returns what an earlier version may have encoded.
+    /// Returns the type of the result. A repeat of an idempotency key returns the result of the version that ran.
     fn returns<'r>(&'r self, reply: &CallReply<'r>) -> &'r Type {
         let name = &self.schema().name;
         let recorded = reply.recorded_by.and_then(|module| Some(module.procedure(name)?.1));
@@ -158,8 +158,8 @@ impl Target {
         true
     }
 
-    /// Writes the members `result`, `txn_id`, `lsn` and `partition` of a committed call, without the braces. False: the
-    /// result's bytes are not of the procedure's type, and what was written is to be thrown away.
+    /// Writes the members `result`, `txn_id`, `lsn` and `partition` of a committed call, without the braces. False: the result's bytes are
+    /// not of the procedure's type, and the caller discards the text.
     pub fn write_answer(&self, reply: &CallReply<'_>, out: &mut Vec<u8>) -> bool {
         let returns = self.returns(reply);
         let mut reader = ValueReader::new(reply.result);

@@ -1,5 +1,5 @@
-//! Room for long answers, over all connections: whoever writes one waits for it, and gives it back once the client has taken
-//! the last byte, or is cut off for being slow.
+//! Room for long answers, over all connections. A task that writes one waits for room. It returns the room when the client has taken the
+//! last byte, or was disconnected because it is slow.
 
 use std::{future::Future, sync::Arc};
 
@@ -12,7 +12,7 @@ use crate::limits::{BYTES_COUNTED, TEXT_BYTES_SURE};
 /// A unit of room.
 const UNIT_BYTES: u64 = 1 << 10;
 
-/// The room, handed out in the order in which it is asked for, and what is counted of it.
+/// The room for texts, handed out in the order of the requests, and its count.
 pub struct Texts {
     units: Arc<Semaphore>,
     budget: Arc<Budget>,
@@ -32,7 +32,7 @@ impl Texts {
         }
     }
 
-    /// Waits for room for a text of at most so many bytes, or for all that there is. None: a short one needs none.
+    /// Waits for room for a text of at most this many bytes, or for all the room that there is. None: a short text needs none.
     pub fn asked(&self, bytes_max: u64) -> Option<impl Future<Output = Room> + Send + use<>> {
         (bytes_max > TEXT_BYTES_SURE).then(|| {
             let (units, budget) = (self.units.clone(), self.budget.clone());

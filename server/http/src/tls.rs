@@ -15,7 +15,8 @@ const HANDSHAKE: u8 = 0x16;
 /// A client's: plain, or with TLS.
 pub type Socket = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
-/// Greets a client within `wait_max`. None: it did not come to that; who speaks plain HTTP is told.
+/// Completes a client's handshake within `wait_max`. None: there was no handshake. A client that speaks plain HTTP gets an answer that says
+/// so.
 pub async fn greet(socket: TcpStream, own: Option<&Arc<Identity>>, wait_max: Duration) -> Option<Socket> {
     let Some(own) = own else {
         return Some(Either::Left(socket));

@@ -23,12 +23,12 @@ use reprise_router::{CallReply, CallTimes};
 
 use crate::{batch, calls, refusal::ProblemSlug};
 
-/// The span of one call or batch, for whoever collects spans. It ends when it is dropped.
+/// The span of one call or batch, for a collector. It ends when it is dropped.
 #[derive(Clone)]
 pub struct RequestSpan(Arc<Mutex<Span>>);
 
 impl RequestSpan {
-    /// None where nobody collects, or a request of this path is no call.
+    /// Starts a span. None if no collector is set, or if a request of this path is no call.
     pub fn start(tracer: Option<&SdkTracer>, path: &str, context: Option<&TraceContext>) -> Option<Self> {
         let tracer = tracer?;
         let (name, attributes) = if path == batch::PATH {
@@ -104,7 +104,7 @@ impl RequestSpan {
         });
     }
 
-    /// For how long a call that ran waited for its turn, ran with those beside it, and waited for the log, in microseconds.
+    /// Records how long a call waited for its turn, ran with the calls beside it, and waited for the log, in microseconds.
     pub fn ran(&self, times: &CallTimes) {
         self.with(|span| {
             for (name, time) in [
@@ -128,17 +128,17 @@ impl RequestSpan {
     }
 }
 
-/// A pipeline's call on its way, for whoever traces it.
+/// A pipeline's call on its way, with its trace.
 #[derive(Clone)]
 pub struct CallTrace {
     /// The answer's `traceparent`.
     pub header: HeaderValue,
-    /// None where nobody collects spans.
+    /// The span. None if no collector is set.
     pub span: Option<RequestSpan>,
 }
 
 impl CallTrace {
-    /// None where neither the caller nor this server traces it.
+    /// Starts a trace. None if neither the caller nor this server traces the call.
     pub fn start(tracer: Option<&SdkTracer>, path: &str, request: &HeaderMap) -> Option<Self> {
         let context = request.get(headers::TRACEPARENT).and_then(TraceContext::continue_from);
         let span = RequestSpan::start(tracer, path, context.as_ref());
@@ -205,7 +205,7 @@ fn hex_byte(text: &str) -> Option<u8> {
     is_lower.then(|| u8::from_str_radix(text, 16).ok()).flatten()
 }
 
-/// Unique in this process, and between processes as far as 64 random bits go.
+/// Returns an id that is unique in this process. Between processes it has 64 random bits.
 fn next_span_id() -> String {
     static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     static NEXT: AtomicU64 = AtomicU64::new(0);

@@ -8,7 +8,7 @@ use crate::{
     front::{is_answered_while_recovering, shows_data},
 };
 
-/// Status of problems that pass: the server, its standbys or its disk can't do now what is asked.
+/// Status of temporary problems: the server, its standbys or its disk can't do the work now.
 pub const STATUS: u16 = 503;
 
 /// Returns the slugs of all problems of this status that the operation may answer with, in the order of their list.

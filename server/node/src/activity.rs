@@ -69,7 +69,7 @@ fn tell_left_out(notices: &Notices) {
     }
 }
 
-/// The end of a line about what was destroyed.
+/// Returns the end of a line, with the destroyed things.
 fn consented(destroyed: &[String]) -> String {
     match destroyed {
         [] => String::new(),

@@ -36,7 +36,7 @@ pub fn listeners(address: SocketAddr) {
     }
 }
 
-/// A directory that was made by others may be theirs to share: it is told, not changed.
+/// Warns about a directory that other users can read. It is not changed, because its owner may share it on purpose.
 pub fn readers(dir: &Path) {
     let Ok(metadata) = fs::metadata(dir) else {
         return; // it was just made: whatever is wrong shows when it is used

@@ -209,7 +209,7 @@ fn create_offline(data_dir: &Path, to: &Path, output: Output) -> Outcome {
     tell(to, &manifest, output)
 }
 
-/// Has the server make one, waits for it, and takes it along where a place is named.
+/// Has the server make a backup, waits for it, and copies it if a place is named.
 fn create_online(client: &Client, to: Option<&Path>, (keep, earlier): (bool, bool), output: Output) -> Outcome {
     let line = ProgressLine::new();
     let mut backup = client.create_backup(earlier).map_err(failure)?;

@@ -35,7 +35,7 @@ impl CertificateWatch {
     }
 }
 
-/// Returns what is to be said of a certificate that holds for `left_s` more.
+/// Returns the warning about a certificate that is valid for `left_s` more seconds, if it needs one.
 fn warning(validity: &Validity, left_s: i64) -> Option<String> {
     let mend = "Replace the certificate file, and send SIGHUP";
     if let Some(why) = validity.refusal() {

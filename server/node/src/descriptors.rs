@@ -1,4 +1,4 @@
-//! Descriptors of this process, shared between connections and its own files: connections get what the others leave.
+//! Descriptors of this process, shared between connections and its own files. Connections get the rest.
 
 use reprise_env::raise_descriptor_limit;
 use reprise_http::ConnectionLimits;

@@ -179,7 +179,7 @@ fn health(dir: &Path, clear: bool, output: Output) -> Outcome {
     tell(output, &json!({ "health": health }), || describe(&health))
 }
 
-/// Removes what a standby fetches anew. Interrupted, the same again or a start as a standby finishes it.
+/// Removes the files that a standby fetches anew. After an interruption, a second run or a start as a standby completes it.
 fn reset(dir: &Path) -> Outcome {
     let lock = lock(dir)?;
     let root = root(dir)?;
@@ -212,7 +212,7 @@ fn erase_region(root: &dyn Disk) -> Outcome {
                 .context(format!("erase the NVRAM region {}", note.path.display()))
                 .into());
         }
-        // It is gone, and its records with it.
+        // The server is gone, and its records with it.
         Err(_) => {}
     }
     RegionNote::remove(root).context("forget the NVRAM region")?;

@@ -1,4 +1,4 @@
-//! The report of a replay that did not do what the log says: a file beside the log, and words about the ways on.
+//! The report of a replay that differs from the log: a file beside the log, and advice to the operator.
 
 use std::{
     fs::{self, File},
@@ -27,7 +27,7 @@ struct Report {
     hash: String,
     procedure: String,
     what: String,
-    /// The first row in which they differ, where the log holds the transaction's changes, too.
+    /// The first row in which they differ, if the log holds the transaction's changes, too.
     first_difference: Option<String>,
     /// The record in the log: arguments, partitions, digest.
     record: Option<LogRecord>,
@@ -50,7 +50,7 @@ pub fn of(error: &OpenError) -> Option<&Divergence> {
     }
 }
 
-/// Writes the report into the data directory, and says where it is and how to go on.
+/// Writes the report into the data directory, and prints its place and the next steps.
 pub fn report(database: &Database, dir: &Path, found: &Divergence) {
     let report = report_of(database, found, dir);
     match write(dir, found, &report) {
@@ -138,7 +138,7 @@ fn write(dir: &Path, found: &Divergence, report: &Report) -> anyhow::Result<Path
     Ok(path)
 }
 
-/// A report shows rows: nobody else reads it.
+/// Makes a file that only this user can read, because a report shows rows.
 fn private_file(path: &Path) -> std::io::Result<File> {
     let mut options = File::options();
     options

@@ -37,7 +37,7 @@ pub struct DoctorArgs {
 #[serde(rename_all = "snake_case")]
 enum State {
     Good,
-    /// It costs speed, or will hurt once there is more.
+    /// It costs speed, or will do harm under more load.
     Warning,
     /// Data would be lost, or a server would not run.
     Bad,
@@ -48,7 +48,7 @@ struct Finding {
     subject: &'static str,
     state: State,
     found: String,
-    /// None where there is nothing to mend.
+    /// The remedy. None if nothing needs one.
     mend: Option<String>,
 }
 
@@ -82,7 +82,7 @@ impl Finding {
 const MAPPINGS_USUAL: u64 = 65_530;
 const MEMORY_FEW_BYTES: u64 = 1 << 30;
 const DISK_FEW_BYTES: u64 = 10 << 30;
-/// A commit waits for one write: more makes every single call slow.
+/// Time of a durable write beyond which every single call is slow, because a commit waits for one write.
 const SYNC_SLOW: Duration = Duration::from_millis(5);
 const SYNC_TRIES: usize = 15;
 
@@ -227,7 +227,7 @@ impl Machine {
         }
     }
 
-    /// The file system that a path lies on, by the mount whose place is its longest beginning.
+    /// Returns the file system of a path, by the mount with the longest matching prefix.
     fn file_system_of(&self, path: &Path) -> Option<String> {
         let mounts = self.read("proc/self/mountinfo")?;
         let place_and_kind = |line: &str| {
@@ -350,7 +350,7 @@ fn disk_room(data_dir: &Path) -> Option<Finding> {
     })
 }
 
-/// How long a write takes until it is durable: the median of some. None where nothing can be written there yet.
+/// Measures how long a write takes until it is durable: the median of some. None if nothing can be written there yet.
 fn sync_time(data_dir: &Path) -> Option<Finding> {
     let folder = nearest_directory(data_dir);
     let path = folder.join(".reprise-doctor");

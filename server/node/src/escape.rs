@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// Characters of the class Cf (Unicode 17): those that change how others are shown, or are not seen at all.
+/// Characters of the class Cf (Unicode 17), which change the display of others, or are invisible.
 const FORMATS: [(char, char); 21] = [
     ('\u{ad}', '\u{ad}'),
     ('\u{600}', '\u{605}'),

@@ -16,16 +16,16 @@ use reqwest::{StatusCode, Url, blocking::Client, header::AUTHORIZATION, redirect
 use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error as _};
 use serde_json::{Value, json};
 
-/// Most characters that a message shows of an answer without JSON.
+/// Number of characters that a message shows of an answer without JSON at most.
 const TEXT_CHARS_MAX: usize = 200;
 
-/// Most bytes that are read of an answer, whose records take some hundred.
+/// Number of bytes that the client reads of an answer at most. Records have some hundred.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
 /// One server of etcd.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EtcdEndpoint {
-    /// Without user and password.
+    /// The URL without user and password.
     url: Url,
     user: Option<EtcdUser>,
 }
@@ -37,7 +37,7 @@ struct EtcdUser {
 }
 
 impl EtcdEndpoint {
-    /// Reads `http://HOST:PORT`, or `https://USER:PASSWORD@HOST:PORT` with `%` escapes in both. None: the text is no such URL.
+    /// Parses `http://HOST:PORT`, or `https://USER:PASSWORD@HOST:PORT` with `%` escapes in both. None: the text is no such URL.
     pub fn read(text: &str) -> Option<Self> {
         let mut url = Url::parse(text.trim()).ok()?;
         if !matches!(url.scheme(), "http" | "https") || url.query().is_some() || !matches!(url.path(), "" | "/") {
@@ -56,7 +56,7 @@ impl EtcdEndpoint {
         Some(Self { url, user })
     }
 
-    /// The URL without user and password.
+    /// Returns the URL without user and password.
     pub fn address(&self) -> &str {
         self.url.as_str().trim_end_matches('/')
     }
@@ -94,7 +94,7 @@ enum Refusal {
 }
 
 impl EtcdClient {
-    /// Err: a file is not usable.
+    /// Makes a client. Err: a file is not usable.
     pub fn new(endpoints: &[EtcdEndpoint], files: EtcdFiles, time_max: Duration) -> anyhow::Result<Self> {
         let mut client = Self {
             endpoints: endpoints.to_vec(),
@@ -150,7 +150,7 @@ impl EtcdClient {
         }
     }
 
-    /// Gets a token where the endpoint's URL has a user.
+    /// Gets a token if the endpoint's URL has a user.
     fn authenticate(&mut self) -> Result<(), Refusal> {
         self.token = None;
         let Some(EtcdUser { name, password }) = self.endpoints[self.at].user.clone() else {
@@ -241,12 +241,12 @@ fn read(status: StatusCode, body: &[u8]) -> Result<Value, Refusal> {
     )
 }
 
-/// Bytes, in the gateway's form.
+/// Returns bytes in the gateway's form.
 pub fn encode(bytes: impl AsRef<[u8]>) -> String {
     STANDARD.encode(bytes)
 }
 
-/// The gateway writes 64-bit numbers as text, and leaves zeros out.
+/// Reads a 64-bit number. The gateway writes it as text, and leaves zeros out.
 fn int64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
 }
@@ -294,12 +294,12 @@ struct TxnResponse {
 }
 
 impl TxnAnswer {
-    /// The store's revision after the transaction. None: a comparison failed.
+    /// Returns the store's revision after the transaction. None: a comparison failed.
     pub fn revision(&self) -> Option<i64> {
         self.succeeded.then_some(self.header.revision)
     }
 
-    /// Entries that its ranges found.
+    /// Returns the entries that its ranges found.
     pub fn entries(&self) -> impl Iterator<Item = &KeyValue> {
         let ranges = self
             .responses

@@ -73,7 +73,7 @@ struct ShownTable {
     /// Before compression.
     row_bytes: u64,
     stored_bytes: u64,
-    /// By partition.
+    /// Rows of each partition.
     partition_rows: Vec<u64>,
     columns: Vec<String>,
 }

@@ -12,7 +12,7 @@ use crate::{
     etcd::{EtcdClient, EtcdEndpoint, EtcdFiles, KeepAliveAnswer, LeaseAnswer, RangeAnswer, TxnAnswer, encode},
 };
 
-/// Shortest time that a lease operation is given.
+/// Shortest time limit of a lease operation.
 const TIME_MIN: Duration = Duration::from_millis(500);
 
 /// A server's part in a lease.
@@ -25,7 +25,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// None: the operator decides which server is the primary.
+    /// Returns the server's part. None: the operator decides which server is the primary.
     pub fn of(settings: &ReplicationSettings, tls: &TlsSettings, name: &str, url: Option<Arc<str>>) -> Option<Self> {
         let endpoints = settings.lease_etcd.value.as_ref()?;
         Some(Self {

@@ -12,7 +12,7 @@ use crate::{
     tail::{LOOK_EVERY, end_when_interrupted},
 };
 
-/// The newest line last, as a log is read. JSON is one document, or a line each where it goes on.
+/// Prints lines, the newest last, like a log. JSON is one document, or one document a line if it follows.
 pub fn run(client: &Client, mut query: LinesQuery, follow: bool, output: Output) -> Outcome {
     if follow {
         end_when_interrupted()?;

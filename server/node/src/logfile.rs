@@ -1,4 +1,4 @@
-//! A log on files, without a server: what is in it, and whether it is whole.
+//! A log on files, without a server: its contents, and whether it is whole.
 
 use std::{
     ops::Range,
@@ -70,14 +70,14 @@ struct Verified {
     segments: usize,
     blocks: u64,
     records: u64,
-    /// True where the last process closed the log in order.
+    /// True if the last process closed the log in order.
     closed: bool,
     /// Bytes that a crash cut off; an opening removes them.
     torn_bytes: u64,
     damage: Option<Damaged>,
     /// Oldest first.
     checkpoints: Vec<VerifiedCheckpoint>,
-    /// NVRAM that may have records which the files do not have; null where they have all.
+    /// NVRAM that may have records which the files do not have. Null if they have all.
     nvram: Option<FoundRegion>,
     /// The outcome of the next opening.
     opening: String,
@@ -275,7 +275,7 @@ impl Schemas {
         self.known.add_record(&record.record, |deploy| describe(engine, deploy));
     }
 
-    /// Returns the schemas of a data directory at `until`, as far as its log reaches.
+    /// Returns the schemas of a data directory at `until`, or at its log's end if that is earlier.
     fn of_data_dir(data_dir: &Path, until: Lsn) -> Self {
         let opened = open(data_dir).ok().and_then(|disk| LogReader::open(disk, Lsn(0)).ok());
         let Some((mut reader, report)) = opened.filter(|(_, report)| report.start <= until) else {
@@ -317,7 +317,7 @@ pub fn show(dir: &Path, lsn: u64, output: Output) -> Outcome {
     }
 }
 
-/// Prints the records of these LSNs, so many at most; how many they were.
+/// Prints the records of these LSNs, at most `limit`. Returns their number.
 fn print_asked(dir: &Path, lsns: Range<u64>, limit: u64, output: Output) -> Result<u64, Failure> {
     if region::is_alone(dir) {
         let mut schemas = Schemas::at(dir, Lsn(0));
@@ -366,7 +366,7 @@ fn data_dir_of_cut(dir: &Path) -> Option<PathBuf> {
     Some(cuts.parent()?.to_owned())
 }
 
-/// Prints what `walk` shows of these LSNs, so many records at most; how many they were.
+/// Prints the records of these LSNs that `walk` shows, at most `limit`. Returns their number.
 fn print_walked(
     walk: impl FnOnce(&mut dyn FnMut(&ReadRecord<'_>) -> bool) -> Outcome,
     schemas: &mut Schemas,

@@ -1,8 +1,8 @@
 //! The binary `reprise`: the server and every command-line verb.
-//! Owns: configuration, wiring, signals, what is printed and the exit status.
+//! Owns: configuration, wiring, signals, the printed text and the exit status.
 //! Does not: answer HTTP, run transactions, measure; it wires and asks the crates that do.
-//! Invariants: standard output holds results alone; progress goes to a terminal's standard error; the exit status is 0
-//!   for done, 1 for no or an error, 2 for bad usage.
+//! Invariants: standard output holds results alone; progress goes to a terminal's standard error; the exit status is 0 for done, 1 for no
+//! or an error, 2 for bad usage.
 //! Called by: people, scripts, process supervisors.
 #![deny(unsafe_code)]
 
@@ -93,8 +93,8 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
     }
 }
 
-/// With `RUST_BACKTRACE=1` alone every refused or trapped call of a guest would capture a backtrace of this program, at
-/// several microseconds each; a panic's backtrace stays.
+/// Keeps `RUST_BACKTRACE=1` from capturing a backtrace of this program for every refused or trapped call of a guest, which costs several
+/// microseconds each. A panic's backtrace stays.
 fn quiet_library_backtraces() {
     const NAME: &str = "RUST_LIB_BACKTRACE";
     if std::env::var_os(NAME).is_none() {

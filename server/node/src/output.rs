@@ -15,7 +15,7 @@ use crate::{
     server_output::{self, Line},
 };
 
-/// Why a verb did not do what was asked.
+/// Why a verb failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// Bad usage: exit status 2.
@@ -58,7 +58,7 @@ pub fn tell(failure: &Failure, is_json: bool) -> u8 {
     match failure {
         Failure::No => {}
         Failure::Problem(problem) if is_json && !server_output::is_started() => {
-            // A reader that went away has its answer: there is nobody to tell.
+            // A reader that is gone needs no error.
             let _ = print_json(problem);
         }
         Failure::Other(error) if is_closed_pipe(error) => return 0,
@@ -83,7 +83,7 @@ fn tell_error(text: &str) {
     }
 }
 
-/// An error and what it came from on one line; a cause that its error has told already is left out.
+/// Returns an error and its causes on one line. It leaves out a cause that its error contains already.
 fn chain(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(|cause| cause.to_string()) {
@@ -181,7 +181,7 @@ pub fn print_pairs(pairs: &[(&str, String)]) -> io::Result<()> {
 /// Columns of a terminal that text is cut to, between words.
 const TEXT_WIDTH: usize = 100;
 
-/// Text in lines that fit, each behind so many spaces, all but the first behind four more.
+/// Returns text in lines that fit, each indented by `indent` spaces, and all but the first by four more.
 pub fn wrapped(text: &str, indent: usize) -> String {
     let mut lines = vec![" ".repeat(indent)];
     for word in escaped(text).split(' ') {
@@ -276,7 +276,7 @@ pub fn grouped(value: u64) -> String {
     out
 }
 
-/// A line on standard error that shows how far long work is; nothing where nobody looks.
+/// A line on standard error with the progress of long work. It prints nothing without a terminal.
 pub enum ProgressLine {
     Hidden,
     Verb(indicatif::ProgressBar),

@@ -22,7 +22,7 @@ pub struct PlanArgs {
     pub consents: ConsentArgs,
 }
 
-/// Consents to what a deployment, a rollback or a removal destroys.
+/// Consents to everything that a deployment, a rollback or a removal destroys.
 #[derive(Args)]
 pub struct ConsentArgs {
     /// Consent to destroy one thing, as the plan names it: drop-column:MODULE.TABLE.COLUMN, drop-procedure:MODULE.PROCEDURE or
@@ -31,7 +31,7 @@ pub struct ConsentArgs {
     pub allow: Vec<String>,
 }
 
-/// Exit status 1 where the module would be refused.
+/// Shows a plan. The exit status is 1 if the module would be refused.
 pub fn show(module: &str, planned: &ModulePlanned, output: Output) -> Outcome {
     match output {
         Output::Json => print_json(planned)?,

@@ -1,4 +1,4 @@
-//! `reprise recover`: what an opening would do, or the opening itself without serving.
+//! `reprise recover`: predicts an opening, or carries it out without serving.
 
 use std::{
     path::{Path, PathBuf},
@@ -63,7 +63,7 @@ fn procedure_name(text: &str) -> Result<String, String> {
 
 #[derive(Serialize)]
 struct DryRun {
-    /// False where the opening would be refused.
+    /// False if the opening would be refused.
     opens: bool,
     refused: Vec<String>,
     database_id: Option<String>,
@@ -71,13 +71,13 @@ struct DryRun {
     log_start: U64,
     log_end: U64,
     closed: bool,
-    /// Remains of a write that a crash cut off: they would be erased.
+    /// Remains of a write that a crash interrupted. An opening would erase them.
     torn: Option<Torn>,
-    /// The newest first.
+    /// The checkpoints, the newest first.
     checkpoints: Vec<Checkpoint>,
     replay: Replay,
     other_settings_hash: Option<String>,
-    /// At modest speeds: none was measured.
+    /// Estimate at modest speeds. None was measured.
     estimated_seconds: f64,
 }
 
@@ -92,7 +92,7 @@ struct Torn {
 struct Checkpoint {
     lsn: U64,
     file: String,
-    /// taken, passed over, or kept.
+    /// `taken`, `passed over` or `kept`.
     verdict: &'static str,
     reason: Option<String>,
     rows: u64,
@@ -170,7 +170,7 @@ pub fn run(args: &RecoverArgs, output: Output) -> Outcome {
 struct Recovered {
     transactions: u64,
     log_bytes: u64,
-    /// With which it began.
+    /// LSN of the checkpoint with which it began.
     loaded_checkpoint_lsn: Option<U64>,
     checkpoints_passed_over: Vec<String>,
     torn_bytes: u64,
@@ -178,7 +178,7 @@ struct Recovered {
     /// Digest of all tables.
     digest: String,
     quarantined: Vec<QuarantinedProcedure>,
-    /// With which the next start begins.
+    /// LSN of the checkpoint with which the next start begins.
     checkpoint_lsn: U64,
 }
 
@@ -208,7 +208,7 @@ fn recover(args: &RecoverArgs, output: Output) -> Outcome {
         divergence::report(&database, dir, found);
     }
     let (report, taken) = recovered.context("recover the database")?;
-    // Before the checkpoint, which would hide the divergence.
+    // This comes before the checkpoint, which would hide the divergence.
     database.keep_quarantine().context("record the quarantine")?;
     let checkpoint_lsn = take_checkpoint(&database)?;
     let digest = database.router().digest().map_err(|error| anyhow!("{error:?}"))?;

@@ -1,4 +1,4 @@
-//! Records that a data directory's NVRAM region has and its files lack; and a region by itself.
+//! Records in a data directory's NVRAM region that its files lack; and a region without a directory.
 
 use std::path::Path;
 
@@ -21,18 +21,18 @@ use crate::{
 #[derive(Serialize)]
 pub struct FoundRegion {
     path: String,
-    /// A server uses it now.
+    /// True if a server uses it now.
     in_use: bool,
-    /// That the files do not have; null where the region can't be read.
+    /// Number of its records that the files lack. Null if the region can't be read.
     records: Option<u64>,
-    /// Behind the last of them.
+    /// LSN behind the last of them.
     end: Option<u64>,
-    /// Why it can't be read; null where it can.
+    /// Why it can't be read. Null if it can.
     error: Option<String>,
 }
 
 impl FoundRegion {
-    /// The one that `dir` names, with what it has behind the files' end. None: the files have all.
+    /// Returns the region that `dir` names, with its records behind the files' end. None: the files have all records.
     pub fn of(dir: &Path, files_end: Lsn) -> Result<Option<Self>, Failure> {
         let Some(note) = noted(dir)? else {
             return Ok(None);
@@ -86,7 +86,7 @@ pub fn each_record(dir: &Path, files_end: Lsn, each: &mut dyn FnMut(&ReadRecord<
     Ok(())
 }
 
-/// Refuses what would leave out what a region has.
+/// Refuses a command that would leave out the records of a region.
 pub fn judge(dir: &Path) -> Outcome {
     match noted(dir)? {
         None => Ok(()),
@@ -124,33 +124,33 @@ fn records_of(region: &Region) -> anyhow::Result<RegionContents> {
     Ok(recovered)
 }
 
-/// A region by itself: what it has, and whether it is whole.
+/// A region without a directory: its contents, and whether it is whole.
 #[derive(Serialize)]
 pub struct AloneRegion {
     path: String,
     whole: bool,
-    /// Nothing is in it, and nothing says whose it was.
+    /// True if it is empty and has no owner.
     blank: bool,
     database_id: Option<String>,
     region_id: Option<String>,
     rings: Option<u32>,
-    /// The log's files had everything before it.
+    /// LSN before which the log's files had everything.
     copied: Option<u64>,
-    /// Behind the last record.
+    /// LSN behind the last record.
     end: Option<u64>,
     records: u64,
-    /// Numbers before the last record that no record has: an opening writes a void record for each.
+    /// Number of LSNs before the last record that no record has. An opening writes a void record for each.
     void: u64,
     error: Option<String>,
 }
 
-/// A file or device, where a directory may be named, too.
+/// Returns whether the path is a file or device. A command also takes a directory.
 pub fn is_alone(path: &Path) -> bool {
     path.exists() && !path.is_dir()
 }
 
 impl AloneRegion {
-    /// Err: it can't be opened, or a server uses it.
+    /// Reads the region. Err: it can't be opened, or a server uses it.
     pub fn of(path: &Path) -> Result<Self, Failure> {
         let memory = MapRegions::default().open(path, None);
         let memory = memory.context("open the NVRAM region")?;
@@ -222,7 +222,7 @@ impl AloneRegion {
     }
 }
 
-/// Visits the records that a region by itself has behind those of the files, one at a time, until `each` returns false.
+/// Visits the records that such a region has behind those of the files, one at a time, until `each` returns false.
 pub fn each_alone(path: &Path, each: &mut dyn FnMut(&ReadRecord<'_>) -> bool) -> Outcome {
     let mut read = || {
         let memory = MapRegions::default().open(path, None)?;

@@ -1,5 +1,5 @@
-//! SIGHUP: the configuration is read anew. What can change at run time changes, what can't is named, and a file with a mistake
-//! changes nothing.
+//! SIGHUP: the server reads the configuration anew. It changes the settings that can change at run time, and names the others. A file with
+//! a mistake changes nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,7 +27,7 @@ pub struct Reloader {
     tls: Option<Arc<Identity>>,
 }
 
-/// A configuration in words.
+/// The texts of a configuration.
 pub struct Notes {
     entries: Vec<Entry>,
     tokens: Vec<TokenNote>,
@@ -57,7 +57,7 @@ impl Notes {
 }
 
 impl Reloader {
-    /// `running`: what is in force, and the certificate that is shown.
+    /// Makes the reloader. `running`: the configuration in force, and the server's certificate.
     pub fn new(args: ServeArgs, matches: ArgMatches, (running, tls): (Notes, Option<Arc<Identity>>)) -> Self {
         Self {
             args,
@@ -67,7 +67,7 @@ impl Reloader {
         }
     }
 
-    /// Reads the configuration anew, puts it in force, and says what came of it, a line each.
+    /// Reads the configuration anew, puts it in force, and prints the results, one a line.
     pub fn reload(&mut self, address: SocketAddr, state: &AppState, database: &Database) {
         let read = ServeConfig::load(self.args.clone(), &self.matches);
         let judged = read.and_then(|config| match self.running.refusal(&config) {
@@ -83,7 +83,7 @@ impl Reloader {
         config.apply(database);
         state.set_auth(config.tokens.auth);
         lines.iter().for_each(|line| say(Level::Info, line));
-        // Connections that are made from now on meet another certificate.
+        // New connections get another certificate from now on.
         match self.tls.as_ref().map(|tls| tls.reload()) {
             Some(Ok(true)) => say(Level::Info, "new connections get the new certificate"),
             Some(Err(error)) => say(Level::Warning, &format!("the server keeps its certificate: {error}")),
@@ -92,7 +92,7 @@ impl Reloader {
         }
     }
 
-    /// Takes over what is live, and says what differs.
+    /// Applies the live settings, and returns the differences.
     fn note(&mut self, entries: Vec<Entry>, tokens: Vec<TokenNote>) -> Vec<String> {
         let before: BTreeMap<_, _> = self
             .running
@@ -192,7 +192,7 @@ mod tests {
             ]
         );
         assert!(token_changes(&before, &before).is_empty());
-        // A rotation without a gap: two of one name for a while.
+        // A rotation without a gap has two tokens of one name for a while.
         let both = [token("a (read)", 1), token("a (read)", 4)];
         assert_eq!(
             token_changes(&before[..1], &both),

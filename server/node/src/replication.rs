@@ -1,4 +1,4 @@
-//! `reprise replication`: how far the standbys are, and the way to make one of them the primary.
+//! `reprise replication`: the positions of the standbys, and the promotion of one of them.
 
 use reprise_api::{Comparison, Lease, LeaseState, LostRange, Replication, Standby, StandbyState};
 
@@ -118,7 +118,7 @@ fn show(told: &Replication) -> std::io::Result<()> {
         ]);
     }
     print_table(&table)?;
-    // Below the table, where a long line stays readable.
+    // The error stands below the table, because a long line stays readable there.
     for standby in &told.standbys {
         if let Some(error) = &standby.error {
             let name = format!("{} says", standby.name);

@@ -1,4 +1,4 @@
-//! `reprise restore`: a new data directory that holds a database as it was at a point.
+//! `reprise restore`: makes a new data directory with a database as it was at a point.
 
 use std::path::{Path, PathBuf};
 
@@ -76,9 +76,9 @@ impl PointArgs {
 #[derive(Serialize)]
 struct Restored {
     data_dir: PathBuf,
-    /// Null where the log is replayed from its beginning.
+    /// LSN of the checkpoint. Null if the log is replayed from its beginning.
     checkpoint_lsn: Option<U64>,
-    /// The first record that is not in it would begin here.
+    /// LSN at which the first left-out record would begin.
     end_lsn: U64,
     last_lsn: Option<U64>,
     last_txn_id: Option<U64>,

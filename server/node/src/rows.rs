@@ -1,4 +1,4 @@
-//! `reprise table rows` and `table groups`: what tables hold, and what it comes to.
+//! `reprise table rows` and `table groups`: the rows of tables, and sums over them.
 
 use std::{fmt, io};
 
@@ -173,7 +173,7 @@ fn stream(client: &Client, args: &RowsArgs, mut query: RowsQuery, media_type: &s
         if !body.is_empty() {
             output::print_rows(body)?;
         }
-        // Quoted fields may have line ends of their own: what a page was asked for is what it counts as at most.
+        // Quoted fields may have line ends of their own, so the requested number of rows is an upper bound.
         left = left.saturating_sub(query.limit.unwrap_or_default().into());
         (is_first, query.cursor) = (false, page.next_cursor);
         match (&query.cursor, left) {

@@ -47,12 +47,12 @@ use crate::{
 };
 
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
-/// How often a standby looks whether it can follow its primary at all.
+/// Interval at which a standby checks whether it can still follow its primary.
 const PARTED_LOOK: Duration = Duration::from_millis(500);
 
 pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     server_output::start().context("start the thread that writes the output")?;
-    // An error of reading the file is printed in the form that a flag asks for.
+    // The format comes first, because an error of reading the file is printed in it.
     server_output::set_format(args.telemetry.log_format.unwrap_or_default());
     let config = ServeConfig::load(args.clone(), matches)?;
     server_output::set_format(config.telemetry.log_format.value);
@@ -80,13 +80,13 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     server_output::say(config.describe(&partitions, &sites));
 
     let runtime = start_http()?;
-    // Until here a SIGHUP is passed over.
+    // A SIGHUP before this is ignored.
     let hangup = runtime
         .block_on(async { signal(SignalKind::hangup()) })
         .context("listen for SIGHUP")?;
-    // Bound first: an address that is taken is found out before the log is opened.
+    // The address is bound first, so that a taken address is detected before the log is opened.
     let listener = runtime.block_on(listen(config.address, identity.is_some()))?;
-    // Missing memory is found out early too, before anything is made.
+    // Missing memory is detected early too, before any file is made.
     config.memory.check()?;
     let files = Files::prepare(&config)?;
     let database = open_database(&config, &files, (partitions.value, sites.value), primary.is_some())?;
@@ -107,7 +107,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
         primary: primary.map(|primary| primary.told_of(url)),
     };
     let (recovery, recovering) = recover(database.clone(), catalog, opening)?;
-    // By hand whoever promoted may have chosen the wrong one: what another one has stays in its place until somebody starts it again.
+    // Without a lease, an operator may have promoted the wrong one. Other records stay until an operator starts this server again.
     let cuts_by_itself = config.replication.lease_etcd.value.is_some();
     let reloading = Reloading {
         reloader: Reloader::new(args, matches.clone(), (notes, identity)),
@@ -129,16 +129,16 @@ fn hide_hashes() -> Outcome {
     Ok(())
 }
 
-/// Behind the last answer: the log is closed, unless it is still being replayed.
+/// Closes the log after the last answer, unless it is still being replayed.
 fn wind_up(database: &Database, outcome: &Outcome, recovering: JoinHandle<()>, activity: Activity) -> Outcome {
     if matches!(database.router().phase(), Phase::Recovering { .. }) {
-        // Nothing was written yet, and the replay can't be interrupted: leave it.
+        // Nothing was written yet, and the replay can't be interrupted, so it is left.
         let status = outcome.as_ref().err().map_or(0, |failure| output::tell(failure, false));
         server_output::drain();
         std::process::exit(status.into());
     }
     if matches!(outcome, Ok(()) | Err(Failure::Again(_))) {
-        // It may still be at the catalog, which would be left half made.
+        // The recovery thread may still write the catalog, which must not be left half made.
         let _ = recovering.join(); // its outcome was told
         database.close().context("close the log")?;
     }
@@ -152,14 +152,13 @@ fn start_http() -> anyhow::Result<tokio::runtime::Runtime> {
     builder.build().context("start the HTTP threads")
 }
 
-/// One fewer than there are cores, which the engine and the log share: on two cores calls went through one thread faster
-/// than through two.
+/// Returns one fewer than the cores that the engine and the log share. On two cores, calls were faster through one thread than through two.
 fn http_threads() -> usize {
     let cores = std::thread::available_parallelism();
     cores.map_or(1, |cores| cores.get().saturating_sub(1)).max(1)
 }
 
-/// Opens the database, of so many partitions and sites.
+/// Opens the database with this many partitions and sites.
 fn open_database(
     config: &ServeConfig,
     files: &Files,
@@ -207,11 +206,11 @@ fn set_up(database: Database, config: &ServeConfig) -> Result<Arc<Database>, Fai
     Ok(Arc::new(database))
 }
 
-/// Gets a new standby its first files, before anything is opened.
+/// Gets the first files of a new standby, before anything is opened.
 fn begin_as_standby(primary: &mut Primary, config: &ServeConfig) -> Outcome {
     let dir = &config.place.data_dir.value;
     make_private_dirs(dir).with_context(|| format!("create {}", dir.display()))?;
-    // The comparison with the primary reads files. All settings but the directory are as in any opening.
+    // The comparison with the primary reads files. All settings except the directory are those of any opening.
     let home = bring_home(&config.database(Some(dir.clone()), 1, 1));
     home.with_context(|| format!("bring the NVRAM of {} to its log's files", dir.display()))?;
     primary.begin_process(dir)?;
@@ -219,7 +218,7 @@ fn begin_as_standby(primary: &mut Primary, config: &ServeConfig) -> Outcome {
     primary.bootstrap(dir)
 }
 
-/// Returns the URL at which others reach this server, as far as it knows.
+/// Returns the URL at which others reach this server, if it is known.
 fn own_url(config: &ServeConfig, address: SocketAddr, is_encrypted: bool) -> Option<Arc<str>> {
     let told = config.replication.advertise.value.clone();
     let own = || (!address.ip().is_unspecified()).then(|| url_of(address, is_encrypted));
@@ -231,7 +230,7 @@ fn url_of(address: SocketAddr, is_encrypted: bool) -> String {
     format!("{scheme}://{address}")
 }
 
-/// How HTTP is served, and where its spans go.
+/// Returns the settings of HTTP, and the collector of its spans.
 fn http_options(
     config: &ServeConfig,
     tls: Option<Arc<Identity>>,
@@ -250,10 +249,10 @@ fn http_options(
 
 /// The directories of this run's files.
 struct Files {
-    /// None without a log.
+    /// The log's directory. None without a log.
     log_dir: Option<PathBuf>,
     catalog_dir: PathBuf,
-    /// Without a log the catalog is as passing as the tables; where nothing may be written it is made from the log each time.
+    /// Without a log, the catalog is as temporary as the tables. If nothing may be written, it is made from the log each time.
     _temporary: Option<tempfile::TempDir>,
 }
 
@@ -329,7 +328,7 @@ fn open_catalog(dir: &Path) -> Result<Catalog, Failure> {
 
 type Recovered = oneshot::Receiver<anyhow::Result<()>>;
 
-/// Replays the log on a thread of its own: HTTP tells the progress meanwhile.
+/// Replays the log on a thread of its own. HTTP reports the progress meanwhile.
 fn recover(
     database: Arc<Database>,
     catalog: Catalog,
@@ -344,7 +343,8 @@ fn recover(
     Ok((receiver, spawned.context("start the recovery thread")?))
 }
 
-/// A primary has the lease before anything is replayed. A standby knows who had it last before it follows anybody, and follows while it replays.
+/// Opens the database. A primary takes the lease before it replays. A standby learns who had it last before it follows a primary, and
+/// follows while it replays.
 fn open(database: &Arc<Database>, catalog: &Catalog, mut opening: Opening) -> anyhow::Result<()> {
     opening.lease.take().map_or(Ok(()), |lease| lease.keep(database))?;
     let Some(primary) = opening.primary.take() else {
@@ -361,9 +361,9 @@ struct Opening {
     read_only: bool,
     /// Readers of a standby.
     readers: ReadersConfig,
-    /// By which it is the primary, or may be.
+    /// The lease by which it is the primary, or may become it.
     lease: Option<Lease>,
-    /// Whom it follows once it is open.
+    /// The primary that it follows once it is open.
     primary: Option<Primary>,
 }
 
@@ -437,7 +437,7 @@ fn show_progress(router: &Router, is_over: &AtomicBool) {
     line.clear();
 }
 
-/// Makes the catalog say what the log says. Deployments go on meanwhile, and write to both.
+/// Makes the catalog agree with the log. Deployments continue meanwhile, and write to both.
 fn settle_catalog(router: &Router, catalog: &Catalog, recovered: usize) -> anyhow::Result<()> {
     const TRIES: u32 = 5;
     const PAUSE: Duration = Duration::from_millis(20);
@@ -463,7 +463,7 @@ fn settle_catalog(router: &Router, catalog: &Catalog, recovered: usize) -> anyho
             thread::sleep(PAUSE); // a deployment of now may be in the log and not yet in the catalog
             continue;
         }
-        // There is none yet beside a log that was restored.
+        // A restored log has no catalog yet.
         match catalog.versions().context("list the catalog")?.is_empty() {
             true => server_output::info(
                 "catalog",
@@ -484,7 +484,7 @@ fn settle_catalog(router: &Router, catalog: &Catalog, recovered: usize) -> anyho
     Ok(()) // deployments came all the time; the next start looks again
 }
 
-/// Serves until a signal, or until recovery failed.
+/// Serves until a signal, or until the recovery failed.
 async fn serve(
     listener: TcpListener,
     state: AppState,
@@ -535,7 +535,7 @@ async fn serve(
     outcome
 }
 
-/// The last line of a standby whose log and the primary's have parted.
+/// Returns the last line of a standby whose log and the primary's have parted.
 fn parted(reason: &str) -> String {
     format!(
         "this standby ends, to be started again (exit status 75): its start keeps aside and cuts off what the new primary does not hold. {reason}"

@@ -1,7 +1,7 @@
 //! Spans of calls, sent to an OpenTelemetry collector over OTLP/HTTP in protobuf.
 //!
-//! A thread of the library gathers and sends them; when it can't keep up or the collector is gone, spans are dropped and a
-//! warning says so. The library's own variables apply: `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*`, `OTEL_EXPORTER_OTLP_HEADERS`.
+//! A thread of the library gathers and sends them. If it can't keep up or the collector is gone, spans are dropped, and a warning says so.
+//! The library's own variables apply: `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*`, `OTEL_EXPORTER_OTLP_HEADERS`.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const WAIT_MAX: Duration = Duration::from_secs(5);
 pub struct Spans(SdkTracerProvider);
 
 impl Spans {
-    /// Not to be called from asynchronous code: the exporter's client brings a runtime of its own.
+    /// Starts the exporter. Asynchronous code must not call it, because the exporter's client brings a runtime of its own.
     pub fn start(endpoint: &str) -> anyhow::Result<Self> {
         let exporter = SpanExporter::builder()
             .with_http()
@@ -42,7 +42,7 @@ impl Spans {
         self.0.tracer("reprise")
     }
 
-    /// Sends what is left.
+    /// Sends the remaining spans.
     pub fn stop(&self) {
         if let Err(error) = self.0.shutdown_with_timeout(WAIT_MAX) {
             server_output::warning("spans_lost", format!("the last spans may be lost: {error}"));

@@ -1,4 +1,4 @@
-//! A server that follows a primary: tickets from it, and the files to begin with.
+//! A server that follows a primary: its tickets, and its first files.
 
 use std::{
     fs, io,
@@ -35,16 +35,16 @@ use crate::{
 pub const ARRIVED: &str = "bootstrap";
 /// The folder that keeps records which the primary does not have.
 pub const CUTS: &str = "cuts";
-/// How long a primary is asked where the histories part, while it can't say yet.
+/// Time for which a primary is asked about the fork of the histories while it can't answer yet.
 const FORK_TRIES: Duration = Duration::from_secs(10);
-/// In this order: a directory with a log has everything.
+/// The folders in this order: a directory with a log has everything.
 pub const FOLDERS: [&str; 2] = ["checkpoints", "log"];
 const CONNECT_TIME: Duration = Duration::from_secs(5);
-/// A standby that follows waits so long for an answer before it looks whether it is to end.
+/// Time that a standby waits for an answer before it checks whether it must end.
 pub const ASK_TIME: Duration = Duration::from_secs(1);
-/// Longest wait for a primary that steps down: it gives itself less.
+/// Longest wait for a primary that steps down. The primary's own limit is lower.
 const STEP_DOWN_TIME: Duration = Duration::from_secs(25);
-/// Between two tries to reach the primary, and how long it is tried before there are any files.
+/// Time between two tries to reach the primary. The second constant is the time of tries while there are no files.
 const TRY_EVERY: Duration = Duration::from_millis(500);
 const FIRST_TRIES: Duration = Duration::from_secs(60);
 
@@ -69,7 +69,7 @@ pub fn net_of(settings: &ReplicationSettings, own: Option<&Arc<Identity>>) -> Re
     Ok(Arc::new(net))
 }
 
-/// Asks for tickets on threads of its own: a primary that can't be reached keeps nobody from the server's end.
+/// Asks for tickets on threads of its own, so that an unreachable primary does not delay the server's end.
 struct TicketAsker {
     primary: Arc<Primary>,
     /// The answer to the running request. The next request takes a late ticket, and the primary refuses one that is too old.
@@ -116,9 +116,9 @@ pub struct Primary {
     name: String,
     pub token: Option<String>,
     pub ca_cert: Option<PathBuf>,
-    /// Told by the primary when it gave its place away, or by the lease.
+    /// The successor that the primary named when it handed over, or that the lease names.
     successor: Mutex<Option<String>>,
-    /// The database that follows: it knows to whom it gave a promise, and where the primary is by the lease.
+    /// The database that follows. It knows to which server it gave a promise, and which one the lease names as the primary.
     database: OnceLock<Weak<Database>>,
     /// URL of this server for its clients.
     own_url: Option<Arc<str>>,
@@ -127,7 +127,7 @@ pub struct Primary {
 }
 
 impl Primary {
-    /// None for a server that follows nobody.
+    /// Returns the standby's settings. None for a server that follows no primary.
     pub fn of(settings: &ReplicationSettings, net: &Arc<dyn Net>, name: &str) -> Result<Option<Self>, Failure> {
         let Some(url) = settings.standby_of.value.clone() else {
             return Ok(None);
@@ -155,12 +155,12 @@ impl Primary {
         Ok(())
     }
 
-    /// With where this server's clients reach it.
+    /// Sets the URL at which clients reach this server.
     pub fn told_of(self, own_url: Option<Arc<str>>) -> Self {
         Self { own_url, ..self }
     }
 
-    /// Has the primary give its place to this server.
+    /// Has the primary hand over to this server.
     fn step_down(&self) -> Result<SteppedDown, Arc<str>> {
         let told = self.ask(|client| client.step_down(&self.name, self.own_url.as_deref(), STEP_DOWN_TIME));
         let told = told.map_err(|error| error.to_string())?;
@@ -170,7 +170,7 @@ impl Primary {
         })
     }
 
-    /// A ticket, which holds for a minute.
+    /// Gets a ticket, which is valid for a minute.
     fn ticket(&self) -> Result<JoinTicket, ClientError> {
         let asked = JoinRequest {
             name: self.name.clone(),
@@ -184,7 +184,7 @@ impl Primary {
         self.ask(|client| client.join(&asked))
     }
 
-    /// Asks the primary. A server that gave its place away tells who has it: then that one.
+    /// Asks the primary. A server that handed over names its successor, which is then asked.
     fn ask<T>(&self, question: impl Fn(&Client) -> Result<T, ClientError>) -> Result<T, ClientError> {
         let database = self.database.get().and_then(Weak::upgrade);
         let promised = database.as_ref().and_then(|database| database.promised_primary());
@@ -207,7 +207,7 @@ impl Primary {
             Err(ClientError::Problem(problem)) if problem.kind() == Some(ProblemKind::NotPrimary) => {
                 self.note_successor(problem.primary.as_deref())
             }
-            // It may be gone by now.
+            // The successor may be gone by now.
             Err(ClientError::Connect { .. } | ClientError::Http(_)) => self.note_successor(None),
             _ => None,
         };
@@ -217,12 +217,12 @@ impl Primary {
         }
     }
 
-    /// The token goes to a server, and never in the clear where it did not before.
+    /// True if the token may go to this URL: never in the clear if it was encrypted before.
     pub fn is_as_safe(&self, url: &str) -> bool {
         url.starts_with("https:") || !self.url.starts_with("https:")
     }
 
-    /// Keeps who is told to have taken the primary's place; who was told of last.
+    /// Records the successor that a server named. Returns the last one that was named.
     fn note_successor(&self, told: Option<&str>) -> Option<String> {
         let told = told.filter(|url| *url != self.url && Some(*url) != self.own_url.as_deref() && self.is_as_safe(url));
         let mut successor = self.successor.lock().expect("held for a copy");
@@ -232,12 +232,13 @@ impl Primary {
         successor.clone()
     }
 
-    /// Has the database receive and replay what the primary ships, until it is promoted. Before its recovery: records come meanwhile.
+    /// Has the database receive and replay the primary's records until it is promoted. It comes before the database's recovery, because
+    /// records arrive meanwhile.
     pub fn follow(self, database: &Arc<Database>) -> anyhow::Result<()> {
         let (name, url) = (self.name.clone(), self.url.clone());
         let net = self.net.clone();
         let asked = Arc::new(self);
-        // Only this one follows.
+        // Only this object follows.
         let _ = asked.database.set(Arc::downgrade(database));
         let peers = asked.clone();
         let mut asker = TicketAsker {
@@ -255,12 +256,12 @@ impl Primary {
         database.follow_primary(follow).context("follow the primary")
     }
 
-    /// Puts the files to begin with into a directory that has none. Nothing of them stays where that fails.
+    /// Puts the first files into a directory that has none. If that fails, none of them stays.
     pub fn bootstrap(&self, dir: &Path) -> Outcome {
         self.bootstrap_within(dir, FIRST_TRIES)
     }
 
-    /// Does as `bootstrap`, and ends once it has tried for so long.
+    /// The `bootstrap` variant that ends after this time of tries.
     fn bootstrap_within(&self, dir: &Path, tries: Duration) -> Outcome {
         settle(dir).with_context(|| format!("put the first files of a standby in their place in {}", dir.display()))?;
         if dir.join("log").exists() {
@@ -299,7 +300,7 @@ impl Primary {
         }
     }
 
-    /// The inner error may pass.
+    /// Tries once. The inner error may pass.
     fn try_bootstrap(&self, dir: &Path) -> Result<Result<Bootstrapped, String>, Failure> {
         let ticket = match self.ticket() {
             Ok(ticket) => ticket,
@@ -318,7 +319,7 @@ impl Primary {
         }
     }
 
-    /// For one connection.
+    /// Returns the settings of one connection.
     fn link(&self, ticket: &JoinTicket) -> Result<LinkConfig, TicketError> {
         let read = read_ticket(ticket, &*self.net)?;
         Ok(LinkConfig {
@@ -332,7 +333,7 @@ impl Primary {
         })
     }
 
-    /// Asks whether the primary has what a log here holds; again for some seconds where it can't say yet.
+    /// Asks whether the primary has the records of a log here. It asks again for some seconds while the primary can't answer yet.
     fn ask_fork(&self, known: &Known, position: Position) -> Result<ForkAnswer, Arc<str>> {
         let begun = Instant::now();
         loop {
@@ -346,8 +347,8 @@ impl Primary {
         }
     }
 
-    /// Cuts off what the primary does not have, before anything is opened. Where it can't be asked, nothing is changed: once it is followed, it
-    /// says no.
+    /// Cuts off the records that the primary does not have, before anything is opened. If the primary can't be asked, nothing changes: it
+    /// will refuse the standby later.
     pub fn cut_back(&self, dir: &Path) -> Outcome {
         clear_useless(dir).with_context(|| format!("clear {}", dir.display()))?;
         if !dir.join("log").exists() {
@@ -375,7 +376,7 @@ impl Primary {
                 );
                 clear_useless(dir).with_context(|| format!("clear {}", dir.display()))?;
             }
-            // The other reasons are told once it is followed.
+            // The other reasons are reported once the server follows.
             Err(CutError::Ask(reason)) => {
                 let told = format!("whether all of this log is the primary's is not known yet: {reason}");
                 server_output::info("cut_back", told);
@@ -436,7 +437,7 @@ fn describe_cut(dir: &Path, cut: &CutInfo) -> String {
     )
 }
 
-/// Takes standbys, where the settings say so: at once, or once this server is the primary. By its name, and its URL for clients.
+/// Takes standbys if the settings say so: at once, or once this server is the primary. They get its name, and its URL for clients.
 pub fn serve_standbys(
     database: &Arc<Database>,
     (settings, net): (&ReplicationSettings, Arc<dyn Net>),
@@ -472,7 +473,7 @@ fn ticket_error(error: &ClientError) -> TicketError {
     }
 }
 
-/// Reads a ticket, for this transport.
+/// Reads a ticket for this transport.
 fn read_ticket(told: &JoinTicket, net: &dyn Net) -> Result<Ticket, TicketError> {
     let own = net.transport();
     if told.transport != own {
@@ -508,7 +509,7 @@ fn bytes_of<const N: usize>(hex: &str) -> Option<[u8; N]> {
     is_hex.then_some(bytes)
 }
 
-/// Moves files that have come whole to where they are opened; also those of a start that was cut off while it did.
+/// Moves complete files to the places from which they are opened, also after a start that was interrupted meanwhile.
 fn settle(dir: &Path) -> anyhow::Result<()> {
     let arrived = dir.join(ARRIVED);
     if !arrived.exists() {
@@ -566,7 +567,7 @@ mod tests {
         assert!(error.is_final && error.reason.contains("over rdma"), "{error}");
     }
 
-    /// A supervisor starts it again (`RestartForceExitStatus=75`).
+    /// A supervisor starts the server again (`RestartForceExitStatus=75`).
     #[test]
     fn new_standby_ends_with_status_75_when_no_primary_answers_in_time() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -628,12 +629,12 @@ mod tests {
             fs::create_dir_all(at(made)).expect("make");
         }
         fs::write(at("bootstrap/view"), [0; 16]).expect("write");
-        // The first folder has its place, then the machine stops.
+        // The machine stops after the first folder got its place.
         fs::rename(at("bootstrap/checkpoints"), at("checkpoints")).expect("rename");
         settle(dir.path()).expect("it goes on");
         assert!(at("checkpoints").exists() && at("log").exists() && !at("bootstrap").exists());
         assert!(at("view").exists(), "else what is not committed would be shown");
-        // The document stems from an earlier log.
+        // The document comes from an earlier log.
         let kept = document();
         assert!(kept.get("status").is_none() && kept["version"] == 8, "{kept}");
         let member = &kept["members"][0];

@@ -19,7 +19,7 @@ pub fn status(server: &ServerArgs, output: Output) -> Outcome {
     Ok(())
 }
 
-/// The time that a restart would take, and its parts.
+/// Describes the time of a restart, and its parts.
 pub fn describe_restart(restart: &RestartEstimate) -> String {
     let part = |what: &str, bytes_of: u64, seconds: Option<f64>| match seconds {
         _ if bytes_of == 0 => format!("nothing to {what}"),

@@ -1,4 +1,4 @@
-//! `reprise log tail`: the newest records, and those that come.
+//! `reprise log tail`: the newest records, and new ones as they come.
 
 use std::{process, thread, time::Duration};
 
@@ -19,10 +19,10 @@ use crate::{
 
 /// Time between two looks for something new.
 pub const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Records in a page of those that come.
+/// Number of new records in a page.
 const FOLLOWED_AT_ONCE: u32 = 1_000;
 
-/// The newest record last, as a log is read. JSON is one document, or a line for each record where it goes on.
+/// Prints records, the newest last, like a log. JSON is one document, or one document a record if it follows.
 pub fn run(client: &Client, query: LogQuery, follow: bool, output: Output) -> Outcome {
     let page = newest_records(client, query.clone())?;
     if output == Output::Json && !follow {

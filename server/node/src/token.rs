@@ -161,7 +161,7 @@ struct TokenFile {
 }
 
 impl TokenFile {
-    /// Without a file there are no tokens yet.
+    /// Opens the file. Without one there are no tokens yet.
     fn open(args: &TokenFileArgs) -> Result<Self, Failure> {
         let path = args.path();
         let text = match fs::read_to_string(&path) {

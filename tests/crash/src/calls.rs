@@ -41,21 +41,21 @@ pub struct Planned {
     pub counter: Option<usize>,
 }
 
-/// One client, and what its calls came to since the last look at the counters.
+/// One client, and the counts of its calls since the last look at the counters.
 pub struct Client {
     workload: String,
     number: u64,
-    /// By counter.
+    /// Acknowledged calls by counter.
     acknowledged: Vec<u64>,
     unknown: Vec<u64>,
-    /// TATP: what was last told of each own subscriber's place.
+    /// TATP: the last answer about each own subscriber's place.
     locations: Vec<u64>,
-    /// TPC-B: those that the driver made, as many on each partition.
+    /// TPC-B: the branches that the driver made, as many on each partition.
     branches: Vec<u64>,
     all_acknowledged: Arc<AtomicU64>,
 }
 
-/// All clients, and where the counters stood.
+/// All clients, and the counters at the last look.
 pub struct Load {
     workload: String,
     pub clients: Vec<Client>,
@@ -96,7 +96,7 @@ impl Load {
         })
     }
 
-    /// Holds the counters against what was acknowledged, and begins from where they stand.
+    /// Compares the counters with the acknowledged calls, and begins anew from the counters.
     pub fn settle(&mut self, server: &Server) -> Result<()> {
         let found = counters(&self.workload, self.clients.len(), server)?;
         for (counter, (stood, found)) in self.stood.iter().zip(&found).enumerate() {
@@ -297,7 +297,8 @@ fn branches(server: &Server) -> Result<Vec<u64>> {
     Ok(ids)
 }
 
-/// While nobody writes: what is told may be older than what was answered, and is asked for until it stays.
+/// Returns the number of a table's rows, while no client writes. The server may report an older number than that of its answers, so the
+/// test asks until it stays.
 fn rows(server: &Server, table: &str) -> Result<u64> {
     let mut before = told_rows(server, table)?;
     for _ in 0..TELLINGS_MAX {

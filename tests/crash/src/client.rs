@@ -11,7 +11,7 @@ use crate::{
     rng::Rng,
 };
 
-/// A call is sent again for so long, and so often, where standbys are missing.
+/// Time for which, and number of times that, a call is sent again while standbys are missing.
 pub(crate) const KNOWN_WAIT_MAX: Duration = Duration::from_secs(180);
 pub(crate) const KNOWN_REST: Duration = Duration::from_millis(50);
 
@@ -147,7 +147,8 @@ pub(crate) fn is_open(problem: &Value) -> bool {
         .is_some_and(|kind| kind.ends_with("outcome-unknown"))
 }
 
-/// It is open, or nothing was run, since standbys are missing: on a busy machine they may be late. It may be sent again under its key.
+/// Returns whether the call's outcome is open, or nothing was run, because standbys are missing. On a busy machine they may be late. The
+/// call may be sent again under its key.
 pub(crate) fn misses_standbys(answer: &Answer) -> bool {
     let problem = answer.json();
     let is_refused = problem["type"]
@@ -170,7 +171,7 @@ fn refused(model: &mut Model, answer: &Answer) -> Result<bool> {
     Ok(answer.status == 421)
 }
 
-/// A connection may end, but not stall or bring what is not HTTP.
+/// Checks the end of a connection. It may end, but not stall or bring bytes that are not HTTP.
 pub(crate) fn check_death(cut: &Cut) -> Result<()> {
     use std::io::ErrorKind::{InvalidData, TimedOut, WouldBlock};
     match cut.error.kind() {

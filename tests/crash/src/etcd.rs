@@ -1,4 +1,4 @@
-//! An etcd of one server, of the tests' own.
+//! An etcd of one server, for these tests.
 
 use std::{
     path::{Path, PathBuf},
@@ -12,26 +12,26 @@ use serde_json::json;
 
 use crate::{Connection, ports::free_port};
 
-/// Waits that end only by a mistake.
+/// Longest wait. Only a mistake makes a wait end by it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// It ends with this.
+/// An etcd that ends when this is dropped.
 pub struct Etcd {
     dir: PathBuf,
-    /// For clients, and for other servers, of which there are none.
+    /// Ports for clients, and for other servers, of which there are none.
     ports: (u16, u16),
     /// Certificate and key, from the first start after `secure` on.
     tls: Option<(PathBuf, PathBuf)>,
     child: Option<Child>,
 }
 
-/// The only user of a secured etcd who may write the server's keys, as a URL has it.
+/// The only user of a secured etcd who may write the server's keys, in the form of a URL.
 const USER: &str = "reprise:p%40ss%3Aword";
 const PASSWORD: &str = "p@ss:word";
-/// `/reprise/`, and the first key that does not begin so, as the gateway takes them.
+/// `/reprise/`, and the first key without that prefix, in the form of the gateway.
 const KEYS: (&str, &str) = ("L3JlcHJpc2Uv", "L3JlcHJpc2Uw");
 
-/// Err: there is no etcd to run.
+/// Checks that there is an etcd to run.
 pub fn has_etcd() -> Result<(), String> {
     let asked = Command::new("etcd").arg("--version").stdin(Stdio::null()).output();
     match asked.is_ok_and(|output| output.status.success()) {
@@ -41,7 +41,7 @@ pub fn has_etcd() -> Result<(), String> {
 }
 
 impl Etcd {
-    /// With its files in this directory.
+    /// Starts an etcd with its files in this directory.
     pub fn start(dir: &Path) -> Result<Self> {
         let mut etcd = Self {
             dir: dir.to_owned(),
@@ -53,7 +53,7 @@ impl Etcd {
         Ok(etcd)
     }
 
-    /// The URL for clients, with user and password where it is secured.
+    /// Returns the URL for clients, with user and password if it is secured.
     pub fn url(&self) -> String {
         let (port, is_secured) = (self.ports.0, self.tls.is_some());
         match is_secured {
@@ -62,7 +62,7 @@ impl Etcd {
         }
     }
 
-    /// Restarts it with TLS, client certificates and a password. Server and clients show one certificate, which signs itself.
+    /// Restarts it with TLS, client certificates and a password. Server and clients have one self-signed certificate.
     pub fn secure(&mut self, certificate: &Path, key: &Path) -> Result<()> {
         let mut plain = Connection::open(&format!("127.0.0.1:{}", self.ports.0))?;
         let keys = json!({"permType": "READWRITE", "key": KEYS.0, "range_end": KEYS.1});
@@ -86,7 +86,7 @@ impl Etcd {
         self.go_on()
     }
 
-    /// Starts it where it was.
+    /// Starts it again on its files.
     pub fn go_on(&mut self) -> Result<()> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let (clients, peers) = (
@@ -116,7 +116,7 @@ impl Etcd {
         Ok(())
     }
 
-    /// kill -9.
+    /// Kills it with `kill -9`.
     pub fn kill(&mut self) -> Result<()> {
         if let Some(mut child) = self.child.take() {
             child.kill().context("kill etcd")?;

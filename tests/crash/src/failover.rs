@@ -1,4 +1,4 @@
-//! Three servers, of which the primary is lost again and again under load: a standby takes over by hand or by lease, and the others follow it.
+//! Three servers, whose primary is lost again and again under load. A standby takes over by hand or by lease, and the others follow it.
 
 mod report;
 mod waits;
@@ -43,7 +43,7 @@ const SHIPPED: [&str; 3] = [AS_LOGGED, "changes", "command"];
 /// The decider that a standby takes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// Somebody who promotes it.
+    /// An operator, who promotes it.
     Hand,
     /// A lease in etcd, which is itself killed and restarted now and then.
     Lease,
@@ -66,7 +66,7 @@ pub struct FailoverConfig {
     pub keeps: bool,
 }
 
-/// Somebody else's clients, beside the load.
+/// Clients of another test, beside the load.
 pub trait Witness {
     /// A new database, and its primary, with standbys in sync.
     fn begin(&mut self, primary: &Server) -> Result<()>;
@@ -74,7 +74,7 @@ pub trait Witness {
     fn watch(&mut self, addresses: &[String], failover: &mut dyn FnMut() -> Result<()>) -> Result<()>;
 }
 
-/// Runs all failovers. The error says how to repeat the run and where the directory lies.
+/// Runs all failovers. The error says how to repeat the run, and names the directory.
 pub fn run_failovers(config: &FailoverConfig) -> Result<FailoverReport> {
     run_failovers_before(config, &mut NoWitness)
 }
@@ -118,7 +118,7 @@ pub fn run_failovers_before(config: &FailoverConfig, witness: &mut dyn Witness) 
 }
 
 impl FailoverConfig {
-    /// At 2-safe, with the log in files, over TCP.
+    /// Returns a run at 2-safe, with the log in files, over TCP.
     pub fn new(by: By, failovers: u32, seed: u64) -> Self {
         Self {
             by,
@@ -160,7 +160,7 @@ impl By {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Loss {
     Killed,
-    /// It stands still, and goes on once another one is the primary.
+    /// The primary stands still, and continues once another server is the primary.
     Paused,
     Stopped,
     SwitchedOver,
@@ -207,7 +207,7 @@ fn choose_loss(rng: &mut Rng, safety: &str, by: By) -> Loss {
     match rng.below(100) {
         0..20 => Loss::SwitchedOver,
         20..25 => Loss::Stopped,
-        // At 2-safe a paused primary may acknowledge writes alone while another server takes over. They are lost with it, and reported.
+        // A paused primary at 2-safe may acknowledge writes alone while another server takes over. They are lost with it, and reported.
         25..45 if safety == QUORUM => Loss::Paused,
         _ => Loss::Killed,
     }
@@ -362,7 +362,7 @@ impl Cluster {
         for node in 0..NAMES.len() {
             let told = replication(self.nodes.node(node)?)?;
             report.cuts += told["cuts"].as_array().map_or(0, |cuts| cuts.len() as u64);
-            // In order where there is NVRAM, so that the files have what the region holds.
+            // A server with NVRAM stops in order, so that the files have the records of the region.
             match self.nodes.device == FILE {
                 true => self.nodes.kill(node)?,
                 false => self.nodes.stop(node)?,
@@ -450,7 +450,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// In the directory that it has, whatever it was before.
+    /// Starts a standby in its present directory, in whatever role that was before.
     fn start_standby(&mut self, node: usize) -> Result<()> {
         let of = url(self.node(self.primary)?);
         let launch = self.launch(node, &["--standby-of", &of]);
@@ -467,7 +467,7 @@ impl Nodes {
         [(self.primary + 1) % 3, (self.primary + 2) % 3]
     }
 
-    /// True where a standby ended by itself, to be started again: its log was ahead of the new primary's.
+    /// Returns whether a standby ended by itself, to be started again, because its log was ahead of the new primary's.
     fn ended_ahead(&mut self, node: usize) -> Result<bool> {
         let process = self.servers[node].as_mut().context("it was lost")?.process();
         if process.is_running() {
@@ -537,7 +537,7 @@ impl Nodes {
                 report.paused += 1;
             }
             Loss::Stopped => {
-                // It waits for nobody's connections but its clients', and standbys that stand still.
+                // The primary waits only for the connections of its clients, and for standbys that stand still.
                 self.wake_standbys()?;
                 self.stop(old)?;
                 report.stopped += 1;
@@ -569,7 +569,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// Waits until a standby has taken over by itself. An old primary that comes to itself finds that out.
+    /// Waits until a standby has taken over by itself. An old primary that continues finds that out.
     fn lose_by_lease(&mut self, loss: Loss) -> Result<()> {
         let (old, until) = (self.primary, Instant::now() + PATIENCE);
         let new = loop {
@@ -678,7 +678,7 @@ impl Nodes {
             if answer.status == 200 {
                 return Ok(asked);
             }
-            // It has most of those that were looked at, and may not know that.
+            // The node has the most records of the candidates that were checked, and may not know that.
             if is_forced && answer.json()["type"] == "/problems/out-of-sync" && !path.contains("accept_loss") {
                 path = "/v1/replication/promote?force=true&accept_loss=true";
                 continue;
@@ -715,7 +715,7 @@ impl Nodes {
         Ok(promoting.elapsed())
     }
 
-    /// Each standby shows what the primary has.
+    /// Checks that each standby shows the same as the primary.
     fn check_alike(&self) -> Result<()> {
         let total = |node: usize, lsn: &str| -> Result<Value> {
             let headers = [("reprise-min-lsn", lsn), ("reprise-max-wait-ms", "60000")];

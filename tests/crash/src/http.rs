@@ -25,7 +25,7 @@ pub struct Cut {
     pub error: Error,
     /// 0 when not even the first line came.
     pub status: u16,
-    /// The body as far as it arrived.
+    /// The part of the body that arrived.
     pub body: Vec<u8>,
 }
 
@@ -152,7 +152,7 @@ impl Connection {
         }
     }
 
-    /// Appends what comes; on an error what came before it is there.
+    /// Appends the bytes that come. After an error, the bytes before it are there.
     fn read_exactly(&mut self, length: usize, body: &mut Vec<u8>) -> io::Result<()> {
         let read = (&mut self.stream).take(length as u64).read_to_end(body)?;
         match read == length {

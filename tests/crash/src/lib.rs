@@ -1,6 +1,6 @@
 //! The kill -9 test: the real server under load, killed at random moments, and every promise checked after each restart.
-//! Owns: the server's process (`Server`), a small HTTP client (`Connection`), the clients' model of what must be there, the count of
-//! skipped tests (`skip`), ports that nobody listens on (`free_address`).
+//! Owns: the server's process (`Server`), a small HTTP client (`Connection`), the clients' model of the rows that must exist, the count of
+//! skipped tests (`skip`), free ports (`free_address`).
 //! Does not: link any crate of the server; everything goes through HTTP, files and signals.
 //! Invariants: only processes that were started here are signalled, by their id; a failure names the seed and the directory.
 //! Called by: the binary `crash` (`cargo xtask crash`), the test beside it, the process tests.

@@ -10,8 +10,8 @@ use crate::{
     server::{copy_dir, run_bench, run_verb},
 };
 
-/// Every acknowledged transaction has one record (or its command and, right behind, its changes) where its answer said; those before the log's beginning are in a
-/// checkpoint. True when the log is there from its first record on.
+/// Checks that every acknowledged transaction has one record (or its command and, right behind, its changes) at the LSN of its answer. A
+/// checkpoint has those before the log's beginning. True when the log exists from its first record on.
 pub(crate) fn check_log(data_dir: &Path, models: &[Model]) -> Result<bool> {
     let dir = data_dir.to_str().context("a path in UTF-8")?;
     let output = run_verb(&["log", "dump", dir, "--output", "json"])?;
@@ -59,7 +59,7 @@ pub(crate) fn check_digests(data_dir: &Path, copy: &Path, partitions: u64, is_wh
     for sites in 1..=partitions.min(3) {
         for from in ["command", "physiological"] {
             copy_dir(data_dir, copy)?;
-            // The whole log alone must give what a checkpoint and the rest of it give.
+            // The whole log alone must give the same as a checkpoint and the rest of it.
             if is_whole && (sites > 1 || from == "physiological") {
                 let checkpoints = copy.join("checkpoints");
                 std::fs::remove_dir_all(checkpoints).context("remove the checkpoints")?;

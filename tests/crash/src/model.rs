@@ -31,8 +31,8 @@ pub struct Pair {
 pub enum Effect {
     /// Opens an account with nothing on it.
     Open { account: i64 },
-    /// Moves 4^digit from side `payer` of a pair to the other. No two calls of one request have the same digit, so that the
-    /// balance tells which of them took place: a digit 1 is once, 2 or 3 more than once.
+    /// Moves 4^digit from side `payer` of a pair to the other. No two calls of one request have the same digit, so the balance shows which
+    /// of them took place. A digit 1 is once, 2 or 3 more than once.
     Transfer { pair: usize, payer: usize, digit: u32 },
     /// The only vote of this number that is ever accepted.
     Vote { phone: i64 },

@@ -1,4 +1,4 @@
-//! Ports of this machine that are picked before somebody listens on them.
+//! Ports of this machine that a test picks before a server listens on them.
 
 use std::{
     net::TcpListener,
@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Result, bail};
 
-/// Below those that the system gives to connections: none of these takes a port between its pick and its use.
+/// First port. All are below the ports that the system gives to connections, so no connection takes one between its pick and its use.
 const FIRST: u16 = 20_000;
 const COUNT: u32 = 12_000;
 /// Between the first picks of processes with neighbouring numbers.
@@ -16,7 +16,7 @@ const APART: u32 = 97;
 
 static PICKED: AtomicU32 = AtomicU32::new(0);
 
-/// A port of 127.0.0.1 on which nobody listens.
+/// Returns a port of 127.0.0.1 on which no process listens.
 pub fn free_port() -> Result<u16> {
     let begin = process::id().wrapping_mul(APART);
     for _ in 0..COUNT {
@@ -29,7 +29,7 @@ pub fn free_port() -> Result<u16> {
     bail!("no port from {FIRST} on is free")
 }
 
-/// With such a port.
+/// Returns an address with such a port.
 pub fn free_address() -> Result<String> {
     Ok(format!("127.0.0.1:{}", free_port()?))
 }

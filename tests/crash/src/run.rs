@@ -32,7 +32,7 @@ pub struct Config {
     pub clients: usize,
     /// Cycles after which a new database is begun: a restart replays everything.
     pub cycles_per_database: u32,
-    /// A line about every so many cycles on standard error; 0 for none.
+    /// Number of cycles between two lines on standard error; 0: none.
     pub tell_every: u32,
     /// Form of the servers' log: a kind as `serve --log` takes it, or `mixed`, which is another one at each start.
     pub log: String,
@@ -141,7 +141,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Runs all cycles. The error says how to repeat the run and where the directory lies.
+/// Runs all cycles. The error says how to repeat the run, and names the directory.
 pub fn run(config: &Config) -> Result<Report> {
     let mut rng = Rng::new(config.seed);
     let mut report = Report::default();
@@ -206,7 +206,7 @@ pub(crate) struct Database {
     /// The counts that a reader saw: accounts, and votes.
     seen: (i64, i64),
     is_made: bool,
-    /// Published, as far as was seen.
+    /// Published checkpoints that were seen.
     checkpoints: u64,
     log: String,
     device: String,
@@ -222,7 +222,8 @@ struct Versions {
 
 const MODULES: [&str; 2] = ["bank", "voter"];
 
-/// Standbys on a busy machine may be late: what is unknown then is asked again, under its key.
+/// Makes a call until its outcome is known. Standbys on a busy machine may be late, and an unknown outcome is asked for again under its
+/// key.
 fn call_until_known(server: &Server, procedure: &str, key: &str, args: &Value) -> Result<()> {
     let (path, args) = (format!("/v1/call/{procedure}"), args.to_string());
     let answer = server.until_known("POST", &path, &[("idempotency-key", key)], args.as_bytes())?;
@@ -380,7 +381,7 @@ impl Database {
         check_errors(&errors)
     }
 
-    /// Makes what a new database needs, or checks what an old one has.
+    /// Makes the rows of a new database, or checks those of an old one.
     pub(crate) fn check(&mut self, server: &Server) -> Result<()> {
         if !self.is_made {
             return self.make(server);
@@ -559,7 +560,7 @@ impl Deploys<'_> {
         loop {
             self.salt += 1;
             let mut wasm = wasm.clone();
-            // A custom section that nobody reads: other bytes, the same module.
+            // A custom section that no reader uses: other bytes, the same module.
             wasm.extend_from_slice(&[0, 13, 4]);
             wasm.extend_from_slice(b"salt");
             wasm.extend_from_slice(&self.salt.to_le_bytes());
@@ -644,7 +645,7 @@ fn look(connection: &mut Connection, clients: usize) -> Result<Option<(i64, i64)
     Ok(number(&total["accounts"]).map(|accounts| (accounts, votes)))
 }
 
-/// A reader beside the writers: what it saw was durable.
+/// A reader beside the writers. The rows that it saw were durable.
 fn watch(address: &str, clients: usize, seen: &Mutex<(i64, i64)>, is_over: &AtomicBool) -> Result<()> {
     let Ok(mut connection) = Connection::open(address) else {
         return Ok(());

@@ -1,7 +1,7 @@
-//! Kills among deployments that change tables: while clients insert rows, columns, indexes and tables come, go and get other
-//! names, checkpoints are taken, and the server is killed, half of the times while a deployment is on its way. Each time it opens
-//! again, under another kind of log and on another number of sites; what is stored is what the last deployment made, or the one on its
-//! way; and each acknowledged row is there, whole, under the names of the day.
+//! Kills among deployments that change tables. Clients insert rows meanwhile, checkpoints are taken, and columns, indexes and tables are
+//! added, dropped and renamed. Half of the kills come while a deployment is on its way. Each time the server opens again under another kind
+//! of log and on another number of sites. The stored tables are those of the last deployment, or of the one on its way. Each acknowledged
+//! row exists, whole, under the present names.
 
 use std::{
     collections::BTreeSet,
@@ -30,7 +30,7 @@ use crate::{
 /// The name of this workload.
 pub const SCHEMAS: &str = "schemas";
 
-/// Each start's kind of log. The next start reads what this one left.
+/// Each start's kind of log. The next start reads the log of this one.
 const LOG_KINDS: [&str; 3] = ["command", "physiological", "both"];
 const PARTITIONS: u64 = 2;
 const CLIENTS: u64 = 3;
@@ -81,7 +81,7 @@ impl fmt::Display for SchemasReport {
     }
 }
 
-/// Runs all cycles. The error says how to repeat the run and where the directory lies.
+/// Runs all cycles. The error says how to repeat the run, and names the directory.
 pub fn run_schemas(config: &WorkloadConfig) -> Result<SchemasReport> {
     let begun = Instant::now();
     let mut report = SchemasReport::default();
@@ -224,7 +224,7 @@ fn kill_under_load(known: &mut Known, server: &mut Server, rng: &mut Rng, report
     Ok(())
 }
 
-/// Some calls and a deployment are acknowledged, and another one is on its way where that is wanted.
+/// Waits until some calls and a deployment are acknowledged. With `in_deployment`, it waits until another deployment is on its way, too.
 fn wait_for_load(load: &Load, in_deployment: bool) -> Result<()> {
     let begun = Instant::now();
     loop {
@@ -266,7 +266,7 @@ fn put_rows(address: &str, next: &mut u64, load: &Load) -> Result<Put> {
     }
 }
 
-/// Changes what is stored, step by step, until the server is gone.
+/// Changes the stored tables, step by step, until the server is gone.
 fn deploy_on(address: &str, shape: Shape, mut rng: Rng, load: &Load) -> Result<Deployed> {
     let mut deployed = Deployed {
         shape,
@@ -324,7 +324,7 @@ fn take_checkpoints(address: &str, load: &Load) -> Result<()> {
 }
 
 impl Known {
-    /// Holds what is stored against what was acknowledged, and goes on from there.
+    /// Compares the stored rows with the acknowledged ones, and continues from there.
     fn settle(&mut self, server: &Server, report: &mut SchemasReport) -> Result<()> {
         let found = Shape::of_tables(&server.get("/v1/tables")?.json())?;
         let is_later = self.unknown_step.take().is_some_and(|step| step.shape() == found);

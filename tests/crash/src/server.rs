@@ -63,7 +63,7 @@ impl Launch {
         }
     }
 
-    /// Nothing of what it says is read.
+    /// Sends its standard error to a file. The test reads none of it.
     pub fn errors_to(mut self, file: impl Into<OwnedFd>) -> Self {
         self.errors_to = Some(Arc::new(file.into()));
         self
@@ -306,7 +306,7 @@ impl Server {
         self.request("POST", &format!("/v1/call/{procedure}"), &[], args.as_bytes())
     }
 
-    /// Sends a deployment or a removal, again with consent where that is missing.
+    /// Sends a deployment or a removal, and sends it again with consent if that is missing.
     pub fn consenting(&self, method: &str, path: &str, body: &[u8]) -> Result<Answer> {
         let refused = self.request(method, path, &[], body)?;
         match refused.status {
@@ -327,7 +327,7 @@ impl Server {
         check_deployed(name, &answer)
     }
 
-    /// Waits until it has written this to standard error: what recovery found is told a little after it is ready.
+    /// Waits until it has written this text to standard error. The server reports its recovery a little after it is ready.
     pub fn wait_said(&mut self, text: &str) -> Result<()> {
         let until = Instant::now() + SAID_WAIT_MAX;
         while !self.process.errors().contains(text) {
@@ -352,7 +352,7 @@ impl Server {
         self.process.kill()
     }
 
-    /// From now on every write of the server to a file fails.
+    /// Makes every later write of the server to a file fail.
     pub fn refuse_file_writes(&self) -> Result<()> {
         let none = libc::rlimit {
             rlim_cur: 0,
@@ -406,8 +406,8 @@ fn join_group(command: &mut Command, group: &Path) -> Result<()> {
         .open(group.join("cgroup.procs"))
         .context("open the control group")?;
     let join = move || {
-        // "0" is whoever writes it.
-        // SAFETY: the descriptor is open, the byte is there, and write() is async-signal-safe.
+        // "0" names the writing process.
+        // SAFETY: the descriptor is open, the byte exists, and write() is async-signal-safe.
         match unsafe { libc::write(procs.as_raw_fd(), c"0".as_ptr().cast(), 1) } {
             1 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
@@ -511,7 +511,7 @@ pub fn run_bench(args: &[&str]) -> Result<Output> {
 /// Tries to copy a directory whose files come and go.
 const COPY_TRIES_MAX: u32 = 100;
 
-/// Makes `to` a copy of a directory, with everything in it. A database may be writing there: the copy begins anew where a file gets its
+/// Makes `to` a copy of a directory, with everything in it. A database may be writing there. The copy begins anew if a file gets its
 /// lasting name meanwhile.
 pub fn copy_dir(from: &Path, to: &Path) -> Result<()> {
     for _ in 0..COPY_TRIES_MAX {

@@ -21,7 +21,7 @@ pub struct Shape {
     stores_second: bool,
 }
 
-/// One change of what is stored.
+/// One change of the stored tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// `PUT /v1/modules/…` with this shape's module.
@@ -107,8 +107,8 @@ impl Shape {
         })
     }
 
-    /// The version's bytes. `put` inserts a row with its value, having taken back one with another value to a savepoint; `salt` makes
-    /// the bytes different from those of every other version.
+    /// Returns the version's bytes. `put` inserts a row with its value, after it has rolled back one with another value to a savepoint.
+    /// `salt` makes the bytes different from those of every other version.
     pub fn wasm(self, salt: u64) -> Result<Vec<u8>> {
         let description = self.description().to_string().replace('"', "\\\"");
         let row_bytes = if self.has_note { 24 } else { 16 };

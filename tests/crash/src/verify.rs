@@ -16,7 +16,7 @@ use crate::{
 /// Acknowledged calls with keys that each client asks for again after a restart.
 const REPEATS: u64 = 4;
 
-/// Checks one client's part and settles what was unknown. Transaction ids and positions must lie above `floor`.
+/// Checks one client's part and settles its unknown calls. Transaction ids and positions must lie above `floor`.
 pub fn settle(model: &mut Model, server: &Server, rng: &mut Rng, floor: (u64, u64)) -> Result<()> {
     let connection = &mut server.connect()?;
     let unknown = std::mem::take(&mut model.unknown);

@@ -1,6 +1,6 @@
-//! TPC-C, TPC-B and TATP under kill -9: the server is killed under one kind of log and started under another, on another number
-//! of sites. After each start the workload's own conditions hold (`reprise-bench WORKLOAD --check-only`), and counters that
-//! only calls raise stand where the acknowledged ones put them, or beyond by no more than those whose end is unknown.
+//! TPC-C, TPC-B and TATP under kill -9. The server is killed under one kind of log and started under another, on another number of sites.
+//! After each start the workload's own conditions hold (`reprise-bench WORKLOAD --check-only`). Counters that only calls raise have at
+//! least the value of the acknowledged calls. They exceed it at most by the calls whose end is unknown.
 
 use std::{
     fmt,
@@ -22,7 +22,7 @@ use crate::{
     server::{Launch, Server, run_bench},
 };
 
-/// Each start's kind of log. The next start reads what this one left.
+/// Each start's kind of log. The next start reads the log of this one.
 const LOG_KINDS: [&str; 3] = ["command", "physiological", "both"];
 const PARTITIONS: u64 = 2;
 const CLIENTS: usize = 4;
@@ -70,7 +70,7 @@ impl fmt::Display for WorkloadReport {
     }
 }
 
-/// Runs all cycles. The error says how to repeat the run and where the directory lies.
+/// Runs all cycles. The error says how to repeat the run, and names the directory.
 pub fn run_workload(config: &WorkloadConfig) -> Result<WorkloadReport> {
     ensure!(
         WORKLOADS.contains(&config.workload.as_str()),

@@ -21,7 +21,7 @@ pub struct Target {
     /// Also the name of its corpus' folder.
     pub name: &'static str,
     pub run: fn(&[u8]),
-    /// Runs of the bounded test; those that compile are slow.
+    /// Number of runs of the bounded test. Runs that compile are slow.
     pub runs: u32,
 }
 

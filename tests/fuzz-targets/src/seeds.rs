@@ -20,7 +20,7 @@ use crate::values::{LAYOUTS, SCALARS};
 
 const TXN: TxnId = TxnId(376_281_619_409_944_580);
 
-/// Good inputs of a target; none where only what was kept is known.
+/// Good inputs of a target. None if only the kept inputs are known.
 pub fn seeds(target: &str) -> Vec<Vec<u8>> {
     match target {
         "segment" => vec![segment()],

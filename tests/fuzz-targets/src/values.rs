@@ -84,7 +84,7 @@ pub fn columns(bytes: &[u8]) {
     }
 }
 
-/// The first byte chooses where the columns begin and whether they may be null.
+/// Encodes keys. The first byte chooses the beginnings of the columns, and whether they may be null.
 pub fn key(bytes: &[u8]) {
     let Some((which, rest)) = bytes.split_first() else {
         return;

@@ -12,7 +12,7 @@ use reprise_test_crash::Rng;
 
 use crate::writes::{Entry, Record, Write};
 
-/// The disk as far as it is safe, moved on from point to point.
+/// The safe part of the disk, moved on from point to point.
 pub struct SafeDisk<'a> {
     record: &'a Record,
     image: PathBuf,
@@ -33,7 +33,7 @@ impl<'a> SafeDisk<'a> {
         })
     }
 
-    /// Writes to `copy` what a power failure right behind `entries[point - 1]` may leave. Points may only grow.
+    /// Writes to `copy` the bytes that a power failure right behind `entries[point - 1]` may leave. Points may only grow.
     pub fn fail_at(&mut self, point: usize, copy: &Path, rng: &mut Rng) -> Result<()> {
         let record = self.record;
         let is_safe = |entry: &Entry| matches!(entry, Entry::Write(write) if write.is_flush);

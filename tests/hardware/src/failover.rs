@@ -28,7 +28,7 @@ pub struct RdmaFailovers {
     pub seed: u64,
 }
 
-/// Boots the machine, and has `program` run its half there; what it prints comes out here.
+/// Boots the machine, and has `program` run its half there. Its output is printed here.
 pub fn run(program: &Path, failovers: &RdmaFailovers) -> Result<()> {
     let server = binary()?;
     let procedures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/procedures");

@@ -74,7 +74,7 @@ impl Disk {
         Ok(Self { mounted })
     }
 
-    /// Without unmounting first nothing of the record is missing: what was written is in it, in order.
+    /// Unmounts and removes the device. Even without that nothing of the record would be missing, because it has all writes in order.
     fn remove(self) -> Result<()> {
         shell(&format!("umount {} && dmsetup remove {DEVICE}", self.mounted.display()))
     }
@@ -122,7 +122,7 @@ fn load(config: &GuestConfig, mounted: &Path) -> Result<()> {
     outcome.map(drop)
 }
 
-/// A mark says what had been acknowledged before it was written, never more.
+/// Writes marks. A mark has the number of calls that were acknowledged before it was written, never more.
 fn mark_until(until: Instant, acknowledged: &[AtomicU64]) -> Result<()> {
     while Instant::now() < until {
         let counts: Vec<_> = acknowledged

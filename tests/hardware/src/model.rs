@@ -50,7 +50,7 @@ pub fn accounts_after(client: u64, count: u64) -> BTreeMap<i64, i64> {
     accounts
 }
 
-/// How many of the client's calls took place, from what is there of its accounts. None: no number of calls leaves this.
+/// Returns the number of the client's calls that took place, from its present accounts. None: no number of calls leaves these accounts.
 pub fn count_of(client: u64, found: &BTreeMap<i64, i64>) -> Option<u64> {
     let opened = found.len() as u64;
     // Each account but the first two came with an even call, and at most one call without an account followed.

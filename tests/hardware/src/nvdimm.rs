@@ -1,5 +1,5 @@
-//! A server whose commits wait for an emulated NVDIMM alone: the virtual machine loses its power under load again and again, and each start
-//! finds what was answered before. Outside and inside are halves of one program.
+//! A server whose commits wait for an emulated NVDIMM alone. The virtual machine loses its power under load again and again, and each start
+//! finds the earlier acknowledged calls. Outside and inside are halves of one program.
 
 use std::{
     collections::BTreeMap,
@@ -60,8 +60,8 @@ impl std::fmt::Display for NvdimmReport {
     }
 }
 
-/// Kills the machine so often, and looks after each start at what was answered; at the end once more, and the server ends in order.
-/// `program`: with `guest` as its first argument it runs [`run_guest`].
+/// Kills the machine as often as configured, and looks for the answered accounts after each start. It looks once more at the end, and the
+/// server ends in order. `program` runs [`run_guest`] with `guest` as its first argument.
 pub fn run(program: &Path, config: &NvdimmConfig) -> Result<NvdimmReport> {
     let dir = tempfile::tempdir().context("make a directory")?;
     let mut rng = Rng::new(config.seed);
@@ -101,7 +101,7 @@ fn read_count(line: &str, kind: &str) -> Option<(u64, u64)> {
     Some((client.parse().ok()?, rest.strip_suffix(" accounts")?.parse().ok()?))
 }
 
-/// One life of the machine; what it printed.
+/// Runs one life of the machine, and returns the text that it printed.
 fn boot(
     program: &Path,
     dir: &Path,
@@ -138,7 +138,7 @@ pub struct NvdimmGuestConfig {
     pub region: String,
     /// Else the server ends in order once all was looked at.
     pub loads: bool,
-    /// By client.
+    /// Numbers of answered accounts by client.
     pub answered: Vec<u64>,
 }
 
@@ -199,8 +199,8 @@ pub fn run_guest(config: &NvdimmGuestConfig) -> Result<()> {
     })
 }
 
-/// How many accounts the client has: those that were told to be answered, and perhaps more. Lines that the machine printed last are lost with
-/// its power, and one call was on its way.
+/// Returns the number of the client's accounts. They are those that the machine printed as answered, and perhaps more. The last lines may
+/// be lost with its power, and one call was on its way.
 fn count_accounts(server: &Server, client: u64, known: u64) -> Result<u64> {
     let mut connection = server.connect()?;
     let mut count = 0;

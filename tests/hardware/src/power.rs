@@ -1,4 +1,5 @@
-//! The half that runs on this machine: the load in a virtual one, then every disk that a power failure may have left, opened and judged.
+//! The half that runs on this machine. It runs the load in a virtual one, then opens and checks every disk that a power failure may have
+//! left.
 
 use std::{collections::BTreeMap, env, fmt, fs, path::Path, time::Instant};
 

@@ -57,7 +57,7 @@ fn all_processors() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Err: why no virtual machine can be started here.
+/// Checks whether a virtual machine can be started here. Err: the reason why none can.
 pub fn is_available() -> Result<(), String> {
     let fetched = Command::new(script()).arg("--fetch").stdin(Stdio::null()).output();
     match fetched {

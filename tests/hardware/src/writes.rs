@@ -29,7 +29,7 @@ pub struct Write {
     pub data: u64,
     /// Everything before it was made safe when it completed.
     pub is_flush: bool,
-    /// It was safe itself when it completed.
+    /// The write was safe itself when it completed.
     pub is_forced: bool,
 }
 
@@ -60,7 +60,7 @@ impl Record {
         Ok(record)
     }
 
-    /// Reads the entry at `at`; says where the next one is.
+    /// Reads the entry at `at`, and returns the place of the next one.
     fn take(&mut self, at: u64) -> Result<u64> {
         let mut sector = vec![0; self.sector_bytes as usize];
         self.file.read_exact_at(&mut sector, at).context("read an entry")?;
@@ -89,7 +89,7 @@ impl Record {
         Ok(data + bytes)
     }
 
-    /// The first `bytes` of what a write wrote.
+    /// Returns the first `bytes` of a write.
     pub fn data(&self, write: &Write, bytes: u64) -> Result<Vec<u8>> {
         let mut data = vec![0; bytes.min(write.bytes) as usize];
         self.file

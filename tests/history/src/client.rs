@@ -55,7 +55,7 @@ impl Local {
             sender.send((reply, before)).expect("received below");
         });
         self.0.submit(batch, done);
-        // Read once it is sent: a thread that stands still before would count what was served ahead of it.
+        // The count is read after the call is sent. A thread that stands still before that would count calls served ahead of it.
         let sent_at = served.load(Ordering::SeqCst);
         let (reply, answered_at): (BatchReply, u64) = receiver.recv().expect("every call is answered");
         let answer = |at: usize| {
@@ -72,7 +72,7 @@ impl Local {
     }
 }
 
-/// Lets every client make its calls, `together` at most in one go; what they saw.
+/// Lets every client make its calls, `together` at most in one go. Returns the answers that they saw.
 pub fn history_of<C: Client + Send>(clients: Vec<(C, Vec<Op>)>, together: usize) -> Vec<Done> {
     let events = AtomicU64::new(0);
     let run = |number: usize, mut client: C, ops: Vec<Op>| {

@@ -11,7 +11,7 @@ static DESCRIPTION: LazyLock<Value> = LazyLock::new(|| {
     serde_json::from_str(&text).expect("JSON")
 });
 
-/// The path of an operation, where it says which one a request is.
+/// Returns whether a path of the description is the path of a request.
 fn is_of(template: &str, path: &str) -> bool {
     let (mut parts, mut own) = (template.split('/'), path.split('/'));
     loop {
@@ -23,7 +23,7 @@ fn is_of(template: &str, path: &str) -> bool {
     }
 }
 
-/// Panics where an operation gave a status that its description lacks. What is no operation is passed over.
+/// Panics if an operation gave a status that its description lacks. Passes over requests that are no operation.
 #[track_caller]
 pub fn check(method: &Method, path: &str, status: u16) {
     let path = path.split('?').next().unwrap_or_default();

@@ -25,7 +25,8 @@ use crate::{
 const START_WAIT_MAX: Duration = Duration::from_secs(180);
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(180);
 const ROWS_WAIT_MAX: Duration = Duration::from_secs(180);
-/// Less than any server of these tests keeps a silent connection: what it is about to close is not used again.
+/// Time below the one for which any server of these tests keeps a silent connection. The client does not use a connection again that the
+/// server is about to close.
 const IDLE_MAX: Duration = Duration::from_millis(500);
 /// Cores of a server whose memory is measured, or fewer: each has a thread with memory of its own.
 const MEASURED_CORES_MAX: usize = 4;
@@ -169,7 +170,7 @@ impl Server {
         self.child.wait().expect("wait for server").code()
     }
 
-    /// From now on every write of the server to a file fails, as on a full disk.
+    /// Makes every later write of the server to a file fail, as on a full disk.
     pub fn refuse_writes(&self) {
         assert!(self.options.survives_file_limit);
         let none = libc::rlimit {
@@ -224,7 +225,7 @@ impl Server {
         self.send(Method::PUT, &format!("/v1/modules/{name}"), &[], wasm)
     }
 
-    /// Sends a deployment, a rollback or a removal; where consent is missing, again with what the refusal names.
+    /// Sends a deployment, a rollback or a removal. If consent is missing, sends it again with the consents that the refusal names.
     pub fn consenting(&self, method: Method, path: &str, wasm: &[u8]) -> Answer {
         let refused = self.send(method.clone(), path, &[], wasm.to_vec());
         if refused.status != 409 {
@@ -340,7 +341,7 @@ fn launch(dir: &Path, options: Options) -> anyhow::Result<(Child, String)> {
     Ok((child, url))
 }
 
-/// Few cores, and no huge pages for this process and what it becomes.
+/// Leaves few cores to this process and its children, and no huge pages.
 fn level() -> std::io::Result<()> {
     // SAFETY: all zero is the empty set, and the pointers are valid for the length of the calls.
     unsafe {

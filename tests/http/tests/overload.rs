@@ -1,6 +1,6 @@
-//! `overloaded`: more calls than may wait. Batches are slowed down before that, so it takes many single calls beside them,
-//! or three times as many calls as the engine can do: then some are refused, and the others wait for no more calls than may
-//! wait. That is counted in calls, so it holds at any speed.
+//! `overloaded`: more calls than may wait. Batches are slowed down before that. So the test needs many single calls beside them, or three
+//! times as many calls as the engine can do. Then some are refused, and the others wait for no more calls than may wait. The wait is
+//! counted in calls, so it holds at any speed.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -25,7 +25,7 @@ const LONG: Duration = Duration::from_secs(180);
 /// One test at a time: each wants the machine for itself.
 static MACHINE: Mutex<()> = Mutex::new(());
 
-/// Whether so many files can be open.
+/// Raises the limit of open files. False: it can't be raised that far.
 fn raise_file_limit() -> bool {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -139,15 +139,14 @@ fn find_refused(address: &str, args: &str) -> String {
 
 /// Calls that may wait for a partition (`reprise_base::limits::WAITING_TXNS_MAX`).
 const WAITING_MAX: usize = 5_000;
-/// Calls offered at least: were none refused, the last ones would wait for many times those that may wait.
+/// Number of calls offered at least. Without refusals, the last ones would wait for many times the allowed number.
 const CALLS_MIN: usize = 60_000;
-/// Many enough that none has more on its way than a connection may: answers come in order, so a refusal waits for the
-/// calls before it.
+/// Number of clients. It is large enough that none has more calls on its way than a connection may have. Answers come in order, so a
+/// refusal waits for the calls before it.
 const CLIENTS: usize = 80;
 
-/// Calls of one connection that the server has taken and not yet answered (`LANE_CALLS_IN_FLIGHT_MAX`), and what the server
-/// may hold for each: its request, its place in a batch, its outcome. Beside them, room for what the allocators of its
-/// threads keep.
+/// Calls of one connection that the server has taken and not yet answered (`LANE_CALLS_IN_FLIGHT_MAX`). The next constants are the bytes
+/// that the server may hold for each, and room for its threads' allocators. A call holds its request, its place in a batch and its outcome.
 const TAKEN_MAX: u64 = 256;
 const TAKEN_BYTES_MAX: u64 = 4 << 10;
 const KEPT_BYTES_MAX: u64 = 128 << 20;
@@ -221,7 +220,7 @@ struct Offered {
     told: Told,
 }
 
-/// Sends `rate` calls a second, each when it is due, or later where the machine is not fast enough.
+/// Sends `rate` calls a second, each when it is due, or later if the machine is not fast enough.
 fn offer(address: &str, rate: f64, calls: usize) -> Vec<Offered> {
     let mut streams: Vec<_> = (0..CLIENTS)
         .map(|_| TcpStream::connect(address).expect("connect"))
@@ -256,8 +255,8 @@ fn offer(address: &str, rate: f64, calls: usize) -> Vec<Offered> {
     })
 }
 
-/// For how many accepted calls each accepted one waited: those that were answered between its sending and its answer. The
-/// hundredth part that waited for most is left out.
+/// Returns for how many accepted calls each accepted one waited: those answered between its sending and its answer. The hundredth part with
+/// the longest waits is left out.
 fn waited_for(offered: &[Offered]) -> usize {
     let accepted = || offered.iter().filter(|call| !call.told.0);
     let mut ends: Vec<_> = accepted().map(|call| call.told.1).collect();

@@ -19,7 +19,7 @@ pub enum Act {
     /// A standby cuts off what its primary does not have.
     Align(usize, usize),
     Replicate(usize, usize),
-    /// A standby is told of the sync set.
+    /// A standby gets the sync set.
     Tell(usize, usize),
     /// A primary hears how far a standby is.
     Hear(usize, usize),
@@ -97,7 +97,7 @@ impl World {
 }
 
 impl Steps<'_> {
-    /// Adds a step, if it is possible: once with whatever the disks have to do done at once, and once with slow disks, which is a fault.
+    /// Adds a step if it is possible: once with all disk work done at once, and once with slow disks, which is a fault.
     pub(crate) fn add(&mut self, act: Act, change: impl FnOnce(&mut World) -> bool) {
         let mut world = self.from.clone();
         if change(&mut world) && world != *self.from {

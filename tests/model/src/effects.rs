@@ -44,7 +44,7 @@ impl World {
         true
     }
 
-    /// Whether a primary goes on hearing this standby.
+    /// True while a primary hears this standby.
     pub(crate) fn is_echoed(&self, node: usize) -> bool {
         let follows = self.hosts[node].node.as_ref().and_then(Node::follows);
         let hears = |other: usize| other != node && self.reach(node, other) && self.hosts[other].leads_in() == follows;

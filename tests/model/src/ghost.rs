@@ -40,8 +40,8 @@ pub struct Ghost {
     pub allowed: Vec<Allowed>,
     /// Nodes that an operator had a primary forget.
     pub forgotten: Vec<NodeId>,
-    /// A standby was forgotten that did not confirm it, and an operator may promote it later without knowing: answers from then on may be
-    /// lost, as the operator was told.
+    /// True if a standby was removed that did not confirm it, and an operator may promote it later without knowing. Later acknowledged
+    /// writes may be lost, as the operator was warned.
     pub is_open_to_loss: bool,
 }
 
@@ -76,7 +76,7 @@ fn is_rival(epoch: Epoch, other: Epoch) -> bool {
     epoch != other && !other.is_after(epoch)
 }
 
-/// Levels at which a lone primary goes on.
+/// True for levels at which a lone primary continues.
 fn may_be_lone(setting: Setting) -> bool {
     !setting.has_lease && matches!(setting.level, Safety::OneSafe | Safety::TwoSafe)
 }

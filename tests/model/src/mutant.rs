@@ -19,7 +19,7 @@ pub enum Mutant {
     PromisesNoEnd,
     /// A primary returns the reports of standbys that it does not wait for.
     EchoesAll,
-    /// A primary goes on without a standby that was heard a moment ago.
+    /// A primary continues without a standby that it heard a moment ago.
     LeavesEarly,
     /// Asking ends at once.
     AsksShortly,

@@ -5,7 +5,7 @@ use crate::{
     world::{Bounds, Setting, World},
 };
 
-/// A step, and which one of those that are named alike.
+/// A step, and its number among steps of the same name.
 pub type Choice = (Act, usize);
 
 struct Random(u64);

@@ -104,7 +104,7 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Host {
     pub node: Option<Node>,
-    /// The durable document, then those that may be on the disk.
+    /// The durable document, then the documents that may be on the disk.
     pub disk: Vec<Document>,
     pub log: Vec<Entry>,
     /// Entries that are durable.

@@ -1,5 +1,5 @@
-//! Voter until memory is full, in a control group that the kernel kills from: nothing is killed, what grows is refused at once, reads
-//! stay as quick as they were; and killed by hand, the server opens again in the same group, on one site and on two.
+//! Voter until memory is full, in a control group in which the kernel kills processes. The kernel kills nothing, writes that grow the data
+//! are refused at once, and reads stay fast. After a kill by hand, the server opens again in the same group, on one site and on two.
 
 use std::{
     fmt,
@@ -68,7 +68,7 @@ impl fmt::Display for FullReport {
     }
 }
 
-/// Fills a group of so many bytes. None where no group can be made.
+/// Fills a group of `group_bytes`. None if no group can be made.
 pub fn run_full(group_bytes: u64, dir: &Path) -> Result<Option<FullReport>> {
     let Some(group) = Group::new("full", group_bytes) else {
         return Ok(None);
@@ -174,7 +174,8 @@ impl Voter {
         Ok(())
     }
 
-    /// Votes one by one until enough were refused, and how long a refusal takes. One partition may have room where the other has none.
+    /// Votes one by one until enough were refused. Returns the time that a refusal takes. One partition may have room when the other has
+    /// none.
     fn refuse_singly(&mut self, server: &Server) -> Result<Duration> {
         let (mut times, begun) = (Vec::new(), Instant::now());
         while times.len() < READS / 10 {
@@ -200,7 +201,7 @@ impl Voter {
     }
 }
 
-/// How long reads take while somebody votes, or tries to.
+/// Measures how long reads take while a client votes, or tries to.
 fn reads_beside(server: &Server, voter: &mut Voter) -> Result<Duration> {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -5,14 +5,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A control group of so many bytes, gone with the drop.
+/// A control group with this many bytes of memory. Its drop removes it.
 pub struct Group {
     pub path: PathBuf,
     events: &'static str,
 }
 
 impl Group {
-    /// None where this user can't make one.
+    /// Makes a group. None: this user can't make one.
     pub fn new(name: &str, bytes: u64) -> Option<Self> {
         let v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
         let (root, limit, events) = match v2 {
@@ -26,7 +26,7 @@ impl Group {
         let group = Self { path, events };
         fs::create_dir(&group.path).ok()?;
         fs::write(group.path.join(limit), bytes.to_string()).ok()?;
-        // Swap would hide what is tested; where there is none there is no such file.
+        // Swap would hide the effect under test. A machine without swap has no such file.
         let _ = fs::write(group.path.join("memory.swap.max"), "0");
         Some(group)
     }

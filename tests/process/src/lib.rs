@@ -1,8 +1,8 @@
-//! Harness of the process tests: what they write, and the look at what is there.
-//! Owns: the load that every test puts on a server, its note of what was answered, mounts for full and read-only disks, hosts in network
+//! Harness of the process tests: their load, and their checks of the rows.
+//! Owns: the load that every test puts on a server, its record of the answers, mounts for full and read-only disks, hosts in network
 //! namespaces whose wires can be cut, control groups with little memory.
 //! Does not: start processes or speak HTTP itself (`reprise-test-crash` does).
-//! Invariants: a mount ends with its handle; what a test notes as refused must never be seen again.
+//! Invariants: a mount ends with its handle; a write that a test recorded as refused must never be seen again.
 //! Called by: the tests beside it; `cargo xtask full`.
 
 mod cluster;

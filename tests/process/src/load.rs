@@ -133,7 +133,7 @@ impl Load {
         Self::resume(server, (1..=clients).map(Tally::new).collect(), openings)
     }
 
-    /// Goes on with clients that ended, whatever became of the server that they had.
+    /// Continues with clients that ended, whatever happened to their server.
     pub fn resume(server: &Server, tallies: Vec<Tally>, openings: usize) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let refused = Arc::new(AtomicUsize::new(0));
@@ -161,7 +161,7 @@ impl Load {
         }
     }
 
-    /// Until every client had a call refused.
+    /// Waits until every client had a call refused.
     pub fn wait_refused(&self, wait_max: Duration) -> Result<()> {
         let until = Instant::now() + wait_max;
         while self.refused.load(Ordering::Acquire) < self.threads.len() {

@@ -98,7 +98,8 @@ fn accounts(server: &Server) -> Result<BTreeSet<i64>> {
     }
 }
 
-/// Asks again as it is told to while the server is too busy: a page waits 10 s at most for the disk, which may stand still for longer.
+/// Asks again after the advised time while the server is too busy. A page waits 10 s at most for the disk, which may stand still for
+/// longer.
 fn accounts_page(server: &Server, cursor: &str) -> Result<Value> {
     let begun = Instant::now();
     loop {

@@ -64,7 +64,7 @@ impl Network {
         format!("10.213.{host}.2")
     }
 
-    /// For `Launch::in_network`.
+    /// Returns the namespace for `Launch::in_network`.
     pub fn namespace(&self, host: usize) -> PathBuf {
         namespace(&self.hosts[host])
     }
@@ -79,12 +79,12 @@ impl Network {
         on_thread(&self.namespace(host), run)
     }
 
-    /// Nothing goes to the host or comes from it.
+    /// Cuts the wire, so that nothing goes to the host or comes from it.
     pub fn cut(&self, host: usize) -> Result<()> {
         self.in_hub(&["link", "set", &port_of(host), "down"])
     }
 
-    /// Nothing goes to the host any more, without a word; what it sends arrives.
+    /// Lets nothing go to the host any more, without a word. The packets that it sends arrive.
     pub fn deafen(&self, host: usize) -> Result<()> {
         self.in_hub(&["route", "add", "blackhole", &format!("{}/32", self.address(host))])
     }

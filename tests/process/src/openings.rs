@@ -21,7 +21,7 @@ const CLIENTS: u64 = 4;
 /// Sent with each request.
 pub type Headers = &'static [(&'static str, &'static str)];
 
-/// Clients that open accounts of their own until they are told to end, or the server is gone, from the host on which they were started.
+/// Clients that open accounts of their own until they are stopped, or the server is gone. They run on the host on which they were started.
 pub struct Openings {
     answered: Arc<Mutex<Vec<u64>>>,
     is_over: Arc<AtomicBool>,
@@ -58,7 +58,7 @@ impl Openings {
         self.answered.lock().expect("held for a look").len()
     }
 
-    /// Waits until so many more calls are answered.
+    /// Waits until this many more calls are answered.
     pub fn wait(&self, more: usize) -> Result<()> {
         let (until, wanted) = (Instant::now() + PATIENCE, self.count() + more);
         while self.count() < wanted {
@@ -87,7 +87,7 @@ pub fn replication(server: &Server, headers: Headers) -> Result<Value> {
     Ok(server.request("GET", "/v1/replication", headers, b"")?.json())
 }
 
-/// A number that is told as a string; 0 where there is none.
+/// Returns a number that is a string in JSON; 0 if there is none.
 pub fn lsn(value: &Value) -> u64 {
     value.as_str().and_then(|text| text.parse().ok()).unwrap_or_default()
 }
@@ -122,7 +122,8 @@ pub fn open_until_known(server: &Server, account: u64, headers: &[(&str, &str)])
     server.until_known("POST", "/v1/call/bank/open", &headers, body.as_bytes())
 }
 
-/// Waits until the server says that its writes have this level, with these standbys in sync and no others, and each of them was told so.
+/// Waits until the server says that its writes have this level, with these standbys in sync and no others. Each of them must have that
+/// status.
 pub fn wait_reached(server: &Server, headers: Headers, (level, in_sync): (&str, &[&Server])) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     loop {

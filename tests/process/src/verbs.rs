@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::openings::PATIENCE;
 
-/// A verb that did what was asked; what it printed with `--output json`.
+/// Runs a verb that must succeed, and returns its output with `--output json`.
 pub fn json_of(args: &[&str]) -> Result<Value> {
     let (status, output) = status_of(args)?;
     ensure!(
@@ -46,7 +46,8 @@ pub fn refused(args: &[&str], status: i32, words: &str) -> Result<()> {
     Ok(())
 }
 
-/// `reprise replication promote` at a standby, again while it is not near enough to its primary: on a busy machine it may be cut off for a moment.
+/// Runs `reprise replication promote` at a standby, and again while it is not near enough to its primary. On a busy machine it may be
+/// disconnected for a moment.
 pub fn switch_over(url: &str) -> Result<Output> {
     let until = Instant::now() + PATIENCE;
     loop {

@@ -67,8 +67,8 @@ fn stretches(log: &SimDisk) -> Vec<Stretch> {
     found
 }
 
-/// Harms one place of the log or of a checkpoint. Never the last block of records where no other block follows: that can't
-/// be told from a write that a crash cut off.
+/// Harms one place of the log or of a checkpoint. It never harms the last block of records if no other block follows. That can't be told
+/// from a write that a crash cut off.
 pub fn harm(disk: &SimDisk, random: &mut FaultRandom) -> Option<Harm> {
     let files = Checkpoints::new(Arc::new(disk.folder("checkpoints")));
     let checkpoints = files.list().expect("list");
@@ -128,11 +128,11 @@ fn change(folder: &SimDisk, file: &str, from: usize, count: usize, random: &mut 
 /// Forgeries of a log record, under checksums that hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogForgery {
-    /// It stands there so many times.
+    /// The record is there this many times.
     Copies(usize),
-    /// The one behind it stands before it.
+    /// The record behind it stands before it.
     Swaps,
-    /// The log ends before it.
+    /// The log ends before the record.
     EndsBefore,
     Arguments,
     Digest,
@@ -190,7 +190,7 @@ pub fn rewrite_log(disk: &SimDisk, number: usize, forgery: LogForgery) -> Option
     Some(fresh)
 }
 
-/// A record with another content; None where it has nothing of the kind.
+/// Makes a record with another content. None: the record has nothing of the kind.
 fn forged(record: &RecordRef<'_>, forgery: LogForgery) -> Option<RecordBatch> {
     match (record, forgery) {
         (RecordRef::Command(command), LogForgery::Arguments) => {

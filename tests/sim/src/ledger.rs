@@ -17,13 +17,13 @@ pub enum Fate {
     Unknown,
     Committed {
         txn: u64,
-        /// In which life.
+        /// The life in which it was committed.
         life: u64,
         ret: Option<Ret>,
         /// Operations that the disk had done in this life when it was acknowledged; none once that life is over.
         ops: Option<usize>,
     },
-    /// It is not stored, and never will be unless it is sent again.
+    /// The call is not stored, and never will be unless it is sent again.
     Absent,
 }
 
@@ -33,9 +33,9 @@ pub struct Call {
     pub key: Option<String>,
     pub fate: Fate,
     pub flying: u32,
-    /// It was told in this life that it may be stored, or not.
+    /// True if a client was told in this life that the call may be stored, or not.
     pub is_doubtful: bool,
-    /// It was told in this life, after so many operations of the disk, that the log did not take it.
+    /// The number of disk operations in this life after which the log refused it.
     pub refused_at: Option<usize>,
 }
 
@@ -43,7 +43,7 @@ pub struct Call {
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt {
     pub call: usize,
-    /// It was committed, and known to be, before this was sent: the answer is the same again.
+    /// True if the call was known to be committed before this was sent. The answer is then the same again.
     pub is_repeat: bool,
     /// Its key belongs to another call.
     pub conflicts: bool,
@@ -66,7 +66,7 @@ pub struct Ledger {
     randoms: BTreeMap<i64, u64>,
     /// Positions of the records of acknowledged calls.
     positions: BTreeMap<usize, Lsn>,
-    /// In this life the log failed so that it is not known what is stored; what is read then may lack it.
+    /// True if the log failed in this life in such a way that the stored calls are unknown. A later read may lack them.
     pub is_doubtful: bool,
     /// The transaction that put the second version into service.
     pub second_from: Option<u64>,
@@ -76,7 +76,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// A call's number is what it writes: nonces begin at 1.
+    /// Returns the number that a call writes. Nonces begin at 1.
     pub fn nonce(call: usize) -> i64 {
         call as i64 + 1
     }
@@ -112,7 +112,7 @@ impl Ledger {
                     Fate::Committed { .. } => return wrong("it had been committed meanwhile"),
                     _ => self.calls[at].fate = Fate::Absent,
                 }
-                // Without a number it is the answer to another attempt with the same key.
+                // An answer without a number is that of another attempt with the same key.
                 if reply.txn_id != TxnId(0) {
                     self.see(at, reply.txn_id, Err(code.clone()), ops);
                 }
@@ -202,7 +202,7 @@ impl Ledger {
         });
     }
 
-    /// The process died after so many operations of its disk: what was answered later was not answered.
+    /// Records that the process died after this many operations of its disk. Later answers were never sent.
     pub fn died_after(&mut self, ops_at_death: usize) {
         self.seen.retain_mut(|seen| {
             let was_told = seen.ops.is_none_or(|ops| ops <= ops_at_death);
@@ -214,7 +214,7 @@ impl Ledger {
                 Fate::Committed { ops: Some(ops), .. } if *ops > ops_at_death => call.fate = Fate::Unknown,
                 Fate::Committed { ops, .. } => *ops = None,
                 Fate::Absent if call.flying > 0 => call.fate = Fate::Unknown,
-                // It may have been written when the process died, and not yet been taken back.
+                // The record may have been written when the process died, and not yet been taken back.
                 Fate::Absent if call.refused_at.is_some_and(|ops| ops > ops_at_death) => {
                     call.fate = Fate::Unknown;
                 }
@@ -230,7 +230,7 @@ impl Ledger {
         self.life += 1;
     }
 
-    /// After a restart: what was unknown is stored, or is not.
+    /// Settles the unknown calls after a restart. Each is stored, or is not.
     pub fn resolve(&mut self, found: &Tables) {
         let mut stored: BTreeMap<i64, u64> = BTreeMap::new();
         stored.extend(found.marks.iter().map(|((_, nonce), txn)| (*nonce, *txn)));
@@ -250,8 +250,8 @@ impl Ledger {
         }
     }
 
-    /// Forgets the calls that a database cut before this position does not hold; those acknowledged before it must be there,
-    /// and those behind it must not.
+    /// Forgets the calls that a database cut before this position does not hold. Calls acknowledged before it must be there, and later
+    /// calls must not.
     pub fn cut_at(&mut self, cut: Lsn, found: &Tables) -> Result<(), String> {
         let marks = found.marks.keys().map(|(_, nonce)| *nonce);
         let stored: BTreeSet<i64> = marks.chain(found.announcements.keys().copied()).collect();
@@ -296,7 +296,7 @@ impl Ledger {
         for (nonce, random) in found.draws.values().flatten() {
             self.randoms.entry(*nonce).or_insert(*random);
         }
-        // Life for life: what is not logged takes numbers that the next life, its clock set back, may not know of.
+        // The order is life by life. Calls that are not logged take numbers that the next life, whose clock is set back, may not know of.
         let mut order: Vec<(u64, u64, usize, Option<Result<Ret, String>>)> = Vec::new();
         for (at, call) in self.calls.iter().enumerate() {
             if let Fate::Committed { txn, life, ret, .. } = &call.fate {

@@ -27,7 +27,7 @@ pub struct Tables {
     pub marks: BTreeMap<(i64, i64), u64>,
     pub announcements: BTreeMap<i64, (u64, i64)>,
     pub settings: BTreeMap<i64, i64>,
-    /// By partition; the oldest first.
+    /// Draws by partition, the oldest first.
     pub draws: BTreeMap<u16, Vec<(i64, u64)>>,
 }
 
@@ -159,7 +159,7 @@ impl Model {
     }
 }
 
-/// In what two states of the tables differ, in short.
+/// Returns a short text of the differences between two states of the tables.
 pub fn difference(expected: &Tables, found: &Tables) -> Option<String> {
     fn of<K: Ord + std::fmt::Debug + Clone, V: PartialEq + std::fmt::Debug>(
         table: &str,

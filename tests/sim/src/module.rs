@@ -29,7 +29,7 @@ pub enum Way {
     Sound,
     /// State survives a call.
     Smuggles,
-    /// `add` does not do again what it did.
+    /// A repeat of `add` does something else than the first run.
     Drifts,
     /// An aborting call commits.
     KeepsAborts,
@@ -304,7 +304,7 @@ version!(
     |item: &Item| item.later
 );
 
-/// Makes code of [`BYTES`]: for the simulation what the engine of wasm is for the server.
+/// Makes code of [`BYTES`]. It is for the simulation the same as the engine of wasm is for the server.
 pub struct NativeCompiler {
     pub way: Way,
     pub clock: Arc<SimClock>,

@@ -26,11 +26,11 @@ pub enum Mutant {
     LostGroup,
 
     // Mutants of outcomes: a refused or aborted call leaves nothing, and answers are true.
-    /// An abort is told, and the writes stay.
+    /// An abort is reported, and the writes stay.
     KeptAbort,
-    /// A commit is told as an abort.
+    /// A commit is reported as an abort.
     CommitToldAborted,
-    /// An abort is told as a commit.
+    /// An abort is reported as a commit.
     AbortToldCommitted,
     /// A call is never answered.
     LostAnswer,
@@ -44,7 +44,7 @@ pub enum Mutant {
     // Transactions are as one after the other.
     /// Two records are replayed in the other order.
     SwappedRecords,
-    /// A read answers what was there before.
+    /// A read answers the value before.
     StaleRead,
     /// An answer names another transaction.
     OtherTransaction,
@@ -56,7 +56,7 @@ pub enum Mutant {
     // A replay makes the same tables, or says that it does not.
     /// Procedures whose state survives a call.
     SmuggledState,
-    /// A program that does not do again what it did.
+    /// A program whose repeat does something else than the first run.
     DriftingCode,
     /// A command's arguments are changed under a checksum that holds.
     ForgedArguments,
@@ -65,7 +65,7 @@ pub enum Mutant {
     /// A changed row in the log is another one.
     ForgedChange,
 
-    // Damage is found: these are under checksums that hold, as if nobody looked at them.
+    // Damage is detected. These changes are under valid checksums, as if no check read them.
     /// A checkpoint's row is changed.
     ForgedCheckpoint,
     /// Rows of a checkpoint are left out.

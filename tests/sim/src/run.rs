@@ -88,7 +88,7 @@ struct Run {
     now_us: i64,
     /// The second version was in service, for sure.
     is_upgraded: bool,
-    /// Its deployment was acknowledged in this life after so many operations.
+    /// The number of operations in this life after which its deployment was acknowledged.
     upgraded_at: Option<usize>,
     life: u64,
     /// Each life logs both kinds: then nothing is lost to a program that drifts.
@@ -96,7 +96,7 @@ struct Run {
     told: backups::Told,
     /// Backups that the server was asked to remove.
     removed: Vec<String>,
-    /// By procedure: `auto` logs its changes.
+    /// True for each procedure whose changes `auto` logs.
     choices: Vec<bool>,
     tampering: Tampering,
     /// The standby of this life's primary.

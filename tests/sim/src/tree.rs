@@ -1,7 +1,7 @@
-//! Directories on a simulated disk, for backups and what is restored of them.
+//! Directories on a simulated disk, for backups and for restores of them.
 //!
-//! The name of a directory is a file in the folder `names` that holds the directory's number; its files lie in folders called
-//! by that number. So a new name arrives, or is lost, as a whole, and apart from the files.
+//! The name of a directory is a file in the folder `names` that holds the directory's number. Its files are in folders called by that
+//! number. So a new name arrives, or is lost, as a whole, and apart from the files.
 
 use std::{path::PathBuf, sync::Arc};
 

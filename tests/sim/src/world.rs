@@ -89,7 +89,7 @@ impl Refused {
 }
 
 impl<A: Send + Sync + 'static> World<A> {
-    /// Opens what lies on `disk` and replays it.
+    /// Opens the database of `disk` and replays its log.
     pub fn open(
         disk: &SimDisk,
         settings: Settings,
@@ -236,7 +236,7 @@ fn open(
     Ok((database, recovered.map_err(Refused::Recover)?))
 }
 
-/// Brings what a region on this disk may hold to the log's files, before those are compared with a primary's.
+/// Brings the records of a region on this disk to the log's files, before those are compared with a primary's.
 pub fn bring_home(disk: &SimDisk, settings: Settings, now_us: i64, seed: u64) -> Result<(), String> {
     let clock = Arc::new(SimClock::at_us(now_us));
     let stepper = Stepper::new(seed, clock.clone());

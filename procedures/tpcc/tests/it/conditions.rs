@@ -36,7 +36,7 @@ fn check(db: &mut TestDb) -> BTreeSet<i32> {
                 .map(|verdict| verdict.condition),
         );
     }
-    // In one transaction the same comes out.
+    // A check in one transaction has the same result.
     let whole: Vec<Condition> = db.call("check", (1_i16, None::<i8>)).unwrap();
     let whole = whole
         .iter()
@@ -182,7 +182,7 @@ fn the_population_is_as_specified_and_a_mix_keeps_the_conditions() {
     assert_eq!(nowhere.code(), Some("not_found"));
 }
 
-/// Ranges of what is drawn, and the shares of what is marked.
+/// Checks the ranges of the random values, and the shares of the marked rows.
 fn look_at_population(db: &mut TestDb) {
     db.run(|tx| {
         let (mut originals, mut bad) = (0, 0);

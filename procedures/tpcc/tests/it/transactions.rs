@@ -234,7 +234,7 @@ fn bad_credit_notes_the_payment_in_at_most_500_bytes() {
 fn of_several_with_a_name_the_middle_one_by_first_name_is_meant() {
     let mut db = small();
     db.run(|tx| {
-        // By first name: 3 (a), 1 (b), 2 (c), and in the other district all with the same one.
+        // The order by first name is 3 (a), 1 (b), 2 (c). In the other district all have the same one.
         for (c_id, first) in [(1, "b"), (2, "c"), (3, "a")] {
             let mut customer = Customer::get(tx, (1, 1, c_id)).unwrap();
             customer.c_first = text(first);
@@ -253,7 +253,7 @@ fn of_several_with_a_name_the_middle_one_by_first_name_is_meant() {
         Ok(())
     })
     .unwrap();
-    // For a, b, c, d the place is 4 / 2 = 2: b. For three, 3 / 2 rounded up: the second.
+    // The place for a, b, c, d is 4 / 2 = 2: b. The place for three is 3 / 2 rounded up: the second.
     assert_eq!(
         pay(&mut db, (1, 1), (1, 1), None, Some("BARBARBAR"), 1).unwrap().c_id,
         1

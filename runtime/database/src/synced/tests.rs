@@ -83,7 +83,7 @@ fn standby_stands_for_its_member_once_it_was_in_sync_until_its_log_begins_again_
 fn what_was_told_is_there_after_a_restart_and_holds_for_its_log_alone() {
     let node = node(&SimDisk::new());
     let open = |log| Synced::open(node.clone(), log);
-    // After a restart of the standby; it hears its primary of before.
+    // Restarts the standby, which then hears its old primary.
     let open_and_hear = |log| {
         let synced = open(log);
         let epoch = synced.epoch().0;
@@ -106,11 +106,11 @@ fn what_was_told_is_there_after_a_restart_and_holds_for_its_log_alone() {
         (at(3, 60), false),
     ] {
         assert_eq!(open_and_hear(log).in_sync(HEARD_NS), Some(is_in_sync), "{log:?}");
-        // Before it hears a primary, it does not know that it still is.
+        // Before it hears a primary, it does not know whether it is still in sync.
         assert_eq!(open(log).in_sync(HEARD_NS), (!is_in_sync).then_some(false), "{log:?}");
         assert_eq!(open(log).laggards()[0].from, Lsn(40));
     }
-    // Its primary had to turn it away.
+    // The primary had to refuse it.
     first.lose().expect("kept");
     assert_eq!(open_and_hear(at(2, 60)).in_sync(HEARD_NS), Some(false));
     first.keep(&standing(3, Safety::TwoSafe, false), Lsn(60)).expect("kept");
@@ -130,7 +130,7 @@ fn standby_that_its_primary_did_not_hear_lately_does_not_know_whether_it_is_in_s
     let synced = Synced::open(node(&SimDisk::new()), at(2, 50));
     synced.keep(&standing(2, Safety::TwoSafe, true), Lsn(50)).expect("kept");
     assert_eq!(synced.in_sync(HEARD_NS), None, "nothing of it was heard");
-    // What an earlier primary heard says nothing of this one.
+    // A beat of an earlier primary says nothing about this primary.
     synced.note_primary(&beat(1, 50, HEARD_NS));
     assert_eq!(synced.in_sync(HEARD_NS), None);
     synced.note_primary(&beat(2, 50, HEARD_NS));
@@ -140,7 +140,7 @@ fn standby_that_its_primary_did_not_hear_lately_does_not_know_whether_it_is_in_s
     assert_eq!(cause, LossCause::Unheard(Some(IN_SYNC_NS / 1_000)));
     let lost = synced.behind(Lsn(50), cause);
     assert_eq!((lost.known_to, lost.is_proven()), (Some(Lsn(50)), false));
-    // It was told that it is not: that holds.
+    // The primary reported that it is out of sync: that holds.
     synced
         .keep(&standing(2, Safety::TwoSafe, false), Lsn(50))
         .expect("kept");
@@ -159,7 +159,7 @@ fn a_former_primary_tells_who_was_out_of_sync_with_it_until_another_one_tells_mo
     assert_eq!(told(&synced), [("s2".to_owned(), 5)]);
     synced.keep(&standing(2, Safety::TwoSafe, true), Lsn(9)).expect("kept");
     assert_eq!(told(&synced), [("s2".to_owned(), 40)]);
-    // A node that becomes the primary goes on to tell it.
+    // A node that becomes the primary keeps reporting the standby.
     let begin = |node: &NodeFile| {
         let begun = node.change(|document| expected::begin_epoch(&mut document.members, &synced.laggards()));
         begun.expect("saved");
@@ -197,7 +197,7 @@ fn nobody_is_in_sync_with_a_former_primary_that_takes_another_one_s_records() {
     assert!(!are_in_sync());
     disk.set_faults(full);
     synced.end_reign().expect("it is kept already");
-    // It has sent no status yet, and no status of its primary is left: s1 is no laggard because of that.
+    // The standby s1 has sent no status yet, and no status of its primary is left. So s1 does not lag behind because of that.
     disk.set_faults(FaultPlan::default());
     forget_earlier_log(&node).expect("removed");
     assert!(Synced::open(node, at(1, 9)).laggards().is_empty());
@@ -218,7 +218,7 @@ fn one_that_can_t_keep_what_it_is_told_does_not_know_whether_it_is_in_sync() {
         read_only: true,
         ..FaultPlan::default()
     });
-    // That another one left, say: its primary goes on without one that does not keep it.
+    // Another standby left, for example. Its primary continues without a standby that did not save the status.
     synced.keep(&told(true), Lsn(6)).expect_err("the disk is full");
     assert_eq!(heard(), None);
     assert_eq!(synced.unheard(HEARD_NS), Some(LossCause::NotKept));

@@ -1,4 +1,4 @@
-//! Backups of a directory that nobody serves: made, checked, restored, damaged.
+//! Backups of a directory that no server serves: made, checked, restored, damaged.
 
 use crate::common::{close, config, digest_now, files, fill, fill_bank, open, take, transfer};
 use reprise_backup::{BackupManifest, MANIFEST_NAME, Point, RestoreError, create_backup, restore, verify_backup};
@@ -24,7 +24,7 @@ fn a_backup_is_checked_and_restored() {
     let verified = verify_backup(&backup, &mut |_| true).expect("whole");
     assert_eq!((verified.rows, verified.modules), (200, 1));
     assert!(manifest.checkpoint_lsn.is_some() && manifest.records > 0);
-    // It is no data directory, and two may read it at once.
+    // A backup is no data directory, and two processes may read it at once.
     let refused = Database::open(config(&backup, 1)).err().expect("refused");
     assert!(matches!(refused, OpenError::IsBackup(_)));
     let restored = to.path().join("restored");

@@ -47,7 +47,7 @@ fn seen(primary: &Database, name: &str) -> Option<StandbyInfo> {
     all.into_iter().find(|standby| standby.name == name)
 }
 
-/// All tables were compared behind what the primary holds now, and are equal, as both say.
+/// Waits until all tables were compared behind the primary's present end, and are equal. Both servers must say so.
 fn wait_equal(primary: &Database, standby: &Database, name: &str) {
     let end = primary.router().view();
     let is_new = |told: Option<ComparedInfo>| {
@@ -138,7 +138,7 @@ fn nobody_compares_where_that_is_off_and_no_mark_is_written_without_a_standby() 
     primary.close().expect("close");
 }
 
-/// It shows nothing, and says why.
+/// Waits until the standby shows nothing, and says why.
 fn wait_failed(standby: &Database, what: &str) {
     wait_until("it says so", || match standby.router().phase() {
         Phase::Failed { report } => report.contains(what),
@@ -146,7 +146,7 @@ fn wait_failed(standby: &Database, what: &str) {
     });
 }
 
-/// Ends the load, also where the test fails.
+/// A guard that ends the load, also if the test fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -258,7 +258,7 @@ fn a_standby_whose_row_was_harmed_stops_and_its_rows_are_read_only() {
         let Field::Int(id) = layout.field(&row, schema.primary_key[0]) else {
             panic!("an integer");
         };
-        // It goes on receiving while others write.
+        // The standby keeps receiving while others write.
         fill(&primary, 30_000, 50);
         wait_until("the difference is found", || {
             let own = service(&standby).own().expect("a standby");
@@ -275,7 +275,7 @@ fn a_standby_whose_row_was_harmed_stops_and_its_rows_are_read_only() {
             let seen = seen(&primary, "s1").and_then(|seen| seen.compared);
             seen.is_some_and(|seen| seen.difference.as_deref() == Some(&*what))
         });
-        // Nothing is shown, and nobody promotes it; it takes the log all the same.
+        // The standby serves no reads, and can't be promoted. It takes the log all the same.
         assert!(standby.router().digest().is_err());
         let refused = service(&standby).promote(following::FORCED);
         assert!(refused.is_err() && standby.router().role() == Role::Standby);
@@ -293,7 +293,7 @@ fn a_standby_whose_row_was_harmed_stops_and_its_rows_are_read_only() {
                 "refused"
             );
         }
-        // For reading alone it is opened, so the row is found beside the primary's.
+        // The directory can be opened for reading alone, so the row is found beside the primary's.
         let alone = Database::open_read_only(config(&dir, 1)).expect("open");
         let opened = alone.recover_read_only().expect("read alone");
         assert_eq!(opened.differed.as_deref(), Some(&*what));

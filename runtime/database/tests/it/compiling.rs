@@ -20,7 +20,7 @@ use reprise_txn::{Candidate, Compiler};
 
 const ACCOUNTS: i64 = 50;
 
-/// The database's own compiler, which does not come back while it is told so.
+/// The database's own compiler, which does not return until it is released.
 struct Slow {
     own: Arc<dyn Compiler>,
     is_stuck: Arc<AtomicBool>,

@@ -62,7 +62,7 @@ fn deployment_is_refused_until_it_is_consented_to_each_loss() {
         ..TABLE
     });
     (0..3).for_each(|k| put(&database, k));
-    // Without rows a table may be left, and a column dropped.
+    // A module may leave a table without rows, and drop a column of one.
     let second = module(&Parts {
         tables: &[(
             "t",
@@ -302,7 +302,7 @@ fn migration_runs_once_until_a_rollback_takes_its_name_off() {
             ran(&database, &migrating("split-name", &[])).as_deref(),
             Some("split-name")
         );
-        // With the last table the history of its migrations goes.
+        // The history of a table's migrations goes with the last table.
         database.router().remove_consenting("m").expect("removed");
         database.router().drop_table("m.t").expect("dropped");
         assert_eq!(had(&database), Vec::<String>::new());

@@ -1,4 +1,5 @@
-//! A primary whose place was taken by force, and a standby that is beyond where its new primary begins: what is too much is kept, and cut off.
+//! A primary whose place another server took by force, and a standby beyond the beginning of its new primary. The surplus records are kept,
+//! and cut off.
 
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ struct Parted {
     fork: Lsn,
 }
 
-/// `alone` is what the old primary does when its standby has left.
+/// Makes the two servers. The old primary does `alone` when its standby has left.
 fn part(alone: impl FnOnce(&Arc<Database>)) -> Parted {
     let (cluster, old) = Cluster::with_bank(200);
     take(&old);
@@ -34,7 +35,7 @@ fn part(alone: impl FnOnce(&Arc<Database>)) -> Parted {
     old.close().expect("close");
     cluster.set_primary(&new);
     new.serve_standbys(cluster.serving("http://s1:1")).expect("served");
-    // With a key, that the old one has used, too.
+    // The old primary has used this key, too.
     let reply = submit(&new, &[("open", Some("k"), i64s(&[9_000, 5]))]);
     assert_eq!(*reply.get(0).outcome, ReplyOutcome::Committed);
     fill(&new, 10_000, 10);
@@ -46,7 +47,7 @@ fn part(alone: impl FnOnce(&Arc<Database>)) -> Parted {
 }
 
 impl Parted {
-    /// Follows, and has what the new primary has.
+    /// Checks that the server follows, and has everything that the new primary has.
     fn check_follows(&self, name: &str) -> Arc<Database> {
         let standby = self.cluster.open_standby(name);
         transfer(&self.new, 5);
@@ -76,7 +77,7 @@ fn a_deposed_primary_keeps_what_only_it_has_aside_and_follows() {
         let reply = submit(old, &[("open", Some("k"), i64s(&[7_000, 1]))]);
         assert_eq!(*reply.get(0).outcome, ReplyOutcome::Committed);
         fill(old, 5_000, 50);
-        // It may not be loaded any more.
+        // No server may load this checkpoint any more.
         take(old);
         transfer(old, 3);
     });
@@ -176,14 +177,14 @@ fn a_standby_that_is_beyond_where_its_new_primary_begins_is_cut_back() {
         other,
         fork,
     } = be_beyond();
-    // While it runs it can but say so, and whoever runs it may start it again.
+    // While it runs it can only report it, and its operator may start it again.
     let phase = other.router().phase();
     assert!(
         matches!(&phase, Phase::Failed { report } if report.contains("start this one again with --standby-of")),
         "it shows nothing, and says what to do: {phase:?}"
     );
     other.close().expect("close");
-    // It has shown all that it had: of what comes instead it has shown nothing.
+    // The server has shown all its records, but none of the records that replace them.
     let view = cluster.place("p2").join("view");
     let shown = u64::MAX / 2;
     std::fs::write(&view, [shown.to_le_bytes(), (!shown).to_le_bytes()].concat()).expect("written");
@@ -239,7 +240,7 @@ fn new_primary_whose_port_is_taken_takes_standbys_once_it_is_free() {
 #[test]
 fn without_a_checkpoint_before_the_cut_nothing_of_use_is_left() {
     let parted = part(|old| {
-        // Far more than what is kept behind the checkpoints.
+        // These records are far more than the log keeps behind the checkpoints.
         for round in 0..6 {
             (0..100).for_each(|n| transfer(old, round * 100 + n));
             take(old);
@@ -281,13 +282,13 @@ fn what_waited_for_a_standby_is_not_marked_as_answered() {
     let cluster = Cluster::new();
     let old = open_at_quorum(&cluster);
     old.close().expect("close");
-    // The level is kept beside the log, for whoever cuts it.
+    // The level is kept beside the log, for a later rewind.
     let kept = cluster.document("p");
     assert_eq!(kept["led"]["safety"], "quorum", "{kept}");
 }
 
-/// A primary at quorum that was ended with a call that nobody else may have, and the end of what is known to be elsewhere. Its checkpoint may
-/// hold the call, too.
+/// Ends a primary at quorum with a call that no other server may have. Returns the end of the records that others are known to have. Its
+/// checkpoint may hold the call, too.
 fn end_with_one_that_waits(cluster: &Cluster, is_in_checkpoint: bool) -> Lsn {
     let old = open_at_quorum(cluster);
     cluster.set_primary(&old);
@@ -414,7 +415,7 @@ fn a_new_standby_shows_nothing_of_its_checkpoint_that_is_not_committed() {
         new.router().phase()
     );
     assert_eq!(new.router().view(), acknowledged);
-    // It knows as much after a restart.
+    // The standby knows as much after a restart.
     close(new);
     let new = cluster.open_standby("s2");
     assert!(matches!(new.router().phase(), Phase::Recovering { .. }));
@@ -439,7 +440,7 @@ fn a_standby_keeps_what_it_may_show_before_anything_comes() {
     assert_eq!(kept[..8], acknowledged.0.to_le_bytes());
 }
 
-/// It was a standby, then it was started as the primary and not promoted.
+/// The server was a standby. Then it was started as the primary and not promoted.
 #[test]
 fn a_former_primary_hides_its_checkpoint_also_by_what_it_kept_as_a_standby() {
     let cluster = Cluster::new();
@@ -455,7 +456,7 @@ fn a_former_primary_hides_its_checkpoint_also_by_what_it_kept_as_a_standby() {
     assert_eq!(kept, [lsn, lsn].concat(), "also once its log has another one's records");
 }
 
-/// It knows of no more than it was told, also where it is started as the primary and not promoted.
+/// The server knows of no more committed records than its primary named. This holds, too, if it is started as the primary and not promoted.
 #[test]
 fn a_standby_that_is_started_as_the_primary_at_quorum_takes_no_more_for_committed_than_it_was_told() {
     let (cluster, old, standby) = follow_at_quorum();
@@ -482,7 +483,7 @@ fn a_promotion_that_can_not_begin_leaves_a_standby_that_follows() {
     std::fs::create_dir(&blocked).expect("made");
     let failed = service(&standby).promote(ACCEPTING).expect_err("nothing can be saved");
     assert!(matches!(failed, ReplicationError::Unavailable(_)), "{failed:?}");
-    // It goes on as before.
+    // The standby continues as before.
     transfer(&primary, 1);
     wait_seen(&primary, &standby);
     std::fs::remove_dir(&blocked).expect("removed");

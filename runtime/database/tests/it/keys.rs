@@ -1,4 +1,4 @@
-//! Idempotency keys: what is remembered for how long, in which scope, and what happens where there is no room.
+//! Idempotency keys: which outcomes the server keeps, for how long, in which scope, and how it acts without room.
 
 use std::{
     path::Path,
@@ -135,7 +135,7 @@ fn an_outcome_is_kept_for_the_time_of_its_primary_over_restarts_and_no_longer() 
         let first = world.kept("", "in the log").expect("kept");
         drop(world);
 
-        // The wall clock says that its time is over, the primary did not run for so long.
+        // The time of the keys has passed by the wall clock, but the primary did not run for that time.
         let world = World::open(dir.path(), log, 9 * KEEP);
         for (key, procedure, args) in [
             ("old", "open", &[1, 100][..]),
@@ -156,7 +156,7 @@ fn an_outcome_is_kept_for_the_time_of_its_primary_over_restarts_and_no_longer() 
         assert_eq!(world.call("", "in the log", "transfer", &[1, 2, 5]), RAN);
         let second = world.kept("", "in the log").expect("kept");
         assert!(second > first, "ids grow, whatever the wall clock says");
-        // The others went with their time; what is kept is the same after a restart.
+        // The other keys went with their time. The kept outcome is the same after a restart.
         assert_eq!(world.keys(), 1);
         take(&world.database);
         drop(world);
@@ -210,7 +210,7 @@ fn a_scope_without_the_key_finds_it_among_those_without_tokens() {
         drop(world);
         let world = World::open(dir.path(), log, Duration::ZERO);
         check(&world);
-        // Once it is forgotten, the key is the scope's own.
+        // The key is the scope's own once the outcome of the other one is forgotten.
         world.pass(2 * KEEP);
         assert!(matches!(
             world.call("ann", "k", "open", &[1, 100]).0,
@@ -279,7 +279,7 @@ fn new_keys_are_refused_before_their_calls_run_while_there_is_no_room() {
     assert_eq!(world.kept("", &format!("key-{full}")), None);
     assert_eq!(world.call("", "", "open", &[full, 100]), RAN);
     assert_eq!(world.call("", "first", "open", &[0, 100]), REMEMBERED);
-    // Full as it is, what was promised opens again, and all of it is there.
+    // The full database opens again with every outcome that it promised.
     let count = world.keys();
     drop(world);
     let world = World::open(dir.path(), LogPolicy::Command, Duration::ZERO);
@@ -291,7 +291,7 @@ fn new_keys_are_refused_before_their_calls_run_while_there_is_no_room() {
         ReplyOutcome::IdempotencyFull
     );
     assert_eq!(world.call("", "first", "open", &[0, 100]), REMEMBERED);
-    // Time makes room, though nobody could commit meanwhile.
+    // Time makes room, although no call could commit meanwhile.
     world.pass(2 * KEEP);
     assert_eq!(world.call("", "another", "open", &[200, 100]), RAN);
     assert_eq!(world.keys(), 1);

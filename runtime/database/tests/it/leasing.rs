@@ -249,7 +249,7 @@ fn answers_without_the_store(on_nvram: bool) {
     let lease = service(&primary).info().lease.expect("it takes part");
     assert!(lease.error.is_some() && lease.left_us == 0, "{lease:?}");
     assert_eq!(open_account(&primary, 1_000), ReplyOutcome::Committed);
-    // A lease that is over is nobody's to give: whoever asks, it stays the primary.
+    // A lease that has ended can't be given away. Whichever server asks, this one stays the primary.
     let refused = service(&primary).step_down("s1", None).expect_err("refused");
     assert!(
         refused.to_string().contains("lease of this server is over"),
@@ -258,7 +258,7 @@ fn answers_without_the_store(on_nvram: bool) {
     let refused = service(&standby).promote(PromoteOptions::default());
     assert!(matches!(&refused, Err(ReplicationError::Unavailable(_))), "{refused:?}");
     assert_eq!(primary.router().role(), Role::Primary);
-    // The standby goes: that can't be recorded, so nothing is begun that nobody else would know of.
+    // The standby leaves. That can't be recorded, so the primary begins nothing that no other server would know.
     close(standby);
     let is_lost = || {
         service(&primary)
@@ -297,7 +297,7 @@ fn answers_without_the_store(on_nvram: bool) {
     cluster.leases.set_all_away(false);
     wait_until("it has the lease again", || state(&primary) == LeaseState::Held);
     assert_eq!(open_account(&primary, 1_003), ReplyOutcome::Committed);
-    // One that is out of sync takes over by no lease, and by hand where the loss is accepted.
+    // A standby that is out of sync takes over by no lease. An operator who accepts the loss can promote it.
     *cluster.primary.lock().expect("test") = None;
     close(primary);
     let standby = cluster.open_standby("s1");
@@ -422,7 +422,7 @@ fn the_last_primary_does_not_begin_once_its_log_went() {
     prepared(&cluster).close().expect("close");
     cluster.start("p").close().expect("close");
     cluster.start("p").close().expect("close");
-    // It wrote nothing, and has everything.
+    // The primary wrote nothing in its last epoch, and has everything.
     *cluster.primary.lock().expect("test") = None;
     let standby = cluster.open_standby("p");
     let promoted = service(&standby).promote(FORCED).expect("nobody else was the primary");
@@ -445,7 +445,7 @@ fn the_last_primary_does_not_begin_once_its_log_went() {
     cluster.start("p").close().expect("close");
 }
 
-/// It begins behind all epochs that others had, though it saw nothing of them.
+/// A promoted server begins behind all epochs that others had, although it saw nothing of them.
 #[test]
 fn a_promoted_server_has_an_epoch_of_its_own() {
     [false, true].into_iter().for_each(has_its_own_epoch);
@@ -490,10 +490,11 @@ fn begins_in_its_own_epoch(on_nvram: bool) {
     let cluster = Cluster::new(on_nvram);
     let primary = prepared(&cluster);
     let standby = cluster.standby_of(&primary, "s1");
-    // It would take over between two of them.
+    // The standby would take over between two starts of the primary.
     cluster.leases.set_away("s1", true);
     close(primary);
-    // The next epochs of the primary stay empty, and are not used again: what was shipped and not written may be in a standby's log.
+    // The next epochs of the primary stay empty, and no server uses them again. A standby's log may have records that were shipped and not
+    // written.
     for _ in 0..2 {
         cluster.start("p").close().expect("close");
     }
@@ -512,7 +513,7 @@ fn who_was_in_sync_in_an_earlier_reign_is_not_in_sync_with_a_standby_that_begins
     let cluster = Cluster::new(false);
     let first = prepared(&cluster);
     let second = cluster.standby_of(&first, "s1");
-    // Its lease ends, and nobody tells it that the other one is the primary.
+    // Its lease ends, and it does not hear that the other one is the primary.
     cluster.leases.set_away("p", true);
     wait_until("the other one takes over", || second.router().role() == Role::Primary);
     close(first);
@@ -553,7 +554,7 @@ fn a_place_that_was_given_counts_no_more_once_another_server_had_the_lease() {
     };
     service(&given).promote(asked).expect("the primary gives its place");
     close(given);
-    // By force, and it answers alone.
+    // The promotion is forced, and the server answers alone.
     service(&other).promote(ACCEPTING).expect("promoted");
     wait_until("it answers alone", || {
         open_account(&other, 3_000) == ReplyOutcome::Committed

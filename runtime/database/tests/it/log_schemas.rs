@@ -71,7 +71,7 @@ fn put(database: &Database, k: i64) {
     );
 }
 
-/// Each change: the row's key, and its table with its columns as the log shows them; `?` where that is not known.
+/// Returns each change as the row's key, and its table with its columns as the log shows them. `?` stands for an unknown table.
 fn shown(database: &Database) -> Vec<(i64, String)> {
     let records = records(database, None).into_iter();
     let changes = records.filter(|entry| entry.kind == "changes");
@@ -127,7 +127,7 @@ fn rows_are_shown_as_they_were_written_before_and_behind_two_deployments() {
         assert_eq!(shown(&database).len(), 12);
         check(&database);
         database.close().expect("closed");
-        // Once the tables are what the newest checkpoint has, or what the log makes of them.
+        // The tables come once from the newest checkpoint, and once from the log.
         let database = open(dir.path());
         assert_eq!(shown(&database).len(), 12);
         check(&database);
@@ -188,7 +188,7 @@ fn what_is_no_longer_known_is_not_guessed() {
     check(&database);
     database.close().expect("closed");
 
-    // Without that checkpoint the deployment between is all that is known: what it changed is not shown with what it became.
+    // Without that checkpoint, only the deployment between is known. The rows that it changed are not shown with the result.
     let [older, newer] = files(dir.path(), "checkpoints").try_into().expect("two");
     std::fs::remove_file(older).expect("removed");
     let database = open(dir.path());

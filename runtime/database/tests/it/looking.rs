@@ -89,7 +89,7 @@ fn a_page_waits_until_what_it_shows_is_durable() {
         matches!(page.recv_timeout(MOMENT), Err(RecvTimeoutError::Timeout)),
         "shown before it is durable"
     );
-    // Sizes are of what is in memory, and wait for nothing.
+    // The sizes are of the rows in memory, and wait for nothing.
     let stats = database.router().table_stats(LONG).expect("ready");
     assert_eq!(stats[0].rows, 2);
     set(&gate, Gate::Open);
@@ -118,7 +118,7 @@ fn what_never_was_durable_is_never_shown() {
     }
     let reply = opened.recv_timeout(LONG).expect("a reply");
     assert_ne!(*reply.get(0).outcome, ReplyOutcome::Committed);
-    // Reads go on, with what was acknowledged.
+    // Reads go on, with the acknowledged rows.
     let page = begin_page(&database)
         .recv_timeout(LONG)
         .expect("an answer")

@@ -1,4 +1,4 @@
-//! A database whose memory is used up: what grows it is refused, everything else goes on, and what was acknowledged opens again.
+//! A database whose memory is used up: writes that grow it are refused, everything else continues, and acknowledged rows open again.
 
 use crate::common;
 use std::path::Path;
@@ -186,7 +186,7 @@ fn ledger_counts_descriptions_and_keeps_of_former_versions_what_was_sent() {
         all - first < 8 * (sent + (32 << 10)),
         "{first} to {all}: tables are kept of each"
     );
-    // Versions that differ in their code alone share what was sent.
+    // Versions that differ in their code alone share the bytes that were sent.
     for number in 0..4 {
         let mut wasm = described(8, 16);
         wasm.extend([0, 3, 1, b'n', number]); // a custom section

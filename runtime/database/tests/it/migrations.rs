@@ -1,4 +1,4 @@
-//! Deployments that change their data: what a module runs when it is deployed, over copies of its tables.
+//! Deployments that change their data: the procedure that a module runs when it is deployed, over copies of its tables.
 
 use crate::common::{self, Consenting, config, open, recovered, take, wasm};
 use reprise_abi::{Field, RowLayout, ScalarType, value::push_varint};
@@ -63,7 +63,7 @@ fn digest(database: &Database) -> u64 {
     database.router().digest().expect("a digest")
 }
 
-/// Every way back to what a deployment made: a restart with as many sites or others, with checkpoints before and behind it.
+/// Every way back to the result of a deployment: a restart with as many sites or others, with checkpoints before and behind it.
 #[test]
 fn a_migration_takes_columns_apart_and_replays() {
     for (log, checkpoint) in [
@@ -261,8 +261,8 @@ fn one_that_fails_leaves_the_version_before_in_service() {
     assert_eq!(deployed.module.version, 2);
 }
 
-/// A module with one table of so many columns of type i64 and this placement; its `on_deploy` is `body`, with two locals, and `$put` puts
-/// in the row that lies at the memory's begin.
+/// A module with one table of this many columns of type i64 and this placement. Its `on_deploy` is `body`, with two locals, and `$put`
+/// inserts the row at the memory's begin.
 fn writing(columns: usize, placement: &str, body: &str) -> Vec<u8> {
     let names: Vec<_> = (0..columns)
         .map(|at| format!(r#"{{"name":"c{at}","type":"i64"}}"#))
@@ -290,7 +290,7 @@ fn writing(columns: usize, placement: &str, body: &str) -> Vec<u8> {
     wat::parse_str(text).expect("valid")
 }
 
-/// The body of a migration that puts in so many rows.
+/// The body of a migration that inserts this many rows.
 fn putting(rows: usize) -> String {
     format!(
         "(loop $again
@@ -381,7 +381,8 @@ fn one_may_write_more_than_a_call_and_takes_back_to_a_savepoint() {
     database.close().expect("closed");
 }
 
-/// Judged before for the copies, and while it runs for what it writes; either way nothing of it stays, nor is it counted.
+/// The server judges the memory for the copies before, and the memory for the new rows while the migration runs. Either way nothing of it
+/// stays, nor is it counted.
 #[test]
 fn without_memory_for_it_the_version_before_serves() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! Every log mode: what was acknowledged is found again, by whichever record, with the same digest.
+//! Every log mode: a restart finds the acknowledged rows again, by whichever record, with the same digest.
 
 use std::path::Path;
 
@@ -310,7 +310,7 @@ fn a_restart_is_estimated_by_the_opening_and_by_the_time_of_the_calls_since() {
     database.close().expect("close");
     let estimate = |database: &Database| common::checkpointer(database).restart();
     let (database, report) = open(dir.path(), 1, LogPolicy::Command, RedoConfig::default());
-    // The log behind the checkpoint is what was just replayed: changes, although the server logs commands now.
+    // The log behind the checkpoint has the changes that were just replayed, although the server logs commands now.
     let before = estimate(&database);
     let estimated_s = before.replay_seconds.expect("measured");
     assert!(

@@ -1,4 +1,5 @@
-//! NVRAM before the log's files: what was answered is there again, however the process ended and whatever the next one is started with.
+//! NVRAM before the log's files. The answered rows are there again, however the process ended and on whatever device the next one is
+//! started.
 
 use crate::common;
 use std::{
@@ -97,7 +98,7 @@ impl Place {
     /// The files that a machine would find if its process died now.
     fn killed(&self) -> Self {
         let other = Self::new();
-        // The region first: what is copied to the files meanwhile lies in both.
+        // The region is copied first. The records that go to the files meanwhile then lie in both.
         fs::copy(self.region(), other.region()).expect("copied");
         copy_dir(&self.data(), &other.data()).expect("copied");
         let note = other.data().join("nvram.json");
@@ -283,7 +284,7 @@ fn a_region_that_is_gone_or_older_is_told_and_nothing_is_changed() {
 fn others_regions_are_refused_and_left_alone() {
     let (one, two) = (Place::new(), Place::new());
     let theirs = recovered(two.on_nvram(1));
-    // In use.
+    // The region is in use.
     let error = refusal(DatabaseConfig {
         device: nvram(&two.region()),
         ..one.on_files(1)
@@ -327,7 +328,8 @@ fn others_regions_are_refused_and_left_alone() {
     );
 }
 
-/// Another program's layout, older or newer: named by the data directory it may hold what was answered, so it is kept; otherwise it is no region of ours.
+/// The layout of another program, older or newer. If the data directory names the region, it may hold acknowledged records, so it is kept.
+/// Otherwise it is no region of ours.
 #[test]
 fn a_region_with_another_layout_version_is_refused_and_left_alone() {
     [2, 4].into_iter().for_each(is_refused_with_version);
@@ -369,7 +371,7 @@ fn is_refused_with_version(other: u32) {
     assert_eq!(fs::read(killed.region()).expect("a region"), region);
 }
 
-/// Judged before its tables are made and what it runs is run, also where nothing is to be changed.
+/// The server judges the module before it makes its tables and runs its migration, also if nothing is to be changed.
 #[test]
 fn a_module_whose_record_no_ring_takes_is_refused_before_it_is_installed() {
     let place = Place::new();
@@ -467,7 +469,7 @@ fn a_region_of_another_epoch_that_is_not_named_is_not_overwritten() {
     }
 }
 
-/// A batch whose records are more than a quarter of a ring: those that fill it go there before the rest runs.
+/// A batch whose records are more than a quarter of a ring. The records that fill the ring go there before the rest runs.
 #[test]
 fn a_batch_that_no_ring_takes_at_once_goes_there_in_pieces() {
     for (log, flush) in WAYS {
@@ -561,7 +563,7 @@ impl DiskFilter for Watched {
     }
 }
 
-/// A process may die between the removal of the note and its sync: a power failure brings the note back, and it must find its region.
+/// A process may die between the removal of the note and its sync. A power failure then brings the note back, and it must find its region.
 #[test]
 fn a_region_is_overwritten_only_once_the_removal_of_its_note_is_durable() {
     let place = Place::new();
@@ -569,7 +571,7 @@ fn a_region_is_overwritten_only_once_the_removal_of_its_note_is_durable() {
     database.router().deploy("bank", &wasm("bank")).expect("deploy");
     let killed = place.killed();
     database.close().expect("close");
-    // The files of the end, the region of the middle: what it holds is in the files, and the directory does not name it.
+    // The files are of the end, and the region is of the middle. Its records are in the files, and the directory does not name it.
     fs::copy(killed.region(), place.region()).expect("copied");
     assert!(!has_note(&place));
     let region = fs::read(place.region()).expect("a region");

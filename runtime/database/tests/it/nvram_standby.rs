@@ -1,4 +1,5 @@
-//! A standby whose log is written to NVRAM first: what it acknowledged is there after a kill at any moment, whatever comes next.
+//! A standby that writes its log to NVRAM first. The records that it acknowledged are there after a kill at any moment, whatever comes
+//! next.
 
 use crate::common;
 use std::{
@@ -46,7 +47,7 @@ impl Killed {
             acknowledged: known.map_or(Lsn(0), |standby| standby.persisted),
         };
         fs::create_dir(killed.data()).expect("a directory");
-        // The region first: what is copied to the files meanwhile lies in both.
+        // The region is copied first. The records that go to the files meanwhile then lie in both.
         fs::copy(cluster.region(name), killed.region()).expect("copied");
         copy_dir(&cluster.place(name), &killed.data()).expect("copied");
         let (note, old) = (killed.data().join("nvram.json"), cluster.region(name));
@@ -118,7 +119,7 @@ fn what_a_standby_acknowledged_is_there_after_a_kill_whatever_it_is_started_with
             device: nvram(killed.root.path().join("other")),
             ..killed.on_files(2)
         };
-        // With its region, on another number of sites, in files, on another region.
+        // The directory is opened with its region, on another number of sites, in files, and on another region.
         let config = match number % 4 {
             0 => killed.on_nvram(3),
             1 => killed.on_nvram(1),
@@ -139,7 +140,7 @@ fn what_a_standby_acknowledged_is_there_after_a_kill_whatever_it_is_started_with
             "{number}: {found} of {}",
             killed.acknowledged
         );
-        // It goes on where it was.
+        // The standby continues from its position.
         wait_until("it has all", || again.router().view() >= end);
         assert_eq!(digest_now(&again), digest, "{number}");
         again.close().expect("close");
@@ -173,7 +174,7 @@ fn a_standby_goes_from_nvram_to_files_and_back() {
     primary.close().expect("close");
 }
 
-/// With each policy: its sites write to the region that it received into.
+/// The sites write to the region that the standby received into, with each policy.
 #[test]
 fn a_promoted_standby_writes_to_its_region() {
     for (log, flush) in [
@@ -232,7 +233,7 @@ fn a_deposed_primary_brings_home_what_its_region_holds_before_it_is_cut_back() {
     new.serve_standbys(cluster.serving("http://s1:1")).expect("served");
     cluster.set_primary(&new);
     transfer(&new, 5);
-    // Without that its opening says that its primary has another history.
+    // The records of the region must come home before the cut. Otherwise the opening says that the primary has another history.
     let region = fs::read(killed.region()).expect("a region");
     assert!(bring_home(&killed.on_nvram(2)).expect("brought home").is_some());
     fs::remove_dir_all(cluster.place("p")).expect("removed");
@@ -260,7 +261,7 @@ fn what_a_standby_can_not_have_is_said_and_changes_nothing() {
     wait_seen(&primary, &standby);
     let killed = Killed::of(&cluster, &primary, "s1");
     let refusal = |config: DatabaseConfig| Database::open_standby(config).err().expect("it is refused");
-    // In use.
+    // The region is in use.
     let error = refusal(DatabaseConfig {
         device: nvram(cluster.region("s1")),
         ..killed.on_files(1)

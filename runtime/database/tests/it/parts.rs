@@ -1,5 +1,4 @@
-//! Changes of any size, logged in parts: in the form that was asked for, there as a whole or not at all wherever a log ends, on whichever
-//! device.
+//! Changes of any size, logged in parts, in the requested form. They exist as a whole or not at all wherever a log ends, on either device.
 
 use crate::common;
 use std::{
@@ -24,7 +23,7 @@ const COLUMNS: usize = 100;
 const ROW_BYTES: usize = 8 * COLUMNS;
 
 /// A module with a table of wide rows. `put(a, b, from, count)` inserts rows with keys from (a, from) on, those of odd numbers at b, and
-/// answers the count; a key that is there ends it.
+/// returns the count. A key that exists ends it.
 fn module() -> Vec<u8> {
     let names: Vec<_> = (0..COLUMNS)
         .map(|at| format!(r#"{{"name":"c{at}","type":"i64"}}"#))
@@ -100,7 +99,7 @@ fn put_one(database: &Database, args: [i64; 4]) -> Lsn {
     reply.get(0).lsn
 }
 
-/// A partition that is busy is not waited for, and what it told before counts: so two tellings have to agree.
+/// Returns the number of rows. It does not wait for a busy partition, whose earlier number counts. So two numbers in turn have to agree.
 fn rows(database: &Database) -> u64 {
     let deployed = database.router().deployed();
     let Some((id, _)) = deployed.table("m.wide") else {
@@ -156,7 +155,7 @@ fn kinds(database: &Database, kind: &str) -> usize {
 
 #[test]
 fn changes_of_any_size_are_logged_in_the_form_that_was_asked_for() {
-    // From just below what one record takes to what a call may write; of one partition and of two.
+    // The sizes are from just below one record's bytes to the most that a call may write, of one partition and of two.
     let counts = [
         10,
         PART_BYTES / (ROW_BYTES + 8),
@@ -255,7 +254,7 @@ fn a_batch_goes_to_the_log_in_pieces_and_is_answered_as_one() {
         database.close().expect("closed");
         let database = open_with(settings(dir.path(), 1, log), part_bytes);
         assert_eq!(digest(&database), before);
-        // Keys are known, with their answers and where they are in the log.
+        // The keys are known, with their answers and their positions in the log.
         let again = put(&database, &keyed);
         for at in (0..calls.len()).filter(|at| at % 4 != 1) {
             let (first, second) = (reply.get(at), again.get(at));
@@ -301,7 +300,7 @@ fn a_log_cut_off_between_two_parts_has_nothing_of_them() {
             assert_eq!(found % count, 0, "whole transactions alone");
             let parts = records(&opened, None).last().is_some_and(|last| last.kind == "part");
             (copies, between) = (copies + 1, between + usize::from(parts));
-            // It goes on.
+            // The database continues.
             if opened.router().deployed().current.contains_key("m") {
                 put_one(&opened, [1, 2, 9_000_000, 50]);
                 let before = digest(&opened);

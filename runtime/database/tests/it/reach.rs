@@ -6,8 +6,8 @@ use std::path::Path;
 use crate::common::{call_i64, config, digest_now, recovered};
 use reprise_database::{Database, DatabaseConfig, LogPolicy};
 
-/// A procedure of each way to read, by the partition of its first argument; the second is a key as it is encoded. Each answers with
-/// what the host call did, as an integer.
+/// A procedure of each way to read. The partition is that of its first argument, and the second argument is an encoded key. Each answers
+/// with the integer that the host call returned.
 const READS: [(&str, &str); 12] = [
     ("get", "(call $get (i32.const 0) (global.get $key) (global.get $out))"),
     (
@@ -47,7 +47,7 @@ const READS: [(&str, &str); 12] = [
 /// Scans and counts of the call's own rows.
 const LOCAL: [(&str, &str); 2] = [("scan_local", "scan"), ("count_local", "count")];
 
-/// `raise` adds its second argument to column b of each row, in the order of b, by buffers of two rows; how often its loop turned.
+/// `raise` adds its second argument to column b of each row, in the order of b, by buffers of two rows. It returns the number of turns.
 /// `alias` reads a row twice and writes both copies back.
 const LOOPS: &str = r#"
     (func (export "reprise_call_raise") (param i32) (result i32)

@@ -1,5 +1,5 @@
-//! Reads of a standby on threads of their own: each sees one prefix of the primary's log to its end, however long it takes, while the replay goes
-//! on beneath it. What a read is held to is a model of what the primary wrote, by LSN.
+//! Reads of a standby on threads of their own. Each sees one prefix of the primary's log to its end, however long it takes, while the
+//! replay continues beneath it. Each read is compared with a model of the primary's writes, by LSN.
 
 use std::{
     collections::BTreeMap,
@@ -210,7 +210,7 @@ fn read_long(pair: &Pair, written: &Written) -> bool {
     before.iter().any(|view| view.0 > answer.lsn.0 + 1)
 }
 
-/// Reads all registers, and single ones, as long as the others go on: what was seen, to be compared.
+/// Reads all registers, and single ones, as long as the others go on. Returns the values that it saw.
 fn read_short(pair: &Pair, is_over: &AtomicBool) -> Vec<(Lsn, BTreeMap<i64, i64>)> {
     let (mut seen, mut last) = (Vec::new(), Lsn(0));
     while !is_over.load(Ordering::Acquire) || seen.is_empty() {
@@ -246,7 +246,7 @@ fn registers_page(database: &Database) -> (Lsn, BTreeMap<i64, i64>) {
     (page.lsn, rows.collect())
 }
 
-/// Pages of all registers, as long as the others go on: what was seen, to be compared.
+/// Reads pages of all registers, as long as the others go on. Returns the values that it saw.
 fn read_pages(pair: &Pair, is_over: &AtomicBool) -> Vec<(Lsn, BTreeMap<i64, i64>)> {
     let (mut seen, mut last) = (Vec::new(), Lsn(0));
     while !is_over.load(Ordering::Acquire) || seen.is_empty() {
@@ -418,7 +418,8 @@ fn pages(database: &Database, request: &RowsRequest) -> Result<Vec<Vec<u8>>, Row
     }
 }
 
-/// Every table in the order of every index, from either end, in pages of one row and of some: the same on the standby as on the primary.
+/// Reads every table in the order of every index, from either end, in pages of one row and of several. The standby must return the same as
+/// the primary.
 fn check_pages(pair: &Pair, with_filter: bool) {
     let deployed = pair.primary.router().deployed();
     for (table, schema) in deployed.tables() {
@@ -516,7 +517,7 @@ fn pages_of_tables_are_read_by_readers() {
     assert_eq!(router.open_views(), 0);
 }
 
-/// One step of many of a script: what is done, and with which.
+/// Makes a script of this many steps. Each step has an operation and its operands.
 fn script(random: &mut u64, steps: usize) -> Vec<u8> {
     let mut next = || {
         *random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);

@@ -21,7 +21,7 @@ fn start(cluster: &Cluster, level: Safety) -> Arc<Database> {
     primary
 }
 
-/// It follows, and nothing of its own log is replayed yet.
+/// Opens a standby that follows, and has replayed nothing of its own log yet.
 fn follow_first(cluster: &Cluster, name: &str) -> Arc<Database> {
     let standby = Arc::new(Database::open_standby(cluster.config(name, 3)).expect("open"));
     let follows = standby.follow_primary(follow_primary(&cluster.primary, name));
@@ -46,7 +46,7 @@ fn a_standby_takes_its_primary_s_log_while_it_is_recovered() {
         let standby = follow_first(&cluster, "s1");
         (0..20).for_each(|n| transfer(&primary, 100 * round + n));
         wait_in_sync(&standby);
-        // It is waited for as any other that has the log on its disk.
+        // The primary waits for this standby as for any other that has the log on its disk.
         (20..40).for_each(|n| transfer(&primary, 100 * round + n));
         let end = primary.router().view();
         wait_until("it has all", || received(&standby) >= end);
@@ -57,7 +57,7 @@ fn a_standby_takes_its_primary_s_log_while_it_is_recovered() {
         standby.recover().expect("recover");
         wait_seen(&primary, &standby);
         assert_eq!(digest(&standby), digest(&primary));
-        // It goes on, also behind a checkpoint of its own.
+        // The standby continues, also behind a checkpoint of its own.
         transfer(&primary, 1);
         wait_seen(&primary, &standby);
         take(&standby);
@@ -81,13 +81,13 @@ fn what_comes_while_it_is_recovered_is_shown_once_it_is_committed() {
         received(&standby) >= end && service(&standby).info().committed >= end
     });
     assert_eq!(standby.router().view(), Lsn(0));
-    // The primary is gone before it can say anything to one that is recovered; what it said before counts.
+    // The primary is gone before it can say anything to a recovered standby. Its earlier word counts.
     cluster.no_primary();
     close(primary);
     standby.recover().expect("recover");
     wait_until("it shows what it was told", || standby.router().view() >= end);
     standby.close().expect("close");
-    // Opened again without anybody who says more, it shows as much.
+    // Opened again without a report of more commits, it shows as much.
     let again = follow_first(&cluster, "s1");
     again.recover().expect("recover");
     assert!(again.router().view() >= end);
@@ -115,7 +115,7 @@ fn a_primary_that_does_not_hold_what_is_here_says_so_while_it_is_recovered() {
         matches!(&phase, Phase::Failed { report } if report.contains("shows nothing")),
         "it stays hidden: {phase:?}"
     );
-    // Once it is the primary of its own records, it shows them.
+    // The server shows its records once it is their primary.
     service(&parted).promote(ACCEPTING).expect("promoted");
     assert_eq!(parted.router().phase(), Phase::Ready);
     fill(&parted, 7_000, 5);

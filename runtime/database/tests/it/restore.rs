@@ -1,4 +1,4 @@
-//! Restores to every kind of point, compared with what the database was there.
+//! Restores to every kind of point, compared with the database at that point.
 
 use crate::common;
 use std::{
@@ -30,7 +30,7 @@ fn history(dir: &Path, checkpoints: usize) -> Vec<Moment> {
     moments
 }
 
-/// With the compiled code of `source`, so that no opening compiles again.
+/// Opens the directory with the compiled code of `source`, so that no opening compiles again.
 fn digest_with_code(dir: &Path, source: &Path) -> u64 {
     let code = dir.join("code");
     std::fs::create_dir_all(&code).expect("a folder");
@@ -144,7 +144,7 @@ fn what_is_damaged_is_gone_around_and_said_so() {
     assert_eq!(digest_with_code(&target, source.path()), last.digest);
     // The log: points before the damage are as good as ever.
     let found = &moments[2];
-    // In the record behind that moment: what was told later lies in other blocks behind it, so it is no torn tail.
+    // The damage is in the record behind that moment. Later records lie in other blocks behind it, so it is no torn tail.
     let (segment, offset) = place_of(source.path(), moments[3].lsn);
     let mut bytes = std::fs::read(&segment).expect("a segment");
     bytes[offset + 4] ^= 1;

@@ -1,4 +1,4 @@
-//! The way back over tables that have changed since: they become what they were, also at a replay, or nothing is changed.
+//! The way back over tables that have changed since. They become the former ones, also at a replay, or nothing is changed.
 
 use crate::{
     common::{Consenting, checkpointer, close, digest_now, take},
@@ -182,7 +182,7 @@ fn table_whose_former_name_another_one_has_does_not_go_back() {
     assert_eq!(digest_now(&database), digest);
 }
 
-/// It knows where the first version's columns lie from the records alone: it opened no checkpoint with the second version.
+/// The standby knows the places of the first version's columns from the records alone. It opened no checkpoint with the second version.
 #[test]
 fn standby_that_is_promoted_after_a_rename_goes_back_to_the_version_before() {
     let cluster = Cluster::new();

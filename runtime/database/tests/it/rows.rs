@@ -88,7 +88,7 @@ fn rows_have_the_same_numbers_in_every_replay() {
 }
 
 fn copy_dir(from: &Path, to: &Path, has_checkpoint: bool) {
-    // With the compiled code, so that no opening compiles again.
+    // The compiled code is copied, too, so that no opening compiles again.
     for folder in ["log", "checkpoints", "code"] {
         std::fs::create_dir_all(to.join(folder)).expect("a folder");
         if folder == "checkpoints" && !has_checkpoint {
@@ -100,7 +100,7 @@ fn copy_dir(from: &Path, to: &Path, has_checkpoint: bool) {
     }
 }
 
-/// The log has changes where it should.
+/// Checks whether the log has records of changes.
 fn check_changes(dir: &Path, has_changes: bool) {
     let disk = Arc::new(RealDisk::open(dir.join("log")).expect("its log"));
     let (mut reader, _) = LogReader::open(disk, reprise_base::Lsn(0)).expect("a log");
@@ -153,7 +153,7 @@ fn a_change_by_number_is_told_with_the_key_that_its_row_has() {
     assert_eq!(seen, expected);
     assert_ne!(rows[0].partition, rows[1].partition);
 
-    // From a key to the number that its row has now; of a row that is not there to none.
+    // Finds the present number of a key's row, and none for a row that is not there.
     let router = database.router();
     let deployed = router.deployed();
     let (table, schema) = deployed.table("registers").expect("its table");

@@ -15,8 +15,8 @@ const V2: &str = r#"{"name":"k","type":"i64","nullable":false},{"name":"b","type
     {"name":"c","type":"i64","nullable":false,"default":"0700000000000000"}"#;
 const WIDER: &str = r#"{"name":"k","type":"i64","nullable":false},{"name":"b","type":"i64","nullable":false}"#;
 
-/// A module over its shared table `t` with these columns: `put(k)` inserts a row of `row_bytes` whose other columns are 5, and
-/// `size()` answers with the bytes that a scan of the table fills.
+/// A module over its shared table `t` with these columns. `put(k)` inserts a row of `row_bytes` whose other columns are 5. `size()` returns
+/// the bytes that a scan of the table fills.
 pub(crate) fn module(columns: &str, indexes: &str, row_bytes: u32) -> Vec<u8> {
     module_over(r#""t","shared":true"#, columns, indexes, row_bytes)
 }

@@ -41,7 +41,7 @@ fn forms(database: &Database, from: Lsn) -> Vec<(Lsn, &'static str, u64)> {
         .collect()
 }
 
-/// Every table was compared behind what the primary holds now, and they are equal.
+/// Waits until every table was compared behind the primary's present end, and all are equal.
 fn wait_equal(primary: &Database, standby: &Database) {
     let end = primary.router().view();
     wait_until("all tables are compared", || {
@@ -136,7 +136,7 @@ fn standbys_get_the_other_form_and_both_sides_restart_fall_back_to_files_and_cha
         work(&standby, 9);
         wait_equal(&standby, &former);
         close(former);
-        // Both directories open by themselves, as what they are.
+        // Both directories open by themselves, each in its own role.
         standby.close().expect("close");
         let digest_of = |name: &str, sites| {
             let opened = Database::open_any(config(&cluster.place(name), sites)).expect("open");

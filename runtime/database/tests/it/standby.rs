@@ -1,5 +1,5 @@
-//! A standby that is fed its primary's groups in this process: what it shows is what the primary was, at every moment; what it refuses; and
-//! what becomes of it when it is promoted.
+//! A standby that gets its primary's groups in this process. At every moment it shows a former state of the primary. The tests also cover
+//! its refusals and its promotion.
 
 use crate::common;
 use std::{
@@ -376,7 +376,7 @@ fn a_promoted_standby_takes_writes_in_a_new_epoch_and_keeps_every_outcome() {
             matches!(refused, Err(ReplicationError::IsPrimary(epoch)) if epoch == received.epoch),
             "{refused:?}"
         );
-        // At once: what it received is replayed first.
+        // The promotion begins at once, and first replays the received records.
         let promoted = pair.standby.promote().expect("promoted");
         assert_eq!((promoted.epoch, promoted.lsn), (received.epoch.next(), received.lsn));
         let refused = pair.standby.promote();
@@ -451,7 +451,7 @@ fn a_standby_opened_as_a_primary_is_one_in_a_new_epoch() {
     transfer(&opened, 2);
 }
 
-/// A group of one record of this primary's epoch that follows what the standby has.
+/// Makes a group of one record of this primary's epoch that follows the standby's last record.
 fn forged(standby: &Database, record: &RecordRef<'_>) -> Sent {
     let received = standby.received().expect("a standby");
     let records = RecordBatch::of(record).bytes().to_vec();
@@ -503,7 +503,7 @@ fn a_record_that_does_not_replay_stops_reads_and_promotion_by_name() {
             Err(ReplicationError::Unavailable(reason)) => assert!(reason.contains(expected), "{reason}"),
             other => panic!("{other:?}"),
         }
-        // Asked again, it says so again; it is a standby still, and its log goes on.
+        // A second request has the same answer. It is still a standby, and its log continues.
         assert!(matches!(pair.standby.promote(), Err(ReplicationError::Unavailable(_))));
         assert_eq!(router.role(), Role::Standby);
         let mark = RecordRef::Checkpoint(CheckpointMark {

@@ -43,7 +43,7 @@ fn a_primary_hands_out_tickets_and_files_that_open() {
     assert!(
         matches!(service(&database).promote(FORCED), Err(ReplicationError::IsPrimary(epoch)) if epoch == info.epoch)
     );
-    // A checkpoint is taken where there is none; one that is nearly as new as the log is good enough.
+    // The server takes a checkpoint if it has none. A checkpoint that is nearly as new as the log is good enough.
     let own = to.path().join("s1");
     bootstrap(&database, "s1", &own);
     assert_eq!(checkpointer(&database).list().len(), 1);
@@ -75,7 +75,7 @@ fn a_primary_hands_out_tickets_and_files_that_open() {
         "{told:?}"
     );
     database.close().expect("close");
-    // It opens as any data directory does, with what the checkpoint holds.
+    // The directory opens as any data directory does, with the rows of the checkpoint.
     let (copy, report) = open(&own, 1);
     assert!(report.checkpoint.is_some());
     assert_eq!(digest_now(&copy), digest);
@@ -151,7 +151,7 @@ fn a_standby_follows_comes_back_after_breaks_and_becomes_the_primary() {
     wait_seen(&now(&primary), &standbys[0]);
     wait_seen(&now(&primary), &standbys[1]);
     check_own(&standbys[0]);
-    // The primary is gone for good; what it acknowledged is on the standby, which takes others as its standbys.
+    // The primary is gone for good. Its acknowledged writes are on the standby, which takes others as its standbys.
     let [one, two] = standbys;
     one.serve_standbys(serving("http://s1:1")).expect("once it is promoted");
     assert!(
@@ -226,7 +226,7 @@ fn a_standby_knows_who_is_out_of_sync_and_is_promoted_out_of_sync_where_the_loss
     });
     wait_seen(&primary, &one);
     let end = service(&one).info().durable;
-    // Also after a restart, without anybody to ask.
+    // After a restart the same holds, without any server to ask.
     cluster.no_primary();
     close(one);
     let one = cluster.open_standby("s1");
@@ -236,7 +236,7 @@ fn a_standby_knows_who_is_out_of_sync_and_is_promoted_out_of_sync_where_the_loss
         None,
         "by now it may be"
     );
-    // One that was told nothing, like a copy of its files, is promoted by nobody who does not know what he does.
+    // A standby without a status, like a copy of its files, is promoted only by an operator who accepts the risk.
     close(one);
     let mut document = cluster.document("s1");
     document
@@ -273,7 +273,7 @@ fn a_standby_that_may_not_follow_says_why_and_shows_nothing() {
     fill_bank(&first, 20);
     bootstrap(&first, "s1", &place("s1"));
     bootstrap(&first, "s2", &place("s2"));
-    // Somebody else's primary, and one that has gone another way.
+    // The primary of another database, and one whose history has parted.
     let other = start_primary(&place("o"), "");
     close(first);
     let promoted = Database::open_standby(config(&place("s2"), 1)).expect("open");
@@ -285,7 +285,7 @@ fn a_standby_that_may_not_follow_says_why_and_shows_nothing() {
     fill(&first, 700, 9);
     promoted.serve_standbys(serving("")).expect("served");
     for (primary, reason) in [(other, "another database"), (promoted, "at LSN")] {
-        // It is where the first primary was when it left; the other way begins there.
+        // One standby is at the position at which the first primary left. The other way begins at that position.
         let standby = match reason {
             "at LSN" => {
                 let standby = start_standby(&place("s1"), &Arc::new(Mutex::new(Some(first.clone()))), "s1");

@@ -17,7 +17,7 @@ const ASKED: PromoteOptions = PromoteOptions {
     accepts_loss: false,
 };
 
-/// Opens accounts one by one until the server takes no more; those that were answered.
+/// Opens accounts one by one until the server takes no more. Returns the acknowledged ones.
 fn open_until_refused(database: &Database, from: i64, is_over: &AtomicBool) -> Vec<i64> {
     let mut answered = Vec::new();
     for account in from.. {
@@ -94,7 +94,7 @@ fn switches_over(on_nvram: &[&str]) {
     assert!(promoted.has_stepped_down && answered.len() > 10, "{promoted:?}");
     assert_eq!(promoted.epoch, Epoch(2));
     assert_eq!(accounts(&new, &answered), answered.len());
-    // The old one serves what it had, says that it gets older, and sends writers on.
+    // The old primary serves its rows, says that it gets older, and sends writers on.
     assert_eq!(
         (old.router().role(), old.router().view()),
         (Role::Standby, promoted.lsn)
@@ -103,7 +103,7 @@ fn switches_over(on_nvram: &[&str]) {
     let own = service(&old).own().expect("it says how old it is");
     thread::sleep(Duration::from_millis(5));
     assert!(service(&old).own().expect("older").lag_us > own.lag_us);
-    // Asked once more, it says the same; it steps down for nobody else, and is not the primary again by itself.
+    // A second request has the same answer. It steps down for no other standby, and does not become the primary again by itself.
     let again = service(&old).step_down("s1", None).expect("said once more");
     assert_eq!(again.lsn, promoted.lsn);
     let refused = service(&old).step_down("s2", None);
@@ -194,11 +194,11 @@ fn keeps_its_place(on_nvram: &[&str]) {
         transfer(&old, 3);
         wait_seen(&old, &new);
     };
-    // Nobody there.
+    // No server is there.
     cluster.no_primary();
     refusal("nobody answers");
     cluster.set_primary(&old);
-    // It can't write down whom it gave its place to.
+    // The primary can't write down to whom it gave its place.
     let in_the_way = cluster.place("p").join("node.json.tmp");
     std::fs::create_dir_all(in_the_way.join("x")).expect("made");
     refusal("gives its place away can't be saved");
@@ -210,7 +210,7 @@ fn keeps_its_place(on_nvram: &[&str]) {
     );
     let standby = service(&new).step_down("p", None);
     assert!(matches!(standby, Err(ReplicationError::NotPrimary(_))), "{standby:?}");
-    // A lost one takes nobody's place.
+    // A lost standby takes over from no server.
     new.close().expect("close");
     wait_until("it is lost", || {
         service(&old).info().standbys[0].state == reprise_router::StandbyState::Lost
@@ -302,7 +302,7 @@ fn a_primary_that_stepped_down_tells_who_was_out_of_sync_with_it() {
     });
     fill(&old, 1_000, 10);
     service(&new).promote(ASKED).expect("promoted");
-    // The new primary may be lost next, and nobody else knows.
+    // The new primary may be lost next, and no other server knows.
     let told = service(&old).info().out_of_sync;
     assert!(
         matches!(&told[..], [one] if one.name == "s2" && Lsn(0) < one.from && one.from <= lacks_from),

@@ -1,4 +1,4 @@
-//! Procedures of a description, and the types of what they take and answer.
+//! Procedures of a description, and the types of their parameters and results.
 
 use reprise_abi::{
     AbortSchema, LogChoice, NEAR_KEYS_MAX, Parameter, Partitioning, PrefetchKey, PrefetchPart, ProcedureSchema,
@@ -139,7 +139,7 @@ fn parse_prefetch(path: &Path, value: &Value, tables: &[TableSchema], params: &[
     })
 }
 
-/// Type of a column of integers; None for any other column.
+/// Returns the range of a column of integers. None for any other column.
 fn int_range(ty: ScalarType) -> Option<(i128, i128)> {
     if !ty.is_integer() && ty != ScalarType::Timestamp {
         return None;
@@ -151,7 +151,7 @@ fn int_range(ty: ScalarType) -> Option<(i128, i128)> {
     })
 }
 
-/// A parameter of the column's type before which all have a fixed length, or an integer that fits the column.
+/// Parses a parameter of the column's type before which all parameters have a fixed length, or an integer that fits the column.
 fn parse_prefetch_part(at: &Path, value: &Value, column: ScalarType, params: &[Parameter]) -> Checked<PrefetchPart> {
     let Some((least, most)) = int_range(column) else {
         return at.fail("keys to prefetch are of integer columns");
@@ -218,7 +218,7 @@ fn parse_type(path: &Path, value: &Value, depth: usize) -> Checked<Type> {
             };
         }
         Value::Object(members) if members.len() == 1 => members.iter().next(),
-        // A struct may say how its source names it.
+        // A struct may have the name that it has in the source.
         Value::Object(members) if members.len() == 2 && members.contains_key("name") => {
             members.iter().find(|(word, _)| *word == "struct")
         }
@@ -255,7 +255,7 @@ fn parse_type(path: &Path, value: &Value, depth: usize) -> Checked<Type> {
     }
 }
 
-/// The name of a struct in its module's source; null where it has none.
+/// Returns the name of a struct in its module's source. None if it has none.
 fn parse_type_name(path: &Path, value: &Value) -> Checked<Option<String>> {
     let at = path.member("name");
     match value {

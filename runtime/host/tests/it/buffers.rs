@@ -1,11 +1,11 @@
-//! Arguments and results in the guest's own buffers: no host call, the same isolation, no trust in what the guest says.
+//! Arguments and results in the guest's own buffers: no host call, the same isolation, no trust in the guest's values.
 use crate::support::{faulted, module, refusal, returned, run, start};
 use reprise_host::{CallEnd, CompiledModule, Engine, FaultKind, Instance, Limits};
 
-/// A module whose buffers lie at the packed slices. Procedures: 0 `echo` leaves bytes `0..n` of the arguments' buffer in the
-/// result's, `n` being the arguments' length; 1 `read` does so with `args_read` and `result_write`; 2 `spill` writes to
-/// as many pages from page 4 on as the arguments have bytes, then `probe`s; 3 `probe` answers 16 bytes of the arguments'
-/// buffer; 4 `forge` returns the number in its arguments; 5 `aborts` aborts, then returns the number.
+/// A module whose buffers lie at the packed slices. Procedures: 0 `echo` leaves bytes `0..n` of the arguments' buffer in the result's; `n`
+/// is the arguments' length. 1 `read` does so with `args_read` and `result_write`. 2 `spill` writes to as many pages from page 4 on as the
+/// arguments have bytes, then `probe`s. 3 `probe` answers 16 bytes of the arguments' buffer. 4 `forge` returns the number in its arguments.
+/// 5 `aborts` aborts, then returns the number.
 fn echo(args: &str, result: &str, more: &str) -> String {
     format!(
         r#"(module

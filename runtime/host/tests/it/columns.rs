@@ -1,4 +1,4 @@
-//! Host calls that move some columns: what they hand out, and what forged ones come to.
+//! Host calls that move some columns: the bytes that they hand out, and the results of forged calls.
 use crate::support::{MapOps, small_limits, with_section};
 use reprise_abi::ColumnSet;
 use reprise_host::{CompiledModule, Engine, FaultKind, Instance};
@@ -71,7 +71,7 @@ fn chosen_columns_cross_the_wall() {
     assert_eq!(ops.patches, patches);
 }
 
-/// Two keys of four bytes, the second one not there, and slots of 16 and of 12 bytes; then keys that lie where their rows go.
+/// Two keys of four bytes, of which the second does not exist, and slots of 16 and of 12 bytes. Then the keys lie where their rows go.
 #[test]
 fn slots_are_filled_and_may_lie_over_their_keys() {
     let mut instance = start(

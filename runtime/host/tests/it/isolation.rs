@@ -1,8 +1,8 @@
 //! No guest state survives a call: memory, globals, tables, segments; after traps too.
 use crate::support::{MapOps, faulted, returned, run, start};
 
-/// Procedures: 0 `dirty` writes ones over `args[0..4]` pages from page `args[4..8]`, 1 the same and then traps, 2 `probe`
-/// answers 1 byte: 1 when all memory up to page `args[0..4]` is as at the start, 3 fills pages by host calls.
+/// Procedures: 0 `dirty` writes ones over `args[0..4]` pages from page `args[4..8]`. 1 does the same and then traps. 2 `probe` answers 1
+/// byte: 1 if all memory up to page `args[0..4]` is as at the start. 3 fills pages by host calls.
 const MEMORY: &str = r#"(module
   (import "reprise1" "args_read" (func $args_read (param i32)))
   (import "reprise1" "result_write" (func $result_write (param i64)))

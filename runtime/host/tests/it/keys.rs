@@ -1,4 +1,4 @@
-//! Host calls that name a row by its key: what they answer, and what forged ones come to.
+//! Host calls that name a row by its key: their answers, and the results of forged calls.
 use crate::support::{MapOps, small_limits, with_section};
 use reprise_host::{CompiledModule, Engine, FaultKind, Instance};
 

@@ -57,8 +57,8 @@ fn endless_recursion_runs_out_of_stack() {
 
 #[test]
 fn long_runs_of_free_instructions_cost_fuel() {
-    // A loop of 100,000 additions per turn: the price must follow the work, not the turns, also where the run is cut by
-    // empty branches that are never taken.
+    // A loop of 100,000 additions per turn. The price must follow the work, not the turns, even if empty branches that are never taken cut
+    // the run.
     for filler in [
         "(local.set 0 (i32.add (local.get 0) (i32.const 1)))",
         "(if (i32.const 0) (then))",
@@ -257,7 +257,7 @@ fn a_fresh_instance_starts_within_the_time_of_its_call() {
 
 #[test]
 fn tables_grow_to_a_bound_of_the_modules_own() {
-    // 4: the largest size that the module declares; else 16,384, or what it begins with.
+    // The bound is the largest size that the module declares, such as 4. Otherwise it is 16,384, or the size at the beginning.
     for (table, grown) in [("1 4", 4), ("1", 16_384), ("20000", 20_000)] {
         let wat = format!(
             r#"(module (memory (export "memory") 1 1) (table $t {table} funcref)

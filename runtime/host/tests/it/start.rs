@@ -14,7 +14,7 @@ use reprise_host::{CompiledModule, Engine, FaultKind, Instance, Limits, StartTim
 
 const P: &str = r#"(func (export "reprise_call_p") (param i32) (result i32) (i32.const 0))"#;
 
-/// A loop of so many turns.
+/// A loop of this many turns.
 fn turns(count: u64) -> String {
     format!(
         "(local $n i64) (loop $l (local.set $n (i64.add (local.get $n) (i64.const 1)))
@@ -22,8 +22,8 @@ fn turns(count: u64) -> String {
     )
 }
 
-/// Modules in which guest code beside the procedures takes so many turns: a start function, an initializer, a buffer's export. Each is
-/// put back after a call, or made anew for it.
+/// Modules in which guest code beside the procedures takes this many turns: a start function, an initializer, a buffer's export. Each is
+/// restored after a call, or made anew for it.
 fn slow_starts(count: u64) -> Vec<String> {
     let work = turns(count);
     let starts = [
@@ -111,7 +111,7 @@ fn deployment_ends_what_does_not_start_or_describe_itself_in_time() {
             "asked no more often than it has seconds"
         );
     }
-    // Without a limit, and where it was taken once, the fuel alone ends it.
+    // Fuel alone ends the start without a limit, and the start of a module that was taken once.
     let short = described(&turns(100_000));
     let clock = Arc::new(Seconds(AtomicU64::new(7)));
     assert!(CompiledModule::compile_within(&engine, &short, &StartTime::within(clock, 0)).is_ok());
@@ -131,7 +131,7 @@ fn module_that_was_taken_once_does_not_start_before_its_first_call() {
     assert_eq!(fault.kind, FaultKind::Ended(reprise_abi::EndReason::Cancelled));
 }
 
-/// Its start fills so many bytes of 64 MiB.
+/// Its start fills this many bytes of 64 MiB.
 fn filled(bytes: usize) -> CompiledModule {
     let wat = format!(
         r#"(module (memory (export "memory") 1024 1024) {P}
@@ -189,8 +189,8 @@ fn call_is_refused_where_its_instance_passes_the_limit_of_memory_and_a_replay_is
     assert_eq!(memory.used(), 0);
 }
 
-/// A call fills memory beyond its start: so many bytes of 64 MiB from the beginning on, and then it asks the host. Its instance is kept, or, where
-/// it drops a segment, fresh for each call.
+/// A module whose call fills memory beyond its start: this many bytes of 64 MiB from the beginning on. Then the call asks the host. Its
+/// instance is kept, or, if it drops a segment, fresh for each call.
 fn filling(bytes: usize, is_fresh: bool) -> CompiledModule {
     let drops = if is_fresh { "(data.drop $d)" } else { "" };
     let wat = format!(
@@ -227,7 +227,7 @@ fn memory_that_a_call_fills_is_counted_while_it_runs() {
         assert!(instance.call(1, 0, &mut ops).kind.is_ok());
         let seen = seen.load(Ordering::Relaxed);
         assert!((FILLED..FILLED + (2 << 20)).contains(&seen), "fresh {is_fresh}: {seen}");
-        // The memory that a kept instance holds open goes after some calls, and each call finds what the start left.
+        // The memory that a kept instance holds open goes after some calls, and each call finds the start's data.
         for _ in 0..200 {
             returned(&mut instance, 0, &[]);
         }

@@ -1,5 +1,5 @@
-//! Every crash of a scripted workload: at each operation, with each way of losing, tearing and reordering what was not
-//! synced, the log opens with every acknowledged record, in order, and none by half.
+//! Every crash of a scripted workload, at each operation, with each way of losing, tearing and reordering unsynced writes. The log opens
+//! with every acknowledged record, in order, and no record by half.
 
 use crate::common;
 use crate::common::{append, encode, open, segments, words_in, words_on};
@@ -50,7 +50,7 @@ fn check_image(image: &SimDisk, groups: &[Vec<&str>], acknowledged: usize, conte
         whole >= acknowledged,
         "{context}: {whole} groups of {acknowledged} acknowledged"
     );
-    // The log goes on, and what comes next is found behind what was.
+    // The log continues, and the next records come behind the found ones.
     append(&log, &["next"]);
     drop(log);
     let reread = words_on(image);
@@ -221,7 +221,7 @@ fn a_record_that_looks_like_a_block_does_not_make_a_torn_tail_damage() {
         forged[48..48 + payload.bytes().len()].copy_from_slice(payload.bytes());
         reprise_wire::seal_block(&header, &mut forged);
         bytes[1024..1024 + forged.len()].copy_from_slice(&forged);
-        // The payload is lost but for a sector that holds what was the close block at its place.
+        // The payload is lost but for one sector. That sector has the bytes of the close block that was at its place.
         bytes[1536..1024 + forged.len()].fill(0);
         bytes[1536..2048].copy_from_slice(&genuine[1536..2048]);
     });

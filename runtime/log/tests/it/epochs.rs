@@ -1,4 +1,4 @@
-//! Epochs count the openings that write, and the history names what was written, in whatever files it lies.
+//! Epochs count the openings that write. The history names the written records, in whatever files they lie.
 
 use crate::common::{append, close, encode, open, segments, words_on};
 use reprise_base::{Epoch, Lsn};

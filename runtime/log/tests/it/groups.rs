@@ -107,7 +107,7 @@ fn what_is_placed_becomes_durable_though_nobody_waits_for_it() {
     for group in &groups {
         assert_eq!(log.group_appender().append(&group.get()), Ok(AppendOutcome::New));
         let until = Instant::now() + WAIT_MAX;
-        // Not `wait_durable`, which would hurry the flusher.
+        // The test does not call `wait_durable`, which would hurry the flusher.
         while log.durable() < group.end.lsn {
             assert!(Instant::now() < until, "the flusher keeps it");
             thread::sleep(Duration::from_millis(1));
@@ -274,7 +274,7 @@ fn what_others_have_is_not_taken_back_and_so_not_known() {
     assert!(is_doubtful, "{outcome}");
     assert_eq!(sink.0.lock().expect("test").len(), 2);
     drop(log);
-    // It was not erased: what the disk did keep of it is there.
+    // The block was not erased: the part that the disk kept is there.
     assert_eq!(words_on(&disk), ["a", "b"]);
     let (log, _, _) = open(&disk).expect("open");
     assert_eq!(words_in(&mut log.reader(Lsn(0)).expect("reader")), ["a", "b"]);
@@ -317,7 +317,7 @@ fn a_log_is_cut_behind_any_record_and_goes_on_from_there() {
         let log = standby(&disk);
         let position = log.received().expect("a standby's");
         assert_eq!((position.lsn, position.history), (Lsn(lsn), history));
-        // It takes the rest again, or another one.
+        // The standby takes the rest again, or another one.
         for group in groups.iter().filter(|group| group.first >= Lsn(lsn)) {
             assert!(matches!(
                 log.group_appender().append(&group.get()),

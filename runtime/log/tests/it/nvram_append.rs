@@ -37,7 +37,7 @@ fn primary(openings: usize, each: &[&[&str]]) -> (Vec<Kept>, Vec<String>) {
     (groups, words_on(&disk))
 }
 
-/// A standby with a front of two rings, on what is on the disk.
+/// Opens a standby with a front of two rings, on the present contents of the disk.
 fn fronted(disk: &SimDisk, memory: &Arc<Recording>, config: LogConfig) -> Log<String> {
     let (log, _, _) = open_with(disk, config).expect("open");
     let begins = (log.epoch(), log.filled());
@@ -79,7 +79,7 @@ fn what_was_placed_is_there_after_a_crash_in_the_epoch_that_it_had() {
     let log = fronted(&disk, &memory, standby_config());
     for (number, group) in groups.iter().enumerate() {
         append_group(&log, group);
-        // The region first: what is copied meanwhile lies in both.
+        // The region is copied first. The records that go to the files meanwhile then lie in both.
         for seed in 0..3 {
             let mut kept = 0;
             let image = memory.image(|| {
@@ -102,8 +102,8 @@ fn what_was_placed_is_there_after_a_crash_in_the_epoch_that_it_had() {
     );
 }
 
-/// Crashes before each drain, with any of the undrained words lost: acknowledged records are there, and of those in flight all of a
-/// group's part or nothing.
+/// Crashes before each drain, with any of the undrained words lost. Acknowledged records are there. Of those in flight, each group's part
+/// is there completely or not at all.
 #[test]
 fn every_crash_of_the_region_keeps_what_was_acknowledged() {
     let (groups, words) = primary(1, SMALL);
@@ -112,7 +112,7 @@ fn every_crash_of_the_region_keeps_what_was_acknowledged() {
     let empty = disk.crash(&CrashPolicy::LoseAll);
     memory.take_events();
     memory.keep_drain_points();
-    // By drain: what was acknowledged before it.
+    // The position that was acknowledged before each drain.
     let mut acknowledged = vec![Position::default()];
     for group in &groups {
         append_group(&log, group);
@@ -398,8 +398,8 @@ fn pairs_on(disk: &SimDisk) -> u64 {
     pairs
 }
 
-/// A group is cut to what a ring takes, and a crash comes before each drain. Replay runs a command whose changes do not stand behind it, and then
-/// these would come as changes of their own: so no cut lies between the two.
+/// A group is cut to the size of a ring, and a crash comes before each drain. Replay runs a command without changes behind it, and would
+/// then apply these as changes of their own. So no cut lies between the two.
 #[test]
 fn a_command_and_its_changes_are_placed_together() {
     let sizes = [

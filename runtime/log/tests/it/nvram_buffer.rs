@@ -1,4 +1,4 @@
-//! The rings before the files: in the order of LSNs, never over what was not copied, whole after a crash wherever it comes.
+//! The rings before the files: in the order of LSNs, never over uncopied records, whole after a crash wherever it comes.
 
 use crate::common;
 use std::{

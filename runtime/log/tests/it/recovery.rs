@@ -9,10 +9,16 @@ use reprise_base::Lsn;
 use reprise_env::{Disk, SimDisk, sim::CrashPolicy};
 use reprise_log::{LogError, LogReader, verify};
 
-/// Runs a script on a fresh disk, opens what is left, and compares what was found. Words stand for records.
+/// Runs a script on a fresh disk, opens the remains, and compares the findings. Words name records.
 ///
-/// `append W…` one block, durable · `close` · `reopen` · `crash` the last write is lost · `tear N` only its first N sectors
-/// arrive · `flip OFFSET` a bit of the newest file · `remove N` the n-th segment file · `garbage OFFSET` 512 bytes of noise
+/// - `append W…`: one block, durable
+/// - `close`
+/// - `reopen`
+/// - `crash`: the last write is lost
+/// - `tear N`: only its first N sectors arrive
+/// - `flip OFFSET`: a bit of the newest file
+/// - `remove N`: the n-th segment file
+/// - `garbage OFFSET`: 512 bytes of noise
 fn check_recovery(script: &str, expected: Expect) {
     let mut disk = SimDisk::new();
     let mut log = Some(open(&disk).expect("open new log").0);

@@ -28,7 +28,7 @@ struct Bench {
     clock: Arc<SimClock>,
     stepper: Stepper,
     told: Arc<Mutex<Vec<usize>>>,
-    /// By client: when it appended last.
+    /// The time of each client's last append.
     since_us: RefCell<Vec<i64>>,
 }
 

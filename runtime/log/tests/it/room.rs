@@ -1,4 +1,4 @@
-//! Room for the next segment: what a small disk gives, and a file that can't be made for a while.
+//! Room for the next segment, on a small disk, and on a disk that makes no file for a while.
 
 use std::{
     sync::{

@@ -174,7 +174,7 @@ fn a_quiet_log_seals_its_last_records_once() {
     let image = disk.crash(&CrashPolicy::LoseAll);
     let report = verify(&image).expect("verify");
     assert_eq!((report.blocks, report.last_block), (2, Some(BlockKind::Seal)));
-    // Now damage to the last records is told from a torn tail.
+    // From now on the log distinguishes damage of the last records from a torn tail.
     image.damage(&segments(&image)[0], |bytes| bytes[562] ^= 4);
     assert!(matches!(open(&image).err(), Some(LogError::Corrupt(_))));
 }
@@ -209,7 +209,7 @@ fn a_failed_write_or_sync_stops_the_log_for_good() {
             matches!(
                 outcome,
                 LogError::Unavailable {
-                    // Doubtful where the block could not be taken back either.
+                    // Doubtful if the log could not take the block back, either.
                     kind: UnavailableKind::Failed | UnavailableKind::Doubtful,
                     ..
                 }
@@ -565,7 +565,7 @@ fn a_reader_that_has_read_nothing_yet_outlives_a_release_of_what_lies_before() {
         let word = format!("w{number}*5000");
         let next = append(&log, &[&word]);
         log.release_before(end).expect("release");
-        // A segment begins there: what the reader was to pass over is gone.
+        // A segment begins there, so the record that the reader was to pass over is gone.
         if log.start() == end {
             assert_eq!(words_in(&mut reader), [word]);
             let refused = gone.next_record().err();

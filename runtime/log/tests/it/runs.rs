@@ -43,8 +43,8 @@ fn run(number: u64, changes: &[u8], part_bytes: usize) -> ChangesRun<'_> {
     ChangesRun::new(whole, None, None, part_bytes)
 }
 
-/// The transactions that count, in the order of the log, and the parts that count for nothing; where anything lies between two parts of
-/// one, that is found.
+/// Returns the valid transactions in the order of the log, and the number of parts without effect. It detects anything between two parts of
+/// one transaction.
 fn read(mut reader: LogReader) -> (Vec<u64>, u64) {
     let (mut counting, mut lost, mut open): (Vec<u64>, u64, Option<(u64, u32)>) = (Vec::new(), 0, None);
     let mut next = Lsn(0);

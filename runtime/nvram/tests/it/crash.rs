@@ -37,7 +37,7 @@ enum Step {
     /// A batch of transactions, persistent at its end.
     Batch(Vec<Txn>),
     Persist,
-    /// The reader copies what is there and frees it.
+    /// The reader copies all persistent records and frees them.
     Free,
 }
 
@@ -228,7 +228,7 @@ impl Run {
         (changes, placed)
     }
 
-    /// The image before drain `n` has what was acknowledged by then, and of the others a prefix or none.
+    /// Checks the image before drain `n`. It must have the records acknowledged by then, and a prefix of the others or none.
     fn judge(&self, n: usize, found: &[(u64, Vec<u8>)]) {
         let found: BTreeMap<u64, &Vec<u8>> = found.iter().map(|(lsn, bytes)| (*lsn, bytes)).collect();
         for (lsn, bytes) in &found {
@@ -242,7 +242,7 @@ impl Run {
                 "record {lsn} is lost before drain {n}"
             );
         }
-        // In a ring's order: nothing behind what is not there, but for what was freed.
+        // A ring's order leaves nothing behind a missing record, except for freed ones.
         if let (Some(least), Some(most)) = (found.keys().next(), found.keys().last()) {
             assert_eq!(
                 found.len(),
@@ -335,7 +335,7 @@ fn every_flipped_bit_is_refused_or_without_effect() {
     assert_eq!(whole.len(), 10);
     let mut refused = 0;
     for at in 0..image.len() {
-        // All of what is written, and a sample of what is not.
+        // The test flips bits of all written bytes, and of a sample of the others.
         if image[at] == 0 && at % 97 != 0 {
             continue;
         }
@@ -466,7 +466,7 @@ fn a_region_that_was_erased_is_blank_whatever_is_left_in_it() {
     let mut image = memory.image(|| true);
     image[56] ^= 1;
     assert_eq!(open(image.clone()), Ok(false));
-    // Not one of our bytes.
+    // The byte is not one of ours.
     image[200] = 1;
     assert_eq!(open(image), Err(RegionError::NotBlank));
 }
@@ -585,7 +585,7 @@ fn objects_are_written_when_they_are_made() {
             .filter(|event| matches!(event, Event::Write { bytes: 64, .. }));
         assert_eq!(written.count(), 3);
         assert_eq!(waits(&events), if policy == FlushPolicy::OnInsertFence { 3 } else { 0 });
-        // Without a commit they are nothing.
+        // The objects do not count without a commit.
         assert_eq!(recovered(memory.image(|| true)), Ok(Vec::new()));
         writer.records(Lsn(5), 1, &rows, &placed).expect("there is room");
         writer.persist();
@@ -606,7 +606,8 @@ fn objects_leave_room_for_their_commit() {
         let row = payload(lsn, 1_000 + lsn as usize * 100);
         let mut placed = Vec::new();
         let mut records = payload(lsn, 7);
-        // Until there is no more room for objects, and then for what the log takes at once.
+        // The transaction inserts until the ring has no more room for objects. Its records then take as many bytes as the log takes at
+        // once.
         while let Some(place) = objects.insert(&row) {
             placed.push(PlacedBytes {
                 at: records.len() as u32,

@@ -1,4 +1,4 @@
-//! Partitions away in a gathering: the site's others go on, and what is parked keeps its order.
+//! Partitions away in a gathering: the site's others go on, and parked messages keep their order.
 
 use std::time::Duration;
 
@@ -58,8 +58,8 @@ fn a_site_that_is_to_stop_or_to_run_a_job_first_gets_its_partitions_back() {
     }
 }
 
-/// Every pair of partitions in a random order, and single batches between them, on every number of sites: all of it ends,
-/// and each partition sees its messages in the order in which they were sent.
+/// Every pair of partitions in a random order, and single batches between them, on every number of sites. All of it ends, and each
+/// partition sees its messages in the order of their sending.
 #[test]
 fn random_pairs_never_block_each_other() {
     for sites_count in 1..=4 {

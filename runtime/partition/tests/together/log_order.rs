@@ -6,7 +6,7 @@ use crate::sites::Sites;
 use reprise_base::PartitionId;
 use reprise_partition::{Rendezvous, Site, SiteMessage, Touched};
 
-/// Brings this site's partitions to each, one after the other, and goes on when they are home again.
+/// Brings this site's partitions to each rendezvous in order, and continues when they are home again.
 fn walk(mut left: std::vec::IntoIter<Arc<Rendezvous>>, site: &mut Site, over: impl FnOnce(&mut Site) + Send + 'static) {
     while let Some(next) = left.next() {
         site.join(&next);
@@ -27,7 +27,7 @@ fn sites_that_meet_in_one_order_run_everything_in_it_and_have_their_partitions_b
             (random >> 33) % below
         };
         let mut works: Vec<Vec<Arc<Rendezvous>>> = vec![Vec::new(); sites_count as usize];
-        // By partition, as they follow in the log.
+        // Words of each partition in the order of the log.
         let mut expected: [Vec<String>; 4] = Default::default();
         let count = 3_000;
         for number in 0..count {

@@ -18,7 +18,7 @@ use reprise_partition::{
 };
 use reprise_txn::ModuleId;
 
-/// Sites over four partitions, and what happened so far, a word each.
+/// Sites over four partitions, and the events until now, a word each.
 pub struct Sites {
     pub shared: Arc<Shared>,
     inboxes: Vec<Sender<SiteMessage>>,

@@ -47,7 +47,7 @@ fn jobs_that_wait_for_the_same_partitions_run_at_one_rendezvous() {
     assert_eq!(sites.after(41)[1..], expected);
     let stats = sites.shared.coordinator.stats();
     assert_eq!(stats.txns, 40);
-    // Site 0 has nothing else to do, so the first of them calls the meeting; those that have arrived by then join it.
+    // Site 0 has nothing else to do, so the first of them calls the meeting. The others that have arrived by then join it.
     assert!(stats.rendezvous <= 2, "{stats:?}");
     sites.stop();
 }
@@ -76,9 +76,9 @@ fn a_barrier_comes_after_all_that_was_sent_before_it_and_before_all_behind_it() 
     sites.stop();
 }
 
-/// Many streams of single batches and of jobs over random partitions, with strict gatherings between them, on every number of
-/// sites: all of it ends, each partition sees each stream's messages in the order in which they were sent, and what is strict
-/// lies between all that was sent before and behind it.
+/// Many streams of single batches and of jobs over random partitions, with strict gatherings between them, on every number of sites. All of
+/// it ends. Each partition sees each stream's messages in the order of their sending. A strict gathering comes after all earlier and before
+/// all later messages.
 #[test]
 fn random_streams_keep_their_order_and_never_block_each_other() {
     for sites_count in 1..=4 {
@@ -88,7 +88,7 @@ fn random_streams_keep_their_order_and_never_block_each_other() {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (random >> 33) % below
         };
-        // By partition, as sent: stream (0: strict) and word.
+        // Stream (0: strict) and word of each call, by partition and in the order of sending.
         let mut sent: [Vec<(u64, String)>; 4] = Default::default();
         let count = 6_000;
         for number in 0..count {

@@ -1,4 +1,4 @@
-//! A standby's first files: whole or not at all, and what is logged meanwhile beside them.
+//! A standby's first files: whole or not at all, beside the records that are logged meanwhile.
 
 use crate::common;
 use std::{
@@ -22,7 +22,7 @@ use reprise_wire::{
 };
 use sha2::{Digest, Sha256};
 
-/// Keeps what is committed in a file of its own.
+/// A file of its own for the committed position.
 const COMMITTED: &str = "committed";
 
 fn beside() -> LogBeside {
@@ -72,7 +72,7 @@ fn a_new_standby_gets_its_files_and_goes_on_behind_them() {
     primary.checkpoints.lsn.store(20, Ordering::Release);
     let whole = coming.run(&|| true).expect("no error").expect("whole");
     assert_eq!((whole.files, whole.epoch), (2, Epoch(1)));
-    // It has the records that arrived while the checkpoint did.
+    // The standby has the records that arrived while the checkpoint did.
     assert!(whole.bytes > bytes.len() as u64 && (20..=30).contains(&whole.lsn.0));
     let dir = place.path().join("s1");
     assert_eq!(
@@ -159,7 +159,7 @@ fn what_is_logged_while_the_files_come_comes_beside_them() {
     }
     let status = primary.status("s1");
     assert_eq!((status.state, status.shipped), (StandbyState::Joining, Lsn(40)));
-    // It has log and no rows: it counts for nothing.
+    // The standby has log and no rows, so it counts for nothing.
     assert_eq!(
         (status.persisted, status.view, status.is_in_sync),
         (Lsn(0), Lsn(0), false)
@@ -191,7 +191,7 @@ fn what_breaks_off_leaves_nothing() {
     drop(coming);
     assert_eq!(std::fs::read_dir(place.path()).expect("a folder").count(), 0);
     wait_until("it is lost", || primary.status("s1").state == StandbyState::Lost);
-    // It begins anew, from a checkpoint before what was held for it. What it told before is gone with what it had.
+    // The standby begins anew, from a checkpoint before the log that was held for it. Its earlier status is gone with its files.
     assert_eq!(primary.status("s1").shipped, Lsn(30));
     let coming = Link::bootstrap(&primary.link(&around, "s1"), &target, beside()).expect("connect");
     let whole = coming.run(&|| true).expect("no error").expect("whole");

@@ -1,5 +1,5 @@
-//! On a network that is late, breaks and parts, and over RDMA cards that lose and swap completions, by seeds: the standby's log is at any time
-//! the beginning of the primary's, and all of it once there is a network again. Some of the records are in another form there.
+//! A network that is late, breaks and parts, and RDMA cards that lose and swap completions, by seeds. At any time the standby's log is the
+//! beginning of the primary's, and all of it once there is a network again. Some of its records are in another form.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ struct Following {
 }
 
 impl Following {
-    /// True where anything was done.
+    /// Returns whether anything was done.
     fn step(&mut self, primary: &Primary, around: &Around, taker: &Arc<LogTaker>) -> bool {
         let Some(streaming) = &mut self.streaming else {
             self.streaming = match stream(&primary.link(around, "s1"), taker) {
@@ -57,11 +57,11 @@ impl Following {
 trait Network {
     /// The environment of the primary (`a`), and of the standby (`b`).
     fn around(&self, host: &str, listen: &'static str, clock: &Arc<SimClock>, stepper: &Stepper) -> Around;
-    /// True where anything came.
+    /// Returns whether anything came.
     fn deliver(&self) -> bool;
     /// One of 8 mishaps, by number.
     fn trouble(&self, number: u64, random: &mut Random);
-    /// It goes wrong no more.
+    /// Ends all mishaps.
     fn heal(&self);
 }
 
@@ -152,7 +152,7 @@ fn records_of(log: &TestLog) -> (Vec<(Lsn, String)>, Vec<RecordKind>) {
         let text = match found.record {
             RecordRef::Deploy(deploy) => format!("{} {}", deploy.name, deploy.wasm.len()),
             RecordRef::Command(command) => format!("{} {}", command.txn_id, command.args.len()),
-            // An insertion of so many bytes, and what stands around its row.
+            // An insertion of this many bytes, with the parts around its row.
             RecordRef::Changes(changes) => {
                 let mut read = reprise_wire::Changes::new(changes.changes).map(|change| change.expect("whole"));
                 match read.next() {
@@ -174,7 +174,7 @@ struct Found {
     connections: u32,
     /// Records that the standby has in another form.
     apart: usize,
-    /// Records that it has in their logged form, of those that were shipped in another form.
+    /// Number of records that it has in their logged form, although they were shipped in another form.
     from_files: usize,
 }
 
@@ -308,7 +308,7 @@ fn a_standby_gets_all_of_it_whatever_completions_do() {
     );
 }
 
-/// A second one way: what a heartbeat returns was sent two seconds before, and who is in sync is kept as late.
+/// A wire that takes a second one way: a heartbeat returns a time of two seconds before, and the sync set is saved as late.
 #[test]
 fn standby_on_a_wire_that_takes_a_second_streams_and_knows_how_old_it_is() {
     let clock = Arc::new(SimClock::at_us(1_000_000));
@@ -346,7 +346,7 @@ fn standby_on_a_wire_that_takes_a_second_streams_and_knows_how_old_it_is() {
     let mut ages = beats.iter().filter_map(|beat| Some(beat.came_ns - beat.echo_ns?));
     assert!(ages.clone().count() > 100 && ages.clone().all(|age_ns| age_ns >= 2_000_000_000));
     assert!(ages.next_back().is_some_and(|age_ns| age_ns < 2_200_000_000));
-    // The machine is suspended: what was heard before is older by that.
+    // The machine is suspended, so the last beat is older by that time.
     let heard_ns = beats.last().and_then(|beat| beat.echo_ns).expect("it was heard");
     clock.suspend_us(5_000_000);
     assert!(clock.boot_ns() - heard_ns >= 7_000_000_000 && clock.monotonic_ns() - heard_ns < 3_000_000_000);

@@ -1,4 +1,4 @@
-//! Over TCP on this machine: who gets what, who is turned away, and what becomes of a slow, lost or returning standby.
+//! TCP on this machine: the groups that each standby gets, the standbys that are refused, and slow, lost or returning standbys.
 
 use crate::common;
 use std::{
@@ -60,7 +60,7 @@ fn two_standbys_get_what_was_written_and_what_is() {
     let acked = [primary.shipper.acked(1), primary.shipper.acked(2)].map(|mark| mark.expect("so few"));
     wait_until("both have all", || acked.iter().all(|mark| mark.get() == end.0));
     assert!(primary.shipper.acked(0).is_none() && primary.shipper.acked(17).is_none());
-    // At 2-safe both are waited for.
+    // The primary waits for both at 2-safe.
     wait_until("both are in sync", || {
         primary.shipper.standbys().iter().all(|status| status.is_in_sync)
     });
@@ -101,7 +101,7 @@ fn two_standbys_get_what_was_written_and_what_is() {
     primary.log.close().expect("close");
 }
 
-/// A standby may have saved its sync status too late to confirm it. A commit that goes on without the standby waits until the opposite is
+/// A standby may have saved its sync status too late to confirm it. A commit that continues without the standby waits until the opposite is
 /// saved.
 #[test]
 fn a_standby_that_may_be_kept_as_in_sync_is_let_go_once_it_is_kept_that_it_left() {
@@ -160,7 +160,7 @@ fn commits_go_on_without_a_lost_standby_once_those_that_are_reached_keep_that_it
         .last()
         .map(|told| told.members[0].from);
     assert_eq!(lacks, Some(end));
-    // It is back, and told that it lacks something until it does not.
+    // The standby is back. Its primary tells it that it lacks something until it has everything.
     let returning = LogTaker::new(&logs[0]);
     let first = Running::start(&primary.link(&around, "s1"), &returning);
     for taker in [&returning, &takers[1]] {
@@ -393,7 +393,7 @@ fn who_does_not_fit_is_turned_away_and_told_why() {
         assert!(reason.contains(&text), "{reason}");
     }
     assert!(primary.shipper.join(&"".into()).is_err() && primary.shipper.join(&"a b".into()).is_err());
-    // Somebody who says nothing, and somebody who sends noise.
+    // One client that says nothing, and one that sends noise.
     let link = primary.link(&around, "s3");
     let silent = connect(&link);
     let mut noisy = connect(&link);
@@ -468,7 +468,7 @@ fn a_newer_connection_of_a_name_takes_the_place_of_the_older() {
 #[test]
 fn a_damaged_or_foreign_frame_ends_the_connection_and_nothing_is_placed() {
     let around = around();
-    // Somebody who passes for a primary.
+    // A server that pretends to be a primary.
     let listener = fake_primary(&around);
     let log = standby(&SimDisk::new());
     let taker = LogTaker::new(&log);

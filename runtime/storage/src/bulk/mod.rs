@@ -1,4 +1,4 @@
-//! Tables filled from a checkpoint: rows a block at a time, then each index at once from all of them.
+//! Fills tables from a checkpoint: first the rows, a block at a time, then each index from all rows at once.
 
 pub(crate) mod radix;
 
@@ -26,15 +26,15 @@ pub enum LoadError {
     Number(u64),
 }
 
-/// An empty table that is being filled. Its indexes are empty until they are built: before that it must not be used.
+/// An empty table that is being filled. Its indexes are empty until they are built, so it must not be used before.
 pub struct TableLoad<'s> {
     id: TableId,
     table: &'s mut Table,
-    /// Behind the greatest number seen.
+    /// Number behind the greatest one that was read.
     numbers_end: u64,
 }
 
-/// An index that is still to be built. Those of one table are built beside each other.
+/// An index that must still be built. The indexes of one table are built in parallel.
 pub struct IndexLoad<'s> {
     index: &'s mut Index,
     /// Its place in the table.
@@ -44,7 +44,7 @@ pub struct IndexLoad<'s> {
 }
 
 impl Store {
-    /// All tables, to be filled beside each other. Panics when one has rows.
+    /// Returns all tables, which are filled in parallel. It panics if one has rows.
     pub fn loads(&mut self) -> Vec<TableLoad<'_>> {
         assert!(!self.in_txn(), "tables are filled between transactions");
         let tables = self.tables.iter_mut().enumerate();
@@ -61,12 +61,12 @@ impl Store {
 }
 
 impl<'s> TableLoad<'s> {
-    /// The table that is filled.
+    /// Returns the table that is filled.
     pub fn id(&self) -> TableId {
         self.id
     }
 
-    /// Takes the rows of a block in; how many they are. Each is checked against the table's layout.
+    /// Takes the rows of a block and returns their number. Each is checked against the table's layout.
     pub fn rows(&mut self, raw: &[u8]) -> Result<u32, LoadError> {
         let Table { rows, layout, .. } = &mut *self.table;
         let mut count = 0;
@@ -85,8 +85,8 @@ impl<'s> TableLoad<'s> {
         Ok(count)
     }
 
-    /// Ends the rows: `next_number` is what the next one gets. None where a row has that number or a later one. What is left are the
-    /// indexes.
+    /// Ends the rows and returns the indexes to build. `next_number` is the number of the next row. None if a row has that number or a
+    /// later one.
     pub fn finish(self, next_number: u64) -> Option<Vec<IndexLoad<'s>>> {
         if next_number < self.numbers_end || next_number > NUMBER_MAX || !self.table.raise_next_number(next_number) {
             return None;
@@ -106,12 +106,12 @@ impl<'s> TableLoad<'s> {
 }
 
 impl IndexLoad<'_> {
-    /// Entries that it will have.
+    /// Returns the number of entries that it will have.
     pub fn entries(&self) -> u64 {
         self.rows.count()
     }
 
-    /// Builds it. Refused are rows that the index could not hold together.
+    /// Builds the index. It refuses rows that the index could not hold together.
     pub fn build(self) -> Result<(), WriteError> {
         let built = self.index.fill(self.rows, self.layout);
         built.map_err(|refused| write_error(refused, self.number as usize))

@@ -1,13 +1,13 @@
-//! Sorts index entries by their keys: a radix sort over the first bits in which the keys differ, and what then is still
-//! alike by comparing.
+//! Sorts index entries by their keys. A radix sort orders them over the first bits in which the keys differ, and comparisons order keys
+//! that are still alike.
 
 use reprise_pages::Pages;
 
-/// Bits of a digit: the places written to by one pass stay in the second cache.
+/// Bits of a digit: the places that one pass writes to stay in the second-level cache.
 const DIGIT_BITS: usize = 10;
-/// Entries up to which comparing is faster.
+/// Number of entries up to which comparing is faster.
 const COMPARED_MAX: usize = 1 << 10;
-/// Bits sorted by beyond those that would tell so many random keys apart: few are left to compare.
+/// Bits of a digit beyond those that would separate this many random keys. The spare bits leave few keys to compare.
 const SPARE_BITS: usize = 4;
 
 /// Entries of `W` words: the key's, the most significant first, and the record id.
@@ -21,7 +21,7 @@ struct Piece {
     left: u32,
 }
 
-/// The entries in the order of their keys; true where they were so already.
+/// Returns the entries in the order of their keys. True if they already were in order.
 pub(crate) fn sort<const W: usize>(mut entries: Entries<W>) -> (Entries<W>, bool) {
     let (varying, is_sorted) = look_through(&entries);
     if is_sorted {
@@ -46,7 +46,7 @@ pub(crate) fn sort<const W: usize>(mut entries: Entries<W>) -> (Entries<W>, bool
     (entries, false)
 }
 
-/// Sorts what differs in the last bits alone.
+/// Sorts entries that differ in the last bits alone.
 fn sort_alike<const W: usize>(entries: &mut [[u64; W]], beyond: &[(usize, u32)]) {
     let mut mask = [u64::MAX; W];
     mask[W - 1] = 0;
@@ -61,7 +61,7 @@ fn sort_alike<const W: usize>(entries: &mut [[u64; W]], beyond: &[(usize, u32)])
     }
 }
 
-/// The bits in which keys differ, and whether the keys are in order.
+/// Returns the bits in which keys differ, and whether the keys are in order.
 fn look_through<const W: usize>(entries: &[[u64; W]]) -> ([u64; W], bool) {
     let mut varying = [0; W];
     let mut is_sorted = true;
@@ -78,13 +78,13 @@ fn look_through<const W: usize>(entries: &[[u64; W]]) -> ([u64; W], bool) {
     (varying, is_sorted)
 }
 
-/// The bits that vary, as words and places in them, the most significant first.
+/// Returns the bits that vary, as words and places in them, the most significant first.
 fn bits_of<const W: usize>(varying: &[u64; W]) -> Vec<(usize, u32)> {
     let all = (0..W - 1).flat_map(|word| (0..64).rev().map(move |bit| (word, bit)));
     all.filter(|(word, bit)| varying[*word] >> bit & 1 == 1).collect()
 }
 
-/// Digits of these bits, the least significant first.
+/// Divides these bits into digits, the least significant first.
 fn digits(mut bits: Vec<(usize, u32)>) -> Vec<Vec<Piece>> {
     bits.reverse();
     let passes = bits.len().div_ceil(DIGIT_BITS).max(1);
@@ -92,7 +92,7 @@ fn digits(mut bits: Vec<(usize, u32)>) -> Vec<Vec<Piece>> {
     chunks.map(pieces).collect()
 }
 
-/// Neighbouring bits move together.
+/// Joins neighbouring bits, which move together.
 fn pieces(bits: &[(usize, u32)]) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     for (left, (word, bit)) in bits.iter().enumerate() {
@@ -186,7 +186,7 @@ mod tests {
         );
         check(&(0..5000).map(|n| [n, 5000 - n]).collect::<Vec<_>>());
         check(&(0..5000).map(|_| [3, 4]).collect::<Vec<_>>());
-        // Many differ in nothing but bits that the radix sort leaves to comparing.
+        // Many keys differ only in bits that the radix sort leaves to comparing.
         check(&(0..5000).map(|n| [spread(n % 7), spread(n)]).collect::<Vec<_>>());
     }
 

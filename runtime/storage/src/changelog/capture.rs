@@ -1,6 +1,6 @@
-//! The running transaction's changes, written down as they are made, where its record is to hold them: rows and columns are
-//! at hand then. Good as they are where no row was changed twice, as in nearly all transactions; else what was done to each row
-//! is put together at the end, from undo and live rows, and these bytes are not used. Either way comes to the same bytes.
+//! The running transaction's changes, captured as they are made, if its record will hold them: rows and columns are at hand then. They are
+//! usable if no row was changed twice, as in nearly all transactions. Otherwise the changes of each row are merged at the end from undo and
+//! live rows, and the captured bytes are not used. Both ways give the same bytes.
 
 use reprise_abi::{ColumnSet, RowLayout, row::ColumnSlot};
 use reprise_wire::{Change, ChangesBuffer};
@@ -10,14 +10,14 @@ use crate::{
     journal::Undo,
 };
 
-/// Changes below which each is compared with all before it.
+/// Number of changes below which each is compared with all before it.
 const FEW_CHANGES: usize = 5;
-/// Changes up to which the marks lie on the stack.
+/// Number of changes up to which the marks are on the stack.
 const SOME_CHANGES: usize = 64;
 const SOME_SHIFT: u32 = 64 - (SOME_CHANGES * MARKS_PER_CHANGE).ilog2();
-/// Changes from which on rows are put together: to compare the few that share a mark would take too long.
+/// Number of changes from which on rows are merged, because it would take too long to compare those that share a mark.
 const MANY_CHANGES: usize = 4096;
-/// Marks there are for each change.
+/// Number of marks for each change.
 const MARKS_PER_CHANGE: usize = 16;
 
 /// See the module's header.
@@ -30,14 +30,14 @@ pub(super) struct Capture {
     marks: Marks,
 }
 
-/// How much was captured: what a savepoint remembers.
+/// The captured amount at a savepoint.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ChangeMark {
     rows: u32,
     bytes: usize,
 }
 
-/// A row that a change is about.
+/// The row of a change.
 pub(crate) struct Changed<'a> {
     table: u16,
     layout: &'a RowLayout,
@@ -51,7 +51,7 @@ impl<'a> Changed<'a> {
         Self { table, layout, number }
     }
 
-    /// True where the quick ways take its table.
+    /// True if the fast paths can name its table.
     #[inline(always)]
     fn is_usual(&self) -> bool {
         ChangesBuffer::takes_table(self.table)
@@ -73,19 +73,19 @@ impl Capture {
         }
     }
 
-    /// The changes so far: how many, and their bytes.
+    /// Returns the number of captured changes, and their bytes.
     #[inline]
     pub fn so_far(&self) -> (u32, &[u8]) {
         (self.rows, self.changes.as_bytes())
     }
 
-    /// Takes back what came behind.
+    /// Drops the changes behind a mark.
     pub fn take_back(&mut self, to: ChangeMark) {
         self.rows = to.rows;
         self.changes.truncate(to.bytes);
     }
 
-    /// The changes and how many rows they are of, where no row was changed twice. `ops` are the transaction's undo.
+    /// Returns the changes and the number of their rows, if no row was changed twice. `ops` are the transaction's undo.
     #[inline]
     pub fn whole(&mut self, ops: &[Undo]) -> Option<(u32, &mut ChangesBuffer)> {
         let is_whole = self.is_on && self.marks.are_apart(ops);
@@ -104,7 +104,7 @@ impl Capture {
         self.changes.delete(table, number);
     }
 
-    /// The columns of the plan were written, and the row is now so.
+    /// Captures a write of the plan's columns. `now` is the row after it.
     #[inline(never)]
     pub fn columns(&mut self, changed: &Changed<'_>, plan: &PatchPlan, now: &[u8]) {
         if !changed.is_usual() || plan.bytes >= now.len() || plan.columns.is_empty() {
@@ -125,7 +125,7 @@ impl Capture {
         });
     }
 
-    /// An integer column (its position, where it lies, its bytes) was added to, and the row is now so.
+    /// Captures an addition to an integer column (its position, place and bytes). `now` is the row after it.
     #[inline(never)]
     pub fn sum(&mut self, changed: &Changed<'_>, (column, at, width): (u16, u32, usize), now: &[u8]) {
         if column as usize >= NAMED_COLUMNS {
@@ -140,7 +140,7 @@ impl Capture {
         });
     }
 
-    /// The whole row was written.
+    /// Captures a write of the whole row.
     #[inline(never)]
     pub fn update(&mut self, changed: &Changed<'_>, before: &[u8], now: &[u8]) {
         match differing_columns(changed.layout, before, now) {
@@ -149,7 +149,7 @@ impl Capture {
         }
     }
 
-    /// By the ways that suit all tables.
+    /// Captures columns in a way that suits all tables.
     fn named_columns(&mut self, changed: &Changed<'_>, columns: u64, now: &[u8]) {
         let columns = ColumnSet(columns);
         if columns.0 == 0 {
@@ -171,12 +171,12 @@ impl Capture {
     }
 }
 
-/// Rows of a transaction that were met before: a bit for each hash of a row, of many changes.
+/// The rows of a transaction with many changes that were met before: a bit for each hash of a row.
 #[derive(Default)]
 struct Marks(Vec<u64>);
 
 impl Marks {
-    /// True where each change is of another row; at times not where there are very many.
+    /// True if each change is of another row. With very many changes it returns false without a check.
     #[inline]
     fn are_apart(&mut self, ops: &[Undo]) -> bool {
         match ops.len() {
@@ -197,7 +197,7 @@ impl Marks {
     }
 }
 
-/// True where no two changes are of one row. A mark is a hash without its last `shift` bits.
+/// True if no two changes are of one row. A mark is a hash without its last `shift` bits.
 #[inline(always)]
 fn are_marked_once(ops: &[Undo], marks: &mut [u64], shift: u32) -> bool {
     for (at, undo) in ops.iter().enumerate() {
@@ -211,7 +211,7 @@ fn are_marked_once(ops: &[Undo], marks: &mut [u64], shift: u32) -> bool {
     true
 }
 
-/// No change before the one at `at` is of its row.
+/// True if no change before the one at `at` is of its row.
 #[inline]
 fn is_first(ops: &[Undo], at: usize) -> bool {
     let row = ops[at].row();
@@ -251,18 +251,18 @@ impl PatchPlan {
     }
 }
 
-/// Plans of one table, made when first asked for.
+/// Plans of one table, made at their first use.
 #[derive(Default)]
 pub(crate) struct PatchPlans {
     plans: Vec<PatchPlan>,
     last: usize,
 }
 
-/// Plans that are kept; who uses more sets makes them anew.
+/// Number of plans that are kept. A caller with more sets makes plans anew.
 const PLANS_MAX: usize = 64;
 
 impl PatchPlans {
-    /// The plan of some columns of fixed width. The layout is always the same one.
+    /// Returns the plan of some columns of fixed width. The layout is always the same one.
     #[inline]
     pub fn of(&mut self, layout: &RowLayout, set: ColumnSet) -> &PatchPlan {
         if self.plans.get(self.last).is_none_or(|plan| plan.set != set.0) {
@@ -345,7 +345,9 @@ mod tests {
         layout.build(&fields.collect::<Vec<_>>())
     }
 
-    /// A key of integers, none, one of text, one that is too long for a short key, and columns that no set can name.
+    /// Makes a store of five tables. Their keys are of integers, of nothing, of text, and too long for a short key; one table has columns
+    /// that no set can name.
+    /// columns that no set can name.
     fn filled() -> Store {
         let mut store = Store::new();
         let keys: [(&[u16], usize); 5] = [(&[0, 1], 7), (&[], 7), (&[0, 3], 7), (&[0, 1, 6], 7), (&[0], 80)];
@@ -362,7 +364,7 @@ mod tests {
         store
     }
 
-    /// One change of a row, of the kind that `what` says; refused ones leave nothing.
+    /// Makes one change of a row, of the kind that `what` says. A refused change leaves nothing.
     fn change(store: &mut Store, table: TableId, number: u32, what: u64) {
         let layout = store.layout(table).clone();
         let id = number as i64;
@@ -387,7 +389,7 @@ mod tests {
         mixed ^ mixed >> 31
     }
 
-    /// Captured and merged changes of the running transaction. The first are none if a row was changed twice.
+    /// Returns the captured and the merged changes of the running transaction. The captured ones are None if a row was changed twice.
     fn both(store: &mut Store) -> (Option<(u32, Vec<u8>)>, (u32, Vec<u8>)) {
         let captured = store.journal.captured_whole(AfterImage::Changed);
         let captured = captured.map(|(rows, changes)| (rows, changes.as_bytes().to_vec()));

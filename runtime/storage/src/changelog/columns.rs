@@ -5,7 +5,7 @@ use reprise_wire::PatchWriter;
 
 use crate::keyplan::NO_PREVIOUS;
 
-/// Columns that a `ColumnSet` can name.
+/// Number of columns that a `ColumnSet` can name.
 pub(super) const NAMED_COLUMNS: usize = 64;
 
 /// Returns the bytes that a column of fixed width adds to a patch, or a few more.
@@ -13,7 +13,7 @@ pub(super) fn fixed_bytes(width: usize) -> usize {
     2 + width
 }
 
-/// The columns in which two rows differ; none where not all that do can be named.
+/// Returns the columns in which two rows differ. None if a column set can't name all of them.
 pub(super) fn differing_columns(layout: &RowLayout, old: &[u8], now: &[u8]) -> Option<u64> {
     if old == now {
         return Some(0);
@@ -26,7 +26,7 @@ pub(super) fn differing_columns(layout: &RowLayout, old: &[u8], now: &[u8]) -> O
     Some(slots.fold(0, |set, (at, slot)| set | (differ(slot) as u64) << at))
 }
 
-/// Bytes of the columns in a patch, or a few more.
+/// Returns the bytes of the columns in a patch, or a few more.
 #[inline]
 pub(super) fn patch_bytes(layout: &RowLayout, columns: ColumnSet, row: &[u8]) -> usize {
     let bytes = columns.positions().map(|at| {

@@ -1,5 +1,5 @@
-//! A transaction's net effect, put together at its end, row by row in the order of first touch. Rows are found by the undo entries and
-//! named by their numbers, after-images are the live rows, and images from before serve to tell which columns an update changed.
+//! Merges a transaction's net effect at its end, row by row in the order of first touch. The undo entries lead to the rows, and their
+//! numbers name them. After-images are the live rows. Images from before show which columns an update changed.
 
 use reprise_abi::{ColumnSet, RowLayout};
 use reprise_wire::Change;
@@ -17,7 +17,7 @@ use crate::{
     table::Table,
 };
 
-/// Rows up to which a row is looked for one by one.
+/// Number of rows up to which a row is searched one by one.
 const FEW_ROWS: usize = 8;
 const FREE: u32 = u32::MAX;
 
@@ -26,7 +26,7 @@ const FREE: u32 = u32::MAX;
 enum Before {
     None,
     Place(Location),
-    /// In the undo's bytes, the number included.
+    /// Bytes in the undo, the number included.
     Kept {
         at: usize,
         len: usize,
@@ -38,25 +38,25 @@ struct Touched {
     /// Table and record id.
     row: u64,
     before: Before,
-    /// Columns that differ, of a row that was there before.
+    /// Columns that differ, for a row that existed before.
     columns: u64,
     was_live: bool,
-    /// Not all that differs can be named: write the whole row.
+    /// True if a column set can't name all differences, so the whole row is written.
     is_whole: bool,
     /// The place of its bytes when it was deleted.
     gone: Option<Location>,
 }
 
-/// Memory that is used again from transaction to transaction.
+/// Memory that transactions reuse.
 #[derive(Default)]
 pub(super) struct Merge {
     touched: Vec<Touched>,
-    /// Positions in `touched` by hash of the row, where there are more than a few.
+    /// Positions in `touched` by hash of the row, if there are more than a few.
     slots: Vec<u32>,
 }
 
 impl Merge {
-    /// Appends a transaction's changes to `out`; the number of rows changed.
+    /// Appends a transaction's changes to `out`. Returns the number of rows changed.
     pub fn append(&mut self, tables: &[Table], undo: UndoLog<'_>, images: AfterImage, out: &mut Vec<u8>) -> u32 {
         self.gather(tables, undo, images);
         let mut rows = 0;
@@ -120,7 +120,7 @@ impl Touched {
         }
     }
 
-    /// Takes up a change; bytes that its undo kept lie at `at`.
+    /// Adds a change. The bytes that its undo kept begin at `at`.
     #[inline]
     fn note(&mut self, undo: &Undo, at: usize, table: &Table, kept: &[u8], images: AfterImage) {
         let before = match undo.kind {
@@ -145,7 +145,7 @@ impl Touched {
                 len: undo.place().len(),
             },
         };
-        // An image from before holds against the row as it is now, whatever came between.
+        // An image from before is valid against the row as it is now, whatever changes came between.
         if !self.was_live || !matches!(self.before, Before::None) {
             return;
         }
@@ -175,7 +175,7 @@ impl Touched {
         }
     }
 
-    /// Appends the change; false where nothing came of it.
+    /// Appends the change. False if the row did not change in the end.
     #[inline]
     fn write(&self, table: &Table, images: AfterImage, out: &mut Vec<u8>) -> bool {
         let number = (self.row >> 32) as u16;
@@ -191,8 +191,8 @@ impl Touched {
         }
     }
 
-    /// Writes the deletion of a row that existed before, or of one that came and went. The latter took a number, and the next number
-    /// follows it. An insertion that was taken back leaves nothing.
+    /// Writes the deletion of a row that existed before, or of a row that was inserted and deleted. The latter took a number, and the next
+    /// number follows it. An insertion that was rolled back leaves nothing.
     fn write_gone(&self, table: &Table, id: u16, out: &mut Vec<u8>) -> bool {
         match self.gone {
             Some(place) => {

@@ -1,8 +1,8 @@
 //! Changes of the running transaction, for the body of a physiological record (paper A, section III-A).
 //!
-//! There are two ways to it, which come to the same bytes. Changes are captured as they are made, where the record is to hold them: row and
-//! columns are at hand then, which takes 2 to 2.5 times fewer instructions (`ops one capture 1000`, an example of this crate). Where a row
-//! was changed twice, or whole rows are wanted, they are merged at the end, from undo and live rows. `ChangeLog` chooses.
+//! There are two ways to them, with the same bytes. Changes are captured as they are made, if the record will hold them. Row and columns
+//! are at hand then, which takes 2 to 2.5 times fewer instructions (`ops one capture 1000`, an example of this crate). If a row was changed
+//! twice, or whole rows are wanted, they are merged at the end from undo and live rows. `ChangeLog` chooses.
 
 mod capture;
 mod columns;
@@ -24,17 +24,17 @@ pub(crate) use {
     columns::column_value,
 };
 
-/// How updates are written.
+/// The form of updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum AfterImage {
-    /// The columns that changed, where that is shorter than the row.
+    /// The columns that changed, if they are shorter than the row.
     #[default]
     Changed,
     /// The whole row.
     Whole,
 }
 
-/// The undo of the running transaction: its entries, and what of rows they kept.
+/// The undo of the running transaction: its entries, and the row bytes that they kept.
 #[derive(Clone, Copy)]
 struct UndoLog<'a> {
     ops: &'a [Undo],
@@ -49,13 +49,13 @@ pub(crate) struct ChangeLog {
 }
 
 impl ChangeLog {
-    /// True where changes are to be captured as they are made.
+    /// True if changes are captured as they are made.
     #[inline(always)]
     pub fn is_on(&self) -> bool {
         self.capture.is_on
     }
 
-    /// The transaction has ended.
+    /// Ends the transaction.
     #[inline]
     pub fn end(&mut self) {
         self.capture.is_on = false;
@@ -66,12 +66,12 @@ impl ChangeLog {
         self.capture.mark()
     }
 
-    /// Takes back what was captured behind a mark.
+    /// Drops the captured changes behind a mark.
     pub fn take_back(&mut self, to: ChangeMark) {
         self.capture.take_back(to);
     }
 
-    // Captured where `is_on`, behind the change.
+    // Callers check `is_on`, and call these after the change.
 
     #[inline(always)]
     pub fn insert(&mut self, table: u16, number: u64, row: &[u8]) {
@@ -83,19 +83,19 @@ impl ChangeLog {
         self.capture.delete(table, number);
     }
 
-    /// The columns of the plan were written, and the row is now so.
+    /// Captures a write of the plan's columns. `now` is the row after it.
     #[inline(always)]
     pub fn columns(&mut self, changed: &Changed<'_>, plan: &PatchPlan, now: &[u8]) {
         self.capture.columns(changed, plan, now);
     }
 
-    /// An integer column (its position, where it lies, its bytes) was added to, and the row is now so.
+    /// Captures an addition to an integer column (its position, place and bytes). `now` is the row after it.
     #[inline(always)]
     pub fn sum(&mut self, changed: &Changed<'_>, column: (u16, u32, usize), now: &[u8]) {
         self.capture.sum(changed, column, now);
     }
 
-    /// The whole row was written.
+    /// Captures a write of the whole row.
     #[inline(always)]
     pub fn update(&mut self, changed: &Changed<'_>, before: &[u8], now: &[u8]) {
         self.capture.update(changed, before, now);
@@ -103,8 +103,8 @@ impl ChangeLog {
 }
 
 impl Store {
-    /// From now on the changes of the running transaction, which has made none yet, are written down as they are made:
-    /// `write_set` and `take_changes` then cost little. Where whole rows are wanted it does nothing.
+    /// Captures the changes of the running transaction, which has made none yet, as they are made. `write_set` and `take_changes` then cost
+    /// little. If whole rows are wanted, it does nothing.
     #[inline]
     pub fn capture(&mut self, images: AfterImage) {
         let journal = &mut self.journal;
@@ -117,8 +117,8 @@ impl Store {
         }
     }
 
-    /// Appends the changes of the running transaction (walked by `reprise_wire::Changes`) to `out`; the number of rows
-    /// changed. Applied by `apply` to a store that is as this one was when the transaction began, they make it the same.
+    /// Appends the changes of the running transaction to `out` (`reprise_wire::Changes` reads them). Returns the number of rows changed.
+    /// `apply` of them makes a store equal to this one, if that store is as this one was when the transaction began.
     pub fn write_set(&mut self, images: AfterImage, out: &mut Vec<u8>) -> u32 {
         assert!(self.journal.is_active, "only a running transaction has changes");
         if let Some((rows, changes)) = self.journal.captured_whole(images) {
@@ -140,21 +140,21 @@ impl Store {
         out.other(|out| self.write_set(images, out))
     }
 
-    /// How many changes of the running transaction were written down so far, and their bytes, which only a rollback to a savepoint makes
-    /// fewer. They count as they are where [`Store::is_captured`] says so at the transaction's end.
+    /// Returns the number of captured changes of the running transaction, and their bytes. Only a rollback to a savepoint reduces them.
+    /// They are usable if [`Store::is_captured`] says so at the transaction's end.
     #[inline]
     pub fn captured(&self) -> (u32, &[u8]) {
         self.journal.changes.capture.so_far()
     }
 
-    /// True where what was written down is the running transaction's write set: no row was changed twice.
+    /// True if the captured changes are the running transaction's write set: no row was changed twice.
     pub fn is_captured(&mut self, images: AfterImage) -> bool {
         self.journal.captured_whole(images).is_some()
     }
 }
 
 impl Journal {
-    /// The captured changes of the running transaction, if they are usable.
+    /// Returns the captured changes of the running transaction, if they are usable.
     #[inline]
     fn captured_whole(&mut self, images: AfterImage) -> Option<(u32, &mut ChangesBuffer)> {
         match images {
@@ -163,7 +163,7 @@ impl Journal {
         }
     }
 
-    /// Appends the changes of any transaction to `out`; the number of rows changed.
+    /// Appends the changes of any transaction to `out`. Returns the number of rows changed.
     fn merged(&mut self, tables: &[Table], images: AfterImage, out: &mut Vec<u8>) -> u32 {
         let undo = UndoLog {
             ops: &self.ops[self.txn_start..],

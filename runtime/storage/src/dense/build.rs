@@ -1,4 +1,4 @@
-//! A dense index out of keys that are in order already.
+//! Builds a dense index from keys that are in order.
 
 use super::{Common, Dense, PAGE_KEYS_MIN};
 use crate::tag::tag_of;
@@ -39,7 +39,7 @@ impl Dense {
         Ok(())
     }
 
-    /// A page for neighbours that fill it well enough, or while pages are free to have.
+    /// Returns a page for neighbours that fill it well enough, or while pages are free.
     fn page_for(&mut self, common: Common, keys: usize) -> Option<u32> {
         (keys >= PAGE_KEYS_MIN || self.may_add_page()).then(|| self.add_page(common))
     }

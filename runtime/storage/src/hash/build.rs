@@ -1,25 +1,25 @@
-//! A hash index of many entries at once: as many segments as they will need, filled a cacheful at a time.
+//! Builds a hash index of many entries at once: as many segments as they will need, filled a cacheful at a time.
 
 use reprise_pages::{Pages, equal};
 
 use super::{DEPTH_MAX, HashIndex, LINE_ENTRIES, LINES, RIDS, TAGS, home_of, is_full, put};
 
-/// Entries a segment is meant to hold: one that has grown by insertions splits a little later.
+/// Number of entries that a segment gets. A segment that grew by insertions splits a little later.
 const SEGMENT_ENTRIES: usize = 400;
-/// log2 of the segments that are filled together: so many fit the second cache.
+/// log2 of the number of segments that are filled together. This number of segments fits the second-level cache.
 const GROUP_BITS: u32 = 7;
 
 /// Two entries have the same key.
 pub(crate) struct SameKey;
 
 impl HashIndex {
-    /// An index of tags, the first of record id 0, the next of 1, and so on. `is_same` tells of two record ids with one tag
-    /// whether they have one key, too. Err: two do.
+    /// Builds an index of tags: the first is of record id 0, the next of 1, and so on. `is_same` says whether two record ids with one tag
+    /// have one key. Err: two have one.
     pub fn of_tags(tags: &[u32], mut is_same: impl FnMut(u32, u32) -> bool) -> Result<Self, SameKey> {
         let segments = tags.len().div_ceil(SEGMENT_ENTRIES).max(1);
         let depth = segments.next_power_of_two().ilog2().min(DEPTH_MAX);
         let mut index = Self::with_depth(depth);
-        // From the beginning: it bounds the directory where segments split.
+        // The length is set first, because it bounds the directory when segments split.
         index.len = tags.len();
         if depth <= GROUP_BITS {
             for (rid, tag) in tags.iter().enumerate() {
@@ -79,7 +79,7 @@ impl HashIndex {
     }
 }
 
-/// Tags above, record ids below, those of neighbouring segments together.
+/// Sorts the tags so that those of neighbouring segments are together: tags in the upper half, record ids in the lower.
 fn by_group(tags: &[u32], depth: u32) -> Pages<u64> {
     let group = |tag: u32| ((tag & ((1 << depth) - 1)) >> GROUP_BITS) as usize;
     let mut ends = vec![0usize; 1 << (depth - GROUP_BITS)];

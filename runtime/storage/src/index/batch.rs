@@ -1,4 +1,4 @@
-//! Many keys looked up at once, so that all of them wait for memory together.
+//! Looks up many keys at once, so that all of them wait for memory together.
 
 use reprise_abi::calls::EqualKeys;
 
@@ -6,8 +6,8 @@ use super::{Body, Index};
 use crate::{dense::Dense, indirection::Rid, rows::Rows};
 
 impl Index {
-    /// Looks up to `N` keys up; how many there were. Of each row that there is, where its place stands. What the look-ups wait
-    /// for is fetched for all of them at once, up to these slots.
+    /// Looks up to `N` keys up and returns their number. For each existing row, it returns the slot of its place. It fetches the memory for
+    /// all look-ups at once, up to these slots.
     #[inline]
     pub fn get_batch<'k, 'r, const N: usize>(
         &self,
@@ -18,7 +18,7 @@ impl Index {
         if let Body::Dense(dense) = &self.body {
             return self.get_dense_batch(dense, rows, keys, slots);
         }
-        // Each step asks for what the next one reads.
+        // Each step prefetches the memory that the next one reads.
         let these = keys.clone().take(N);
         these.clone().for_each(|key| self.touch(key));
         let mut candidates = [None; N];
@@ -48,7 +48,7 @@ impl Index {
         let these = keys.clone();
         let mut entries = [None; N];
         let mut count = 0;
-        // The room first: no key is taken that finds none.
+        // The room comes first, because a key that was taken needs an entry.
         for (entry, key) in entries.iter_mut().zip(keys) {
             if self.is_whole(key) {
                 *entry = dense.prefetch_slot_of(self.bits_of(key));
@@ -122,7 +122,7 @@ mod tests {
         }
     }
 
-    /// Keys of up to three columns of so many bytes each, or none of them.
+    /// Keys of up to three columns of these widths, or of none.
     const SHAPES: [&[ScalarType]; 8] = {
         use ScalarType::{I8, I16, I32, I64};
         [
@@ -165,7 +165,7 @@ mod tests {
         (store, table.expect("a table"))
     }
 
-    /// A row whose last key column is `number`, the others being a part of it.
+    /// A row whose last key column is `number`; the other key columns are a part of it.
     fn row(store: &Store, table: TableId, columns: usize, number: i16) -> Vec<u8> {
         let key = |at: usize| {
             Field::Int(i64::from(if at + 1 == columns {
@@ -198,7 +198,7 @@ mod tests {
                     there.push(number);
                 }
             }
-            // Now and then all keys are there: mostly those that are asked for are.
+            // Now and then all keys exist, as in most real look-ups.
             let is_whole = wanted[0].1;
             let keys = wanted.iter().map(|(number, _)| match is_whole {
                 true => there[*number as usize % there.len()],
@@ -221,7 +221,7 @@ mod tests {
                 let expected = expected.map(|rid| (rid, store.row(table, rid).expect("live").to_vec()));
                 prop_assert_eq!(found, expected);
             }
-            // Keys that are no whole ones find nothing.
+            // Keys that are not whole find nothing.
             let short = bytes.len() - bytes.len() % (keys[0].len() + 1);
             if let Some(other) = EqualKeys::new(&bytes[..short], short / (keys[0].len() + 1)).filter(|_| short > 0) {
                 let mut found = Found(Vec::new());

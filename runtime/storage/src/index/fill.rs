@@ -1,4 +1,4 @@
-//! An index of all rows of a table at once, instead of row by row.
+//! Builds an index of all rows of a table at once, instead of row by row.
 
 use reprise_abi::RowLayout;
 use reprise_pages::{HUGE_BYTES, Pages};
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Index {
-    /// Makes the index that rows need whose record ids are 0 to their number; what it held is gone.
+    /// Builds the index of rows with record ids from 0 to their number. It drops the former contents.
     pub fn fill(&mut self, rows: &Rows, layout: &RowLayout) -> Result<(), Refused> {
         let source = Source {
             plan: &self.plan,
@@ -82,7 +82,7 @@ impl<'a> Source<'a> {
         HashIndex::of_tags(&tags, is_same).map_err(|_| Refused::Taken)
     }
 
-    /// Keys as words, and record ids.
+    /// Returns keys as words, with record ids.
     fn entries<const W: usize>(&self) -> Result<Entries<W>, Refused> {
         let mut entries = room(self.count());
         if let Some(ints) = self.plan.ints() {
@@ -153,7 +153,7 @@ fn tree_of<K: TreeKey, const CAP: usize>(
     Tree::from_sorted(entries, leaf_entries).map_err(|SameKey| Refused::Taken)
 }
 
-/// Room for so many, written once from end to end: in huge pages where it fills a good part of one.
+/// Returns room for this many elements, which are written once from end to end. It uses huge pages if the elements fill a good part of one.
 fn room<T>(count: usize) -> Pages<T> {
     let pages = Pages::with_capacity(count.max(1));
     if count.saturating_mul(size_of::<T>()) >= HUGE_BYTES / 4 {

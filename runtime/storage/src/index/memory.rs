@@ -1,4 +1,4 @@
-//! Memory for entries to come, seen to before a row is put in: so that no index has to refuse one half-way.
+//! Takes memory for future entries before a row is inserted, so that no index has to refuse the row half-way.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Index {
-    /// Counts the memory from now on in `budget`.
+    /// Counts its memory in `budget` from now on.
     pub fn count_in(&mut self, budget: &Arc<Budget>) {
         match &mut self.body {
             Body::HashInts(hash) | Body::HashBytes(hash) => hash.count_in(budget),
@@ -22,7 +22,7 @@ impl Index {
         self.budget = Some(Arc::clone(budget));
     }
 
-    /// True where `give_back` may find something.
+    /// True if `give_back` may find memory to release.
     #[inline]
     pub fn has_whole(&self) -> bool {
         match &self.body {
@@ -32,7 +32,7 @@ impl Index {
         }
     }
 
-    /// Lets others have memory in which nothing is left.
+    /// Releases memory in which nothing is left.
     #[cold]
     pub fn give_back(&mut self) {
         match &mut self.body {
@@ -42,7 +42,7 @@ impl Index {
         }
     }
 
-    /// True where so many rows take no memory.
+    /// True if this many rows take no memory.
     #[inline(always)]
     pub fn has_memory(&self, rows: usize) -> bool {
         match &self.body {
@@ -52,13 +52,13 @@ impl Index {
         }
     }
 
-    /// Sees to memory for so many entries of a tree; false where it is refused, or where that hangs on the keys.
+    /// Takes memory for this many entries of a tree. False if it is refused, or if it depends on the keys.
     #[cold]
     pub fn make_memory_for(&mut self, rows: usize) -> bool {
         dispatch!(&mut self.body, tree => tree.make_memory(rows), _ => false)
     }
 
-    /// Sees to memory for the row's entry; false where it is refused.
+    /// Takes memory for the row's entry. False if it is refused.
     #[cold]
     pub fn make_memory(&mut self, layout: &RowLayout, row: RowRef<'_>, scratch: &mut Scratch) -> bool {
         let plan = &self.plan;
@@ -69,7 +69,7 @@ impl Index {
                 let key = plan.encode(layout, row, scratch);
                 key.is_too_long() || hash.make_memory(tag_of_bytes(key.bytes))
             }
-            // A key that is too long is refused for that.
+            // A key that is too long is refused for that reason later.
             body => dispatch!(body,
                 tree => entry_key(plan, layout, row, scratch).map_or(true, |key| tree.make_memory_for(&key)),
                 _ => true

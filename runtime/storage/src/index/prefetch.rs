@@ -1,5 +1,5 @@
-//! Rows that will be looked up, prefetched in three steps: the index's entry, where the row's place stands, the row. Each step reads
-//! what the one before it brought, so there is other work to be done between two of them. A hint: nothing depends on it but time.
+//! Prefetches rows that will be looked up, in three steps: the index's entry, the row's place, the row. Each step reads the memory that the
+//! one before it brought, so other work must be done between two of them. This is a hint: only time depends on it.
 
 use super::{Body, Index};
 use crate::{
@@ -9,24 +9,24 @@ use crate::{
     tag::tag_of,
 };
 
-/// The known part of the way to a row that will be looked up.
+/// How far a row that will be looked up is prefetched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PrefetchState {
-    /// Nothing that could be prefetched.
+    /// Nothing can be prefetched.
     #[default]
     Nothing,
-    /// The hash by which its index has it.
+    /// The hash of its key in the index.
     Tag(u32),
     /// The slot in the index's array.
     Slot(u32),
-    /// Its index has its key in an order.
+    /// Its index is ordered.
     Sorted,
     /// The row that will probably be found.
     Row(Rid),
 }
 
 impl Index {
-    /// Prefetches what a `get` of the key, the first bytes of `key`, looks at first.
+    /// Prefetches the memory that a `get` of the key, the first bytes of `key`, reads first.
     #[inline(always)]
     fn prefetch_of(&self, key: u128) -> PrefetchState {
         match &self.body {
@@ -46,7 +46,7 @@ impl Index {
         }
     }
 
-    /// The row that a `get` will probably find.
+    /// Returns the row that a `get` will probably find.
     #[inline(always)]
     fn candidate_of(&self, found: PrefetchState, key: impl FnOnce() -> Option<u128>) -> Option<Rid> {
         match (&self.body, found) {
@@ -59,7 +59,7 @@ impl Index {
 }
 
 impl Store {
-    /// The first step, of a row by its primary key of integers: so many bytes, the first ones of `key`. What it returns is for the next
+    /// Does the first step for a row by its primary key of integers: `key_bytes` bytes, the first ones of `key`. Its result is for the next
     /// step.
     #[inline(always)]
     pub fn touch(&self, table: TableId, key_bytes: usize, key: u128) -> PrefetchState {
@@ -70,7 +70,8 @@ impl Store {
         }
     }
 
-    /// The second: where the place stands of the row that the `get` will probably find. `key` makes the key anew, where it is needed.
+    /// Does the second step: prefetches the slot with the place of the row that the `get` will probably find. `key` makes the key anew if
+    /// it is needed.
     #[inline(always)]
     pub fn touch_place(
         &self,
@@ -84,14 +85,14 @@ impl Store {
                 rows.touch_place(rid);
                 PrefetchState::Row(rid)
             }
-            // It will be inserted, maybe.
+            // The row may be inserted later.
             (None, PrefetchState::Tag(_)) => found,
             (None, _) => PrefetchState::Nothing,
         }
     }
 
-    /// The last: the row's bytes, if it is still there. Where there is none it will be inserted, maybe, so the index's entry is
-    /// asked for once more: other calls may have driven it from the first cache.
+    /// Does the last step: prefetches the row's bytes, if the row still exists. If there is none, the row may be inserted later. It then
+    /// prefetches the index's entry again, because other calls may have evicted it from the first-level cache.
     #[inline(always)]
     pub fn touch_row(&self, table: TableId, found: PrefetchState) {
         let Table { indexes, rows, .. } = &self.tables[table.0 as usize];
@@ -109,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// The rows 1, 3, …, 99 of a table by `kind`.
+    /// Makes a table by `kind` with the rows 1, 3, …, 99.
     fn odd_numbers(kind: IndexKind) -> (Store, TableId) {
         let table = TableSchema {
             owner: String::new(),
@@ -156,7 +157,7 @@ mod tests {
                 let found = store.touch_place(table, found, || Some(key));
                 store.touch_row(table, found);
                 match store.get(table, 0, &key.to_be_bytes()[..8]) {
-                    // A hash shows one line of those where the entry may be.
+                    // A hash index shows one cache line of those that may hold the entry.
                     Some(_) if matches!(found, PrefetchState::Tag(_)) => assert_eq!(kind, IndexKind::Hash),
                     Some(rid) => assert_eq!(found, PrefetchState::Row(rid), "{kind:?} {value}"),
                     None => assert!(!matches!(found, PrefetchState::Row(_)), "{kind:?} {value}"),
@@ -171,7 +172,7 @@ mod tests {
         assert_eq!(store.touch(table, 4, key_of(1)), PrefetchState::Nothing);
     }
 
-    /// A row may go between two steps, and a state may stem from another table's index: neither does harm.
+    /// A row may disappear between two steps, and a state may come from another table's index. Neither does harm.
     #[test]
     fn what_was_found_elsewhere_is_survived() {
         for kind in [IndexKind::Hash, IndexKind::Dense, IndexKind::Ordered] {

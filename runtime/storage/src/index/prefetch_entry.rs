@@ -7,7 +7,7 @@ use crate::{
 };
 
 impl Index {
-    /// Prefetches what an insertion of the row into an ordered index of integer keys will read and write.
+    /// Prefetches the memory that an insertion of the row into an ordered index of integer keys will read and write.
     #[inline]
     pub fn touch_entry_of(&self, row: RowRef<'_>) {
         let Some(ints) = self.plan.ints() else {

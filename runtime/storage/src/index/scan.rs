@@ -80,7 +80,7 @@ pub(super) fn page_tree<K: TreeKey, const CAP: usize>(
     filled
 }
 
-/// Between which edges a scan goes on that has come so far.
+/// Returns the edges between which a scan continues from this state.
 #[inline]
 pub(super) fn edges_from<'a>(range: &Range<'a>, state: ScanState, key: &'a [u8]) -> (Edge<'a>, Edge<'a>) {
     let is_reverse = range.is_reverse();

@@ -1,5 +1,5 @@
-//! Tables that leave their store for as long as their changes are applied, so that several threads apply one partition's changes: each
-//! has other tables. The store is without them meanwhile, so whoever lends them looks at nothing else before they are back.
+//! Tables that leave their store while their changes are applied, so that several threads apply one partition's changes: each has other
+//! tables. The store lacks them meanwhile, so the lender reads nothing else before they are back.
 //! Why: one partition's changes keep one core busy, and the thread that feeds waits. Figures: `docs/lab/redo.md`, of lending every table;
 //! the threshold below was not measured by itself.
 //! Command: `reprise-bench tpcc --log physiological --data-dir DIR`, then `reprise-bench replay --data-dir DIR`.
@@ -13,10 +13,11 @@ use crate::{
     table::Table,
 };
 
-/// Changes of a table below which it stays: they are applied before another thread has woken, and the table's lines of the cache with them.
+/// Number of a table's changes below which it stays. They are applied before another thread has woken and has loaded the table's cache
+/// lines.
 const LEND_MIN: usize = 512;
 
-/// A table on its way, and what is to be applied to it.
+/// A lent table, and the changes to apply to it.
 pub struct LentTable {
     id: u16,
     table: Table,
@@ -26,7 +27,7 @@ pub struct LentTable {
 }
 
 impl LentTable {
-    /// Applies the changes, which lie in this window. The store that the table is of is told of errors.
+    /// Applies the changes, which are in this window. The table's store gets the errors.
     pub fn apply(&mut self, window: &[u8]) {
         let redo = TableRedo {
             id: self.id,
@@ -41,7 +42,7 @@ impl LentTable {
 
 impl PartitionRedo {
     /// The `apply` variant that shares the work by `carry_out`. That function gets the caller's tables, and the tables with many changes
-    /// for other threads, the largest first. It has `LentTable::apply` called for each and returns all of them. A watched partition lends
+    /// for other threads, the largest first. It must call `LentTable::apply` for each and return all of them. A watched partition lends
     /// none.
     pub fn apply_lent(
         &mut self,

@@ -1,27 +1,27 @@
-//! The changes of one table in a window of the log: where they lie, in their order, without those that a later one overwrites.
+//! The changes of one table in a window of the log: their places, in order, without changes that a later one overwrites.
 //!
-//! Values in the log are whole, not differences. So an earlier patch of a row may be left out where a later patch of that row writes the
-//! same columns with values of the same lengths. The changes between them have to be patches, too, and no index and no length may depend
-//! on the columns. The later patch takes the earlier one's place and its transaction's number: an error in either is an error in both,
-//! and is reported as if both were applied. The list keeps each patch's row and columns in two words, since the patch's bytes have
-//! left the caches. A patch that does not fit two words is never left out.
+//! Values in the log are whole, not differences. So the list may leave out an earlier patch of a row if a later one writes the same columns
+//! with values of the same lengths. The changes between them have to be patches, too, and no index and no length may depend on the columns.
+//! The later patch takes the earlier one's place and its transaction's number. An error in either is an error in both, and is reported as
+//! if both were applied. The list keeps each patch's row and columns in two words, because the patch's bytes have left the caches. A patch
+//! that does not fit two words is never left out.
 
 use std::ops::Range;
 
 use reprise_pages::{prefetch, prefetch_line};
 use reprise_wire::{Change, ChangeSink, PatchColumns};
 
-/// Bytes of a window, at most; numbers of transactions are below it, too.
+/// Bytes of a window at most. The numbers of transactions are below it, too.
 pub const REDO_WINDOW_BYTES_MAX: usize = 1 << 31;
 
 /// A flag in `Found::txn`: the change is an insertion.
 const ROW_ALONE: u32 = REDO_WINDOW_BYTES_MAX as u32;
 
-/// `LastWrites` has one pair of places for so many bytes of a window.
+/// Number of a window's bytes for which `LastWrites` has one pair of places.
 const PAIR_BYTES: usize = 256;
 const PAIRS_MAX: usize = 1 << 13;
-/// After this many misses the search for earlier patches stops in a table, unless at least one search in `HITS_SHARE` hit. Rows seen for
-/// the first time miss, so the first searches of a window say little.
+/// Number of misses after which the search for earlier patches stops in a table, unless at least one search in `HITS_SHARE` hit. Rows that
+/// occur for the first time miss, so the first searches of a window say little.
 const MISSES_MIN: u32 = 512;
 const HITS_SHARE: u32 = 16;
 
@@ -29,20 +29,20 @@ const HITS_SHARE: u32 = 16;
 #[derive(Default)]
 pub struct RedoList {
     entries: Vec<Found>,
-    /// Insertions less deletions.
+    /// Insertions minus deletions.
     growth: i64,
     number: u32,
     /// Columns whose earlier values nothing depends on, one bit each.
     overwritable: u64,
-    /// Entries before it stay: a change that is no patch came behind them.
+    /// Number of first entries that stay, because a change that is no patch followed them.
     run_start: usize,
     misses: u32,
     hits: u32,
     looks_back: bool,
 }
 
-/// The latest patch of each row of a window, for all of its lists: a hash table of pairs of places. Where other rows took both places, a
-/// row's patch is forgotten, and applied although it need not be. Entries of earlier windows name lists that no longer exist.
+/// The latest patch of each row of a window, for all of its lists: a hash table of pairs of places. If other rows took both places, a row's
+/// patch is forgotten, and is applied although it need not be. Entries of earlier windows name lists that no longer exist.
 #[derive(Default)]
 pub struct LastWrites {
     pairs: Vec<Pair>,
@@ -50,7 +50,7 @@ pub struct LastWrites {
     lists: u32,
 }
 
-/// One line of the cache.
+/// A cache line with two places.
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
 struct Pair([Place; 2]);
@@ -67,7 +67,7 @@ struct Place {
 struct Mark {
     /// Number of the row.
     number: u64,
-    /// Each column's number and length in 11 bits; from `COUNT_SHIFT` on the number of columns. 0: no mark.
+    /// Each column's number and length in 11 bits, and the number of columns from `COUNT_SHIFT` on. 0: no mark.
     shape: u64,
 }
 
@@ -78,7 +78,7 @@ const VALUE_BYTES_MAX: usize = 16;
 const COUNT_SHIFT: u32 = COLUMN_BITS * COLUMNS_MAX as u32;
 
 impl Mark {
-    /// None where a column is not `overwritable`, or there are too many columns.
+    /// Makes the mark. None if a column is not `overwritable`, or if there are too many columns.
     #[inline(always)]
     fn of(number: u64, columns: PatchColumns<'_>, overwritable: u64) -> Option<Self> {
         if columns.count() > COLUMNS_MAX {
@@ -99,7 +99,7 @@ impl Mark {
 }
 
 impl LastWrites {
-    /// Begins a window of so many bytes.
+    /// Begins a window of this many bytes.
     pub fn begin(&mut self, window_bytes: usize) {
         if self.lists > u32::MAX / 2 {
             self.pairs.clear();
@@ -111,7 +111,7 @@ impl LastWrites {
         }
     }
 
-    /// The number of a new list.
+    /// Returns the number of a new list.
     pub fn list(&mut self) -> u32 {
         self.lists += 1;
         self.lists
@@ -158,7 +158,7 @@ impl RedoList {
         self.entries.clear();
     }
 
-    /// Changes to apply.
+    /// Returns the number of changes to apply.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -167,12 +167,12 @@ impl RedoList {
         self.entries.is_empty()
     }
 
-    /// By how many rows the table grows.
+    /// Returns by how many rows the table grows.
     pub fn growth(&self) -> u64 {
         self.growth.max(0) as u64
     }
 
-    /// Adds the next change, which lies where `found` says and is neither an insertion nor a patch. Numbers of transactions grow.
+    /// Adds the next change, whose place is `found`, and which is neither an insertion nor a patch. Numbers of transactions grow.
     #[inline]
     pub fn push(&mut self, found: Found, growth: i64) {
         self.growth += growth;
@@ -203,14 +203,15 @@ impl RedoList {
         self.entries.push(found);
     }
 
-    /// Adds a change that stays, as do all before it.
+    /// Adds a change that stays, like all before it.
     #[inline(always)]
     fn push_any(&mut self, entry: Found) {
         self.run_start = self.entries.len() + 1;
         self.entries.push(entry);
     }
 
-    /// True: the patch took the place of the row's last patch. False: it is to be added at the end, where the next one will look for it.
+    /// Has the patch take the place of the row's last patch. False: the patch must be added at the end, because the next one looks for it
+    /// there.
     #[inline(always)]
     fn take_place(&mut self, entry: Found, mark: Mark, last: &mut LastWrites) -> bool {
         let at_end = Place {
@@ -219,7 +220,7 @@ impl RedoList {
             at: self.entries.len() as u32,
         };
         let pair = last.pair(self.number, mark.number);
-        // Both places are compared without a branch: which of them matches is random.
+        // Both places are compared without a branch, because which of them matches is random.
         let is_of_row = |place: &Place| {
             let is_ours = (place.list == self.number) & (place.at as usize >= self.run_start);
             is_ours & (place.mark.number == mark.number)
@@ -242,7 +243,7 @@ impl RedoList {
         false
     }
 
-    /// The change at a position.
+    /// Returns the change at a position.
     #[inline(always)]
     pub fn change<'w>(&self, window: &'w [u8], at: usize) -> Change<'w> {
         Change::again(bytes_of(window, self.entries[at])).expect("read when it was found")
@@ -272,7 +273,7 @@ impl RedoList {
         }
     }
 
-    /// Row and number of an insertion.
+    /// Returns row and number of an insertion.
     #[inline]
     pub(super) fn row<'w>(&self, window: &'w [u8], at: usize) -> Option<(u64, &'w [u8])> {
         let entry = self.entries.get(at)?;
@@ -282,13 +283,13 @@ impl RedoList {
         }
     }
 
-    /// The number of its transaction.
+    /// Returns the number of its transaction.
     #[inline]
     pub fn txn(&self, at: usize) -> u32 {
         self.entries[at].txn & !ROW_ALONE
     }
 
-    /// The positions from a change to the end of its transaction.
+    /// Returns the positions from a change to the end of its transaction.
     pub(super) fn rest_of_txn(&self, from: usize) -> Range<usize> {
         let txn = self.txn(from);
         let end = (from..self.len()).find(|at| self.txn(*at) != txn);
@@ -296,7 +297,7 @@ impl RedoList {
     }
 }
 
-/// The row of an insertion, and its number; None of another change.
+/// The sink that returns the row of an insertion and its number. None for another change.
 struct NumberedRow;
 
 impl<'w> ChangeSink<'w> for NumberedRow {

@@ -1,17 +1,17 @@
-//! Runs of insertions into a table whose only index is a hash of integer keys: a few rows at a time, each step for all of them
-//! before the next, so that a step is a short loop. While rows are put in, the index's lines of the next ones are on their way.
-//! Why: such tables are where logs of changes grow fastest (votes, events), and each insertion alone waits for its line of the index.
+//! Applies runs of insertions into a table whose only index is a hash of integer keys. It takes a few rows at a time, each step for all of
+//! them before the next, so that a step is a short loop. While it inserts rows, the index's lines of the next ones are loading.
+//! Why: logs of changes grow fastest in such tables (votes, events), and each insertion alone waits for its line of the index.
 //! Figure: votes are applied in 0.52, 0.72 and 0.78 of the time without runs, the instructions of applying fall from 1,030 to 660.
 //! Command: `reprise-bench-engine redo 4 2000000`, beside a build whose `has_runs` is false.
 
 use super::RedoList;
 use crate::{arena::Location, indirection::Rid, keyplan::RowRef, rows::Rows, table::Table};
 
-/// Rows of a piece. The processor has about as many misses of its caches on their way at once.
+/// Number of rows of a piece. The processor can wait for about as many cache misses at once.
 const PIECE_ROWS: usize = 16;
-/// Insertions below which a run is not worth its beginning.
+/// Number of insertions below which a run is not worth its beginning.
 const RUN_MIN: usize = 8;
-/// Changes ahead of which the bytes of the window are asked for.
+/// Distance in changes at which the bytes of the window are prefetched.
 const FETCH_AHEAD: usize = 48;
 
 /// Rows that fit the table, and the tags of their keys.
@@ -30,14 +30,14 @@ impl<'w> Piece<'w> {
         count: 0,
     };
 
-    /// Takes the rows from `from` on, up to what is no insertion or does not fit, and asks for their lines of the index. The first one
-    /// is to have `next_number`.
+    /// Reads the rows from `from` on, up to a change that is no insertion or does not fit, and prefetches their lines of the index. The
+    /// first one must have `next_number`.
     fn read(&mut self, table: &Table, (window, list): (&'w [u8], &RedoList), from: usize, next_number: u64) {
         self.count = 0;
         for at in 0..PIECE_ROWS {
             list.fetch_start(window, from + at + FETCH_AHEAD);
             match list.row(window, from + at) {
-                // One that is out of turn is told by whoever judges it alone.
+                // A row with another number is refused later, when it is applied alone.
                 Some((number, _)) if number != next_number + at as u64 => break,
                 Some((number, row)) if table.validate(row).is_ok() => (self.numbers[at], self.rows[at]) = (number, row),
                 _ => break,
@@ -50,7 +50,7 @@ impl<'w> Piece<'w> {
         }
     }
 
-    /// Puts the rows in, up to one whose key is taken; how many that are.
+    /// Inserts the rows, up to one whose key is taken. Returns their number.
     fn put(&self, table: &mut Table) -> usize {
         let mut rids = [Rid(0); PIECE_ROWS];
         let rids = &mut rids[..self.count];
@@ -71,7 +71,7 @@ impl<'w> Piece<'w> {
     }
 }
 
-/// Stores the rows; false, and nothing stored, where there might be no room.
+/// Stores the rows. False, with none stored, if there might be no room.
 fn store(rows: &mut Rows, new: &[&[u8]], numbers: &[u64], rids: &mut [Rid]) -> bool {
     if !rows.has_room(new.len()) {
         return false;
@@ -88,12 +88,13 @@ fn store(rows: &mut Rows, new: &[&[u8]], numbers: &[u64], rids: &mut [Rid]) -> b
     true
 }
 
-/// True where `insert` takes the table's rows.
+/// True if `insert` takes the table's rows.
 pub(super) fn has_runs(table: &Table) -> bool {
     !table.has_number() && table.indexes.len() == 1 && table.indexes[0].has_tags()
 }
 
-/// Applies the insertions from `at` on that can be applied in a run; where the first one is that was not, for whatever reason.
+/// Applies the insertions from `at` on that can be applied in a run. Returns the position of the first one that was not applied, for
+/// whatever reason.
 pub(super) fn insert(table: &mut Table, window: &[u8], list: &RedoList, mut at: usize) -> usize {
     if (at..at + RUN_MIN).any(|at| list.row(window, at).is_none()) {
         return at;

@@ -1,12 +1,12 @@
-//! A tree out of entries that are in order already: leaves one behind the other, then level upon level.
+//! Builds a tree from entries that are in order: first the leaves, then level upon level.
 
 use super::{Inner, Leaf, NONE, Tree};
 use crate::treekey::TreeKey;
 
 impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
-    /// Keys a leaf gets where they come in no particular order: room for some before it splits.
+    /// Number of keys of a leaf if they come in no particular order: it has room for some before it splits.
     pub const LOOSE: usize = CAP - CAP / 8;
-    /// Keys a leaf gets where they come in order, so that new ones probably go to the end.
+    /// Number of keys of a leaf if they come in order, so that new ones probably go to the end.
     pub const TIGHT: usize = CAP;
 
     /// Makes a tree of entries in the order of their keys. Err: two have the same key.
@@ -33,11 +33,11 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         Ok(tree)
     }
 
-    /// Adds a leaf at the right end; no inner node knows of it yet.
+    /// Adds a leaf at the right end. No inner node has it yet.
     fn append(&mut self, mut leaf: Leaf<K, CAP>, nodes: &mut Vec<(K, u32)>) {
         let first = leaf.keys[0].clone();
         let id = match nodes.last() {
-            // The leaf that an empty tree has.
+            // The leaf of an empty tree.
             None => 0,
             Some((_, before)) => {
                 let id = self.leaves.len() as u32;
@@ -58,7 +58,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         nodes.push((first, id));
     }
 
-    /// Builds inner levels over the nodes until one is left, each node with the first key below it.
+    /// Builds inner levels over the nodes until one node is left. Each node comes with the first key below it.
     fn raise(&mut self, mut nodes: Vec<(K, u32)>) {
         while nodes.len() > 1 {
             let parents = nodes.len().div_ceil(Self::LOOSE);
@@ -66,7 +66,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
             let total = nodes.len();
             let mut children = nodes.into_iter();
             for parent in 0..parents {
-                // Even shares: no node is left with a single child.
+                // The shares are even, so that no node is left with a single child.
                 let share = total * (parent + 1) / parents - total * parent / parents;
                 let mut inner = Inner::new();
                 let (first, child) = children.next().expect("a share is not empty");
@@ -88,6 +88,6 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
     }
 }
 
-/// Two entries of an index have one key.
+/// The error that two entries of an index have one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SameKey;

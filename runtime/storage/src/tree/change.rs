@@ -1,19 +1,19 @@
-//! Insert with split, remove with merge.
+//! Inserts with splits, and removals with merges.
 
 use super::{Fingers, Inner, Leaf, NONE, RUN_MIN, Step, Tree, fill_with_leaves};
 use crate::{indirection::Rid, treekey::TreeKey};
 
-/// The leaf that a key belongs to, as do all keys from `low` on that lie before `end`.
+/// The leaf of a key, which also has all keys from `low` on and before `end`.
 pub(super) struct Reach<K> {
     pub leaf: u32,
     pub low: K,
     pub end: K,
-    /// It was not known before: `low` is meant.
+    /// True if `low` was not known before.
     is_news: bool,
 }
 
 impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
-    /// Adds an entry; the record id in place when the key is taken.
+    /// Adds an entry. Err: the record id of the entry that has the key.
     #[inline]
     pub fn insert(&mut self, key: K, rid: u32) -> Result<(), u32> {
         let reach = self.reach_for(&key);
@@ -38,8 +38,8 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         done
     }
 
-    /// Puts the first keys behind all others of the leaf, where the first of them belongs; how many there were for which that is
-    /// right, 0 where it is for none.
+    /// Puts the first keys behind all others of the leaf in which the first of them belongs. Returns the number of keys for which that is
+    /// the right place; 0 for none.
     #[inline]
     fn append_run(&mut self, reach: &Reach<K>, keys: &[K], rids: &[Rid]) -> usize {
         let leaf = &mut self.leaves[reach.leaf];
@@ -48,7 +48,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         if room == 0 || leaf.keys().last().is_none_or(|last| *last >= keys[0]) {
             return 0;
         }
-        // All at once: whether a run goes on is seen at its end only.
+        // The keys are compared all at once, because only the end shows whether a run continues.
         let is_run = keys[..room]
             .windows(2)
             .fold(true, |is_run, pair| is_run & (pair[0] < pair[1]));
@@ -98,7 +98,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         Ok(())
     }
 
-    /// Notes how far a leaf reaches in which a run stands, where that was found by a way down.
+    /// Records the range of a leaf with a run, if a descent found it.
     #[inline]
     fn remember(&mut self, reach: &Reach<K>) {
         if K::IS_COPIED && reach.is_news && self.leaves[reach.leaf].run + 1 >= RUN_MIN {
@@ -106,7 +106,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         }
     }
 
-    /// The right end is found without; it is noted where other runs are, so that all are looked for in one way.
+    /// Records the range of the right end, although it is found without it. It is recorded beside other runs, so that one search finds all.
     #[cold]
     fn remember_reach(&mut self, reach: &Reach<K>) {
         if reach.leaf != self.rightmost || self.fingers.is_some() {
@@ -115,7 +115,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         }
     }
 
-    /// Takes the whole key that `probe` was made from; its record id.
+    /// Removes the whole key that `probe` was made from. Returns its record id.
     pub fn remove(&mut self, probe: &K::Probe<'_>) -> Option<u32> {
         let place = self.seek(probe);
         let leaf = &mut self.leaves[place.leaf];
@@ -135,7 +135,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         Some(rid)
     }
 
-    /// Remembers the leaf, because a caller that removes a leaf's first key often returns for the next one.
+    /// Records the leaf, because a caller that removes a leaf's first key often returns for the next one.
     fn remember_first(&mut self, probe: &K::Probe<'_>) {
         let is_known = |fingers: &Fingers<K>| fingers.find_probe(probe).is_some();
         if !self.fingers.as_deref().is_some_and(is_known) {
@@ -144,7 +144,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         }
     }
 
-    /// The leaf that the key belongs to.
+    /// Returns the leaf of a key.
     #[inline]
     fn reach_for(&mut self, key: &K) -> Reach<K> {
         if let Some(fingers) = &self.fingers
@@ -194,8 +194,8 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         reach
     }
 
-    /// The leaf to which `rank` leads, which says of an inner node which child is the next. Of keys that cost something to copy
-    /// nothing is said of how far it reaches, but what the right end is.
+    /// Returns the leaf to which `rank` leads; `rank` chooses the next child in an inner node. If keys are expensive to copy, the range of
+    /// the leaf is left out, except for the right end.
     #[inline]
     pub(super) fn descend(&self, rank: impl Fn(&Inner<K, CAP>) -> usize) -> Reach<K> {
         let mut node = self.root;
@@ -299,8 +299,8 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         self.add_child(path, key, new);
     }
 
-    /// Keys of the leaf from `fence` on are another's now. What was remembered of the leaf goes to the other one if the last key
-    /// did: a run that stands there goes on there.
+    /// Records that another leaf has the keys from `fence` on. If the last inserted key went there, the finger moves to that leaf, because
+    /// the run continues there.
     fn cut_fingers(&mut self, leaf: u32, fence: &K, gone_to: Option<u32>) {
         let Some(fingers) = &mut self.fingers else {
             return;
@@ -313,7 +313,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         }
     }
 
-    /// Puts a new child right of the one that the path leads through, splitting upwards.
+    /// Puts a new child to the right of the one on the path, and splits upwards.
     fn add_child(&mut self, mut path: Vec<Step>, mut fence: K, mut child: u32) {
         while let Some(step) = path.pop() {
             let inner = &mut self.inners[step.node];
@@ -333,7 +333,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         self.path = path;
     }
 
-    /// Splits a full inner node and puts the child in; the new node on the right and its fence.
+    /// Splits a full inner node and puts the child in. Returns the new node on the right and its fence.
     fn split_inner(&mut self, step: Step, fence: K, child: u32) -> (K, u32) {
         let right_id = self.new_inner();
         let mut right = Inner::new();
@@ -361,7 +361,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         (up, right_id)
     }
 
-    /// Merges the sparse leaf of `probe` with a sibling, and sparse nodes above it, where they fit together.
+    /// Merges the sparse leaf of `probe` with a sibling, and sparse nodes above it, if they fit together.
     #[cold]
     fn shrink(&mut self, probe: &K::Probe<'_>) {
         let path = self.record_path(|inner| K::rank_fences(&inner.fences, inner.len(), probe));
@@ -384,7 +384,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         self.path = path;
     }
 
-    /// Merges children `left` and `left + 1` of `parent` when they fit; true when it did.
+    /// Merges children `left` and `left + 1` of `parent` if they fit. True if it did.
     fn merge(&mut self, parent: u32, left: usize, is_leaf: bool) -> bool {
         let inner = &self.inners[parent];
         let (left_id, right_id) = (inner.children[left], inner.children[left + 1]);
@@ -428,7 +428,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         left.run = 0;
         left.next = right.next;
         match right.next {
-            // The next descent that leads there finds the beginning.
+            // The next descent to that leaf finds its beginning.
             NONE => (self.rightmost, self.rightmost_low) = (left_id, None),
             next => self.leaves[next].previous = left_id,
         }
@@ -456,7 +456,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
 }
 
 impl<K: TreeKey, const CAP: usize> Inner<K, CAP> {
-    /// Puts a fence at `at` and the child that it begins behind it.
+    /// Inserts a fence at `at`, and the child that it begins behind it.
     fn put(&mut self, at: usize, fence: K, child: u32) {
         let len = self.len() + 1;
         K::open_gap(&mut self.fences[..len], at);
@@ -466,7 +466,7 @@ impl<K: TreeKey, const CAP: usize> Inner<K, CAP> {
         self.len = len as u16;
     }
 
-    /// Takes fence `at` and the child behind it away.
+    /// Removes fence `at` and the child behind it.
     fn take(&mut self, at: usize) -> K {
         let len = self.len();
         let fence = std::mem::replace(&mut self.fences[at], K::vacant());

@@ -1,21 +1,21 @@
-//! Places of a tree where keys come or go in order, with the keys that each is right for: ten districts insert into ten leaves in
-//! turn, and a way down costs as many waits as there are levels.
+//! Places of a tree where keys are inserted or removed in order, with the key range of each. For example, ten districts insert into ten
+//! leaves in turn. A descent would wait once for each level.
 //!
 //! The cache is exact: a key of `lows[i]..ends[i]` belongs to leaf `leaves[i]`. The tree therefore reports each leaf that it splits or
-//! gives back. A leaf that takes in a sibling's entries stays right for the keys it was right for before.
+//! releases. A leaf that takes a sibling's entries keeps its own range.
 
 use crate::treekey::TreeKey;
 
-/// Leaves that are remembered at most: those of two or three dozen runs at a time.
+/// Number of leaves that are remembered at most: those of two or three dozen simultaneous runs.
 const FINGERS: usize = 32;
 
 pub(super) struct Fingers<K> {
-    /// In order; those behind `len` are vacant.
+    /// The lower bounds, in order. Entries behind `len` are vacant.
     lows: [K; FINGERS],
     ends: [K; FINGERS],
     leaves: [u32; FINGERS],
     len: usize,
-    /// The place to be forgotten next.
+    /// The entry that is replaced next.
     next_out: usize,
 }
 
@@ -30,21 +30,21 @@ impl<K: TreeKey> Fingers<K> {
         }
     }
 
-    /// The leaf that the key belongs to, and the first key behind what it is known to be right for.
+    /// Returns the leaf of a key, and the first key behind its known range.
     #[inline]
     pub fn find(&self, key: &K) -> Option<(u32, &K)> {
         let at = K::rank_up_to(&self.lows, self.len, key).checked_sub(1)?;
         (*key < self.ends[at]).then(|| (self.leaves[at], &self.ends[at]))
     }
 
-    /// The leaf that a way down by the probe would end in.
+    /// Returns the leaf at which a descent by the probe would end.
     #[inline]
     pub fn find_probe(&self, probe: &K::Probe<'_>) -> Option<u32> {
         let at = K::rank_fences(&self.lows, self.len, probe).checked_sub(1)?;
         (!self.ends[at].is_up_to(probe)).then(|| self.leaves[at])
     }
 
-    /// Notes that keys from `low` on that lie before `end` belong to the leaf.
+    /// Records that keys from `low` on and before `end` belong to the leaf.
     pub fn remember(&mut self, low: K, end: K, leaf: u32) {
         let mut at = K::rank_less(&self.lows, self.len, &low);
         if at == self.len || self.lows[at] != low {
@@ -64,7 +64,7 @@ impl<K: TreeKey> Fingers<K> {
         self.leaves[at] = leaf;
     }
 
-    /// The leaf keeps only keys before `fence`; the first key behind those that went, where it was known.
+    /// Records that the leaf keeps only keys before `fence`. Returns the first key behind the keys that left, if it was known.
     pub fn cut(&mut self, leaf: u32, fence: &K) -> Option<K> {
         let mut end = None;
         for at in (0..self.len).rev() {
@@ -81,7 +81,7 @@ impl<K: TreeKey> Fingers<K> {
         end
     }
 
-    /// The leaf is nobody's any more.
+    /// Forgets a leaf that is released.
     pub fn drop_leaf(&mut self, leaf: u32) {
         for at in (0..self.len).rev() {
             if self.leaves[at] == leaf {
@@ -97,7 +97,7 @@ impl<K: TreeKey> Fingers<K> {
         self.len -= 1;
     }
 
-    /// Every range that is remembered, and its leaf.
+    /// Returns every remembered range, and its leaf.
     #[cfg(test)]
     pub fn all(&self) -> impl Iterator<Item = (&K, &K, u32)> {
         let each = self.lows.iter().zip(&self.ends).zip(&self.leaves);

@@ -1,8 +1,8 @@
 //! The ordered index: a B+tree from keys to record ids.
 //!
-//! Nodes lie in arrays and name each other by number. Runs of growing keys, at the right end or anywhere else, leave full
-//! leaves behind: a leaf that is filled in order is split where the run stands, not in the middle. Leaves merge only when
-//! both are sparse, and may be empty where no sibling could take them.
+//! Nodes lie in arrays and name each other by number. Runs of growing keys, at the right end or anywhere else, leave full leaves behind. A
+//! leaf that is filled in order is split at the run's position, not in the middle. Leaves merge only when both are sparse, and may be empty
+//! if no sibling could take them.
 
 mod build;
 mod change;
@@ -26,11 +26,11 @@ use crate::{
 };
 
 const NONE: u32 = u32::MAX;
-/// Inserts one behind the other after which a full leaf is split at the insertion point.
+/// Number of inserts in order after which a full leaf is split at the insertion point.
 const RUN_MIN: u16 = 4;
 /// Bytes that the processor fetches at once.
 const LINE_BYTES: usize = 64;
-/// Keys on the heap are counted in steps, and one is taken to have so many bytes before it is there.
+/// Bytes of a step in which keys on the heap are counted. The second constant is the assumed length of a key before it exists.
 const HEAP_STEP_BYTES: usize = 64 << 10;
 const HEAP_KEY_BYTES: usize = 1 << 10;
 
@@ -40,18 +40,18 @@ pub(crate) struct Tree<K, const CAP: usize> {
     free_leaves: Vacant<Leaf<K, CAP>>,
     free_inners: Vec<u32>,
     root: u32,
-    /// Inner levels above the leaves.
+    /// Number of inner levels above the leaves.
     height: u32,
     rightmost: u32,
-    /// Keys from here on belong to the rightmost leaf; none where that is not known.
+    /// First key that belongs to the rightmost leaf. None if it is not known.
     rightmost_low: Option<K>,
-    /// The leaf that was looked at last, if no insert went elsewhere since: an insert often follows a look at the place.
+    /// The leaf of the last look-up, if no insert went elsewhere since. An insert often follows a look-up of its place.
     finger: Cell<u32>,
-    /// Leaves of runs of keys that cost nothing to copy. They exist once a run was met that is not at the right end.
+    /// Leaves of runs whose keys are cheap to copy. They exist once there was a run that is not at the right end.
     fingers: Option<Box<Fingers<K>>>,
     len: usize,
     heap_bytes: usize,
-    /// Memory of keys on the heap, in steps: no less than `heap_bytes`.
+    /// Memory of keys on the heap, in steps: at least `heap_bytes`.
     heap: Charge,
     path: Vec<Step>,
 }
@@ -60,33 +60,33 @@ struct Leaf<K, const CAP: usize> {
     keys: [K; CAP],
     rids: [u32; CAP],
     len: u16,
-    /// The place of the last key put, and the number of keys before it that each followed the one before.
+    /// The place of the last inserted key, and the number of keys before it that each followed the previous one.
     last_put: u16,
     run: u16,
     previous: u32,
     next: u32,
 }
 
-/// `len` fences and `len + 1` children; child `i + 1` holds the keys from fence `i` on.
+/// An inner node with `len` fences and `len + 1` children. Child `i + 1` holds the keys from fence `i` on.
 struct Inner<K, const CAP: usize> {
     fences: [K; CAP],
     children: [u32; CAP],
     len: u16,
 }
 
-/// Makes leaves of all that an array has room for.
+/// Makes leaves from all memory that an array has.
 fn fill_with_leaves<K: TreeKey, const CAP: usize>(leaves: &mut Pages<Leaf<K, CAP>>) {
     leaves.extend(std::iter::repeat_with(Leaf::new).take(Chunked::<Leaf<K, CAP>>::CHUNK));
 }
 
-/// One inner node on the way down and the child taken.
+/// An inner node on the descent, and the child taken.
 #[derive(Clone, Copy)]
 struct Step {
     node: u32,
     child: usize,
 }
 
-/// A place in the order: before entry `at` of the leaf, or behind its last one.
+/// A place in the order: before entry `at` of the leaf, or behind its last entry.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     leaf: u32,
@@ -185,7 +185,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         }
     }
 
-    /// Counts the memory from now on in `budget`.
+    /// Counts its memory in `budget` from now on.
     pub fn count_in(&mut self, budget: &Arc<Budget>) {
         self.leaves.count_in(budget);
         self.inners.count_in(budget);
@@ -193,7 +193,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         self.count_heap();
     }
 
-    /// Holds what is counted of the heap to what lies there.
+    /// Adjusts the counted heap memory to its real size.
     #[inline(always)]
     fn count_heap(&mut self) {
         let counted = self.heap.bytes();
@@ -202,7 +202,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         }
     }
 
-    /// True where so many entries, each of which may split nodes on the way up, take no memory.
+    /// True if this many entries take no memory, even if each splits nodes on the path.
     #[inline(always)]
     pub fn has_memory(&self, entries: usize) -> bool {
         let inners = entries + self.height as usize;
@@ -211,19 +211,19 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
             && (K::IS_COPIED || self.heap.bytes() - self.heap_bytes >= HEAP_KEY_BYTES * entries)
     }
 
-    /// Sees to memory for so many entries, each of which may split nodes on the way up; false where it is refused.
+    /// Takes memory for this many entries, each of which may split nodes on the path. False if it is refused.
     #[cold]
     pub fn make_memory(&mut self, entries: usize) -> bool {
         self.make_heap(HEAP_KEY_BYTES * entries) && self.make_nodes(entries)
     }
 
-    /// True where `give_back` may find something.
+    /// True if `give_back` may find memory to release.
     #[inline]
     pub fn has_whole(&self) -> bool {
         self.free_leaves.has_whole()
     }
 
-    /// Lets others have memory in which no leaf is left.
+    /// Releases memory in which no leaf is left.
     pub fn give_back(&mut self) {
         self.free_leaves.give_back(&mut self.leaves);
     }
@@ -260,7 +260,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         self.len
     }
 
-    /// Heap bytes of the keys in the leaves: a function of the entries alone.
+    /// Returns the heap bytes of the keys in the leaves: a function of the entries alone.
     pub fn heap_bytes(&self) -> usize {
         self.heap_bytes
     }
@@ -287,7 +287,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         node
     }
 
-    /// The first place with nothing before it but what lies before the probe.
+    /// Returns the first place whose preceding entries are all before the probe.
     #[inline]
     pub fn seek(&self, probe: &K::Probe<'_>) -> Place {
         let leaf = self.leaf_of(probe);
@@ -297,7 +297,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         Place { leaf, at }
     }
 
-    /// Prefetches what a look-up of the key reads first of the leaf that it ends in.
+    /// Prefetches the memory of the leaf that a look-up of the key reads first.
     #[inline]
     pub fn touch(&self, probe: &K::Probe<'_>) {
         let leaf = &self.leaves[self.leaf_of(probe)];
@@ -307,7 +307,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         prefetch_line(&leaf.keys[CAP / 4 * 3]);
     }
 
-    /// Prefetches what an insert of the key will read and write, unless keys come there all the time.
+    /// Prefetches the memory that an insert of the key will read and write, unless keys are inserted there all the time.
     #[inline]
     pub fn touch_place_of(&self, key: &K) {
         if self.known_leaf_of(key).is_some() {
@@ -332,7 +332,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
             .for_each(prefetch_line);
     }
 
-    /// The leaf that keys such as this one come to, as far as is known without a way down.
+    /// Returns the leaf to which keys like this one go, if it is known without a descent.
     #[inline]
     fn known_leaf_of(&self, key: &K) -> Option<u32> {
         let fingers = self.fingers.as_ref();
@@ -347,7 +347,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         self.rightmost_low.as_ref().is_some_and(|low| low <= key)
     }
 
-    /// The record id under the whole key that `probe` was made from.
+    /// Returns the record id of the whole key that `probe` was made from.
     #[inline]
     pub fn get(&self, probe: &K::Probe<'_>) -> Option<u32> {
         let place = self.seek(probe);
@@ -373,7 +373,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         self.get(probe)
     }
 
-    /// The record id under a key. As `get`, for keys that cost nothing to make.
+    /// Returns the record id of a key, like `get`, for keys that are cheap to make.
     #[inline]
     pub fn find(&self, key: K) -> Option<u32> {
         let mut node = self.root;
@@ -387,7 +387,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         (at < leaf.len() && leaf.keys[at] == key).then(|| leaf.rids[at])
     }
 
-    /// The entry behind the place.
+    /// Returns the entry behind the place.
     #[inline]
     pub fn next(&self, place: Place) -> Option<(&K, u32)> {
         let mut leaf = &self.leaves[place.leaf];
@@ -402,7 +402,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         Some((&leaf.keys[at], leaf.rids[at]))
     }
 
-    /// The entry before the place.
+    /// Returns the entry before the place.
     #[inline]
     pub fn previous(&self, place: Place) -> Option<(&K, u32)> {
         let mut leaf = &self.leaves[place.leaf];
@@ -417,7 +417,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         Some((&leaf.keys[at - 1], leaf.rids[at - 1]))
     }
 
-    /// Visits the entries from `place` on that lie before `upper`, until `visit` returns false; false when it did.
+    /// Visits the entries from `place` on and before `upper`, until `visit` returns false. False if it did.
     #[inline]
     pub fn walk_up(&self, place: Place, upper: &K::Probe<'_>, mut visit: impl FnMut(&K, u32) -> bool) -> bool {
         let mut leaf = &self.leaves[place.leaf];
@@ -437,8 +437,8 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         }
     }
 
-    /// Shows the record ids of the entries from `place` on that lie before `upper`, those of one leaf together, until `visit` takes fewer
-    /// than it was shown: then the first one that it did not take.
+    /// Shows the record ids of the entries from `place` on and before `upper`, those of one leaf together. It stops when `visit` takes
+    /// fewer than it was shown, and returns the first one that it did not take.
     #[inline]
     pub fn walk_leaves(
         &self,
@@ -464,7 +464,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         }
     }
 
-    /// Visits the entries before `place` that do not lie before `lower`, last first; as `walk_up`.
+    /// Visits the entries before `place` that are not before `lower`, last first. The result is that of `walk_up`.
     #[inline]
     pub fn walk_down(&self, place: Place, lower: &K::Probe<'_>, mut visit: impl FnMut(&K, u32) -> bool) -> bool {
         let mut leaf = &self.leaves[place.leaf];
@@ -486,8 +486,8 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         }
     }
 
-    /// The number of entries from `place` on that lie before `upper`. Some leaves apart `go_on` is asked, with the entries passed
-    /// over since; where it says no, they are not counted to the end.
+    /// Returns the number of entries from `place` on and before `upper`. Every few leaves it calls `go_on` with the entries passed since.
+    /// If that returns false, the count is incomplete.
     pub fn count(&self, place: Place, upper: &K::Probe<'_>, go_on: &mut dyn FnMut(u64) -> bool) -> u64 {
         let mut leaf = &self.leaves[place.leaf];
         let (mut count, mut told) = (0, 0);
@@ -510,11 +510,11 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
     }
 }
 
-/// Entries that are counted without a question whether to go on.
+/// Number of entries that are counted between two calls of `go_on`.
 const COUNTED_AT_ONCE: u64 = 16 << 10;
 
 impl<K: TreeKey, const CAP: usize> Leaf<K, CAP> {
-    /// The number of entries that lie before `upper`.
+    /// Returns the number of entries before `upper`.
     #[inline]
     fn end_before(&self, upper: &K::Probe<'_>) -> usize {
         match self.keys().last() {
@@ -524,7 +524,7 @@ impl<K: TreeKey, const CAP: usize> Leaf<K, CAP> {
     }
 }
 
-/// The edge right before (or with `after` right behind) a whole key.
+/// Returns the edge right before a whole key, or with `after` right behind it.
 #[inline]
 pub(crate) fn edge(bytes: &[u8], after: bool) -> Edge<'_> {
     Edge { bytes, after }

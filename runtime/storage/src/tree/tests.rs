@@ -23,7 +23,7 @@ impl<K: TreeKey + std::fmt::Debug, const CAP: usize> Tree<K, CAP> {
         entries
     }
 
-    /// Fences, links, lengths and free lists agree, and what is remembered is so.
+    /// Checks that fences, links, lengths and free lists agree, and that the remembered ranges are right.
     fn check(&self) {
         let mut leaves = Vec::new();
         self.check_node(self.root, self.height, None, None, &mut leaves);
@@ -83,11 +83,11 @@ enum Op {
     RemoveRun(u32, u8),
     /// A number of keys at each of some places in turn.
     Interleave(u32, u8),
-    /// The first key behind each of some places, as a delivery takes it.
+    /// Takes the first key behind each of some places, like a delivery.
     TakeFirst(u32, u8),
 }
 
-/// Beginnings of runs that come in turn, and the distance of the keys in each.
+/// Beginnings of runs that take turns, and the distance of the keys in each.
 const PLACES: [u32; 5] = [0, 90, 100, 340, 500];
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
@@ -105,7 +105,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     )
 }
 
-/// Five bytes behind a lead whose order is the number's; zero bytes in front, in the middle and at the end do occur.
+/// Returns five bytes behind a lead, whose order is the number's. Zero bytes occur in front, in the middle and at the end.
 fn bytes_of(lead: usize, number: u32) -> Vec<u8> {
     let mut bytes = vec![0; lead];
     bytes.extend_from_slice(&(number / 7).to_be_bytes());
@@ -203,7 +203,7 @@ fn check_range<K: TreeKey>(
     assert_eq!(found, expected);
 }
 
-/// Runs that are put in together, at places in turn, and keys that are there already.
+/// Runs that are inserted together, at places in turn, and keys that exist already.
 fn check_runs<K: TreeKey + Copy + std::fmt::Debug>(runs: &[(usize, u32, u8, bool)]) {
     let mut tree = Tree::<K, 8>::new();
     let mut model = BTreeMap::new();
@@ -271,7 +271,7 @@ fn leaves_of_runs_in_turn_are_found_without_a_way_down() {
             assert!(at < 60 || known.is_some(), "run {run} at {at}");
         }
     }
-    // Taken from the front, as a queue.
+    // Keys are taken from the front, as from a queue.
     for at in 0..900 {
         for run in 0..10 {
             let probe = key(run, at).as_probe();

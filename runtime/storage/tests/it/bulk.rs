@@ -292,7 +292,7 @@ proptest! {
             let table = TableId(table as u16);
             prop_assert!(store.sorted_rids(table).len() <= 3 * raw.len());
             store.digest();
-            // Each index knows each row: to take all away panics where one does not.
+            // Each index knows each row: to delete all rows panics if one does not.
             store.begin();
             for rid in store.sorted_rids(table) {
                 store.delete(table, rid).expect("live");

@@ -158,7 +158,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A change that was not refused, by keys: what a replay would do.
+/// A change that was not refused, by keys, as a replay would do it.
 #[derive(Clone, Debug)]
 enum Done {
     Insert(usize, Vec<u8>),
@@ -358,7 +358,7 @@ impl World {
         let key_of = |rid| self.pk_of(table, rid);
         let first = store.first(table, index, &range).expect("ordered").map(key_of);
         assert_eq!(first.as_ref(), expected.first());
-        // In bites of three rows, one row shown twice at each end.
+        // The scan takes bites of three rows, and shows one row twice at each end.
         let (mut position, mut found) = (ScanPosition::default(), Vec::new());
         while !position.is_end() {
             let mut bite = Vec::new();
@@ -394,7 +394,7 @@ impl World {
             .clone()
     }
 
-    /// Takes rows one by one and deletes or inserts around them: the scan goes on behind the last key it saw.
+    /// Takes rows one by one and deletes or inserts around them: the scan continues behind the last key it saw.
     fn scan_while_changing(&mut self, table: usize, index: u8, flags: u32, seed: &[u8]) {
         let index = index as usize % self.model[table].index_count();
         if !is_ordered(&self.model[table], index) {

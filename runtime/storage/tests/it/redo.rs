@@ -1,5 +1,5 @@
-//! Redo in windows against the same changes applied one by one: few rows that are inserted, written, deleted and moved, so that
-//! most patches are overwritten by later ones of their window.
+//! Redo in windows against the same changes applied one by one. Few rows are inserted, written, deleted and moved, so that later patches of
+//! a window overwrite most earlier ones.
 
 use crate::common::{Random, redo::redo_by_table, store_of, table};
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use reprise_wire::{Change, Changes, CheckpointRows, PatchWriter};
 
 use ScalarType::*;
 
-/// By hash, in order, dense, by a hidden number, by names of any length; each with columns that may be overwritten, a `Bool`, a
+/// Tables by hash, in order, dense, by a hidden number, and by names of any length. Each has columns that may be overwritten, a `Bool`, a
 /// text, and a unique value.
 fn schemas() -> Vec<TableSchema> {
     let columns = [
@@ -229,7 +229,7 @@ fn of_many_writes_of_few_rows_the_last_ones_are_applied() {
     }
 }
 
-/// A table that is far, of one index: rows come, go and change their keys, and what comes twice is refused.
+/// Changes a large table of one index. Rows come, go and change their keys, and a key that comes twice is refused.
 #[test]
 fn insertions_into_a_large_table_are_where_their_keys_say() {
     for kind in [IndexKind::Hash, IndexKind::Dense, IndexKind::Ordered] {
@@ -248,7 +248,7 @@ fn insertions_into_a_large_table_are_where_their_keys_say() {
                     let fields = [Field::Int(random.next(6_000) as i64), Field::Int(turn)];
                     let row = ran.layout(table).build(&fields);
                     let rid = Rid(random.next(2_000) as u32);
-                    // Refused where the key is taken, or the row is not there.
+                    // The store refuses it if the key is taken, or if the row is not there.
                     let _ = match random.next(8) {
                         0 if ran.row(table, rid).is_some() => ran.delete(table, rid),
                         1 => ran.update(table, rid, &row),
@@ -271,8 +271,8 @@ fn insertions_into_a_large_table_are_where_their_keys_say() {
     }
 }
 
-/// Insertions alone, into rooms that deleted rows left and behind them; a key that comes again, a row that does not fit, a number out of
-/// turn, and a key that its row gives up in the same transaction, each at every place of the run.
+/// Insertions alone, into the room of deleted rows and behind it. They fail because of a key that exists, a row that does not fit, or a
+/// number out of turn. The fourth cause is a key that its row gives up in the same transaction. Each comes at every place of the run.
 #[test]
 fn a_run_of_insertions_ends_where_one_by_one_would() {
     let columns = [("id", I64, false), ("n", I32, false), ("state", Text, false)];
@@ -397,7 +397,7 @@ fn numbers_that_name_no_row_or_are_out_of_turn_are_refused() {
             }
             refuse(&Change::Delete { table, number: 41 }, "number 41");
         }
-        // Bytes of changes with some of them wrong: refused or not, nothing panics, and what is made can be looked through.
+        // Some bytes of the changes are wrong. Refused or not, nothing panics, and the resulting rows can be read.
         for _ in 0..2_000 {
             let mut bytes = hostile(&Change::Patch {
                 table,

@@ -91,7 +91,7 @@ fn the_last_transaction_is_left_out_of_a_seal() {
                 store.settle(200);
                 store.unwind();
             }
-            // With what came before.
+            // The last turn goes with the one before it.
             2 => {
                 store.settle(100);
                 store.unwind();
@@ -104,7 +104,7 @@ fn the_last_transaction_is_left_out_of_a_seal() {
         }
         let expected = [sealed, sealed, before, after][(seed % 4) as usize];
         assert_eq!(store.digest(), expected, "seed {seed}");
-        // It goes on.
+        // The store continues.
         turn(&mut store, seed + 2);
         store.seal(400);
         store.settle(400);

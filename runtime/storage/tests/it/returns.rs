@@ -1,4 +1,4 @@
-//! The way back of a table to what it was: names and types become those of before, or the rows that keep it from that are named.
+//! The way back of a table to a former version. Names and types become the former ones, or the error names the rows that prevent it.
 
 use crate::common::table;
 use reprise_abi::{ColumnSchema, Field, ScalarType::*, TableSchema};

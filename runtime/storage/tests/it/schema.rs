@@ -65,7 +65,7 @@ fn dump(store: &Store, id: TableId, index: u16) -> String {
     text
 }
 
-/// Makes the stored table what is declared.
+/// Changes the stored table into the declared one.
 fn evolve(store: &mut Store, id: TableId, declared: &TableSchema) -> Result<TableChange, Vec<Conflict>> {
     let change = plan_change(store.schema(id), declared)?;
     let prepared = store.prepare(id, change.clone(), &|_| true);

@@ -183,7 +183,8 @@ fn a_snapshot_holds_no_more_than_the_rows_that_change_meanwhile() {
         copied += pages.iter().map(|page| page.rows).sum::<u32>();
         (held, copied)
     };
-    // Each of 5,000 rows four times, and rows of later: only what the first changes found is kept.
+    // The transactions change each of 5,000 rows four times, and insert later rows. The store keeps only the rows that the first changes
+    // found.
     for turn in 1..5 {
         for at in 0..5_000 {
             store.begin();

@@ -1,5 +1,5 @@
-//! A view shows the tables as they were when it was opened, whatever is written since, in transactions, by redo, or taken back: every row by
-//! every key, every range in both directions, with pages that end anywhere. Once the last view is closed nothing is kept.
+//! A view shows the tables of its opening, whatever is written since, in transactions, by redo, or rolled back. The test reads every row by
+//! every key, and every range in both directions, with pages that end anywhere. Once the last view is closed, nothing is kept.
 
 use crate::common::{Random, redo::redo_by_table, store_of, table};
 use proptest::prelude::*;
@@ -13,7 +13,8 @@ use ScalarType::*;
 const BYTES_MAX: usize = 64 << 20;
 const TEXTS: [&str; 6] = ["", "a", "b", "a\0", "a text of some bytes", "a text of some bytes more"];
 
-/// By hash, in order, dense, by a hidden number, by a text: each with a unique value, an index that is not unique, and one that is wide.
+/// Tables by hash, in order, dense, by a hidden number, and by a text. Each has a unique value, an index that is not unique, and one that
+/// is wide.
 fn schemas() -> Vec<TableSchema> {
     let columns = [
         ("id", I64, false),
@@ -308,7 +309,7 @@ proptest! {
     #[test]
     fn views_show_what_was_there_when_they_were_opened(seed in any::<u64>()) {
         let mut random = Random(seed);
-        // One is written by transactions, the other by what they log.
+        // Transactions write one store, and their logged changes write the other.
         let (schemas, mut stores) = (empty(), [empty(), empty()]);
         let mut log = Vec::new();
         let mut open: Vec<(ViewId, Answers)> = Vec::new();

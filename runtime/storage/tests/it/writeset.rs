@@ -1,5 +1,5 @@
-//! Write sets of random transactions, applied to a second store: both must be the same after each, whatever the kind of table,
-//! with savepoints, and where rows swap unique values inside a transaction.
+//! Write sets of random transactions, applied to a second store. Both stores must be the same after each, whatever the kind of table, with
+//! savepoints, and with rows that swap unique values inside a transaction.
 
 use crate::common::{Random, redo::redo_by_table, store_of, table};
 use proptest::prelude::*;
@@ -168,7 +168,7 @@ fn transaction(random: &mut Random, store: &mut Store, images: AfterImage) -> Ve
     changes
 }
 
-/// Rows by every index, in its order where it has one.
+/// Returns the rows by every index, in its order if it has one.
 fn by_indexes(store: &Store) -> Vec<Vec<Vec<u8>>> {
     let mut all = Vec::new();
     for table in store.table_ids() {
@@ -528,7 +528,7 @@ fn the_first_difference_names_row_column_and_values() {
     );
 }
 
-/// By record id, the number of each live row.
+/// Returns the number of each live row, by record id.
 fn numbers(store: &Store) -> Vec<u64> {
     let rids = store.rids_from(TableId(0), Rid(0));
     rids.map(|rid| store.row_number(TableId(0), rid)).collect()

@@ -1,4 +1,4 @@
-//! How a module's tables are found among the stored ones, and whether it can work on them.
+//! Finds a module's tables among the stored ones, and checks whether the module can work on them.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Deployed {
-    /// The table that a module's declaration means: its own, or the shared one that it names.
+    /// Returns the table that a module's declaration means: its own, or the shared one that it names.
     pub fn table_of(&self, module: &str, declared: &TableSchema) -> Option<TableId> {
         let owner = match declared.owner.as_str() {
             "" => module,
@@ -27,7 +27,7 @@ impl Deployed {
     }
 }
 
-/// Bindings of all of a module's tables to `tables`, the stored ones.
+/// Binds all of a module's tables to `tables`, the stored ones.
 pub(super) fn bind_all(
     module: &str,
     schema: &ModuleSchema,
@@ -59,7 +59,8 @@ fn missing(module: &str, declared: &TableSchema) -> Conflict {
     conflict(&declared.full_name(), "", "table", "no such table", &found, &way_on)
 }
 
-/// The declaration may know fewer trailing columns and fewer indexes than are stored; what it knows must be the same.
+/// Binds a declared table. The declaration may lack trailing columns and indexes of the stored table; the parts that it has must be the
+/// same.
 fn bind(
     module: &str,
     declared: &TableSchema,
@@ -104,7 +105,7 @@ fn bind(
     }
 }
 
-/// The binding of a copy that only what runs at a deployment sees, and that nothing writes.
+/// Returns the binding of a copy that only a migration sees, and that nothing writes.
 pub(super) fn bind_retiring(declared: &TableSchema, table: TableId) -> TableBinding {
     TableBinding {
         table,
@@ -118,7 +119,7 @@ pub(super) fn bind_retiring(declared: &TableSchema, table: TableId) -> TableBind
     }
 }
 
-/// Name of each key of a stored table for messages about keys that are too long; the primary key first.
+/// Returns the name of each key of a stored table, the primary key first. Messages about keys that are too long use them.
 fn keys_text(stored: &TableSchema) -> Vec<String> {
     let table = stored.full_name();
     let text = |name: String, columns: &[u16]| {

@@ -1,4 +1,4 @@
-//! Things that a deployment destroys, and the consent to exactly these.
+//! The things that a deployment destroys, and the consent to exactly these.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use reprise_storage::Conflict;
 /// Consent to destroy one thing: `drop-column:ledger.payouts.bank_reference`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Consent {
-    /// A thing that would be destroyed.
+    /// The kind of thing that would be destroyed.
     pub kind: ConsentKind,
     /// Its full name, the module's first.
     pub name: String,
@@ -36,7 +36,7 @@ impl ConsentKind {
         Self::AbandonTable,
     ];
 
-    /// The word before the colon.
+    /// Returns the word before the colon.
     pub fn word(self) -> &'static str {
         match self {
             Self::DropColumn => "drop-column",
@@ -46,12 +46,12 @@ impl ConsentKind {
         }
     }
 
-    /// The kind behind its number in the log.
+    /// Returns the kind behind its number in the log.
     pub fn of_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u8 == number)
     }
 
-    /// The form of its names.
+    /// Returns the form of its names.
     fn form(self) -> &'static str {
         match self {
             Self::DropColumn => "MODULE.TABLE.COLUMN",
@@ -70,14 +70,14 @@ impl Consent {
         }
     }
 
-    /// It is consent to what `needed` names.
+    /// True if it is consent to the thing that `needed` names.
     pub fn covers(&self, needed: &Self) -> bool {
         let own_name = needed.name.split_once('.').map(|(_, name)| name);
         let is_procedure = needed.kind == ConsentKind::DropProcedure && own_name == Some(&*self.name);
         self.kind == needed.kind && (self.name == needed.name || is_procedure)
     }
 
-    /// Reads `KIND:NAME`. Err: why it is none.
+    /// Parses `KIND:NAME`. Err: why the text is no consent.
     pub fn parse(text: &str) -> Result<Self, String> {
         let kinds = ConsentKind::ALL.map(|kind| format!("{}:{}", kind.word(), kind.form()));
         let unknown = || format!("{text:?} is not a consent; write one of {}", kinds.join(", "));
@@ -85,7 +85,7 @@ impl Consent {
         let kind = ConsentKind::ALL.into_iter().find(|kind| kind.word() == word);
         let kind = kind.ok_or_else(unknown)?;
         let names: Vec<_> = name.split('.').collect();
-        // A procedure's own name is enough: the module is that of the request.
+        // A procedure's own name is enough, because the request names the module.
         let is_procedure = kind == ConsentKind::DropProcedure && names.len() == 1;
         let is_whole = is_procedure || names.len() == kind.form().split('.').count();
         match is_whole && names.iter().all(|name| is_valid_name(name)) {
@@ -111,12 +111,12 @@ pub struct Destroyed {
     pub consent: Consent,
     /// Values of a column, or rows of a table; 0 for a procedure.
     pub count: u64,
-    /// False: there are at most so many, for the values were not counted.
+    /// False: `count` is an upper bound, because the values were not counted.
     pub is_exact: bool,
 }
 
 impl Destroyed {
-    /// The refusal for want of consent to this.
+    /// Returns the refusal for lack of consent to this.
     pub fn as_conflict(&self) -> Conflict {
         let names: Vec<_> = self.consent.name.split('.').collect();
         let (table, item, what) = match (self.consent.kind, &names[..]) {

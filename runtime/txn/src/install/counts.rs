@@ -1,4 +1,4 @@
-//! Counts of what is stored, by which a deployment is judged.
+//! Counts of the stored data, by which a deployment is checked.
 
 use reprise_abi::{Placement, TableSchema};
 use reprise_storage::{Store, TableChange, TableId};
@@ -8,21 +8,21 @@ use reprise_storage::{Store, TableChange, TableId};
 pub struct TableCount {
     /// Rows as clients see them: the copies of a replicated table count once.
     pub rows: u64,
-    /// On all partitions together, copies among them.
+    /// Rows on all partitions together, copies among them.
     pub copies: u64,
     /// Rows of all copies.
     pub row_bytes: u64,
 }
 
-/// Counts of the stored tables: taken of partitions that are held, or as the partitions published them last.
+/// Counts of the stored tables. They come from partitions that are held, or from the partitions' last published statistics.
 pub trait StoredCounts {
     /// Returns the counts of a table.
     fn table(&self, id: TableId, schema: &TableSchema) -> TableCount;
 
-    /// Values of a column that are not null. None: they are not counted here.
+    /// Returns the values of a column that are not null. None: this source does not count them.
     fn values(&self, id: TableId, schema: &TableSchema, column: u16) -> Option<u64>;
 
-    /// The key of one row, for people, if one is known.
+    /// Returns the key of one row, for people, if one is known.
     fn any_row(&self, id: TableId) -> Option<String>;
 }
 
@@ -30,7 +30,7 @@ pub trait StoredCounts {
 pub struct HeldCounts<'a>(pub &'a [&'a Store]);
 
 impl HeldCounts<'_> {
-    /// The stores whose rows clients see: of a replicated table one is as good as another.
+    /// Returns the stores whose rows clients see. Of a replicated table one store is as good as another.
     fn seen(&self, schema: &TableSchema) -> &[&Store] {
         match schema.placement {
             Placement::Replicated => &self.0[..self.0.len().min(1)],
@@ -62,14 +62,14 @@ impl StoredCounts for HeldCounts<'_> {
     }
 }
 
-/// A row that is copied, an entry that is made of it in an index, and two bytes of it take about so long: 2.7 million rows in 19 tables
-/// with their indexes took 3.7 s on a shared machine.
+/// Nanoseconds to copy a row, to make its entry in an index, and to copy two bytes. On a shared machine, 2.7 million rows in 19 tables with
+/// their indexes took 3.7 s.
 const ROW_NS: u64 = 500;
 const ENTRY_NS: u64 = 250;
 const BYTES_A_NS: u64 = 2;
 
 impl TableCount {
-    /// Time that a change of the table takes, about.
+    /// Estimates the time of a change of the table.
     pub(super) fn change_ns(&self, change: &TableChange) -> u64 {
         let row_ns = ENTRY_NS * change.made_indexes() as u64;
         match change.rewrites_rows() {

@@ -1,4 +1,4 @@
-//! Everything that a deployment or a removal would change, and what of that it would destroy.
+//! The changes that a deployment or a removal would make, and the things that it would destroy.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use super::{
 use crate::module::{Deployed, Module};
 
 impl Judged<'_> {
-    /// Describes what was judged. `copies` are tables that are copied for what runs at the deployment.
+    /// Describes the checked deployment. `copies` are tables that are copied for the migration.
     pub(super) fn summarize<'c>(
         &self,
         summary: &mut PlanSummary,
@@ -85,8 +85,8 @@ impl Judged<'_> {
         });
     }
 
-    /// Judges a rollback to `former` over the tables as they would be, as the rollback itself is judged. Its rows are not known: what
-    /// must hold of them is said.
+    /// Checks a rollback to `former` over the new tables, by the rules of the rollback itself. Their future rows are not known, so the
+    /// result says which conditions the rows must meet.
     fn way_back(&self, former: &Module, counts: &dyn StoredCounts) -> WayBack {
         let mut next = self.next.clone();
         next.record_origins(&former.name);
@@ -134,7 +134,7 @@ impl Judged<'_> {
 }
 
 impl PlanSummary {
-    /// Takes what procedures and tables would be lost for what needs consent.
+    /// Adds the lost procedures and tables to the things that need consent.
     fn note_lost(&mut self, module: &str) {
         let dropped = self.procedures.iter().filter(|plan| plan.action == ChangeAction::Drop);
         let dropped = dropped.map(|plan| Destroyed {
@@ -175,7 +175,7 @@ pub fn outline_removal(deployed: &Deployed, name: &str, counts: &dyn StoredCount
     Some(summary)
 }
 
-/// Tables of a version in service that it alone declares, beside those that are kept.
+/// Returns the tables of a version in service that it alone declares, other than those that are kept.
 fn abandoned(
     deployed: &Deployed,
     former: &Module,
@@ -202,7 +202,7 @@ fn abandoned(
     .collect()
 }
 
-/// Each dropped column with the first added one of its type that no other has.
+/// Returns each dropped column with the first added column of its type that is not taken yet.
 fn likely_renames(stored: &TableSchema, change: &TableChange, dropped: &[u16]) -> Vec<LikelyRename> {
     let columns = change.schema.columns.iter().zip(change.sources());
     let mut added: Vec<_> = columns
@@ -223,7 +223,7 @@ fn likely_renames(stored: &TableSchema, change: &TableChange, dropped: &[u16]) -
     renames
 }
 
-/// Procedures that differ, in the order of their names.
+/// Returns the procedures that differ, in the order of their names.
 fn procedure_changes(former: &ModuleSchema, next: &ModuleSchema) -> Vec<ProcedurePlan> {
     let of = |schema: &ModuleSchema, name: &str| {
         let mut procedures = schema.procedures.iter();
@@ -246,7 +246,7 @@ fn procedure_changes(former: &ModuleSchema, next: &ModuleSchema) -> Vec<Procedur
     plans.collect()
 }
 
-/// Describes the change for its callers; none if nothing changes for them.
+/// Describes the change for its callers. None if nothing changes for them.
 fn difference(former: &ProcedureSchema, next: &ProcedureSchema) -> Option<String> {
     let mut parts = Vec::new();
     let of = |procedure: &ProcedureSchema, name: &str| {
@@ -276,7 +276,7 @@ fn difference(former: &ProcedureSchema, next: &ProcedureSchema) -> Option<String
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// A call of both takes the same partitions.
+/// True if a call of either procedure takes the same partitions.
 fn is_placed_alike(former: &ProcedureSchema, next: &ProcedureSchema) -> bool {
     let names = |procedure: &ProcedureSchema, params: &[u16]| {
         let params = params.iter().map(|at| procedure.params.get(usize::from(*at)));

@@ -1,5 +1,5 @@
-//! The one judgement of a deployment: on the tables and bindings that it would result in. No row is read for it, except to count the
-//! values of columns that would go.
+//! The only check of a deployment: it checks the tables and bindings that the deployment would result in. It reads no row, except to count
+//! the values of columns that would be dropped.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::module::Deployed;
 
-/// Judges `candidate` over the stored tables.
+/// Checks `candidate` over the stored tables.
 pub fn outline(deployed: &Deployed, candidate: &Candidate, judge: Judge<'_>) -> Outline {
     let mut judged = Judged::new(deployed, &candidate.name, &candidate.hash, &candidate.schema, judge);
     judged.check_counts();
@@ -39,27 +39,27 @@ pub(super) struct Judged<'a> {
     /// Tables that the module declares.
     pub(super) schema: &'a ModuleSchema,
     judge: Judge<'a>,
-    /// The present places of the declared tables, if the module had these bytes before: the tables then go back.
+    /// The present places of the declared tables, if the module had these bytes before. The tables then go back.
     origins: Option<Arc<Origins>>,
     pub(super) conflicts: Vec<Conflict>,
     pub(super) changes: Vec<Change>,
-    /// The tables as they would be.
+    /// The tables after the deployment.
     pub(super) next: Deployed,
 }
 
-/// Bindings of the module, those of other modules in service by name, and what retires.
+/// Bindings of the module, those of other modules in service by name, and the tables that retire.
 type Bound = (
     Vec<crate::TableBinding>,
     BTreeMap<String, Vec<crate::TableBinding>>,
     Vec<Retiring>,
 );
 
-/// Which stored table a declaration is about.
+/// The stored table that a declaration is about.
 enum Target {
     New(TableSchema),
-    /// Its own, and the declaration with its owner.
+    /// Its own table, and the declaration with its owner.
     Own(TableId, TableSchema),
-    /// Another module's.
+    /// A table of another module.
     Other,
 }
 
@@ -87,7 +87,7 @@ impl<'a> Judged<'a> {
         }
     }
 
-    /// Judges the declared tables.
+    /// Checks the declared tables.
     pub(super) fn take_all(&mut self) {
         let schema = self.schema;
         for (at, table) in schema.tables.iter().enumerate() {
@@ -99,7 +99,7 @@ impl<'a> Judged<'a> {
         self.conflicts.push(conflict("", item, what, stored, declared, way_on));
     }
 
-    /// Limits on numbers alone; none where the deployment has been.
+    /// Checks the limits on numbers. A replay has none, because the deployment took place.
     fn check_counts(&mut self) {
         if matches!(self.judge, Judge::Replay(_)) {
             return;
@@ -118,7 +118,7 @@ impl<'a> Judged<'a> {
         }
     }
 
-    /// Judges one declared table.
+    /// Checks one declared table.
     fn take(&mut self, at: usize, declared: &TableSchema) {
         if let Some(unfit) = unfit_placement(declared) {
             return self.conflicts.push(unfit);
@@ -195,7 +195,7 @@ impl<'a> Judged<'a> {
         self.origins.as_ref()?.get(at)?.as_ref()
     }
 
-    /// The table in the log's record of the deployment.
+    /// Returns the table in the log's record of the deployment.
     fn logged(&self, name: &str) -> Option<&'a TableSources> {
         match self.judge {
             Judge::Replay(logged) => logged.iter().find(|table| table.table == name),
@@ -203,7 +203,7 @@ impl<'a> Judged<'a> {
         }
     }
 
-    /// The stored table that the declared one was, unless a table has its name that stays.
+    /// Returns the stored table that the declared one was before, unless another table that stays has its name.
     fn target_of_return(&self, id: TableId, table: TableSchema) -> Result<Target, Conflict> {
         let origins = self.origins.iter().flat_map(|origins| origins.iter().flatten());
         let leaves = |other: TableId| origins.clone().any(|origin| origin.table == other);
@@ -252,7 +252,7 @@ impl<'a> Judged<'a> {
     }
 
     fn check_new(&self, table: &TableSchema) -> Result<(), Vec<Conflict>> {
-        // A change from nothing: what is judged is the declaration alone.
+        // A change from nothing checks the declaration alone.
         plan_change(table, table)?;
         self.check_limits(table)
     }
@@ -330,7 +330,7 @@ impl<'a> Judged<'a> {
         Ok((bindings, rebound, retiring))
     }
 
-    /// The stored tables as what runs at the deployment sees them.
+    /// Returns the stored tables as the migration sees them.
     fn retiring(&self) -> Result<Vec<Retiring>, Vec<Conflict>> {
         let mut retiring = Vec::new();
         for declared in &self.schema.retiring {
@@ -343,7 +343,7 @@ impl<'a> Judged<'a> {
             let stored = &self.deployed.tables[id.0 as usize];
             let change = match self.judge {
                 Judge::Deployment(counts) if counts.table(id, stored).rows > 0 => plan_change(stored, &seen)?,
-                // A replay finds the rows that there were: where the columns do not fit, there were none.
+                // A replay finds the rows of that time. If the columns do not fit, there were no rows.
                 _ => plan_change_of_empty(stored, &seen, None)?,
             };
             retiring.push((seen, Some((id, change.whole()))));
@@ -363,7 +363,7 @@ impl<'a> Judged<'a> {
         }
     }
 
-    /// Other modules in service, bound to what would become of their tables.
+    /// Returns the other modules in service, bound to the changed tables.
     fn rebound(&self) -> Result<BTreeMap<String, Vec<crate::TableBinding>>, Vec<Conflict>> {
         let changed: BTreeSet<TableId> = self.changes.iter().filter_map(changed_table).collect();
         let mut rebound = BTreeMap::new();
@@ -408,7 +408,7 @@ fn changed_table(change: &Change) -> Option<TableId> {
     }
 }
 
-/// Why rows of this table could not be told apart over the partitions.
+/// Returns why rows of this table could not be told apart over the partitions.
 fn unfit_placement(table: &TableSchema) -> Option<Conflict> {
     let full = table.full_name();
     let column = match table.placement {

@@ -15,12 +15,12 @@ use crate::module::{Deployed, ModuleId};
 pub struct Origin {
     /// The stored table.
     pub table: TableId,
-    /// For each declared column the position of the stored one that it became. None: that was dropped.
+    /// For each declared column, the position of the stored column that it became. None: it was dropped.
     pub columns: Vec<Option<u16>>,
 }
 
-/// Origins of one version's tables, in the order of their declaration. None: another module's table, or one that was dropped or
-/// made anew.
+/// Origins of one version's tables, in the order of their declaration. None: a table of another module, or a table that was dropped or made
+/// anew.
 pub type Origins = Vec<Option<Origin>>;
 
 /// Origins of the last versions out of service, with different bytes, of each module.
@@ -33,7 +33,7 @@ impl Lineage {
         self.0.get(&id)
     }
 
-    /// Returns the memory that it takes, about.
+    /// Estimates the memory that it takes.
     pub(crate) fn bytes(&self) -> u64 {
         let origins = self.0.values().flat_map(|origins| origins.iter());
         let bytes =
@@ -45,7 +45,7 @@ impl Lineage {
         self.0.insert(id, Arc::new(origins));
     }
 
-    /// Takes in what became of a table. None: it was dropped.
+    /// Applies a change of a table to all origins. None: the table was dropped.
     fn follow(&mut self, id: TableId, sources: Option<&[Option<u16>]>) {
         let is_of = |origin: &Option<Origin>| origin.as_ref().is_some_and(|origin| origin.table == id);
         for origins in self.0.values_mut().filter(|origins| origins.iter().any(is_of)) {
@@ -59,7 +59,8 @@ impl Lineage {
 }
 
 impl Origin {
-    /// Behind a change of the table, whose columns come from those. None: it was made anew, and is found by its name from then on.
+    /// Returns the origin after a change of the table, whose columns come from `sources`. None: the table was made anew, and its name finds
+    /// it from then on.
     fn moved(&self, sources: &[Option<u16>]) -> Option<Self> {
         if sources.iter().all(Option::is_none) {
             return None;
@@ -74,7 +75,7 @@ impl Origin {
 }
 
 impl Deployed {
-    /// Returns where the tables lie of the former version of this module that has these bytes.
+    /// Returns the places of the tables of this module's former version that has these bytes.
     pub(super) fn origins_of(&self, name: &str, hash: &[u8; 32]) -> Option<Arc<Origins>> {
         let is_it = |id: &ModuleId| {
             let module = &self.versions[id.0 as usize];
@@ -84,7 +85,7 @@ impl Deployed {
         Some(found.1.clone())
     }
 
-    /// Keeps where the tables lie of the version that is about to leave service.
+    /// Records the places of the tables of the version that is about to leave service.
     pub(crate) fn record_origins(&mut self, name: &str) {
         let Some(module) = self.current.get(name).cloned() else {
             return;
@@ -107,12 +108,12 @@ impl Deployed {
         }
     }
 
-    /// Takes in for all former versions that a table's columns come from those of before.
+    /// Records, for all former versions, the sources of a changed table's columns.
     pub(crate) fn follow_change(&mut self, id: TableId, sources: &[Option<u16>]) {
         self.lineage.follow(id, Some(sources));
     }
 
-    /// Takes in for all former versions that a table was dropped.
+    /// Records, for all former versions, that a table was dropped.
     pub(crate) fn follow_drop(&mut self, id: TableId) {
         self.lineage.follow(id, None);
     }

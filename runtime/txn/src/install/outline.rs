@@ -1,4 +1,4 @@
-//! A deployment that was judged, and what is made for it before anything is changed.
+//! A deployment that was checked, and the tables that are made for it before anything changes.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -7,16 +7,16 @@ use reprise_storage::{Conflict, GoOn, Growth, Misfits, Prepared, Store, TableCha
 
 use super::{Plan, Step, summary::PlanSummary};
 
-/// A deployment that was judged: what it changes, and nothing of it made yet.
+/// A checked deployment: its changes, with nothing of them made yet.
 pub struct Outline {
     /// The stored tables.
     pub(super) stored: Vec<Arc<TableSchema>>,
     pub(super) changes: Vec<Change>,
     pub(super) bindings: Vec<crate::TableBinding>,
     pub(super) rebound: BTreeMap<String, Vec<crate::TableBinding>>,
-    /// Stored tables in the form that the migration sees; none if such a table is not stored.
+    /// Stored tables in the form that the migration sees. None if such a table is not stored.
     pub(super) retiring: Vec<Retiring>,
-    /// Everything that it would change; the conflicts are here, too, and with one of them there is nothing to prepare.
+    /// Everything that it would change, its conflicts included. A deployment with a conflict can't be prepared.
     pub summary: PlanSummary,
 }
 
@@ -26,7 +26,7 @@ pub(super) enum Change {
     Change(TableId, TableChange),
 }
 
-/// A stored table as what runs at the deployment sees it; none where it is not stored.
+/// A stored table as the migration sees it. None if it is not stored.
 pub(super) type Retiring = (TableSchema, Option<(TableId, TableChange)>);
 
 impl Outline {
@@ -47,7 +47,7 @@ impl Outline {
         Ok(conflicts)
     }
 
-    /// Returns what the changed tables take of memory in one store.
+    /// Returns the memory that the changed tables take in one store.
     pub fn growth_in(&self, store: &Store) -> Growth {
         let mut growth = Growth::default();
         for change in &self.changes {
@@ -66,7 +66,7 @@ impl Outline {
     }
 }
 
-/// Counts misfits over the stores whose rows clients see: of a replicated table one is as good as another.
+/// Counts misfits over the stores whose rows clients see. Of a replicated table one store is as good as another.
 fn count_misfits(
     stores: &[&Store],
     id: TableId,
@@ -87,8 +87,7 @@ fn count_misfits(
     Ok(found)
 }
 
-/// Makes what the deployment will need: the changed tables. `go_on` is told of rows that were copied, and asked whether there may be
-/// more.
+/// Makes the changed tables that the deployment needs. `go_on` gets the number of copied rows, and says whether to continue.
 pub fn prepare(outline: Outline, stores: &[&Store], go_on: GoOn<'_>) -> Result<Plan, Unprepared> {
     if outline.summary.conflicts.is_empty() {
         let found = outline.row_conflicts(|id, stored, change| count_misfits(stores, id, stored, change, go_on))?;

@@ -1,4 +1,4 @@
-//! The effects of a deployment, for people to read first.
+//! The effects of a deployment, which people read before it.
 
 use reprise_storage::{ChangeAction, ChangeStep, Conflict};
 
@@ -11,32 +11,32 @@ pub struct PlanSummary {
     pub tables: Vec<TablePlan>,
     /// Procedures that it would add, drop or change, in the order of their names.
     pub procedures: Vec<ProcedurePlan>,
-    /// Tables that the version in service declares and no module in service would declare any more.
+    /// Tables that the version in service declares, and that no module in service would declare any more.
     pub abandoned: Vec<AbandonedTable>,
     /// Things that would be destroyed, each with the consent that it needs.
     pub destroyed: Vec<Destroyed>,
     /// Columns that may have been renamed: one would be dropped, and one of its type added.
     pub renames: Vec<LikelyRename>,
-    /// The module would run something on its tables, which are copied for that.
+    /// True if the module would run a migration on its tables, which are copied for that.
     pub migrates: bool,
-    /// Name of what the module runs when it is deployed. Where it does not migrate, the tables have had that.
+    /// Name of the module's migration. If `migrates` is false, the tables have had it.
     pub migration: Option<String>,
-    /// The way back to the version in service; none where there is none.
+    /// The way back to the version in service, if there is one.
     pub way_back: Option<WayBack>,
-    /// Empty: it would be taken up, with consent to what it destroys.
+    /// Conflicts. Empty: the deployment is possible, with consent to the things that it destroys.
     pub conflicts: Vec<Conflict>,
-    /// How long all partitions would stand still for it, about.
+    /// Estimate of the milliseconds for which all partitions would stand still.
     pub estimated_ms: u64,
 }
 
 impl PlanSummary {
-    /// Things that it would destroy without consent.
+    /// Returns the things that it would destroy without consent.
     pub fn missing<'s>(&'s self, given: &'s [Consent]) -> impl Iterator<Item = &'s Destroyed> {
         let is_missing = |needed: &&Destroyed| !given.iter().any(|consent| consent.covers(&needed.consent));
         self.destroyed.iter().filter(is_missing)
     }
 
-    /// Takes in why it can't be. Nothing where there are no conflicts.
+    /// Adds conflicts. Without conflicts, it changes nothing.
     pub fn refuse(&mut self, conflicts: Vec<Conflict>) {
         if !conflicts.is_empty() {
             self.conflicts.extend(conflicts);
@@ -44,7 +44,7 @@ impl PlanSummary {
         }
     }
 
-    /// A line for each step, of at most so many bytes.
+    /// Returns a line for each step, of at most `bytes_max` bytes.
     pub fn to_text(&self, bytes_max: usize) -> String {
         let mut text = String::new();
         for table in &self.tables {
@@ -64,21 +64,21 @@ impl PlanSummary {
 /// The changes of one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TablePlan {
-    /// `module.table`, as it would be called.
+    /// `module.table` under its new name.
     pub table: String,
-    /// In the order in which they are done.
+    /// Its steps, in the order in which they are done.
     pub steps: Vec<ChangeStep>,
     /// Rows that it holds, as clients see them.
     pub rows: u64,
-    /// All of these are read; else the table's description alone changes.
+    /// True if the change reads all of these rows; otherwise only the table's description changes.
     pub reads_rows: bool,
-    /// The table's own name before; empty of a new one.
+    /// The table's own name before. Empty for a new table.
     pub was: String,
-    /// For each column of the table as it will be, the position of the stored one that it comes from. Empty of a new table.
+    /// For each column of the new table, the position of the stored column that it comes from. Empty for a new table.
     pub sources: Vec<Option<u16>>,
 }
 
-/// Change of one procedure.
+/// The change of one procedure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcedurePlan {
     /// Its name.
@@ -109,26 +109,26 @@ pub struct LikelyRename {
     pub to: String,
 }
 
-/// Result of a rollback to the version in service, by the rules that the rollback itself has.
+/// The result of a rollback to the version in service, by the rules of the rollback itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WayBack {
     /// The version in service.
     pub version: u32,
-    /// Why its tables could not be had again. Empty: a rollback would be taken up.
+    /// Why its tables could not be restored. Empty: a rollback would be possible.
     pub conflicts: Vec<Conflict>,
-    /// Conditions that all rows must meet then, for people. A row written meanwhile may break them.
+    /// Conditions that all rows must meet at a rollback, for people. A row that is written meanwhile may break them.
     pub needs: Vec<String>,
-    /// Columns that it would drop, by full name: its version does not declare them.
+    /// Columns that a rollback would drop, by full name, because its version does not declare them.
     pub drops: Vec<String>,
 }
 
-/// The stored table that a changed one comes from, and for each of its columns the stored one, as the log keeps it.
+/// The stored table that a changed table comes from, and the stored column of each of its columns. The log keeps this.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableSources {
-    /// The table's own name, as it is called afterwards.
+    /// The table's own new name.
     pub table: String,
     /// The table's own name before.
     pub was: String,
-    /// By position.
+    /// The sources, by position.
     pub columns: Vec<Option<u16>>,
 }

@@ -14,7 +14,7 @@ use reprise_env::Clock;
 use reprise_storage::{Rid, Store, TableId};
 use reprise_txn::{Ends, Failure, ModuleId, Outcome, TxnInput, TxnScratch, run_multi, run_single};
 
-/// Rows placed by `w`, without a key: only the row says where it belongs. And texts.
+/// A table of rows placed by `w` without a key, so that only the row says where it belongs, and a table of texts.
 const SCHEMA: &str = r#"{"abi":1,
   "tables":[
     {"name":"keyless","columns":[{"name":"w","type":"i64"}],"primary_key":[],"placement":{"by":"w"}},
@@ -152,7 +152,7 @@ fn an_addition_moves_no_row_to_another_partition() {
     }
 }
 
-/// Goes on by a millisecond with each look.
+/// A clock that advances by a millisecond with each look.
 #[derive(Default)]
 struct Ticking(AtomicU64);
 
@@ -195,7 +195,7 @@ fn long_host_calls_ask_whether_they_may_go_on() {
         ops.scan(&all, &mut |_, _| true).map(|_| ())
     };
     type Run<'p> = &'p dyn Fn(&mut dyn HostOps) -> Result<(), OpError>;
-    // Each asks so many times at least; with a shorter time it ends.
+    // Each asks at least this many times. With a shorter time it ends.
     for (procedure, asks) in [
         (&looks_up as Run<'_>, 3_u32),
         (&counts as Run<'_>, 40),

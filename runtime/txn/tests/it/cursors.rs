@@ -157,7 +157,7 @@ impl Model {
         rows.find(|(_, other)| other[..2] == row[..2]).map(|(id, _)| *id)
     }
 
-    /// The rows of a scan as they are: of a lower bound of `v` where the index is by it.
+    /// Returns the present rows of a scan, from a lower bound of `v` if the index is by it.
     fn scan(&self, table: u16, index: u16, reverse: bool, limit: u32, from: Option<u32>) -> Vec<(Id, Row, u32)> {
         let rows = self.rows.range((table, 0)..(table + 1, 0));
         let wanted = rows.filter(|(_, row)| from.is_none_or(|from| row[2] >= from));
@@ -285,7 +285,7 @@ impl Play<'_> {
         self.read(open, None)
     }
 
-    /// Reads some rows of a scan that begins or goes on.
+    /// Reads some rows of a scan that begins or continues.
     fn read(&mut self, mut open: Open, request: Option<&ScanRequest<'_>>) -> Result<(), OpError> {
         let rows_max = self.batches.below(5) as usize;
         let mut found = Vec::new();
@@ -481,7 +481,7 @@ impl Play<'_> {
     }
 }
 
-/// Plays a transaction of so many steps, with buffers by the second seed.
+/// Plays a transaction of this many steps, with buffers by the second seed.
 fn play(bench: &mut Bench, only: Option<u16>, seed: u64, batches: u64, steps: u32) -> Outcome {
     println!(
         "seed {seed}, buffers {batches}, partitions {}, only {only:?}",
@@ -546,7 +546,7 @@ fn random_transactions_are_shown_what_there_was() {
     assert!(committed > 100 && ended > 100, "{committed} {ended}");
 }
 
-/// A loop over an index that moves each row ahead of itself, in buffers of so many rows; how often it turned.
+/// A loop over an index that moves each row ahead of itself, in buffers of `each` rows. Returns the number of turns.
 fn raise(ops: &mut dyn HostOps, rows: u32, each: usize) -> Result<u32, OpError> {
     for k in 0..rows {
         ops.insert(0, &encoded([1, k, k % 8, 0]))?;

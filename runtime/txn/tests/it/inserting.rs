@@ -1,5 +1,5 @@
-//! Changes that go to NVRAM as they are made: what a commit names of the region and what it holds itself come to the transaction's changes,
-//! whatever was rolled back, changed twice or without room meanwhile.
+//! Changes that go to NVRAM as they are made. The parts of a commit in the region and in its record are together the transaction's changes.
+//! This holds whatever was rolled back, changed twice or without room meanwhile.
 
 use std::sync::Arc;
 

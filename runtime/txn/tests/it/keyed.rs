@@ -81,7 +81,7 @@ fn by_key_alone(ops: &mut dyn HostOps) -> Result<(), OpError> {
     Ok(())
 }
 
-/// Runs procedures one after the other, each as the procedure of that number: over so many partitions, all held.
+/// Runs procedures in order, each as the procedure of that number, over this many partitions, all held.
 fn run(schema: &str, partitions: u16, calls: &[(usize, Body)]) -> Vec<Result<Commit, Failure>> {
     let mut stores: Vec<_> = (0..partitions).map(|_| Store::new()).collect();
     let deployed = deployed(schema, &mut stores);

@@ -73,7 +73,7 @@ fn told(ops: &mut dyn HostOps, mut run: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>
     Ok(told)
 }
 
-/// A scan from its beginning to its end, in buffers of so many bytes; by columns, or by whole rows.
+/// A scan from its beginning to its end, in buffers of this many bytes, by columns or by whole rows.
 fn scanned(
     ops: &mut dyn HostOps,
     request: &ScanRequest<'_>,

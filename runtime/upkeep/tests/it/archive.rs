@@ -45,7 +45,7 @@ fn status(database: &Database) -> ArchiveStatus {
     common::checkpointer(database).archive().expect("an archive")
 }
 
-/// Until the archive took what the last checkpoint replaced: at most two are left, as they are kept.
+/// Waits until the archive took the files that the last checkpoint replaced. At most two checkpoints are left, as they are kept.
 fn wait_taken(dir: &Path) {
     wait_until("the archive took it", || files(dir, "checkpoints").len() <= 2);
     thread::sleep(Duration::from_millis(5));
@@ -112,7 +112,7 @@ fn every_moment_comes_back_from_a_live_directory_and_its_archive() {
         assert_eq!(report.last.map(|last| last.1), Some(found.txn_id), "{point:?}");
         assert_eq!(digest_of(&target), found.digest, "{point:?}");
     }
-    // Without its data directory, as far as the archive goes.
+    // The archive restores without the data directory up to its own end.
     database.close().expect("close");
     let target = root.path().join("alone");
     restore(&archive, &target, Point::Lsn(moments[2].lsn)).expect("restored");
@@ -289,7 +289,7 @@ fn an_archive_that_takes_nothing_for_too_long_is_given_up() {
     assert!(status(&database).failure.is_some(), "it stays told");
     assert!(database.router().status().log_error.is_none());
     close(database);
-    // It is whole up to its end; what came behind it, and went, can't be gone back to.
+    // The archive is whole up to its end. No restore reaches the points behind it, whose files are gone.
     assert!(moments.iter().any(|found| found.lsn < end) && moments.iter().any(|found| found.lsn >= end));
     for (at, found) in moments.iter().enumerate() {
         let target = root.path().join(at.to_string());
@@ -337,7 +337,7 @@ fn an_archive_is_one_databases_goes_on_where_it_ends_and_is_nobodys_data_directo
     close(database);
     let foreign = open_with(&other, &archive, None).err().expect("refused");
     assert!(matches!(foreign, ArchiveError::OtherDatabase { .. }), "{foreign}");
-    // Without the archive for a while there is a gap, and it is reported.
+    // A server that ran without the archive for a while leaves a gap, and the gap is reported.
     let (database, _) = common::open(&data, 2);
     for round in 40..44 {
         fill(&database, round * 10_000, 2_000);

@@ -243,8 +243,8 @@ fn a_checkpoint_that_fails_is_told_until_long_after() {
 /// The machine does other things as well.
 const ROUNDS_MAX: usize = 20;
 
-/// A restart takes what the server said, with a checkpoint and commands behind it: those of the opening, and those of this run. Figures:
-/// `cargo test --release -p reprise-upkeep --test it -- restart_takes --nocapture`.
+/// A restart takes the time that the server estimated, with a checkpoint and commands behind it. The commands are those of the opening, and
+/// those of this run. Figures: `cargo test --release -p reprise-upkeep --test it -- restart_takes --nocapture`.
 #[test]
 fn a_restart_takes_about_as_long_as_was_estimated() {
     let dir = tempfile::tempdir().expect("a directory");

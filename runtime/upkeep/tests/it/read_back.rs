@@ -80,7 +80,7 @@ fn what_can_t_be_read_back_replaces_nothing() {
     assert_eq!(digest_now(&database), digest);
 }
 
-/// A description of little less than a MiB that says nothing of what has a default; written out it would be longer.
+/// A description of little less than a MiB that leaves all defaults out. Written out, it would be longer.
 #[test]
 fn a_description_that_is_longer_written_out_is_kept_as_it_was_sent() {
     let columns: Vec<_> = (0..256)

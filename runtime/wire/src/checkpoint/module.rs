@@ -24,7 +24,7 @@ pub struct CheckpointModuleRef<'a> {
     pub origins: &'a [u8],
     /// Length of its bytes, wherever they are kept.
     pub wasm_bytes: u32,
-    /// JSON: what the module says of itself, as it said it.
+    /// The module's description of itself, in JSON, as it was sent.
     pub description: &'a [u8],
     /// Empty for a version out of service. See [`CheckpointFormerRef`].
     pub wasm: &'a [u8],
@@ -111,7 +111,7 @@ impl<'a> CheckpointModuleRef<'a> {
     }
 }
 
-/// The stored table of a declared one, and where each declared column lies there.
+/// The stored table of a declared one, and the stored position of each declared column.
 pub type CheckpointOrigin = Option<(u16, Vec<Option<u16>>)>;
 
 fn next_origin(body: &mut BodyReader<'_>) -> Result<CheckpointOrigin, WireError> {

@@ -1,4 +1,4 @@
-//! How a primary and a standby compare their tables: the LSN, what the primary found there, and what the standby makes of it.
+//! The frames with which a primary and a standby compare their tables: the LSN, the primary's digests, and the standby's result.
 
 use reprise_base::{Lsn, PartitionId};
 
@@ -12,7 +12,7 @@ const DIGESTS_HEAD_BYTES: usize = FRAME_HEADER_BYTES + 16;
 const TABLE_BYTES: usize = 32;
 const COMPARED_BYTES: usize = FRAME_HEADER_BYTES + 16;
 
-/// Sent by the primary before it says that what lies before `lsn` is committed: there the tables are compared.
+/// The LSN at which tables are compared. The primary sends it before it reports the records before `lsn` as committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named {
     /// Later ones have larger numbers, as long as the primary runs.
@@ -42,7 +42,7 @@ impl Named {
 pub struct ComparedTable {
     pub partition: PartitionId,
     pub table: u16,
-    /// Digest of the schema, as far as it matters to the rows.
+    /// Digest of the parts of the schema that matter to the rows.
     pub schema: u64,
     pub rows: u64,
     /// Digest of the rows with their numbers, of their count, and of the number that the next row would get.

@@ -20,7 +20,7 @@ pub struct EpochSeen {
     pub start: Lsn,
 }
 
-/// The answer to who asks where the histories part.
+/// The answer to a standby that asks for the point at which the histories part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epochs<'a> {
     /// The primary has the same records before the position that was shown.

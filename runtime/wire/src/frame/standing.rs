@@ -44,7 +44,7 @@ pub struct MemberSeen<'a> {
     pub name: &'a str,
     /// URL at which other servers reach it; empty: the primary does not know it.
     pub url: &'a str,
-    /// It has everything before it, and may lack what lies behind.
+    /// LSN before which it has everything. It may lack later records.
     pub from: Lsn,
     pub is_in_sync: bool,
     pub set: SetPart,
@@ -56,8 +56,8 @@ pub struct MemberSeen<'a> {
 pub struct Standing<'a> {
     /// Later ones have larger numbers, as long as the primary runs.
     pub number: u64,
-    /// The standby to which it is sent has everything that was answered under the primary's level; at quorum it is one of those that are asked, and
-    /// others may have more.
+    /// The receiving standby has everything that was acknowledged under the primary's level. At quorum it is one of the standbys that are
+    /// asked, and others may have more.
     pub in_sync: bool,
     /// The part of the standby to which it is sent.
     pub set: SetPart,

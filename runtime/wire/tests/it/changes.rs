@@ -127,7 +127,7 @@ fn change_is_refused_when_its_number_is_missing_or_too_long() {
     let change = Changes::new(&good).next().expect("bytes").expect("well-formed");
     assert_eq!((change.table(), change.number()), (2, 511));
     assert_eq!(Change::again(&good), Some(change));
-    // Without one, of another form, of nine bytes, and of more bytes than it needs.
+    // The number is missing, of another form, of nine bytes, or of more bytes than it needs.
     for op in [0x01, 0x09, 0x1c, 0x94, 0x24] {
         let bytes = [&[op, 2, 5, 0][..], &[0; 8]].concat();
         assert!(Changes::new(&bytes).next().expect("bytes").is_err(), "{op:x}");
@@ -489,7 +489,7 @@ fn golden_stand_in() {
         55 11 cd 88 44 00 08 07 06 05 04 03 02 01 03 02
         14 01 07"#]]
     .assert_eq(&hex(&shipped));
-    // It is read as what it holds, and counts as what it stands for.
+    // A reader takes it for the record in it, and the counts are those of the record that it stands for.
     assert_eq!(RecordRef::decode(&shipped), Ok(RecordRef::Changes(changes)));
     assert_eq!(History(9).then(&shipped), History(9).then_plain(&own));
     let counts = RecordCounts::of(&shipped);
@@ -520,7 +520,7 @@ fn encode_record(record: &RecordRef<'_>) -> Vec<u8> {
     out
 }
 
-/// Origins are passed over by their number, however long they are: a block of forged ones holds nobody up.
+/// The decoder skips origins by their number, however long they are, so that a block of forged ones takes no time.
 #[test]
 fn what_a_long_origin_adds_is_found_without_it() {
     let (command, changes) = two_forms();
@@ -578,7 +578,7 @@ fn a_stand_in_is_held_to_what_it_stands_for_and_to_what_it_holds() {
     for cut in 0..shipped.len() {
         assert!(RecordRef::decode(&shipped[..cut]).is_err());
     }
-    // In place of the record in it, another kind: also one that stands for another itself.
+    // The record in it is replaced by one of another kind, also by one that stands for another itself.
     for kind in (0..=255).filter(|kind| ![4, 5].contains(kind)) {
         let mut other = shipped.clone();
         other[12] = kind;

@@ -291,7 +291,7 @@ fn deployment_tells_sources_and_what_was_destroyed() {
     ];
     assert_eq!(sources, expected);
     assert_eq!(deploy.destroyed.iter().collect::<Vec<_>>(), [column, procedure]);
-    // An unknown kind is refused where it is read.
+    // A reader refuses an unknown kind when it reads the entry.
     let name = bytes.windows(8).position(|found| found == b"ledger.p");
     let kind = name.expect("the first entry's name") - 2;
     let mut other = bytes.clone();

@@ -269,7 +269,7 @@ fn golden_streams() {
 #[test]
 fn what_no_encoder_writes_is_refused() {
     let refused = |mut bytes: Vec<u8>, what: &str| {
-        // The checksum is right: whoever sends it means it.
+        // The checksum is right, so the sender meant these bytes.
         let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &bytes[4..]) as u32;
         bytes[..4].copy_from_slice(&sum.to_le_bytes());
         let error = Frame::decode(&bytes).expect_err(what);

@@ -1,7 +1,7 @@
 //! Runs procedures natively, in milliseconds, with a fixed clock and seed: the test kit of a module.
 //!
-//! The database lies in memory, on several partitions as a server's does: a call reads and writes the rows of its own, `scan_local`
-//! sees those that are there, and a replicated table is only written by a call on all partitions.
+//! The database is in memory, on several partitions like a server's. A call reads and writes the rows of its own partitions, and
+//! `scan_local` sees only their rows. Only a call on all partitions writes a replicated table.
 
 mod call_scope;
 mod placement;
@@ -94,7 +94,7 @@ pub struct LogLine {
 pub struct TestDb {
     module: &'static NativeModule,
     schema: ModuleSchema,
-    /// By partition.
+    /// Stores by partition.
     stores: Vec<TestStore>,
     now_us: i64,
     seed: u64,
@@ -213,8 +213,8 @@ impl TestDb {
         outcome
     }
 
-    /// Runs what the module runs when it is deployed (`#[on_deploy]`) over the rows that there are, as those of version
-    /// `from_version`: a transaction on each partition. Err: why a server would leave the version before in service; nothing stays.
+    /// Runs the module's migration (`#[on_deploy]`) over the present rows, as rows of version `from_version`, in one transaction on each
+    /// partition. Err: why a server would leave the version before in service; no change stays.
     pub fn deploy_over(&mut self, from_version: u32) -> Result<(), TestError> {
         if self.module.on_deploy.is_none() {
             return Err(TestError::Fault(

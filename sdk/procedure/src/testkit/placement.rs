@@ -83,8 +83,8 @@ impl<'k> KeyBounds<'k> {
     }
 }
 
-/// The partition of all rows whose keys lie between two of an index with these columns. None where the keys don't agree up to
-/// the partition column.
+/// Returns the partition of all rows whose keys lie between two of an index with these columns. None: the keys don't agree up to the
+/// partition column.
 pub fn of_keys(table: &TableSchema, columns: &[u16], keys: KeyBounds<'_>, partitions: usize) -> Option<usize> {
     let Placement::By(by) = table.placement else {
         return None;

@@ -50,7 +50,7 @@ enum LookupKind {
 }
 
 pub struct TestSession<'a> {
-    /// By partition.
+    /// Stores by partition.
     stores: &'a mut [TestStore],
     log: &'a mut Vec<LogLine>,
     args: &'a [u8],
@@ -108,7 +108,7 @@ impl<'a> TestSession<'a> {
         }
     }
 
-    /// Keeps or takes back what was written.
+    /// Keeps the writes or takes them back.
     pub fn end(self, commit: bool) {
         for store in self.stores {
             if !commit {
@@ -255,7 +255,7 @@ impl<'a> TestSession<'a> {
         }
     }
 
-    /// Writes a row on all partitions that hold it, by a handle whose copy is then as old as before or, if it was current, from now.
+    /// Writes a row on all partitions that hold it, through a handle. The handle's copy keeps its age, or stays current if it was current.
     fn write(&mut self, handle: RowHandle, after: Option<&[u8]>) -> Result<(), OpError> {
         let behind = self.behind(handle)?;
         for copy in self.copies(behind.place)? {

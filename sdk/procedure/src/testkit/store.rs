@@ -11,7 +11,7 @@ pub fn guest(message: impl Into<String>) -> OpError {
     OpError::Guest(message.into())
 }
 
-/// Refuses what a server would refuse when the module is deployed.
+/// Refuses a module that a server would refuse to deploy.
 pub fn check(schema: &ModuleSchema) -> Result<(), String> {
     for table in &schema.tables {
         check_name("table", &table.name)?;
@@ -185,7 +185,7 @@ impl TestTable {
         }
     }
 
-    /// The entry of a row in an index: its key, and where that is not unique the primary key and the row's number.
+    /// Returns the entry of a row in an index. It is the row's key. If that is not unique, the primary key and the row's number follow.
     fn entry(&self, index: &TestIndex, row: &[u8], number: usize) -> Vec<u8> {
         let mut key = Vec::new();
         self.layout.push_key(row, &index.columns, &mut key);

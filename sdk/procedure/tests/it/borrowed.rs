@@ -71,7 +71,7 @@ pub fn fill(tx: &Txn, count: i32) -> Result<(), Abort> {
     Ok(())
 }
 
-/// By many keys; one that there is not is passed over.
+/// Reads by many keys, and passes over a key that does not exist.
 #[procedure(all_partitions)]
 pub fn names(tx: &Txn, ids: ListRef<i32>) -> Result<Reply<Vec<Name<'static>>>, Abort> {
     let found = Named::multi_read(tx, ids.iter());
@@ -90,7 +90,7 @@ pub fn name(tx: &Txn, id: i32) -> Result<Option<Reply<Name<'static>>>, Abort> {
     Ok(Some(Reply::of(&shown(&again))))
 }
 
-/// Items with other numbers and prices, their texts taken from where they were read.
+/// Copies items with other numbers and prices. Their texts stay at the places from which they were read.
 #[procedure(all_partitions)]
 pub fn copy(tx: &Txn, count: i32) -> Result<(), Abort> {
     let found = Whole::multi_read(tx, 0..count);

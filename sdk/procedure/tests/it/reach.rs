@@ -13,7 +13,7 @@ pub struct Seat {
     pub held: i32,
 }
 
-/// Without a primary key, where the call runs.
+/// A table without a primary key, whose rows are on the call's partition.
 #[table(name = "notes", local)]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Note {

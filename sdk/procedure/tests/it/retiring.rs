@@ -31,7 +31,7 @@ fn migrate(tx: &Txn, from_version: u32) -> Result<(), Abort> {
     Ok(())
 }
 
-/// Reads what it can't see.
+/// Reads a row that it can't see.
 #[procedure(partition_by(id))]
 fn peek(tx: &Txn, id: i64) -> bool {
     ItemBefore::exists(tx, id)

@@ -36,7 +36,7 @@ pub struct Everything {
     pub remark: String,
 }
 
-/// Without a primary key: found by scan in the order of insertion.
+/// A table without a primary key. A scan finds its rows in the order of insertion.
 #[table(name = "journal", local)]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {

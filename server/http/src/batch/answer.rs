@@ -33,7 +33,7 @@ const ID_TEXT_PER_BYTE: u64 = 6;
 type Slot = submission::Slot<Range<u32>>;
 
 impl Chunk {
-    /// The longest that all answers together can be as text; 0 where no result is long, and all ids are short.
+    /// Returns the longest text of all answers together; 0 if no result is long and all ids are short.
     pub fn text_bytes_max(&self) -> u64 {
         let slots = self.calls.slots();
         let ids: u64 = slots.iter().map(|slot| slot.framing.len() as u64).sum();

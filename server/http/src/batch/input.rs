@@ -33,7 +33,7 @@ pub struct Input {
     order: Stream,
     /// None without tokens.
     caller: Option<Caller>,
-    /// Until then the client waits for the calls.
+    /// Time until which the client waits for the calls.
     deadline_ns: Option<u64>,
     parser: LineParser,
     /// The beginning of a call whose end has not come yet.
@@ -43,7 +43,7 @@ pub struct Input {
     /// True while the rest of a line that is too long passes by.
     skipping: bool,
     scanner: ItemScanner,
-    /// Whole calls, and where the next one begins.
+    /// Whole calls, and the beginning of the next one.
     text: Bytes,
     at: usize,
     /// Ends of the items in `text`; lines find their own.
@@ -154,7 +154,7 @@ impl Input {
         }
     }
 
-    /// True: where the next item begins can't be known any more.
+    /// Takes items from the input. True: the beginning of the next item can't be known any more.
     fn take_items(&mut self, data: &Bytes) -> bool {
         self.rest.extend_from_slice(data);
         let mut whole = 0;
@@ -179,7 +179,7 @@ impl Input {
         self.refusal.is_some()
     }
 
-    /// The next chunk of what was taken; None where all of it is cut.
+    /// Returns the next chunk of the taken calls. None if all of it is cut.
     pub fn cut(&mut self, state: &AppState, may_write: bool, calls_max: usize) -> Option<Cut> {
         if self.at >= self.text.len() && self.refusal.is_none() {
             return None;

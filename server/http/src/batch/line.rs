@@ -54,7 +54,7 @@ impl LineParser {
     }
 }
 
-/// A call's members. The arguments are encoded on the way where the procedure was named before them.
+/// The members of a call. The arguments are encoded at once if the procedure was named before them.
 #[derive(Default)]
 struct Line<'t> {
     module: Option<Text<'t>>,
@@ -96,7 +96,7 @@ impl Chunk {
         }
     }
 
-    /// Adds the call at `line` of the text, to `batch` or with what is wrong with it.
+    /// Adds the call at `line` of the text to `batch`, or its error.
     pub fn add(&mut self, line: Range<u32>, batch: &mut BatchBuilder, parser: &mut LineParser, may_write: bool) {
         let text = std::mem::take(&mut self.text); // so that the call can be read while targets are added
         let bytes = &text[line.start as usize..line.end as usize];
@@ -334,7 +334,7 @@ fn find_target(
     module: &str,
     procedure: &str,
 ) -> Result<u16, Refusal> {
-    // The last ones first: lines mostly name what the line before named.
+    // The last ones come first, because lines mostly name the procedure of the line before.
     let known = calls
         .last_targets()
         .take(8)

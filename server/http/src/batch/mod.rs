@@ -158,12 +158,12 @@ struct Conversation {
     /// Runs while the client is silent.
     idle: Option<Pin<Box<Sleep>>>,
     input: Input,
-    /// Calls of one chunk where the results may be large.
+    /// Number of calls of a chunk if their results may be large.
     calls_max: usize,
     /// A chunk that waits for its place.
     cut: Option<Cut>,
     permit: Option<WaitForPermit>,
-    /// In the order of their calls.
+    /// Pending chunks, in the order of their calls.
     pending: VecDeque<Chunk>,
     pending_bytes: usize,
     pending_calls: usize,
@@ -211,7 +211,7 @@ impl Conversation {
         }
     }
 
-    /// Submits what was read. True: a chunk is left that has no place yet.
+    /// Submits the calls that were read. True: a chunk is left that has no place yet.
     fn poll_submit(&mut self, cx: &mut Context<'_>) -> bool {
         loop {
             if self.cut.is_none() {
@@ -279,7 +279,7 @@ impl Conversation {
         cut.chunk.calls.refuse_all(requests_full);
     }
 
-    /// A token that was withdrawn ends the batch: what is not submitted yet is not run.
+    /// Ends the batch if its token was withdrawn. Calls that are not submitted yet do not run.
     fn judge_caller(&mut self) {
         // Told once: each refusal is an answer.
         if self.is_shut_out {
@@ -292,7 +292,7 @@ impl Conversation {
         }
     }
 
-    /// Leave to give `calls` calls to the engine. Who has to wait keeps its turn.
+    /// Waits for a permit to give `calls` calls to the engine. A task that waits keeps its turn.
     fn poll_permit(&mut self, cx: &mut Context<'_>, calls: u32) -> Poll<OwnedSemaphorePermit> {
         let wait = match &mut self.permit {
             Some(wait) => wait,

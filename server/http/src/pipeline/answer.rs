@@ -30,7 +30,7 @@ pub struct Answers<'a> {
     pub out: &'a mut Vec<u8>,
     /// The body of the answer being written.
     pub body: &'a mut Vec<u8>,
-    /// For a long answer in `out`, until it is written.
+    /// Room for a long answer in `out`, until it is written.
     pub room: &'a mut Option<Room>,
     /// Source of the age of a standby's view.
     pub router: Option<&'a Router>,

@@ -1,9 +1,9 @@
-//! A connection as long as it carries plain calls: they are taken ahead of their answers, a read's worth at once, and the
-//! answers to them are written together.
+//! A connection while it carries plain calls. The server takes the calls ahead of their answers, all that one read brings, and writes the
+//! answers together.
 //!
-//! Hyper serves a connection's requests one after the other, each waiting for its durable commit. A pipeline hands all calls that
-//! have arrived to the engine as one batch, answers in their order, and knows nothing else of HTTP: at the first request
-//! that is no plain call it answers what it has taken, and the connection is hyper's from then on, that request first.
+//! Hyper serves a connection's requests one after the other, and each waits for its durable commit. A pipeline hands all calls that have
+//! arrived to the engine as one batch, and answers in their order. It knows nothing else of HTTP. At the first request that is no plain
+//! call, it answers the calls that it has taken. From then on the connection is hyper's, and that request comes first.
 //!
 //! The pipeline bounds the memory of a client: calls on their way, bytes of their requests, answers not yet written. The rest of the input
 //! stays in the socket.
@@ -90,7 +90,7 @@ enum Intake {
     Ended,
     /// The input is no plain call, or does not become one.
     Other,
-    /// The server stops: what was not begun is not answered.
+    /// The server stops. Calls that have not begun get no answer.
     Closed,
 }
 
@@ -111,7 +111,7 @@ struct Pipeline {
     intake: Intake,
     /// Read and not yet taken.
     input: Vec<u8>,
-    /// In the order of their requests.
+    /// The runs, in the order of their requests.
     runs: VecDeque<Run>,
     /// The last run that was answered, for its memory.
     spare: Option<Run>,
@@ -126,7 +126,7 @@ struct Pipeline {
     out: Vec<u8>,
     written: usize,
     body: Vec<u8>,
-    /// For the answers in `out`.
+    /// Room for the answers in `out`.
     room: Option<Room>,
     known: Option<Known>,
     quiet: Quiet,
@@ -226,7 +226,7 @@ impl Pipeline {
         }
     }
 
-    /// True while more calls may be on their way, beside some of such a weight and so many bytes.
+    /// True if more calls may be on their way beside calls of this weight and this many bytes.
     fn has_room_beside(&self, weight: usize, bytes: usize) -> bool {
         !self.runs.front().is_some_and(Run::is_coalesced)
             && self.in_flight + weight < PIPELINE_CALLS_IN_FLIGHT_MAX
@@ -265,7 +265,7 @@ impl Pipeline {
         }
     }
 
-    /// Hands what was read to the engine, as far as there is room. True: there is something new to look after.
+    /// Hands calls that were read to the engine, while there is room. True: there is a new run.
     fn take_calls(&mut self) -> bool {
         let is_read = matches!(self.intake, Intake::Open | Intake::Ended);
         if !is_read || self.input.is_empty() || !self.has_room_beside(0, 0) {
@@ -293,7 +293,7 @@ impl Pipeline {
         }
         run.text = input;
         self.input = run.text.split_off(run.bytes());
-        // With others on their way a coalescer might leave after what is submitted behind it.
+        // With other runs on their way, a coalescer might leave after calls that were submitted behind it.
         run.submit(&self.state, &deployed, self.runs.is_empty());
         run.counted_bytes = run.held_bytes();
         self.in_flight += run.weight;

@@ -1,6 +1,5 @@
-//! The one kind of request that a pipeline reads itself: a call whose length is said, with nothing that asks for more than an answer.
-//! Whatever is unusual, doubtful or wrong is not judged here but left to hyper: two readers of one grammar must not differ,
-//! so this one knows a small part of it.
+//! The one kind of request that a pipeline reads itself: a call with a declared length that needs only an answer. Any unusual, doubtful or
+//! wrong request is left to hyper. Two readers of one grammar must not differ, so this one knows a small part of it.
 
 use std::{ops::Range, sync::Arc};
 
@@ -35,17 +34,16 @@ pub struct Head<'b> {
     pub key: Option<Range<usize>>,
 }
 
-/// A head that came before. Clients repeat theirs byte by byte but for the key's value, and what they ask for stays the same while
-/// the modules do.
+/// An earlier head. Clients repeat theirs byte by byte except the key's value, and its meaning stays the same while the modules do.
 pub struct Known {
     pub head: Box<[u8]>,
     /// Place of the value of its idempotency key, if it has one.
     pub key: Option<Range<usize>>,
     pub body_bytes: usize,
     pub generation: u64,
-    /// By which it was let in.
+    /// The tokens by which it was admitted.
     pub auth: Arc<Auth>,
-    /// Without a key.
+    /// Its call, without a key.
     pub call: Call,
 }
 
@@ -136,7 +134,7 @@ fn is_plain_path(path: &str) -> bool {
     path.bytes().all(is_plain)
 }
 
-/// The headers and the length of the body; None where one of them asks for what a pipeline can't do.
+/// Returns the headers and the length of the body. None if one of them asks for something that a pipeline can't do.
 fn take_headers(lines: &[httparse::Header<'_>]) -> Option<(HeaderMap, usize)> {
     let mut taken = HeaderMap::with_capacity(lines.len());
     let mut length = None;
@@ -188,7 +186,7 @@ mod tests {
 
     use super::*;
 
-    /// In one word.
+    /// Returns the input in one word.
     fn word(input: &[u8]) -> String {
         match recognise(input) {
             Seen::Part => "part".into(),

@@ -47,7 +47,7 @@ type WaitForRoom = Pin<Box<dyn Future<Output = Room> + Send>>;
 /// How far the answers to a run got.
 pub enum Progress {
     Done,
-    /// The answers so far must be written first.
+    /// The finished answers must be written first.
     Full,
     /// The engine has one to give.
     Waits,
@@ -158,7 +158,7 @@ impl Run {
         Taken::Call
     }
 
-    /// Takes a request of so many bytes that is refused.
+    /// Takes a request of this many bytes that is refused.
     pub fn refuse(&mut self, bytes: usize, refusal: Refusal, trace: Option<Box<CallTrace>>) {
         self.weight += 1;
         self.bytes += bytes;
@@ -217,8 +217,8 @@ impl Run {
         Progress::Done
     }
 
-    /// Room for the next call's answer, where it needs any: before it is waited for, what is there is written, so that nobody
-    /// waits who holds some.
+    /// Takes room for the next call's answer, if it needs any. Before it waits, it writes the answers that it has, so that no task waits
+    /// while it holds room.
     fn poll_room(&mut self, cx: &mut Context<'_>, state: &AppState, answers: &mut Answers<'_>) -> Option<Progress> {
         if self.room.is_none() {
             let slot = &self.calls.slots()[self.done];

@@ -22,7 +22,7 @@ pub(super) enum Taken {
     Call,
     /// The rest of it is not here yet.
     Part,
-    /// It goes with no other, and there are some before it.
+    /// The call can't go with other calls, and there are some before it.
     Later,
     Other,
 }
@@ -63,7 +63,7 @@ impl Pipeline {
                     // The name goes into the log first, which takes a while.
                     Ok(call) if call.waits_for_name(&self.state) => Taken::Other,
                     Ok(call) => run.push(&self.state, body, &call, call.terms.key.clone(), trace),
-                    // The module may have come with what is awaited, since `deployed` was taken.
+                    // The module may have arrived with the awaited record, after `deployed` was taken.
                     Err(_) if head.headers.contains_key(headers::MIN_LSN) => Taken::Other,
                     Err(refusal) => {
                         run.refuse(body.end, refusal, trace());
@@ -89,7 +89,7 @@ impl Pipeline {
         let changes = [headers::MIN_LSN, headers::MAX_LAG_MS, headers::TRACEPARENT];
         let has_number = call.terms.caller.as_ref().is_none_or(|caller| caller.number > 0);
         let is_lasting = has_number && !changes.iter().any(|name| head.headers.contains_key(*name));
-        // Where the key was used, the version that ran may be another than the one in service.
+        // If the key was used before, the version that ran may not be the one in service.
         let module = &call.target.module;
         let in_service = deployed.current.get(&module.name);
         let is_in_service = in_service.is_some_and(|current| Arc::ptr_eq(current, module));

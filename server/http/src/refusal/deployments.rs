@@ -110,7 +110,7 @@ const MORE_MEMORY: &str = "Delete rows, or start the server with a larger --memo
 
 const MORE_TIME: &str = "start the server with a larger --deploy-time-max-s, or deploy the change in smaller steps";
 
-/// Why what a module runs when it is deployed did not come to its end.
+/// Says why a module's migration did not complete.
 fn failed_migration(partition: PartitionId, failure: Failure, max_s: u32) -> String {
     let why = match failure {
         Failure::Aborted { code, message } => format!("aborted with {code}: {message}"),

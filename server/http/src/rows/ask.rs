@@ -265,7 +265,7 @@ impl Condition {
         let mut value = encode_column(column, value)
             .map_err(|error| Refusal::malformed(format!("where does not fit the table: {error}")))?;
         if compare == Compare::Starts {
-            // Without the mark of its end.
+            // The mark of its end is left out.
             value.truncate(value.len().saturating_sub(2));
         }
         Ok(Self {

@@ -155,7 +155,7 @@ impl Grouping {
                 None => {}
                 Some(0) => return Ok(self.answer(groups, false, &schema, (&request, page.lsn.0))),
                 Some(rows) => {
-                    // A page knows where it ends, and no place within it.
+                    // A page has only a position for its end, and none within it.
                     request.limit = rows as u32;
                     continue;
                 }
@@ -258,7 +258,7 @@ impl Grouping {
 }
 
 impl Sum {
-    /// None beyond what there is room for. Null adds nothing.
+    /// Adds a field. None if the sum does not fit. Null adds nothing.
     fn plus(self, field: Field<'_>) -> Option<Self> {
         Some(match (self, field) {
             (Self::Whole(sum), Field::Int(value)) => Self::Whole(sum.checked_add(value.into())?),

@@ -1,4 +1,4 @@
-//! `/v1/tables/{table}/rows` and `…/groups`: which rows are asked for, how they are written, and what they come to group by group.
+//! `/v1/tables/{table}/rows` and `…/groups`: the choice of rows, their text, and sums by group.
 
 mod ask;
 mod csv;

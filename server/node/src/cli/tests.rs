@@ -92,7 +92,7 @@ fn help_after(command: &clap::Command) -> String {
 
 /// A command of `reprise` in a page.
 struct DocCommand {
-    /// From 1.
+    /// Number of the line, from 1.
     line: usize,
     words: Vec<String>,
     /// Prose may name a verb without its arguments.

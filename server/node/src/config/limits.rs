@@ -38,7 +38,7 @@ settings! {
 }
 
 impl LimitSettings {
-    /// At the start, and after each SIGHUP.
+    /// Applies the limits at the start, and after each SIGHUP.
     pub fn apply(&self, database: &Database) {
         let router = database.router();
         router.set_call_time_max_ms(self.call_time_max_ms.value);

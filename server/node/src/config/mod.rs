@@ -34,7 +34,7 @@ use setting::Layers;
 pub use setting::{Entry, Setting, Source, by_default};
 pub use tokens::{TokenEntry, TokenNote, judge_tokens};
 
-/// In the data directory.
+/// Name of the file in the data directory.
 pub const DEFAULT_FILE: &str = "reprise.toml";
 
 pub const EXAMPLE: &str = "Example:
@@ -206,13 +206,13 @@ impl ServeConfig {
         }
     }
 
-    /// Puts in force what can change while the server runs, but for who is let in.
+    /// Applies the settings that can change while the server runs, except tokens.
     pub fn apply(&self, database: &Database) {
         self.limits.apply(database);
         self.telemetry.apply(database);
     }
 
-    /// A file that was meant, perhaps, is told with the way on.
+    /// Warns about a file of another name that was perhaps meant, with the remedy.
     pub fn warn_of_other_file(&self) {
         let same = |one: &Path| fs::canonicalize(one).ok();
         let here = Path::new(DEFAULT_FILE);
@@ -227,7 +227,7 @@ impl ServeConfig {
         }
     }
 
-    /// Without tokens everybody who reaches the server may do everything.
+    /// Checks the address, because without tokens everyone who reaches the server may do everything.
     pub fn check_listen(&self, address: SocketAddr) -> Outcome {
         if !self.tokens.auth.is_open() || address.ip().is_loopback() {
             return Ok(());
@@ -277,7 +277,7 @@ impl ServeConfig {
     }
 }
 
-/// The file that is named, or the data directory's, if it has one. Not the working directory's: that may be anybody's.
+/// Returns the named file, or the data directory's, if it has one. It does not search the working directory, which may belong to anyone.
 fn file_of(args: &ServeArgs) -> Option<PathBuf> {
     let data_dir = args
         .place

@@ -32,7 +32,7 @@ const LEASE_TTL_MS_MAX: u64 = 60_000;
 /// Readers of a standby: at least, unless configured, and at most.
 const READERS_DEFAULT_MIN: u16 = 2;
 const READERS_MAX: u16 = 256;
-/// For how long a view is held, unless configured, and at most.
+/// Milliseconds for which a view is held by default. The second constant is the highest setting.
 const VIEW_TIME_MAX_MS_DEFAULT: u64 = 10_000;
 const VIEW_TIME_MAX_MS_MAX: u64 = 3_600_000;
 /// Bytes that are kept for views, unless configured.
@@ -146,7 +146,7 @@ settings! {
             takes: "CARD",
             marks: [where_said],
         }
-        /// Where a write is durable before the server acknowledges it: 1-safe (here), 2-safe (and on the standbys that are in sync),
+        /// Durability that a write has when the server acknowledges it: 1-safe (here), 2-safe (and on the standbys that are in sync),
         /// quorum (on more than half of all servers), very-safe (on all servers) [default: as --commit says]
         safety: reprise_base::Safety {
             env: "REPRISE_SAFETY",
@@ -241,7 +241,7 @@ impl ReplicationSettings {
         entries
     }
 
-    /// How a standby of so many engine threads reads beside its replay. `memory_max`: bytes that the server may take in all.
+    /// Returns how a standby with `sites` engine threads reads beside its replay. `memory_max`: bytes that the server may take in all.
     pub fn readers(&self, sites: u16, memory_max: u64) -> ReadersConfig {
         let view_bytes_max = self.view_memory_max.value;
         let is_said = self.view_memory_max.source != Source::Default;

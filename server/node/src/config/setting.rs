@@ -1,5 +1,5 @@
-//! One setting: its value, where that comes from, and the declaration from which flag, environment variable, key of the file, judgement
-//! and the line that shows it are made.
+//! One setting: its value, the source of the value, and the declaration. From the declaration come the flag, the environment variable, the
+//! key of the file, the check, and the line that shows it.
 
 use std::{fmt, path::Path, str::FromStr};
 
@@ -28,7 +28,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// A value and where it comes from.
+/// A value and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting<T> {
     pub value: T,
@@ -56,7 +56,7 @@ impl<T> Setting<T> {
 }
 
 impl<T: Clone> Setting<Option<T>> {
-    /// None where nobody said it.
+    /// Returns the setting. None if no source gives it.
     pub fn said(&self) -> Option<Setting<T>> {
         let value = self.value.clone()?;
         Some(Setting {
@@ -73,7 +73,7 @@ pub struct Entry {
     pub name: String,
     pub value: String,
     pub source: Source,
-    /// It can be changed while the server runs.
+    /// True if it can be changed while the server runs.
     pub is_live: bool,
     pub is_shown: bool,
 }
@@ -96,7 +96,7 @@ impl Entry {
         self
     }
 
-    /// Shown where somebody said it.
+    /// Shows the setting only if a source gives it.
     pub fn where_said(mut self) -> Self {
         self.is_shown = self.source != Source::Default;
         self
@@ -195,7 +195,7 @@ impl<'a> Layers<'a> {
         usage(format!("{}: {name}: {error}", self.path.display()))
     }
 
-    /// Refuses what nobody took.
+    /// Refuses keys that no setting has taken.
     pub fn finish(self) -> Result<(), Failure> {
         for (name, value) in &self.file {
             let own: Vec<_> = self.known.iter().filter_map(|key| key.split_once('.')).collect();
@@ -221,7 +221,7 @@ fn unknown_field(name: &str, known: &[&str]) -> String {
     format!("unknown field `{name}`, expected one of {}", known.join(", "))
 }
 
-/// The judgement of what has none of its own.
+/// The check of settings that have none of their own.
 pub fn parsed<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|error| format!("{text:?}: {error}"))
 }
@@ -234,10 +234,16 @@ pub fn bounded(text: &str, what: &str, min: u64, max: u64) -> Result<u64, String
     }
 }
 
-/// Declares the settings of one subject, each once: what `--help` says of it, name (of the flag, with hyphens, and of the key in the
-/// file), type, environment variable, what the flag takes; then, as far as it has them, its judgement (`fn(&str) -> Result<T, String>`,
-/// for flag, environment and file), its default (without one the value is an `Option`), its key in the file where that is another one,
-/// how it is shown, and marks (`live`, `where_said`). Made of it: the flags, the settings, how they are picked, and their lines.
+/// Declares the settings of one subject, each once. A declaration has the text for `--help`, the name, the type, the environment variable,
+/// and the flag's argument. The name is that of the flag, with hyphens, and of the key in the file. A declaration may have any of these,
+/// too:
+/// - a check (`fn(&str) -> Result<T, String>`, for flag, environment and file)
+/// - a default (without one the value is an `Option`)
+/// - another key in the file
+/// - a form for display
+/// - marks (`live`, `where_said`)
+///
+/// From it come the flags, the settings, the code that picks them, and their lines.
 macro_rules! settings {
     (
         $(#[$about:meta])*

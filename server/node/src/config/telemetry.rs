@@ -46,7 +46,7 @@ settings! {
 }
 
 impl TelemetrySettings {
-    /// At the start, and after each SIGHUP.
+    /// Applies the settings at the start, and after each SIGHUP.
     pub fn apply(&self, database: &Database) {
         database.router().notices().set_slow_call_ms(self.slow_call_ms.value);
     }

@@ -13,7 +13,7 @@ pub struct TokenEntry {
     pub name: String,
     /// `read`, `write` or `admin`.
     pub role: String,
-    /// Within which its idempotency keys count, where that is not the name.
+    /// Scope of its idempotency keys, if it is not the name.
     pub scope: Option<String>,
     /// Hash of the token, in 64 hexadecimal digits.
     pub sha256: String,
@@ -66,7 +66,7 @@ impl TokenSettings {
         })
     }
 
-    /// In words: of a token, name and role.
+    /// Returns the tokens in words: name and role.
     pub fn entries(&self) -> Vec<Entry> {
         let mut names: Vec<_> = self.notes.iter().map(|token| token.name.as_str()).collect();
         names.dedup();

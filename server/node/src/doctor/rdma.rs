@@ -1,4 +1,4 @@
-//! Whether standbys can be connected over RDMA: cards and ports, what of them is used, and what is missing.
+//! Checks whether standbys can be connected over RDMA: cards and ports, the card that would be used, and the missing parts.
 
 use reprise_net_rdma::{CardSeen, RdmaNet, VerbsError, cards_seen};
 
@@ -6,9 +6,9 @@ use super::{Finding, Machine};
 use crate::{output::bytes, standby::TCP_ON_REQUEST};
 
 const SUBJECT: &str = "rdma";
-/// The bit of `CAP_IPC_LOCK`, with which no limit of locked memory counts.
+/// The bit of `CAP_IPC_LOCK`, which lifts any limit of locked memory.
 const LOCKS_ANY: u64 = 1 << 14;
-/// Locked memory of a primary for each standby: the groups on their way to all of them, and the connection's ring. A standby locks its
+/// Bytes that a primary locks for each standby: the groups on their way to all of them, and the connection's ring. A standby locks its
 /// ring.
 const PRIMARY_LOCKS: u64 = 25 << 20;
 const STANDBY_LOCKS: u64 = 5 << 20;
@@ -22,7 +22,7 @@ pub fn examine(machine: &Machine) -> Vec<Finding> {
     judge(machine, seen, used)
 }
 
-/// `used`: what is used where no card is named, and no address; none where there is no card.
+/// Judges the cards. `used`: the one that is used if neither a card nor an address is named, if any.
 fn judge(
     machine: &Machine,
     seen: Result<Vec<CardSeen>, VerbsError>,
@@ -71,7 +71,7 @@ fn of_card(card: &CardSeen) -> Vec<Finding> {
     }
 }
 
-/// Each connection has memory that must not be swapped.
+/// Checks the limit of locked memory, because each connection has memory that must not be swapped.
 fn locked_memory(machine: &Machine) -> Option<Finding> {
     let limits = machine.read("proc/self/limits")?;
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;

@@ -44,7 +44,7 @@ fn answers_of_etcd_3_4_are_read() {
     assert!(parsed::<RangeAnswer>(r#"{"header":{"revision":"3"}}"#).kvs.is_empty());
     let kept = "{\"result\":{\"header\":{\"revision\":\"3\"},\"ID\":\"2324035660902326279\",\"TTL\":\"5\"}}\n";
     assert_eq!(parsed::<KeepAliveAnswer>(kept).result.ttl_s, 5);
-    // etcd leaves out the time of a lease that is over.
+    // etcd leaves out the time of a lease that has ended.
     let over = "{\"result\":{\"header\":{\"revision\":\"3\"},\"ID\":\"77\"}}\n";
     assert_eq!(parsed::<KeepAliveAnswer>(over).result.ttl_s, 0);
 }
@@ -90,7 +90,7 @@ fn an_endpoint_keeps_user_and_password_apart_from_its_address() {
     }
 }
 
-/// A server that answers one request after the other, each on a connection of its own. It returns the requests' paths and tokens.
+/// Starts a server that answers one request after the other, each on a connection of its own. It returns the requests' paths and tokens.
 fn server(answers: Vec<(u16, &'static str)>) -> (String, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");

@@ -1,5 +1,5 @@
-//! The SDK that travels in this program: the sources of three crates, put into every new crate, so that it needs no source tree
-//! and builds from then on with whatever program deploys it.
+//! The SDK inside this program: the sources of three crates, which every new crate gets. So it needs no source tree, and builds later with
+//! the same program that deploys it.
 
 use std::{
     fs, io,
@@ -62,7 +62,8 @@ pub fn files() -> anyhow::Result<Vec<KitFile>> {
     Ok(files)
 }
 
-/// A crate's manifest without the workspace around it: what it takes from there stands in it, and its own kin lie beside it.
+/// Returns a crate's manifest without the workspace around it. The values of the workspace are written into it, and the crates of the SDK
+/// lie beside it.
 fn manifest(own: &str, workspace: &str) -> anyhow::Result<String> {
     let mut own: Table = own.parse().context("read a manifest of the SDK")?;
     let workspace: Table = workspace.parse().context("read the manifest of the workspace")?;

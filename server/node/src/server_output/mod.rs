@@ -95,7 +95,7 @@ pub fn result(text: String) {
     }
 }
 
-/// Shows how far long work is, where standard error is a terminal. An empty text takes it away.
+/// Shows the progress of long work, if standard error is a terminal. An empty text removes it.
 pub fn show_progress(text: &str) {
     let is_seen = || io::stderr().is_terminal();
     if let Some(queue) = QUEUE.get().filter(|_| is_seen()) {

@@ -1,5 +1,5 @@
-//! Lines on their way to standard error and standard output. Who says something never waits for them: one thread writes, from a bounded
-//! queue, and what finds no room or is not taken is counted and told later.
+//! Lines on their way to standard error and standard output. A thread that prints never waits for them. One thread writes from a bounded
+//! queue. Lines that find no room, or that the output does not take, are counted and reported later.
 
 use std::{
     collections::VecDeque,
@@ -118,7 +118,7 @@ impl Queue {
         self.came.notify_one();
     }
 
-    /// Shows how far long work is, in place of what was shown before.
+    /// Shows the progress of long work, in place of the text shown before.
     pub fn show_progress(&self, text: String) {
         self.lock().progress = Some(text);
         self.came.notify_one();
@@ -158,7 +158,7 @@ impl Queue {
         self.went.notify_all();
     }
 
-    /// Writes what comes, for ever.
+    /// Writes the lines that arrive, for ever.
     pub fn write_all(&self, streams: impl Streams) {
         let mut writer = Writer::new(streams);
         loop {
@@ -254,7 +254,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes so many bytes, then nothing more until it is emptied.
+    /// A pipe that takes this many bytes, then nothing more until it is emptied.
     #[derive(Clone, Default)]
     struct Pipe(Arc<Mutex<PipeState>>);
 
@@ -305,7 +305,7 @@ mod tests {
         let queue = start(&pipe);
         let said = 3 * LINES_MAX;
         (0..said).for_each(|number| say(&queue, format!("line {number}")));
-        // It gives up, though nothing was taken.
+        // The queue gives up, although the output took nothing.
         queue.drain();
         assert_eq!(pipe.text(), "");
         pipe.lock().room = usize::MAX;

@@ -8,10 +8,10 @@ use crate::model::Counts;
 pub struct FailoverReport {
     pub failovers: u32,
     pub killed: u32,
-    /// It came to itself again when another one was the primary.
+    /// Primaries that were paused, and continued when another one was the primary.
     pub paused: u32,
     pub stopped: u32,
-    /// It was asked to step down.
+    /// Primaries that were asked to step down.
     pub switched: u32,
     /// Standbys that were paused when the primary was lost.
     pub standbys_paused: u32,
@@ -21,7 +21,7 @@ pub struct FailoverReport {
     pub cuts: u64,
     /// Standbys that ended to be started again, since they were ahead of the one that took over.
     pub ended_ahead: u64,
-    /// From the command that promotes to the answer of a first write, in seconds.
+    /// Times from the command that promotes to the answer of a first write, in seconds.
     pub promotions_s: Vec<f64>,
     pub counts: Counts,
     pub seconds: f64,

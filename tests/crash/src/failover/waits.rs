@@ -38,8 +38,8 @@ impl Nodes {
         Ok(replication(self.node(standby)?)?["standbys"][0]["in_sync"] == true)
     }
 
-    /// Waits until the standby beside the troubled one is in sync and knows it: else nobody has all that is answered when the primary is lost. Who is
-    /// deposed by now is lost already.
+    /// Waits until the standby beside the troubled one is in sync and knows it. Otherwise no server has all acknowledged writes when the
+    /// primary is lost. A server that is deposed by now is lost already.
     pub(super) fn wait_backed(&self, troubled: usize) -> Result<()> {
         if self.safety == "1-safe" {
             return Ok(());

@@ -37,7 +37,8 @@ fn nothing_answered_at_2_safe_is_lost_by_failovers_by_lease() {
     tell(run_failovers(&by_lease));
 }
 
-/// With each server's log in NVRAM: a primary that stands still beyond its lease is taken over from, and comes to itself deposed.
+/// Each server's log is in NVRAM. A standby takes over from a primary that stands still beyond its lease, and that primary finds itself
+/// deposed.
 #[test]
 fn nothing_answered_from_nvram_is_lost_by_failovers_by_lease() {
     const NAME: &str = "nothing_answered_from_nvram_is_lost_by_failovers_by_lease";
@@ -51,7 +52,7 @@ fn nothing_answered_from_nvram_is_lost_by_failovers_by_lease() {
     assert!(tell(run_failovers(&in_nvram)).paused > 0, "choose another seed");
 }
 
-/// At 1-safe, a write acknowledged before a standby has it may be lost with the primary.
+/// A write at 1-safe that is acknowledged before a standby has it may be lost with the primary.
 #[test]
 fn a_loss_at_1_safe_is_noticed() {
     check_loss(run_failovers(&config(20, 3, "1-safe")), "failover");

@@ -1,4 +1,4 @@
-//! Servers by a lease in etcd: who may not have it says why, and a switch-over that can't be done leaves the primary.
+//! Servers with a lease in etcd. A server that can't have the lease says why, and a failed switch-over leaves the primary in place.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ impl Nodes<'_> {
     fn launch(&self, name: &str, primary: Option<&Server>) -> Launch {
         let mut args = vec!["--name", name, "--safety", "2-safe", "--ship-listen", "127.0.0.1:0"];
         let etcd = self.etcd.url();
-        // Long enough for what is to be done while etcd is away.
+        // The lease is long enough for the steps while etcd is away.
         args.extend(["--lease-etcd", &etcd, "--lease-ttl-ms", "10000", "--partitions", "1"]);
         let url = primary.map(|primary| format!("http://{}", primary.address));
         args.extend(url.iter().flat_map(|url| ["--standby-of", url]));
@@ -43,7 +43,7 @@ fn args_of(account: u32) -> String {
     format!("{{\"account\": {account}, \"balance\": 1}}")
 }
 
-/// Under a key, if one is given.
+/// Opens an account, under a key if one is given.
 fn open_account(server: &Server, account: u32, key: &[(&str, &str)]) -> Result<u16> {
     Ok(server.request("POST", OPEN, key, args_of(account).as_bytes())?.status)
 }
@@ -61,12 +61,12 @@ fn run(root: &Path) -> Result<()> {
     let mut a = Server::start(&nodes.launch("a", None))?;
     a.deploy("bank")?;
     let b = Server::start(&nodes.launch("b", Some(&a)))?;
-    // Only what etcd knows lets it take over.
+    // Only the record in etcd lets the standby take over.
     wait_until("it is recorded as in sync, and knows it", || {
         let knows_it = replication(&b)?["standbys"][0]["in_sync"] == true;
         Ok(knows_it && replication(&a)?["lease"]["in_sync"][0] == "b")
     })?;
-    // Nobody could have the lease behind the one that gives it away.
+    // While etcd is away, no successor could take the lease that the primary gives away.
     nodes.etcd.kill()?;
     let refused = b.request("POST", "/v1/replication/promote", &[], b"")?;
     let text = refused.text();
@@ -86,7 +86,7 @@ fn run(root: &Path) -> Result<()> {
     })?;
     ensure!(open_until_known(&b, 2, &[("idempotency-key", "second")])? == 200);
     ensure!(open_account(&b, 1, &[])? != 200, "it has what was answered");
-    // With the flags that it had.
+    // The server starts with its former flags.
     let mut again = Spawned::start(&nodes.launch("a", None))?;
     let (status, told) = (again.wait()?, again.errors());
     ensure!(status.code() == Some(1) && told.contains("error: "), "{status}: {told}");

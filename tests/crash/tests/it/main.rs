@@ -7,7 +7,7 @@ mod workloads;
 
 use std::fmt::Display;
 
-/// Prints what a run did. One that found something fails.
+/// Prints the report of a run. A run that found something fails.
 fn tell<T: Display>(outcome: anyhow::Result<T>) -> T {
     let report = outcome.unwrap_or_else(|error| panic!("{error:#}"));
     println!("{report}");

@@ -29,7 +29,7 @@ impl Drop for Machine {
     }
 }
 
-/// The standby's machine loses its power and comes back, then the primary's does: what was acknowledged at 2-safe is there.
+/// The standby's machine loses its power and comes back, then the primary's does. All writes acknowledged at 2-safe are there.
 #[test]
 fn two_machines_lose_their_power_one_after_the_other() {
     const NAME: &str = "two_machines_lose_their_power_one_after_the_other";
@@ -81,7 +81,7 @@ fn two_machines_lose_their_power_one_after_the_other() {
     ended(standby, 0, "whole");
 }
 
-/// A standby is killed, then the primary stands still beyond its lease, while its card goes on.
+/// A standby is killed, then the primary stands still beyond its lease, while its card continues.
 const FAILOVER_SEED: &str = "2";
 
 /// A short run of what `cargo xtask failover --rdma` does for long, by lease and under load: each acknowledged call is there once.

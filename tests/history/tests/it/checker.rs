@@ -44,7 +44,7 @@ impl Specification for Registers {
     }
 }
 
-/// Whether some serial order explains what was seen from `start` on, and keeps real time.
+/// Returns whether some serial order explains the answers from `start` on, and keeps real time.
 fn is_strictly_serializable(start: &Model, history: &[Done]) -> bool {
     let mut events = Vec::new();
     for done in history {

@@ -1,5 +1,5 @@
-//! Histories of registers across failovers of real servers, judged by the checker of `todc-utils`: what clients were answered by one primary and
-//! the next is what one register would have answered. A call whose outcome is not known may have taken place at any time later, or never.
+//! Histories of registers across failovers of real servers, checked by `todc-utils`. The answers of one primary and the next must be those
+//! of one register. A call whose outcome is not known may have taken place at any later time, or never.
 
 use std::{
     collections::BTreeMap,
@@ -30,7 +30,7 @@ const CALLS_MAX: usize = 60;
 const OPEN_MAX: usize = 12;
 /// Between two calls of a client.
 const PAUSE: Duration = Duration::from_millis(15);
-/// A call without an answer for so long is left open.
+/// Time after which a call without an answer is left open.
 const ANSWER_WAIT: Duration = Duration::from_secs(20);
 /// How long clients go on once another one is the primary, at most.
 const AFTER_MAX: Duration = Duration::from_secs(60);
@@ -50,7 +50,7 @@ struct Register;
 #[derive(Clone, Debug)]
 enum Step {
     Start(Option<i64>),
-    /// None: it reads. The answer is what was there before; none where there is none.
+    /// A read (None), or a write of a value. The answer is the value before, if there was one.
     Call(Option<i64>, Option<Option<i64>>),
 }
 
@@ -88,7 +88,7 @@ struct Seen {
 fn is_linearizable(start: Option<i64>, seen: &[Seen]) -> bool {
     let (mut events, mut clients) = (Vec::new(), CLIENTS);
     for one in seen {
-        // A call that is open ends at no time: its client goes on as another one.
+        // An open call never ends: its client continues as another one.
         let client = match one.answered {
             Some(_) => one.client,
             None => {
@@ -151,13 +151,13 @@ fn the_checker_refuses_what_no_register_answers() {
 enum Told {
     /// The value before the call.
     Was(Option<i64>),
-    /// It did not run.
+    /// The call did not run.
     Refused,
     Unknown,
 }
 
 fn told(connection: &mut Connection, register: usize, written: Option<i64>) -> Told {
-    // A read is a write of what is there: so it is answered as writes are, by a primary alone.
+    // A read writes the present value again. So a primary alone answers it, as it answers writes.
     let (procedure, args) = match written {
         Some(value) => ("write", json!({ "ids": [register], "values": [value], "abort": false })),
         None => ("rotate", json!({ "ids": [register] })),
@@ -183,7 +183,7 @@ fn number(value: &Value) -> Option<i64> {
 
 #[derive(Default)]
 struct Registers {
-    /// For values that differ.
+    /// Source of values that differ.
     written: AtomicU64,
     events: AtomicU64,
     windows: usize,
@@ -199,7 +199,7 @@ struct Window<'a> {
     registers: &'a Registers,
     addresses: &'a [String],
     is_over: AtomicBool,
-    /// By server, how many calls it answered.
+    /// Number of calls that each server answered.
     answers: Vec<AtomicUsize>,
     seen: Mutex<Vec<Seen>>,
 }
@@ -210,7 +210,7 @@ impl Window<'_> {
         let mut connection: Option<Connection> = None;
         for turn in 0..CALLS_MAX {
             thread::sleep(PAUSE);
-            // It comes to know of the next primary by asking one after the other.
+            // The client finds the next primary by asking one server after the other.
             while !self.is_over.load(Ordering::Acquire) {
                 connection = connection.take().or_else(|| self.connect(server));
                 if let Some(mut open) = connection.take()
@@ -231,7 +231,7 @@ impl Window<'_> {
         Some(connection)
     }
 
-    /// True where the server answered as a primary does.
+    /// Makes a call. Returns whether the server answered as a primary does.
     fn call(&self, (client, turn): (usize, usize), server: usize, connection: &mut Connection) -> bool {
         let register = (client * 7 + turn * 3 + turn / 5) % REGISTERS;
         let value = self.registers.written.fetch_add(1, Ordering::Relaxed) as i64;
@@ -292,7 +292,7 @@ impl Registers {
             let open = seen.iter().filter(|one| one.answered.is_none()).count();
             self.open += open;
             self.answered += seen.len() - open;
-            // With many of them the checker has no end in sight, and little to refuse.
+            // With many open calls, the checker has no end in sight, and little to refuse.
             if open <= OPEN_MAX {
                 ensure!(
                     is_linearizable(start[register], &seen),
@@ -329,7 +329,7 @@ impl Witness for Registers {
             let failed_over = failover();
             let until = Instant::now() + AFTER_MAX;
             let at_takeover: Vec<usize> = counts(&window.answers);
-            // Until the new primary has answered some, where there are clients left that ask.
+            // The window stays open until the new primary has answered some calls, if clients are left that ask.
             while failed_over.is_ok() && counts(&window.answers) == at_takeover && Instant::now() < until {
                 let asked: usize = counts(&window.answers).iter().sum();
                 if asked >= before.iter().sum::<usize>() + CLIENTS * CALLS_MAX {

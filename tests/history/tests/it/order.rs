@@ -37,7 +37,7 @@ fn all_of(database: &Database) -> Model {
     Model(rows.into_iter().collect())
 }
 
-/// Runs what committed one by one in the order of ids: each call must have seen what it sees then.
+/// Runs the committed calls one by one in the order of ids. Each call must have seen the same as then.
 fn check_ids(history: &[Done], reproduce: &str) -> Model {
     let mut serial: Vec<&Done> = history.iter().filter(|done| done.ret != Ret::Aborted).collect();
     serial.sort_unstable_by_key(|done| done.txn_id);
@@ -64,7 +64,7 @@ fn log_of(database: &Database) -> Vec<LogEntry> {
     entries
 }
 
-/// The log holds each committed write once, in an order in which every write answers what it answered.
+/// Checks that the log holds each committed write once. In its order, every write must have the answer that it had.
 fn check_log(database: &Database, history: &[Done], reproduce: &str) {
     let is_write = |done: &&Done| matches!(done.op, Op::Write { .. } | Op::Rotate(_));
     let committed = history.iter().filter(|done| done.ret != Ret::Aborted);
@@ -131,8 +131,8 @@ fn a_random_mix_is_serial_in_the_order_of_ids_and_of_the_log_and_replays_on_any_
 /// Calls of a batch at most, and clients, in the storm.
 const STORM_BATCH: usize = 8;
 const STORM_CLIENTS: usize = 6;
-/// A batch waits for what is ahead of it, at most all that the other clients have on their way, and for as much that comes to
-/// the stats meanwhile, some rounds of it. One that is passed over without end sees all of the storm's 24,000 calls.
+/// Bound of the calls for which a batch waits. For some rounds these are all that the other clients have on their way, and as many more
+/// that reach the stats meanwhile. A batch that starves sees all of the storm's 24,000 calls.
 const WAITED_FOR_MAX: u64 = 32 * (STORM_BATCH * STORM_CLIENTS) as u64;
 
 /// Half of the calls touch several partitions; the other half, each of one partition, must get through. The bound is in calls
@@ -169,7 +169,7 @@ fn a_storm_of_multi_partition_calls_starves_no_one() {
     );
 }
 
-/// Notes for how many calls a batch of anybody's waited at most.
+/// A client that counts the calls served while a batch waits, at most.
 struct Counted {
     local: Local,
     served: Arc<AtomicU64>,
@@ -184,8 +184,8 @@ impl Client for Counted {
     }
 }
 
-/// More calls than may wait, of one and of two partitions, while the partitions are busy: each is answered, either with what
-/// it did or with a refusal, and afterwards nothing counts as waiting.
+/// More calls than may wait, of one and of two partitions, while the partitions are busy. Each gets its result or a refusal, and afterwards
+/// nothing counts as waiting.
 #[test]
 fn overload_is_refused_and_nothing_is_left_waiting() {
     let database = open(None, 4, 2);
@@ -211,7 +211,7 @@ fn overload_is_refused_and_nothing_is_left_waiting() {
     let long: Vec<i64> = (0..100_000).map(|at| at % 2).collect();
     let flood: Vec<Op> = Mix::new(3, 0, 4, 30).take(40_000).collect();
     let (mut most, mut refused) = (0, 0);
-    // Once is enough, but where this thread stands still while the engine's go on.
+    // One turn is enough, unless this thread stands still while the engine's threads go on.
     for _ in 0..20 {
         (0..20).for_each(|_| submit(&Op::Read(long.clone())));
         for op in &flood {
@@ -232,7 +232,7 @@ fn overload_is_refused_and_nothing_is_left_waiting() {
     all_of(&database);
 }
 
-/// Calls that one client sends ahead, a batch each, while others keep the partitions busy: each sees what those before it left,
+/// Calls that one client sends ahead, a batch each, while others keep the partitions busy. Each sees the results of those before it,
 /// whether they are of one partition or of several.
 #[test]
 fn batches_of_one_stream_keep_their_order() {

@@ -1,5 +1,5 @@
-//! Requests sent ahead of their answers: the answers come in order whatever is among them and however the bytes arrive; what
-//! doubtful bytes are told does not depend on who reads them; no client takes more than its share.
+//! Requests sent ahead of their answers. The answers come in order, whatever is among them and however the bytes arrive. The answer to
+//! doubtful bytes does not depend on the code that reads them. No client takes more than its share.
 
 use std::{
     io::{Read, Write},
@@ -40,7 +40,7 @@ fn get(path: &str, lines: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{lines}\r\n")
 }
 
-/// The answers in a text: status, and what the body says first.
+/// Returns the answers in a text: the status, and the first words of the body.
 fn answers(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut left = text;
@@ -61,7 +61,7 @@ fn answers(text: &str) -> Vec<String> {
     found
 }
 
-/// Calls and what they are told: every kind of answer, and a request of another kind before the last ones.
+/// Calls and their expected answers: every kind of answer, and a request of another kind before the last ones.
 fn mixture() -> (String, Vec<&'static str>) {
     let requests = [
         (call("echo", "{\"id\":1}", ""), "200 { result 1"),
@@ -108,7 +108,7 @@ fn mixture() -> (String, Vec<&'static str>) {
             call("echo", "{\"id\":3}", "host: else.where\r\n"),
             "400 { type /problems/malformed-request",
         ),
-        // Without a body: what is refused before its body has come costs the connection.
+        // This call has no body. A refusal before the body has come costs the connection.
         (
             call("echo", "", "origin: http://else.where\r\n"),
             "403 { type /problems/forbidden",
@@ -234,7 +234,7 @@ fn doubtful_requests_are_told_the_same_at_first_and_after_a_request_of_another_k
     let other = get("/v1/nothing", "");
     let plain = call("echo", "{\"id\":5}", "");
     for request in doubtful() {
-        // With something of another kind before it, hyper has had the connection from the first byte on.
+        // A request of another kind comes first, so hyper has the connection from the first byte on.
         let expected = told(&other, &request);
         let shown = &request[..request.len().min(300)];
         assert_eq!(told("", &request), expected[1..], "{shown}");

@@ -397,7 +397,7 @@ fn status_metrics_and_events() {
         (Some("primary"), Some(2))
     );
     assert_eq!(status["phase"], json!({"name": "ready"}));
-    // But for the moment in which the log seals what it wrote.
+    // Both are equal except in the moment in which the log seals its blocks.
     let begun = Instant::now();
     let lsn = |status: &Value, name: &str| -> u64 {
         let text = status[name].as_str().expect("an LSN");

@@ -134,7 +134,7 @@ fn a_request_names_its_host_once() {
             told.starts_with("HTTP/1.1 400 ") && told.contains("malformed-request"),
             "{told}"
         );
-        // Read ahead of the answers, it is told the same.
+        // Read ahead of the answers, the request gets the same answer.
         let both = format!("{}{}", keeps(hosts), call("host: localhost\r\n"));
         let told = raw(&server.address, both.as_bytes());
         assert!(
@@ -168,7 +168,7 @@ fn look_into(dir: &Path, seen: &mut u32) {
     for entry in std::fs::read_dir(dir).expect("a directory") {
         let path = entry.expect("an entry").path();
         match path.is_dir() {
-            // Its files are made by a library; nobody else comes this far.
+            // A library makes its files; no other user can enter the folder above.
             true if path.ends_with("catalog") => assert_eq!(mode(&path), 0o700),
             true => look_into(&path, seen),
             false => {

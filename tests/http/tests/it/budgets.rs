@@ -1,5 +1,5 @@
-//! Memory that clients may make the server hold, whatever they ask for and however little they take: results, texts, pages and
-//! requests on their way each have a budget over all connections, told by `/v1/status`, and it comes back.
+//! Memory that clients may make the server hold, whatever they ask for and however little they read. Results, texts, pages and requests on
+//! their way each have a budget over all connections. `/v1/status` reports it, and it is released again.
 
 use std::{
     io::{Read, Write},
@@ -88,8 +88,8 @@ fn until_none(server: &Server, kind: &str) {
     }
 }
 
-/// Sends `request` over many connections that read nothing, and looks at the server meanwhile: what it grew by at most, and the most
-/// that was held of a kind.
+/// Sends `request` over many connections that read nothing, and watches the server meanwhile. Returns its greatest growth, and the most
+/// that it held of a kind.
 fn while_nobody_reads(server: &Server, request: &[u8], kind: &str) -> (u64, u64, Vec<TcpStream>) {
     little(server);
     let before = server.resident_bytes();
@@ -271,13 +271,13 @@ fn words_of_refused_calls_that_nobody_reads_are_few_and_counted() {
         until_none(&server, "requests");
         until_none(&server, "answers");
     }
-    // One call is told all of its mistakes.
+    // One call gets all of its mistakes.
     let one = server.send(reqwest::Method::POST, "/v1/call/many/many", &[], b"{}".to_vec());
     let problem = one.problem("invalid-arguments", 400);
     assert_eq!(problem["errors"].as_array().map(Vec::len), Some(64));
 }
 
-/// A head that goes on for ever lies in memory once, and is counted; where requests take all that they may, its client is told.
+/// An endless head is in memory once, and is counted. Once requests take all of their budget, its client gets an error.
 #[test]
 fn unfinished_heads_are_counted_and_lie_in_memory_once() {
     const HEADS: usize = 400;
@@ -342,7 +342,7 @@ fn unfinished_heads_are_counted_and_lie_in_memory_once() {
     little(&server);
 }
 
-/// Asks for large results on a few connections that read nothing, so often that the kernel takes no more of them: their texts hold all room.
+/// Requests large results on a few connections that read nothing, until the kernel takes no more of them. Their texts hold all room.
 fn hold_all_room(server: &Server) -> Vec<TcpStream> {
     let call = "POST /v1/call/sizes/big HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}";
     let connect = |_| TcpStream::connect(&server.address).expect("connect");

@@ -166,7 +166,7 @@ fn a_batch_is_a_sequence() {
     let answers = send([cbor(many), cbor(line(5, json!("x")))].concat());
     assert_eq!(answers[0]["problem"]["type"], "/problems/malformed-request");
     assert_eq!((&answers[1]["result"], &answers[1]["id"]), (&json!(5), &json!("x")));
-    // An end in the middle, and bytes that are no item: the calls before them are answered, and the end is told.
+    // An end in the middle, and bytes that are no item. The calls before them are answered, and the end is reported.
     for tail in [&b"\xa1\x66modu"[..], b"\x1c"] {
         let answers = send([&sequence[..], tail].concat());
         assert_eq!(answers.len(), calls.len() + 1);

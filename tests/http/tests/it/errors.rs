@@ -104,7 +104,7 @@ fn without_a_token_only_what_holds_no_data() {
     refused.problem("unauthorized", 401);
     let challenge = refused.header("www-authenticate");
     assert!(challenge.is_some_and(|challenge| challenge.starts_with("Bearer")));
-    // Each of them is counted, for whoever may see it.
+    // Each of them is counted, for tokens that may read the counts.
     let metrics = send_as(&server, Some("secret-read"), Method::GET, "/metrics", b"").text();
     let counted = "reprise_calls_refused_total{reason=\"unauthorized\"} 6";
     assert!(metrics.lines().any(|line| line == counted), "{metrics}");
@@ -453,7 +453,7 @@ fn refusing() -> (Server, Answer) {
 #[test]
 fn log_unavailable_refuses_writes_and_serves_reads() {
     let (server, answer) = refusing();
-    // Its record can be neither written nor taken back: nobody knows before a restart what is there.
+    // Its record can be neither written nor taken back. Until a restart, it is not known whether it is kept.
     let problem = answer.problem("outcome-unknown", 503);
     let [txn_id, lsn] = ["txn_id", "lsn"].map(|name| problem[name].as_str().map(str::to_owned));
     assert!(

@@ -109,7 +109,7 @@ fn no_bytes_bring_an_answer_that_the_contract_does_not_know() {
         }
         let answer = server.send(method.clone(), &format!("{path}{query}"), &headers, body);
         let status = answer.status;
-        // `too-stale` is what a `reprise-min-lsn` of the future is told.
+        // `too-stale` is the answer to a `reprise-min-lsn` of the future.
         prop_assert!(
             status < 500 || status == 503 && answer.text().contains("too-stale"),
             "{method} {path}{query}: {status} {}",

@@ -189,7 +189,7 @@ fn each_call_of_a_mixed_group_has_its_own_deadline_key_and_level() {
         is_held(&listed(&server, |_| true)),
         "these were answered while the partition was held"
     );
-    // The server runs the call of a client that is gone, and answers those that travel with it.
+    // The server runs the call of a client that is gone, and answers the calls that travel with it.
     drop(clients.swap_remove(1));
     cancel(&server, &running[0]["call_id"]).ok(200);
     assert_eq!(holder.receive().status, 422);

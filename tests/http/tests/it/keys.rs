@@ -161,7 +161,7 @@ fn record_has_the_caller_and_so_has_the_procedure() {
         assert_eq!(record(&server, &answer)["principal"], name);
         answers.push(answer);
     }
-    // A replay runs the calls again, and stops where one answers with another name.
+    // A replay runs the calls again, and stops if one answers with another name.
     let server = server.restart();
     for (answer, (_, name)) in answers.iter().zip(signed.iter().cycle()) {
         assert_eq!(record(&server, answer)["principal"], *name);

@@ -1,4 +1,4 @@
-//! Looking while others work: nothing is held for it, nobody polls, and what a key came to can be asked.
+//! Reads of the server's state during other work. No read holds anything, no client polls, and a client can ask for the outcome of a key.
 
 use std::{
     io::{Read, Write},
@@ -203,7 +203,7 @@ fn what_a_key_came_to_can_be_asked_also_after_a_crash() {
         .call_with("echo", json!({"id": 1}), &[("idempotency-key", "a read")])
         .ok(200);
     let path = "/v1/idempotency/order%2017%2Fa";
-    // Its time goes on while a primary runs.
+    // Its time runs while a primary runs.
     let look = |server: &Server| {
         let mut kept = server.get(path).ok(200);
         let until = kept.as_object_mut().and_then(|kept| kept.remove("expires_at"));

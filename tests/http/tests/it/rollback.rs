@@ -19,7 +19,7 @@ fn roll_back_consenting(server: &Server, query: &str) -> Answer {
     server.consenting(Method::POST, &format!("/v1/modules/probe/rollback?{query}"), b"")
 }
 
-/// A module of one table whose second column is this, of so many bytes; `put(id)` inserts 4294967303 there, or its low bytes, 7.
+/// A module of one table whose second column has this type of `bytes` bytes. `put(id)` inserts 4294967303 there, or its low bytes, 7.
 fn typed(column: &str, bytes: u64) -> Vec<u8> {
     let put = r#"{"name":"put","params":[{"name":"id","type":"i64"}],"returns":"unit","partitioning":{"by":["id"]}}"#;
     let description = format!(

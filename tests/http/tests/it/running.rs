@@ -20,8 +20,8 @@ pub(crate) const NO_LIMIT: Options = Options {
     is_measured: false,
 };
 
-/// Rows of two integers; each procedure inserts its arguments and then works on: `hold` for as long as its fuel lasts, some seconds,
-/// `steps` for as many turns as it is told.
+/// Rows of two integers. Each procedure inserts its arguments and then works on: `hold` while its fuel lasts, some seconds, `steps` for a
+/// given number of turns.
 fn module() -> Vec<u8> {
     let procedure = |name: &str, partitioning: &str, more: &str| {
         format!(
@@ -243,7 +243,7 @@ fn a_deadline_ends_what_runs_and_what_has_not_begun() {
         .lines()
         .map(|line| serde_json::from_str(line).expect("JSON"))
         .collect();
-    // The first may have begun too late where the machine was busy; the others can't have made it.
+    // The first call may have begun too late if the machine was busy. The others can't have begun in time.
     for late in &answers[1..] {
         assert_eq!(late["problem"]["type"], "/problems/deadline-exceeded", "{answers:?}");
     }
@@ -300,7 +300,7 @@ fn what_waits_is_answered_when_its_deadline_passes_and_never_runs() {
             !endless.is_finished(),
             "all of these were answered while the partition was held"
         );
-        // Several ahead on one connection: those that came in time are answered, in their order.
+        // Several calls are ahead on one connection. The server answers those that came in time, in their order.
         let mut stream = std::net::TcpStream::connect(&server.address).expect("connect");
         let request = |id: i64, more: &str| {
             let body = json!({"id": id, "turns": 1}).to_string();

@@ -1,5 +1,5 @@
-//! Clients that dribble, stall, stop reading, hang up in the middle or come in hordes: each is answered or cut off within
-//! its time, the server's memory stays where it was, and others are served meanwhile.
+//! Clients that dribble, stall, stop reading, hang up in the middle or come in hordes. The server answers or disconnects each within its
+//! time, its memory does not grow, and it serves others meanwhile.
 
 use std::{
     io::Write,
@@ -14,7 +14,7 @@ use serde_json::json;
 /// Waits of which a client that means well has enough, on a machine that does other things, too.
 const SETTINGS: &str =
     "[http]\nconnections_max = 40\nheader_wait_s = 3\nbody_wait_s = 3\nbatch_idle_s = 4\nwrite_wait_s = 4";
-/// A wait that ends only by a mistake: what is under test ends after seconds, or never.
+/// A wait that ends only by a mistake. The waits under test end after seconds, or never.
 const LONG: Duration = Duration::from_secs(180);
 /// Bytes that a stalled client may make the server hold. Each of four holds a batch's calls and bytes on their way, and their answers.
 /// Without limits it would be ten times as much.
@@ -144,7 +144,7 @@ fn half_closed(server: &Server, request: &str) -> String {
     rest(&mut stream)
 }
 
-/// A POST whose body has so many bytes more than are sent.
+/// A POST whose body lacks `missing` of its declared bytes.
 fn post(path: &str, body: &str, missing: usize) -> String {
     let length = body.len() + missing;
     format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n{body}")

@@ -83,7 +83,7 @@ fn a_call_and_a_batch_become_spans_of_the_callers_trace() {
     let line = r#"{"module":"probe","procedure":"echo","args":{"id":1}}"#;
     let lines = format!("{line}\n{{}}\n");
     server.send(reqwest::Method::POST, "/v1/batch", &traced, lines.into_bytes());
-    // Told to stop, the server sends what it has.
+    // The server sends its collected spans when it is told to stop.
     assert_eq!(server.terminate(), Some(0));
     let mut all = Vec::new();
     while let Ok((head, body)) = spans.recv_timeout(Duration::from_secs(1)) {

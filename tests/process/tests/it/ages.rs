@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use reprise_test_crash::{Answer, Connection, Server};
 use reprise_test_process::{Cluster, lsn, wait_reached};
 
-/// A read may take so long on a busy machine, beside the lag that it tells.
+/// Time that a read may take on a busy machine, beside the lag that it reports.
 const SLACK: Duration = Duration::from_millis(300);
 
 /// A client that opens one account after the other, and knows when each was answered.
@@ -45,7 +45,7 @@ impl Writer {
         })
     }
 
-    /// For how long at `at` the first account had been answered that is not among `count`.
+    /// Returns the time at `at` since the answer of the first account that is not among `count`.
     fn age(&self, count: u64, at: Instant) -> Duration {
         let answered = self.answered.lock().expect("held for a look");
         let missing = answered.get(count as usize).copied();
@@ -64,7 +64,8 @@ fn read(standby: &Server, headers: &[(&str, &str)]) -> Result<Answer> {
     standby.request("POST", "/v1/call/bank/total", headers, b"{}")
 }
 
-/// An answer is no older than it says, where it says how old it is; and says that it is fresh only if it is. Its true age.
+/// Checks the age that an answer tells, if it tells one. It must be no older than that, and may call itself fresh only if it is. Returns
+/// its true age.
 fn check_age(writer: &Writer, answer: &Answer, asked: Instant) -> Result<Duration> {
     let age = writer.age(lsn(&answer.json()["result"]["accounts"]), asked);
     let number = |name: &str| -> Result<Option<f64>> { Ok(answer.header(name).map(str::parse).transpose()?) };
@@ -88,7 +89,7 @@ fn check_age(writer: &Writer, answer: &Answer, asked: Instant) -> Result<Duratio
     Ok(age)
 }
 
-/// Reads for a while. Under `Reprise-Max-Lag-Ms: 100` nothing is answered that is older. How old what was answered without that was at most.
+/// Reads for a while. Under `Reprise-Max-Lag-Ms: 100` no answer may be older. Returns the greatest age of an answer without that header.
 fn read_for(standby: &Server, writer: &Writer, time: Duration) -> Result<Duration> {
     let (begun, mut oldest) = (Instant::now(), Duration::ZERO);
     let fresh = [("reprise-max-lag-ms", "100"), ("reprise-max-wait-ms", "0")];
@@ -111,7 +112,7 @@ fn read_for(standby: &Server, writer: &Writer, time: Duration) -> Result<Duratio
     Ok(oldest)
 }
 
-/// A standby that was away replays what it lacks, and heartbeats come meanwhile: they say nothing of what it shows.
+/// A standby that was away replays the records that it lacks. The heartbeats meanwhile say nothing about the records that it shows.
 #[test]
 fn standby_that_is_started_again_tells_no_lag_before_it_shows_what_it_missed() -> Result<()> {
     let cluster = Cluster::new()?;

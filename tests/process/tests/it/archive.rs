@@ -11,7 +11,7 @@ use reprise_test_crash::{Launch, Server, run_verb};
 use reprise_test_process::{PATIENCE, balance, prepare};
 use serde_json::{Value, json};
 
-/// More than the first file of the log holds, in calls of which each is told where it lies.
+/// Writes more than the first file of the log holds, in calls whose answers have their LSNs.
 fn fill(server: &Server, from: i64) -> Result<()> {
     const CALLS: i64 = 60_000;
     let line = |account: i64| {

@@ -14,7 +14,7 @@ const MODULE: &str = "/v1/modules/wide";
 /// Rows that one call inserts.
 const FILLED: u64 = 10_000;
 const FILLS: u64 = 12;
-/// A deployment that nobody saw until then was over before the first look.
+/// Longest deployment that may end before the first look at it.
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
 /// Table `t` with this second column; `fill(from)` inserts rows with 7 there.

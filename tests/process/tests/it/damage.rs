@@ -60,7 +60,7 @@ fn a_flipped_byte_stops_the_opening_and_nothing_is_changed() -> Result<()> {
     let (launch, tally) = database(dir.path(), false)?;
     let (file, end) = (segment(&launch)?, end(&launch)?);
     let name = file.file_name().context("a name")?.to_string_lossy().into_owned();
-    // In the segment's header, in a module, in the middle, near the end.
+    // The bytes are in the segment's header, in a module, in the middle, and near the end.
     for offset in [20, 2_000, end / 2, end / 3 * 2 + 1, end - 3_000] {
         flip(&file, offset)?;
         let before = snapshot(&launch.data_dir)?;

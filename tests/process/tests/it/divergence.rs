@@ -14,8 +14,8 @@ fn path(path: &Path) -> Result<&str> {
     path.to_str().context("a path in UTF-8")
 }
 
-/// Accounts 1 to 10 with 100 each, then ten transfers of 1 from account 1 to 2. The log says of the sixth that it was to
-/// move 3. Returns where that one lies.
+/// Makes accounts 1 to 10 with 100 each, then ten transfers of 1 from account 1 to 2. The log says of the sixth that it was to move 3.
+/// Returns the LSN of the sixth.
 fn diverging(launch: &Launch) -> Result<u64> {
     let server = Server::start(launch)?;
     server.deploy("bank")?;
@@ -218,7 +218,7 @@ fn a_log_of_both_kinds_says_which_row_differs_and_takes_it_from_there() -> Resul
             && told["diverged"].as_str() == Some(&*lsn.to_string()),
         "{told}"
     );
-    // Without the checkpoint the log is replayed, and the quarantine holds there, too.
+    // The log is replayed without the checkpoint, and the quarantine holds there, too.
     for entry in fs::read_dir(launch.data_dir.join("checkpoints"))? {
         fs::remove_file(entry?.path())?;
     }

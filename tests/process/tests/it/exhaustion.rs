@@ -19,7 +19,7 @@ const ROOMY_BYTES: usize = 192 << 20;
 const LOG_UNAVAILABLE: &str = "/problems/log-unavailable";
 const OUTCOME_UNKNOWN: &str = "/problems/outcome-unknown";
 
-/// Transactions run before their records are written: when the write fails, what they did must go from the tables.
+/// Transactions run before their records are written. When the write fails, their changes must go from the tables.
 #[test]
 fn a_write_error_under_load_leaves_nothing_of_what_was_refused() -> Result<()> {
     for round in 0..5 {
@@ -79,18 +79,18 @@ fn a_read_only_directory_is_refused_with_its_reason() -> Result<()> {
         );
         ensure!(!errors.contains("panicked"), "{errors}");
     }
-    // To be read alone it opens where it is.
+    // A read-only server opens the directory on this disk.
     let tallies = [tally];
     let alone = Server::start(&Launch::new(&data_dir[0]).args(&["--read-only"]))?;
     check(&alone, &tallies)?;
     alone.terminate()?;
-    // Copied to where it can be written, it is whole.
+    // A copy on a writable disk is whole.
     let copy = dir.path().join("copy");
     reprise_test_crash::copy_dir(&data_dir[0], &copy)?;
     check(&Server::start(&Launch::new(&copy))?, &tallies)
 }
 
-/// Until something holds, or it was waited for too long.
+/// Waits until a condition holds, or fails after too long a time.
 fn wait_for(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
     let begun = Instant::now();
     while !holds()? {
@@ -146,7 +146,7 @@ fn file_descriptors_run_out_and_the_server_serves_again() -> Result<()> {
         kept.get("/healthz").is_ok_and(|answer| answer.status == 200),
         "the kept connection"
     );
-    // More than it has descriptors for; what it can't accept waits in the kernel's queue.
+    // The test opens more connections than the server has descriptors for. The others wait in the kernel's queue.
     let idle: Vec<_> = (0..120)
         .map(|_| TcpStream::connect(&server.address))
         .collect::<Result<_, _>>()?;

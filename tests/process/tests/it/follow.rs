@@ -13,7 +13,7 @@ use reprise_test_crash::{Launch, Server, binary};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A verb that goes on, and its lines as they come.
+/// A verb that follows, and its lines as they come.
 struct Follower {
     child: Child,
     lines: Receiver<String>,
@@ -38,7 +38,7 @@ impl Follower {
         self.lines.recv_timeout(PATIENCE).context("a line in time")
     }
 
-    /// The exit status, and what it said on standard error.
+    /// Waits for the end. Returns the exit status, and the text on standard error.
     fn end(mut self) -> Result<(Option<i32>, String)> {
         let start = Instant::now();
         let status = loop {

@@ -16,7 +16,7 @@ fn target_dir() -> Result<PathBuf> {
     Ok(target.join("tmp/installed"))
 }
 
-/// A program in `dir`, which must do what it is asked; without a network.
+/// Runs a program in `dir`, without a network. It must succeed.
 fn run(program: &Path, dir: &Path, args: &[&str]) -> Result<Output> {
     let mut command = Command::new(program);
     command.args(args).current_dir(dir);
@@ -79,7 +79,7 @@ fn the_binary_alone_makes_tests_builds_deploys_and_calls_a_crate() -> Result<()>
         );
     }
 
-    // An SDK of another version is told of, and replaced when that is asked for.
+    // An SDK of another version is reported, and replaced on request.
     let lib = made.join(".reprise/sdk/abi/src/lib.rs");
     let ours = fs::read_to_string(&lib)?;
     fs::write(&lib, format!("{ours}\n// of an older program"))?;

@@ -15,7 +15,7 @@ const AS_TWO: (&str, &str) = ("authorization", "Bearer two");
 
 const BEGIN: i64 = 1_000;
 
-/// Payments of 1 from account 1 to account 2, each under a key of its own, with what the first request was answered.
+/// Payments of 1 from account 1 to account 2, each under a key of its own, with the answer to the first request.
 #[derive(Default)]
 struct Payments(Vec<Value>);
 

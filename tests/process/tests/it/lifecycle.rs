@@ -23,7 +23,7 @@ fn committed(server: &Server) -> Result<u64> {
 fn sigterm_answers_the_calls_in_flight_and_ends_with_0() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let data = dir.path().join("data");
-    // A group of commits that waits keeps its calls in flight for so long.
+    // A group of commits that waits keeps its calls in flight for this time.
     let mut server = Server::start(&Launch::new(&data).args(&["--group-commit-us", "1000000"]))?;
     prepare(&server, 0)?;
     let before = committed(&server)?;

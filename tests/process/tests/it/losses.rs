@@ -25,7 +25,7 @@ fn missing(server: &Server, answered: &[u64]) -> Result<usize> {
     Ok(count)
 }
 
-/// Refused with this reason, then promoted where the loss is accepted; the answer names it.
+/// Checks that the server refuses a promotion for this reason, and is promoted if the loss is accepted. The answer names the loss.
 fn accept(server: &Server, why: &str) -> Result<Value> {
     let (status, refused) = promote(server, false)?;
     ensure!(status == 409 && refused["type"] == "/problems/out-of-sync", "{refused}");
@@ -45,7 +45,7 @@ fn accept(server: &Server, why: &str) -> Result<Value> {
     Ok(promoted)
 }
 
-/// At 2-safe a standby stands still while its primary goes on with another one. It was in sync as far as it was told, and is not by now.
+/// A standby at 2-safe stands still while its primary continues with another one. By its last status it was in sync, and it is not by now.
 #[test]
 fn standby_that_was_not_heard_is_promoted_if_the_loss_is_accepted() -> Result<()> {
     let cluster = Cluster::new()?;
@@ -137,7 +137,7 @@ fn standby_that_was_started_again_alone_does_not_know_whether_it_is_in_sync() ->
     Ok(())
 }
 
-/// At 1-safe nobody but the primary knows what it answered.
+/// The primary alone knows at 1-safe which writes it acknowledged.
 #[test]
 fn standby_of_a_1_safe_primary_is_promoted_if_the_loss_is_accepted() -> Result<()> {
     let cluster = Cluster::new()?;
@@ -153,7 +153,8 @@ fn standby_of_a_1_safe_primary_is_promoted_if_the_loss_is_accepted() -> Result<(
     Ok(())
 }
 
-/// At quorum a standby asks the others: where enough of them answer and none has more, nothing is lost, and no operator has to accept anything.
+/// A standby at quorum asks the others. If enough of them answer and none has more, no write is lost, and the operator need not accept a
+/// loss.
 #[test]
 fn quorum_standby_that_others_answer_is_promoted_by_force_without_a_loss() -> Result<()> {
     let cluster = Cluster::new()?;

@@ -89,7 +89,7 @@ fn a_full_memory_refuses_what_grows_and_opens_again_after_a_kill() -> Result<()>
     check(&server, &[tally])
 }
 
-/// By default four fifths of what the group has.
+/// The server takes four fifths of the group's memory by default.
 #[test]
 fn a_control_group_that_gets_full_does_not_kill_the_server() -> Result<()> {
     let Some(group) = Group::new("test", GROUP_BYTES) else {

@@ -63,7 +63,7 @@ fn killed_in_the_middle_the_version_before_serves_and_the_next_one_goes_through(
     );
     let allowed = format!("{CONTACTS}{}", refused.consents());
     connection.send("PUT", &allowed, &[], &endless()?)?;
-    // A look does not wait, and sees what the others wait for.
+    // A look at the status does not wait, and sees the deployment for which the others wait.
     let until = Instant::now() + PATIENCE;
     let status = loop {
         let status = server.get("/v1/status")?.json();
@@ -77,7 +77,7 @@ fn killed_in_the_middle_the_version_before_serves_and_the_next_one_goes_through(
         deployment["module"] == "contacts" && deployment["seconds_max"] == 0,
         "{status}"
     );
-    // It is in the middle of what it runs, and never ends.
+    // The server is in the middle of the migration, which never ends.
     thread::sleep(Duration::from_millis(100));
     server.kill()?;
     let server = Server::start(&launch)?;
@@ -132,7 +132,7 @@ fn another_digest_at_the_replay_stops_the_opening() -> Result<()> {
     Ok(())
 }
 
-/// `reprise module rollback` with these words behind it: its exit status and what it said.
+/// Runs `reprise module rollback` with these words behind it. Returns its exit status and its text.
 fn roll_back(server: &Server, words: &[&str]) -> Result<(Option<i32>, String)> {
     let url = format!("http://{}", server.address);
     let output = run_verb(&[&["module", "rollback", "--url", &url], words].concat())?;

@@ -106,7 +106,7 @@ fn check_accounts(server: &Server, answered: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// Also where it can't know whether others have more, as at quorum.
+/// Promotes a server. At quorum it needs `accepts_loss` if it can't know whether others have more.
 fn promote(server: &Server, accepts_loss: bool) -> Result<()> {
     let path = format!("/v1/replication/promote?force=true&accept_loss={accepts_loss}");
     let answer = server.request("POST", &path, AUTHORIZED, b"")?;
@@ -114,7 +114,8 @@ fn promote(server: &Server, accepts_loss: bool) -> Result<()> {
     Ok(())
 }
 
-/// Its own clients still reach the primary, and it runs their calls: but none is answered, and what was is with the others.
+/// The primary's own clients still reach it, and it runs their calls. It answers none of them, and the others have every write answered
+/// before.
 #[test]
 fn a_primary_at_quorum_whose_wire_is_cut_answers_nothing_and_comes_back_as_a_standby() -> Result<()> {
     let Some(network) = Network::of(3)? else {
@@ -152,7 +153,7 @@ fn a_primary_at_quorum_whose_wire_is_cut_answers_nothing_and_comes_back_as_a_sta
         let written = open_until_known(&b, 8_000_000, AUTHORIZED)?;
         ensure!(written.status == 200, "{}", written.text());
 
-        // Nobody told the old one: with its wire it has nobody to confirm what it runs.
+        // The old primary does not know of the new one. Without its wire, no standby confirms its writes.
         network.mend(0)?;
         let deposed = open(&a, 9_000_001)?;
         ensure!(deposed.status != 200, "deposed it answers {}", deposed.text());

@@ -90,7 +90,7 @@ fn what_was_answered_outlives_a_kill_and_the_region_is_told() -> Result<()> {
         let dumped = run_verb(&["log", "dump", data.to_str().expect("text"), "--output", "json"])?;
         let dumped = String::from_utf8_lossy(&dumped.stdout).into_owned();
         ensure!(dumped.lines().count().to_string() == end, "{dumped}, not to {end}");
-        // The region by itself, too: what it has behind what the files had.
+        // The region alone shows its records behind those of the files, too.
         let alone = run_verb(&["log", "verify", region, "--output", "json"])?;
         ensure!(alone.status.success(), "{alone:?}");
         let alone: serde_json::Value = serde_json::from_slice(&alone.stdout)?;
@@ -110,7 +110,7 @@ fn what_was_answered_outlives_a_kill_and_the_region_is_told() -> Result<()> {
         let shown = run_verb(&["log", "show", &last, region, "--output", "json"])?;
         let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
         let dumped = String::from_utf8_lossy(&dumped.stdout).into_owned();
-        // None where all was copied to the files meanwhile.
+        // The region has none if all records were copied to the files meanwhile.
         ensure!(
             shown.trim_end() == dumped.lines().last().unwrap_or_default(),
             "{shown} of {dumped}"
@@ -137,7 +137,7 @@ fn what_was_answered_outlives_a_kill_and_the_region_is_told() -> Result<()> {
             String::from_utf8_lossy(&made.stderr).contains("NVRAM region") && !to.exists(),
             "{made:?}"
         );
-        // Files alone: what the region has comes to them first.
+        // The records of the region first go to the files when the server starts with files alone.
         let server = Server::start(&Launch::new(&data))?;
         check(&server, std::slice::from_ref(&tally))?;
         let status = server.get("/v1/status")?.json();
@@ -222,7 +222,7 @@ fn a_file_that_is_no_whole_region_is_judged() -> Result<()> {
     Ok(())
 }
 
-/// A region that is there is taken as long as it is, with what it holds.
+/// A server takes an existing region with its length and its records.
 #[test]
 fn a_region_that_is_there_needs_no_size() -> Result<()> {
     let dir = tempfile::tempdir()?;

@@ -1,4 +1,4 @@
-//! The server's output: it harms nobody when it is not taken, each line has its time, and lines are in its order.
+//! The server's output: it does no harm if no reader takes it, each line has its time, and lines are in order.
 
 use std::{
     fs::{self, File},

@@ -1,4 +1,4 @@
-//! Reads of a standby as a stranger would make them: without an end, by hundreds at once, while it is deployed to and while it is killed.
+//! Reads of a standby as a stranger would make them: without an end, by hundreds at once, during a deployment and during a kill.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -182,7 +182,7 @@ fn write_among(pair: &Pair, module: &str, answered: &AtomicU64) -> Result<u64> {
             last = pair.write()?;
             ensure!(Instant::now() < until, "reads are not answered");
         }
-        // It waits for the reads of the moment, and those that come wait for it.
+        // The deployment waits for the present reads, and new reads wait for it.
         if more == 2_000 {
             pair.primary.deploy(module)?;
         }

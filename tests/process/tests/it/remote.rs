@@ -86,7 +86,7 @@ fn tpcc_holds_its_conditions_over_http() -> Result<()> {
     Ok(())
 }
 
-/// The sums are made without a run, and what they miss fails: a branch whose accounts are not there.
+/// The check sums without a run, and fails if something is missing: here, a branch without accounts.
 #[test]
 fn a_database_is_checked_by_itself() -> Result<()> {
     let (_dir, server) = server("1")?;

@@ -42,7 +42,7 @@ fn holds_accounts(dir: &Path, launch: &Launch, first: i64, count: i64) -> Result
         let found = balance(&server, account)?;
         ensure!(found == expected, "account {account} of {first}: {found:?}");
     }
-    // It is a database like any other.
+    // The restored database is one like any other.
     let answer = server.call("bank/open", &json!({"account": 1 << 30, "balance": 1}).to_string())?;
     ensure!(answer.status == 200, "{}", answer.text());
     Ok(())
@@ -65,7 +65,7 @@ fn a_killed_database_is_restored_to_every_kind_of_point() -> Result<()> {
         ensure!(told["checkpoint_lsn"].is_null() == (account == 5), "{told}");
         holds_accounts(&target, &launch, account as i64, 20)?;
     }
-    // The time of a transaction is what a restore told of it.
+    // A restore has told the time of a transaction.
     let told = json_of(&[
         "restore",
         "--data-dir",
@@ -451,7 +451,7 @@ fn a_server_writes_backups_where_its_operator_said_and_nowhere_else() -> Result<
         let answer = server.get(&way)?;
         ensure!(answer.status == status, "{way}: {} {}", answer.status, answer.text());
     }
-    // In a directory that can't be written, the error is reported, and the server goes on.
+    // If the directory can't be written, the error is reported, and the server continues.
     let answer = server.request("DELETE", &format!("/v1/backups/{id}"), &[], b"")?;
     ensure!(answer.status == 204, "{}", answer.text());
     fs::remove_dir_all(&place)?;
@@ -461,7 +461,7 @@ fn a_server_writes_backups_where_its_operator_said_and_nowhere_else() -> Result<
     let answer = server.call("bank/total", "{}")?;
     ensure!(answer.status == 200, "{}", answer.text());
     server.terminate()?;
-    // Without a log there is nothing to back up.
+    // A server without a log has nothing to back up.
     let server = Server::start(&Launch::new(&dir.path().join("none")).args(&["--log", "none"]))?;
     ensure!(server.request("POST", "/v1/backups", &[], b"")?.status == 404);
     Ok(())

@@ -20,7 +20,7 @@ fn wait_reached(server: &Server, level: &str, in_sync: &[&Server]) -> Result<()>
     reprise_test_process::wait_reached(server, &[], (level, in_sync))
 }
 
-/// Waits until so many standbys get each group as it is sealed.
+/// Waits until this many standbys get each group when it is sealed.
 fn wait_streaming(server: &Server, count: usize) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -67,7 +67,7 @@ fn fresh_total(server: &Server, primary: &Server) -> Result<Value> {
     Ok(read.json()["result"].clone())
 }
 
-/// The module may come with what is awaited.
+/// The module may come with the records for which the read waits.
 #[test]
 fn a_read_that_waits_for_a_deployment_finds_its_module() -> Result<()> {
     let cluster = Cluster::new()?;
@@ -103,8 +103,8 @@ fn a_read_that_waits_for_a_deployment_finds_its_module() -> Result<()> {
     Ok(())
 }
 
-/// A primary at 2-safe answers with one of two standbys. The other one, which lacks that, is promoted by force: what is cut off the old primary was
-/// answered, and is marked so.
+/// A primary at 2-safe answers with one of two standbys. The other one, which lacks the write, is promoted by force. The write that is cut
+/// off the old primary was answered, and is marked so.
 #[test]
 fn what_one_standby_acknowledged_is_marked_where_another_one_was_promoted() -> Result<()> {
     let cluster = Cluster::new()?;
@@ -182,7 +182,7 @@ fn a_killed_primary_comes_back_as_a_standby_and_keeps_what_only_it_has_aside() -
     Ok(())
 }
 
-/// A copy of a standby's files was told nothing of who is in sync; the standby itself knows who is not.
+/// A copy of a standby's files has no status of the sync set. The standby itself knows which standby is not in sync.
 #[test]
 fn one_out_of_sync_takes_over_where_the_loss_is_accepted_and_the_others_know_of_it() -> Result<()> {
     let cluster = Cluster::new()?;
@@ -193,7 +193,7 @@ fn one_out_of_sync_takes_over_where_the_loss_is_accepted_and_the_others_know_of_
     wait_reached(&a, "2-safe", &[&b, &c])?;
     c.kill()?;
     if open(&a, 1, &[("idempotency-key", "open-1")])?.0 != 200 {
-        // b was late: it comes back, and is told.
+        // b was late: it comes back, and gets the status.
         ensure!(is_opened(&a, 1)?, "it goes on");
         wait_reached(&a, "2-safe", &[&b])?;
         let begun = Instant::now();
@@ -272,7 +272,7 @@ fn a_switch_over_under_load_loses_nothing() -> Result<()> {
     let stale = [("reprise-max-lag-ms", "1"), ("reprise-max-wait-ms", "100")];
     let read = a.request("POST", "/v1/call/bank/total", &stale, b"{}")?;
     ensure!(read.status == 503, "{}", read.text());
-    // It is no primary when it is started by mistake, and follows the new one as its standby.
+    // The old primary is no primary when it is started by mistake. It follows the new one as its standby.
     let (status, errors) = a.terminate()?;
     ensure!(status.code() == Some(0), "{status}: {errors}");
     let mistake = Server::start(&cluster.launch("a", &[]));
@@ -306,7 +306,7 @@ fn a_2_safe_primary_whose_standby_is_lost_leaves_open_what_waited_and_goes_on_al
         });
         thread::sleep(Duration::from_millis(300));
         ensure!(!call.is_finished(), "it waits for the standby");
-        // Nor is it shown to anybody.
+        // No reader sees it either.
         let read = scope.spawn(move || second.request("POST", "/v1/call/bank/balance", &[], br#"{"account": 1}"#));
         thread::sleep(Duration::from_millis(200));
         b.kill()?;
@@ -330,7 +330,7 @@ fn a_2_safe_primary_whose_standby_is_lost_leaves_open_what_waited_and_goes_on_al
     ensure!(open(&a, 1, &[("idempotency-key", "k1")])?.0 == 200, "the key tells");
     let shown = replication_status(&a)?;
     ensure!(shown.contains("2-safe (now 1-safe: standbys are missing)"), "{shown}");
-    // It comes back, and is waited for again.
+    // The standby comes back, and the primary waits for it again.
     let b = cluster.standby("b", &a, &["--safety", "2-safe"])?;
     wait_reached(&a, "2-safe", &[&b])?;
     ensure!(is_opened(&a, 3)?, "with it");
@@ -381,7 +381,7 @@ fn a_client_that_waits_no_longer_is_told_that_its_write_is_open() -> Result<()> 
     signal(&mut b, libc::SIGSTOP)?;
     let begun = Instant::now();
     let (status, told) = open(&a, 1, &[("reprise-timeout-ms", "300")])?;
-    // Without the client's limit it would have been 5 s.
+    // The call would have waited for 5 s without the client's limit.
     ensure!(begun.elapsed() < Duration::from_millis(4_800), "{:?}", begun.elapsed());
     ensure!(status == 503 && told["type"] == "/problems/outcome-unknown", "{told}");
     signal(&mut b, libc::SIGCONT)?;
@@ -461,7 +461,7 @@ fn a_call_asks_for_more_than_its_server_gives_to_all() -> Result<()> {
     let a = cluster.primary("a", &["--safety", "1-safe"])?;
     a.deploy("bank")?;
     let asked = |account, level| open(&a, account, &[("reprise-safety", level)]);
-    // Judged before it runs: nothing is left of what is refused.
+    // The server judges the level before the call runs, so a refused call leaves nothing.
     for level in ["2-safe", "quorum", "very-safe"] {
         let (status, told) = asked(1, level)?;
         ensure!(
@@ -507,7 +507,8 @@ fn a_call_asks_for_more_than_its_server_gives_to_all() -> Result<()> {
     ensure!(batch.text().contains("outcome-unknown"), "{}", batch.text());
     // Reads are seen all the same: the server answers at 1-safe.
     ensure!(has_account(&a, 22)? && has_account(&a, 23)?, "they were kept");
-    // It is in sync until it is let go, and so it is waited for: it may be promoted. It stands still anew, so that it is not let go before.
+    // The standby is in sync until the primary lets it go, and it may be promoted. So the primary waits for it. It stands still anew, so
+    // that the primary does not let it go before.
     signal(&mut b, libc::SIGCONT)?;
     wait_reached(&a, "1-safe", &[&b, &c])?;
     signal(&mut b, libc::SIGSTOP)?;
@@ -626,7 +627,7 @@ fn a_quorum_of_three_goes_on_with_one_standby_and_not_with_none() -> Result<()> 
     wait_reached(&a, "1-safe", &[])?;
     ensure!(open(&a, 3, &[])?.0 == 503, "no majority");
     ensure!(has_account(&a, 1)?, "reads go on");
-    // Killed, it knows after its start who counts; what nobody else had is confirmed once a standby has it.
+    // After a kill, it knows at its start which standbys count. A write that no other server had is confirmed once a standby has it.
     a.kill()?;
     let a = cluster.primary("a", &["--safety", "quorum"])?;
     ensure!(open(&a, 3, &[])?.0 == 503, "no majority yet");
@@ -659,7 +660,7 @@ fn is_hidden(a: &Server, b: &Server, c: &mut Server, account: u64) -> Result<boo
             let body = format!(r#"{{"account": {account}, "balance": 1}}"#);
             connection.request("POST", "/v1/call/bank/open", &[], body.as_bytes())
         });
-        // It is on the disk of this one, which waits with the primary for the other.
+        // The record is on this standby's disk. The standby waits with the primary for the other one.
         let begun = Instant::now();
         let lsn = |told: &Value, name: &str| told[name].as_str().and_then(|text| text.parse::<u64>().ok());
         while !call.is_finished() {

@@ -15,7 +15,7 @@ use reprise_test_process::{
 use serde_json::{Value, json};
 
 const CLIENTS: i64 = 2;
-/// A log, and what is shipped of it.
+/// A form of the log, and the form of its shipped records.
 const FORMS: [[&str; 2]; 6] = [
     ["command", "changes"],
     ["physiological", "command"],
@@ -73,7 +73,7 @@ fn seen(primary: &Server, name: &str) -> Result<Value> {
     Ok(found.unwrap_or_default())
 }
 
-/// All tables were compared behind what is durable on the primary now, and nothing differs.
+/// Waits until all tables were compared behind the primary's durable end, and nothing differs.
 fn wait_equal(primary: &Server, name: &str) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     let durable = lsn(&replication(primary, &[])?["durable_lsn"]);
@@ -105,8 +105,8 @@ fn deploy_contacts(primary: &Server, version: u64) -> Result<()> {
     Ok(())
 }
 
-/// The primary and its standbys, one in files and one in NVRAM, are killed in turn under load, and come back with another log, other forms and
-/// other numbers of sites. Nothing that was answered is lost, and the tables are the same.
+/// The primary and its standbys, one in files and one in NVRAM, are killed in turn under load. They come back with another log, other forms
+/// and other numbers of sites. No acknowledged write is lost, and the tables are the same.
 fn kill_in_turn(seed: u64) -> Result<()> {
     let (cluster, mut rng) = (Cluster::new()?, Rng::new(seed));
     let mut primary = Server::start(&cluster.primary(FORMS[seed as usize % FORMS.len()], &[]))?;
@@ -188,8 +188,8 @@ fn add_contacts(server: &Server, batches: std::ops::Range<u64>) -> Result<()> {
     Ok(())
 }
 
-/// It runs for a moment and stands still for nearly a second, so it is heard all the time: what it has no room for waits in the primary's files,
-/// and not in its memory.
+/// The standby runs for a moment and stands still for nearly a second, so its primary hears it all the time. Groups that find no room wait
+/// in the primary's files, and not in its memory.
 #[test]
 fn a_standby_that_is_too_slow_costs_its_primary_no_memory() -> Result<()> {
     let cluster = Cluster::new()?;
@@ -292,8 +292,8 @@ fn check_rests(primary: &mut Server, standby: &Server) -> Result<()> {
     Ok(())
 }
 
-/// The primary has no room for what its calls want. What it refuses leaves nothing on its standby, which has as much memory: either that is enough,
-/// or it says so, and goes on with more.
+/// The primary has no room for the rows of its calls. A refused call leaves nothing on its standby, which has as much memory. Either that
+/// is enough, or the standby says so, and continues with more.
 #[test]
 fn a_full_memory_on_either_side_leaves_both_with_the_same() -> Result<()> {
     let cluster = Cluster::new()?;
@@ -373,7 +373,8 @@ fn check_differs(server: &Server, value: &str) -> Result<()> {
     Ok(())
 }
 
-/// A row of a standby is another one than its primary's, under checksums that hold: who tells the table, how the row is found, and the way back.
+/// A row of a standby differs from its primary's, under valid checksums. The test covers the report of the table, the search for the row,
+/// and the way back.
 #[test]
 fn a_table_that_differs_is_named_everywhere_and_its_rows_are_read_only() -> Result<()> {
     let cluster = Cluster::new()?;
@@ -441,7 +442,7 @@ fn a_table_that_differs_is_named_everywhere_and_its_rows_are_read_only() -> Resu
         let told = replication_status(server)?;
         ensure!(told.contains(named), "{told}");
     }
-    // Nothing is shown, it is not promoted, and it goes on receiving.
+    // The standby serves no reads, is not promoted, and keeps receiving.
     let read = standby.call("bank/balance", r#"{"account": 1}"#)?;
     let says_where = read.text().contains("serves no tables; /readyz has the report");
     ensure!(read.status == 503 && says_where, "{}", read.text());
@@ -452,7 +453,7 @@ fn a_table_that_differs_is_named_everywhere_and_its_rows_are_read_only() -> Resu
         promoted.text()
     );
     ensure!(seen(&primary, "b")?["state"] == "streaming", "{}", seen(&primary, "b")?);
-    // A start is refused, with what there is to do; it begins anew as that says.
+    // A start is refused with instructions, and the standby begins anew according to them.
     standby.kill()?;
     let mut refused = Spawned::start(&follow)?;
     ensure!(!refused.wait()?.success(), "it started");

@@ -148,7 +148,7 @@ fn standbys_follow_serve_reads_and_one_takes_over_when_the_primary_is_killed() -
         seen.text()
     );
     check_fresh_pages(&b, lsn_of_call)?;
-    // The primary is gone; what it had shipped is there, and goes on.
+    // The primary is gone. Its shipped records are there, and the standby continues.
     wait_caught_up(&primary, &b)?;
     primary.kill()?;
     check_stale_pages(&b)?;
@@ -187,7 +187,8 @@ const PAGES: [&str; 2] = [
     "/v1/tables/bank.accounts/groups?by=0",
 ];
 
-/// Pages show what their client saw before, say up to where they show all, and are refused where that can't be had.
+/// Checks that pages show the rows that their client saw before, and say up to which LSN they show all. They must be refused if that can't
+/// be had.
 fn check_fresh_pages(standby: &Server, seen: u64) -> Result<()> {
     for path in PAGES {
         let own = [
@@ -232,7 +233,7 @@ fn check_fresh_pages(standby: &Server, seen: u64) -> Result<()> {
     Ok(())
 }
 
-/// Once the primary is not heard any more, nobody knows how far behind they are.
+/// Checks that the lag is unknown once the primary is not heard any more.
 fn check_stale_pages(standby: &Server) -> Result<()> {
     for path in PAGES {
         let (stale, until) = ([("reprise-max-lag-ms", "1")], Instant::now() + PATIENCE);
@@ -272,7 +273,7 @@ fn check_freshness(server: &Server, names: &[&str]) -> Result<()> {
     }
 }
 
-/// The stream of events tells how far they are.
+/// Checks that the stream of events tells the positions of these servers.
 fn check_events(server: &Server, names: &[&str]) -> Result<()> {
     let mut stream = TcpStream::connect(&server.address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -439,7 +440,7 @@ fn what_can_not_follow_is_refused_in_a_line() -> Result<()> {
         &launch(&["--log", "none", "--ship-listen", "127.0.0.1:0"]),
         "standbys need a log",
     )?;
-    // RDMA where the server, or the machine, has none: no TCP in its place.
+    // A server or machine without RDMA refuses it, and takes no TCP in its place.
     expect(&launch(&["--transport", "pigeon"]), "tcp or rdma")?;
     expect(&launch(&["--rdma-device", "mlx5_0"]), "needs transport rdma")?;
     let rdma = ["--transport", "rdma", "--rdma-device", "none"];
@@ -474,7 +475,7 @@ fn what_can_not_follow_is_refused_in_a_line() -> Result<()> {
     Ok(())
 }
 
-/// Two machines of one host name: the second one is told apart, and pushes nothing out.
+/// Two machines have one host name. The second one gets an error, and does not disconnect the first.
 #[test]
 fn second_server_of_a_name_is_turned_away_while_the_first_one_is_there() -> Result<()> {
     let cluster = Cluster::new()?;
@@ -557,7 +558,7 @@ fn directory_that_gave_its_place_away_leads_by_an_operators_word_alone() -> Resu
     Ok(())
 }
 
-/// It finds out once it has opened its own: then it serves nothing, and says why.
+/// The server finds out once it has opened its own files. Then it serves nothing, and says why.
 fn refused_later(launch: &Launch, part: &str) -> Result<()> {
     let server = Spawned::start(launch)?.listen()?;
     let until = Instant::now() + PATIENCE;

@@ -132,7 +132,7 @@ fn clients_come_by_tls_and_by_nothing_else() -> Result<()> {
         Err(ClientError::Trust(why)) => ensure!(why.contains("name the certificate that signed it"), "{why}"),
         other => bail!("{other:?}"),
     }
-    // Plain HTTP is told the way on; what is neither, and who says nothing, is let go.
+    // Plain HTTP gets an answer with the remedy. A client that speaks neither, or says nothing, is disconnected.
     let told = say(&server, b"GET /v1/status HTTP/1.1\r\nhost: x\r\n\r\n")?;
     ensure!(told.starts_with("HTTP/1.1 400") && told.contains("https://"), "{told}");
     ensure!(
@@ -236,7 +236,7 @@ fn certificate_that_may_sign_others_is_taken_when_its_client_names_it_and_for_it
         if expected == Some("expired") {
             server.wait_said("warning: the certificate is expired: it ended ")?;
         }
-        // Nobody named it.
+        // No client named this certificate.
         let asked = run_verb(&["module", "list", "--url", &url(&server)])?;
         ensure!(!asked.status.success(), "{name}");
     }
@@ -275,7 +275,7 @@ fn a_standby_follows_by_tls_and_takes_over() -> Result<()> {
     let to_a = certificate.client(&a)?;
     to_a.deploy_module("bank", procedure_wasm("bank")?, &[])?;
     to_a.call("bank", "open", &json!({"account": 1, "balance": 10}))?;
-    // Without the certificate nothing of the primary is believed.
+    // A client without the certificate believes nothing of the primary.
     let (of, trusted) = (url(&a), certificate.path("cert.pem"));
     let data = dir.path().join("c").display().to_string();
     let refused = run_verb(&[

@@ -33,7 +33,8 @@ fn blocks(page: &str, language: &str) -> Vec<String> {
         .collect()
 }
 
-/// The commands that a reader types, except those that run until they are stopped: the server and the folder of files exist already.
+/// Returns the commands that a reader types, except those that run until they are stopped. The server and the folder of files exist
+/// already.
 fn script(page: &str) -> String {
     let lines = blocks(page, "sh").concat();
     let goes_on = |line: &&str| line.starts_with("reprise serve") || line.starts_with("python3 -m http.server");
@@ -44,7 +45,7 @@ fn script(page: &str) -> String {
         .collect()
 }
 
-/// A shell in `dir` that finds our binary and our server; what it printed.
+/// Runs a shell in `dir` that finds our binary and our server. Returns its output.
 fn follow(script: &str, dir: &Path, bin: &Path, url: &str) -> Result<String> {
     let own = env::current_exe().context("find this program")?;
     let target = own.ancestors().nth(3).context("a test lies in target/release/deps")?;
@@ -108,7 +109,7 @@ fn the_tutorial_ends_in_the_working_shop() -> Result<()> {
     let shop = follow(&script(&tickets), &repository(), &bin, &url)?;
     ensure!(shop.contains("held") && shop.contains("tickets.hold"), "{shop}");
 
-    // The page of the shop may ask the server once the configuration names where it comes from.
+    // The page of the shop may ask the server once the configuration names the origin of the page.
     let settings = blocks(&tickets, "toml").concat();
     fs::write(data.join("reprise.toml"), &settings)?;
     server.process().signal(libc::SIGHUP)?;

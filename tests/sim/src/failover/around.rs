@@ -21,7 +21,7 @@ use reprise_router::{ReplicationError, ReplicationService};
 use super::{calls::Arrived, history::lock, mutant::FailoverMutant};
 
 pub const NAMES: [&str; 3] = ["a", "b", "c"];
-/// By their places in `NAMES`.
+/// Nodes by their places in `NAMES`.
 pub const NODES: [usize; 3] = [0, 1, 2];
 
 /// A process from its start to its end.
@@ -29,7 +29,7 @@ pub struct Life {
     pub number: u64,
     pub node: usize,
     is_dead: AtomicBool,
-    /// It stands still until then.
+    /// Time until which the process stands still.
     paused_until_ns: AtomicU64,
 }
 
@@ -73,7 +73,7 @@ impl Life {
         self.paused_until_ns.store(ns, Ordering::Relaxed);
     }
 
-    /// By which the store of leases knows the process.
+    /// Returns the key by which the store of leases knows the process.
     pub fn key(&self) -> String {
         format!("{}-{}", NAMES[self.node], self.number)
     }
@@ -122,7 +122,7 @@ impl Around {
         lock(&self.peers).get_mut(&node)?.image.take()
     }
 
-    /// Ends the process of a node, at whatever it is. What it does from here on reaches nobody.
+    /// Ends the process of a node, whatever it does. Its later acts reach no other node.
     pub fn kill(&self, node: usize, random: &mut FaultRandom) {
         let mut peers = lock(&self.peers);
         let Some(peer) = peers.get_mut(&node).filter(|peer| !peer.life.is_dead()) else {
@@ -234,11 +234,11 @@ impl Threads for NodeThreads {
     }
 }
 
-/// Breaks things between any two steps: also while somebody waits for the end of a promotion.
+/// Breaks things between any two steps, also while an operator waits for the end of a promotion.
 pub struct Fate {
     pub around: Arc<Around>,
     pub random: FaultRandom,
-    /// One of so many looks breaks something.
+    /// One of this many looks breaks something.
     pub rareness: u64,
 }
 

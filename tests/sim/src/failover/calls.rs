@@ -28,7 +28,7 @@ pub enum What {
         call: usize,
         session: usize,
     },
-    /// `since` is what the session had seen when it asked.
+    /// A read. `since` is the place that the session had seen when it asked.
     Read {
         session: usize,
         since: Option<Place>,
@@ -115,7 +115,7 @@ impl Run {
         }
     }
 
-    /// False where nothing was sent.
+    /// Sends a call. False: it was not sent.
     pub(super) fn submit(&mut self, node: usize, (name, key, args): Call<'_>, (what, session): (What, usize)) -> bool {
         let Some(process) = &self.nodes[node].process else {
             self.sessions[session].primary = self.below(3) as usize;
@@ -218,8 +218,8 @@ impl Run {
             is_safe: is_safe || self.settings.is_leased,
             what: format!("call {call}, which {name} acknowledged as {}", answer.reached.name()),
         };
-        // By hand two primaries can't see each other; what is safe is looked for in the newest one's log. A repeat of what that one has, too, is true
-        // whoever tells it.
+        // Two primaries without a lease can't see each other, and the newest one's log decides which writes are safe. A repeat of a write
+        // that it has, too, is true on either server.
         let may_be_two = !self.settings.is_leased || (reply.replayed && self.marks.has(place));
         self.marks.acknowledged(mark, answer.epoch, may_be_two)?;
         self.see(session, place);
@@ -237,7 +237,7 @@ impl Run {
         }
     }
 
-    /// It was not run, unless it had been before, under its key.
+    /// The call was not run, unless it had been before, under its key.
     fn refused(&mut self, call: usize) -> Result<(), String> {
         let all = lock(&self.histories);
         match all.has_record(call) && all.calls[call].key.is_none() {
@@ -304,8 +304,8 @@ impl Run {
         Ok(())
     }
 
-    /// A session sees all that it had seen when it asked, unless that was given up, or is answered by who has not heard of the newest primary and has
-    /// what was given up.
+    /// A session sees everything that it had seen when it asked, unless that was given up. The exception is an answer of a server that has
+    /// the records given up, and has not heard of the newest primary.
     fn keep_order(
         &self,
         (session, since): (usize, Option<Place>),

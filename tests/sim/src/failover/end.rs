@@ -73,7 +73,7 @@ impl Run {
         Err(format!("the nodes do not come together: {}", self.told()))
     }
 
-    /// An old primary that goes on is started again as a standby.
+    /// Starts an old primary that still runs again as a standby.
     fn end_old_primaries(&mut self) {
         for node in NODES {
             let process = self.nodes[node].process.as_ref();
@@ -104,7 +104,7 @@ impl Run {
         told
     }
 
-    /// A write is answered, and all nodes show what the primary's log holds.
+    /// Checks that a write is answered, and that all nodes show the same as the primary's log.
     fn look_at_all(&mut self, primary: usize) -> Result<(), String> {
         self.sessions.iter_mut().for_each(|session| session.primary = primary);
         let acknowledged = self.stats.acknowledged;

@@ -258,7 +258,7 @@ impl Histories {
         Ok(model.tables)
     }
 
-    /// The place whose tables these are, as far as items and marks go. None: the beginning.
+    /// Finds the place whose tables these are, by their items and marks. None: the beginning.
     pub fn find(&self, found: &Tables, partitions: u16) -> Result<Option<Place>, String> {
         let calls: BTreeSet<i64> = found.marks.keys().map(|(_, nonce)| *nonce).collect();
         let mut first = None;
@@ -303,7 +303,7 @@ impl Histories {
         }
     }
 
-    /// True where the first lies on the way to the second.
+    /// Returns whether the first place lies on the way to the second.
     pub fn is_before(&self, first: Place, second: Place) -> bool {
         let path = self.path_to(second.lsn + 1, second.history);
         path.is_ok_and(|path| path.has(first))

@@ -7,11 +7,11 @@ use super::history::{Histories, Path, Place};
 #[derive(Clone, Debug)]
 pub struct Mark {
     pub place: Place,
-    /// In which it was told: that of the record, or a later one. Of what the newest primary has, that one's.
+    /// Epoch in which the client was told. It is that of the record, or a later one. A fact of the newest primary has that one's epoch.
     pub epoch: u32,
-    /// The node that was the primary when it was told: what it takes for committed, others may show on its word.
+    /// The node that was the primary when the client was told. Others may show on its word the records that it takes for committed.
     pub by: Option<usize>,
-    /// It was told under a level that has a standby have it.
+    /// True if the client was told under a level that has a standby have it.
     pub is_safe: bool,
     pub what: String,
 }
@@ -19,23 +19,23 @@ pub struct Mark {
 /// How a node became the primary, and what may be lost by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// The last primary again, a switch-over, or a lease: nothing.
+    /// The last primary again, a switch-over, or a lease. Nothing may be lost.
     Whole,
-    /// By force, as the runbook says: what was answered by the primary alone.
+    /// A promotion by force, as the runbook says. The facts that the primary told alone may be lost.
     Forced,
-    /// By force, without a look at the other nodes, or where another one had lost its disk: whatever is not there.
+    /// A promotion by force, without a look at the other nodes, or although another one had lost its disk. Every missing fact may be lost.
     Blindly,
-    /// The product has named the first LSN that may be lost of what the primary of an epoch answered, the last one that it heard; what was
-    /// told in a later one may be lost at any LSN.
+    /// The product has named the first LSN that may be lost of the writes acknowledged by the primary of an epoch. The epoch is the last
+    /// one that it heard. Facts of a later epoch may be lost at any LSN.
     Accepted { from: u64, epoch: u32 },
 }
 
-/// A primary, from where it began.
+/// A primary, from its beginning.
 struct Reign {
     how: How,
     epoch: u32,
     begun: Path,
-    /// The path as far as it came.
+    /// The path to its present end.
     path: Path,
 }
 
@@ -84,7 +84,7 @@ impl Marks {
             }
         }
         if matches!(how, How::Accepted { .. }) {
-            // Its epoch may be a former one: what was lost may have been a primary's that nobody here has heard of.
+            // Its epoch may be a former one: the lost record may have been that of a primary which no node here has heard of.
             self.epoch = 0;
         }
         let begun = path.clone();
@@ -104,12 +104,13 @@ impl Marks {
         }
     }
 
-    /// True where the newest primary's log has it.
+    /// Returns whether the newest primary's log has the place.
     pub fn has(&self, place: Place) -> bool {
         self.reigns.last().is_some_and(|reign| reign.path.has(place))
     }
 
-    /// A write was acknowledged by a primary of this epoch. Nobody of an older epoch may do so any more, unless there `may_be_two`.
+    /// Records that a primary of this epoch acknowledged a write. No primary of an older epoch may do so any more, unless there
+    /// `may_be_two`.
     pub fn acknowledged(&mut self, mark: Mark, epoch: u32, may_be_two: bool) -> Result<(), String> {
         if epoch < self.epoch && !may_be_two {
             let Mark { what, place, .. } = &mark;
@@ -141,15 +142,15 @@ impl Marks {
         }
     }
 
-    /// Somebody who still has it may tell of it, after a primary began without it.
+    /// A node that still has it may report it after a primary began without it.
     fn given_up_by(&self, mark: &Mark) -> Option<How> {
         let mut since = self.reigns.iter().rev().take_while(|reign| !reign.path.has(mark.place));
         let found = since.find(|reign| reign.gives_up(mark)).map(|reign| reign.how);
         found.or((!mark.is_safe).then_some(How::Forced))
     }
 
-    /// True where a primary began without it, and whoever made it one gave something up: what clients rely on was looked for when it began, and
-    /// this, which was written in that epoch, is nothing of that.
+    /// True if a primary began without it, and its promotion gave something up. The facts of clients were checked when it began. This one
+    /// was written in that epoch, so it is none of these.
     pub fn is_given_up(&self, place: Place, epoch: u32) -> bool {
         let mark = Mark {
             place,
@@ -162,7 +163,7 @@ impl Marks {
         since.any(|reign| reign.gives_up(&mark))
     }
 
-    /// True where a client can't rely on it any more.
+    /// Returns whether a client can't rely on the place any more.
     pub fn is_lost(&self, histories: &Histories, place: Place) -> bool {
         let is_behind = |(lost, _): &(Mark, How)| lost.place == place || histories.is_before(lost.place, place);
         !self.has(place) && self.lost.iter().any(is_behind)

@@ -1,8 +1,8 @@
-//! Three nodes on a network that is late, breaks and parts: a primary, its standbys and clients, and an operator, or a lease, that has others take
+//! Three nodes on a network that is late, breaks and parts: a primary, its standbys and clients. An operator, or a lease, has others take
 //! over. Processes die at any step, and disks fail.
 //!
 //! A new primary has everything that clients were told, except for records that its safety level or a forced promotion gives up. Every read
-//! shows the beginning of a log, and a session never goes back. By lease no two primaries answer at one time. A node's log holds only
+//! shows the beginning of a log, and a session never goes back. With a lease, no two primaries answer at one time. A node's log holds only
 //! records that primaries wrote.
 
 mod around;
@@ -82,8 +82,8 @@ struct Run {
     open_keys: Vec<usize>,
     /// Whom the operator takes for the primary. None: none is known to be there.
     primary: Option<usize>,
-    /// Somebody was promoted without a look at the others, and they have not come together since: two primaries may have taken one epoch, so whoever
-    /// compares epochs and LSNs does not find out who has most.
+    /// True after a promotion without a look at the others, until the nodes have come together. Two primaries may have taken one epoch, so
+    /// epochs and LSNs do not show which node has most.
     is_torn: bool,
     /// The process that was counted as the newest primary.
     newest: Option<u64>,
@@ -118,7 +118,7 @@ impl Run {
             random: FaultRandom::new(seed ^ 0xfa7e),
             rareness,
         };
-        // Before all others, so that they go on whoever waits.
+        // The network comes before all others, so that these continue whichever thread waits.
         let net = around.net.clone();
         let begun = [
             around
@@ -203,7 +203,7 @@ impl Run {
         self.converge()
     }
 
-    /// A step of anybody, or time.
+    /// A step of any node, or of time.
     fn turn(&mut self) {
         if !self.around.stepper.step() {
             let us = 50 + self.below(3_000);
@@ -211,7 +211,7 @@ impl Run {
         }
     }
 
-    /// Time goes on: sometimes long enough for a lease to end, or for whoever waits to wait no longer.
+    /// Lets time pass: sometimes long enough for a lease to end, or for a waiting caller to give up.
     fn wait(&mut self) {
         let ms = [50, 1_000, 12_000][self.below(3) as usize];
         let until_ns = self.around.now_ns() + self.below(ms) * 1_000_000;

@@ -9,7 +9,7 @@ use reprise_wire::Frame;
 /// A known bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailoverMutant {
-    /// A standby acknowledges what it received, durable there or not.
+    /// A standby acknowledges all received records, even if they are not durable.
     AcknowledgesReceived,
     /// A standby's disk promises syncs and does none.
     LyingStandby,
@@ -17,7 +17,7 @@ pub enum FailoverMutant {
     TellsUncommitted,
     /// A standby that is lost stays recorded as in sync.
     KeepsLostInSync,
-    /// A lease is over at the store before it is for who has it.
+    /// A lease has ended at the store before it has ended for its holder.
     LeaseOutlived,
 }
 
@@ -33,7 +33,7 @@ impl FailoverMutant {
     /// The level, and whether there is a lease.
     pub fn shows_under(self) -> (Safety, bool) {
         match self {
-            // By hand whoever has most takes over.
+            // The node with the most records takes over if there is no lease.
             Self::TellsUncommitted | Self::KeepsLostInSync | Self::LeaseOutlived => (Safety::TwoSafe, true),
             Self::AcknowledgesReceived | Self::LyingStandby => (Safety::Quorum, false),
         }
@@ -55,7 +55,7 @@ impl FailoverMutant {
     }
 }
 
-/// The store of leases, as far as it is not sound.
+/// Returns the store of leases, with the mutant's bug in it.
 pub fn store_of(store: Box<dyn LeaseStore>, mutant: Option<FailoverMutant>) -> Box<dyn LeaseStore> {
     let is_of_leases =
         |mutant: &FailoverMutant| matches!(mutant, FailoverMutant::KeepsLostInSync | FailoverMutant::LeaseOutlived);

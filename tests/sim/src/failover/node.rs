@@ -41,7 +41,7 @@ pub struct Settings {
     /// True if a lease decides which node is the primary.
     pub is_leased: bool,
     pub hold_bytes_max: u64,
-    /// Somebody promotes by force without a look at the other nodes, now and then.
+    /// True if the operator now and then promotes by force without a look at the other nodes.
     pub is_blind: bool,
     /// Zero: tables are not compared.
     pub compare_every: Duration,
@@ -62,7 +62,7 @@ pub struct Process {
     pub database: Arc<Database>,
     pub disk: SimDisk,
     pub tape: Arc<Tape>,
-    /// It is known that it is the primary.
+    /// True once it is known that the process is the primary.
     pub is_counted_primary: bool,
     pub opened_us: i64,
 }
@@ -73,7 +73,7 @@ pub struct Node {
     pub process: Option<Process>,
     /// Whom it is started to follow.
     pub of: usize,
-    /// It lost what it had, and has not been in sync since.
+    /// True if the node lost its disk, and has not been in sync since.
     pub is_wiped: bool,
     pub restarts: u32,
 }
@@ -121,7 +121,7 @@ fn environment((around, life): (&Arc<Around>, &Arc<Life>), disk: &SimDisk, own: 
     }
 }
 
-/// Opens what lies on a disk, up to where it can be told about its part.
+/// Opens the database of a disk, up to the point at which it can be told its role.
 pub fn open(
     (around, life): (&Arc<Around>, &Arc<Life>),
     disk: &SimDisk,
@@ -186,7 +186,7 @@ struct Asking {
     life: Arc<Life>,
     of: usize,
     successor: Mutex<Option<usize>>,
-    /// Once it is there.
+    /// The database, once it is open.
     database: OnceLock<Weak<Database>>,
     process: NodeProcess,
 }
@@ -325,7 +325,7 @@ impl Closed<'_> {
         Err(last)
     }
 
-    /// Cuts off what the primary does not have. None: it could not be asked.
+    /// Cuts off the records that the primary does not have. None: the primary could not be asked.
     pub fn cut_back(&self) -> Result<Option<CutBack>, String> {
         let log: Arc<dyn Disk> = Arc::new(self.disk.folder(LOG));
         let id = reprise_log::database_id(&*log).map_err(|error| error.to_string())?;

@@ -19,7 +19,7 @@ use crate::{
     tree::LOG,
 };
 
-/// A standby that does not stream for so long is started again.
+/// Time after which a standby that does not stream is started again.
 const STUCK_US: i64 = 15_000_000;
 /// Started again so often, it begins anew in an empty directory.
 const RESTARTS_MAX: u32 = 4;
@@ -119,7 +119,7 @@ impl Run {
         process.is_some_and(|process| !process.life.is_dead())
     }
 
-    /// It runs, and takes writes.
+    /// Returns whether the node runs, and takes writes.
     pub(super) fn is_primary(&self, node: usize) -> bool {
         let process = self.nodes[node].process.as_ref();
         self.is_up(node) && process.is_some_and(|process| process.database.router().role() == Role::Primary)
@@ -283,7 +283,7 @@ impl Run {
         }
     }
 
-    /// Deploys the module where the primary lost it: what was given up by force may have held it.
+    /// Deploys the module if the primary lost it. The records that were given up by force may have held it.
     pub(super) fn deploy_if_missing(&mut self) {
         let process = self.primary.and_then(|node| self.nodes[node].process.as_ref());
         let Some(process) = process.filter(|process| !process.life.is_dead()) else {
@@ -299,7 +299,7 @@ impl Run {
         self.stats.deployed_again += u64::from(deployed.is_ok());
     }
 
-    /// Starts a standby again that goes on no more.
+    /// Starts a standby again that makes no progress.
     pub(super) fn restart_stuck(&mut self) -> Result<(), String> {
         for node in NODES {
             if !self.is_up(node) || self.is_primary(node) {

@@ -26,12 +26,12 @@ const ACCEPTING: PromoteOptions = PromoteOptions {
     accepts_loss: true,
 };
 
-/// A node that could take over, as somebody sees it who looks.
+/// A node that could take over, as an operator who checks it sees it.
 struct Candidate {
     node: usize,
-    /// Epoch and end of what is durable there.
+    /// Epoch and end of the durable records there.
     at: (u32, u64),
-    /// By what itself and the others were told; None: it does not know, and no other one says that it is not.
+    /// True or false by the word of itself and the others. None: it does not know, and no other one says that it is not in sync.
     in_sync: Option<bool>,
 }
 
@@ -74,8 +74,8 @@ impl Run {
         Ok(())
     }
 
-    /// It follows another one than the newest primary, which is lost, or one that stepped down: who once gave it its place, and says so again, knows of no
-    /// later one. Without a lease only whoever promoted that one by force knows.
+    /// True if it follows another node than the newest primary: a lost one, or one that stepped down. That node handed over once, says so
+    /// again, and knows of no later primary. Without a lease, only the operator who promoted the newest one by force knows it.
     fn is_behind_the_newest(&self, standby: usize) -> bool {
         let followed = self.nodes[standby].of;
         let is_later =
@@ -83,7 +83,8 @@ impl Run {
         !self.settings.is_leased && self.primary.is_some_and(is_later)
     }
 
-    /// Nobody loses the lease while he gives it away: whoever was to hear of that would wait for whoever gives it, in one thread.
+    /// Keeps a primary from losing its lease while it hands over. In one thread, the thread that must hear of the loss would wait for the
+    /// hand-over.
     fn calm_leases(&self) {
         if self.settings.is_leased {
             self.around.leases.set_all_away(false);
@@ -96,7 +97,7 @@ impl Run {
         }
     }
 
-    /// It gave its place to somebody, as far as that is known.
+    /// Returns whether the node is known to have handed over to another one.
     fn has_stepped_down(&self, node: usize) -> bool {
         let process = self.nodes[node].process.as_ref().filter(|_| self.is_up(node));
         process.is_some_and(|process| process.database.router().role() == Role::Standby)
@@ -180,7 +181,7 @@ impl Run {
         self.force_looked(node, how).map(drop)
     }
 
-    /// A standby asks the others itself, and an operator who has looked at all of them accepts what it can't exclude.
+    /// Promotes by force. A standby asks the others itself. An operator who has checked all of them accepts the loss that it can't exclude.
     fn force_looked(&mut self, node: usize, how: Option<How>) -> Result<bool, String> {
         let promoted = self.promote(node, self.looked(node));
         match promoted {
@@ -191,8 +192,9 @@ impl Run {
         }
     }
 
-    /// By whoever looked at all of them. At 2-safe one that was not heard lately whether its
-    /// primary went on without it, and at 1-safe none; one that stepped down does not know whether somebody took over and wrote.
+    /// Returns the options of an operator who has checked all of them. At 2-safe a standby that was not heard lately does not know whether
+    /// its primary continued without it. At 1-safe no standby knows. A node that stepped down does not know whether another one took over
+    /// and wrote.
     fn looked(&self, node: usize) -> PromoteOptions {
         let process = self.nodes[node].process.as_ref();
         let own = process.and_then(|process| process.service().own());
@@ -212,7 +214,7 @@ impl Run {
         matches!(self.settings.safety, Safety::Quorum | Safety::VerySafe)
     }
 
-    /// True where it was promoted.
+    /// Promotes one node by force. Returns whether it was promoted.
     fn force_one(&mut self, node: usize, options: PromoteOptions, how: Option<How>) -> Result<bool, String> {
         let promoted = self.promote(node, options);
         self.count_forced(node, promoted, how)
@@ -242,7 +244,8 @@ impl Run {
         Ok(true)
     }
 
-    /// The old primary may go on, and nobody follows it: who else might is stopped, and has no more.
+    /// Isolates the old primary, which may continue without a standby. Other nodes that might follow it are stopped, and have no more
+    /// records.
     fn isolate(&mut self, old: usize) -> Result<(), String> {
         let mut others = (0..3).filter(|node| *node != old);
         let (Some(mut new), Some(mut third)) = (others.next(), others.next()) else {
@@ -263,7 +266,7 @@ impl Run {
         let log: Arc<dyn Disk> = Arc::new(disk.folder(LOG));
         let outline = LogOutline::of(&log).map_err(|error| error.to_string())?;
         let third_at = outline.map_or((0, 0), |outline| (outline.end.epoch.0, outline.end.lsn.0));
-        // It gets no more from the old one while it is compared, and promoted.
+        // The node gets no more from the old one while it is compared, and promoted.
         self.around.net.part(NAMES[old], NAMES[new]);
         self.around.net.break_between(NAMES[old], NAMES[new]);
         let candidates = self.candidates();
@@ -302,7 +305,7 @@ impl Run {
         self.force_one(node, options, Some(How::Whole)).map(drop)
     }
 
-    /// The old primary goes on, and hears nothing of a new one: only its lease tells it when to end.
+    /// Cuts off the old primary, which continues and hears nothing of a new one. Only its lease ends it.
     fn cut_off_holder(&mut self, new: usize) {
         let Some(old) = NODES.into_iter().find(|node| *node != new && self.is_primary(*node)) else {
             return;
@@ -334,7 +337,7 @@ impl Run {
         }
     }
 
-    /// Somebody is the primary again, whatever is lost by it.
+    /// Makes some node the primary again, whatever is lost by it.
     pub(super) fn force_somebody(&mut self) -> Result<(), String> {
         if self.settings.is_leased {
             let Some(node) = self.some_standby() else { return Ok(()) };

@@ -22,8 +22,7 @@ const PREFIX: &str = "backup-";
 /// Backups kept on the disk: each is a copy of everything.
 const KEPT_MAX: usize = 3;
 
-/// Backups that the server said to be there: by id, after how many operations of the disk in this life; none for those of
-/// earlier lives.
+/// Backups that the server reported: by id, the number of disk operations in this life. None for those of earlier lives.
 #[derive(Default)]
 pub struct Told(BTreeMap<String, Option<usize>>);
 
@@ -68,7 +67,7 @@ impl Run {
         }
     }
 
-    /// After a crash: what was told to be there is, and whatever is there is whole.
+    /// Checks the backups after a crash. Those that a client was told of must be there, and each of them must be whole.
     pub(super) fn check_backups(&mut self, image: &SimDisk, ops_at_death: usize) -> Result<(), String> {
         self.told.0.retain(|_, ops| ops.is_none_or(|ops| ops <= ops_at_death));
         self.told.0.values_mut().for_each(|ops| *ops = None);
@@ -96,7 +95,7 @@ impl Run {
         Ok(())
     }
 
-    /// A backup of what a crash left, on a disk that fails and crashes, and what comes back of it.
+    /// Makes a backup of the disk after a crash, on a disk that fails and crashes, and checks the restored database.
     pub(super) fn check_copies(&mut self, disk: &SimDisk) -> Result<(), String> {
         let source = DirHandle::new(Arc::new(DataDir(disk.clone())), "");
         let found = verify(&disk.folder(LOG)).map_err(|error| error.to_string())?;
@@ -134,7 +133,7 @@ impl Run {
             return Err("a backup that was made is gone".into());
         }
         if !is_there {
-            // In the place of what the crash left, or of nothing.
+            // The new backup takes the place of the crash's remains, or of nothing.
             make(&image, self.now_us).map_err(|error| format!("a backup after a crash: {error}"))?;
         }
         let verified = verify_backup_in(&place, &mut |_| true);

@@ -89,7 +89,7 @@ impl Run {
         });
         let at = self.ledger.calls.len() - 1;
         self.send(world, &[at], true);
-        // It must not be sent again as a call of its own.
+        // The call must not be sent again as one of its own.
         self.ledger.calls[at].key = None;
     }
 

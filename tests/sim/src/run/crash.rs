@@ -83,7 +83,7 @@ impl Run {
             };
             let mut ops = ops_now - back as usize;
             if self.below(2) == 0 {
-                // In the middle of a write, where there is one not long before.
+                // The crash is in the middle of a write, if there is one not long before.
                 let before = (ops.saturating_sub(40)..=ops).rev();
                 ops = before
                     .into_iter()
@@ -131,7 +131,7 @@ impl Run {
         Ok(image)
     }
 
-    /// A promoted standby goes on in the place of the primary, with everything before `lsn`: what was acknowledged behind it is lost.
+    /// Continues with a promoted standby in place of the primary, with everything before `lsn`. Acknowledged calls behind it are lost.
     pub(super) fn take_over(&mut self, lsn: Lsn, found: &Tables) -> Result<(), String> {
         self.stats.failovers += 1;
         self.ledger.died_after(usize::MAX);

@@ -1,4 +1,4 @@
-//! A primary that was taken over from comes back: what it alone has is kept aside and cut off, and what is left is a standby's.
+//! A primary from which another server took over comes back. Its own records are kept aside and cut off, and the rest is a standby's.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
     world::{Settings, bring_home},
 };
 
-/// Cuts off what the log of the new primary does not have.
+/// Cuts off the records that the log of the new primary does not have.
 fn cut(old: &SimDisk, new: &LogOutline, now_us: i64) -> Result<CutBack, String> {
     let node = NodeFile::open(Arc::new(old.folder(ROOT))).map_err(|error| error.to_string())?;
     let directory = ClosedDirectory {
@@ -51,7 +51,7 @@ impl Run {
         let begun = old.ops_count();
         bring_home(old, settings, self.now_us, seed)?;
         let first = cut(old, &theirs, self.now_us)?;
-        // Interrupted anywhere, the same again comes to the same.
+        // After an interruption at any point, a second run ends in the same state.
         let ops = begun + self.below((old.ops_count() - begun) as u64 + 1) as usize;
         let image = old.crash_image(ops, &CrashPolicy::Random(self.random.next_u64()));
         bring_home(&image, settings, self.now_us, seed)?;

@@ -60,7 +60,7 @@ impl Run {
         compared
     }
 
-    /// It was refused because replay does something else, and the log does not say what was done.
+    /// Checks that the start was refused because replay does something else, and the log does not have the changes.
     fn is_divergence(&mut self, refused: &Refused) -> Result<(), String> {
         match refused {
             Refused::Recover(OpenError::Recovery(RecoveryError::Replay(ReplayError::Diverged(found))))
@@ -73,7 +73,7 @@ impl Run {
         }
     }
 
-    /// `add` is refused where the version in service is in quarantine; anything else is taken.
+    /// Checks that the server refuses `add` if the version in service is in quarantine, and takes all other calls.
     fn check_refused(&mut self, world: &Life) -> Result<(), String> {
         let deployed = world.router().deployed();
         let version = deployed.current.get(NAME).map(|module| module.version);
@@ -84,7 +84,7 @@ impl Run {
             (Op::Announce { value: 3 }, false),
         ] {
             let mut args = Vec::new();
-            // Nobody else's nonce.
+            // A nonce of no other call.
             op.encode(Ledger::nonce(1 << 30) + self.random.below(1 << 30) as i64, &mut args);
             world.submit(&[(op.procedure(), None, args)], Vec::new());
             let reply = loop {
@@ -105,7 +105,7 @@ impl Run {
         Ok(())
     }
 
-    /// Keeps the quarantine on a disk that may fail, and crashes; what is left, and whether the list must be there.
+    /// Keeps the quarantine on a disk that may fail, and crashes. Returns the disk after that, and whether the list must be there.
     fn keep_quarantine(&mut self, mut world: Life) -> Result<(SimDisk, bool), String> {
         let before = world.disk.ops_count();
         world.disk.set_faults(FaultPlan {

@@ -1,4 +1,4 @@
-//! Somebody looks at the calls on their way, and ends one: it leaves nothing, unless it had run.
+//! An operator reads the calls on their way, and ends one. It leaves nothing, unless it had run.
 
 use super::{Life, Run};
 

@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl Run {
-    /// Harms a copy of the disk: the opening refuses, or serves what is right.
+    /// Harms a copy of the disk. The opening must refuse it, or serve the right rows.
     pub(super) fn harm(&mut self, disk: &SimDisk) -> Result<(), String> {
         let harmed = disk.copy();
         let Some(harm) = damage::harm(&harmed, &mut self.random) else {
@@ -40,7 +40,7 @@ impl Run {
         self.stats.passed_over += !report.passed_over.is_empty() as u64;
         if world.router().deployed().current.contains_key(NAME) {
             let found = self.read_all(&world)?.ok_or("the log stopped at once")?;
-            // A look at what a restart would resolve; the next life starts from the disk that was not harmed.
+            // The calls are settled as a restart would do it. The next life starts from the disk that was not harmed.
             let fates: Vec<_> = self.ledger.calls.iter().map(|call| call.fate.clone()).collect();
             self.ledger.resolve(&found);
             self.compare(&found, "after harm")?;

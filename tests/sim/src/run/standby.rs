@@ -98,7 +98,7 @@ impl Standby {
 }
 
 impl Standby {
-    /// Behind the view there are parts of a transaction that its primary gave up, and nothing else: what comes next drops them.
+    /// Returns whether there are only parts of a given-up transaction behind the view. The next record of the primary drops them.
     fn has_parts_alone_up_to(&self, received: Lsn) -> bool {
         let router = self.world.router();
         let mut from = router.view();
@@ -292,7 +292,7 @@ impl Run {
         }
     }
 
-    /// At some LSN the standby is what the primary was.
+    /// Checks that the standby is at some LSN the same as the primary was.
     fn check_standby(&mut self, world: &Life, standby: &Standby) -> Result<(), String> {
         self.quiesce(world)?;
         self.feed(standby)?;
@@ -308,7 +308,7 @@ impl Run {
         checked.map_err(|what| format!("the standby at LSN {view}: {what}"))
     }
 
-    /// It crashes, or is closed; what it had received and not made durable comes once more.
+    /// Crashes the standby, or closes it. The records that it had received and not made durable come once more.
     fn restart_standby(&mut self, standby: Standby) -> Result<Standby, String> {
         let Standby {
             mut world,
@@ -340,7 +340,7 @@ impl Run {
         }
     }
 
-    /// The end of the primary's life: now and then its standby takes over. The disk that the next life goes on with then.
+    /// Ends the primary's life. Now and then its standby takes over. Returns the disk with which the next life continues then.
     pub(super) fn fail_over(&mut self, former: &Life) -> Result<Option<SimDisk>, String> {
         let Some(standby) = self.standby.take() else {
             return Ok(None);
@@ -396,7 +396,7 @@ impl Run {
 
     /// A promoted standby takes writes, from the first LSN of its epoch on.
     fn check_writes(&mut self, world: &Life, lsn: Lsn) -> Result<(), String> {
-        // The primary's life goes on with its own version.
+        // The primary's life continues with its own version.
         let second_from = self.ledger.second_from;
         let version = self.look_at_versions(world);
         self.ledger.second_from = second_from;

@@ -321,7 +321,7 @@ impl Next<'_> {
         let column = self.below(self.tables[at].columns.len());
         let name = self.fresh("r");
         let columns = &self.tables[at].columns;
-        // Once a declaration: what was renamed and not deployed has no name that is stored.
+        // A declaration renames a column once. A renamed column that was not deployed has no stored name.
         if self.is_stored(at, &name) || columns.iter().any(|other| other.name == name || other.was.is_some()) {
             return;
         }

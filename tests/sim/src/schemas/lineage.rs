@@ -8,7 +8,7 @@ use reprise_base::limits::VERSIONS_KEPT_MAX;
 /// The full name of a declared table now, and for each declared column the name that it has now. None: it is found by its own name.
 pub type Place = Option<(String, Vec<Option<String>>)>;
 
-/// By the full name of a table before: its name now, and the names of its columns before and now. None: it is gone.
+/// The table's name now, and the names of its columns before and now, by its full name before. None: it is gone.
 pub type Moves = BTreeMap<String, Option<(String, Vec<(String, String)>)>>;
 
 #[derive(Clone, Default)]
@@ -45,7 +45,7 @@ impl Places {
         }
     }
 
-    /// Puts a version into service, whose tables lie where it declares them.
+    /// Puts a version into service. Its tables are at the declared places.
     pub fn serve(&mut self, module: &str, bytes: Vec<u8>, tables: &[TableSchema]) {
         let places = tables.iter().map(|table| {
             let columns = table.columns.iter().map(|column| Some(column.name.clone()));

@@ -1,6 +1,6 @@
-//! Chains of deployments that change tables, by seeds: rows are written in between, checkpoints are taken, the process is killed,
-//! also in the middle of a deployment, and opened again on another number of sites. Beside it goes a model that knows rows by the
-//! names of their columns and nothing of how they are stored.
+//! Chains of deployments that change tables, by seeds. Rows are written in between, and checkpoints are taken. The process is killed, also
+//! in the middle of a deployment, and opened again on another number of sites. A model beside it knows rows by the names of their columns,
+//! and nothing of their storage.
 
 mod change;
 mod lineage;
@@ -99,7 +99,7 @@ impl fmt::Display for ChainStats {
     }
 }
 
-/// Runs the chain of a seed. Err: what was found, and how to repeat it.
+/// Runs the chain of a seed. Err: the fault that it found, and how to repeat the run.
 pub fn run_chain(seed: u64, is_verbose: bool) -> Result<ChainStats, String> {
     let found = Chain::new(seed, is_verbose).go();
     found.map_err(|found| {
@@ -190,7 +190,7 @@ impl Chain {
         Ok(self.stats)
     }
 
-    /// Deploys a changed declaration, or an older one. What a kill in the middle left, where there was one.
+    /// Deploys a changed declaration, or an older one. Returns the disk after a kill in the middle, if there was one.
     fn deploy(&mut self, life: &Life) -> Result<Option<SimDisk>, String> {
         let is_back = !self.history.is_empty() && self.random.below(8) == 0;
         let declared = match is_back {

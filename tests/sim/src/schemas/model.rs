@@ -31,14 +31,14 @@ pub struct Table {
 
 #[derive(Clone, Default)]
 pub struct Model {
-    /// By `module.table`.
+    /// Tables by `module.table`.
     pub tables: BTreeMap<String, Table>,
     /// The declarations of modules in service.
     pub modules: BTreeMap<String, Vec<TableSchema>>,
     places: Places,
 }
 
-/// A call, and what it does.
+/// A call, and its change.
 #[derive(Clone, Debug)]
 pub struct Write {
     pub module: String,
@@ -81,7 +81,7 @@ impl Write {
     }
 }
 
-/// The column that places rows, which is also the key where there is one.
+/// Returns the name of the column that places rows. It is also the key if there is one.
 fn key_name(schema: &TableSchema) -> String {
     match schema.placement {
         reprise_abi::Placement::By(column) => schema.columns[column as usize].name.clone(),
@@ -311,7 +311,7 @@ impl Model {
     }
 }
 
-/// For each declared column the stored one that it comes from.
+/// Returns the stored source of each declared column.
 fn sources_by_name(declared: &TableSchema, before: &TableSchema) -> Vec<Option<String>> {
     let had = |name: &String| before.columns.iter().any(|column| column.name == *name);
     let source = |column: &ColumnSchema| {

@@ -1,5 +1,4 @@
-//! Modules whose bytes are their description: three procedures that write rows of any of their tables, and what some of them run
-//! when they are deployed.
+//! Modules whose bytes are their description: three procedures that write rows of any of their tables, and the migrations of some of them.
 
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use reprise_abi::{
 use reprise_host::{CallEnd, CallOutcome, Fault, InvalidModule, StartTime, describe};
 use reprise_txn::{Candidate, Code, Compiler, Executor};
 
-/// In their order in each module.
+/// Procedures in their order in each module.
 pub const PROCEDURES: [&str; 3] = ["put", "change", "erase"];
 
 /// The migration that a module runs when it is deployed.
@@ -19,7 +18,7 @@ pub enum Migration {
     Nothing,
     /// One column of each table is counted on (`counted_column`).
     Counts,
-    /// It does that, and fails.
+    /// The migration does the same, and fails.
     Fails,
 }
 

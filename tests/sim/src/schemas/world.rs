@@ -145,7 +145,7 @@ impl Life {
         Ok(in_service && self.tables()? == model.stored())
     }
 
-    /// By full name: columns, and rows as they are stored.
+    /// Returns the columns and the stored rows of each table, by full name.
     fn tables(&self) -> Result<Vec<(String, Vec<Vec<u8>>)>, String> {
         let deployed = self.router().deployed();
         let mut tables = Vec::new();
@@ -176,8 +176,8 @@ impl Life {
         Ok(tables)
     }
 
-    /// Rows in the log are of the tables with which they are shown, whatever became of these since; all are known while the log begins
-    /// with the database.
+    /// Checks that rows in the log are of the tables with which they are shown, whatever happened to these since. All are known if the log
+    /// begins with the database.
     pub fn check_log(&self) -> Result<(), String> {
         let query = LogQuery {
             limit: 1_000,

@@ -138,7 +138,8 @@ fn bugs_of_replication_are_caught() {
     }
 }
 
-/// A former primary that has not asked the new one yet loads a checkpoint that holds more than is known to be committed: nobody reads it.
+/// A former primary that has not asked the new one yet loads a checkpoint with more records than are known to be committed. No reader sees
+/// it.
 #[test]
 fn a_former_primarys_checkpoint_is_hidden_until_it_is_committed() {
     holds(102, FailoverMutant::AcknowledgesReceived);

@@ -7,7 +7,7 @@ use reprise_test_sim::{Mutant, Options, Stats, run};
 const TIME: Duration = Duration::from_secs(20);
 /// However fast the machine is.
 const SEEDS_MAX: u64 = 2_000;
-/// Within so many seeds each mutant is caught.
+/// Number of seeds within which each mutant is caught.
 const MUTANT_SEEDS: u64 = 60;
 
 #[test]
@@ -69,7 +69,7 @@ fn every_mutant_is_caught() {
     assert!(lives.is_empty(), "not caught: {lives:?}");
 }
 
-/// By what it does, not by a file that can't be read.
+/// The mutant is caught by its effect, not by a file that can't be read.
 #[test]
 fn a_mutant_is_caught_by_the_promise_that_it_breaks() {
     let found = [

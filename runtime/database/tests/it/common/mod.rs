@@ -34,7 +34,7 @@ pub fn wasm(name: &str) -> Vec<u8> {
         .unwrap_or_else(|error| panic!("read {}: {error}; `cargo xtask wasm` builds it", path.display()))
 }
 
-/// A module with a section of so many bytes that nobody reads.
+/// A module with an unused section of this many bytes.
 pub fn with_section(wasm: &[u8], bytes: usize) -> Vec<u8> {
     let content = [&[3][..], b"pad", &vec![0; bytes]].concat();
     let mut left = content.len();
@@ -103,7 +103,7 @@ pub fn recovered(config: DatabaseConfig) -> Database {
     database
 }
 
-/// Closes a database, and lets go of its directory.
+/// Closes a database, and releases its directory.
 pub fn close(database: impl Borrow<Database>) {
     database.borrow().close().expect("close");
 }

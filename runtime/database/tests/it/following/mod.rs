@@ -19,7 +19,7 @@ use reprise_ship::{Known, Link, LinkConfig, LogBeside};
 pub use crate::common::wait_until;
 use crate::common::{config, fill_bank, recovered};
 
-/// Nobody is asked to step down.
+/// No server is asked to step down.
 pub const FORCED: PromoteOptions = PromoteOptions {
     is_forced: true,
     accepts_loss: false,
@@ -135,13 +135,13 @@ pub fn start_standby_with(config: DatabaseConfig, primary: &Primary, name: &str)
     standby
 }
 
-/// Its readers see what the primary has.
+/// Waits until the standby's readers see everything that the primary has.
 pub fn wait_seen(primary: &Database, standby: &Database) {
     let end = primary.router().view();
     wait_until("the standby sees it", || standby.router().view() >= end);
 }
 
-/// It gets each group as it is sealed.
+/// Waits until the primary sends the standby each group as it is sealed.
 pub fn wait_streaming(primary: &Database, name: &str) {
     wait_until("it streams", || {
         let all = service(primary).info().standbys;
@@ -150,7 +150,7 @@ pub fn wait_streaming(primary: &Database, name: &str) {
     });
 }
 
-/// It was told that it has everything that was answered.
+/// Waits until the standby knows from its primary that it has everything that was answered.
 pub fn wait_in_sync(standby: &Database) {
     wait_until("it is in sync", || {
         service(standby).own().is_some_and(|own| own.in_sync == Some(true))
@@ -259,7 +259,7 @@ impl Cluster {
         set_document(&self.place(name), document);
     }
 
-    /// Cuts off what the primary does not have, as a server does before it opens a directory as a standby's.
+    /// Cuts off the records that the primary does not have. A server does so before it opens a directory as a standby's.
     pub fn cut_back(&self, name: &str) -> Result<CutBack, CutError> {
         let dir = self.place(name);
         let disk = |folder: &str| Arc::new(RealDisk::create(dir.join(folder)).expect("a folder"));
@@ -285,7 +285,7 @@ impl Cluster {
         Arc::new(RealTree(self.place(name).join("cuts")))
     }
 
-    /// A standby of whoever is the primary.
+    /// Opens a standby of the present primary.
     pub fn open_standby(&self, name: &str) -> Arc<Database> {
         start_standby_with(self.config(name, 3), &self.primary, name)
     }

@@ -29,7 +29,7 @@ pub const PARTITIONS: u16 = 4;
 
 pub type TestLog = Log<()>;
 
-/// What was told of the server's level, the last of it.
+/// The last `Stand` that the shipper published.
 #[derive(Default)]
 pub struct Told {
     pub stand: Mutex<Option<Stand>>,
@@ -86,7 +86,7 @@ pub fn append(log: &TestLog, word: &str) -> Lsn {
     append_with(log, word, 0)
 }
 
-/// The same with so many bytes more.
+/// Appends a record of a word and of `bytes` more bytes. Returns its end.
 pub fn append_with(log: &TestLog, word: &str, bytes: usize) -> Lsn {
     let wasm = vec![0xee; bytes];
     let records = RecordBatch::of(&RecordRef::Deploy(DeployRef {
@@ -104,7 +104,7 @@ pub fn append_with(log: &TestLog, word: &str, bytes: usize) -> Lsn {
     Lsn(start.0 + 1)
 }
 
-/// Appends a transaction of so many bytes in one form, which standbys get in the other; its end.
+/// Appends a transaction of this many bytes in one form, which standbys get in the other. Returns its end.
 pub fn append_apart(log: &TestLog, number: u64, bytes: usize, forms: TwoForms) -> Lsn {
     let (args, row, mut changes) = (vec![1; bytes], vec![2; bytes], Vec::new());
     let (table, row) = (1, &row[..]);
@@ -180,12 +180,12 @@ pub struct Primary {
     pub kept: Arc<KeptSync>,
 }
 
-/// Where it is kept who is in sync.
+/// The store of the sync set, as a test has it.
 #[derive(Default)]
 pub struct KeptSync {
-    /// Whether anybody was, each time that it was to be kept.
+    /// Whether any standby was in sync, for each time that the shipper saved the set.
     pub asked: Mutex<Vec<bool>>,
-    /// That somebody is in sync comes to be kept later: nobody says so in time.
+    /// True while the store does not confirm in time that a standby is in sync.
     pub is_late: AtomicBool,
 }
 
@@ -213,7 +213,7 @@ impl Primary {
         Self::start_over(safety, disk, around, (ring_bytes, |log| log.clone()))
     }
 
-    /// What is shipped is what `shipped` makes of the log.
+    /// Starts a primary that ships the log that `shipped` makes.
     pub fn start_with(
         disk: &SimDisk,
         around: &Around,
@@ -299,11 +299,11 @@ pub struct LogTaker {
     pub log: Arc<TestLog>,
     receiver: GroupAppender<()>,
     pub room_bytes: AtomicU64,
-    /// Each group takes so long.
+    /// The time that each group takes.
     pub slow: Mutex<Duration>,
     pub beats: Mutex<Vec<BeatSeen>>,
     pub standings: Mutex<Vec<StandingSeen>>,
-    /// It keeps no standing.
+    /// The standby keeps no standing.
     pub is_forgetful: AtomicBool,
     /// There is a later primary: it is seen by who looks, and not before.
     pub has_later: AtomicBool,

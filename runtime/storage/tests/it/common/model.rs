@@ -9,7 +9,7 @@ use reprise_storage::Range;
 pub struct ModelTable {
     pub schema: TableSchema,
     pub layout: RowLayout,
-    /// By encoded primary key, or hidden number.
+    /// Rows by encoded primary key, or by hidden number.
     pub rows: BTreeMap<Vec<u8>, Vec<u8>>,
     next_number: u64,
 }
@@ -122,7 +122,7 @@ impl ModelTable {
         Ok(new)
     }
 
-    /// The row with `delta` added to an integer column; none where that is an error.
+    /// Returns the row with `delta` added to an integer column, or None if that is an error.
     pub fn added(&self, pk: &[u8], column: u16, delta: i64) -> Option<(Vec<u8>, i64)> {
         let slot = self.layout.columns.get(column as usize)?;
         let is_indexed = (0..self.index_count()).any(|index| self.columns(index).contains(&column));
