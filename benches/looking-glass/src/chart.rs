@@ -3,6 +3,7 @@
 use std::{fmt::Write, fs, path::Path};
 
 use anyhow::{Context, Result};
+use reprise_bench_figures::wrapped;
 
 /// A bar: its portions from the bottom up, and a cell of each row of the table.
 pub struct Stack {
@@ -26,8 +27,20 @@ pub struct StackChart {
     pub stacks: Vec<Stack>,
     /// Name of each row of the table, and what the paper has.
     pub rows: Vec<(String, String)>,
+    /// Numbers of the paper beside ours.
+    pub claims: Vec<StackClaim>,
     /// Notes for the reader, a sentence each.
     pub notes: Vec<String>,
+}
+
+/// A number of the paper, and the same of ours.
+pub struct StackClaim {
+    /// The number's name, with its unit.
+    pub text: String,
+    /// None where the paper's text has no number.
+    pub paper: Option<f64>,
+    /// Our number.
+    pub ours: f64,
 }
 
 const BAR: f64 = 96.0;
@@ -69,7 +82,7 @@ impl StackChart {
         names
     }
 
-    /// A line a portion, with its bar's total; then the table.
+    /// A line for each portion, with its bar's total; then the table, and the claims as `Chart` has them.
     pub fn csv(&self) -> String {
         let mut csv = format!("# {}\n", self.title);
         for note in &self.notes {
@@ -87,6 +100,15 @@ impl StackChart {
         for (at, (name, paper)) in self.rows.iter().enumerate() {
             let cells: Vec<_> = self.stacks.iter().map(|stack| stack.cells[at].as_str()).collect();
             let _ = writeln!(csv, "{name},{paper},{}", cells.join(","));
+        }
+        csv.push_str("\nclaim,paper least,paper most,ours least,ours most\n");
+        for claim in &self.claims {
+            let paper = claim.paper.map(|paper| paper.to_string()).unwrap_or_default();
+            let _ = writeln!(
+                csv,
+                "\"{}\",{paper},{paper},{:.2},{:.2}",
+                claim.text, claim.ours, claim.ours
+            );
         }
         csv
     }
@@ -169,25 +191,6 @@ impl StackChart {
     }
 }
 
-/// Notes in lines of so many characters at most.
-fn wrapped(notes: &[String], most: usize) -> Vec<String> {
-    let mut lines = Vec::new();
-    for note in notes {
-        let mut line = String::new();
-        for word in note.split(' ') {
-            if !line.is_empty() && line.len() + word.len() >= most {
-                lines.push(std::mem::take(&mut line));
-            }
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-        lines.push(line);
-    }
-    lines
-}
-
 fn text(svg: &mut String, x: f64, y: f64, anchor: &str, words: &str) {
     let words = words.replace('&', "&amp;").replace('<', "&lt;");
     let _ = writeln!(
@@ -221,11 +224,18 @@ mod tests {
             unit: "instructions",
             stacks: vec![stack("all", [300.0, 100.0]), stack("none at all", [0.0, 100.0])],
             rows: vec![("locks".into(), "9".into())],
+            claims: vec![StackClaim {
+                text: "locking, percent".into(),
+                paper: Some(16.0),
+                ours: 12.346,
+            }],
             notes: vec!["A note.".into()],
         };
         let csv = chart.csv();
         assert!(
-            csv.contains("all,a & b,300.000,400.000\n") && csv.contains("locks,9,7,7\n"),
+            csv.contains("all,a & b,300.000,400.000\n")
+                && csv.contains("locks,9,7,7\n")
+                && csv.contains("\"locking, percent\",16,16,12.35,12.35\n"),
             "{csv}"
         );
         let svg = chart.svg();

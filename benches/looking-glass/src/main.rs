@@ -17,13 +17,13 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use reprise_bench_figures::processor;
+use reprise_bench_figures::{load, processor};
 use reprise_bench_looking_glass::{
     bars::{ADDING, REMOVAL, builds},
     callgrind::{self, CallgrindCounts},
     chart::StackChart,
     figures::{BarResult, Evaluation, check_repeat},
-    run::{Bar, Report, run},
+    run::{Bar, Report, counted_transactions, run},
     work::{Calls, Kind, Scale},
 };
 
@@ -40,8 +40,8 @@ struct Args {
     /// A run of seconds on a part of a warehouse: whether it works, and no figure
     #[arg(long)]
     short: bool,
-    /// Counts of each bar; they may differ by 0.1 %
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=10))]
+    /// Counts of each bar at full length; they may differ by 0.1 %
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10))]
     runs: u32,
     /// Folder of NAME.wasm; without it, wasm is not timed
     #[arg(long, value_name = "DIR")]
@@ -126,6 +126,7 @@ fn bars(args: &Args) -> Vec<(Option<&'static str>, Bar)> {
 
 /// Runs every bar alone for its time, then all under callgrind, and holds the rows of each run against ours.
 fn evaluate(args: &Args, scale: Scale) -> Result<Evaluation> {
+    let load = load();
     let (calls, bars) = (Calls::draw(scale)?, bars(args));
     let mut reports = Vec::new();
     for (_, bar) in &bars {
@@ -136,11 +137,14 @@ fn evaluate(args: &Args, scale: Scale) -> Result<Evaluation> {
         eprintln!("{}: ran", bar_text(bar));
     }
     let of_kind = |kind| calls.run.iter().filter(|(of, _)| *of == kind).count() as u64;
+    let counted = counted_transactions(&calls);
     let mut evaluation = Evaluation {
         builds: BTreeMap::new(),
         others: Vec::new(),
         transactions: Kind::ALL.map(of_kind),
-        conditions: conditions(args, scale),
+        counted,
+        load,
+        conditions: conditions(args, scale, counted.iter().sum()),
     };
     let counted = count_all(args, &bars, &reports)?;
     for (((name, bar), report), counted) in bars.into_iter().zip(reports).zip(counted) {
@@ -173,9 +177,12 @@ fn count_all(
                 Bar::Wasm(_) => Default::default(),
                 _ => count(args, bar, digest.trim())?,
             };
-            for _ in 1..args.runs {
-                if !matches!(bar, Bar::Wasm(_)) {
+            if !matches!(bar, Bar::Wasm(_)) {
+                for _ in 1..args.runs {
                     check_repeat(bar, &first, &count(args, bar, digest.trim())?)?;
+                }
+                if !args.short {
+                    check_short_counts(bar)?;
                 }
             }
             eprintln!("{}: counted", bar_text(bar));
@@ -192,29 +199,42 @@ fn count_all(
     Ok(done.into_inner().expect("no thread panics").into_values().collect())
 }
 
-fn conditions(args: &Args, scale: Scale) -> String {
+fn conditions(args: &Args, scale: Scale, counted: u64) -> String {
     let what = if args.short { "; a short run: no figure" } else { "" };
     format!(
-        "{}; {}; {} transactions, half New-Order, {} warehouses of {} parts, seed {}; {} counts each{what}.",
+        "{}; {}; seed {}; {} transactions, half New-Order, on {} warehouses of {} parts; {counted} of them counted, by {} counts{what}.",
         processor(),
         args.build,
+        scale.seed,
         scale.transactions,
         scale.warehouses,
         scale.parts,
-        scale.seed,
         args.runs
     )
 }
 
 fn count(args: &Args, bar: &Bar, digest: &str) -> Result<[CallgrindCounts; 2]> {
+    let (printed, counted) = count_run(bar, args.short)?;
+    ensure!(printed == digest, "{bar:?} left other rows under callgrind");
+    Ok(counted)
+}
+
+/// Counts a short run twice: what makes two counts differ (addresses, seeds of hashes) does so at any length.
+fn check_short_counts(bar: &Bar) -> Result<()> {
+    let [(rows, one), (others, other)] = [count_run(bar, true)?, count_run(bar, true)?];
+    ensure!(rows == others, "two short runs of {bar:?} left different rows");
+    check_repeat(bar, &one, &other)
+}
+
+/// Runs a bar under callgrind: the digest that it printed, and its counts.
+fn count_run(bar: &Bar, is_short: bool) -> Result<(String, [CallgrindCounts; 2])> {
     let folder = tempfile::tempdir()?;
     let text = bar_text(bar);
     let mut words: Vec<&OsStr> = vec!["--bar".as_ref(), text.as_ref()];
-    if args.short {
+    if is_short {
         words.push("--short".as_ref());
     }
     let program = std::env::current_exe()?;
     let (printed, counted) = callgrind::count(Path::new(&program), &words, folder.path())?;
-    ensure!(printed.trim() == digest, "{text} left other rows under callgrind");
-    Ok(counted)
+    Ok((printed.trim().to_owned(), counted))
 }

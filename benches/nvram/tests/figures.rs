@@ -30,7 +30,12 @@ fn figures_are_drawn_with_every_scheme() {
     let short = ["--short", "--sites", "1", "--build", "a test"];
     let asked = ["--figure", "9", "--figure", "11", "--figure", "13"];
     let printed = figures(&[&places[..], &short, &asked].concat()).expect("drawn");
-    let names = ["figure-9", "figure-11", "figure-13-tatp", "figure-13-tpcb"];
+    let names = [
+        "nv-logging-9",
+        "nv-logging-11",
+        "nv-logging-13-tatp",
+        "nv-logging-13-tpcb",
+    ];
     assert_eq!(printed.lines().count(), 2 * names.len(), "{printed}");
     for name in names {
         let read = |ending: &str| fs::read_to_string(out.join(name).with_extension(ending)).expect("a file");
@@ -41,8 +46,8 @@ fn figures_are_drawn_with_every_scheme() {
         );
         assert!(svg.contains("paper ") && !svg.contains("NaN"), "{svg}");
         let series = match name {
-            "figure-9" => vec!["memcpy", "mmap", "file-system"],
-            "figure-11" => vec!["nv-disk", "nv-logging"],
+            "nv-logging-9" => vec!["memcpy", "mmap", "file-system"],
+            "nv-logging-11" => vec!["nv-disk", "nv-logging"],
             _ => vec![
                 "nv-disk",
                 "nv-disk-decentralised",

@@ -43,7 +43,7 @@ const ALONE: &str = "0 standbys: the primary by itself, with the same form of lo
 impl Settings {
     fn chart(&self, name: &str, title: &str, (x, y): (&'static str, &'static str), notes: &[&str]) -> Chart {
         Chart {
-            name: name.into(),
+            name: format!("query-fresh-{name}"),
             title: title.into(),
             x,
             y,
@@ -212,7 +212,7 @@ impl Settings {
     /// Primary throughput by the number of standbys.
     pub fn figure_6(&self) -> Result<Vec<Chart>> {
         let title = "Figure 6: the primary, by the number of standbys";
-        let mut chart = self.chart("figure-6", title, ("standbys", "transactions a second"), &WAYS_NOTES);
+        let mut chart = self.chart("6", title, ("standbys", "transactions a second"), &WAYS_NOTES);
         self.throughput(&mut chart, &self.ways())?;
         chart.paper = vec![
             of_alone(
@@ -234,7 +234,7 @@ impl Settings {
     /// Freshness over time.
     pub fn figure_7(&self) -> Result<Vec<Chart>> {
         let title = "Figure 7: freshness of a standby over time";
-        let mut chart = self.chart("figure-7", title, ("s", "percent"), &WAYS_NOTES);
+        let mut chart = self.chart("7", title, ("s", "percent"), &WAYS_NOTES);
         chart.notes.push(
             "Freshness: what the standby shows of what the primary committed since the run began, each 20 ms; a point is the median of 0.1 s.".into(),
         );
@@ -308,7 +308,7 @@ impl Settings {
             .collect();
         let title = "Figure 8: the primary, by replay policy and standbys";
         let mut top = self.chart(
-            "figure-8",
+            "8",
             title,
             ("standbys", "transactions a second"),
             &[SHARED, ALONE, POLICIES],
@@ -323,7 +323,7 @@ impl Settings {
         let series: Vec<_> = series.into_iter().skip(1).collect();
         let title = "Figure 8: reads of all standbys, by replay policy";
         let bottom = self.reads(
-            "figure-8-reads",
+            "8-reads",
             title,
             &series,
             &[
@@ -378,7 +378,7 @@ impl Settings {
     pub fn figure_9(&self) -> Result<Vec<Chart>> {
         let title = "Figure 9: the primary, by replay policy, replay threads and standbys";
         let mut chart = self.chart(
-            "figure-9",
+            "9",
             title,
             ("standbys", "transactions a second"),
             &[SHARED, ALONE, POLICIES, THREADS],
@@ -396,7 +396,7 @@ impl Settings {
             "full-instantiation: the product, whose replay puts rows in place; replay-arrays: replay notes where each row's newest change lies, and builds no row.",
             "replay-arrays does no index work, which the product's replay does for insertions, deletions and new keys.",
         ];
-        let mut chart = self.chart("figure-10", title, ("standbys", "transactions a second"), &notes);
+        let mut chart = self.chart("10", title, ("standbys", "transactions a second"), &notes);
         let ways = [Way::ARRAYS, Way::QUERY_FRESH.named("full-instantiation")];
         let series: Vec<_> = ways
             .iter()
@@ -416,7 +416,7 @@ impl Settings {
             THREADS,
             "One call is on its way at a time. The paper commits groups of 4 MB, with 3.38 ms for a commit without standbys.",
         ];
-        let mut chart = self.chart("figure-11", title, ("standbys", "median us"), &notes);
+        let mut chart = self.chart("11", title, ("standbys", "median us"), &notes);
         let series = self.policies(Offered::One);
         let mut runs = vec![(String::new(), 0, series[0].1.clone())];
         runs.extend(self.by_standbys(&series));
@@ -465,7 +465,7 @@ impl Settings {
             "The product persists before it replays, so CLFLUSH and CLWB on replay threads have no row.",
         ];
         let title = "Figure 12: the primary, by what the standbys' logs are written to";
-        let mut top = self.chart("figure-12", title, ("standbys", "transactions a second"), &notes);
+        let mut top = self.chart("12", title, ("standbys", "transactions a second"), &notes);
         self.throughput(&mut top, &series)?;
         top.paper = vec![top.claim(
             "nvram to ideal (paper: CLWB), times",
@@ -474,7 +474,7 @@ impl Settings {
             &|x| x > 0.0,
         )];
         let title = "Figure 12: reads of all standbys, by what their logs are written to";
-        let bottom = self.reads("figure-12-reads", title, &series, &[SHARED, notes[2]])?;
+        let bottom = self.reads("12-reads", title, &series, &[SHARED, notes[2]])?;
         Ok(vec![top, bottom])
     }
 

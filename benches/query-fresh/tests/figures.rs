@@ -27,7 +27,7 @@ fn check_drawn(asked: &[&str], expected: &[(&str, &[&str])]) {
     let printed = figures(&args).expect("drawn");
     assert_eq!(printed.lines().count(), 2 * expected.len(), "{printed}");
     for (name, series) in expected {
-        let read = |ending: &str| fs::read_to_string(out.join(name).with_extension(ending)).expect("a file");
+        let read = |ending: &str| fs::read_to_string(out.join(format!("query-fresh-{name}.{ending}"))).expect("a file");
         let (csv, svg) = (read("csv"), read("svg"));
         assert!(
             csv.contains("a short run: no figure") && csv.contains("; a test;"),
@@ -52,8 +52,8 @@ fn the_ways_are_drawn() {
         &[
             ("table-1", &["standalone", "tcp"]),
             ("table-1-log", &["standalone"]),
-            ("figure-6", &WAYS),
-            ("figure-10", &["replay-arrays", "full-instantiation"]),
+            ("6", &WAYS),
+            ("10", &["replay-arrays", "full-instantiation"]),
         ],
     );
 }
@@ -64,7 +64,7 @@ fn freshness_and_processor_time_are_drawn() {
     check_drawn(
         &["7", "processor"],
         &[
-            ("figure-7", &[&WAYS[..], &["query-fresh-reads"]].concat()),
+            ("7", &[&WAYS[..], &["query-fresh-reads"]].concat()),
             ("processor-primary", &["standalone", "query-fresh", "logical"]),
             ("processor-standby", &WAYS),
         ],
@@ -77,10 +77,10 @@ fn replay_policies_are_drawn() {
     check_drawn(
         &["8", "9", "11"],
         &[
-            ("figure-8", &["no-replay", "pipelined", "synchronous"]),
-            ("figure-8-reads", &["pipelined", "synchronous"]),
-            ("figure-9", &["pipelined-1", "synchronous-1"]),
-            ("figure-11", &["pipelined-1", "synchronous-1"]),
+            ("8", &["no-replay", "pipelined", "synchronous"]),
+            ("8-reads", &["pipelined", "synchronous"]),
+            ("9", &["pipelined-1", "synchronous-1"]),
+            ("11", &["pipelined-1", "synchronous-1"]),
         ],
     );
 }
@@ -92,8 +92,8 @@ fn the_standbys_log_and_its_beginning_are_drawn() {
     check_drawn(
         &["12", "bootstrap"],
         &[
-            ("figure-12", &logs),
-            ("figure-12-reads", &logs),
+            ("12", &logs),
+            ("12-reads", &logs),
             ("bootstrap", &["files", "checkpoint", "log", "catch-up", "whole"]),
         ],
     );
