@@ -143,7 +143,7 @@ mod tests {
             })
         };
         assert_eq!(asked(&["looking-glass-5", "query-fresh-7"]).ok(), Some(2));
-        assert_eq!(asked(&["looking-glass"]).ok(), Some(5));
+        assert_eq!(asked(&["looking-glass"]).ok(), Some(6));
         assert!(asked(&[]).is_ok_and(|count| count > 20));
         let refused = asked(&["looking-glass-2"]).expect_err("no such figure").to_string();
         assert!(refused.contains("there is no figure looking-glass-2"), "{refused}");

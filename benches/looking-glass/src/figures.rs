@@ -236,7 +236,7 @@ impl Evaluation {
             portions.insert(0, ("procedure and calls".to_owned(), self.per_counted(rest, kind)));
             let name = match name {
                 "everything" => name.to_owned(),
-                removed => format!("- {removed}"),
+                removed => format!("without {removed}"),
             };
             chart.stacks.push(Stack {
                 name,
@@ -252,6 +252,9 @@ impl Evaluation {
                 cells: vec![String::new(); WORK.len()],
             });
         }
+        chart
+            .notes
+            .push("Each bar lacks the parts that the bars to its left lack, and one more.".into());
         self.add_shares(&mut chart, kind)?;
         let paper = |work: &Work| work.paper[kind as usize].to_owned();
         chart.rows = WORK.iter().map(|work| (work.name.to_owned(), paper(work))).collect();
@@ -374,18 +377,19 @@ impl Evaluation {
         Ok(chart)
     }
 
-    /// Figure 8: shares of instructions against shares of time.
+    /// Figure 8: shares of instructions against shares of processor time.
     ///
     /// # Errors
     /// A build was not run.
     pub fn figure_8(&self) -> Result<StackChart> {
-        let title = "shares of a New-Order's instructions against shares of its time";
+        let title = "shares of a New-Order's instructions against shares of its processor time";
         let mut chart = self.chart(8, title, "percent");
         let instructions = |parts, kind| self.instructions(parts, kind);
         let time = |parts: u32, kind: Kind| -> Result<f64> {
             Ok(self.per_txn(self.of(parts)?.report.ns[kind as usize], kind))
         };
-        let ways: [(&str, &dyn Fn(u32, Kind) -> Result<f64>); 2] = [("instructions", &instructions), ("time", &time)];
+        let ways: [(&str, &dyn Fn(u32, Kind) -> Result<f64>); 2] =
+            [("instructions", &instructions), ("processor time", &time)];
         for (name, of) in ways {
             let portions = self.components(&REMOVAL, Kind::NewOrder, of)?;
             let total: f64 = portions.iter().map(|(_, height)| height).sum();
@@ -407,10 +411,10 @@ impl Evaluation {
         }
         chart
             .notes
-            .push("Time stands where the paper has cycles: this machine has no counters for them.".into());
+            .push("Processor time, without waits for the disk, stands where the paper has cycles: this machine does not count them.".into());
         if self.load.is_none_or(|load| load > LOAD_MAX) {
             chart.notes.push(
-                "The machine was busy with other work, which falsifies times: draw this figure anew on an idle one."
+                "The machine was busy with other work, which falsifies processor time: draw this figure anew on an idle one."
                     .into(),
             );
         }
@@ -424,7 +428,7 @@ impl Evaluation {
     pub fn table(&self) -> Result<String> {
         let mut table = format!(
             "{:28} {:>12} {:>12} {:>12}\n",
-            "build", "new-order", "payment", "ns (both)"
+            "build", "new-order", "payment", "processor ns"
         );
         let mut line = |name: &str, measured: &BarResult| {
             let of = |kind: Kind| self.per_counted(measured.counted[kind as usize].total, kind);

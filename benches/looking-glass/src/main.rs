@@ -1,4 +1,4 @@
-//! Draws figures 1, 5, 6, 7 and 8 of "OLTP Through the Looking Glass" with what is counted here.
+//! Draws figures 1, 5, 6, 7 and 8 of "OLTP Through the Looking Glass" with what is counted here, and its components beside published ones.
 //! Owns: the order of the counts and the drawings, the flags.
 //! Does not: run a transaction itself; hold a figure that was not counted.
 //! Invariants: a run whose check fails draws nothing.
@@ -22,6 +22,7 @@ use reprise_bench_looking_glass::{
     bars::{ADDING, REMOVAL, builds},
     callgrind::{self, CallgrindCounts},
     chart::StackChart,
+    components::{self, COMPONENTS},
     figures::{BarResult, Evaluation, check_repeat},
     run::{Bar, Report, counted_transactions, run},
     work::{Calls, Kind, Scale},
@@ -31,9 +32,9 @@ use reprise_bench_looking_glass::{
 #[derive(Parser)]
 #[command(name = "reprise-bench-looking-glass", version)]
 struct Args {
-    /// Which: 1, 5, 6, 7, 8 [default: all]
+    /// Which: 1, 5, 6, 7, 8, components (beside published ones) [default: all]
     #[arg(long = "figure")]
-    figures: Vec<u32>,
+    figures: Vec<String>,
     /// Folder for NAME.csv and NAME.svg
     #[arg(long, value_name = "DIR", default_value = "target/figures")]
     out: PathBuf,
@@ -54,21 +55,35 @@ struct Args {
     bar: Option<String>,
 }
 
-const FIGURES: [u32; 5] = [1, 5, 6, 7, 8];
+/// Figures that share the counts of the bars.
+const FIGURES: [&str; 5] = ["1", "5", "6", "7", "8"];
+const COMPONENTS_FIGURE: &str = "components";
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    let scale = if args.short { Scale::TINY } else { Scale::PAPER };
+    let scale = if args.short { Scale::SHORT } else { Scale::PAPER };
     if let Some(bar) = &args.bar {
-        let report = run(&parse_bar(bar)?, &Calls::draw(scale)?, scale)?;
-        println!("{}", report.digest);
+        let printed = match bar.strip_prefix("component:") {
+            Some(name) => components::run(name)?.to_string(),
+            None => run(&parse_bar(bar)?, &Calls::draw(scale)?, scale)?.digest.to_string(),
+        };
+        println!("{printed}");
         return Ok(());
     }
-    let unknown = args.figures.iter().find(|asked| !FIGURES.contains(asked));
+    let is_known = |asked: &&String| FIGURES.contains(&asked.as_str()) || *asked == COMPONENTS_FIGURE;
+    let unknown = args.figures.iter().find(|asked| !is_known(asked));
     ensure!(
         unknown.is_none(),
-        "there is no figure {unknown:?} here: 1, 5, 6, 7 and 8 are"
+        "there is no figure {} here: 1, 5, 6, 7, 8 and components are",
+        unknown.map_or("", String::as_str)
     );
+    let is_asked = |name: &str| args.figures.is_empty() || args.figures.iter().any(|asked| asked == name);
+    if is_asked(COMPONENTS_FIGURE) {
+        draw_components(&args)?;
+    }
+    if !FIGURES.into_iter().any(is_asked) {
+        return Ok(());
+    }
     let evaluation = evaluate(&args, scale)?;
     print!("{}", evaluation.table()?);
     let charts: [StackChart; 5] = [
@@ -78,12 +93,24 @@ fn main() -> Result<()> {
         evaluation.figure_7()?,
         evaluation.figure_8()?,
     ];
-    for (number, chart) in FIGURES.into_iter().zip(charts) {
-        if args.figures.is_empty() || args.figures.contains(&number) {
+    for (name, chart) in FIGURES.into_iter().zip(charts) {
+        if is_asked(name) {
             chart.write(&args.out)?;
         }
     }
     Ok(())
+}
+
+/// Counts each component beside its published counterpart, one after the other.
+fn draw_components(args: &Args) -> Result<()> {
+    let mut counted = Vec::new();
+    for component in &COMPONENTS {
+        let (_, counts) = count_bar(&format!("component:{}", component.name), false)?;
+        counted.push(counts);
+    }
+    let what = if args.short { "; a short run: no figure" } else { "" };
+    let conditions = format!("{}; {}{what}.", processor(), args.build);
+    components::chart(&counted, conditions, args.short)?.write(&args.out)
 }
 
 fn bar_text(bar: &Bar) -> String {
@@ -202,7 +229,7 @@ fn count_all(
 fn conditions(args: &Args, scale: Scale, counted: u64) -> String {
     let what = if args.short { "; a short run: no figure" } else { "" };
     format!(
-        "{}; {}; seed {}; {} transactions, half New-Order, on {} warehouses of {} parts; {counted} of them counted, by {} counts{what}.",
+        "{}; {}; seed {}; {} transactions, half New-Order, warehouses: {}, of {} parts each; {counted} of them counted; runs of each count: {}{what}.",
         processor(),
         args.build,
         scale.seed,
@@ -228,8 +255,12 @@ fn check_short_counts(bar: &Bar) -> Result<()> {
 
 /// Runs a bar under callgrind: the digest that it printed, and its counts.
 fn count_run(bar: &Bar, is_short: bool) -> Result<(String, [CallgrindCounts; 2])> {
+    count_bar(&bar_text(bar), is_short)
+}
+
+/// Runs this program with `--bar` under callgrind: what it printed, and its counts.
+fn count_bar(text: &str, is_short: bool) -> Result<(String, [CallgrindCounts; 2])> {
     let folder = tempfile::tempdir()?;
-    let text = bar_text(bar);
     let mut words: Vec<&OsStr> = vec!["--bar".as_ref(), text.as_ref()];
     if is_short {
         words.push("--short".as_ref());
