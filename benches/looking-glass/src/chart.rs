@@ -163,12 +163,14 @@ impl StackChart {
 
     /// The height of the axis: that of the tallest bar that is divided. Others that reach higher are cut off, so that portions stay readable.
     fn scale(&self) -> f64 {
-        let tallest =
-            |stacks: &mut dyn Iterator<Item = &Stack>| stacks.map(Stack::drawn).fold(f64::MIN_POSITIVE, f64::max);
-        let divided = tallest(&mut self.stacks.iter().filter(|stack| stack.portions.len() > 1));
-        match tallest(&mut self.stacks.iter()) {
-            most if most > CUT_FROM * divided => divided,
-            most => most,
+        let tallest = |is_asked: fn(&Stack) -> bool| {
+            let asked = self.stacks.iter().filter(|stack| is_asked(stack));
+            asked.map(Stack::drawn).fold(0.0, f64::max)
+        };
+        let (divided, most) = (tallest(|stack| stack.portions.len() > 1), tallest(|_| true));
+        match divided > 0.0 && most > CUT_FROM * divided {
+            true => divided,
+            false => most.max(f64::MIN_POSITIVE),
         }
     }
 
@@ -237,9 +239,11 @@ fn text(svg: &mut String, x: f64, y: f64, anchor: &str, words: &str) {
 
 fn short(value: f64) -> String {
     match value {
+        0.0 => "0".into(),
         at_least if at_least >= 10_000.0 => format!("{:.1}k", at_least / 1_000.0),
         at_least if at_least >= 100.0 => format!("{at_least:.0}"),
-        _ => format!("{value:.1}"),
+        at_least if at_least >= 10.0 => format!("{at_least:.1}"),
+        _ => format!("{value:.2}"),
     }
 }
 
@@ -288,6 +292,12 @@ mod tests {
             1,
             "the bar above the divided ones is cut off: {svg}"
         );
+        let whole = StackChart {
+            stacks: chart.stacks.into_iter().skip(2).collect(),
+            rows: Vec::new(),
+            ..chart
+        };
+        assert!(!whole.svg().contains("<path"), "none is cut off where none is divided");
         assert!(svg.contains(">400</text>") && svg.contains(">900</text>"), "{svg}");
         assert!(
             svg.contains("a &amp; b") && svg.contains("A note.") && !svg.contains("NaN"),

@@ -411,7 +411,7 @@ impl Evaluation {
         }
         chart
             .notes
-            .push("Processor time, without waits for the disk, stands where the paper has cycles: this machine does not count them.".into());
+            .push("Processor time stands where the paper has cycles: this machine does not count them. It is the least of several runs.".into());
         if self.load.is_none_or(|load| load > LOAD_MAX) {
             chart.notes.push(
                 "The machine was busy with other work, which falsifies processor time: draw this figure anew on an idle one."
