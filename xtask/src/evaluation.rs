@@ -24,7 +24,6 @@ const QUICK_PAGE: &str = "target/EVALUATION.md";
 /// A name that no figure has, or a figure that could not be drawn.
 pub fn draw(root: &Path, names: &[String], is_quick: bool) -> Result<()> {
     check_names(names)?;
-    let folder = if is_quick { QUICK_FIGURES } else { FIGURES };
     for (paper, group) in PAPERS
         .iter()
         .flat_map(|paper| paper.groups.iter().map(move |group| (paper, group)))
@@ -35,7 +34,8 @@ pub fn draw(root: &Path, names: &[String], is_quick: bool) -> Result<()> {
         }
         let begun = Instant::now();
         println!("{}: {}", paper.name, asked.join(", "));
-        tasks::figures(root, paper.program, &arguments(group, &asked, folder, is_quick))?;
+        let program = group.program.unwrap_or(paper.program);
+        tasks::figures(root, program, &arguments(paper, group, &asked, is_quick))?;
         println!(
             "{}: {} in {} s",
             paper.name,
@@ -74,13 +74,17 @@ fn check_names(names: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn arguments(group: &Group, asked: &[&str], folder: &str, is_quick: bool) -> Vec<String> {
+/// The program's flags. A program of another paper knows a figure by its whole name.
+fn arguments(paper: &Paper, group: &Group, asked: &[&str], is_quick: bool) -> Vec<String> {
+    let folder = if is_quick { QUICK_FIGURES } else { FIGURES };
     let mut arguments = vec!["--out".to_owned(), folder.to_owned()];
-    arguments.extend(
-        asked
-            .iter()
-            .flat_map(|figure| ["--figure".to_owned(), (*figure).to_owned()]),
-    );
+    for number in asked {
+        let name = match group.program {
+            Some(_) => format!("{}-{number}", paper.name),
+            None => (*number).to_owned(),
+        };
+        arguments.extend(["--figure".to_owned(), name]);
+    }
     match is_quick {
         true => arguments.push("--short".to_owned()),
         false => arguments.extend(group.length.iter().map(|word| (*word).to_owned())),
@@ -151,9 +155,22 @@ mod tests {
 
     #[test]
     fn a_quick_run_is_short_and_leaves_the_length_out() {
-        let group = &PAPERS[1].groups[0];
-        let quick = arguments(group, &["3"], "there", true);
-        assert_eq!(quick, ["--out", "there", "--figure", "3", "--short"]);
-        assert!(!arguments(group, &["3"], "there", false).contains(&"--short".to_owned()));
+        let paper = &PAPERS[1];
+        let group = &paper.groups[0];
+        let quick = arguments(paper, group, &["3"], true);
+        assert_eq!(quick, ["--out", QUICK_FIGURES, "--figure", "3", "--short"]);
+        assert!(!arguments(paper, group, &["3"], false).contains(&"--short".to_owned()));
+    }
+
+    #[test]
+    fn a_program_of_another_paper_gets_the_whole_name() {
+        let paper = &PAPERS[1];
+        let group = paper
+            .groups
+            .iter()
+            .find(|group| group.program.is_some())
+            .expect("figure 10");
+        let arguments = arguments(paper, group, &["10"], true);
+        assert!(arguments.contains(&"command-logging-10".to_owned()), "{arguments:?}");
     }
 }

@@ -242,6 +242,7 @@ impl Settings {
                 for (scheme, rates) in Scheme::ALL.into_iter().zip(&mut rates) {
                     rates.push(run.measure(scheme)?.txn_per_s);
                 }
+                eprintln!("{name}, {delay_ns} ns a line: round {} of {}", round + 1, self.runs);
             }
             chart
                 .points

@@ -19,6 +19,7 @@ pub struct Settings {
     pub modules: Option<PathBuf>,
     pub seconds: f64,
     pub runs: u32,
+    pub is_short: bool,
     /// Standbys of a point, growing, beside none.
     pub standbys: Vec<usize>,
     /// Engine threads, growing.
@@ -32,7 +33,7 @@ pub struct Settings {
 }
 
 /// A series, and the run of one of its points.
-type Pointed<'a> = (String, usize, Run<'a>);
+pub(crate) type Pointed<'a> = (String, usize, Run<'a>);
 
 /// Seconds that are one point of figure 7.
 const STEP_S: f64 = 0.1;
@@ -41,7 +42,7 @@ const SHARED: &str = "TPC-C's full mix. Primary, standbys, load and readers are 
 const ALONE: &str = "0 standbys: the primary by itself, with the same form of log.";
 
 impl Settings {
-    fn chart(&self, name: &str, title: &str, (x, y): (&'static str, &'static str), notes: &[&str]) -> Chart {
+    pub(crate) fn chart(&self, name: &str, title: &str, (x, y): (&'static str, &'static str), notes: &[&str]) -> Chart {
         Chart {
             name: format!("query-fresh-{name}"),
             title: title.into(),
@@ -55,12 +56,12 @@ impl Settings {
         }
     }
 
-    fn sites_max(&self) -> u16 {
+    pub(crate) fn sites_max(&self) -> u16 {
         self.sites.last().copied().unwrap_or(1)
     }
 
     /// TPC-C as fast as it goes, with the standbys' logs beside the primary's.
-    fn run(&self, way: Way, standbys: usize) -> Run<'_> {
+    pub(crate) fn run(&self, way: Way, standbys: usize) -> Run<'_> {
         Run {
             way,
             workload: "tpcc",
@@ -68,6 +69,7 @@ impl Settings {
             partitions: self.sites_max(),
             warehouses: self.warehouses,
             sites: self.sites_max(),
+            remote_percent: None,
             replay_sites: 1,
             readers: 0,
             log: StandbyLog::Beside,
@@ -83,19 +85,20 @@ impl Settings {
     }
 
     /// Measures all of them in turn, so that other work of the machine meets all alike: by run of each point.
-    fn measure(&self, runs: &[Pointed<'_>]) -> Result<Vec<Vec<Measured>>> {
+    pub(crate) fn measure(&self, runs: &[Pointed<'_>]) -> Result<Vec<Vec<Measured>>> {
         let mut measured: Vec<Vec<Measured>> = runs.iter().map(|_| Vec::new()).collect();
         for round in 0..self.runs {
-            for ((_, _, run), measured) in runs.iter().zip(&mut measured) {
+            for (at, ((_, _, run), measured)) in runs.iter().zip(&mut measured).enumerate() {
                 let seed = 1 + u64::from(round);
                 measured.push(Run { seed, ..run.clone() }.measure()?);
+                eprintln!("round {} of {}: run {} of {}", round + 1, self.runs, at + 1, runs.len());
             }
         }
         Ok(measured)
     }
 
     /// The points of all series.
-    fn points(
+    pub(crate) fn points(
         runs: &[Pointed<'_>],
         measured: &[Vec<Measured>],
         value: impl Fn(&Run<'_>, &Measured) -> f64,
@@ -726,4 +729,4 @@ fn quantile(values: impl Iterator<Item = f64>, part: f64) -> f64 {
 }
 
 /// What `--figure` takes, in words.
-pub const NAMES: &str = "table-1, 6, 7, 8, 9, 10, 11, 12, bootstrap, processor and replay";
+pub const NAMES: &str = "table-1, 6, 7, 8, 9, 10, 11, 12, bootstrap, processor, replay and command-logging-10";

@@ -27,7 +27,12 @@ fn check_drawn(asked: &[&str], expected: &[(&str, &[&str])]) {
     let printed = figures(&args).expect("drawn");
     assert_eq!(printed.lines().count(), 2 * expected.len(), "{printed}");
     for (name, series) in expected {
-        let read = |ending: &str| fs::read_to_string(out.join(format!("query-fresh-{name}.{ending}"))).expect("a file");
+        let paper = if name.starts_with("command-logging") {
+            ""
+        } else {
+            "query-fresh-"
+        };
+        let read = |ending: &str| fs::read_to_string(out.join(format!("{paper}{name}.{ending}"))).expect("a file");
         let (csv, svg) = (read("csv"), read("svg"));
         assert!(
             csv.contains("a short run: no figure") && csv.contains("; a test;"),
@@ -102,6 +107,13 @@ fn the_standbys_log_and_its_beginning_are_drawn() {
             ("bootstrap", &["files", "checkpoint", "log", "catch-up", "whole"]),
         ],
     );
+}
+
+#[test]
+#[ignore = "takes half a minute; the ways of this figure are drawn by the tests beside it"]
+fn commands_and_changes_are_drawn_by_distribution() {
+    let series = ["command", "physiological"];
+    check_drawn(&["command-logging-10"], &[("command-logging-10", &series)]);
 }
 
 /// Redo and replay arrays come to the same rows of every table, else there is no figure.
