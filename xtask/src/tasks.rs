@@ -158,6 +158,8 @@ pub fn figures(root: &Path, paper: &str, args: &[String]) -> Result<()> {
     }
     let package = format!("reprise-bench-{paper}");
     let mut command = program(root, &package, &package);
+    // A build in increments is divided into more units, which changes counts of instructions by more than a tenth.
+    command.env("CARGO_INCREMENTAL", "0");
     let modules = root.join("target/procedures");
     command.arg("--modules").arg(modules).arg("--build").arg(built(root));
     run(command.args(args))

@@ -37,7 +37,8 @@ const fn figure(number: &'static str, paper: &'static str, difference: &'static 
     }
 }
 
-const NV_LENGTH: &[&str] = &["--seconds", "2", "--runs", "3"];
+const COMMAND_LENGTH: &[&str] = &["--seconds", "3", "--runs", "3"];
+const NV_LENGTH: &[&str] = &["--seconds", "2", "--runs", "3", "--delays-ns", "0,120,480"];
 const FRESH_LENGTH: &[&str] = &["--seconds", "4", "--runs", "3"];
 
 pub const PAPERS: &[Paper] = &[LOOKING_GLASS, COMMAND_LOGGING, NV_LOGGING, QUERY_FRESH];
@@ -115,7 +116,7 @@ const COMMAND_LOGGING: Paper = Paper {
                     "Our server does not wait 5 ms for a group, so latency below saturation is that of a write.",
                 ),
             ],
-            length: &[],
+            length: COMMAND_LENGTH,
         },
         Group {
             program: None,
@@ -124,7 +125,7 @@ const COMMAND_LOGGING: Paper = Paper {
                 "The physiological log of Voter is replayed five times as fast as the command log.",
                 "Replay of commands is as fast as the run in both systems.",
             )],
-            length: &[],
+            length: COMMAND_LENGTH,
         },
         Group {
             program: None,
@@ -140,7 +141,7 @@ const COMMAND_LOGGING: Paper = Paper {
                     "Our server does not wait 5 ms for a group, so latency below saturation is that of a write.",
                 ),
             ],
-            length: &[],
+            length: COMMAND_LENGTH,
         },
         Group {
             program: None,
@@ -149,7 +150,7 @@ const COMMAND_LOGGING: Paper = Paper {
                 "The physiological log of TPC-C is replayed 1.5 times as fast as the command log.",
                 "The paper leaves out the time in which the log is read. Ours contains it.",
             )],
-            length: &[],
+            length: COMMAND_LENGTH,
         },
         Group {
             program: None,
@@ -165,7 +166,7 @@ const COMMAND_LOGGING: Paper = Paper {
                     "The paper's figure is a summary in words. Ours gives both ratios.",
                 ),
             ],
-            length: &[],
+            length: COMMAND_LENGTH,
         },
         Group {
             program: Some("query-fresh"),
@@ -183,7 +184,7 @@ const COMMAND_LOGGING: Paper = Paper {
                 "A vote takes 55 bytes as a command and 81 as a change. TPC-C takes ten times as many as changes.",
                 "Our records name the procedure by a number, and hold changed columns alone.",
             )],
-            length: &[],
+            length: COMMAND_LENGTH,
         },
     ],
 };
