@@ -3,7 +3,7 @@ CARGO ?= cargo
 # In the tests' profile, with the features of the whole tree: its dependencies are those that the tests are built with.
 XTASK = $(CARGO) build --quiet --profile quick --workspace --bin xtask && target/quick/xtask
 
-.PHONY: help run cluster build test test-unit test-sim test-process test-hardware test-console wasm console package check tidy
+.PHONY: help run cluster build test test-unit test-sim test-process test-hardware test-console wasm console package figures check tidy
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -45,6 +45,10 @@ package: ## Build reprise and reprise-bench in target/package, optimised by a pr
 	$(CARGO) xtask wasm
 	$(CARGO) xtask console
 	$(CARGO) xtask package
+
+figures: ## Draw the papers' figures and docs/EVALUATION.md (NAMES="looking-glass query-fresh-7", QUICK=1)
+	@xtask/bootstrap.sh run
+	$(CARGO) xtask evaluation $(if $(QUICK),--quick) $(NAMES)
 
 check: ## Clippy and the rules of the tree
 	@xtask/bootstrap.sh check

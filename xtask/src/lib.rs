@@ -8,6 +8,7 @@
 mod bolt;
 pub mod cost;
 pub mod coverage;
+pub mod evaluation;
 pub mod fuzz;
 pub mod lines;
 pub mod package;

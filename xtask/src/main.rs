@@ -10,7 +10,7 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{Parser, Subcommand};
 use reprise_build::ToolchainChoice;
 use xtask::{
-    cost, coverage, fuzz, lines, package, quick, root,
+    cost, coverage, evaluation, fuzz, lines, package, quick, root,
     stages::{self, Stage},
     tasks, tidy, words,
 };
@@ -180,15 +180,30 @@ enum Task {
     },
     /// Draw a paper's figures with what is measured here, as CSV and SVG; what follows goes to the measurements
     #[command(
-        after_help = "Examples:\n  cargo xtask figures looking-glass\n  cargo xtask figures nvram\n  cargo xtask figures nvram --short\n  cargo xtask figures nvram --figure 12 --nvram /mnt/pmem0\n  cargo xtask figures query-fresh --figure 7\n  cargo xtask figures rdma 5"
+        after_help = "Examples:\n  cargo xtask figures command-logging --figure 3\n  cargo xtask figures looking-glass\n  cargo xtask figures nvram\n  cargo xtask figures nvram --short\n  cargo xtask figures nvram --figure 12 --nvram /mnt/pmem0\n  cargo xtask figures query-fresh --figure 7\n  cargo xtask figures rdma 5"
     )]
     Figures {
-        /// Paper: looking-glass, OLTP Through the Looking Glass's 1, 5, 6, 7 and 8; nvram, NV-Logging's 9, 11, 12 and 13; query-fresh, its table 1
+        /// Paper: command-logging, Rethinking Main Memory OLTP Recovery's 3 to 9 and 11, and its bytes; looking-glass, OLTP Through the
+        /// Looking Glass's 1, 5, 6, 7 and 8; nvram, NV-Logging's 9, 11, 12 and 13; query-fresh, its table 1
         /// and figures 6 to 12 over TCP on the loopback; rdma, Query Fresh's 6, 11 and 12 over TCP and RDMA in a virtual machine (seconds)
-        #[arg(value_parser = ["looking-glass", "nvram", "query-fresh", "rdma"])]
+        #[arg(value_parser = ["command-logging", "looking-glass", "nvram", "query-fresh", "rdma"])]
         paper: String,
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
+    },
+    /// Draw the papers' figures into docs/figures, and write docs/EVALUATION.md from them
+    #[command(
+        after_help = "Examples:\n  cargo xtask evaluation\n  cargo xtask evaluation looking-glass query-fresh-7\n  cargo xtask evaluation --quick\n  cargo xtask evaluation --page"
+    )]
+    Evaluation {
+        /// Papers (looking-glass, command-logging, nv-logging, query-fresh) or figures (looking-glass-5) [default: all]
+        names: Vec<String>,
+        /// Short runs into target/figures: whether everything works, and no figure
+        #[arg(long)]
+        quick: bool,
+        /// Draw nothing: write the page from the figures in docs/figures
+        #[arg(long, conflicts_with_all = ["names", "quick"])]
+        page: bool,
     },
     /// Build target/package/reprise and reprise-bench: optimised as a whole, and by a profile of the sample workloads
     #[command(after_help = "Example:\n  cargo xtask package")]
@@ -246,6 +261,8 @@ fn main() -> ExitCode {
         } => fuzz::run(&root(), &target, seconds, engine, merge),
         Task::Bench { args } => tasks::bench(&root(), &args),
         Task::Figures { paper, args } => tasks::figures(&root(), &paper, &args),
+        Task::Evaluation { page: true, .. } => evaluation::write_page(&root(), false),
+        Task::Evaluation { names, quick, .. } => evaluation::draw(&root(), &names, quick),
         Task::Package { without_profile } => {
             let built = package::build(&root(), !without_profile);
             built.map(|paths| paths.iter().for_each(|path| println!("{}", path.display())))

@@ -5,7 +5,6 @@
 //! Called by: `cargo xtask cost`, and people, for instruction counts:
 //!   `valgrind --tool=callgrind --toggle-collect='*measured*' target/release/reprise-bench-cost new_order 2000`
 
-mod counting;
 mod inputs;
 mod over_http;
 
@@ -13,6 +12,7 @@ use std::{sync::Arc, time::Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use reprise_base::{PartitionId, TxnId};
+use reprise_bench_figures::callgrind;
 use reprise_driver::NativeCode;
 use reprise_host::{CompiledModule, Engine, Limits};
 use reprise_procedure::native::NativeModule;
@@ -91,7 +91,7 @@ fn main() -> Result<()> {
         bench.record = record;
         warmed(bench, first);
     }
-    counting::begin();
+    callgrind::start();
     // Pieces short enough that other work of the machine meets few of them; in turn, so that it meets all alike.
     for calls in rest.chunks(200) {
         for ((_, bench), times) in benches.iter_mut().zip(&mut times) {

@@ -12,14 +12,13 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use reprise_bench_figures::callgrind;
 use reprise_catalog::Catalog;
 use reprise_database::{CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy, RedoConfig};
 use reprise_driver::NativeCode;
 use reprise_http::{AppState, Auth, HttpOptions};
 use reprise_txn::Candidate;
 use tokio::{net::TcpListener, runtime::Runtime, sync::oneshot};
-
-use crate::counting;
 
 /// Each kind of call with the header lines of its requests, but for the key.
 const KINDS: [(&str, &str); 2] = [("http_vote", ""), ("http_keyed_vote", "reprise-timeout-ms: 60000\r\n")];
@@ -71,7 +70,7 @@ pub fn run(kind: Kind, count: usize) -> Result<()> {
     let server = runtime.spawn(reprise_http::serve(listener, state, std::future::pending()));
     let mut rounds = Rounds::start(kind, address);
     (0..WARMED_ROUNDS).for_each(|_| rounds.serve(&runtime));
-    counting::begin();
+    callgrind::start();
     let measured_rounds = count.div_ceil(CONNECTIONS);
     for _ in 0..measured_rounds {
         let answered = rounds.begin()?;

@@ -3,7 +3,8 @@
 //! Does not: read flags, print, start a server.
 //! Invariants: the same seed makes the same calls; a report exists only when every check passed; in the open loop a
 //!   latency counts from when the call was due, not from when it could be sent.
-//! Called by: the binary `reprise-bench`, `benches/nvram`, `benches/query-fresh`, `benches/cost`, `benches/looking-glass`.
+//! Called by: the binary `reprise-bench`, `benches/nvram`, `benches/query-fresh`, `benches/cost`, `benches/looking-glass`,
+//!   `benches/command-logging`.
 #![forbid(unsafe_code)]
 
 mod around;

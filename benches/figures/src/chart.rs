@@ -63,6 +63,9 @@ const TOP: f64 = 50.0;
 const LEGEND: f64 = 200.0;
 const LINE: f64 = 18.0;
 const TICKS_MAX: usize = 12;
+/// The left border of the text below a plot, and what fits a line of it.
+const MARGIN: f64 = 12.0;
+const CHARACTERS: usize = 116;
 const COLOURS: [&str; 8] = [
     "#1b6ca8", "#d1495b", "#3a7d44", "#8f5db7", "#e08e0b", "#4b5563", "#00798c", "#b5651d",
 ];
@@ -129,7 +132,9 @@ impl Chart {
     }
 
     pub fn svg(&self) -> String {
-        let below = (self.paper.len() + self.notes.len()) as f64 * LINE + 90.0;
+        let texts: Vec<_> = self.notes.iter().chain([&self.conditions]).cloned().collect();
+        let lines = wrapped(&texts, CHARACTERS);
+        let below = (self.paper.len() + lines.len()) as f64 * LINE + 72.0;
         let mut plot = Plot::new(self, HEIGHT + below);
         plot.axes(self);
         let mut names: Vec<&str> = Vec::new();
@@ -150,15 +155,34 @@ impl Chart {
                 .ours
                 .map_or_else(|| "not run".into(), |(least, most)| format!("{least:.2} to {most:.2}"));
             let words = format!("{}: paper {least} to {most}, here {ours}", claim.text);
-            plot.text((LEFT, y), "start", &words);
+            plot.text((MARGIN, y), "start", &words);
             y += LINE;
         }
-        for text in self.notes.iter().chain([&self.conditions]) {
-            plot.text((LEFT, y), "start", text);
+        for text in &lines {
+            plot.text((MARGIN, y), "start", text);
             y += LINE;
         }
         plot.svg + "</svg>\n"
     }
+}
+
+/// Texts in lines of at most this many characters, so that a picture shows them whole.
+pub fn wrapped(texts: &[String], characters: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for text in texts {
+        let mut line = String::new();
+        for word in text.split(' ') {
+            if !line.is_empty() && line.len() + word.len() >= characters {
+                lines.push(std::mem::take(&mut line));
+            }
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+        lines.push(line);
+    }
+    lines
 }
 
 /// Least and most; none of no value. What is nothing to nothing is none.
@@ -309,7 +333,7 @@ mod tests {
                 paper: (1.5, 2.5),
                 ours: Some((2.5, 2.5)),
             }],
-            notes: vec!["b is half".into()],
+            notes: vec!["b is half".into(), "word ".repeat(40).trim().into()],
             conditions: "a machine".into(),
         };
         let ratio = chart.claim("b of a", (1.5, 2.5), ("b", "a"), &|_| true);
@@ -323,6 +347,7 @@ mod tests {
         let svg = chart.svg();
         assert_eq!(svg.matches("<polyline").count(), 2);
         assert_eq!(svg.matches("<circle").count(), 3);
+        assert!(svg.lines().all(|line| line.matches("word").count() < 30), "{svg}");
         assert!(
             csv.contains("# b is half\n")
                 && svg.contains("b is half")

@@ -1,15 +1,23 @@
 //! Figures of papers, drawn anew: what was measured beside the paper's reading, as CSV and as SVG.
-//! Owns: the two forms of a figure, and how a ratio of two of its series is told.
+//! Owns: the two forms of a figure, how a ratio of two of its series is told, the requests to callgrind.
 //! Does not: measure.
 //! Invariants: a figure names its machine, its build and how long its runs were; what was not run has no value.
-//! Called by: the benchmarks that draw (`bench-nvram`, `bench-query-fresh`).
-#![forbid(unsafe_code)]
+//! Called by: the benchmarks that draw or that callgrind counts.
+#![deny(unsafe_code)]
 
+#[allow(unsafe_code)]
+pub mod callgrind;
 mod chart;
 
 use std::fs;
 
-pub use chart::{Chart, Claim, Point, bounds};
+pub use chart::{Chart, Claim, Point, bounds, wrapped};
+
+/// The machine's load of the last minute: how many threads wanted a processor. None: the system does not tell.
+pub fn load() -> Option<f64> {
+    let told = fs::read_to_string("/proc/loadavg").ok()?;
+    told.split(' ').next()?.parse().ok()
+}
 
 /// The processor's name, as the system tells it.
 pub fn processor() -> String {

@@ -1,63 +1,10 @@
-//! Callgrind, from within and from outside: what a program asks of it while it runs, and what it wrote.
+//! Callgrind from outside: runs a program under it, and reads its files.
 
-use std::{
-    ffi::{CStr, OsStr},
-    fs,
-    path::Path,
-    process::Command,
-};
+use std::{ffi::OsStr, fs, path::Path, process::Command};
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::work::Kind;
-
-/// Requests of callgrind (`callgrind.h`).
-const TOOL: u64 = (b'C' as u64) << 24 | (b'T' as u64) << 16;
-const DUMP_AT: u64 = TOOL + 3;
-const START: u64 = TOOL + 4;
-const STOP: u64 = TOOL + 5;
-
-/// Counting begins. Nothing happens outside of callgrind.
-pub fn start() {
-    request(START, 0);
-}
-
-/// Counting ends.
-pub fn stop() {
-    request(STOP, 0);
-}
-
-/// Writes what was counted since the last time, under the name of a kind.
-pub fn dump(kind: Kind) {
-    let name: &CStr = match kind {
-        Kind::NewOrder => c"new-order",
-        Kind::Payment => c"payment",
-    };
-    request(DUMP_AT, name.as_ptr() as u64);
-}
-
-/// A client request (`valgrind.h`): rotations that leave a register as it was, which valgrind alone takes for more.
-#[cfg(target_arch = "x86_64")]
-fn request(what: u64, argument: u64) {
-    let request = [what, argument, 0, 0, 0, 0];
-    // SAFETY: outside of valgrind the instructions change no register and no memory: the four rotations add up to 128 bits.
-    // Valgrind reads the array, and the text that it points to, and answers in rdx.
-    unsafe {
-        std::arch::asm!(
-            "rol rdi, 3",
-            "rol rdi, 13",
-            "rol rdi, 61",
-            "rol rdi, 51",
-            "xchg rbx, rbx",
-            inout("rdx") 0_u64 => _,
-            in("rax") request.as_ptr(),
-            options(nostack)
-        );
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn request(_: u64, _: u64) {}
 
 /// The calls of a function.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -181,12 +128,5 @@ mod tests {
         let of = |end| (counted.of(end).calls, counted.of(end).instructions);
         assert_eq!((counted.total, of("::begin")), (210, (6, 150)));
         assert_eq!((of("::commit"), of("::none")), ((2, 40), (0, 0)));
-    }
-
-    #[test]
-    fn requests_do_nothing_outside_of_callgrind() {
-        start();
-        Kind::ALL.into_iter().for_each(dump);
-        stop();
     }
 }

@@ -7,7 +7,8 @@ use anyhow::{Context, Result, ensure};
 use crate::{
     bars::{ADDING, COMPONENTS, REMOVAL, Step, builds},
     callgrind::CallgrindCounts,
-    chart::{Stack, StackChart},
+    chart::{Stack, StackChart, StackClaim},
+    parts::{ALL, SMALL_PAGES},
     run::{Bar, Report},
     work::Kind,
 };
@@ -51,6 +52,9 @@ const WORK: [Work; 9] = [
 /// Two runs of one bar may differ by this share.
 const DIFFERENCE_MAX: f64 = 0.001;
 
+/// A machine with more load than this is busy: its times are marked.
+const LOAD_MAX: f64 = 0.5;
+
 /// Counts and times of one bar.
 #[derive(Clone, Debug, Default)]
 pub struct BarResult {
@@ -68,6 +72,10 @@ pub struct Evaluation {
     pub others: Vec<(String, BarResult)>,
     /// Transactions of each kind.
     pub transactions: [u64; 2],
+    /// Transactions that callgrind counted.
+    pub counted: [u64; 2],
+    /// Threads that wanted a processor before the first run; none where the system does not tell.
+    pub load: Option<f64>,
     /// Machine, build, scale.
     pub conditions: String,
 }
@@ -91,6 +99,12 @@ pub fn check_repeat(bar: &Bar, one: &[CallgrindCounts; 2], other: &[CallgrindCou
 }
 
 impl Evaluation {
+    /// Instructions or calls of one transaction.
+    fn per_counted(&self, count: u64, kind: Kind) -> f64 {
+        count as f64 / self.counted[kind as usize] as f64
+    }
+
+    /// Sizes or times of one transaction.
     fn per_txn(&self, count: u64, kind: Kind) -> f64 {
         count as f64 / self.transactions[kind as usize] as f64
     }
@@ -102,7 +116,7 @@ impl Evaluation {
     }
 
     fn instructions(&self, parts: u32, kind: Kind) -> Result<f64> {
-        Ok(self.per_txn(self.of(parts)?.counted[kind as usize].total, kind))
+        Ok(self.per_counted(self.of(parts)?.counted[kind as usize].total, kind))
     }
 
     /// The share of each step of an order, by the difference of two builds.
@@ -156,10 +170,11 @@ impl Evaluation {
             unit,
             stacks: Vec::new(),
             rows: Vec::new(),
+            claims: Vec::new(),
             notes: vec![
+                self.conditions.clone(),
                 "Two engines: the paged one, from which parts are removed, and ours, in the bars named after it."
                     .into(),
-                self.conditions.clone(),
             ],
         }
     }
@@ -180,19 +195,15 @@ impl Evaluation {
             });
         }
         for (name, measured) in self.counted_others() {
-            let total = self.per_txn(measured.counted[0].total, Kind::NewOrder);
+            let total = self.per_counted(measured.counted[0].total, Kind::NewOrder);
             chart.stacks.push(Stack {
                 name: name.clone(),
                 portions: vec![("whole transaction".into(), total)],
                 cells: Vec::new(),
             });
         }
-        chart.notes.push(self.shares(Kind::NewOrder)?);
-        let all = of(*builds(&REMOVAL).first().context("builds")?, Kind::NewOrder)?;
-        chart.notes.push(format!(
-            "With everything to nothing, times: paper 15 (its kernel 60), here {:.1}.",
-            all / of(0, Kind::NewOrder)?
-        ));
+        self.add_shares(&mut chart, Kind::NewOrder)?;
+        self.add_kernel(&mut chart, Kind::NewOrder)?;
         Ok(chart)
     }
 
@@ -220,12 +231,12 @@ impl Evaluation {
                 rest = rest
                     .checked_sub(found.instructions)
                     .context("portions within their whole")?;
-                portions.push((portion.to_owned(), self.per_txn(found.instructions, kind)));
+                portions.push((portion.to_owned(), self.per_counted(found.instructions, kind)));
             }
-            portions.insert(0, ("procedure and calls".to_owned(), self.per_txn(rest, kind)));
+            portions.insert(0, ("procedure and calls".to_owned(), self.per_counted(rest, kind)));
             let name = match name {
                 "everything" => name.to_owned(),
-                removed => format!("- {removed}"),
+                removed => format!("without {removed}"),
             };
             chart.stacks.push(Stack {
                 name,
@@ -234,17 +245,43 @@ impl Evaluation {
             });
         }
         for (name, measured) in self.counted_others() {
-            let total = self.per_txn(measured.counted[kind as usize].total, kind);
+            let total = self.per_counted(measured.counted[kind as usize].total, kind);
             chart.stacks.push(Stack {
                 name: name.clone(),
                 portions: vec![("whole transaction".into(), total)],
                 cells: vec![String::new(); WORK.len()],
             });
         }
-        chart.notes.push(self.shares(kind)?);
+        chart
+            .notes
+            .push("Each bar lacks the parts that the bars to its left lack, and one more.".into());
+        self.add_shares(&mut chart, kind)?;
         let paper = |work: &Work| work.paper[kind as usize].to_owned();
         chart.rows = WORK.iter().map(|work| (work.name.to_owned(), paper(work))).collect();
         Ok(chart)
+    }
+
+    /// Adds how far the whole engine, and ours, are from the useful work.
+    fn add_kernel(&self, chart: &mut StackChart, kind: Kind) -> Result<()> {
+        let count = |measured: &BarResult| measured.counted[kind as usize].total as f64;
+        let other = |name: &str| self.others.iter().find(|(of, _)| of == name);
+        let Some((_, kernel)) = other("typed kernel") else {
+            return Ok(());
+        };
+        let everything = count(self.of(ALL)?) / count(kernel);
+        chart.claims.push(StackClaim {
+            text: "everything to the kernel, times".into(),
+            paper: (kind == Kind::NewOrder).then_some(60.0),
+            ours: everything,
+        });
+        if let Some((_, ours)) = other("ours native") {
+            chart.claims.push(StackClaim {
+                text: "our engine to the kernel, times".into(),
+                paper: None,
+                ours: count(ours) / count(kernel),
+            });
+        }
+        Ok(())
     }
 
     /// Calls of each kind of work in a transaction; of the last two, bytes and pages.
@@ -252,27 +289,42 @@ impl Evaluation {
         let measured = self.of(parts)?;
         let counted = &measured.counted[kind as usize];
         let calls = |work: &Work| work.functions.iter().map(|end| counted.of(end).calls).sum::<u64>();
-        let mut counts: Vec<u64> = WORK.iter().map(calls).collect();
+        let mut counts: Vec<f64> = WORK.iter().map(|work| self.per_counted(calls(work), kind)).collect();
         if let [.., bytes, pages] = &mut counts[..] {
-            [*bytes, *pages] = measured.report.grown[kind as usize];
+            [*bytes, *pages] = measured.report.grown[kind as usize].map(|grown| self.per_txn(grown, kind));
         }
-        let cells = counts
-            .into_iter()
-            .map(|count| format!("{:.2}", self.per_txn(count, kind)));
+        let cells = counts.into_iter().map(|count| format!("{count:.2}"));
         Ok(cells.collect())
     }
 
-    /// The components' shares in the order of removal, each beside the paper's.
-    fn shares(&self, kind: Kind) -> Result<String> {
+    /// Adds the components' shares in the order of removal, each beside the paper's: as a note, and as claims.
+    fn add_shares(&self, chart: &mut StackChart, kind: Kind) -> Result<()> {
         let of = |parts, kind| self.instructions(parts, kind);
         let components = self.components(&REMOVAL, kind, &of)?;
         let total: f64 = components.iter().map(|(_, height)| height).sum();
-        let share = |(name, height): &(String, f64)| {
-            let paper = paper_share(name, kind).map_or("no number".into(), |share| format!("{share} %"));
-            format!("{name} {:.0} % (paper: {paper})", height * 100.0 / total)
+        let mut shares = Vec::new();
+        for (name, height) in components.iter().rev() {
+            let (paper, ours) = (paper_share(name, kind), height * 100.0 / total);
+            let known = paper.map_or("no number".into(), |share| format!("{share} %"));
+            shares.push(format!("{name} {ours:.1} % (paper: {known})"));
+            chart.claims.push(StackClaim {
+                text: format!("{name}, percent of the instructions"),
+                paper: paper.map(f64::from),
+                ours,
+            });
+        }
+        chart.notes.push(format!("Shares of the whole: {}.", shares.join(", ")));
+        let all = of(ALL, kind)?;
+        let times = match kind {
+            Kind::NewOrder => 15.0,
+            Kind::Payment => 20.0,
         };
-        let shares: Vec<_> = components.iter().rev().map(share).collect();
-        Ok(format!("Shares of the whole: {}.", shares.join(", ")))
+        chart.claims.push(StackClaim {
+            text: "everything to nothing, times".into(),
+            paper: Some(times),
+            ours: all / of(0, kind)?,
+        });
+        Ok(())
     }
 
     /// Figure 7: every step of New-Order, in both orders.
@@ -309,6 +361,15 @@ impl Evaluation {
                 chart.notes.push(saved);
             }
         }
+        let removed = self.steps(&REMOVAL, Kind::NewOrder, &of)?;
+        let all = of(ALL, Kind::NewOrder)?;
+        for (step, height) in removed.iter().filter(|(step, _)| step.parts != 0) {
+            chart.claims.push(StackClaim {
+                text: format!("{}, percent of the instructions", step.name),
+                paper: (step.parts == SMALL_PAGES).then_some(14.0),
+                ours: height * 100.0 / all,
+            });
+        }
         let empty = REMOVAL.iter().filter(|step| step.parts == 0);
         chart
             .notes
@@ -316,21 +377,29 @@ impl Evaluation {
         Ok(chart)
     }
 
-    /// Figure 8: shares of instructions against shares of time.
+    /// Figure 8: shares of instructions against shares of processor time.
     ///
     /// # Errors
     /// A build was not run.
     pub fn figure_8(&self) -> Result<StackChart> {
-        let title = "shares of a New-Order's instructions against shares of its time";
+        let title = "shares of a New-Order's instructions against shares of its processor time";
         let mut chart = self.chart(8, title, "percent");
         let instructions = |parts, kind| self.instructions(parts, kind);
         let time = |parts: u32, kind: Kind| -> Result<f64> {
             Ok(self.per_txn(self.of(parts)?.report.ns[kind as usize], kind))
         };
-        let ways: [(&str, &dyn Fn(u32, Kind) -> Result<f64>); 2] = [("instructions", &instructions), ("time", &time)];
+        let ways: [(&str, &dyn Fn(u32, Kind) -> Result<f64>); 2] =
+            [("instructions", &instructions), ("processor time", &time)];
         for (name, of) in ways {
             let portions = self.components(&REMOVAL, Kind::NewOrder, of)?;
             let total: f64 = portions.iter().map(|(_, height)| height).sum();
+            for (component, height) in portions.iter().rev() {
+                chart.claims.push(StackClaim {
+                    text: format!("{component}, percent of the {name}"),
+                    paper: paper_share_of(name, component),
+                    ours: height * 100.0 / total,
+                });
+            }
             chart.stacks.push(Stack {
                 name: name.into(),
                 portions: portions
@@ -342,7 +411,13 @@ impl Evaluation {
         }
         chart
             .notes
-            .push("Time stands where the paper has cycles: this machine has no counters for them.".into());
+            .push("Processor time stands where the paper has cycles: this machine does not count them. It is the least of several runs.".into());
+        if self.load.is_none_or(|load| load > LOAD_MAX) {
+            chart.notes.push(
+                "The machine was busy with other work, which falsifies processor time: draw this figure anew on an idle one."
+                    .into(),
+            );
+        }
         Ok(chart)
     }
 
@@ -353,10 +428,10 @@ impl Evaluation {
     pub fn table(&self) -> Result<String> {
         let mut table = format!(
             "{:28} {:>12} {:>12} {:>12}\n",
-            "build", "new-order", "payment", "ns (both)"
+            "build", "new-order", "payment", "processor ns"
         );
         let mut line = |name: &str, measured: &BarResult| {
-            let of = |kind: Kind| self.per_txn(measured.counted[kind as usize].total, kind);
+            let of = |kind: Kind| self.per_counted(measured.counted[kind as usize].total, kind);
             let ns: u64 = measured.report.ns.iter().sum();
             let both: u64 = self.transactions.iter().sum();
             table += &format!(
@@ -394,6 +469,17 @@ fn paper_share(component: &str, kind: Kind) -> Option<u32> {
         ("latching", Kind::Payment) => Some(13),
         ("buffer manager", Kind::Payment) => Some(30),
         ("remaining", Kind::Payment) => Some(5),
+        _ => None,
+    }
+}
+
+/// The share of a component in the paper's figure 8, as far as its text has it (sections 4.3.3 and 5.1 to 5.3).
+fn paper_share_of(unit: &str, component: &str) -> Option<f64> {
+    match (unit, component) {
+        ("instructions", _) => paper_share(component, Kind::NewOrder).map(f64::from),
+        (_, "logging") => Some(20.0),
+        (_, "locking") => Some(19.0),
+        (_, "latching") => Some(10.0),
         _ => None,
     }
 }

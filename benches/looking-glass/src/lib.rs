@@ -8,6 +8,7 @@
 pub mod bars;
 pub mod callgrind;
 pub mod chart;
+pub mod components;
 pub mod digest;
 pub mod engine;
 pub mod figures;

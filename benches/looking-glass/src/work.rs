@@ -43,6 +43,12 @@ impl Scale {
 }
 
 impl Scale {
+    /// A run that callgrind counts in a second or two.
+    pub const SHORT: Self = Self {
+        transactions: 40,
+        ..Self::TINY
+    };
+
     /// Frames that hold all pages, of whatever size.
     pub fn frames(&self) -> usize {
         let parts = self.warehouses as usize * self.parts as usize + self.parts as usize;

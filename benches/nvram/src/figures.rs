@@ -56,7 +56,7 @@ impl Settings {
     /// Write latency by way and size.
     pub fn figure_9(&self) -> Result<Vec<Chart>> {
         let title = "Figure 9: a write to NVRAM, by its size and its way";
-        let mut chart = self.chart("figure-9", title, ("bytes", "us"));
+        let mut chart = self.chart("nv-logging-9", title, ("bytes", "us"));
         chart.is_log = true;
         let run = Duration::from_secs_f64(self.seconds / 10.0);
         for way in WAYS {
@@ -98,7 +98,7 @@ impl Settings {
     /// Latency of an insertion by the number of threads.
     pub fn figure_11(&self) -> Result<Vec<Chart>> {
         let title = "Figure 11: an insertion into the log, by threads";
-        let mut chart = self.chart("figure-11", title, ("threads", "us"));
+        let mut chart = self.chart("nv-logging-11", title, ("threads", "us"));
         let run = Duration::from_secs_f64(self.seconds);
         for (series, nv_logging) in [("nv-disk", false), ("nv-logging", true)] {
             for sites in &self.sites {
@@ -133,7 +133,7 @@ impl Settings {
     pub fn figure_12(&self) -> Result<Vec<Chart>> {
         let by_sites = self.sites.iter().map(|sites| {
             let (name, title) = (
-                format!("figure-12-sites-{sites}"),
+                format!("nv-logging-12-sites-{sites}"),
                 format!("Figure 12: TPC-C on {sites} sites, by what a line takes longer"),
             );
             let mut chart = self.throughput(&name, &title, "tpcc", *sites)?;
@@ -162,11 +162,16 @@ impl Settings {
         by_sites.collect()
     }
 
-    /// TATP and TPC-B by delay.
-    pub fn figure_13(&self) -> Result<Vec<Chart>> {
+    /// A workload of figure 13 on the most sites, by delay.
+    fn part_of_13(&self, workload: &str, what: &str) -> Result<Chart> {
         let sites = self.sites.last().copied().unwrap_or(1);
-        let title = |what: &str| format!("Figure 13: {what} on {sites} sites, by what a line takes longer");
-        let mut tatp = self.throughput("figure-13-tatp", &title("TATP"), "tatp", sites)?;
+        let title = format!("Figure 13: {what} on {sites} sites, by what a line takes longer");
+        self.throughput(&format!("nv-logging-13-{workload}"), &title, workload, sites)
+    }
+
+    /// TATP by delay.
+    pub fn figure_13_tatp(&self) -> Result<Vec<Chart>> {
+        let mut tatp = self.part_of_13("tatp", "TATP")?;
         tatp.paper = vec![
             tatp.claim(
                 "NV-Logging to NV-Disk, times",
@@ -187,7 +192,12 @@ impl Settings {
                 &|_| true,
             ),
         ];
-        let mut tpcb = self.throughput("figure-13-tpcb", &title("TPC-B"), "tpcb", sites)?;
+        Ok(vec![tatp])
+    }
+
+    /// TPC-B by delay.
+    pub fn figure_13_tpcb(&self) -> Result<Vec<Chart>> {
+        let mut tpcb = self.part_of_13("tpcb", "TPC-B")?;
         tpcb.paper = vec![
             tpcb.claim(
                 "NV-Logging to NV-Disk, times",
@@ -208,7 +218,7 @@ impl Settings {
                 &|_| true,
             ),
         ];
-        Ok(vec![tatp, tpcb])
+        Ok(vec![tpcb])
     }
 
     /// Transactions a second with each scheme; the schemes in turn, so that other work of the machine meets all alike.
@@ -232,6 +242,7 @@ impl Settings {
                 for (scheme, rates) in Scheme::ALL.into_iter().zip(&mut rates) {
                     rates.push(run.measure(scheme)?.txn_per_s);
                 }
+                eprintln!("{name}, {delay_ns} ns a line: round {} of {}", round + 1, self.runs);
             }
             chart
                 .points

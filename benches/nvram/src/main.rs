@@ -23,9 +23,9 @@ use reprise_bench_figures::{Chart, processor};
 #[derive(Parser)]
 #[command(name = "reprise-bench-nvram", version)]
 struct Args {
-    /// Which: 9 (write paths), 11 (insertions), 12 (TPC-C), 13 (TATP, TPC-B) [default: all]
-    #[arg(long = "figure", value_parser = clap::value_parser!(u32))]
-    figures: Vec<u32>,
+    /// Which: 9 (write paths), 11 (insertions), 12 (TPC-C), 13 (13-tatp, 13-tpcb) [default: all]
+    #[arg(long = "figure")]
+    figures: Vec<String>,
     /// Where NAME.csv and NAME.svg go
     #[arg(long, value_name = "DIR", default_value = "target/figures")]
     out: PathBuf,
@@ -96,24 +96,33 @@ fn settings(args: &Args, nvram: PathBuf, cores: u16) -> Settings {
     }
 }
 
+/// The name of each figure, or of a part of one, and what measures it.
+type Figure = (&'static str, fn(&Settings) -> Result<Vec<Chart>>);
+
+const FIGURES: [Figure; 5] = [
+    ("9", Settings::figure_9),
+    ("11", Settings::figure_11),
+    ("12", Settings::figure_12),
+    ("13-tatp", Settings::figure_13_tatp),
+    ("13-tpcb", Settings::figure_13_tpcb),
+];
+
+/// `13` asks for both parts of the figure.
+fn is_asked(asked: &str, name: &str) -> bool {
+    let rest = name.strip_prefix(asked);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+}
+
 fn draw(args: &Args, settings: Settings) -> Result<()> {
-    let all: [(u32, fn(&Settings) -> Result<Vec<Chart>>); 4] = [
-        (9, Settings::figure_9),
-        (11, Settings::figure_11),
-        (12, Settings::figure_12),
-        (13, Settings::figure_13),
-    ];
-    if let Some(other) = args
-        .figures
-        .iter()
-        .find(|asked| all.iter().all(|(number, _)| number != *asked))
-    {
+    let is_known = |asked: &&String| FIGURES.iter().any(|(name, _)| is_asked(asked, name));
+    if let Some(other) = args.figures.iter().find(|asked| !is_known(asked)) {
         anyhow::bail!("there is no figure {other} here: 9, 11, 12 and 13 are");
     }
-    let asked = |number: u32| args.figures.is_empty() || args.figures.contains(&number);
-    for (_, measure) in all.into_iter().filter(|(number, _)| asked(*number)) {
-        for chart in measure(&settings)? {
-            chart.write(&args.out)?;
+    for (name, measure) in FIGURES {
+        if args.figures.is_empty() || args.figures.iter().any(|asked| is_asked(asked, name)) {
+            for chart in measure(&settings)? {
+                chart.write(&args.out)?;
+            }
         }
     }
     Ok(())

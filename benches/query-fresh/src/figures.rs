@@ -19,6 +19,7 @@ pub struct Settings {
     pub modules: Option<PathBuf>,
     pub seconds: f64,
     pub runs: u32,
+    pub is_short: bool,
     /// Standbys of a point, growing, beside none.
     pub standbys: Vec<usize>,
     /// Engine threads, growing.
@@ -32,7 +33,7 @@ pub struct Settings {
 }
 
 /// A series, and the run of one of its points.
-type Pointed<'a> = (String, usize, Run<'a>);
+pub(crate) type Pointed<'a> = (String, usize, Run<'a>);
 
 /// Seconds that are one point of figure 7.
 const STEP_S: f64 = 0.1;
@@ -41,9 +42,9 @@ const SHARED: &str = "TPC-C's full mix. Primary, standbys, load and readers are 
 const ALONE: &str = "0 standbys: the primary by itself, with the same form of log.";
 
 impl Settings {
-    fn chart(&self, name: &str, title: &str, (x, y): (&'static str, &'static str), notes: &[&str]) -> Chart {
+    pub(crate) fn chart(&self, name: &str, title: &str, (x, y): (&'static str, &'static str), notes: &[&str]) -> Chart {
         Chart {
-            name: name.into(),
+            name: format!("query-fresh-{name}"),
             title: title.into(),
             x,
             y,
@@ -55,12 +56,12 @@ impl Settings {
         }
     }
 
-    fn sites_max(&self) -> u16 {
+    pub(crate) fn sites_max(&self) -> u16 {
         self.sites.last().copied().unwrap_or(1)
     }
 
     /// TPC-C as fast as it goes, with the standbys' logs beside the primary's.
-    fn run(&self, way: Way, standbys: usize) -> Run<'_> {
+    pub(crate) fn run(&self, way: Way, standbys: usize) -> Run<'_> {
         Run {
             way,
             workload: "tpcc",
@@ -68,6 +69,7 @@ impl Settings {
             partitions: self.sites_max(),
             warehouses: self.warehouses,
             sites: self.sites_max(),
+            remote_percent: None,
             replay_sites: 1,
             readers: 0,
             log: StandbyLog::Beside,
@@ -83,19 +85,20 @@ impl Settings {
     }
 
     /// Measures all of them in turn, so that other work of the machine meets all alike: by run of each point.
-    fn measure(&self, runs: &[Pointed<'_>]) -> Result<Vec<Vec<Measured>>> {
+    pub(crate) fn measure(&self, runs: &[Pointed<'_>]) -> Result<Vec<Vec<Measured>>> {
         let mut measured: Vec<Vec<Measured>> = runs.iter().map(|_| Vec::new()).collect();
         for round in 0..self.runs {
-            for ((_, _, run), measured) in runs.iter().zip(&mut measured) {
+            for (at, ((_, _, run), measured)) in runs.iter().zip(&mut measured).enumerate() {
                 let seed = 1 + u64::from(round);
                 measured.push(Run { seed, ..run.clone() }.measure()?);
+                eprintln!("round {} of {}: run {} of {}", round + 1, self.runs, at + 1, runs.len());
             }
         }
         Ok(measured)
     }
 
     /// The points of all series.
-    fn points(
+    pub(crate) fn points(
         runs: &[Pointed<'_>],
         measured: &[Vec<Measured>],
         value: impl Fn(&Run<'_>, &Measured) -> f64,
@@ -212,7 +215,7 @@ impl Settings {
     /// Primary throughput by the number of standbys.
     pub fn figure_6(&self) -> Result<Vec<Chart>> {
         let title = "Figure 6: the primary, by the number of standbys";
-        let mut chart = self.chart("figure-6", title, ("standbys", "transactions a second"), &WAYS_NOTES);
+        let mut chart = self.chart("6", title, ("standbys", "transactions a second"), &WAYS_NOTES);
         self.throughput(&mut chart, &self.ways())?;
         chart.paper = vec![
             of_alone(
@@ -234,7 +237,7 @@ impl Settings {
     /// Freshness over time.
     pub fn figure_7(&self) -> Result<Vec<Chart>> {
         let title = "Figure 7: freshness of a standby over time";
-        let mut chart = self.chart("figure-7", title, ("s", "percent"), &WAYS_NOTES);
+        let mut chart = self.chart("7", title, ("s", "percent"), &WAYS_NOTES);
         chart.notes.push(
             "Freshness: what the standby shows of what the primary committed since the run began, each 20 ms; a point is the median of 0.1 s.".into(),
         );
@@ -308,7 +311,7 @@ impl Settings {
             .collect();
         let title = "Figure 8: the primary, by replay policy and standbys";
         let mut top = self.chart(
-            "figure-8",
+            "8",
             title,
             ("standbys", "transactions a second"),
             &[SHARED, ALONE, POLICIES],
@@ -323,7 +326,7 @@ impl Settings {
         let series: Vec<_> = series.into_iter().skip(1).collect();
         let title = "Figure 8: reads of all standbys, by replay policy";
         let bottom = self.reads(
-            "figure-8-reads",
+            "8-reads",
             title,
             &series,
             &[
@@ -378,7 +381,7 @@ impl Settings {
     pub fn figure_9(&self) -> Result<Vec<Chart>> {
         let title = "Figure 9: the primary, by replay policy, replay threads and standbys";
         let mut chart = self.chart(
-            "figure-9",
+            "9",
             title,
             ("standbys", "transactions a second"),
             &[SHARED, ALONE, POLICIES, THREADS],
@@ -396,7 +399,7 @@ impl Settings {
             "full-instantiation: the product, whose replay puts rows in place; replay-arrays: replay notes where each row's newest change lies, and builds no row.",
             "replay-arrays does no index work, which the product's replay does for insertions, deletions and new keys.",
         ];
-        let mut chart = self.chart("figure-10", title, ("standbys", "transactions a second"), &notes);
+        let mut chart = self.chart("10", title, ("standbys", "transactions a second"), &notes);
         let ways = [Way::ARRAYS, Way::QUERY_FRESH.named("full-instantiation")];
         let series: Vec<_> = ways
             .iter()
@@ -416,7 +419,7 @@ impl Settings {
             THREADS,
             "One call is on its way at a time. The paper commits groups of 4 MB, with 3.38 ms for a commit without standbys.",
         ];
-        let mut chart = self.chart("figure-11", title, ("standbys", "median us"), &notes);
+        let mut chart = self.chart("11", title, ("standbys", "median us"), &notes);
         let series = self.policies(Offered::One);
         let mut runs = vec![(String::new(), 0, series[0].1.clone())];
         runs.extend(self.by_standbys(&series));
@@ -465,7 +468,7 @@ impl Settings {
             "The product persists before it replays, so CLFLUSH and CLWB on replay threads have no row.",
         ];
         let title = "Figure 12: the primary, by what the standbys' logs are written to";
-        let mut top = self.chart("figure-12", title, ("standbys", "transactions a second"), &notes);
+        let mut top = self.chart("12", title, ("standbys", "transactions a second"), &notes);
         self.throughput(&mut top, &series)?;
         top.paper = vec![top.claim(
             "nvram to ideal (paper: CLWB), times",
@@ -474,7 +477,7 @@ impl Settings {
             &|x| x > 0.0,
         )];
         let title = "Figure 12: reads of all standbys, by what their logs are written to";
-        let bottom = self.reads("figure-12-reads", title, &series, &[SHARED, notes[2]])?;
+        let bottom = self.reads("12-reads", title, &series, &[SHARED, notes[2]])?;
         Ok(vec![top, bottom])
     }
 
@@ -726,4 +729,4 @@ fn quantile(values: impl Iterator<Item = f64>, part: f64) -> f64 {
 }
 
 /// What `--figure` takes, in words.
-pub const NAMES: &str = "table-1, 6, 7, 8, 9, 10, 11, 12, bootstrap, processor and replay";
+pub const NAMES: &str = "table-1, 6, 7, 8, 9, 10, 11, 12, bootstrap, processor, replay and command-logging-10";

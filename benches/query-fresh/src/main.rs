@@ -7,6 +7,7 @@
 
 mod arrays;
 mod bootstrap;
+mod commands;
 mod figures;
 mod quota;
 mod readers;
@@ -28,7 +29,8 @@ use reprise_bench_figures::{Chart, processor};
 #[command(name = "reprise-bench-query-fresh", version)]
 struct Args {
     /// Which: table-1, 6 (ways), 7 (freshness), 8 and 9 (replay policy, threads), 10 (replay arrays), 11 (latency), 12 (standby's log), bootstrap,
-    /// processor (time of either side), replay (one log, two ways) [default: all]
+    /// processor (time of either side), replay (one log, two ways), command-logging-10 (another paper's: commands against changes)
+    /// [default: all]
     #[arg(long = "figure")]
     figures: Vec<String>,
     /// Where NAME.csv and NAME.svg go
@@ -113,7 +115,7 @@ fn main() -> Result<()> {
 /// What is drawn, in which order, and by what.
 type Figure = (&'static str, fn(&Settings) -> Result<Vec<Chart>>);
 
-const FIGURES: [Figure; 11] = [
+const FIGURES: [Figure; 12] = [
     ("table-1", Settings::table_1),
     ("6", Settings::figure_6),
     ("7", Settings::figure_7),
@@ -125,6 +127,7 @@ const FIGURES: [Figure; 11] = [
     ("bootstrap", Settings::bootstrap),
     ("processor", Settings::processor),
     ("replay", Settings::replay),
+    ("command-logging-10", Settings::command_logging_10),
 ];
 
 fn chosen(args: &Args) -> Result<Vec<Figure>> {
@@ -153,6 +156,7 @@ fn settings(args: &Args, (dir, disk): (PathBuf, PathBuf), cores: u16) -> Setting
         modules: args.modules.clone(),
         seconds,
         runs,
+        is_short: args.short,
         standbys,
         warehouses: args.short.then(|| sites.last().copied().unwrap_or(1).into()),
         sites,

@@ -127,6 +127,8 @@ pub struct Run<'a> {
     pub partitions: u16,
     /// The default of `reprise-bench tpcc`.
     pub warehouses: Option<u32>,
+    /// Percent of New-Orders and Payments that touch two partitions; none: as the specification has it.
+    pub remote_percent: Option<u8>,
     /// Sites of the primary.
     pub sites: u16,
     /// Threads that replay, for each standby.
@@ -185,7 +187,7 @@ pub fn options(run: &Run<'_>, data_dir: Option<PathBuf>) -> Options {
             Offered::All | Offered::One => None,
         },
         seed: run.seed,
-        remote_percent: None,
+        remote_percent: run.remote_percent,
         scale: None,
         warehouses: run.warehouses.filter(|_| run.workload == "tpcc"),
         modules: run.modules.clone(),

@@ -2,6 +2,8 @@
 
 use std::{fs, process::Command};
 
+use reprise_bench_looking_glass::components::COMPONENTS;
+
 #[test]
 fn figures_are_drawn_of_a_short_run() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -33,6 +35,7 @@ fn figures_are_drawn_of_a_short_run() {
         );
         assert!(svg.contains("Figure") && !svg.contains("NaN"), "{svg}");
     }
+    check_components(&fs::read_to_string(dir.path().join("looking-glass-components.csv")).expect("a file"));
     let csv = fs::read_to_string(dir.path().join("looking-glass-6.csv")).expect("a file");
     // The build without any part does the paper's work, and nothing of what is not there.
     let last = |row: &str| -> f64 {
@@ -53,4 +56,22 @@ fn figures_are_drawn_of_a_short_run() {
         assert_eq!(last(row), count, "{row}: {csv}");
     }
     assert!(csv.contains("index insertion"), "{csv}");
+}
+
+/// Each component has its count beside that of a published one.
+fn check_components(csv: &str) {
+    for component in &COMPONENTS {
+        let claim = format!("\"{} to {}, times\",,,", component.name, component.published);
+        let line = csv.lines().find_map(|line| line.strip_prefix(&claim)).expect("a claim");
+        let times = line.split(',').next().and_then(|times| times.parse::<f64>().ok());
+        assert!(times.is_some_and(|times| times > 0.0), "{claim}: {csv}");
+    }
+}
+
+#[test]
+fn figure_is_refused_when_there_is_none() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_reprise-bench-looking-glass"));
+    let output = command.args(["--figure", "2"]).output().expect("it starts");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("there is no figure 2 here"), "{told}");
 }

@@ -1,0 +1,104 @@
+//! Draws figures of "Rethinking Main Memory OLTP Recovery" with what the product does here: none, command and physiological log.
+//! Owns: the runs of each figure, their order, the flags.
+//! Does not: make calls or check them (`reprise-driver` does); claim a figure: a machine does, which each file names.
+//! Invariants: the three logs run the same calls in turn; a run whose check fails draws nothing.
+//! Called by: `cargo xtask figures command-logging`.
+#![forbid(unsafe_code)]
+
+mod figures;
+mod runs;
+
+use std::{fs, path::PathBuf, thread};
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use figures::{FIGURES, Settings};
+use reprise_bench_figures::processor;
+
+/// Draws the command-logging paper's figures with what is measured here
+#[derive(Parser)]
+#[command(name = "reprise-bench-command-logging", version)]
+struct Args {
+    /// Which: 3 and 4 (Voter by offered load: throughput, latency), 5 (its replay), 6, 7, 8 (the same of TPC-C), 9 and 11
+    /// (transactions between partitions: throughput, which log is better), bytes (of each transaction) [default: all]
+    #[arg(long = "figure")]
+    figures: Vec<String>,
+    /// Folder for NAME.csv and NAME.svg
+    #[arg(long, value_name = "DIR", default_value = "target/figures")]
+    out: PathBuf,
+    /// Place of the logs; a folder in it is made, and removed at the end [default: the system's for temporary files]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Seconds of each run, after a tenth as long to warm up
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    /// Runs of each point; the figure shows the median
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+    /// One run of a fraction of a second for each point: whether it works, and no figure
+    #[arg(long)]
+    short: bool,
+    /// Folder of NAME.wasm [default: procedures/ beside this program's folder]
+    #[arg(long, value_name = "DIR")]
+    modules: Option<PathBuf>,
+    /// The build, for the figures' captions
+    #[arg(long, default_value = concat!("reprise ", env!("CARGO_PKG_VERSION")))]
+    build: String,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let is_known = |asked: &&String| FIGURES.iter().any(|figure| figure.names.contains(&asked.as_str()));
+    let unknown = args.figures.iter().find(|asked| !is_known(asked));
+    ensure!(
+        unknown.is_none(),
+        "there is no figure {} here: 3 to 9, 11 and bytes are",
+        unknown.map_or("", String::as_str)
+    );
+    let place = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let folder = place.join(format!("reprise-figures-{}", std::process::id()));
+    fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
+    let drawn = draw(&args, &settings(&args, folder.clone()));
+    fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+    drawn
+}
+
+fn settings(args: &Args, dir: PathBuf) -> Settings {
+    let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u16);
+    let (seconds, runs) = if args.short {
+        (0.2, 1)
+    } else {
+        (args.seconds, args.runs)
+    };
+    let what = if args.short { "a short run: no figure" } else { "median" };
+    Settings {
+        is_short: args.short,
+        seconds,
+        runs,
+        cores,
+        modules: args.modules.clone(),
+        conditions: format!(
+            "{} with {cores} processors; {}; seeds 1 to {runs}; {runs} runs of {seconds} s, {what}",
+            processor(),
+            args.build
+        ),
+        dir,
+    }
+}
+
+/// Draws each group of figures that has one that was asked for: a group shares its runs.
+fn draw(args: &Args, settings: &Settings) -> Result<()> {
+    let is_asked = |name: &str| args.figures.is_empty() || args.figures.iter().any(|asked| asked == name);
+    for figure in FIGURES {
+        if !figure.names.iter().any(|name| is_asked(name)) {
+            continue;
+        }
+        let charts = (figure.measure)(settings)?;
+        for (name, chart) in figure.names.iter().zip(charts) {
+            if is_asked(name) {
+                chart.write(&args.out)?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! One run of the product with one form of log.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use reprise_database::{AfterImage, CommitMode, DeviceConfig, LogPolicy, RecoverFrom, RedoConfig};
+use reprise_driver::{Options, ProcessOptions, Report, Target, run};
+
+/// The three forms that the paper compares, with the names of their series.
+pub const LOGS: [(&str, LogPolicy); 3] = [
+    ("none", LogPolicy::None),
+    ("command", LogPolicy::Command),
+    ("physiological", LogPolicy::Physiological),
+];
+
+/// Calls that are made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Offered {
+    /// All that come back: the engine makes each next call itself, so no generator takes part.
+    All,
+    /// This many a second, by a generator on the other processor.
+    PerSecond(f64),
+}
+
+/// A run: its workload, its log, its load, its length.
+#[derive(Clone, Debug)]
+pub struct Run<'a> {
+    pub workload: &'static str,
+    pub log: LogPolicy,
+    pub offered: Offered,
+    pub sites: u16,
+    /// Percent of New-Orders and Payments that touch two partitions; none: as the specification has it.
+    pub remote_percent: Option<u8>,
+    pub warehouses: Option<u32>,
+    /// The log is replayed afterwards, behind a checkpoint that was taken before the run.
+    pub restart: bool,
+    pub seconds: f64,
+    pub seed: u64,
+    /// The run makes its files in a folder here, and removes them.
+    pub dir: &'a Path,
+    pub modules: Option<PathBuf>,
+}
+
+impl Run<'_> {
+    fn options(&self, data_dir: Option<PathBuf>) -> Options {
+        let is_closed = self.offered == Offered::All;
+        Options {
+            workload: self.workload.to_owned(),
+            seconds: self.seconds,
+            warmup_s: self.seconds / 10.0,
+            rate: match self.offered {
+                Offered::All => None,
+                Offered::PerSecond(rate) => Some(rate),
+            },
+            seed: self.seed,
+            remote_percent: self.remote_percent,
+            scale: None,
+            warehouses: self.warehouses,
+            modules: self.modules.clone(),
+            target: Target::Process(ProcessOptions {
+                partitions: self.sites,
+                sites: self.sites,
+                log: self.log,
+                redo: RedoConfig {
+                    images: AfterImage::Changed,
+                    from: RecoverFrom::default(),
+                },
+                device: DeviceConfig::File,
+                nvram_delay_ns: 0,
+                commit: CommitMode::Sync,
+                group_commit_us: 0,
+                data_dir,
+                native: false,
+                checkpoint_during: false,
+                restart: self.restart,
+                batch: None,
+                in_flight: None,
+                prepared: is_closed,
+                memory_ready: 0,
+            }),
+        }
+    }
+
+    /// Runs it, the workload's checks included.
+    ///
+    /// # Errors
+    /// The run failed, or its checks did.
+    pub fn measure(&self) -> Result<Report> {
+        let folder = self.dir.join("data");
+        let has_files = self.log != LogPolicy::None;
+        let options = self.options(has_files.then(|| folder.clone()));
+        let report = run(&options, &|_| {});
+        if has_files && folder.exists() {
+            std::fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+        }
+        report.with_context(|| format!("{} with the log {:?}, {:?}", self.workload, self.log, self.offered))
+    }
+}
