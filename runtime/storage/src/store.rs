@@ -275,6 +275,7 @@ impl Store {
 
     /// Rolls back all commits that are not settled.
     pub fn unwind(&mut self) {
+        self.waiting.forget_shown();
         self.unwind_unsealed();
         while let Some(turn) = self.retained.take_newest() {
             self.journal.restore(turn);

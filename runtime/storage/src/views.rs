@@ -324,28 +324,37 @@ fn successor(bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl Views {
-    /// Returns a view of the tables in which these rows are as their images, and all others as they lie.
-    pub fn of_images(images: RowImages, tables: &[Table], memory: Option<&Arc<MemoryLedger>>) -> Self {
+    /// Returns a view of the tables in which rows are as their images (`add_images`), and all others as they lie.
+    pub fn of_images(memory: Option<&Arc<MemoryLedger>>) -> Self {
         let mut views = Self::new(memory, usize::MAX);
+        let view = IMAGES_VIEW.0;
+        views.open.insert(view, 0);
+        (views.oldest, views.newest) = (view, view);
+        views
+    }
+
+    /// Adds the images of rows that have none yet.
+    pub fn add_images(&mut self, images: RowImages, tables: &[Table]) {
         let span = Span {
             since: 0,
             until: IMAGES_VIEW.0,
         };
-        views.open.insert(span.until, 0);
-        (views.oldest, views.newest) = (span.until, span.until);
         for ((table, rid), stored) in images {
             let (id, rid) = (TableId(table), Rid(rid));
             let bytes = VERSION_BYTES + stored.as_ref().map_or(0, Vec::len);
-            views.taken.set_versions(views.taken.versions + bytes);
-            let (shown, _) = views.shown(id);
-            shown.rows.entry(rid.0).or_default().push(Version {
+            let (shown, _) = self.shown(id);
+            if shown.rows.contains_key(&rid.0) {
+                continue;
+            }
+            let version = Version {
                 span,
                 stored: stored.map(Vec::into_boxed_slice),
                 has_entries: false,
-            });
-            views.add_entries(id, rid, &tables[table as usize]);
+            };
+            shown.rows.insert(rid.0, vec![version]);
+            self.taken.set_versions(self.taken.versions + bytes);
+            self.add_entries(id, rid, &tables[table as usize]);
         }
-        views
     }
 
     fn new(memory: Option<&Arc<MemoryLedger>>, bytes_max: usize) -> Self {

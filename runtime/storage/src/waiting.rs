@@ -95,6 +95,11 @@ impl WaitingTurns {
         self.turns.iter().any(|turn| !turn.garbage.is_empty())
     }
 
+    /// Forgets what reads were shown: writes are taken back.
+    pub fn forget_shown(&mut self) {
+        self.shown = None;
+    }
+
     pub fn memory_bytes(&self) -> usize {
         self.memory_bytes
     }
@@ -112,14 +117,21 @@ impl WaitingTurns {
             return None;
         }
         let turns = self.turns.iter().chain(retained.turns());
-        let newest = turns.clone().last().map_or(0, Turn::end);
-        let is_known = |shown: &AcknowledgedTables| (shown.end, shown.newest) == (end, newest);
-        if !self.shown.as_ref().is_some_and(is_known) {
-            let images = images(turns.rev().take_while(|turn| turn.end() > end), tables);
-            let views = Views::of_images(images, tables, memory);
-            self.shown = Some(AcknowledgedTables { end, newest, views });
+        let newest = turns.clone().next_back().map_or(end, Turn::end).max(end);
+        let is_usable = |shown: &AcknowledgedTables| shown.end == end && shown.newest <= newest;
+        let shown = self.shown.take().filter(is_usable);
+        let shown = self.shown.insert(shown.unwrap_or_else(|| AcknowledgedTables {
+            end,
+            newest: end,
+            views: Views::of_images(memory),
+        }));
+        if shown.newest < newest {
+            // Writes since the last look: a row that was changed before them has its image.
+            let since = turns.rev().take_while(|turn| turn.end() > shown.newest);
+            shown.views.add_images(images(since, tables), tables);
+            shown.newest = newest;
         }
-        self.shown.as_mut().map(|shown| &mut shown.views)
+        Some(&mut shown.views)
     }
 }
 

@@ -207,6 +207,8 @@ fn read_shows_what_is_acknowledged_beside_writes_that_wait() {
             if random.below(6) > 0 {
                 acknowledged = acknowledged.max(durable.saturating_sub(random.below(4)));
             }
+            // A read between two writes: the next one goes by what it found.
+            check_all(&mut store, acknowledged, &states[acknowledged as usize]);
             store.acknowledge(acknowledged);
             store.settle(durable);
             check_all(&mut store, acknowledged, &states[acknowledged as usize]);
