@@ -9,7 +9,6 @@ use crossbeam_channel::{Receiver, Sender};
 use reprise_base::{Lsn, WatermarkWaiter};
 use reprise_database::{AppendError, AppendOutcome, Database, Group, Position};
 use reprise_env::{Step, Work};
-use reprise_router::ViewWaiter;
 use reprise_ship::{BeatSeen, OnTheWay, PersistedHook, StandbyProgress, StandingSeen, Streaming, Taker};
 
 use crate::arrays::ReplayArrays;
@@ -161,13 +160,7 @@ impl Taker for WayTaker {
         match self.acknowledges {
             Acknowledges::Received => None,
             Acknowledges::Persisted => self.database.when_durable(lsn, hook),
-            Acknowledges::Replayed => {
-                let seen = Lsn(lsn.0.saturating_sub(1));
-                match self.database.router().when_in_view(seen, hook)? {
-                    ViewWaiter::Record(waiter) => Some(waiter),
-                    ViewWaiter::Acknowledgement => None, // of a primary alone
-                }
-            }
+            Acknowledges::Replayed => self.database.router().when_in_view(Lsn(lsn.0.saturating_sub(1)), hook),
         }
     }
 }

@@ -43,7 +43,7 @@ pub use replication::{
 };
 pub use router::{MetricsSnapshot, NvramDevice, Phase, RecoveryStep, Router, RouterConfig, Status, Unavailable};
 pub use scoped_key::ScopedKey;
-pub use standby::{NotPrimary, ViewWaiter};
+pub use standby::NotPrimary;
 pub use views::ReadPath;
 
 pub use reprise_log::NvramBufferStatus;

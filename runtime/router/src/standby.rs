@@ -5,7 +5,7 @@
 //! partitions.
 
 use std::sync::{
-    Arc, Mutex, RwLock,
+    Arc, RwLock,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
@@ -165,40 +165,13 @@ impl Router {
         self.is_standby() || shared.gate.doubt(&*shared.clock).is_some()
     }
 
-    /// Runs `hook` on an engine thread once reads see the record at `lsn`; it must only hand over. A wait that is given up drops `hook`. Returns nothing if
-    /// reads see the record already, or if there is no log.
-    pub fn when_in_view(&self, lsn: Lsn, hook: OnReached) -> Option<ViewWaiter> {
+    /// Runs `hook` on an engine thread once the record at `lsn` is in the log of a primary, or in the view of a standby; it must only hand over. On a
+    /// primary reads may see it later (`is_in_view`). Returns nothing if the record is there already, or if there is no log.
+    pub fn when_in_view(&self, lsn: Lsn, hook: OnReached) -> Option<WatermarkWaiter> {
         let end = Lsn(lsn.0.saturating_add(1));
-        let log = self.0.config.log.as_deref()?;
-        let (gate, hook) = (Arc::clone(&self.0.config.shared.gate), Arc::new(Mutex::new(Some(hook))));
-        let wait_at_gate = move || {
-            let hook = Arc::clone(&hook);
-            gate.when_committed(end, move |outcome| {
-                let hook = hook.lock().ok().and_then(|mut hook| hook.take());
-                if let (Ok(()), Some(hook)) = (outcome, hook) {
-                    hook();
-                }
-            });
-        };
-        let first = Box::new(wait_at_gate.clone());
-        let waiter = match self.is_standby() {
-            true => self.0.part.view.when(end.0, first),
-            false => log.when_filled(end, first),
-        };
-        Some(waiter.map_or_else(
-            || {
-                wait_at_gate();
-                ViewWaiter::Acknowledgement
-            },
-            ViewWaiter::Record,
-        ))
+        match self.is_standby() {
+            true => self.0.part.view.when(end.0, hook),
+            false => self.0.config.log.as_deref()?.when_filled(end, hook),
+        }
     }
-}
-
-/// A wait for what reads see. The wait for a record ends with it.
-#[must_use]
-pub enum ViewWaiter {
-    Record(WatermarkWaiter),
-    /// The record is in the log, and standbys have to have it.
-    Acknowledgement,
 }

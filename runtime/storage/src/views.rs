@@ -333,14 +333,14 @@ impl Views {
         views
     }
 
-    /// Adds the images of rows that have none yet.
-    pub fn add_images(&mut self, images: RowImages, tables: &[Table]) {
+    /// Adds the images of rows that have none yet. False: all of them take more than `bytes_max`.
+    pub fn add_images(&mut self, images: &RowImages, tables: &[Table], bytes_max: usize) -> bool {
         let span = Span {
             since: 0,
             until: IMAGES_VIEW.0,
         };
         for ((table, rid), stored) in images {
-            let (id, rid) = (TableId(table), Rid(rid));
+            let (id, rid) = (TableId(*table), Rid(*rid));
             let bytes = VERSION_BYTES + stored.as_ref().map_or(0, Vec::len);
             let (shown, _) = self.shown(id);
             if shown.rows.contains_key(&rid.0) {
@@ -348,13 +348,17 @@ impl Views {
             }
             let version = Version {
                 span,
-                stored: stored.map(Vec::into_boxed_slice),
+                stored: stored.as_deref().map(Into::into),
                 has_entries: false,
             };
             shown.rows.insert(rid.0, vec![version]);
             self.taken.set_versions(self.taken.versions + bytes);
-            self.add_entries(id, rid, &tables[table as usize]);
+            self.add_entries(id, rid, &tables[*table as usize]);
+            if self.taken.versions > bytes_max {
+                return false;
+            }
         }
+        true
     }
 
     fn new(memory: Option<&Arc<MemoryLedger>>, bytes_max: usize) -> Self {

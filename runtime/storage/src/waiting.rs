@@ -19,7 +19,7 @@ use crate::{
     views::{IMAGES_VIEW, Views},
 };
 
-/// Memory of the undo that one store keeps of waiting writes. The oldest undo goes first.
+/// Memory of the undo that one store keeps of waiting writes, and of the rows that it shows by that undo. The oldest undo goes first.
 const KEPT_BYTES_MAX: usize = 16 << 20;
 
 /// The stored bytes of each row that waiting writes changed, as they were before. None: there was no row.
@@ -32,6 +32,8 @@ pub(crate) struct WaitingTurns {
     turns: VecDeque<Turn>,
     /// Memory of all turns and of the rows that they hold.
     memory_bytes: usize,
+    /// Rows in all turns that went and may be shown.
+    removed_rows: usize,
     /// Writes before it may wait whose undo is not kept.
     forgotten_before: u64,
     shown: Option<AcknowledgedTables>,
@@ -51,6 +53,7 @@ impl Default for WaitingTurns {
             acknowledged: u64::MAX,
             turns: VecDeque::new(),
             memory_bytes: 0,
+            removed_rows: 0,
             forgotten_before: 0,
             shown: None,
         }
@@ -67,6 +70,7 @@ impl WaitingTurns {
     #[inline]
     pub fn push(&mut self, turn: Turn) {
         self.memory_bytes += kept_bytes(&turn);
+        self.removed_rows += turn.garbage.len();
         self.turns.push_back(turn);
     }
 
@@ -76,6 +80,7 @@ impl WaitingTurns {
         let (acknowledged, is_full) = (self.acknowledged, self.memory_bytes > KEPT_BYTES_MAX);
         let turn = self.turns.pop_front_if(|turn| is_full || turn.end() <= acknowledged)?;
         self.memory_bytes -= kept_bytes(&turn);
+        self.removed_rows -= turn.garbage.len();
         if turn.end() > acknowledged {
             self.forgotten_before = turn.end();
         }
@@ -86,13 +91,13 @@ impl WaitingTurns {
     /// Takes off all turns. The undo of writes before `end` is not kept.
     pub fn forget(&mut self, end: u64) -> VecDeque<Turn> {
         self.forgotten_before = self.forgotten_before.max(end);
-        (self.memory_bytes, self.shown) = (0, None);
+        (self.memory_bytes, self.removed_rows, self.shown) = (0, 0, None);
         std::mem::take(&mut self.turns)
     }
 
     /// Whether rows went that a read may be shown.
     pub fn has_garbage(&self) -> bool {
-        self.turns.iter().any(|turn| !turn.garbage.is_empty())
+        self.removed_rows > 0
     }
 
     /// Forgets what reads were shown: writes are taken back.
@@ -127,30 +132,43 @@ impl WaitingTurns {
         }));
         if shown.newest < newest {
             // Writes since the last look: a row that was changed before them has its image.
-            let since = turns.rev().take_while(|turn| turn.end() > shown.newest);
-            shown.views.add_images(images(since, tables), tables);
-            shown.newest = newest;
+            let before = std::mem::replace(&mut shown.newest, newest);
+            let since = turns.rev().take_while(|turn| turn.end() > before);
+            let images = images(since, tables);
+            if images
+                .as_ref()
+                .is_none_or(|images| !shown.views.add_images(images, tables, KEPT_BYTES_MAX))
+            {
+                // Wide rows with little undo: reads wait for the acknowledgement of these writes, and are not tried again before.
+                (self.forgotten_before, self.shown) = (newest, None);
+                return None;
+            }
         }
-        Some(&mut shown.views)
+        self.shown.as_mut().map(|shown| &mut shown.views)
     }
 }
 
-/// Takes back the changes of these turns, the newest first, on copies of the rows.
-fn images<'t>(turns: impl Iterator<Item = &'t Turn>, tables: &mut [Table]) -> RowImages {
-    let mut images = RowImages::new();
+/// Takes back the changes of these turns, the newest first, on copies of the rows. None: the copies take too much memory.
+fn images<'t>(turns: impl Iterator<Item = &'t Turn>, tables: &mut [Table]) -> Option<RowImages> {
+    let (mut images, mut bytes) = (RowImages::new(), 0);
     for turn in turns {
         let mut kept = &turn.bytes[..];
         for undo in turn.ops.iter().rev() {
             let before;
             (kept, before) = kept.split_at(kept.len() - undo.kept_bytes());
             let table = &mut tables[undo.table as usize];
-            let image = images
-                .entry((undo.table, undo.rid.0))
-                .or_insert_with(|| table.stored(undo.rid));
+            let image = images.entry((undo.table, undo.rid.0)).or_insert_with(|| {
+                let stored = table.stored(undo.rid);
+                bytes += stored.as_ref().map_or(0, Vec::len);
+                stored
+            });
+            if bytes > KEPT_BYTES_MAX {
+                return None;
+            }
             table.undo_in(image, undo, before);
         }
     }
-    images
+    Some(images)
 }
 
 impl Table {

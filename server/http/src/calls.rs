@@ -317,6 +317,9 @@ pub fn bad_key() -> Refusal {
     ))
 }
 
+/// Time between two looks whether an answer may be given.
+pub const LOOK: Duration = Duration::from_millis(5);
+
 /// Read your writes: waits until the read view holds the record at the asked LSN.
 pub async fn wait_for_min_lsn(state: &AppState, headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(min_lsn) = number(headers, headers::MIN_LSN)? else {
@@ -331,14 +334,20 @@ pub async fn wait_for_min_lsn(state: &AppState, headers: &HeaderMap) -> Result<(
         let detail = "this server keeps no log (--log none), so it reaches no LSN but 0";
         return Err(Refusal::new(ProblemKind::TooStale, detail));
     }
-    let (sender, reached) = oneshot::channel();
-    let tell = Box::new(move || _ = sender.send(())); // who waited may have gone
-    let Some(_waiter) = router.when_in_view(Lsn(min_lsn), tell) else {
-        return Ok(());
+    let seen = async {
+        let (sender, reached) = oneshot::channel();
+        let tell = Box::new(move || _ = sender.send(())); // the request may be over
+        if let Some(_waiter) = router.when_in_view(Lsn(min_lsn), tell) {
+            let _ = reached.await;
+        }
+        // The standbys of a primary have to have it, too.
+        while !router.is_in_view(Lsn(min_lsn)) {
+            tokio::time::sleep(LOOK).await;
+        }
     };
-    match timeout(wait_max, reached).await {
-        Ok(Ok(())) => Ok(()),
-        _ => {
+    match timeout(wait_max, seen).await {
+        Ok(()) => Ok(()),
+        Err(_) => {
             let detail = format!(
                 "the server shows every record before LSN {}, and you asked for {min_lsn}; wait longer (Reprise-Max-Wait-Ms), or read from the primary",
                 router.view()

@@ -1,6 +1,6 @@
 //! `/v1/replication`: who is the primary, how far each standby is, and the way to become one or the other.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::{
     Json,
@@ -24,7 +24,7 @@ use utoipa::IntoParams;
 use crate::{
     auth::Principal,
     body,
-    calls::{number, read_wait_max},
+    calls::{LOOK, number, read_wait_max},
     control::ControlOp,
     front::{Name, Params},
     places::Operation,
@@ -421,7 +421,6 @@ impl Staleness {
 
 /// Waits until a standby is not further behind than a read allows it to be (`Reprise-Max-Lag-Ms`).
 pub async fn wait_for_max_lag(state: &AppState, headers: &HeaderMap) -> Result<(), Refusal> {
-    const LOOK: Duration = Duration::from_millis(5);
     let Some(max_ms) = number(headers, headers::MAX_LAG_MS)? else {
         return Ok(());
     };

@@ -237,6 +237,36 @@ fn undo_that_is_not_kept_hides_the_rows_before_it() {
 }
 
 #[test]
+fn rows_that_are_shown_by_undo_are_bounded() {
+    const COUNT: i64 = 120_000;
+    let mut store = store(IndexKind::Hash);
+    store.begin();
+    (0..COUNT).for_each(|id| assert!(put(&mut store, id, [id, 0, 0, 0], 2)));
+    store.commit();
+    store.seal(1);
+    store.acknowledge(1);
+    store.settle(1);
+    let before = store.memory_bytes();
+    // An addition keeps a few bytes, and its row has to be shown whole.
+    store.begin();
+    (0..COUNT).for_each(|id| assert!(put(&mut store, id, [id, 0, 1, 0], 0)));
+    store.commit();
+    store.seal(2);
+    store.settle(2);
+    for _ in 0..2 {
+        assert!(store.as_acknowledged(1).is_none(), "the rows take too much");
+    }
+    assert!(
+        store.memory_bytes() < before + (20 << 20),
+        "{before}, {}",
+        store.memory_bytes()
+    );
+    store.acknowledge(2);
+    store.settle(2);
+    assert!(store.as_acknowledged(2).is_some());
+}
+
+#[test]
 fn undo_of_waiting_writes_is_bounded() {
     let mut store = store(IndexKind::Hash);
     store.acknowledge(0);
