@@ -338,8 +338,9 @@ impl CommitGate {
     /// Lets those go whose records are where they are wanted. Where another thread answers some at this moment, that one does.
     pub fn release(&self) {
         let state = self.lock();
-        if !state.is_answering {
-            self.release_of(state);
+        match state.is_answering {
+            true => drop(state),
+            false => self.release_of(state),
         }
         if self.is_short.load(Ordering::Acquire) {
             self.let_reads_go();
