@@ -79,15 +79,13 @@ impl Database {
     }
 
     /// Has this standby lead at the level of its cluster, whatever its own start asked for.
-    pub(crate) fn adopt_safety(&self) -> Result<(), String> {
+    pub(crate) fn adopt_safety(&self) {
         if let Some(level) = self.cluster_safety() {
-            self.check_safety(level)?;
             self.shared.gate.set_level(level);
         }
-        Ok(())
     }
 
-    fn cluster_safety(&self) -> Option<Safety> {
+    pub(crate) fn cluster_safety(&self) -> Option<Safety> {
         self.node()?.read(|document| document.safety())
     }
 
@@ -96,7 +94,7 @@ impl Database {
         self.node().map_or(Ok(()), record)
     }
 
-    fn check_safety(&self, level: Safety) -> Result<(), String> {
+    pub(crate) fn check_safety(&self, level: Safety) -> Result<(), String> {
         match self.log.is_none() || self.router.status().commit == "async" {
             true => Err(format!(
                 "the safety level {level} has a write durable here before it is answered: it takes a log, and --commit sync"

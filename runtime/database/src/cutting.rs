@@ -230,6 +230,11 @@ impl Leadership {
         (!self.is_over && self.last_epoch > heard) || self.claimed > Some(heard)
     }
 
+    /// Returns the last epoch in which the directory led; 0: it never did.
+    pub fn last_epoch(&self) -> u32 {
+        self.last_epoch
+    }
+
     pub fn describe(&self) -> String {
         match self.safety.is_empty() {
             true => "it asked to lead, and did not".to_owned(),
@@ -463,6 +468,7 @@ mod tests {
             persisted: Lsn(from),
             is_in_sync,
             is_counted: true,
+            url: None,
         };
         let never_in_sync = |from| Expected {
             is_counted: false,
@@ -505,6 +511,7 @@ mod tests {
             persisted: Lsn(3),
             is_in_sync: true,
             is_counted: true,
+            url: None,
         };
         expected::save(&node, &[standby]).expect("saved");
         keep_level(&node, Safety::TwoSafe, Epoch(3)).expect("kept");
@@ -525,6 +532,7 @@ mod tests {
             persisted: Lsn(5),
             is_in_sync: false,
             is_counted: true,
+            url: None,
         };
         expected::save(&node, &[standby]).expect("saved");
         let is_open = |level, epoch, first, last| {

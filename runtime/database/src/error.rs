@@ -52,6 +52,17 @@ pub enum OpenError {
     )]
     IsStandby { epoch: u32 },
     #[error(
+        "{name} at {url} {part} in epoch {epoch}, later than this directory's last one: start this server with --standby-of {primary}. If this server \
+         is to lead in its place, stop that primary, run `reprise node lead DIR --accept-loss`, then start this one again"
+    )]
+    AnotherLeads {
+        name: String,
+        url: String,
+        part: &'static str,
+        epoch: u32,
+        primary: String,
+    },
+    #[error(
         "the safety level of this cluster is {cluster}, and {asked} was asked for: start with --safety {cluster}, or give the cluster the other level \
          with --safety {asked} --change-safety"
     )]

@@ -10,6 +10,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::node_file::NodeFile;
 
+/// A member of the cluster, and where it is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberAddress {
+    pub name: String,
+    pub url: String,
+}
+
+/// The answer of a member that has this database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberAnswer {
+    pub member: MemberAddress,
+    pub is_primary: bool,
+    /// Epoch in which the member leads, or that of the last record that it has.
+    pub epoch: u32,
+    /// URL of the primary that it follows.
+    pub primary: Option<String>,
+}
+
 /// A standby, as the document of its primary has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -24,6 +42,9 @@ pub(crate) struct Member {
     /// True if the standby was in sync when the epoch of this list ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     was_in_sync: bool,
+    /// URL at which the standby was reached last. None: it is not known, or an operator had this server lead since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    url: Option<String>,
 }
 
 impl Member {
@@ -36,6 +57,7 @@ impl Member {
             in_sync: false,
             counted: false,
             was_in_sync: false,
+            url: None,
         }
     }
 
@@ -47,6 +69,7 @@ impl Member {
             in_sync: standby.is_in_sync,
             counted: standby.is_counted,
             was_in_sync: false,
+            url: standby.url.as_deref().map(str::to_owned),
         }
     }
 
@@ -57,7 +80,22 @@ impl Member {
             persisted: Lsn(self.persisted),
             is_in_sync: self.in_sync,
             is_counted: self.counted,
+            url: self.url.as_deref().map(Into::into),
         }
+    }
+
+    /// Returns the address at which a start asks whether another server leads.
+    pub fn address(&self) -> Option<MemberAddress> {
+        let url = self.url.as_deref().filter(|url| !url.is_empty())?;
+        Some(MemberAddress {
+            name: self.name.clone(),
+            url: url.to_owned(),
+        })
+    }
+
+    /// Has the next start not ask the standby.
+    pub fn forget_address(&mut self) {
+        self.url = None;
     }
 
     pub fn describe(&self) -> String {
@@ -214,6 +252,7 @@ mod tests {
                 persisted: lsn,
                 is_in_sync: word.starts_with('+'),
                 is_counted: true,
+                url: None,
             }
         };
         words.split_whitespace().map(standby).collect()

@@ -48,6 +48,7 @@ pub use database::Database;
 pub use device::RegionNote;
 pub use environment::{Environment, Folders};
 pub use error::{DeviceError, OpenError};
+pub use expected::{MemberAddress, MemberAnswer};
 pub use inspect::{FoundCheckpoint, Inspection, Verdict, inspect};
 pub use leasing::{Holder, LeaseConfig, LeaseError, LeaseStore, Seen, StoreError, SyncRecord};
 pub use linking::{AskStepDown, AskTicket, FollowPrimary, TicketError};

@@ -12,7 +12,7 @@ use crate::{
     device::NvramInUse,
     environment::Environment,
     error::OpenError,
-    expected::Member,
+    expected::{Member, MemberAddress, MemberAnswer},
     promising::StoredPromise,
     small_file,
     stepping::HandedOver,
@@ -22,7 +22,7 @@ use crate::{
 /// Name of the file in the data directory.
 pub const NODE_NAME: &str = "node.json";
 /// Number of the document's format. Others are refused.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 
 /// Fitness of a directory's rows and log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,6 +114,43 @@ impl NodeDocument {
     /// Describes the standbys that the node knows.
     pub fn members(&self) -> impl Iterator<Item = String> {
         self.members.iter().map(Member::describe)
+    }
+
+    /// Returns the members that a start as the primary asks whether another server leads.
+    pub fn members_to_ask(&self) -> Vec<MemberAddress> {
+        self.members.iter().filter_map(Member::address).collect()
+    }
+
+    /// Checks by the answers of the members whether this node may lead again: a standby may have been promoted since it led last.
+    ///
+    /// # Errors
+    /// A member leads in this node's last epoch or a later one, or has records of a later one.
+    pub fn check_answers(&self, answers: &[MemberAnswer]) -> Result<(), OpenError> {
+        let own = self.led.as_ref().map_or(0, Leadership::last_epoch);
+        let has_later =
+            |answer: &&MemberAnswer| answer.epoch > own || (answer.is_primary && answer.epoch == own && own > 0);
+        let Some(later) = answers
+            .iter()
+            .filter(has_later)
+            .max_by_key(|answer| (answer.is_primary, answer.epoch))
+        else {
+            return Ok(());
+        };
+        Err(OpenError::AnotherLeads {
+            name: later.member.name.clone(),
+            url: later.member.url.clone(),
+            part: if later.is_primary {
+                "leads"
+            } else {
+                "has records of a primary"
+            },
+            epoch: later.epoch,
+            primary: match (later.is_primary, &later.primary) {
+                (false, Some(primary)) => primary.clone(),
+                (false, None) => "URL".to_owned(),
+                (true, _) => later.member.url.clone(),
+            },
+        })
     }
 
     /// Returns the epoch of the primary that the node followed last, unless it led since.
@@ -283,6 +320,7 @@ impl NodeFile {
             let promised = promised.last().map_or(0, StoredPromise::next_epoch);
             cutting::give_up_led(document, heard.max(handed_over).max(promised));
             document.status = None;
+            document.members.iter_mut().for_each(Member::forget_address);
         })
     }
 
@@ -413,7 +451,7 @@ mod tests {
         let followed = |led: &str| {
             let status = r#""status":{"epoch":4,"safety":"2-safe","number":1,"in_sync":true,"has_been_in_sync":true,"counted":false,"counted_next":false,
                 "lsn":7,"primary_lsn":7,"others":[]}"#;
-            let text = format!(r#"{{"format":3,"version":1,"node":"01","starts":1,"health":"good",{status}{led}}}"#);
+            let text = format!(r#"{{"format":4,"version":1,"node":"01","starts":1,"health":"good",{status}{led}}}"#);
             NodeDocument::parse(text.as_bytes()).expect("a document").followed()
         };
         assert_eq!(followed(""), Some(4));
@@ -438,16 +476,16 @@ mod tests {
         for (text, what) in [
             ("{", "EOF"),
             (
-                r#"{"format":4,"version":1,"node":"0","starts":0,"health":"good"}"#,
-                "format 4",
+                r#"{"format":5,"version":1,"node":"0","starts":0,"health":"good"}"#,
+                "format 5",
             ),
             (
-                r#"{"format":3,"version":1,"node":"0","starts":0,"health":"good","members":
+                r#"{"format":4,"version":1,"node":"0","starts":0,"health":"good","members":
                 [{"name":"a/b","lsn":1,"persisted":1,"in_sync":false,"counted":false}]}"#,
                 "letters, digits",
             ),
             (
-                r#"{"format":3,"version":1,"node":"0","starts":0,"health":"good","safety":"3-safe"}"#,
+                r#"{"format":4,"version":1,"node":"0","starts":0,"health":"good","safety":"3-safe"}"#,
                 "no safety level",
             ),
         ] {

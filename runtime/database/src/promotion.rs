@@ -18,6 +18,7 @@ impl Replication {
         // One after the other: a second one that fails must not take back the promises that the first one leads by.
         let _promotion = self.promotion.lock().expect("a promotion never panics");
         database.judge_promotion()?;
+        self.check_level(&database)?;
         let leasing = self.leasing.get();
         let _promoting = leasing.map(|leasing| leasing.begin_promotion());
         // Whatever is known of an epoch, the new one is behind it.
@@ -75,8 +76,7 @@ impl Replication {
         at_least: Epoch,
         set: Option<Vec<PeerMember>>,
     ) -> Result<Promoted, ReplicationError> {
-        let adopted = database.adopt_safety();
-        adopted.map_err(|reason| ReplicationError::Unavailable(reason.into()))?;
+        database.adopt_safety();
         let at_least = at_least.max(self.granted_epoch()).max(self.log.epoch().next());
         let epoch = self.begin_promotion(&self.synced.laggards(), set.as_deref(), at_least)?;
         let promoted = database.promote_in(epoch)?;
@@ -99,7 +99,23 @@ impl Replication {
         let database = database.ok_or_else(|| ReplicationError::Unavailable("the server stops".into()))?;
         match self.stepped() {
             Some(_) => Err(ReplicationError::Unavailable("it stepped down".into())),
-            None => database.judge_promotion(),
+            None => database.judge_promotion().and_then(|()| self.check_level(&database)),
+        }
+    }
+
+    /// Checks that this server can answer at the cluster's level once it leads, before anything of a promotion begins.
+    fn check_level(&self, database: &Database) -> Result<(), ReplicationError> {
+        let unavailable = |reason: String| ReplicationError::Unavailable(reason.into());
+        let Some(level) = database.cluster_safety() else {
+            return Ok(());
+        };
+        database.check_safety(level).map_err(unavailable)?;
+        match level.counts_standbys() && !self.takes_standbys() {
+            true => Err(unavailable(format!(
+                "the cluster's level is {level}, and this server takes no standbys: it would refuse every write. Start it again with --ship-listen, \
+                 then promote it"
+            ))),
+            false => Ok(()),
         }
     }
 

@@ -308,6 +308,11 @@ impl Replication {
         }
     }
 
+    /// Checks whether standbys may connect once this server leads.
+    pub(crate) fn takes_standbys(&self) -> bool {
+        !matches!(*self.lock(), State::NotServed)
+    }
+
     fn ship_form(&self) -> ShipForm {
         match &*self.lock() {
             State::Serving(serving) => serving.ship,

@@ -78,12 +78,15 @@ pub struct Expected {
     pub is_in_sync: bool,
     /// It was in sync once: quorum and very-safe count on it.
     pub is_counted: bool,
+    /// URL at which other servers reach it, as it told when it connected last.
+    pub url: Option<Arc<str>>,
 }
 
 impl Expected {
-    /// Whether the other one says the same of who is in sync.
+    /// Checks whether both describe one server in one state of the sync set.
     fn is_alike(&self, other: &Self) -> bool {
-        (&self.name, self.is_in_sync, self.is_counted) == (&other.name, other.is_in_sync, other.is_counted)
+        (&self.name, self.is_in_sync, self.is_counted, &self.url)
+            == (&other.name, other.is_in_sync, other.is_counted, &other.url)
     }
 }
 

@@ -282,6 +282,7 @@ mod tests {
                 persisted: member.persisted,
                 is_in_sync: member.sync == SyncState::In,
                 is_counted: member.is_counted,
+                url: None,
             };
             all.iter().map(standby).collect()
         };

@@ -378,6 +378,7 @@ impl Table {
                     },
                     is_kept_in: expected.is_in_sync,
                     is_counted: expected.is_counted,
+                    url: expected.url.clone(),
                     awaited_until_ns: now_ns + RETURN_WAIT_NS,
                     is_awaited: true,
                     hold,
@@ -398,6 +399,7 @@ impl Table {
                 persisted: standby.persisted,
                 is_in_sync: standby.sync == SyncState::In,
                 is_counted: standby.is_counted || standby.is_confirmed,
+                url: standby.url.clone(),
             })
         });
         expected.collect()

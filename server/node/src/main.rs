@@ -25,6 +25,7 @@ mod inspect;
 mod lease;
 mod lines;
 mod logfile;
+mod members;
 mod new;
 mod output;
 mod peers;

@@ -89,6 +89,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     // Missing memory is detected early too, before any file is made.
     config.memory.check()?;
     let files = Files::prepare(&config)?;
+    members::check(&config, identity.is_some())?;
     let database = open_database(&config, &files, (partitions.value, sites.value), primary.is_some())?;
     let activity = Activity::start(database.router().clone(), certificate).context("start a thread")?;
     let address = listener.local_addr().context("ask for the address")?;

@@ -15,6 +15,7 @@ fn standby(name: &str, lsn: u64, is_in_sync: bool) -> Expected {
         persisted: Lsn(lsn),
         is_in_sync,
         is_counted: false,
+        url: None,
     }
 }
 

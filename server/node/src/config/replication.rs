@@ -268,8 +268,8 @@ impl ReplicationSettings {
             (self.standby_token.source == Source::Flag, "standby-token"),
             (self.standby_ca_cert.source == Source::Flag, "standby-ca-cert"),
         ] {
-            if is_flag && standby_of.is_none() {
-                return Err(usage(format!("{name} needs standby-of")));
+            if is_flag && standby_of.is_none() && ship.is_none() {
+                return Err(usage(format!("{name} needs standby-of or ship-listen")));
             }
         }
         if self.rdma_device.value.is_some() && self.transport.value != Transport::Rdma {

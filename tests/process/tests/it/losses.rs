@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use reprise_test_crash::{Server, run_verb};
+use reprise_test_crash::{Launch, Server, Spawned, run_verb};
 use reprise_test_process::{Cluster, Openings, PATIENCE, lsn, replication, wait_reached};
 use serde_json::{Value, json};
 
@@ -213,5 +213,117 @@ fn standby_that_promised_a_later_epoch_is_promoted_if_the_loss_is_accepted() -> 
     let promoted = accept(&b, "a standby promised a later epoch to x")?;
     ensure!(promoted["may_be_lost"]["class"] == "acknowledged", "{promoted}");
     ensure!(promoted["epoch"] == 10, "{promoted}");
+    Ok(())
+}
+
+/// Starts a server that must end by itself, and returns its output.
+fn refusal(launch: &Launch) -> Result<String> {
+    let mut process = Spawned::start(launch)?;
+    let status = process.wait()?;
+    ensure!(!status.success(), "it started");
+    Ok(process.errors())
+}
+
+/// The lost primary is started as before, by a service manager or by mistake, while another server leads.
+#[test]
+fn primary_asks_its_standbys_at_a_start_and_does_not_lead_beside_a_promoted_one() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let level = ["--safety", "quorum"];
+    let mut a = cluster.primary("a", &level)?;
+    a.deploy("bank")?;
+    let mut b = cluster.standby("b", &a, &level)?;
+    let mut c = cluster.standby("c", &a, &level)?;
+    wait_reached(&a, &[], ("quorum", &[&b, &c]))?;
+    // A start while none leads asks, and goes on.
+    a.kill()?;
+    let again = cluster.launch("a", &level).listen(&a.address);
+    let mut a = Server::start(&again)?;
+    let url = |server: &Server| format!("http://{}", server.address);
+    wait_reached(&a, &[], ("quorum", &[&b, &c]))?;
+    a.kill()?;
+    let (status, promoted) = promote(&b, false)?;
+    ensure!(status == 200, "{promoted}");
+    let told = refusal(&again)?;
+    let says = format!("b at {} leads in epoch 3", url(&b));
+    ensure!(told.contains(&says) && told.contains("--standby-of"), "{told}");
+    let before = std::fs::read(cluster.path("a/node.json"))?;
+    // A standby of the new primary says so in its place, and names it.
+    let address = c.address.clone();
+    c.kill()?;
+    let c = Server::start(&cluster.standby_launch("c", &b, &level).listen(&address))?;
+    wait_reached(&b, &[], ("quorum", &[&c]))?;
+    b.process().signal(libc::SIGSTOP)?;
+    let told = refusal(&again);
+    b.process().signal(libc::SIGCONT)?;
+    let told = told?;
+    ensure!(
+        told.contains("whether b at") && told.contains("it does not answer"),
+        "{told}"
+    );
+    ensure!(
+        told.contains("c at") && told.contains(&format!("--standby-of {}", url(&b))),
+        "{told}"
+    );
+    ensure!(
+        std::fs::read(cluster.path("a/node.json"))? == before,
+        "the refused starts changed the document"
+    );
+    // The operator decides. The next start asks nobody.
+    let dir = cluster.path("a");
+    let lead = run_verb(&["node", "lead", &dir.display().to_string(), "--accept-loss"])?;
+    ensure!(lead.status.success(), "{lead:?}");
+    let a = Server::start(&again)?;
+    ensure!(replication(&a, &[])?["epoch"] == 4, "{}", replication(&a, &[])?);
+    Ok(())
+}
+
+/// The address of a lost standby may be another server's by now.
+#[test]
+fn primary_starts_when_an_address_has_another_database_or_none() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let level = ["--safety", "1-safe"];
+    let mut a = cluster.primary("a", &level)?;
+    let mut b = cluster.standby("b", &a, &level)?;
+    wait_reached(&a, &[], ("1-safe", &[&b]))?;
+    a.kill()?;
+    let address = b.address.clone();
+    b.kill()?;
+    let other = cluster.launch("other", &["--partitions", "2"]).listen(&address);
+    let mut other = Server::start(&other)?;
+    // Its epoch is later than that of `a`.
+    other.kill()?;
+    let mut other = Server::start(&cluster.launch("other", &[]).listen(&address))?;
+    ensure!(replication(&other, &[])?["epoch"] == 2, "it began again");
+    let mut a = Server::start(&cluster.launch("a", &level))?;
+    a.kill()?;
+    other.kill()?;
+    Server::start(&cluster.launch("a", &level))?;
+    Ok(())
+}
+
+/// At quorum a primary without standbys answers no write.
+#[test]
+fn standby_that_takes_no_standbys_is_not_promoted_at_quorum() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let level = ["--safety", "quorum"];
+    let mut a = cluster.primary("a", &level)?;
+    let url = format!("http://{}", a.address);
+    let lone = Launch::new(&cluster.path("b")).args(&["--name", "b", "--standby-of", &url]);
+    let b = Server::start(&lone)?;
+    wait_reached(&a, &[], ("quorum", &[&b]))?;
+    for path in [
+        "/v1/replication/promote",
+        "/v1/replication/promote?force=true&accept_loss=true",
+    ] {
+        let answer = b.request("POST", path, &[], b"")?;
+        let detail = answer.json()["detail"].as_str().unwrap_or_default().to_owned();
+        ensure!(
+            answer.status == 503 && detail.contains("--ship-listen"),
+            "{} {detail}",
+            answer.status
+        );
+    }
+    ensure!(replication(&a, &[])?["role"] == "primary", "it stepped down");
+    a.kill()?;
     Ok(())
 }

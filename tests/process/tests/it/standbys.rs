@@ -429,7 +429,7 @@ fn what_can_not_follow_is_refused_in_a_line() -> Result<()> {
     expect(&cluster.standby_launch("b", &plain, &[]), "--ship-listen")?;
     let launch = |args: &[&str]| Launch::new(&cluster.path("c")).args(args);
     expect(&launch(&["--standby-of", "db.example"]), "http://HOST:PORT")?;
-    expect(&launch(&["--standby-token", "x"]), "needs standby-of")?;
+    expect(&launch(&["--standby-token", "x"]), "needs standby-of or ship-listen")?;
     expect(&launch(&["--ship-listen", "nowhere"]), "ADDR:PORT")?;
     expect(&launch(&["--name", "a b"]), "letters, digits")?;
     let both = ["--read-only", "--standby-of", "http://127.0.0.1:1"];
