@@ -71,8 +71,7 @@ pub(crate) fn run(
 }
 
 impl ExclusivePartitions<'_> {
-    /// Calls `then` once everything that these partitions show is durable (at once where nobody waits for that), or, with the
-    /// reason, when it never will be.
+    /// Calls `then` once everything that these partitions show is durable, at once if no write waits. Calls it with the reason if that will never be.
     pub fn when_durable(&mut self, then: impl FnOnce(Result<(), ReplyOutcome>) + Send + Sync + 'static) {
         if self.tools.shared.replay_failed.load(Ordering::Acquire) {
             return then(Err(ReplyOutcome::LogUnavailable(REPLAY_FAILED.into())));
@@ -107,7 +106,7 @@ pub(crate) fn borrow(partitions: &mut [Box<Partition>]) -> Vec<&mut Partition> {
     partitions.iter_mut().map(|part| &mut **part).collect()
 }
 
-/// Stores that are held: each look is at once, at what there is, or at what is acknowledged of it.
+/// Stores that the caller holds. A look happens at once: at the current rows, or at the rows that are acknowledged.
 pub struct HeldStores<'a> {
     ids: Vec<PartitionId>,
     stores: Vec<&'a mut Store>,
@@ -118,7 +117,7 @@ pub struct HeldStores<'a> {
 }
 
 impl<'a> HeldStores<'a> {
-    /// Stores of partitions, ascending; with a limit, a look shows what is before it, or is refused.
+    /// Stores of partitions, ascending. With a limit, a look shows the rows before the limit, or is refused.
     pub fn new(parts: impl Iterator<Item = (PartitionId, &'a mut Store)>, limit: Option<ReadLimit>) -> Self {
         let (ids, stores): (Vec<_>, Vec<_>) = parts.unzip();
         Self {

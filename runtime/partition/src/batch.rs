@@ -1,5 +1,5 @@
-//! The unit that crosses from a client to an engine thread and back: calls of one partition, with their arguments and,
-//! on the way back, their outcomes.
+//! The unit that crosses from a client to an engine thread and back: calls of one partition. It carries their arguments and, on the way back, their
+//! outcomes.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ pub struct CallSlot {
     key_bytes: u8,
     /// In [`CallBatch::args`].
     pub args: Range<u32>,
-    /// What became of it.
+    /// The call's outcome.
     pub outcome: ReplyOutcome,
     /// In [`CallBatch::results`]; meaningful once committed.
     pub result: Range<u32>,
@@ -52,7 +52,7 @@ impl CallSlot {
         lsn: Lsn(0),
     };
 
-    /// Of its idempotency key; 0 without one.
+    /// Returns the length of its idempotency key; 0 without one.
     #[inline]
     pub(crate) fn key_bytes(&self) -> usize {
         self.key_bytes.into()
@@ -122,9 +122,9 @@ pub type BatchDone = Box<dyn FnOnce(Box<CallBatch>) + Send + Sync>;
 pub struct CallBatch {
     /// None for calls of several partitions.
     pub partition: Option<PartitionId>,
-    /// Of a batch of several partitions, by position: the calls among them that are of one.
+    /// In a batch of several partitions, by position: the partition of each call that needs one alone.
     singles: Vec<Option<PartitionId>>,
-    /// Whose calls of several partitions it must not overtake; none: nobody's.
+    /// The stream whose calls of several partitions this batch must not overtake. None: it may overtake all.
     pub stream: Option<Stream>,
     /// In the order in which they run.
     pub calls: Vec<CallSlot>,
@@ -136,18 +136,18 @@ pub struct CallBatch {
     pub args: Vec<u8>,
     /// Each committed call's, encoded.
     pub results: Vec<u8>,
-    /// What results may take, over all batches; none: whatever they take.
+    /// The budget of results, over all batches. None: there is no limit.
     pub answers: Option<Arc<Budget>>,
-    /// Taken of it, until the batch is let go.
+    /// The part of that budget that this batch takes, until the batch is dropped.
     pub(crate) grant: Option<Grant>,
     /// Gets the batch back once it is answered.
     pub done: Option<BatchDone>,
     /// The batch's records in the log, all appended at once: those of the calls that are in no head.
     pub records: u32,
-    /// What went to the log before the rest of the batch ran, and the calls that are in it.
+    /// The records that went to the log before the rest of the batch ran, and the number of their calls.
     pub(crate) heads: Option<Arc<Heads>>,
     pub(crate) headed: usize,
-    /// Of the results of heads that came back.
+    /// Grants for the results of heads that came back.
     pub(crate) head_grants: Vec<Grant>,
     /// When clients wait no longer, by position, of the calls that have such a deadline.
     pub(crate) deadlines: Vec<(u32, Arc<Deadline>)>,
@@ -161,7 +161,7 @@ pub struct CallBatch {
     pub times: CallTimes,
 }
 
-/// Argument bytes that one batch carries at most, but for its first call.
+/// Limit of the argument bytes that a batch carries, apart from those of its first call.
 pub const BATCH_ARGS_BYTES_MAX: usize = 2 << 20;
 
 /// Results of a batch that take less are not counted.
@@ -172,8 +172,7 @@ const RESULT_BYTES_USUAL: usize = 8;
 const RESULT_BYTES_USUAL_MAX: usize = 1024;
 
 impl CallBatch {
-    /// Of the time for which the calls ran, the share of those that left records: each knows where its own begin among all
-    /// `records`.
+    /// Returns the share of the time `ran` that belongs to calls with records. Each call knows the offset of its own records among all `records`.
     pub(crate) fn share_of_writes(&self, ran: Duration, records: u32) -> Duration {
         let starts = self.calls.iter().map(|call| call.lsn.0);
         let ends = starts.clone().skip(1).chain([records.into()]);
@@ -207,7 +206,7 @@ impl CallBatch {
         }
     }
 
-    /// One without calls, for somebody who waits as calls do: until what was seen is durable, or, with the reason, never
+    /// Returns a batch without calls, for a caller that waits as calls do. It waits until the rows that it saw are durable, or learns why they never
     /// will be.
     pub(crate) fn waiting(then: impl FnOnce(Result<(), ReplyOutcome>) + Send + Sync + 'static) -> Box<Self> {
         let mut batch = Box::new(Self::new(None));
@@ -244,7 +243,7 @@ impl CallBatch {
         }
     }
 
-    /// As `push`, to a batch of several partitions; `single`: of which one the call is, if it is of one.
+    /// Adds a call to a batch of several partitions, as `push` does. `single`: the call's partition, if it needs one alone.
     pub fn push_among(
         &mut self,
         single: Option<PartitionId>,
@@ -292,7 +291,7 @@ impl CallBatch {
         }
     }
 
-    /// For results of so many bytes each, so that they do not grow one by one.
+    /// Reserves room for results of `bytes_each` bytes, so that the buffer does not grow result by result.
     pub(crate) fn make_room_for_results(&mut self, bytes_each: usize) {
         self.results.reserve(bytes_each * self.calls.len());
     }
@@ -319,13 +318,13 @@ impl CallBatch {
         self.grant = answers.map(|answers| answers.take(self.results.capacity() as u64));
     }
 
-    /// Of a committed call, encoded.
+    /// Returns the result of a committed call, encoded.
     pub fn result(&self, slot: usize) -> &[u8] {
         let range = &self.calls[slot].result;
         &self.results[range.start as usize..range.end as usize]
     }
 
-    /// Of a call, encoded.
+    /// Returns the arguments of a call, encoded.
     pub fn args(&self, slot: usize) -> &[u8] {
         self.calls[slot].args_and_key(&self.args).0
     }
@@ -356,7 +355,7 @@ impl CallBatch {
         (0..calls.len()).filter_map(|at| Some((at, self.key(at)?)))
     }
 
-    /// Hands the batch back to whoever waits for it.
+    /// Hands the batch back to the owner that waits for it.
     pub fn finish(mut self: Box<Self>) {
         self.ticket = None;
         if let Some(heads) = self.heads.take() {
@@ -375,7 +374,7 @@ impl CallBatch {
         self.finish();
     }
 
-    /// Answers every call that ran as if it had not: what it saw is shown to nobody.
+    /// Answers every call that ran as if it had not run. No client learns what the call saw.
     #[cold]
     pub(crate) fn withdraw(mut self: Box<Self>, reason: &str) {
         use ReplyOutcome::{Committed, Failed, Waiting};
@@ -432,9 +431,9 @@ impl CallBatch {
         }
     }
 
-    /// Turns every call that ran into a refusal: its record did not become durable, or what it saw did not. An abort, too, may
-    /// have been decided upon rows that are taken back. Before the slots are placed: where the log does not know what it kept,
-    /// only the calls with a record are in doubt; of the others nothing was to be kept.
+    /// Turns every call that ran into a refusal, because its record, or a row that it saw, did not become durable. An abort may also rest on rows
+    /// that are taken back. The caller runs this before it places the slots. If the log does not know what it kept, only the calls with a record are
+    /// in doubt. The other calls left nothing to keep.
     pub fn refuse(&mut self, reason: &Unlogged) {
         use ReplyOutcome::{Committed, Failed, Waiting};
         let mut end = self.records.into();

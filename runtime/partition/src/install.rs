@@ -1,5 +1,6 @@
-//! The one way of a module into service: judged, its tables changed beside the stored ones, what it runs at its deployment run over
-//! them, confirmed, exchanged. A deployment confirms by a durable record, a replay by comparing with the one that it reads.
+//! The one way of a module into service. The site checks the module and builds its changed tables beside the stored ones. It runs the module's
+//! migration over them, has the installation confirmed, and exchanges the modules. A durable record confirms a deployment. A replay confirms by
+//! comparing with the record that it reads.
 
 use std::sync::Arc;
 
@@ -152,7 +153,7 @@ fn logged(wasm: Arc<[u8]>, lsn: Lsn) -> ModuleBytes {
     }
 }
 
-/// Judges an installation and makes the changed tables. Nothing is changed, and nothing is made of what is refused.
+/// Checks an installation and builds the changed tables. A refused installation changes nothing and builds nothing.
 fn judge(held: &ExclusivePartitions<'_>, candidate: &Candidate, rules: &InstallRules) -> Result<Plan, InstallError> {
     let stores: Vec<&Store> = held.partitions.iter().map(|part| &part.store).collect();
     let counts = HeldCounts(&stores);
@@ -293,7 +294,7 @@ fn migrate(
     Ok(migrated)
 }
 
-/// Each partition ran for itself: of a replicated table they must have come to the same rows.
+/// Checks that all partitions have the same rows of a replicated table, because each partition ran for itself.
 fn check_replicated(held: &ExclusivePartitions<'_>, module: &Module) -> Result<(), InstallError> {
     let tables = module.schema.tables.iter().zip(&module.tables);
     for (declared, bound) in tables.filter(|(_, bound)| bound.is_own && bound.is_replicated()) {

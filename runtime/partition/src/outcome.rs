@@ -1,4 +1,4 @@
-//! What becomes of a call.
+//! Outcomes of calls.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use reprise_txn::Failure;
 
 use crate::sink::Unlogged;
 
-/// What became of one call.
+/// The outcome of one call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ReplyOutcome {
     /// Not run yet.
     #[default]
     Waiting,
-    /// What it wrote is kept, and its result is in the batch.
+    /// The call's writes are kept, and its result is in the batch.
     Committed,
     /// It left nothing behind.
     Failed(Box<Failure>),
@@ -65,7 +65,7 @@ impl ReplyOutcome {
     /// Answers on their way hold all the memory that there is for them; the call was not run.
     pub(crate) const ANSWERS_FULL: Self = Self::Overloaded { retry_after_ms: 200 };
 
-    /// Why the procedure did not come to its end, where it began.
+    /// Returns why the procedure did not finish, if it began.
     pub fn failure(&self) -> Option<&Failure> {
         match self {
             Self::Failed(failure) => Some(failure),

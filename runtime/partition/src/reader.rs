@@ -1,5 +1,5 @@
-//! A thread that runs read-only calls and other looks at tables on a standby, each batch at a view of its own: what the sites replay meanwhile it
-//! does not see.
+//! A thread that runs read-only calls and other looks at tables on a standby. Each batch has a view of its own. It does not see what the sites replay
+//! meanwhile.
 
 use std::{
     any::Any,
@@ -36,11 +36,11 @@ pub trait OpenViews: Send + Sync {
     /// A view of everything that was sent to the sites until now. None: a deployment waits for older ones. Err: there are no more.
     fn try_open(&self) -> Result<Option<OpenedView>, Arc<str>>;
 
-    /// As `try_open`, once there is one.
+    /// Opens a view, and waits until that is possible.
     fn open(&self) -> Result<OpenedView, Arc<str>>;
 }
 
-/// What a reader is to do, over these partitions, ascending.
+/// A task for a reader, over these partitions, ascending.
 pub struct Reading {
     /// That.
     pub work: ReadWork,
@@ -52,11 +52,11 @@ pub struct Reading {
 pub enum ReadWork {
     /// Calls that read.
     Calls(Box<CallBatch>),
-    /// What no procedure reads.
+    /// A look that is not a procedure.
     Look(Box<dyn LookJob>),
 }
 
-/// Looks at tables as a view shows them, and answers whoever asked for it.
+/// A look at tables as a view shows them. It answers the client that asked for it.
 pub trait LookJob: Send {
     /// `deployed`: what the view has in service. `seen`: the last record that its partitions show. Err: the view is over, and the look with it.
     fn look(&mut self, stores: &mut dyn ViewStores, deployed: &Deployed, seen: Lsn) -> Result<(), OpError>;
@@ -75,7 +75,7 @@ impl Reading {
     }
 }
 
-/// What readers are to run. Views are opened in its order, so of two reads that one client sends the second sees no less.
+/// The queue of reads. Readers open views in its order. If a client sends two reads, the second therefore sees no less than the first.
 pub struct ReadQueue(Mutex<Receiver<Reading>>);
 
 impl ReadQueue {
@@ -86,14 +86,14 @@ impl ReadQueue {
         (sender, Arc::new(Self(Mutex::new(queue))))
     }
 
-    /// The next one, at a view of its own. None: nobody is left who could ask.
+    /// Takes the next read, with a view of its own. None: all senders are gone.
     fn next(&self, views: &dyn OpenViews) -> Option<Begun> {
         let queue = self.0.lock().expect("held while a view is opened");
         let reading = queue.recv().ok()?;
         Some((reading, views.open()))
     }
 
-    /// As `next`, where there is one, and a view for it.
+    /// Takes the next read if there is one and a view for it.
     fn try_next(&self, views: &dyn OpenViews) -> Result<Begun, TryRecvError> {
         let queue = self.0.lock().expect("held while a view is opened");
         if queue.is_empty() {
@@ -117,7 +117,7 @@ pub struct Reader {
     views: Arc<dyn OpenViews>,
     queue: Arc<ReadQueue>,
     limits: ViewLimits,
-    /// What waits for its view, where all work shares one thread.
+    /// The read that waits for its view, if all work shares one thread.
     begun: Option<Begun>,
 }
 
@@ -152,19 +152,19 @@ impl Reader {
         }
     }
 
-    /// What a reader runs calls with.
+    /// Returns the context with which a reader runs calls.
     pub fn tools(shared: Arc<crate::shared::Shared>, recorder: reprise_observe::Recorder) -> ExecContext {
         ExecContext::new(shared, Box::new(NoLog), recorder)
     }
 
-    /// Reads until nobody is left who could ask.
+    /// Reads until all senders are gone.
     pub fn run(mut self) {
         while let Some(begun) = self.queue.next(&*self.views) {
             self.read(begun);
         }
     }
 
-    /// Reads what is there next, once its view is open on all sites: then the read waits for nobody.
+    /// Runs the next read once its view is open on all sites. The read then waits for no site.
     pub fn step(&mut self) -> Step {
         let begun = match self.begun.take() {
             Some(begun) => Ok(begun),
@@ -211,7 +211,7 @@ impl Reader {
             time_max: self.limits.time_max,
             ended: None,
         };
-        // Deployments wait until no view is open: the modules are those of the view once the sites have come to it.
+        // Deployments wait until no view is open. Once the sites have reached the view, the modules are therefore those of the view.
         let is_open = stores.wait_open();
         self.tools.refresh_if_due();
         match work {
@@ -397,7 +397,7 @@ struct Stores<'r> {
 }
 
 impl Stores<'_> {
-    /// Waits until all sites have come to the view.
+    /// Waits until all sites have reached the view.
     fn wait_open(&mut self) -> Result<(), OpError> {
         for at in 0..self.all.len() {
             let mut end = 0;
@@ -423,7 +423,7 @@ impl Stores<'_> {
         }
     }
 
-    /// What the call is answered that was ended.
+    /// Returns the answer to a call that was ended.
     fn outcome(&self) -> ReplyOutcome {
         match self.ended {
             None | Some(Over::Lending) => ReplyOutcome::Unavailable(

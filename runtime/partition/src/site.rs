@@ -37,13 +37,13 @@ use crate::{
 const COPY_LOOK: Duration = Duration::from_millis(1);
 /// How long a thread looks for what will soon be there before it sleeps: a few times what waking it takes.
 const LOOK: Duration = Duration::from_micros(50);
-/// The same while a partition is at a rendezvous, which is over when what runs there is.
+/// How long it looks while a partition is at a rendezvous, which ends when the jobs there have run.
 const LOOK_AWAY: Duration = Duration::from_micros(500);
 
 /// Why a read on a standby is not answered.
 pub(crate) const REPLAY_FAILED: &str = "this server could not replay the primary's log; /readyz has the report";
 
-/// What arrives in a site's inbox, in the order in which it is done.
+/// The messages of a site's inbox, in the order in which the site handles them.
 pub enum SiteMessage {
     /// Run these calls of one of your partitions.
     Batch(Box<CallBatch>),
@@ -72,36 +72,36 @@ pub struct Partition {
     pub store: Store,
     /// Gives out its transaction ids.
     pub clock: TxnClock,
-    /// Where the last record of this partition ends in the log.
+    /// The end of this partition's last record in the log.
     pub last_end: Lsn,
     pub(crate) copying: Option<Copying>,
     pub(crate) digesting: Option<Digesting>,
     pub(crate) telling: Telling,
 }
 
-/// What a thread runs procedures with.
+/// The means with which a thread runs procedures.
 pub struct ExecContext {
-    /// What all sites share.
+    /// The state that all sites share.
     pub shared: Arc<Shared>,
     /// Instances of modules, ready to be called.
     pub executors: Executors,
     /// The running transaction's memory.
     pub frame: TxnScratch,
-    /// Where finished batches go.
+    /// The receiver of finished batches.
     pub sink: Box<dyn Sink>,
     /// The thread's counters.
     pub recorder: Recorder,
-    /// Of the batch that runs.
+    /// The records of the running batch.
     pub records: RecordBatch,
-    /// What a result took in the last batch, and a little more.
+    /// The mean length of a result in the last batch, and a little more.
     result_bytes: usize,
-    /// What a call of the last batch took.
+    /// The time that a call of the last batch took.
     call_ns: u64,
     share: ProcessorShare,
     deployed: Arc<Deployed>,
     /// The versions in service, by `ModuleId`.
     pub(crate) in_service: Vec<Option<Arc<Module>>>,
-    /// What their calls leave in the log, by procedure.
+    /// The kind of record that their calls leave in the log, by procedure.
     pub(crate) choices: Vec<Vec<Choice>>,
 }
 
@@ -110,14 +110,14 @@ pub struct Site {
     /// Its number.
     pub id: SiteId,
     pub(crate) table: PartitionTable,
-    /// What it runs procedures with.
+    /// The means with which it runs procedures.
     pub tools: ExecContext,
     pub(crate) inbox: Receiver<SiteMessage>,
     /// Taken from the inbox, and the next to be done.
     pub(crate) held_back: Option<SiteMessage>,
-    /// Nobody is left who could send.
+    /// True once all senders are gone.
     is_cut_off: bool,
-    /// The coordinator was told that there is nothing to do here but what waits for others.
+    /// True if the coordinator knows that this site has nothing to do except work that waits for others.
     pub(crate) is_idle: bool,
     /// Rendezvous that this site leads.
     pub(crate) called: VecDeque<Arc<Rendezvous>>,
@@ -125,11 +125,11 @@ pub struct Site {
     pub(crate) lender: Option<Lender>,
 }
 
-/// What a transaction over several partitions works on.
+/// The partitions of a transaction over several partitions.
 pub struct ExclusivePartitions<'a> {
     /// The touched partitions, ascending.
     pub partitions: &'a mut [Box<Partition>],
-    /// Of the thread that holds them.
+    /// The means of the thread that holds them.
     pub tools: &'a mut ExecContext,
     /// Limit of a look at these partitions; none: the look waits for what it shows (`limit_look`).
     pub(crate) limit: Option<ReadLimit>,
@@ -151,7 +151,7 @@ impl Partition {
 }
 
 impl Partition {
-    /// Forgets the undo of what is durable. Once the log has failed for good, takes back what is not: nobody was told of it.
+    /// Drops the undo of durable records. Once the log has failed for good, takes back the other records: no client has learned of them.
     pub fn settle(&mut self, sink: &dyn Sink, gate: &CommitGate) {
         // In this order: once it has stopped nothing becomes durable any more, and what was before is answered.
         let is_stopped = sink.is_stopped();
@@ -164,7 +164,7 @@ impl Partition {
             self.note_change();
             self.store.unwind();
             self.last_end = durable;
-            // What was copied may hold what was just taken back; its checkpoint waits for the log in vain.
+            // The copy may hold rows that were just taken back. Its checkpoint waits for the log in vain.
             self.store.end_snapshot();
             self.store.end_digest();
         }
@@ -172,7 +172,7 @@ impl Partition {
 }
 
 impl ExecContext {
-    /// Of one thread.
+    /// The means of one thread.
     pub fn new(shared: Arc<Shared>, sink: Box<dyn Sink>, recorder: Recorder) -> Self {
         let deployed = shared.deployed.load_full();
         let in_service = in_service(&deployed);
@@ -225,7 +225,7 @@ impl ExecContext {
     pub fn install(&mut self, deployed: Deployed) {
         assert!(deployed.generation > self.deployed.generation);
         let generation = deployed.generation;
-        // What goes out of service is not called again: only a replay that begins earlier could, and it makes the module anew.
+        // No call reaches a module that goes out of service. Only a replay that begins earlier could, and it builds the module anew.
         let before = self.deployed.current.values();
         before
             .filter(|module| !deployed.is_current(module.id))
@@ -304,7 +304,7 @@ impl Site {
         }
     }
 
-    /// As `run`, while the site lends its stores to readers. True: that is over, and the site goes on.
+    /// Runs the site while it lends its stores to readers. True: the lending is over, and the site continues with `run`.
     fn run_lending(&mut self) -> bool {
         loop {
             self.serve_readers();
@@ -335,7 +335,7 @@ impl Site {
             if self.attend() {
                 return Step::Done;
             }
-            // What only takes its place comes first; then what waited here and what arrives take turns.
+            // Messages that only take their place come first. Messages that waited here and messages that arrive then take turns.
             has_acted = self.take_multis();
             if self.act_if_due() {
                 has_acted = true;
@@ -355,7 +355,7 @@ impl Site {
         }
     }
 
-    /// The next message that may be done. One that needs all partitions keeps what is behind it back until they are home.
+    /// Returns the next message that the site may handle. A message that needs all partitions keeps later ones back until they are home.
     fn next_message(&mut self) -> Option<SiteMessage> {
         if self.held_back.is_none() {
             match self.inbox.try_recv() {
@@ -368,7 +368,7 @@ impl Site {
         self.held_back.take_if(is_let)
     }
 
-    /// What is done when no message is.
+    /// Does the work for which no message is needed.
     fn step_idle(&mut self) -> Step {
         if self.is_cut_off && self.is_quiet() {
             return Step::Over;
@@ -379,8 +379,8 @@ impl Site {
         }
     }
 
-    /// Sleeps until something has arrived, in a thread of its own. Where partitions are away it ends: transactions over several are
-    /// in one order in all inboxes, so what the first of them lacks waits for nothing.
+    /// Sleeps until a message has arrived, in a thread of its own. The wait also ends if partitions are away. Transactions over several partitions
+    /// are in one order in all inboxes, so nothing blocks the sites that the first of them still lacks.
     fn wait(&mut self) {
         let (arrivals, inbox, shared) = (&self.table.arrivals, &self.inbox, &self.tools.shared);
         if self.table.is_quiet() {
@@ -430,7 +430,7 @@ impl Site {
         true
     }
 
-    /// Copies a slice of each partition that is being copied, and goes over one where digests are made. `Copied` where one can go on at once.
+    /// Copies a slice of each partition with a copy under way, and digests a slice of each one with a digest. `Copied` if one can continue at once.
     fn copy_slices(&mut self, is_idle: bool) -> Slice {
         let shared = &self.tools.shared;
         if shared.copying.load(Ordering::Relaxed) == 0 {
@@ -453,7 +453,7 @@ impl Site {
         self.tools.sink = sink;
     }
 
-    /// From now on what is committed can be taken back until it is durable. Called once the log is replayed.
+    /// Keeps undo from now on: a committed write can be taken back until it is durable. Called once the log is replayed.
     pub fn retain_undo(&mut self) {
         if self.tools.sink.settled().is_some() {
             let held = self.table.iter_mut();
@@ -466,13 +466,13 @@ impl Site {
         self.serve();
     }
 
-    /// What recovery put in place is told of. Called once it is through.
+    /// Publishes what recovery put in place. Called once recovery is through.
     pub fn serve(&mut self) {
         self.table.iter_mut().for_each(Partition::note_change);
         self.tell();
     }
 
-    /// Those of this site that are not at a rendezvous.
+    /// Returns the partitions of this site that are not at a rendezvous.
     pub fn partitions_at_home(&mut self) -> impl Iterator<Item = &mut Partition> {
         self.table.iter_mut()
     }
@@ -555,7 +555,7 @@ impl Site {
     }
 }
 
-/// What so many calls take that wait to be run, of which each takes so long.
+/// Returns the time that `calls` waiting calls take, at `call_ns` each.
 fn busy_with(calls: usize, call_ns: u64) -> Duration {
     Duration::from_nanos(call_ns.saturating_mul(calls as u64))
 }

@@ -1,5 +1,5 @@
-//! What partitions tell of their tables without being held: each now and then while it works, and all of a site's between
-//! two messages when somebody asks.
+//! Sizes of tables, which partitions publish without being held. A working partition publishes now and then. A site publishes all of its partitions
+//! between two messages when a caller asks.
 
 use std::sync::{
     Arc,
@@ -15,11 +15,11 @@ use crate::{
     site::{Partition, Site},
 };
 
-/// A partition that works tells again after so long, and after so many times as long as telling takes.
+/// A working partition publishes again after this time, and after `TELL_SHARE` times the time that publishing takes.
 const TELL_EVERY_NS: u64 = 100_000_000;
 const TELL_SHARE: u64 = 200;
 
-/// What was told last.
+/// The sizes that were published last.
 pub struct Told {
     /// By partition, then by `TableId`.
     stats: Vec<ArcSwap<Vec<TableStats>>>,
@@ -34,7 +34,7 @@ struct Asked {
     answered: Arc<Watermark>,
 }
 
-/// Where the answer to a question is seen.
+/// A question to a site, and the place where its answer appears.
 pub struct Question<'a> {
     asked: &'a Asked,
     answer: u64,
@@ -50,7 +50,7 @@ pub(crate) struct Telling {
 }
 
 impl Told {
-    /// Nothing was told yet.
+    /// No partition has published yet.
     pub fn new(partitions_count: u16, sites_count: u16) -> Self {
         let asked = || Asked {
             is_sent: AtomicBool::new(false),
@@ -113,7 +113,7 @@ impl Partition {
 }
 
 impl Site {
-    /// Tells of the partitions that are at home. Those that are away told when they were.
+    /// Publishes the sizes of the partitions at home. A partition that is away published before it left.
     pub(crate) fn tell(&mut self) {
         let shared = self.tools.shared.clone();
         let asked = &shared.told.asked[self.id.index()];
