@@ -1,4 +1,4 @@
-//! The log of a standby that gets its first files: it takes groups while the checkpoint comes, so its primary need not keep them for it.
+//! The log of a standby that gets its first files. It takes groups while the checkpoint comes, so the primary need not keep them for it.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -18,7 +18,7 @@ pub struct OnTheWay {
 }
 
 impl OnTheWay {
-    /// A group of so many bytes of records was placed.
+    /// Records that a group with `bytes` bytes of records was appended.
     pub fn note(&mut self, end: Lsn, bytes: u64) {
         self.groups.push_back((end, bytes));
         self.bytes += bytes;
@@ -56,7 +56,7 @@ impl LogComing {
     /// Opens what has come of it.
     pub fn open(disk: Arc<dyn Disk>, clock: Arc<dyn Clock>, threads: Arc<dyn Threads>) -> Result<Self, LogError> {
         let found = verify(&*disk)?;
-        // It goes on as its primary wrote it; whoever opens the directory has settings of its own.
+        // The log continues with the settings that its primary wrote. A server that opens the directory later has settings of its own.
         let newest = found.segments.last().map(|newest| newest.settings_hash);
         let config = LogConfig {
             settings_hash: newest.unwrap_or_default(),
@@ -67,7 +67,7 @@ impl LogComing {
         Ok(Self {
             receiver: log.group_appender(),
             on_the_way: OnTheWay::default(),
-            // A primary's checkpoint has what is durable there: only that one says what of it is committed.
+            // A primary's checkpoint shows the records that are durable there. Only the primary says which of them are committed.
             committed: Lsn(0),
             log,
         })

@@ -1,7 +1,8 @@
 //! LSNs at which a primary and its standbys compare their tables: named to them, with what the primary found there.
 //!
-//! A standby makes its digests when its replay comes to the LSN, so it has to know before. It replays nothing before the primary says
-//! that it is committed; so an LSN is named before that is said of it. While the mark is written, `limit` keeps what is told behind it.
+//! A standby makes its digests when its replay reaches the LSN, so it has to know the LSN before. It replays nothing before the primary says that it
+//! is committed. The primary therefore names an LSN before it says that the LSN is committed. While the mark is written, `limit` keeps the committed
+//! LSN that standbys learn behind it.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -27,7 +28,7 @@ struct State {
 #[derive(Default)]
 pub struct Comparisons(Mutex<State>);
 
-/// The comparisons that a connection was told.
+/// The comparisons that a connection has sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TellingOf {
     named: u64,
@@ -73,7 +74,7 @@ impl Comparisons {
         }
     }
 
-    /// Returns the committed LSN that standbys may be told.
+    /// Returns the committed LSN that the primary may tell its standbys.
     pub(crate) fn limit(&self, committed: Lsn) -> Lsn {
         self.lock().floor.map_or(committed, |floor| committed.min(floor))
     }

@@ -7,7 +7,7 @@ use reprise_wire::Progress;
 
 use crate::views::{SAMPLE_NS, Views};
 
-/// The score counts from the primary's view so long ago: in a long run the plain ratio of the views would be one.
+/// The score counts from the primary's view of this age: in a long run the plain ratio of the views would be one.
 pub(crate) const LOOK_BACK_NS: u64 = 10_000_000_000;
 /// On an idle primary, the time within which the other side must have been heard to count as fresh.
 pub(crate) const HEARD_NS: u64 = 1_000_000_000;
@@ -204,7 +204,7 @@ fn point(at_us: i64, samples: &[Sample]) -> FreshnessPoint {
 fn summary<'a>(samples: impl Iterator<Item = &'a Sample> + Clone) -> FreshnessSummary {
     let (scores, lags) = sorted(samples.clone());
     let last = scores.len() - 1;
-    // Scores fall from fresh to stale: so many of a hundred are at least as good as this.
+    // Scores fall from fresh to stale: `percent` of a hundred are at least as good as this.
     let score = |percent: usize| scores[last - last * percent / 100];
     let lag = |percent: usize| lags[last * percent / 100];
     FreshnessSummary {
@@ -309,7 +309,7 @@ mod tests {
             (None, lag(0, false)),
             "nothing was heard of it for more than a second"
         );
-        // It is lost, and the primary goes on: less and less is seen.
+        // The standby is lost, and the primary keeps writing: the standby shows less and less of it.
         views.note(now_ns + 20 * MS, Lsn(1_000));
         fresh.sample((now_ns + 20 * MS, 0), &views, |_| 77);
         assert_eq!((fresh.score(), fresh.lag()), (Some(0.0), lag(20_000, true)));

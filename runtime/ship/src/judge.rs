@@ -1,4 +1,4 @@
-//! Whether a standby may have the log, and if not, what it is told.
+//! The decision whether a standby may have the log. If it may not, the primary sends the reason.
 
 use reprise_base::{Epoch, Joiner, Lsn, check_node_name};
 use reprise_log::{LogError, Position};

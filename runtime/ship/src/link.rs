@@ -1,4 +1,4 @@
-//! A standby's end: asks the primary for the log behind its position, and hands the groups to whoever places them.
+//! A standby's end. It asks the primary for the log behind its position, and hands the groups to its `Taker`.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -19,9 +19,9 @@ use crate::{
 
 /// Between two reports at least that tell of nothing more on the disk.
 pub(crate) const REPORT_NS: u64 = 1_000_000;
-/// Frames that one step takes at most.
+/// Limit of the frames that one step takes.
 const STEP_FRAMES_MAX: usize = 64;
-/// For so long a new primary is told nothing where it is not known whether there is a later one.
+/// How long the standby reports nothing to a new primary, while it does not know whether there is a later one.
 const KNOWN_WAIT_NS: u64 = 1_000_000_000;
 
 /// Runs once something is durable.
@@ -40,7 +40,7 @@ pub trait Taker: Send + Sync {
     fn note_heartbeat(&self, beat: &BeatSeen);
     /// The primary tells who is in sync. True once that is kept on the disk; false where it can't be.
     fn keep_standing(&self, standing: &StandingSeen) -> bool;
-    /// Checks whether this primary may be told anything: it may answer what is acknowledged to it. Err: why not.
+    /// Checks whether the standby may report to this primary: the primary may answer what the standby acknowledges. Err: why it must not.
     fn judge_primary(&self, _: &WelcomeSeen) -> Result<(), String> {
         Ok(())
     }
@@ -68,7 +68,7 @@ pub struct ComparedOwn {
 
 /// The comparer of a standby's tables with its primary's.
 pub trait Compares {
-    /// A connection begins: nothing more is told of what was named on the one before.
+    /// A connection begins: no more comes about LSNs that were named on the one before.
     fn begin(&self);
     /// The primary names an LSN, before it says that it is committed: there tables are compared.
     fn note_named(&self, named: &Named);
@@ -269,7 +269,7 @@ pub struct Streaming {
     waiter: Option<(Lsn, Option<WatermarkWaiter>)>,
     welcome: Option<WelcomeSeen>,
     told: Progress,
-    /// None: nothing was told.
+    /// None: nothing was reported.
     told_ns: Option<u64>,
     welcome_ns: u64,
     /// Number of the newest sync status that is kept.
@@ -436,7 +436,7 @@ impl Streaming {
 
     /// Returns the present progress.
     fn progress(&self) -> Progress {
-        // First what is asked for, then how much was received: nothing is beyond that.
+        // First the taker's progress, then how much was received: no progress is beyond that.
         let found = self.taker.progress();
         let received = self.taker.position().lsn;
         Progress {
@@ -471,7 +471,7 @@ impl Streaming {
     fn report_if_due(&mut self) -> Result<bool, LinkError> {
         let now_ns = self.link.clock.monotonic_ns();
         let (now, told) = (self.progress(), &self.told);
-        // Somebody may wait for what is on the disk here.
+        // A caller of the primary may wait for what is on the disk here.
         let is_awaited = now.persisted > told.persisted;
         let is_more = (now.received, now.view, now.room_bytes) != (told.received, told.view, told.room_bytes);
         let is_time = self

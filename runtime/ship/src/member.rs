@@ -11,12 +11,12 @@ use crate::{
     safety::{Member, SyncState},
 };
 
-/// A standby keeps its name for so long after its last frame, before another server may have it.
+/// How long a standby keeps its name after its last frame, before another server may have it.
 const NAME_HELD_NS: u64 = 10_000_000_000;
-/// A connection that was silent for so long gives way to a later process of the same standby.
+/// A connection that was silent for this time gives way to a later process of the same standby.
 const SUPERSEDED_NS: u64 = 1_000_000_000;
 
-/// What a standby is at.
+/// The stage of a standby.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StandbyState {
     /// It gets a checkpoint.
@@ -36,7 +36,7 @@ pub struct StandbyStatus {
     pub state: StandbyState,
     /// Everything before it was sent.
     pub shipped: Lsn,
-    /// As the standby told last: none is more than `shipped`.
+    /// The standby's last report; none of these is more than `shipped`.
     pub persisted: Lsn,
     pub replayed: Lsn,
     pub view: Lsn,
@@ -50,9 +50,9 @@ pub struct StandbyStatus {
     pub lag_records: u64,
     /// The log is kept for it from here on. None: it is not, or not any more.
     pub held_from: Option<Lsn>,
-    /// Of its tables with this server's, as it told last.
+    /// The last comparison of its tables with this server's, by the standby's report.
     pub compared: Option<ComparedStatus>,
-    /// Why the last connection ended, or what is wrong.
+    /// The reason why the last connection ended, or the present fault.
     pub error: Option<Arc<str>>,
 }
 
@@ -61,9 +61,9 @@ pub struct StandbyStatus {
 pub struct ComparedStatus {
     /// Everything before it was compared.
     pub lsn: Lsn,
-    /// When that was told, in microseconds since 1970.
+    /// Time at which the standby reported that, in microseconds since 1970.
     pub at_us: i64,
-    /// What differs; none: all tables are equal.
+    /// The difference; none: all tables are equal.
     pub difference: Option<Arc<str>>,
 }
 
@@ -73,7 +73,7 @@ pub struct Expected {
     pub name: Arc<str>,
     /// From where on it needs the log.
     pub from: Lsn,
-    /// Of this server's log it has everything before this; 0: that is not known.
+    /// The standby has everything before this of this server's log; 0: that is not known.
     pub persisted: Lsn,
     pub is_in_sync: bool,
     /// It was in sync once: quorum and very-safe count on it.
@@ -94,7 +94,7 @@ pub(crate) fn are_alike(a: &[Expected], b: &[Expected]) -> bool {
 
 pub(crate) struct Standby {
     pub state: StandbyState,
-    /// Whose word counts; 0: nobody's.
+    /// Number of the connection that speaks for the standby; 0: none.
     pub connection: u64,
     /// The process that has the name.
     pub process: Option<NodeProcess>,
@@ -216,7 +216,7 @@ impl Standby {
         self.connection == 0 && !self.is_forgotten
     }
 
-    /// It gets log, and so it is told who is out of sync.
+    /// True if the standby gets log. The primary then also tells it which standbys are out of sync.
     pub fn is_told(&self) -> bool {
         self.connection != 0 && matches!(self.state, StandbyState::CatchingUp | StandbyState::Streaming)
     }
@@ -233,7 +233,7 @@ impl Standby {
         }
     }
 
-    /// It does not come to be in sync.
+    /// Records that the standby does not become in sync.
     pub fn stay_out(&mut self) {
         self.sync = SyncState::Out;
         if !self.is_confirmed {
@@ -266,7 +266,7 @@ impl Standby {
         }
     }
 
-    /// It may lack what is answered from here on.
+    /// Records that the standby may lack what the primary answers from now on.
     pub fn leave(&mut self) {
         self.stay_out();
         (self.sync, self.lacks_from) = (SyncState::Leaving, self.persisted);

@@ -40,7 +40,7 @@ impl Noting {
         }
     }
 
-    /// Tells the standby for which a connection speaks who is in sync, where that is not what it was told last.
+    /// Tells the connection's standby which standbys are in sync, if that has changed since this connection told it last.
     pub fn tell(
         &mut self,
         shipper: &Inner,

@@ -30,7 +30,7 @@ pub struct Bootstrapped {
     pub bytes: u64,
     /// Epoch of the primary.
     pub epoch: Epoch,
-    /// The log goes on here.
+    /// The log continues here.
     pub lsn: Lsn,
     /// Records of it that came beside the files.
     pub live: u64,
@@ -191,7 +191,7 @@ impl Bootstrapping {
         Ok(())
     }
 
-    /// Nobody waits for what is durable here; the primary may wait for room.
+    /// Reports if that is due. No caller waits for what is durable here, but the primary may wait for room.
     fn report_if_due(&mut self) -> Result<(), LinkError> {
         let now_ns = self.link.clock.monotonic_ns();
         if now_ns.saturating_sub(self.told_ns) < REPORT_NS {
@@ -204,7 +204,7 @@ impl Bootstrapping {
         }
     }
 
-    /// The log has come as far as there are files of it: what is logged meanwhile is placed behind it.
+    /// Opens the log, once all its files are here. Groups that the primary logs meanwhile are appended to it.
     fn open_log(&mut self) -> Result<(), LinkError> {
         let (disk, clock) = (self.folder(LOG)?, Arc::clone(&self.link.clock));
         self.log = Some(LogComing::open(disk, clock, Arc::clone(&self.beside.threads))?);

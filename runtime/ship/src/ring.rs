@@ -1,8 +1,8 @@
-//! Groups as they were sealed, for whoever sends them on: so many bytes, the oldest of which give way. Who comes too late for one reads it
-//! from the log's files.
+//! Groups as they were sealed, for the connections that send them on. The ring keeps a bounded number of bytes: the oldest groups give way. A reader
+//! that comes too late for a group reads it from the log's files.
 //!
-//! If the transport can send one memory to several peers, groups are in such memory as frames. The log's flusher itself then posts them to
-//! each reader that is up to date: no thread is woken, nothing is allocated (Query Fresh, section 3.1).
+//! If the transport can send one memory to several peers, groups are in such memory as frames. The log's flusher itself then posts them to each
+//! reader that is up to date. No thread is woken, and nothing is allocated (Query Fresh, section 3.1).
 
 use std::{
     collections::VecDeque,
@@ -111,7 +111,7 @@ pub(crate) enum Found {
 pub(crate) struct Posted {
     /// Ends, and bytes of records.
     pub groups: VecDeque<(Position, usize)>,
-    /// It goes on: the reader sends no groups itself.
+    /// The flusher continues to post: the reader sends no groups itself.
     pub goes_on: bool,
 }
 
@@ -120,13 +120,13 @@ pub(crate) struct Ring {
     /// The memory of the frames, if the transport can send them from there.
     buffer: Option<Arc<FrameBuffer>>,
     state: Mutex<State>,
-    /// Nobody reads: nothing is copied. Looked at for each group.
+    /// False: there is no reader, so nothing is copied. Checked for each group.
     has_readers: AtomicBool,
-    /// Told of that, under the lock.
+    /// Called when that changes, under the lock.
     following: Following,
 }
 
-/// Told whether there is anybody who gets groups, as soon as that changes. It must not wait.
+/// Called with whether any reader gets groups, as soon as that changes. It must not wait.
 pub type Following = Box<dyn Fn(bool) + Send + Sync>;
 
 #[derive(Default)]
@@ -460,7 +460,7 @@ mod tests {
         Arc::new(FrameBuffer::new(Arc::new(Memory(bytes))))
     }
 
-    /// Takes so many frames, and holds them.
+    /// A peer that takes `room` frames, and holds them.
     #[derive(Default)]
     struct Peer {
         room: Mutex<usize>,

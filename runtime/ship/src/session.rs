@@ -31,7 +31,7 @@ pub(crate) enum End {
     Refused(Verdict),
     /// It was sent what it asked for.
     Done,
-    /// It was told where the histories part.
+    /// The standby learned where the histories part.
     Told,
     Silent,
     /// It did not say in time that it keeps who is out of sync.
@@ -424,7 +424,7 @@ impl Session {
                 ..
             } => {
                 told.tell(shipper, name, number, &mut self.connection, now_ns)?;
-                // The committed LSN is told once the LSNs before it are named.
+                // The session names LSNs before it tells the committed LSN behind them.
                 let beat = shipper.beat();
                 let comparisons = &shipper.comparisons;
                 let has_told = comparisons.tell_standby(&mut self.connection, comparing)?;

@@ -7,7 +7,7 @@ use reprise_env::DiskFile;
 use reprise_log::{DestageDemand, EpochStart, GroupSink, Log, LogError, LogReader, ReplicationSlot};
 use reprise_wire::History;
 
-/// The primary's log, whoever waits for it.
+/// The primary's log, without the type of its waiting callers.
 pub trait ShippedLog: Send + Sync {
     fn database_id(&self) -> [u8; 16];
     fn epoch(&self) -> Epoch;
@@ -17,7 +17,7 @@ pub trait ShippedLog: Send + Sync {
     fn copied(&self) -> Lsn;
     /// Behind the last record that was appended.
     fn filled(&self) -> Lsn;
-    /// Nobody was told of a record from here on: beyond `durable` where sites write logs of their own.
+    /// No caller has an answer for a record from here on. This is beyond `durable` if sites write logs of their own.
     fn answered_max(&self) -> Lsn;
     /// None where the log does not hold it.
     fn history_at(&self, lsn: Lsn) -> Result<Option<History>, LogError>;
@@ -27,7 +27,7 @@ pub trait ShippedLog: Send + Sync {
     fn hold(&self, name: &str, from: Lsn) -> Result<ReplicationSlot, LogError>;
     fn bytes_between(&self, from: Lsn, to: Lsn) -> u64;
     fn add_sink(&self, sink: Arc<dyn GroupSink>);
-    /// Has records come to the log's files, and so to its sinks, as soon as they are durable, for as long as the answer lives.
+    /// Has records reach the log's files, and so its sinks, as soon as they are durable, while the returned value lives.
     fn follow(&self) -> Option<DestageDemand>;
 }
 
@@ -85,7 +85,7 @@ impl<P: Send + 'static> ShippedLog for Log<P> {
     }
 }
 
-/// A checkpoint that a standby begins with. The log behind it is not let go of before `kept` is.
+/// A checkpoint that a standby begins with. The log behind it is kept until `kept` is dropped.
 pub struct ChosenCheckpoint {
     pub lsn: Lsn,
     /// Name of its file.

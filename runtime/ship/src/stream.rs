@@ -15,10 +15,11 @@ use crate::{
     source::ShippedLog,
 };
 
-/// Groups that one step sends at most, before it looks at what came.
+/// Limit of the groups that one step sends, before it handles received frames.
 const STEP_GROUPS_MAX: usize = 16;
 
-/// On the way to a standby at most, whatever it says that it has room for: what it did not tell to be received is known until then.
+/// Limit of the bytes on the way to a standby, whatever room it reports. Up to this limit the stream remembers groups that the standby has not
+/// reported as received.
 const ROOM_BYTES_MAX: u64 = 64 << 20;
 
 pub(crate) struct Stream {

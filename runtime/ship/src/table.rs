@@ -28,7 +28,7 @@ use crate::{
 // All of them fit into a frame.
 const _: () = assert!(STANDBYS_MAX <= STANDING_MAX);
 
-/// Somebody who asked for more than the server's level.
+/// A caller that asked for more than the server's level.
 struct Wait {
     level: Safety,
     end: Lsn,
@@ -36,7 +36,7 @@ struct Wait {
     told: SafetyHook,
 }
 
-/// The set of standbys, as one of them is told it.
+/// The set of standbys, as the primary tells it to one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     pub number: u64,
@@ -48,16 +48,17 @@ pub(crate) struct Told {
 
 pub(crate) struct State {
     pub standbys: BTreeMap<Arc<str>, Standby>,
-    /// Of what standbys are told of who is in sync: it grows with each change.
+    /// Number of the newest sync status: it grows with each change.
     pub standing: u64,
     /// The first one that says of all that leave now that they are out of sync.
     pub left: u64,
-    /// A standby that counts is forgotten once enough of those that stay have everything before this. The highest LSN: it is not known yet.
+    /// The operator had a standby forgotten that counts. That is done once enough of the remaining standbys have everything before this. The highest
+    /// LSN: not known yet.
     pub forgot_at: Lsn,
     waits: Vec<Wait>,
     /// How far this server was.
     views: Views,
-    /// Of the server's level, as it was told last.
+    /// The stand of the server's level that the gate has.
     stand: Stand,
 }
 
@@ -66,7 +67,7 @@ impl State {
         self.standbys.values().map(Standby::member).collect()
     }
 
-    /// Who is out of sync, beside this one, and what it has: everything before an LSN.
+    /// Returns the other standbys that are out of sync. Each has everything before its LSN.
     fn laggards(&self, name: &str) -> Vec<(Arc<str>, Lsn)> {
         let is_out = |(other, standby): &(&Arc<str>, &Standby)| &***other != name && !standby.is_told_in();
         let laggards = self.standbys.iter().filter(is_out);
@@ -88,7 +89,7 @@ impl State {
             .collect()
     }
 
-    /// Some leave: who is reached keeps that before commits go on without them.
+    /// Records that standbys leave. Each connected standby saves that before commits continue without them.
     fn record_leaving(&mut self) {
         self.standing += 1;
         self.left = self.standing;
@@ -100,7 +101,7 @@ pub(crate) struct Table {
     /// The server's.
     level: Safety,
     commits: Arc<dyn Commits>,
-    /// By how many standbys, less one: so many persisted everything before it.
+    /// By a number of standbys, less one: that number of standbys persisted everything before it.
     acked: Vec<Arc<Watermark>>,
 }
 
@@ -127,7 +128,7 @@ impl Table {
         self.state.lock().expect("nothing panics under this lock")
     }
 
-    /// Tells whoever keeps callers how things stand.
+    /// Tells the gate the present stand.
     fn set(&self, state: &mut State) -> Option<Arc<str>> {
         if !self.level.asks_standbys() {
             return None;
@@ -145,7 +146,7 @@ impl Table {
         }
     }
 
-    /// Of a call that asks for a level. Whoever is in sync has what was answered, unless the server's own level is quorum.
+    /// Returns the stand of a call that asks for a level. A standby in sync has what was answered, unless the server's own level is quorum.
     fn stand_of_call(&self, level: Safety, members: &[Member]) -> Stand {
         let mut asked = stand(level, false, members);
         if level == Safety::Quorum && self.level != Safety::Quorum {
@@ -155,7 +156,7 @@ impl Table {
         asked
     }
 
-    /// After a change: whoever waited for it hears of it, outside of the lock.
+    /// Tells waiting callers of a change, outside of the lock.
     fn settle(&self, mut state: MutexGuard<'_, State>) {
         let given_up = self.set(&mut state);
         let mut told = Vec::new();
@@ -206,7 +207,7 @@ impl Table {
         self.settle(state);
     }
 
-    /// What writes have now.
+    /// Returns the level that writes have now.
     pub fn reached(&self) -> Safety {
         self.lock().stand.reached
     }
@@ -232,7 +233,7 @@ impl Table {
         }
     }
 
-    /// Lets standbys come to be in sync. True where one is to leave: `end_leaving` follows once that is recorded.
+    /// Lets standbys become in sync. True if one is to leave: `end_leaving` follows once that is recorded.
     pub fn tick(&self, now_ns: u64, log: &dyn ShippedLog) -> bool {
         let mut state = self.lock();
         let enters = state.views.at(now_ns.saturating_sub(ENTER_LAG_NS));
@@ -263,7 +264,7 @@ impl Table {
         }
         if is_entering || state.forgot_at == Lsn(u64::MAX) {
             self.set(&mut state);
-            // From here on nobody is told of more before these have it.
+            // From now on no caller learns of later records before these standbys have them.
             let answered = log.answered_max();
             state.forgot_at = state.forgot_at.min(answered);
             for standby in state.standbys.values_mut() {
@@ -288,12 +289,12 @@ impl Table {
         heard.get(needed - 1).copied().filter(|heard_ns| *heard_ns != 0)
     }
 
-    /// Number of what standbys are told of who is in sync.
+    /// Returns the number of the newest sync status.
     pub fn standing(&self) -> u64 {
         self.lock().standing
     }
 
-    /// What the standby is told. None: this connection does not speak for it.
+    /// Returns the sync status that the standby gets. None: this connection does not speak for it.
     pub fn told(&self, name: &str, connection: u64) -> Option<Told> {
         let state = self.lock();
         let own = state.standbys.get(name).filter(|own| own.connection == connection)?;
@@ -305,12 +306,13 @@ impl Table {
         })
     }
 
-    /// Who is out of sync, beside this one.
+    /// Returns the other standbys that are out of sync.
     pub fn laggards(&self, name: &str) -> Vec<(Arc<str>, Lsn)> {
         self.lock().laggards(name)
     }
 
-    /// This was kept for certain. Whoever is in sync by it is told so from now on: after a start of the primary it is still waited for, or called out.
+    /// Records that `kept` is certainly saved. From now on the primary tells each standby that is in sync there that it is. After a restart the
+    /// primary still waits for such a standby, or records that it is out.
     pub fn note_kept(&self, kept: &[Expected]) {
         let mut state = self.lock();
         state.record_counted(kept);
@@ -324,7 +326,7 @@ impl Table {
         state.standing += u64::from(is_new);
     }
 
-    /// Commits wait no longer for those that leave, as `kept` says, once each standby that is reached keeps that they do.
+    /// Ends the wait of commits for the standbys that leave, as `kept` says. Each connected standby must have saved that they leave.
     pub fn end_leaving(&self, kept: &[Expected], now_ns: u64) {
         let mut state = self.lock();
         // Until then it takes itself for in sync, if it does not know.
@@ -387,7 +389,7 @@ impl Table {
         }
     }
 
-    /// Who is to be expected after a restart, by name: those for whom log is held, and those that count. Who leaves is out of sync.
+    /// Returns the standbys to expect after a restart, by name: those with a slot, and those that count. A standby that leaves is out of sync.
     pub fn expected(&self) -> Vec<Expected> {
         let state = self.lock();
         let expected = state.standbys.iter().filter_map(|(name, standby)| {
@@ -623,7 +625,7 @@ impl Table {
         }
     }
 
-    /// The names of those whose hold was let go since this was asked last.
+    /// Returns the names of standbys whose slot was released since the last call.
     pub fn take_let_go(&self) -> Vec<Arc<str>> {
         let mut gone = Vec::new();
         for (name, standby) in &mut self.lock().standbys {

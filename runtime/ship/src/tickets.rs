@@ -9,7 +9,7 @@ use reprise_base::Joiner;
 
 /// How long a ticket holds.
 const HOLDS: Duration = Duration::from_secs(60);
-/// Tickets that nobody has shown yet, at most: of more the oldest is void.
+/// Limit of the tickets that no standby has shown yet: beyond it the oldest is void.
 const TICKETS_MAX: usize = 64;
 
 struct Issued {
