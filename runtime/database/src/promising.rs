@@ -1,5 +1,5 @@
-//! Promises: a standby that is to lead asks the other standbys to follow no earlier primary any more, and to tell how far they are. Without the
-//! promise, the old primary could go on to answer with their help.
+//! Promises. A standby that is to lead asks the other standbys to follow no earlier primary any more, and to report how far they are. Without the
+//! promise, the old primary could still answer with their help.
 
 use std::sync::{Arc, Mutex, MutexGuard, atomic::Ordering};
 
@@ -194,9 +194,9 @@ impl Replication {
         }
     }
 
-    /// Answers a server that is to lead. A server that knows of a later epoch tells so, and promises nothing. A withdrawal takes a promise back, or asks
-    /// whether this server leads in the epoch: a server that led in it, or followed a primary of a later one, does not agree. Another server may lead
-    /// in an epoch of the same number.
+    /// Answers a server that is to lead. A server that knows of a later epoch says so, and promises nothing. A withdrawal takes a promise back, or
+    /// asks whether this server leads in the epoch. A server that led in it, or followed a primary of a later one, does not agree. Another server may
+    /// lead in an epoch of the same number.
     pub(crate) fn give_promise(&self, asked: &PromiseQuestion) -> Result<PromiseAnswer, ReplicationError> {
         if self.router.role() != Role::Standby {
             return Err(ReplicationError::IsPrimary(self.log.epoch()));
@@ -303,7 +303,7 @@ impl Replication {
         (asked, Some(lost))
     }
 
-    /// Returns the standbys that count once this server leads: those that counted, by the newest word of a primary. None: the level counts on none.
+    /// Returns the standbys that count once this server leads. They counted by the newest word of a primary. None: the level counts on no standbys.
     pub(crate) fn first_set(&self, asked: &Asked) -> Option<Vec<PeerMember>> {
         let own = self.answer();
         let status = newest(&own, &asked.answers).filter(|_| self.is_told_at_quorum())?;

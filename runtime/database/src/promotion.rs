@@ -23,7 +23,7 @@ impl Replication {
         // Whatever is known of an epoch, the new one is behind it.
         let (mut heard, mut given) = (self.synced.epoch(), None);
         if !options.is_forced {
-            // Else nobody could be the primary once the old one stepped down.
+            // If the store did not answer, no server could become the primary once the old one stepped down.
             leasing.map_or(Ok(()), |leasing| leasing.judge_store())?;
             let stepped = self.succeed(self.linked.get().map(|linked| &**linked))?;
             heard = heard.max(stepped.epoch);
@@ -116,7 +116,7 @@ impl Replication {
         self.leasing.get().map_or(Epoch(0), |leasing| leasing.granted_epoch())
     }
 
-    /// Whether the primary's writes waited for a quorum, as it told last.
+    /// Whether the primary's writes waited for a quorum, by its last word.
     pub(crate) fn is_told_at_quorum(&self) -> bool {
         self.synced.level() == Some(Safety::Quorum)
     }

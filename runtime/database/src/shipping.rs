@@ -1,4 +1,4 @@
-//! A database that ships its log to standbys, and whoever is asked about them.
+//! A database that ships its log to standbys, and that answers questions about them.
 
 use std::{
     io,
@@ -43,7 +43,7 @@ const RING_BYTES: usize = 16 << 20;
 /// How a primary takes standbys.
 #[derive(Clone)]
 pub struct ServeStandbys {
-    /// Of this server.
+    /// The name of this server.
     pub name: String,
     pub net: Arc<dyn Net>,
     /// `host:port` to listen at; port 0: any that is free.
@@ -56,13 +56,13 @@ pub struct ServeStandbys {
     pub hold_bytes_max: u64,
     /// How often standbys compare all tables with this server's; zero: never.
     pub compare_every: Duration,
-    /// What they get of each transaction while they are connected.
+    /// The form in which standbys get each transaction while they are connected.
     pub ship: ShipForm,
     /// `keep_lease` follows, and decides whether this server is the primary.
     pub has_lease: bool,
 }
 
-/// Why a database takes no standbys, or follows nobody.
+/// Why a database takes no standbys, or follows no primary.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeStandbysError {
     #[error("a server without a log has nothing to send to standbys")]
@@ -92,16 +92,16 @@ pub(crate) struct Replication {
     pub(crate) router: Router,
     checkpointer: Arc<Checkpointer>,
     checkpoints: Arc<dyn Disk>,
-    /// Of the directory itself.
+    /// The database directory itself.
     pub(crate) root: Arc<dyn Disk>,
     pub(crate) node: Arc<NodeFile>,
     /// Held while this primary gives its place away, or takes it again.
     pub(crate) stepping: Mutex<()>,
-    /// Once it did.
+    /// The hand-over, once it gave its place away.
     pub(crate) stepped: Mutex<Option<Stepped>>,
     state: Mutex<State>,
     pub(crate) linked: OnceLock<Arc<Linked>>,
-    /// Of this server, once it follows a primary.
+    /// The name of this server, once it follows a primary.
     pub(crate) name: OnceLock<String>,
     /// The way to other standbys, once it follows a primary.
     pub(crate) peers: OnceLock<AskPeer>,
@@ -111,7 +111,7 @@ pub(crate) struct Replication {
     /// Epoch for which this server has asked the others, until it leads or does not; 0: none.
     pub(crate) claimed: AtomicU32,
     pub(crate) leasing: LeasingCell,
-    /// What a primary told this one as its standby.
+    /// The sync status that a primary sent to this server as its standby.
     pub(crate) synced: Arc<Synced>,
     /// See `Environment`.
     file_part_bytes: usize,
@@ -141,7 +141,7 @@ pub(crate) struct Serving {
 }
 
 impl Database {
-    /// Where clients reach the primary, as the lease tells it; none where nobody has it, this server has, or there is no lease.
+    /// Returns the URL at which clients reach the primary, as the lease names it. None if there is no lease, no server has it, or this server has it.
     pub fn leased_primary(&self) -> Option<String> {
         self.upkeep.replication.get()?.leasing.get()?.primary_url()
     }
@@ -159,19 +159,19 @@ impl Database {
         replication.promises.promised_primary(replication.synced.epoch())
     }
 
-    /// Who was the primary after this epoch, as the lease tells, and in which one at least.
+    /// Returns the last primary that the lease names, with its epoch, if that is later than `epoch`.
     pub(crate) fn later_leased(&self, epoch: Epoch) -> Option<(Epoch, String)> {
         self.upkeep.replication.get()?.leasing.get()?.later_primary(epoch)
     }
 
-    /// As of `Taker::knows_since`.
+    /// Answers `Taker::knows_since` for the lease.
     pub(crate) fn knows_lease_since(&self, since_ns: u64) -> bool {
         let leasing = self.upkeep.replication.get().and_then(|own| own.leasing.get());
         leasing.is_none_or(|leasing| leasing.has_looked(since_ns))
     }
 
-    /// Why this standby, which followed a primary, can't follow the one of now: that does not hold what is here. Nothing is shown then; a start
-    /// as a standby cuts it off (`cut_back`), where that primary is of no earlier epoch. None: nothing like it.
+    /// Returns why this standby can't follow the present primary, which lacks records that are here. Reads then show nothing. If the primary's epoch
+    /// is not an earlier one, a start as a standby cuts the records off (`cut_back`). None: no such reason.
     pub fn parted(&self) -> Option<Arc<str>> {
         self.upkeep.replication.get()?.linked.get()?.parted()
     }
@@ -274,7 +274,7 @@ impl Database {
     }
 }
 
-/// Of no standby in particular.
+/// Returns a notice about no standby in particular.
 fn nobody(what: String) -> Notice {
     let name = String::new();
     Notice::Standby { name, what }
@@ -316,7 +316,7 @@ impl Replication {
         }
     }
 
-    /// As `serving`, for who comes to be served.
+    /// Returns the same as `serving`, for a standby that asks to join. If this server could not take standbys before, it tries again.
     pub(crate) fn served(&self) -> Result<Serving, ReplicationError> {
         let mut state = self.lock();
         let unavailable = |error: &ServeStandbysError| {
@@ -342,7 +342,7 @@ impl Replication {
         let mut expected = expected::load(&self.node);
         let durable = self.log.durable();
         for standby in &mut expected {
-            // It may have got more than what is durable here, which others get in its place.
+            // The standby may have records that are not durable here. Other records now get those LSNs.
             standby.persisted = standby.persisted.min(durable);
             standby.is_in_sync &= !is_promoted;
         }
@@ -463,7 +463,7 @@ impl Replication {
         cuts.into_iter().flatten().map(CutInfo::told).collect()
     }
 
-    /// Of a server that stepped down: what it shows gets older, and it hears of nothing.
+    /// Returns the state of a server that stepped down: its view gets older, and no primary sends to it.
     fn stepped_info(&self) -> Option<StandbyInfo> {
         let view = self.router.view();
         let age = self.stepped_age(view)?;
@@ -502,7 +502,7 @@ impl Replication {
         self.linked.get().filter(|_| self.router.role() == Role::Standby)
     }
 
-    /// Of the log of a standby, where this is one.
+    /// Returns the state of this server's log, if it is a standby.
     fn standby_info(&self) -> Option<StandbyInfo> {
         let linked = self.following()?;
         // In this order each is at most what comes before it.
@@ -534,7 +534,7 @@ impl ReplicationService for Replication {
                 .collect(),
             (None, None) => Vec::new(),
         };
-        // On a primary no standby is waited for; a standby knows what it was told.
+        // A standby knows the committed LSN from its primary's heartbeat. A primary has it from its gate.
         let told = self.following().and_then(|linked| linked.beat());
         let committed = match told {
             Some(beat) => beat.committed.min(durable),

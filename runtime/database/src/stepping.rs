@@ -1,5 +1,4 @@
-//! A switch-over: a primary gives its place to one of its standbys, which has everything then, and a standby asks for that before it becomes the
-//! primary.
+//! A switch-over. A primary gives its place to one of its standbys, which then has everything. A standby asks for that before it becomes the primary.
 
 use std::{sync::Arc, time::Duration};
 
@@ -163,7 +162,7 @@ impl Replication {
         }
     }
 
-    /// From here on the directory opens as no primary's.
+    /// Records the hand-over: from now on the directory opens as no primary's.
     fn note(&self, name: &str, url: Option<&str>, end: Lsn) -> Result<Stepped, ReplicationError> {
         let note = HandedOver {
             successor: name.to_owned(),
@@ -215,7 +214,7 @@ impl Replication {
         let end = paused.unwrap_or_else(|_| self.log.filled());
         match self.note(name, url, end) {
             Ok(stepped) => *self.stepped.lock().expect("held for a store") = Some(stepped),
-            // It takes nothing all the same, until somebody starts it again: then the lease is asked.
+            // The log takes nothing all the same, until the operator starts this server again. It then asks the lease.
             Err(error) => self.tell(error.to_string()),
         }
         let report = format!(
@@ -232,8 +231,7 @@ impl Replication {
         self.tell(report);
     }
 
-    /// Nobody took the place: this server takes it again, in a new epoch.
-    /// What the successor answered, if it took over, is not here.
+    /// Takes the place again, in a new epoch, because no other server took it. If the successor did take over, its answers are not here.
     pub(crate) fn take_place_again(
         &self,
         stepped: &Stepped,
@@ -249,7 +247,7 @@ impl Replication {
         }
         let _stepping = self.stepping.lock().expect("nothing panics while it steps down");
         if self.stepped().is_none_or(|now| now.note != stepped.note) {
-            // Somebody else was faster.
+            // Another thread was faster.
             return Err(ReplicationError::IsPrimary(self.log.epoch()));
         }
         if matches!(self.router.phase(), Phase::Failed { .. }) {
@@ -271,7 +269,7 @@ impl Replication {
                 };
                 leasing.take_by_hand(by, lost)?
             }
-            // Nobody but the successor knows whether it took over.
+            // Only the successor knows whether it took over.
             None if !options.accepts_loss => return Err(ReplicationError::OutOfSync(lost)),
             None => Some(lost),
         };
@@ -315,16 +313,16 @@ impl Replication {
         cutting::reached(&self.node, self.log.written_epoch())
     }
 
-    /// Of who is the primary, in this epoch at least: kept before anything is shipped, and before a lease is asked for.
+    /// Begins an epoch of the primary, `at_least` this one. It is saved before this server ships anything, and before it asks for a lease.
     pub(crate) fn open_epoch(&self, at_least: Epoch) -> Result<(), LogError> {
         self.log.raise_epoch(at_least)?;
         Ok(self.keep_level(self.log.epoch())?)
     }
 
-    /// Before anything is shipped, and not before it is known that nobody else is the primary.
+    /// Ends the sync status of earlier epochs, before this server ships anything. The caller knows that no other server is the primary.
     pub(crate) fn open_reign(&self) -> Result<(), LogError> {
         expected::open_reign(&self.node)?;
-        // What was shown as a standby tells nothing from here on; where it stays, less is shown.
+        // The limit that this server showed as a standby means nothing from now on. If the file stays, reads show less.
         let _ = shown::forget(&*self.root);
         Ok(())
     }
@@ -347,7 +345,8 @@ impl Replication {
         begun.map_err(|error| unavailable(format!("the beginning of a promotion can't be saved here: {error}")))
     }
 
-    /// Of who takes standbys from now on. With a lease an opening begins once nobody else has that.
+    /// Begins the epoch of a server that takes standbys from now on. If the server opens with a lease, this waits until no other server has the
+    /// lease.
     pub(crate) fn begin_serving(&self, is_promoted: bool, has_lease: bool) -> Result<(), LogError> {
         let at_least = match (is_promoted, has_lease) {
             (true, _) => self.log.epoch(),

@@ -138,7 +138,7 @@ fn one_that_was_a_primary_later_than_the_one_it_is_to_follow_is_not_cut() {
     assert!(list_cuts(&parted.cluster.cuts("p")).is_empty());
 }
 
-/// A standby that got more than the one that took over, and follows that one.
+/// A standby that got more than the new primary, and follows it.
 struct Beyond {
     cluster: Cluster,
     new: Arc<Database>,

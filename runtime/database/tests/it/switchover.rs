@@ -190,7 +190,7 @@ fn keeps_its_place(on_nvram: &[&str]) {
             (old.router().role(), new.router().role()),
             (Role::Primary, Role::Standby)
         );
-        // Both go on.
+        // Both servers keep working.
         transfer(&old, 3);
         wait_seen(&old, &new);
     };
