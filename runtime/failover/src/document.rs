@@ -192,7 +192,7 @@ impl Document {
         }
     }
 
-    /// Returns the status that the node knows best: its own, where it leads or led, else the one that it was told.
+    /// Returns the status that the node knows best: its own, if it leads or led, otherwise the one that a primary sent.
     pub fn status(&self, node: NodeId) -> Option<SyncStatus> {
         let own = |reign: &Reign| SyncStatus {
             epoch: reign.epoch,

@@ -30,7 +30,7 @@ pub enum Doubt {
     TooFewAnswers,
     /// A node claimed a later epoch and did not answer. It may lead.
     Rival,
-    /// The primary may have gone on without this node since it was heard last.
+    /// The primary may have continued without this node since it was heard last.
     Unheard,
 }
 
@@ -48,13 +48,13 @@ impl Doubt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lost {
     pub class: LossClass,
-    /// From this LSN on. None: another primary may have led since, and may have cut off a part of what is here.
+    /// From this LSN on. None: another primary may have led since, and may have cut off records that are here.
     pub from: Option<Lsn>,
     /// A node that answered has it.
     pub is_known: bool,
 }
 
-/// The answer of a node that is asked for an epoch: from now on it follows no primary before that one.
+/// The answer of a node that is asked for an epoch: from now on it follows no primary of an earlier epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Promise {
     pub from: NodeId,
