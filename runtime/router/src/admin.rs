@@ -70,7 +70,7 @@ pub enum DeployError {
     Install(#[from] InstallError),
     #[error("a module has at most {max} bytes")]
     TooLarge { max: usize },
-    /// The log has no room for so long a record, however empty it is.
+    /// The record is longer than the log can take, however empty it is.
     #[error("its record in the log has up to {bytes} bytes, and the log takes {max} at once")]
     RecordTooLong { bytes: usize, max: usize },
     #[error("no such module is in service")]
@@ -281,7 +281,7 @@ impl Router {
         Ok(lsn)
     }
 
-    /// Waits until a record that is durable here is where the server's safety level wants it. The partitions go on meanwhile.
+    /// Waits until a record that is durable here is where the server's safety level wants it. The partitions work meanwhile.
     fn wait_committed(&self, lsn: Lsn, txn_id: TxnId) -> Result<(), DeployError> {
         let shared = &self.0.config.shared;
         let (sender, receiver) = crossbeam_channel::bounded(1);
