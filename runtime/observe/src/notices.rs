@@ -101,7 +101,7 @@ pub enum Notice {
     Refused {
         /// Why.
         reason: RefusalReason,
-        /// How many since they were told last.
+        /// Number of calls since the last notice.
         calls: u64,
     },
     /// A checkpoint is there.
