@@ -24,7 +24,7 @@ impl OnTheWay {
         self.bytes += bytes;
     }
 
-    /// Bytes for which there is room, now that everything before `persisted` is durable, and the log itself has so much, if it has a bound.
+    /// Returns the bytes for which there is room. Everything before `persisted` is durable now. `log_room`: the log's own room, if it has a bound.
     pub fn room_bytes(&mut self, persisted: Lsn, log_room: Option<u64>) -> u64 {
         while let Some((_, bytes)) = self.groups.pop_front_if(|(end, _)| *end <= persisted) {
             self.bytes -= bytes;
@@ -34,7 +34,7 @@ impl OnTheWay {
     }
 }
 
-/// Keeps in a new directory that everything before an LSN may be shown, and nothing behind it before a primary says so.
+/// Saves in a new directory that everything before an LSN may be shown, and nothing behind it before a primary says so.
 pub type KeepCommitted = fn(&dyn Disk, Lsn) -> Result<(), DiskError>;
 
 /// The parts that the log of the first files needs.
@@ -53,7 +53,7 @@ pub(crate) struct LogComing {
 }
 
 impl LogComing {
-    /// Opens what has come of it.
+    /// Opens the log as far as it has come.
     pub fn open(disk: Arc<dyn Disk>, clock: Arc<dyn Clock>, threads: Arc<dyn Threads>) -> Result<Self, LogError> {
         let found = verify(&*disk)?;
         // The log continues with the settings that its primary wrote. A server that opens the directory later has settings of its own.
@@ -96,7 +96,7 @@ impl LogComing {
         self.on_the_way.room_bytes(self.log.durable(), None)
     }
 
-    /// Makes all of it durable. Where it ends, and what of it is committed.
+    /// Makes all of it durable. Returns its end, and the end of its committed records.
     pub fn close(self) -> Result<(Position, Lsn), LogError> {
         let received = self.received();
         self.log.close()?;

@@ -10,10 +10,10 @@ use reprise_wire::{FRAME_BYTES_MAX, Frame, STANDBY_FRAME_BYTES_MAX};
 pub const SILENCE_MAX: Duration = Duration::from_secs(3);
 /// Longest time for which one frame is being sent.
 pub const SEND_TIME: Duration = Duration::from_secs(10);
-/// How often a primary tells that it is there.
+/// Interval at which a primary says that it is there.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(20);
 
-/// How often at most it tells that more is committed: a standby shows nothing before.
+/// Shortest interval at which a primary reports a new committed LSN: a standby shows nothing before.
 pub(crate) const COMMITTED_BEAT: Duration = Duration::from_millis(2);
 
 /// Limits of a primary's end: a standby's frames are short.

@@ -44,7 +44,7 @@ pub(crate) enum Sent {
     /// There is no checkpoint yet.
     Nothing,
     Part,
-    /// All files; what ends them is not sent yet.
+    /// All files; their end is not sent yet.
     Files,
     All,
 }
@@ -62,7 +62,7 @@ impl Sending {
         self.files.is_some()
     }
 
-    /// Behind the log's files among them, once they are chosen.
+    /// The LSN behind the log's files, once the files are chosen.
     pub fn log_end(&self) -> Option<Lsn> {
         self.files.as_ref().map(|files| files.end.1)
     }
@@ -172,7 +172,7 @@ impl Outgoing {
         })
     }
 
-    /// True behind the last one.
+    /// Sends a part of the last file. True behind the last part.
     fn send_part(&mut self, connection: &mut Connection, part_bytes: usize) -> Result<bool, End> {
         let left = self.bytes - self.offset;
         let mut part = vec![0; left.min(part_bytes as u64) as usize];

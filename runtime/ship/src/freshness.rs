@@ -102,10 +102,10 @@ impl History {
     }
 }
 
-/// One standby's, as its primary sees it: by the newest progress, so never better than it is.
+/// Freshness of one standby, as its primary sees it: by the newest progress, so never better than it is.
 #[derive(Default)]
 pub(crate) struct Freshness {
-    /// It was heard on this connection.
+    /// The standby was heard on this connection.
     is_heard: bool,
     heard_ns: Option<u64>,
     /// The view of its readers when it was last heard, also on an earlier connection.
@@ -133,7 +133,7 @@ impl Freshness {
         self.view = progress.view;
     }
 
-    /// One sample: the standby's view, as it was heard last, against the primary's of now.
+    /// Takes a sample: the standby's last reported view against the primary's present one.
     pub fn sample(&mut self, now: (u64, i64), views: &Views, bytes_behind: impl Fn(Lsn) -> u64) {
         let (now_ns, view) = (now.0, self.view);
         let (Some(primary), Some(before)) = (views.at(now_ns), views.at(now_ns.saturating_sub(LOOK_BACK_NS))) else {
@@ -175,12 +175,12 @@ impl Freshness {
     }
 }
 
-/// The score where the primary has done nothing: the view shows all, or lacks what was there before.
+/// The score if the primary has done nothing: whether the view shows all that was there before.
 pub(crate) fn idle(view: Lsn, primary: Lsn) -> f32 {
     if view >= primary { 1.0 } else { 0.0 }
 }
 
-/// None where the primary has done nothing.
+/// Returns the score, or None if the primary has done nothing.
 pub(crate) fn score(view: Lsn, primary: Lsn, before: Lsn) -> Option<f32> {
     let done = primary.0.checked_sub(before.0).filter(|done| *done > 0)?;
     let seen = view.min(primary).0.saturating_sub(before.0);

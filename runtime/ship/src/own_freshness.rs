@@ -1,4 +1,4 @@
-//! How fresh a standby takes itself to be.
+//! The freshness of a standby by its own knowledge.
 
 use std::sync::Mutex;
 
@@ -19,7 +19,7 @@ const IDLE_NS: u64 = 5 * SAMPLE_NS;
 pub struct OwnFreshness(Mutex<OwnBeats>);
 
 struct OwnBeats {
-    /// Since when nothing is known, as long as the view has not reached the first heartbeat of the connection.
+    /// Start of the time of which nothing is known, as long as the view has not reached the first heartbeat of the connection.
     since_ns: u64,
     /// The primary's log ends at the times that heartbeats returned, on this connection.
     views: Views,
@@ -31,7 +31,7 @@ struct OwnBeats {
 }
 
 impl OwnFreshness {
-    /// Nothing is known from `now_ns` on.
+    /// Returns one that knows nothing from `now_ns` on.
     pub fn new(now_ns: u64) -> Self {
         Self(Mutex::new(OwnBeats {
             since_ns: now_ns,
@@ -46,7 +46,7 @@ impl OwnFreshness {
         look(&mut self.0.lock().expect("nothing panics under this lock"))
     }
 
-    /// Begins anew for a new connection, perhaps to another primary: what its log has is not known before it says so.
+    /// Begins anew for a new connection, perhaps to another primary. The end of its log is not known before it reports that.
     pub fn begin(&self, view: Lsn) {
         self.with(|own| {
             own.since_ns = own.views.last_at(view).unwrap_or(own.since_ns);
@@ -54,7 +54,7 @@ impl OwnFreshness {
         });
     }
 
-    /// At `now`: by the clock whose times progress tells, and in microseconds since 1970.
+    /// Takes a heartbeat at `now`: by the clock whose times progress has, and in microseconds since 1970.
     pub fn note(&self, beat: &BeatSeen, now: (u64, i64), view: Lsn) {
         let Some(echo_ns) = beat.echo_ns else {
             return;
@@ -95,7 +95,7 @@ impl OwnBeats {
         Lag::of(now_ns, known.unwrap_or(self.since_ns), known.is_some())
     }
 
-    /// Returns the score. The primary's work since its newest heartbeat is taken to be as much, by the time, as in the 10 s before.
+    /// Returns the score. It assumes that the primary works since its newest heartbeat as fast as in the 10 s before.
     fn score(&self, now_ns: u64, view: Lsn) -> Option<f32> {
         let (echo_ns, durable) = self.newest?;
         self.views.last_at(view)?;
@@ -176,7 +176,7 @@ mod tests {
         let own = OwnFreshness::new(0);
         note(&own, 1_000, beat(990, 100), 100);
         note(&own, 1_020, beat(1_010, 110), 110);
-        // It stands for 4 s. What waited returns what the primary heard last, and was fresh once.
+        // The standby stands still for 4 s. The heartbeats that waited return the primary's last news, which was fresh once.
         for n in 0..200 {
             note(&own, 5_020, beat(1_030, 120 + 10 * n), 2_110);
             let (score, behind) = now(&own, 5_020, 2_110);

@@ -33,7 +33,7 @@ impl State {
         self.parts().any(|(_, part)| part.is_in != part.is_in_next)
     }
 
-    /// Whether enough standbys know of the change that the standing of this number told first.
+    /// Whether enough standbys know of the change that the sync status of this number told first.
     fn is_confirmed(&self, number: u64) -> bool {
         let count = |is: &dyn Fn(SetPart) -> bool| {
             let some = self.parts().filter(|(_, part)| is(*part));
@@ -92,7 +92,7 @@ impl State {
         }
     }
 
-    /// A standby counts from now on that is saved as one that does.
+    /// Records that a standby counts from now on if it is saved as one that does.
     pub fn record_counted(&mut self, kept: &[Expected]) {
         for kept in kept.iter().filter(|kept| kept.is_counted) {
             let Some(standby) = self.standbys.get_mut(&kept.name).filter(|standby| standby.is_confirmed) else {
@@ -106,7 +106,7 @@ impl State {
         }
     }
 
-    /// Returns what writes of the server's level have now.
+    /// Returns the stand of writes of the server's level now.
     pub fn stand_of(&self, level: Safety) -> Stand {
         let now = stand(level, true, &self.members());
         if level != Safety::Quorum || !self.is_changing() {

@@ -1,4 +1,5 @@
-//! A standby's first files: received into a new directory, which appears whole or not at all. What the primary logs meanwhile comes beside them.
+//! A standby's first files. They are received into a new directory, which appears whole or not at all. The records that the primary logs meanwhile
+//! come beside them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,9 +16,9 @@ use crate::{
     link::{Link, LinkConfig, LinkError, REPORT_NS, group_of},
 };
 
-/// A primary that looks for a checkpoint may be silent for longer.
+/// Patience with a primary that looks for a checkpoint.
 const FILES_SILENCE_MAX: Duration = Duration::from_secs(20);
-/// Files that come, at most.
+/// Limit of the files that come.
 const FILES_MAX: usize = 16;
 /// The folders of the files; those of the log come first.
 const CHECKPOINTS: &str = "checkpoints";
@@ -40,7 +41,7 @@ pub struct Bootstrapped {
 pub struct Bootstrapping {
     link: Link,
     beside: LogBeside,
-    /// Before what it lies in: dropped, it is closed first.
+    /// Declared before the directory that it lies in: a drop closes it first.
     log: Option<LogComing>,
     staging: Option<Staging>,
     incoming: Option<Incoming>,
@@ -62,7 +63,7 @@ struct Incoming {
 }
 
 impl Link {
-    /// Connects, to have the files to begin with put into `place`: a directory that is not there yet, or empty.
+    /// Connects, to have the first files put into `place`: a directory that does not exist yet, or is empty.
     pub fn bootstrap(config: &LinkConfig, place: &DirHandle, beside: LogBeside) -> Result<Bootstrapping, LinkError> {
         let staging = Staging::begin(place)?;
         let link = Self::connect(config, Wants::Files, None)?;
@@ -126,7 +127,7 @@ impl Bootstrapping {
         Ok(Step::Done)
     }
 
-    /// Until the directory is there. None: `goes_on` said no, and nothing of it stays.
+    /// Runs until the directory is there. None: `goes_on` said no, and nothing of it stays.
     pub fn run(mut self, goes_on: &dyn Fn() -> bool) -> Result<Option<Bootstrapped>, LinkError> {
         while goes_on() {
             match self.step()? {

@@ -25,23 +25,23 @@ pub trait Commits: Send + Sync {
     fn set(&self, stand: &Stand);
     /// Releases the callers whose records are where they are wanted.
     fn release(&self);
-    /// Leaves open what waits.
+    /// Leaves open all calls that wait.
     fn give_up(&self, reason: &Arc<str>);
     /// Leaves open the calls that wait since before `before_ns`, and those whose client waits no longer.
     fn expire(&self, now_ns: u64, before_ns: u64, reason: &Arc<str>);
-    /// Enough standbys had been heard at that moment, by the clock that counts suspended time.
+    /// Records that enough standbys had been heard at that moment, by the clock that counts suspended time.
     fn confirm(&self, boot_ns: u64);
     /// Returns the end of the committed records among those that are `durable` here.
     fn committed(&self, durable: Lsn) -> Lsn;
 }
 
-/// Told once whether records have a level, or why that is not waited for any more.
+/// Called once, when records have a level, or with the reason why that wait ended.
 pub type SafetyHook = Box<dyn FnOnce(Result<(), Arc<str>>) + Send>;
 
 /// The records that have a level, and why others can't have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stand {
-    /// Everything before it has the level, once it is durable here. None: nothing more is asked for.
+    /// Everything before it has the level, once it is durable here. None: the level asks for nothing more.
     pub limit: Option<Lsn>,
     /// Why writes can't have it.
     pub refusal: Option<Arc<str>>,
@@ -60,7 +60,7 @@ pub(crate) enum SyncState {
     Entering(Lsn),
     /// It has everything that was answered.
     In,
-    /// It is lost or does not persist: waited for until that is recorded.
+    /// The standby is lost or does not persist. Commits wait for it until that is recorded.
     Leaving,
 }
 
@@ -72,9 +72,9 @@ pub(crate) struct Member {
     pub is_connected: bool,
     /// It was in sync once: quorum and very-safe count on it.
     pub is_counted: bool,
-    /// It was here since this server was started, and is gone or silent.
+    /// The standby was here since this server's start, and is gone or silent.
     pub is_missing: bool,
-    /// It may still come back after this server's start.
+    /// The standby may still come back after this server's start.
     pub is_awaited: bool,
 }
 
@@ -118,7 +118,7 @@ pub fn committed_by(level: Safety, standbys: &[Expected]) -> Option<Lsn> {
     stand(level, true, &members).limit
 }
 
-/// Whether a primary of this level that knows these standbys answers nothing that any one of them lacks.
+/// Whether a primary of this level, with these standbys, answers only records that every one of them has.
 pub fn waits_for_each(level: Safety, standbys: &[Expected]) -> bool {
     let counted = standbys.iter().filter(|standby| standby.is_counted).count();
     match level {
@@ -249,7 +249,7 @@ mod tests {
             (TwoSafe, false, "-co7", "0 1-safe refused"),
             (TwoSafe, false, "-ci7", "7 1-safe refused"),
             (TwoSafe, false, "+ci7", "7 2-safe"),
-            // Quorum: 1 of 1, 1 of 2, 2 of 3, 2 of 4; who is away has what it had.
+            // Quorum: 1 of 1, 1 of 2, 2 of 3, 2 of 4; a standby that is away has what it had.
             (Quorum, true, "", "0 1-safe refused missing"),
             (Quorum, true, "+o7", "0 1-safe refused missing"),
             (Quorum, true, "+ci7", "7 quorum"),

@@ -53,7 +53,7 @@ pub enum ShipEvent {
         peer: String,
         reason: String,
     },
-    /// The log that the standby lacks is kept no longer.
+    /// The log released records that the standby lacks.
     HoldLetGo {
         name: Arc<str>,
     },
@@ -73,12 +73,12 @@ pub struct ShipperConfig {
     /// URL of this server for clients; empty: not known.
     pub primary: String,
     pub partitions: u16,
-    /// Groups that are kept for standbys that are not far behind: their bytes.
+    /// Bytes of groups that the ring keeps for standbys that are not far behind.
     pub ring_bytes: usize,
     /// Size of the parts in which a standby gets its first files, at most `FILE_CHUNK_BYTES_MAX`. The shipper sends newly logged groups between two
     /// parts.
     pub file_part_bytes: usize,
-    /// Told whether any standby gets groups.
+    /// Called with whether any standby gets groups.
     pub following: Following,
     /// The server's level.
     pub safety: Safety,
@@ -142,7 +142,7 @@ impl Inner {
         self.is_stopping.load(Ordering::Acquire)
     }
 
-    /// It has greeted.
+    /// Records that the session has greeted.
     pub fn note_greeted(&self, number: u64) {
         self.silent.lock().expect("held to count").remove(&number);
     }
@@ -152,7 +152,7 @@ impl Inner {
         number <= self.gives_way.load(Ordering::Acquire)
     }
 
-    /// Another server is the primary.
+    /// True if another server is the primary.
     pub fn is_dismissed(&self) -> bool {
         self.is_dismissed.load(Ordering::Acquire)
     }
@@ -172,7 +172,7 @@ pub struct Shipper {
 }
 
 impl Shipper {
-    /// Listens, and takes standbys from here on.
+    /// Listens, and takes standbys from now on.
     pub fn start(config: ShipperConfig) -> Result<Self, ShipError> {
         let listener = config.net.listen(&config.listen, SHIP_LIMITS);
         let listener = listener.map_err(|error| ShipError::Listen {
@@ -254,17 +254,17 @@ impl Shipper {
         Ok(ticket)
     }
 
-    /// By name.
+    /// Returns the standbys by name.
     pub fn standbys(&self) -> Vec<StandbyStatus> {
         self.inner.table.statuses(&*self.inner.log)
     }
 
-    /// Standbys that are out of sync, beside this one, and what each has: everything before an LSN.
+    /// Returns the other standbys that are out of sync. Each has everything before its LSN.
     pub fn laggards(&self, name: &str) -> Vec<(Arc<str>, Lsn)> {
         self.inner.table.laggards(name)
     }
 
-    /// One point a second for the last hour, the oldest first, and the last minute in one. None: no such standby.
+    /// Returns one point a second for the last hour, the oldest first, and the last minute in one. None: no such standby.
     pub fn freshness(&self, name: &str) -> Option<(Vec<FreshnessPoint>, Option<FreshnessSummary>)> {
         self.inner.table.history(name)
     }
@@ -301,7 +301,7 @@ impl Shipper {
         self.inner.table.reached()
     }
 
-    /// Everything before it is on as many standbys as the server's level asks for; None: it asks for none.
+    /// Everything before it is on the number of standbys that the server's level asks for. None: the level asks for none.
     pub fn acked_limit(&self) -> Option<Lsn> {
         self.inner.table.limit()
     }
@@ -355,7 +355,7 @@ fn frame_memory_bytes(ring_bytes: usize) -> usize {
     ring_bytes + ring_bytes / 4
 }
 
-/// Takes connections, and samples.
+/// The thread that takes connections, and samples.
 struct Accepting {
     inner: Arc<Inner>,
     listener: Listener,
@@ -363,7 +363,7 @@ struct Accepting {
     keep: Keep,
     /// The list that `keep` last said it had saved.
     kept: Vec<Expected>,
-    /// Nothing else was asked for since.
+    /// The shipper asked to save no other list since.
     is_certain: bool,
     kept_ns: u64,
     /// The lead of the clock that counts suspended time over the monotonic one.
@@ -395,7 +395,7 @@ impl Accepting {
         }
     }
 
-    /// False where it can't be kept: it is tried again.
+    /// Saves the list if it changed. False: it can't be saved, and the shipper will try again.
     fn keep_if_changed(&mut self, now_ns: u64) -> bool {
         self.kept_ns = now_ns;
         // A server that is dismissed no longer says whether a standby left for which it waited as the primary.
@@ -434,7 +434,7 @@ impl Accepting {
         }
     }
 
-    /// Tells when standbys had last been heard. A suspension since the last look counts as before it: the age is never too small.
+    /// Tells the gate when standbys had last been heard. A suspension since the last look counts as before it: the age is never too small.
     fn confirm(&mut self, now_ns: u64) {
         let ahead_ns = self.inner.clock.boot_ns().saturating_sub(now_ns);
         let before_ns = std::mem::replace(&mut self.boot_ahead_ns, ahead_ns);

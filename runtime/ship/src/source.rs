@@ -13,13 +13,13 @@ pub trait ShippedLog: Send + Sync {
     fn epoch(&self) -> Epoch;
     /// Everything before it is durable.
     fn durable(&self) -> Lsn;
-    /// Everything before it is in the log's files: behind `durable` where the log lies in NVRAM first.
+    /// Everything before it is in the log's files. It is less than `durable` if the log lies in NVRAM first.
     fn copied(&self) -> Lsn;
     /// Behind the last record that was appended.
     fn filled(&self) -> Lsn;
     /// No caller has an answer for a record from here on. This is beyond `durable` if sites write logs of their own.
     fn answered_max(&self) -> Lsn;
-    /// None where the log does not hold it.
+    /// None if the log does not hold it.
     fn history_at(&self, lsn: Lsn) -> Result<Option<History>, LogError>;
     /// Beginnings of its newest epochs, the oldest first.
     fn epochs(&self) -> Vec<EpochStart>;
@@ -96,6 +96,7 @@ pub struct ChosenCheckpoint {
 
 /// The source of a standby's first checkpoint.
 pub trait CheckpointSource: Send + Sync {
-    /// One that is nearly as new as the log; where there is none it is begun, or waited for. None: not yet, ask again. Never blocks for long.
+    /// Returns a checkpoint that is nearly as new as the log. If there is none, it begins one, or waits for one. None: not yet, ask again. Never
+    /// blocks for long.
     fn choose(&self) -> Result<Option<ChosenCheckpoint>, String>;
 }

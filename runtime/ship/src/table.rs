@@ -25,7 +25,7 @@ use crate::{
     views::Views,
 };
 
-// All of them fit into a frame.
+// The statuses of all standbys fit into a frame.
 const _: () = assert!(STANDBYS_MAX <= STANDING_MAX);
 
 /// A caller that asked for more than the server's level.
@@ -50,13 +50,13 @@ pub(crate) struct State {
     pub standbys: BTreeMap<Arc<str>, Standby>,
     /// Number of the newest sync status: it grows with each change.
     pub standing: u64,
-    /// The first one that says of all that leave now that they are out of sync.
+    /// Number of the first sync status that says that all standbys which leave now are out of sync.
     pub left: u64,
     /// The operator had a standby forgotten that counts. That is done once enough of the remaining standbys have everything before this. The highest
     /// LSN: not known yet.
     pub forgot_at: Lsn,
     waits: Vec<Wait>,
-    /// How far this server was.
+    /// How far this server was, by time.
     views: Views,
     /// The stand of the server's level that the gate has.
     stand: Stand,
@@ -98,7 +98,7 @@ impl State {
 
 pub(crate) struct Table {
     state: Mutex<State>,
-    /// The server's.
+    /// The server's level.
     level: Safety,
     commits: Arc<dyn Commits>,
     /// By a number of standbys, less one: that number of standbys persisted everything before it.
@@ -183,7 +183,7 @@ impl Table {
         }
     }
 
-    /// Tells of the server's level from the start.
+    /// Has the gate know the server's level from the start.
     pub fn begin_commits(&self) {
         self.settle(self.lock());
     }
@@ -194,7 +194,7 @@ impl Table {
         now.refusal.map_or(Ok(()), Err)
     }
 
-    /// Calls `told` once the records before `end` have a level, or it is not waited for any more.
+    /// Calls `told` once the records before `end` have a level, or the wait for that ends.
     pub fn when_safe(&self, level: Safety, end: Lsn, now_ns: u64, told: SafetyHook) {
         let mut state = self.lock();
         let until_ns = now_ns + ACK_WAIT_NS;
@@ -246,7 +246,7 @@ impl Table {
             let is_behind = standby.connection != 0 && patience.is_some_and(|lsn| standby.persisted < lsn);
             match standby.sync {
                 SyncState::Out if standby.is_streaming() && enters.is_some_and(|lsn| standby.persisted >= lsn) => {
-                    // Until it is known what was answered by now.
+                    // The end of the answered records is not known yet.
                     standby.sync = SyncState::Entering(Lsn(u64::MAX));
                     is_entering = true;
                 }
@@ -279,7 +279,7 @@ impl Table {
         is_leaving
     }
 
-    /// When enough of the standbys that the level counts on had been heard, by the monotonic clock. None: that is not known.
+    /// Returns the time at which enough of the standbys that the level counts on had been heard, by the monotonic clock. None: that is not known.
     pub fn confirmed_ns(&self) -> Option<u64> {
         let state = self.lock();
         let counted = state.standbys.values().filter(|standby| standby.is_counted);
@@ -329,14 +329,14 @@ impl Table {
     /// Ends the wait of commits for the standbys that leave, as `kept` says. Each connected standby must have saved that they leave.
     pub fn end_leaving(&self, kept: &[Expected], now_ns: u64) {
         let mut state = self.lock();
-        // Until then it takes itself for in sync, if it does not know.
+        // Until then the standby takes itself for in sync, if it does not know.
         let is_awaited = |standby: &Standby| {
             standby.sync == SyncState::Leaving && standby.connection == 0 && standby.awaited_until_ns > now_ns
         };
         if state.standbys.values().any(is_awaited) || !state.is_leaving_confirmed(self.level) {
             return;
         }
-        // One may have begun to leave since that was kept.
+        // A standby may have begun to leave since that was saved.
         let is_kept_in = |name: &str| kept.iter().any(|kept| &*kept.name == name && kept.is_in_sync);
         let mut forgotten = Vec::new();
         state.standbys.retain(|name, standby| {
@@ -354,14 +354,14 @@ impl Table {
         drop(forgotten); // outside of the lock: segments may go
     }
 
-    /// Calls `change` with the standby, where it is this connection that speaks for it.
+    /// Calls `change` with the standby, if this connection speaks for it.
     fn with<R>(&self, name: &str, connection: u64, change: impl FnOnce(&mut Standby) -> R) -> Option<R> {
         let mut state = self.lock();
         let standby = state.standbys.get_mut(name);
         Some(change(standby.filter(|standby| standby.connection == connection)?))
     }
 
-    /// A standby of an earlier run is not here yet.
+    /// Records a standby of an earlier run, which is not here yet.
     pub fn expect(&self, expected: &Expected, hold: Option<(Arc<ReplicationSlot>, Lsn)>, now_ns: u64) {
         let mut state = self.lock();
         if state.standbys.len() < STANDBYS_MAX {
@@ -414,7 +414,7 @@ impl Table {
             .map_or(Ok(()), Err)
     }
 
-    /// Has `connection` speak for the standby from here on. Another server that takes a name which is free by now begins out of sync.
+    /// Has `connection` speak for the standby from now on. Another server that takes a name which is free by now begins out of sync.
     pub fn begin(&self, joiner: &Joiner, connection: u64, now_ns: u64) -> Result<(), Verdict> {
         self.check_name(joiner, now_ns)
             .map_err(|reason| Verdict::new(Refusal::Unavailable, reason))?;
@@ -456,7 +456,7 @@ impl Table {
         self.with(name, connection, |standby| standby.state = state);
     }
 
-    /// It gets what lies behind `position`.
+    /// Records that the standby gets the log behind `position`.
     pub fn begin_log(&self, name: &str, connection: u64, position: Lsn) {
         let has_left = self.with(name, connection, |standby| {
             standby.state = StandbyState::CatchingUp;
@@ -480,7 +480,7 @@ impl Table {
         self.settle(state);
     }
 
-    /// It begins anew: whatever it had is gone.
+    /// Records that the standby begins anew: the log and rows that it had are gone.
     pub fn begin_files(&self, name: &str, connection: u64) {
         let has_left = self.with(name, connection, Standby::begin_again);
         let mut state = self.lock();
@@ -490,7 +490,7 @@ impl Table {
         self.settle(state);
     }
 
-    /// The log is kept for it from `from` on, instead of what was kept before.
+    /// Keeps the log for the standby from `from` on, instead of the log that was kept before.
     pub fn set_hold(&self, name: &str, connection: u64, hold: Arc<ReplicationSlot>, from: Lsn) {
         let before = self.with(name, connection, |standby| standby.hold.replace((hold, from)));
         drop(before); // outside of the lock: segments may go
@@ -500,7 +500,7 @@ impl Table {
         self.with(name, connection, |standby| standby.shipped = lsn);
     }
 
-    /// Returns what needs no longer be held, and by which hold.
+    /// Returns the slot that may move, because its standby needs no earlier log.
     pub fn note_progress(
         &self,
         name: &str,
@@ -536,7 +536,7 @@ impl Table {
         hold
     }
 
-    /// It has the log before `persisted`, and no rows yet. What needs no longer be held, and by which hold, is all that this tells.
+    /// Records that a standby has the log before `persisted`, and no rows yet. Its slot may move, and nothing else follows from that.
     pub fn note_joining(&self, name: &str, connection: u64, persisted: Lsn) -> Option<Arc<ReplicationSlot>> {
         self.with(name, connection, |standby| standby.let_go_before(persisted))?
     }
@@ -557,7 +557,7 @@ impl Table {
         self.lock().standbys.values().any(Standby::is_streaming)
     }
 
-    /// The connection is over. A standby that has not said that it leaves takes itself for in sync for a while.
+    /// Ends the connection. A standby that has not said that it leaves takes itself for in sync for a while.
     pub fn end(&self, name: &str, connection: u64, error: &str, has_left: bool) {
         self.with(name, connection, |standby| {
             standby.state = StandbyState::Lost;
@@ -574,12 +574,12 @@ impl Table {
         self.settle(self.lock());
     }
 
-    /// True where `forget` finds it.
+    /// True if `forget` finds it.
     pub fn is_lost(&self, name: &str) -> bool {
         self.lock().standbys.get(name).is_some_and(Standby::is_lost)
     }
 
-    /// The standby is not expected any more; one that commits wait for, once that is kept. False: it is not known, or connected.
+    /// Removes a standby from the expected ones. If commits wait for it, this happens once it is saved. False: it is not known, or connected.
     pub fn forget(&self, name: &str) -> bool {
         let mut state = self.lock();
         let Some(standby) = state.standbys.get_mut(name).filter(|standby| standby.is_lost()) else {
@@ -594,7 +594,7 @@ impl Table {
             state.standing += 1;
             state.standbys.remove(name)
         } else {
-            // Commits wait for it, or count on it: the others know first that it goes.
+            // Commits wait for the standby, or count on it: the other standbys know first that it goes.
             standby.is_forgotten = true;
             if standby.sync != SyncState::Leaving {
                 standby.leave();
@@ -610,7 +610,7 @@ impl Table {
         true
     }
 
-    /// How far this server is: what standbys are measured against, and more often so where they get on.
+    /// Records how far this server is, for the standbys' freshness. It does so more often while standbys advance.
     pub fn note_view(&self, now_ns: u64, log: &dyn ShippedLog) {
         self.lock().views.note(now_ns, log.durable());
     }
