@@ -22,15 +22,15 @@ use crate::{
 /// Name of the limit that a call reaches: the undo of writes that wait is not kept.
 const WAITING_WRITES: &str = "waiting_writes";
 
-/// Up to where reads of these partitions show them. None: no standbys are missing, and reads wait for what they show.
+/// Returns up to where reads of these partitions show them. None: no standbys are missing, and reads wait for the writes that they show.
 #[cold]
 pub(crate) fn read_limit(tools: &ExecContext, partitions: &[&mut Partition]) -> Option<ReadLimit> {
     let end = partitions.iter().map(|partition| partition.last_end).max();
     tools.shared.gate.read_limit(end?.min(tools.sink.settled()?))
 }
 
-/// Runs the calls of a batch over the partitions that it touches, where none of them writes or each that would is refused. None: none ran, and its
-/// reads wait for what they show.
+/// Runs the calls of a batch over the partitions that it touches, if none of them writes or each that would is refused. None: none ran, and its reads
+/// wait for the writes that they show.
 #[cold]
 pub(crate) fn run(
     tools: &mut ExecContext,
@@ -92,7 +92,8 @@ impl ExclusivePartitions<'_> {
         }
     }
 
-    /// Has a look show acknowledged rows alone while standbys are missing: up to which LSN. None: what it shows is waited for.
+    /// Makes a look show acknowledged rows alone while standbys are missing, and returns their limit. None: the look waits for the writes that it
+    /// shows.
     pub fn limit_look(&mut self) -> Option<ReadLimit> {
         if self.tools.shared.gate.is_short() {
             self.limit = read_limit(self.tools, &borrow(self.partitions));
@@ -101,7 +102,7 @@ impl ExclusivePartitions<'_> {
     }
 }
 
-/// All of these.
+/// Borrows all of these.
 pub(crate) fn borrow(partitions: &mut [Box<Partition>]) -> Vec<&mut Partition> {
     partitions.iter_mut().map(|part| &mut **part).collect()
 }

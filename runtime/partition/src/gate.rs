@@ -17,14 +17,14 @@ use crate::{
     sink::{Unlogged, complete},
 };
 
-/// Why nothing is answered.
+/// Why the server answers nothing.
 const LEASE_OVER: &str =
     "this server lost its lease, and too few standbys are in sync: another server may be the primary";
 const NO_LEVEL: u8 = u8::MAX;
-/// Everything is where it is wanted.
+/// The limit if everything is where the level wants it.
 const EVERYTHING: Lsn = Lsn(u64::MAX);
 
-/// Until when this server may answer without standbys.
+/// The time until which this server may answer without standbys.
 pub struct LeaseClock {
     clock: Arc<dyn Clock>,
     /// By the monotonic clock; 0: not now.
@@ -32,24 +32,24 @@ pub struct LeaseClock {
 }
 
 impl LeaseClock {
-    /// Over at first.
+    /// Makes a clock whose lease is over.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let until_ns = AtomicU64::new(0);
         Self { clock, until_ns }
     }
 
-    /// Also an earlier end is one.
+    /// Sets the end of the lease. It may be earlier than the one before.
     pub fn set_until(&self, until_ns: u64) {
         self.until_ns.store(until_ns, Ordering::Release);
     }
 
-    /// Nanoseconds for which it lasts; 0: it is over.
+    /// Returns the nanoseconds for which the lease lasts; 0: it is over.
     pub fn left_ns(&self) -> u64 {
         let until_ns = self.until_ns.load(Ordering::Acquire);
         until_ns.saturating_sub(self.clock.monotonic_ns())
     }
 
-    /// It is not over.
+    /// True if the lease is not over.
     pub fn is_valid(&self) -> bool {
         self.left_ns() > 0
     }
@@ -58,22 +58,22 @@ impl LeaseClock {
 /// The reasons why calls do not wait for standbys that are missing.
 #[derive(Clone, Debug, Default)]
 pub struct Shortage {
-    /// Writes are refused before they run.
+    /// Reason why writes are refused before they run.
     pub writes: Option<Arc<str>>,
-    /// Reads show the committed rows.
+    /// Reason why reads show the committed rows.
     pub reads: Option<Arc<str>>,
 }
 
-/// The age of what a primary shows that may be deposed.
+/// The age of the rows that a primary shows which may be deposed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeposedAge {
-    /// Since enough standbys followed it.
+    /// Time since enough standbys followed it.
     pub age_ns: u64,
     /// False: the age is at least this.
     pub is_known: bool,
 }
 
-/// Up to where reads show the tables while standbys are missing.
+/// The limit up to which reads show the tables while standbys are missing.
 #[derive(Clone, Debug)]
 pub struct ReadLimit {
     /// Everything before it is committed.
@@ -84,21 +84,21 @@ pub struct ReadLimit {
 
 /// The gate between the log and the callers. It stays open until `keep` says that calls wait for standbys.
 pub struct CommitGate {
-    /// False: whatever is durable passes, without a look at the rest.
+    /// False: every durable record passes, without a look at the rest.
     is_kept: AtomicBool,
     /// Writes are refused; the state says why.
     refuses: AtomicBool,
-    /// Standbys are missing: reads are not waited for. The state says why.
+    /// Standbys are missing, and reads do not wait for them. The state says why.
     is_short: AtomicBool,
     /// Time at which enough standbys last followed this primary; 0: none did since it leads.
     confirmed_ns: AtomicU64,
-    /// `State::passed`; without standbys that are waited for, everything.
+    /// `State::passed`; everything, if calls wait for no standbys.
     acknowledged: AtomicU64,
     /// Standbys have what this server answers now, as the level asks for. Changes under the state's lock.
     is_backed: AtomicBool,
-    /// Number of the server's level; `NO_LEVEL` where none was asked for.
+    /// Number of the server's level; `NO_LEVEL` if it has none.
     level: AtomicU8,
-    /// None: this server may always answer alone, where its level says so.
+    /// None: this server may always answer alone, if its level allows it.
     lease: OnceLock<Arc<LeaseClock>>,
     state: Mutex<State>,
 }
@@ -111,7 +111,7 @@ struct State {
     refusal: Option<Arc<str>>,
     /// Which standbys are missing, if some are that the limit waits for.
     missing: Option<Arc<str>>,
-    /// By their ends.
+    /// The calls that wait, by their ends.
     waiting: VecDeque<Waiting>,
     /// A thread has released callers and has not answered all of them yet. A caller that arrives meanwhile waits for that thread. Otherwise a
     /// checkpoint could learn that its record is committed before the callers of earlier records have their answers.
@@ -120,7 +120,7 @@ struct State {
 
 struct Waiting {
     end: Lsn,
-    /// When it was first looked at; 0: not yet.
+    /// Time at which the gate first checked it; 0: not yet.
     since_ns: u64,
     batch: Box<CallBatch>,
 }
@@ -158,7 +158,7 @@ impl CommitGate {
         self.level.store(level as u8, Ordering::Release);
     }
 
-    /// The server's, if there is one.
+    /// Returns the server's level, if it has one.
     pub fn level(&self) -> Option<Safety> {
         let number = usize::from(self.level.load(Ordering::Acquire));
         Safety::ALL.get(number).copied()
@@ -170,7 +170,7 @@ impl CommitGate {
         self.lease.set(lease).is_ok()
     }
 
-    /// There is a lease.
+    /// True if there is a lease.
     pub fn is_leased(&self) -> bool {
         self.lease.get().is_some()
     }
@@ -181,7 +181,7 @@ impl CommitGate {
         !self.is_backed.load(Ordering::Acquire) && self.lease.get().is_some_and(|lease| !lease.is_valid())
     }
 
-    /// Everything before it is committed.
+    /// Returns the limit before which everything is committed.
     fn committed_of(&self, state: &State) -> Lsn {
         match self.is_silent() {
             true => state.passed,
@@ -209,7 +209,7 @@ impl CommitGate {
         self.acknowledged.store(state.passed.0, Ordering::Release);
     }
 
-    /// Everything before it is committed, whatever becomes of the limit.
+    /// Returns the limit before which everything stays committed, even if the gate's limit falls.
     #[inline]
     pub fn acknowledged(&self) -> Lsn {
         match self.is_kept.load(Ordering::Acquire) {
@@ -218,13 +218,13 @@ impl CommitGate {
         }
     }
 
-    /// Standbys are missing that the limit waits for.
+    /// True if standbys are missing that the limit waits for.
     #[inline]
     pub(crate) fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Acquire)
     }
 
-    /// Up to where reads show what ends at `end` while standbys are missing. None: none are, and reads wait for what they show.
+    /// Returns up to where reads show the rows before `end` while standbys are missing. None: none are, and reads wait for the writes that they show.
     #[cold]
     pub(crate) fn read_limit(&self, end: Lsn) -> Option<ReadLimit> {
         let mut state = self.lock();
@@ -253,7 +253,7 @@ impl CommitGate {
         (state.refusal, state.missing) = (writes, reads);
     }
 
-    /// Enough standbys followed this primary at that moment, by a clock that counts suspended time.
+    /// Records that enough standbys followed this primary at that moment, by a clock that counts suspended time.
     pub fn record_confirmed(&self, boot_ns: u64) {
         self.confirmed_ns.fetch_max(boot_ns, Ordering::AcqRel);
     }
@@ -273,7 +273,7 @@ impl CommitGate {
         })
     }
 
-    /// Why writes are refused before they run.
+    /// Returns why writes are refused before they run.
     pub fn refusal(&self) -> Option<Unlogged> {
         if self.is_silent() {
             return Some(Unlogged::LeaseLost(LEASE_OVER.into()));
@@ -349,7 +349,7 @@ impl CommitGate {
         }
     }
 
-    /// Standbys are missing: who only reads does not wait for them.
+    /// Lets reads pass without missing standbys.
     #[cold]
     fn let_reads_go(&self) {
         let mut state = self.lock();
@@ -357,7 +357,7 @@ impl CommitGate {
         let committed = self.committed_of(&state);
         let from = state.waiting.partition_point(|waiting| waiting.end <= committed);
         let waiting: Vec<Waiting> = state.waiting.drain(from..).collect();
-        // Writes keep their place. What a read is answered is no news of the log: it needs no order.
+        // Writes keep their place. The answer to a read is no news of the log: it needs no order.
         let (reads, others): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|waiting| waiting.batch.may_read_again());
         state.waiting.extend(others);
         drop(state);

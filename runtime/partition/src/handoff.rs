@@ -50,8 +50,8 @@ impl Site {
         true
     }
 
-    /// Takes transactions over several partitions from the inbox up to the first message that is none. Other sites wait for what
-    /// this one prepares.
+    /// Takes transactions over several partitions from the inbox, up to the first message of another kind. Other sites wait for the partitions that
+    /// this site prepares.
     pub(crate) fn take_multis(&mut self) -> bool {
         for taken in 0..RENDEZVOUS_TXNS_MAX {
             if self.held_back.is_some() {
@@ -76,7 +76,7 @@ impl Site {
         !self.table.arrivals.is_empty() || self.bring_as_leader(true)
     }
 
-    /// Tells the others whether there is anything to do here but what waits for them.
+    /// Tells the coordinator whether this site has anything to do except work that waits for other sites.
     pub(crate) fn set_idle(&mut self, is_idle: bool) {
         if self.is_idle != is_idle {
             self.is_idle = is_idle;
@@ -181,8 +181,7 @@ impl Site {
         }
     }
 
-    /// Takes a transaction for the partitions of this site that it touches. One that touches no others, and waits for nothing, runs
-    /// at once.
+    /// Takes a transaction for the partitions of this site that it touches. It runs at once if it touches no others, and waits for nothing.
     pub(crate) fn take_multi(&mut self, txn: &Arc<MultiPartitionTxn>) {
         if self.table.is_free_for(&txn.touched) {
             let handoffs = self.table.hand_over(&txn.touched);

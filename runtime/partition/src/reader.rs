@@ -25,7 +25,7 @@ use crate::{
 
 /// A view of all partitions, open as long as it is held.
 pub struct OpenedView {
-    /// By which stores know it.
+    /// The number by which stores know it.
     pub id: ViewId,
     /// Keeps it open.
     pub lease: Arc<dyn Any + Send + Sync>,
@@ -33,7 +33,7 @@ pub struct OpenedView {
 
 /// Opens views.
 pub trait OpenViews: Send + Sync {
-    /// A view of everything that was sent to the sites until now. None: a deployment waits for older ones. Err: there are no more.
+    /// Opens a view of everything that was sent to the sites until now. None: a deployment waits for older ones. Err: there are no more.
     fn try_open(&self) -> Result<Option<OpenedView>, Arc<str>>;
 
     /// Opens a view, and waits until that is possible.
@@ -42,13 +42,13 @@ pub trait OpenViews: Send + Sync {
 
 /// A task for a reader, over these partitions, ascending.
 pub struct Reading {
-    /// That.
+    /// The work.
     pub work: ReadWork,
-    /// That it reads.
+    /// The partitions that it reads.
     pub partitions: Vec<PartitionId>,
 }
 
-/// Something to be read.
+/// The work of a reader.
 pub enum ReadWork {
     /// Calls that read.
     Calls(Box<CallBatch>),
@@ -58,15 +58,16 @@ pub enum ReadWork {
 
 /// A look at tables as a view shows them. It answers the client that asked for it.
 pub trait LookJob: Send {
-    /// `deployed`: what the view has in service. `seen`: the last record that its partitions show. Err: the view is over, and the look with it.
+    /// Looks. `deployed`: the modules that the view has in service. `seen`: the last record that its partitions show. Err: the view is over, and the
+    /// look with it.
     fn look(&mut self, stores: &mut dyn ViewStores, deployed: &Deployed, seen: Lsn) -> Result<(), OpError>;
 
-    /// Called once. Err: there was no view, or it ended, or the replay has failed.
+    /// Answers. Called once. Err: there was no view, or it ended, or the replay has failed.
     fn answer(self: Box<Self>, looked: Result<(), ReplyOutcome>);
 }
 
 impl Reading {
-    /// Nothing is read.
+    /// Answers without a read.
     pub fn turn_away(self, outcome: &ReplyOutcome) {
         match self.work {
             ReadWork::Calls(batch) => batch.turn_away(outcome),
@@ -79,7 +80,7 @@ impl Reading {
 pub struct ReadQueue(Mutex<Receiver<Reading>>);
 
 impl ReadQueue {
-    /// With where reads enter it.
+    /// Makes the queue, and the sender by which reads enter it.
     pub fn new() -> (Sender<Reading>, Arc<Self>) {
         // Bounded by admission, as inboxes are.
         let (sender, queue) = crossbeam_channel::unbounded();
@@ -110,7 +111,7 @@ impl ReadQueue {
 /// A read, and the view that was opened for it.
 type Begun = (Reading, Result<OpenedView, Arc<str>>);
 
-/// See the module's header.
+/// A reader. See the module's header.
 pub struct Reader {
     tools: ExecContext,
     lending: Arc<Lending>,
@@ -130,11 +131,11 @@ pub struct ViewLimits {
     pub fuel_max: u64,
 }
 
-/// Why a call at a view came to no end.
+/// Name of the limit at which a call at a view ended.
 const VIEW_TIME: &str = "view_time";
 
 impl Reader {
-    /// `tools`: of a thread that publishes nothing (`Reader::tools`).
+    /// Makes a reader. `tools`: the context of a thread that publishes nothing (`Reader::tools`).
     pub fn new(
         mut tools: ExecContext,
         (lending, views): (Arc<Lending>, Arc<dyn OpenViews>),
@@ -234,7 +235,7 @@ impl Reader {
         begin_batch(&batch, &shared, &mut tools.frame);
         let terms = ReadTerms {
             on_write: ReplyOutcome::NotPrimary(None),
-            // Nothing is held for it: the view's time is its limit.
+            // A call at a view holds nothing: the view's time is its limit.
             time_max_ms: 0,
         };
         for slot in 0..count {
@@ -284,7 +285,7 @@ impl Reader {
         }
     }
 
-    /// The batch's calls wait no more.
+    /// Records that the batch's calls wait no more.
     fn note_waiting(&self, batch: &CallBatch, partitions: &[PartitionId]) {
         for id in partitions {
             self.tools.shared.waiting[id.index()].fetch_sub(batch.count_on(*id), Ordering::Relaxed);
@@ -302,7 +303,7 @@ pub(crate) trait EndingStores: ViewStores {
 pub(crate) struct ReadTerms {
     /// The answer to a call that writes.
     pub on_write: ReplyOutcome,
-    /// For a call whose procedure says nothing itself; 0: no limit.
+    /// Time of a call whose procedure declares none; 0: no limit.
     pub time_max_ms: u32,
 }
 
@@ -361,7 +362,7 @@ pub(crate) fn run_call(
     }
 }
 
-/// An id that no other transaction here gets. Nothing is logged under it.
+/// Returns an id that no other transaction here gets. Nothing is logged under it.
 fn next_id(tools: &ExecContext) -> TxnId {
     let now = TxnId::tick_at(tools.shared.clock.now_us());
     let next = |last: u64| now.max(last + 1);
@@ -386,7 +387,7 @@ struct Stores<'r> {
     lending: &'r Lending,
     view: ViewId,
     were_open: Vec<bool>,
-    /// Behind the last record that each shows.
+    /// The ends of the records that each shows.
     ends: Vec<Lsn>,
     all: &'r [PartitionId],
     held: std::ops::Range<usize>,
@@ -407,7 +408,7 @@ impl Stores<'_> {
         Ok(())
     }
 
-    /// The last record that the call's partitions show.
+    /// Returns the last record that the call's partitions show.
     fn newest_seen(&self) -> Lsn {
         let newest = self.ends[self.held.clone()].iter().max();
         Lsn(newest.map_or(0, |end| end.0.saturating_sub(1)))

@@ -33,14 +33,14 @@ use crate::{
     turn::{Running, TurnStart, Watched, begin_batch, begin_capture, input_of, note_sample, run_alike, settle_commit},
 };
 
-/// How soon an idle site looks whether the writer of a checkpoint takes more.
+/// Interval at which an idle site checks whether the writer of a checkpoint takes more.
 const COPY_LOOK: Duration = Duration::from_millis(1);
-/// How long a thread looks for what will soon be there before it sleeps: a few times what waking it takes.
+/// How long a thread looks for a message before it sleeps: a few times the cost of waking it.
 const LOOK: Duration = Duration::from_micros(50);
 /// How long it looks while a partition is at a rendezvous, which ends when the jobs there have run.
 const LOOK_AWAY: Duration = Duration::from_micros(500);
 
-/// Why a read on a standby is not answered.
+/// Why a standby does not answer a read.
 pub(crate) const REPLAY_FAILED: &str = "this server could not replay the primary's log; /readyz has the report";
 
 /// The messages of a site's inbox, in the order in which the site handles them.
@@ -49,7 +49,7 @@ pub enum SiteMessage {
     Batch(Box<CallBatch>),
     /// Prepare your partitions for a transaction over several.
     Multi(Arc<MultiPartitionTxn>),
-    /// Tell of your tables (`told`).
+    /// Publish the sizes of your tables (`told`).
     Tell,
     /// Run this over the partitions of this site (recovery's replay).
     Job(Box<dyn FnOnce(&mut Site) + Send>),
@@ -58,7 +58,7 @@ pub enum SiteMessage {
 }
 
 impl SiteMessage {
-    /// True for what waits until every partition of the site is home.
+    /// True for a message that waits until every partition of the site is home.
     fn needs_all(&self) -> bool {
         matches!(self, Self::Job(_) | Self::Stop)
     }
@@ -70,7 +70,7 @@ pub struct Partition {
     pub id: PartitionId,
     /// Its tables.
     pub store: Store,
-    /// Gives out its transaction ids.
+    /// The clock that gives out its transaction ids.
     pub clock: TxnClock,
     /// The end of this partition's last record in the log.
     pub last_end: Lsn,
@@ -121,7 +121,7 @@ pub struct Site {
     pub(crate) is_idle: bool,
     /// Rendezvous that this site leads.
     pub(crate) called: VecDeque<Arc<Rendezvous>>,
-    /// On a standby with readers.
+    /// The lending of its stores, on a standby with readers.
     pub(crate) lender: Option<Lender>,
 }
 
@@ -131,12 +131,12 @@ pub struct ExclusivePartitions<'a> {
     pub partitions: &'a mut [Box<Partition>],
     /// The means of the thread that holds them.
     pub tools: &'a mut ExecContext,
-    /// Limit of a look at these partitions; none: the look waits for what it shows (`limit_look`).
+    /// Limit of a look at these partitions; none: the look waits for the writes that it shows (`limit_look`).
     pub(crate) limit: Option<ReadLimit>,
 }
 
 impl Partition {
-    /// Without tables.
+    /// Makes a partition without tables.
     pub fn new(id: PartitionId, memory: &Arc<MemoryLedger>) -> Self {
         Self {
             id,
@@ -153,7 +153,7 @@ impl Partition {
 impl Partition {
     /// Drops the undo of durable records. Once the log has failed for good, takes back the other records: no client has learned of them.
     pub fn settle(&mut self, sink: &dyn Sink, gate: &CommitGate) {
-        // In this order: once it has stopped nothing becomes durable any more, and what was before is answered.
+        // The order matters. Once the log has stopped, nothing becomes durable any more, and earlier records have their answers.
         let is_stopped = sink.is_stopped();
         let Some(durable) = sink.settled() else {
             return;
@@ -172,7 +172,7 @@ impl Partition {
 }
 
 impl ExecContext {
-    /// The means of one thread.
+    /// Makes the means of one thread.
     pub fn new(shared: Arc<Shared>, sink: Box<dyn Sink>, recorder: Recorder) -> Self {
         let deployed = shared.deployed.load_full();
         let in_service = in_service(&deployed);
@@ -195,12 +195,12 @@ impl ExecContext {
         }
     }
 
-    /// The modules, as the calls of this turn see them.
+    /// Returns the modules, as the calls of this turn see them.
     pub fn deployed(&self) -> &Arc<Deployed> {
         &self.deployed
     }
 
-    /// Why writes can't be taken now, if so: by the log, or for want of standbys.
+    /// Returns why writes can't be taken now, if there is a reason: the log, or missing standbys.
     pub fn refusal(&self) -> Option<Unlogged> {
         self.sink.refusal().or_else(|| self.shared.gate.refusal())
     }
@@ -236,7 +236,7 @@ impl ExecContext {
         self.refresh_if_due();
     }
 
-    /// A multi-partition id later than all that these partitions have seen, and than every other multi-partition id.
+    /// Returns a multi-partition id later than all that these partitions have seen, and than every other multi-partition id.
     pub fn next_multi_id(&self, partitions: &mut [Box<Partition>]) -> TxnId {
         let seen = partitions.iter().map(|p| p.clock.last_tick()).max();
         let now = TxnId::tick_at(self.shared.clock.now_us());
@@ -272,7 +272,7 @@ fn choices(shared: &Shared, in_service: &[Option<Arc<Module>>]) -> Vec<Vec<Choic
 }
 
 impl Site {
-    /// A site with fresh partitions: those `p` with `p % sites_count == id`.
+    /// Makes a site with fresh partitions: each `p` with `p % sites_count == id`.
     pub fn new(id: SiteId, tools: ExecContext, inbox: Receiver<SiteMessage>) -> Self {
         Self {
             id,
@@ -293,7 +293,7 @@ impl Site {
             match self.step() {
                 Step::Done => {}
                 Step::Idle => self.wait(),
-                // A message asked for it, and that alone ends this loop.
+                // A message asked for lending, and that alone ends this loop.
                 Step::Over if self.is_lending() => {
                     if !self.run_lending() {
                         return;
@@ -327,7 +327,7 @@ impl Site {
         }
     }
 
-    /// Does what there is to do, up to one message. Meanwhile partitions come and go.
+    /// Does the work that there is, up to one message. Meanwhile partitions come and go.
     pub fn step(&mut self) -> Step {
         self.set_idle(false);
         let mut has_acted = false;
@@ -409,7 +409,7 @@ impl Site {
         select.ready(); // what has come is taken by the next step
     }
 
-    /// Does what a message asks for; false when it ends the site, or the way in which it ran until now.
+    /// Handles a message. False if it ends the site, or the way in which the site ran until now.
     fn handle(&mut self, message: SiteMessage) -> bool {
         match message {
             SiteMessage::Batch(batch) => self.take_batch(batch),
@@ -447,7 +447,7 @@ impl Site {
         })
     }
 
-    /// Puts another sink in the place of a standby's, which took nothing. Once it is promoted, before its first call that writes.
+    /// Replaces the sink of a standby, which took nothing. The caller does so once the standby is promoted, before its first call that writes.
     pub fn set_sink(&mut self, sink: Box<dyn Sink>) {
         self.tools.frame.set_objects(sink.objects());
         self.tools.sink = sink;
@@ -477,12 +477,12 @@ impl Site {
         self.table.iter_mut()
     }
 
-    /// One of this site that is at home.
+    /// Returns a partition of this site that is at home.
     pub fn partition(&mut self, id: PartitionId) -> &mut Partition {
         self.split(id).0
     }
 
-    /// The tables of a partition of this site.
+    /// Returns the tables of a partition of this site.
     pub fn store(&self, id: PartitionId) -> &Store {
         let partition = self.table.peek(id);
         &partition
@@ -490,14 +490,14 @@ impl Site {
             .store
     }
 
-    /// A partition of this site beside the tools that run calls on it.
+    /// Returns a partition of this site beside the tools that run calls on it.
     pub fn split(&mut self, id: PartitionId) -> (&mut Partition, &mut ExecContext) {
         let partition = self.table.get(id);
         let partition = partition.expect("what needs a partition is deferred while it is away");
         (partition, &mut self.tools)
     }
 
-    /// The modules, as the calls of this turn see them.
+    /// Returns the modules, as the calls of this turn see them.
     pub fn deployed(&self) -> &Arc<Deployed> {
         self.tools.deployed()
     }
@@ -560,7 +560,7 @@ fn busy_with(calls: usize, call_ns: u64) -> Duration {
     Duration::from_nanos(call_ns.saturating_mul(calls as u64))
 }
 
-/// Publishes a run batch. A refused append takes the whole turn back: nothing of it was acknowledged.
+/// Publishes a run batch. If the log refuses it, the whole turn is taken back: none of it was acknowledged.
 fn publish(tools: &mut ExecContext, records: &RecordBatch, partitions: &mut [&mut Partition], batch: Box<CallBatch>) {
     if tools.shared.replay_failed.load(Ordering::Acquire) {
         return batch.withdraw(REPLAY_FAILED);
@@ -654,7 +654,7 @@ impl ExclusivePartitions<'_> {
             .for_each(|part| part.tell_if_due(shared, started_ns));
     }
 
-    /// Calls that wait for the partition for which fewest do.
+    /// Returns the number of calls that wait for the partition for which fewest do.
     fn fewest_waiting(&self) -> usize {
         let waiting = &self.tools.shared.waiting;
         let counts = self
@@ -664,7 +664,7 @@ impl ExclusivePartitions<'_> {
         counts.min().unwrap_or(0)
     }
 
-    /// Runs a call that is of all of these partitions, and goes behind it, unless those before it go to the log first.
+    /// Runs a call over all of these partitions, and moves `next` behind it. It does not if the calls before it go to the log first.
     fn run_over_all(&mut self, batch: &mut CallBatch, next: &mut usize, turn: &TurnStart) -> Option<Pause> {
         let slot = *next;
         *next += 1;
