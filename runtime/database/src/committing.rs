@@ -72,7 +72,7 @@ impl Database {
         Ok(())
     }
 
-    /// Gives the cluster another level, of which its primary is this one. Before `set_safety` asks for it.
+    /// Gives the cluster another level. This server is its primary. The call comes before `set_safety` asks for the level.
     pub fn change_safety(&self, level: Safety) -> Result<(), OpenError> {
         self.check_safety(level).map_err(OpenError::Config)?;
         Ok(self.record_safety(level)?)
@@ -123,7 +123,7 @@ impl Database {
             gate.set_limit(Some(Lsn(0)), false, Shortage::default());
         }
         if level.asks_standbys() && level != Safety::TwoSafe {
-            // The shipper says later for how long reads wait for standbys.
+            // The shipper sets later how long reads wait for standbys.
             let reason: Arc<str> = format!("the safety level {level} needs a standby, and none is here").into();
             let (writes, reads) = (Some(Arc::clone(&reason)), Some(reason));
             gate.set_limit(Some(Lsn(0)), false, Shortage { writes, reads });
@@ -149,7 +149,7 @@ impl Database {
         known.unwrap_or(durable).min(durable)
     }
 
-    /// A standby was in sync when this database was a primary last.
+    /// True if a standby was in sync when this database was a primary last.
     fn awaits_somebody(&self) -> bool {
         let is_in_sync = |node: &Arc<NodeFile>| expected::load(node).iter().any(|standby| standby.is_in_sync);
         self.node().is_some_and(is_in_sync)
@@ -166,7 +166,7 @@ impl Replication {
         cluster.unwrap_or_else(|| self.router.safety().0)
     }
 
-    /// Returns the age of a primary that may be deposed. It shows what was committed when enough standbys last followed it.
+    /// Returns the age of a primary that may be deposed. It shows the rows that were committed when enough standbys last followed it.
     pub(crate) fn doubtful_age(&self, view: Lsn) -> Option<ViewAge> {
         let gate = &self.shared.gate;
         let doubt = gate.doubt(&*self.shared.clock)?;

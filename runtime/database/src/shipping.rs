@@ -48,13 +48,13 @@ pub struct ServeStandbys {
     pub net: Arc<dyn Net>,
     /// `host:port` to listen at; port 0: any that is free.
     pub listen: String,
-    /// `host:port` under which standbys find it. None: where it listens; at all addresses, the host of `url`.
+    /// `host:port` at which standbys find it. None: the address at which it listens; at all addresses, the host of `url`.
     pub ship_address: Option<String>,
     /// URL of this server for its clients, which standbys tell theirs.
     pub url: Option<Arc<str>>,
     /// Bytes of log that are kept at most for a standby that lags or is lost.
     pub hold_bytes_max: u64,
-    /// How often standbys compare all tables with this server's; zero: never.
+    /// Interval at which standbys compare all tables with this server's; zero: never.
     pub compare_every: Duration,
     /// The form in which standbys get each transaction while they are connected.
     pub ship: ShipForm,
@@ -85,7 +85,7 @@ pub enum ServeStandbysError {
 
 /// This node's part in replication, as the router's callers see it.
 pub(crate) struct Replication {
-    /// For a promotion.
+    /// The database, for a promotion.
     pub(crate) database: Weak<Database>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) log: Arc<Log<Box<CallBatch>>>,
@@ -121,9 +121,9 @@ pub(crate) struct Replication {
 enum State {
     #[default]
     NotServed,
-    /// Once this is the primary.
+    /// The server takes standbys once it is the primary.
     Waiting(ServeStandbys),
-    /// It is, and can't take them: it is tried again with each that asks.
+    /// The server is the primary, and can't take standbys. It tries again with each that asks.
     Failing(ServeStandbys),
     Serving(Serving),
 }
@@ -131,7 +131,7 @@ enum State {
 #[derive(Clone)]
 pub(crate) struct Serving {
     pub shipper: Arc<Shipper>,
-    /// None: nothing is compared.
+    /// None: standbys compare no tables.
     comparer: Option<Arc<Comparer>>,
     ship: ShipForm,
     ship_address: String,
@@ -146,7 +146,7 @@ impl Database {
         self.upkeep.replication.get()?.leasing.get()?.primary_url()
     }
 
-    /// Asks whether the server leads, or is to, that this standby gave a promise.
+    /// Takes a void promise back: asks the server to which this standby gave it whether it leads, or is to lead.
     pub(crate) fn end_void_promise(&self) {
         if let Some(replication) = self.upkeep.replication.get() {
             replication.end_void_promise();
@@ -217,7 +217,7 @@ impl Database {
         begun.map_err(ServeStandbysError::View)
     }
 
-    /// Takes standbys from now on; a standby itself does once it is promoted. Once.
+    /// Takes standbys from now on; a standby does once it is promoted. The call comes once.
     pub fn serve_standbys(self: &Arc<Self>, config: ServeStandbys) -> Result<(), ServeStandbysError> {
         let replication = self.replication()?;
         self.judge_shipped(config.ship)?;
@@ -246,15 +246,15 @@ impl Database {
         }
     }
 
-    /// Has the groups that a sink of this database gets hold transactions in this form from now on. With `serve_standbys` that is decided there.
+    /// Has the groups for a sink of this database hold transactions in this form from now on. With `serve_standbys`, that call decides the form.
     pub fn ship_as(&self, form: ShipForm) -> Result<(), ServeStandbysError> {
         self.judge_shipped(form)?;
         self.shared.logging.set_shipped(form);
         Ok(())
     }
 
-    /// Follows a primary from now on, as its standby, until this one is promoted. Once, best before `recover`: then it takes the primary's log while it
-    /// replays its own, and what came is replayed behind that.
+    /// Follows a primary from now on, as its standby, until this one is promoted. The call comes once, best before `recover`. The standby then takes
+    /// the primary's log while it replays its own, and replays the new records behind that.
     pub fn follow_primary(self: &Arc<Self>, config: FollowPrimary) -> Result<(), ServeStandbysError> {
         let replication = self.replication()?;
         if self.router.role() != Role::Standby || replication.linked.get().is_some() {
@@ -330,7 +330,7 @@ impl Replication {
         match &*state {
             State::Serving(serving) => Ok(serving.clone()),
             State::NotServed | State::Failing(_) => Err(ReplicationError::NotServed),
-            // It is the primary already, and begins to take standbys within the same promotion.
+            // The server is the primary already, and begins to take standbys within the same promotion.
             State::Waiting(_) => Err(ReplicationError::Unavailable(
                 "this server becomes the primary, and takes standbys in a moment".into(),
             )),
@@ -361,10 +361,10 @@ impl Replication {
         let keep = move |standbys: &[Expected]| {
             let in_sync = standbys.iter().filter(|standby| standby.is_in_sync);
             let names = in_sync.map(|standby| standby.name.to_string()).collect();
-            // First where those look who may take over.
+            // The lease's store comes first: standbys that may take over look there.
             let is_recorded = leasing.get().is_none_or(|leasing| leasing.record(names));
             let saved = keeping.save(standbys, is_recorded);
-            // It is tried again and again: one line for all.
+            // The save is tried again and again: one line for all attempts.
             if let (Err(error), false) = (&saved, is_told.swap(saved.is_err(), Ordering::Relaxed)) {
                 let what = format!("who is expected can't be kept, so nobody is let go: {error}");
                 telling.notices.tell(NoticeKind::Standby, || nobody(what));
@@ -418,7 +418,7 @@ impl Replication {
         }
     }
 
-    /// It is the primary now: standbys that waited for one are taken.
+    /// Takes the standbys that waited for a primary: this server is one now.
     pub(crate) fn serve_if_waiting(&self) {
         let mut state = self.lock();
         let State::Waiting(config) = &*state else {
@@ -505,7 +505,7 @@ impl Replication {
     /// Returns the state of this server's log, if it is a standby.
     fn standby_info(&self) -> Option<StandbyInfo> {
         let linked = self.following()?;
-        // In this order each is at most what comes before it.
+        // Read in this order, each position is at most the one before.
         let (view, persisted) = (self.router.view(), self.log.durable());
         let received = self.log.received()?.lsn;
         let mut own = linked.info((received, persisted, view));
@@ -550,7 +550,7 @@ impl ReplicationService for Replication {
             role,
             epoch: match (self.log.received(), role) {
                 (Some(received), _) => received.epoch,
-                // One that stepped down: an epoch in which it wrote nothing does not make it the one that has most.
+                // A server that stepped down: an epoch in which it wrote nothing does not make it the one with most records.
                 (None, Role::Standby) => self.log.written_epoch(),
                 (None, Role::Primary | Role::ReadOnly) => self.log.epoch(),
             },

@@ -18,7 +18,7 @@ use crate::{
     node_file::{Health, NodeDocument, NodeFile},
 };
 
-/// How often at most it is kept how far the primary is, in nanoseconds.
+/// Shortest time between two saves of the primary's position, in nanoseconds.
 const KEPT_EVERY_NS: u64 = 1_000_000_000;
 
 /// Another standby of the same primary.
@@ -68,7 +68,7 @@ impl StoredStatus {
         format!("it was {part} with the primary of epoch {epoch} at {level}, by that primary's last word")
     }
 
-    /// Checks the names in it, and the level's.
+    /// Checks the names in it, and that of the level.
     pub fn check(&self) -> Result<(), String> {
         self.others.iter().try_for_each(|other| check_node_name(&other.name))?;
         match Safety::from_name(&self.safety) {
@@ -83,7 +83,7 @@ struct State {
     kept: Option<StoredStatus>,
     /// The newest status is on disk.
     is_kept: bool,
-    /// When this process had sent what a primary of an epoch had heard last of it.
+    /// Time at which this process had sent the newest report that a primary of this epoch has heard.
     heard: Option<(Epoch, u64)>,
     /// The servers that were out of sync with this server when it was a primary last.
     own: Vec<OutOfSync>,
@@ -217,7 +217,7 @@ impl Synced {
         if !kept.in_sync && is_due {
             let kept = kept.clone();
             state.kept_ns = beat.came_ns;
-            // Without it less is known of what may be lost.
+            // Without it, less is known of the records that may be lost.
             let _ = self.save(&kept);
         }
     }
@@ -257,7 +257,7 @@ impl Synced {
         state.kept.as_ref().map_or(Epoch(0), |kept| Epoch(kept.epoch))
     }
 
-    /// Returns the level that the primary's writes waited for, as it told last.
+    /// Returns the level that the primary's writes waited for, by its last word.
     pub fn level(&self) -> Option<Safety> {
         Safety::from_name(&self.lock().kept.as_ref()?.safety)
     }
@@ -267,7 +267,7 @@ impl Synced {
         self.lock().unheard(now_ns)
     }
 
-    /// The primary was reached, and turned this standby away: it may answer what does not come here. Err: that can't be kept.
+    /// Records that the primary turned this standby away: it may answer records that do not come here. Err: that can't be saved.
     pub fn lose(&self) -> Result<(), DiskError> {
         let mut state = self.lock();
         let Some(kept) = state.kept.as_mut().filter(|kept| kept.in_sync) else {
@@ -278,7 +278,7 @@ impl Synced {
         self.save(&kept)
     }
 
-    /// Returns what may be lost where everything before `end` is here.
+    /// Returns the records that may be lost if everything before `end` is here.
     pub fn behind(&self, end: Lsn, cause: LossCause) -> LostRange {
         let state = self.lock();
         let known = state.kept.as_ref();
@@ -301,7 +301,7 @@ impl Synced {
         Ok(())
     }
 
-    /// This server is the primary now.
+    /// Forgets the primary's word, because this server is the primary now.
     pub fn forget(&self) -> Result<(), DiskError> {
         let mut state = self.lock();
         (state.kept, state.own) = (None, Vec::new());

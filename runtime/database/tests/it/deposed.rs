@@ -15,7 +15,7 @@ use reprise_env::RealDisk;
 use reprise_log::LogReader;
 use reprise_router::{Phase, ReplicationError, ReplyOutcome};
 
-/// A standby that took over by force, of a primary that then went on by itself.
+/// A standby that took over by force, from a primary that then continued by itself.
 struct Parted {
     cluster: Cluster,
     new: Arc<Database>,

@@ -408,7 +408,7 @@ fn begins_in_no_old_copy(on_nvram: bool) {
     let standby = cluster.open_standby("s1");
     match in_sync.is_empty() {
         false => wait_until("it takes over", || standby.router().role() == Role::Primary),
-        // The primary went on alone for a moment, once the standby was closed.
+        // The primary continued alone for a moment, once the standby was closed.
         true => drop(service(&standby).promote(ACCEPTING).expect("promoted")),
     }
     assert!(has_account(&standby, 1_000));
