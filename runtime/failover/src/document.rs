@@ -8,8 +8,8 @@ use crate::{
     sets::{NodeSet, limit},
 };
 
-/// How far a node is. The epoch is not that of the last record but that of the primary whose history the log has: what was written in an
-/// earlier epoch may have been acknowledged in a later one (Viewstamped Replication compares the same way).
+/// The position of a node. Its epoch is not that of the last record, but that of the primary whose history the log has. A record of an earlier epoch
+/// may have been acknowledged in a later one (Viewstamped Replication compares the same way).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LogEnd {
     pub epoch: Epoch,

@@ -1,4 +1,4 @@
-//! A standby: whom it follows, what it confirms, and what it promises.
+//! A standby: the primary that it follows, and its confirmations and promises.
 
 use reprise_base::{Lsn, Safety};
 

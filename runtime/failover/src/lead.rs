@@ -39,7 +39,7 @@ pub enum Limit {
 pub struct Leading {
     /// Reports of this epoch.
     pub(crate) standbys: BTreeMap<NodeId, ProgressReport>,
-    /// To whom the place is being given, and where the log ends.
+    /// The node that gets the place, and the end of the log.
     pub(crate) hand_over: Option<(NodeId, Lsn)>,
 }
 

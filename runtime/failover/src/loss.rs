@@ -22,7 +22,7 @@ pub enum LossClass {
 pub enum Doubt {
     /// A node that answered has records that this one lacks.
     AnotherHasMore,
-    /// No primary told of its sync set.
+    /// No primary reported its sync set.
     NeverTold,
     /// The primary's writes did not wait for this node.
     OutOfSync,
@@ -80,7 +80,7 @@ pub struct Basis<'a> {
     /// The primary's last word is younger than its waiting time.
     pub is_heard: bool,
     pub promises: &'a [Promise],
-    /// A node that told of a later epoch.
+    /// A node that reported a later epoch.
     pub teller: Option<NodeId>,
     /// Epochs that other nodes claimed, as this one knows.
     pub rivals: &'a [Epoch],
