@@ -102,8 +102,8 @@ impl Router {
         self.deploy_with(name, wasm, &[])
     }
 
-    /// Validates, compiles and installs a module on all partitions between two transactions. Blocks until it is durable. What it would
-    /// destroy is counted while the partitions are held, and needs consent.
+    /// Validates, compiles and installs a module on all partitions between two transactions. Blocks until it is durable. The destruction that it
+    /// would cause is counted while the partitions are held, and needs consent.
     pub fn deploy_with(&self, name: &str, wasm: &[u8], consents: &[Consent]) -> Result<Deployment, DeployError> {
         let wasm: Arc<[u8]> = wasm.into();
         let candidate = self.compile(name, &wasm)?;
@@ -321,8 +321,8 @@ fn bounds(held: &ExclusivePartitions<'_>, max_s: u32) -> InstallBounds {
 /// Bytes of a deployment's record beside the module, its name, and what it ran.
 const DEPLOY_HEAD_BYTES_MAX: usize = 128;
 
-/// Whether the log takes the deployment's record, before anything of it runs: a site's ring in NVRAM may be too small for it. What the
-/// deployment changes and destroys is not counted here: `Lists::of` does it.
+/// Checks whether the log takes the deployment's record, before anything of it runs: a site's ring in NVRAM may be too small for it. `Lists::of`
+/// counts the changes and the destruction of the deployment.
 fn check_record(shared: &Shared, candidate: &Candidate, wasm_bytes: usize) -> Result<(), DeployError> {
     let ran = match candidate.schema.on_deploy {
         Some(_) => PLAN_BYTES_MAX + 8 * usize::from(shared.partitions_count),

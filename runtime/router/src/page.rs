@@ -31,7 +31,7 @@ const IDS_AT_ONCE: u32 = 256;
 const LOOK_BYTES_MAX: usize = 32 << 10;
 
 impl Router {
-    /// A page that a reader reads. What a standby shows is durable.
+    /// A page that a reader reads. A standby shows durable rows only.
     pub(crate) fn page_at_view(
         &self,
         aside: &ReadAside,

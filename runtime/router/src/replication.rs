@@ -43,8 +43,8 @@ pub struct StandbyInfo {
     pub replayed: Lsn,
     /// Readers there see everything before it.
     pub view: Lsn,
-    /// It has everything that was answered under a level that waits for standbys; on a standby, as its primary told last. None: that does not know,
-    /// since nothing told it so, or since its primary may have gone on without it by now.
+    /// It has everything that was answered under a level that waits for standbys; on a standby, by its primary's last word. None: the standby does
+    /// not know. Its primary sent no word, or may have continued without it by now.
     pub in_sync: Option<bool>,
     /// From 0 to 1 (Query Fresh, section 4; counted from the primary's view 10 s ago). None: not measured yet.
     pub freshness: Option<f64>,
@@ -113,7 +113,7 @@ pub struct ReplicationInfo {
     pub out_of_sync: Vec<OutOfSync>,
     /// The records cut off this node's log, the oldest first.
     pub cuts: Vec<CutRecords>,
-    /// None: who is the primary is decided by hand.
+    /// None: the operator decides which server is the primary.
     pub lease: Option<LeaseInfo>,
 }
 
