@@ -209,7 +209,7 @@ impl Store {
         self.waiting.acknowledged = end;
     }
 
-    /// Forgets the undo of durable writes. Before `end` any row may have changed in ways that no `seal` told of: by a recovery, or a deployment.
+    /// Forgets the undo of durable writes. Before `end` any row may have changed without a `seal`: by a recovery, or a deployment.
     pub fn forget_waiting(&mut self, end: u64) {
         for turn in self.waiting.forget(end) {
             self.recycle(turn);
