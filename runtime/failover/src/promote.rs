@@ -1,4 +1,4 @@
-//! The way to lead: of a standby that takes over, by hand, by the lease or by a hand-over, and of a primary that opens its directory.
+//! The way to lead. A standby takes it by hand, by the lease or by a hand-over. A primary takes it when it opens its directory.
 
 use reprise_base::{Lsn, Safety};
 
