@@ -46,7 +46,7 @@ impl Lines {
     }
 }
 
-/// Runs so many seeds, and so many chains of deployments, and prints the lines that they reach together, by crate of `runtime/`.
+/// Runs `seeds` seeds and `chains` chains of deployments. Prints the lines that they reach together, by crate of `runtime/`.
 ///
 /// # Errors
 /// Names the missing tool where LLVM's are not here in rustc's own version, or the step that failed; a seed that finds something, too.

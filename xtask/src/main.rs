@@ -46,7 +46,7 @@ enum Task {
     /// Build and run the tests, stage by stage; without a stage all of them
     #[command(after_help = "Example:\n  cargo xtask test unit sim")]
     Test { stages: Vec<Stage> },
-    /// Test what a change in these crates most likely breaks; without a crate: those that differ from the main branch
+    /// Test what a change in these crates most likely breaks; without a crate: the crates that differ from the main branch
     #[command(after_help = "Examples:\n  cargo xtask quick\n  cargo xtask quick storage http")]
     Quick {
         /// By package (reprise-log), folder (runtime/log) or short name (log)
@@ -178,7 +178,7 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Draw a paper's figures with what is measured here, as CSV and SVG; what follows goes to the measurements
+    /// Draw a paper's figures with measurements of this machine, as CSV and SVG; the arguments behind it go to the measurements
     #[command(
         after_help = "Examples:\n  cargo xtask figures command-logging --figure 3\n  cargo xtask figures looking-glass\n  cargo xtask figures nvram\n  cargo xtask figures nvram --short\n  cargo xtask figures nvram --figure 12 --nvram /mnt/pmem0\n  cargo xtask figures query-fresh --figure 7\n  cargo xtask figures rdma 5"
     )]

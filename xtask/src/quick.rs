@@ -25,7 +25,7 @@ const FAILOVER_SEEDS: &str = "4";
 /// If two packages have one short name, the first one is meant.
 const PARTS: [&str; 6] = ["runtime/", "server/", "sdk/", "procedures/", "benches/", "tests/"];
 
-/// Tests these crates, or those that differ from the main branch.
+/// Tests these crates, or the crates that differ from the main branch.
 ///
 /// # Errors
 /// A name that no crate has, or a step that fails.

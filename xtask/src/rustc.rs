@@ -31,7 +31,7 @@ impl Rustc {
         })
     }
 
-    /// A tool of LLVM: rustup's component first, then the system's of the same version. Err: what is missing, and `way_on`.
+    /// A tool of LLVM: rustup's component first, then the system's of the same version. Err: the missing tool, and `way_on`.
     pub fn tool(&self, name: &str, way_on: &str) -> Result<PathBuf> {
         let output = Command::new("rustc").args(["--print", "sysroot"]).output()?;
         let sysroot = String::from_utf8_lossy(&output.stdout).trim().to_owned();

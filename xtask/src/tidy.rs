@@ -113,7 +113,7 @@ pub fn run(root: &Path, bless: bool) -> Result<()> {
     Ok(())
 }
 
-/// The text files of the tree, without what is built or installed, sorted.
+/// The text files of the tree, without built and installed ones, sorted.
 pub(crate) fn sources(root: &Path) -> Result<Vec<Source>> {
     let mut files = Vec::new();
     collect(root, &mut files)?;

@@ -15,12 +15,12 @@ use clap::Parser;
 use figures::{FIGURES, Settings};
 use reprise_bench_figures::processor;
 
-/// Draws the command-logging paper's figures with what is measured here
+/// Draws the command-logging paper's figures with measurements of this machine
 #[derive(Parser)]
 #[command(name = "reprise-bench-command-logging", version)]
 struct Args {
-    /// Which: 3 and 4 (Voter by offered load: throughput, latency), 5 (its replay), 6, 7, 8 (the same of TPC-C), 9 and 11
-    /// (transactions between partitions: throughput, which log is better), bytes (of each transaction) [default: all]
+    /// Which: 3 and 4 (Voter by offered load: throughput, latency), 5 (its replay), 6, 7, 8 (the same of TPC-C), 9 and 11 (transactions between
+    /// partitions: throughput, the better log), bytes (of each transaction) [default: all]
     #[arg(long = "figure")]
     figures: Vec<String>,
     /// Folder for NAME.csv and NAME.svg

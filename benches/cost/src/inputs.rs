@@ -11,7 +11,7 @@ pub struct Kind {
     pub draw: fn(&mut Inputs) -> Vec<u8>,
 }
 
-/// What a run of `name` calls: of each kind so many shares.
+/// Returns the calls of a run of `name`: the share of each kind.
 pub fn shares(name: &str) -> Option<Vec<(u32, &'static Kind)>> {
     let of = |name: &str| KINDS.iter().find(|kind| kind.procedure == name);
     if name == "tpcc_mix" {

@@ -1,4 +1,4 @@
-//! What one transaction costs between its arguments and its outcome: no router, log or second thread.
+//! The cost of one transaction between its arguments and its outcome: no router, log or second thread.
 //! Owns: a partition's store, filled by the procedures themselves, and a stretch of calls of one kind over it.
 //! Does not: report throughput of the database (`reprise-bench`), or judge.
 //! Invariants: inputs follow from the count alone, so two builds do the same work.
@@ -146,7 +146,7 @@ fn report(name: &str, count: usize, benches: &[(&str, Bench)], mut times: Vec<Ve
     }
 }
 
-/// What runs the procedures.
+/// The code of the procedures.
 #[derive(Clone, Copy)]
 enum Code<'a> {
     Native,
@@ -165,7 +165,7 @@ struct Bench {
     records: RecordBatch,
 }
 
-/// What is written of a transaction.
+/// The record of a transaction.
 #[derive(Clone, Copy)]
 enum Record {
     Command,

@@ -1,4 +1,4 @@
-//! A server, asked for what is not measured: status, deployment, filling, checks.
+//! A server, for the requests that the driver does not measure: status, deployment, filling, checks.
 
 use std::rc::Rc;
 

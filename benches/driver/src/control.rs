@@ -49,11 +49,11 @@ pub(crate) trait Control {
         visit: &mut dyn FnMut(&[i64]),
     ) -> Result<(), BenchError>;
 
-    /// Rows of a table over all partitions, as these told last.
+    /// Rows of a table over all partitions, as these published last.
     fn told_rows(&mut self, table: &str) -> Result<u64, BenchError>;
 
-    /// Rows of a table over all partitions, once two answers in a row are equal: a partition that is busy, or with another site for a
-    /// transaction, is not waited for.
+    /// Rows of a table over all partitions, once two answers in a row are equal. The driver does not wait for a partition that is busy, or with
+    /// another site for a transaction.
     fn row_count(&mut self, table: &str) -> Result<u64, BenchError> {
         let mut before = None;
         for _ in 0..COUNTS_MAX {

@@ -125,7 +125,7 @@ impl During {
         });
     }
 
-    /// Calls that were answered together, of which so many committed.
+    /// Counts calls that ended together, and those of them that committed.
     pub fn add(&mut self, due: Instant, ended: Instant, committed: u64) {
         if ended < self.opens || ended >= self.closes {
             return;

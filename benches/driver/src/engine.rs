@@ -5,12 +5,12 @@ use std::fs;
 /// The engine's threads are named so, and a number.
 const NAME: &str = "site-";
 
-/// Nanoseconds that the engine threads of this process have run so far. None: the system does not tell.
+/// Nanoseconds that the engine threads of this process have run until now. None: the system does not report it.
 pub(crate) fn ran_ns() -> Option<u64> {
     let threads = fs::read_dir("/proc/self/task").ok()?;
     let mut sum = None;
     for thread in threads.flatten() {
-        // A thread may end while it is looked at.
+        // A thread may end meanwhile.
         let Ok(name) = fs::read_to_string(thread.path().join("comm")) else {
             continue;
         };

@@ -1,8 +1,8 @@
 //! Finished batches on their way from the engine's threads to the generator.
 //!
-//! Waking a thread costs the engine more than running several calls, so the generator names how many batches it waits
-//! for, and is woken once for all of them. Where a core is free for it, it first looks for a while without sleeping: an
-//! engine that is fast enough then wakes nobody.
+//! Waking a thread costs the engine more than running several calls. The generator therefore names the number of batches that it waits for, and the
+//! engine wakes it once for all of them. If a core is free for it, it first looks for a while without sleeping. An engine that is fast enough then
+//! wakes no thread.
 
 use std::{
     sync::{
@@ -20,7 +20,7 @@ const SPINS: u32 = 64;
 #[derive(Debug)]
 struct State<T> {
     done: Vec<T>,
-    /// Wake the generator once so many are there; 0 while it does not wait.
+    /// Wake the generator once this number of batches is there; 0 while it does not wait.
     wake_at: usize,
     /// No more will come.
     is_closed: bool,
@@ -80,7 +80,7 @@ impl<T> Handover<T> {
         self.move_to(&mut waited.expect("nothing panics while this is held"), out);
     }
 
-    /// Moves what is there to `out`, which is empty.
+    /// Moves the finished batches to `out`, which is empty.
     pub(crate) fn take(&self, out: &mut Vec<T>) {
         if self.count.load(Ordering::Relaxed) > 0 {
             self.move_to(&mut self.state(), out);

@@ -64,7 +64,7 @@ pub enum BenchError {
     Checks(String),
 }
 
-/// What a run is doing, for a progress line.
+/// The present step of a run, for a progress line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Progress {
     Preparing(&'static str),
@@ -88,7 +88,7 @@ pub fn run(options: &Options, on_progress: OnProgress<'_>) -> Result<Report, Ben
     run_around(options, &around::Nothing, on_progress)
 }
 
-/// As `run`, in this process and with `around` around it: for what is compared with the product and no part of it.
+/// Does the same as `run`, in this process and with `around` around it. For systems that are compared with the product and no part of it.
 pub fn run_in(options: &Options, around: &dyn Around, on_progress: OnProgress<'_>) -> Result<Report, BenchError> {
     run_around(options, around, on_progress)
 }

@@ -19,12 +19,12 @@ use crate::{
     failed,
 };
 
-/// Calls that fill the tables travel together by so many.
+/// Number of calls that travel together while they fill the tables.
 const LOAD_BATCH: u64 = 64;
 /// Batches of them on their way: the engine works while the next are made.
 const LOAD_BATCHES: u64 = 8;
 const PAGE_ROWS: u32 = 5_000;
-/// The run is over: what is asked for is only as far away as the engine threads are.
+/// Longest wait for sizes. The run is over, so the engine threads answer at once.
 const STATS_WAIT_MAX: Duration = Duration::from_secs(60);
 
 pub(crate) struct Local<'a> {

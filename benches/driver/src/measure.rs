@@ -6,14 +6,14 @@ use hdrhistogram::Histogram;
 
 use crate::{BenchError, options::Options, workload::Workload};
 
-/// Longest latency that is told apart, in nanoseconds.
+/// Longest latency that the histogram separates from longer ones, in nanoseconds.
 const LATENCY_NS_MAX: u64 = 600_000_000_000;
 const DIGITS: u8 = 3;
-/// Parts of the window whose throughput is told apart. Its first and its last third are compared.
+/// Number of parts of the window, each with its own throughput. The first and the last third are compared.
 pub(crate) const PARTS: usize = 12;
 /// The thirds of a steady run differ by less.
 pub(crate) const DRIFT_PERCENT_MAX: f64 = 10.0;
-/// A gap in the open loop's schedule is recorded in so many steps.
+/// Number of steps in which the meter records a gap in the open loop's schedule.
 const UNSENT_STEPS: u64 = 1_000;
 
 /// The outcome of a call.
@@ -73,8 +73,8 @@ impl Tally {
     }
 }
 
-/// Collects answers; those that come inside the window make the report. Latencies of the open loop are those of the calls
-/// that were due inside it, whenever they were answered: else what an overload leaves waiting would not be seen.
+/// Collects answers; answers inside the window make the report. In the open loop, latencies are those of the calls that were due inside it, whenever
+/// the answers came. Otherwise nothing would show the calls that an overload leaves waiting.
 pub(crate) struct Meter {
     is_open: bool,
     committed_by_part: [u64; PARTS],
@@ -182,7 +182,7 @@ impl Meter {
         }
     }
 
-    /// Records calls that nobody sent: the first was due at `due`, the others each `spacing` later, and none by `now`.
+    /// Records calls that the generator did not send. The first was due at `due`, the others each `spacing` later, and none is sent by `now`.
     pub(crate) fn add_unsent(&mut self, due: Instant, spacing: Duration, calls: u64, now: Instant) {
         self.unsent += calls;
         let step = calls.div_ceil(UNSENT_STEPS).max(1);

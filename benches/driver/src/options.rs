@@ -50,7 +50,7 @@ pub struct ProcessOptions {
     pub data_dir: Option<PathBuf>,
     /// The procedures compiled into this program in place of wasm.
     pub native: bool,
-    /// A checkpoint is taken in the middle of the window, and what the calls had of it is told.
+    /// The driver takes a checkpoint in the middle of the window, and reports its effect on the calls.
     pub checkpoint_during: bool,
     /// A checkpoint is taken before the run; behind it the database is opened again, and that is timed.
     pub restart: bool,
@@ -99,11 +99,11 @@ impl Via {
 const SECONDS_MAX: f64 = 86_400.0;
 const BATCH_MAX: usize = 10_000;
 const CONNECTIONS_MAX: usize = 10_000;
-/// Answers to so many requests fit the buffers of a connection, so that neither side waits for the other to read.
+/// The buffers of a connection hold the answers to this number of requests, so that neither side waits for the other to read.
 const PIPELINE_MAX: usize = 256;
 
 impl Options {
-    /// Refuses the sizes that were given and are not among those that the workload takes.
+    /// Refuses sizes that the caller gave and the workload does not take.
     pub(crate) fn check_sizes(&self, takes: &[&str]) -> Result<(), BenchError> {
         let given = [
             ("--remote", self.remote_percent.is_some()),

@@ -1,10 +1,9 @@
 //! The closed loop without a load generator beside the engine: calls are made while nothing runs, then only run.
 //!
-//! A pass makes its calls, grouped by the partition that they go to, and sends the first few batches of each; whoever ends a
-//! batch (the engine thread, or the log's thread where commits wait for it) sends the partition's next one. Once a partition
-//! has none left the pass is over, and what the others have left is not sent: all of them are busy to its end. Answers are
-//! looked at after the pass, and lie in memory made before it: no client holds so many. The time of making and looking
-//! counts nowhere: a clock that stands still meanwhile.
+//! A pass makes its calls, grouped by the partition that they go to, and sends the first few batches of each. The thread that ends a batch sends the
+//! partition's next one. It is the engine thread, or the log's thread if commits wait for the log. Once a partition has no batch left, the pass is
+//! over, and it does not send the batches that the others have left. All partitions are busy to its end. The pass checks answers afterwards. They lie
+//! in memory made before it, because no client holds that number. The time of making and checking counts nowhere: a clock stands still meanwhile.
 
 use std::{
     sync::{

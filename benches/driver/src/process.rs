@@ -222,7 +222,7 @@ fn deploy(router: &Router, name: &str, wasm: &[u8], native: Option<&'static Nati
         let text = "the data directory has the module in service already, as wasm: --native needs a new directory";
         return Err(BenchError::Usage(text.into()));
     }
-    // The log keeps the wasm under its own hash: what ran natively is replayed in wasm, and has to come to the same.
+    // The log keeps the wasm under its own hash: a replay runs the native calls in wasm, and has to reach the same rows.
     let candidate = Candidate {
         name: name.to_owned(),
         hash: Sha256::digest(wasm).into(),
@@ -364,7 +364,7 @@ impl<'a, W: Workload> Load<'a, W> {
                 self.submit(self.batch, now, Duration::ZERO);
                 now = Instant::now();
             }
-            // A few at a time: what is still on its way keeps the engine busy meanwhile.
+            // A few at a time: the batches on their way keep the engine busy meanwhile.
             let handover = self.handover.clone();
             handover.take_many((self.in_flight / 4).max(1), None, &mut self.arrived);
             self.settle_arrived()?;
@@ -462,7 +462,7 @@ impl<'a, W: Workload> Load<'a, W> {
         let Ok(_) = pushed;
     }
 
-    /// The next call and the partition that it goes to, or the first of those that it goes to.
+    /// Returns the next call and its partition, or the first of its partitions.
     pub(crate) fn next_call(&mut self, args: &mut Vec<u8>) -> (W::Call, PartitionId) {
         let call = self.workload.generate(&mut self.random);
         args.clear();
@@ -568,7 +568,7 @@ impl LogSpan {
     }
 }
 
-/// Any outcome but a commit. Err: the run can't go on.
+/// Any outcome but a commit. Err: the run can't continue.
 fn judge<W: Workload>(outcome: &ReplyOutcome) -> Result<Verdict, BenchError> {
     match outcome {
         ReplyOutcome::Failed(failure) => Ok(match &**failure {

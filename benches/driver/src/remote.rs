@@ -28,7 +28,7 @@ const FLUSHED_BYTES: &str = "reprise_log_flushed_bytes_total ";
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 /// The runtime's timer counts milliseconds: closer than this the open loop yields until a call is due.
 const TIMER_MIN: Duration = Duration::from_millis(2);
-/// Calls that were due are sent until so long after the window: what is left then is counted as unsent.
+/// Time after the window in which the driver still sends calls that were due. It counts the rest as unsent.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) fn run<W: Workload>(

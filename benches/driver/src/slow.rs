@@ -1,5 +1,5 @@
-//! Persistent memory that takes longer to be written, as the paper emulates it: who flushes a line of the cache spins for so long behind it
-//! (NV-Logging, section 6.1). Reads take no longer.
+//! Persistent memory that takes longer to be written, as the paper emulates it. The thread that flushes a line of the cache spins behind it for that
+//! time (NV-Logging, section 6.1). Reads take no longer.
 
 use std::{
     hint::spin_loop,

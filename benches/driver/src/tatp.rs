@@ -52,10 +52,10 @@ const NONE: usize = 1;
 const EXISTS: usize = 2;
 const UNKNOWN: usize = 7 * OUTCOMES_EACH;
 
-/// Percent of each procedure's calls that find or change something. As in the description, but for `get_new_destination`:
-/// its table says 23.9, its own distributions make 14.8, and 15.8 once forwardings have come and gone for long.
+/// Percent of each procedure's calls that find or change something, as in the description, but for `get_new_destination`. Its table says 23.9. Its
+/// own distributions make 14.8, and 15.8 once forwardings have been made and deleted for long.
 const SUCCESS_PERCENT: [f64; 7] = [100.0, 15.3, 62.5, 62.5, 100.0, 31.25, 31.25];
-/// A share of so many calls or more is held to the description, within so many points.
+/// A share of at least this number of calls is held to the description, within `SHARE_POINTS`.
 const SHARE_CALLS_MIN: u64 = 20_000;
 const SHARE_POINTS: f64 = 2.0;
 

@@ -1,4 +1,4 @@
-//! The workload `voter`: phone votes from random area codes, one in a hundred for nobody.
+//! The workload `voter`: phone votes from random area codes, one in a hundred for a contestant that does not exist.
 
 use reprise_procedure::{native::NativeModule, types::SmallText};
 
@@ -29,7 +29,7 @@ const INVALID_SHARE: u32 = u32::MAX / 100;
 const REPEATED_SHARE: u32 = u32::MAX / 100;
 const REPEATED_PHONES: u32 = 1_000;
 const NUMBERS_PER_AREA: u32 = 10_000_000;
-/// Phones of the run's first calls whose rows are looked at by the check, beside all that vote again.
+/// Phones of the run's first calls whose rows the check reads, beside all that vote again.
 const PHONES_CHECKED: usize = 1_000;
 /// Valid votes after which the phones that vote again are over the limit: sixteen each at a hundredth.
 const VOTES_MANY: u64 = 16 * 100 * REPEATED_PHONES as u64;

@@ -1,9 +1,8 @@
-//! Group commit on a real directory: `group-commit [DIR [SECONDS]]`, so many seconds for each figure.
+//! Group commit on a real directory: `group-commit [DIR [SECONDS]]`, with the seconds for each figure.
 //!
-//! Commit latency (append until told) at several numbers of commits on their way, bytes per second with large appends,
-//! and the cost of encoding and appending a record on the engine's side. The commits of a run belong to one thread, as
-//! they do to an engine thread: each is appended again when it was told. A second run has a thread for each committer,
-//! whose wake-ups are then part of the figure.
+//! Measures commit latency (from append to answer) at several numbers of commits on their way, and bytes per second with large appends. Also measures
+//! the cost of encoding and appending a record on the engine's side. The commits of a run belong to one thread, as they do to an engine thread: it
+//! appends each again after its answer. A second run has a thread for each committer, whose wake-ups are then part of the figure.
 
 use std::{
     error::Error,
@@ -24,7 +23,7 @@ use reprise_wire::{CommandRef, PartitionSet, RecordBatch, RecordRef};
 
 use crate::Args;
 
-/// The number of a commit on its way, and where it is told.
+/// The number of a commit on its way, and the channel for its answer.
 type Waiter = (usize, Sender<(usize, Result<Lsn, String>)>);
 
 fn open<P: Send + 'static>(

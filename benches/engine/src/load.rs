@@ -1,8 +1,8 @@
 //! Loading rows and building indexes, on one thread:
 //! `load [MiB of rows]`.
 //!
-//! For each kind of table: nanoseconds a row and MB of row bytes a second, of copying the rows in, of building each index,
-//! of both. Part by part the best of a few rounds.
+//! For each kind of table: nanoseconds a row and MB of row bytes a second. The parts are copying the rows in, building each index, and both. Each
+//! part is the best of a few rounds.
 
 use std::{error::Error, time::Instant};
 

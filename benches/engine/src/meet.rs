@@ -1,5 +1,5 @@
-//! The cost of meetings: two sites, clients that each send single calls and now and then a job over both partitions, all of them
-//! burning instructions in place of work. Prints how much more is done than by one thread that does the same work alone.
+//! The cost of meetings. Clients of two sites each send single calls and now and then a job over both partitions. All of them burn instructions in
+//! place of work. Prints how much more is done than by one thread that does the same work alone.
 //! `meet [SINGLES [CLIENTS [SECONDS]]]`: single calls a job (8), clients a partition (20), seconds (1).
 
 use std::{

@@ -1,9 +1,8 @@
-//! The cost of an insertion into the NVRAM buffer for its thread, by the number of sites that insert at once (NV-Logging, figure 11):
-//! `nvram-insertion [DIR]`. The region and the files lie in `DIR`, or in `/dev/shm`, which is taken
-//! for persistent memory.
+//! The cost of an insertion into the NVRAM buffer for its thread, by the number of sites that insert at once (NV-Logging, figure 11).
+//! `nvram-insertion [DIR]`: the region and the files lie in `DIR`, or in `/dev/shm`, which is taken for persistent memory.
 //!
-//! Processor time of the inserting threads alone: with more sites than cores they take turns, and whoever waits costs nothing. The counts are
-//! measured in turn, and the medians of the turns are told, also as ratios to one site.
+//! Processor time of the inserting threads alone. With more sites than cores they take turns, and a waiting thread costs nothing. The counts are
+//! measured in turn. The output has the medians of the turns, also as ratios to one site.
 
 use std::{
     error::Error,

@@ -56,7 +56,7 @@ impl PersistentRing {
     /// Writes a frame as a card does: into the caches.
     fn arrive(&mut self, at: usize, frame: &[u8]) {
         assert!(at + frame.len() <= RING_BYTES);
-        // SAFETY: within the mapping, of which nobody else has a reference.
+        // SAFETY: within the mapping, to which no other thread has a reference.
         unsafe { self.base.add(at).copy_from_nonoverlapping(frame.as_ptr(), frame.len()) };
     }
 
@@ -106,7 +106,7 @@ fn into_region(writer: &mut RingWriter, lsn: Lsn, count: u32, records: &[u8]) ->
     Ok(())
 }
 
-/// A group of short records, of about so many bytes.
+/// Returns a group of short records, of about `bytes` bytes.
 fn frame_of(bytes: usize) -> Vec<u8> {
     let name = "n".repeat(40);
     let mut records = RecordBatch::default();

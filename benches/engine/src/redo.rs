@@ -1,8 +1,8 @@
 //! Redo of votes on one thread, without log and threads:
 //! `redo [MiB of a window [votes [counts [windows of a view]]]]`.
 //!
-//! Nanoseconds a vote: demultiplexing its changes by table, applying them; and how many writes of counts are left. With views one is opened
-//! before each window, and the one closed that was opened so many windows before.
+//! Nanoseconds a vote for two parts: demultiplexing its changes by table, and applying them. Also the number of writes of counts that are left. With
+//! views, the run opens one before each window. It then closes the view that it opened the given number of windows before.
 
 use std::{error::Error, time::Instant};
 

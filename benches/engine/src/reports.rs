@@ -1,8 +1,8 @@
-//! Reads on a standby: writes at a steady rate, and beside them no reads, short ones, or a long report all the time, in turn in this process.
-//! `reports [SECONDS [WRITES-A-BATCH [WAY]]]`, behind `cargo xtask wasm`.
+//! Reads on a standby: writes at a steady rate, and beside them no reads, short ones, or a long report all the time. The ways take turns in this
+//! process. `reports [SECONDS [WRITES-A-BATCH [WAY]]]`, behind `cargo xtask wasm`.
 //!
-//! Prints a line for each way: freshness and lag, the standby's processor time a write, reads and how long they took, and the memory of an
-//! idle reader.
+//! Prints a line for each way: freshness and lag, and the standby's processor time a write. Also the number of reads, how long they took, and the
+//! memory of an idle reader.
 
 use std::{
     collections::BTreeMap,

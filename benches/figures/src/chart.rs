@@ -16,7 +16,7 @@ pub struct Chart {
     pub points: Vec<Point>,
     /// The paper's reading.
     pub paper: Vec<Claim>,
-    /// What a reader must know, a sentence each: what a series stands for, what was left out.
+    /// Facts that a reader must know, a sentence each: the meaning of a series, the omitted runs.
     pub notes: Vec<String>,
     /// Machine, build, length of a run.
     pub conditions: String,
@@ -29,7 +29,7 @@ pub struct Point {
     pub y: Vec<f64>,
 }
 
-/// What the paper measured, and the same of ours.
+/// The paper's measurement, and ours.
 pub struct Claim {
     pub text: &'static str,
     /// Least and most.
@@ -185,7 +185,7 @@ pub fn wrapped(texts: &[String], characters: usize) -> Vec<String> {
     lines
 }
 
-/// Least and most; none of no value. What is nothing to nothing is none.
+/// Least and most; none of no value. A ratio of zero to zero is none.
 pub fn bounds(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     let values = values.filter(|value| value.is_finite());
     values.fold(None, |bounds: Option<(f64, f64)>, value| {
@@ -254,7 +254,7 @@ impl Plot {
         let mut ticks: Vec<f64> = chart.points.iter().map(|point| point.x).collect();
         ticks.sort_by(f64::total_cmp);
         ticks.dedup();
-        // As many as have room for their text.
+        // The number of ticks that have room for their text.
         let step = ticks.len().div_ceil(TICKS_MAX).max(1);
         for x in ticks.into_iter().step_by(step) {
             self.text((self.at_x(x), HEIGHT + 16.0), "middle", &short(x));

@@ -1,5 +1,5 @@
-//! Figures of papers, drawn anew: what was measured beside the paper's reading, as CSV and as SVG.
-//! Owns: the two forms of a figure, how a ratio of two of its series is told, the requests to callgrind.
+//! Figures of papers, drawn anew: our measurements beside the paper's reading, as CSV and as SVG.
+//! Owns: the two forms of a figure, the text of a ratio of two of its series, the requests to callgrind.
 //! Does not: measure.
 //! Invariants: a figure names its machine, its build and how long its runs were; what was not run has no value.
 //! Called by: the benchmarks that draw or that callgrind counts.

@@ -61,7 +61,7 @@ const COLOURS: [&str; 12] = [
 ];
 
 impl Stack {
-    /// The height of what is drawn.
+    /// The height of the drawn portions.
     fn drawn(&self) -> f64 {
         self.portions.iter().map(|(_, height)| height.max(0.0)).sum()
     }

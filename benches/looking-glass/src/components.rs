@@ -25,7 +25,7 @@ use crate::{
     work::Kind,
 };
 
-/// A component takes at most so many times the instructions of a published one.
+/// Limit of a component's instructions, as a multiple of a published one's.
 pub const TIMES_MAX: f64 = 2.0;
 /// Operations that are counted.
 const OPERATIONS: u64 = 2_000;

@@ -196,7 +196,7 @@ impl Heap {
     }
 }
 
-/// Writes a row of the length that it has; of the bytes that differ, what was and what is goes to the log.
+/// Writes a row of the length that it has. Of the bytes that differ, the old ones and the new ones go to the log.
 #[inline]
 fn write_in_place<const P: u32>(page: &mut WritePage<'_, P>, chain: &mut Chain, at: Rid, row: &[u8]) {
     let slot = at.slot as usize;

@@ -109,8 +109,8 @@ impl<T, const P: u32> ops::Deref for LatchedRef<'_, T, P> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the holder is alone: by the latch, or because an engine without latches stays on one thread, whose
-        // calls hold each value once (`Engine` is not `Sync`, and `lock` says so).
+        // SAFETY: the holder is alone. Either it has the latch, or the engine has no latches and stays on one thread. That thread's calls hold each
+        // value once (`Engine` is not `Sync`, and `lock` says so).
         unsafe { &*self.0.value.get() }
     }
 }

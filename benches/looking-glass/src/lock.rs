@@ -137,7 +137,7 @@ struct Waiter {
 struct Request {
     owner: u64,
     mode: Mode,
-    /// Not yet given: `mode` is what is held meanwhile, unless `is_new`.
+    /// Not yet given: `mode` is the mode held meanwhile, unless `is_new`.
     wish: Option<Mode>,
     is_new: bool,
     head: u32,
@@ -254,7 +254,7 @@ impl<const P: u32> Locks<P> {
         }
     }
 
-    /// Locks that somebody holds or waits for, and transactions that wait.
+    /// Locks that a transaction holds or waits for, and transactions that wait.
     pub fn sizes(&self) -> (usize, usize) {
         let table = self.0.lock();
         let free = std::iter::successors(Some(table.free_head).filter(|at| *at != NONE), |at| {

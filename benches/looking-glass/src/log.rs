@@ -240,7 +240,7 @@ impl<const P: u32> Log<P> {
         }
     }
 
-    /// Writes what is not yet in the file, and gives up the segments that are.
+    /// Writes the records that are not yet in the file, and gives up the segments that are.
     #[inline(never)]
     fn write(&self, state: &mut LogState) {
         let Some(file) = &self.file else {

@@ -1,4 +1,4 @@
-//! Draws figures 1, 5, 6, 7 and 8 of "OLTP Through the Looking Glass" with what is counted here, and its components beside published ones.
+//! Draws figures 1, 5, 6, 7 and 8 of "OLTP Through the Looking Glass" with counts of this build. Also draws its components beside published ones.
 //! Owns: the order of the counts and the drawings, the flags.
 //! Does not: run a transaction itself; hold a figure that was not counted.
 //! Invariants: a run whose check fails draws nothing.

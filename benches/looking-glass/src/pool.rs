@@ -1,5 +1,5 @@
-//! Pages by number. With the buffer pool, a page lies in a frame: a page table finds it, a pin keeps it there, a clock chooses
-//! which unpinned one makes room, and a changed one is written back after its log. Without it, each page has its own place.
+//! Pages by number. With the buffer pool, a page lies in a frame. A page table finds it, a pin keeps it there, and a clock chooses which unpinned one
+//! makes room. The pool writes a changed page back after its log. Without the pool, each page has its own place.
 
 use std::{
     cell::UnsafeCell,
@@ -73,7 +73,7 @@ pub struct WritePage<'p, const P: u32> {
 }
 
 impl<const P: u32> Pool<P> {
-    /// An empty pool of so many frames (without the buffer pool: pages at most), its volume and log in `folder`.
+    /// An empty pool of `frames` frames (without the buffer pool: pages at most), its volume and log in `folder`.
     ///
     /// # Errors
     /// Too few frames, or a file cannot be made.
@@ -373,8 +373,8 @@ impl<const P: u32> ops::Deref for ReadPage<'_, P> {
 
     #[inline(always)]
     fn deref(&self) -> &Page {
-        // SAFETY: the latch is held, so no thread changes the page; in a build without latches, the one thread holds no
-        // `WritePage` of a page that it reads (with latches it would wait for itself, which every test would show).
+        // SAFETY: the latch is held, so no thread changes the page. In a build without latches, the one thread holds no `WritePage` of a page that it
+        // reads. With latches it would wait for itself, which every test would show.
         unsafe { &*self.frame.page.get() }
     }
 }

@@ -60,7 +60,7 @@ trait Runner {
     fn sizes(&self) -> [u64; 2] {
         [0; 2]
     }
-    /// Checks what is left, and digests it.
+    /// Checks the rest, and digests it.
     fn finish(&self) -> Result<RowsDigest, String>;
 }
 
@@ -185,7 +185,7 @@ fn run_kernel(calls: &Calls, warehouses: u16) -> Result<Report> {
 /// Runs a bar.
 ///
 /// # Errors
-/// A call that does not commit, or an engine that is not whole afterwards: nothing is told of such a run.
+/// A call that does not commit, or an engine that is not whole afterwards: such a run has no figure.
 pub fn run(bar: &Bar, calls: &Calls, scale: Scale) -> Result<Report> {
     match bar {
         Bar::Paged(parts) => run_build(*parts, calls, scale.frames()),

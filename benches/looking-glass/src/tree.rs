@@ -1,8 +1,8 @@
 //! B-trees, a node a page: threads couple latches from the root down, and along the leaves from left to right.
 //!
-//! A leaf's record is `[key][page u32][slot u16]`, an inner node's `[key][child u32]`; the first key of an inner node counts as
-//! less than any. The root keeps its page. An insert that meets a full leaf starts again, splits every full node on its
-//! way down, and holds two levels at most; a removal that leaves little merges in the same way.
+//! A leaf's record is `[key][page u32][slot u16]`, an inner node's `[key][child u32]`. The first key of an inner node counts as less than any. The
+//! root keeps its page. An insert that meets a full leaf starts again. It then splits every full node on its way down, and holds two levels at most.
+//! A removal that leaves little merges in the same way.
 
 mod check;
 mod shape;

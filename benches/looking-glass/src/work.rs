@@ -8,7 +8,7 @@ use reprise_driver::{Random, TPCC_LINES_MAX, TpccCustomer, TpccInput, TpccOrder}
 const ITEMS_OF_PART: i32 = tpcc::ITEMS / tpcc::DISTRICTS as i32;
 /// Lines of an order.
 pub const LINES: usize = 10;
-/// Ids of consecutive transactions lie so far apart: one tick, on partition 0.
+/// Distance of the ids of consecutive transactions: one tick, on partition 0.
 const ID_STEP: u64 = 1 << 10;
 
 /// How large a run is.

@@ -1,7 +1,7 @@
-//! Distributed logging (Wang and Johnson, "Scalable Logging through Emerging Non-Volatile Memory", as NV-Logging compares with it in section
-//! 6): a log for each thread with its buffer in NVRAM, and no order between the logs but a clock in each. An insertion takes its log's lock,
-//! and puts barriers between the record, the log's tail and the clock's step, for the caches keep no order; a commit waits until no
-//! other log has something on its way that is older (passive group commit).
+//! Distributed logging (Wang and Johnson, "Scalable Logging through Emerging Non-Volatile Memory", as NV-Logging compares with it in section 6). Each
+//! thread has a log with its buffer in NVRAM. The logs have no order between them but a clock in each. An insertion takes its log's lock. The caches
+//! keep no order, so it puts barriers between the record, the log's tail and the clock's step. A commit waits until no other log has an older record
+//! on its way (passive group commit).
 
 use std::{
     hint::spin_loop,

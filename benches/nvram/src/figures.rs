@@ -20,7 +20,7 @@ pub struct Settings {
     pub runs: u32,
     /// Engine threads, growing.
     pub sites: Vec<u16>,
-    /// What a line takes longer, in nanoseconds.
+    /// Additional time of a line, in nanoseconds.
     pub delays_ns: Vec<u64>,
     /// Branches of TPC-B; none: as many as the driver takes.
     pub branches: Option<u32>,

@@ -1,5 +1,5 @@
-//! Regions behind the calls of a file system (NV-Disk with decentralised buffers, NV-Logging, table 3): each site has a buffer of its own, in
-//! ordinary memory; a commit writes what its thread filled to the file, and syncs it.
+//! Regions behind the calls of a file system (NV-Disk with decentralised buffers, NV-Logging, table 3). Each site has a buffer of its own, in
+//! ordinary memory. A commit writes the part that its thread filled to the file, and syncs it.
 
 use std::{
     cell::RefCell,
@@ -20,7 +20,7 @@ thread_local! {
     static WRITTEN: RefCell<Vec<(usize, usize, usize)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Regions made so far.
+/// Number of regions until now.
 static REGIONS: AtomicUsize = AtomicUsize::new(0);
 
 pub struct FileRegions;

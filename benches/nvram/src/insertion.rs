@@ -1,5 +1,5 @@
-//! The time of an insertion into the log, by the number of threads (NV-Logging, figure 11), and of a write to NVRAM by way and size
-//! (figure 9).
+//! The time of an insertion into the log, by the number of threads (NV-Logging, figure 11). Also the time of a write to NVRAM by way and size (figure
+//! 9).
 
 use std::{
     fs::File,
@@ -30,7 +30,7 @@ const ROOM_MAX: Duration = Duration::from_secs(30);
 /// Ways to write to NVRAM.
 pub const WAYS: [&str; 3] = ["memcpy", "mmap", "file-system"];
 
-/// Mean microseconds of a write of so many bytes, made durable, by its way; over `run` and at least 10 writes.
+/// Mean microseconds of a write of `bytes` bytes, made durable, by its way; over `run` and at least 10 writes.
 pub fn write_us(way: &str, nvram: &Path, bytes: usize, run: Duration) -> Result<f64> {
     let path = nvram.join("write");
     let payload = vec![7; bytes];
@@ -93,7 +93,7 @@ fn record(number: u64, changes: &[u8]) -> RecordBatch {
     batch
 }
 
-/// A deletion, as often as it goes into so many bytes.
+/// Returns deletions of at least `bytes` bytes.
 fn changes(bytes: usize) -> Vec<u8> {
     let mut changes = Vec::new();
     while changes.len() < bytes {
@@ -103,8 +103,8 @@ fn changes(bytes: usize) -> Vec<u8> {
     changes
 }
 
-/// Mean microseconds of an insertion, with so many threads that insert and do nothing else: into the one buffer of a log whose files lie
-/// on the NVRAM (NV-Disk), where they are durable later, or each into a ring of its own, where they are durable at once (NV-Logging).
+/// Mean microseconds of an insertion, with `threads` threads that only insert. With NV-Disk they insert into the one buffer of a log whose files lie
+/// on the NVRAM. Records are durable there later. With NV-Logging each inserts into a ring of its own, where records are durable at once.
 pub fn insertion_us(nv_logging: bool, nvram: &Path, threads: u16, run: Duration) -> Result<f64> {
     let dir = nvram.join("insertion");
     let log = log(&dir.join("log"))?;

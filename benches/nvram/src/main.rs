@@ -19,14 +19,14 @@ use clap::Parser;
 use figures::Settings;
 use reprise_bench_figures::{Chart, processor};
 
-/// Draws NV-Logging's figures with what is measured here
+/// Draws NV-Logging's figures with measurements of this machine
 #[derive(Parser)]
 #[command(name = "reprise-bench-nvram", version)]
 struct Args {
     /// Which: 9 (write paths), 11 (insertions), 12 (TPC-C), 13 (13-tatp, 13-tpcb) [default: all]
     #[arg(long = "figure")]
     figures: Vec<String>,
-    /// Where NAME.csv and NAME.svg go
+    /// Folder for NAME.csv and NAME.svg
     #[arg(long, value_name = "DIR", default_value = "target/figures")]
     out: PathBuf,
     /// The NVRAM's file system; a folder in it is made, and removed at the end
@@ -47,10 +47,10 @@ struct Args {
     /// One short run a point, without slower memory: whether it works, and no figure
     #[arg(long)]
     short: bool,
-    /// Where NAME.wasm lie [default: procedures/ beside this program's folder]
+    /// Folder of NAME.wasm [default: procedures/ beside this program's folder]
     #[arg(long, value_name = "DIR")]
     modules: Option<PathBuf>,
-    /// What was built, for the figures' captions
+    /// The measured build, for the figures' captions
     #[arg(long, default_value = concat!("reprise ", env!("CARGO_PKG_VERSION")))]
     build: String,
 }

@@ -1,8 +1,8 @@
-//! Replay arrays (Query Fresh, sections 3.2 and 3.3): replay notes where the newest change of each row lies, and builds no row; a reader builds
-//! what it looks at from the changes, and installs it.
+//! Replay arrays (Query Fresh, sections 3.2 and 3.3). Replay records the place of the newest change of each row, and builds no row. A reader builds a
+//! row that it needs from the changes, and installs it.
 //!
-//! Changes here are patches as well as whole rows, so each one keeps where the row's previous change lies. Indexes are left out: what an
-//! insertion, a deletion or a new key costs there is beside this in any replay.
+//! Changes here are patches as well as whole rows, so each one keeps the place of the row's previous change. Indexes are left out. The cost of an
+//! insertion, a deletion or a new key there is beside this in any replay.
 
 use anyhow::{Context, Result, bail};
 use reprise_abi::{RowLayout, row::ColumnSlot};

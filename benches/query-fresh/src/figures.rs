@@ -1,4 +1,4 @@
-//! Query Fresh's table 1 and figures 6 to 12, its bootstrap time, and what replay costs by processor time, drawn anew with what was measured here.
+//! Query Fresh's table 1 and figures 6 to 12, its bootstrap time, and the cost of replay by processor time, drawn anew with our measurements.
 
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,7 @@ pub struct Settings {
     pub rate: Option<f64>,
     /// In figure 7.
     pub quotas: Option<Quotas>,
-    /// Of each run; none: two, or one for each partition.
+    /// Warehouses of each run; none: two, or one for each partition.
     pub warehouses: Option<u32>,
     pub conditions: String,
 }
@@ -446,7 +446,7 @@ impl Settings {
         Ok(vec![chart])
     }
 
-    /// What the standby's log is written to.
+    /// The device of the standby's log.
     pub fn figure_12(&self) -> Result<Vec<Chart>> {
         let of = |way: Way, log: StandbyLog| {
             let run = Run {
@@ -728,5 +728,5 @@ fn quantile(values: impl Iterator<Item = f64>, part: f64) -> f64 {
         .unwrap_or(f64::NAN)
 }
 
-/// What `--figure` takes, in words.
+/// The values of `--figure`, in words.
 pub const NAMES: &str = "table-1, 6, 7, 8, 9, 10, 11, 12, bootstrap, processor, replay and command-logging-10";

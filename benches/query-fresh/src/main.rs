@@ -1,4 +1,4 @@
-//! What Query Fresh compares, as modes of our own standbys: its table 1, its figures 6 to 12 and its bootstrap time, drawn anew.
+//! The comparisons of Query Fresh, as modes of our own standbys: its table 1, its figures 6 to 12 and its bootstrap time, drawn anew.
 //! Owns: replay arrays, synchronous replay, standbys that replay nothing or acknowledge at once; the measurements.
 //! Does not: belong to the server, whose standbys have none of these; claim a figure: a machine does, which each file names.
 //! Invariants: every way runs the same workload, its checks included; a standby with tables ends with its primary's rows, or there is no figure.
@@ -24,19 +24,18 @@ use clap::Parser;
 use figures::{NAMES, Settings};
 use reprise_bench_figures::{Chart, processor};
 
-/// Draws Query Fresh's figures with what is measured here
+/// Draws Query Fresh's figures with measurements of this machine
 #[derive(Parser)]
 #[command(name = "reprise-bench-query-fresh", version)]
 struct Args {
     /// Which: table-1, 6 (ways), 7 (freshness), 8 and 9 (replay policy, threads), 10 (replay arrays), 11 (latency), 12 (standby's log), bootstrap,
-    /// processor (time of either side), replay (one log, two ways), command-logging-10 (another paper's: commands against changes)
-    /// [default: all]
+    /// processor (time of either side), replay (one log, two ways), command-logging-10 (another paper's: commands against changes) [default: all]
     #[arg(long = "figure")]
     figures: Vec<String>,
-    /// Where NAME.csv and NAME.svg go
+    /// Folder for NAME.csv and NAME.svg
     #[arg(long, value_name = "DIR", default_value = "target/figures")]
     out: PathBuf,
-    /// Where primary and standbys have their files; a folder in it is made, and removed at the end
+    /// Folder for the files of primary and standbys; a folder in it is made, and removed at the end
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     dir: PathBuf,
     /// A folder on a disk, for the standby's log of figure 12 [default: the system's for temporary files]
@@ -57,17 +56,17 @@ struct Args {
     /// Transactions a second in figure 7 [default: as many as the engine takes]
     #[arg(long)]
     rate: Option<f64>,
-    /// Cores of the primary and of each standby in figure 7, by a quota with a period of 5 ms: needs root and Linux's control groups [default: all
+    /// Cores of the primary and of each standby in figure 7, by a quota with a period of 5 ms. Needs root and Linux's control groups [default: all
     /// share all]
     #[arg(long, value_name = "P,S", value_parser = quota::parse)]
     quotas: Option<quota::Quotas>,
     /// One short run a point: whether it works, and no figure
     #[arg(long)]
     short: bool,
-    /// Where NAME.wasm lie [default: procedures/ beside this program's folder]
+    /// Folder of NAME.wasm [default: procedures/ beside this program's folder]
     #[arg(long, value_name = "DIR")]
     modules: Option<PathBuf>,
-    /// What was built, for the figures' captions
+    /// The measured build, for the figures' captions
     #[arg(long, default_value = concat!("reprise ", env!("CARGO_PKG_VERSION")))]
     build: String,
     /// Make a log of tpcc or voter in this new folder and stop, for --replay-log under an instruction counter
@@ -76,7 +75,7 @@ struct Args {
     /// Replay the log in this folder both ways and stop
     #[arg(long, value_name = "DIR")]
     replay_log: Option<PathBuf>,
-    /// Of --make-log and --replay-log: tpcc or voter
+    /// Workload of --make-log and --replay-log: tpcc or voter
     #[arg(long, default_value = "tpcc", value_parser = ["tpcc", "voter"])]
     workload: String,
 }
@@ -112,7 +111,7 @@ fn main() -> Result<()> {
     done
 }
 
-/// What is drawn, in which order, and by what.
+/// The figures, each with the function that draws it, in their order.
 type Figure = (&'static str, fn(&Settings) -> Result<Vec<Chart>>);
 
 const FIGURES: [Figure; 12] = [

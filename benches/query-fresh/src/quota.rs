@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-/// After so long a group has its share anew: whoever used it up waits for so long at most.
+/// Time after which a group has its share anew. A group that used it up waits for at most this time.
 const PERIOD: Duration = Duration::from_millis(5);
 /// Least share, in thousandths of a core: the system takes no less than a millisecond of a period.
 const MILLICORES_MIN: u32 = 200;
@@ -18,7 +18,7 @@ const MILLICORES_MIN: u32 = 200;
 pub struct Quotas {
     /// For the primary, its log and its shipping.
     pub primary: u32,
-    /// For each standby, whoever reads there included.
+    /// For each standby, its readers included.
     pub standby: u32,
 }
 
@@ -53,7 +53,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// With such a share. Err: the system gives none; whoever runs this has to be root.
+    /// Makes a group with such a share. Err: the system gives none; the user has to be root.
     pub fn new(name: &str, millicores: u32) -> Result<Self> {
         let name = format!("reprise-{}-{name}", std::process::id());
         let (period_us, quota_us) = (PERIOD.as_micros(), PERIOD.as_micros() * u128::from(millicores) / 1000);
@@ -82,7 +82,7 @@ impl Group {
         Ok(group)
     }
 
-    /// The calling thread is in the group from now on, and so are those that it starts, and those that these start.
+    /// Puts the calling thread into the group. From now on, the threads that it starts are in the group too, and also the threads that these start.
     pub fn enter(&self) -> Result<()> {
         self.write(self.threads, "0")
     }

@@ -1,5 +1,5 @@
-//! One log replayed three ways on one thread: changes put in place as a standby does, replay arrays, and (by whoever made the log) the procedures
-//! that made it. Beside it what reading a row costs that nobody read since it was replayed.
+//! One log replayed three ways on one thread: changes put in place as a standby does, replay arrays, and the procedures that made the log. The maker
+//! of the log measures the last way. Beside that, the cost of reading a row that no reader read since it was replayed.
 
 use std::{
     fs,
@@ -292,7 +292,7 @@ impl Timed {
     }
 }
 
-/// Replays the log under `dir`; `Err` where the two ways come to different rows.
+/// Replays the log under `dir`; `Err` if the two ways reach different rows.
 pub fn measure(workload: &str, dir: &Path) -> Result<Replayed> {
     let (load, run) = windows(dir)?;
     let (mut before, mut now) = (store(workload)?, store(workload)?);

@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(1);
 /// Nothing that is waited for here takes longer, unless it never comes.
 pub const WAIT_MAX: Duration = Duration::from_secs(120);
 
-/// Threads whose names begin with `sb`, so that their processor time is told apart.
+/// Threads whose names begin with `sb`, so that their processor time can be separated.
 struct StandbyThreads;
 
 impl Threads for StandbyThreads {
@@ -72,7 +72,7 @@ pub struct StandbyConfig {
     pub device: DeviceConfig,
     pub replays: Replays,
     pub acknowledges: Acknowledges,
-    /// Threads that run read-only calls; 0: nobody reads.
+    /// Threads that run read-only calls; 0: no reader.
     pub readers: u16,
 }
 
@@ -141,7 +141,7 @@ fn bootstrap(primary: &Database, name: &str, dir: &Path) -> Result<Bootstrapped>
     let place = DirHandle::beside(dir).context("a place for the standby's files")?;
     let beside = LogBeside {
         threads: Arc::new(RealThreads),
-        // A way of its own replays what is durable: nobody tells it what is committed.
+        // A way of its own replays the durable records: no primary tells it which are committed.
         keep_committed: |_, _| Ok(()),
     };
     let coming = Link::bootstrap(&link(primary, name)?, &place, beside)?;
@@ -306,7 +306,7 @@ impl Standby {
         Ok(())
     }
 
-    /// Ends its threads, once nobody else has it.
+    /// Ends its threads, once no other owner has it.
     pub fn end(standby: Arc<Self>) -> Result<()> {
         let standby = Arc::into_inner(standby).context("somebody still looks at a standby")?;
         standby.is_over.store(true, Ordering::Release);
@@ -317,7 +317,7 @@ impl Standby {
     }
 }
 
-/// Sleeps until something comes or the time is over. True: it is over, or nobody sends any more.
+/// Sleeps until something comes or the time is over. True: it is over, or all senders are gone.
 pub fn rest(over: &Receiver<()>, time: Duration) -> bool {
     !matches!(over.recv_timeout(time), Err(RecvTimeoutError::Timeout))
 }

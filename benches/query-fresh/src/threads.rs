@@ -28,17 +28,17 @@ impl Spent {
     }
 }
 
-/// Names of threads that are neither side's: the load, whoever reads on standbys, whoever looks.
+/// Names of threads that are neither side's: the load, the readers on standbys, the sampler.
 const OTHERS: [&str; 4] = ["main", "reprise-", "reads", "sampler"];
 
-/// Returns the time that the threads of this process have run so far; nothing if the system does not report it.
+/// Returns the time that the threads of this process have run until now; nothing if the system does not report it.
 pub fn spent() -> Spent {
     let mut sum = Spent::default();
     let Ok(threads) = fs::read_dir("/proc/self/task") else {
         return sum;
     };
     for thread in threads.flatten() {
-        // A thread may end while it is looked at.
+        // A thread may end meanwhile.
         let (Ok(name), Ok(text)) = (
             fs::read_to_string(thread.path().join("comm")),
             fs::read_to_string(thread.path().join("schedstat")),
@@ -58,7 +58,7 @@ pub fn spent() -> Spent {
     sum
 }
 
-/// Returns the time that this thread has run so far.
+/// Returns the time that this thread has run until now.
 pub fn ran_ns() -> Result<u64> {
     let text = fs::read_to_string("/proc/thread-self/schedstat").context("read this thread's processor time")?;
     first_number(&text).context("this system tells no processor time of a thread")

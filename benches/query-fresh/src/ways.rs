@@ -27,12 +27,12 @@ use crate::{
     threads::{Spent, spent},
 };
 
-/// How often freshness is looked at (Query Fresh, section 4.5).
+/// Interval of the freshness samples (Query Fresh, section 4.5).
 const SAMPLE: Duration = Duration::from_millis(20);
 const NVRAM_BYTES: u64 = 256 << 20;
 const HOLD_BYTES_MAX: u64 = 16 << 30;
 
-/// How a primary's log comes to its standbys, and what they make of it.
+/// How a primary's log reaches its standbys, and what they make of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     pub name: &'static str,
@@ -61,7 +61,7 @@ impl Way {
         acknowledges: Acknowledges::Replayed,
         ..Self::QUERY_FRESH
     };
-    /// The primary waits for nobody.
+    /// The primary waits for no standby.
     pub const ASYNC: Self = Self {
         name: "async",
         safety: Safety::LocalSync,

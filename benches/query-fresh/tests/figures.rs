@@ -116,7 +116,7 @@ fn commands_and_changes_are_drawn_by_distribution() {
     check_drawn(&["command-logging-10"], &[("command-logging-10", &series)]);
 }
 
-/// Redo and replay arrays come to the same rows of every table, else there is no figure.
+/// Redo and replay arrays reach the same rows of every table, otherwise there is no figure.
 #[test]
 fn replay_arrays_come_to_the_rows_of_redo() {
     let series = [

@@ -70,7 +70,7 @@ impl Budget {
         })
     }
 
-    /// Takes bytes whatever the limits are: for what must go on, such as undo.
+    /// Takes bytes whatever the limits are: for work that must not stop, such as undo.
     pub fn take(self: &Arc<Self>, bytes: u64) -> Grant {
         self.add(bytes);
         Grant {

@@ -38,7 +38,7 @@ pub const GUEST_STACK_BYTES_MAX: usize = 512 << 10;
 pub const INSTANCES_MAX: usize = 256;
 /// Part of the memory limit that instances may keep between calls. An instance beyond it serves one call.
 pub const GUESTS_BYTES_PART: u64 = 20;
-/// Native stack of a guest, in bytes. What is counted (`GUEST_STACK_BYTES_MAX`) is an estimate from above, and ends first.
+/// Native stack of a guest, in bytes. The counted limit (`GUEST_STACK_BYTES_MAX`) is an estimate from above, and ends first.
 pub const GUEST_NATIVE_STACK_BYTES: usize = 1_280 << 10;
 /// Elements at most to which a guest's table grows.
 pub const GUEST_TABLE_ELEMENTS_MAX: u64 = 16_384;
@@ -46,7 +46,7 @@ pub const GUEST_TABLE_ELEMENTS_MAX: u64 = 16_384;
 pub const FUEL_MAX: u64 = 100_000_000;
 /// Fuel that a procedure may declare for its calls: some tens of minutes.
 pub const PROCEDURE_FUEL_MAX: u64 = 1_000_000_000_000;
-/// Fuel that a guest is given at once: it then asks for more, and whether it may go on. Some tens of microseconds.
+/// Fuel that a guest gets at once. It then asks for more, and whether it may continue. Some tens of microseconds.
 pub const FUEL_SLICE: u64 = 16 << 10;
 /// Time of one call unless its procedure or the server says another, in milliseconds.
 pub const CALL_TIME_MAX_MS: u32 = 1_000;
@@ -136,7 +136,7 @@ pub const DEPLOY_LIST_BYTES_MAX: usize = 1 << 20;
 pub const RECORD_BYTES_MAX: usize = MODULE_BYTES_MAX + 2 * DEPLOY_LIST_BYTES_MAX + (64 << 10);
 /// Bytes of a part of a transaction's changes: a larger transaction is logged in parts. One change is never divided.
 pub const PART_BYTES: usize = 2 << 20;
-/// Changes of one transaction in all its parts, in bytes: several times what its write set and its rows' names come to.
+/// Changes of one transaction in all its parts, in bytes: several times the size of its write set and its rows' names.
 pub const RUN_BYTES_MAX: usize = 1 << 30;
 /// Bytes of records of one batch after which the calls that ran go to the log before the rest of it runs.
 pub const BATCH_RECORDS_BYTES_MAX: usize = 8 << 20;
@@ -156,5 +156,5 @@ const _: () = assert!(FUEL_SLICE <= FUEL_MAX && FUEL_MAX <= PROCEDURE_FUEL_MAX);
 const _: () = assert!(BATCH_CALLS_MAX <= WAITING_TXNS_MAX);
 const _: () = assert!(PARTITIONS_MAX < 1 << 10);
 
-/// A standby that its primary has not heard for so long may follow another primary by now, as far as the primary knows.
+/// Silence after which a standby may follow another primary, as far as its primary knows.
 pub const STANDBY_SILENT_NS: u64 = 1_000_000_000;

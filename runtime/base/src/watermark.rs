@@ -129,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    /// The values waited for, in the order in which they were told.
+    /// Returns the waiters for the values, and the order in which they were called.
     fn waits(mark: &Arc<Watermark>, values: &[u64]) -> (Vec<Option<WatermarkWaiter>>, mpsc::Receiver<u64>) {
         let (sender, told) = mpsc::channel();
         let waiters = values.iter().map(|&value| {

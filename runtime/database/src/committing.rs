@@ -12,7 +12,7 @@ use crate::{
     cutting, database::Database, error::OpenError, expected, node_file::NodeFile, shipping::Replication, shown,
 };
 
-/// The gate, as whoever knows the standbys moves it.
+/// The gate, as the shipper moves it.
 pub(crate) struct Committing(pub Arc<CommitGate>);
 
 impl Commits for Committing {
@@ -47,8 +47,8 @@ impl Commits for Committing {
 }
 
 impl Database {
-    /// Has answers wait for standbys, as the level of the cluster says; of a standby, once it is the primary. The first primary of a cluster that asks
-    /// for a level sets it, and each later one is to ask for the same, or for none. Before `recover`.
+    /// Has answers wait for standbys, as the level of the cluster says. A standby's answers wait once it is the primary. The first primary of a
+    /// cluster that asks for a level sets it. Each later one has to ask for that level, or for none. Before `recover`.
     ///
     /// # Errors
     /// The cluster has another level, the level can't be had here, or it can't be saved.
@@ -72,7 +72,7 @@ impl Database {
         Ok(())
     }
 
-    /// Gives the cluster another level, of which its primary is this one. Before `set_safety` asks for it.
+    /// Gives the cluster another level. This server is its primary. The call comes before `set_safety` asks for the level.
     pub fn change_safety(&self, level: Safety) -> Result<(), OpenError> {
         self.check_safety(level).map_err(OpenError::Config)?;
         Ok(self.record_safety(level)?)
@@ -103,12 +103,12 @@ impl Database {
         }
     }
 
-    /// What was asked for; else what `--commit` says.
+    /// Returns the level that was asked for; without one, the level of `--commit`.
     pub(crate) fn safety(&self) -> Safety {
         self.router.safety().0
     }
 
-    /// From here on answers wait. What is known to be committed may be shown. Until standbys are taken there is none.
+    /// Makes answers wait from now on. Reads show the records that are known to be committed. Until the shipper takes standbys, there is no standby.
     pub(crate) fn keep_commits(&self) {
         let level = self.safety();
         let is_kept = level.asks_standbys() || self.shared.gate.is_leased();
@@ -117,11 +117,11 @@ impl Database {
         };
         let gate = &self.shared.gate;
         if self.upkeep.standby.is_none() && self.awaits_somebody() {
-            // They may come back; whoever takes them knows for how long they are waited for.
+            // The standbys may come back. The shipper, which takes them, knows how long calls wait for them.
             gate.set_limit(Some(Lsn(0)), false, Shortage::default());
         }
         if level.asks_standbys() && level != Safety::TwoSafe {
-            // The shipper says later for how long reads wait for standbys.
+            // The shipper sets later how long reads wait for standbys.
             let reason: Arc<str> = format!("the safety level {level} needs a standby, and none is here").into();
             let (writes, reads) = (Some(Arc::clone(&reason)), Some(reason));
             gate.set_limit(Some(Lsn(0)), false, Shortage { writes, reads });
@@ -129,7 +129,7 @@ impl Database {
         gate.keep(self.known_committed(level, log.durable()));
     }
 
-    /// As far as this server knew before it was the primary: standbys may lack what lies behind.
+    /// Returns the end of the records that this server knew to be committed before it was the primary. Standbys may lack later ones.
     fn known_committed(&self, level: Safety, durable: Lsn) -> Lsn {
         let known = match (&self.upkeep.standby, self.root().zip(self.node())) {
             _ if !level.asks_standbys() => None,
@@ -138,7 +138,7 @@ impl Database {
                 let before = Epoch(self.log.as_ref().map_or(0, |log| log.epoch().0.saturating_sub(1)));
                 match cutting::was_primary(node, before) || level == Safety::TwoSafe {
                     true => cutting::committed_as_primary(node, before),
-                    // It was a standby last; what can't be read is shown by nobody.
+                    // The server was a standby last. If the file can't be read, no record counts as shown.
                     false => shown::load(root).map_or(Some(Lsn(0)), |shown| shown.map(|shown| shown.limit)),
                 }
             }
@@ -147,7 +147,7 @@ impl Database {
         known.unwrap_or(durable).min(durable)
     }
 
-    /// A standby was in sync when this database was a primary last.
+    /// True if a standby was in sync when this database was a primary last.
     fn awaits_somebody(&self) -> bool {
         let is_in_sync = |node: &Arc<NodeFile>| expected::load(node).iter().any(|standby| standby.is_in_sync);
         self.node().is_some_and(is_in_sync)
@@ -155,7 +155,7 @@ impl Database {
 }
 
 impl Replication {
-    /// Returns the level of this server; of a standby, that of its cluster, if it was told one.
+    /// Returns the level of this server. A standby has the level of its cluster, if its primary has told it.
     pub(crate) fn safety(&self) -> Safety {
         let cluster = match self.router.role() {
             Role::Standby => self.node.read(|document| document.safety()),
@@ -164,7 +164,7 @@ impl Replication {
         cluster.unwrap_or_else(|| self.router.safety().0)
     }
 
-    /// Returns the age of a primary that may be deposed. It shows what was committed when enough standbys last followed it.
+    /// Returns the age of a primary that may be deposed. It shows the rows that were committed when enough standbys last followed it.
     pub(crate) fn doubtful_age(&self, view: Lsn) -> Option<ViewAge> {
         let gate = &self.shared.gate;
         let doubt = gate.doubt(&*self.shared.clock)?;

@@ -35,7 +35,8 @@ pub struct CutInfo {
     pub from: u64,
     /// Behind the last one.
     pub to: u64,
-    /// Some of it may have been answered as committed: under 1-safe, by a primary alone, or with a standby that may not be the promoted one.
+    /// A write among the records may have been answered as committed. Its level was 1-safe, or the primary was alone, or the standby may not be the
+    /// promoted one.
     pub acknowledged: bool,
     /// Time of the cut, in microseconds since 1970.
     pub cut_us: i64,
@@ -379,9 +380,9 @@ pub(crate) fn committed_as_primary(node: &NodeFile, end: Epoch) -> Option<Lsn> {
     committed_by(level?, &expected::load(node))
 }
 
-/// Returns whether an acknowledged write may be among the cut records. None is among them if this directory was the primary of all these
-/// epochs, and each of its answers waited for every standby that may have been promoted. The promoted standby then has every acknowledged
-/// write. The directory does not know which standby it was, because a promotion may have been forced.
+/// Returns whether an acknowledged write may be among the cut records. None is, if two things hold. This directory was the primary of all these
+/// epochs, and each of its answers waited for every standby that may have been promoted. The promoted standby then has every acknowledged write. The
+/// directory does not know which standby it was, because a promotion may have been forced.
 fn may_be_acknowledged(node: &NodeFile, from: Lsn, (first, last): (Epoch, Epoch)) -> bool {
     let of_all = |led: &Leadership| led.first_epoch <= first.0 && last.0 <= led.last_epoch;
     let Some(known) = node.read(|document| document.led.clone()).filter(of_all) else {
@@ -397,7 +398,7 @@ fn may_be_acknowledged(node: &NodeFile, from: Lsn, (first, last): (Epoch, Epoch)
     may_be_a_forgotten_one || !waits_for_each(level, &standbys) || !standbys.iter().all(is_known)
 }
 
-/// Returns all cuts ever made, by name. It leaves out those that it can't read.
+/// Returns all cuts ever made, by name. It leaves out a cut that it can't read.
 pub fn list_cuts(cuts: &Arc<dyn DirTree>) -> Vec<CutInfo> {
     let mut names = cuts.list().unwrap_or_default();
     names.sort_unstable();

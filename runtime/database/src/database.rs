@@ -431,7 +431,7 @@ impl Database {
     fn close_log(&self) -> Result<(), LogError> {
         match &self.log {
             Some(log) => match log.close() {
-                // The log was told to take no writes, and took none.
+                // The database is read-only: its log takes no writes, and took none.
                 Err(LogError::Unavailable { .. }) if self.upkeep.is_read_only.load(Ordering::Acquire) => Ok(()),
                 closed => closed,
             },

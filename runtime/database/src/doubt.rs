@@ -9,7 +9,7 @@ use reprise_router::{PeerMember, PeerStatus, PromiseAnswer};
 
 /// The primary, which a promotion by force does not ask.
 const PRIMARY: NodeId = NodeId(0);
-/// A server that began anew under the name of a member: what the member had is gone, so its answer does not stand for the member.
+/// A server that began anew under the name of a member. The records of the member are gone, so the server's answer does not stand for the member.
 const NEWCOMER: NodeId = NodeId(u64::MAX);
 
 /// Returns the newest word of a primary.
@@ -100,7 +100,7 @@ fn end(answer: &PromiseAnswer) -> LogEnd {
 pub(crate) struct PromiseAnswers<'a> {
     /// Level that the primary's writes waited for.
     pub level: Safety,
-    /// The primary has heard this server a moment ago, and has not gone on without it.
+    /// The primary has heard this server a moment ago, and has not continued without it.
     pub is_heard: bool,
     /// Epoch of the last record that this server has.
     pub written: reprise_base::Epoch,
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn quorum_loses_nothing_by_the_furthest_of_enough_standbys() {
         for (answers, expected) in [
-            // Any of two has what is answered: both have to be asked.
+            // Either of the two may be the one with an answered record: both have to be asked.
             (&["b 1 7 b c", "c 1 7 b c"][..], "none"),
             (&["b 1 7 b c", "c 1 6 b c"], "none"),
             (&["b 1 7 b c", "c 1 8 b c"], "AnotherHasMore c"),

@@ -125,7 +125,7 @@ pub(crate) struct Follower {
     pub waiter: Option<WatermarkWaiter>,
     /// True while fed records are not sent yet, because the thread waits until no view is open.
     pub is_cut_due: bool,
-    /// LSN before which the tables have records that may not be committed, so no reader sees them. None: reads were let in.
+    /// LSN before which the tables have records that may not be committed, so no reader sees them. None: readers see the tables.
     pub hidden_until: Option<Lsn>,
     pub hiding: Arc<Hiding>,
 }

@@ -76,7 +76,7 @@ pub(crate) struct Linked {
     clock: Arc<dyn Clock>,
     step_down: AskStepDown,
     is_stopping: AtomicBool,
-    /// True when the server stops. Its primary is then told.
+    /// True when the server stops. It then tells its primary so.
     is_leaving: AtomicBool,
     state: Mutex<State>,
     freshness: OwnFreshness,

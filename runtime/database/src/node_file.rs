@@ -259,7 +259,7 @@ impl NodeFile {
         read(&self.lock())
     }
 
-    /// Replaces the document with what `change` makes of it. It is durable at the end. Other readers go on with the old one meanwhile.
+    /// Replaces the document with the result of `change`. It is durable at the end. Meanwhile other readers use the old one.
     ///
     /// # Errors
     /// The file can't be written. The old document counts, and the file may hold either one.

@@ -1,5 +1,5 @@
-//! Promises: a standby that is to lead asks the other standbys to follow no earlier primary any more, and to tell how far they are. Without the
-//! promise, the old primary could go on to answer with their help.
+//! Promises. A standby that is to lead asks the other standbys to follow no earlier primary any more, and to report how far they are. Without the
+//! promise, the old primary could still answer with their help.
 
 use std::sync::{Arc, Mutex, MutexGuard, atomic::Ordering};
 
@@ -69,7 +69,7 @@ impl Promises {
         self.lock().last().cloned()
     }
 
-    /// Returns the epoch before which no primary is followed.
+    /// Returns the epoch before which this server follows no primary.
     pub fn bound(&self) -> Epoch {
         Epoch(self.newest().map_or(0, |promise| promise.epoch))
     }
@@ -82,12 +82,12 @@ impl Promises {
             .collect()
     }
 
-    /// Returns the URL of the server that was promised an epoch behind `followed`: it may lead by now.
+    /// Returns the URL of the server to which this one promised an epoch after `followed`: it may lead by now.
     pub fn promised_primary(&self, followed: Epoch) -> Option<String> {
         self.newest().filter(|promise| promise.epoch > followed.0)?.url
     }
 
-    /// Checks whether the primary of an epoch, at this URL, may be followed.
+    /// Checks whether this server may follow the primary of an epoch, at this URL.
     pub fn check(&self, epoch: Epoch, url: &str) -> Result<(), String> {
         let Some(promise) = self.newest() else { return Ok(()) };
         let is_it = promise.url.is_none_or(|promised| url.is_empty() || promised == url);
@@ -100,7 +100,8 @@ impl Promises {
         }
     }
 
-    /// Gives a promise. `followed` is the epoch of the primary whose history the log has: who was promised an epoch before it is no rival any more.
+    /// Gives a promise. `followed` is the epoch of the primary whose history the log has. A server with a promise of an earlier epoch is no rival any
+    /// more.
     fn give(&self, promise: StoredPromise, followed: Epoch) -> Result<(), ReplicationError> {
         let refuse = |reason: String| Err(ReplicationError::Unavailable(reason.into()));
         let mut given = self.lock();
@@ -126,7 +127,7 @@ impl Promises {
         }
     }
 
-    /// The server that got the promise does not lead in its epoch.
+    /// Takes a promise back, because its server does not lead in the epoch.
     fn withdraw(&self, epoch: Epoch, name: &str) -> Result<(), ReplicationError> {
         let mut given = self.lock();
         let mut left = given.clone();
@@ -144,7 +145,7 @@ impl Promises {
     }
 }
 
-/// The answers to a promotion, and who gave a promise.
+/// The answers to a promotion, and the servers that gave a promise.
 #[derive(Default)]
 pub(crate) struct Asked {
     pub answers: Vec<PromiseAnswer>,
@@ -153,7 +154,7 @@ pub(crate) struct Asked {
 }
 
 impl Replication {
-    /// Tells how far this server is, as its answer.
+    /// Returns how far this server is, as its answer.
     fn answer(&self) -> PromiseAnswer {
         let (name, status) = (self.name.get().cloned().unwrap_or_default(), self.synced.status());
         let (epoch, end) = match self.log.received() {
@@ -194,9 +195,9 @@ impl Replication {
         }
     }
 
-    /// Answers a server that is to lead. A server that knows of a later epoch tells so, and promises nothing. A withdrawal takes a promise back, or asks
-    /// whether this server leads in the epoch: a server that led in it, or followed a primary of a later one, does not agree. Another server may lead
-    /// in an epoch of the same number.
+    /// Answers a server that is to lead. A server that knows of a later epoch says so, and promises nothing. A withdrawal takes a promise back, or
+    /// asks whether this server leads in the epoch. A server that led in it, or followed a primary of a later one, does not agree. Another server may
+    /// lead in an epoch of the same number.
     pub(crate) fn give_promise(&self, asked: &PromiseQuestion) -> Result<PromiseAnswer, ReplicationError> {
         if self.router.role() != Role::Standby {
             return Err(ReplicationError::IsPrimary(self.log.epoch()));
@@ -233,7 +234,7 @@ impl Replication {
             };
             self.promises.give(promise, known)?;
         }
-        // Nothing beyond this is acknowledged to an earlier primary.
+        // From now on this server acknowledges nothing more to an earlier primary.
         Ok(self.answer())
     }
 
@@ -246,7 +247,7 @@ impl Replication {
         }
     }
 
-    /// Asks all standbys that this one and the others know, as far as they can be reached.
+    /// Asks all standbys that this one and the others know, as far as it can reach them.
     fn ask_others(&self, epoch: Epoch) -> Asked {
         let mut asked = Asked::default();
         let Some(ask) = self.peers.get() else { return asked };
@@ -266,7 +267,7 @@ impl Replication {
         }
     }
 
-    /// Asks the other standbys for a promise of this epoch, and judges by their answers what may be lost of what was answered.
+    /// Asks the other standbys for a promise of this epoch. By their answers it decides which acknowledged writes may be lost.
     pub(crate) fn ask_and_judge(&self, epoch: Epoch) -> (Asked, Option<LostRange>) {
         self.claimed.store(epoch.0, Ordering::Release);
         let asked = self.ask_others(epoch);
@@ -303,7 +304,7 @@ impl Replication {
         (asked, Some(lost))
     }
 
-    /// Returns the standbys that count once this server leads: those that counted, by the newest word of a primary. None: the level counts on none.
+    /// Returns the standbys that count once this server leads. They counted by the newest word of a primary. None: the level counts on no standbys.
     pub(crate) fn first_set(&self, asked: &Asked) -> Option<Vec<PeerMember>> {
         let own = self.answer();
         let status = newest(&own, &asked.answers).filter(|_| self.is_told_at_quorum())?;
@@ -311,7 +312,7 @@ impl Replication {
         Some(status.members.iter().filter(is_in).cloned().collect())
     }
 
-    /// Takes a promise back whose server does not lead after all, and did not get to say so. That server is asked.
+    /// Takes a promise back whose server does not lead after all, and could not say so. It asks that server.
     pub(crate) fn end_void_promise(&self) {
         let (Some(promise), Some(ask)) = (self.promises.newest(), self.peers.get()) else {
             return;
@@ -323,7 +324,8 @@ impl Replication {
         }
     }
 
-    /// This server does not lead in the epoch that it asked for. A server that does not hear of it follows the next primary all the same.
+    /// Takes back the promises that this server asked for, because it does not lead in the epoch. A server that does not hear of it follows the next
+    /// primary all the same.
     pub(crate) fn withdraw(&self, asked: &Asked, epoch: Epoch) {
         self.claimed.store(0, Ordering::Release);
         let Some(ask) = self.peers.get() else { return };
@@ -369,7 +371,7 @@ mod tests {
             promises.told(),
             [(Epoch(3), "b".to_owned()), (Epoch(5), "c".to_owned())]
         );
-        // Also behind a restart the promise before it holds again.
+        // After a restart, too, the promise before it holds again.
         open().withdraw(Epoch(5), "c").expect("saved");
         let promises = open();
         assert_eq!(promises.bound(), Epoch(3));

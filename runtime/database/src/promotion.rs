@@ -15,16 +15,16 @@ impl Replication {
         if let Some(stepped) = self.stepped() {
             return self.take_place_again(&stepped, options);
         }
-        // One after the other: a second one that fails must not take back the promises that the first one leads by.
+        // Promotions run one after the other. Otherwise a second one that fails could take back the promises by which the first one leads.
         let _promotion = self.promotion.lock().expect("a promotion never panics");
         database.judge_promotion()?;
         self.check_level(&database)?;
         let leasing = self.leasing.get();
         let _promoting = leasing.map(|leasing| leasing.begin_promotion());
-        // Whatever is known of an epoch, the new one is behind it.
+        // The new epoch is later than every epoch that this server knows.
         let (mut heard, mut given) = (self.synced.epoch(), None);
         if !options.is_forced {
-            // Else nobody could be the primary once the old one stepped down.
+            // If the store did not answer, no server could become the primary once the old one stepped down.
             leasing.map_or(Ok(()), |leasing| leasing.judge_store())?;
             let stepped = self.succeed(self.linked.get().map(|linked| &**linked))?;
             heard = heard.max(stepped.epoch);
@@ -69,7 +69,7 @@ impl Replication {
         })
     }
 
-    /// A standby becomes the primary, whatever others are, in an epoch that is this one at least.
+    /// Makes a standby the primary, whatever others are, in an epoch of at least `at_least`.
     fn become_primary(
         &self,
         database: &Database,
@@ -93,7 +93,7 @@ impl Replication {
         Ok(promoted)
     }
 
-    /// Whether this standby can take over by itself.
+    /// Checks whether this standby can take over by itself.
     pub(crate) fn judge_takeover(&self) -> Result<(), ReplicationError> {
         let database = self.database.upgrade();
         let database = database.ok_or_else(|| ReplicationError::Unavailable("the server stops".into()))?;
@@ -119,7 +119,7 @@ impl Replication {
         }
     }
 
-    /// Has a standby lead that has the lease.
+    /// Makes a standby that has the lease the primary.
     pub(crate) fn take_over(&self) -> Result<Promoted, ReplicationError> {
         self.judge_takeover()?;
         let database = self.database.upgrade();
@@ -127,12 +127,12 @@ impl Replication {
         self.become_primary(&database, self.synced.epoch().next(), None)
     }
 
-    /// In which epoch, at least, this server becomes the primary.
+    /// Returns the lowest epoch in which this server can become the primary.
     pub(crate) fn granted_epoch(&self) -> Epoch {
         self.leasing.get().map_or(Epoch(0), |leasing| leasing.granted_epoch())
     }
 
-    /// Whether the primary's writes waited for a quorum, as it told last.
+    /// Whether the primary's writes waited for a quorum, by its last word.
     pub(crate) fn is_told_at_quorum(&self) -> bool {
         self.synced.level() == Some(Safety::Quorum)
     }

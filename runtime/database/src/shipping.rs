@@ -1,4 +1,4 @@
-//! A database that ships its log to standbys, and whoever is asked about them.
+//! A database that ships its log to standbys, and that answers questions about them.
 
 use std::{
     io,
@@ -43,26 +43,26 @@ const RING_BYTES: usize = 16 << 20;
 /// How a primary takes standbys.
 #[derive(Clone)]
 pub struct ServeStandbys {
-    /// Of this server.
+    /// The name of this server.
     pub name: String,
     pub net: Arc<dyn Net>,
     /// `host:port` to listen at; port 0: any that is free.
     pub listen: String,
-    /// `host:port` under which standbys find it. None: where it listens; at all addresses, the host of `url`.
+    /// `host:port` at which standbys find it. None: the address at which it listens; at all addresses, the host of `url`.
     pub ship_address: Option<String>,
     /// URL of this server for its clients, which standbys tell theirs.
     pub url: Option<Arc<str>>,
     /// Bytes of log that are kept at most for a standby that lags or is lost.
     pub hold_bytes_max: u64,
-    /// How often standbys compare all tables with this server's; zero: never.
+    /// Interval at which standbys compare all tables with this server's; zero: never.
     pub compare_every: Duration,
-    /// What they get of each transaction while they are connected.
+    /// The form in which standbys get each transaction while they are connected.
     pub ship: ShipForm,
     /// `keep_lease` follows, and decides whether this server is the primary.
     pub has_lease: bool,
 }
 
-/// Why a database takes no standbys, or follows nobody.
+/// Why a database takes no standbys, or follows no primary.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeStandbysError {
     #[error("a server without a log has nothing to send to standbys")]
@@ -85,23 +85,23 @@ pub enum ServeStandbysError {
 
 /// This node's part in replication, as the router's callers see it.
 pub(crate) struct Replication {
-    /// For a promotion.
+    /// The database, for a promotion.
     pub(crate) database: Weak<Database>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) log: Arc<Log<Box<CallBatch>>>,
     pub(crate) router: Router,
     checkpointer: Arc<Checkpointer>,
     checkpoints: Arc<dyn Disk>,
-    /// Of the directory itself.
+    /// The database directory itself.
     pub(crate) root: Arc<dyn Disk>,
     pub(crate) node: Arc<NodeFile>,
     /// Held while this primary gives its place away, or takes it again.
     pub(crate) stepping: Mutex<()>,
-    /// Once it did.
+    /// The hand-over, once it gave its place away.
     pub(crate) stepped: Mutex<Option<Stepped>>,
     state: Mutex<State>,
     pub(crate) linked: OnceLock<Arc<Linked>>,
-    /// Of this server, once it follows a primary.
+    /// The name of this server, once it follows a primary.
     pub(crate) name: OnceLock<String>,
     /// The way to other standbys, once it follows a primary.
     pub(crate) peers: OnceLock<AskPeer>,
@@ -111,7 +111,7 @@ pub(crate) struct Replication {
     /// Epoch for which this server has asked the others, until it leads or does not; 0: none.
     pub(crate) claimed: AtomicU32,
     pub(crate) leasing: LeasingCell,
-    /// What a primary told this one as its standby.
+    /// The sync status that a primary sent to this server as its standby.
     pub(crate) synced: Arc<Synced>,
     /// See `Environment`.
     file_part_bytes: usize,
@@ -121,9 +121,9 @@ pub(crate) struct Replication {
 enum State {
     #[default]
     NotServed,
-    /// Once this is the primary.
+    /// The server takes standbys once it is the primary.
     Waiting(ServeStandbys),
-    /// It is, and can't take them: it is tried again with each that asks.
+    /// The server is the primary, and can't take standbys. It tries again with each that asks.
     Failing(ServeStandbys),
     Serving(Serving),
 }
@@ -131,7 +131,7 @@ enum State {
 #[derive(Clone)]
 pub(crate) struct Serving {
     pub shipper: Arc<Shipper>,
-    /// None: nothing is compared.
+    /// None: standbys compare no tables.
     comparer: Option<Arc<Comparer>>,
     ship: ShipForm,
     ship_address: String,
@@ -141,12 +141,12 @@ pub(crate) struct Serving {
 }
 
 impl Database {
-    /// Where clients reach the primary, as the lease tells it; none where nobody has it, this server has, or there is no lease.
+    /// Returns the URL at which clients reach the primary, as the lease names it. None if there is no lease, no server has it, or this server has it.
     pub fn leased_primary(&self) -> Option<String> {
         self.upkeep.replication.get()?.leasing.get()?.primary_url()
     }
 
-    /// Asks whether the server leads, or is to, that this standby gave a promise.
+    /// Takes a void promise back: asks the server to which this standby gave it whether it leads, or is to lead.
     pub(crate) fn end_void_promise(&self) {
         if let Some(replication) = self.upkeep.replication.get() {
             replication.end_void_promise();
@@ -159,19 +159,19 @@ impl Database {
         replication.promises.promised_primary(replication.synced.epoch())
     }
 
-    /// Who was the primary after this epoch, as the lease tells, and in which one at least.
+    /// Returns the last primary that the lease names, with its epoch, if that is later than `epoch`.
     pub(crate) fn later_leased(&self, epoch: Epoch) -> Option<(Epoch, String)> {
         self.upkeep.replication.get()?.leasing.get()?.later_primary(epoch)
     }
 
-    /// As of `Taker::knows_since`.
+    /// Answers `Taker::knows_since` for the lease.
     pub(crate) fn knows_lease_since(&self, since_ns: u64) -> bool {
         let leasing = self.upkeep.replication.get().and_then(|own| own.leasing.get());
         leasing.is_none_or(|leasing| leasing.has_looked(since_ns))
     }
 
-    /// Why this standby, which followed a primary, can't follow the one of now: that does not hold what is here. Nothing is shown then; a start
-    /// as a standby cuts it off (`cut_back`), where that primary is of no earlier epoch. None: nothing like it.
+    /// Returns why this standby can't follow the present primary, which lacks records that are here. Reads then show nothing. If the primary's epoch
+    /// is not an earlier one, a start as a standby cuts the records off (`cut_back`). None: no such reason.
     pub fn parted(&self) -> Option<Arc<str>> {
         self.upkeep.replication.get()?.linked.get()?.parted()
     }
@@ -217,7 +217,7 @@ impl Database {
         begun.map_err(ServeStandbysError::View)
     }
 
-    /// Takes standbys from now on; a standby itself does once it is promoted. Once.
+    /// Takes standbys from now on; a standby does once it is promoted. The call comes once.
     pub fn serve_standbys(self: &Arc<Self>, config: ServeStandbys) -> Result<(), ServeStandbysError> {
         let replication = self.replication()?;
         self.judge_shipped(config.ship)?;
@@ -246,15 +246,15 @@ impl Database {
         }
     }
 
-    /// Has the groups that a sink of this database gets hold transactions in this form from now on. With `serve_standbys` that is decided there.
+    /// Has the groups for a sink of this database hold transactions in this form from now on. With `serve_standbys`, that call decides the form.
     pub fn ship_as(&self, form: ShipForm) -> Result<(), ServeStandbysError> {
         self.judge_shipped(form)?;
         self.shared.logging.set_shipped(form);
         Ok(())
     }
 
-    /// Follows a primary from now on, as its standby, until this one is promoted. Once, best before `recover`: then it takes the primary's log while it
-    /// replays its own, and what came is replayed behind that.
+    /// Follows a primary from now on, as its standby, until this one is promoted. The call comes once, best before `recover`. The standby then takes
+    /// the primary's log while it replays its own, and replays the new records behind that.
     pub fn follow_primary(self: &Arc<Self>, config: FollowPrimary) -> Result<(), ServeStandbysError> {
         let replication = self.replication()?;
         if self.router.role() != Role::Standby || replication.linked.get().is_some() {
@@ -274,7 +274,7 @@ impl Database {
     }
 }
 
-/// Of no standby in particular.
+/// Returns a notice about no standby in particular.
 fn nobody(what: String) -> Notice {
     let name = String::new();
     Notice::Standby { name, what }
@@ -321,7 +321,7 @@ impl Replication {
         }
     }
 
-    /// As `serving`, for who comes to be served.
+    /// Returns the same as `serving`, for a standby that asks to join. If this server could not take standbys before, it tries again.
     pub(crate) fn served(&self) -> Result<Serving, ReplicationError> {
         let mut state = self.lock();
         let unavailable = |error: &ServeStandbysError| {
@@ -335,7 +335,7 @@ impl Replication {
         match &*state {
             State::Serving(serving) => Ok(serving.clone()),
             State::NotServed | State::Failing(_) => Err(ReplicationError::NotServed),
-            // It is the primary already, and begins to take standbys within the same promotion.
+            // The server is the primary already, and begins to take standbys within the same promotion.
             State::Waiting(_) => Err(ReplicationError::Unavailable(
                 "this server becomes the primary, and takes standbys in a moment".into(),
             )),
@@ -347,7 +347,7 @@ impl Replication {
         let mut expected = expected::load(&self.node);
         let durable = self.log.durable();
         for standby in &mut expected {
-            // It may have got more than what is durable here, which others get in its place.
+            // The standby may have records that are not durable here. Other records now get those LSNs.
             standby.persisted = standby.persisted.min(durable);
             standby.is_in_sync &= !is_promoted;
         }
@@ -366,10 +366,10 @@ impl Replication {
         let keep = move |standbys: &[Expected]| {
             let in_sync = standbys.iter().filter(|standby| standby.is_in_sync);
             let names = in_sync.map(|standby| standby.name.to_string()).collect();
-            // First where those look who may take over.
+            // The lease's store comes first: standbys that may take over look there.
             let is_recorded = leasing.get().is_none_or(|leasing| leasing.record(names));
             let saved = keeping.save(standbys, is_recorded);
-            // It is tried again and again: one line for all.
+            // The save is tried again and again: one line for all attempts.
             if let (Err(error), false) = (&saved, is_told.swap(saved.is_err(), Ordering::Relaxed)) {
                 let what = format!("who is expected can't be kept, so nobody is let go: {error}");
                 telling.notices.tell(NoticeKind::Standby, || nobody(what));
@@ -423,7 +423,7 @@ impl Replication {
         }
     }
 
-    /// It is the primary now: standbys that waited for one are taken.
+    /// Takes the standbys that waited for a primary: this server is one now.
     pub(crate) fn serve_if_waiting(&self) {
         let mut state = self.lock();
         let State::Waiting(config) = &*state else {
@@ -468,7 +468,7 @@ impl Replication {
         cuts.into_iter().flatten().map(CutInfo::told).collect()
     }
 
-    /// Of a server that stepped down: what it shows gets older, and it hears of nothing.
+    /// Returns the state of a server that stepped down: its view gets older, and no primary sends to it.
     fn stepped_info(&self) -> Option<StandbyInfo> {
         let view = self.router.view();
         let age = self.stepped_age(view)?;
@@ -507,10 +507,10 @@ impl Replication {
         self.linked.get().filter(|_| self.router.role() == Role::Standby)
     }
 
-    /// Of the log of a standby, where this is one.
+    /// Returns the state of this server's log, if it is a standby.
     fn standby_info(&self) -> Option<StandbyInfo> {
         let linked = self.following()?;
-        // In this order each is at most what comes before it.
+        // Read in this order, each position is at most the one before.
         let (view, persisted) = (self.router.view(), self.log.durable());
         let received = self.log.received()?.lsn;
         let mut own = linked.info((received, persisted, view));
@@ -539,7 +539,7 @@ impl ReplicationService for Replication {
                 .collect(),
             (None, None) => Vec::new(),
         };
-        // On a primary no standby is waited for; a standby knows what it was told.
+        // A standby knows the committed LSN from its primary's heartbeat. A primary has it from its gate.
         let told = self.following().and_then(|linked| linked.beat());
         let committed = match told {
             Some(beat) => beat.committed.min(durable),
@@ -555,7 +555,7 @@ impl ReplicationService for Replication {
             role,
             epoch: match (self.log.received(), role) {
                 (Some(received), _) => received.epoch,
-                // One that stepped down: an epoch in which it wrote nothing does not make it the one that has most.
+                // A server that stepped down: an epoch in which it wrote nothing does not make it the one with most records.
                 (None, Role::Standby) => self.log.written_epoch(),
                 (None, Role::Primary | Role::ReadOnly) => self.log.epoch(),
             },

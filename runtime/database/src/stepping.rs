@@ -1,5 +1,4 @@
-//! A switch-over: a primary gives its place to one of its standbys, which has everything then, and a standby asks for that before it becomes the
-//! primary.
+//! A switch-over. A primary gives its place to one of its standbys, which then has everything. A standby asks for that before it becomes the primary.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,7 +23,7 @@ use crate::{
 
 /// Longest time in which a successor has to get the last records. Its caller waits longer.
 const HAND_OVER_MAX: Duration = Duration::from_secs(10);
-/// Longest wait for other standbys that are in sync, so that what waits for them is answered.
+/// Longest wait for other standbys that are in sync, so that calls which wait for them get their answers.
 const OTHERS_MAX: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -38,7 +37,7 @@ pub(crate) struct HandedOver {
     pub lsn: u64,
 }
 
-/// The note, and when it was made by the clock that counts suspended time.
+/// The hand-over, and its time by the clock that counts suspended time.
 #[derive(Clone, Debug)]
 pub(crate) struct Stepped {
     note: HandedOver,
@@ -64,7 +63,7 @@ fn not_stopped(reason: String) -> ReplicationError {
     ReplicationError::PrimaryNotStopped(reason.into())
 }
 
-/// Whether the standby can take over. Err: what it is at.
+/// Checks whether the standby can take over. Err: the stage of the standby.
 fn judge_successor(status: Option<&StandbyStatus>, name: &str) -> Result<(), ReplicationError> {
     match status {
         Some(status) if status.state == StandbyState::Streaming => Ok(()),
@@ -124,14 +123,14 @@ impl Replication {
                 Ok(stepped.told())
             }
             Err(error) => {
-                // The caller hears the first reason; a log that has failed tells its own.
+                // The caller gets the first reason; a log that has failed reports its own.
                 let _ = self.log.resume(None);
                 Err(error)
             }
         }
     }
 
-    /// Waits until the standby has everything before `end`, and so have the files here, from which it gets it.
+    /// Waits until the standby has everything before `end`. The files here must have it first, because the standby gets it from them.
     fn hand_over(&self, serving: &Serving, name: &str, end: Lsn) -> Result<(), ReplicationError> {
         if self.log.wait_copied(end, HAND_OVER_MAX).is_err() {
             return Err(unavailable("the last records can't be written here".into()));
@@ -163,7 +162,7 @@ impl Replication {
         }
     }
 
-    /// From here on the directory opens as no primary's.
+    /// Records the hand-over: from now on the directory opens as no primary's.
     fn note(&self, name: &str, url: Option<&str>, end: Lsn) -> Result<Stepped, ReplicationError> {
         let note = HandedOver {
             successor: name.to_owned(),
@@ -187,7 +186,7 @@ impl Replication {
         })
     }
 
-    /// Readers see everything before its end, and writers are sent on.
+    /// Makes this server one that stepped down: readers see everything before its end, and it sends writers to the successor.
     fn leave(&self, stepped: &Stepped, url: Option<Arc<str>>) {
         let SteppedDown { epoch, lsn } = stepped.told();
         *self.stepped.lock().expect("held for a store") = Some(stepped.clone());
@@ -200,7 +199,8 @@ impl Replication {
         ));
     }
 
-    /// Another server has the lease, or had it: this one is the primary no longer. What only it has is no use to readers.
+    /// Makes this server a primary no longer, because another server has the lease, or had it. Readers have no use for records that only this one
+    /// has.
     pub(crate) fn depose(&self, holder: Option<&Holder>) {
         let _stepping = self.stepping.lock().expect("nothing panics while it steps down");
         if self.stepped().is_some() || self.router.role() != Role::Primary {
@@ -210,12 +210,12 @@ impl Replication {
             Some(holder) => (&*holder.name, holder.url.as_deref()),
             None => ("another server", None),
         };
-        // A log that takes nothing already ends where it does.
+        // A log that takes nothing already ends at its last record.
         let paused = self.log.pause(&format!("{name} is the primary now"));
         let end = paused.unwrap_or_else(|_| self.log.filled());
         match self.note(name, url, end) {
             Ok(stepped) => *self.stepped.lock().expect("held for a store") = Some(stepped),
-            // It takes nothing all the same, until somebody starts it again: then the lease is asked.
+            // The log takes nothing all the same, until the operator starts this server again. It then asks the lease.
             Err(error) => self.tell(error.to_string()),
         }
         let report = format!(
@@ -232,8 +232,7 @@ impl Replication {
         self.tell(report);
     }
 
-    /// Nobody took the place: this server takes it again, in a new epoch.
-    /// What the successor answered, if it took over, is not here.
+    /// Takes the place again, in a new epoch, because no other server took it. If the successor did take over, its answers are not here.
     pub(crate) fn take_place_again(
         &self,
         stepped: &Stepped,
@@ -249,7 +248,7 @@ impl Replication {
         }
         let _stepping = self.stepping.lock().expect("nothing panics while it steps down");
         if self.stepped().is_none_or(|now| now.note != stepped.note) {
-            // Somebody else was faster.
+            // Another thread was faster.
             return Err(ReplicationError::IsPrimary(self.log.epoch()));
         }
         if matches!(self.router.phase(), Phase::Failed { .. }) {
@@ -271,7 +270,7 @@ impl Replication {
                 };
                 leasing.take_by_hand(by, lost)?
             }
-            // Nobody but the successor knows whether it took over.
+            // Only the successor knows whether it took over.
             None if !options.accepts_loss => return Err(ReplicationError::OutOfSync(lost)),
             None => Some(lost),
         };
@@ -291,12 +290,12 @@ impl Replication {
         })
     }
 
-    /// Before anything is answered in this epoch.
+    /// Saves the level before this server answers anything in this epoch.
     pub(crate) fn keep_level(&self, epoch: Epoch) -> Result<(), DiskError> {
         cutting::keep_level(&self.node, self.safety(), epoch)
     }
 
-    /// In which this server opens as the primary: none before it had it, whether or not it wrote any of what it shipped.
+    /// Returns the epoch in which this server opens as the primary. No server had it before, even one that shipped records and never wrote them.
     pub(crate) fn own_epoch(&self) -> Epoch {
         let promised = self.promises.bound();
         let behind_promise = if promised == Epoch(0) {
@@ -315,16 +314,16 @@ impl Replication {
         cutting::reached(&self.node, self.log.written_epoch())
     }
 
-    /// Of who is the primary, in this epoch at least: kept before anything is shipped, and before a lease is asked for.
+    /// Begins an epoch of the primary, `at_least` this one. It is saved before this server ships anything, and before it asks for a lease.
     pub(crate) fn open_epoch(&self, at_least: Epoch) -> Result<(), LogError> {
         self.log.raise_epoch(at_least)?;
         Ok(self.keep_level(self.log.epoch())?)
     }
 
-    /// Before anything is shipped, and not before it is known that nobody else is the primary.
+    /// Ends the sync status of earlier epochs, before this server ships anything. The caller knows that no other server is the primary.
     pub(crate) fn open_reign(&self) -> Result<(), LogError> {
         expected::open_reign(&self.node)?;
-        // What was shown as a standby tells nothing from here on; where it stays, less is shown.
+        // The limit that this server showed as a standby means nothing from now on. If the file stays, reads show less.
         let _ = shown::forget(&*self.root);
         Ok(())
     }
@@ -347,7 +346,8 @@ impl Replication {
         begun.map_err(|error| unavailable(format!("the beginning of a promotion can't be saved here: {error}")))
     }
 
-    /// Of who takes standbys from now on. With a lease an opening begins once nobody else has that.
+    /// Begins the epoch of a server that takes standbys from now on. If the server opens with a lease, this waits until no other server has the
+    /// lease.
     pub(crate) fn begin_serving(&self, is_promoted: bool, has_lease: bool) -> Result<(), LogError> {
         let at_least = match (is_promoted, has_lease) {
             (true, _) => self.log.epoch(),
@@ -358,14 +358,14 @@ impl Replication {
         self.open_reign()
     }
 
-    /// A server that stepped down is the primary from here on, in an epoch that is this one at least.
+    /// Makes a server that stepped down the primary again, in an epoch of at least `at_least`.
     fn begin_again(&self, at_least: Epoch) -> Result<Epoch, ReplicationError> {
         let forgotten = self.node.change(|document| document.handed_over = None);
         forgotten.map_err(|error| unavailable(format!("that it takes its place again can't be saved: {error}")))?;
         let resumed = self.log.resume(Some(at_least));
         let epoch = resumed.map_err(|error| unavailable(error.to_string()))?;
         if let Err(error) = self.keep_level(epoch) {
-            // A log that has failed tells its own reason.
+            // A log that has failed reports its own reason.
             let _ = self.log.pause("its safety level can't be kept");
             return Err(unavailable(format!("the safety level can't be kept here: {error}")));
         }
@@ -378,7 +378,7 @@ impl Replication {
         Ok(epoch)
     }
 
-    /// Asks the primary that this standby follows to step down, and waits until everything is here.
+    /// Asks the primary that this standby follows to step down, and waits until all records are here.
     pub(crate) fn succeed(&self, linked: Option<&Linked>) -> Result<SteppedDown, ReplicationError> {
         let force = "stop it by other means, then promote with force (--force)";
         let Some(linked) = linked else {

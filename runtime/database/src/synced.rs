@@ -1,4 +1,5 @@
-//! What a standby was told of who is in sync, beside its log: one that may lack what was answered is not promoted unawares.
+//! The primary's last word on the sync set, beside the log of a standby. Without it an operator could unknowingly promote a standby that lacks an
+//! answered write.
 
 use std::sync::{
     Arc, Mutex, MutexGuard,
@@ -17,7 +18,7 @@ use crate::{
     node_file::{Health, NodeDocument, NodeFile},
 };
 
-/// How often at most it is kept how far the primary is, in nanoseconds.
+/// Shortest time between two saves of the primary's position, in nanoseconds.
 const KEPT_EVERY_NS: u64 = 1_000_000_000;
 
 /// Another standby of the same primary.
@@ -40,7 +41,7 @@ pub(crate) struct OtherStandby {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StoredStatus {
-    /// Of the primary that told it.
+    /// The epoch of the primary that sent it.
     pub epoch: u32,
     /// Level that the primary's writes waited for.
     pub safety: String,
@@ -53,9 +54,9 @@ pub(crate) struct StoredStatus {
     pub counted: bool,
     /// This standby is in the set to which a change is under way.
     pub counted_next: bool,
-    /// What was durable here by then.
+    /// The end of the records that were durable here by then.
     lsn: u64,
-    /// What was durable there, as far as it told.
+    /// The end of the records that were durable on the primary, by its last report.
     primary_lsn: u64,
     pub others: Vec<OtherStandby>,
 }
@@ -67,7 +68,7 @@ impl StoredStatus {
         format!("it was {part} with the primary of epoch {epoch} at {level}, by that primary's last word")
     }
 
-    /// Checks the names in it, and the level's.
+    /// Checks the names in it, and that of the level.
     pub fn check(&self) -> Result<(), String> {
         self.others.iter().try_for_each(|other| check_node_name(&other.name))?;
         match Safety::from_name(&self.safety) {
@@ -78,19 +79,19 @@ impl StoredStatus {
 }
 
 struct State {
-    /// None: no primary told anything.
+    /// None: no primary sent a status.
     kept: Option<StoredStatus>,
     /// The newest status is on disk.
     is_kept: bool,
-    /// When this process had sent what a primary of an epoch had heard last of it.
+    /// Time at which this process had sent the newest report that a primary of this epoch has heard.
     heard: Option<(Epoch, u64)>,
-    /// Who was out of sync with this server when it was a primary last.
+    /// The servers that were out of sync with this server when it was a primary last.
     own: Vec<OutOfSync>,
     kept_ns: u64,
 }
 
 impl State {
-    /// Some: its primary may have gone on without this standby, though it told it to be in sync.
+    /// Returns a reason if its primary may have continued without this standby, which it had told to be in sync.
     fn unheard(&self, now_ns: u64) -> Option<LossCause> {
         if !self.is_kept {
             return Some(LossCause::NotKept);
@@ -104,16 +105,16 @@ impl State {
     }
 }
 
-/// What the primary told, on the disk and in memory.
+/// The primary's last word, on the disk and in memory.
 pub(crate) struct Synced {
     node: Arc<NodeFile>,
     state: Mutex<State>,
-    /// Somebody may be kept as in sync with this server itself.
+    /// A standby may be saved as in sync with this server itself.
     may_have_led: AtomicBool,
 }
 
-/// Before the first files of a standby get their place in this directory: nothing that an earlier log was told holds for the new one, and a standby
-/// that was in sync with this server may lack what is in it.
+/// Forgets the status of an earlier log, before the first files of a standby get their place in this directory. No status of the earlier log holds
+/// for the new one. A standby that was in sync with this server may lack records of the new log.
 pub fn forget_earlier_log(node: &NodeFile) -> Result<(), DiskError> {
     node.change(|document| {
         forget_log(document);
@@ -129,7 +130,7 @@ pub(crate) fn forget_log(document: &mut NodeDocument) {
 }
 
 impl Synced {
-    /// As it was kept for a log that is here by now: one that lost records since, or has some of a later epoch, is another one.
+    /// Opens the status that was saved for the log that is here now. A log that lost records since, or has records of a later epoch, is another one.
     pub fn open(node: Arc<NodeFile>, log: Option<Position>) -> Self {
         let mut kept = node.read(|document| document.status.clone());
         if let (Some(kept), Some(at)) = (&mut kept, log) {
@@ -165,7 +166,7 @@ impl Synced {
         })
     }
 
-    /// The primary told it. Err: it can't be kept, and what was kept before holds.
+    /// Saves a status that the primary sent. Err: it can't be saved, and the status that was saved before holds.
     pub fn keep(&self, standing: &StandingSeen, persisted: Lsn) -> Result<(), DiskError> {
         let mut state = self.lock();
         let has_been_in_sync = state.kept.as_ref().is_some_and(|kept| kept.has_been_in_sync);
@@ -192,7 +193,7 @@ impl Synced {
                 })
                 .collect(),
         };
-        // From here on this one counts where it is the worse: what becomes of the write is not known.
+        // From now on the new status counts if it is the worse one, because the write may or may not reach the disk.
         if let Some(before) = &mut state.kept {
             before.in_sync &= kept.in_sync;
         }
@@ -202,7 +203,7 @@ impl Synced {
         Ok(())
     }
 
-    /// The primary has heard this standby, and is so far. That is kept now and then, while this standby is out of sync.
+    /// Takes a heartbeat: the primary has heard this standby, and tells how far it is. While this standby is out of sync, it saves that now and then.
     pub fn note_primary(&self, beat: &BeatSeen) {
         let mut state = self.lock();
         if let Some(echo_ns) = beat.echo_ns {
@@ -216,12 +217,12 @@ impl Synced {
         if !kept.in_sync && is_due {
             let kept = kept.clone();
             state.kept_ns = beat.came_ns;
-            // Without it less is known of what may be lost.
+            // Without it, less is known of the records that may be lost.
             let _ = self.save(&kept);
         }
     }
 
-    /// The primary's newest word. None: it told nothing, or may have gone on without this standby by now.
+    /// Returns the primary's newest word. None: it sent none, or may have continued without this standby by now.
     pub fn in_sync(&self, now_ns: u64) -> Option<bool> {
         let state = self.lock();
         match state.kept.as_ref()?.in_sync {
@@ -230,7 +231,8 @@ impl Synced {
         }
     }
 
-    /// Whom the primary told to be out of sync, beside this standby; where none told anything, who was out of sync with this server itself.
+    /// Returns the other standbys that are out of sync by the primary's word. If no primary sent one, returns the servers that were out of sync with
+    /// this server itself.
     pub fn laggards(&self) -> Vec<OutOfSync> {
         let state = self.lock();
         let Some(kept) = &state.kept else {
@@ -249,23 +251,23 @@ impl Synced {
         self.lock().kept.clone()
     }
 
-    /// Of the last primary that told anything; 0: none did.
+    /// Returns the epoch of the last primary that sent a status; 0: none did.
     pub fn epoch(&self) -> Epoch {
         let state = self.lock();
         state.kept.as_ref().map_or(Epoch(0), |kept| Epoch(kept.epoch))
     }
 
-    /// Returns the level that the primary's writes waited for, as it told last.
+    /// Returns the level that the primary's writes waited for, by its last word.
     pub fn level(&self) -> Option<Safety> {
         Safety::from_name(&self.lock().kept.as_ref()?.safety)
     }
 
-    /// Returns why the primary may have gone on without this standby, though it told it to be in sync. None: it has not.
+    /// Returns why the primary may have continued without this standby, which it had told to be in sync. None: it has not.
     pub fn unheard(&self, now_ns: u64) -> Option<LossCause> {
         self.lock().unheard(now_ns)
     }
 
-    /// The primary was reached, and turned this standby away: it may answer what does not come here. Err: that can't be kept.
+    /// Records that the primary turned this standby away: it may answer records that do not come here. Err: that can't be saved.
     pub fn lose(&self) -> Result<(), DiskError> {
         let mut state = self.lock();
         let Some(kept) = state.kept.as_mut().filter(|kept| kept.in_sync) else {
@@ -276,7 +278,7 @@ impl Synced {
         self.save(&kept)
     }
 
-    /// Returns what may be lost where everything before `end` is here.
+    /// Returns the records that may be lost if everything before `end` is here.
     pub fn behind(&self, end: Lsn, cause: LossCause) -> LostRange {
         let state = self.lock();
         let known = state.kept.as_ref();
@@ -288,8 +290,9 @@ impl Synced {
         }
     }
 
-    /// Before a record of another primary is taken: whoever was in sync with this server may lack it, also where this one is started as the primary
-    /// again, and not promoted. Err: that can't be kept, and nothing may be taken.
+    /// Ends the sync status of this server as a primary, before it takes a record of another primary. A standby that was in sync with this server may
+    /// lack the record. That matters also if this server later starts as the primary again, without a promotion. Err: that can't be saved, and the
+    /// server must not take the record.
     pub fn end_reign(&self) -> Result<(), DiskError> {
         if self.may_have_led.load(Ordering::Relaxed) {
             expected::end_reign(&self.node)?;
@@ -298,7 +301,7 @@ impl Synced {
         Ok(())
     }
 
-    /// This server is the primary now.
+    /// Forgets the primary's word, because this server is the primary now.
     pub fn forget(&self) -> Result<(), DiskError> {
         let mut state = self.lock();
         (state.kept, state.own) = (None, Vec::new());

@@ -8,8 +8,8 @@ pub trait Clock: Send + Sync + 'static {
     fn now_us(&self) -> i64;
     /// Nanoseconds since some fixed moment. Never goes back.
     fn monotonic_ns(&self) -> u64;
-    /// Nanoseconds since some fixed moment, with the time in which the machine was suspended. Never goes back. For ages that are told to others. A
-    /// clock that is never suspended has one count for both.
+    /// Nanoseconds since some fixed moment, with the time in which the machine was suspended. Never goes back. For ages that this process tells to
+    /// others. A clock that is never suspended has one count for both.
     fn boot_ns(&self) -> u64 {
         self.monotonic_ns()
     }

@@ -1,4 +1,4 @@
-//! A disk that is read, and whose changes stay in memory: for a database that is opened to be looked at alone.
+//! A disk for reading alone, whose changes stay in memory. A tool that only inspects a database opens it so.
 
 use std::{
     collections::BTreeMap,

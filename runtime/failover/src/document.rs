@@ -8,8 +8,8 @@ use crate::{
     sets::{NodeSet, limit},
 };
 
-/// How far a node is. The epoch is not that of the last record but that of the primary whose history the log has: what was written in an
-/// earlier epoch may have been acknowledged in a later one (Viewstamped Replication compares the same way).
+/// The position of a node. Its epoch is not that of the last record, but that of the primary whose history the log has. A record of an earlier epoch
+/// may have been acknowledged in a later one (Viewstamped Replication compares the same way).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LogEnd {
     pub epoch: Epoch,
@@ -192,7 +192,7 @@ impl Document {
         }
     }
 
-    /// Returns the status that the node knows best: its own, where it leads or led, else the one that it was told.
+    /// Returns the status that the node knows best: its own, if it leads or led, otherwise the one that a primary sent.
     pub fn status(&self, node: NodeId) -> Option<SyncStatus> {
         let own = |reign: &Reign| SyncStatus {
             epoch: reign.epoch,

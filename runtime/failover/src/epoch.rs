@@ -23,7 +23,7 @@ pub struct Epoch {
 }
 
 impl Epoch {
-    /// Returns an epoch that a document or another node told of.
+    /// Returns an epoch that a document or another node reported.
     pub fn told(count: u32, node: NodeId) -> Self {
         let writer = node.writer();
         Self { count, writer }

@@ -1,4 +1,4 @@
-//! A standby: whom it follows, what it confirms, and what it promises.
+//! A standby: the primary that it follows, and its confirmations and promises.
 
 use reprise_base::{Lsn, Safety};
 
@@ -63,8 +63,8 @@ impl Node {
         })
     }
 
-    /// Whether a write of this node's own reign, which its new primary lacks, may have been acknowledged. `leader` and `reign` are the
-    /// new primary's. It is asked before what is too much is cut off.
+    /// Whether a write of this node's own reign, which its new primary lacks, may have been acknowledged. `leader` and `reign` are the new primary's.
+    /// The node asks this before it cuts the surplus records off.
     pub fn may_be_acknowledged(&self, leader: NodeId, reign: &Reign) -> bool {
         let NodeStanding::Follower(FollowerStanding { led: Some(led), .. }) = &self.document.standing else {
             return true;

@@ -39,7 +39,7 @@ pub enum Limit {
 pub struct Leading {
     /// Reports of this epoch.
     pub(crate) standbys: BTreeMap<NodeId, ProgressReport>,
-    /// To whom the place is being given, and where the log ends.
+    /// The node that gets the place, and the end of the log.
     pub(crate) hand_over: Option<(NodeId, Lsn)>,
 }
 
@@ -86,7 +86,7 @@ impl Node {
         }
     }
 
-    /// Returns what may be acknowledged, and shown, of what is durable here.
+    /// Returns the limit up to which the durable records here may be acknowledged, and shown.
     pub fn limit(&self, persisted: &dyn Fn(NodeId) -> Lsn) -> Limit {
         let (Some(durable), Some(newest)) = (self.durable_reign(), self.reign()) else {
             return Limit::Closed;
@@ -109,14 +109,14 @@ impl Node {
         !self.level().asks_standbys() || (!durable.current.is_empty() && !newest.current.is_empty())
     }
 
-    /// Returns what a standby of this primary is told.
+    /// Returns the status that this primary sends to a standby.
     pub fn told_status(&self) -> Option<SyncStatus> {
         self.durable_reign()?;
         self.durable.status(self.id)
     }
 
-    /// Whether this primary returns the send time of a standby's reports. It does so for those alone that it waits for, so that a standby whose
-    /// report came back a moment ago knows that the primary has not gone on without it.
+    /// Whether this primary returns the send time of a standby's reports. It does so only for standbys that it waits for. A standby whose report came
+    /// back a moment ago therefore knows that the primary has not continued without it.
     pub fn echoes(&self, node: NodeId) -> bool {
         let waits = |reign: &Reign| {
             reign.current.contains(node) && reign.change.as_ref().is_none_or(|change| change.to.contains(node))
@@ -346,7 +346,7 @@ impl Node {
         }
     }
 
-    /// Returns what is to be recorded of this reign.
+    /// Returns the record of this reign that the lease should hold.
     fn wanted_record(&self, reign: &Reign) -> LeaseRecord {
         let in_sync = match &reign.change {
             Some(change) if self.is_change_ready() => change.to.clone(),

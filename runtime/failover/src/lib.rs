@@ -10,8 +10,8 @@
 //! answer, and feeds what happens back as [`NodeEvent`]s. `tests/model` enumerates what three nodes can do to each other with the same type.
 //!
 //! Two rules hold everywhere:
-//! - What restricts holds at once. What grants holds once the document that says so is durable. [`Node`] keeps both, the newest
-//!   document and the newest durable one, and each question is answered by the stricter of the two.
+//! - A restriction holds at once. A grant holds once the document that records it is durable. [`Node`] keeps both, the newest document and the newest
+//!   durable one, and the stricter of the two answers each question.
 //! - A change of the sync set is like a write: while it is under way, both sets count.
 
 mod document;

@@ -22,7 +22,7 @@ pub enum LossClass {
 pub enum Doubt {
     /// A node that answered has records that this one lacks.
     AnotherHasMore,
-    /// No primary told of its sync set.
+    /// No primary reported its sync set.
     NeverTold,
     /// The primary's writes did not wait for this node.
     OutOfSync,
@@ -30,7 +30,7 @@ pub enum Doubt {
     TooFewAnswers,
     /// A node claimed a later epoch and did not answer. It may lead.
     Rival,
-    /// The primary may have gone on without this node since it was heard last.
+    /// The primary may have continued without this node since it was heard last.
     Unheard,
 }
 
@@ -48,13 +48,13 @@ impl Doubt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lost {
     pub class: LossClass,
-    /// From this LSN on. None: another primary may have led since, and may have cut off a part of what is here.
+    /// From this LSN on. None: another primary may have led since, and may have cut off records that are here.
     pub from: Option<Lsn>,
     /// A node that answered has it.
     pub is_known: bool,
 }
 
-/// The answer of a node that is asked for an epoch: from now on it follows no primary before that one.
+/// The answer of a node that is asked for an epoch: from now on it follows no primary of an earlier epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Promise {
     pub from: NodeId,
@@ -80,7 +80,7 @@ pub struct Basis<'a> {
     /// The primary's last word is younger than its waiting time.
     pub is_heard: bool,
     pub promises: &'a [Promise],
-    /// A node that told of a later epoch.
+    /// A node that reported a later epoch.
     pub teller: Option<NodeId>,
     /// Epochs that other nodes claimed, as this one knows.
     pub rivals: &'a [Epoch],

@@ -92,7 +92,7 @@ pub enum NodeEvent {
     Asked(Epoch),
     /// An operator, or the lease, has this node take over.
     Promote(PromotionRequest),
-    /// This node's primary may have gone on without it by now.
+    /// This node's primary may have continued without it by now.
     Unheard,
     Promised(Promise),
     /// The other nodes had their time to answer.
@@ -137,7 +137,7 @@ pub struct Node {
     /// The newest one that is durable.
     pub(crate) durable: Document,
     pub(crate) mode: Mode,
-    /// The highest epoch that any node told of.
+    /// The highest epoch that any node reported.
     pub(crate) heard: Epoch,
     /// The content of the lease's store when it was seen last.
     pub(crate) lease: Option<LeaseView>,

@@ -1,4 +1,4 @@
-//! The way to lead: of a standby that takes over, by hand, by the lease or by a hand-over, and of a primary that opens its directory.
+//! The way to lead. A standby takes it by hand, by the lease or by a hand-over. A primary takes it when it opens its directory.
 
 use reprise_base::{Lsn, Safety};
 
@@ -39,7 +39,7 @@ pub enum PromotionStage {
     TakingLease,
     /// All that was received is made durable and replayed.
     Replaying,
-    /// A primary that opens its directory may not lead, as far as it knows: another node may have led since. It goes on asking.
+    /// A primary that opens its directory may not lead, as far as it knows: another node may have led since. It continues to ask.
     Barred,
 }
 
@@ -236,7 +236,7 @@ impl Node {
         })
     }
 
-    /// Goes on as far as is known by now.
+    /// Advances the promotion as far as the node's knowledge allows.
     pub(crate) fn advance_promotion(&mut self) {
         let Some(promotion) = self.promotion() else { return };
         if promotion.stage != PromotionStage::Asking || !self.is_saved() {
@@ -304,7 +304,7 @@ impl Node {
         let Some(promotion) = self.promotion_mut() else { return };
         let is_allowed = match lost {
             None => true,
-            // A lone primary goes on where no answer tells of another one.
+            // A lone primary continues if no answer tells of another one.
             Some(lost) if is_opening => lone_levels && !has_lease && !lost.is_known,
             Some(_) => promotion.request.accepts_loss,
         };

@@ -83,7 +83,7 @@ pub fn limit(level: Safety, set: &NodeSet, persisted: &dyn Fn(NodeId) -> Lsn) ->
 pub(crate) fn is_confirmed(level: Safety, from: &NodeSet, to: &NodeSet, knows: &dyn Fn(NodeId) -> bool) -> bool {
     match level {
         Safety::Quorum => {
-            // A node that leaves does not confirm it. Where fewer are left than the old set asked for, all of them do.
+            // A node that leaves does not confirm it. If fewer are left than the old set asked for, all of them do.
             let stay: NodeSet = from.iter().filter(|node| to.contains(*node)).collect();
             let of_old = needed(level, from.len()).min(stay.len());
             stay.count(knows) >= of_old && to.count(knows) >= needed(level, to.len())
@@ -92,8 +92,9 @@ pub(crate) fn is_confirmed(level: Safety, from: &NodeSet, to: &NodeSet, knows: &
     }
 }
 
-/// Whether every group of nodes by which the primary can acknowledge a write, or by which another promotion was allowed, has one of
-/// these: the nodes that answered under the set `set` of the primary `primary`. Where the primary waited for no standby, no answer tells that.
+/// Checks whether the nodes that `answered`, under the set `set` of the primary `primary`, are a read quorum. A read quorum has a member in every
+/// group by which the primary can acknowledge a write, or by which another promotion was allowed. If the primary waited for no standby, no answer can
+/// show that.
 pub fn is_read_quorum(level: Safety, set: &NodeSet, primary: NodeId, answered: &dyn Fn(NodeId) -> bool) -> bool {
     let (all, here) = (set.len(), set.count(answered));
     match level {

@@ -39,9 +39,9 @@ pub(crate) struct Destager<P> {
 /// A ring that is merged with the others.
 struct RingLane {
     reader: RingReader,
-    /// The next of it, when it was looked at.
+    /// The next record of the ring, as of the last look.
     next: Option<RingRecord>,
-    /// The last of it that was taken.
+    /// The last record that the thread took from it.
     taken: Option<RingRecord>,
 }
 

@@ -89,7 +89,7 @@ pub struct OpenReport {
     pub database_id: [u8; 16],
     /// The log as found; `torn` was cut.
     pub found: VerifyReport,
-    /// Settings hash of the newest segment, when it is not the configured one. What is appended goes to a new segment.
+    /// Settings hash of the newest segment, when it is not the configured one. New records go to a new segment.
     pub other_settings_hash: Option<u64>,
     /// Epoch of records appended after this opening.
     pub epoch: Epoch,

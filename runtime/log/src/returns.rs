@@ -5,8 +5,8 @@
 /// The longest wait, in parts of the write before it, and at most.
 const WRITE_PARTS: (u64, u64) = (3, 8);
 const WAIT_NS_MAX: u64 = 50_000;
-/// After the n-th wait in a row that was not worth it, 2^(n-1) groups are written without one; n counts to here. Where calls
-/// come at a rate of their own, or slowly from many threads, nearly none is held up.
+/// After the n-th wait in a row that was not worth it, 2^(n-1) groups are written without one; n counts to here. If calls come at a rate of their
+/// own, or slowly from many threads, nearly none is held up.
 const MISSES_MAX: u32 = 8;
 
 #[derive(Debug, Default)]

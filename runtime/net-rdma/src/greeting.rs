@@ -136,7 +136,7 @@ fn refusal_text(bytes: &[u8; GREETING_BYTES]) -> String {
     text.chars().filter(|c| !c.is_control()).collect()
 }
 
-/// A greeting that says why there is no queue pair. What is longer than it may be is cut.
+/// A greeting that says why there is no queue pair. A reason that is too long is cut.
 pub fn refusal(reason: &str) -> [u8; GREETING_BYTES] {
     let mut bytes = [0; GREETING_BYTES];
     let mut end = reason.len().min(GREETING_BYTES - TEXT_AT);

@@ -101,7 +101,7 @@ impl Drop for Pages {
     }
 }
 
-/// Memory that pairs send from, each with a registration of its own: no pair can be told to send from another's.
+/// Memory that pairs send from, each with a registration of its own: no pair can send from another's memory.
 pub(crate) struct RealMemory(Arc<Pages>);
 
 impl RealMemory {

@@ -112,7 +112,7 @@ impl Out {
         Ok(())
     }
 
-    /// Puts bytes into the memory that is sent from, at an offset of the ring; behind its end they go on at its start.
+    /// Puts bytes into the memory that is sent from, at an offset of the ring. Behind the ring's end they continue at its start.
     fn put(&self, at: usize, bytes: &[u8]) {
         let (before, behind) = bytes.split_at(bytes.len().min(self.ring_bytes - at));
         self.shared.pair.put(RING_AT + at, before);

@@ -52,7 +52,7 @@ impl Default for Around {
 pub(crate) trait Beside: Send + Sync {
     /// The peer learns that the connection is over.
     fn end(&self);
-    /// False once the peer has let go of the connection.
+    /// False once the peer has closed the connection.
     fn is_peer_there(&self) -> bool;
 }
 
@@ -162,7 +162,7 @@ impl Shared {
         (gone_ns != NOT_GONE).then_some(gone_ns)
     }
 
-    /// False once the peer has let go of the connection.
+    /// False once the peer has closed the connection.
     pub fn is_peer_there(&self) -> bool {
         self.beside.is_peer_there()
     }

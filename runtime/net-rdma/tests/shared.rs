@@ -270,7 +270,7 @@ fn frames_are_held_up_to_a_bound() {
         posted += 1;
     };
     assert_eq!(posted, 2 * RING_BYTES_MAX / BYTES);
-    // Frames outside the buffer go on; frames in it are waited for.
+    // Frames outside the buffer still pass; frames in it wait.
     peer.near.sender.send(&[b"a heartbeat"]).expect("sent");
     assert_eq!(next(&peer.far).as_deref(), Some(&b"a heartbeat"[..]));
     assert_eq!(peer.near.sender.send_shared(&last), Err(NetError::TimedOut));

@@ -173,7 +173,7 @@ fn plain_peers_slow_ones_and_liars_end_and_leave_the_listener_be() {
         .connect_encrypted(&plain_server.address, [0; 32], SECOND, LIMITS)
         .err();
     assert!(told.is_some() && begun.elapsed() < 20 * SECOND, "{told:?}");
-    // The silent ones are let go, and the next one is taken.
+    // The listener drops the silent ones, and takes the next one.
     let certificate = net.certificate().expect("it has one");
     let begun = Instant::now();
     let taken = loop {

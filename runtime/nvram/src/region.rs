@@ -95,8 +95,8 @@ impl Region {
         }))
     }
 
-    /// Makes an empty region, of `rings` with `entries` each, for records of an epoch from an LSN on. What was in it must be safe elsewhere,
-    /// as everything before that LSN is.
+    /// Makes an empty region, of `rings` with `entries` each, for records of an epoch from an LSN on. Its earlier records must be safe elsewhere, as
+    /// everything before that LSN is.
     pub fn format(
         memory: Arc<dyn Memory>,
         owner: Owner,

@@ -101,7 +101,7 @@ pub enum Notice {
     Refused {
         /// Why.
         reason: RefusalReason,
-        /// How many since they were told last.
+        /// Number of calls since the last notice.
         calls: u64,
     },
     /// A checkpoint is there.
@@ -136,7 +136,7 @@ pub enum Notice {
     },
     /// A connection between a primary and a standby began or ended, or the primary released log that it kept for a standby.
     Standby {
-        /// The standby's; empty of none in particular, and of who was not let in.
+        /// The standby's name. Empty if the event is about none in particular, or the standby was not let in.
         name: String,
         /// The event in words.
         what: String,

@@ -18,8 +18,8 @@ use std::{
 
 use crate::{HUGE_BYTES, PAGE_BYTES, array::map, mappings};
 
-/// Number of pieces that are ready at most. One is enough for one growing table, because the kernel clears a piece much faster than the
-/// table fills it. Several arrays may come to their ends together, so each request without a ready piece raises the number by one.
+/// Number of pieces that are ready at most. One is enough for one growing table, because the kernel clears a piece much faster than the table fills
+/// it. Several arrays may reach their ends together, so each request without a ready piece raises the number by one.
 const READY_MAX: usize = 6;
 /// Time without a taken piece after which the reserve is filled again.
 const IDLE: Duration = Duration::from_millis(20);

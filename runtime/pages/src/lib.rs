@@ -4,7 +4,7 @@
 //! (`aside`).
 //! Invariants: the first `len` elements are initialised; a page that was never written costs no memory; without huge pages, everything
 //! works the same, only slower.
-//! Called by: `storage` (rows, indexes), `host` (mappings of guests), `partition`, `replay`, `database`, `http` (what is made ready ahead).
+//! Called by: `storage` (rows, indexes), `host` (mappings of guests), `partition`, `replay`, `database`, `http` (memory made ready ahead).
 #![deny(missing_docs)]
 
 mod ahead;

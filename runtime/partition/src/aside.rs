@@ -22,15 +22,15 @@ use crate::{
 /// Name of the limit that a call reaches: the undo of writes that wait is not kept.
 const WAITING_WRITES: &str = "waiting_writes";
 
-/// Up to where reads of these partitions show them. None: no standbys are missing, and reads wait for what they show.
+/// Returns up to where reads of these partitions show them. None: no standbys are missing, and reads wait for the writes that they show.
 #[cold]
 pub(crate) fn read_limit(tools: &ExecContext, partitions: &[&mut Partition]) -> Option<ReadLimit> {
     let end = partitions.iter().map(|partition| partition.last_end).max();
     tools.shared.gate.read_limit(end?.min(tools.sink.settled()?))
 }
 
-/// Runs the calls of a batch over the partitions that it touches, where none of them writes or each that would is refused. None: none ran, and its
-/// reads wait for what they show.
+/// Runs the calls of a batch over the partitions that it touches, if none of them writes or each that would is refused. None: none ran, and its reads
+/// wait for the writes that they show.
 #[cold]
 pub(crate) fn run(
     tools: &mut ExecContext,
@@ -71,8 +71,7 @@ pub(crate) fn run(
 }
 
 impl ExclusivePartitions<'_> {
-    /// Calls `then` once everything that these partitions show is durable (at once where nobody waits for that), or, with the
-    /// reason, when it never will be.
+    /// Calls `then` once everything that these partitions show is durable, at once if no write waits. Calls it with the reason if that will never be.
     pub fn when_durable(&mut self, then: impl FnOnce(Result<(), ReplyOutcome>) + Send + Sync + 'static) {
         if self.tools.shared.replay_failed.load(Ordering::Acquire) {
             return then(Err(ReplyOutcome::LogUnavailable(REPLAY_FAILED.into())));
@@ -93,7 +92,8 @@ impl ExclusivePartitions<'_> {
         }
     }
 
-    /// Has a look show acknowledged rows alone while standbys are missing: up to which LSN. None: what it shows is waited for.
+    /// Makes a look show acknowledged rows alone while standbys are missing, and returns their limit. None: the look waits for the writes that it
+    /// shows.
     pub fn limit_look(&mut self) -> Option<ReadLimit> {
         if self.tools.shared.gate.is_short() {
             self.limit = read_limit(self.tools, &borrow(self.partitions));
@@ -102,12 +102,12 @@ impl ExclusivePartitions<'_> {
     }
 }
 
-/// All of these.
+/// Borrows all of these.
 pub(crate) fn borrow(partitions: &mut [Box<Partition>]) -> Vec<&mut Partition> {
     partitions.iter_mut().map(|part| &mut **part).collect()
 }
 
-/// Stores that are held: each look is at once, at what there is, or at what is acknowledged of it.
+/// Stores that the caller holds. A look happens at once: at the current rows, or at the rows that are acknowledged.
 pub struct HeldStores<'a> {
     ids: Vec<PartitionId>,
     stores: Vec<&'a mut Store>,
@@ -118,7 +118,7 @@ pub struct HeldStores<'a> {
 }
 
 impl<'a> HeldStores<'a> {
-    /// Stores of partitions, ascending; with a limit, a look shows what is before it, or is refused.
+    /// Stores of partitions, ascending. With a limit, a look shows the rows before the limit, or is refused.
     pub fn new(parts: impl Iterator<Item = (PartitionId, &'a mut Store)>, limit: Option<ReadLimit>) -> Self {
         let (ids, stores): (Vec<_>, Vec<_>) = parts.unzip();
         Self {

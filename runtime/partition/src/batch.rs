@@ -1,5 +1,5 @@
-//! The unit that crosses from a client to an engine thread and back: calls of one partition, with their arguments and,
-//! on the way back, their outcomes.
+//! The unit that crosses from a client to an engine thread and back: calls of one partition. It carries their arguments and, on the way back, their
+//! outcomes.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -24,11 +24,11 @@ pub struct CallSlot {
     pub procedure: u16,
     /// Length of its idempotency key, which follows its arguments, and is followed by a fingerprint; 0 for none.
     key_bytes: u8,
-    /// In [`CallBatch::args`].
+    /// The range of its arguments in [`CallBatch::args`].
     pub args: Range<u32>,
-    /// What became of it.
+    /// The call's outcome.
     pub outcome: ReplyOutcome,
-    /// In [`CallBatch::results`]; meaningful once committed.
+    /// The range of its result in [`CallBatch::results`]; meaningful once committed.
     pub result: Range<u32>,
     /// 0 until it has begun.
     pub txn_id: TxnId,
@@ -37,7 +37,7 @@ pub struct CallSlot {
     pub lsn: Lsn,
 }
 
-// One line of the cache: the engine reads and writes every slot of what others made.
+// One line of the cache: the engine reads and writes every slot that other threads made.
 const _: () = assert!(size_of::<CallSlot>() <= 64);
 
 impl CallSlot {
@@ -52,7 +52,7 @@ impl CallSlot {
         lsn: Lsn(0),
     };
 
-    /// Of its idempotency key; 0 without one.
+    /// Returns the length of its idempotency key; 0 without one.
     #[inline]
     pub(crate) fn key_bytes(&self) -> usize {
         self.key_bytes.into()
@@ -80,33 +80,33 @@ pub struct CallTimes {
     pub begun_ns: u64,
     /// Its last call had run; its records, if there are any, were appended.
     pub appended_ns: u64,
-    /// They were durable, as was what its calls had read.
+    /// Its records were durable, as were the rows that its calls had read.
     pub durable_ns: u64,
 }
 
 impl CallTimes {
-    /// Notes when the calls ran; for how long.
+    /// Records when the calls ran. Returns for how long.
     pub(crate) fn ran(&mut self, begun_ns: u64, appended_ns: u64) -> Duration {
         (self.begun_ns, self.appended_ns) = (begun_ns, appended_ns);
         Duration::from_nanos(appended_ns.saturating_sub(begun_ns))
     }
 
-    /// Waiting to be run.
+    /// Returns the time for which it waited to be run.
     pub fn queued(&self) -> Duration {
         Self::between(self.accepted_ns, self.begun_ns)
     }
 
-    /// Running, with the other calls of the batch.
+    /// Returns the time for which it ran, with the other calls of the batch.
     pub fn running(&self) -> Duration {
         Self::between(self.begun_ns, self.appended_ns)
     }
 
-    /// Waiting for the log.
+    /// Returns the time for which it waited for the log.
     pub fn logging(&self) -> Duration {
         Self::between(self.appended_ns, self.durable_ns)
     }
 
-    /// Zero where one of the points was not passed.
+    /// Returns zero if one of the points was not passed.
     fn between(from_ns: u64, until_ns: u64) -> Duration {
         match from_ns {
             0 => Duration::ZERO,
@@ -115,18 +115,18 @@ impl CallTimes {
     }
 }
 
-/// Called once, off the engine thread where the log is synchronous, with every outcome set.
+/// Called once, with every outcome set. If the log is synchronous, it is called off the engine thread.
 pub type BatchDone = Box<dyn FnOnce(Box<CallBatch>) + Send + Sync>;
 
-/// Calls of one partition, or over the same partitions, run in order, acknowledged together once the last is durable.
+/// Calls of one partition, or over the same partitions. They run in order, and are acknowledged together once the last is durable.
 pub struct CallBatch {
     /// None for calls of several partitions.
     pub partition: Option<PartitionId>,
-    /// Of a batch of several partitions, by position: the calls among them that are of one.
+    /// In a batch of several partitions, by position: the partition of each call that needs one alone.
     singles: Vec<Option<PartitionId>>,
-    /// Whose calls of several partitions it must not overtake; none: nobody's.
+    /// The stream whose calls of several partitions this batch must not overtake. None: it may overtake all.
     pub stream: Option<Stream>,
-    /// In the order in which they run.
+    /// The calls in the order in which they run.
     pub calls: Vec<CallSlot>,
     /// The caller of all its calls; none without tokens.
     pub caller: Option<Caller>,
@@ -134,46 +134,45 @@ pub struct CallBatch {
     keyed: u32,
     /// Each call's arguments, and its idempotency key.
     pub args: Vec<u8>,
-    /// Each committed call's, encoded.
+    /// The result of each committed call, encoded.
     pub results: Vec<u8>,
-    /// What results may take, over all batches; none: whatever they take.
+    /// The budget of results, over all batches. None: there is no limit.
     pub answers: Option<Arc<Budget>>,
-    /// Taken of it, until the batch is let go.
+    /// The part of that budget that this batch takes, until the batch is dropped.
     pub(crate) grant: Option<Grant>,
     /// Gets the batch back once it is answered.
     pub done: Option<BatchDone>,
-    /// The batch's records in the log, all appended at once: those of the calls that are in no head.
+    /// Number of the batch's records in the log, all appended at once. Calls that went to the log before are not among them.
     pub records: u32,
-    /// What went to the log before the rest of the batch ran, and the calls that are in it.
+    /// The records that went to the log before the rest of the batch ran, and the number of their calls.
     pub(crate) heads: Option<Arc<Heads>>,
     pub(crate) headed: usize,
-    /// Of the results of heads that came back.
+    /// Grants for the results of heads that came back.
     pub(crate) head_grants: Vec<Grant>,
-    /// When clients wait no longer, by position, of the calls that have such a deadline.
+    /// Times at which clients wait no longer, by position, of the calls that have such a deadline.
     pub(crate) deadlines: Vec<(u32, Arc<Deadline>)>,
     /// Its place among the calls on their way, until it is answered.
     pub(crate) ticket: Option<Ticket>,
     /// The batch waits for the writes that a look at tables showed.
     pub(crate) is_look: bool,
-    /// For how long its engine thread is busy behind it, with calls that wait already.
+    /// Time for which its engine thread is busy behind it, with calls that wait already.
     pub busy: Duration,
     /// When it was accepted, begun, appended and durable.
     pub times: CallTimes,
 }
 
-/// Argument bytes that one batch carries at most, but for its first call.
+/// Limit of the argument bytes that a batch carries, apart from those of its first call.
 pub const BATCH_ARGS_BYTES_MAX: usize = 2 << 20;
 
 /// Results of a batch that take less are not counted.
 const RESULT_BYTES_COUNTED: usize = 16 << 10;
 
-/// Room that is made for a result before it is there: for a small one, and at most.
+/// Room that is made for a result before it exists: for a small one, and the limit.
 const RESULT_BYTES_USUAL: usize = 8;
 const RESULT_BYTES_USUAL_MAX: usize = 1024;
 
 impl CallBatch {
-    /// Of the time for which the calls ran, the share of those that left records: each knows where its own begin among all
-    /// `records`.
+    /// Returns the share of the time `ran` that belongs to calls with records. Each call knows the offset of its own records among all `records`.
     pub(crate) fn share_of_writes(&self, ran: Duration, records: u32) -> Duration {
         let starts = self.calls.iter().map(|call| call.lsn.0);
         let ends = starts.clone().skip(1).chain([records.into()]);
@@ -181,7 +180,7 @@ impl CallBatch {
         ran * writes as u32 / self.calls.len().max(1) as u32
     }
 
-    /// Without calls.
+    /// Makes a batch without calls.
     pub fn new(partition: Option<PartitionId>) -> Self {
         Self {
             partition,
@@ -207,7 +206,7 @@ impl CallBatch {
         }
     }
 
-    /// One without calls, for somebody who waits as calls do: until what was seen is durable, or, with the reason, never
+    /// Returns a batch without calls, for a caller that waits as calls do. It waits until the rows that it saw are durable, or learns why they never
     /// will be.
     pub(crate) fn waiting(then: impl FnOnce(Result<(), ReplyOutcome>) + Send + Sync + 'static) -> Box<Self> {
         let mut batch = Box::new(Self::new(None));
@@ -221,7 +220,7 @@ impl CallBatch {
         batch
     }
 
-    /// No further call is to be added.
+    /// True if no further call may be added.
     pub fn is_full(&self) -> bool {
         self.calls.len() >= reprise_base::limits::BATCH_CALLS_MAX || self.args.len() >= BATCH_ARGS_BYTES_MAX
     }
@@ -244,7 +243,7 @@ impl CallBatch {
         }
     }
 
-    /// As `push`, to a batch of several partitions; `single`: of which one the call is, if it is of one.
+    /// Adds a call to a batch of several partitions, as `push` does. `single`: the call's partition, if it needs one alone.
     pub fn push_among(
         &mut self,
         single: Option<PartitionId>,
@@ -256,18 +255,18 @@ impl CallBatch {
         self.push(module, procedure, args, key);
     }
 
-    /// The partition of a call; None where it is of several.
+    /// Returns the partition of a call; None if the call needs several.
     pub fn partition_of(&self, slot: usize) -> Option<PartitionId> {
         self.partition.or_else(|| self.singles.get(slot).copied().flatten())
     }
 
-    /// The calls that run on a partition, of a batch that touches it.
+    /// Returns the number of calls that run on a partition that the batch touches.
     pub fn count_on(&self, id: PartitionId) -> usize {
         let others = self.singles.iter().flatten().filter(|single| **single != id);
         self.calls.len() - others.count()
     }
 
-    /// Behind the calls from `slot` on that are of the same one partition.
+    /// Returns the position behind the calls from `slot` on that need the same one partition.
     pub(crate) fn end_of_singles(&self, slot: usize) -> usize {
         let alike = self.singles[slot..]
             .iter()
@@ -275,7 +274,7 @@ impl CallBatch {
         slot + alike.count()
     }
 
-    /// The client of the call that was added last waits until then.
+    /// Sets the time until which the client of the last added call waits.
     pub fn set_deadline(&mut self, deadline: Arc<Deadline>) {
         let last = self.calls.len().checked_sub(1).expect("a call was added");
         self.deadlines.push((last as u32, deadline));
@@ -292,25 +291,25 @@ impl CallBatch {
         }
     }
 
-    /// For results of so many bytes each, so that they do not grow one by one.
+    /// Reserves room for results of `bytes_each` bytes, so that the buffer does not grow result by result.
     pub(crate) fn make_room_for_results(&mut self, bytes_each: usize) {
         self.results.reserve(bytes_each * self.calls.len());
     }
 
-    /// The longest that a result is made room for before it is there.
+    /// Returns the room to make for each result of the next batch.
     pub(crate) fn usual_result_bytes(&self) -> usize {
         let mean = self.results.len() / self.calls.len().max(1);
         (mean + mean / 4).clamp(RESULT_BYTES_USUAL, RESULT_BYTES_USUAL_MAX)
     }
 
-    /// Bytes of results after which no further call of this batch is run: others hold the rest.
+    /// Returns the bytes of results after which no further call of this batch runs: other batches hold the rest.
     pub(crate) fn results_max(&self) -> usize {
         self.answers
             .as_ref()
             .map_or(usize::MAX, |answers| answers.room() as usize)
     }
 
-    /// Counts the results that are there. Little ones are not worth it.
+    /// Counts the results in the budget. Short ones are not worth it.
     pub(crate) fn count_results(&mut self) {
         let answers = self
             .answers
@@ -319,35 +318,35 @@ impl CallBatch {
         self.grant = answers.map(|answers| answers.take(self.results.capacity() as u64));
     }
 
-    /// Of a committed call, encoded.
+    /// Returns the result of a committed call, encoded.
     pub fn result(&self, slot: usize) -> &[u8] {
         let range = &self.calls[slot].result;
         &self.results[range.start as usize..range.end as usize]
     }
 
-    /// Of a call, encoded.
+    /// Returns the arguments of a call, encoded.
     pub fn args(&self, slot: usize) -> &[u8] {
         self.calls[slot].args_and_key(&self.args).0
     }
 
-    /// The idempotency key of a call.
+    /// Returns the idempotency key of a call.
     pub fn key(&self, slot: usize) -> Option<&str> {
         let (key, _) = self.calls[slot].args_and_key(&self.args).1?;
         Some(str::from_utf8(key).expect("a key is text"))
     }
 
-    /// When a call's client waits no longer, by the node's clock.
+    /// Returns when a call's client waits no longer, by the node's clock.
     pub fn deadline_ns(&self, slot: usize) -> Option<u64> {
         let mut deadlines = self.deadlines.iter();
         Some(deadlines.find(|(at, _)| *at as usize == slot)?.1.ns())
     }
 
-    /// Within which its idempotency keys count.
+    /// Returns the scope within which its idempotency keys count.
     pub fn scope(&self) -> &str {
         self.caller.as_ref().map_or("", |caller| &*caller.scope)
     }
 
-    /// The calls with an idempotency key, by position, with their keys.
+    /// Returns the calls with an idempotency key, by position, with their keys.
     pub fn keys(&self) -> impl Iterator<Item = (usize, &str)> {
         let calls = match self.keyed {
             0 => &[][..],
@@ -356,7 +355,7 @@ impl CallBatch {
         (0..calls.len()).filter_map(|at| Some((at, self.key(at)?)))
     }
 
-    /// Hands the batch back to whoever waits for it.
+    /// Hands the batch back to the owner that waits for it.
     pub fn finish(mut self: Box<Self>) {
         self.ticket = None;
         if let Some(heads) = self.heads.take() {
@@ -375,7 +374,7 @@ impl CallBatch {
         self.finish();
     }
 
-    /// Answers every call that ran as if it had not: what it saw is shown to nobody.
+    /// Answers every call that ran as if it had not run. No client learns what the call saw.
     #[cold]
     pub(crate) fn withdraw(mut self: Box<Self>, reason: &str) {
         use ReplyOutcome::{Committed, Failed, Waiting};
@@ -407,13 +406,13 @@ impl CallBatch {
         self.finish();
     }
 
-    /// True where a client of it waits no longer.
+    /// True if a client of it waits no longer.
     pub(crate) fn is_overdue(&self, now_ns: u64) -> bool {
         self.deadlines.iter().any(|(_, deadline)| deadline.ns() <= now_ns)
     }
 
-    /// Leaves open whether the calls with a record have the server's safety level. Of the others nothing is shown, unless what they saw is
-    /// committed. Before the slots are placed.
+    /// Leaves open whether the calls with a record have the server's safety level. The other calls show nothing, unless the rows that they saw are
+    /// committed. The caller runs this before it places the slots.
     #[cold]
     pub(crate) fn leave_open(&mut self, reason: &Arc<str>, is_seen_committed: bool) {
         use ReplyOutcome::{Committed, Failed, Unavailable, Unconfirmed, Waiting};
@@ -432,9 +431,9 @@ impl CallBatch {
         }
     }
 
-    /// Turns every call that ran into a refusal: its record did not become durable, or what it saw did not. An abort, too, may
-    /// have been decided upon rows that are taken back. Before the slots are placed: where the log does not know what it kept,
-    /// only the calls with a record are in doubt; of the others nothing was to be kept.
+    /// Turns every call that ran into a refusal, because its record, or a row that it saw, did not become durable. An abort may also rest on rows
+    /// that are taken back. The caller runs this before it places the slots. If the log does not know what it kept, only the calls with a record are
+    /// in doubt. The other calls left nothing to keep.
     pub fn refuse(&mut self, reason: &Unlogged) {
         use ReplyOutcome::{Committed, Failed, Waiting};
         let mut end = self.records.into();

@@ -33,7 +33,7 @@ const READY_NS_MIN: u64 = 50_000;
 const READY_NS_MAX: u64 = 1_000_000;
 /// Divisor of that wait while one of the sites has nothing to do.
 const IDLE_DIVISOR: u64 = 4;
-/// Number of transactions that one rendezvous runs at most.
+/// Limit of the transactions that a rendezvous runs.
 pub(crate) const RENDEZVOUS_TXNS_MAX: usize = 64;
 
 /// The coordinator of a node. All its sites share it.

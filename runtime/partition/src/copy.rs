@@ -8,7 +8,7 @@ use reprise_storage::{SnapshotPage, SnapshotTable};
 
 use crate::{shared::Shared, site::Partition};
 
-/// Bytes of rows that one slice copies: tens of microseconds.
+/// Bytes of rows that each slice copies: tens of microseconds.
 pub(crate) const SLICE_BYTES: usize = 64 << 10;
 /// Divisor of the thread's time that copying takes at most while calls wait.
 pub(crate) const BUSY_SHARE: u64 = 24;

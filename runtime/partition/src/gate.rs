@@ -1,4 +1,5 @@
-//! What is durable here and not yet where the server's safety level wants it: its callers wait at the gate, also those who only read it.
+//! The gate between the log and the callers. A call waits here while its record is durable on this server and not yet where the safety level wants
+//! it. A call that only read such a record waits too.
 
 use std::{
     collections::VecDeque,
@@ -16,14 +17,14 @@ use crate::{
     sink::{Unlogged, complete},
 };
 
-/// Why nothing is answered.
+/// Why the server answers nothing.
 const LEASE_OVER: &str =
     "this server lost its lease, and too few standbys are in sync: another server may be the primary";
 const NO_LEVEL: u8 = u8::MAX;
-/// Everything is where it is wanted.
+/// The limit if everything is where the level wants it.
 const EVERYTHING: Lsn = Lsn(u64::MAX);
 
-/// Until when this server may answer without standbys.
+/// The time until which this server may answer without standbys.
 pub struct LeaseClock {
     clock: Arc<dyn Clock>,
     /// By the monotonic clock; 0: not now.
@@ -31,24 +32,24 @@ pub struct LeaseClock {
 }
 
 impl LeaseClock {
-    /// Over at first.
+    /// Makes a clock whose lease is over.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let until_ns = AtomicU64::new(0);
         Self { clock, until_ns }
     }
 
-    /// Also an earlier end is one.
+    /// Sets the end of the lease. It may be earlier than the one before.
     pub fn set_until(&self, until_ns: u64) {
         self.until_ns.store(until_ns, Ordering::Release);
     }
 
-    /// Nanoseconds for which it lasts; 0: it is over.
+    /// Returns the nanoseconds for which the lease lasts; 0: it is over.
     pub fn left_ns(&self) -> u64 {
         let until_ns = self.until_ns.load(Ordering::Acquire);
         until_ns.saturating_sub(self.clock.monotonic_ns())
     }
 
-    /// It is not over.
+    /// True if the lease is not over.
     pub fn is_valid(&self) -> bool {
         self.left_ns() > 0
     }
@@ -57,22 +58,22 @@ impl LeaseClock {
 /// The reasons why calls do not wait for standbys that are missing.
 #[derive(Clone, Debug, Default)]
 pub struct Shortage {
-    /// Writes are refused before they run.
+    /// Reason why writes are refused before they run.
     pub writes: Option<Arc<str>>,
-    /// Reads show what is committed.
+    /// Reason why reads show the committed rows.
     pub reads: Option<Arc<str>>,
 }
 
-/// The age of what a primary shows that may be deposed.
+/// The age of the rows that a primary shows which may be deposed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeposedAge {
-    /// Since enough standbys followed it.
+    /// Time since enough standbys followed it.
     pub age_ns: u64,
     /// False: the age is at least this.
     pub is_known: bool,
 }
 
-/// Up to where reads show the tables while standbys are missing.
+/// The limit up to which reads show the tables while standbys are missing.
 #[derive(Clone, Debug)]
 pub struct ReadLimit {
     /// Everything before it is committed.
@@ -81,45 +82,45 @@ pub struct ReadLimit {
     pub reason: Unlogged,
 }
 
-/// Between the log and the callers. Open until it is told that standbys are waited for.
+/// The gate between the log and the callers. It stays open until `keep` says that calls wait for standbys.
 pub struct CommitGate {
-    /// False: whatever is durable passes, without a look at the rest.
+    /// False: every durable record passes, without a look at the rest.
     is_kept: AtomicBool,
     /// Writes are refused; the state says why.
     refuses: AtomicBool,
-    /// Standbys are missing: reads are not waited for. The state says why.
+    /// Standbys are missing, and reads do not wait for them. The state says why.
     is_short: AtomicBool,
     /// Time at which enough standbys last followed this primary; 0: none did since it leads.
     confirmed_ns: AtomicU64,
-    /// `State::passed`; without standbys that are waited for, everything.
+    /// `State::passed`; everything, if calls wait for no standbys.
     acknowledged: AtomicU64,
-    /// Standbys have what is answered now, as the level asks for. Changes under the state's lock.
+    /// Standbys have what this server answers now, as the level asks for. Changes under the state's lock.
     is_backed: AtomicBool,
-    /// Number of the server's level; `NO_LEVEL` where none was asked for.
+    /// Number of the server's level; `NO_LEVEL` if it has none.
     level: AtomicU8,
-    /// None: this server may always answer alone, where its level says so.
+    /// None: this server may always answer alone, if its level allows it.
     lease: OnceLock<Arc<LeaseClock>>,
     state: Mutex<State>,
 }
 
 struct State {
-    /// The furthest that anybody was told of: that is committed, whatever becomes of the limit.
+    /// The end of everything that a caller has learned of. It stays committed, even if the limit falls.
     passed: Lsn,
     /// Everything before it is where the level wants it.
     limit: Lsn,
     refusal: Option<Arc<str>>,
     /// Which standbys are missing, if some are that the limit waits for.
     missing: Option<Arc<str>>,
-    /// By their ends.
+    /// The calls that wait, by their ends.
     waiting: VecDeque<Waiting>,
-    /// Some were let go and are not all answered yet. Whoever comes waits for that: a checkpoint's record is told to be committed behind the answers to all
-    /// before it.
+    /// A thread has released callers and has not answered all of them yet. A caller that arrives meanwhile waits for that thread. Otherwise a
+    /// checkpoint could learn that its record is committed before the callers of earlier records have their answers.
     is_answering: bool,
 }
 
 struct Waiting {
     end: Lsn,
-    /// When it was first looked at; 0: not yet.
+    /// Time at which the gate first checked it; 0: not yet.
     since_ns: u64,
     batch: Box<CallBatch>,
 }
@@ -157,29 +158,30 @@ impl CommitGate {
         self.level.store(level as u8, Ordering::Release);
     }
 
-    /// The server's, if there is one.
+    /// Returns the server's level, if it has one.
     pub fn level(&self) -> Option<Safety> {
         let number = usize::from(self.level.load(Ordering::Acquire));
         Safety::ALL.get(number).copied()
     }
 
-    /// From here on nothing is answered without standbys that have it, but while this lease lasts. Once: false where there is one.
+    /// Sets the lease, once. Without standbys that have the record, this server then answers only while the lease lasts. False: there is a lease
+    /// already.
     pub fn set_lease(&self, lease: Arc<LeaseClock>) -> bool {
         self.lease.set(lease).is_ok()
     }
 
-    /// There is a lease.
+    /// True if there is a lease.
     pub fn is_leased(&self) -> bool {
         self.lease.get().is_some()
     }
 
-    /// Looked at just before an answer: this server's lease is over, and no standbys are known, beyond it, to have what it answers. One that
-    /// is lost, or comes to be in sync, may have it: whoever takes over is not told of that.
+    /// True if this server must not answer: its lease is over, and it knows of no standbys that have its answer. Checked just before each answer. A
+    /// standby that is lost, or that becomes in sync, may have the record, but the server that takes over does not know that.
     fn is_silent(&self) -> bool {
         !self.is_backed.load(Ordering::Acquire) && self.lease.get().is_some_and(|lease| !lease.is_valid())
     }
 
-    /// Everything before it is committed.
+    /// Returns the limit before which everything is committed.
     fn committed_of(&self, state: &State) -> Lsn {
         match self.is_silent() {
             true => state.passed,
@@ -187,27 +189,27 @@ impl CommitGate {
         }
     }
 
-    /// What an answered write has for certain; None where no level was asked for.
+    /// Returns the level that an answered write certainly reached. None if the server has no level.
     pub fn reached(&self) -> Option<Safety> {
         let level = self.level()?;
         let is_backed = !level.asks_standbys() || self.is_backed.load(Ordering::Acquire);
         Some(if is_backed { level } else { Safety::OneSafe })
     }
 
-    /// From here on what is behind `committed` waits for `set_limit`.
+    /// Closes the gate: from now on, records behind `committed` wait for `set_limit`.
     pub fn keep(&self, committed: Lsn) {
         let mut state = self.lock();
         self.pass(&mut state, committed);
         self.is_kept.store(true, Ordering::Release);
     }
 
-    /// Somebody is told of what is before `end`.
+    /// Records that a caller learns of everything before `end`.
     fn pass(&self, state: &mut State, end: Lsn) {
         state.passed = state.passed.max(end);
         self.acknowledged.store(state.passed.0, Ordering::Release);
     }
 
-    /// Everything before it is committed, whatever becomes of the limit.
+    /// Returns the limit before which everything stays committed, even if the gate's limit falls.
     #[inline]
     pub fn acknowledged(&self) -> Lsn {
         match self.is_kept.load(Ordering::Acquire) {
@@ -216,13 +218,13 @@ impl CommitGate {
         }
     }
 
-    /// Standbys are missing that the limit waits for.
+    /// True if standbys are missing that the limit waits for.
     #[inline]
     pub(crate) fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Acquire)
     }
 
-    /// Up to where reads show what ends at `end` while standbys are missing. None: none are, and reads wait for what they show.
+    /// Returns up to where reads show the rows before `end` while standbys are missing. None: none are, and reads wait for the writes that they show.
     #[cold]
     pub(crate) fn read_limit(&self, end: Lsn) -> Option<ReadLimit> {
         let mut state = self.lock();
@@ -238,9 +240,9 @@ impl CommitGate {
         Some(ReadLimit { end, reason })
     }
 
-    /// Everything before `limit` is where it is wanted; None: nothing is wanted beyond the disk here. `is_backed`: standbys have what is
-    /// answered from here on, as the level asks for. Whoever may go does so at `release`. The limit may fall, when a standby comes that is
-    /// behind: what passed stays committed.
+    /// Sets the limit: everything before it is where the level wants it. None: the disk of this server is enough. `is_backed`: standbys have what
+    /// this server answers from now on, as the level asks for. `release` answers the calls that may pass. The limit may fall when a standby comes
+    /// that is behind. Records that passed stay committed.
     pub fn set_limit(&self, limit: Option<Lsn>, is_backed: bool, shortage: Shortage) {
         let Shortage { writes, reads } = shortage;
         let mut state = self.lock();
@@ -251,13 +253,13 @@ impl CommitGate {
         (state.refusal, state.missing) = (writes, reads);
     }
 
-    /// Enough standbys followed this primary at that moment, by a clock that counts suspended time.
+    /// Records that enough standbys followed this primary at that moment, by a clock that counts suspended time.
     pub fn record_confirmed(&self, boot_ns: u64) {
         self.confirmed_ns.fetch_max(boot_ns, Ordering::AcqRel);
     }
 
-    /// Returns the age that the rows of this primary may have: standbys that it counts on are silent, and it has no lease, so another server may lead.
-    /// Absent while it leads for certain.
+    /// Returns the age that the rows of this primary may have. The standbys that it counts on are silent and it has no lease, so another server may
+    /// lead. None while this server is certainly the primary.
     pub fn doubt(&self, clock: &dyn Clock) -> Option<DeposedAge> {
         if !self.level()?.counts_standbys() || self.lease.get().is_some_and(|lease| lease.is_valid()) {
             return None;
@@ -271,7 +273,7 @@ impl CommitGate {
         })
     }
 
-    /// Why writes are refused before they run.
+    /// Returns why writes are refused before they run.
     pub fn refusal(&self) -> Option<Unlogged> {
         if self.is_silent() {
             return Some(Unlogged::LeaseLost(LEASE_OVER.into()));
@@ -282,8 +284,8 @@ impl CommitGate {
         self.lock().refusal.clone().map(Unlogged::StandbyUnavailable)
     }
 
-    /// True where nobody is told that the record at `lsn`, which is durable here, is committed: it is not yet where it is wanted, or this server
-    /// answers nothing.
+    /// True if this server tells no caller that the record at `lsn` is committed. The record is durable here, but is not yet where the level wants
+    /// it, or this server answers nothing.
     pub fn is_beyond(&self, lsn: Lsn) -> bool {
         if !self.is_kept.load(Ordering::Acquire) {
             return false;
@@ -305,7 +307,7 @@ impl CommitGate {
         is_committed
     }
 
-    /// Everything before it is committed, of what is `durable` here.
+    /// Returns the end of the committed records among those that are `durable` here.
     pub fn committed(&self, durable: Lsn) -> Lsn {
         match self.is_kept.load(Ordering::Acquire) {
             true => self.committed_of(&self.lock()).min(durable),
@@ -313,7 +315,7 @@ impl CommitGate {
         }
     }
 
-    /// Of a batch whose records, or what it read, end at `end`: durable, or never to be.
+    /// Answers a batch whose records, or the records that it read, end at `end`. They are durable, or never will be.
     pub fn complete(&self, end: Lsn, outcome: Result<(), Unlogged>, batch: Box<CallBatch>) {
         if outcome.is_ok() && self.is_kept.load(Ordering::Acquire) {
             let mut state = self.lock();
@@ -328,14 +330,14 @@ impl CommitGate {
         complete(end, outcome, batch);
     }
 
-    /// Calls `then` once everything before `end`, which is durable here, is where the level wants it; or with the reason why that is not waited
-    /// for any more.
+    /// Calls `then` once everything before `end`, which is durable here, is where the level wants it. Calls it with the reason if the gate gives up
+    /// that wait.
     pub fn when_committed(&self, end: Lsn, then: impl FnOnce(Result<(), Arc<str>>) + Send + Sync + 'static) {
         let waiting = CallBatch::waiting(|outcome| then(outcome.map_err(|outcome| outcome.reason())));
         self.complete(end, Ok(()), waiting);
     }
 
-    /// Lets those go whose records are where they are wanted. Where another thread answers some at this moment, that one does.
+    /// Answers the callers whose records are where the level wants them. If another thread answers some at this moment, it answers these too.
     pub fn release(&self) {
         let state = self.lock();
         match state.is_answering {
@@ -347,7 +349,7 @@ impl CommitGate {
         }
     }
 
-    /// Standbys are missing: who only reads does not wait for them.
+    /// Lets reads pass without missing standbys.
     #[cold]
     fn let_reads_go(&self) {
         let mut state = self.lock();
@@ -355,14 +357,14 @@ impl CommitGate {
         let committed = self.committed_of(&state);
         let from = state.waiting.partition_point(|waiting| waiting.end <= committed);
         let waiting: Vec<Waiting> = state.waiting.drain(from..).collect();
-        // Writes keep their place. What a read is answered is no news of the log: it needs no order.
+        // Writes keep their place. The answer to a read is no news of the log: it needs no order.
         let (reads, others): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|waiting| waiting.batch.may_read_again());
         state.waiting.extend(others);
         drop(state);
         reads.into_iter().for_each(|waiting| waiting.batch.read_again(&reason));
     }
 
-    /// Until nobody is left who may go: more may have come meanwhile. This thread alone answers.
+    /// Answers callers until none is left that may pass: more may have come meanwhile. This thread alone answers.
     fn release_of<'g>(&'g self, mut state: MutexGuard<'g, State>) {
         loop {
             let committed = self.committed_of(&state);
@@ -382,13 +384,12 @@ impl CommitGate {
         }
     }
 
-    /// Answers all writes that wait: they are kept here, and that is all that is known. Whoever only read what is
-    /// not committed is refused.
+    /// Answers all writes that wait: this server keeps them, and more is not known. A read of records that are not committed is refused.
     pub fn give_up(&self, reason: &Arc<str>) {
         self.give_up_where(reason, |_| true);
     }
 
-    /// As `give_up`, for those who waited since before `before_ns`, and those whose client waits no longer.
+    /// Does the same as `give_up` for calls that waited since before `before_ns`, and for calls whose client waits no longer.
     pub fn expire(&self, now_ns: u64, before_ns: u64, reason: &Arc<str>) {
         if self.is_kept.load(Ordering::Acquire) {
             self.give_up_where(reason, |waiting| {

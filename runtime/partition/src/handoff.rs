@@ -1,5 +1,5 @@
-//! What a site does beside running batches: it prepares its partitions for transactions over several, hands them over at
-//! rendezvous, runs what is to run over those that are held, and goes on with what waited.
+//! The work of a site beside batches. The site prepares its partitions for transactions over several partitions, and hands them over at rendezvous.
+//! It runs jobs over the partitions that it holds, and then takes the messages that waited.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ impl Site {
         !self.table.arrivals.is_empty()
     }
 
-    /// Goes on with messages that waited, up to the first one that takes time. False: no one's turn has come.
+    /// Takes messages that waited, up to the first one that takes time. False: no message is due.
     pub(crate) fn act_if_due(&mut self) -> bool {
         for acted in 0..RENDEZVOUS_TXNS_MAX {
             let Some(due) = self.table.take_due() else {
@@ -50,8 +50,8 @@ impl Site {
         true
     }
 
-    /// Takes transactions over several partitions from the inbox up to the first message that is none. Other sites wait for what
-    /// this one prepares.
+    /// Takes transactions over several partitions from the inbox, up to the first message of another kind. Other sites wait for the partitions that
+    /// this site prepares.
     pub(crate) fn take_multis(&mut self) -> bool {
         for taken in 0..RENDEZVOUS_TXNS_MAX {
             if self.held_back.is_some() {
@@ -66,7 +66,7 @@ impl Site {
         true
     }
 
-    /// As `attend`, of a site that has nothing else to do: its rendezvous need not wait.
+    /// Does the same as `attend`, for a site that has nothing else to do: its rendezvous need not wait.
     pub(crate) fn attend_idle(&mut self) -> bool {
         if self.is_quiet() {
             return false;
@@ -76,7 +76,7 @@ impl Site {
         !self.table.arrivals.is_empty() || self.bring_as_leader(true)
     }
 
-    /// Tells the others whether there is anything to do here but what waits for them.
+    /// Tells the coordinator whether this site has anything to do except work that waits for other sites.
     pub(crate) fn set_idle(&mut self, is_idle: bool) {
         if self.is_idle != is_idle {
             self.is_idle = is_idle;
@@ -99,22 +99,22 @@ impl Site {
         }
     }
 
-    /// As the leader of a rendezvous, brings this site's partitions once all others are there, or when it has nothing else to do.
+    /// Brings this site's partitions to a rendezvous that it leads, once all others are there or the site has nothing else to do.
     fn bring_as_leader(&mut self, is_idle: bool) -> bool {
         let may_begin =
             |called: &Arc<Rendezvous>| is_idle || called.lacks() == self.table.touched_count(&called.touched);
         let Some(at) = self.called.iter().position(may_begin) else {
             return false;
         };
-        // What has arrived meanwhile may run at the same rendezvous.
+        // Transactions that arrived meanwhile may run at the same rendezvous.
         self.take_multis();
         let rendezvous = self.called.remove(at).expect("found above");
         self.join(&rendezvous);
         true
     }
 
-    /// Hands this site's touched partitions over; they come home when what is to run over them has run. Whoever hands over the last
-    /// one runs it. Of a site whose partitions are all at home, or of one that was called.
+    /// Hands over this site's touched partitions. They come home when the jobs over them have run. The site that hands over the last partition runs
+    /// the jobs. The caller has all its partitions at home, or was called to this rendezvous.
     pub fn join(&mut self, rendezvous: &Rendezvous) {
         for handoff in self.table.hand_over(&rendezvous.touched) {
             if let Some(handoffs) = rendezvous.bring(handoff) {
@@ -128,13 +128,13 @@ impl Site {
         self.table.has_away()
     }
 
-    /// Goes on with this once all partitions are home; nothing else of this site is done before.
+    /// Runs the job once all partitions are home. The site does nothing else before.
     pub fn resume_with(&mut self, job: impl FnOnce(&mut Site) + Send + 'static) {
         assert!(self.held_back.is_none(), "a job goes on before anything else is taken");
         self.held_back = Some(SiteMessage::Job(Box::new(job)));
     }
 
-    /// Runs what is to run over the partitions, all of them being here, and sends these home.
+    /// Runs the jobs over the partitions, which are all here, and sends the partitions home.
     fn lead(&mut self, rendezvous: &Rendezvous, handoffs: Vec<Handoff>) {
         if let Some(jobs) = rendezvous.take_jobs() {
             return self.run_over(handoffs, jobs.into_iter(), Arc::default());
@@ -181,8 +181,7 @@ impl Site {
         }
     }
 
-    /// Takes a transaction for the partitions of this site that it touches. One that touches no others, and waits for nothing, runs
-    /// at once.
+    /// Takes a transaction for the partitions of this site that it touches. It runs at once if it touches no others, and waits for nothing.
     pub(crate) fn take_multi(&mut self, txn: &Arc<MultiPartitionTxn>) {
         if self.table.is_free_for(&txn.touched) {
             let handoffs = self.table.hand_over(&txn.touched);

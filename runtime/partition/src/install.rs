@@ -1,5 +1,6 @@
-//! The one way of a module into service: judged, its tables changed beside the stored ones, what it runs at its deployment run over
-//! them, confirmed, exchanged. A deployment confirms by a durable record, a replay by comparing with the one that it reads.
+//! The one way of a module into service. The site checks the module and builds its changed tables beside the stored ones. It runs the module's
+//! migration over them, has the installation confirmed, and exchanges the modules. A durable record confirms a deployment. A replay confirms by
+//! comparing with the record that it reads.
 
 use std::sync::Arc;
 
@@ -24,21 +25,21 @@ pub struct Installation {
     pub wasm: Arc<[u8]>,
     /// Id of the deployment.
     pub txn_id: TxnId,
-    /// By which rules, and until when.
+    /// The rules of the installation, and its time.
     pub rules: InstallRules,
 }
 
-/// By which rules a module is installed.
+/// The rules by which a module is installed.
 #[derive(Clone, Debug)]
 pub enum InstallRules {
-    /// It is asked for now.
+    /// A deployment that a client asks for now.
     Asked {
-        /// To what it may destroy.
+        /// Consents to the destruction that it may cause.
         consents: Vec<Consent>,
-        /// Its time.
+        /// Limit of its time.
         bounds: InstallBounds,
     },
-    /// It stands in the log, with the sources of the columns of the tables that it changed.
+    /// A replay of a deployment in the log, with the sources of the columns of the tables that it changed.
     Logged(Vec<TableSources>),
 }
 
@@ -58,26 +59,26 @@ impl InstallRules {
 /// The time of an installation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InstallBounds {
-    /// When it must have made its tables and run what it runs, by the node's clock in nanoseconds. None: however long it takes.
+    /// Time by which it must have made its tables and run its migration, by the node's clock in nanoseconds. None: there is no limit.
     pub until_ns: Option<u64>,
-    /// How long that is in seconds, for people; 0: as long as it likes.
+    /// That limit in seconds, for people; 0: there is none.
     pub max_s: u32,
 }
 
 /// The results of a module's migration; empty if it has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Migrated {
-    /// Digests of what was written, by partition.
+    /// Digests of the written rows, by partition.
     pub digests: Vec<u64>,
 }
 
 /// Why a module was not installed. All tables are as they were, and the version before is in service.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
-    /// The tables can't become what it declares.
+    /// The tables can't become those that the module declares.
     #[error("the module's tables conflict with the stored tables")]
     Conflicts(Vec<Conflict>),
-    /// It would destroy something without consent: what the plan tells of, but for `given`.
+    /// It would destroy something without consent: all that the plan names, except `given`.
     #[error("it would destroy something without consent")]
     #[expect(missing_docs, reason = "the message says what each one is")]
     Consent {
@@ -109,8 +110,8 @@ pub enum InstallError {
     Log(#[from] Unlogged),
 }
 
-/// Installs a module on all partitions. `confirm` is shown what it ran and what was planned, and returns the LSN of the deployment's
-/// record. Its error, the inner one, leaves everything as it was, and nothing fails behind it.
+/// Installs a module on all partitions. `confirm` gets the results of the migration and the plan, and returns the LSN of the deployment's record. Its
+/// error, the inner one, leaves everything as it was, and nothing fails behind it.
 pub fn install<T, E>(
     held: &mut ExclusivePartitions<'_>,
     installation: Installation,
@@ -152,7 +153,7 @@ fn logged(wasm: Arc<[u8]>, lsn: Lsn) -> ModuleBytes {
     }
 }
 
-/// Judges an installation and makes the changed tables. Nothing is changed, and nothing is made of what is refused.
+/// Checks an installation and builds the changed tables. A refused installation changes nothing and builds nothing.
 fn judge(held: &ExclusivePartitions<'_>, candidate: &Candidate, rules: &InstallRules) -> Result<Plan, InstallError> {
     let stores: Vec<&Store> = held.partitions.iter().map(|part| &part.store).collect();
     let counts = HeldCounts(&stores);
@@ -179,7 +180,7 @@ fn judge(held: &ExclusivePartitions<'_>, candidate: &Candidate, rules: &InstallR
     })
 }
 
-/// Err: something would be destroyed that `given` does not consent to.
+/// Checks the consents. Err: something would be destroyed that `given` does not consent to.
 pub fn check_consents(plan: &PlanSummary, given: &[Consent]) -> Result<(), InstallError> {
     match plan.missing(given).next() {
         None => Ok(()),
@@ -206,7 +207,7 @@ fn stores_of<'h>(held: &'h mut ExclusivePartitions<'_>) -> Vec<&'h mut Store> {
     held.partitions.iter_mut().map(|part| &mut part.store).collect()
 }
 
-/// Refuses what takes more memory than there is, before anything of it is made.
+/// Refuses an installation that takes more memory than there is, before it builds anything.
 fn judge_memory(held: &ExclusivePartitions<'_>, candidate: &Candidate, outline: &Outline) -> Result<(), InstallError> {
     let memory = &held.tools.shared.memory;
     let mut growth = Growth::default();
@@ -223,7 +224,7 @@ fn judge_memory(held: &ExclusivePartitions<'_>, candidate: &Candidate, outline: 
     }
 }
 
-/// Waits until nothing that was committed may have to be taken back: no undo refers to rows that are about to stand aside.
+/// Waits until no committed write may have to be taken back: no undo refers to rows that are about to stand aside.
 fn wait_settled(held: &mut ExclusivePartitions<'_>) -> Result<(), InstallError> {
     let mut partitions: Vec<&mut Partition> = held.partitions.iter_mut().map(|part| &mut **part).collect();
     let (sink, gate) = (&*held.tools.sink, &*held.tools.shared.gate);
@@ -235,7 +236,7 @@ fn wait_settled(held: &mut ExclusivePartitions<'_>) -> Result<(), InstallError> 
     Ok(())
 }
 
-/// Runs what the module runs at its deployment on each partition in turn.
+/// Runs the module's migration on each partition in turn.
 fn migrate(
     held: &mut ExclusivePartitions<'_>,
     applied: &Applied,
@@ -293,7 +294,7 @@ fn migrate(
     Ok(migrated)
 }
 
-/// Each partition ran for itself: of a replicated table they must have come to the same rows.
+/// Checks that all partitions have the same rows of a replicated table, because each partition ran for itself.
 fn check_replicated(held: &ExclusivePartitions<'_>, module: &Module) -> Result<(), InstallError> {
     let tables = module.schema.tables.iter().zip(&module.tables);
     for (declared, bound) in tables.filter(|(_, bound)| bound.is_own && bound.is_replicated()) {
@@ -308,7 +309,7 @@ fn check_replicated(held: &ExclusivePartitions<'_>, module: &Module) -> Result<(
     Ok(())
 }
 
-/// Notes on all partitions that a job's record ends there, and its transaction.
+/// Records on all partitions that a job's record ends there, and its transaction.
 pub fn note_position(held: &mut ExclusivePartitions<'_>, txn_id: TxnId, end: Lsn) {
     for partition in held.partitions.iter_mut() {
         partition.clock.advance_past(txn_id.tick());

@@ -1,5 +1,5 @@
-//! The engine thread: takes calls from its inbox, runs them one at a time on the partition that they name, appends their records, and hands
-//! the outcomes on when they are durable.
+//! The engine thread. It takes calls from its inbox, runs them one at a time on the partition that they name, and appends their records. It hands the
+//! outcomes on when they are durable.
 //! Owns: the tables of its partitions while they are at home, not away at a rendezvous; each partition's transaction ids; the list of calls
 //! on their way.
 //! Does not: choose partitions, parse requests, write files, decide what happens at recovery.

@@ -1,4 +1,4 @@
-//! What becomes of a call.
+//! Outcomes of calls.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use reprise_txn::Failure;
 
 use crate::sink::Unlogged;
 
-/// What became of one call.
+/// The outcome of one call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ReplyOutcome {
     /// Not run yet.
     #[default]
     Waiting,
-    /// What it wrote is kept, and its result is in the batch.
+    /// The call's writes are kept, and its result is in the batch.
     Committed,
     /// It left nothing behind.
     Failed(Box<Failure>),
@@ -34,7 +34,7 @@ pub enum ReplyOutcome {
     NotPrimary(Option<Arc<str>>),
     /// Too many calls wait for the partition, or answers for their clients; this one was not run.
     Overloaded {
-        /// When to try again, in milliseconds.
+        /// Milliseconds after which to try again.
         retry_after_ms: u32,
     },
     /// The idempotency key was used with another procedure or other arguments.
@@ -43,7 +43,7 @@ pub enum ReplyOutcome {
     IdempotencyFull,
     /// The procedure is kept from running.
     Quarantined(Arc<str>),
-    /// The view at which it read is over: it was held for too long, or what was kept for it took too much.
+    /// The view at which it read is over: it was held for too long, or the changes kept for it took too much.
     TooStale(Arc<str>),
     /// The node takes no calls now: it recovers, or stops.
     Unavailable(Arc<str>),
@@ -62,10 +62,10 @@ impl ReplyOutcome {
         }
     }
 
-    /// Answers on their way hold all the memory that there is for them; the call was not run.
+    /// The outcome of a call that was not run, because answers on their way hold all the memory that there is for them.
     pub(crate) const ANSWERS_FULL: Self = Self::Overloaded { retry_after_ms: 200 };
 
-    /// Why the procedure did not come to its end, where it began.
+    /// Returns why the procedure did not finish, if it began.
     pub fn failure(&self) -> Option<&Failure> {
         match self {
             Self::Failed(failure) => Some(failure),

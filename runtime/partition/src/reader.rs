@@ -1,5 +1,5 @@
-//! A thread that runs read-only calls and other looks at tables on a standby, each batch at a view of its own: what the sites replay meanwhile it
-//! does not see.
+//! A thread that runs read-only calls and other looks at tables on a standby. Each batch has a view of its own. It does not see what the sites replay
+//! meanwhile.
 
 use std::{
     any::Any,
@@ -25,7 +25,7 @@ use crate::{
 
 /// A view of all partitions, open as long as it is held.
 pub struct OpenedView {
-    /// By which stores know it.
+    /// The number by which stores know it.
     pub id: ViewId,
     /// Keeps it open.
     pub lease: Arc<dyn Any + Send + Sync>,
@@ -33,40 +33,41 @@ pub struct OpenedView {
 
 /// Opens views.
 pub trait OpenViews: Send + Sync {
-    /// A view of everything that was sent to the sites until now. None: a deployment waits for older ones. Err: there are no more.
+    /// Opens a view of everything that was sent to the sites until now. None: a deployment waits for older ones. Err: there are no more.
     fn try_open(&self) -> Result<Option<OpenedView>, Arc<str>>;
 
-    /// As `try_open`, once there is one.
+    /// Opens a view, and waits until that is possible.
     fn open(&self) -> Result<OpenedView, Arc<str>>;
 }
 
-/// What a reader is to do, over these partitions, ascending.
+/// A task for a reader, over these partitions, ascending.
 pub struct Reading {
-    /// That.
+    /// The work.
     pub work: ReadWork,
-    /// That it reads.
+    /// The partitions that it reads.
     pub partitions: Vec<PartitionId>,
 }
 
-/// Something to be read.
+/// The work of a reader.
 pub enum ReadWork {
     /// Calls that read.
     Calls(Box<CallBatch>),
-    /// What no procedure reads.
+    /// A look that is not a procedure.
     Look(Box<dyn LookJob>),
 }
 
-/// Looks at tables as a view shows them, and answers whoever asked for it.
+/// A look at tables as a view shows them. It answers the client that asked for it.
 pub trait LookJob: Send {
-    /// `deployed`: what the view has in service. `seen`: the last record that its partitions show. Err: the view is over, and the look with it.
+    /// Looks. `deployed`: the modules that the view has in service. `seen`: the last record that its partitions show. Err: the view is over, and the
+    /// look with it.
     fn look(&mut self, stores: &mut dyn ViewStores, deployed: &Deployed, seen: Lsn) -> Result<(), OpError>;
 
-    /// Called once. Err: there was no view, or it ended, or the replay has failed.
+    /// Answers. Called once. Err: there was no view, or it ended, or the replay has failed.
     fn answer(self: Box<Self>, looked: Result<(), ReplyOutcome>);
 }
 
 impl Reading {
-    /// Nothing is read.
+    /// Answers without a read.
     pub fn turn_away(self, outcome: &ReplyOutcome) {
         match self.work {
             ReadWork::Calls(batch) => batch.turn_away(outcome),
@@ -75,25 +76,25 @@ impl Reading {
     }
 }
 
-/// What readers are to run. Views are opened in its order, so of two reads that one client sends the second sees no less.
+/// The queue of reads. Readers open views in its order. If a client sends two reads, the second therefore sees no less than the first.
 pub struct ReadQueue(Mutex<Receiver<Reading>>);
 
 impl ReadQueue {
-    /// With where reads enter it.
+    /// Makes the queue, and the sender by which reads enter it.
     pub fn new() -> (Sender<Reading>, Arc<Self>) {
         // Bounded by admission, as inboxes are.
         let (sender, queue) = crossbeam_channel::unbounded();
         (sender, Arc::new(Self(Mutex::new(queue))))
     }
 
-    /// The next one, at a view of its own. None: nobody is left who could ask.
+    /// Takes the next read, with a view of its own. None: all senders are gone.
     fn next(&self, views: &dyn OpenViews) -> Option<Begun> {
         let queue = self.0.lock().expect("held while a view is opened");
         let reading = queue.recv().ok()?;
         Some((reading, views.open()))
     }
 
-    /// As `next`, where there is one, and a view for it.
+    /// Takes the next read if there is one and a view for it.
     fn try_next(&self, views: &dyn OpenViews) -> Result<Begun, TryRecvError> {
         let queue = self.0.lock().expect("held while a view is opened");
         if queue.is_empty() {
@@ -110,14 +111,14 @@ impl ReadQueue {
 /// A read, and the view that was opened for it.
 type Begun = (Reading, Result<OpenedView, Arc<str>>);
 
-/// See the module's header.
+/// A reader. See the module's header.
 pub struct Reader {
     tools: ExecContext,
     lending: Arc<Lending>,
     views: Arc<dyn OpenViews>,
     queue: Arc<ReadQueue>,
     limits: ViewLimits,
-    /// What waits for its view, where all work shares one thread.
+    /// The read that waits for its view, if all work shares one thread.
     begun: Option<Begun>,
 }
 
@@ -130,11 +131,11 @@ pub struct ViewLimits {
     pub fuel_max: u64,
 }
 
-/// Why a call at a view came to no end.
+/// Name of the limit at which a call at a view ended.
 const VIEW_TIME: &str = "view_time";
 
 impl Reader {
-    /// `tools`: of a thread that publishes nothing (`Reader::tools`).
+    /// Makes a reader. `tools`: the context of a thread that publishes nothing (`Reader::tools`).
     pub fn new(
         mut tools: ExecContext,
         (lending, views): (Arc<Lending>, Arc<dyn OpenViews>),
@@ -152,19 +153,19 @@ impl Reader {
         }
     }
 
-    /// What a reader runs calls with.
+    /// Returns the context with which a reader runs calls.
     pub fn tools(shared: Arc<crate::shared::Shared>, recorder: reprise_observe::Recorder) -> ExecContext {
         ExecContext::new(shared, Box::new(NoLog), recorder)
     }
 
-    /// Reads until nobody is left who could ask.
+    /// Reads until all senders are gone.
     pub fn run(mut self) {
         while let Some(begun) = self.queue.next(&*self.views) {
             self.read(begun);
         }
     }
 
-    /// Reads what is there next, once its view is open on all sites: then the read waits for nobody.
+    /// Runs the next read once its view is open on all sites. The read then waits for no site.
     pub fn step(&mut self) -> Step {
         let begun = match self.begun.take() {
             Some(begun) => Ok(begun),
@@ -211,7 +212,7 @@ impl Reader {
             time_max: self.limits.time_max,
             ended: None,
         };
-        // Deployments wait until no view is open: the modules are those of the view once the sites have come to it.
+        // Deployments wait until no view is open. Once the sites have reached the view, the modules are therefore those of the view.
         let is_open = stores.wait_open();
         self.tools.refresh_if_due();
         match work {
@@ -234,7 +235,7 @@ impl Reader {
         begin_batch(&batch, &shared, &mut tools.frame);
         let terms = ReadTerms {
             on_write: ReplyOutcome::NotPrimary(None),
-            // Nothing is held for it: the view's time is its limit.
+            // A call at a view holds nothing: the view's time is its limit.
             time_max_ms: 0,
         };
         for slot in 0..count {
@@ -284,7 +285,7 @@ impl Reader {
         }
     }
 
-    /// The batch's calls wait no more.
+    /// Records that the batch's calls wait no more.
     fn note_waiting(&self, batch: &CallBatch, partitions: &[PartitionId]) {
         for id in partitions {
             self.tools.shared.waiting[id.index()].fetch_sub(batch.count_on(*id), Ordering::Relaxed);
@@ -302,7 +303,7 @@ pub(crate) trait EndingStores: ViewStores {
 pub(crate) struct ReadTerms {
     /// The answer to a call that writes.
     pub on_write: ReplyOutcome,
-    /// For a call whose procedure says nothing itself; 0: no limit.
+    /// Time of a call whose procedure declares none; 0: no limit.
     pub time_max_ms: u32,
 }
 
@@ -361,7 +362,7 @@ pub(crate) fn run_call(
     }
 }
 
-/// An id that no other transaction here gets. Nothing is logged under it.
+/// Returns an id that no other transaction here gets. Nothing is logged under it.
 fn next_id(tools: &ExecContext) -> TxnId {
     let now = TxnId::tick_at(tools.shared.clock.now_us());
     let next = |last: u64| now.max(last + 1);
@@ -386,7 +387,7 @@ struct Stores<'r> {
     lending: &'r Lending,
     view: ViewId,
     were_open: Vec<bool>,
-    /// Behind the last record that each shows.
+    /// The ends of the records that each shows.
     ends: Vec<Lsn>,
     all: &'r [PartitionId],
     held: std::ops::Range<usize>,
@@ -397,7 +398,7 @@ struct Stores<'r> {
 }
 
 impl Stores<'_> {
-    /// Waits until all sites have come to the view.
+    /// Waits until all sites have reached the view.
     fn wait_open(&mut self) -> Result<(), OpError> {
         for at in 0..self.all.len() {
             let mut end = 0;
@@ -407,7 +408,7 @@ impl Stores<'_> {
         Ok(())
     }
 
-    /// The last record that the call's partitions show.
+    /// Returns the last record that the call's partitions show.
     fn newest_seen(&self) -> Lsn {
         let newest = self.ends[self.held.clone()].iter().max();
         Lsn(newest.map_or(0, |end| end.0.saturating_sub(1)))
@@ -423,7 +424,7 @@ impl Stores<'_> {
         }
     }
 
-    /// What the call is answered that was ended.
+    /// Returns the answer to a call that was ended.
     fn outcome(&self) -> ReplyOutcome {
         match self.ended {
             None | Some(Over::Lending) => ReplyOutcome::Unavailable(

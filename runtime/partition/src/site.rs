@@ -33,23 +33,23 @@ use crate::{
     turn::{Running, TurnStart, Watched, begin_batch, begin_capture, input_of, note_sample, run_alike, settle_commit},
 };
 
-/// How soon an idle site looks whether the writer of a checkpoint takes more.
+/// Interval at which an idle site checks whether the writer of a checkpoint takes more.
 const COPY_LOOK: Duration = Duration::from_millis(1);
-/// How long a thread looks for what will soon be there before it sleeps: a few times what waking it takes.
+/// How long a thread looks for a message before it sleeps: a few times the cost of waking it.
 const LOOK: Duration = Duration::from_micros(50);
-/// The same while a partition is at a rendezvous, which is over when what runs there is.
+/// How long it looks while a partition is at a rendezvous, which ends when the jobs there have run.
 const LOOK_AWAY: Duration = Duration::from_micros(500);
 
-/// Why a read on a standby is not answered.
+/// Why a standby does not answer a read.
 pub(crate) const REPLAY_FAILED: &str = "this server could not replay the primary's log; /readyz has the report";
 
-/// What arrives in a site's inbox, in the order in which it is done.
+/// The messages of a site's inbox, in the order in which the site handles them.
 pub enum SiteMessage {
     /// Run these calls of one of your partitions.
     Batch(Box<CallBatch>),
     /// Prepare your partitions for a transaction over several.
     Multi(Arc<MultiPartitionTxn>),
-    /// Tell of your tables (`told`).
+    /// Publish the sizes of your tables (`told`).
     Tell,
     /// Run this over the partitions of this site (recovery's replay).
     Job(Box<dyn FnOnce(&mut Site) + Send>),
@@ -58,7 +58,7 @@ pub enum SiteMessage {
 }
 
 impl SiteMessage {
-    /// True for what waits until every partition of the site is home.
+    /// True for a message that waits until every partition of the site is home.
     fn needs_all(&self) -> bool {
         matches!(self, Self::Job(_) | Self::Stop)
     }
@@ -70,38 +70,38 @@ pub struct Partition {
     pub id: PartitionId,
     /// Its tables.
     pub store: Store,
-    /// Gives out its transaction ids.
+    /// The clock that gives out its transaction ids.
     pub clock: TxnClock,
-    /// Where the last record of this partition ends in the log.
+    /// The end of this partition's last record in the log.
     pub last_end: Lsn,
     pub(crate) copying: Option<Copying>,
     pub(crate) digesting: Option<Digesting>,
     pub(crate) telling: Telling,
 }
 
-/// What a thread runs procedures with.
+/// The means with which a thread runs procedures.
 pub struct ExecContext {
-    /// What all sites share.
+    /// The state that all sites share.
     pub shared: Arc<Shared>,
     /// Instances of modules, ready to be called.
     pub executors: Executors,
     /// The running transaction's memory.
     pub frame: TxnScratch,
-    /// Where finished batches go.
+    /// The receiver of finished batches.
     pub sink: Box<dyn Sink>,
     /// The thread's counters.
     pub recorder: Recorder,
-    /// Of the batch that runs.
+    /// The records of the running batch.
     pub records: RecordBatch,
-    /// What a result took in the last batch, and a little more.
+    /// The mean length of a result in the last batch, and a little more.
     result_bytes: usize,
-    /// What a call of the last batch took.
+    /// The time that a call of the last batch took.
     call_ns: u64,
     share: ProcessorShare,
     deployed: Arc<Deployed>,
     /// The versions in service, by `ModuleId`.
     pub(crate) in_service: Vec<Option<Arc<Module>>>,
-    /// What their calls leave in the log, by procedure.
+    /// The kind of record that their calls leave in the log, by procedure.
     pub(crate) choices: Vec<Vec<Choice>>,
 }
 
@@ -110,33 +110,33 @@ pub struct Site {
     /// Its number.
     pub id: SiteId,
     pub(crate) table: PartitionTable,
-    /// What it runs procedures with.
+    /// The means with which it runs procedures.
     pub tools: ExecContext,
     pub(crate) inbox: Receiver<SiteMessage>,
     /// Taken from the inbox, and the next to be done.
     pub(crate) held_back: Option<SiteMessage>,
-    /// Nobody is left who could send.
+    /// True once all senders are gone.
     is_cut_off: bool,
-    /// The coordinator was told that there is nothing to do here but what waits for others.
+    /// True if the coordinator knows that this site has nothing to do except work that waits for others.
     pub(crate) is_idle: bool,
     /// Rendezvous that this site leads.
     pub(crate) called: VecDeque<Arc<Rendezvous>>,
-    /// On a standby with readers.
+    /// The lending of its stores, on a standby with readers.
     pub(crate) lender: Option<Lender>,
 }
 
-/// What a transaction over several partitions works on.
+/// The partitions of a transaction over several partitions.
 pub struct ExclusivePartitions<'a> {
     /// The touched partitions, ascending.
     pub partitions: &'a mut [Box<Partition>],
-    /// Of the thread that holds them.
+    /// The means of the thread that holds them.
     pub tools: &'a mut ExecContext,
-    /// Limit of a look at these partitions; none: the look waits for what it shows (`limit_look`).
+    /// Limit of a look at these partitions; none: the look waits for the writes that it shows (`limit_look`).
     pub(crate) limit: Option<ReadLimit>,
 }
 
 impl Partition {
-    /// Without tables.
+    /// Makes a partition without tables.
     pub fn new(id: PartitionId, memory: &Arc<MemoryLedger>) -> Self {
         Self {
             id,
@@ -151,9 +151,9 @@ impl Partition {
 }
 
 impl Partition {
-    /// Forgets the undo of what is durable. Once the log has failed for good, takes back what is not: nobody was told of it.
+    /// Drops the undo of durable records. Once the log has failed for good, takes back the other records: no client has learned of them.
     pub fn settle(&mut self, sink: &dyn Sink, gate: &CommitGate) {
-        // In this order: once it has stopped nothing becomes durable any more, and what was before is answered.
+        // The order matters. Once the log has stopped, nothing becomes durable any more, and earlier records have their answers.
         let is_stopped = sink.is_stopped();
         let Some(durable) = sink.settled() else {
             return;
@@ -164,7 +164,7 @@ impl Partition {
             self.note_change();
             self.store.unwind();
             self.last_end = durable;
-            // What was copied may hold what was just taken back; its checkpoint waits for the log in vain.
+            // The copy may hold rows that were just taken back. Its checkpoint waits for the log in vain.
             self.store.end_snapshot();
             self.store.end_digest();
         }
@@ -172,7 +172,7 @@ impl Partition {
 }
 
 impl ExecContext {
-    /// Of one thread.
+    /// Makes the means of one thread.
     pub fn new(shared: Arc<Shared>, sink: Box<dyn Sink>, recorder: Recorder) -> Self {
         let deployed = shared.deployed.load_full();
         let in_service = in_service(&deployed);
@@ -195,12 +195,12 @@ impl ExecContext {
         }
     }
 
-    /// The modules, as the calls of this turn see them.
+    /// Returns the modules, as the calls of this turn see them.
     pub fn deployed(&self) -> &Arc<Deployed> {
         &self.deployed
     }
 
-    /// Why writes can't be taken now, if so: by the log, or for want of standbys.
+    /// Returns why writes can't be taken now, if there is a reason: the log, or missing standbys.
     pub fn refusal(&self) -> Option<Unlogged> {
         self.sink.refusal().or_else(|| self.shared.gate.refusal())
     }
@@ -225,7 +225,7 @@ impl ExecContext {
     pub fn install(&mut self, deployed: Deployed) {
         assert!(deployed.generation > self.deployed.generation);
         let generation = deployed.generation;
-        // What goes out of service is not called again: only a replay that begins earlier could, and it makes the module anew.
+        // No call reaches a module that goes out of service. Only a replay that begins earlier could, and it builds the module anew.
         let before = self.deployed.current.values();
         before
             .filter(|module| !deployed.is_current(module.id))
@@ -236,7 +236,7 @@ impl ExecContext {
         self.refresh_if_due();
     }
 
-    /// A multi-partition id later than all that these partitions have seen, and than every other multi-partition id.
+    /// Returns a multi-partition id later than all that these partitions have seen, and than every other multi-partition id.
     pub fn next_multi_id(&self, partitions: &mut [Box<Partition>]) -> TxnId {
         let seen = partitions.iter().map(|p| p.clock.last_tick()).max();
         let now = TxnId::tick_at(self.shared.clock.now_us());
@@ -272,7 +272,7 @@ fn choices(shared: &Shared, in_service: &[Option<Arc<Module>>]) -> Vec<Vec<Choic
 }
 
 impl Site {
-    /// A site with fresh partitions: those `p` with `p % sites_count == id`.
+    /// Makes a site with fresh partitions: each `p` with `p % sites_count == id`.
     pub fn new(id: SiteId, tools: ExecContext, inbox: Receiver<SiteMessage>) -> Self {
         Self {
             id,
@@ -293,7 +293,7 @@ impl Site {
             match self.step() {
                 Step::Done => {}
                 Step::Idle => self.wait(),
-                // A message asked for it, and that alone ends this loop.
+                // A message asked for lending, and that alone ends this loop.
                 Step::Over if self.is_lending() => {
                     if !self.run_lending() {
                         return;
@@ -304,7 +304,7 @@ impl Site {
         }
     }
 
-    /// As `run`, while the site lends its stores to readers. True: that is over, and the site goes on.
+    /// Runs the site while it lends its stores to readers. True: the lending is over, and the site continues with `run`.
     fn run_lending(&mut self) -> bool {
         loop {
             self.serve_readers();
@@ -327,7 +327,7 @@ impl Site {
         }
     }
 
-    /// Does what there is to do, up to one message. Meanwhile partitions come and go.
+    /// Does the work that there is, up to one message. Meanwhile partitions come and go.
     pub fn step(&mut self) -> Step {
         self.set_idle(false);
         let mut has_acted = false;
@@ -335,7 +335,7 @@ impl Site {
             if self.attend() {
                 return Step::Done;
             }
-            // What only takes its place comes first; then what waited here and what arrives take turns.
+            // Messages that only take their place come first. Messages that waited here and messages that arrive then take turns.
             has_acted = self.take_multis();
             if self.act_if_due() {
                 has_acted = true;
@@ -355,7 +355,7 @@ impl Site {
         }
     }
 
-    /// The next message that may be done. One that needs all partitions keeps what is behind it back until they are home.
+    /// Returns the next message that the site may handle. A message that needs all partitions keeps later ones back until they are home.
     fn next_message(&mut self) -> Option<SiteMessage> {
         if self.held_back.is_none() {
             match self.inbox.try_recv() {
@@ -368,7 +368,7 @@ impl Site {
         self.held_back.take_if(is_let)
     }
 
-    /// What is done when no message is.
+    /// Does the work for which no message is needed.
     fn step_idle(&mut self) -> Step {
         if self.is_cut_off && self.is_quiet() {
             return Step::Over;
@@ -379,8 +379,8 @@ impl Site {
         }
     }
 
-    /// Sleeps until something has arrived, in a thread of its own. Where partitions are away it ends: transactions over several are
-    /// in one order in all inboxes, so what the first of them lacks waits for nothing.
+    /// Sleeps until a message has arrived, in a thread of its own. The wait also ends if partitions are away. Transactions over several partitions
+    /// are in one order in all inboxes, so nothing blocks the sites that the first of them still lacks.
     fn wait(&mut self) {
         let (arrivals, inbox, shared) = (&self.table.arrivals, &self.inbox, &self.tools.shared);
         if self.table.is_quiet() {
@@ -409,7 +409,7 @@ impl Site {
         select.ready(); // what has come is taken by the next step
     }
 
-    /// Does what a message asks for; false when it ends the site, or the way in which it ran until now.
+    /// Handles a message. False if it ends the site, or the way in which the site ran until now.
     fn handle(&mut self, message: SiteMessage) -> bool {
         match message {
             SiteMessage::Batch(batch) => self.take_batch(batch),
@@ -430,7 +430,7 @@ impl Site {
         true
     }
 
-    /// Copies a slice of each partition that is being copied, and goes over one where digests are made. `Copied` where one can go on at once.
+    /// Copies a slice of each partition with a copy under way, and digests a slice of each one with a digest. `Copied` if one can continue at once.
     fn copy_slices(&mut self, is_idle: bool) -> Slice {
         let shared = &self.tools.shared;
         if shared.copying.load(Ordering::Relaxed) == 0 {
@@ -447,13 +447,13 @@ impl Site {
         })
     }
 
-    /// Puts another sink in the place of a standby's, which took nothing. Once it is promoted, before its first call that writes.
+    /// Replaces the sink of a standby, which took nothing. The caller does so once the standby is promoted, before its first call that writes.
     pub fn set_sink(&mut self, sink: Box<dyn Sink>) {
         self.tools.frame.set_objects(sink.objects());
         self.tools.sink = sink;
     }
 
-    /// From now on what is committed can be taken back until it is durable. Called once the log is replayed.
+    /// Keeps undo from now on: a committed write can be taken back until it is durable. Called once the log is replayed.
     pub fn retain_undo(&mut self) {
         if self.tools.sink.settled().is_some() {
             let held = self.table.iter_mut();
@@ -466,23 +466,23 @@ impl Site {
         self.serve();
     }
 
-    /// What recovery put in place is told of. Called once it is through.
+    /// Publishes what recovery put in place. Called once recovery is through.
     pub fn serve(&mut self) {
         self.table.iter_mut().for_each(Partition::note_change);
         self.tell();
     }
 
-    /// Those of this site that are not at a rendezvous.
+    /// Returns the partitions of this site that are not at a rendezvous.
     pub fn partitions_at_home(&mut self) -> impl Iterator<Item = &mut Partition> {
         self.table.iter_mut()
     }
 
-    /// One of this site that is at home.
+    /// Returns a partition of this site that is at home.
     pub fn partition(&mut self, id: PartitionId) -> &mut Partition {
         self.split(id).0
     }
 
-    /// The tables of a partition of this site.
+    /// Returns the tables of a partition of this site.
     pub fn store(&self, id: PartitionId) -> &Store {
         let partition = self.table.peek(id);
         &partition
@@ -490,14 +490,14 @@ impl Site {
             .store
     }
 
-    /// A partition of this site beside the tools that run calls on it.
+    /// Returns a partition of this site beside the tools that run calls on it.
     pub fn split(&mut self, id: PartitionId) -> (&mut Partition, &mut ExecContext) {
         let partition = self.table.get(id);
         let partition = partition.expect("what needs a partition is deferred while it is away");
         (partition, &mut self.tools)
     }
 
-    /// The modules, as the calls of this turn see them.
+    /// Returns the modules, as the calls of this turn see them.
     pub fn deployed(&self) -> &Arc<Deployed> {
         self.tools.deployed()
     }
@@ -555,12 +555,12 @@ impl Site {
     }
 }
 
-/// What so many calls take that wait to be run, of which each takes so long.
+/// Returns the time that `calls` waiting calls take, at `call_ns` each.
 fn busy_with(calls: usize, call_ns: u64) -> Duration {
     Duration::from_nanos(call_ns.saturating_mul(calls as u64))
 }
 
-/// Publishes a run batch. A refused append takes the whole turn back: nothing of it was acknowledged.
+/// Publishes a run batch. If the log refuses it, the whole turn is taken back: none of it was acknowledged.
 fn publish(tools: &mut ExecContext, records: &RecordBatch, partitions: &mut [&mut Partition], batch: Box<CallBatch>) {
     if tools.shared.replay_failed.load(Ordering::Acquire) {
         return batch.withdraw(REPLAY_FAILED);
@@ -654,7 +654,7 @@ impl ExclusivePartitions<'_> {
             .for_each(|part| part.tell_if_due(shared, started_ns));
     }
 
-    /// Calls that wait for the partition for which fewest do.
+    /// Returns the number of calls that wait for the partition for which fewest do.
     fn fewest_waiting(&self) -> usize {
         let waiting = &self.tools.shared.waiting;
         let counts = self
@@ -664,7 +664,7 @@ impl ExclusivePartitions<'_> {
         counts.min().unwrap_or(0)
     }
 
-    /// Runs a call that is of all of these partitions, and goes behind it, unless those before it go to the log first.
+    /// Runs a call over all of these partitions, and moves `next` behind it. It does not if the calls before it go to the log first.
     fn run_over_all(&mut self, batch: &mut CallBatch, next: &mut usize, turn: &TurnStart) -> Option<Pause> {
         let slot = *next;
         *next += 1;

@@ -1,5 +1,5 @@
-//! What partitions tell of their tables without being held: each now and then while it works, and all of a site's between
-//! two messages when somebody asks.
+//! Sizes of tables, which partitions publish without being held. A working partition publishes now and then. A site publishes all of its partitions
+//! between two messages when a caller asks.
 
 use std::sync::{
     Arc,
@@ -15,42 +15,42 @@ use crate::{
     site::{Partition, Site},
 };
 
-/// A partition that works tells again after so long, and after so many times as long as telling takes.
+/// A working partition publishes again after this time, and after `TELL_SHARE` times the time that publishing takes.
 const TELL_EVERY_NS: u64 = 100_000_000;
 const TELL_SHARE: u64 = 200;
 
-/// What was told last.
+/// The sizes that were published last.
 pub struct Told {
     /// By partition, then by `TableId`.
     stats: Vec<ArcSwap<Vec<TableStats>>>,
-    /// By site.
+    /// The questions by site.
     asked: Vec<Asked>,
 }
 
 struct Asked {
     /// A question lies in the site's inbox.
     is_sent: AtomicBool,
-    /// Questions answered.
+    /// Number of answered questions.
     answered: Arc<Watermark>,
 }
 
-/// Where the answer to a question is seen.
+/// A question to a site, and the place where its answer appears.
 pub struct Question<'a> {
     asked: &'a Asked,
     answer: u64,
 }
 
-/// When a partition tells next.
+/// The time at which a partition publishes next.
 #[derive(Default)]
 pub(crate) struct Telling {
-    /// Its tables may have changed since it told last.
+    /// Its tables may have changed since it published last.
     is_due: bool,
-    /// By the node's clock.
+    /// The earliest time, by the node's clock.
     not_before_ns: u64,
 }
 
 impl Told {
-    /// Nothing was told yet.
+    /// Makes it, with nothing published.
     pub fn new(partitions_count: u16, sites_count: u16) -> Self {
         let asked = || Asked {
             is_sent: AtomicBool::new(false),
@@ -62,16 +62,16 @@ impl Told {
         }
     }
 
-    /// A partition's tables by `TableId`, as it told last; tables that it has not told of are missing.
+    /// Returns the sizes of a partition's tables by `TableId`, as it published them last. Tables that it has not published are missing.
     pub fn stats(&self, partition: PartitionId) -> Arc<Vec<TableStats>> {
         self.stats[partition.index()].load_full()
     }
 
-    /// Asks a site; the second is true where a `SiteMessage::Tell` is to be sent to it. One lies in an inbox at most, however
-    /// many ask and however long the site is busy.
+    /// Asks a site. True: the caller has to send it a `SiteMessage::Tell`. An inbox holds at most one, however many callers ask and however long the
+    /// site is busy.
     pub fn ask(&self, site: SiteId) -> (Question<'_>, bool) {
         let asked = &self.asked[site.index()];
-        // In this order: an answer that is under way now began after everything that was acknowledged before.
+        // The order matters: an answer that is under way now began after everything that was acknowledged before.
         let answer = asked.answered.get() + 1;
         let is_first = !asked.is_sent.swap(true, Ordering::AcqRel);
         (Question { asked, answer }, is_first)
@@ -79,20 +79,20 @@ impl Told {
 }
 
 impl Question<'_> {
-    /// Calls the hook once it is answered. None: it is, and the hook was not called.
+    /// Has the hook called once the question is answered. None: it is answered, and the hook was not called.
     pub fn when_answered(&self, hook: OnReached) -> Option<WatermarkWaiter> {
         self.asked.answered.when(self.answer, hook)
     }
 }
 
 impl Partition {
-    /// Something may have changed.
+    /// Records that the tables may have changed.
     #[inline]
     pub(crate) fn note_change(&mut self) {
         self.telling.is_due = true;
     }
 
-    /// `now_ns` may lie a little back.
+    /// Publishes if it is time. `now_ns` may lie a little back.
     #[inline]
     pub(crate) fn tell_if_due(&mut self, shared: &Shared, now_ns: u64) {
         if now_ns >= self.telling.not_before_ns {
@@ -113,7 +113,7 @@ impl Partition {
 }
 
 impl Site {
-    /// Tells of the partitions that are at home. Those that are away told when they were.
+    /// Publishes the sizes of the partitions at home. A partition that is away published before it left.
     pub(crate) fn tell(&mut self) {
         let shared = self.tools.shared.clone();
         let asked = &shared.told.asked[self.id.index()];

@@ -49,8 +49,8 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Appends the record or records of a committed call, whose changes and result are in the frame. False, with nothing appended: the call
-    /// does not fit into one record, or not into one behind these.
+    /// Appends the record or records of a committed call, whose changes and result are in the frame. False, with nothing appended: the call does not
+    /// fit into one record, or not behind the records of its batch.
     #[inline(always)]
     pub fn encode(
         &self,
@@ -511,7 +511,7 @@ pub(crate) fn note_sample(
     }
 }
 
-/// Notes that a call was committed.
+/// Records that a call was committed.
 #[inline]
 pub(crate) fn settle_commit(recorder: &Recorder, frame: &TxnScratch, call: &mut CallSlot, results: &mut Vec<u8>) {
     let start = results.len() as u32;
@@ -521,7 +521,7 @@ pub(crate) fn settle_commit(recorder: &Recorder, frame: &TxnScratch, call: &mut 
     recorder.committed();
 }
 
-/// Notes why a call did not begin.
+/// Records why a call did not begin.
 #[cold]
 pub(crate) fn settle_refusal(recorder: &Recorder, call: &mut CallSlot, outcome: ReplyOutcome) {
     if matches!(outcome, ReplyOutcome::Failed(_)) {

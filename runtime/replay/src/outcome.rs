@@ -43,7 +43,7 @@ impl ReplayOutcome {
     /// Keeps the error of the earliest position: later ones may follow from it.
     pub fn fail(&self, error: ReplayError) {
         let mut kept = self.error.lock().expect("held for a store");
-        // First: who leaves something out for the other has seen this, too.
+        // This comes first: a thread that skips a work because of the error has seen this flag, too.
         self.shared.replay_failed.store(true, Ordering::Release);
         self.failed_at.fetch_min(error.lsn().0, Ordering::AcqRel);
         if kept.as_ref().is_none_or(|kept| error.lsn() < kept.lsn()) {

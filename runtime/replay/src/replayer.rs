@@ -79,7 +79,7 @@ pub struct Replayer {
     /// Jobs over several sites until now; each may change the tables.
     jobs: u64,
     pub(crate) assist: Arc<Assist>,
-    /// Batches on their way that may be demultiplexed before their sites come to them, the next ones first.
+    /// Batches on their way that may be demultiplexed before their sites reach them, the next ones first.
     pub(crate) aheads: VecDeque<Arc<EarlyRedo>>,
     pub(crate) at_mark: Option<AtMark>,
     /// The rest of the last window, which begins with a deployment.

@@ -271,7 +271,7 @@ fn windows_of_any_size_come_to_what_each_record_does() {
     replayed_in_windows(&history(599), &[1, 7, 100, 600]);
 }
 
-/// Such batches are demultiplexed before their sites come to them, and their tables lent.
+/// Such batches are demultiplexed before their sites reach them, and their tables lent.
 #[test]
 fn large_windows_come_to_what_each_record_does() {
     replayed_in_windows(&history(60_000), &[5_000, 60_000]);

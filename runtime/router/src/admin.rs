@@ -70,7 +70,7 @@ pub enum DeployError {
     Install(#[from] InstallError),
     #[error("a module has at most {max} bytes")]
     TooLarge { max: usize },
-    /// The log has no room for so long a record, however empty it is.
+    /// The record is longer than the log can take, however empty it is.
     #[error("its record in the log has up to {bytes} bytes, and the log takes {max} at once")]
     RecordTooLong { bytes: usize, max: usize },
     #[error("no such module is in service")]
@@ -102,8 +102,8 @@ impl Router {
         self.deploy_with(name, wasm, &[])
     }
 
-    /// Validates, compiles and installs a module on all partitions between two transactions. Blocks until it is durable. What it would
-    /// destroy is counted while the partitions are held, and needs consent.
+    /// Validates, compiles and installs a module on all partitions between two transactions. Blocks until it is durable. The destruction that it
+    /// would cause is counted while the partitions are held, and needs consent.
     pub fn deploy_with(&self, name: &str, wasm: &[u8], consents: &[Consent]) -> Result<Deployment, DeployError> {
         let wasm: Arc<[u8]> = wasm.into();
         let candidate = self.compile(name, &wasm)?;
@@ -281,7 +281,7 @@ impl Router {
         Ok(lsn)
     }
 
-    /// Waits until a record that is durable here is where the server's safety level wants it. The partitions go on meanwhile.
+    /// Waits until a record that is durable here is where the server's safety level wants it. The partitions work meanwhile.
     fn wait_committed(&self, lsn: Lsn, txn_id: TxnId) -> Result<(), DeployError> {
         let shared = &self.0.config.shared;
         let (sender, receiver) = crossbeam_channel::bounded(1);
@@ -321,8 +321,8 @@ fn bounds(held: &ExclusivePartitions<'_>, max_s: u32) -> InstallBounds {
 /// Bytes of a deployment's record beside the module, its name, and what it ran.
 const DEPLOY_HEAD_BYTES_MAX: usize = 128;
 
-/// Whether the log takes the deployment's record, before anything of it runs: a site's ring in NVRAM may be too small for it. What the
-/// deployment changes and destroys is not counted here: `Lists::of` does it.
+/// Checks whether the log takes the deployment's record, before anything of it runs: a site's ring in NVRAM may be too small for it. `Lists::of`
+/// counts the changes and the destruction of the deployment.
 fn check_record(shared: &Shared, candidate: &Candidate, wasm_bytes: usize) -> Result<(), DeployError> {
     let ran = match candidate.schema.on_deploy {
         Some(_) => PLAN_BYTES_MAX + 8 * usize::from(shared.partitions_count),

@@ -46,7 +46,7 @@ struct Told {
 }
 
 impl Told {
-    /// How many came since they were told last, if it is time to tell them.
+    /// Returns the number that came since the last notice, if it is time for the next.
     fn due(&mut self, count: u64, now_ns: u64) -> Option<u64> {
         let is_time = self
             .at_ns

@@ -19,9 +19,9 @@ use crate::{
 
 /// Bytes of rows after which a page ends before its limit.
 const PAGE_BYTES_MAX: usize = 4 << 20;
-/// Rows that one page looks at: a filter that little passes must end, too.
+/// Rows that the search for one page reads: a filter that little passes must end, too.
 const LOOKED_AT_MAX: usize = 20_000;
-/// Time that one takes: it must not hold a partition for longer, nor a reader, which waits for its slices.
+/// Time that the search takes at most. It must not hold a partition for longer, nor a reader, which waits for its slices.
 const HELD_TIME_MAX: Duration = Duration::from_millis(5);
 const READER_TIME_MAX: Duration = Duration::from_millis(50);
 /// Rows between two looks at the clock.
@@ -31,7 +31,7 @@ const IDS_AT_ONCE: u32 = 256;
 const LOOK_BYTES_MAX: usize = 32 << 10;
 
 impl Router {
-    /// A page that a reader reads. What a standby shows is durable.
+    /// A page that a reader reads. A standby shows durable rows only.
     pub(crate) fn page_at_view(
         &self,
         aside: &ReadAside,
@@ -145,7 +145,7 @@ struct Filling {
     page: RowsPage,
     /// Bytes of all rows.
     bytes: usize,
-    /// Rows that were looked at, and until when some more may be.
+    /// Rows that the search read, and the time until which it may read more.
     looked_at: usize,
     until: Instant,
 }
@@ -304,7 +304,7 @@ impl PageReader<'_> {
     }
 }
 
-/// The last row that was shown: where a page in order goes on.
+/// The last row that was shown: a page in order continues behind it.
 struct Shown<'a> {
     partition: PartitionId,
     /// Hidden number, where the table has no primary key.

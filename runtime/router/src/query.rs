@@ -23,7 +23,7 @@ pub struct TableStats {
     pub rows: u64,
     /// On all partitions together, the copies of a replicated table among them.
     pub copies: u64,
-    /// ExclusivePartitions in memory, all copies.
+    /// Bytes that the rows take in memory, all copies.
     pub row_bytes: u64,
     pub index_bytes: u64,
 }
@@ -39,7 +39,7 @@ pub struct RowsRequest {
     pub cursor: Option<Vec<u8>>,
     /// Leading key bytes (`reprise_abi::key`) that a row must have; empty for all.
     pub prefix: Vec<u8>,
-    /// Key bytes behind the prefix from which on, and up to which, rows are wanted: those that begin with them included. Empty: all.
+    /// Key bytes behind the prefix: the first and last rows that are wanted. Rows that begin with them are included. Empty: all.
     pub from: Vec<u8>,
     pub to: Vec<u8>,
     /// From the last row to the first.
@@ -153,7 +153,7 @@ impl Router {
         Ok(all)
     }
 
-    /// Asks all sites to take up what was deployed and to tell of their tables; waits for so long.
+    /// Asks all sites to take up the deployed modules and to publish their tables' sizes. Waits for at most `wait_max`.
     pub(crate) fn ask_to_tell(&self, wait_max: Duration) {
         let shared = &self.0.config.shared;
         let (sender, answers) = crossbeam_channel::unbounded::<()>();

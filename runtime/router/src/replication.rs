@@ -43,8 +43,8 @@ pub struct StandbyInfo {
     pub replayed: Lsn,
     /// Readers there see everything before it.
     pub view: Lsn,
-    /// It has everything that was answered under a level that waits for standbys; on a standby, as its primary told last. None: that does not know,
-    /// since nothing told it so, or since its primary may have gone on without it by now.
+    /// It has everything that was answered under a level that waits for standbys; on a standby, by its primary's last word. None: the standby does
+    /// not know. Its primary sent no word, or may have continued without it by now.
     pub in_sync: Option<bool>,
     /// From 0 to 1 (Query Fresh, section 4; counted from the primary's view 10 s ago). None: not measured yet.
     pub freshness: Option<f64>,
@@ -68,7 +68,7 @@ pub struct StandbyInfo {
 pub struct ViewAge {
     /// It shows everything before this.
     pub view: Lsn,
-    /// For so long at most the primary may have had something that this does not show.
+    /// The longest time, in microseconds, for which the primary may have had something that this does not show.
     pub lag_us: u64,
     /// False: it is so much at least.
     pub is_lag_known: bool,
@@ -95,9 +95,9 @@ pub struct ReplicationInfo {
     pub epoch: Epoch,
     /// The configured safety level: `LocalSync` or `LocalAsync` if none was asked for.
     pub safety: Safety,
-    /// The safety of an acknowledged write now. It is less than `safety` while a primary goes on alone because the level allows it.
+    /// The safety of an acknowledged write now. It is less than `safety` while a primary continues alone because the level allows it.
     pub reached: Safety,
-    /// URL of the primary; none on the primary itself, unless it was told its own.
+    /// URL of the primary. A primary has it only if its own URL was configured.
     pub primary: Option<Arc<str>>,
     /// The address that standbys connect to; none if they can't.
     pub ship_address: Option<String>,
@@ -113,7 +113,7 @@ pub struct ReplicationInfo {
     pub out_of_sync: Vec<OutOfSync>,
     /// The records cut off this node's log, the oldest first.
     pub cuts: Vec<CutRecords>,
-    /// None: who is the primary is decided by hand.
+    /// None: the operator decides which server is the primary.
     pub lease: Option<LeaseInfo>,
 }
 
@@ -122,11 +122,11 @@ pub struct ReplicationInfo {
 pub enum LeaseState {
     /// This server has it.
     Held,
-    /// It had it, as far as it knows nobody else has, and it answers nothing alone.
+    /// It had it, and answers nothing alone. As far as it knows, no other server has it.
     Over,
     /// Another server has it.
     Elsewhere,
-    /// Nobody has.
+    /// No server has it.
     Free,
     /// The store does not tell.
     Unknown,
@@ -199,7 +199,7 @@ pub enum LossCause {
     OutOfSync,
     /// The standby can't keep the primary's status.
     NotKept,
-    /// For so long, in microseconds; None: since it was started.
+    /// The primary was silent for this time, in microseconds. None: since this standby started.
     Unheard(Option<u64>),
     /// Level of the primary.
     PrimaryAlone(Safety),
@@ -289,7 +289,7 @@ pub struct Promoted {
 /// How a standby is to become the primary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PromoteOptions {
-    /// The old primary is not asked to step down: somebody has stopped it.
+    /// The old primary is not asked to step down: the operator has stopped it.
     pub is_forced: bool,
     /// Also where this server is out of sync.
     pub accepts_loss: bool,
@@ -413,8 +413,8 @@ pub trait ReplicationService: Send + Sync {
     /// Makes this standby the primary: the old one is asked to step down, and what was received is replayed first. Blocks until writes
     /// are taken.
     fn promote(&self, options: PromoteOptions) -> Result<Promoted, ReplicationError>;
-    /// Gives this primary's place to the standby of a name, whose URL for clients may be known: it writes nothing more, and its successor has
-    /// everything. Asked for the same once more, it says the same. Err: it goes on as the primary.
+    /// Gives this primary's place to the standby of a name, whose URL for clients may be known. The primary writes nothing more, and its successor
+    /// has everything. A repeated request gets the same answer. Err: it remains the primary.
     fn step_down(&self, name: &str, url: Option<Arc<str>>) -> Result<SteppedDown, ReplicationError>;
 
     /// Promises an epoch to a server that is to lead, or takes that back.

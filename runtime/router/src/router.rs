@@ -353,8 +353,8 @@ impl Router {
         (left > 0).then(|| Duration::from_nanos(left))
     }
 
-    /// Returns a new stream. Batches of a stream keep their order among each other if some calls are of several partitions. It is for
-    /// batches that one client sends without waiting for answers. The calls of one batch keep their order anyway.
+    /// Returns a new stream. Batches of a stream keep their order among each other if some calls are of several partitions. A client takes one to
+    /// send batches without waiting for answers. The calls of a batch keep their order anyway.
     pub fn new_stream(&self) -> Stream {
         Stream(self.0.streams.fetch_add(1, Ordering::Relaxed))
     }

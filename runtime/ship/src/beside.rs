@@ -1,4 +1,4 @@
-//! The log of a standby that gets its first files: it takes groups while the checkpoint comes, so its primary need not keep them for it.
+//! The log of a standby that gets its first files. It takes groups while the checkpoint comes, so the primary need not keep them for it.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -18,13 +18,13 @@ pub struct OnTheWay {
 }
 
 impl OnTheWay {
-    /// A group of so many bytes of records was placed.
+    /// Records that a group with `bytes` bytes of records was appended.
     pub fn note(&mut self, end: Lsn, bytes: u64) {
         self.groups.push_back((end, bytes));
         self.bytes += bytes;
     }
 
-    /// Bytes for which there is room, now that everything before `persisted` is durable, and the log itself has so much, if it has a bound.
+    /// Returns the bytes for which there is room. Everything before `persisted` is durable now. `log_room`: the log's own room, if it has a bound.
     pub fn room_bytes(&mut self, persisted: Lsn, log_room: Option<u64>) -> u64 {
         while let Some((_, bytes)) = self.groups.pop_front_if(|(end, _)| *end <= persisted) {
             self.bytes -= bytes;
@@ -34,7 +34,7 @@ impl OnTheWay {
     }
 }
 
-/// Keeps in a new directory that everything before an LSN may be shown, and nothing behind it before a primary says so.
+/// Saves in a new directory that everything before an LSN may be shown, and nothing behind it before a primary says so.
 pub type KeepCommitted = fn(&dyn Disk, Lsn) -> Result<(), DiskError>;
 
 /// The parts that the log of the first files needs.
@@ -53,10 +53,10 @@ pub(crate) struct LogComing {
 }
 
 impl LogComing {
-    /// Opens what has come of it.
+    /// Opens the log as far as it has come.
     pub fn open(disk: Arc<dyn Disk>, clock: Arc<dyn Clock>, threads: Arc<dyn Threads>) -> Result<Self, LogError> {
         let found = verify(&*disk)?;
-        // It goes on as its primary wrote it; whoever opens the directory has settings of its own.
+        // The log continues with the settings that its primary wrote. A server that opens the directory later has settings of its own.
         let newest = found.segments.last().map(|newest| newest.settings_hash);
         let config = LogConfig {
             settings_hash: newest.unwrap_or_default(),
@@ -67,7 +67,7 @@ impl LogComing {
         Ok(Self {
             receiver: log.group_appender(),
             on_the_way: OnTheWay::default(),
-            // A primary's checkpoint has what is durable there: only that one says what of it is committed.
+            // A primary's checkpoint shows the records that are durable there. Only the primary says which of them are committed.
             committed: Lsn(0),
             log,
         })
@@ -96,7 +96,7 @@ impl LogComing {
         self.on_the_way.room_bytes(self.log.durable(), None)
     }
 
-    /// Makes all of it durable. Where it ends, and what of it is committed.
+    /// Makes all of it durable. Returns its end, and the end of its committed records.
     pub fn close(self) -> Result<(Position, Lsn), LogError> {
         let received = self.received();
         self.log.close()?;

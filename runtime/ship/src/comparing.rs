@@ -1,7 +1,8 @@
-//! LSNs at which a primary and its standbys compare their tables: named to them, with what the primary found there.
+//! LSNs at which a primary and its standbys compare their tables. The primary names them, with the digests that it found there.
 //!
-//! A standby makes its digests when its replay comes to the LSN, so it has to know before. It replays nothing before the primary says
-//! that it is committed; so an LSN is named before that is said of it. While the mark is written, `limit` keeps what is told behind it.
+//! A standby makes its digests when its replay reaches the LSN, so it has to know the LSN before. It replays nothing before the primary says that it
+//! is committed. The primary therefore names an LSN before it says that the LSN is committed. While the mark is written, `limit` keeps the committed
+//! LSN that standbys learn behind it.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -19,7 +20,7 @@ struct State {
     number: u64,
     /// All tables, on all partitions, as the primary found them there.
     found: Option<Arc<Vec<ComparedTable>>>,
-    /// A mark is being written, and everything before this lies before it.
+    /// The end of the log while a mark is being written behind it.
     floor: Option<Lsn>,
 }
 
@@ -27,7 +28,7 @@ struct State {
 #[derive(Default)]
 pub struct Comparisons(Mutex<State>);
 
-/// The comparisons that a connection was told.
+/// The comparisons that a connection has sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TellingOf {
     named: u64,
@@ -44,12 +45,12 @@ impl Comparisons {
         self.0.lock().expect("held for a look or a store")
     }
 
-    /// A mark is about to be written behind `filled`; nothing else is meanwhile.
+    /// Announces that a mark is about to be written behind `filled`. No other mark is written meanwhile.
     pub fn begin_naming(&self, filled: Lsn) {
         self.lock().floor = Some(filled);
     }
 
-    /// The mark is written: what lies before `lsn` is compared. Its number.
+    /// Records that the mark is written: tables are compared before `lsn`. Returns the number of the comparison.
     pub fn name(&self, lsn: Lsn) -> u64 {
         let mut state = self.lock();
         state.number += 1;
@@ -60,7 +61,7 @@ impl Comparisons {
         number
     }
 
-    /// It was not written.
+    /// Records that the mark was not written.
     pub fn cancel_naming(&self) {
         self.lock().floor = None;
     }
@@ -73,7 +74,7 @@ impl Comparisons {
         }
     }
 
-    /// Returns the committed LSN that standbys may be told.
+    /// Returns the committed LSN that the primary may tell its standbys.
     pub(crate) fn limit(&self, committed: Lsn) -> Lsn {
         self.lock().floor.map_or(committed, |floor| committed.min(floor))
     }
@@ -93,7 +94,7 @@ impl Comparisons {
         }
     }
 
-    /// Tells a standby what it does not know yet. True where there was anything.
+    /// Tells a standby the news of comparisons. True if there was any.
     pub(crate) fn tell_standby(&self, connection: &mut Connection, telling: &mut TellingOf) -> Result<bool, NetError> {
         let Some(untold) = self.untold(telling) else {
             return Ok(false);

@@ -6,14 +6,14 @@ use crossbeam_channel::{Receiver, Select};
 use reprise_env::{Connection, NetError, NetLimits};
 use reprise_wire::{FRAME_BYTES_MAX, Frame, STANDBY_FRAME_BYTES_MAX};
 
-/// A peer from whom nothing came for so long is lost.
+/// A peer that was silent for this time is lost.
 pub const SILENCE_MAX: Duration = Duration::from_secs(3);
 /// Longest time for which one frame is being sent.
 pub const SEND_TIME: Duration = Duration::from_secs(10);
-/// How often a primary tells that it is there.
+/// Interval at which a primary says that it is there.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(20);
 
-/// How often at most it tells that more is committed: a standby shows nothing before.
+/// Shortest interval at which a primary reports a new committed LSN: a standby shows nothing before.
 pub(crate) const COMMITTED_BEAT: Duration = Duration::from_millis(2);
 
 /// Limits of a primary's end: a standby's frames are short.
@@ -36,7 +36,7 @@ pub(crate) fn send(connection: &mut Connection, frame: &Frame<'_>) -> Result<(),
     connection.sender.send(&[&frame.encode()])
 }
 
-/// Sleeps until a frame has come, or somebody wakes, or the time is over. For threads of their own; a step never waits.
+/// Sleeps until a frame has come, another thread wakes this one, or the time is over. For threads of their own; a step never waits.
 pub(crate) fn wait(frames: &Receiver<Vec<u8>>, woken: &Receiver<()>, time: Duration) {
     let mut select = Select::new();
     select.recv(frames);

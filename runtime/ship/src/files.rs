@@ -44,7 +44,7 @@ pub(crate) enum Sent {
     /// There is no checkpoint yet.
     Nothing,
     Part,
-    /// All files; what ends them is not sent yet.
+    /// All files; their end is not sent yet.
     Files,
     All,
 }
@@ -62,12 +62,13 @@ impl Sending {
         self.files.is_some()
     }
 
-    /// Behind the log's files among them, once they are chosen.
+    /// The LSN behind the log's files, once the files are chosen.
     pub fn log_end(&self) -> Option<Lsn> {
         self.files.as_ref().map(|files| files.end.1)
     }
 
-    /// Chooses the files, or sends a part of one. What ends them is sent once the standby `takes_log`. `keep` is told what must be held for the standby.
+    /// Chooses the files, or sends a part of one. It sends their end once the standby `takes_log`. `keep` gets the slot that holds the log for the
+    /// standby.
     pub fn step(
         &mut self,
         (log, checkpoints): (&dyn ShippedLog, &dyn CheckpointSource),
@@ -118,7 +119,8 @@ impl Files {
         let stub = stub(log, chosen.lsn)?;
         hold.advance(chosen.lsn)?;
         keep(Arc::new(hold), chosen.lsn);
-        // An open file can be read to its end, also once others have removed it. The last one goes first: the log's, so that it can go on.
+        // A file that is open can be read to its end, even if another thread has removed it. The files go from the back of the list. The log's files
+        // go first, so that the log can continue.
         let checkpoint = Outgoing::new(format!("checkpoints/{}", chosen.name), chosen.file)?;
         let mut waiting = vec![checkpoint];
         for (name, file) in stub.files {
@@ -132,7 +134,7 @@ impl Files {
     }
 }
 
-/// The least of a log that goes on at an LSN.
+/// The smallest part of a log that continues at an LSN.
 struct Stub {
     files: Vec<(String, Arc<dyn DiskFile>)>,
     end: Lsn,
@@ -170,7 +172,7 @@ impl Outgoing {
         })
     }
 
-    /// True behind the last one.
+    /// Sends a part of the last file. True behind the last part.
     fn send_part(&mut self, connection: &mut Connection, part_bytes: usize) -> Result<bool, End> {
         let left = self.bytes - self.offset;
         let mut part = vec![0; left.min(part_bytes as u64) as usize];

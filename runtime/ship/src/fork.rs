@@ -16,7 +16,7 @@ use crate::{
 /// A primary's answer about a position of another log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForkAnswer {
-    /// It has the same records before it.
+    /// The primary has the same records before it.
     pub is_same: bool,
     /// Everything before it is durable on the primary.
     pub durable: Lsn,
@@ -41,14 +41,14 @@ impl Link {
         }
     }
 
-    /// Connects, to ask the same. Waits for no answer.
+    /// Connects, to ask the same question. Waits for no answer.
     pub fn ask_fork(config: &LinkConfig, known: &Known, position: Position) -> Result<AskingFork, LinkError> {
         Self::connect(config, Wants::Fork, Some((known, position))).map(AskingFork)
     }
 }
 
 impl AskingFork {
-    /// The answer, if it has come. Err also where it has not come for 3 s.
+    /// Returns the answer, if it has come. Err: among others, it has not come for 3 s.
     pub fn step(&mut self) -> Result<Option<ForkAnswer>, LinkError> {
         let Some(bytes) = self.0.next(SILENCE_MAX)? else {
             return Ok(None);

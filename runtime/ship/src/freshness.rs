@@ -7,7 +7,7 @@ use reprise_wire::Progress;
 
 use crate::views::{SAMPLE_NS, Views};
 
-/// The score counts from the primary's view so long ago: in a long run the plain ratio of the views would be one.
+/// The score counts from the primary's view of this age: in a long run the plain ratio of the views would be one.
 pub(crate) const LOOK_BACK_NS: u64 = 10_000_000_000;
 /// On an idle primary, the time within which the other side must have been heard to count as fresh.
 pub(crate) const HEARD_NS: u64 = 1_000_000_000;
@@ -102,10 +102,10 @@ impl History {
     }
 }
 
-/// One standby's, as its primary sees it: by the newest progress, so never better than it is.
+/// Freshness of one standby, as its primary sees it: by the newest progress, so never better than it is.
 #[derive(Default)]
 pub(crate) struct Freshness {
-    /// It was heard on this connection.
+    /// The standby was heard on this connection.
     is_heard: bool,
     heard_ns: Option<u64>,
     /// The view of its readers when it was last heard, also on an earlier connection.
@@ -133,7 +133,7 @@ impl Freshness {
         self.view = progress.view;
     }
 
-    /// One sample: the standby's view, as it was heard last, against the primary's of now.
+    /// Takes a sample: the standby's last reported view against the primary's present one.
     pub fn sample(&mut self, now: (u64, i64), views: &Views, bytes_behind: impl Fn(Lsn) -> u64) {
         let (now_ns, view) = (now.0, self.view);
         let (Some(primary), Some(before)) = (views.at(now_ns), views.at(now_ns.saturating_sub(LOOK_BACK_NS))) else {
@@ -175,12 +175,12 @@ impl Freshness {
     }
 }
 
-/// The score where the primary has done nothing: the view shows all, or lacks what was there before.
+/// The score if the primary has done nothing: whether the view shows all that was there before.
 pub(crate) fn idle(view: Lsn, primary: Lsn) -> f32 {
     if view >= primary { 1.0 } else { 0.0 }
 }
 
-/// None where the primary has done nothing.
+/// Returns the score, or None if the primary has done nothing.
 pub(crate) fn score(view: Lsn, primary: Lsn, before: Lsn) -> Option<f32> {
     let done = primary.0.checked_sub(before.0).filter(|done| *done > 0)?;
     let seen = view.min(primary).0.saturating_sub(before.0);
@@ -204,7 +204,7 @@ fn point(at_us: i64, samples: &[Sample]) -> FreshnessPoint {
 fn summary<'a>(samples: impl Iterator<Item = &'a Sample> + Clone) -> FreshnessSummary {
     let (scores, lags) = sorted(samples.clone());
     let last = scores.len() - 1;
-    // Scores fall from fresh to stale: so many of a hundred are at least as good as this.
+    // Scores fall from fresh to stale: `percent` of a hundred are at least as good as this.
     let score = |percent: usize| scores[last - last * percent / 100];
     let lag = |percent: usize| lags[last * percent / 100];
     FreshnessSummary {
@@ -309,7 +309,7 @@ mod tests {
             (None, lag(0, false)),
             "nothing was heard of it for more than a second"
         );
-        // It is lost, and the primary goes on: less and less is seen.
+        // The standby is lost, and the primary keeps writing: the standby shows less and less of it.
         views.note(now_ns + 20 * MS, Lsn(1_000));
         fresh.sample((now_ns + 20 * MS, 0), &views, |_| 77);
         assert_eq!((fresh.score(), fresh.lag()), (Some(0.0), lag(20_000, true)));

@@ -1,4 +1,4 @@
-//! Whether a standby may have the log, and if not, what it is told.
+//! The decision whether a standby may have the log. If it may not, the primary sends the reason.
 
 use reprise_base::{Epoch, Joiner, Lsn, check_node_name};
 use reprise_log::{LogError, Position};
@@ -6,7 +6,7 @@ use reprise_wire::{FORMAT_VERSION, Hello, Progress, Refusal, SHIP_PROTOCOL, Want
 
 use crate::{source::ShippedLog, tickets::Tickets};
 
-/// Why a standby is not taken.
+/// Why the primary refuses a standby.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub refusal: Refusal,
@@ -20,7 +20,7 @@ impl Verdict {
     }
 }
 
-/// The greeting alone: who is it, and do we speak the same?
+/// Checks the greeting alone: the standby's name and ticket, and its protocol.
 pub(crate) fn judge_greeting(hello: &Hello<'_>, tickets: &Tickets, now_ns: u64) -> Result<Joiner, Verdict> {
     if hello.protocol != SHIP_PROTOCOL {
         let reason = format!(
@@ -79,7 +79,7 @@ pub(crate) fn judge_position(
     match known {
         Some(known) if known == history => Ok(Some(Position { epoch, lsn, history })),
         Some(_) => Err(diverged(lsn, log, "other records lie before it there than here")),
-        // It has what was sent to it while it was written here; once it is durable, it can be compared.
+        // The standby has what the primary sent while it wrote the record here. Once the record is durable, the two can be compared.
         None if lsn > log.durable() && lsn <= log.filled() => {
             let reason = format!("the standby is at LSN {lsn}, which is not durable on the primary yet");
             Err(Verdict::new(Refusal::Unavailable, reason))
@@ -104,7 +104,7 @@ fn diverged(lsn: Lsn, log: &dyn ShippedLog, why: &str) -> Verdict {
     Verdict::new(Refusal::Diverged, reason)
 }
 
-/// It has records that are not there, and may cut them off: it was not written to in a later epoch.
+/// Checks whether the standby may cut off its records that are not here: it was not written to in a later epoch.
 pub(crate) fn may_be_cut(hello: &Hello<'_>, verdict: &Verdict, log: &dyn ShippedLog) -> bool {
     verdict.refusal == Refusal::Diverged && hello.position.0 <= log.epoch()
 }
@@ -120,7 +120,7 @@ pub(crate) fn judge_epoch(progress: &Progress, own: Epoch) -> Result<(), Verdict
     }
 }
 
-/// The log that it needs is not kept any more.
+/// Returns the refusal of a standby that needs log which is not kept any more.
 pub(crate) fn gone(lsn: Lsn) -> Verdict {
     let reason = format!("the log from LSN {lsn} on is gone here: the standby begins anew in an empty directory");
     Verdict::new(Refusal::Gone, reason)

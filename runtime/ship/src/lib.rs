@@ -1,9 +1,10 @@
-//! A primary's log on its way to its standbys: who may connect, what is sent to whom, how far each one is; and a standby's end of it.
-//! Owns: the groups that wait to be sent, the tickets, the named holds of the log, the table of standbys with their freshness.
-//! Does not: place groups, replay, decide who is primary, hold callers back (it tells whoever does what standbys have), know HTTP.
-//! Invariants: what is sent follows without a gap from where the standby said it is; no frame is used before its checksum is checked;
-//! `view`, `replayed` and `persisted` <= `received` <= `shipped` of each standby; `acked` only grows.
-//! Called by: `router` (what is told of freshness), `upkeep` (a checkpoint for a new standby), `database`, `node` (a standby's first files).
+//! A primary's log on its way to its standbys: which standby may connect, what the primary sends to each, and how far each is. Also a standby's end
+//! of it.
+//! Owns: the groups that wait to be sent, the tickets, the replication slots of the log, the table of standbys with their freshness.
+//! Does not: place groups, replay, decide which server is primary, hold callers back, know HTTP. It tells the gate what standbys have.
+//! Invariants: the primary sends without a gap from the position that the standby reported; no frame is used before its checksum is checked; `view`,
+//! `replayed` and `persisted` <= `received` <= `shipped` of each standby; `acked` only grows.
+//! Called by: `router` (reads of freshness), `upkeep` (a checkpoint for a new standby), `database`, `node` (a standby's first files).
 #![forbid(unsafe_code)]
 
 mod beside;

@@ -1,4 +1,4 @@
-//! A standby's end: asks the primary for the log behind its position, and hands the groups to whoever places them.
+//! A standby's end. It asks the primary for the log behind its position, and hands the groups to its `Taker`.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -17,34 +17,34 @@ use crate::{
     seen::{BeatSeen, StandingSeen, ToldMember, WelcomeSeen},
 };
 
-/// Between two reports at least that tell of nothing more on the disk.
+/// Shortest time between two reports that have nothing more on the disk.
 pub(crate) const REPORT_NS: u64 = 1_000_000;
-/// Frames that one step takes at most.
+/// Limit of the frames that one step takes.
 const STEP_FRAMES_MAX: usize = 64;
-/// For so long a new primary is told nothing where it is not known whether there is a later one.
+/// How long the standby reports nothing to a new primary, while it does not know whether there is a later one.
 const KNOWN_WAIT_NS: u64 = 1_000_000_000;
 
-/// Runs once something is durable.
+/// A hook that runs once something is durable.
 pub type PersistedHook = Box<dyn FnOnce() + Send>;
 
 /// The log that takes the groups of a primary.
 pub trait Taker: Send + Sync {
-    /// Behind what was received.
+    /// Returns the position behind the received records.
     fn position(&self) -> Position;
-    /// Places a group behind it. May wait, within bounds; less than the peer's patience, which is 3 s.
+    /// Appends a group behind that position. May wait, within bounds; less than the peer's patience, which is 3 s.
     fn place(&self, group: &Group<'_>) -> Result<AppendOutcome, AppendError>;
     fn progress(&self) -> StandbyProgress;
     /// The primary has taken this standby: nothing was heard on this connection before.
     fn note_welcome(&self, _: &WelcomeSeen) {}
-    /// The primary said that it is there, and how far.
+    /// Takes the primary's report that it is there, and how far it is.
     fn note_heartbeat(&self, beat: &BeatSeen);
-    /// The primary tells who is in sync. True once that is kept on the disk; false where it can't be.
+    /// Saves the primary's sync status. True once it is on the disk; false if it can't be saved.
     fn keep_standing(&self, standing: &StandingSeen) -> bool;
-    /// Checks whether this primary may be told anything: it may answer what is acknowledged to it. Err: why not.
+    /// Checks whether the standby may report to this primary: the primary may answer what the standby acknowledges. Err: why it must not.
     fn judge_primary(&self, _: &WelcomeSeen) -> Result<(), String> {
         Ok(())
     }
-    /// Whether what `judge_primary` knows is of `since_ns` or later, by the taker's clock, or can't be. Asking has it look.
+    /// Whether the knowledge of `judge_primary` is of `since_ns` or later, by the taker's clock, or can't be. The question makes the taker look.
     fn knows_since(&self, _since_ns: u64) -> bool {
         true
     }
@@ -52,7 +52,7 @@ pub trait Taker: Send + Sync {
     fn compares(&self) -> Option<&dyn Compares> {
         None
     }
-    /// Has `hook` run once everything before `lsn` is durable. None: it is, or the next report finds out.
+    /// Has `hook` run once everything before `lsn` is durable. None: it is durable now, or the next report finds out.
     fn when_persisted(&self, lsn: Lsn, hook: PersistedHook) -> Option<WatermarkWaiter>;
 }
 
@@ -68,9 +68,9 @@ pub struct ComparedOwn {
 
 /// The comparer of a standby's tables with its primary's.
 pub trait Compares {
-    /// A connection begins: nothing more is told of what was named on the one before.
+    /// A connection begins: no more comes about LSNs that were named on the one before.
     fn begin(&self);
-    /// The primary names an LSN, before it says that it is committed: there tables are compared.
+    /// Takes an LSN that the primary names before it says that the LSN is committed. The tables are compared there.
     fn note_named(&self, named: &Named);
     /// Takes the primary's digests. False: more tables than there are.
     fn note_tables(&self, found: &TableDigests<'_>) -> bool;
@@ -97,7 +97,7 @@ pub struct LinkConfig {
     pub address: String,
     /// SHA-256 of the certificate that it shows there; none: it is not encrypted.
     pub certificate: Option<[u8; 32]>,
-    /// Given out by the primary for this name, less than a minute ago.
+    /// Ticket that the primary gave out for this name, less than a minute ago.
     pub ticket: [u8; 16],
     pub name: String,
     pub connect_time: Duration,
@@ -110,7 +110,7 @@ pub enum LinkError {
     Refused { refusal: Refusal, reason: String },
     #[error("connect to the primary: {0}")]
     Net(#[from] NetError),
-    /// The primary is not the one that is to be followed now.
+    /// This standby is to follow another primary now.
     #[error("{0}")]
     Superseded(String),
     #[error("the primary was not heard for too long")]
@@ -222,7 +222,7 @@ impl Link {
         })
     }
 
-    /// The next frame that has come. None: not yet.
+    /// Returns the next frame. None: it has not come yet.
     pub(crate) fn next(&mut self, silence_max: Duration) -> Result<Option<Vec<u8>>, LinkError> {
         let now_ns = self.clock.monotonic_ns();
         match self.connection.frames.try_recv() {
@@ -265,11 +265,11 @@ pub struct Streaming {
     taker: Arc<dyn Taker>,
     wake: Sender<()>,
     woken: Receiver<()>,
-    /// For what was received when it was set.
+    /// The end of the received records when it was set.
     waiter: Option<(Lsn, Option<WatermarkWaiter>)>,
     welcome: Option<WelcomeSeen>,
     told: Progress,
-    /// None: nothing was told.
+    /// None: nothing was reported.
     told_ns: Option<u64>,
     welcome_ns: u64,
     /// Number of the newest sync status that is kept.
@@ -283,7 +283,7 @@ impl fmt::Debug for Streaming {
 }
 
 impl Streaming {
-    /// The primary's URL for clients, once it was heard and has told it.
+    /// Returns the primary's URL for clients, if its welcome has one.
     pub fn primary(&self) -> Option<&str> {
         let welcome = self.welcome.as_ref()?;
         Some(&*welcome.primary).filter(|url| !url.is_empty())
@@ -294,7 +294,7 @@ impl Streaming {
         self.welcome.is_some()
     }
 
-    /// Places what has come, and says how far it is. Waits for nothing but the taker.
+    /// Places the received groups, and reports how far it is. Waits for nothing but the taker.
     pub fn step(&mut self) -> Result<Step, LinkError> {
         let mut is_anything = false;
         for _ in 0..STEP_FRAMES_MAX {
@@ -312,7 +312,7 @@ impl Streaming {
         }
     }
 
-    /// Until the connection ends, or `goes_on` says no.
+    /// Runs until the connection ends, or `goes_on` says no.
     pub fn run(&mut self, goes_on: &dyn Fn() -> bool) -> Result<(), LinkError> {
         while goes_on() {
             if self.step()? == Step::Idle {
@@ -332,7 +332,7 @@ impl Streaming {
         let _ = send(&mut self.link.connection, &Frame::Refused(refused));
     }
 
-    /// Sleeps until there is something to do, about. For threads of their own.
+    /// Sleeps until there is about something to do. For threads of their own.
     pub fn wait(&self) {
         wait(&self.link.connection.frames, &self.woken, HEARTBEAT);
     }
@@ -413,7 +413,7 @@ impl Streaming {
         if is_kept {
             self.noted = standing.number;
         }
-        // If it is not saved, the primary ends the connection, and sends it again.
+        // If the status is not saved, the primary ends the connection, and sends it again.
         self.report().map(drop)
     }
 
@@ -436,7 +436,7 @@ impl Streaming {
 
     /// Returns the present progress.
     fn progress(&self) -> Progress {
-        // First what is asked for, then how much was received: nothing is beyond that.
+        // First the taker's progress, then how much was received: no progress is beyond that.
         let found = self.taker.progress();
         let received = self.taker.position().lsn;
         Progress {
@@ -451,7 +451,7 @@ impl Streaming {
         }
     }
 
-    /// False, and nothing told, before it is known whether the primary still is one.
+    /// Reports the progress. False: it reported nothing, because it does not know yet whether the primary still is one.
     fn report(&mut self) -> Result<bool, LinkError> {
         let now_ns = self.link.clock.monotonic_ns();
         if let Some(welcome) = &self.welcome {
@@ -467,11 +467,11 @@ impl Streaming {
         Ok(true)
     }
 
-    /// True where something was to tell.
+    /// Reports the progress if that is due. True if it reported.
     fn report_if_due(&mut self) -> Result<bool, LinkError> {
         let now_ns = self.link.clock.monotonic_ns();
         let (now, told) = (self.progress(), &self.told);
-        // Somebody may wait for what is on the disk here.
+        // A caller of the primary may wait for what is on the disk here.
         let is_awaited = now.persisted > told.persisted;
         let is_more = (now.received, now.view, now.room_bytes) != (told.received, told.view, told.room_bytes);
         let is_time = self
@@ -484,7 +484,7 @@ impl Streaming {
         }
     }
 
-    /// True where something was to tell.
+    /// Sends the results of comparisons. True if there were any.
     fn tell_compared(&mut self) -> Result<bool, LinkError> {
         if self.welcome.is_none() {
             return Ok(false);
@@ -505,7 +505,7 @@ impl Streaming {
         Ok(true)
     }
 
-    /// Has this thread woken once what was received is durable.
+    /// Has this thread woken once the received records are durable.
     fn watch(&mut self) {
         let persisted = self.taker.progress().persisted;
         if self.waiter.as_ref().is_some_and(|(lsn, _)| *lsn > persisted) {

@@ -11,12 +11,12 @@ use crate::{
     safety::{Member, SyncState},
 };
 
-/// A standby keeps its name for so long after its last frame, before another server may have it.
+/// How long a standby keeps its name after its last frame, before another server may have it.
 const NAME_HELD_NS: u64 = 10_000_000_000;
-/// A connection that was silent for so long gives way to a later process of the same standby.
+/// A connection that was silent for this time gives way to a later process of the same standby.
 const SUPERSEDED_NS: u64 = 1_000_000_000;
 
-/// What a standby is at.
+/// The stage of a standby.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StandbyState {
     /// It gets a checkpoint.
@@ -36,7 +36,7 @@ pub struct StandbyStatus {
     pub state: StandbyState,
     /// Everything before it was sent.
     pub shipped: Lsn,
-    /// As the standby told last: none is more than `shipped`.
+    /// The standby's last report; none of these is more than `shipped`.
     pub persisted: Lsn,
     pub replayed: Lsn,
     pub view: Lsn,
@@ -48,11 +48,11 @@ pub struct StandbyStatus {
     pub lag: Lag,
     pub lag_bytes: u64,
     pub lag_records: u64,
-    /// The log is kept for it from here on. None: it is not, or not any more.
+    /// The log is kept for it from this LSN on. None: no log is kept for it.
     pub held_from: Option<Lsn>,
-    /// Of its tables with this server's, as it told last.
+    /// The last comparison of its tables with this server's, by the standby's report.
     pub compared: Option<ComparedStatus>,
-    /// Why the last connection ended, or what is wrong.
+    /// The reason why the last connection ended, or the present fault.
     pub error: Option<Arc<str>>,
 }
 
@@ -61,9 +61,9 @@ pub struct StandbyStatus {
 pub struct ComparedStatus {
     /// Everything before it was compared.
     pub lsn: Lsn,
-    /// When that was told, in microseconds since 1970.
+    /// Time at which the standby reported that, in microseconds since 1970.
     pub at_us: i64,
-    /// What differs; none: all tables are equal.
+    /// The difference; none: all tables are equal.
     pub difference: Option<Arc<str>>,
 }
 
@@ -71,9 +71,9 @@ pub struct ComparedStatus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     pub name: Arc<str>,
-    /// From where on it needs the log.
+    /// The LSN from which on it needs the log.
     pub from: Lsn,
-    /// Of this server's log it has everything before this; 0: that is not known.
+    /// The standby has everything before this of this server's log; 0: that is not known.
     pub persisted: Lsn,
     pub is_in_sync: bool,
     /// It was in sync once: quorum and very-safe count on it.
@@ -90,14 +90,14 @@ impl Expected {
     }
 }
 
-/// Whether two lists say the same of who is in sync.
+/// Whether two lists have the same sync status.
 pub(crate) fn are_alike(a: &[Expected], b: &[Expected]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is_alike(b))
 }
 
 pub(crate) struct Standby {
     pub state: StandbyState,
-    /// Whose word counts; 0: nobody's.
+    /// Number of the connection that speaks for the standby; 0: none.
     pub connection: u64,
     /// The process that has the name.
     pub process: Option<NodeProcess>,
@@ -107,29 +107,29 @@ pub(crate) struct Standby {
     pub heard_ns: u64,
     /// It is connected, and was not heard for a while.
     pub is_silent: bool,
-    /// It did not come back since this server's start, and has time for that.
+    /// The standby has not come back since this server's start, and still has time for that.
     pub is_awaited: bool,
     pub shipped: Lsn,
     pub progress: Progress,
-    /// Also while it is away.
+    /// The end of the records that it persisted, also while it is away.
     pub persisted: Lsn,
     pub sync: SyncState,
-    /// That it is in sync is kept: before that it is not told so.
+    /// True once it is saved that the standby is in sync. Before that the primary does not tell it so.
     pub is_kept_in: bool,
-    /// Number of the first standing that tells it so.
+    /// Number of the first sync status that tells it so.
     pub told_in: u64,
-    /// While it is out of sync: it has everything before this, and may lack what was answered behind it.
+    /// While the standby is out of sync: it has everything before this, and may lack records that were answered later.
     pub lacks_from: Lsn,
-    /// Number of the newest standing that it keeps, as far as it said so on this connection.
+    /// Number of the newest sync status that it saved, by its word on this connection.
     pub noted: u64,
-    /// It goes as soon as it is kept that it left.
+    /// The standby is removed as soon as it is saved that it left.
     pub is_forgotten: bool,
     pub is_counted: bool,
-    /// At quorum it is to count, and the standing of this number tells so first.
+    /// Number of the first sync status that says that the standby joins the set of `quorum`.
     pub joins: Option<u64>,
-    /// Enough standbys know that it is to count: it does once that is saved.
+    /// Enough standbys know that it joins. It counts once that is saved.
     pub is_confirmed: bool,
-    /// In sync and away: until then it is waited for.
+    /// The time until which commits wait for the standby while it is in sync and away.
     pub awaited_until_ns: u64,
     pub hold: Option<(Arc<ReplicationSlot>, Lsn)>,
     pub freshness: Freshness,
@@ -182,12 +182,12 @@ impl Standby {
         self.connection != 0 && self.state == StandbyState::Streaming
     }
 
-    /// It is in sync, and that is kept.
+    /// True if the standby is in sync, and that is saved.
     pub fn is_told_in(&self) -> bool {
         self.sync == SyncState::In && self.is_kept_in
     }
 
-    /// It knows, too, that it is.
+    /// True if the standby, too, knows that.
     pub fn knows_in(&self) -> bool {
         self.is_told_in() && self.noted >= self.told_in
     }
@@ -198,7 +198,7 @@ impl Standby {
         let silent_ns = now_ns.saturating_sub(self.heard_ns);
         let is_held = self.connection != 0 || silent_ns < NAME_HELD_NS;
         match own.node == process.node {
-            // It was started again, as it seems.
+            // The standby's process was started again, as it seems.
             true if process.starts > own.starts => (self.connection != 0 && silent_ns < SUPERSEDED_NS)
                 .then(|| "an earlier process of this standby is still connected".to_owned()),
             true => is_held.then(|| {
@@ -214,29 +214,29 @@ impl Standby {
         }
     }
 
-    /// It is not connected, and still expected.
+    /// True if the standby is not connected, and still expected.
     pub fn is_lost(&self) -> bool {
         self.connection == 0 && !self.is_forgotten
     }
 
-    /// It gets log, and so it is told who is out of sync.
+    /// True if the standby gets log. The primary then also tells it which standbys are out of sync.
     pub fn is_told(&self) -> bool {
         self.connection != 0 && matches!(self.state, StandbyState::CatchingUp | StandbyState::Streaming)
     }
 
-    /// Whether it has what was answered before commits waited for it.
+    /// Whether the standby has the records that were answered before commits waited for it.
     pub fn is_there(&self) -> bool {
         matches!(self.sync, SyncState::Entering(end) if self.persisted >= end)
     }
 
-    /// Perhaps it is in sync by now. At quorum a standby that does not count yet joins the set first.
+    /// Takes the standby into the sync set if it has all of that. At quorum a standby that does not count yet joins the set first.
     pub fn enter_if_there(&mut self, level: Safety) {
         if self.is_there() && (self.is_counted || level != Safety::Quorum) {
             (self.sync, self.is_counted) = (SyncState::In, true);
         }
     }
 
-    /// It does not come to be in sync.
+    /// Records that the standby does not become in sync.
     pub fn stay_out(&mut self) {
         self.sync = SyncState::Out;
         if !self.is_confirmed {
@@ -244,14 +244,14 @@ impl Standby {
         }
     }
 
-    /// The log before it needs not be held; by which hold it was.
+    /// Moves its slot to `lsn`, because it needs no earlier log. Returns the slot if it has to move.
     pub fn let_go_before(&mut self, lsn: Lsn) -> Option<Arc<ReplicationSlot>> {
         let (hold, from) = self.hold.as_mut().filter(|(_, from)| *from < lsn)?;
         *from = lsn;
         Some(Arc::clone(hold))
     }
 
-    /// Nothing is known of what it has. True: it was in sync, and leaves.
+    /// Forgets what the standby has. True: it was in sync, and leaves.
     pub fn begin_again(&mut self) -> bool {
         (self.persisted, self.lacks_from) = (Lsn(0), Lsn(0));
         (self.shipped, self.progress) = (Lsn(0), Progress::default());
@@ -269,7 +269,7 @@ impl Standby {
         }
     }
 
-    /// It may lack what is answered from here on.
+    /// Records that the standby may lack what the primary answers from now on.
     pub fn leave(&mut self) {
         self.stay_out();
         (self.sync, self.lacks_from) = (SyncState::Leaving, self.persisted);

@@ -7,18 +7,18 @@ use reprise_wire::{Frame, MemberSeen, Progress, Standing};
 
 use crate::{connection::send, session::End, shipper::Inner};
 
-/// A standby that takes longer to keep a standing, beside the way there and back, is not reached.
+/// Time in which a standby saves a sync status, beside the way there and back. A standby that takes longer is disconnected.
 const NOTE_TIME: Duration = Duration::from_secs(2);
 
-/// A standing that was sent.
+/// A sync status that was sent.
 #[derive(Clone, Copy)]
 pub(crate) struct Noting {
     number: u64,
-    /// Since when the standby owes the word that it keeps one; None: it owes none.
+    /// Time since which the standby has not confirmed that it saved one. None: it owes no confirmation.
     since_ns: Option<u64>,
     /// When the standby was welcomed.
     welcomed_ns: u64,
-    /// How long it took to answer that: a frame there and one back take no longer. None: it has not.
+    /// How long the standby took to answer that: a frame there and one back take no longer. None: it has not answered.
     round_trip_ns: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ impl Noting {
         }
     }
 
-    /// Tells the standby for which a connection speaks who is in sync, where that is not what it was told last.
+    /// Tells the connection's standby which standbys are in sync, if that has changed since this connection told it last.
     pub fn tell(
         &mut self,
         shipper: &Inner,
@@ -71,7 +71,7 @@ impl Noting {
         }
     }
 
-    /// Before its first answer the silence of the connection counts.
+    /// Whether the standby takes too long. Before its first answer the silence of the connection counts.
     fn is_late(&self, now_ns: u64) -> bool {
         let (Some(since_ns), Some(round_trip_ns)) = (self.since_ns, self.round_trip_ns) else {
             return false;

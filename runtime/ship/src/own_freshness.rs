@@ -1,4 +1,4 @@
-//! How fresh a standby takes itself to be.
+//! The freshness of a standby by its own knowledge.
 
 use std::sync::Mutex;
 
@@ -10,16 +10,16 @@ use crate::{
     views::{SAMPLE_NS, Views},
 };
 
-/// A standby takes an idle primary to be idle still for so long: five heartbeats.
+/// How long a standby assumes that an idle primary is still idle: five heartbeats.
 const IDLE_NS: u64 = 5 * SAMPLE_NS;
 
-/// Freshness of a standby by its own clock alone. Each heartbeat returns when the standby had sent the newest progress that its
-/// primary had then: a standby that shows all that was durable by then lacks nothing older than that. So what waits on the way, or in a socket while
-/// this process stood still, makes the view older, and never younger.
+/// Freshness of a standby by its own clock alone. Each heartbeat returns when the standby had sent the newest progress that its primary had then. A
+/// standby that shows all that was durable by then lacks nothing older than that. A heartbeat may wait on the way, or in a socket while this process
+/// stands still. It then makes the view older, and never younger.
 pub struct OwnFreshness(Mutex<OwnBeats>);
 
 struct OwnBeats {
-    /// Since when nothing is known, as long as the view has not reached the first heartbeat of the connection.
+    /// Start of the time of which nothing is known, as long as the view has not reached the first heartbeat of the connection.
     since_ns: u64,
     /// The primary's log ends at the times that heartbeats returned, on this connection.
     views: Views,
@@ -31,7 +31,7 @@ struct OwnBeats {
 }
 
 impl OwnFreshness {
-    /// Nothing is known from `now_ns` on.
+    /// Returns one that knows nothing from `now_ns` on.
     pub fn new(now_ns: u64) -> Self {
         Self(Mutex::new(OwnBeats {
             since_ns: now_ns,
@@ -46,7 +46,7 @@ impl OwnFreshness {
         look(&mut self.0.lock().expect("nothing panics under this lock"))
     }
 
-    /// Begins anew for a new connection, perhaps to another primary: what its log has is not known before it says so.
+    /// Begins anew for a new connection, perhaps to another primary. The end of its log is not known before it reports that.
     pub fn begin(&self, view: Lsn) {
         self.with(|own| {
             own.since_ns = own.views.last_at(view).unwrap_or(own.since_ns);
@@ -54,7 +54,7 @@ impl OwnFreshness {
         });
     }
 
-    /// At `now`: by the clock whose times progress tells, and in microseconds since 1970.
+    /// Takes a heartbeat at `now`: by the clock whose times progress has, and in microseconds since 1970.
     pub fn note(&self, beat: &BeatSeen, now: (u64, i64), view: Lsn) {
         let Some(echo_ns) = beat.echo_ns else {
             return;
@@ -77,8 +77,8 @@ impl OwnFreshness {
         });
     }
 
-    /// The score of this view, where its lag is known and the primary was heard within a second; and for how long at most the primary may have had
-    /// something durable that this view does not show.
+    /// Returns the score of this view, if its lag is known and the primary was heard within a second. Also returns the longest time for which the
+    /// primary may have had something durable that this view does not show.
     pub fn now(&self, now_ns: u64, view: Lsn) -> (Option<f64>, Lag) {
         self.with(|own| (own.score(now_ns, view).map(f64::from), own.lag(now_ns, view)))
     }
@@ -95,7 +95,7 @@ impl OwnBeats {
         Lag::of(now_ns, known.unwrap_or(self.since_ns), known.is_some())
     }
 
-    /// Returns the score. The primary's work since its newest heartbeat is taken to be as much, by the time, as in the 10 s before.
+    /// Returns the score. It assumes that the primary works since its newest heartbeat as fast as in the 10 s before.
     fn score(&self, now_ns: u64, view: Lsn) -> Option<f32> {
         let (echo_ns, durable) = self.newest?;
         self.views.last_at(view)?;
@@ -149,10 +149,10 @@ mod tests {
     fn lag_of_a_standby_is_unknown_before_it_shows_what_its_first_heartbeat_told() {
         let own = OwnFreshness::new(1_000 * MS);
         assert_eq!(now(&own, 3_000, 0), (None, lag(2_000_000, false)));
-        // Nothing of this connection had come to the primary.
+        // The primary had heard nothing on this connection.
         note(&own, 3_100, beat(0, 500), 40);
         assert_eq!(now(&own, 3_100, 500), (None, lag(2_100_000, false)));
-        // It was started with a backlog, which it replays while the primary goes on.
+        // The standby started with a backlog, which it replays while the primary keeps writing.
         for n in 0..50 {
             note(&own, 3_120 + 20 * n, beat(3_100 + 20 * n, 500 + 10 * n), 40 + 9 * n);
             assert_eq!(
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(now(&own, 4_200, 509).1, lag(1_100_000, true));
         assert_eq!(now(&own, 4_200, 510).1, lag(1_080_000, true));
         assert!(now(&own, 4_200, 510).0.is_some_and(|score| score < 0.03));
-        // It connects again: what is there now it is to be told first.
+        // The standby connects again: the primary has not told it yet what is durable now.
         own.begin(Lsn(510));
         assert_eq!(now(&own, 4_300, 10_000), (None, lag(1_180_000, false)));
     }
@@ -176,7 +176,7 @@ mod tests {
         let own = OwnFreshness::new(0);
         note(&own, 1_000, beat(990, 100), 100);
         note(&own, 1_020, beat(1_010, 110), 110);
-        // It stands for 4 s. What waited returns what the primary heard last, and was fresh once.
+        // The standby stands still for 4 s. The heartbeats that waited return the primary's last news, which was fresh once.
         for n in 0..200 {
             note(&own, 5_020, beat(1_030, 120 + 10 * n), 2_110);
             let (score, behind) = now(&own, 5_020, 2_110);
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_late_wire_counts_both_ways() {
-        // 100 records in 20 ms, 200 ms one way: what is told is 200 ms old, and what it returns 400.
+        // 100 records in 20 ms, 200 ms one way: a heartbeat's position is 200 ms old, and the time that it returns 400 ms.
         let own = OwnFreshness::new(0);
         for n in 0..600 {
             note(
@@ -219,7 +219,7 @@ mod tests {
     fn a_standby_that_hears_nothing_takes_itself_to_grow_older() {
         let own = OwnFreshness::new(0);
         note(&own, 1_000, beat(990, 100), 100);
-        // Nobody knows what the primary did since.
+        // The standby does not know what the primary did since.
         assert_eq!(now(&own, 1_010, 100), (Some(1.0), lag(20_000, true)));
         note(&own, 1_020, beat(1_010, 150), 100);
         let (score, behind) = now(&own, 1_030, 100);

@@ -1,5 +1,5 @@
-//! Changes of the set that `quorum` counts on: a standby joins it, or is forgotten. While a change is under way, both sets count. It is complete once
-//! so many standbys know of it that no promotion can miss the new set (`docs/failover.md`).
+//! Changes of the set that `quorum` counts on: a standby joins it, or the operator has it forgotten. While a change is under way, both sets count. It
+//! is complete once no promotion can miss the new set, because enough standbys know of it (`docs/failover.md`).
 
 use reprise_base::Safety;
 use reprise_wire::SetPart;
@@ -33,7 +33,7 @@ impl State {
         self.parts().any(|(_, part)| part.is_in != part.is_in_next)
     }
 
-    /// Whether enough standbys know of the change that the standing of this number told first.
+    /// Whether enough standbys know of the change that the sync status of this number told first.
     fn is_confirmed(&self, number: u64) -> bool {
         let count = |is: &dyn Fn(SetPart) -> bool| {
             let some = self.parts().filter(|(_, part)| is(*part));
@@ -47,7 +47,7 @@ impl State {
         stay_know >= old.div_ceil(2).min(stay) && new_know >= new.div_ceil(2)
     }
 
-    /// Whether enough standbys know of those that leave.
+    /// Checks whether enough standbys know which standbys leave.
     pub fn is_leaving_confirmed(&self, level: Safety) -> bool {
         let mut all = self.standbys.values();
         let do_all_know = all.all(|standby| !standby.is_told() || standby.noted >= self.left);
@@ -56,7 +56,8 @@ impl State {
         do_all_know && (!is_smaller || (self.is_confirmed(self.left) && self.has_enough()))
     }
 
-    /// Whether the standbys that stay have what was answered with the help of those that go, as many of them as a write asks for.
+    /// Checks whether enough of the standbys that stay have what was answered with the help of the leaving ones. Enough is the number that a write
+    /// asks for.
     fn has_enough(&self) -> bool {
         let next = self.next_members();
         let stays = next.iter().any(|member| member.is_counted);
@@ -91,7 +92,7 @@ impl State {
         }
     }
 
-    /// A standby counts from now on that is saved as one that does.
+    /// Records that a standby counts from now on if it is saved as one that does.
     pub fn record_counted(&mut self, kept: &[Expected]) {
         for kept in kept.iter().filter(|kept| kept.is_counted) {
             let Some(standby) = self.standbys.get_mut(&kept.name).filter(|standby| standby.is_confirmed) else {
@@ -105,7 +106,7 @@ impl State {
         }
     }
 
-    /// Returns what writes of the server's level have now.
+    /// Returns the stand of writes of the server's level now.
     pub fn stand_of(&self, level: Safety) -> Stand {
         let now = stand(level, true, &self.members());
         if level != Safety::Quorum || !self.is_changing() {

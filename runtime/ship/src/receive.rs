@@ -1,4 +1,5 @@
-//! A standby's first files: received into a new directory, which appears whole or not at all. What the primary logs meanwhile comes beside them.
+//! A standby's first files. They are received into a new directory, which appears whole or not at all. The records that the primary logs meanwhile
+//! come beside them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,9 +16,9 @@ use crate::{
     link::{Link, LinkConfig, LinkError, REPORT_NS, group_of},
 };
 
-/// A primary that looks for a checkpoint may be silent for longer.
+/// Patience with a primary that looks for a checkpoint.
 const FILES_SILENCE_MAX: Duration = Duration::from_secs(20);
-/// Files that come, at most.
+/// Limit of the files that come.
 const FILES_MAX: usize = 16;
 /// The folders of the files; those of the log come first.
 const CHECKPOINTS: &str = "checkpoints";
@@ -30,7 +31,7 @@ pub struct Bootstrapped {
     pub bytes: u64,
     /// Epoch of the primary.
     pub epoch: Epoch,
-    /// The log goes on here.
+    /// The log continues here.
     pub lsn: Lsn,
     /// Records of it that came beside the files.
     pub live: u64,
@@ -40,7 +41,7 @@ pub struct Bootstrapped {
 pub struct Bootstrapping {
     link: Link,
     beside: LogBeside,
-    /// Before what it lies in: dropped, it is closed first.
+    /// Declared before the directory that it lies in: a drop closes it first.
     log: Option<LogComing>,
     staging: Option<Staging>,
     incoming: Option<Incoming>,
@@ -62,7 +63,7 @@ struct Incoming {
 }
 
 impl Link {
-    /// Connects, to have the files to begin with put into `place`: a directory that is not there yet, or empty.
+    /// Connects, to have the first files put into `place`: a directory that does not exist yet, or is empty.
     pub fn bootstrap(config: &LinkConfig, place: &DirHandle, beside: LogBeside) -> Result<Bootstrapping, LinkError> {
         let staging = Staging::begin(place)?;
         let link = Self::connect(config, Wants::Files, None)?;
@@ -126,7 +127,7 @@ impl Bootstrapping {
         Ok(Step::Done)
     }
 
-    /// Until the directory is there. None: `goes_on` said no, and nothing of it stays.
+    /// Runs until the directory is there. None: `goes_on` said no, and nothing of it stays.
     pub fn run(mut self, goes_on: &dyn Fn() -> bool) -> Result<Option<Bootstrapped>, LinkError> {
         while goes_on() {
             match self.step()? {
@@ -191,7 +192,7 @@ impl Bootstrapping {
         Ok(())
     }
 
-    /// Nobody waits for what is durable here; the primary may wait for room.
+    /// Reports if that is due. No caller waits for what is durable here, but the primary may wait for room.
     fn report_if_due(&mut self) -> Result<(), LinkError> {
         let now_ns = self.link.clock.monotonic_ns();
         if now_ns.saturating_sub(self.told_ns) < REPORT_NS {
@@ -204,7 +205,7 @@ impl Bootstrapping {
         }
     }
 
-    /// The log has come as far as there are files of it: what is logged meanwhile is placed behind it.
+    /// Opens the log, once all its files are here. Groups that the primary logs meanwhile are appended to it.
     fn open_log(&mut self) -> Result<(), LinkError> {
         let (disk, clock) = (self.folder(LOG)?, Arc::clone(&self.link.clock));
         self.log = Some(LogComing::open(disk, clock, Arc::clone(&self.beside.threads))?);

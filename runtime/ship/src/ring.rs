@@ -1,8 +1,8 @@
-//! Groups as they were sealed, for whoever sends them on: so many bytes, the oldest of which give way. Who comes too late for one reads it
-//! from the log's files.
+//! Groups as they were sealed, for the connections that send them on. The ring keeps a bounded number of bytes: the oldest groups give way. A reader
+//! that comes too late for a group reads it from the log's files.
 //!
-//! If the transport can send one memory to several peers, groups are in such memory as frames. The log's flusher itself then posts them to
-//! each reader that is up to date: no thread is woken, nothing is allocated (Query Fresh, section 3.1).
+//! If the transport can send one memory to several peers, groups are in such memory as frames. The log's flusher itself then posts them to each
+//! reader that is up to date. No thread is woken, and nothing is allocated (Query Fresh, section 3.1).
 
 use std::{
     collections::VecDeque,
@@ -18,10 +18,10 @@ use reprise_env::{FrameBuffer, FramePoster, SHARED_FRAMES_MAX, SharedFrame};
 use reprise_log::{Group, GroupSink, Position};
 use reprise_wire::{GROUP_HEAD_BYTES, GroupFrame};
 
-/// Groups that are posted to a reader and that it has not asked for yet, at most: then it is woken.
+/// Limit of the posted groups that a reader has not asked for yet. At the limit the reader is woken.
 const POSTED_MAX: usize = 512;
 
-/// A sealed group whose frame is made for each who sends it.
+/// A sealed group. Its frame is made for each connection that sends it.
 pub(crate) struct Sealed {
     first: Lsn,
     end: Position,
@@ -102,7 +102,7 @@ pub(crate) enum Found {
     Group(Kept),
     /// Nothing was sealed behind it since the ring has been filled.
     Nothing,
-    /// The group in which it lies is not, or no longer, here.
+    /// The group in which the LSN lies is not here, or no longer.
     Missing,
 }
 
@@ -111,7 +111,7 @@ pub(crate) enum Found {
 pub(crate) struct Posted {
     /// Ends, and bytes of records.
     pub groups: VecDeque<(Position, usize)>,
-    /// It goes on: the reader sends no groups itself.
+    /// The flusher continues to post: the reader sends no groups itself.
     pub goes_on: bool,
 }
 
@@ -120,13 +120,13 @@ pub(crate) struct Ring {
     /// The memory of the frames, if the transport can send them from there.
     buffer: Option<Arc<FrameBuffer>>,
     state: Mutex<State>,
-    /// Nobody reads: nothing is copied. Looked at for each group.
+    /// False: there is no reader, so nothing is copied. Checked for each group.
     has_readers: AtomicBool,
-    /// Told of that, under the lock.
+    /// Called when that changes, under the lock.
     following: Following,
 }
 
-/// Told whether there is anybody who gets groups, as soon as that changes. It must not wait.
+/// Called with whether any reader gets groups, as soon as that changes. It must not wait.
 pub type Following = Box<dyn Fn(bool) + Send + Sync>;
 
 #[derive(Default)]
@@ -217,7 +217,7 @@ impl Ring {
         }
     }
 
-    /// The group that begins at `from`.
+    /// Returns the group that begins at `from`.
     pub fn find(&self, from: Lsn) -> Found {
         let state = self.lock();
         let Some(last) = state.groups.back() else {
@@ -233,8 +233,8 @@ impl Ring {
         }
     }
 
-    /// Has groups posted to a reader from `next` on, while its standby has room. False where it sends them itself: they can't be posted, or
-    /// some were sealed by now.
+    /// Has groups posted to a reader from `next` on, while its standby has room. False if the reader has to send them itself: they can't be posted,
+    /// or some were sealed by now.
     pub fn post_from(&self, number: u64, next: Lsn, room_bytes: u64) -> bool {
         let mut state = self.lock();
         let is_last = state.groups.back().is_none_or(|last| last.end.lsn <= next);
@@ -245,14 +245,14 @@ impl Ring {
         true
     }
 
-    /// Posts nothing more to a reader: it sees to what comes next itself.
+    /// Stops posting to a reader, which then sends its groups itself.
     pub fn stop_posting(&self, number: u64) {
         if let Some(direct) = self.lock().direct(number) {
             direct.is_on = false;
         }
     }
 
-    /// Takes note of what was posted to a reader, into `posted`.
+    /// Moves the record of the groups that were posted to a reader into `posted`.
     pub fn take_posted(&self, number: u64, posted: &mut Posted) {
         let mut state = self.lock();
         if let Some(direct) = state.direct(number) {
@@ -266,7 +266,7 @@ impl Ring {
         self.lock().bytes
     }
 
-    /// Keeps the group's frame in memory that is sent from. None: it is too long, or what lies there is still being sent.
+    /// Copies the group's frame into memory that the transport sends from. None: it is too long, or a frame that lies there is still being sent.
     fn lay(&self, state: &mut State, buffer: &Arc<FrameBuffer>, [head, records]: [&[u8]; 2]) -> Option<SharedFrame> {
         while state.bytes + records.len() > self.bytes_max || state.groups.len() == SHARED_FRAMES_MAX {
             state.give_up()?;
@@ -312,7 +312,7 @@ impl State {
         reader.direct.as_mut()
     }
 
-    /// The oldest group gives way.
+    /// Removes the oldest group.
     fn give_up(&mut self) -> Option<Kept> {
         let oldest = self.groups.pop_front()?;
         self.bytes -= oldest.held_bytes();
@@ -325,7 +325,7 @@ impl Reader {
         let _ = self.wake.try_send(()); // full: it is awake already
     }
 
-    /// False where it has to see to the group itself.
+    /// Posts a group. False if the reader has to send it itself.
     fn post(&mut self, frame: Option<&SharedFrame>, group: &Group<'_>) -> bool {
         let Some(direct) = self.direct.as_mut().filter(|direct| direct.is_on) else {
             return false;
@@ -460,7 +460,7 @@ mod tests {
         Arc::new(FrameBuffer::new(Arc::new(Memory(bytes))))
     }
 
-    /// Takes so many frames, and holds them.
+    /// A peer that takes `room` frames, and holds them.
     #[derive(Default)]
     struct Peer {
         room: Mutex<usize>,

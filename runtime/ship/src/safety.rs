@@ -9,45 +9,45 @@ use crate::{connection::SILENCE_MAX, member::Expected};
 // The standby's time is over first.
 const _: () = assert!(IN_SYNC_NS + IN_SYNC_NS / 5 <= SILENCE_MAX.as_nanos() as u64);
 
-/// A standby that has persisted nothing of what was there so long ago is not waited for any more, and nor is a call that waited so long.
+/// How long the primary waits for a standby that has not persisted what was there before. A call that waited this long ends, too.
 pub(crate) const ACK_WAIT_NS: u64 = 5_000_000_000;
-/// After its primary heard it last, a standby that was in sync still is for so long: no primary goes on sooner without one that is silent
+/// How long a standby that was in sync remains so after its primary heard it last. No primary continues sooner without a silent standby
 /// (`SILENCE_MAX`). A fifth is left for clocks that run apart.
 pub const IN_SYNC_NS: u64 = 2_500_000_000;
-/// After a start, standbys that were in sync are given so long to come back.
+/// Time that standbys in sync have to come back after the primary's start.
 pub(crate) const RETURN_WAIT_NS: u64 = 3_000_000_000;
-/// A standby that is not further behind than this comes to be in sync.
+/// A standby that is at most this far behind becomes in sync.
 pub(crate) const ENTER_LAG_NS: u64 = 200_000_000;
 
-/// Whoever keeps callers until their records are where the server's safety level wants them. Nothing in here may wait.
+/// The gate that keeps callers until their records are where the server's safety level wants them. Nothing in here may wait.
 pub trait Commits: Send + Sync {
-    /// How things stand now. Called in order; nobody is let go in here.
+    /// Sets the present stand. Called in order. It releases no caller.
     fn set(&self, stand: &Stand);
-    /// Lets those go whose records are where they are wanted.
+    /// Releases the callers whose records are where they are wanted.
     fn release(&self);
-    /// Leaves open what waits.
+    /// Leaves open all calls that wait.
     fn give_up(&self, reason: &Arc<str>);
-    /// The same for who waits since before `before_ns`, and for whose client waits no longer.
+    /// Leaves open the calls that wait since before `before_ns`, and those whose client waits no longer.
     fn expire(&self, now_ns: u64, before_ns: u64, reason: &Arc<str>);
-    /// Enough standbys had been heard at that moment, by the clock that counts suspended time.
+    /// Records that enough standbys had been heard at that moment, by the clock that counts suspended time.
     fn confirm(&self, boot_ns: u64);
-    /// Everything before it is committed, of what is `durable` here.
+    /// Returns the end of the committed records among those that are `durable` here.
     fn committed(&self, durable: Lsn) -> Lsn;
 }
 
-/// Told once whether records have a level, or why that is not waited for any more.
+/// Called once, when records have a level, or with the reason why that wait ended.
 pub type SafetyHook = Box<dyn FnOnce(Result<(), Arc<str>>) + Send>;
 
-/// What can be had of a level.
+/// The records that have a level, and why others can't have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stand {
-    /// Everything before it has the level, once it is durable here. None: nothing more is asked for.
+    /// Everything before it has the level, once it is durable here. None: the level asks for nothing more.
     pub limit: Option<Lsn>,
     /// Why writes can't have it.
     pub refusal: Option<Arc<str>>,
     /// Why reads do not wait for it: standbys are missing that the limit waits for.
     pub missing: Option<Arc<str>>,
-    /// What writes have.
+    /// The level that writes reach.
     pub reached: Safety,
 }
 
@@ -56,11 +56,11 @@ pub struct Stand {
 pub(crate) enum SyncState {
     /// It is too far behind, or away.
     Out,
-    /// From here on commits wait for it. It is in sync once it has what was answered before: everything before this.
+    /// Commits wait for it from now on. It is in sync once it has everything before this, which was answered earlier.
     Entering(Lsn),
     /// It has everything that was answered.
     In,
-    /// It is lost or does not persist: waited for until that is recorded.
+    /// The standby is lost or does not persist. Commits wait for it until that is recorded.
     Leaving,
 }
 
@@ -72,9 +72,9 @@ pub(crate) struct Member {
     pub is_connected: bool,
     /// It was in sync once: quorum and very-safe count on it.
     pub is_counted: bool,
-    /// It was here since this server was started, and is gone or silent.
+    /// The standby was here since this server's start, and is gone or silent.
     pub is_missing: bool,
-    /// It may still come back after this server's start.
+    /// The standby may still come back after this server's start.
     pub is_awaited: bool,
 }
 
@@ -84,7 +84,8 @@ impl Member {
     }
 }
 
-/// Of calls that ask for a level. A server's own 2-safe lets the primary go on alone; who asks for 2-safe wants a standby to have it.
+/// Returns the stand of calls that ask for a level. A server's own 2-safe lets the primary continue alone. A call that asks for 2-safe wants a
+/// standby to have its record.
 pub(crate) fn stand(level: Safety, is_servers: bool, members: &[Member]) -> Stand {
     match level {
         Safety::LocalAsync | Safety::LocalSync | Safety::OneSafe => Stand {
@@ -98,7 +99,8 @@ pub(crate) fn stand(level: Safety, is_servers: bool, members: &[Member]) -> Stan
     }
 }
 
-/// What was committed for certain by a primary of this level that knew these standbys: everything before it. None: all that was durable there.
+/// Returns the end of the records that a primary of this level, with these standbys, certainly committed. None: it committed all that was durable
+/// there.
 pub fn committed_by(level: Safety, standbys: &[Expected]) -> Option<Lsn> {
     let member = |standby: &Expected| Member {
         persisted: standby.persisted,
@@ -116,7 +118,7 @@ pub fn committed_by(level: Safety, standbys: &[Expected]) -> Option<Lsn> {
     stand(level, true, &members).limit
 }
 
-/// Whether a primary of this level that knows these standbys answers nothing that any one of them lacks.
+/// Whether a primary of this level, with these standbys, answers only records that every one of them has.
 pub fn waits_for_each(level: Safety, standbys: &[Expected]) -> bool {
     let counted = standbys.iter().filter(|standby| standby.is_counted).count();
     match level {
@@ -149,8 +151,8 @@ fn two_safe(is_servers: bool, members: &[Member]) -> Stand {
     }
 }
 
-/// What whoever comes to be very-safe has: it is waited for before it counts, since it is told then that it has all that was answered. At quorum others may
-/// have more.
+/// Returns the least that the standbys persisted which are about to count at very-safe. Commits wait for such a standby before it counts, because the
+/// primary then tells it that it has everything that was answered. At quorum other standbys may have more.
 fn entering(level: Safety, members: &[Member]) -> Option<Lsn> {
     let comes = |member: &&Member| !member.is_counted && matches!(member.sync, SyncState::Entering(_));
     let coming = members.iter().filter(|_| level == Safety::VerySafe).filter(comes);
@@ -199,7 +201,8 @@ fn counted(level: Safety, members: &[Member]) -> Stand {
 mod tests {
     use super::*;
 
-    /// `+` here, `-` away, `~` silent, `?` awaited after a start, `c` counted, `i` in sync, `e` entering, `l` leaving, `o` out; then what it persisted.
+    /// `+` here, `-` away, `~` silent, `?` awaited after a start, `c` counted, `i` in sync, `e` entering, `l` leaving, `o` out. The number is what
+    /// the standby persisted.
     fn members(text: &str) -> Vec<Member> {
         let member = |word: &str| {
             let has = |c| word.contains(c);
@@ -246,7 +249,7 @@ mod tests {
             (TwoSafe, false, "-co7", "0 1-safe refused"),
             (TwoSafe, false, "-ci7", "7 1-safe refused"),
             (TwoSafe, false, "+ci7", "7 2-safe"),
-            // Quorum: 1 of 1, 1 of 2, 2 of 3, 2 of 4; who is away has what it had.
+            // Quorum: 1 of 1, 1 of 2, 2 of 3, 2 of 4; a standby that is away has what it had.
             (Quorum, true, "", "0 1-safe refused missing"),
             (Quorum, true, "+o7", "0 1-safe refused missing"),
             (Quorum, true, "+ci7", "7 quorum"),
@@ -261,7 +264,7 @@ mod tests {
             (VerySafe, true, "+ci7 +ci9", "7 very-safe"),
             (VerySafe, true, "+ci7 -co9", "7 1-safe refused missing"),
             (VerySafe, false, "+ci7 +o3", "7 very-safe"),
-            // Who comes is waited for before it counts.
+            // Commits wait for a standby that comes, before it counts.
             (VerySafe, true, "+ci7 +e5", "5 very-safe"),
             (VerySafe, false, "+ci7 +e9", "7 very-safe"),
             (VerySafe, true, "+e5", "0 1-safe refused missing"),

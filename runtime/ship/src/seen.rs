@@ -56,7 +56,7 @@ pub struct ToldMember {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WelcomeSeen {
     pub epoch: Epoch,
-    /// Its URL for clients; empty: it was told none.
+    /// The primary's URL for clients; empty if the primary has none.
     pub primary: String,
     /// Level that its writes wait for.
     pub safety: Safety,

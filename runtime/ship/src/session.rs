@@ -22,19 +22,19 @@ use crate::{
     stream::Stream,
 };
 
-/// Files are written and synced at the other end: it may be silent for longer.
+/// Patience while the other end writes and syncs files: it may be silent for longer.
 const FILES_SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// Why a connection is over.
 #[derive(Debug)]
 pub(crate) enum End {
     Refused(Verdict),
-    /// It was sent what it asked for.
+    /// The primary sent what the standby asked for.
     Done,
-    /// It was told where the histories part.
+    /// The standby learned where the histories part.
     Told,
     Silent,
-    /// It did not say in time that it keeps who is out of sync.
+    /// The standby did not say in time that it saved the sync status.
     NotNoted,
     Net(NetError),
     Wire(WireError),
@@ -99,12 +99,12 @@ enum Stage {
     Log {
         stream: Stream,
         is_streaming: bool,
-        /// The sync status that it was last told.
+        /// The last sync status that the session sent.
         told: Noting,
         comparing: TellingOf,
         _following: Option<DestageDemand>,
     },
-    /// The last word was said: the standby ends the connection, or its time is over.
+    /// The session said its last word. The standby ends the connection, or its time is over.
     Leaving {
         until_ns: u64,
     },
@@ -116,7 +116,7 @@ struct Live {
     _following: Option<DestageDemand>,
 }
 
-/// The time in which input is still read, or the standby would not get the last word.
+/// Time in which the session still reads input. Without it, the standby would not get the last word.
 const LEAVE_TIME: Duration = Duration::from_secs(1);
 
 pub(crate) struct Session {
@@ -125,7 +125,7 @@ pub(crate) struct Session {
     connection: Connection,
     woken: (Sender<()>, Receiver<()>),
     heard_ns: u64,
-    /// Once it was let in.
+    /// Name of the standby, once it was let in.
     name: Option<Arc<str>>,
     stage: Stage,
 }
@@ -144,7 +144,7 @@ impl Session {
         }
     }
 
-    /// None: it is over.
+    /// Waits for the end of the connection. None: it is over.
     fn leave(&mut self, until_ns: u64) -> Option<bool> {
         match self.connection.frames.try_recv() {
             Ok(_) => Some(true),
@@ -183,7 +183,7 @@ impl Session {
         Ok(self.send(now_ns)? || is_heard)
     }
 
-    /// True where any came.
+    /// Takes the frames that have come. True if there were any.
     fn take_frames(&mut self, now_ns: u64) -> Result<bool, End> {
         let mut is_heard = false;
         loop {
@@ -226,7 +226,7 @@ impl Session {
     /// Takes the progress of a standby that gets its first files. It counts for nothing yet, because the standby has log and no rows.
     fn note_joining(&mut self, progress: &Progress) -> Result<(), End> {
         self.shipper.table.record_heard(self.name(), self.number, self.heard_ns);
-        // It only says that it is there: the log's files have not come.
+        // The standby only says that it is there: the log's files have not come.
         if progress.received == Lsn(0) {
             return Ok(());
         }
@@ -259,7 +259,7 @@ impl Session {
         Ok(())
     }
 
-    /// The standby has the log up to where its files end.
+    /// Begins to send groups beside the files: the standby has the log up to the end of its files.
     fn begin_live(&mut self, received: Lsn, end: Option<Lsn>) -> Result<Live, End> {
         if end != Some(received) {
             let reason = format!("the standby tells of LSN {received}, where the files that it was sent do not end");
@@ -279,7 +279,7 @@ impl Session {
         })
     }
 
-    /// It gets groups as they are sealed.
+    /// Has the standby get groups as they are sealed.
     fn read_ring(&mut self) -> Result<(), End> {
         let ring = &self.shipper.ring;
         let poster = match ring.buffer() {
@@ -338,7 +338,7 @@ impl Session {
         Ok(())
     }
 
-    /// How long it may sleep.
+    /// Returns the time that it may sleep.
     fn look(&self) -> Duration {
         match &self.stage {
             Stage::Log { stream, .. } if stream.awaits_commit() => COMMITTED_BEAT,
@@ -346,7 +346,7 @@ impl Session {
         }
     }
 
-    /// Nothing is sent to it on this connection: it begins with what it has in common with this log.
+    /// Tells the standby where the histories part. It gets nothing else on this connection, and begins with the records that both logs have.
     fn tell_fork(&mut self, hello: &Hello<'_>) -> Result<(), End> {
         let log = &self.shipper.log;
         let is_same = match judge_position(hello, &**log, self.shipper.partitions) {
@@ -365,7 +365,7 @@ impl Session {
         Err(End::Told)
     }
 
-    /// The log behind its position is kept from here on.
+    /// Keeps the log behind its position from now on.
     fn keep_log(&mut self, position: Position) -> Result<(), End> {
         let (shipper, lsn) = (Arc::clone(&self.shipper), position.lsn);
         let hold = match shipper.log.hold(self.name(), lsn) {
@@ -378,7 +378,7 @@ impl Session {
         Ok(())
     }
 
-    /// True where anything was.
+    /// Sends the frames that are due. True if there was anything.
     fn send(&mut self, now_ns: u64) -> Result<bool, End> {
         let (shipper, name) = (&*self.shipper, self.name.as_deref().unwrap_or_default());
         let number = self.number;
@@ -402,14 +402,14 @@ impl Session {
                         .step((log, &shipper.ring), &mut self.connection, now_ns, beat)?;
                     shipper.table.note_shipped(name, number, sent.shipped);
                 }
-                // It tells of nothing where there is nothing before its files' end.
+                // The beat tells of nothing if there is nothing before the end of its files.
                 let takes_log = live.is_some() || sending.log_end() == Some(Lsn(0));
                 match sending.step((log, checkpoints), (name, &mut self.connection, takes_log), keep)? {
                     Sent::Part => Ok(true),
                     Sent::Files => Ok(false),
                     Sent::All => Err(End::Done),
                     Sent::Nothing => {
-                        // The other end waits, and is to know for whom.
+                        // The standby waits. The beat tells it that its primary is there.
                         *beaten_ns = now_ns;
                         send(&mut self.connection, &Frame::Heartbeat(shipper.beat()))?;
                         Ok(false)
@@ -424,7 +424,7 @@ impl Session {
                 ..
             } => {
                 told.tell(shipper, name, number, &mut self.connection, now_ns)?;
-                // The committed LSN is told once the LSNs before it are named.
+                // The session names LSNs before it tells the committed LSN behind them.
                 let beat = shipper.beat();
                 let comparisons = &shipper.comparisons;
                 let has_told = comparisons.tell_standby(&mut self.connection, comparing)?;
@@ -446,7 +446,7 @@ impl Session {
         }
     }
 
-    /// Tells both sides why it is over. True where the standby is to hear of it.
+    /// Tells both sides why the session is over. True if the standby is to hear of it.
     fn end(&mut self, end: &End) -> bool {
         self.shipper.ring.remove_reader(self.number);
         if let End::Refused(verdict) = end {
@@ -454,7 +454,7 @@ impl Session {
                 refusal: verdict.refusal,
                 reason: &verdict.reason,
             };
-            // It may be gone by now.
+            // The standby may be gone by now.
             let _ = send(&mut self.connection, &Frame::Refused(refused));
         }
         let reason = end.to_string();
@@ -475,7 +475,7 @@ impl Session {
     }
 }
 
-/// Keeps what a standby makes of a comparison.
+/// Records a standby's report on a comparison.
 fn note_compared(
     shipper: &Inner,
     (name, number): (&Option<Arc<str>>, u64),

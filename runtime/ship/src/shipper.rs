@@ -29,12 +29,13 @@ use crate::{
     views::SAMPLE_NS,
 };
 
-/// Connections at most. With so many the oldest that has not greeted gives way to a new one, which else is closed at once.
+/// Limit of connections. At the limit, the oldest one that has not greeted gives way to a new one. If all have greeted, the shipper closes the new
+/// one at once.
 const CONNECTIONS_MAX: usize = 32;
-/// How often it is kept who is expected, in nanoseconds.
+/// How often the shipper saves the list of expected standbys, in nanoseconds.
 const KEEP_EVERY_NS: u64 = 10_000_000_000;
 
-/// What an operator may want to know as it happens.
+/// Events that an operator may want to know as they happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShipEvent {
     Connected {
@@ -47,18 +48,18 @@ pub enum ShipEvent {
         name: Arc<str>,
         reason: String,
     },
-    /// Somebody without a good ticket.
+    /// A peer without a valid ticket.
     TurnedAway {
         peer: String,
         reason: String,
     },
-    /// The log that the standby lacks is kept no longer.
+    /// The log released records that the standby lacks.
     HoldLetGo {
         name: Arc<str>,
     },
 }
 
-/// Keeps a list of standbys. True once it is durable; false where it can't be: nobody is let go by it.
+/// Saves a list of standbys. True once it is durable. False if it can't be saved: no commit then stops waiting for a standby.
 pub type Keep = Box<dyn Fn(&[Expected]) -> bool + Send + Sync>;
 
 pub struct ShipperConfig {
@@ -72,19 +73,20 @@ pub struct ShipperConfig {
     /// URL of this server for clients; empty: not known.
     pub primary: String,
     pub partitions: u16,
-    /// Groups that are kept for standbys that are not far behind: their bytes.
+    /// Bytes of groups that the ring keeps for standbys that are not far behind.
     pub ring_bytes: usize,
-    /// A standby's first files are sent in parts of so many bytes, at most `FILE_CHUNK_BYTES_MAX`: what is logged meanwhile is sent between two of them.
+    /// Size of the parts in which a standby gets its first files, at most `FILE_CHUNK_BYTES_MAX`. The shipper sends newly logged groups between two
+    /// parts.
     pub file_part_bytes: usize,
-    /// Told whether any standby gets groups.
+    /// Called with whether any standby gets groups.
     pub following: Following,
-    /// Of the server.
+    /// The server's level.
     pub safety: Safety,
-    /// Whoever keeps callers until standbys have their records.
+    /// The gate that keeps callers until standbys have their records.
     pub commits: Arc<dyn Commits>,
     /// Standbys of an earlier run.
     pub expected: Vec<Expected>,
-    /// Keeps that list for the next run: every 10 s where it changed, at once where another one is in sync, and at the end.
+    /// Saves that list for the next run. This happens every 10 s if it changed, at once if another standby is in sync, and at the end.
     pub keep: Keep,
     /// For tickets.
     pub entropy: Box<dyn Fn() -> io::Result<[u8; 16]> + Send + Sync>,
@@ -117,7 +119,7 @@ pub(crate) struct Inner {
     pub primary: String,
     pub safety: Safety,
     pub partitions: u16,
-    /// Of a standby's first files.
+    /// Size of the parts of a standby's first files.
     pub file_part_bytes: usize,
     pub tell: Box<dyn Fn(ShipEvent) + Send + Sync>,
     pub ring: Arc<Ring>,
@@ -130,7 +132,7 @@ pub(crate) struct Inner {
     sessions: Mutex<BTreeMap<u64, Box<dyn ThreadHandle>>>,
     /// Sessions that have not greeted yet.
     silent: Mutex<BTreeSet<u64>>,
-    /// Those of them up to this one give way to others.
+    /// The silent sessions up to this number give way to others.
     gives_way: AtomicU64,
     next_number: AtomicU64,
 }
@@ -140,7 +142,7 @@ impl Inner {
         self.is_stopping.load(Ordering::Acquire)
     }
 
-    /// It has greeted.
+    /// Records that the session has greeted.
     pub fn note_greeted(&self, number: u64) {
         self.silent.lock().expect("held to count").remove(&number);
     }
@@ -150,12 +152,12 @@ impl Inner {
         number <= self.gives_way.load(Ordering::Acquire)
     }
 
-    /// Another server is the primary.
+    /// True if another server is the primary.
     pub fn is_dismissed(&self) -> bool {
         self.is_dismissed.load(Ordering::Acquire)
     }
 
-    /// Everything before it may be told.
+    /// Returns the committed LSN that the primary may tell its standbys.
     pub fn committed(&self, durable: Lsn) -> Lsn {
         self.comparisons.limit(self.commits.committed(durable))
     }
@@ -170,7 +172,7 @@ pub struct Shipper {
 }
 
 impl Shipper {
-    /// Listens, and takes standbys from here on.
+    /// Listens, and takes standbys from now on.
     pub fn start(config: ShipperConfig) -> Result<Self, ShipError> {
         let listener = config.net.listen(&config.listen, SHIP_LIMITS);
         let listener = listener.map_err(|error| ShipError::Listen {
@@ -199,12 +201,12 @@ impl Shipper {
             sessions: Mutex::default(),
             silent: Mutex::default(),
             gives_way: AtomicU64::new(0),
-            // 0 is nobody.
+            // 0 means no connection.
             next_number: AtomicU64::new(1),
         });
         let now_ns = inner.clock.monotonic_ns();
         for expected in &config.expected {
-            // What is gone can't be held: the standby is told so when it comes.
+            // A slot can't hold log that is gone. The standby learns that when it comes.
             let hold = inner.log.hold(&expected.name, expected.from).ok();
             let hold = hold.map(|hold| (Arc::new(hold), expected.from));
             inner.table.expect(expected, hold, now_ns);
@@ -237,7 +239,7 @@ impl Shipper {
         })
     }
 
-    /// Where standbys connect to.
+    /// Returns the address to which standbys connect.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -252,17 +254,17 @@ impl Shipper {
         Ok(ticket)
     }
 
-    /// By name.
+    /// Returns the standbys by name.
     pub fn standbys(&self) -> Vec<StandbyStatus> {
         self.inner.table.statuses(&*self.inner.log)
     }
 
-    /// Standbys that are out of sync, beside this one, and what each has: everything before an LSN.
+    /// Returns the other standbys that are out of sync. Each has everything before its LSN.
     pub fn laggards(&self, name: &str) -> Vec<(Arc<str>, Lsn)> {
         self.inner.table.laggards(name)
     }
 
-    /// One point a second for the last hour, the oldest first, and the last minute in one. None: no such standby.
+    /// Returns one point a second for the last hour, the oldest first, and the last minute in one. None: no such standby.
     pub fn freshness(&self, name: &str) -> Option<(Vec<FreshnessPoint>, Option<FreshnessSummary>)> {
         self.inner.table.history(name)
     }
@@ -272,12 +274,12 @@ impl Shipper {
         self.inner.table.is_lost(name)
     }
 
-    /// Forgets a lost standby, and what is held for it. False: there is none of that name.
+    /// Forgets a lost standby, and releases its slot. False: there is none of that name.
     pub fn forget(&self, name: &str) -> bool {
         self.inner.table.forget(name)
     }
 
-    /// Everything before it is durable on at least `count` standbys. None: there can't be so many.
+    /// Returns the watermark before which everything is durable on at least `count` standbys. None: there can't be that number of standbys.
     pub fn acked(&self, count: usize) -> Option<Arc<Watermark>> {
         self.inner.table.acked(count)
     }
@@ -287,19 +289,19 @@ impl Shipper {
         self.inner.table.judge(level)
     }
 
-    /// Calls `told` once the records before `end`, which are durable here, have a level, or with the reason why that is not waited for any
-    /// more; within about 5 s.
+    /// Calls `told` once the records before `end`, which are durable here, have a level. Calls it with the reason if the wait for that ends first.
+    /// Either happens within about 5 s.
     pub fn when_safe(&self, level: Safety, end: Lsn, told: SafetyHook) {
         let inner = &self.inner;
         inner.table.when_safe(level, end, inner.clock.monotonic_ns(), told);
     }
 
-    /// What an answered write has now.
+    /// Returns the level that an answered write has now.
     pub fn reached(&self) -> Safety {
         self.inner.table.reached()
     }
 
-    /// Everything before it is on as many standbys as the server's level asks for; None: it asks for none.
+    /// Everything before it is on the number of standbys that the server's level asks for. None: the level asks for none.
     pub fn acked_limit(&self) -> Option<Lsn> {
         self.inner.table.limit()
     }
@@ -309,12 +311,12 @@ impl Shipper {
         &self.inner.comparisons
     }
 
-    /// A standby streams, and so somebody compares.
+    /// True if a standby streams. It then also compares.
     pub fn is_followed(&self) -> bool {
         self.inner.table.is_followed()
     }
 
-    /// Everything before it is committed, as standbys are told.
+    /// Returns the committed LSN, as standbys learn it.
     pub fn committed(&self) -> Lsn {
         self.inner.committed(self.inner.log.durable())
     }
@@ -347,23 +349,24 @@ impl Drop for Shipper {
     }
 }
 
-/// For groups of so many bytes of records, with their heads, and as much again as the longest that wraps may leave unused.
+/// Returns the bytes for groups with `ring_bytes` bytes of records, and their heads. It adds as much as the longest group may leave unused where it
+/// wraps.
 fn frame_memory_bytes(ring_bytes: usize) -> usize {
     ring_bytes + ring_bytes / 4
 }
 
-/// Takes connections, and samples.
+/// The thread that takes connections, and samples.
 struct Accepting {
     inner: Arc<Inner>,
     listener: Listener,
     sampled_ns: u64,
     keep: Keep,
-    /// As it was said to be kept last.
+    /// The list that `keep` last said it had saved.
     kept: Vec<Expected>,
-    /// Nothing else was asked for since.
+    /// The shipper asked to save no other list since.
     is_certain: bool,
     kept_ns: u64,
-    /// The clock that counts suspended time was so far ahead of the monotonic one.
+    /// The lead of the clock that counts suspended time over the monotonic one.
     boot_ahead_ns: u64,
     came: Option<Connection>,
 }
@@ -392,10 +395,10 @@ impl Accepting {
         }
     }
 
-    /// False where it can't be kept: it is tried again.
+    /// Saves the list if it changed. False: it can't be saved, and the shipper will try again.
     fn keep_if_changed(&mut self, now_ns: u64) -> bool {
         self.kept_ns = now_ns;
-        // Whether one left for which it waited as the primary is for nobody to say any more.
+        // A server that is dismissed no longer says whether a standby left for which it waited as the primary.
         if self.inner.is_dismissed() && self.inner.table.is_any_leaving() {
             return false;
         }
@@ -403,7 +406,7 @@ impl Accepting {
         if self.is_certain && expected == self.kept {
             return true;
         }
-        // What is not said to be kept may be kept all the same, or come to be.
+        // A list that `keep` does not confirm may be saved all the same, or be saved later.
         self.is_certain = (self.keep)(&expected);
         if self.is_certain {
             self.inner.table.note_kept(&expected);
@@ -412,11 +415,11 @@ impl Accepting {
         self.is_certain
     }
 
-    /// Who is in sync is kept at once, and before a commit goes on without one that was.
+    /// Saves a change of the sync set at once, and before a commit continues without a standby that was in it.
     fn tick(&mut self, now_ns: u64) {
         let inner = Arc::clone(&self.inner);
         inner.table.expire(now_ns);
-        // Whom it sent away has what it had then.
+        // A standby that it sent away has what it had then.
         if inner.is_dismissed() {
             return;
         }
@@ -431,7 +434,7 @@ impl Accepting {
         }
     }
 
-    /// Tells when standbys had last been heard. A suspension since the last look counts as before it: the age is never too small.
+    /// Tells the gate when standbys had last been heard. A suspension since the last look counts as before it: the age is never too small.
     fn confirm(&mut self, now_ns: u64) {
         let ahead_ns = self.inner.clock.boot_ns().saturating_sub(now_ns);
         let before_ns = std::mem::replace(&mut self.boot_ahead_ns, ahead_ns);
@@ -462,7 +465,7 @@ impl Work for Accepting {
             match self.listener.accepted.recv_timeout(look) {
                 Ok(connection) => self.came = Some(connection),
                 Err(RecvTimeoutError::Timeout) => {}
-                // Nobody comes any more; the samples go on.
+                // No standby comes any more, but the samples continue.
                 Err(RecvTimeoutError::Disconnected) => self.inner.threads.sleep(look),
             }
         }

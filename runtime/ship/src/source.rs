@@ -7,19 +7,19 @@ use reprise_env::DiskFile;
 use reprise_log::{DestageDemand, EpochStart, GroupSink, Log, LogError, LogReader, ReplicationSlot};
 use reprise_wire::History;
 
-/// The primary's log, whoever waits for it.
+/// The primary's log, without the type of its waiting callers.
 pub trait ShippedLog: Send + Sync {
     fn database_id(&self) -> [u8; 16];
     fn epoch(&self) -> Epoch;
     /// Everything before it is durable.
     fn durable(&self) -> Lsn;
-    /// Everything before it is in the log's files: behind `durable` where the log lies in NVRAM first.
+    /// Everything before it is in the log's files. It is less than `durable` if the log lies in NVRAM first.
     fn copied(&self) -> Lsn;
     /// Behind the last record that was appended.
     fn filled(&self) -> Lsn;
-    /// Nobody was told of a record from here on: beyond `durable` where sites write logs of their own.
+    /// No caller has an answer for a record from here on. This is beyond `durable` if sites write logs of their own.
     fn answered_max(&self) -> Lsn;
-    /// None where the log does not hold it.
+    /// None if the log does not hold it.
     fn history_at(&self, lsn: Lsn) -> Result<Option<History>, LogError>;
     /// Beginnings of its newest epochs, the oldest first.
     fn epochs(&self) -> Vec<EpochStart>;
@@ -27,7 +27,7 @@ pub trait ShippedLog: Send + Sync {
     fn hold(&self, name: &str, from: Lsn) -> Result<ReplicationSlot, LogError>;
     fn bytes_between(&self, from: Lsn, to: Lsn) -> u64;
     fn add_sink(&self, sink: Arc<dyn GroupSink>);
-    /// Has records come to the log's files, and so to its sinks, as soon as they are durable, for as long as the answer lives.
+    /// Has records reach the log's files, and so its sinks, as soon as they are durable, while the returned value lives.
     fn follow(&self) -> Option<DestageDemand>;
 }
 
@@ -85,7 +85,7 @@ impl<P: Send + 'static> ShippedLog for Log<P> {
     }
 }
 
-/// A checkpoint that a standby begins with. The log behind it is not let go of before `kept` is.
+/// A checkpoint that a standby begins with. The log behind it is kept until `kept` is dropped.
 pub struct ChosenCheckpoint {
     pub lsn: Lsn,
     /// Name of its file.
@@ -96,6 +96,7 @@ pub struct ChosenCheckpoint {
 
 /// The source of a standby's first checkpoint.
 pub trait CheckpointSource: Send + Sync {
-    /// One that is nearly as new as the log; where there is none it is begun, or waited for. None: not yet, ask again. Never blocks for long.
+    /// Returns a checkpoint that is nearly as new as the log. If there is none, it begins one, or waits for one. None: not yet, ask again. Never
+    /// blocks for long.
     fn choose(&self) -> Result<Option<ChosenCheckpoint>, String>;
 }

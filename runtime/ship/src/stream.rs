@@ -1,4 +1,4 @@
-//! The log behind a standby's position on its way: from the ring where it has it, else from the log's files.
+//! The log behind a standby's position on its way: from the ring if the ring has it, otherwise from the log's files.
 
 use std::collections::VecDeque;
 
@@ -15,10 +15,11 @@ use crate::{
     source::ShippedLog,
 };
 
-/// Groups that one step sends at most, before it looks at what came.
+/// Limit of the groups that one step sends, before it handles received frames.
 const STEP_GROUPS_MAX: usize = 16;
 
-/// On the way to a standby at most, whatever it says that it has room for: what it did not tell to be received is known until then.
+/// Limit of the bytes on the way to a standby, whatever room it reports. Up to this limit the stream remembers groups that the standby has not
+/// reported as received.
 const ROOM_BYTES_MAX: u64 = 64 << 20;
 
 pub(crate) struct Stream {
@@ -36,7 +37,7 @@ pub(crate) struct Stream {
     echo_ns: u64,
     from: From,
     beaten_ns: Option<u64>,
-    /// The committed LSN that it was last told.
+    /// The last committed LSN that the stream sent.
     committed: Lsn,
     posted: Posted,
 }
@@ -103,7 +104,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Takes note of what was posted. Where it lacks a group that is in the files by now, which the ring had no room for, nothing more is.
+    /// Takes the groups that were posted. If they lack a group that is in the files by now, because the ring had no room for it, it stops the
+    /// posting.
     fn catch_up_with(&mut self, log: &dyn ShippedLog, ring: &Ring) {
         // A group is posted before it is written.
         let copied = log.copied();
@@ -113,7 +115,7 @@ impl Stream {
         }
     }
 
-    /// Sends what there is and the standby has room for. `beat` is made behind the newest progress.
+    /// Sends the groups that there are and for which the standby has room. `beat` is made behind the newest progress.
     pub fn step(
         &mut self,
         (log, ring): (&dyn ShippedLog, &Ring),
@@ -166,7 +168,7 @@ impl Stream {
         Ok(true)
     }
 
-    /// False where there is nothing to send now.
+    /// Sends the next group. False if there is nothing to send now.
     fn send_next(
         &mut self,
         (log, ring): (&dyn ShippedLog, &Ring),

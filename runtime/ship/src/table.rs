@@ -25,10 +25,10 @@ use crate::{
     views::Views,
 };
 
-// All of them fit into a frame.
+// The statuses of all standbys fit into a frame.
 const _: () = assert!(STANDBYS_MAX <= STANDING_MAX);
 
-/// Somebody who asked for more than the server's level.
+/// A caller that asked for more than the server's level.
 struct Wait {
     level: Safety,
     end: Lsn,
@@ -36,7 +36,7 @@ struct Wait {
     told: SafetyHook,
 }
 
-/// The set of standbys, as one of them is told it.
+/// The set of standbys, as the primary tells it to one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     pub number: u64,
@@ -48,16 +48,17 @@ pub(crate) struct Told {
 
 pub(crate) struct State {
     pub standbys: BTreeMap<Arc<str>, Standby>,
-    /// Of what standbys are told of who is in sync: it grows with each change.
+    /// Number of the newest sync status: it grows with each change.
     pub standing: u64,
-    /// The first one that says of all that leave now that they are out of sync.
+    /// Number of the first sync status that says that all standbys which leave now are out of sync.
     pub left: u64,
-    /// A standby that counts is forgotten once enough of those that stay have everything before this. The highest LSN: it is not known yet.
+    /// The operator had a standby forgotten that counts. That is done once enough of the remaining standbys have everything before this. The highest
+    /// LSN: not known yet.
     pub forgot_at: Lsn,
     waits: Vec<Wait>,
-    /// How far this server was.
+    /// How far this server was, by time.
     views: Views,
-    /// Of the server's level, as it was told last.
+    /// The stand of the server's level that the gate has.
     stand: Stand,
 }
 
@@ -66,7 +67,7 @@ impl State {
         self.standbys.values().map(Standby::member).collect()
     }
 
-    /// Who is out of sync, beside this one, and what it has: everything before an LSN.
+    /// Returns the other standbys that are out of sync. Each has everything before its LSN.
     fn laggards(&self, name: &str) -> Vec<(Arc<str>, Lsn)> {
         let is_out = |(other, standby): &(&Arc<str>, &Standby)| &***other != name && !standby.is_told_in();
         let laggards = self.standbys.iter().filter(is_out);
@@ -88,7 +89,7 @@ impl State {
             .collect()
     }
 
-    /// Some leave: who is reached keeps that before commits go on without them.
+    /// Records that standbys leave. Each connected standby saves that before commits continue without them.
     fn record_leaving(&mut self) {
         self.standing += 1;
         self.left = self.standing;
@@ -97,10 +98,10 @@ impl State {
 
 pub(crate) struct Table {
     state: Mutex<State>,
-    /// The server's.
+    /// The server's level.
     level: Safety,
     commits: Arc<dyn Commits>,
-    /// By how many standbys, less one: so many persisted everything before it.
+    /// By a number of standbys, less one: that number of standbys persisted everything before it.
     acked: Vec<Arc<Watermark>>,
 }
 
@@ -127,7 +128,7 @@ impl Table {
         self.state.lock().expect("nothing panics under this lock")
     }
 
-    /// Tells whoever keeps callers how things stand.
+    /// Tells the gate the present stand.
     fn set(&self, state: &mut State) -> Option<Arc<str>> {
         if !self.level.asks_standbys() {
             return None;
@@ -145,7 +146,7 @@ impl Table {
         }
     }
 
-    /// Of a call that asks for a level. Whoever is in sync has what was answered, unless the server's own level is quorum.
+    /// Returns the stand of a call that asks for a level. A standby in sync has what was answered, unless the server's own level is quorum.
     fn stand_of_call(&self, level: Safety, members: &[Member]) -> Stand {
         let mut asked = stand(level, false, members);
         if level == Safety::Quorum && self.level != Safety::Quorum {
@@ -155,7 +156,7 @@ impl Table {
         asked
     }
 
-    /// After a change: whoever waited for it hears of it, outside of the lock.
+    /// Tells waiting callers of a change, outside of the lock.
     fn settle(&self, mut state: MutexGuard<'_, State>) {
         let given_up = self.set(&mut state);
         let mut told = Vec::new();
@@ -182,7 +183,7 @@ impl Table {
         }
     }
 
-    /// Tells of the server's level from the start.
+    /// Has the gate know the server's level from the start.
     pub fn begin_commits(&self) {
         self.settle(self.lock());
     }
@@ -193,7 +194,7 @@ impl Table {
         now.refusal.map_or(Ok(()), Err)
     }
 
-    /// Calls `told` once the records before `end` have a level, or it is not waited for any more.
+    /// Calls `told` once the records before `end` have a level, or the wait for that ends.
     pub fn when_safe(&self, level: Safety, end: Lsn, now_ns: u64, told: SafetyHook) {
         let mut state = self.lock();
         let until_ns = now_ns + ACK_WAIT_NS;
@@ -206,7 +207,7 @@ impl Table {
         self.settle(state);
     }
 
-    /// What writes have now.
+    /// Returns the level that writes have now.
     pub fn reached(&self) -> Safety {
         self.lock().stand.reached
     }
@@ -232,7 +233,7 @@ impl Table {
         }
     }
 
-    /// Lets standbys come to be in sync. True where one is to leave: `end_leaving` follows once that is recorded.
+    /// Lets standbys become in sync. True if one is to leave: `end_leaving` follows once that is recorded.
     pub fn tick(&self, now_ns: u64, log: &dyn ShippedLog) -> bool {
         let mut state = self.lock();
         let enters = state.views.at(now_ns.saturating_sub(ENTER_LAG_NS));
@@ -245,7 +246,7 @@ impl Table {
             let is_behind = standby.connection != 0 && patience.is_some_and(|lsn| standby.persisted < lsn);
             match standby.sync {
                 SyncState::Out if standby.is_streaming() && enters.is_some_and(|lsn| standby.persisted >= lsn) => {
-                    // Until it is known what was answered by now.
+                    // The end of the answered records is not known yet.
                     standby.sync = SyncState::Entering(Lsn(u64::MAX));
                     is_entering = true;
                 }
@@ -263,7 +264,7 @@ impl Table {
         }
         if is_entering || state.forgot_at == Lsn(u64::MAX) {
             self.set(&mut state);
-            // From here on nobody is told of more before these have it.
+            // From now on no caller learns of later records before these standbys have them.
             let answered = log.answered_max();
             state.forgot_at = state.forgot_at.min(answered);
             for standby in state.standbys.values_mut() {
@@ -278,7 +279,7 @@ impl Table {
         is_leaving
     }
 
-    /// When enough of the standbys that the level counts on had been heard, by the monotonic clock. None: that is not known.
+    /// Returns the time at which enough of the standbys that the level counts on had been heard, by the monotonic clock. None: that is not known.
     pub fn confirmed_ns(&self) -> Option<u64> {
         let state = self.lock();
         let counted = state.standbys.values().filter(|standby| standby.is_counted);
@@ -288,12 +289,12 @@ impl Table {
         heard.get(needed - 1).copied().filter(|heard_ns| *heard_ns != 0)
     }
 
-    /// Number of what standbys are told of who is in sync.
+    /// Returns the number of the newest sync status.
     pub fn standing(&self) -> u64 {
         self.lock().standing
     }
 
-    /// What the standby is told. None: this connection does not speak for it.
+    /// Returns the sync status that the standby gets. None: this connection does not speak for it.
     pub fn told(&self, name: &str, connection: u64) -> Option<Told> {
         let state = self.lock();
         let own = state.standbys.get(name).filter(|own| own.connection == connection)?;
@@ -305,12 +306,13 @@ impl Table {
         })
     }
 
-    /// Who is out of sync, beside this one.
+    /// Returns the other standbys that are out of sync.
     pub fn laggards(&self, name: &str) -> Vec<(Arc<str>, Lsn)> {
         self.lock().laggards(name)
     }
 
-    /// This was kept for certain. Whoever is in sync by it is told so from now on: after a start of the primary it is still waited for, or called out.
+    /// Records that `kept` is certainly saved. From now on the primary tells each standby that is in sync there that it is. After a restart the
+    /// primary still waits for such a standby, or records that it is out.
     pub fn note_kept(&self, kept: &[Expected]) {
         let mut state = self.lock();
         state.record_counted(kept);
@@ -324,17 +326,17 @@ impl Table {
         state.standing += u64::from(is_new);
     }
 
-    /// Commits wait no longer for those that leave, as `kept` says, once each standby that is reached keeps that they do.
+    /// Ends the wait of commits for the standbys that leave, as `kept` says. Each connected standby must have saved that they leave.
     pub fn end_leaving(&self, kept: &[Expected], now_ns: u64) {
         let mut state = self.lock();
-        // Until then it takes itself for in sync, if it does not know.
+        // Until then the standby takes itself for in sync, if it does not know.
         let is_awaited = |standby: &Standby| {
             standby.sync == SyncState::Leaving && standby.connection == 0 && standby.awaited_until_ns > now_ns
         };
         if state.standbys.values().any(is_awaited) || !state.is_leaving_confirmed(self.level) {
             return;
         }
-        // One may have begun to leave since that was kept.
+        // A standby may have begun to leave since that was saved.
         let is_kept_in = |name: &str| kept.iter().any(|kept| &*kept.name == name && kept.is_in_sync);
         let mut forgotten = Vec::new();
         state.standbys.retain(|name, standby| {
@@ -352,14 +354,14 @@ impl Table {
         drop(forgotten); // outside of the lock: segments may go
     }
 
-    /// Calls `change` with the standby, where it is this connection that speaks for it.
+    /// Calls `change` with the standby, if this connection speaks for it.
     fn with<R>(&self, name: &str, connection: u64, change: impl FnOnce(&mut Standby) -> R) -> Option<R> {
         let mut state = self.lock();
         let standby = state.standbys.get_mut(name);
         Some(change(standby.filter(|standby| standby.connection == connection)?))
     }
 
-    /// A standby of an earlier run is not here yet.
+    /// Records a standby of an earlier run, which is not here yet.
     pub fn expect(&self, expected: &Expected, hold: Option<(Arc<ReplicationSlot>, Lsn)>, now_ns: u64) {
         let mut state = self.lock();
         if state.standbys.len() < STANDBYS_MAX {
@@ -388,7 +390,7 @@ impl Table {
         }
     }
 
-    /// Who is to be expected after a restart, by name: those for whom log is held, and those that count. Who leaves is out of sync.
+    /// Returns the standbys to expect after a restart, by name: those with a slot, and those that count. A standby that leaves is out of sync.
     pub fn expected(&self) -> Vec<Expected> {
         let state = self.lock();
         let expected = state.standbys.iter().filter_map(|(name, standby)| {
@@ -414,7 +416,7 @@ impl Table {
             .map_or(Ok(()), Err)
     }
 
-    /// Has `connection` speak for the standby from here on. Another server that takes a name which is free by now begins out of sync.
+    /// Has `connection` speak for the standby from now on. Another server that takes a name which is free by now begins out of sync.
     pub fn begin(&self, joiner: &Joiner, connection: u64, now_ns: u64) -> Result<(), Verdict> {
         self.check_name(joiner, now_ns)
             .map_err(|reason| Verdict::new(Refusal::Unavailable, reason))?;
@@ -456,7 +458,7 @@ impl Table {
         self.with(name, connection, |standby| standby.state = state);
     }
 
-    /// It gets what lies behind `position`.
+    /// Records that the standby gets the log behind `position`.
     pub fn begin_log(&self, name: &str, connection: u64, position: Lsn) {
         let has_left = self.with(name, connection, |standby| {
             standby.state = StandbyState::CatchingUp;
@@ -480,7 +482,7 @@ impl Table {
         self.settle(state);
     }
 
-    /// It begins anew: whatever it had is gone.
+    /// Records that the standby begins anew: the log and rows that it had are gone.
     pub fn begin_files(&self, name: &str, connection: u64) {
         let has_left = self.with(name, connection, Standby::begin_again);
         let mut state = self.lock();
@@ -490,7 +492,7 @@ impl Table {
         self.settle(state);
     }
 
-    /// The log is kept for it from `from` on, instead of what was kept before.
+    /// Keeps the log for the standby from `from` on, instead of the log that was kept before.
     pub fn set_hold(&self, name: &str, connection: u64, hold: Arc<ReplicationSlot>, from: Lsn) {
         let before = self.with(name, connection, |standby| standby.hold.replace((hold, from)));
         drop(before); // outside of the lock: segments may go
@@ -500,7 +502,7 @@ impl Table {
         self.with(name, connection, |standby| standby.shipped = lsn);
     }
 
-    /// Returns what needs no longer be held, and by which hold.
+    /// Returns the slot that may move, because its standby needs no earlier log.
     pub fn note_progress(
         &self,
         name: &str,
@@ -536,7 +538,7 @@ impl Table {
         hold
     }
 
-    /// It has the log before `persisted`, and no rows yet. What needs no longer be held, and by which hold, is all that this tells.
+    /// Records that a standby has the log before `persisted`, and no rows yet. Its slot may move, and nothing else follows from that.
     pub fn note_joining(&self, name: &str, connection: u64, persisted: Lsn) -> Option<Arc<ReplicationSlot>> {
         self.with(name, connection, |standby| standby.let_go_before(persisted))?
     }
@@ -557,7 +559,7 @@ impl Table {
         self.lock().standbys.values().any(Standby::is_streaming)
     }
 
-    /// The connection is over. A standby that has not said that it leaves takes itself for in sync for a while.
+    /// Ends the connection. A standby that has not said that it leaves takes itself for in sync for a while.
     pub fn end(&self, name: &str, connection: u64, error: &str, has_left: bool) {
         self.with(name, connection, |standby| {
             standby.state = StandbyState::Lost;
@@ -574,12 +576,12 @@ impl Table {
         self.settle(self.lock());
     }
 
-    /// True where `forget` finds it.
+    /// True if `forget` finds it.
     pub fn is_lost(&self, name: &str) -> bool {
         self.lock().standbys.get(name).is_some_and(Standby::is_lost)
     }
 
-    /// The standby is not expected any more; one that commits wait for, once that is kept. False: it is not known, or connected.
+    /// Removes a standby from the expected ones. If commits wait for it, this happens once it is saved. False: it is not known, or connected.
     pub fn forget(&self, name: &str) -> bool {
         let mut state = self.lock();
         let Some(standby) = state.standbys.get_mut(name).filter(|standby| standby.is_lost()) else {
@@ -594,7 +596,7 @@ impl Table {
             state.standing += 1;
             state.standbys.remove(name)
         } else {
-            // Commits wait for it, or count on it: the others know first that it goes.
+            // Commits wait for the standby, or count on it: the other standbys know first that it goes.
             standby.is_forgotten = true;
             if standby.sync != SyncState::Leaving {
                 standby.leave();
@@ -610,7 +612,7 @@ impl Table {
         true
     }
 
-    /// How far this server is: what standbys are measured against, and more often so where they get on.
+    /// Records how far this server is, for the standbys' freshness. It does so more often while standbys advance.
     pub fn note_view(&self, now_ns: u64, log: &dyn ShippedLog) {
         self.lock().views.note(now_ns, log.durable());
     }
@@ -625,7 +627,7 @@ impl Table {
         }
     }
 
-    /// The names of those whose hold was let go since this was asked last.
+    /// Returns the names of standbys whose slot was released since the last call.
     pub fn take_let_go(&self) -> Vec<Arc<str>> {
         let mut gone = Vec::new();
         for (name, standby) in &mut self.lock().standbys {

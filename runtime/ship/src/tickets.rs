@@ -1,4 +1,4 @@
-//! Tickets: who was let in over another way shows one, once, within a minute.
+//! Tickets. A standby that was authenticated in another way shows one, once, within a minute.
 
 use std::{
     sync::{Mutex, MutexGuard},
@@ -9,7 +9,7 @@ use reprise_base::Joiner;
 
 /// How long a ticket holds.
 const HOLDS: Duration = Duration::from_secs(60);
-/// Tickets that nobody has shown yet, at most: of more the oldest is void.
+/// Limit of the tickets that no standby has shown yet: beyond it the oldest is void.
 const TICKETS_MAX: usize = 64;
 
 struct Issued {
@@ -49,7 +49,7 @@ impl Tickets {
     }
 }
 
-/// In a time that tells nothing of where they differ.
+/// Compares in a time that does not depend on the place of a difference.
 fn is_same(one: &[u8; 16], other: &[u8; 16]) -> bool {
     one.iter().zip(other).fold(0, |different, (a, b)| different | (a ^ b)) == 0
 }

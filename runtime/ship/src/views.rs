@@ -1,17 +1,17 @@
-//! How far the primary was when: what a standby's freshness is measured against (Query Fresh, section 4).
+//! The primary's positions by time, against which it measures a standby's freshness (Query Fresh, section 4).
 
 use std::collections::VecDeque;
 
 use reprise_base::Lsn;
 
-/// Between two samples, in nanoseconds.
+/// Time between two samples, in nanoseconds.
 pub(crate) const SAMPLE_NS: u64 = 20_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
-/// Samples are no closer to each other, in nanoseconds: a heartbeat comes so often where commits wait.
+/// Shortest time between two samples, in nanoseconds: heartbeats come this often while commits wait.
 const APART_NS: u64 = 2_000_000;
 /// Samples that are kept: 12 s at least. The score looks back 10 s.
 const RECENT_MAX: usize = 6_000;
-/// One a second is kept for an hour.
+/// Number of seconds of which one sample is kept: an hour.
 const COARSE_MAX: usize = 3_600;
 
 /// At this time the primary had everything before this LSN at most.
@@ -47,7 +47,7 @@ impl Views {
         }
     }
 
-    /// The view at a time of the last seconds, in proportion between two samples; of an earlier one, where the samples begin.
+    /// Returns the view at a time of the last seconds, in proportion between two samples. For an earlier time it returns the first sample.
     pub fn at(&self, at_ns: u64) -> Option<Lsn> {
         let after = self.recent.partition_point(|sample| sample.at_ns <= at_ns);
         let before = self.recent.get(after.saturating_sub(1))?;
@@ -60,7 +60,8 @@ impl Views {
         ))
     }
 
-    /// When the view was last no further than `lsn`, by the samples. None: it was further in all that are kept, or there are none.
+    /// Returns the time at which the view was last no further than `lsn`, by the samples. None: it was further in all that are kept, or there are
+    /// none.
     pub fn last_at(&self, lsn: Lsn) -> Option<u64> {
         let last_in = |samples: &VecDeque<Sample>| {
             let after = samples.partition_point(|sample| sample.lsn <= lsn);
@@ -69,7 +70,7 @@ impl Views {
         last_in(&self.recent).or_else(|| last_in(&self.coarse))
     }
 
-    /// Since when samples are kept.
+    /// Returns the time since which samples are kept.
     pub fn oldest(&self) -> Option<u64> {
         self.coarse.front().map(|sample| sample.at_ns)
     }

@@ -39,7 +39,7 @@ pub(crate) struct WaitingTurns {
     shown: Option<AcknowledgedTables>,
 }
 
-/// The tables as a read sees them that shows what is before `end`.
+/// The tables as a read sees them that shows the rows before `end`.
 struct AcknowledgedTables {
     end: u64,
     /// End of the newest turn.
@@ -109,8 +109,8 @@ impl WaitingTurns {
         self.memory_bytes
     }
 
-    /// Returns the versions for a read that shows what is before `end`. `retained` has the turns that are not durable. None: the undo of a write behind
-    /// `end` is not kept.
+    /// Returns the versions for a read that shows the rows before `end`. `retained` has the turns that are not durable. None: the undo of a write
+    /// behind `end` is not kept.
     pub fn views_at(
         &mut self,
         end: u64,
@@ -202,14 +202,14 @@ impl Table {
 }
 
 impl Store {
-    /// Everything before `end` is acknowledged. The undo of what is durable and not acknowledged is kept (`Store::as_acknowledged`). Until this is
-    /// called, what is durable is acknowledged. `settle` follows.
+    /// Records that everything before `end` is acknowledged. The store keeps the undo of durable writes that are not acknowledged
+    /// (`Store::as_acknowledged`). Until the first call, every durable write counts as acknowledged. `settle` follows.
     #[inline]
     pub fn acknowledge(&mut self, end: u64) {
         self.waiting.acknowledged = end;
     }
 
-    /// Forgets the undo of durable writes. Before `end` any row may have changed in ways that no `seal` told of: by a recovery, or a deployment.
+    /// Forgets the undo of durable writes. Before `end` any row may have changed without a `seal`: by a recovery, or a deployment.
     pub fn forget_waiting(&mut self, end: u64) {
         for turn in self.waiting.forget(end) {
             self.recycle(turn);

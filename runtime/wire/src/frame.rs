@@ -70,7 +70,7 @@ pub enum Wants {
     Log = 0,
     /// The files to begin with; it has none.
     Files = 1,
-    /// To be told whether the primary has the history at its position, and nothing more.
+    /// The answer whether the primary has the history at its position, and nothing more.
     Fork = 2,
 }
 

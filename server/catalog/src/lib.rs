@@ -1,5 +1,5 @@
-//! The catalog: which modules were installed, and under which names. On sled, and never the only copy: their bytes lie in the log and
-//! the checkpoints.
+//! The catalog: which modules were installed, and under which names. It lies on sled, and is never the only copy: the log and the checkpoints have
+//! the bytes of the modules.
 //! Owns: the catalog's directory.
 //! Does not: decide what is in service (the log does), compile, validate.
 //! Invariants: what `record` returned from is on disk; a catalog that can't be read is set aside, not repaired.

@@ -1,4 +1,4 @@
-//! Round trips through JSON, and what is refused.
+//! Round trips through JSON, and refused inputs.
 
 use expect_test::{Expect, expect};
 use proptest::prelude::*;

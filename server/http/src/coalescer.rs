@@ -81,7 +81,7 @@ impl Coalescers {
         if is_first {
             let state = state.clone();
             tokio::spawn(async move {
-                // Runs on once every connection that has something to read was looked at.
+                // Continues once the runtime has polled every connection that has something to read.
                 tokio::task::yield_now().await;
                 let mut place = state.coalescers.of(partition);
                 if let Some(coalescer) = place.take() {

@@ -82,7 +82,7 @@ struct Live {
     /// The last `status` event, without positions and times.
     last_status: String,
     last: (Instant, MetricsSnapshot),
-    /// Checkpoints as they were told, or were there at first.
+    /// Checkpoints as the last events had them, or as they were at first.
     told: Vec<(Lsn, CheckpointPhase)>,
     /// Number of the next control operation.
     next_control: u64,

@@ -108,7 +108,7 @@ fn exactness_of(range: &[u8], names: &[&str]) -> u8 {
     }
 }
 
-/// The thousandths of `q=0.5`. None: it is another parameter. What is no weight counts as none.
+/// The thousandths of `q=0.5`. None: it is another parameter. A malformed weight counts as zero.
 fn weight_of(parameter: &[u8]) -> Option<u16> {
     let value = parameter
         .strip_prefix(b"q=")

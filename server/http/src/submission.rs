@@ -1,5 +1,5 @@
-//! Calls that one client sent together: encoded, handed to the engine, sent again where their module was replaced meanwhile, and
-//! answered by index. Every way in uses this one: they differ in how requests come and how answers are written.
+//! Calls that one client sent together. They are encoded, handed to the engine, sent again if their module was replaced meanwhile, and answered by
+//! index. Every way in uses this type: the ways differ in how requests come and how answers are written.
 
 use std::{
     sync::Arc,
@@ -33,7 +33,7 @@ pub struct Slot<F> {
 
 enum SlotState {
     Refused(Box<Refusal>),
-    /// Numbers of the target and of the reply, and the index in that one.
+    /// Numbers of the target and of the reply, and the index in that reply.
     Called {
         target: u16,
         round: u16,

@@ -160,7 +160,7 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// None for anything malformed: the standard asks to go on as if it were not there.
+    /// None for anything malformed: the standard asks to continue as if it were not there.
     pub fn continue_from(header: &HeaderValue) -> Option<Self> {
         let text = header.to_str().ok()?;
         let mut parts = text.split('-');

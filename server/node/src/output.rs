@@ -26,7 +26,7 @@ pub enum Failure {
     Problem(Box<reprise_api::Problem>),
     #[error(transparent)]
     Other(#[from] anyhow::Error),
-    /// The server can't go on, and does once it is started again: exit status 75, EX_TEMPFAIL of sysexits.h.
+    /// The server can't continue, but can after a restart: exit status 75, EX_TEMPFAIL of sysexits.h.
     #[error("{0}")]
     Again(String),
     /// Everything is printed already; only the exit status says no.

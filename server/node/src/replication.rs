@@ -153,7 +153,7 @@ fn lease_text(lease: &Lease) -> String {
     };
     let in_sync = match (lease.in_sync.is_empty(), lease.state) {
         (false, _) => lease.in_sync.join(", "),
-        // The last primary may have what nobody else has.
+        // The last primary may have records that no other server has.
         (true, LeaseState::Free) => {
             "nobody by itself (the last primary: promote it by force, or start it without --standby-of)".to_owned()
         }

@@ -216,7 +216,7 @@ pub fn groups(args: &GroupsArgs, output: Output) -> Outcome {
     Ok(())
 }
 
-/// A group that ended a page may go on with the next.
+/// A group that ended a page may continue on the next.
 fn join(all: &mut GroupsPage, page: GroupsPage) {
     let mut groups = page.groups.into_iter().peekable();
     if let (true, Some(last), Some(first)) = (all.continues, all.groups.last_mut(), groups.peek())

@@ -70,7 +70,7 @@ fn exists(root: &Path, sources: &[Source], word: &str) -> bool {
             source.path.ends_with("Cargo.toml") && source.text.contains(&format!("name = \"reprise-{name}\""))
         });
     }
-    // Below `/` lies the HTTP API, below `target/` what is built.
+    // Paths below `/` are the HTTP API's, paths below `target/` are built.
     let is_path = word.contains('/') && !word.starts_with('/') && !word.starts_with("target/");
     if is_path {
         return root.join(word).exists()

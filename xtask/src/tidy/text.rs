@@ -111,7 +111,7 @@ fn engine_crate(path: &str) -> Option<&str> {
     rest.starts_with("src/").then_some(name)
 }
 
-/// Each banned call of a file: its line, what it is, and what is to be used instead.
+/// Each banned call of a file: its line, its text, and its replacement.
 fn banned_in(source: &Source) -> Vec<(usize, &'static str, &'static str)> {
     let mut found = Vec::new();
     for (number, line) in without_tests(&source.text).lines().enumerate() {

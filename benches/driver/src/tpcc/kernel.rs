@@ -1,6 +1,6 @@
-//! TPC-C's typed kernel: the transactions over plain typed arrays, without keys, log, isolation or sandbox. All that the
-//! specification asks of a transaction is done: every text that it retrieves is read and handed out, the brand is looked for
-//! in both texts, and an order with an unused item is worked on to its last line and then undone.
+//! TPC-C's typed kernel: the transactions over plain typed arrays, without keys, log, isolation or sandbox. It does all that the specification asks
+//! of a transaction. It reads and returns every text that the transaction retrieves, and looks for the brand in both texts. It works on an order with
+//! an unused item to its last line, and then undoes it.
 
 use std::{collections::VecDeque, hint::black_box};
 
@@ -399,7 +399,7 @@ impl Warehouses {
 pub struct TypedTpcc(Warehouses);
 
 impl TypedTpcc {
-    /// Fills all districts of so many warehouses.
+    /// Fills all districts of `warehouses` warehouses.
     pub fn new(warehouses: u16, seed: u64) -> Self {
         Self(Warehouses::new(warehouses.into(), &mut Random::new(seed)))
     }

@@ -1,6 +1,6 @@
-//! Three times the load that the database can take: what is accepted waits for few others, memory stays where it was, the
-//! rest is refused. No speed is asserted: what is waited for is counted in calls. Another try is made only where the machine
-//! did something else while its capacity was measured, so that three times that was nothing to refuse.
+//! Three times the load that the database can take. An accepted call waits for few others, memory stays where it was, and the database refuses the
+//! rest. The test asserts no speed: it counts the calls that a call waits for. It tries again only if the machine did something else while its
+//! capacity was measured, so that three times that was nothing to refuse.
 
 use std::process::Stdio;
 
@@ -27,7 +27,7 @@ fn bench(args: &[&str]) -> Result<(Value, i64)> {
     let mut stdout = child.stdout.take().context("piped")?;
     let mut text = String::new();
     std::io::Read::read_to_string(&mut stdout, &mut text).context("read the report")?;
-    // SAFETY: both pointers are valid for the call, and nobody else waits for this child.
+    // SAFETY: both pointers are valid for the call, and no other thread waits for this child.
     let waited = unsafe { libc::wait4(child.id() as i32, &mut status, 0, &mut usage) };
     ensure!(waited == child.id() as i32, "wait for the load");
     ensure!(status == 0, "the load ended with {status}: {text}");
@@ -50,7 +50,7 @@ fn three_times_too_much_load_is_refused_in_part_and_the_rest_waits_for_few() -> 
     bail!("three times what was measured is never too much")
 }
 
-/// Whether some was refused. What is bounded is so in every try.
+/// Returns whether the database refused a call. The bounds hold in every try.
 fn overload() -> Result<bool> {
     let (_, usual_kib) = bench(&["--seconds", "1"])?;
     let (report, peak_kib) = bench(&["--seconds", "3", "--warmup", "1", "--overload", "3"])?;

@@ -1,5 +1,5 @@
-//! `reprise-bench --prepared`: calls made before they are timed come to the same ends, on one partition and on two, with
-//! calls over both among them. The run's own checks read the tables.
+//! `reprise-bench --prepared`: calls made before they are timed have the same ends, on one partition and on two. Calls over both are among them. The
+//! run's own checks read the tables.
 
 use std::process::Output;
 

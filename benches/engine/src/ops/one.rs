@@ -174,8 +174,8 @@ fn add(count: usize) {
     }
 }
 
-/// Contestant looked up, the vote inserted (in an ordered table after a look at the phone's last one), the count of
-/// contestant and area added to. Logged: its changes are put together, too.
+/// Looks a contestant up, inserts the vote, and adds to the count of contestant and area. In an ordered table it first looks at the phone's last
+/// vote. If logged, it also puts its changes together.
 fn vote(kind: IndexKind, count: usize, is_logged: bool) {
     let mut store = Store::new();
     let mut create = |schema| store.create_table(schema).expect("table is valid");

@@ -37,7 +37,7 @@ fn figures_are_drawn_of_a_short_run() {
     }
     check_components(&fs::read_to_string(dir.path().join("looking-glass-components.csv")).expect("a file"));
     let csv = fs::read_to_string(dir.path().join("looking-glass-6.csv")).expect("a file");
-    // The build without any part does the paper's work, and nothing of what is not there.
+    // The build without any part does the paper's work, and nothing for the missing parts.
     let last = |row: &str| -> f64 {
         let line = csv.lines().find_map(|line| line.strip_prefix(row)).expect("a row");
         let cell = line.split(',').nth(2 + 10).expect("a cell for each build");

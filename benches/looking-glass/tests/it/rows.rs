@@ -1,4 +1,4 @@
-//! After the same calls, every build has the rows of our engine; what is rolled back leaves none.
+//! After the same calls, every build has the rows of our engine. A call that is rolled back leaves none.
 
 use std::{sync::Mutex, thread};
 

@@ -1,4 +1,4 @@
-//! Compiled code: kept over restarts, never believed when it was changed, let go of where nothing needs it.
+//! Compiled code. It is kept over restarts, never believed after a change, and removed once no module needs it.
 
 use std::{
     collections::BTreeMap,

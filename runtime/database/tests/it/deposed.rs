@@ -15,7 +15,7 @@ use reprise_env::RealDisk;
 use reprise_log::LogReader;
 use reprise_router::{Phase, ReplicationError, ReplyOutcome};
 
-/// A standby that took over by force, of a primary that then went on by itself.
+/// A standby that took over by force, from a primary that then continued by itself.
 struct Parted {
     cluster: Cluster,
     new: Arc<Database>,
@@ -138,7 +138,7 @@ fn one_that_was_a_primary_later_than_the_one_it_is_to_follow_is_not_cut() {
     assert!(list_cuts(&parted.cluster.cuts("p")).is_empty());
 }
 
-/// A standby that got more than the one that took over, and follows that one.
+/// A standby that got more than the new primary, and follows it.
 struct Beyond {
     cluster: Cluster,
     new: Arc<Database>,

@@ -279,7 +279,7 @@ fn answers_without_the_store(on_nvram: bool) {
     assert_eq!(cluster.in_sync(), ["s1"]);
     cluster.leases.set_all_away(false);
     wait_until("that is recorded", || cluster.in_sync().is_empty());
-    // A call that waited when the primary began to go on alone gets an unknown outcome.
+    // A call that waited when the primary began to continue alone gets an unknown outcome.
     let mut alone = 2_000;
     wait_until("it goes on alone", || {
         alone += 1;
@@ -408,7 +408,7 @@ fn begins_in_no_old_copy(on_nvram: bool) {
     let standby = cluster.open_standby("s1");
     match in_sync.is_empty() {
         false => wait_until("it takes over", || standby.router().role() == Role::Primary),
-        // The primary went on alone for a moment, once the standby was closed.
+        // The primary continued alone for a moment, once the standby was closed.
         true => drop(service(&standby).promote(ACCEPTING).expect("promoted")),
     }
     assert!(has_account(&standby, 1_000));

@@ -118,7 +118,7 @@ fn what_never_was_durable_is_never_shown() {
     }
     let reply = opened.recv_timeout(LONG).expect("a reply");
     assert_ne!(*reply.get(0).outcome, ReplyOutcome::Committed);
-    // Reads go on, with the acknowledged rows.
+    // Reads continue, with the acknowledged rows.
     let page = begin_page(&database)
         .recv_timeout(LONG)
         .expect("an answer")

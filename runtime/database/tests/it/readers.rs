@@ -181,7 +181,7 @@ fn write_until(pair: &Pair, written: &Written, rounds_min: i64, is_over: &Atomic
     }
 }
 
-/// A read of each register, again and again. True: the replay was seen to go on while it ran.
+/// A read of each register, again and again. True: the replay advanced while it ran.
 fn read_long(pair: &Pair, written: &Written) -> bool {
     let args = ids((0..LONG as i64)
         .map(|at| at % REGISTERS)
@@ -210,7 +210,7 @@ fn read_long(pair: &Pair, written: &Written) -> bool {
     before.iter().any(|view| view.0 > answer.lsn.0 + 1)
 }
 
-/// Reads all registers, and single ones, as long as the others go on. Returns the values that it saw.
+/// Reads all registers, and single ones, as long as the others work. Returns the values that it saw.
 fn read_short(pair: &Pair, is_over: &AtomicBool) -> Vec<(Lsn, BTreeMap<i64, i64>)> {
     let (mut seen, mut last) = (Vec::new(), Lsn(0));
     while !is_over.load(Ordering::Acquire) || seen.is_empty() {
@@ -246,7 +246,7 @@ fn registers_page(database: &Database) -> (Lsn, BTreeMap<i64, i64>) {
     (page.lsn, rows.collect())
 }
 
-/// Reads pages of all registers, as long as the others go on. Returns the values that it saw.
+/// Reads pages of all registers, as long as the others work. Returns the values that it saw.
 fn read_pages(pair: &Pair, is_over: &AtomicBool) -> Vec<(Lsn, BTreeMap<i64, i64>)> {
     let (mut seen, mut last) = (Vec::new(), Lsn(0));
     while !is_over.load(Ordering::Acquire) || seen.is_empty() {

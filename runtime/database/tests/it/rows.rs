@@ -1,4 +1,4 @@
-//! Row numbers: the log names rows by them, they are the same in every replay, and people are told the keys all the same.
+//! Row numbers. The log names rows by them, they are the same in every replay, and answers name the keys all the same.
 
 use crate::common;
 use std::{path::Path, sync::Arc};

@@ -1,4 +1,4 @@
-//! Modules that come and go: a new version takes over, tables grow, old modules go on, and all of it replays.
+//! Modules that come and go: a new version takes over, tables grow, old modules keep running, and all of it replays.
 
 use std::{path::Path, sync::mpsc};
 

@@ -190,7 +190,7 @@ fn keeps_its_place(on_nvram: &[&str]) {
             (old.router().role(), new.router().role()),
             (Role::Primary, Role::Standby)
         );
-        // Both go on.
+        // Both servers keep working.
         transfer(&old, 3);
         wait_seen(&old, &new);
     };
@@ -198,7 +198,7 @@ fn keeps_its_place(on_nvram: &[&str]) {
     cluster.no_primary();
     refusal("nobody answers");
     cluster.set_primary(&old);
-    // The primary can't write down to whom it gave its place.
+    // The primary can't record its successor.
     let in_the_way = cluster.place("p").join("node.json.tmp");
     std::fs::create_dir_all(in_the_way.join("x")).expect("made");
     refusal("gives its place away can't be saved");

@@ -481,7 +481,7 @@ fn a_region_that_does_not_go_with_the_log_is_refused() {
     assert!(error.to_string().contains("had everything before LSN 5"), "{error}");
 }
 
-/// Sites append until they are refused; all that was told lies before the end, and nothing behind it.
+/// Sites append until they are refused. All records that callers learned of lie before the end, and nothing behind it.
 #[test]
 fn a_primary_that_gives_its_place_away_ends_at_one_lsn_and_may_go_on_in_a_new_epoch() {
     let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));

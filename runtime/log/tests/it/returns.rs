@@ -1,4 +1,4 @@
-//! Groups on a disk that takes its time: who was told comes back at once, and is waited for.
+//! Groups on a slow disk: a client that has its answer comes back at once, and the log waits for it.
 
 use std::{
     cell::RefCell,
@@ -111,7 +111,7 @@ fn calls_that_come_on_their_own_are_told_after_one_write() {
     let bench = Bench::open(40);
     let (mut slow, mut told) = (0, 0);
     for round in 0..2_000 {
-        // Two are told together, and neither of them comes back soon.
+        // Two clients get their answers together, and neither of them comes back soon.
         bench.append(round % 20);
         bench.append(20 + round % 20);
         bench.run_us(0);
@@ -129,7 +129,7 @@ fn who_waits_for_durability_itself_is_not_held_up() {
     let bench = Bench::open(8);
     (0..8).for_each(|client| bench.append(client));
     while bench.run_us(1).is_empty() {}
-    // Eight were told; one is back, and a deployment waits for its record.
+    // Eight have their answers; one is back, and a deployment waits for its record.
     bench.append(0);
     let start = bench.log.appender().append(&encode(&["deployed"]), None);
     let end = Lsn(start.map_err(|e| e.0).expect("taken").0 + 1);

@@ -55,7 +55,7 @@ fn a_disk_of_less_than_two_segments_gives_small_ones_and_is_no_error() {
         words.push(word);
     }
     assert!(segments(&disk).len() > 1, "4.5 MB take more than the first segment");
-    // A record that the disk has no room for is refused, and says why. Shorter ones go on.
+    // The log refuses a record that the disk has no room for, and says why. It takes shorter ones.
     let long = log.appender().append(&encode(&["long*3000000"]), None);
     let kind = UnavailableKind::Full;
     assert!(

@@ -31,7 +31,7 @@ fn whoever_comes_while_others_are_answered_is_answered_behind_them() {
     gate.set_limit(Some(Lsn(9)), true, Shortage::default());
     gate.release();
     assert_eq!(told.try_iter().collect::<Vec<_>>(), [(7, true), (8, true)]);
-    // Waits that are given up are told in the same order.
+    // Waits that the gate gives up end in the same order.
     let (inner, tell) = (gate.clone(), sender);
     gate.when_committed(Lsn(11), move |outcome| {
         let later = tell.clone();
@@ -181,7 +181,7 @@ fn nothing_is_answered_alone_once_the_lease_is_over_and_all_of_it_when_it_is_bac
     gate.set_limit(None, false, Shortage::default());
     let waits = wait_for(&gate, 11);
     assert!(waits.try_recv().is_err());
-    // A standby that is lost, or comes to be in sync, has it. The server that takes over does not know of that.
+    // A standby that is lost, or that becomes in sync, has it. The server that takes over does not know of that.
     gate.set_limit(Some(Lsn(12)), false, Shortage::default());
     gate.release();
     assert!(waits.try_recv().is_err() && gate.refusal().is_some() && gate.is_beyond(Lsn(10)));

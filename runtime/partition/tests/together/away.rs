@@ -1,4 +1,4 @@
-//! Partitions away in a gathering: the site's others go on, and parked messages keep their order.
+//! Partitions away in a gathering: the site's other partitions keep working, and parked messages keep their order.
 
 use std::time::Duration;
 

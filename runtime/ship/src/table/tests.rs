@@ -6,7 +6,7 @@ use reprise_base::NodeProcess;
 
 use super::*;
 
-/// What was answered; nobody asks for more.
+/// The end of the answered records. No test asks for more.
 struct Answered(Lsn);
 
 impl ShippedLog for Answered {
@@ -105,7 +105,7 @@ impl Around {
         counted.map(|standby| standby.name.to_string()).collect()
     }
 
-    /// Standby `s1` keeps the newest word, and those that leave go if they may.
+    /// Standby `s1` keeps the newest sync status, and the leaving standbys go if they may.
     fn end_leaving(&mut self, answered: u64) {
         self.tick(7, answered);
         let persisted = self.table.statuses(&Answered(Lsn(answered)));
@@ -190,7 +190,7 @@ fn nothing_is_answered_that_one_lacks_which_comes_to_be_very_safe() {
     around.keep();
     assert!(around.is_told_in("d", 2));
     assert_eq!(around.table.limit(), Some(Lsn(110)), "it has all that was answered");
-    // One that goes before it is in sync keeps nobody waiting.
+    // A standby that goes before it is in sync keeps no caller waiting.
     around.begin("e", 3);
     around.persist("e", 3, 100);
     around.tick(100, 120);
@@ -212,7 +212,7 @@ fn name_is_one_servers_until_it_was_silent_for_a_while() {
     let own = joiner(7, 2, 70);
     table.begin(&own, 1, SECOND_NS).expect("nobody has it");
     let at = |seconds| seconds * SECOND_NS;
-    // The same process comes back, and a later one once the connection was silent.
+    // Its own process comes back. A later one comes once the connection was silent.
     table.begin(&own, 2, at(1)).expect("its own");
     let later = joiner(7, 3, 71);
     assert!(table.check_name(&later, at(1)).is_err() && table.check_name(&later, at(2)).is_ok());
@@ -280,7 +280,7 @@ fn quorum_of_three() -> Around {
 #[test]
 fn quorum_forgets_a_standby_once_enough_of_the_others_know() {
     let mut around = quorum_of_three();
-    // Two of three have what is answered: with two away, no set without the third one is safe.
+    // Two of three have every answered record: with two away, no set without the third one is safe.
     around.table.end("s2", 2, "gone", true);
     around.table.end("s3", 3, "gone", true);
     around.tick(7, 7);

@@ -277,7 +277,7 @@ fn a_standby_comes_back_from_where_it_was_while_the_log_is_held_for_it() {
         running.stop().expect("no error");
         wait_until("it is lost", || primary.status("s1").state == StandbyState::Lost);
         assert!(primary.status("s1").error.is_some());
-        // While it is away the log grows, and a checkpoint would let go of all of it.
+        // While the standby is away, the log grows, and a checkpoint would release all of it.
         for n in 0..60 {
             end = append_with(&primary.log, &format!("away{round}_{n}"), 2_000);
         }
@@ -288,7 +288,7 @@ fn a_standby_comes_back_from_where_it_was_while_the_log_is_held_for_it() {
         log.close().expect("close");
         log = standby(&disk);
     }
-    // Beyond the bound it is let go, and it is said so.
+    // Beyond the bound the log releases the slot, and the shipper reports that.
     primary.log.set_slot_bytes_max(10_000).expect("release");
     let let_go = ShipEvent::HoldLetGo { name: "s1".into() };
     wait_until("it was told", || primary.events.lock().expect("test").contains(&let_go));

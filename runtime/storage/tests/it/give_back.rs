@@ -76,8 +76,8 @@ fn what_deletes_make_whole_is_for_rows_of_other_tables() {
             let (gone, left): (Vec<_>, Vec<_>) = (0..count).partition(|at| is_deleted(*at, count));
             let gone_count = delete(&mut store, first, gone.iter().map(|at| rids[*at]));
             let got = fill_on(&mut store, other, full as i64, 100);
-            // A piece is whole or it stays, at both ends of each stretch. What the entries of a hash took stays, and of an index by other
-            // columns, from which entries went here and there.
+            // A piece is whole or it stays, at both ends of each stretch. The room of the entries of a hash stays. That of an index by other columns
+            // stays too, because its entries went here and there.
             let part = if kind == IndexKind::Hash || has_second {
                 0.55
             } else {

@@ -1,4 +1,4 @@
-//! The limit of memory: what would grow the data is refused before anything of it is there; reads, deletes and undo go on.
+//! The limit of memory. The store refuses a write that would grow the data before it changes anything. Reads, deletes and undo continue.
 
 use std::sync::Arc;
 

@@ -42,7 +42,7 @@ fn schemas() -> Vec<TableSchema> {
     schemas
 }
 
-/// Ids in names of other lengths: none, of one word, of two, of more than are looked at.
+/// Ids in names of other lengths: none, of one word, of two, of more words than the redo looks at.
 const NAMES: [&str; 8] = [
     "",
     "a",

@@ -1,4 +1,4 @@
-//! Undo that outlives the commit: what is not durable can be taken back, turn by turn.
+//! Undo that outlives the commit: writes that are not durable can be taken back, turn by turn.
 
 use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, Placement, RowLayout, ScalarType, TableSchema};
 use reprise_storage::{Store, TableId};

@@ -1,4 +1,4 @@
-//! Schema changes: what is taken up, what is a conflict, and that a conflict changes nothing.
+//! Schema changes: which changes are taken up, which are a conflict, and that a conflict changes nothing.
 
 use crate::common::table;
 use expect_test::{Expect, expect};

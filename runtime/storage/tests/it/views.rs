@@ -343,7 +343,7 @@ proptest! {
                 stores.iter_mut().for_each(|store| store.open_view(view, number, BYTES_MAX));
                 open.push((view, ask(&stores[0], seed)));
             }
-            // Some views are looked at late, and some never.
+            // The test reads some views late, and some never.
             for (view, expected) in open.iter().filter(|_| random.next(3) > 0) {
                 for store in &mut stores {
                     let mut at = store.at_view(*view).expect("it is open");

@@ -408,7 +408,7 @@ fn changed_table(change: &Change) -> Option<TableId> {
     }
 }
 
-/// Returns why rows of this table could not be told apart over the partitions.
+/// Returns why the partitions could not tell rows of this table apart.
 fn unfit_placement(table: &TableSchema) -> Option<Conflict> {
     let full = table.full_name();
     let column = match table.placement {

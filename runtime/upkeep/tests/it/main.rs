@@ -1,4 +1,4 @@
-//! The integration tests of `reprise-upkeep`, in one binary: whole databases whose checkpoints, backups and archive are looked at.
+//! The integration tests of `reprise-upkeep`, in one binary. They inspect whole databases with checkpoints, backups and archive.
 
 mod archive;
 mod checkpoint;

@@ -54,7 +54,7 @@ const KEPT_BYTES_MAX: usize = 8 << 10;
 
 const _: () = assert!(PIPELINE_REQUEST_BYTES_MAX <= PIPELINE_BYTES_IN_FLIGHT_MAX);
 
-/// Serves calls as long as there is nothing else. The stream comes back where hyper is to go on with it.
+/// Serves calls as long as there is nothing else. Returns the stream if hyper has to continue with it.
 pub async fn serve(stream: StallGuard, state: &AppState) -> Option<StallGuard> {
     let mut pipeline = Pipeline::new(stream, state.clone());
     let end = poll_fn(|cx| pipeline.poll(cx)).await;

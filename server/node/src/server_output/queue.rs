@@ -314,7 +314,7 @@ mod tests {
         queue.drain();
         let text = pipe.text();
         let lines: Vec<_> = text.lines().collect();
-        // The writer may take its first line behind the first lost ones: then they are told twice.
+        // The writer may take its first line behind the first lost ones. It then reports the lost lines twice.
         let told = lines.iter().filter_map(|line| {
             let (count, _) = line.split_once("warning: ")?.1.split_once(" lines before")?;
             Some(count.parse::<usize>().expect("a number"))

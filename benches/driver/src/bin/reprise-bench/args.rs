@@ -72,7 +72,7 @@ fn one_of<T: Copy + Send + Sync + 'static>(known: &'static [(&'static str, T)]) 
 #[derive(Parser)]
 #[command(name = "reprise-bench", version, after_help = EXAMPLE)]
 pub struct BenchArgs {
-    /// What to run; replay replays what an earlier run left in --data-dir
+    /// The workload to run; replay replays the log that an earlier run left in --data-dir
     #[arg(value_parser = WORKLOADS.into_iter().chain(["replay"]).collect::<Vec<_>>())]
     pub workload: String,
     /// Length of the measured window
@@ -87,9 +87,8 @@ pub struct BenchArgs {
     /// Engine threads [default: cores, at most one a partition]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(SITES_MAX)), conflicts_with = "url")]
     pub sites: Option<u16>,
-    /// Percent of remote transactions (bank: transfers between partitions; tpcb: accounts of another branch;
-    /// tpcc: New-Orders and Payments between partitions) [default: bank as chance has it, tpcb 15, tpcc as the
-    /// specification has it: 1 of an order's lines, 15 of payments]
+    /// Percent of remote transactions. bank: transfers between partitions; tpcb: accounts of another branch; tpcc: New-Orders and Payments between
+    /// partitions [default: bank at random, tpcb 15, tpcc 1 of an order's lines and 15 of payments, by the specification]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
     pub remote: Option<u8>,
     /// Size of the data: branches (tpcb), 100,000 subscribers each (tatp) [default: 10 and 1 a partition]
@@ -98,7 +97,7 @@ pub struct BenchArgs {
     /// Warehouses (tpcc) [default: one a partition, two at least]
     #[arg(long, value_name = "N")]
     pub warehouses: Option<u32>,
-    /// What the log holds: command, physiological, auto, both or none [default: command]
+    /// Contents of the log: command, physiological, auto, both or none [default: command]
     #[arg(long, value_name = "KIND", value_parser = one_of(&LOGS), conflicts_with = "url")]
     pub log: Option<LogPolicy>,
     /// Log the changed columns of an updated row (true), or all of it (false) [default: true]
@@ -107,7 +106,7 @@ pub struct BenchArgs {
     /// replay: of transactions that were logged both ways, apply the command or the changed rows (physiological) [default: command]
     #[arg(long, value_name = "KIND", value_parser = one_of(&SOURCES), conflicts_with = "url")]
     pub recover_from: Option<RecoverFrom>,
-    /// What a commit waits for: file, or nvram, a region of persistent memory before the files [default: file]
+    /// Device that a commit waits for: file, or nvram, a region of persistent memory before the files [default: file]
     #[arg(long, value_name = "KIND", value_parser = one_of(&DEVICES), conflicts_with_all = ["url", "compare"])]
     pub device: Option<DeviceKind>,
     /// The region: a file on a DAX file system, or a DAX device; a file that is not there is made
@@ -116,8 +115,8 @@ pub struct BenchArgs {
     /// Bytes of the region, or a number with KiB, MiB or GiB [default: 256 MiB]
     #[arg(long, value_name = "BYTES", value_parser = size, requires = "nvram")]
     pub nvram_size: Option<u64>,
-    /// When changes go to the region: all at the commit (commit), each when it is made, and the commit waits for all (insert), each when it
-    /// is made, and the transaction waits for it (insert-fence) [default: commit]
+    /// When changes go to the region. All at the commit (commit); or each when it is made, and the commit waits for all (insert); or each when it is
+    /// made, and the transaction waits for it (insert-fence) [default: commit]
     #[arg(long, value_name = "POLICY", value_parser = one_of(&FLUSHES), requires = "nvram")]
     pub nvram_flush: Option<FlushPolicy>,
     /// Take an ordinary file for persistent memory
@@ -132,7 +131,7 @@ pub struct BenchArgs {
     /// Microseconds to wait for more commits before a write to the log [default: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=GROUP_COMMIT_US_MAX), conflicts_with = "url")]
     pub group_commit_us: Option<u64>,
-    /// Where the database lies [default: a temporary directory]
+    /// Directory of the database [default: a temporary directory]
     #[arg(long, value_name = "DIR", conflicts_with = "url")]
     pub data_dir: Option<PathBuf>,
     /// Transactions per second to offer, whether or not they come back (open loop) [default: as fast as they come back]
@@ -141,7 +140,7 @@ pub struct BenchArgs {
     /// The procedures compiled into this program in place of wasm
     #[arg(long, conflicts_with = "url")]
     pub native: bool,
-    /// The same seed makes the same calls [default: 1; over HTTP, where tables stay from run to run, a new one]
+    /// Seed of the calls: equal seeds make equal calls [default: 1; over HTTP, where tables stay from run to run, a new one]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// Calls of one batch [default: 128 where commits wait for the device, else 64; 256 over HTTP]
@@ -154,7 +153,7 @@ pub struct BenchArgs {
     /// beside it (closed loop)
     #[arg(long, conflicts_with_all = ["url", "rate"])]
     pub prepared: bool,
-    /// Where NAME.wasm lie [default: procedures/ beside this program's folder]
+    /// Folder of NAME.wasm [default: procedures/ beside this program's folder]
     #[arg(long, value_name = "DIR")]
     pub modules: Option<PathBuf>,
     /// A server to load, in place of a database in this process
@@ -172,7 +171,7 @@ pub struct BenchArgs {
     /// Run wasm, native procedures, wasm with the command log and the typed kernel in turn, N rounds; print the medians
     #[arg(long, value_name = "N", value_parser = rounds, conflicts_with_all = ["url", "rate", "native", "log", "data_dir"])]
     pub compare: Option<usize>,
-    /// Measure what the database can take, then offer so many times that (open loop)
+    /// Measure what the database can take, then offer this multiple of it (open loop)
     #[arg(long, value_name = "FACTOR", value_parser = overload, conflicts_with_all = ["rate", "compare", "data_dir"])]
     pub overload: Option<f64>,
     /// Run nothing: check what holds of any database that the workload filled, in --data-dir or at --url
@@ -184,8 +183,7 @@ pub struct BenchArgs {
     /// Take a checkpoint before the run, open the database again after it, and tell how long that took
     #[arg(long, conflicts_with_all = ["url", "compare", "overload", "native"])]
     pub restart: bool,
-    /// Memory that is made ready behind the load, for what the tables grow by, and kept so: bytes, or a number with KiB, MiB or GiB
-    /// [default: 0]
+    /// Memory that is made ready behind the load, for the growth of the tables, and kept so. Bytes, or a number with KiB, MiB or GiB [default: 0]
     #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with = "url")]
     pub memory_ready: Option<u64>,
     /// Requests that a connection sends before it reads the first answer, with --via single [default: 1]

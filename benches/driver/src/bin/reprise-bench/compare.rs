@@ -1,5 +1,5 @@
-//! `reprise-bench WORKLOAD --compare N`: the same load on wasm, on native procedures, with the log, and on plain Rust, in
-//! turn, so that a machine that gets slower does so for all of them.
+//! `reprise-bench WORKLOAD --compare N`: the same load on wasm, on native procedures, with the log, and on plain Rust. They take turns, so that a
+//! machine that gets slower does so for all of them.
 
 use reprise_database::LogPolicy;
 use reprise_driver::{BenchError, Options, Target};

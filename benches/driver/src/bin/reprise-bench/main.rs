@@ -1,5 +1,5 @@
 //! The binary `reprise-bench`: flags to the driver, its report to the terminal.
-//! Owns: what is printed, and the exit status.
+//! Owns: the printed text, and the exit status.
 //! Does not: make calls or measure (the library does), start a server.
 //! Invariants: standard output holds results alone; progress goes to a terminal's standard error; the exit status is 0
 //!   for done, 1 for an error or a failed check, 2 for bad usage.

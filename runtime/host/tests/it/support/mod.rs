@@ -23,7 +23,7 @@ pub struct MapOps {
     pub random: Option<TxnRandom>,
     pub calls: usize,
     pub patches: Vec<(RowHandle, ColumnSet, Vec<u8>)>,
-    /// Questions whether the call may go on, and at which one it may not.
+    /// Number of questions whether the call may continue, and the one at which it may not.
     pub asked: usize,
     pub end_at: Option<usize>,
     pub is_replay: bool,
