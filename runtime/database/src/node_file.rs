@@ -54,6 +54,9 @@ pub struct NodeDocument {
     /// Id of the NVRAM region that the directory used last, in hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) region: Option<String>,
+    /// Highest epoch of another primary that a member told when this node was to start as the primary; 0: none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) told_epoch: u32,
     /// The epochs that this node led, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) led: Option<Leadership>,
@@ -121,11 +124,7 @@ impl NodeDocument {
         self.members.iter().filter_map(Member::address).collect()
     }
 
-    /// Checks by the answers of the members whether this node may lead again: a standby may have been promoted since it led last.
-    ///
-    /// # Errors
-    /// A member leads in this node's last epoch or a later one, or has records of a later one.
-    pub fn check_answers(&self, answers: &[MemberAnswer]) -> Result<(), OpenError> {
+    fn check_answers(&self, answers: &[MemberAnswer]) -> Result<(), OpenError> {
         let own = self.led.as_ref().map_or(0, Leadership::last_epoch);
         let has_later =
             |answer: &&MemberAnswer| answer.epoch > own || (answer.is_primary && answer.epoch == own && own > 0);
@@ -307,6 +306,20 @@ impl NodeFile {
         Arc::new(file)
     }
 
+    /// Checks by the answers of the members whether this node may lead again: a standby may have been promoted since it led last. If so, the
+    /// document keeps the epoch, so that an operator who has this node lead all the same gets a later one.
+    ///
+    /// # Errors
+    /// A member leads in this node's last epoch or a later one, or has records of a later one; or the document can't be saved.
+    pub fn check_answers(&self, answers: &[MemberAnswer]) -> Result<(), OpenError> {
+        let checked = self.read(|document| document.check_answers(answers));
+        if checked.is_err() {
+            let told = answers.iter().map(|answer| answer.epoch).max().unwrap_or(0);
+            self.change(|document| document.told_epoch = document.told_epoch.max(told))?;
+        }
+        checked
+    }
+
     /// Records that a start without a primary leads, in a new epoch, whatever another node may have answered.
     pub fn make_primary(&self) -> Result<(), DiskError> {
         self.change(|document| {
@@ -318,7 +331,8 @@ impl NodeFile {
                 .map_or(0, |handed_over| handed_over.epoch + 1);
             let promised = std::mem::take(&mut document.promises);
             let promised = promised.last().map_or(0, StoredPromise::next_epoch);
-            cutting::give_up_led(document, heard.max(handed_over).max(promised));
+            let told = std::mem::take(&mut document.told_epoch);
+            cutting::give_up_led(document, heard.max(handed_over).max(promised).max(told));
             document.status = None;
             document.members.iter_mut().for_each(Member::forget_address);
         })
@@ -406,6 +420,10 @@ pub(crate) fn record_region(node: Option<&Arc<NodeFile>>, nvram: Option<&NvramIn
     node.change(|document| document.region = region_id)
 }
 
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
 fn draw() -> Result<u64, DiskError> {
     let drawn: [u8; 8] = entropy().map_err(|error| {
         let message = format!("no number can be drawn: {error}");
@@ -416,6 +434,7 @@ fn draw() -> Result<u64, DiskError> {
 
 #[cfg(test)]
 mod tests {
+    use reprise_base::Epoch;
     use reprise_env::{SimDisk, sim::FaultPlan};
 
     use super::*;
@@ -468,6 +487,45 @@ mod tests {
         ] {
             assert_eq!(followed(&format!(r#","led":{{{led}}}"#)), expected, "{led}");
         }
+    }
+
+    #[test]
+    fn start_is_refused_by_a_member_that_knows_a_later_epoch_and_the_next_leader_takes_one_behind_it() {
+        let disk = SimDisk::new();
+        let file = open(&disk).expect("an empty one");
+        cutting::keep_level(&file, Safety::TwoSafe, Epoch(4)).expect("saved");
+        let answer = |is_primary, epoch| MemberAnswer {
+            member: MemberAddress {
+                name: "b".into(),
+                url: "http://b:1".into(),
+            },
+            is_primary,
+            epoch,
+            primary: Some("http://c:1".into()),
+        };
+        for (answers, refused) in [
+            (vec![], None),
+            (vec![answer(false, 4), answer(true, 3)], None),
+            (
+                vec![answer(false, 4), answer(true, 4)],
+                Some("b at http://b:1 leads in epoch 4"),
+            ),
+            (vec![answer(false, 5)], Some("has records of a primary in epoch 5")),
+            (vec![answer(false, 5)], Some("--standby-of http://c:1.")),
+            (vec![answer(false, 6), answer(true, 5)], Some("leads in epoch 5")),
+        ] {
+            let told = file.check_answers(&answers).err().map(|error| error.to_string());
+            match (&told, refused) {
+                (None, None) => {}
+                (Some(told), Some(part)) => assert!(told.contains(part), "{told}"),
+                _ => panic!("{answers:?}: {told:?}"),
+            }
+        }
+        let document = open(&disk).expect("read").document();
+        assert_eq!(document.told_epoch, 6);
+        file.make_primary().expect("saved");
+        assert_eq!(cutting::unused_epoch(&file), Epoch(7));
+        assert_eq!(file.document().told_epoch, 0);
     }
 
     #[test]

@@ -48,8 +48,10 @@ pub fn check(config: &ServeConfig, is_encrypted: bool) -> Outcome {
     }
     let root = RealDisk::create(dir).with_context(|| format!("open {}", dir.display()))?;
     // The opening reports a document that can't be read.
-    let document = NodeFile::open_to_read(Arc::new(root)).document();
-    let members = document.members_to_ask();
+    let Ok(node) = NodeFile::open(Arc::new(root)) else {
+        return Ok(());
+    };
+    let members = node.document().members_to_ask();
     if members.is_empty() {
         return Ok(());
     }
@@ -64,8 +66,7 @@ pub fn check(config: &ServeConfig, is_encrypted: bool) -> Outcome {
         database_id: hex(&id),
     });
     let answers = ask_all(&asker, members)?;
-    document
-        .check_answers(&answers)
+    node.check_answers(&answers)
         .map_err(|error| Failure::Other(error.into()))
 }
 

@@ -39,6 +39,7 @@ use crate::{
     },
     descriptors, divergence,
     lease::Lease,
+    members,
     output::{self, Failure, Outcome, ProgressLine, bytes, grouped, usage},
     reload::{Notes, Reloader, Reloading},
     server_output::{self, Line},
