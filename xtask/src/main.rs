@@ -180,13 +180,14 @@ enum Task {
     },
     /// Draw a paper's figures with measurements of this machine, as CSV and SVG; the arguments behind it go to the measurements
     #[command(
-        after_help = "Examples:\n  cargo xtask figures command-logging --figure 3\n  cargo xtask figures looking-glass\n  cargo xtask figures nvram\n  cargo xtask figures nvram --short\n  cargo xtask figures nvram --figure 12 --nvram /mnt/pmem0\n  cargo xtask figures query-fresh --figure 7\n  cargo xtask figures rdma 5"
+        after_help = "Examples:\n  cargo xtask figures command-logging --figure 3\n  cargo xtask figures looking-glass\n  cargo xtask figures nvram\n  cargo xtask figures nvram --short\n  cargo xtask figures nvram --figure 12 --nvram /mnt/pmem0\n  cargo xtask figures query-fresh --figure 7\n  cargo xtask figures peers --figure voter\n  cargo xtask figures rdma 5"
     )]
     Figures {
         /// Paper: command-logging, Rethinking Main Memory OLTP Recovery's 3 to 9 and 11, and its bytes; looking-glass, OLTP Through the
         /// Looking Glass's 1, 5, 6, 7 and 8; nvram, NV-Logging's 9, 11, 12 and 13; query-fresh, its table 1
-        /// and figures 6 to 12 over TCP on the loopback; rdma, Query Fresh's 6, 11 and 12 over TCP and RDMA in a virtual machine (seconds)
-        #[arg(value_parser = ["command-logging", "looking-glass", "nvram", "query-fresh", "rdma"])]
+        /// and figures 6 to 12 over TCP on the loopback; rdma, Query Fresh's 6, 11 and 12 over TCP and RDMA in a virtual machine (seconds);
+        /// peers, this server beside PostgreSQL, Redis, Valkey and SQLite
+        #[arg(value_parser = ["command-logging", "looking-glass", "nvram", "peers", "query-fresh", "rdma"])]
         paper: String,
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
@@ -196,7 +197,7 @@ enum Task {
         after_help = "Examples:\n  cargo xtask evaluation\n  cargo xtask evaluation looking-glass query-fresh-7\n  cargo xtask evaluation --quick\n  cargo xtask evaluation --page"
     )]
     Evaluation {
-        /// Papers (looking-glass, command-logging, nv-logging, query-fresh) or figures (looking-glass-5) [default: all]
+        /// Papers (looking-glass, command-logging, nv-logging, query-fresh, peers) or figures (looking-glass-5) [default: all]
         names: Vec<String>,
         /// Short runs into target/figures: whether everything works, and no figure
         #[arg(long)]

@@ -153,8 +153,11 @@ pub fn figures(root: &Path, paper: &str, args: &[String]) -> Result<()> {
     if !root.join("target/procedures/tpcc.wasm").exists() {
         wasm(root, None, Vec::new(), None, None)?;
     }
-    if paper == "rdma" {
-        return rdma_figures(root, args);
+    match paper {
+        "rdma" => return rdma_figures(root, args),
+        // Our server is one of the peers.
+        "peers" => build_server(root)?,
+        _ => {}
     }
     let package = format!("reprise-bench-{paper}");
     let mut command = program(root, &package, &package);

@@ -4,7 +4,7 @@
 //! Invariants: the same seed makes the same calls; a report exists only when every check passed; in the open loop a
 //!   latency counts from when the call was due, not from when it could be sent.
 //! Called by: the binary `reprise-bench`, `benches/nvram`, `benches/query-fresh`, `benches/cost`, `benches/looking-glass`,
-//!   `benches/command-logging`.
+//!   `benches/command-logging`, `benches/peers`.
 #![forbid(unsafe_code)]
 
 mod around;

@@ -47,12 +47,17 @@ impl Point {
     }
 
     pub fn median(&self) -> f64 {
-        let mut sorted = self.y.clone();
-        sorted.sort_by(f64::total_cmp);
-        match sorted.len() {
-            0 => f64::NAN,
-            len => (sorted[(len - 1) / 2] + sorted[len / 2]) / 2.0,
-        }
+        median(&self.y)
+    }
+}
+
+/// The middle of some values; none of them: no number.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        len => (sorted[(len - 1) / 2] + sorted[len / 2]) / 2.0,
     }
 }
 

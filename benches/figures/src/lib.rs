@@ -1,5 +1,5 @@
 //! Figures of papers, drawn anew: our measurements beside the paper's reading, as CSV and as SVG.
-//! Owns: the two forms of a figure, the text of a ratio of two of its series, the requests to callgrind.
+//! Owns: the forms of a figure, the text of a ratio of two of its series, the requests to callgrind.
 //! Does not: measure.
 //! Invariants: a figure names its machine, its build and how long its runs were; what was not run has no value.
 //! Called by: the benchmarks that draw or that callgrind counts.
@@ -8,10 +8,12 @@
 #[allow(unsafe_code)]
 pub mod callgrind;
 mod chart;
+mod table;
 
 use std::fs;
 
-pub use chart::{Chart, Claim, Point, bounds, wrapped};
+pub use chart::{Chart, Claim, Point, bounds, median, wrapped};
+pub use table::{Table, TableClaim, TableGroup, TableRow};
 
 /// The machine's load of the last minute: how many threads wanted a processor. None: the system does not tell.
 pub fn load() -> Option<f64> {

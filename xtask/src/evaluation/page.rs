@@ -10,7 +10,8 @@ use super::papers::{Figure, PAPERS, Paper};
 const COLUMNS: usize = 100;
 const HEAD: &str = "# Evaluation: the papers' figures, drawn anew\n\n\
     This page shows the figures of four papers as this system draws them, beside the papers' readings.\n\
-    It is for readers who ask whether the papers' claims hold here.\n\n\
+    It is for readers who ask whether the papers' claims hold here. The last part shows this system\n\
+    beside other databases.\n\n\
     `cargo xtask evaluation` draws the figures and writes this page. Do not edit it.\n\n\
     ```sh\n\
     make figures                                          # all of them; needs an idle machine\n\
