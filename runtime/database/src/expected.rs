@@ -2,13 +2,16 @@
 
 use std::sync::{Arc, Mutex};
 
-use reprise_base::Lsn;
+use reprise_base::{Lsn, Role};
 use reprise_env::DiskError;
-use reprise_router::{OutOfSync, PeerMember};
+use reprise_router::{OutOfSync, PeerMember, StandbyState};
 use reprise_ship::Expected;
 use serde::{Deserialize, Serialize};
 
-use crate::node_file::NodeFile;
+use crate::{
+    database::Database,
+    node_file::{NodeDocument, NodeFile},
+};
 
 /// A member of the cluster, and where it is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,6 +121,23 @@ impl Member {
 
     fn is_ended(&self) -> bool {
         !self.in_sync && self.persisted == 0
+    }
+}
+
+impl Database {
+    /// Returns the standbys that this primary has no connection to, where another primary may be found among them. None: this server does not
+    /// lead, or a lease decides who does.
+    pub fn lost_members(&self) -> Option<Vec<MemberAddress>> {
+        let info = self.router.replication()?.info();
+        if info.role != Role::Primary || info.lease.is_some() {
+            return None;
+        }
+        let is_lost = |member: &MemberAddress| {
+            let known = info.standbys.iter().find(|standby| standby.name == member.name);
+            known.is_some_and(|standby| standby.state == StandbyState::Lost)
+        };
+        let members = self.node()?.read(NodeDocument::members_to_ask);
+        Some(members.into_iter().filter(is_lost).collect())
     }
 }
 

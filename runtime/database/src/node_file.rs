@@ -119,8 +119,11 @@ impl NodeDocument {
         self.members.iter().map(Member::describe)
     }
 
-    /// Returns the members that a start as the primary asks whether another server leads.
+    /// Returns the members that a start as the primary asks whether another server leads. Empty if such a start is refused without that.
     pub fn members_to_ask(&self) -> Vec<MemberAddress> {
+        if self.handed_over.is_some() || self.followed().is_some() {
+            return Vec::new();
+        }
         self.members.iter().filter_map(Member::address).collect()
     }
 

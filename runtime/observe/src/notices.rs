@@ -92,9 +92,9 @@ pub enum Notice {
     },
     /// A state in which writes are refused began, changed or ended.
     Danger {
-        /// `log` or `standbys`.
+        /// `log`, `standbys` or `other-primary`.
         what: &'static str,
-        /// Why writes are refused; None: they are taken again.
+        /// Why writes are refused, or which server leads, too; None: it is over.
         reason: Option<Arc<str>>,
     },
     /// Calls or requests were refused for a reason that is the server's matter.

@@ -33,6 +33,7 @@ pub(crate) struct DangerWatch(Mutex<Last>);
 struct Last {
     log: Option<Arc<str>>,
     commits: Option<Arc<str>>,
+    other_primary: Option<Arc<str>>,
     refusals: [Told; TOLD.len()],
 }
 
@@ -77,6 +78,20 @@ impl Router {
             .and_then(Log::trouble)
     }
 
+    /// Describes the server that leads beside this one.
+    fn describe_other(&self) -> Option<Arc<str>> {
+        let other = self.other_primary()?;
+        let (name, url) = (&other.name, &other.url);
+        let own = self.status().epoch.unwrap_or_default();
+        Some(
+            format!(
+                "{name} at {url}, in epoch {}; this server leads in epoch {own}",
+                other.epoch
+            )
+            .into(),
+        )
+    }
+
     /// Calls and requests that did not run, by reason.
     pub fn refusals(&self) -> &Refusals {
         &self.0.config.registry.refusals
@@ -97,6 +112,7 @@ impl Router {
         let mut last = self.0.dangers.0.lock().unwrap_or_else(PoisonError::into_inner);
         tell_change(notices, &mut last.log, self.log_trouble(), "log");
         tell_change(notices, &mut last.commits, commits, "standbys");
+        tell_change(notices, &mut last.other_primary, self.describe_other(), "other-primary");
         for (told, reason) in last.refusals.iter_mut().zip(TOLD) {
             let count = self.refusals().get(reason);
             if let Some(calls) = told.due(count, now_ns) {

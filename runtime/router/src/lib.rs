@@ -38,7 +38,7 @@ pub use numbered::NumberedRow;
 pub use query::{RowFilter, RowsError, RowsPage, RowsRequest, TableStats};
 pub use replication::{
     ComparedInfo, CutRecords, FreshnessHistory, JoinTicket, LeaseInfo, LeaseState, LossCause, LostRange, OutOfSync,
-    PeerMember, PeerStatus, PromiseAnswer, PromiseQuestion, PromoteOptions, Promoted, ReplicationError,
+    PeerMember, PeerStatus, PrimaryBeside, PromiseAnswer, PromiseQuestion, PromoteOptions, Promoted, ReplicationError,
     ReplicationInfo, ReplicationService, StandbyInfo, StandbyState, SteppedDown, ViewAge,
 };
 pub use router::{MetricsSnapshot, NvramDevice, Phase, RecoveryStep, Router, RouterConfig, Status, Unavailable};

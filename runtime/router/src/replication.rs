@@ -87,6 +87,14 @@ pub struct ComparedInfo {
     pub difference: Option<Arc<str>>,
 }
 
+/// A server that leads the database of this primary, too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrimaryBeside {
+    pub name: String,
+    pub url: String,
+    pub epoch: Epoch,
+}
+
 /// A node's part in replication.
 #[derive(Clone, Debug)]
 pub struct ReplicationInfo {

@@ -14,6 +14,7 @@ use reprise_log::Log;
 use reprise_partition::{ExclusivePartitions, Job, MultiPartitionTxn, Touched};
 
 use crate::{
+    replication::PrimaryBeside,
     router::{Router, Unavailable},
     views::Views,
 };
@@ -33,6 +34,8 @@ pub(crate) struct Part {
     primary: RwLock<Option<Arc<str>>>,
     /// On a standby: the thing that its replay waits for.
     replay_waits_for: RwLock<Option<Arc<str>>>,
+    /// The server that leads beside this primary.
+    other_primary: RwLock<Option<PrimaryBeside>>,
     /// On a standby: the end of everything that was sent to the sites. It is raised under `Inner::order`.
     sent: AtomicU64,
     /// On a standby: the LSN before which readers see everything.
@@ -90,6 +93,16 @@ impl Router {
     /// Sets the thing that the replay of a standby waits for, for people. None: its primary alone.
     pub fn set_replay_waits_for(&self, what: Option<Arc<str>>) {
         *self.0.part.replay_waits_for.write().expect("held for a store") = what;
+    }
+
+    /// Records the server that leads this database beside this primary. None: none is known.
+    pub fn set_other_primary(&self, other: Option<PrimaryBeside>) {
+        *self.0.part.other_primary.write().expect("held for a store") = other;
+    }
+
+    pub fn other_primary(&self) -> Option<PrimaryBeside> {
+        let other = self.0.part.other_primary.read().expect("held for a copy").clone();
+        other.filter(|_| !self.is_standby())
     }
 
     pub fn replay_waits_for(&self) -> Option<Arc<str>> {

@@ -33,8 +33,8 @@ pub use numbers::{U64, integers_are_numbers, with_integers};
 pub use problem::{ArgumentError, Problem, ProblemKind, SchemaConflict};
 pub use replication::{
     Comparison, Cut, EpochPromise, FreshnessHistory, FreshnessStep, GivenPromise, JoinRequest, JoinTicket, Lease,
-    LeaseState, LostRange, OutOfSync, PromiseMember, PromiseRequest, PromiseStatus, Promotion, Replication, Standby,
-    StandbyFreshness, StandbyProcess, StandbyState, StepDownRequest, SteppedDown,
+    LeaseState, LostRange, OtherPrimary, OutOfSync, PromiseMember, PromiseRequest, PromiseStatus, Promotion,
+    Replication, Standby, StandbyFreshness, StandbyProcess, StandbyState, StepDownRequest, SteppedDown,
 };
 pub use running::{CallList, CallPhase, RunningCall};
 pub use status::{

@@ -120,6 +120,20 @@ pub struct Replication {
     /// The lease that makes one of the servers the primary; null where that is decided by hand.
     #[serde(default)]
     pub lease: Option<Lease>,
+    /// On a primary without a lease: the server that leads this database, too. Null if none is known.
+    #[serde(default)]
+    pub other_primary: Option<OtherPrimary>,
+}
+
+/// A server that leads the database of this primary, too.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OtherPrimary {
+    /// Name of the server, as far as it is known.
+    pub name: String,
+    /// URL of the server for clients.
+    pub url: String,
+    /// Epoch in which the server leads.
+    pub epoch: u32,
 }
 
 /// Knowledge of a server about the lease.

@@ -6,10 +6,9 @@ use std::{
 };
 
 use reprise_api::{
-    Backup, BackupList, BatchCall, CallList, Checkpoint, CheckpointList, EpochPromise, GroupsPage, JoinRequest,
-    JoinTicket, KeptOutcome, LogPage, LogRecord, ModuleDetail, ModuleInstalled, ModulePlanned, NDJSON_MEDIA_TYPE,
-    ProcedureLog, PromiseRequest, Promotion, Readiness, Replication, RowsPage, RunningCall, Status, StepDownRequest,
-    SteppedDown, TableInfo, U64, headers,
+    Backup, BackupList, BatchCall, CallList, Checkpoint, CheckpointList, GroupsPage, KeptOutcome, LogPage, LogRecord,
+    ModuleDetail, ModuleInstalled, ModulePlanned, NDJSON_MEDIA_TYPE, ProcedureLog, Readiness, RowsPage, RunningCall,
+    Status, TableInfo, U64, headers,
 };
 use reqwest::{
     StatusCode, Url,
@@ -28,13 +27,11 @@ use crate::{
 const CONNECT_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Longest time for the whole answer to a question that changes nothing. Other requests last as long as the server works on them.
 const LOOK_WAIT_MAX: Duration = Duration::from_secs(300);
-/// A primary that can say something says it at once.
-const JOIN_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// A server, by its URL.
 #[derive(Clone, Debug)]
 pub struct Client {
-    http: reqwest::blocking::Client,
+    pub(crate) http: reqwest::blocking::Client,
     url: Url,
     token: Option<String>,
 }
@@ -308,53 +305,6 @@ impl Client {
         self.get(&["v1", "checkpoints"])
     }
 
-    /// The primary, and the progress of each standby.
-    pub fn replication(&self) -> Result<Replication, ClientError> {
-        self.get(&["v1", "replication"])
-    }
-
-    /// Makes the server, a standby, the primary: the old one is asked to step down first, unless `force`. With that, one that is out of sync is
-    /// promoted where `accept_loss` says so. Returns once it takes writes.
-    pub fn promote(&self, force: bool, accept_loss: bool) -> Result<Promotion, ClientError> {
-        let mut url = self.at(&["v1", "replication", "promote"]);
-        if force {
-            url.query_pairs_mut().append_pair("force", "true");
-        }
-        if accept_loss {
-            url.query_pairs_mut().append_pair("accept_loss", "true");
-        }
-        self.json(self.http.post(url))
-    }
-
-    /// Asks a primary to hand over to a standby of this name, whose clients reach it at `url`. Err also if it does not answer within
-    /// `wait_max`: its state is not known then.
-    pub fn step_down(&self, name: &str, url: Option<&str>, wait_max: Duration) -> Result<SteppedDown, ClientError> {
-        let asked = StepDownRequest {
-            name: name.to_owned(),
-            url: url.map(str::to_owned),
-        };
-        let request = self.http.post(self.at(&["v1", "replication", "step-down"]));
-        read_short(self.send(request.timeout(wait_max).json(&asked))?)
-    }
-
-    /// Asks a standby to promise an epoch to a server that will lead. It waits at most `wait_max`.
-    pub fn promise(&self, asked: &PromiseRequest, wait_max: Duration) -> Result<EpochPromise, ClientError> {
-        let request = self.http.post(self.at(&["v1", "replication", "promise"]));
-        read_short(self.send(request.timeout(wait_max).json(asked))?)
-    }
-
-    /// Forgets a standby that is lost and will not come back.
-    pub fn forget_standby(&self, name: &str) -> Result<(), ClientError> {
-        self.send(self.http.delete(self.at(&["v1", "replication", "standbys", name])))
-            .map(drop)
-    }
-
-    /// Asks a primary to let a standby of this name connect.
-    pub fn join(&self, asked: &JoinRequest) -> Result<JoinTicket, ClientError> {
-        let request = self.http.post(self.at(&["v1", "replication", "join"]));
-        read_short(self.send(request.timeout(JOIN_WAIT_MAX).json(asked))?)
-    }
-
     /// Begins a backup on the server, or returns the one under way. `with_earlier`: it also holds the log before its checkpoint, if there
     /// is any.
     pub fn create_backup(&self, with_earlier: bool) -> Result<Backup, ClientError> {
@@ -391,7 +341,7 @@ impl Client {
         }
     }
 
-    fn at(&self, segments: &[&str]) -> Url {
+    pub(crate) fn at(&self, segments: &[&str]) -> Url {
         let mut url = self.url.clone();
         url.path_segments_mut()
             .expect("checked when the client was made")
@@ -427,13 +377,13 @@ impl Client {
         self.json(self.http.get(url).timeout(LOOK_WAIT_MAX))
     }
 
-    fn json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ClientError> {
+    pub(crate) fn json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ClientError> {
         read(self.send(request)?)
     }
 
     /// Sends a request. If a standby refuses it because it writes, sends it once more to the primary that the standby names, encrypted
     /// or not as before.
-    fn send(&self, request: RequestBuilder) -> Result<Response, ClientError> {
+    pub(crate) fn send(&self, request: RequestBuilder) -> Result<Response, ClientError> {
         let again = request.try_clone();
         let response = self.exchange(request)?;
         if response.status().is_success() {
@@ -505,7 +455,7 @@ mod tests {
         thread,
     };
 
-    use reprise_api::ProblemKind;
+    use reprise_api::{JoinRequest, ProblemKind};
 
     use super::*;
 

@@ -11,6 +11,7 @@ mod client;
 mod error;
 mod lists;
 mod query;
+mod replication;
 mod trust;
 
 pub use answers::BatchAnswers;

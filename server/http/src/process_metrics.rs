@@ -39,6 +39,11 @@ const ROLE: Described = (
     "gauge",
     "1 for the server's current `role`, 0 for the others",
 );
+const OTHER_PRIMARY: Described = (
+    "reprise_other_primary",
+    "gauge",
+    "1 while another server leads this database beside this primary; else 0",
+);
 const REFUSED: Described = (
     "reprise_calls_refused_total",
     "counter",
@@ -125,6 +130,9 @@ pub fn push(parts: &Parts, out: &mut Vec<u8>) {
         let is_it = u8::from(role == status.role);
         let _ = writeln!(text, "{}{{role=\"{}\"}} {is_it}", ROLE.0, role.name());
     }
+    push_head(OTHER_PRIMARY, &mut text);
+    let is_beside = u8::from(parts.router.other_primary().is_some());
+    let _ = writeln!(text, "{} {is_beside}", OTHER_PRIMARY.0);
     push_head(REFUSED, &mut text);
     for reason in RefusalReason::ALL {
         let count = parts.router.refusals().get(reason);
@@ -136,7 +144,7 @@ pub fn push(parts: &Parts, out: &mut Vec<u8>) {
 /// Name, kind and meaning of each, for the documentation.
 #[cfg(test)]
 pub fn described() -> impl Iterator<Item = (String, &'static str, &'static str)> {
-    let all = FIGURES.into_iter().chain([BUILD, EPOCH, ROLE, REFUSED]);
+    let all = FIGURES.into_iter().chain([BUILD, EPOCH, ROLE, OTHER_PRIMARY, REFUSED]);
     all.map(|(name, kind, what)| (name.to_owned(), kind, what))
 }
 

@@ -8,8 +8,8 @@ use axum::{
     http::{HeaderMap, HeaderValue, StatusCode, header},
 };
 use reprise_api::{
-    Comparison, Cut, JoinRequest, JoinTicket, Lease, LeaseState, LostRange, OutOfSync, Problem, ProblemKind, Promotion,
-    Replication, Standby, StandbyState, StepDownRequest, SteppedDown, U64, headers,
+    Comparison, Cut, JoinRequest, JoinTicket, Lease, LeaseState, LostRange, OtherPrimary, OutOfSync, Problem,
+    ProblemKind, Promotion, Replication, Standby, StandbyState, StepDownRequest, SteppedDown, U64, headers,
 };
 use reprise_base::{Joiner, Lsn, NodeProcess, check_node_name};
 use reprise_codec::{hex, rfc3339};
@@ -281,6 +281,11 @@ pub fn answer(info: ReplicationInfo, router: &Router) -> Replication {
         out_of_sync: info.out_of_sync.into_iter().map(out_of_sync).collect(),
         cuts: info.cuts.into_iter().map(cut).collect(),
         lease: info.lease.map(lease),
+        other_primary: router.other_primary().map(|other| OtherPrimary {
+            name: other.name,
+            url: other.url,
+            epoch: other.epoch.0,
+        }),
     }
 }
 

@@ -222,6 +222,14 @@ fn state_line(what: &str, reason: Option<&str>) -> Line {
             format!("writes are refused, at least long ones, because the log can't store them: {reason}"),
         ),
         ("log", None) => Line::info("log_takes", "the log stores all writes again"),
+        ("other-primary", Some(reason)) => Line::error(
+            "other_primary",
+            format!(
+                "another server leads this database, too: {reason}. Each may acknowledge writes that the other one lacks. Stop the one that is to \
+                 follow, and start it with --standby-of"
+            ),
+        ),
+        ("other-primary", None) => Line::info("one_primary", "no other server leads this database any more"),
         (_, Some(reason)) => Line::error(
             "standbys_missing",
             format!("writes are refused for want of standbys: {reason}"),

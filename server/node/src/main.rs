@@ -21,6 +21,7 @@ mod divergence;
 mod doctor;
 mod escape;
 mod etcd;
+mod files;
 mod inspect;
 mod lease;
 mod lines;

@@ -1,28 +1,38 @@
-//! A primary that starts asks the standbys that it had whether one of them was promoted since.
+//! A primary without a lease asks its standbys whether one of them leads, too: before it starts, and once a second those that it lost.
 
 use std::{
+    collections::BTreeMap,
+    io,
     path::PathBuf,
-    sync::{Arc, mpsc},
+    sync::{Arc, Mutex, PoisonError, Weak, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::Context;
 use reprise_api::Status;
-use reprise_base::hex;
-use reprise_client::ClientError;
-use reprise_database::{LogPolicy, MemberAddress, MemberAnswer, NodeFile};
+use reprise_base::{Epoch, hex};
+use reprise_client::{Client, ClientError};
+use reprise_database::{Database, LogPolicy, MemberAddress, MemberAnswer, NodeFile};
 use reprise_env::RealDisk;
 use reprise_log::database_id;
+use reprise_router::PrimaryBeside;
 
 use crate::{
-    config::ServeConfig,
+    config::{ServeConfig, replication::ReplicationSettings},
     output::{Failure, Outcome},
     remote, server_output,
 };
 
 /// Longest wait for all answers. A start is delayed by this time only if a member neither answers nor refuses the connection.
 const ANSWERS_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Period in which a primary asks the standbys that it lost.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// Name of the server that this one followed before it led, in texts.
+const FORMER_PRIMARY: &str = "the former primary";
+
+/// Role of a server that leads, as its status names it.
+const PRIMARY: &str = "primary";
 
 /// The credential with which members are asked: that of a standby, because each server of a cluster may become one.
 struct Asker {
@@ -32,6 +42,8 @@ struct Asker {
     is_encrypted: bool,
     /// Id of the database in hexadecimal digits.
     database_id: String,
+    /// The clients that were made, by URL.
+    clients: Mutex<BTreeMap<String, Client>>,
 }
 
 /// Checks that no standby of this directory leads by now. A lease decides that by itself. A member that does not answer counts as one that
@@ -59,15 +71,60 @@ pub fn check(config: &ServeConfig, is_encrypted: bool) -> Outcome {
     let Some(id) = database_id(&log).context("look at the log")? else {
         return Ok(());
     };
-    let asker = Arc::new(Asker {
-        token: settings.standby_token.value.as_ref().map(|secret| secret.0.clone()),
-        ca_cert: settings.standby_ca_cert.value.clone(),
-        is_encrypted,
-        database_id: hex(&id),
-    });
+    let asker = Arc::new(Asker::of(settings, is_encrypted, &id));
     let answers = ask_all(&asker, members)?;
     node.check_answers(&answers)
         .map_err(|error| Failure::Other(error.into()))
+}
+
+/// Watches, as long as the database is open, whether another server leads beside this primary. The router knows the finding.
+pub fn watch(database: &Arc<Database>, settings: &ReplicationSettings, is_encrypted: bool) -> io::Result<()> {
+    let takes_part = settings.standby_of.value.is_some() || settings.ship_listen.value.is_some();
+    if !takes_part || settings.lease_etcd.value.is_some() {
+        return Ok(());
+    }
+    let asker = Asker::of(settings, is_encrypted, &database.router().status().database_id);
+    let former = settings.standby_of.value.clone().map(|url| MemberAddress {
+        name: FORMER_PRIMARY.to_owned(),
+        url,
+    });
+    let database = Arc::downgrade(database);
+    let work = move || {
+        while let Some(asked) = members_to_watch(&database, former.as_ref()) {
+            let found = other_primary(&asker, &asked);
+            if let (Some(found), Some(database)) = (found, database.upgrade()) {
+                database.router().set_other_primary(found);
+            }
+            thread::sleep(ASK_EVERY);
+        }
+    };
+    thread::Builder::new().name("members".into()).spawn(work)?;
+    Ok(())
+}
+
+/// Returns the servers to ask now. None: the database is closed.
+fn members_to_watch(database: &Weak<Database>, former: Option<&MemberAddress>) -> Option<Vec<MemberAddress>> {
+    let lost = database.upgrade()?.lost_members();
+    Some(lost.map_or(Vec::new(), |lost| lost.into_iter().chain(former.cloned()).collect()))
+}
+
+/// Returns the primary among these servers. None: it is not known, because a server did not answer.
+fn other_primary(asker: &Asker, asked: &[MemberAddress]) -> Option<Option<PrimaryBeside>> {
+    let mut is_known = true;
+    for member in asked {
+        match asker.status(member) {
+            Ok(Some(status)) if status.role == PRIMARY => {
+                return Some(Some(PrimaryBeside {
+                    name: member.name.clone(),
+                    url: member.url.clone(),
+                    epoch: Epoch(status.epoch.unwrap_or(0)),
+                }));
+            }
+            Ok(_) => {}
+            Err(_) => is_known = false,
+        }
+    }
+    is_known.then_some(None)
 }
 
 /// Asks all members at once. The threads of those that do not answer in time end by themselves.
@@ -106,24 +163,57 @@ fn warn(member: &MemberAddress, reason: &str) {
 }
 
 impl Asker {
-    /// Asks one member. None: the server at this address has another database.
-    fn ask(&self, member: &MemberAddress) -> Result<Option<MemberAnswer>, String> {
-        let is_safe = member.url.starts_with("https:") || !self.is_encrypted;
-        let token = self.token.as_deref().filter(|_| is_safe);
-        let client = remote::client(&member.url, token, self.ca_cert.as_deref()).map_err(|error| error.to_string())?;
-        let status = client.status().map_err(|error| self.reason(&error))?;
-        if status.database_id != self.database_id {
-            return Ok(None);
+    fn of(settings: &ReplicationSettings, is_encrypted: bool, database_id: &[u8; 16]) -> Self {
+        Self {
+            token: settings.standby_token.value.as_ref().map(|secret| secret.0.clone()),
+            ca_cert: settings.standby_ca_cert.value.clone(),
+            is_encrypted,
+            database_id: hex(database_id),
+            clients: Mutex::default(),
         }
-        let Status { role, epoch, .. } = status;
-        // A standby whose primary is not known answers all the same.
-        let primary = client.replication().ok().and_then(|told| told.primary);
+    }
+
+    /// Returns the status of a member. None: the server at this address has another database.
+    fn status(&self, member: &MemberAddress) -> Result<Option<Status>, String> {
+        let client = self.client(&member.url)?;
+        let status = client.status_within(ANSWERS_WAIT_MAX);
+        let status = status.map_err(|error| self.reason(&error))?;
+        Ok((status.database_id == self.database_id).then_some(status))
+    }
+
+    /// Asks one member which epoch it knows, and which primary. None: the server at this address has another database.
+    fn ask(&self, member: &MemberAddress) -> Result<Option<MemberAnswer>, String> {
+        let Some(status) = self.status(member)? else {
+            return Ok(None);
+        };
+        let is_primary = status.role == PRIMARY;
         Ok(Some(MemberAnswer {
             member: member.clone(),
-            is_primary: role == "primary",
-            epoch: epoch.unwrap_or(0),
-            primary,
+            is_primary,
+            epoch: status.epoch.unwrap_or(0),
+            primary: match is_primary {
+                true => None,
+                // A standby whose primary is not known answers all the same.
+                false => self
+                    .client(&member.url)?
+                    .replication()
+                    .ok()
+                    .and_then(|told| told.primary),
+            },
         }))
+    }
+
+    /// Returns the client of a URL, which is made once.
+    fn client(&self, url: &str) -> Result<Client, String> {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = clients.get(url) {
+            return Ok(known.clone());
+        }
+        let is_safe = url.starts_with("https:") || !self.is_encrypted;
+        let token = self.token.as_deref().filter(|_| is_safe);
+        let client = remote::client(url, token, self.ca_cert.as_deref()).map_err(|error| error.to_string())?;
+        clients.insert(url.to_owned(), client.clone());
+        Ok(client)
     }
 
     fn reason(&self, error: &ClientError) -> String {

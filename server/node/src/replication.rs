@@ -64,6 +64,25 @@ fn lost(range: &LostRange) -> String {
     }
 }
 
+/// Prints the facts that hold for some servers alone.
+fn show_notes(told: &Replication) -> std::io::Result<()> {
+    if let Some(other) = &told.other_primary {
+        let text = format!("{} at {}, in epoch {}", other.name, other.url, other.epoch);
+        print_pairs(&[("leads, too", text)])?;
+    }
+    if let Some(lease) = &told.lease {
+        print_pairs(&[("lease", lease_text(lease))])?;
+    }
+    if let Some(what) = &told.waits_for {
+        print_pairs(&[("its replay", what.clone())])?;
+    }
+    for laggard in &told.out_of_sync {
+        let from = grouped(laggard.from_lsn.0);
+        print_pairs(&[("out of sync", format!("{}, from LSN {from} on", laggard.name))])?;
+    }
+    Ok(())
+}
+
 fn show(told: &Replication) -> std::io::Result<()> {
     let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "none".to_owned());
     print_pairs(&[
@@ -77,16 +96,7 @@ fn show(told: &Replication) -> std::io::Result<()> {
         ("acked LSN", grouped(told.acked_lsn.0)),
         ("committed LSN", grouped(told.committed_lsn.0)),
     ])?;
-    if let Some(lease) = &told.lease {
-        print_pairs(&[("lease", lease_text(lease))])?;
-    }
-    if let Some(what) = &told.waits_for {
-        print_pairs(&[("its replay", what.clone())])?;
-    }
-    for laggard in &told.out_of_sync {
-        let from = grouped(laggard.from_lsn.0);
-        print_pairs(&[("out of sync", format!("{}, from LSN {from} on", laggard.name))])?;
-    }
+    show_notes(told)?;
     show_cuts(told)?;
     if told.standbys.is_empty() {
         return Ok(());

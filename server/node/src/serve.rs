@@ -38,6 +38,7 @@ use crate::{
         place::{cores, sites_or_default},
     },
     descriptors, divergence,
+    files::Files,
     lease::Lease,
     members,
     output::{self, Failure, Outcome, ProgressLine, bytes, grouped, usage},
@@ -90,7 +91,6 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     // Missing memory is detected early too, before any file is made.
     config.memory.check()?;
     let files = Files::prepare(&config)?;
-    members::check(&config, identity.is_some())?;
     let database = open_database(&config, &files, (partitions.value, sites.value), primary.is_some())?;
     let activity = Activity::start(database.router().clone(), certificate).context("start a thread")?;
     let address = listener.local_addr().context("ask for the address")?;
@@ -160,13 +160,15 @@ fn http_threads() -> usize {
     cores.map_or(1, |cores| cores.get().saturating_sub(1)).max(1)
 }
 
-/// Opens the database with this many partitions and sites.
+/// Opens the database with this many partitions and sites, unless another server leads it.
 fn open_database(
     config: &ServeConfig,
     files: &Files,
     counts: (u16, u16),
     is_standby: bool,
 ) -> Result<Arc<Database>, Failure> {
+    let is_encrypted = config.tls.tls_cert.value.is_some();
+    members::check(config, is_encrypted)?;
     let opened = config.database(files.log_dir.clone(), counts.0, counts.1);
     let has_lease = config.replication.lease_etcd.value.is_some();
     let open = match (is_standby, config.read_only) {
@@ -177,7 +179,9 @@ fn open_database(
     };
     let data_dir = config.place.data_dir.value.display();
     let database = open(opened).with_context(|| format!("open the database under {data_dir}"))?;
-    set_up(database, config)
+    let database = set_up(database, config)?;
+    members::watch(&database, &config.replication, is_encrypted).context("start a thread")?;
+    Ok(database)
 }
 
 /// Gives an opened database its settings before it recovers.
@@ -247,39 +251,6 @@ fn http_options(
         tls,
     };
     Ok((options, spans))
-}
-
-/// The directories of this run's files.
-struct Files {
-    /// The log's directory. None without a log.
-    log_dir: Option<PathBuf>,
-    catalog_dir: PathBuf,
-    /// Without a log, the catalog is as temporary as the tables. If nothing may be written, it is made from the log each time.
-    _temporary: Option<tempfile::TempDir>,
-}
-
-impl Files {
-    fn prepare(config: &ServeConfig) -> Result<Self, Failure> {
-        let dir = &config.place.data_dir.value;
-        let has_log = config.log.log.value != LogPolicy::None;
-        if config.read_only || !has_log {
-            let temporary = tempfile::tempdir().context("create a temporary directory")?;
-            return Ok(Self {
-                log_dir: has_log.then(|| dir.clone()),
-                catalog_dir: temporary.path().join("catalog"),
-                _temporary: Some(temporary),
-            });
-        }
-        make_private_dirs(dir).with_context(|| format!("create {}", dir.display()))?;
-        announce::readers(dir);
-        let catalog_dir = dir.join("catalog");
-        make_private_dirs(&catalog_dir).with_context(|| format!("create {}", catalog_dir.display()))?;
-        Ok(Self {
-            log_dir: Some(dir.clone()),
-            catalog_dir,
-            _temporary: None,
-        })
-    }
 }
 
 /// Returns the number of partitions: as configured, as the database has, or one for each core for a new database.

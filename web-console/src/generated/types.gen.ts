@@ -1436,6 +1436,24 @@ export type NvramStatus = {
 };
 
 /**
+ * A server that leads the database of this primary, too.
+ */
+export type OtherPrimary = {
+    /**
+     * Epoch in which the server leads.
+     */
+    epoch: number;
+    /**
+     * Name of the server, as far as it is known.
+     */
+    name: string;
+    /**
+     * URL of the server for clients.
+     */
+    url: string;
+};
+
+/**
  * A standby that may lack what was answered under a level that waits for standbys.
  */
 export type OutOfSync = {
@@ -1921,6 +1939,7 @@ export type Replication = {
      */
     epoch: number;
     lease?: Lease | null;
+    other_primary?: OtherPrimary | null;
     /**
      * On a standby: the others that are out of sync, as its primary told last. Empty on a primary.
      */

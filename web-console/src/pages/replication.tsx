@@ -3,7 +3,7 @@ import { useQuery } from '@tanstack/react-query';
 import { useRef, useState } from 'react';
 import { freshnessQuery, replicationQuery } from '../api/queries';
 import { formatBytes, formatCount, formatMicros, formatTime, plural } from '../format';
-import type { Comparison, Cut, FreshnessHistory, Lease, LeaseState, Promotion, Replication, Standby } from '../generated/types.gen';
+import type { Comparison, Cut, FreshnessHistory, Lease, LeaseState, OtherPrimary, Promotion, Replication, Standby } from '../generated/types.gen';
 import { Badge } from '../ui/badge';
 import { Chart, type Series } from '../ui/chart';
 import { Command } from '../ui/command';
@@ -97,6 +97,7 @@ function Node({ node }: { node: Replication }) {
         { label: 'Durable here, before LSN', value: formatCount(node.durable_lsn) },
         { label: 'Committed, before LSN', value: formatCount(node.committed_lsn) },
         ...(node.lease == null ? [] : [{ label: `Lease in ${node.lease.store}`, value: leaseText(node.lease) }]),
+        ...(node.other_primary == null ? [] : [{ label: 'Another server leads, too', value: otherText(node.other_primary) }]),
         ...(node.out_of_sync ?? []).map(({ name, from_lsn }) => ({
           label: `Out of sync: ${name}`,
           value: `it may lack acknowledged writes from LSN ${formatCount(from_lsn)} on`,
@@ -104,6 +105,10 @@ function Node({ node }: { node: Replication }) {
       ]}
     />
   );
+}
+
+function otherText({ name, url, epoch }: OtherPrimary): string {
+  return `${name} at ${url}, in epoch ${formatCount(epoch)}: stop one of them`;
 }
 
 function leaseText({ state, holder, in_sync, left_ms, error }: Lease): string {

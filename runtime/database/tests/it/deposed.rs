@@ -327,9 +327,11 @@ fn follow_at_quorum() -> (Cluster, Arc<Database>, Arc<Database>) {
 
 #[test]
 fn only_standby_that_counts_at_quorum_is_promoted_without_a_loss() {
-    let (_cluster, old, standby) = follow_at_quorum();
+    let (cluster, old, standby) = follow_at_quorum();
     let end = old.router().view();
     old.close().expect("close");
+    let serving = cluster.serving("http://s1:1");
+    standby.serve_standbys(serving).expect("once it leads");
     let promoted = service(&standby)
         .promote(FORCED)
         .expect("nothing was answered without it");
@@ -370,6 +372,8 @@ fn a_primary_that_is_started_as_a_standby_shows_nothing_that_waited_for_others()
     );
     assert_eq!(*reply.get(1).outcome, ReplyOutcome::Committed);
     // A promotion decides on all that is there.
+    let serving = cluster.serving("http://p:1");
+    again.serve_standbys(serving).expect("once it leads");
     service(&again).promote(ACCEPTING).expect("promoted");
     let info = service(&again).info();
     assert!(
@@ -392,12 +396,18 @@ fn a_former_primary_that_shows_nothing_yet_can_be_promoted() {
         "its checkpoint holds what nobody else may have: {:?}",
         again.router().phase()
     );
+    let refused = service(&again).promote(FORCED).expect_err("it takes no standbys");
+    assert!(matches!(refused, ReplicationError::Unavailable(_)), "{refused:?}");
+    let serving = cluster.serving("http://p:1");
+    again.serve_standbys(serving).expect("once it leads");
     let refused = service(&again).promote(FORCED).expect_err("it may lack something");
     assert!(matches!(refused, ReplicationError::OutOfSync(_)), "{refused:?}");
     service(&again).promote(ACCEPTING).expect("promoted");
     assert_eq!(again.router().phase(), Phase::Ready);
-    // The server leads at the level of its cluster, and no standby is here.
-    let reply = submit(&again, &[("balance", None, i64s(&[7_000]))]);
+    // The server leads at the level of its cluster, and no standby is here. It waits for one before it runs the read again.
+    let read = [("balance", None, i64s(&[7_000]))];
+    assert_eq!(*submit(&again, &read).get(0).outcome, ReplyOutcome::Superseded);
+    let reply = submit(&again, &read);
     let outcome = reply.get(0).outcome;
     assert!(matches!(outcome, ReplyOutcome::StandbyUnavailable(_)), "{outcome:?}");
 }

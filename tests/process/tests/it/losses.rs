@@ -322,3 +322,52 @@ fn standby_that_takes_no_standbys_is_not_promoted_at_quorum() -> Result<()> {
     a.kill()?;
     Ok(())
 }
+
+fn wait_other(server: &Server, expected: Option<&str>) -> Result<Value> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let told = replication(server, &[])?["other_primary"].clone();
+        if told["url"].as_str() == expected {
+            return Ok(told);
+        }
+        ensure!(Instant::now() < until, "not {expected:?}: {told}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// An operator promotes a standby, and its primary stood still and goes on.
+#[test]
+fn two_primaries_of_one_database_say_so_until_one_of_them_follows() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let level = ["--safety", "1-safe"];
+    let mut a = cluster.primary("a", &level)?;
+    let b = cluster.standby("b", &a, &level)?;
+    wait_reached(&a, &[], ("1-safe", &[&b]))?;
+    let metric = |server: &Server| -> Result<bool> {
+        let text = server.get("/metrics")?.text();
+        Ok(text.contains("\nreprise_other_primary 1\n"))
+    };
+    wait_other(&a, None)?;
+    ensure!(!metric(&a)?, "b follows");
+    a.process().signal(libc::SIGSTOP)?;
+    let (status, promoted) = promote(&b, true)?;
+    ensure!(status == 200, "{promoted}");
+    a.process().signal(libc::SIGCONT)?;
+    let url = |server: &Server| format!("http://{}", server.address);
+    let told = wait_other(&a, Some(&url(&b)))?;
+    ensure!(told["name"] == "b" && told["epoch"] == 2, "{told}");
+    wait_other(&b, Some(&url(&a)))?;
+    ensure!(metric(&a)? && metric(&b)?, "there are two");
+    let shown = run_verb(&["replication", "status", "--url", &url(&a)])?;
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    ensure!(shown.contains(&format!("b at {}, in epoch 2", url(&b))), "{shown}");
+    // The line comes with the next look, at most a second later.
+    thread::sleep(Duration::from_millis(1_500));
+    let address = a.address.clone();
+    let (_, errors) = a.terminate()?;
+    ensure!(errors.contains("error: another server leads this database"), "{errors}");
+    let _a = Server::start(&cluster.standby_launch("a", &b, &level).listen(&address))?;
+    wait_other(&b, None)?;
+    ensure!(!metric(&b)?, "a follows");
+    Ok(())
+}
