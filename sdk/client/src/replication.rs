@@ -23,6 +23,12 @@ impl Client {
         self.get(&["v1", "replication"])
     }
 
+    /// The `replication` question that waits at most `wait_max` for its answer.
+    pub fn replication_within(&self, wait_max: Duration) -> Result<Replication, ClientError> {
+        let request = self.http.get(self.at(&["v1", "replication"]));
+        read_short(self.send(request.timeout(wait_max))?)
+    }
+
     /// Makes the server, a standby, the primary: the old one is asked to step down first, unless `force`. With that, one that is out of sync is
     /// promoted where `accept_loss` says so. Returns once it takes writes.
     pub fn promote(&self, force: bool, accept_loss: bool) -> Result<Promotion, ClientError> {

@@ -72,7 +72,14 @@ pub fn check(config: &ServeConfig, is_encrypted: bool) -> Outcome {
         return Ok(());
     };
     let asker = Arc::new(Asker::of(settings, is_encrypted, &id));
-    let answers = ask_all(&asker, members)?;
+    let mut answers = ask_all(&asker, members)?;
+    if node.check_answers(&answers).is_ok() {
+        return Ok(());
+    }
+    // The start is refused. The refusal names the primary, if a standby can still tell it.
+    for answer in answers.iter_mut().filter(|answer| !answer.is_primary) {
+        answer.primary = asker.primary_of(&answer.member);
+    }
     node.check_answers(&answers)
         .map_err(|error| Failure::Other(error.into()))
 }
@@ -181,26 +188,23 @@ impl Asker {
         Ok((status.database_id == self.database_id).then_some(status))
     }
 
-    /// Asks one member which epoch it knows, and which primary. None: the server at this address has another database.
+    /// Asks one member which epoch it knows. None: the server at this address has another database.
     fn ask(&self, member: &MemberAddress) -> Result<Option<MemberAnswer>, String> {
         let Some(status) = self.status(member)? else {
             return Ok(None);
         };
-        let is_primary = status.role == PRIMARY;
         Ok(Some(MemberAnswer {
             member: member.clone(),
-            is_primary,
+            is_primary: status.role == PRIMARY,
             epoch: status.epoch.unwrap_or(0),
-            primary: match is_primary {
-                true => None,
-                // A standby whose primary is not known answers all the same.
-                false => self
-                    .client(&member.url)?
-                    .replication()
-                    .ok()
-                    .and_then(|told| told.primary),
-            },
+            primary: None,
         }))
+    }
+
+    /// Returns the URL of the primary that a member follows, if the member tells it in time.
+    fn primary_of(&self, member: &MemberAddress) -> Option<String> {
+        let told = self.client(&member.url).ok()?.replication_within(ANSWERS_WAIT_MAX);
+        told.ok()?.primary
     }
 
     /// Returns the client of a URL, which is made once.

@@ -361,11 +361,17 @@ fn two_primaries_of_one_database_say_so_until_one_of_them_follows() -> Result<()
     let shown = run_verb(&["replication", "status", "--url", &url(&a)])?;
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     ensure!(shown.contains(&format!("b at {}, in epoch 2", url(&b))), "{shown}");
-    // The line comes with the next look, at most a second later.
-    thread::sleep(Duration::from_millis(1_500));
+    let until = Instant::now() + PATIENCE;
+    while !a
+        .process()
+        .errors()
+        .contains("error: another server leads this database")
+    {
+        ensure!(Instant::now() < until, "it has no line");
+        thread::sleep(Duration::from_millis(20));
+    }
     let address = a.address.clone();
-    let (_, errors) = a.terminate()?;
-    ensure!(errors.contains("error: another server leads this database"), "{errors}");
+    a.terminate()?;
     let _a = Server::start(&cluster.standby_launch("a", &b, &level).listen(&address))?;
     wait_other(&b, None)?;
     ensure!(!metric(&b)?, "a follows");
