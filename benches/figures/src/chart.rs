@@ -1,8 +1,10 @@
 //! A figure as CSV and as SVG.
 
-use std::{fmt::Write, fs, path::Path};
+use std::{fmt::Write, path::Path};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+
+use crate::write_files;
 
 /// Measured points, and what the paper says of them.
 pub struct Chart {
@@ -99,13 +101,7 @@ impl Chart {
 
     /// Writes NAME.csv and NAME.svg into a folder, which is made, and says where they are.
     pub fn write(&self, out: &Path) -> Result<()> {
-        fs::create_dir_all(out).with_context(|| format!("create {}", out.display()))?;
-        for (ending, text) in [("csv", self.csv()), ("svg", self.svg())] {
-            let path = out.join(&self.name).with_extension(ending);
-            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
-            println!("{}", path.display());
-        }
-        Ok(())
+        write_files(out, &self.name, &self.csv(), &self.svg())
     }
 
     /// A line a point; the paper's reading behind them.

@@ -10,10 +10,25 @@ pub mod callgrind;
 mod chart;
 mod table;
 
-use std::fs;
+use std::{fs, path::Path};
 
+use anyhow::{Context, Result};
 pub use chart::{Chart, Claim, Point, bounds, median, wrapped};
 pub use table::{Table, TableClaim, TableGroup, TableRow};
+
+/// Writes NAME.csv and NAME.svg into a folder, which is made, and says where they are.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn write_files(out: &Path, name: &str, csv: &str, svg: &str) -> Result<()> {
+    fs::create_dir_all(out).with_context(|| format!("create {}", out.display()))?;
+    for (ending, text) in [("csv", csv), ("svg", svg)] {
+        let path = out.join(name).with_extension(ending);
+        fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+        println!("{}", path.display());
+    }
+    Ok(())
+}
 
 /// The machine's load of the last minute: how many threads wanted a processor. None: the system does not tell.
 pub fn load() -> Option<f64> {

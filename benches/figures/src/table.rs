@@ -1,10 +1,10 @@
 //! A figure of bars in groups, with a table beside them, as CSV and as SVG.
 
-use std::{fmt::Write, fs, path::Path};
+use std::{fmt::Write, path::Path};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use crate::{bounds, median, wrapped};
+use crate::{bounds, median, wrapped, write_files};
 
 /// Rows in groups: the first column is drawn as a bar, and all are written as numbers.
 pub struct Table {
@@ -61,13 +61,7 @@ impl Table {
     /// # Errors
     /// A file cannot be written.
     pub fn write(&self, out: &Path) -> Result<()> {
-        fs::create_dir_all(out).with_context(|| format!("create {}", out.display()))?;
-        for (ending, text) in [("csv", self.csv()), ("svg", self.svg())] {
-            let path = out.join(&self.name).with_extension(ending);
-            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
-            println!("{}", path.display());
-        }
-        Ok(())
+        write_files(out, &self.name, &self.csv(), &self.svg())
     }
 
     /// A line a row: each column's median, and its rounds. The numbers that follow are behind them.

@@ -1,9 +1,9 @@
 //! Stacked bars as CSV and SVG, with a table below them: the work of each bar beside the paper's.
 
-use std::{fmt::Write, fs, path::Path};
+use std::{fmt::Write, path::Path};
 
-use anyhow::{Context, Result};
-use reprise_bench_figures::wrapped;
+use anyhow::Result;
+use reprise_bench_figures::{wrapped, write_files};
 
 /// A bar: its portions from the bottom up, and a cell of each row of the table.
 pub struct Stack {
@@ -73,13 +73,7 @@ impl StackChart {
     /// # Errors
     /// A file cannot be written.
     pub fn write(&self, out: &Path) -> Result<()> {
-        fs::create_dir_all(out).with_context(|| format!("create {}", out.display()))?;
-        for (ending, text) in [("csv", self.csv()), ("svg", self.svg())] {
-            let path = out.join(&self.name).with_extension(ending);
-            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
-            println!("{}", path.display());
-        }
-        Ok(())
+        write_files(out, &self.name, &self.csv(), &self.svg())
     }
 
     /// The portions' names, in the order of their first coming.
