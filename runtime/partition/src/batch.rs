@@ -386,6 +386,11 @@ impl CallBatch {
         self.finish();
     }
 
+    /// Whether the batch is a mark of this server in the log, without a call.
+    pub(crate) fn is_mark(&self) -> bool {
+        self.calls.is_empty()
+    }
+
     /// Whether the batch has only read, so that it can read again. An aborted call may be one that writes.
     pub(crate) fn may_read_again(&self) -> bool {
         let is_read = |slot: &CallSlot| !matches!(slot.outcome, ReplyOutcome::Waiting | ReplyOutcome::Failed(_));

@@ -315,17 +315,24 @@ impl CommitGate {
         }
     }
 
-    /// Answers a batch whose records, or the records that it read, end at `end`. They are durable, or never will be.
+    /// Answers a batch whose records, or the records that it read, end at `end`. They are durable, or never will be. A mark of this server needs no
+    /// standby, because no client learns of it: it passes once all calls before it are answered.
     pub fn complete(&self, end: Lsn, outcome: Result<(), Unlogged>, batch: Box<CallBatch>) {
         if outcome.is_ok() && self.is_kept.load(Ordering::Acquire) {
             let mut state = self.lock();
-            if end > self.committed_of(&state) || state.is_answering {
+            let waits = match batch.is_mark() {
+                true => state.waiting.front().is_some_and(|waiting| waiting.end <= end),
+                false => end > self.committed_of(&state),
+            };
+            if waits || state.is_answering {
                 let at = state.waiting.partition_point(|waiting| waiting.end <= end);
                 let since_ns = 0;
                 state.waiting.insert(at, Waiting { end, since_ns, batch });
                 return;
             }
-            self.pass(&mut state, end);
+            if !batch.is_mark() {
+                self.pass(&mut state, end);
+            }
         }
         complete(end, outcome, batch);
     }
@@ -339,13 +346,12 @@ impl CommitGate {
 
     /// Answers the callers whose records are where the level wants them. If another thread answers some at this moment, it answers these too.
     pub fn release(&self) {
-        let state = self.lock();
-        match state.is_answering {
-            true => drop(state),
-            false => self.release_of(state),
-        }
         if self.is_short.load(Ordering::Acquire) {
             self.let_reads_go();
+        }
+        let state = self.lock();
+        if !state.is_answering {
+            self.release_of(state);
         }
     }
 
@@ -368,13 +374,16 @@ impl CommitGate {
     fn release_of<'g>(&'g self, mut state: MutexGuard<'g, State>) {
         loop {
             let committed = self.committed_of(&state);
-            let count = state.waiting.partition_point(|waiting| waiting.end <= committed);
+            let passes = |waiting: &&Waiting| waiting.end <= committed || waiting.batch.is_mark();
+            let count = state.waiting.iter().take_while(passes).count();
             let gone: Vec<Waiting> = state.waiting.drain(..count).collect();
-            let Some(last) = gone.last() else {
+            if gone.is_empty() {
                 state.is_answering = false;
                 return;
-            };
-            self.pass(&mut state, last.end);
+            }
+            if let Some(last) = gone.iter().rfind(|waiting| !waiting.batch.is_mark()) {
+                self.pass(&mut state, last.end);
+            }
             state.is_answering = true;
             drop(state);
             for waiting in gone {

@@ -90,6 +90,33 @@ fn reads_that_wait_are_run_again_once_standbys_are_missing_and_writes_wait() {
 }
 
 #[test]
+fn mark_passes_when_earlier_calls_are_answered_although_no_standby_has_it() {
+    let gate = CommitGate::default();
+    gate.keep(Lsn(0));
+    gate.set_limit(Some(Lsn(0)), false, Shortage::default());
+    let mark = |end: u64| {
+        let (sender, passed) = mpsc::channel();
+        let mut batch = Box::new(CallBatch::new(None));
+        batch.records = 1;
+        batch.done = Some(Box::new(move |_| _ = sender.send(())));
+        gate.complete(Lsn(end), Ok(()), batch);
+        passed
+    };
+    assert!(mark(3).try_recv().is_ok(), "there is no earlier call");
+    assert_eq!(gate.committed(Lsn(9)), Lsn(0), "and nothing is committed by it");
+    let (early, passed, late) = (wait_for(&gate, 5), mark(6), wait_for(&gate, 7));
+    gate.release();
+    assert!(early.try_recv().is_err() && passed.try_recv().is_err());
+    gate.set_limit(Some(Lsn(5)), true, Shortage::default());
+    gate.release();
+    assert!(early.try_recv().is_ok() && passed.try_recv().is_ok() && late.try_recv().is_err());
+    assert_eq!(gate.acknowledged(), Lsn(5));
+    let passed = mark(8);
+    gate.give_up(&"no standby comes".into());
+    assert!(late.try_recv().is_ok() && passed.try_recv().is_ok());
+}
+
+#[test]
 fn primary_is_in_doubt_when_counted_standbys_are_silent_and_it_has_no_lease() {
     let clock = Arc::new(SimClock::at_us(5_000_000));
     let doubt_of = |level, is_leased: bool| {
