@@ -325,6 +325,13 @@ pub(crate) fn claim(document: &mut NodeDocument, at_least: Epoch) -> Epoch {
     Epoch(epoch)
 }
 
+/// Records that this server does not lead in the epoch that it claimed.
+pub(crate) fn drop_claim(document: &mut NodeDocument) {
+    if let Some(led) = &mut document.led {
+        led.claimed = None;
+    }
+}
+
 /// Returns the epoch in which a promotion begins, `at_least` or a later one. An epoch for which the server asked for the lease stays
 /// recorded.
 pub(crate) fn begin_leading(document: &mut NodeDocument, at_least: Epoch) -> Epoch {
@@ -341,7 +348,7 @@ pub(crate) fn begin_leading(document: &mut NodeDocument, at_least: Epoch) -> Epo
 pub(crate) struct Reached {
     pub epoch: u32,
     /// The epoch for which it asked for the lease, which it may have got.
-    claimed: Option<u32>,
+    pub claimed: Option<u32>,
 }
 
 impl Reached {

@@ -7,17 +7,23 @@ use crate::{
     leasing::{Holder, LeaseError, Seen, SyncRecord},
 };
 
-/// Checks that a server may take a free lease at its start.
-pub(crate) fn may_begin(seen: &Seen, own: &str, reached: Reached) -> Result<(), LeaseError> {
+/// Checks that a server may take a free lease at its start. `needs_promises`: a standby has to ask the others before it leads, so this server has to
+/// have led in the recorded epoch.
+pub(crate) fn may_begin(seen: &Seen, own: &str, reached: Reached, needs_promises: bool) -> Result<(), LeaseError> {
     let Some(record) = &seen.record else {
         return Ok(());
     };
+    let has_led = match needs_promises {
+        true => record.epoch <= reached.epoch,
+        false => reached.has(record.epoch),
+    };
+    let is_in_sync = !needs_promises && record.in_sync.iter().any(|name| name == own);
     match record.primary == own {
-        true if !reached.has(record.epoch) => Err(LeaseError::Older {
+        true if !has_led => Err(LeaseError::Older {
             recorded: record.epoch,
             found: reached.epoch,
         }),
-        false if !record.in_sync.iter().any(|name| name == own) => Err(LeaseError::Behind {
+        false if !is_in_sync => Err(LeaseError::Behind {
             primary: record.primary.clone(),
         }),
         _ => Ok(()),
@@ -58,6 +64,8 @@ pub(crate) struct ByHand {
     /// The epoch in which the old primary handed over to this standby. None: the promotion is forced.
     pub given: Option<Epoch>,
     pub accepts_loss: bool,
+    /// The other standbys' promises decide once this server has the lease.
+    pub is_judged_later: bool,
 }
 
 impl ByHand {
@@ -69,5 +77,44 @@ impl ByHand {
             record.is_none_or(|record| record.primary == own || record.epoch <= given.0)
         };
         self.given.is_some_and(is_last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn start_needs_the_lead_where_promises_decide_and_a_place_in_the_record_elsewhere() {
+        let seen = |primary: &str| Seen {
+            holder: None,
+            record: Some(SyncRecord {
+                primary: primary.into(),
+                epoch: 7,
+                in_sync: vec!["a".into()],
+            }),
+            versions: (1, 1),
+        };
+        let led = Reached {
+            epoch: 7,
+            claimed: None,
+        };
+        let claimed = Reached {
+            epoch: 6,
+            claimed: Some(7),
+        };
+        for (primary, reached, alone, with_promises) in [
+            ("a", led, true, true),
+            ("a", claimed, true, false),
+            ("b", led, true, false),
+            ("b", claimed, true, false),
+        ] {
+            let may = |needs_promises| may_begin(&seen(primary), "a", reached, needs_promises).is_ok();
+            assert_eq!((may(false), may(true)), (alone, with_promises), "{primary} {reached:?}");
+        }
+        assert!(
+            may_begin(&seen("a"), "b", led, false).is_err(),
+            "it is not in the record"
+        );
     }
 }

@@ -155,6 +155,8 @@ struct State {
     epoch: u32,
     /// Epoch of the record by which this server last tried to take over.
     tried: Option<u32>,
+    /// Why the last try failed.
+    failed: Option<Box<str>>,
     /// The record before the promotion of this server began.
     before: Option<SyncRecord>,
     /// The loss that an operator accepted. Since then the record names this server, whether or not it became the primary.
@@ -341,7 +343,12 @@ impl Leasing {
             0 => replication.own_epoch(),
             _ => replication.log.epoch(), // it was kept at an earlier try
         };
-        may_begin(seen, &self.own.name, replication.reached())?;
+        may_begin(
+            seen,
+            &self.own.name,
+            replication.reached(),
+            replication.is_decided_by_promises(),
+        )?;
         let at_least = own.max(Epoch(free_epoch(seen, &self.own.name)));
         replication.open_epoch(at_least).map_err(LeaseError::Log)
     }
@@ -372,7 +379,8 @@ impl Leasing {
     fn claim(&self, seen: &Seen) -> Result<u32, Arc<str>> {
         let replication = self.replication.upgrade().ok_or("the server stops")?;
         // The epoch in which the promotion begins. No other server may take it.
-        let free = (replication.log.epoch().0 + 1).max(free_epoch(seen, &self.own.name));
+        let free = replication.log.epoch().max(replication.promises.bound()).next();
+        let free = free.0.max(free_epoch(seen, &self.own.name));
         let kept = replication
             .node
             .change(|document| cutting::claim(document, Epoch(free)));
@@ -522,9 +530,8 @@ impl Leasing {
         if replication.judge_takeover().is_err() {
             return Ok(());
         }
-        // The record names no standby in sync with this server as the primary, because it may have records that the others lack.
         let taken = self.claim(seen).map_err(StoreError);
-        let taken = taken.and_then(|epoch| self.take(seen, (epoch, Vec::new())));
+        let taken = taken.and_then(|epoch| self.take(seen, (epoch, replication.candidates(seen))));
         let mut state = self.lock();
         state.tried = Some(state.epoch);
         state.before.clone_from(&seen.record);
@@ -532,7 +539,9 @@ impl Leasing {
         drop(promoting);
         let is_taken = taken?;
         if is_taken {
-            self.tell("this standby has the lease, and takes over".into());
+            if self.lock().failed.is_none() {
+                self.tell("this standby has the lease, and takes over".into());
+            }
             self.start_takeover(&replication);
         }
         Ok(())
@@ -553,14 +562,42 @@ impl Leasing {
     /// Gives up a takeover in whose epoch this server wrote nothing. It restores the record, so that the same standbys may take over as
     /// before.
     pub fn give_up(&self, reason: &str) {
-        self.tell(format!("this standby did not take over: {reason}"));
-        let before = self.lock().before.take();
-        if let Some(before) = before.filter(|_| self.lock().holds) {
-            let _ = self.store().record(&before); // else the record names this server, which may try again
+        let mut state = self.lock();
+        // It is tried again and again: one line for each reason.
+        let is_new = state.failed.as_deref() != Some(reason);
+        state.failed = Some(reason.into());
+        let before = state.before.take().filter(|_| state.holds);
+        drop(state);
+        if is_new {
+            self.tell(format!("this standby did not take over: {reason}"));
+        }
+        // Else the record names this server, which may try again.
+        let is_restored = before.is_some_and(|before| self.store().record(&before).unwrap_or(false));
+        if let (true, Some(replication)) = (is_restored, self.replication.upgrade()) {
+            let _ = replication.node.change(cutting::drop_claim); // a claim that stays makes later promises wait for this server
         }
         self.let_go();
         // Other standbys try first.
         self.lock().next_ns = self.now_ns() + self.ttl.as_nanos() as u64;
+    }
+
+    /// Has the store record that this server leads in a later epoch than the one for which it took the lease, before it does so.
+    pub fn raise_epoch(&self, epoch: Epoch) -> Result<(), ReplicationError> {
+        let mut state = self.lock();
+        if state.epoch >= epoch.0 {
+            return Ok(());
+        }
+        state.epoch = epoch.0;
+        let record = SyncRecord {
+            primary: self.own.name.clone(),
+            epoch: epoch.0,
+            in_sync: state.wanted.clone(),
+        };
+        drop(state);
+        match self.store().record(&record).map_err(|error| self.unavailable(&error))? {
+            true => Ok(()),
+            false => Err(ReplicationError::Unavailable("this server lost the lease".into())),
+        }
     }
 
     /// Ends the holding. From now on this server acknowledges no writes, and does not take the lease again by itself.
@@ -619,7 +656,8 @@ impl Leasing {
 
     /// Records that this server is the primary. The answer of the promotion reports the accepted loss from here on.
     pub fn note_promoted(&self) {
-        self.lock().accepted = None;
+        let mut state = self.lock();
+        (state.accepted, state.failed) = (None, None);
     }
 
     /// Takes the lease for a promotion by an operator. Some: the loss that the operator accepted.
@@ -636,10 +674,12 @@ impl Leasing {
                 self.shared.threads.sleep(REST);
                 continue;
             }
-            let replication = self.replication.upgrade();
             let stops = || ReplicationError::Unavailable("the server stops".into());
-            let reached = replication.ok_or_else(stops)?.reached();
-            let is_sure = by.is_given(&seen, &self.own.name) || may_begin(&seen, &self.own.name, reached).is_ok();
+            let replication = self.replication.upgrade().ok_or_else(stops)?;
+            let reached = replication.reached();
+            let is_sure = by.is_judged_later
+                || by.is_given(&seen, &self.own.name)
+                || may_begin(&seen, &self.own.name, reached, replication.is_decided_by_promises()).is_ok();
             if !is_sure && !by.accepts_loss {
                 return Err(ReplicationError::OutOfSync(lost));
             }
@@ -658,7 +698,8 @@ impl Leasing {
             state.before.clone_from(&seen.record);
             drop(state);
             let epoch = self.claim(&seen).map_err(ReplicationError::Unavailable)?;
-            if self.take(&seen, (epoch, Vec::new())).map_err(unavailable)? {
+            let candidates = replication.candidates(&seen);
+            if self.take(&seen, (epoch, candidates)).map_err(unavailable)? {
                 return Ok(accepted);
             }
         }
@@ -758,10 +799,11 @@ impl Work for Takeover {
     fn step(&mut self) -> Step {
         let _promoting = self.leasing.begin_promotion();
         // An operator may have promoted this server meanwhile.
-        if self.replication.router.role() == Role::Standby
-            && let Err(error) = self.replication.take_over()
-        {
-            self.leasing.give_up(&error.to_string());
+        if self.replication.router.role() == Role::Standby {
+            match self.replication.take_over() {
+                Ok(_) => self.leasing.note_promoted(),
+                Err(error) => self.leasing.give_up(&error.to_string()),
+            }
         }
         Step::Over
     }

@@ -55,7 +55,7 @@ pub use linking::{AskStepDown, AskTicket, FollowPrimary, TicketError};
 pub use memory::{Bound, MemoryError, judge_memory, keep_memory_ready, memory_max_default};
 pub use node_file::{Health, NODE_NAME, NodeDocument, NodeFile};
 pub use opening::{bring_home, bring_home_in};
-pub use promising::AskPeer;
+pub use promising::{AskPeers, PeerAnswer};
 pub use reading::ReadersConfig;
 pub use report::{LoadedCheckpoint, QuarantinedProcedure, ReadOnly, RecoveryReport};
 pub use reprise_nvram::FlushPolicy;

@@ -24,7 +24,7 @@ use crate::{
     comparing::Comparison,
     database::Database,
     link_failure::Failure,
-    promising::{AskPeer, Promises},
+    promising::{AskPeers, Promises},
     standby::Hiding,
     synced::Synced,
 };
@@ -63,7 +63,7 @@ pub struct FollowPrimary {
     pub primary: Option<Arc<str>>,
     pub ticket: AskTicket,
     pub step_down: AskStepDown,
-    pub ask_peer: AskPeer,
+    pub ask_peers: AskPeers,
 }
 
 /// Advice to the operator of a standby that followed a primary and has parted from it.

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, atomic::Ordering};
 
-use reprise_base::{Epoch, Lsn, Role};
+use reprise_base::{Epoch, Lsn, Role, Safety, limits::STANDBYS_MAX};
 use reprise_env::DiskError;
 use reprise_failover::Doubt;
 use reprise_router::{LossCause, LostRange, PeerMember, PeerStatus, PromiseAnswer, PromiseQuestion, ReplicationError};
@@ -18,11 +18,15 @@ use crate::{
 
 /// A promise of an epoch that is further ahead than this is refused: no later one could be drawn after it.
 const EPOCHS_AHEAD_MAX: u32 = 1 << 20;
+/// Epochs that a promotion draws at most, where others promised the one that it asks for.
+const DRAWS_MAX: u32 = 3;
 /// Promises that a server keeps at most. It gives no further one until it follows a primary of a later epoch.
 const PROMISES_MAX: usize = 64;
 
-/// Asks the server at a URL. May block, for about a second. Err: it can't be reached, or why it does not promise.
-pub type AskPeer = Arc<dyn Fn(&str, &PromiseQuestion) -> Result<PromiseAnswer, Arc<str>> + Send + Sync>;
+/// The answer of a server that is asked for a promise. Err: it can't be reached, or why it does not promise.
+pub type PeerAnswer = Result<PromiseAnswer, Arc<str>>;
+/// Asks the servers at these URLs, all at once, and returns their answers in the same order. May block, for about a second.
+pub type AskPeers = Arc<dyn Fn(&[String], &PromiseQuestion) -> Vec<PeerAnswer> + Send + Sync>;
 
 /// A promise, as the document of the server has it that gave it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,18 +104,15 @@ impl Promises {
         }
     }
 
-    /// Gives a promise. `followed` is the epoch of the primary whose history the log has. A server with a promise of an earlier epoch is no rival any
-    /// more.
+    /// Gives a promise, unless this server promised that epoch or a later one to another server. `followed` is the epoch of the primary whose history
+    /// the log has. A server with a promise of an earlier epoch is no rival any more.
     fn give(&self, promise: StoredPromise, followed: Epoch) -> Result<(), ReplicationError> {
         let refuse = |reason: String| Err(ReplicationError::Unavailable(reason.into()));
         let mut given = self.lock();
         if let Some(last) = given.last() {
             let is_same = (last.epoch, &last.name) == (promise.epoch, &promise.name);
             if last.epoch >= promise.epoch && !is_same {
-                return refuse(format!(
-                    "this server promised epoch {} to {} before",
-                    last.epoch, last.name
-                ));
+                return Ok(());
             }
         }
         given.retain(|known| known.epoch > followed.0 && known.epoch != promise.epoch);
@@ -148,9 +149,16 @@ impl Promises {
 /// The answers to a promotion, and the servers that gave a promise.
 #[derive(Default)]
 pub(crate) struct Asked {
+    /// Answers of servers that promised, or that know of a later epoch.
     pub answers: Vec<PromiseAnswer>,
+    /// The latest epoch that a server had promised to another one; 0: none.
+    taken: Epoch,
     /// URLs of the servers that were asked and may have promised.
     urls: Vec<String>,
+    /// The epoch that they were asked for.
+    pub epoch: Epoch,
+    /// The loss that the answers do not exclude.
+    pub lost: Option<LostRange>,
 }
 
 impl Replication {
@@ -247,7 +255,7 @@ impl Replication {
         }
     }
 
-    /// Asks all standbys that this one and the others know, as far as it can reach them.
+    /// Asks all standbys that this one and the others know, as far as it can reach them. An answer may name further ones, which it asks next.
     fn ask_others(&self, epoch: Epoch) -> Asked {
         let mut asked = Asked::default();
         let Some(ask) = self.peers.get() else { return asked };
@@ -258,21 +266,48 @@ impl Replication {
             let is_new = |member: &&PeerMember| {
                 !member.url.is_empty() && member.name != own.name && !asked.urls.contains(&member.url)
             };
-            let Some(url) = members.filter(is_new).map(|member| member.url.clone()).next() else {
+            let left = STANDBYS_MAX.saturating_sub(asked.urls.len());
+            let new = members.filter(is_new).take(left);
+            let urls: Vec<_> = new.map(|member| member.url.clone()).collect();
+            if urls.is_empty() {
                 return asked;
-            };
-            let answer = ask(&url, &self.request(epoch, false));
-            asked.urls.push(url);
-            asked.answers.extend(answer);
+            }
+            let answers = ask(&urls, &self.request(epoch, false));
+            asked.urls.extend(urls);
+            for answer in answers.into_iter().flatten() {
+                let is_promised = |(promised, name): &(Epoch, String)| *promised == epoch && *name == own.name;
+                match answer.epoch >= epoch || answer.promises.iter().any(is_promised) {
+                    true => asked.answers.push(answer),
+                    false => {
+                        let promised = answer.promises.iter().map(|(promised, _)| *promised);
+                        asked.taken = promised.fold(asked.taken, Epoch::max);
+                    }
+                }
+            }
         }
     }
 
-    /// Asks the other standbys for a promise of this epoch. By their answers it decides which acknowledged writes may be lost.
-    pub(crate) fn ask_and_judge(&self, epoch: Epoch) -> (Asked, Option<LostRange>) {
-        self.claimed.store(epoch.0, Ordering::Release);
-        let asked = self.ask_others(epoch);
+    /// Asks the other standbys for a promise of an epoch, `at_least` or a later one. By their answers it decides which acknowledged writes may be
+    /// lost.
+    pub(crate) fn ask_and_judge(&self, at_least: Epoch) -> Asked {
+        let (mut epoch, mut tries_left) = (at_least, DRAWS_MAX);
+        loop {
+            self.claimed.store(epoch.0, Ordering::Release);
+            let mut asked = self.ask_others(epoch);
+            asked.epoch = epoch;
+            tries_left -= 1;
+            if asked.taken < epoch || tries_left == 0 {
+                asked.lost = self.judge(&asked.answers);
+                return asked;
+            }
+            self.withdraw(&asked);
+            epoch = asked.taken.next();
+        }
+    }
+
+    fn judge(&self, others: &[PromiseAnswer]) -> Option<LostRange> {
         let own = self.answer();
-        let level = self.synced.level().unwrap_or(self.safety());
+        let level = self.replicated_level();
         let unheard = self.synced.unheard(self.shared.clock.boot_ns());
         let answers = PromiseAnswers {
             level,
@@ -282,11 +317,9 @@ impl Replication {
                 .received()
                 .map_or(self.log.written_epoch(), |received| received.epoch),
             own: &own,
-            others: &asked.answers,
+            others,
         };
-        let Some((doubt, names)) = answers.doubt() else {
-            return (asked, None);
-        };
+        let (doubt, names) = answers.doubt()?;
         let cause = match doubt {
             Doubt::AnotherHasMore => LossCause::AnotherHasMore(names),
             Doubt::NeverTold => LossCause::NeverTold,
@@ -298,16 +331,26 @@ impl Replication {
         };
         let mut lost = self.synced.behind(own.end, cause);
         if doubt == Doubt::AnotherHasMore {
-            let ends = asked.answers.iter().map(|answer| answer.end);
+            let ends = others.iter().map(|answer| answer.end);
             lost.known_to = ends.chain(lost.known_to).max();
         }
-        (asked, Some(lost))
+        Some(lost)
+    }
+
+    /// Returns the level that the primary's writes waited for, by its last word.
+    fn replicated_level(&self) -> Safety {
+        self.synced.level().unwrap_or(self.safety())
+    }
+
+    /// Whether promises decide if this server may lead, also with a lease: at `quorum` a standby in sync may lack what others have.
+    pub(crate) fn is_decided_by_promises(&self) -> bool {
+        self.replicated_level() == Safety::Quorum
     }
 
     /// Returns the standbys that count once this server leads. They counted by the newest word of a primary. None: the level counts on no standbys.
     pub(crate) fn first_set(&self, asked: &Asked) -> Option<Vec<PeerMember>> {
         let own = self.answer();
-        let status = newest(&own, &asked.answers).filter(|_| self.is_told_at_quorum())?;
+        let status = newest(&own, &asked.answers).filter(|_| self.is_decided_by_promises())?;
         let is_in = |member: &&PeerMember| member.is_counted_next && member.name != own.name;
         Some(status.members.iter().filter(is_in).cloned().collect())
     }
@@ -318,7 +361,8 @@ impl Replication {
             return;
         };
         let question = self.request(Epoch(promise.epoch), true);
-        if promise.url.is_some_and(|url| ask(&url, &question).is_ok()) {
+        let urls: Vec<_> = promise.url.into_iter().collect();
+        if ask(&urls, &question).iter().any(Result::is_ok) {
             // A withdrawal that can't be saved is tried again.
             let _ = self.promises.withdraw(Epoch(promise.epoch), &promise.name);
         }
@@ -326,11 +370,10 @@ impl Replication {
 
     /// Takes back the promises that this server asked for, because it does not lead in the epoch. A server that does not hear of it follows the next
     /// primary all the same.
-    pub(crate) fn withdraw(&self, asked: &Asked, epoch: Epoch) {
+    pub(crate) fn withdraw(&self, asked: &Asked) {
         self.claimed.store(0, Ordering::Release);
-        let Some(ask) = self.peers.get() else { return };
-        for url in &asked.urls {
-            let _ = ask(url, &self.request(epoch, true));
+        if let Some(ask) = self.peers.get().filter(|_| !asked.urls.is_empty()) {
+            ask(&asked.urls, &self.request(asked.epoch, true));
         }
     }
 }
@@ -355,8 +398,8 @@ mod tests {
         promises.check(Epoch(1), "http://a:1").expect("nothing is promised");
         give(&promises, 3, "b").expect("saved");
         give(&promises, 3, "b").expect("the same again");
-        give(&promises, 3, "c").expect_err("it is b's");
-        give(&promises, 2, "c").expect_err("it is earlier");
+        give(&promises, 3, "c").expect("it is b's, and stays so");
+        give(&promises, 2, "c").expect("it is earlier");
         for promises in [promises, open()] {
             assert_eq!(promises.bound(), Epoch(3));
             promises.check(Epoch(2), "http://a:1").expect_err("it is earlier");

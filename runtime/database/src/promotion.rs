@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use reprise_base::{Epoch, Lsn, Safety};
+use reprise_base::{Epoch, Lsn};
 use reprise_router::{LossCause, PeerMember, PromoteOptions, Promoted, ReplicationError};
 
-use crate::{cutting, database::Database, lease_rules::ByHand, promising::Asked, shipping::Replication};
+use crate::{cutting, database::Database, lease_rules::ByHand, leasing::Seen, promising::Asked, shipping::Replication};
 
 impl Replication {
     /// Makes this server the primary, because an operator asks for it.
@@ -33,38 +33,68 @@ impl Replication {
         let accepts_loss = options.accepts_loss;
         let epoch = heard.max(self.promises.bound()).max(self.log.epoch()).next();
         let epoch = epoch.max(cutting::unused_epoch(&self.node));
-        let mut asked = Asked::default();
         let lost = match leasing {
             Some(leasing) => {
                 let lost = self.synced.behind(self.received_end(), LossCause::NotRecorded);
-                leasing.take_by_hand(ByHand { given, accepts_loss }, lost)?
-            }
-            None if options.is_forced => {
-                let lost;
-                (asked, lost) = self.ask_and_judge(epoch);
-                if let Some(lost) = lost.clone().filter(|_| !accepts_loss) {
-                    self.withdraw(&asked, epoch);
-                    return Err(ReplicationError::OutOfSync(lost));
-                }
-                lost
+                let is_judged_later = options.is_forced && self.is_decided_by_promises();
+                let by = ByHand {
+                    given,
+                    accepts_loss,
+                    is_judged_later,
+                };
+                leasing.take_by_hand(by, lost)?
             }
             None => None,
         };
-        let promoted = self.become_primary(&database, epoch, self.first_set(&asked));
-        match &promoted {
-            Ok(_) => self.claimed.store(0, Ordering::Release),
-            Err(_) => self.withdraw(&asked, epoch),
-        }
-        if let (Err(error), Some(leasing)) = (&promoted, leasing) {
-            leasing.give_up(&error.to_string());
+        let asks = options.is_forced && (leasing.is_none() || self.is_decided_by_promises());
+        let promoted = self.lead_with_promises(&database, epoch, asks.then_some(accepts_loss));
+        match (&promoted, leasing) {
+            (Ok(_), Some(leasing)) => leasing.note_promoted(),
+            (Err(error), Some(leasing)) => leasing.give_up(&error.to_string()),
+            (_, None) => {}
         }
         let promoted = promoted?;
-        if let Some(leasing) = leasing {
-            leasing.note_promoted();
-        }
+        let lost = lost.map(|lost| lost.behind(promoted.lsn));
         Ok(Promoted {
             has_stepped_down: !options.is_forced,
-            may_be_lost: lost.map(|lost| lost.behind(promoted.lsn)),
+            may_be_lost: lost.or(promoted.may_be_lost),
+            ..promoted
+        })
+    }
+
+    /// Makes a standby the primary in an epoch of at least `at_least`. `asks`: it asks the other standbys for their promises first. Some(true): an
+    /// operator accepts the loss that their answers do not exclude.
+    fn lead_with_promises(
+        &self,
+        database: &Database,
+        at_least: Epoch,
+        asks: Option<bool>,
+    ) -> Result<Promoted, ReplicationError> {
+        let at_least = at_least.max(self.granted_epoch());
+        let asked = match asks {
+            Some(accepts_loss) => {
+                let asked = self.ask_and_judge(at_least);
+                if let Some(lost) = asked.lost.clone().filter(|_| !accepts_loss) {
+                    self.withdraw(&asked);
+                    return Err(ReplicationError::OutOfSync(lost));
+                }
+                asked
+            }
+            None => Asked::default(),
+        };
+        let leasing = self.leasing.get();
+        if let Err(error) = leasing.map_or(Ok(()), |leasing| leasing.raise_epoch(asked.epoch)) {
+            self.withdraw(&asked);
+            return Err(error);
+        }
+        let promoted = self.become_primary(database, at_least.max(asked.epoch), self.first_set(&asked));
+        match &promoted {
+            Ok(_) => self.claimed.store(0, Ordering::Release),
+            Err(_) => self.withdraw(&asked),
+        }
+        let promoted = promoted?;
+        Ok(Promoted {
+            may_be_lost: asked.lost.map(|lost| lost.behind(promoted.lsn)),
             ..promoted
         })
     }
@@ -119,22 +149,25 @@ impl Replication {
         }
     }
 
-    /// Makes a standby that has the lease the primary.
+    /// Makes a standby that has the lease the primary. At `quorum` the other standbys' promises have to exclude a loss, too.
     pub(crate) fn take_over(&self) -> Result<Promoted, ReplicationError> {
         self.judge_takeover()?;
         let database = self.database.upgrade();
         let database = database.ok_or_else(|| ReplicationError::Unavailable("the server stops".into()))?;
-        self.become_primary(&database, self.synced.epoch().next(), None)
+        let asks = self.is_decided_by_promises().then_some(false);
+        self.lead_with_promises(&database, self.synced.epoch().next(), asks)
+    }
+
+    /// Returns the standbys that the record names while this server takes over. A standby may lack records that are here, so none is in sync with
+    /// it. Where promises decide, the record only says which standbys may try, so they stay in it.
+    pub(crate) fn candidates(&self, seen: &Seen) -> Vec<String> {
+        let record = seen.record.as_ref().filter(|_| self.is_decided_by_promises());
+        record.map_or_else(Vec::new, |record| record.in_sync.clone())
     }
 
     /// Returns the lowest epoch in which this server can become the primary.
     pub(crate) fn granted_epoch(&self) -> Epoch {
         self.leasing.get().map_or(Epoch(0), |leasing| leasing.granted_epoch())
-    }
-
-    /// Whether the primary's writes waited for a quorum, by its last word.
-    pub(crate) fn is_told_at_quorum(&self) -> bool {
-        self.synced.level() == Some(Safety::Quorum)
     }
 
     fn received_end(&self) -> Lsn {

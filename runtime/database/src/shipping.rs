@@ -31,7 +31,7 @@ use crate::{
     linking::{self, FollowPrimary, Linked},
     naming::Comparer,
     node_file::NodeFile,
-    promising::{AskPeer, Promises},
+    promising::{AskPeers, Promises},
     reachable::reachable,
     stepping::Stepped,
     synced::Synced,
@@ -104,7 +104,7 @@ pub(crate) struct Replication {
     /// The name of this server, once it follows a primary.
     pub(crate) name: OnceLock<String>,
     /// The way to other standbys, once it follows a primary.
-    pub(crate) peers: OnceLock<AskPeer>,
+    pub(crate) peers: OnceLock<AskPeers>,
     pub(crate) promises: Arc<Promises>,
     /// Held for a whole promotion by hand.
     pub(crate) promotion: Mutex<()>,
@@ -264,7 +264,7 @@ impl Database {
         let log = (&replication.log, &self.router);
         let (_, _) = (
             replication.name.set(config.name.clone()),
-            replication.peers.set(config.ask_peer.clone()),
+            replication.peers.set(config.ask_peers.clone()),
         );
         let kept = (&replication.synced, &replication.promises);
         let linked = linking::follow(self, log, (&self.shared, kept), config);

@@ -267,6 +267,7 @@ impl Replication {
                 let by = ByHand {
                     given: None,
                     accepts_loss: options.accepts_loss,
+                    is_judged_later: false,
                 };
                 leasing.take_by_hand(by, lost)?
             }

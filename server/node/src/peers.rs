@@ -1,8 +1,9 @@
 //! Questions of a standby to the other standbys of its primary.
 
-use std::sync::Arc;
+use std::{io, thread};
 
 use reprise_base::{Epoch, Lsn};
+use reprise_database::PeerAnswer;
 use reprise_router::{PeerMember, PeerStatus, PromiseAnswer, PromiseQuestion};
 
 use crate::{
@@ -11,8 +12,22 @@ use crate::{
 };
 
 impl Primary {
-    /// Asks another standby for a promise.
-    pub fn ask_peer(&self, url: &str, asked: &PromiseQuestion) -> Result<PromiseAnswer, Arc<str>> {
+    /// Asks other standbys for a promise, all at once: silent ones cost the time of one.
+    pub fn ask_peers<'a>(&'a self, urls: &'a [String], asked: &'a PromiseQuestion) -> Vec<PeerAnswer> {
+        thread::scope(|scope| {
+            let ask = |url: &'a String| thread::Builder::new().spawn_scoped(scope, move || self.ask_peer(url, asked));
+            let asking: Vec<_> = urls.iter().map(ask).collect();
+            let answer = |thread: io::Result<thread::ScopedJoinHandle<'_, PeerAnswer>>| match thread.map(|it| it.join())
+            {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(_)) => Err("the question ended in a panic".into()),
+                Err(error) => Err(format!("start a thread: {error}").into()),
+            };
+            asking.into_iter().map(answer).collect()
+        })
+    }
+
+    fn ask_peer(&self, url: &str, asked: &PromiseQuestion) -> PeerAnswer {
         if !self.is_as_safe(url) {
             return Err(format!("{url} is not asked: the token would go there in the clear").into());
         }

@@ -251,7 +251,7 @@ impl Primary {
             primary: Some(url.into()),
             ticket: Box::new(move || asker.ask()),
             step_down: Arc::new(move || asked.step_down()),
-            ask_peer: Arc::new(move |url, question| peers.ask_peer(url, question)),
+            ask_peers: Arc::new(move |urls, question| peers.ask_peers(urls, question)),
         };
         database.follow_primary(follow).context("follow the primary")
     }

@@ -519,6 +519,10 @@ impl Nodes {
             Trouble::Killed => {
                 self.kill(standby)?;
                 report.standbys_killed += 1;
+                // A quorum is two of the three, and no operator accepts a loss here.
+                if self.safety == QUORUM && self.etcd.is_some() {
+                    self.start_standby(standby)?;
+                }
             }
         }
         Ok(())

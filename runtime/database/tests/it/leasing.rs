@@ -1,6 +1,13 @@
 //! The choice of the primary by a lease, in a simulated store: it can be out of reach for one server or for all.
 
-use std::{path::PathBuf, process::Command, sync::Arc, thread, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    process::Command,
+    sync::{Arc, Mutex, Weak},
+    thread,
+    time::Duration,
+};
 
 use crate::common::{close, config, fill_bank, i64s, submit};
 use crate::following::{
@@ -9,11 +16,13 @@ use crate::following::{
 };
 use reprise_base::{Role, Safety};
 use reprise_database::{
-    Database, DatabaseConfig, LeaseConfig, LeaseError, NodeFile, OpenError, ServeStandbys, SimLeases,
-    forget_earlier_log,
+    Database, DatabaseConfig, FollowPrimary, LeaseConfig, LeaseError, NodeFile, OpenError, PeerAnswer, ServeStandbys,
+    SimLeases, forget_earlier_log,
 };
 use reprise_env::{RealClock, RealDisk};
-use reprise_router::{LeaseState, Phase, PromoteOptions, ReplicationError, ReplyOutcome, StandbyState};
+use reprise_router::{
+    LeaseState, Phase, PromiseQuestion, PromoteOptions, ReplicationError, ReplyOutcome, StandbyState,
+};
 
 /// A machine that is busy prolongs it in time all the same.
 const TTL: Duration = Duration::from_secs(2);
@@ -31,6 +40,9 @@ struct Cluster {
     primary: Primary,
     /// The logs of all are written to regions first.
     on_nvram: bool,
+    level: Safety,
+    /// The standbys that can be asked for a promise, by URL.
+    peers: Arc<Mutex<BTreeMap<String, Weak<Database>>>>,
 }
 
 impl Cluster {
@@ -40,6 +52,8 @@ impl Cluster {
             leases: SimLeases::new(Arc::new(RealClock::new())),
             primary: Primary::default(),
             on_nvram,
+            level: Safety::TwoSafe,
+            peers: Arc::default(),
         }
     }
 
@@ -73,7 +87,7 @@ impl Cluster {
 
     fn try_start(&self, name: &str) -> Result<Arc<Database>, LeaseError> {
         let primary = Arc::new(Database::open_any(self.config(name, 2)).expect("open"));
-        primary.set_safety(Safety::TwoSafe).expect("once");
+        primary.set_safety(self.level).expect("once");
         primary.serve_standbys(leased(name)).expect("served");
         primary.keep_lease(self.lease(name))?;
         primary.recover().expect("recover");
@@ -87,13 +101,23 @@ impl Cluster {
 
     fn open_standby(&self, name: &str) -> Arc<Database> {
         let standby = Arc::new(Database::open_standby(self.config(name, 3)).expect("open"));
-        standby.set_safety(Safety::TwoSafe).expect("once");
+        standby.set_safety(self.level).expect("once");
         standby.serve_standbys(leased(name)).expect("once it is promoted");
         standby.keep_lease(self.lease(name)).expect("once");
-        standby
-            .follow_primary(follow_primary(&self.primary, name))
-            .expect("it follows");
+        let peers = self.peers.clone();
+        let ask = move |url: &String, question: &PromiseQuestion| -> PeerAnswer {
+            let peer = peers.lock().expect("test").get(url).and_then(Weak::upgrade);
+            let answer = service(&*peer.ok_or("it is away")?).promise(question);
+            answer.map_err(|error| error.to_string().into())
+        };
+        let config = FollowPrimary {
+            ask_peers: Arc::new(move |urls, question| urls.iter().map(|url| ask(url, question)).collect()),
+            ..follow_primary(&self.primary, name)
+        };
+        standby.follow_primary(config).expect("it follows");
         standby.recover().expect("recover");
+        let url = format!("http://{name}:1");
+        self.peers.lock().expect("test").insert(url, Arc::downgrade(&standby));
         standby
     }
 
@@ -169,6 +193,43 @@ fn takes_over(on_nvram: bool) {
     assert_eq!(state(&new), LeaseState::Held);
     new.close().expect("close");
     assert!(cluster.leases.holder().is_none(), "it gave the lease back");
+}
+
+#[test]
+fn standby_at_quorum_takes_over_by_the_lease_when_another_one_promises_and_not_alone() {
+    let cluster = Cluster {
+        level: Safety::Quorum,
+        ..Cluster::new(false)
+    };
+    let old = cluster.start("p");
+    let (one, other) = (cluster.standby_of(&old, "s1"), cluster.standby_of(&old, "s2"));
+    fill_bank(&old, 100);
+    wait_until("both count", || {
+        let members = document(&cluster.place("s1")).to_string();
+        members.matches("\"counted\":true").count() >= 2
+    });
+    assert_eq!(open_account(&old, 1_000), ReplyOutcome::Committed);
+    *cluster.primary.lock().expect("test") = None;
+    let peers = std::mem::take(&mut *cluster.peers.lock().expect("test"));
+    close(old);
+    let tries = || service(&one).info().lease.is_some_and(|lease| lease.holder.is_some());
+    wait_until("it tries", tries);
+    thread::sleep(2 * TTL);
+    for standby in [&one, &other] {
+        assert_eq!(standby.router().role(), Role::Standby, "the other one may have more");
+    }
+    assert_eq!(cluster.in_sync().len(), 2, "both may try");
+    *cluster.peers.lock().expect("test") = peers;
+    let leads = |database: &Database| database.router().role() == Role::Primary;
+    wait_until("one of them takes over", || leads(&one) || leads(&other));
+    let (new, follower) = if leads(&one) { (one, other) } else { (other, one) };
+    assert!(has_account(&new, 1_000));
+    cluster.set_primary(&new);
+    wait_until("the other one follows", || {
+        open_account(&new, 1_001) == ReplyOutcome::Committed
+    });
+    close(follower);
+    new.close().expect("close");
 }
 
 #[test]

@@ -155,7 +155,7 @@ settings! {
             marks: [where_said],
         }
         /// etcd endpoints, as http://HOST:PORT or https://USER:PASSWORD@HOST:PORT, separated by commas. A lease in etcd decides which
-        /// server is the primary. When it ends, a standby in sync takes over. It needs safety 2-safe or very-safe
+        /// server is the primary. When it ends, a standby in sync takes over. It needs safety 2-safe, quorum or very-safe
         /// [default: none; you promote by hand]
         lease_etcd: crate::config::replication::Endpoints {
             env: "REPRISE_LEASE_ETCD",
@@ -345,9 +345,12 @@ impl ReplicationSettings {
                 "a read-only server can't become the primary, and lease-etcd may make it one: take read-only or lease-etcd",
             ));
         }
-        if !matches!(self.safety.value, Some(Safety::TwoSafe | Safety::VerySafe)) {
+        if !matches!(
+            self.safety.value,
+            Some(Safety::TwoSafe | Safety::Quorum | Safety::VerySafe)
+        ) {
             return Err(usage(
-                "lease-etcd needs safety 2-safe or very-safe: only then a standby has every acknowledged write when it takes over",
+                "lease-etcd needs safety 2-safe, quorum or very-safe: only then a standby can have every acknowledged write when it takes over",
             ));
         }
         Ok(())

@@ -115,10 +115,13 @@ fn mistakes_in_the_file_are_named() {
         ("view_memory_max = \"much\"", "view_memory_max"),
         ("lease_ttl_ms = 1000", "lease_ttl_ms: the milliseconds of a lease"),
         ("lease_ttl_ms = 2500", "2500 ms are not whole seconds"),
-        ("lease_etcd = \"http://h:1\"", "needs safety 2-safe or very-safe"),
         (
-            "lease_etcd = \"http://h:1\"\nsafety = \"quorum\"\nship_listen = \"127.0.0.1:0\"",
-            "needs safety 2-safe or very-safe",
+            "lease_etcd = \"http://h:1\"",
+            "needs safety 2-safe, quorum or very-safe",
+        ),
+        (
+            "lease_etcd = \"http://h:1\"\nsafety = \"1-safe\"\nship_listen = \"127.0.0.1:0\"",
+            "needs safety 2-safe, quorum or very-safe",
         ),
     ] {
         let error = load(ServeArgs::default(), file).err().expect(file);

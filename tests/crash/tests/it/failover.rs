@@ -25,16 +25,18 @@ fn nothing_that_a_quorum_answered_is_lost_by_failovers_by_hand() {
 }
 
 #[test]
-fn nothing_answered_at_2_safe_is_lost_by_failovers_by_lease() {
-    const NAME: &str = "nothing_answered_at_2_safe_is_lost_by_failovers_by_lease";
+fn nothing_answered_at_2_safe_or_by_a_quorum_is_lost_by_failovers_by_lease() {
+    const NAME: &str = "nothing_answered_at_2_safe_or_by_a_quorum_is_lost_by_failovers_by_lease";
     if let Err(why) = has_etcd() {
         return skip(NAME, &why);
     }
-    let by_lease = FailoverConfig {
-        by: By::Lease,
-        ..config(5, 4, "2-safe")
-    };
-    tell(run_failovers(&by_lease));
+    for safety in ["2-safe", "quorum"] {
+        let by_lease = FailoverConfig {
+            by: By::Lease,
+            ..config(3, 4, safety)
+        };
+        tell(run_failovers(&by_lease));
+    }
 }
 
 /// Each server's log is in NVRAM. A standby takes over from a primary that stands still beyond its lease, and that primary finds itself

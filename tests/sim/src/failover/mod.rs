@@ -97,7 +97,7 @@ impl Run {
         let mut one_of = |choices: &[u64]| choices[random.below(choices.len() as u64) as usize];
         let levels = [Safety::OneSafe, Safety::TwoSafe, Safety::Quorum, Safety::VerySafe];
         let mut safety = levels[one_of(&[0, 1, 1, 2, 2, 3]) as usize];
-        let mut is_leased = one_of(&[0, 1]) == 1 && matches!(safety, Safety::TwoSafe | Safety::VerySafe);
+        let mut is_leased = one_of(&[0, 1]) == 1 && safety != Safety::OneSafe;
         let fixed = options.mutant.or(options.as_for);
         if let Some(mutant) = fixed {
             (safety, is_leased) = mutant.shows_under();

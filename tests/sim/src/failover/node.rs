@@ -258,12 +258,15 @@ pub fn follow((around, life): (&Arc<Around>, &Arc<Life>), database: &Arc<Databas
             let told = asking.ask(&|service| service.step_down(own, Some(url_of(own).into())));
             told.map_err(|refused| refused.text().into())
         }),
-        ask_peer: Arc::new(move |url, question| {
-            let node = node_of(url).ok_or("no node of the cluster")?;
-            let told = peers
-                .around
-                .ask((peers.life.node, node), |service| service.promise(question));
-            told.map_err(|refused| refused.text().into())
+        ask_peers: Arc::new(move |urls, question| {
+            let ask = |url: &String| {
+                let node = node_of(url).ok_or("no node of the cluster")?;
+                let told = peers
+                    .around
+                    .ask((peers.life.node, node), |service| service.promise(question));
+                told.map_err(|refused| refused.text().into())
+            };
+            urls.iter().map(ask).collect()
         }),
     };
     database.follow_primary(config).map_err(|error| error.to_string())

@@ -8,6 +8,7 @@ use std::{
 };
 
 use reprise_backup::{DirHandle, DirTree, RealTree};
+use reprise_base::Joiner;
 use reprise_database::{
     ClosedDirectory, CutBack, CutError, Database, DatabaseConfig, DeviceConfig, FlushPolicy, FollowPrimary, NODE_NAME,
     NodeFile, NvramConfig, ServeStandbys, ShipForm, TicketError, cut_back, keep_committed,
@@ -94,12 +95,16 @@ pub fn follow_primary(primary: &Primary, name: &str) -> FollowPrimary {
             };
             let primary = primary.lock().expect("test").clone();
             let primary = primary.ok_or_else(|| refused("there is none now".into()))?;
+            let joiner = Joiner {
+                url: Some(format!("http://{asked}:1").into()),
+                ..asked.as_str().into()
+            };
             service(&primary)
-                .join(&asked.as_str().into())
+                .join(&joiner)
                 .map_err(|error| refused(error.to_string()))
         }),
         step_down: Arc::new(move || ask_step_down(&giving, &asks)),
-        ask_peer: Arc::new(|_, _| Err("it is alone".into())),
+        ask_peers: Arc::new(|_, _| Vec::new()),
     }
 }
 
