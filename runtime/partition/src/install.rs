@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use reprise_base::{Lsn, PartitionId, TxnId};
-use reprise_storage::{Conflict, Growth, Store, Unprepared};
+use reprise_storage::{Conflict, ConvertError, Growth, Store};
 use reprise_txn::{
     Applied, Candidate, Consent, Deployed, Failure, HeldCounts, Judge, Module, Outline, Plan, PlanSummary,
     TableSources, TxnInput, apply, outline, prepare, run_migration,
@@ -175,8 +175,8 @@ fn judge(held: &ExclusivePartitions<'_>, candidate: &Candidate, rules: &InstallR
         bounds.until_ns.is_none_or(|until_ns| clock.monotonic_ns() < until_ns)
     };
     prepare(outline, &stores, &go_on).map_err(|error| match error {
-        Unprepared::Conflicts(conflicts) => InstallError::Conflicts(conflicts),
-        Unprepared::Ended => InstallError::Time { max_s: bounds.max_s },
+        ConvertError::Conflicts(conflicts) => InstallError::Conflicts(conflicts),
+        ConvertError::Ended => InstallError::Time { max_s: bounds.max_s },
     })
 }
 

@@ -42,13 +42,13 @@ impl fmt::Display for Conflict {
 }
 
 /// The table and the item of a conflict.
-pub(crate) struct At<'a> {
+pub(crate) struct ConflictPlace<'a> {
     pub table: &'a str,
     pub item: &'a str,
     pub what: &'static str,
 }
 
-impl At<'_> {
+impl ConflictPlace<'_> {
     pub fn conflict(
         &self,
         stored: impl Into<String>,
@@ -71,7 +71,7 @@ pub(crate) fn check_table(schema: &TableSchema) -> Vec<Conflict> {
     let table = &schema.full_name();
     let mut conflicts = Vec::new();
     let mut refuse = |item: &str, what, rule: &str, declared: String, way_on: &str| {
-        conflicts.push(At { table, item, what }.conflict(rule, declared, way_on));
+        conflicts.push(ConflictPlace { table, item, what }.conflict(rule, declared, way_on));
     };
     let count = schema.columns.len();
     if count == 0 || count > COLUMNS_MAX {
@@ -125,7 +125,7 @@ pub fn check_limits(schema: &TableSchema) -> Vec<Conflict> {
     let table = &schema.full_name();
     let mut conflicts = Vec::new();
     let mut refuse = |item: &str, what, rule: String, declared: String, way_on: &str| {
-        conflicts.push(At { table, item, what }.conflict(rule, declared, way_on));
+        conflicts.push(ConflictPlace { table, item, what }.conflict(rule, declared, way_on));
     };
     if schema.indexes.len() > INDEXES_MAX {
         let (rule, found) = (format!("at most {INDEXES_MAX}"), schema.indexes.len().to_string());

@@ -15,7 +15,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use reprise_abi::{ModuleSchema, TableSchema};
 use reprise_base::TxnId;
 use reprise_observe::ModuleMeters;
-use reprise_storage::{Conflict, Prepared, Replaced, Store, TableId};
+use reprise_storage::{Conflict, PreparedTable, ReplacedTable, Store, TableId};
 
 use crate::{
     module::{BindError, Code, Deployed, Module, ModuleId, TableBinding},
@@ -67,7 +67,7 @@ pub struct Plan {
     rebound: BTreeMap<String, Vec<TableBinding>>,
     /// Tables as they are before the deployment, in the order of their declaration: the migration's view of each, and its copy in each
     /// store.
-    retiring: Vec<(TableSchema, Vec<Prepared>)>,
+    retiring: Vec<(TableSchema, Vec<PreparedTable>)>,
     /// The effects of the deployment, for people.
     pub summary: PlanSummary,
 }
@@ -86,7 +86,7 @@ enum Step {
         table: TableId,
         schema: Arc<TableSchema>,
         sources: Vec<Option<u16>>,
-        prepared: Vec<Prepared>,
+        prepared: Vec<PreparedTable>,
     },
 }
 
@@ -112,9 +112,9 @@ pub struct Applied {
     /// True if it ran over copies of all of the module's tables.
     migrates: bool,
     /// The former tables of each store. All of them are kept if the module has a migration.
-    replaced: Vec<Vec<Replaced>>,
+    replaced: Vec<Vec<ReplacedTable>>,
     /// The places of retiring tables in each store.
-    retiring: Vec<Vec<Replaced>>,
+    retiring: Vec<Vec<ReplacedTable>>,
 }
 
 impl Applied {
@@ -211,9 +211,9 @@ pub fn apply(
 fn place_retiring(
     deployed: &Deployed,
     module: &Arc<Module>,
-    tables: Vec<(TableSchema, Vec<Prepared>)>,
+    tables: Vec<(TableSchema, Vec<PreparedTable>)>,
     stores: &mut [&mut Store],
-) -> (Arc<Module>, Vec<Vec<Replaced>>) {
+) -> (Arc<Module>, Vec<Vec<ReplacedTable>>) {
     let mut places: Vec<_> = stores.iter().map(|_| Vec::new()).collect();
     if tables.is_empty() {
         return (module.clone(), places);

@@ -12,7 +12,7 @@ use reprise_base::{
     },
 };
 use reprise_nvram::ObjectWriter;
-use reprise_storage::{AfterImage, Rid, Savepoint, Store};
+use reprise_storage::{AfterImage, Rid, Store, StoreSavepoint};
 use reprise_wire::ChangesBuffer;
 
 use crate::{changed::ChangedRows, inserting::Inserting, kept::KeptRows, scan::Cursor, watch::Watch};
@@ -64,7 +64,7 @@ pub struct TxnScratch {
     pub(crate) kept: KeptRows,
     pub(crate) changed: ChangedRows,
     pub(crate) row: Vec<u8>,
-    savepoints: Vec<Vec<Savepoint>>,
+    savepoints: Vec<Vec<StoreSavepoint>>,
     result: Vec<u8>,
     lines: Vec<LogLine>,
     line_bytes: usize,
@@ -482,7 +482,7 @@ impl TxnScratch {
     }
 
     /// Keeps the savepoints of all held stores under one number.
-    pub(crate) fn push_savepoint(&mut self, savepoints: Vec<Savepoint>) -> Result<u32, OpError> {
+    pub(crate) fn push_savepoint(&mut self, savepoints: Vec<StoreSavepoint>) -> Result<u32, OpError> {
         if self.savepoints.len() as u64 >= self.allowed(SAVEPOINTS_MAX as u64) {
             return Err(limit("savepoints", SAVEPOINTS_MAX as u64));
         }
@@ -491,7 +491,7 @@ impl TxnScratch {
     }
 
     /// Returns the savepoints under a number, and forgets later ones.
-    pub(crate) fn savepoint(&mut self, savepoint: u32) -> Result<&[Savepoint], OpError> {
+    pub(crate) fn savepoint(&mut self, savepoint: u32) -> Result<&[StoreSavepoint], OpError> {
         self.savepoints.truncate(savepoint as usize + 1);
         self.savepoints
             .get(savepoint as usize)

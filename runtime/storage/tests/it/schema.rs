@@ -4,7 +4,7 @@ use crate::common::table;
 use expect_test::{Expect, expect};
 use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, Placement, ScalarType::*, TableSchema};
 use reprise_storage::{
-    ColumnProblem, Conflict, Range, Store, TableChange, TableId, Unprepared, Visit, WriteError, check_limits,
+    ColumnProblem, Conflict, ConvertError, Range, Store, TableChange, TableId, Visit, WriteError, check_limits,
     plan_change, plan_change_of_empty, plan_logged_change,
 };
 
@@ -70,8 +70,8 @@ fn evolve(store: &mut Store, id: TableId, declared: &TableSchema) -> Result<Tabl
     let change = plan_change(store.schema(id), declared)?;
     let prepared = store.prepare(id, change.clone(), &|_| true);
     let prepared = prepared.map_err(|unprepared| match unprepared {
-        Unprepared::Conflicts(conflicts) => conflicts,
-        Unprepared::Ended => unreachable!("nobody ended it"),
+        ConvertError::Conflicts(conflicts) => conflicts,
+        ConvertError::Ended => unreachable!("nobody ended it"),
     })?;
     store.install(prepared);
     Ok(change)
@@ -525,5 +525,5 @@ fn a_copy_ends_where_it_is_not_to_go_on() {
     let (store, id) = filled();
     let same = plan_change(store.schema(id), &accounts()).expect("no conflict");
     let prepared = store.prepare(id, same.whole(), &|_| false);
-    assert_eq!(prepared.err(), Some(Unprepared::Ended));
+    assert_eq!(prepared.err(), Some(ConvertError::Ended));
 }

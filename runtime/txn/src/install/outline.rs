@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use reprise_abi::{Placement, TableSchema};
-use reprise_storage::{Conflict, GoOn, Growth, Misfits, Prepared, Store, TableChange, TableId, Unprepared};
+use reprise_storage::{Conflict, ConvertError, GoOn, Growth, Misfits, PreparedTable, Store, TableChange, TableId};
 
 use super::{Plan, Step, summary::PlanSummary};
 
@@ -73,7 +73,7 @@ fn count_misfits(
     stored: &TableSchema,
     change: &TableChange,
     go_on: GoOn<'_>,
-) -> Result<Vec<Misfits>, Unprepared> {
+) -> Result<Vec<Misfits>, ConvertError> {
     let count = match stored.placement {
         Placement::Replicated => 1,
         _ => stores.len(),
@@ -88,11 +88,11 @@ fn count_misfits(
 }
 
 /// Makes the changed tables that the deployment needs. `go_on` gets the number of copied rows, and says whether to continue.
-pub fn prepare(outline: Outline, stores: &[&Store], go_on: GoOn<'_>) -> Result<Plan, Unprepared> {
+pub fn prepare(outline: Outline, stores: &[&Store], go_on: GoOn<'_>) -> Result<Plan, ConvertError> {
     if outline.summary.conflicts.is_empty() {
         let found = outline.row_conflicts(|id, stored, change| count_misfits(stores, id, stored, change, go_on))?;
         if !found.is_empty() {
-            return Err(Unprepared::Conflicts(found));
+            return Err(ConvertError::Conflicts(found));
         }
     }
     let Outline {
@@ -104,7 +104,7 @@ pub fn prepare(outline: Outline, stores: &[&Store], go_on: GoOn<'_>) -> Result<P
         summary,
     } = outline;
     if !summary.conflicts.is_empty() {
-        return Err(Unprepared::Conflicts(summary.conflicts));
+        return Err(ConvertError::Conflicts(summary.conflicts));
     }
     let mut plan = Plan {
         steps: Vec::new(),
@@ -115,7 +115,7 @@ pub fn prepare(outline: Outline, stores: &[&Store], go_on: GoOn<'_>) -> Result<P
     };
     for (seen, change) in retiring {
         let copies = match change {
-            None => stores.iter().map(|_| Prepared::empty(seen.clone())).collect(),
+            None => stores.iter().map(|_| PreparedTable::empty(seen.clone())).collect(),
             Some((id, change)) => prepare_all(stores, id, &change, go_on)?,
         };
         plan.retiring.push((seen, copies));
@@ -145,7 +145,7 @@ fn prepare_all(
     id: TableId,
     change: &TableChange,
     go_on: GoOn<'_>,
-) -> Result<Vec<Prepared>, Unprepared> {
+) -> Result<Vec<PreparedTable>, ConvertError> {
     let prepared = stores.iter().map(|store| store.prepare(id, change.clone(), go_on));
     prepared.collect()
 }
