@@ -7,7 +7,7 @@ use std::sync::{
 };
 
 use reprise_base::{PartitionId, TxnId};
-use reprise_txn::{EndReason, Ends, ModuleId};
+use reprise_txn::{CallEnds, EndReason, ModuleId};
 
 use crate::batch::CallSlot;
 
@@ -41,7 +41,7 @@ pub(crate) struct Track {
     accepted_ns: u64,
     /// Runs of calls of one procedure: the position behind the last one, then the module and the procedure.
     kinds: Vec<(u32, ModuleId, u16)>,
-    pub ends: Arc<Ends>,
+    pub ends: Arc<CallEnds>,
     /// Number of calls that have begun, and the id of the last of them. The id is 0 while a thread changes both.
     begun: AtomicU32,
     txn_id: AtomicU64,
@@ -344,7 +344,7 @@ pub(crate) fn deadline_of(deadlines: &[(u32, Arc<Deadline>)], at: u32) -> Option
 /// Returns why a call must not begin, if there is a reason.
 #[inline]
 pub(crate) fn ended_before(
-    ends: &Ends,
+    ends: &CallEnds,
     at: u32,
     deadline: Option<&Deadline>,
     now_ns: impl Fn() -> u64,
@@ -417,7 +417,7 @@ mod tests {
             .map(|at| deadline_of(&deadlines, at).map_or(0, Deadline::ns))
             .collect();
         assert_eq!(found, [0, 500, 0, 0, 600, 0]);
-        let (ends, deadline) = (Ends::default(), Deadline::new(500));
+        let (ends, deadline) = (CallEnds::default(), Deadline::new(500));
         assert_eq!(
             ended_before(&ends, 0, Some(&deadline), || 500),
             Some(EndReason::Deadline)
@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn a_call_begins_or_expires_and_never_both() {
-        let ends = Ends::default();
+        let ends = CallEnds::default();
         let (begun, expired) = (Deadline::new(500), Deadline::new(500));
         assert_eq!(ended_before(&ends, 0, Some(&begun), || 499), None);
         assert!(!begun.expire());

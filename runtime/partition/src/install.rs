@@ -7,8 +7,8 @@ use std::sync::Arc;
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_storage::{Conflict, ConvertError, Growth, Store};
 use reprise_txn::{
-    Applied, Candidate, Consent, Deployed, Failure, HeldCounts, Judge, Module, Outline, Plan, PlanSummary,
-    TableSources, TxnInput, apply, outline, prepare, run_migration,
+    AppliedPlan, Candidate, Consent, Deployed, DeploymentRules, Failure, HeldCounts, Module, Outline, Plan,
+    PlanSummary, TableSources, TxnInput, apply, outline, prepare, run_migration,
 };
 
 use crate::{
@@ -158,8 +158,8 @@ fn judge(held: &ExclusivePartitions<'_>, candidate: &Candidate, rules: &InstallR
     let stores: Vec<&Store> = held.partitions.iter().map(|part| &part.store).collect();
     let counts = HeldCounts(&stores);
     let judge = match rules {
-        InstallRules::Asked { .. } => Judge::Deployment(&counts),
-        InstallRules::Logged(tables) => Judge::Replay(tables),
+        InstallRules::Asked { .. } => DeploymentRules::Deployment(&counts),
+        InstallRules::Logged(tables) => DeploymentRules::Replay(tables),
     };
     let outline = outline(held.tools.deployed(), candidate, judge);
     if !outline.summary.conflicts.is_empty() {
@@ -239,7 +239,7 @@ fn wait_settled(held: &mut ExclusivePartitions<'_>) -> Result<(), InstallError> 
 /// Runs the module's migration on each partition in turn.
 fn migrate(
     held: &mut ExclusivePartitions<'_>,
-    applied: &Applied,
+    applied: &AppliedPlan,
     txn_id: TxnId,
     rules: &InstallRules,
 ) -> Result<Migrated, InstallError> {

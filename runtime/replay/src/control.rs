@@ -4,7 +4,7 @@
 use reprise_base::Lsn;
 use reprise_partition::{Job, Touched, note_position};
 use reprise_storage::Store;
-use reprise_txn::{ModuleId, Quarantined, apply_drop, remove};
+use reprise_txn::{ModuleId, Quarantine, apply_drop, remove};
 use reprise_wire::{CheckpointMark, DropTableRef, PrincipalRef, QuarantineRef, RemoveRef, corrupt};
 
 use crate::{error::ReplayError, replayer::Replayer};
@@ -34,7 +34,7 @@ impl Replayer {
         record: &QuarantineRef<'_>,
     ) -> Result<(), ReplayError> {
         let (module, procedure) = (ModuleId(record.module_id), record.procedure);
-        let why = Quarantined {
+        let why = Quarantine {
             diverged: record.diverged,
             what: record.what.to_owned(),
         };

@@ -18,7 +18,7 @@ use reprise_partition::{
 };
 use reprise_storage::Store;
 use reprise_txn::{
-    Candidate, Consent, Destroyed, HeldCounts, Module, ModuleId, PlanSummary, Quarantined, StartTime, apply_drop,
+    Candidate, Consent, DestroyedItem, HeldCounts, Module, ModuleId, PlanSummary, Quarantine, StartTime, apply_drop,
     check_drop, outline_removal, remove,
 };
 use reprise_wire::{
@@ -43,7 +43,7 @@ pub struct Deployment {
     /// True when no module of this name was in service.
     pub created: bool,
     /// Things that the deployment destroyed, with consent.
-    pub destroyed: Vec<Destroyed>,
+    pub destroyed: Vec<DestroyedItem>,
     pub lsn: Lsn,
 }
 
@@ -52,7 +52,7 @@ pub struct Deployment {
 pub struct Removal {
     pub lsn: Lsn,
     /// Things that the removal destroyed, with consent.
-    pub destroyed: Vec<Destroyed>,
+    pub destroyed: Vec<DestroyedItem>,
 }
 
 /// A module that was judged and not installed.
@@ -273,7 +273,7 @@ impl Router {
     }
 
     /// Keeps a procedure of one module version from running, for good. Blocks until that is durable.
-    pub fn quarantine(&self, module: ModuleId, procedure: u16, why: Quarantined) -> Result<Lsn, DeployError> {
+    pub fn quarantine(&self, module: ModuleId, procedure: u16, why: Quarantine) -> Result<Lsn, DeployError> {
         self.check_primary()?;
         let _deploying = self.0.deploying.lock().expect("a deployment never panics");
         let (lsn, txn_id) = self.run_on_all(move |held| quarantine(held, module, procedure, why))??;
@@ -342,7 +342,7 @@ fn deploy(
     wasm: Arc<[u8]>,
     consents: Vec<Consent>,
     max_s: u32,
-) -> Result<(Lsn, Vec<Destroyed>), DeployError> {
+) -> Result<(Lsn, Vec<DestroyedItem>), DeployError> {
     let shared = held.tools.shared.clone();
     check_record(&shared, &candidate, wasm.len())?;
     let _underway = shared.underway.begin(&candidate.name, max_s, &*shared.clock);
@@ -391,7 +391,7 @@ fn uninstall(
     held: &mut ExclusivePartitions<'_>,
     name: &str,
     consents: &[Consent],
-) -> Result<(Lsn, TxnId, Vec<Destroyed>), DeployError> {
+) -> Result<(Lsn, TxnId, Vec<DestroyedItem>), DeployError> {
     let next = remove(held.tools.deployed(), name).ok_or(DeployError::NotFound)?;
     let stores: Vec<&Store> = held.partitions.iter().map(|part| &part.store).collect();
     let plan = outline_removal(held.tools.deployed(), name, &HeldCounts(&stores)).ok_or(DeployError::NotFound)?;
@@ -427,7 +427,7 @@ fn quarantine(
     held: &mut ExclusivePartitions<'_>,
     module: ModuleId,
     procedure: u16,
-    mut why: Quarantined,
+    mut why: Quarantine,
 ) -> Result<(Lsn, TxnId), DeployError> {
     why.what
         .truncate(why.what.floor_char_boundary(QUARANTINE_TEXT_BYTES_MAX));

@@ -10,7 +10,7 @@ use std::{
 
 use reprise_base::{Lsn, PartitionId, Role, TxnId};
 use reprise_partition::{CallBatch, CallKey, CallTimes, Caller, Deadline, ReplyOutcome, Stream};
-use reprise_txn::{Bound, Deployed, Module, call_hash};
+use reprise_txn::{CallPartitions, Deployed, Module, call_hash};
 
 use crate::{
     idempotency::{Begin, CallDigests, Remembered},
@@ -64,15 +64,15 @@ const CALL_FUEL_MIN: u64 = 8;
 /// A part of a batch: calls of one partition, or calls of several partitions with those between them.
 pub(crate) struct Part {
     pub batch: Box<CallBatch>,
-    pub touched: Bound,
+    pub touched: CallPartitions,
 }
 
 impl Part {
     fn touches(&self, id: PartitionId) -> bool {
         match &self.touched {
-            Bound::One(one) => *one == id,
-            Bound::Several(list) => list.contains(&id),
-            Bound::All => true,
+            CallPartitions::One(one) => *one == id,
+            CallPartitions::Several(list) => list.contains(&id),
+            CallPartitions::All => true,
         }
     }
 }
@@ -233,7 +233,7 @@ impl BatchBuilder {
             {
                 return None;
             }
-            self.place(module, procedure, key, args, Bound::One(partition));
+            self.place(module, procedure, key, args, CallPartitions::One(partition));
         }
         Some(self.places.len() - 1)
     }
@@ -284,13 +284,20 @@ impl BatchBuilder {
         keys.begin(self.scoped(key.key), digests, module.id, procedure)
     }
 
-    fn place(&mut self, module: &Module, procedure: usize, key: Option<CallKey<'_>>, args: &[u8], touched: Bound) {
+    fn place(
+        &mut self,
+        module: &Module,
+        procedure: usize,
+        key: Option<CallKey<'_>>,
+        args: &[u8],
+        touched: CallPartitions,
+    ) {
         let single = match &touched {
-            Bound::One(partition) => Some(*partition),
+            CallPartitions::One(partition) => Some(*partition),
             _ => None,
         };
         let part = self.open_multi_for(&touched).unwrap_or_else(|| match touched {
-            Bound::One(partition) => self.open_part(partition),
+            CallPartitions::One(partition) => self.open_part(partition),
             several => {
                 self.open.clear();
                 self.open_multi = Some((self.parts.len(), 0));
@@ -343,11 +350,11 @@ impl BatchBuilder {
     }
 
     /// Returns the part of several partitions that takes this call: a call of the same partitions, or a short one on one of them.
-    fn open_multi_for(&mut self, touched: &Bound) -> Option<usize> {
+    fn open_multi_for(&mut self, touched: &CallPartitions) -> Option<usize> {
         let (at, between) = self.open_multi.take()?;
         let part = &self.parts[at];
         let between = match touched {
-            Bound::One(partition) if part.touches(*partition) => {
+            CallPartitions::One(partition) if part.touches(*partition) => {
                 between + self.router.fuel(*partition).max(CALL_FUEL_MIN)
             }
             several if *several == part.touched => 0,
@@ -372,12 +379,12 @@ impl BatchBuilder {
             }
             self.open.swap_remove(at);
         }
-        let part = self.add_part(Some(partition), Bound::One(partition));
+        let part = self.add_part(Some(partition), CallPartitions::One(partition));
         self.open.push(part);
         part
     }
 
-    fn add_part(&mut self, partition: Option<PartitionId>, touched: Bound) -> usize {
+    fn add_part(&mut self, partition: Option<PartitionId>, touched: CallPartitions) -> usize {
         let mut batch = Box::new(CallBatch::new(partition));
         batch.caller = self.caller.clone();
         self.parts.push(Part { batch, touched });

@@ -55,6 +55,6 @@ pub use reprise_partition::{
 pub use reprise_ship::{FreshnessPoint, FreshnessSummary, SafetyHook};
 pub use reprise_storage::{ChangeAction, ChangeStep, Conflict, TableId};
 pub use reprise_txn::{
-    AbandonedTable, Bound, Consent, ConsentKind, Deployed, Destroyed, EndReason, Failure, LikelyRename, Module,
-    ModuleId, PlanSummary, ProcedurePlan, TablePlan, WayBack, call_hash,
+    CallPartitions, Consent, ConsentKind, Deployed, DestroyedItem, EndReason, Failure, Module, ModuleId, OrphanedTable,
+    PlanSummary, ProcedureChange, RenameGuess, RollbackPlan, TableChangePlan, call_hash,
 };

@@ -11,7 +11,7 @@ use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_log::{LogError, ReadRecord};
 use reprise_partition::Principals;
 use reprise_storage::TableId;
-use reprise_txn::{Deployed, Destroyed, Module, ModuleId};
+use reprise_txn::{Deployed, DestroyedItem, Module, ModuleId};
 use reprise_wire::{Change, Changes, PartitionSet, RecordFacts, RecordKind, RecordRef, RecordScope};
 
 use crate::{plans::destroyed_in, router::Router};
@@ -129,11 +129,11 @@ pub enum LogBody {
         /// The migration. None if the module ran none.
         migration: Option<LogMigration>,
         /// Things that the deployment destroyed, with consent.
-        destroyed: Vec<Destroyed>,
+        destroyed: Vec<DestroyedItem>,
     },
     Remove {
         name: String,
-        destroyed: Vec<Destroyed>,
+        destroyed: Vec<DestroyedItem>,
     },
     Command {
         args: Vec<u8>,

@@ -9,7 +9,7 @@ use reprise_abi::{OpError, Placement, RowLayout, ScanFlags, TableSchema};
 use reprise_base::{Lsn, PartitionId};
 use reprise_partition::{ExclusivePartitions, HeldStores, LookJob, ReadWork, Reading, ReplyOutcome, Touched};
 use reprise_storage::{Range, Rid, ScanPosition, TableId, Visit};
-use reprise_txn::{Deployed, NextRow, Pages, ViewStores};
+use reprise_txn::{Deployed, NextRow, ReadAheadPages, ViewStores};
 
 use crate::{
     query::{RowsError, RowsPage, RowsRequest, is_ordered, schema_of},
@@ -222,7 +222,7 @@ impl PageReader<'_> {
         let partitions = stores.partitions().to_vec();
         let position = |id: &PartitionId| shown.as_ref().map(|shown| walk.position_in(*id, shown));
         let positions = partitions.iter().map(|id| position(id).unwrap_or_default()).collect();
-        let mut pages = Pages::new(schema, (walk.table, request.index), positions);
+        let mut pages = ReadAheadPages::new(schema, (walk.table, request.index), positions);
         if let (Some(shown), true) = (&shown, walk.is_unique) {
             walk.pass_over(&mut pages, stores, (&partitions, &range), (shown, request.reverse))?;
         }
@@ -411,7 +411,7 @@ impl<'a> Walk<'a> {
     /// key says whether it came before.
     fn pass_over(
         &self,
-        pages: &mut Pages,
+        pages: &mut ReadAheadPages,
         stores: &mut dyn ViewStores,
         (partitions, range): (&[PartitionId], &Range<'_>),
         (shown, reverse): (&Shown<'_>, bool),

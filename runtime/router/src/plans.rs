@@ -10,7 +10,8 @@ use reprise_base::{
 use reprise_partition::Touched;
 use reprise_storage::{Misfits, TableChange, TableId};
 use reprise_txn::{
-    Candidate, Consent, ConsentKind, Deployed, Destroyed, Judge, PlanSummary, StoredCounts, TableCount, outline,
+    Candidate, Consent, ConsentKind, Deployed, DeploymentRules, DestroyedItem, PlanSummary, StoredCounts, TableCount,
+    outline,
 };
 use reprise_wire::{DestroyedList, DestroyedRef, SourceList};
 
@@ -95,7 +96,7 @@ impl Router {
     pub(crate) fn outline(&self, deployed: &Deployed, candidate: &Candidate) -> Result<PlanSummary, DeployError> {
         let stats = self.table_stats(COUNTS_WAIT_MAX)?;
         let counts = PublishedCounts { router: self, stats };
-        let mut outline = outline(deployed, candidate, Judge::Deployment(&counts));
+        let mut outline = outline(deployed, candidate, DeploymentRules::Deployment(&counts));
         if outline.summary.conflicts.is_empty() {
             let count = |id: TableId, _: &TableSchema, change: &TableChange| {
                 self.count_misfits(id, &deployed.tables[usize::from(id.0)], change)
@@ -147,11 +148,11 @@ impl Router {
 const DESTROYED_TOLD_MAX: usize = 8;
 
 /// Returns the list for the operator.
-pub(crate) fn names_of(destroyed: &[Destroyed]) -> Vec<String> {
+pub(crate) fn names_of(destroyed: &[DestroyedItem]) -> Vec<String> {
     let mut names: Vec<_> = destroyed
         .iter()
         .take(DESTROYED_TOLD_MAX)
-        .map(Destroyed::to_string)
+        .map(DestroyedItem::to_string)
         .collect();
     if destroyed.len() > names.len() {
         names.push(format!("{} more", destroyed.len() - names.len()));
@@ -160,10 +161,10 @@ pub(crate) fn names_of(destroyed: &[Destroyed]) -> Vec<String> {
 }
 
 /// The things in a record's list that a deployment destroyed.
-pub(crate) fn destroyed_in(list: &DestroyedList<'_>) -> Vec<Destroyed> {
+pub(crate) fn destroyed_in(list: &DestroyedList<'_>) -> Vec<DestroyedItem> {
     let known = list.iter().filter_map(|found| {
         let kind = ConsentKind::of_number(found.kind)?;
-        Some(Destroyed {
+        Some(DestroyedItem {
             consent: Consent {
                 kind,
                 name: found.name.to_owned(),

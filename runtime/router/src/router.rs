@@ -20,7 +20,7 @@ use reprise_partition::{
     CallBatch, CallInfo, Deadline, DeployProgress, ExclusivePartitions, Job, MultiPartitionTxn, ReadWork, Reading,
     RendezvousStats, ReplyOutcome, Shared, SiteMessage, Stream, Touched,
 };
-use reprise_txn::{Bound, Compiler, Deployed, Module};
+use reprise_txn::{CallPartitions, Compiler, Deployed, Module};
 
 use crate::{
     builder::{BatchBuilder, OnReply, Part},
@@ -394,9 +394,9 @@ impl Router {
 
     fn dispatch(&self, part: Part) {
         match part.touched {
-            Bound::One(partition) => self.enqueue(partition, part.batch),
-            Bound::Several(partitions) => self.enqueue_multi(Touched::Some(partitions), part.batch),
-            Bound::All => self.enqueue_multi(Touched::All, part.batch),
+            CallPartitions::One(partition) => self.enqueue(partition, part.batch),
+            CallPartitions::Several(partitions) => self.enqueue_multi(Touched::Some(partitions), part.batch),
+            CallPartitions::All => self.enqueue_multi(Touched::All, part.batch),
         }
     }
 

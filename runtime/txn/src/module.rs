@@ -155,12 +155,12 @@ pub struct Deployed {
     /// Names of the migrations that the tables of a module have had, by module.
     pub migrations: BTreeMap<String, BTreeSet<String>>,
     /// Procedures that take no calls.
-    pub quarantine: BTreeMap<(ModuleId, u16), Arc<Quarantined>>,
+    pub quarantine: BTreeMap<(ModuleId, u16), Arc<Quarantine>>,
 }
 
 /// Why a procedure of one module version takes no calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Quarantined {
+pub struct Quarantine {
     /// The record whose replay diverged.
     pub diverged: Lsn,
     /// The divergence in words.
@@ -235,7 +235,7 @@ impl Deployed {
     }
 
     /// Returns the deployment with one more procedure that takes no calls. Err: there is no such procedure.
-    pub fn with_quarantined(&self, id: ModuleId, procedure: u16, why: Quarantined) -> Result<Self, String> {
+    pub fn with_quarantined(&self, id: ModuleId, procedure: u16, why: Quarantine) -> Result<Self, String> {
         let module = self.module(id).ok_or_else(|| format!("module number {}", id.0))?;
         if procedure as usize >= module.schema.procedures.len() {
             return Err(format!("procedure number {procedure} of module {}", module.name));

@@ -7,12 +7,12 @@ use reprise_base::PartitionId;
 use reprise_storage::Rid;
 
 use crate::{
-    held::HeldStores,
     keyplace::partition_between,
     module::TableBinding,
     ops::{guest, index_of},
-    reach::{Look, elsewhere, unplaced},
+    reach::{ReachKind, elsewhere, unplaced},
     route::partition_of_field,
+    store_set::StoreSet,
     store_txn::StoreTxn,
 };
 
@@ -20,7 +20,7 @@ pub(crate) const MOVED: &str = "a procedure can't move a row to another partitio
 
 /// Search between two keys.
 struct Between<'k> {
-    look: Look,
+    look: ReachKind,
     lower: &'k [u8],
     upper: &'k [u8],
     /// Value of the partition column, if the keys are known to hold it.
@@ -32,7 +32,7 @@ pub(crate) fn may_move(binding: &TableBinding, columns: ColumnSet) -> bool {
     matches!(binding.placement, Placement::By(at) if at < 64 && columns.0 >> at & 1 == 1)
 }
 
-impl<S: HeldStores> StoreTxn<'_, S> {
+impl<S: StoreSet> StoreTxn<'_, S> {
     /// True if rows may belong to another partition than the first held one.
     #[inline(always)]
     pub fn places_matter(&self, binding: &TableBinding) -> bool {
@@ -61,7 +61,7 @@ impl<S: HeldStores> StoreTxn<'_, S> {
     fn place_key(&mut self, target: Target, binding: &TableBinding, key: &[u8]) -> Result<Range<usize>, OpError> {
         let place = binding.places[target.index as usize];
         let between = Between {
-            look: Look::Key,
+            look: ReachKind::Key,
             lower: key,
             upper: key,
             value: place.and_then(|place| place.value(key)),
@@ -86,7 +86,7 @@ impl<S: HeldStores> StoreTxn<'_, S> {
         let (lower, upper) = (request.lower, request.upper);
         let place = binding.places[request.target.index as usize];
         let between = Between {
-            look: Look::of(request.flags),
+            look: ReachKind::of(request.flags),
             lower,
             upper,
             value: place.and_then(|place| place.value_between(lower, upper)),
@@ -130,7 +130,7 @@ impl<S: HeldStores> StoreTxn<'_, S> {
                 }
                 Ok(at..at + 1)
             }
-            None if between.look == Look::Local || self.holds_all => Ok(0..self.stores.count()),
+            None if between.look == ReachKind::Local || self.holds_all => Ok(0..self.stores.count()),
             None => {
                 let table = (target.table, binding);
                 Err(unplaced(self.input, table, between.look, self.stores.partitions()))

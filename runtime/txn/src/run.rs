@@ -9,9 +9,9 @@ use reprise_storage::{Store, result_digest};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::{
-    held::{HeldStores, One, Several},
     module::{Executor, Module},
     scratch::TxnScratch,
+    store_set::{One, Several, StoreSet},
     store_txn::StoreTxn,
 };
 
@@ -142,7 +142,7 @@ pub fn run_multi(
 }
 
 #[inline(always)]
-fn run<S: HeldStores>(
+fn run<S: StoreSet>(
     mut stores: S,
     input: &TxnInput<'_>,
     executor: &mut dyn Executor,
@@ -169,7 +169,7 @@ fn run<S: HeldStores>(
 }
 
 #[inline(always)]
-fn commit<S: HeldStores>(mut stores: S, frame: &mut TxnScratch) -> Outcome {
+fn commit<S: StoreSet>(mut stores: S, frame: &mut TxnScratch) -> Outcome {
     if let Some(images) = frame.capture() {
         stores.take_changes(images, frame);
     }
@@ -189,7 +189,7 @@ fn commit<S: HeldStores>(mut stores: S, frame: &mut TxnScratch) -> Outcome {
 }
 
 #[cold]
-fn fail<S: HeldStores>(mut stores: S, kind: Result<CallEnd, Box<Fault>>, frame: &mut TxnScratch) -> Outcome {
+fn fail<S: StoreSet>(mut stores: S, kind: Result<CallEnd, Box<Fault>>, frame: &mut TxnScratch) -> Outcome {
     let failure = judge(kind, frame).expect("it did not return");
     frame.inserting.give_up();
     let all = 0..stores.count();
@@ -200,7 +200,7 @@ fn fail<S: HeldStores>(mut stores: S, kind: Result<CallEnd, Box<Fault>>, frame: 
     Outcome::Fail(failure)
 }
 
-/// Runs the migration of `input`'s module on one partition's store, whose changed tables are already in place (`Applied`). Returns the
+/// Runs the migration of `input`'s module on one partition's store, whose changed tables are already in place (`AppliedPlan`). Returns the
 /// digest of its writes. No undo of it stays. If it fails, the caller takes the deployment back.
 pub fn run_migration(
     store: &mut Store,

@@ -8,17 +8,17 @@ use reprise_abi::{
 use reprise_storage::{Rid, ScanPosition};
 
 use crate::{
-    held::HeldStores,
     ops::{binding, guest, index_of, limited, ops_of_any_transaction, patch_row, write_error},
     patches::Patches,
     placing::{MOVED, may_move},
     rowmap::row_key,
     scan::{Leg, count_rows, range_of, read_columns, read_on_one, scan_error, show},
     scratch::Handle,
+    store_set::StoreSet,
     store_txn::{LookUp, StoreTxn, cursor_of, first_found},
 };
 
-impl<S: HeldStores> HostOps for StoreTxn<'_, S> {
+impl<S: StoreSet> HostOps for StoreTxn<'_, S> {
     ops_of_any_transaction!();
 
     fn get(&mut self, target: Target, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {

@@ -10,15 +10,15 @@ use reprise_abi::{OpError, Placement, ReadSpan, RowHandle, ScanBatch, ScanReques
 use reprise_storage::{Rid, ScanPosition, Store, TableId, WriteError};
 
 use crate::{
-    held::HeldStores,
-    kept::{Written, keep_before, run_kept},
+    kept::{WriteTarget, keep_before, run_kept},
     module::TableBinding,
     ops::{binding, guest, index_of, judge_migrated, judge_write, write_error},
     reach::outdated,
     rowmap::row_key,
     run::TxnInput,
-    scan::{Cursor, Merge, OwnedRange, run_on_one},
+    scan::{Cursor, OwnedRange, ScanMerge, run_on_one},
     scratch::{AT_ONCE_MAX, Handle, TxnScratch},
+    store_set::StoreSet,
 };
 
 pub(crate) struct StoreTxn<'a, S> {
@@ -43,7 +43,7 @@ pub(crate) struct LookUp<'b> {
     pub prefetch: ReadSpan<'b>,
 }
 
-impl<'a, S: HeldStores> StoreTxn<'a, S> {
+impl<'a, S: StoreSet> StoreTxn<'a, S> {
     pub fn new(stores: S, input: &'a TxnInput<'a>, frame: &'a mut TxnScratch) -> Self {
         Self {
             holds_all: stores.count() == input.partitions_count as usize,
@@ -79,7 +79,7 @@ impl<'a, S: HeldStores> StoreTxn<'a, S> {
             0 => Ok(()),
             _ => {
                 let (bytes, store) = (self.stores.written_bytes(), store as u16);
-                let written = Written { table, store, rid };
+                let written = WriteTarget { table, store, rid };
                 keep_before(self.frame, &self.stores.all(), written, bytes)
             }
         }
@@ -338,7 +338,7 @@ impl<'a, S: HeldStores> StoreTxn<'a, S> {
         let mut merge = {
             let stores = &self.stores.all()[scanned.clone()];
             let range = cursor.request.range();
-            Merge::new(stores, cursor.stored, cursor.index, range, positions)?
+            ScanMerge::new(stores, cursor.stored, cursor.index, range, positions)?
         };
         let mut rows = 0;
         while cursor.left != Some(0) {

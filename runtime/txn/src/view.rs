@@ -14,8 +14,8 @@ use crate::{
     keyplace::partition_between,
     module::{Executor, TableBinding},
     ops::{binding, guest, index_of, limited, may_write, ops_of_any_transaction},
-    pages::{ENTRIES_AT_ONCE, Pages},
-    reach::{Look, elsewhere, unplaced},
+    pages::{ENTRIES_AT_ONCE, ReadAheadPages},
+    reach::{ReachKind, elsewhere, unplaced},
     run::{Commit, Outcome, TxnInput, judge},
     scan::{Cursor, OwnedRange, range_of, scan_error, show},
     scratch::{Handle, TxnScratch},
@@ -76,7 +76,7 @@ impl<'a> ViewTxn<'a> {
         &self,
         target: Target,
         binding: &TableBinding,
-        look: Look,
+        look: ReachKind,
         keys: (&[u8], &[u8]),
     ) -> Result<Range<usize>, OpError> {
         let partitions = self.stores.partitions();
@@ -94,7 +94,7 @@ impl<'a> ViewTxn<'a> {
                 Ok(at) => Ok(at..at + 1),
                 Err(_) => Err(elsewhere(self.input, target.table, home, held())),
             },
-            None if look == Look::Local || partitions.len() == count as usize => Ok(all),
+            None if look == ReachKind::Local || partitions.len() == count as usize => Ok(all),
             None => Err(unplaced(self.input, (target.table, binding), look, held())),
         }
     }
@@ -150,7 +150,7 @@ impl<'a> ViewTxn<'a> {
         range_of(request)?;
         let binding = binding(self.input, request.target.table)?;
         let index = index_of(binding, request.target.index)?;
-        let (look, keys) = (Look::of(request.flags), (request.lower, request.upper));
+        let (look, keys) = (ReachKind::of(request.flags), (request.lower, request.upper));
         let readable = self.readable(request.target, binding, look, keys)?;
         Ok(Cursor {
             table: request.target.table,
@@ -162,7 +162,7 @@ impl<'a> ViewTxn<'a> {
             positions: Vec::new(),
             opened: 0,
             kept: None,
-            pages: Some(Box::new(Pages::new(
+            pages: Some(Box::new(ReadAheadPages::new(
                 self.schema(binding),
                 (binding.table, index),
                 vec![ScanPosition::default(); readable.len()],
@@ -227,7 +227,7 @@ impl HostOps for ViewTxn<'_> {
         self.frame.count_op()?;
         let binding = binding(self.input, target.table)?;
         let index = index_of(binding, target.index)?;
-        let readable = self.readable(target, binding, Look::Key, (key, key))?;
+        let readable = self.readable(target, binding, ReachKind::Key, (key, key))?;
         let Some((store, rid)) = self.find((binding.table, index), readable, key)? else {
             return Ok(None);
         };
@@ -240,7 +240,7 @@ impl HostOps for ViewTxn<'_> {
         self.frame.count_op()?;
         let binding = binding(self.input, target.table)?;
         let index = index_of(binding, target.index)?;
-        let readable = self.readable(target, binding, Look::Key, (key, key))?;
+        let readable = self.readable(target, binding, ReachKind::Key, (key, key))?;
         Ok(self.find((binding.table, index), readable, key)?.is_some())
     }
 
@@ -253,7 +253,7 @@ impl HostOps for ViewTxn<'_> {
         let binding = binding(self.input, target.table)?;
         let index = index_of(binding, target.index)?;
         for key in keys {
-            let readable = self.readable(target, binding, Look::Key, (key, key))?;
+            let readable = self.readable(target, binding, ReachKind::Key, (key, key))?;
             self.frame.count_op()?;
             match self.find((binding.table, index), readable, key)? {
                 None => visit(HANDLE_NONE, &[]),
@@ -337,7 +337,7 @@ impl HostOps for ViewTxn<'_> {
         let range = range_of(request)?;
         let binding = binding(self.input, request.target.table)?;
         let index = index_of(binding, request.target.index)?;
-        let (look, keys) = (Look::of(request.flags), (request.lower, request.upper));
+        let (look, keys) = (ReachKind::of(request.flags), (request.lower, request.upper));
         let mut count = 0;
         for at in self.readable(request.target, binding, look, keys)? {
             let mut position = ScanPosition::default();

@@ -22,7 +22,7 @@ use reprise_base::{Epoch, Lsn, Role, TxnId};
 use reprise_database::{AppendError, AppendOutcome, Database, Group, LogPolicy, OpenError, Position, RedoConfig};
 use reprise_router::{DeployError, LogBody, NotPrimary, Phase, ReplicationError, ReplyOutcome, RowsRequest};
 use reprise_test_crash::copy_dir;
-use reprise_txn::{ModuleId, Quarantined};
+use reprise_txn::{ModuleId, Quarantine};
 use reprise_wire::{CheckpointMark, CommandRef, PartitionSet, QuarantineRef, RecordBatch, RecordRef};
 
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -549,7 +549,7 @@ fn a_quarantine_reaches_a_standby_and_outlives_restart_and_failover() {
         let (number, _) = pair.primary.router().deployed().current["bank"]
             .procedure("balance")
             .expect("a procedure");
-        let why = Quarantined {
+        let why = Quarantine {
             diverged: Lsn(5),
             what: "it answered otherwise".to_owned(),
         };

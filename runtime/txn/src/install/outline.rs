@@ -5,29 +5,29 @@ use std::{collections::BTreeMap, sync::Arc};
 use reprise_abi::{Placement, TableSchema};
 use reprise_storage::{Conflict, ConvertError, GoOn, Growth, Misfits, PreparedTable, Store, TableChange, TableId};
 
-use super::{Plan, Step, summary::PlanSummary};
+use super::{InstallStep, Plan, summary::PlanSummary};
 
 /// A checked deployment: its changes, with nothing of them made yet.
 pub struct Outline {
     /// The stored tables.
     pub(super) stored: Vec<Arc<TableSchema>>,
-    pub(super) changes: Vec<Change>,
+    pub(super) changes: Vec<DeclaredChange>,
     pub(super) bindings: Vec<crate::TableBinding>,
     pub(super) rebound: BTreeMap<String, Vec<crate::TableBinding>>,
     /// Stored tables in the form that the migration sees. None if such a table is not stored.
-    pub(super) retiring: Vec<Retiring>,
+    pub(super) retiring: Vec<RetiringSchema>,
     /// Everything that it would change, its conflicts included. A deployment with a conflict can't be prepared.
     pub summary: PlanSummary,
 }
 
 /// The change of a declared table.
-pub(super) enum Change {
+pub(super) enum DeclaredChange {
     Create(TableSchema),
     Change(TableId, TableChange),
 }
 
 /// A stored table as the migration sees it. None if it is not stored.
-pub(super) type Retiring = (TableSchema, Option<(TableId, TableChange)>);
+pub(super) type RetiringSchema = (TableSchema, Option<(TableId, TableChange)>);
 
 impl Outline {
     /// Returns conflicts of rows that the changed tables could not hold. `count` finds a table's misfits.
@@ -37,7 +37,7 @@ impl Outline {
     ) -> Result<Vec<Conflict>, E> {
         let mut conflicts = Vec::new();
         for change in &self.changes {
-            if let Change::Change(id, change) = change
+            if let DeclaredChange::Change(id, change) = change
                 && change.has_checks()
             {
                 let stored = &self.stored[id.0 as usize];
@@ -52,8 +52,8 @@ impl Outline {
         let mut growth = Growth::default();
         for change in &self.changes {
             growth.add(match change {
-                Change::Create(table) => Growth::of_new(table),
-                Change::Change(id, change) => store.growth_of(*id, change),
+                DeclaredChange::Create(table) => Growth::of_new(table),
+                DeclaredChange::Change(id, change) => store.growth_of(*id, change),
             });
         }
         for (seen, change) in &self.retiring {
@@ -122,13 +122,13 @@ pub fn prepare(outline: Outline, stores: &[&Store], go_on: GoOn<'_>) -> Result<P
     }
     for change in changes {
         plan.steps.push(match change {
-            Change::Create(table) => Step::Create(table),
-            Change::Change(id, change) => {
+            DeclaredChange::Create(table) => InstallStep::Create(table),
+            DeclaredChange::Change(id, change) => {
                 let prepared = match change.is_noop() && !plan.summary.migrates {
                     true => Vec::new(),
                     false => prepare_all(stores, id, &change, go_on)?,
                 };
-                Step::Change {
+                InstallStep::Change {
                     table: id,
                     sources: change.sources().to_vec(),
                     schema: Arc::new(change.schema),

@@ -12,7 +12,7 @@ use reprise_abi::{
 use reprise_base::{PartitionId, TxnId, limits::WRITE_SET_BYTES_MAX};
 use reprise_env::Clock;
 use reprise_storage::{Rid, Store, TableId};
-use reprise_txn::{Ends, Failure, ModuleId, Outcome, TxnInput, TxnScratch, run_multi, run_single};
+use reprise_txn::{CallEnds, Failure, ModuleId, Outcome, TxnInput, TxnScratch, run_multi, run_single};
 
 /// A table of rows placed by `w` without a key, so that only the row says where it belongs, and a table of texts.
 const SCHEMA: &str = r#"{"abi":1,
@@ -218,7 +218,7 @@ fn long_host_calls_ask_whether_they_may_go_on() {
 #[test]
 fn whoever_is_ended_leaves_nothing() {
     let clock: Arc<dyn Clock> = Arc::new(Ticking::default());
-    let ends = Arc::new(Ends::default());
+    let ends = Arc::new(CallEnds::default());
     let mut frame = TxnScratch::default();
     frame.watch.begin_batch(&clock, Some(&ends));
     frame.watch.begin_call(3, 0, 0);

@@ -6,7 +6,7 @@ use reprise_abi::{HostOps, OpError};
 use reprise_base::TxnId;
 use reprise_host::{CallEnd, CallOutcome, Fault, describe};
 use reprise_storage::Store;
-use reprise_txn::{Candidate, Code, Deployed, Executor, HeldCounts, Judge, apply, outline, prepare};
+use reprise_txn::{Candidate, Code, Deployed, DeploymentRules, Executor, HeldCounts, apply, outline, prepare};
 
 struct NoCode;
 
@@ -44,7 +44,7 @@ pub fn deployed(schema: &str, stores: &mut [Store]) -> Deployed {
     };
     let before = Deployed::default();
     let all: Vec<_> = stores.iter().collect();
-    let outline = outline(&before, &candidate, Judge::Deployment(&HeldCounts(&all)));
+    let outline = outline(&before, &candidate, DeploymentRules::Deployment(&HeldCounts(&all)));
     let steps = prepare(outline, &all, &|_| true).expect("no conflict");
     let mut stores: Vec<_> = stores.iter_mut().collect();
     apply(&before, candidate, steps, TxnId(1), &mut stores).next
