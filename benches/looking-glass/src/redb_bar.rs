@@ -9,7 +9,7 @@ use reprise_abi::{
     random::TxnRandom,
 };
 use reprise_base::TxnId;
-use reprise_procedure::native::CallEnd;
+use reprise_procedure::native::NativeExit;
 
 use crate::{digest::RowsDigest, txn::SECRET, work::Call};
 
@@ -104,7 +104,7 @@ impl RedbBar {
         let ended = tpcc::MODULE.call(call.procedure, &mut ops);
         drop(ops);
         match ended {
-            Ok(CallEnd::Done) => txn.commit().map_err(|error| told(&error)),
+            Ok(NativeExit::Done) => txn.commit().map_err(|error| told(&error)),
             other => Err(format!("{other:?}")),
         }
     }

@@ -60,7 +60,7 @@ pub struct NativeMigration {
 
 /// How a call ended that ran to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallEnd {
+pub enum NativeExit {
     /// The result, if any, is with the host.
     Done,
     /// The host was told code and message.
@@ -91,7 +91,7 @@ impl NativeModule {
 
     /// Runs the procedure at `index` with the arguments that `host` holds; behind all procedures, what runs at a deployment.
     /// After a fault the host must undo the transaction.
-    pub fn call(&self, index: usize, host: &mut dyn HostOps) -> Result<CallEnd, NativeFault> {
+    pub fn call(&self, index: usize, host: &mut dyn HostOps) -> Result<NativeExit, NativeFault> {
         let mut args = Scratch::new();
         args.push_text(host.args());
         let procedure = self.procedures.get(index).map(|procedure| procedure.run);
@@ -101,10 +101,10 @@ impl NativeModule {
             ))));
         };
         let ended = with_txn(host, |tx| match run(tx, args.as_slice()) {
-            Ok(()) => CallEnd::Done,
+            Ok(()) => NativeExit::Done,
             Err(abort) => {
                 tx.ops.abort(&abort.code, &abort.message);
-                CallEnd::Aborted
+                NativeExit::Aborted
             }
         })?;
         Ok(ended)
@@ -485,10 +485,10 @@ fn push_row(out: &mut Vec<u8>, handle: RowHandle, row: &[u8]) {
     out.extend_from_slice(row);
 }
 
-type Visit<'v> = &'v mut dyn FnMut(RowHandle, &[u8]) -> bool;
+type RowVisitor<'v> = &'v mut dyn FnMut(RowHandle, &[u8]) -> bool;
 
 /// Runs a scan that fills `out` with `[handle u32][len u32][row]`, as many as fit.
-fn fill(out: &mut [u8], run: impl FnOnce(Visit<'_>) -> Result<ScanBatch, OpError>) -> (u32, usize) {
+fn fill(out: &mut [u8], run: impl FnOnce(RowVisitor<'_>) -> Result<ScanBatch, OpError>) -> (u32, usize) {
     let mut filled = 0;
     let batch = run(&mut |handle, row| {
         let Some(room) = out.get_mut(filled..filled + 8 + row.len()) else {

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     module::Abort,
-    native::{CallEnd, NativeModule},
+    native::{NativeExit, NativeModule},
 };
 
 /// Caller, time and random seed of a transaction.
@@ -99,8 +99,8 @@ impl<'a> TestSession<'a> {
     /// Runs one of the module's procedures in this transaction (`NativeModule::call`); its encoded result.
     pub fn run(&mut self, module: &NativeModule, index: usize) -> Result<Vec<u8>, TestError> {
         match module.call(index, self)? {
-            CallEnd::Done => Ok(std::mem::take(&mut self.result)),
-            CallEnd::Aborted => {
+            NativeExit::Done => Ok(std::mem::take(&mut self.result)),
+            NativeExit::Aborted => {
                 let abort = self.abort.take();
                 let abort = abort.unwrap_or_else(|| Abort::new("", "the procedure aborted without a reason"));
                 Err(TestError::Aborted(abort))

@@ -6,7 +6,7 @@ use reprise_abi::{
     ABI_VERSION, Field, HostOps, LogChoice, ModuleSchema, OpError, Parameter, Partitioning, Placement, ProcedureSchema,
     RowHandle, RowLayout, ScalarType, ScanFlags, ScanRequest, TableSchema, Type, calls::Target, value::ValueReader,
 };
-use reprise_host::{CallEnd, CallOutcome, Fault, InvalidModule, StartTime, describe};
+use reprise_host::{CallOutcome, Fault, GuestExit, InvalidModule, StartTime, describe};
 use reprise_txn::{Candidate, Code, Compiler, Executor};
 
 /// Procedures in their order in each module.
@@ -120,7 +120,7 @@ impl Executor for Described {
             false => call(procedure, ops),
         };
         let kind = match ended {
-            Ok(()) => Ok(CallEnd::Returned),
+            Ok(()) => Ok(GuestExit::Returned),
             Err(error) => Err(Fault::guest(format!("{error:?}"))),
         };
         CallOutcome { kind, fuel_used: 0 }
