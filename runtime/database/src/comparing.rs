@@ -11,7 +11,7 @@ use reprise_base::{Lsn, PartitionId, limits::TABLES_MAX};
 use reprise_partition::{Job, PartitionDigest, Shared};
 use reprise_router::{ComparedInfo, digests_at_mark};
 use reprise_ship::{ComparedOwn, Compares};
-use reprise_wire::{ComparedTable, Named, TableDigests};
+use reprise_wire::{ComparePoint, ComparedTable, TableDigests};
 
 /// Number of named LSNs that wait for their comparison at most. The standby skips further ones.
 const PENDING_MAX: usize = 2;
@@ -33,7 +33,7 @@ struct State {
 
 /// A named LSN.
 struct Pending {
-    named: Named,
+    named: ComparePoint,
     own: Own,
     theirs: Theirs,
 }
@@ -197,7 +197,7 @@ impl State {
     }
 
     /// Records the result of a comparison of all tables.
-    fn note(&mut self, named: Named, difference: Option<String>, at_us: i64) {
+    fn note(&mut self, named: ComparePoint, difference: Option<String>, at_us: i64) {
         self.last = Some(ComparedInfo {
             lsn: named.lsn,
             at_us,
@@ -213,7 +213,7 @@ impl State {
         }
     }
 
-    fn note_named(&mut self, named: &Named) {
+    fn note_named(&mut self, named: &ComparePoint) {
         // The primary sends its digests at the newest LSN alone. Digests that are missing for an earlier LSN never come.
         self.pending.retain(|pending| pending.theirs.is_whole);
         let is_later = self.pending.back().is_none_or(|last| last.named.lsn < named.lsn);
@@ -244,7 +244,7 @@ impl Compares for Comparison {
         }
     }
 
-    fn note_named(&self, named: &Named) {
+    fn note_named(&self, named: &ComparePoint) {
         self.lock().note_named(named);
     }
 
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn nothing_is_compared_behind_a_difference_and_untold_lsns_are_given_up() {
-        let named = |number, lsn| Named { number, lsn: Lsn(lsn) };
+        let named = |number, lsn| ComparePoint { number, lsn: Lsn(lsn) };
         let numbers =
             |state: &State| -> Vec<u64> { state.pending.iter().map(|pending| pending.named.number).collect() };
         let mut state = State::default();

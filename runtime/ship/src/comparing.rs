@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use reprise_base::Lsn;
 use reprise_env::{Connection, NetError};
-use reprise_wire::{COMPARED_TABLES_MAX, ComparedTable, Frame, Named, TableDigests};
+use reprise_wire::{COMPARED_TABLES_MAX, ComparePoint, ComparedTable, Frame, TableDigests};
 
 use crate::connection::send;
 
 /// The newest LSN that was named.
 #[derive(Default)]
 struct State {
-    named: Option<Named>,
+    named: Option<ComparePoint>,
     /// Number of the comparison; 0: there is none.
     number: u64,
     /// All tables, on all partitions, as the primary found them there.
@@ -36,7 +36,7 @@ pub(crate) struct TellingOf {
 }
 
 enum Untold {
-    Named(Named),
+    Named(ComparePoint),
     Found(u64, Arc<Vec<ComparedTable>>),
 }
 
@@ -57,7 +57,7 @@ impl Comparisons {
         state.floor = None;
         state.found = None;
         let number = state.number;
-        state.named = Some(Named { number, lsn });
+        state.named = Some(ComparePoint { number, lsn });
         number
     }
 

@@ -8,7 +8,7 @@ use std::{
 use reprise_base::{Epoch, Lsn};
 use reprise_env::{Connection, Disk, DiskError, DiskErrorKind, DiskFile, DiskLock};
 use reprise_log::{CopyRange, LogError, ReplicationSlot};
-use reprise_wire::{FileChunk, FilesEnd, Frame, Refusal};
+use reprise_wire::{FileChunk, FilesEnd, Frame, StandbyRefusal};
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -101,7 +101,7 @@ impl Sending {
 
 fn unavailable(reason: &str) -> End {
     End::Refused(Verdict::new(
-        Refusal::Unavailable,
+        StandbyRefusal::Unavailable,
         format!("the files to begin with: {reason}"),
     ))
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use reprise_env::Connection;
-use reprise_wire::{Frame, MemberSeen, Progress, Standing};
+use reprise_wire::{Frame, MemberSeen, Progress, SyncUpdate};
 
 use crate::{connection::send, session::End, shipper::Inner};
 
@@ -59,8 +59,8 @@ impl Noting {
                 is_in_sync: member.is_in_sync,
                 set: member.set,
             });
-            let packed = Standing::pack(members);
-            let standing = Standing::new(now.number, now.in_sync, now.set, &packed);
+            let packed = SyncUpdate::pack(members);
+            let standing = SyncUpdate::new(now.number, now.in_sync, now.set, &packed);
             send(connection, &Frame::Standing(standing))?;
             self.number = now.number;
             self.since_ns.get_or_insert(now_ns);

@@ -7,8 +7,8 @@ use reprise_base::Lsn;
 use reprise_env::{Connection, DiskError, NetError, Step, Work};
 use reprise_log::{DestageDemand, LogError, Position};
 use reprise_wire::{
-    Compared, EpochSeen, Epochs, Frame, Heartbeat, Hello, Outcome, Progress, Refusal, Refused, Wants, Welcome,
-    WireError,
+    ComparisonOutcome, ComparisonResult, EpochSeen, Epochs, Frame, Heartbeat, Hello, Progress, RefusalMessage,
+    StandbyRefusal, Wants, Welcome, WireError,
 };
 
 use crate::{
@@ -156,17 +156,20 @@ impl Session {
     fn go_on(&mut self) -> Result<bool, End> {
         let now_ns = self.shipper.clock.monotonic_ns();
         if self.shipper.is_stopping() {
-            let verdict = Verdict::new(Refusal::Unavailable, "the primary stops");
+            let verdict = Verdict::new(StandbyRefusal::Unavailable, "the primary stops");
             return Err(End::Refused(verdict));
         }
         if self.shipper.is_dismissed() {
-            let verdict = Verdict::new(Refusal::Unavailable, "this server gave its place as the primary away");
+            let verdict = Verdict::new(
+                StandbyRefusal::Unavailable,
+                "this server gave its place as the primary away",
+            );
             return Err(End::Refused(verdict));
         }
         if let Some(name) = &self.name
             && !self.shipper.table.speaks(name, self.number)
         {
-            let verdict = Verdict::new(Refusal::Replaced, "another connection of that name was made");
+            let verdict = Verdict::new(StandbyRefusal::Replaced, "another connection of that name was made");
             return Err(End::Refused(verdict));
         }
         let is_heard = self.take_frames(now_ns)?;
@@ -263,7 +266,7 @@ impl Session {
     fn begin_live(&mut self, received: Lsn, end: Option<Lsn>) -> Result<Live, End> {
         if end != Some(received) {
             let reason = format!("the standby tells of LSN {received}, where the files that it was sent do not end");
-            return Err(End::Refused(Verdict::new(Refusal::Diverged, reason)));
+            return Err(End::Refused(Verdict::new(StandbyRefusal::Diverged, reason)));
         }
         let log = Arc::clone(&self.shipper.log);
         let history = log.history_at(received)?;
@@ -450,7 +453,7 @@ impl Session {
     fn end(&mut self, end: &End) -> bool {
         self.shipper.ring.remove_reader(self.number);
         if let End::Refused(verdict) = end {
-            let refused = Refused {
+            let refused = RefusalMessage {
                 refusal: verdict.refusal,
                 reason: &verdict.reason,
             };
@@ -479,12 +482,12 @@ impl Session {
 fn note_compared(
     shipper: &Inner,
     (name, number): (&Option<Arc<str>>, u64),
-    compared: &Compared<'_>,
+    compared: &ComparisonResult<'_>,
 ) -> Result<(), End> {
     if compared.number > shipper.comparisons.newest() {
         return Err(End::Turn);
     }
-    let difference = (compared.outcome == Outcome::Differs).then(|| compared.what.into());
+    let difference = (compared.outcome == ComparisonOutcome::Differs).then(|| compared.what.into());
     let status = ComparedStatus {
         lsn: compared.lsn,
         at_us: shipper.clock.now_us(),

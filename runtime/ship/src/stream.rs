@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use reprise_base::Lsn;
 use reprise_env::Connection;
 use reprise_log::{LogError, LogReader, Position};
-use reprise_wire::{Frame, GroupFrame, Heartbeat, Progress, Refusal};
+use reprise_wire::{Frame, GroupFrame, Heartbeat, Progress, StandbyRefusal};
 
 use crate::{
     connection::{COMMITTED_BEAT, HEARTBEAT, send},
@@ -91,7 +91,7 @@ impl Stream {
         if progress.received > self.next.lsn {
             let (found, next) = (progress.received, self.next.lsn);
             let reason = format!("the standby tells of LSN {found}, and was sent everything before {next} alone");
-            return Err(End::Refused(Verdict::new(Refusal::Diverged, reason)));
+            return Err(End::Refused(Verdict::new(StandbyRefusal::Diverged, reason)));
         }
         while let Some((end, bytes)) = self.on_the_way.front().copied()
             && end <= progress.received

@@ -10,7 +10,7 @@ use reprise_base::{
     limits::{STANDBY_SILENT_NS, STANDBYS_MAX},
 };
 use reprise_log::ReplicationSlot;
-use reprise_wire::{Progress, Refusal, STANDING_MAX, SetPart};
+use reprise_wire::{Progress, STANDING_MAX, SetPart, StandbyRefusal};
 
 use crate::{
     connection::SILENCE_MAX,
@@ -419,13 +419,13 @@ impl Table {
     /// Has `connection` speak for the standby from now on. Another server that takes a name which is free by now begins out of sync.
     pub fn begin(&self, joiner: &Joiner, connection: u64, now_ns: u64) -> Result<(), Verdict> {
         self.check_name(joiner, now_ns)
-            .map_err(|reason| Verdict::new(Refusal::Unavailable, reason))?;
+            .map_err(|reason| Verdict::new(StandbyRefusal::Unavailable, reason))?;
         let name = &joiner.name;
         let mut state = self.lock();
         let standbys = &mut state.standbys;
         if !standbys.contains_key(name) && standbys.len() >= STANDBYS_MAX {
             let reason = format!("this primary knows {STANDBYS_MAX} standbys already, and takes no more");
-            return Err(Verdict::new(Refusal::Unavailable, reason));
+            return Err(Verdict::new(StandbyRefusal::Unavailable, reason));
         }
         let is_new = standbys.get(name).is_none_or(|known| known.url != joiner.url);
         let standby = standbys.entry(name.clone()).or_insert_with(|| Standby::new(connection));

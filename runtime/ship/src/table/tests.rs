@@ -223,7 +223,7 @@ fn name_is_one_servers_until_it_was_silent_for_a_while() {
     table.check_name(&later, at(1)).expect("its connection is over");
     for other in [joiner(8, 9, 72), joiner(7, 2, 73)] {
         let refused = table.begin(&other, 3, at(10)).expect_err("it was heard lately");
-        assert_eq!(refused.refusal, Refusal::Unavailable);
+        assert_eq!(refused.refusal, StandbyRefusal::Unavailable);
         table.check_name(&other, at(11)).expect("it is free");
     }
     // A standby that does not say who it is takes the name, as one of an older program would.

@@ -17,8 +17,8 @@ use reprise_env::{Connection, Disk, RealDisk, RealThreads, SimDisk, Step};
 use reprise_log::{Log, LogConfig, Position, parse_segment_name};
 use reprise_ship::{Bootstrapping, Link, LinkConfig, LinkError, LogBeside, STANDBY_LIMITS, StandbyState};
 use reprise_wire::{
-    FORMAT_VERSION, FileChunk, FilesEnd, Frame, GroupFrame, Hello, History, Progress, Refusal, SHIP_PROTOCOL, Wants,
-    Welcome,
+    FORMAT_VERSION, FileChunk, FilesEnd, Frame, GroupFrame, Hello, History, Progress, SHIP_PROTOCOL, StandbyRefusal,
+    Wants, Welcome,
 };
 use sha2::{Digest, Sha256};
 
@@ -365,9 +365,9 @@ fn a_standby_that_tells_of_another_log_gets_no_more() {
             }
         };
         let expected = if epoch == 1 {
-            Refusal::Diverged
+            StandbyRefusal::Diverged
         } else {
-            Refusal::Unavailable
+            StandbyRefusal::Unavailable
         };
         assert_eq!(refusal, expected);
         assert_eq!(primary.status("s1").held_from, Some(Lsn(20)));

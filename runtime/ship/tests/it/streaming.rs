@@ -15,7 +15,7 @@ use crate::common::{
 use reprise_base::{Epoch, Lsn, Role, Safety};
 use reprise_env::{Clock, Connection, SimDisk, Threads};
 use reprise_ship::{LinkConfig, LinkError, STANDBY_LIMITS, ShipEvent, StandbyState};
-use reprise_wire::{FORMAT_VERSION, Frame, GroupFrame, Hello, History, Refusal, SHIP_PROTOCOL, Wants};
+use reprise_wire::{FORMAT_VERSION, Frame, GroupFrame, Hello, History, SHIP_PROTOCOL, StandbyRefusal, Wants};
 
 fn both(around: &Around) -> (Arc<dyn Clock>, Arc<dyn Threads>) {
     (around.clock.clone(), around.threads.clone())
@@ -25,7 +25,7 @@ fn standby(disk: &SimDisk) -> Arc<TestLog> {
     open_log(disk, Role::Standby, both(&around()))
 }
 
-fn refusal_of(ended: Result<(), LinkError>) -> (Refusal, String, bool) {
+fn refusal_of(ended: Result<(), LinkError>) -> (StandbyRefusal, String, bool) {
     let error = ended.expect_err("refused");
     let is_final = error.is_final();
     match error {
@@ -297,14 +297,14 @@ fn a_standby_comes_back_from_where_it_was_while_the_log_is_held_for_it() {
         .thread
         .join();
     let (refusal, reason, is_final) = refusal_of(ended.expect("no panic"));
-    assert_eq!((refusal, is_final), (Refusal::Gone, true));
+    assert_eq!((refusal, is_final), (StandbyRefusal::Gone, true));
     assert!(reason.contains("begins anew"), "{reason}");
     wait_until("its connection is over", || primary.shipper.is_lost("s1"));
     assert!(primary.shipper.forget("s1") && !primary.shipper.forget("s1"));
 }
 
 /// Returns the answer to a greeting.
-fn greet(primary: &Primary, around: &Around, change: impl FnOnce(&mut Hello<'_>)) -> (Refusal, String) {
+fn greet(primary: &Primary, around: &Around, change: impl FnOnce(&mut Hello<'_>)) -> (StandbyRefusal, String) {
     let link = primary.link(around, "s1");
     let mut connection = connect(&link);
     let mut hello = Hello {
@@ -339,46 +339,62 @@ fn who_does_not_fit_is_turned_away_and_told_why() {
     assert!(primary.log.wait_durable(end, common::WAIT_MAX));
     let position = |lsn, history| (Epoch(1), Lsn(lsn), History(history));
     type Change = Box<dyn FnOnce(&mut Hello<'_>)>;
-    let mut cases: Vec<(Change, Refusal, String)> = Vec::new();
+    let mut cases: Vec<(Change, StandbyRefusal, String)> = Vec::new();
     for other in [SHIP_PROTOCOL - 1, SHIP_PROTOCOL + 1] {
         let text = format!("speaks protocol {SHIP_PROTOCOL}, the standby {other}");
-        cases.push((Box::new(move |hello| hello.protocol = other), Refusal::Version, text));
+        cases.push((
+            Box::new(move |hello| hello.protocol = other),
+            StandbyRefusal::Version,
+            text,
+        ));
     }
     for other in [FORMAT_VERSION - 1, FORMAT_VERSION + 1] {
         let text = format!("format version {FORMAT_VERSION}, the standby {other}");
-        cases.push((Box::new(move |hello| hello.format = other), Refusal::Version, text));
+        cases.push((
+            Box::new(move |hello| hello.format = other),
+            StandbyRefusal::Version,
+            text,
+        ));
     }
-    let others: Vec<(Change, Refusal, &str)> = vec![
+    let others: Vec<(Change, StandbyRefusal, &str)> = vec![
         (
             Box::new(|hello| hello.ticket = [0xaa; 16]),
-            Refusal::Ticket,
+            StandbyRefusal::Ticket,
             "the ticket",
         ),
-        (Box::new(|hello| hello.name = "s2"), Refusal::Ticket, "for that name"),
-        (Box::new(|hello| hello.name = "a/b"), Refusal::Name, "letters, digits"),
+        (
+            Box::new(|hello| hello.name = "s2"),
+            StandbyRefusal::Ticket,
+            "for that name",
+        ),
+        (
+            Box::new(|hello| hello.name = "a/b"),
+            StandbyRefusal::Name,
+            "letters, digits",
+        ),
         (
             Box::new(|hello| hello.database_id = [1; 16]),
-            Refusal::Database,
+            StandbyRefusal::Database,
             "another database",
         ),
         (
             Box::new(|hello| hello.partitions = 3),
-            Refusal::Partitions,
+            StandbyRefusal::Partitions,
             "4 partitions, the standby 3",
         ),
         (
             Box::new(move |hello| hello.position = position(1, 77)),
-            Refusal::Diverged,
+            StandbyRefusal::Diverged,
             "other records",
         ),
         (
             Box::new(move |hello| hello.position = position(2, 77)),
-            Refusal::Diverged,
+            StandbyRefusal::Diverged,
             "beyond",
         ),
         (
             Box::new(|hello| hello.position.0 = Epoch(2)),
-            Refusal::Diverged,
+            StandbyRefusal::Diverged,
             "deposed",
         ),
     ];
@@ -458,7 +474,7 @@ fn a_newer_connection_of_a_name_takes_the_place_of_the_older() {
     });
     let new = Running::start(&primary.link(&around, "s1"), &LogTaker::new(&second));
     let (refusal, _, is_final) = refusal_of(old.thread.join().expect("no panic"));
-    assert_eq!((refusal, is_final), (Refusal::Replaced, false));
+    assert_eq!((refusal, is_final), (StandbyRefusal::Replaced, false));
     let end = append(&primary.log, "a");
     wait_until("the new one has it", || second.durable() == end);
     assert_eq!((first.durable(), primary.shipper.standbys().len()), (Lsn(0), 1));
