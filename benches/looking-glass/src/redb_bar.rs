@@ -5,7 +5,7 @@ use redb::{
     Builder, Database, Durability, ReadableTable, TableDefinition, WriteTransaction, backends::InMemoryBackend,
 };
 use reprise_abi::{
-    ColumnSet, HostOps, LogLevel, OpError, Plans, RowHandle, RowLayout, ScanBatch, ScanRequest, Target,
+    ColumnSet, HostOps, IndexTarget, LogLevel, OpError, Plans, RowHandle, RowLayout, ScanBatch, ScanRequest,
     random::TxnRandom,
 };
 use reprise_base::TxnId;
@@ -206,7 +206,7 @@ impl HostOps for RedbOps<'_> {
         Ok(())
     }
 
-    fn get(&mut self, target: Target, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
+    fn get(&mut self, target: IndexTarget, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
         if target.index != 0 {
             return Err(guest(NOT_HERE));
         }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use reprise_backup::{DirHandle, DirTree, Staging, StagingError};
+use reprise_backup::{DirHandle, DirTree, StagingDir, StagingError};
 use reprise_base::{Epoch, Lsn, Safety};
 use reprise_checkpoint::{CheckpointError, Checkpoints};
 use reprise_env::{Disk, DiskError};
@@ -197,7 +197,7 @@ fn keep(directory: &ClosedDirectory, outline: &LogOutline, from: Lsn, now_us: i6
         // An earlier run was interrupted after this step.
         return Ok(cut);
     }
-    let staging = Staging::begin(&DirHandle::new(directory.cuts.clone(), &cut.name))?;
+    let staging = StagingDir::begin(&DirHandle::new(directory.cuts.clone(), &cut.name))?;
     outline.copy_from(from, &*staging.folder("log")?)?;
     let text = serde_json::to_vec_pretty(&cut).expect("names and numbers");
     small_file::replace(&*staging.place().root()?, CUT_NAME, &text)?;

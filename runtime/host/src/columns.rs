@@ -1,8 +1,8 @@
 //! Host calls that move some columns of a row.
 
 use reprise_abi::{
-    ColumnPlan, ColumnSet, FixedSlots, Handles, Plans, RowLayout, Target,
-    calls::{EqualKeys, Packed},
+    ColumnPlan, ColumnSet, FixedSlots, Handles, IndexTarget, Plans, RowLayout,
+    calls::{EqualKeys, PackedItems},
 };
 
 use crate::state::{
@@ -63,7 +63,7 @@ impl HostState {
         let key = unsafe { self.memory.read(key) }?;
         self.charge(key.len())?;
         let mut out = GuestOutput::new(self.memory, out)?;
-        let target = Target::unpack(target);
+        let target = IndexTarget::unpack(target);
         let plan = plan_of(&self.layouts, &mut self.plans, target.table as u32, columns)?;
         let ops = transaction_of(&mut self.ops)?;
         let Some((handle, row)) = ops.get(target, key)? else {
@@ -79,12 +79,12 @@ impl HostState {
         let bytes = unsafe { self.memory.read(keys) }?;
         self.charge(bytes.len())?;
         let mut out = GuestOutput::new(self.memory, out)?;
-        let target = Target::unpack(target);
+        let target = IndexTarget::unpack(target);
         let plan = plan_of(&self.layouts, &mut self.plans, target.table as u32, columns)?;
         // The rows are written to guest memory while the keys are still read, so the keys can't be borrowed from there.
         self.keys.clear();
         self.keys.extend_from_slice(bytes);
-        let items = Packed::to_end(&self.keys);
+        let items = PackedItems::to_end(&self.keys);
         let items = items.ok_or_else(|| run_past_end(self.memory, keys, "keys"))?;
         let room = out.room(out.capacity()).unwrap_or_default();
         let capacity = room.len();
@@ -99,7 +99,7 @@ impl HostState {
 
     pub fn multi_get_slots(&mut self, request: u64, keys: u64, columns: u64, out: u64) -> Answer<i64> {
         let (target, count) = unpack(request);
-        let (target, count) = (Target::unpack(target), count as usize);
+        let (target, count) = (IndexTarget::unpack(target), count as usize);
         // SAFETY: looked at for the last time before this call writes to guest memory.
         let bytes = unsafe { self.memory.read(keys) }?;
         self.charge(bytes.len())?;

@@ -5,7 +5,7 @@
 mod procedures;
 
 use reprise_abi::{
-    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Placement, ScalarType, TableSchema, Type,
+    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, ModuleSchema, ScalarType, TablePlacement, TableSchema, Type,
     row::COLUMNS_MAX,
     schema::{
         COLUMN_VARIANTS_MAX, DOCS_BYTES_MAX, NAME_BYTES_MAX, is_valid_migration_name, is_valid_name, split_table_name,
@@ -98,7 +98,7 @@ fn parse_retiring(object: &Object<'_>, tables: usize, on_deploy: bool) -> ParseR
             return at.fail("a retiring table is the module's own, under its stored name, without indexes");
         }
         for (number, column) in (0..).zip(&table.columns) {
-            let names_row = table.primary_key.contains(&number) || table.placement == Placement::By(number);
+            let names_row = table.primary_key.contains(&number) || table.placement == TablePlacement::By(number);
             if !(names_row || column.nullable || column.default.is_some()) {
                 let reason = "a column that may be gone is nullable or has a default";
                 return at.member("columns").item(number as usize).fail(reason);
@@ -346,11 +346,11 @@ fn parse_primary_kind(object: &Object<'_>) -> ParseResult<IndexKind> {
     }
 }
 
-fn parse_placement(object: &Object<'_>, columns: &[ColumnSchema], names: &[&str]) -> ParseResult<Placement> {
+fn parse_placement(object: &Object<'_>, columns: &[ColumnSchema], names: &[&str]) -> ParseResult<TablePlacement> {
     let (at, value) = object.required("placement")?;
     match value {
-        Value::String(word) if word == "replicated" => Ok(Placement::Replicated),
-        Value::String(word) if word == "local" => Ok(Placement::Local),
+        Value::String(word) if word == "replicated" => Ok(TablePlacement::Replicated),
+        Value::String(word) if word == "local" => Ok(TablePlacement::Local),
         Value::Object(_) => {
             let by = Object::new(&at, value, &["by"])?;
             let (at, name) = by.required("by")?;
@@ -361,7 +361,7 @@ fn parse_placement(object: &Object<'_>, columns: &[ColumnSchema], names: &[&str]
             if columns[position].nullable {
                 return at.fail(format!("partition column {name} is nullable"));
             }
-            Ok(Placement::By(position as u16))
+            Ok(TablePlacement::By(position as u16))
         }
         _ => at.fail("expected {\"by\": column}, \"replicated\" or \"local\""),
     }

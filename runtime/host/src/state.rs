@@ -3,8 +3,8 @@
 use std::{ptr::NonNull, slice, sync::Arc};
 
 use reprise_abi::{
-    HostOps, LogLevel, OpError, Plans, RowLayout, ScanFlags, ScanRequest, Target, calls::Packed, key::KEY_BYTES_MAX,
-    random::TxnRandom, value::RESULT_BYTES_MAX,
+    HostOps, IndexTarget, LogLevel, OpError, Plans, RowLayout, ScanFlags, ScanRequest, calls::PackedItems,
+    key::KEY_BYTES_MAX, random::TxnRandom, value::RESULT_BYTES_MAX,
 };
 use reprise_base::limits::{
     ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, FUEL_SLICE, GUEST_LOG_BYTES_MAX, HOST_CALL_BYTES_MAX,
@@ -437,7 +437,7 @@ impl HostState {
         let key = unsafe { self.memory.read(key) }?;
         self.charge(key.len())?;
         let mut out = GuestOutput::new(self.memory, out)?;
-        let Some((handle, row)) = self.ops()?.get(Target::unpack(target), key)? else {
+        let Some((handle, row)) = self.ops()?.get(IndexTarget::unpack(target), key)? else {
             return Ok(-1);
         };
         let length = row.len();
@@ -453,7 +453,7 @@ impl HostState {
         // SAFETY: looked at for the last time before this call writes to guest memory.
         let key = unsafe { self.memory.read(key) }?;
         self.charge(key.len())?;
-        Ok(self.ops()?.exists(Target::unpack(target), key)? as i32)
+        Ok(self.ops()?.exists(IndexTarget::unpack(target), key)? as i32)
     }
 
     pub fn multi_get(&mut self, target: u32, slice: u64, count: u32, out: u64) -> Answer<i64> {
@@ -466,14 +466,14 @@ impl HostState {
         copy.clear();
         copy.extend_from_slice(keys);
         let (mut needed, mut fits) = (0, true);
-        let items = Packed::new(&copy, count);
+        let items = PackedItems::new(&copy, count);
         let items = items.ok_or_else(|| run_past_end(self.memory, slice, "keys"));
         let result = items.and_then(|keys| {
             let visit = &mut |handle, row: &[u8]| {
                 needed += ROW_HEADER_BYTES + row.len();
                 fits = fits && out.try_push_row(handle, row);
             };
-            Ok(self.ops()?.multi_get(Target::unpack(target), keys, visit)?)
+            Ok(self.ops()?.multi_get(IndexTarget::unpack(target), keys, visit)?)
         });
         self.keys = copy;
         result?;
@@ -508,7 +508,7 @@ impl HostState {
         let rows = unsafe { self.memory.read(slice) }?;
         let table = narrow(table, "table")?;
         self.charge(rows.len())?;
-        let items = Packed::new(rows, count);
+        let items = PackedItems::new(rows, count);
         let rows = items.ok_or_else(|| run_past_end(self.memory, slice, "rows"))?;
         let result = self.ops()?.multi_insert(table, rows);
         or_duplicate(result.map(i64::from))
@@ -541,7 +541,7 @@ impl HostState {
         self.charge(key.len())?;
         let mut out = GuestOutput::new(self.memory, out)?;
         let (target, column) = unpack(what);
-        let (target, column) = (Target::unpack(target), narrow(column, "column")?);
+        let (target, column) = (IndexTarget::unpack(target), narrow(column, "column")?);
         let Some(value) = self.ops()?.add_by_key(target, key, column, delta)? else {
             return Ok(0);
         };
@@ -675,7 +675,7 @@ pub(crate) fn request_of<'a>(
     if !flags.is_known() || word(7) != 0 {
         return Err(GuestStop::Guest("scan request has unknown flags".to_owned()));
     }
-    let (target, limit) = (Target::unpack(word(0)), word(2));
+    let (target, limit) = (IndexTarget::unpack(word(0)), word(2));
     // SAFETY: as above.
     let bounds = unsafe { (memory.read_at(word(3), word(4))?, memory.read_at(word(5), word(6))?) };
     if bounds.0.len() > KEY_BYTES_MAX || bounds.1.len() > KEY_BYTES_MAX {

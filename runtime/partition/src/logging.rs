@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use reprise_abi::LogChoice;
+use reprise_abi::LogDeclaration;
 use reprise_base::limits::PART_BYTES;
 use reprise_env::Clock;
 use reprise_storage::AfterImage;
@@ -313,9 +313,11 @@ impl Logging {
         match (self.rule, declared) {
             (LogPolicy::None, _) => ("none", None),
             (LogPolicy::Both, _) => ("both", None),
-            (_, LogChoice::Command) | (LogPolicy::Command, LogChoice::Server) => ("command", None),
-            (_, LogChoice::Physiological) | (LogPolicy::Physiological, LogChoice::Server) => ("physiological", None),
-            (LogPolicy::Auto, LogChoice::Server) | (_, LogChoice::Auto) => {
+            (_, LogDeclaration::Command) | (LogPolicy::Command, LogDeclaration::Server) => ("command", None),
+            (_, LogDeclaration::Physiological) | (LogPolicy::Physiological, LogDeclaration::Server) => {
+                ("physiological", None)
+            }
+            (LogPolicy::Auto, LogDeclaration::Server) | (_, LogDeclaration::Auto) => {
                 ("auto", Some(self.auto_choice(module.id, procedure).explain()))
             }
         }
@@ -334,11 +336,13 @@ impl Logging {
             let (kind, is_auto) = match (self.rule, procedure.log) {
                 (LogPolicy::None, _) => (LogForm::Nothing, false),
                 (LogPolicy::Both, _) => (LogForm::Both, false),
-                (_, LogChoice::Command) => (LogForm::Command, false),
-                (_, LogChoice::Physiological) => (LogForm::Changes, false),
-                (_, LogChoice::Auto) | (LogPolicy::Auto, LogChoice::Server) => (LogForm::Command, !procedure.read_only),
-                (LogPolicy::Command, LogChoice::Server) => (LogForm::Command, false),
-                (LogPolicy::Physiological, LogChoice::Server) => (LogForm::Changes, false),
+                (_, LogDeclaration::Command) => (LogForm::Command, false),
+                (_, LogDeclaration::Physiological) => (LogForm::Changes, false),
+                (_, LogDeclaration::Auto) | (LogPolicy::Auto, LogDeclaration::Server) => {
+                    (LogForm::Command, !procedure.read_only)
+                }
+                (LogPolicy::Command, LogDeclaration::Server) => (LogForm::Command, false),
+                (LogPolicy::Physiological, LogDeclaration::Server) => (LogForm::Changes, false),
             };
             Choice {
                 kind,

@@ -10,7 +10,7 @@ use std::{
 };
 
 use crossbeam_channel::Sender;
-use reprise_abi::{ColumnSchema, Field, IndexKind, Placement, ScalarType, TableSchema};
+use reprise_abi::{ColumnSchema, Field, IndexKind, ScalarType, TablePlacement, TableSchema};
 use reprise_base::{Lsn, MemoryLedger, PartitionId, SiteId, TxnId};
 use reprise_env::{RealClock, RealThreads};
 use reprise_host::{InvalidModule, StartTime};
@@ -58,7 +58,7 @@ fn schema(number: u16) -> TableSchema {
         primary_key: vec![0],
         primary_kind: IndexKind::Hash,
         indexes: Vec::new(),
-        placement: Placement::Local,
+        placement: TablePlacement::Local,
     }
 }
 

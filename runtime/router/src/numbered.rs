@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use reprise_abi::{Placement, TableSchema};
+use reprise_abi::{TablePlacement, TableSchema};
 use reprise_base::PartitionId;
 use reprise_partition::{ExclusivePartitions, Touched};
 use reprise_storage::TableId;
@@ -41,7 +41,7 @@ impl NumberedRow {
     /// Returns the row of a change. None if its table is no longer known.
     pub fn of(row: &ChangedRow) -> Option<Self> {
         let table = row.table.as_ref()?;
-        let is_copy = table.placement == Placement::Replicated;
+        let is_copy = table.placement == TablePlacement::Replicated;
         Some(Self {
             partition: (!is_copy).then_some(PartitionId(row.partition)),
             table: TableId(row.table_id),
@@ -105,9 +105,9 @@ impl Router {
         let mut by_partition: BTreeMap<PartitionId, Vec<Asked<Vec<u8>>>> = BTreeMap::new();
         for (table, schema, key) in keys {
             let place = match schema.placement {
-                Placement::Replicated => Some(PartitionId(0)),
-                Placement::By(column) => partition_between(&schema, 0, column, (&key, &key), count),
-                Placement::Local => None,
+                TablePlacement::Replicated => Some(PartitionId(0)),
+                TablePlacement::By(column) => partition_between(&schema, 0, column, (&key, &key), count),
+                TablePlacement::Local => None,
             };
             let places = match place {
                 Some(one) => one.0..one.0 + 1,
@@ -125,7 +125,7 @@ impl Router {
                 let number = |(table, schema, key): &Asked<Vec<u8>>| {
                     known(held, *table, schema)?;
                     let number = store.row_number(*table, store.get(*table, 0, key)?);
-                    let is_copy = schema.placement == Placement::Replicated;
+                    let is_copy = schema.placement == TablePlacement::Replicated;
                     Some(NumberedRow {
                         partition: (!is_copy).then_some(id),
                         table: *table,

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reprise_abi::{OpError, Placement, RowLayout, ScanFlags, TableSchema};
+use reprise_abi::{OpError, RowLayout, ScanFlags, TablePlacement, TableSchema};
 use reprise_base::{Lsn, PartitionId};
 use reprise_partition::{ExclusivePartitions, HeldStores, LookJob, ReadWork, Reading, ReplyOutcome, Touched};
 use reprise_storage::{Range, Rid, ScanPosition, TableId, Visit};
@@ -293,7 +293,7 @@ impl PageReader<'_> {
             from = Rid(0);
         }
         let end = match schema.placement {
-            Placement::Replicated => partitions[0].0 + 1,
+            TablePlacement::Replicated => partitions[0].0 + 1,
             _ => self.partitions_count,
         };
         let next = partitions.last().map_or(0, |id| id.0 + 1);

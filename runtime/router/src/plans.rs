@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use reprise_abi::{Placement, TableSchema, schema::ModuleSchema, text::TextBound};
+use reprise_abi::{TablePlacement, TableSchema, schema::ModuleSchema, text::TextBound};
 use reprise_base::{
     PartitionId,
     limits::{DEPLOY_LIST_BYTES_MAX, TEXT_PER_BYTE_MAX},
@@ -117,7 +117,7 @@ impl Router {
     ) -> Result<Vec<Misfits>, DeployError> {
         // Every partition has the same rows of a replicated table.
         let partitions = match stored.placement {
-            Placement::Replicated => 1,
+            TablePlacement::Replicated => 1,
             _ => self.partitions_count(),
         };
         let mut found: Vec<Misfits> = Vec::new();

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reprise_abi::{IndexKind, Placement, TableSchema};
+use reprise_abi::{IndexKind, TablePlacement, TableSchema};
 use reprise_base::{Lsn, PartitionId, SiteId};
 use reprise_partition::{ReplyOutcome, SiteMessage, Touched};
 use reprise_txn::{Deployed, partition_between};
@@ -143,7 +143,7 @@ impl Router {
             for (id, stats) in told.iter().enumerate() {
                 let sum: &mut TableStats = &mut all[id];
                 let schema = deployed.tables.get(id);
-                let is_copy = schema.is_some_and(|table| table.placement == Placement::Replicated);
+                let is_copy = schema.is_some_and(|table| table.placement == TablePlacement::Replicated);
                 sum.rows = if is_copy { stats.rows } else { sum.rows + stats.rows };
                 sum.copies += stats.rows;
                 sum.row_bytes += stats.row_bytes;
@@ -201,14 +201,14 @@ impl Router {
         {
             let (first, _) = split_place(cursor)?;
             return match first < count {
-                true if schema.placement == Placement::Replicated => only(PartitionId(first)),
+                true if schema.placement == TablePlacement::Replicated => only(PartitionId(first)),
                 true => Ok(self.partitions_from(first, request)),
                 false => Err(RowsError::BadCursor),
             };
         }
         match schema.placement {
-            Placement::Replicated => only(self.least_busy()),
-            Placement::By(column) if !request.prefix.is_empty() || !request.from.is_empty() => {
+            TablePlacement::Replicated => only(self.least_busy()),
+            TablePlacement::By(column) if !request.prefix.is_empty() || !request.from.is_empty() => {
                 let (lower, upper) = request.bounds();
                 match partition_between(schema, request.index, column, (&lower, &upper), count) {
                     Some(id) => only(id),

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crossbeam_channel::never;
-use reprise_backup::{DirHandle, Staging};
+use reprise_backup::{DirHandle, StagingDir};
 use reprise_base::{Epoch, Lsn};
 use reprise_env::{Disk, DiskFile, Step};
 use reprise_wire::{FileChunk, FilesEnd, Frame, Heartbeat, Progress, Wants};
@@ -43,7 +43,7 @@ pub struct Bootstrapping {
     beside: LogBeside,
     /// Declared before the directory that it lies in: a drop closes it first.
     log: Option<LogComing>,
-    staging: Option<Staging>,
+    staging: Option<StagingDir>,
     incoming: Option<Incoming>,
     done: Vec<Arc<dyn DiskFile>>,
     paths: Vec<String>,
@@ -65,7 +65,7 @@ struct Incoming {
 impl Link {
     /// Connects, to have the first files put into `place`: a directory that does not exist yet, or is empty.
     pub fn bootstrap(config: &LinkConfig, place: &DirHandle, beside: LogBeside) -> Result<Bootstrapping, LinkError> {
-        let staging = Staging::begin(place)?;
+        let staging = StagingDir::begin(place)?;
         let link = Self::connect(config, Wants::Files, None)?;
         Ok(Bootstrapping {
             link,

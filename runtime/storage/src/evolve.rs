@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use reprise_abi::{ColumnSchema, Placement, TableSchema};
+use reprise_abi::{ColumnSchema, TablePlacement, TableSchema};
 
 use crate::{
     misfit::{RowCheck, RowRule, fits_back, widens},
@@ -415,7 +415,7 @@ impl Planner<'_> {
             self.refuse("", "primary key", known, declared, WAY_NEW_TABLE);
         }
         let is_placed = match (&self.declared.placement, &stored.placement) {
-            (Placement::By(column), Placement::By(known)) => is_from(&[*column], &[*known]),
+            (TablePlacement::By(column), TablePlacement::By(known)) => is_from(&[*column], &[*known]),
             (declared, known) => declared == known,
         };
         if !is_placed {

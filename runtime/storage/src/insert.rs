@@ -129,7 +129,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, Placement, ScalarType, TableSchema};
+    use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, ScalarType, TablePlacement, TableSchema};
 
     use crate::{AfterImage, Rid, Store, TableId, WriteSummary};
 
@@ -165,7 +165,7 @@ mod tests {
                     unique: *unique,
                 })
                 .collect(),
-            placement: Placement::Replicated,
+            placement: TablePlacement::Replicated,
         }
     }
 

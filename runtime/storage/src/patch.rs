@@ -229,7 +229,7 @@ fn malformed(values: &[u8]) -> WriteError {
 
 #[cfg(test)]
 mod tests {
-    use reprise_abi::{ColumnSchema, ColumnSet, Field, IndexKind, Placement, ScalarType, TableSchema};
+    use reprise_abi::{ColumnSchema, ColumnSet, Field, IndexKind, ScalarType, TablePlacement, TableSchema};
 
     use crate::Store;
 
@@ -262,7 +262,7 @@ mod tests {
             primary_key: vec![0],
             primary_kind: IndexKind::Ordered,
             indexes: vec![],
-            placement: Placement::Replicated,
+            placement: TablePlacement::Replicated,
         };
         let table = store.create_table(schema).expect("a table");
         store.begin();

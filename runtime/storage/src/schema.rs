@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fmt};
 
 use reprise_abi::{
-    ColumnSchema, IndexSchema, ModuleSchema, Placement, TableSchema, describe::write_json, key::KEY_BYTES_MAX,
+    ColumnSchema, IndexSchema, ModuleSchema, TablePlacement, TableSchema, describe::write_json, key::KEY_BYTES_MAX,
     row::COLUMNS_MAX,
 };
 use reprise_base::limits::{DESCRIPTION_BYTES_MAX, INDEXES_MAX};
@@ -111,7 +111,7 @@ pub(crate) fn check_table(schema: &TableSchema) -> Vec<Conflict> {
     for index in &schema.indexes {
         check_columns(&index.name, "index", &index.columns, false);
     }
-    if let Placement::By(column) = schema.placement {
+    if let TablePlacement::By(column) = schema.placement {
         check_columns("", "placement", &[column], false);
     }
     for index in twice(schema.indexes.iter().map(|index| &index.name)) {
@@ -211,9 +211,9 @@ pub(crate) fn describe_index(schema: &TableSchema, index: &IndexSchema) -> Strin
 
 pub(crate) fn describe_placement(schema: &TableSchema) -> String {
     match schema.placement {
-        Placement::By(column) => format!("by {}", schema.columns[column as usize].name),
-        Placement::Replicated => "replicated".into(),
-        Placement::Local => "local".into(),
+        TablePlacement::By(column) => format!("by {}", schema.columns[column as usize].name),
+        TablePlacement::Replicated => "replicated".into(),
+        TablePlacement::Local => "local".into(),
     }
 }
 

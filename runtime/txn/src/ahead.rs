@@ -97,8 +97,8 @@ impl<'m> LookAhead<'m> {
 #[cfg(test)]
 mod tests {
     use reprise_abi::{
-        ColumnSchema, Field, IndexKind, LogChoice, ModuleSchema, Parameter, Partitioning, Placement, PrefetchKey,
-        PrefetchPart, ProcedureSchema, RowLayout, ScalarType, TableSchema, Type,
+        ColumnSchema, Field, IndexKind, LogDeclaration, ModuleSchema, Parameter, Partitioning, PrefetchKey,
+        PrefetchPart, ProcedureSchema, RowLayout, ScalarType, TablePlacement, TableSchema, Type,
     };
     use reprise_storage::{Rid, TableId};
 
@@ -139,7 +139,7 @@ mod tests {
             primary_key: vec![0],
             primary_kind: kind,
             indexes: vec![],
-            placement: Placement::Local,
+            placement: TablePlacement::Local,
         };
         let layout = RowLayout::of_table(&table);
         let mut store = Store::new();
@@ -161,7 +161,7 @@ mod tests {
             returns: Type::Unit,
             read_only: true,
             partitioning: Partitioning::Any,
-            log: LogChoice::Server,
+            log: LogDeclaration::Server,
             time_max_ms: None,
             fuel_max: None,
             aborts: Vec::new(),
@@ -173,7 +173,7 @@ mod tests {
         let binding = TableBinding {
             is_own: true,
             table: id,
-            placement: Placement::Local,
+            placement: TablePlacement::Local,
             indexes: vec![0],
             places: vec![None],
             keys: Vec::new(),

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use reprise_abi::{HostOps, ModuleSchema, Placement, ProcedureSchema, RowLayout, TableSchema};
+use reprise_abi::{HostOps, ModuleSchema, ProcedureSchema, RowLayout, TablePlacement, TableSchema};
 use reprise_base::{Lsn, MemoryLedger, TxnId};
 use reprise_host::CallOutcome;
 use reprise_observe::ModuleMeters;
@@ -98,7 +98,7 @@ pub struct TableBinding {
     /// True for a table of the module, false for another module's that it uses.
     pub is_own: bool,
     /// The placement of its rows.
-    pub placement: Placement,
+    pub placement: TablePlacement,
     /// Module's index number -> stored index number; index 0 is the primary key in both.
     pub indexes: Vec<u16>,
     /// The place of the partition column in a key, if it is known. By the module's index numbers.
@@ -114,7 +114,7 @@ pub struct TableBinding {
 impl TableBinding {
     /// True if every partition has every row.
     pub fn is_replicated(&self) -> bool {
-        self.placement == Placement::Replicated
+        self.placement == TablePlacement::Replicated
     }
 }
 

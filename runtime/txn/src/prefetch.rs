@@ -173,7 +173,7 @@ fn offset_of(procedure: &ProcedureSchema, position: u16) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use reprise_abi::{ColumnSchema, IndexKind, Parameter, Partitioning, Placement, RowLayout, TableSchema};
+    use reprise_abi::{ColumnSchema, IndexKind, Parameter, Partitioning, RowLayout, TablePlacement, TableSchema};
 
     use super::*;
 
@@ -201,12 +201,12 @@ mod tests {
             primary_key: (0..columns.len() as u16).collect(),
             primary_kind: IndexKind::Hash,
             indexes: vec![],
-            placement: Placement::Local,
+            placement: TablePlacement::Local,
         };
         let binding = TableBinding {
             is_own: true,
             table: TableId(0),
-            placement: Placement::Local,
+            placement: TablePlacement::Local,
             indexes: vec![0],
             places: vec![None],
             keys: Vec::new(),
@@ -224,7 +224,7 @@ mod tests {
             returns: Type::Unit,
             read_only: false,
             partitioning: Partitioning::All,
-            log: reprise_abi::LogChoice::Server,
+            log: reprise_abi::LogDeclaration::Server,
             time_max_ms: None,
             fuel_max: None,
             aborts: Vec::new(),

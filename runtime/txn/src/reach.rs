@@ -1,7 +1,7 @@
 //! The rows that a call may read and write: those of its own partitions. The refusal of any other access names the table and the
 //! partitions.
 
-use reprise_abi::{OpError, Placement};
+use reprise_abi::{OpError, TablePlacement};
 use reprise_base::PartitionId;
 
 use crate::{module::TableBinding, ops::guest, run::TxnInput};
@@ -67,8 +67,8 @@ pub(crate) fn unplaced(
 ) -> OpError {
     let schema = &input.module.schema.tables[table as usize];
     let column = match binding.placement {
-        Placement::By(column) => schema.columns.get(column as usize).map_or("", |column| &column.name),
-        Placement::Local | Placement::Replicated => "",
+        TablePlacement::By(column) => schema.columns.get(column as usize).map_or("", |column| &column.name),
+        TablePlacement::Local | TablePlacement::Replicated => "",
     };
     let (what, way_on) = match look {
         ReachKind::Key => ("key", "read it by a key that does"),

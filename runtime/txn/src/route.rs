@@ -258,7 +258,7 @@ mod tests {
             fuel_max: None,
             aborts: Vec::new(),
             partitioning: Partitioning::By(vec![2, 0]),
-            log: reprise_abi::LogChoice::Server,
+            log: reprise_abi::LogDeclaration::Server,
         };
         let mut args = id.to_le_bytes().to_vec();
         args.extend(b"\x02ab");

@@ -6,7 +6,9 @@
 
 use std::{borrow::Cow, ops::Range};
 
-use reprise_abi::{OpError, Placement, ReadSpan, RowHandle, ScanBatch, ScanRequest, Target, calls::HANDLE_NONE};
+use reprise_abi::{
+    IndexTarget, OpError, ReadSpan, RowHandle, ScanBatch, ScanRequest, TablePlacement, calls::HANDLE_NONE,
+};
 use reprise_storage::{Rid, ScanPosition, Store, TableId, WriteError};
 
 use crate::{
@@ -36,7 +38,7 @@ pub(crate) struct StoreTxn<'a, S> {
 
 /// The index in which many keys are looked up.
 pub(crate) struct LookUp<'b> {
-    pub target: Target,
+    pub target: IndexTarget,
     pub binding: &'b TableBinding,
     pub index: u16,
     /// Bytes of a row that are read.
@@ -65,7 +67,7 @@ impl<'a, S: StoreSet> StoreTxn<'a, S> {
 
     #[inline(always)]
     pub fn check_writable(&self, binding: &TableBinding) -> Result<(), OpError> {
-        let is_elsewhere = binding.placement == Placement::Replicated && !self.holds_all;
+        let is_elsewhere = binding.placement == TablePlacement::Replicated && !self.holds_all;
         match self.judges_writes || is_elsewhere {
             false => Ok(()),
             true => judge_write(self.input, binding),
@@ -124,7 +126,7 @@ impl<'a, S: StoreSet> StoreTxn<'a, S> {
         rid: Rid,
         change: impl Fn(&mut Store, Rid) -> Result<T, WriteError>,
     ) -> Result<T, OpError> {
-        if !S::IS_ONE && binding.placement == Placement::Replicated {
+        if !S::IS_ONE && binding.placement == TablePlacement::Replicated {
             for (other, copy) in self.other_copies(binding, at, rid)? {
                 self.write(binding, other, Some(copy), |store| change(store, copy))?;
             }
@@ -213,7 +215,7 @@ impl<'a, S: StoreSet> StoreTxn<'a, S> {
     #[inline(always)]
     pub fn find(
         &mut self,
-        target: Target,
+        target: IndexTarget,
         binding: &TableBinding,
         key: &[u8],
     ) -> Result<Option<(usize, Rid)>, OpError> {
@@ -240,7 +242,7 @@ impl<'a, S: StoreSet> StoreTxn<'a, S> {
             store.add(binding.table, rid, column, delta)
         })?;
         self.note_change(row, writer);
-        match binding.placement == Placement::By(column) {
+        match binding.placement == TablePlacement::By(column) {
             false => Ok(value),
             true => self.check_stays(table, binding, store.into(), rid).map(|()| value),
         }

@@ -4,8 +4,8 @@
 use std::{ops::Range, sync::Arc};
 
 use reprise_abi::{
-    ColumnSet, Handles, HostOps, OpError, Placement, RowHandle, ScanBatch, ScanRequest, TableSchema, Target,
-    calls::{HANDLE_NONE, Packed},
+    ColumnSet, Handles, HostOps, IndexTarget, OpError, RowHandle, ScanBatch, ScanRequest, TablePlacement, TableSchema,
+    calls::{HANDLE_NONE, PackedItems},
 };
 use reprise_base::PartitionId;
 use reprise_storage::{Rid, ScanPosition, ShownRow, StoreAtView, TableId, Visit, result_digest};
@@ -74,7 +74,7 @@ impl<'a> ViewTxn<'a> {
     /// Returns the stores that a read between two keys searches, like a transaction over several partitions.
     fn readable(
         &self,
-        target: Target,
+        target: IndexTarget,
         binding: &TableBinding,
         look: ReachKind,
         keys: (&[u8], &[u8]),
@@ -82,9 +82,9 @@ impl<'a> ViewTxn<'a> {
         let partitions = self.stores.partitions();
         let all = 0..partitions.len();
         let column = match binding.placement {
-            Placement::Replicated => return Ok(0..1),
-            Placement::Local => return Ok(all),
-            Placement::By(column) => column,
+            TablePlacement::Replicated => return Ok(0..1),
+            TablePlacement::Local => return Ok(all),
+            TablePlacement::By(column) => column,
         };
         let (schema, index) = (self.schema(binding), index_of(binding, target.index)?);
         let count = self.input.partitions_count;
@@ -223,7 +223,7 @@ impl<'a> ViewTxn<'a> {
 impl HostOps for ViewTxn<'_> {
     ops_of_any_transaction!();
 
-    fn get(&mut self, target: Target, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
+    fn get(&mut self, target: IndexTarget, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
         self.frame.count_op()?;
         let binding = binding(self.input, target.table)?;
         let index = index_of(binding, target.index)?;
@@ -236,7 +236,7 @@ impl HostOps for ViewTxn<'_> {
         Ok(Some((handle, self.narrowed(binding))))
     }
 
-    fn exists(&mut self, target: Target, key: &[u8]) -> Result<bool, OpError> {
+    fn exists(&mut self, target: IndexTarget, key: &[u8]) -> Result<bool, OpError> {
         self.frame.count_op()?;
         let binding = binding(self.input, target.table)?;
         let index = index_of(binding, target.index)?;
@@ -246,8 +246,8 @@ impl HostOps for ViewTxn<'_> {
 
     fn multi_get(
         &mut self,
-        target: Target,
-        keys: Packed<'_>,
+        target: IndexTarget,
+        keys: PackedItems<'_>,
         visit: &mut dyn FnMut(RowHandle, &[u8]),
     ) -> Result<(), OpError> {
         let binding = binding(self.input, target.table)?;

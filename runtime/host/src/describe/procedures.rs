@@ -1,7 +1,7 @@
 //! Procedures of a description, and the types of their parameters and results.
 
 use reprise_abi::{
-    AbortSchema, LogChoice, NEAR_KEYS_MAX, Parameter, Partitioning, PrefetchKey, PrefetchPart, ProcedureSchema,
+    AbortSchema, LogDeclaration, NEAR_KEYS_MAX, Parameter, Partitioning, PrefetchKey, PrefetchPart, ProcedureSchema,
     ScalarType, StructField, StructType, TableSchema, Type,
     schema::{ABORTS_MAX, NAME_BYTES_MAX, is_valid_type_name},
     types::{DECIMAL_SCALE_MAX, TYPE_DEPTH_MAX},
@@ -104,14 +104,14 @@ fn parse_aborts(object: &Object<'_>) -> ParseResult<Vec<AbortSchema>> {
     Ok(aborts)
 }
 
-fn parse_log(object: &Object<'_>) -> ParseResult<LogChoice> {
+fn parse_log(object: &Object<'_>) -> ParseResult<LogDeclaration> {
     let Some((at, value)) = object.optional("log") else {
-        return Ok(LogChoice::Server);
+        return Ok(LogDeclaration::Server);
     };
     match text(&at, value)? {
-        "command" => Ok(LogChoice::Command),
-        "physiological" => Ok(LogChoice::Physiological),
-        "auto" => Ok(LogChoice::Auto),
+        "command" => Ok(LogDeclaration::Command),
+        "physiological" => Ok(LogDeclaration::Physiological),
+        "auto" => Ok(LogDeclaration::Auto),
         other => {
             let other = quoted(other);
             at.fail(format!("{other} is none of command, physiological, auto"))

@@ -288,7 +288,7 @@ impl PatchPlans {
 #[cfg(test)]
 mod tests {
     use reprise_abi::{
-        ColumnSchema, ColumnSet, Field, IndexKind, IndexSchema, Placement, RowLayout, ScalarType, TableSchema,
+        ColumnSchema, ColumnSet, Field, IndexKind, IndexSchema, RowLayout, ScalarType, TablePlacement, TableSchema,
     };
 
     use reprise_wire::ChangesBuffer;
@@ -327,7 +327,7 @@ mod tests {
                 columns: vec![3],
                 unique: false,
             }],
-            placement: Placement::Local,
+            placement: TablePlacement::Local,
         }
     }
 

@@ -110,7 +110,9 @@ impl Index {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use reprise_abi::{ColumnSchema, Field, IndexKind, Placement, ReadSpan, ScalarType, TableSchema, calls::EqualKeys};
+    use reprise_abi::{
+        ColumnSchema, Field, IndexKind, ReadSpan, ScalarType, TablePlacement, TableSchema, calls::EqualKeys,
+    };
 
     use crate::{Rid, Store, TableId};
 
@@ -160,7 +162,7 @@ mod tests {
             primary_key: (0..shape.len() as u16).collect(),
             primary_kind: kind,
             indexes: vec![],
-            placement: Placement::Replicated,
+            placement: TablePlacement::Replicated,
         });
         (store, table.expect("a table"))
     }

@@ -106,7 +106,7 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use reprise_abi::{ColumnSchema, Field, IndexKind, Placement, RowLayout, ScalarType, TableSchema};
+    use reprise_abi::{ColumnSchema, Field, IndexKind, RowLayout, ScalarType, TablePlacement, TableSchema};
 
     use super::*;
 
@@ -128,7 +128,7 @@ mod tests {
             primary_key: vec![0],
             primary_kind: kind,
             indexes: vec![],
-            placement: Placement::Local,
+            placement: TablePlacement::Local,
         };
         let layout = RowLayout::of_table(&table);
         let mut store = Store::new();

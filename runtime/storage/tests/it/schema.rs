@@ -2,7 +2,7 @@
 
 use crate::common::table;
 use expect_test::{Expect, expect};
-use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, Placement, ScalarType::*, TableSchema};
+use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, ScalarType::*, TablePlacement, TableSchema};
 use reprise_storage::{
     ColumnProblem, Conflict, ConvertError, Range, Store, TableChange, TableId, Visit, WriteError, check_limits,
     plan_change, plan_change_of_empty, plan_logged_change,
@@ -393,7 +393,7 @@ fn conflicts_name_what_differs() {
             t.columns[2].name = "euros".into();
             t.columns[2].was = Some("owner".into());
             t.columns.push(column("level", U16, false, None));
-            t.placement = Placement::By(0);
+            t.placement = TablePlacement::By(0);
         },
         expect![[r#"
             table accounts: column id: stored i32, declared i16; integers become wider ones; for anything else add a column of another name and copy what is there

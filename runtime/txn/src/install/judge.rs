@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use reprise_abi::{ModuleSchema, Placement, TableSchema, describe::write_json};
+use reprise_abi::{ModuleSchema, TablePlacement, TableSchema, describe::write_json};
 use reprise_base::limits::{DESCRIPTION_BYTES_MAX, MODULES_MAX, TABLES_MAX};
 use reprise_storage::{
     Conflict, TableChange, TableId, as_stored, check_limits, plan_change, plan_change_of_empty, plan_logged_change,
@@ -416,8 +416,8 @@ fn changed_table(change: &DeclaredChange) -> Option<TableId> {
 fn unfit_placement(table: &TableSchema) -> Option<Conflict> {
     let full = table.full_name();
     let column = match table.placement {
-        Placement::Local => return None,
-        Placement::Replicated if table.primary_key.is_empty() => {
+        TablePlacement::Local => return None,
+        TablePlacement::Replicated if table.primary_key.is_empty() => {
             let (rule, declared) = ("replicated tables have one", "none");
             return Some(conflict(
                 &full,
@@ -428,8 +428,8 @@ fn unfit_placement(table: &TableSchema) -> Option<Conflict> {
                 "declare a primary key",
             ));
         }
-        Placement::Replicated => return None,
-        Placement::By(column) => column,
+        TablePlacement::Replicated => return None,
+        TablePlacement::By(column) => column,
     };
     let name = &table.columns.get(column as usize)?.name;
     let lacks = |columns: &[u16]| !columns.is_empty() && !columns.contains(&column);

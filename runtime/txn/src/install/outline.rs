@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use reprise_abi::{Placement, TableSchema};
+use reprise_abi::{TablePlacement, TableSchema};
 use reprise_storage::{Conflict, ConvertError, GoOn, Growth, Misfits, PreparedTable, Store, TableChange, TableId};
 
 use super::{InstallStep, Plan, summary::PlanSummary};
@@ -75,7 +75,7 @@ fn count_misfits(
     go_on: GoOn<'_>,
 ) -> Result<Vec<Misfits>, ConvertError> {
     let count = match stored.placement {
-        Placement::Replicated => 1,
+        TablePlacement::Replicated => 1,
         _ => stores.len(),
     };
     let mut found: Vec<Misfits> = Vec::new();

@@ -6,8 +6,8 @@ use std::sync::{
 
 use crate::bed::{Procedure, deployed};
 use reprise_abi::{
-    EndReason, Field, HostOps, OpError, RowLayout, ScalarType, ScanFlags, ScanRequest, Target,
-    calls::{HANDLE_NONE, Packed},
+    EndReason, Field, HostOps, IndexTarget, OpError, RowLayout, ScalarType, ScanFlags, ScanRequest,
+    calls::{HANDLE_NONE, PackedItems},
 };
 use reprise_base::{PartitionId, TxnId, limits::WRITE_SET_BYTES_MAX};
 use reprise_env::Clock;
@@ -168,14 +168,14 @@ impl Clock for Ticking {
 #[test]
 fn long_host_calls_ask_whether_they_may_go_on() {
     let clock: Arc<dyn Clock> = Arc::new(Ticking::default());
-    let target = Target { table: TEXTS, index: 0 };
+    let target = IndexTarget { table: TEXTS, index: 0 };
     let fill =
         |ops: &mut dyn HostOps, rows: u32| (0..rows).try_for_each(|k| ops.insert(TEXTS, &text_row(k, 1)).map(|_| ()));
     let keys: Vec<u8> = (0..60_000_u32)
         .flat_map(|k| [4_u32.to_le_bytes(), k.to_be_bytes()].concat())
         .collect();
     let looks_up = |ops: &mut dyn HostOps| {
-        ops.multi_get(target, Packed::to_end(&keys).unwrap(), &mut |handle, _| {
+        ops.multi_get(target, PackedItems::to_end(&keys).unwrap(), &mut |handle, _| {
             assert_eq!(handle, HANDLE_NONE)
         })
     };

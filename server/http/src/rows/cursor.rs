@@ -37,7 +37,7 @@ pub fn unpack_cursor(walk: Walk, text: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use reprise_abi::{ColumnSchema, IndexKind, IndexSchema, Placement, ScalarType};
+    use reprise_abi::{ColumnSchema, IndexKind, IndexSchema, ScalarType, TablePlacement};
 
     use super::*;
 
@@ -64,7 +64,7 @@ mod tests {
             primary_key: vec![0],
             primary_kind: IndexKind::Ordered,
             indexes: indexes.iter().map(index).collect(),
-            placement: Placement::By(0),
+            placement: TablePlacement::By(0),
         }
     }
 

@@ -4,7 +4,7 @@
 use std::{cell::Cell, collections::BTreeMap};
 
 use reprise_abi::{
-    ColumnSet, EndReason, HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanRequest, Target, random::TxnRandom,
+    ColumnSet, EndReason, HostOps, IndexTarget, LogLevel, OpError, RowHandle, ScanBatch, ScanRequest, random::TxnRandom,
 };
 use reprise_base::limits::REPLAY_LIMITS_FACTOR;
 use reprise_host::{CallOutcome, CompiledModule, Engine, Fault, GuestExit, Instance, Limits};
@@ -62,7 +62,7 @@ impl HostOps for MapOps {
         self.result = bytes.to_vec();
         Ok(())
     }
-    fn get(&mut self, _: Target, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
+    fn get(&mut self, _: IndexTarget, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
         self.calls += 1;
         if !self.rows.contains_key(key) {
             return Ok(None);
