@@ -23,7 +23,7 @@ use reprise_env::{RealClock, RealNet, RealThreads, SimDisk, sim::CrashPolicy};
 use reprise_log::{DestageDemand, EpochStart, Group, GroupSink, LogError, LogReader, ReplicationSlot};
 use reprise_net_rdma::{
     RdmaNet,
-    fake::{FakeCard, Fault},
+    fake::{CardFault, FakeCard},
 };
 use reprise_ship::{Link, LinkError, ShippedLog, StandbyState};
 use reprise_wire::{GROUP_HEAD_BYTES, History};
@@ -295,10 +295,10 @@ fn run(seed: u64) -> u64 {
         if random.below(20) == 0 {
             let at = card.immediates() + random.below(8);
             card.fault(match random.below(4) {
-                0 => Fault::LoseReceived(at),
-                1 => Fault::SwapReceived(at),
-                2 => Fault::WrongKey(at),
-                _ => Fault::Unanswered(at),
+                0 => CardFault::LoseReceived(at),
+                1 => CardFault::SwapReceived(at),
+                2 => CardFault::WrongKey(at),
+                _ => CardFault::Unanswered(at),
             });
         }
         if random.below(15) == 0 {

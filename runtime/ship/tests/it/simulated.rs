@@ -8,7 +8,7 @@ use reprise_base::{Lsn, Role};
 use reprise_env::{Clock, NetFaults, SimClock, SimDisk, SimNet, Step, Stepper};
 use reprise_net_rdma::{
     SteppedNet,
-    fake::{FakeCard, Fault},
+    fake::{CardFault, FakeCard},
 };
 use reprise_ship::{LinkError, StandbyState, Streaming};
 use reprise_wire::{RecordKind, RecordRef, TwoForms};
@@ -123,10 +123,10 @@ impl Network for Cards {
         let at = self.0.immediates() + random.below(20);
         match number {
             0 => self.1.break_all(),
-            1 => self.0.fault(Fault::LoseReceived(at)),
-            2 | 3 => self.0.fault(Fault::SwapReceived(at)),
-            4 => self.0.fault(Fault::WrongKey(at)),
-            5 => self.0.fault(Fault::Unanswered(at)),
+            1 => self.0.fault(CardFault::LoseReceived(at)),
+            2 | 3 => self.0.fault(CardFault::SwapReceived(at)),
+            4 => self.0.fault(CardFault::WrongKey(at)),
+            5 => self.0.fault(CardFault::Unanswered(at)),
             _ => {}
         }
     }
