@@ -11,7 +11,7 @@ use reprise_router::{Lookup, Module, Remembered, ScopedKey};
 use crate::{
     auth::Principal,
     calls::{bad_key, is_valid_key},
-    front::Name,
+    front::PathName,
     refusal::Refusal,
     state::AppState,
     status::now_us,
@@ -34,7 +34,7 @@ use crate::{
 )]
 pub async fn show_outcome(
     State(state): State<AppState>,
-    Name(key): Name,
+    PathName(key): PathName,
     principal: Principal,
 ) -> Result<Json<KeptOutcome>, Refusal> {
     if !is_valid_key(&key) {

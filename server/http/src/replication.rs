@@ -26,8 +26,8 @@ use crate::{
     body,
     calls::{LOOK, number, read_wait_max},
     control::ControlOp,
-    front::{Name, Params},
-    places::Operation,
+    front::{Params, PathName},
+    permits::Operation,
     refusal::Refusal,
     state::{AppState, Parts},
 };
@@ -207,7 +207,7 @@ pub async fn join(
 )]
 pub async fn forget_standby(
     State(state): State<AppState>,
-    Name(name): Name,
+    PathName(name): PathName,
     principal: Principal,
 ) -> Result<StatusCode, Refusal> {
     let forget = {

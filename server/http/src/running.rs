@@ -9,7 +9,7 @@ use utoipa::IntoParams;
 use crate::{
     auth::Principal,
     control::ControlOp,
-    front::{Name, Params},
+    front::{Params, PathName},
     refusal::Refusal,
     state::{AppState, Parts},
 };
@@ -75,7 +75,7 @@ pub async fn list_calls(
 )]
 pub async fn cancel_call(
     State(state): State<AppState>,
-    Name(id): Name,
+    PathName(id): PathName,
     principal: Principal,
 ) -> Result<Json<RunningCall>, Refusal> {
     let op = ControlOp::CancelCall(id.clone());

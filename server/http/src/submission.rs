@@ -18,7 +18,7 @@ use crate::{
     limits::SUPERSEDED_RETRIES_MAX,
     refusal::Refusal,
     refused::bounded,
-    reply::{Held, PendingReply, ReplySlot},
+    reply::{BatchResources, PendingReply, ReplySlot},
     safety::{AskedSafety, Confirmation},
     state::AppState,
     target::Target,
@@ -183,7 +183,7 @@ impl<F> Submission<F> {
     }
 
     /// Hands the calls to the engine.
-    pub fn submit(&mut self, state: &AppState, mut batch: BatchBuilder, held: Held) {
+    pub fn submit(&mut self, state: &AppState, mut batch: BatchBuilder, held: BatchResources) {
         if batch.is_empty() {
             return;
         }
@@ -403,7 +403,7 @@ impl<F> Submission<F> {
         }
         match batch.is_empty() {
             true => self.is_answered = true,
-            false => self.submit(state, batch, Held::default()),
+            false => self.submit(state, batch, BatchResources::default()),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reprise_http::{ConnectionLimits, Origins};
+use reprise_http::{AllowedOrigins, ConnectionLimits};
 use serde::Deserialize;
 
 use super::setting::{Entry, Layers, Source};
@@ -29,7 +29,7 @@ struct HttpEntry {
 pub struct HttpSettings {
     pub limits: ConnectionLimits,
     /// Sites whose pages may ask.
-    pub origins: Origins,
+    pub origins: AllowedOrigins,
     origin_names: Vec<String>,
 }
 
@@ -41,7 +41,7 @@ impl HttpSettings {
         };
         Ok(Self {
             limits: entry.limits().map_err(|error| layers.refused("http", error))?,
-            origins: Origins::new(&entry.origins).map_err(|error| layers.refused("http", error))?,
+            origins: AllowedOrigins::new(&entry.origins).map_err(|error| layers.refused("http", error))?,
             origin_names: entry.origins,
         })
     }

@@ -1,6 +1,6 @@
 //! The file's `[[tokens]]`: who may do what. None of it is a flag.
 
-use reprise_http::{Auth, Origins, Token};
+use reprise_http::{AllowedOrigins, Auth, Token};
 use serde::Deserialize;
 
 use super::setting::{Entry, Layers, Source};
@@ -54,7 +54,7 @@ pub struct TokenSettings {
 
 impl TokenSettings {
     /// `origins`: of pages that may ask.
-    pub fn pick(layers: &mut Layers<'_>, origins: Origins) -> Result<Self, Failure> {
+    pub fn pick(layers: &mut Layers<'_>, origins: AllowedOrigins) -> Result<Self, Failure> {
         let entries: Vec<TokenEntry> = match layers.take("tokens") {
             None => Vec::new(),
             Some(list) => Vec::deserialize(list).map_err(|e| layers.refused("tokens", e.message()))?,
