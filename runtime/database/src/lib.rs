@@ -68,7 +68,7 @@ pub use synced::forget_earlier_log;
 
 pub use reprise_log::{AppendError, AppendOutcome, Group, GroupSink, Position};
 pub use reprise_partition::LogPolicy;
-pub use reprise_partition::{Sampling, ShipForm};
+pub use reprise_partition::{SampleRate, ShipForm};
 pub use reprise_recovery::RecoveryError;
 pub use reprise_replay::RecoverFrom;
 pub use reprise_replay::{Divergence, ReplayError};

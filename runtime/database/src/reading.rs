@@ -8,7 +8,7 @@ use std::{
 
 use reprise_base::limits::FUEL_MAX;
 use reprise_env::{Step, ThreadHandle, Work};
-use reprise_partition::{Lending, ReadQueue, Reader, SiteMessage, ViewLimits};
+use reprise_partition::{ReadQueue, Reader, SiteMessage, StoreCheckout, ViewLimits};
 use reprise_router::ReadPath;
 
 use crate::{database::Database, error::OpenError, standby::Standby};
@@ -45,7 +45,7 @@ pub(crate) struct Readers {
 }
 
 struct RunningReaders {
-    lending: Arc<Lending>,
+    lending: Arc<StoreCheckout>,
     threads: Vec<Box<dyn ThreadHandle>>,
 }
 
@@ -79,7 +79,7 @@ impl Database {
         let mut readers = standby.readers();
         let config = readers.config;
         let partitions = self.shared.partitions_count;
-        let (lending, (asked, queue)) = (Lending::new(partitions), ReadQueue::new());
+        let (lending, (asked, queue)) = (StoreCheckout::new(partitions), ReadQueue::new());
         let mut threads = Vec::new();
         for number in 0..config.threads {
             let (shared, recorder) = (self.shared.clone(), self.router.recorder());

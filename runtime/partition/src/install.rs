@@ -13,7 +13,7 @@ use reprise_txn::{
 
 use crate::{
     shared::ModuleBytes,
-    sink::Unlogged,
+    sink::LogRefusal,
     site::{ExclusivePartitions, ExecContext, Partition},
 };
 
@@ -67,7 +67,7 @@ pub struct InstallBounds {
 
 /// The results of a module's migration; empty if it has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Migrated {
+pub struct MigrationDigests {
     /// Digests of the written rows, by partition.
     pub digests: Vec<u64>,
 }
@@ -107,7 +107,7 @@ pub enum InstallError {
     Replicated { table: String },
     /// The log is not durable as far as it was filled.
     #[error(transparent)]
-    Log(#[from] Unlogged),
+    Log(#[from] LogRefusal),
 }
 
 /// Installs a module on all partitions. `confirm` gets the results of the migration and the plan, and returns the LSN of the deployment's record. Its
@@ -115,7 +115,7 @@ pub enum InstallError {
 pub fn install<T, E>(
     held: &mut ExclusivePartitions<'_>,
     installation: Installation,
-    confirm: impl FnOnce(&mut ExclusivePartitions<'_>, &PlanSummary, &Migrated) -> Result<(Lsn, T), E>,
+    confirm: impl FnOnce(&mut ExclusivePartitions<'_>, &PlanSummary, &MigrationDigests) -> Result<(Lsn, T), E>,
 ) -> Result<Result<(Lsn, T), E>, InstallError> {
     let Installation {
         candidate,
@@ -127,7 +127,7 @@ pub fn install<T, E>(
     let plan = judge(held, &candidate, &rules)?;
     let summary = plan.summary.clone();
     if !summary.migrates {
-        let confirmed = confirm(held, &summary, &Migrated::default());
+        let confirmed = confirm(held, &summary, &MigrationDigests::default());
         if let Ok((lsn, _)) = &confirmed {
             let applied = apply(&deployed, candidate, plan, txn_id, &mut stores_of(held));
             put_in_service(held, applied.next, |binaries| binaries.push(logged(wasm, *lsn)));
@@ -242,7 +242,7 @@ fn migrate(
     applied: &AppliedPlan,
     txn_id: TxnId,
     rules: &InstallRules,
-) -> Result<Migrated, InstallError> {
+) -> Result<MigrationDigests, InstallError> {
     let (module, bounds) = (&applied.migration, rules.bounds());
     let mut executor = module.code.instantiate().map_err(|reason| InstallError::Migration {
         partition: PartitionId(0),
@@ -256,7 +256,7 @@ fn migrate(
     executor.count_in(&held.tools.shared.memory);
     // Versions of one name follow each other: the tables are as the one before left them.
     let args = (module.version - 1).to_le_bytes();
-    let mut migrated = Migrated::default();
+    let mut migrated = MigrationDigests::default();
     let ExecContext { shared, frame, .. } = &mut *held.tools;
     for partition in held.partitions.iter_mut() {
         let input = TxnInput {

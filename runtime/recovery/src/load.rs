@@ -9,7 +9,7 @@ use reprise_abi::{ModuleSchema, TableSchema};
 use reprise_base::MemoryLedger;
 use reprise_checkpoint::{CheckpointError, CheckpointReader};
 use reprise_host::stored::{read_module, read_stored_table};
-use reprise_partition::{ExclusivePartitions, ModuleBytes, Touched, put_in_service};
+use reprise_partition::{ExclusivePartitions, ModuleBytes, TxnPartitions, put_in_service};
 use reprise_replay::{KeyedOutcome, ReplayError, Replayer};
 use reprise_storage::{Store, TableId};
 use reprise_txn::{
@@ -58,7 +58,7 @@ pub fn load(
     let compile_seconds = describe(replayer, reader, past, &outcome)?;
     let (from, bytes, filled) = (reader.clone(), loaded.clone(), outcome.clone());
     replayer.gather(
-        Touched::All,
+        TxnPartitions::All,
         Box::new(move |held| {
             // After an error in the descriptions there is nothing to fill.
             if !filled.has_failed() {
@@ -77,7 +77,7 @@ pub fn load(
 /// Empties every partition and forgets every module, after a load or a replay that failed.
 pub fn reset(replayer: &mut Replayer) -> Result<(), RecoveryError> {
     replayer.gather(
-        Touched::All,
+        TxnPartitions::All,
         Box::new(|held| {
             held.tools.shared.principals.clear();
             for partition in held.partitions.iter_mut() {
@@ -149,7 +149,7 @@ fn describe(
     let compiled_ns = shared.clock.monotonic_ns() - begun_ns;
     let (reader, outcome) = (reader.clone(), outcome.clone());
     replayer.gather(
-        Touched::All,
+        TxnPartitions::All,
         Box::new(move |held| {
             if let Err(reason) = install(held, &reader, tables, past, modules) {
                 outcome.fail(broken(&reader, "tables and modules", "that fit", &reason).into());

@@ -13,8 +13,8 @@ use reprise_base::{
 use reprise_log::Log;
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{
-    Caller, ExclusivePartitions, InstallBounds, InstallError, InstallRules, Installation, Migrated, Partition,
-    ReplyOutcome, Shared, Unlogged, check_consents, install,
+    Caller, ExclusivePartitions, InstallBounds, InstallError, InstallRules, Installation, LogRefusal, MigrationDigests,
+    Partition, ReplyOutcome, Shared, check_consents, install,
 };
 use reprise_storage::Store;
 use reprise_txn::{
@@ -80,7 +80,7 @@ pub enum DeployError {
     #[error("{0}")]
     BadName(String),
     #[error(transparent)]
-    Log(Unlogged),
+    Log(LogRefusal),
     #[error(transparent)]
     NotPrimary(#[from] NotPrimary),
     /// The log failed while it wrote the record: whether that is kept shows after a restart.
@@ -225,7 +225,7 @@ impl Router {
     pub fn define_principal(&self, name: &str) -> Result<(), DeployError> {
         self.check_primary()?;
         if let Some(reason) = self.log_refusal() {
-            return Err(DeployError::Log(Unlogged::Unavailable(reason)));
+            return Err(DeployError::Log(LogRefusal::Unavailable(reason)));
         }
         let name = name.to_owned();
         self.run_on_all(move |held| define_principal(held, &name))?
@@ -353,7 +353,10 @@ fn deploy(
     let (name, hash) = (candidate.name.clone(), candidate.hash);
     let bytes = wasm.clone();
     // The record last, and durable: should the log refuse it, the tables are still as they were.
-    let log = |held: &mut ExclusivePartitions<'_>, plan: &PlanSummary, migrated: &Migrated| -> Result<_, DeployError> {
+    let log = |held: &mut ExclusivePartitions<'_>,
+               plan: &PlanSummary,
+               migrated: &MigrationDigests|
+     -> Result<_, DeployError> {
         let digests: Vec<u8> = migrated
             .digests
             .iter()
@@ -467,7 +470,7 @@ fn define_principal(held: &mut ExclusivePartitions<'_>, name: &str) -> Result<()
 
 fn append(held: &mut ExclusivePartitions<'_>, record: &RecordBatch, txn_id: TxnId) -> Result<Lsn, DeployError> {
     let refused = |reason, lsn| match reason {
-        Unlogged::Unknown(reason) => DeployError::OutcomeUnknown { reason, txn_id, lsn },
+        LogRefusal::Unknown(reason) => DeployError::OutcomeUnknown { reason, txn_id, lsn },
         reason => DeployError::Log(reason),
     };
     let mut partitions: Vec<&mut Partition> = held.partitions.iter_mut().map(|part| &mut **part).collect();

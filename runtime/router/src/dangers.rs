@@ -9,7 +9,7 @@ use std::{
 use reprise_base::Role;
 use reprise_log::Log;
 use reprise_observe::{Notice, NoticeKind, Notices, RefusalReason, Refusals};
-use reprise_partition::Unlogged;
+use reprise_partition::LogRefusal;
 
 use crate::router::{Phase, Router};
 
@@ -106,7 +106,7 @@ impl Router {
         let (shared, notices) = (&self.0.config.shared, self.notices());
         let now_ns = shared.clock.monotonic_ns();
         let commits = shared.gate.refusal().map(|refusal| match refusal {
-            Unlogged::StandbyUnavailable(reason) | Unlogged::LeaseLost(reason) => reason,
+            LogRefusal::StandbyUnavailable(reason) | LogRefusal::LeaseLost(reason) => reason,
             other => other.to_string().into(),
         });
         let mut last = self.0.dangers.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -49,8 +49,8 @@ pub use views::ReadPath;
 pub use reprise_log::NvramBufferStatus;
 pub use reprise_observe::{CallEnd, CallStage, CallSums, ProcedureSums};
 pub use reprise_partition::{
-    CallInfo, CallKey, CallPhase, CallTimes, Caller, Deadline, DeployProgress, InstallError, Principals,
-    RendezvousStats, ReplyOutcome, Stream, Unlogged, has_small_result,
+    CallInfo, CallKey, CallStep, CallTimes, Caller, Deadline, DeployProgress, InstallError, LogRefusal, Principals,
+    RendezvousStats, ReplyOutcome, Stream, has_small_result,
 };
 pub use reprise_ship::{FreshnessPoint, FreshnessSummary, SafetyHook};
 pub use reprise_storage::{ChangeAction, ChangeStep, Conflict, TableId};

@@ -8,7 +8,7 @@ use std::{
 
 use reprise_abi::{TablePlacement, TableSchema};
 use reprise_base::PartitionId;
-use reprise_partition::{ExclusivePartitions, Touched};
+use reprise_partition::{ExclusivePartitions, TxnPartitions};
 use reprise_storage::TableId;
 use reprise_txn::partition_between;
 
@@ -145,7 +145,7 @@ impl Router {
         read: impl FnOnce(&ExclusivePartitions<'_>) -> T + Send + 'static,
     ) -> Result<T, RowsError> {
         self.check_ready()?;
-        self.run_durably_within(Touched::Some(vec![id]), WAIT_MAX, move |held| Ok(read(held)))
+        self.run_durably_within(TxnPartitions::Some(vec![id]), WAIT_MAX, move |held| Ok(read(held)))
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use reprise_abi::{OpError, RowLayout, ScanFlags, TablePlacement, TableSchema};
 use reprise_base::{Lsn, PartitionId};
-use reprise_partition::{ExclusivePartitions, HeldStores, LookJob, ReadWork, Reading, ReplyOutcome, Touched};
+use reprise_partition::{ExclusivePartitions, HeldStores, LookJob, ReadTask, ReadWork, ReplyOutcome, TxnPartitions};
 use reprise_storage::{Range, Rid, ScanPosition, TableId, Visit};
 use reprise_txn::{Deployed, NextRow, ReadAheadPages, ViewStores};
 
@@ -35,13 +35,13 @@ impl Router {
     pub(crate) fn page_at_view(
         &self,
         aside: &ReadAside,
-        touched: Touched,
+        touched: TxnPartitions,
         request: RowsRequest,
     ) -> Result<RowsPage, RowsError> {
         let partitions_count = self.partitions_count();
         let partitions = match touched {
-            Touched::All => (0..partitions_count).map(PartitionId).collect(),
-            Touched::Some(list) => list,
+            TxnPartitions::All => (0..partitions_count).map(PartitionId).collect(),
+            TxnPartitions::Some(list) => list,
         };
         let (sender, receiver) = crossbeam_channel::bounded(1);
         let look = PageLook {
@@ -51,7 +51,7 @@ impl Router {
             answer: sender,
         };
         let work = ReadWork::Look(Box::new(look));
-        self.read(aside, Reading { work, partitions });
+        self.read(aside, ReadTask { work, partitions });
         let received = self.0.config.shared.threads.receive(&receiver);
         received.map_err(|_| RowsError::Unavailable("the engine has stopped".into()))?
     }

@@ -7,7 +7,7 @@ use reprise_base::{
     PartitionId,
     limits::{DEPLOY_LIST_BYTES_MAX, TEXT_PER_BYTE_MAX},
 };
-use reprise_partition::Touched;
+use reprise_partition::TxnPartitions;
 use reprise_storage::{Misfits, TableChange, TableId};
 use reprise_txn::{
     Candidate, Consent, ConsentKind, Deployed, DeploymentRules, DestroyedItem, PlanSummary, StoredCounts, TableCount,
@@ -82,10 +82,12 @@ impl StoredCounts for PublishedCounts<'_> {
     fn any_row(&self, id: TableId) -> Option<String> {
         let mut partitions = (0..self.router.partitions_count()).map(PartitionId);
         partitions.find_map(|partition| {
-            let read = self.router.run_durably(Touched::Some(vec![partition]), move |held| {
-                let mut stores = held.partitions.iter_mut().map(|partition| &mut partition.store);
-                Ok(stores.find_map(|store| store.any_row(id)))
-            });
+            let read = self
+                .router
+                .run_durably(TxnPartitions::Some(vec![partition]), move |held| {
+                    let mut stores = held.partitions.iter_mut().map(|partition| &mut partition.store);
+                    Ok(stores.find_map(|store| store.any_row(id)))
+                });
             read.ok()?
         })
     }
@@ -125,7 +127,7 @@ impl Router {
             let mut from = Some(0);
             while let Some(first) = from {
                 let (stored, change) = (stored.clone(), change.clone());
-                let read = self.run_durably(Touched::Some(vec![partition]), move |held| {
+                let read = self.run_durably(TxnPartitions::Some(vec![partition]), move |held| {
                     if held.tools.deployed().tables.get(usize::from(id.0)) != Some(&stored) {
                         return Err(RowsError::Changed);
                     }

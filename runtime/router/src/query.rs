@@ -8,7 +8,7 @@ use std::{
 
 use reprise_abi::{IndexKind, TablePlacement, TableSchema};
 use reprise_base::{Lsn, PartitionId, SiteId};
-use reprise_partition::{ReplyOutcome, SiteMessage, Touched};
+use reprise_partition::{ReplyOutcome, SiteMessage, TxnPartitions};
 use reprise_txn::{Deployed, partition_between};
 
 use crate::{
@@ -193,9 +193,9 @@ impl Router {
     }
 
     /// The partitions that a page is read from.
-    fn partitions_of(&self, schema: &TableSchema, request: &RowsRequest) -> Result<Touched, RowsError> {
+    fn partitions_of(&self, schema: &TableSchema, request: &RowsRequest) -> Result<TxnPartitions, RowsError> {
         let count = self.partitions_count();
-        let only = |id: PartitionId| Ok(Touched::Some(vec![id]));
+        let only = |id: PartitionId| Ok(TxnPartitions::Some(vec![id]));
         if !is_ordered(schema, request.index)
             && let Some(cursor) = &request.cursor
         {
@@ -212,17 +212,17 @@ impl Router {
                 let (lower, upper) = request.bounds();
                 match partition_between(schema, request.index, column, (&lower, &upper), count) {
                     Some(id) => only(id),
-                    None => Ok(Touched::All),
+                    None => Ok(TxnPartitions::All),
                 }
             }
-            _ if is_ordered(schema, request.index) || !request.prefix.is_empty() => Ok(Touched::All),
+            _ if is_ordered(schema, request.index) || !request.prefix.is_empty() => Ok(TxnPartitions::All),
             _ => Ok(self.partitions_from(0, request)),
         }
     }
 
     /// From `first` on, as many partitions as hold a page's rows by what they told last. Should they hold fewer, the page is
     /// shorter, and its cursor leads on.
-    fn partitions_from(&self, first: u16, request: &RowsRequest) -> Touched {
+    fn partitions_from(&self, first: u16, request: &RowsRequest) -> TxnPartitions {
         let mut rows = 0;
         let mut taken = Vec::new();
         for id in (first..self.partitions_count()).map(PartitionId) {
@@ -233,7 +233,7 @@ impl Router {
                 break;
             }
         }
-        Touched::Some(taken)
+        TxnPartitions::Some(taken)
     }
 
     /// The partition for which fewest calls wait.

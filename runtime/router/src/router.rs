@@ -17,8 +17,8 @@ use reprise_base::{
 use reprise_log::{Log, NvramBufferStatus};
 use reprise_observe::{LineFilter, Notices, ProcedureMeters, RecentLine, Recorder, Registry};
 use reprise_partition::{
-    CallBatch, CallInfo, Deadline, DeployProgress, ExclusivePartitions, Job, MultiPartitionTxn, ReadWork, Reading,
-    RendezvousStats, ReplyOutcome, Shared, SiteMessage, Stream, Touched,
+    CallBatch, CallInfo, Deadline, DeployProgress, ExclusivePartitions, Job, MultiPartitionTxn, ReadTask, ReadWork,
+    RendezvousStats, ReplyOutcome, Shared, SiteMessage, Stream, TxnPartitions,
 };
 use reprise_txn::{CallPartitions, Compiler, Deployed, Module};
 
@@ -395,8 +395,8 @@ impl Router {
     fn dispatch(&self, part: Part) {
         match part.touched {
             CallPartitions::One(partition) => self.enqueue(partition, part.batch),
-            CallPartitions::Several(partitions) => self.enqueue_multi(Touched::Some(partitions), part.batch),
-            CallPartitions::All => self.enqueue_multi(Touched::All, part.batch),
+            CallPartitions::Several(partitions) => self.enqueue_multi(TxnPartitions::Some(partitions), part.batch),
+            CallPartitions::All => self.enqueue_multi(TxnPartitions::All, part.batch),
         }
     }
 
@@ -414,7 +414,7 @@ impl Router {
             && let Some(aside) = self.read_aside()
         {
             let (work, partitions) = (ReadWork::Calls(batch), vec![partition]);
-            return self.read(&aside, Reading { work, partitions });
+            return self.read(&aside, ReadTask { work, partitions });
         }
         let site = partition.site(shared.sites_count).index();
         self.send(site, SiteMessage::Batch(batch));
@@ -435,11 +435,11 @@ impl Router {
         }
     }
 
-    fn enqueue_multi(&self, touched: Touched, mut batch: Box<CallBatch>) {
+    fn enqueue_multi(&self, touched: TxnPartitions, mut batch: Box<CallBatch>) {
         let shared = &self.0.config.shared;
         let partitions = match &touched {
-            Touched::All => (0..shared.partitions_count).map(PartitionId).collect(),
-            Touched::Some(list) => list.clone(),
+            TxnPartitions::All => (0..shared.partitions_count).map(PartitionId).collect(),
+            TxnPartitions::Some(list) => list.clone(),
         };
         for (admitted, partition) in partitions.iter().enumerate() {
             let (waiting, count) = (&shared.waiting[partition.index()], batch.count_on(*partition));
@@ -458,7 +458,7 @@ impl Router {
             && let Some(aside) = self.read_aside()
         {
             let work = ReadWork::Calls(batch);
-            return self.read(&aside, Reading { work, partitions });
+            return self.read(&aside, ReadTask { work, partitions });
         }
         let job: Job = Box::new(move |held: &mut ExclusivePartitions<'_>| held.run_calls(batch));
         let count = shared.partitions_count;
@@ -489,7 +489,7 @@ impl Router {
             let _ = sender.send(job(held)); // the caller may have gone; the job is done all the same
         });
         let count = self.0.config.shared.partitions_count;
-        self.send_multi(MultiPartitionTxn::barrier(Touched::All, count, job));
+        self.send_multi(MultiPartitionTxn::barrier(TxnPartitions::All, count, job));
         self.0
             .config
             .shared
@@ -502,7 +502,7 @@ impl Router {
     /// all of them are ready for it.
     pub(crate) fn run_durably<T: Send + Sync + 'static>(
         &self,
-        touched: Touched,
+        touched: TxnPartitions,
         read: impl FnOnce(&mut ExclusivePartitions<'_>) -> Result<T, RowsError> + Send + 'static,
     ) -> Result<T, RowsError> {
         let receiver = self.send_durably(touched, read);
@@ -514,7 +514,7 @@ impl Router {
     /// dropped.
     pub(crate) fn run_durably_within<T: Send + Sync + 'static>(
         &self,
-        touched: Touched,
+        touched: TxnPartitions,
         wait_max: Duration,
         read: impl FnOnce(&mut ExclusivePartitions<'_>) -> Result<T, RowsError> + Send + 'static,
     ) -> Result<T, RowsError> {
@@ -525,7 +525,7 @@ impl Router {
 
     fn send_durably<T: Send + Sync + 'static>(
         &self,
-        touched: Touched,
+        touched: TxnPartitions,
         read: impl FnOnce(&mut ExclusivePartitions<'_>) -> Result<T, RowsError> + Send + 'static,
     ) -> Receiver<Result<T, RowsError>> {
         let (sender, receiver) = crossbeam_channel::bounded(1);

@@ -11,7 +11,7 @@ use std::sync::{
 
 use reprise_base::{Lsn, OnReached, Role, Watermark, WatermarkWaiter};
 use reprise_log::Log;
-use reprise_partition::{ExclusivePartitions, Job, MultiPartitionTxn, Touched};
+use reprise_partition::{ExclusivePartitions, Job, MultiPartitionTxn, TxnPartitions};
 
 use crate::{
     replication::PrimaryBeside,
@@ -141,7 +141,7 @@ impl Router {
             let job: Job = Box::new(move |held| {
                 let _ = sender.send(job(held, cut)); // the caller may have gone
             });
-            let txn = MultiPartitionTxn::barrier(Touched::All, shared.partitions_count, job);
+            let txn = MultiPartitionTxn::barrier(TxnPartitions::All, shared.partitions_count, job);
             self.send_multi_in(&order, txn);
         }
         let received = shared.threads.receive(&receiver);

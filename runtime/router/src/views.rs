@@ -14,7 +14,7 @@ use std::{
 
 use crossbeam_channel::Sender;
 use reprise_base::Lsn;
-use reprise_partition::{OpenViews, OpenedView, ReadWork, Reading, ReplyOutcome, Site, SiteMessage};
+use reprise_partition::{OpenViews, OpenedView, ReadTask, ReadWork, ReplyOutcome, Site, SiteMessage};
 use reprise_storage::ViewId;
 
 use crate::router::Router;
@@ -52,13 +52,13 @@ pub enum ReadPath {
     #[default]
     Sites,
     /// The readers take them from this queue.
-    Readers(Sender<Reading>),
+    Readers(Sender<ReadTask>),
     /// Reads are refused, because the standby becomes the primary, or stops.
     Closed,
 }
 
 /// The readers' queue. None: reads are refused.
-pub(crate) struct ReadAside(Option<Sender<Reading>>);
+pub(crate) struct ReadAside(Option<Sender<ReadTask>>);
 
 /// Why there are no views any more.
 const OVER: &str = "this standby closed its views, because it becomes the primary or stops; try again";
@@ -117,7 +117,7 @@ impl Router {
     }
 
     /// Hands a read to the readers, or refuses it.
-    pub(crate) fn read(&self, aside: &ReadAside, reading: Reading) {
+    pub(crate) fn read(&self, aside: &ReadAside, reading: ReadTask) {
         let unsent = match &aside.0 {
             Some(queue) => queue.send(reading).err().map(|unsent| unsent.0),
             None => Some(reading),

@@ -2,7 +2,7 @@
 
 use axum::{Json, extract::State};
 use reprise_api::{CallList, CallPhase, Problem, RunningCall, U64};
-use reprise_router::{CallInfo, CallPhase as RouterPhase, Deployed};
+use reprise_router::{CallInfo, CallStep as RouterPhase, Deployed};
 use serde::Deserialize;
 use utoipa::IntoParams;
 

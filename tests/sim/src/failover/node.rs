@@ -8,7 +8,7 @@ use std::{
 use reprise_base::{Joiner, NodeProcess, Safety};
 use reprise_database::{
     CheckpointConfig, ClosedDirectory, CommitMode, CutBack, CutError, Database, DatabaseConfig, DeviceConfig,
-    Environment, Folders, FollowPrimary, Health, LeaseConfig, LogPolicy, NodeFile, Position, RedoConfig, Sampling,
+    Environment, Folders, FollowPrimary, Health, LeaseConfig, LogPolicy, NodeFile, Position, RedoConfig, SampleRate,
     ServeStandbys, ShipForm, TicketError, VIEW_NAME, cut_back, forget_earlier_log, keep_committed,
 };
 use reprise_env::{Disk, DiskError, SimDisk, Threads, sim::FaultRandom};
@@ -106,7 +106,7 @@ fn environment((around, life): (&Arc<Around>, &Arc<Life>), disk: &SimDisk, own: 
             clock: around.clock.clone(),
             pace_us: Arc::default(),
         }),
-        sampling: Sampling::default(),
+        sampling: SampleRate::default(),
         part_bytes: own.part_bytes,
         redo_window_bytes: 1 << 10,
         file_part_bytes: FILE_PART_BYTES,

@@ -6,7 +6,7 @@ use reprise_abi::RowLayout;
 use reprise_base::Lsn;
 use reprise_database::{
     CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Environment, Folders, LogPolicy, RedoConfig,
-    Sampling,
+    SampleRate,
 };
 use reprise_env::{
     SimClock, SimDisk, Stepper, Threads,
@@ -43,7 +43,7 @@ impl Life {
             }),
             nvram: Arc::new(reprise_nvram::MapRegions::default()),
             compiler: Arc::new(DescribedCompiler),
-            sampling: Sampling::default(),
+            sampling: SampleRate::default(),
             part_bytes: 40,
             redo_window_bytes: 1 << 10,
             file_part_bytes: 1 << 10,
