@@ -20,7 +20,7 @@ use reprise_database::{
     ReadersConfig, RedoConfig, TicketError,
 };
 use reprise_env::{MakeWork, RealClock, RealNet, RealThreads, ThreadHandle, Threads, Work};
-use reprise_router::{ReplicationService, StandbyState};
+use reprise_router::{ReplicationService, StandbyPhase};
 use reprise_ship::{Bootstrapped, Link, LinkConfig, LogBeside};
 
 use crate::taker::{Acknowledges, Replays, Taking, WayTaker};
@@ -259,7 +259,7 @@ impl Standby {
             let all = service.info().standbys;
             Ok(all.iter().any(|standby| {
                 standby.name == self.name
-                    && standby.state == StandbyState::Streaming
+                    && standby.state == StandbyPhase::Streaming
                     && (standby.in_sync == Some(true) || !asks_standbys)
             }))
         })?;

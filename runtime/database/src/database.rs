@@ -18,7 +18,7 @@ use reprise_observe::Registry;
 use reprise_partition::{CallBatch, LogPolicy, Shared, Site, SiteMessage};
 use reprise_recovery::{RecoveryError, make_ready};
 use reprise_replay::{Divergence, RecoverFrom, ReplayError};
-use reprise_router::{Phase, Router, RouterConfig};
+use reprise_router::{NodePhase, Router, RouterConfig};
 use reprise_txn::Compiler;
 use reprise_upkeep::{Backups, Checkpointer, EngineHandles, LogMissing};
 
@@ -240,7 +240,7 @@ impl Database {
         match self.replay(None) {
             Ok(report) => {
                 self.make_ready_for_calls()?;
-                self.router.set_phase(Phase::Ready);
+                self.router.set_phase(NodePhase::Ready);
                 if let Some(checkpointer) = &self.checkpointer {
                     checkpointer.start_schedule();
                 }
@@ -301,7 +301,7 @@ impl Database {
             log.refuse(&reason);
         }
         self.make_ready_for_calls()?;
-        self.router.set_phase(Phase::Ready);
+        self.router.set_phase(NodePhase::Ready);
         Ok(ReadOnly {
             report,
             divergence,
@@ -352,7 +352,7 @@ impl Database {
     }
 
     pub(crate) fn fail(&self, error: OpenError) -> OpenError {
-        self.router.set_phase(Phase::Failed {
+        self.router.set_phase(NodePhase::Failed {
             report: error.to_string(),
         });
         error

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use reprise_base::Role;
 use reprise_observe::{Notice, NoticeKind};
-use reprise_router::Phase;
+use reprise_router::NodePhase;
 
 use crate::{comparing::Comparison, database::Database, node_file::Health};
 
@@ -35,7 +35,7 @@ impl Database {
             "this standby's tables are not its primary's: {what}. They are not served, and its replay has ended; what is received is kept in the log"
         );
         standby.keep_failure(&report.as_str().into());
-        self.router.set_phase(Phase::Failed { report: report.clone() });
+        self.router.set_phase(NodePhase::Failed { report: report.clone() });
         let health = Health::TablesDiffer(what.to_owned());
         let kept = self.node().map(|node| node.set_health(health));
         let told = match kept {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use reprise_base::{Lsn, Role};
 use reprise_env::DiskError;
-use reprise_router::{OutOfSync, PeerMember, StandbyState};
+use reprise_router::{LaggingStandby, PeerMember, StandbyPhase};
 use reprise_ship::Expected;
 use serde::{Deserialize, Serialize};
 
@@ -134,7 +134,7 @@ impl Database {
         }
         let is_lost = |member: &MemberAddress| {
             let known = info.standbys.iter().find(|standby| standby.name == member.name);
-            known.is_some_and(|standby| standby.state == StandbyState::Lost)
+            known.is_some_and(|standby| standby.state == StandbyPhase::Lost)
         };
         let members = self.node()?.read(NodeDocument::members_to_ask);
         Some(members.into_iter().filter(is_lost).collect())
@@ -146,9 +146,9 @@ pub(crate) fn load(node: &NodeFile) -> Vec<Expected> {
 }
 
 /// Returns the standbys that were out of sync with this server when it led last, and from which LSN on.
-pub(crate) fn laggards(node: &NodeFile) -> Vec<OutOfSync> {
+pub(crate) fn laggards(node: &NodeFile) -> Vec<LaggingStandby> {
     let is_out = |member: &&Member| !member.in_sync && !member.was_in_sync;
-    let told = |member: &Member| OutOfSync {
+    let told = |member: &Member| LaggingStandby {
         from: Lsn(member.persisted),
         name: member.name.clone(),
     };
@@ -195,7 +195,7 @@ impl Keeping {
 /// Records, for a server that becomes the primary, that no standby is in sync with it and that their positions are not known. They may have
 /// followed another primary. The server holds the log for them as before. It also expects the standbys that its primary reported as out of
 /// sync. The server saves this before its first answer, because its next start relies on it.
-pub(crate) fn begin_epoch(members: &mut Vec<Member>, laggards: &[OutOfSync]) {
+pub(crate) fn begin_epoch(members: &mut Vec<Member>, laggards: &[LaggingStandby]) {
     for member in &mut *members {
         member.end();
         member.was_in_sync = false;
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(out(), both);
         // A promotion makes the same change, and keeps reporting a standby that lags behind.
         node.change(|document| document.members = ended).expect("saved");
-        let laggard = OutOfSync {
+        let laggard = LaggingStandby {
             name: "s3".into(),
             from: Lsn(5),
         };

@@ -17,7 +17,7 @@ use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
 use reprise_recovery::{RecoveryError, make_ready, read_window};
 use reprise_replay::Replayer;
-use reprise_router::{Phase, Router};
+use reprise_router::{NodePhase, Router};
 
 use crate::standby::Hiding;
 
@@ -224,7 +224,7 @@ impl Follower {
             "the replay of the primary's log stopped behind LSN {}: {error}. The tables are not served; what is received is kept in the log",
             self.router.view()
         );
-        self.router.set_phase(Phase::Failed { report: report.clone() });
+        self.router.set_phase(NodePhase::Failed { report: report.clone() });
         self.tell(report.clone());
         let _ = self.ended.send(Err(report.into())); // a promotion or a status reads it
     }

@@ -14,7 +14,7 @@ use reprise_env::{Step, ThreadHandle, Work, entropy};
 use reprise_log::LogError;
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{LeaseClock, Shared};
-use reprise_router::{LeaseInfo, LeaseState, LostRange, ReplicationError};
+use reprise_router::{LeaseInfo, LeaseStatus, LostRecords, ReplicationError};
 
 use crate::{
     cutting,
@@ -158,7 +158,7 @@ struct State {
     /// The record before the promotion of this server began.
     before: Option<SyncRecord>,
     /// The loss that an operator accepted. Since then the record names this server, whether or not it became the primary.
-    accepted: Option<LostRange>,
+    accepted: Option<LostRecords>,
 }
 
 /// This server's part in the lease.
@@ -623,7 +623,7 @@ impl Leasing {
     }
 
     /// Takes the lease for a promotion by an operator. Some: the loss that the operator accepted.
-    pub fn take_by_hand(&self, by: ByHand, lost: LostRange) -> Result<Option<LostRange>, ReplicationError> {
+    pub fn take_by_hand(&self, by: ByHand, lost: LostRecords) -> Result<Option<LostRecords>, ReplicationError> {
         let unavailable = |error: StoreError| self.unavailable(&error);
         let until_ns = self.now_ns() + 2 * self.ttl.as_nanos() as u64;
         loop {
@@ -686,11 +686,11 @@ impl Leasing {
         LeaseInfo {
             kind: self.kind,
             state: match (state.holds, left_ns > 0) {
-                (true, true) => LeaseState::Held,
-                (true, false) => LeaseState::Over,
-                (false, _) if state.error.is_some() || seen.is_none() => LeaseState::Unknown,
-                (false, _) if holder.is_some() => LeaseState::Elsewhere,
-                (false, _) => LeaseState::Free,
+                (true, true) => LeaseStatus::Held,
+                (true, false) => LeaseStatus::Over,
+                (false, _) if state.error.is_some() || seen.is_none() => LeaseStatus::Unknown,
+                (false, _) if holder.is_some() => LeaseStatus::Elsewhere,
+                (false, _) => LeaseStatus::Free,
             },
             holder: holder.as_ref().map(|holder| holder.name.clone()),
             holder_url: holder.and_then(|holder| holder.url),

@@ -14,7 +14,7 @@ use reprise_env::{Clock, Net, Step, ThreadHandle, Work};
 use reprise_log::{AppendError, AppendOutcome, Group, Log, LogError, Position, UnavailableKind};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
-use reprise_router::{JoinTicket, Router, StandbyInfo, StandbyState, SteppedDown, ViewAge};
+use reprise_router::{HandOverPoint, Router, StandbyInfo, StandbyPhase, StandbyTicket, ViewAge};
 use reprise_ship::{
     BeatSeen, Compares, FreshnessPoint, FreshnessSummary, Link, LinkConfig, OnTheWay, OwnFreshness, PersistedHook,
     StandbyProgress, StandingSeen, Streaming, Taker, WelcomeSeen,
@@ -49,10 +49,10 @@ pub struct TicketError {
 }
 
 /// Asks the primary to let this standby connect. It may block, within bounds.
-pub type AskTicket = Box<dyn FnMut() -> Result<JoinTicket, TicketError> + Send>;
+pub type AskTicket = Box<dyn FnMut() -> Result<StandbyTicket, TicketError> + Send>;
 
 /// Asks the primary to hand over to this standby. It may block, within bounds. Err: why it does not, or that it can't be reached.
-pub type AskStepDown = Arc<dyn Fn() -> Result<SteppedDown, Arc<str>> + Send + Sync>;
+pub type AskStepDown = Arc<dyn Fn() -> Result<HandOverPoint, Arc<str>> + Send + Sync>;
 
 /// The settings with which a standby follows its primary.
 pub struct FollowPrimary {
@@ -113,7 +113,7 @@ impl Linked {
     }
 
     /// Has the primary hand over. Err: why it does not.
-    pub fn ask_step_down(&self) -> Result<SteppedDown, Arc<str>> {
+    pub fn ask_step_down(&self) -> Result<HandOverPoint, Arc<str>> {
         (self.step_down)()
     }
 
@@ -138,9 +138,9 @@ impl Linked {
         StandbyInfo {
             name: self.name.clone(),
             state: match (state.is_connected, state.has_caught_up) {
-                (false, _) => StandbyState::Lost,
-                (true, false) => StandbyState::CatchingUp,
-                (true, true) => StandbyState::Streaming,
+                (false, _) => StandbyPhase::Lost,
+                (true, false) => StandbyPhase::CatchingUp,
+                (true, true) => StandbyPhase::Streaming,
             },
             transport: self.net.transport(),
             path: self.net.path(),

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, atomic::Ordering};
 use reprise_base::{Epoch, Lsn, Role};
 use reprise_env::DiskError;
 use reprise_failover::Doubt;
-use reprise_router::{LossCause, LostRange, PeerMember, PeerStatus, PromiseAnswer, PromiseQuestion, ReplicationError};
+use reprise_router::{
+    LossCause, LostRecords, PeerMember, PeerStatus, PromiseAnswer, PromiseQuestion, ReplicationError,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -268,7 +270,7 @@ impl Replication {
     }
 
     /// Asks the other standbys for a promise of this epoch. By their answers it decides which acknowledged writes may be lost.
-    pub(crate) fn ask_and_judge(&self, epoch: Epoch) -> (Asked, Option<LostRange>) {
+    pub(crate) fn ask_and_judge(&self, epoch: Epoch) -> (Asked, Option<LostRecords>) {
         self.claimed.store(epoch.0, Ordering::Release);
         let asked = self.ask_others(epoch);
         let own = self.answer();

@@ -3,13 +3,13 @@
 use std::sync::atomic::Ordering;
 
 use reprise_base::{Epoch, Lsn, Safety};
-use reprise_router::{LossCause, PeerMember, PromoteOptions, Promoted, ReplicationError};
+use reprise_router::{LossCause, PeerMember, PromoteOptions, PromotionResult, ReplicationError};
 
 use crate::{cutting, database::Database, lease_rules::ByHand, promising::Asked, shipping::Replication};
 
 impl Replication {
     /// Makes this server the primary, because an operator asks for it.
-    pub(crate) fn promote_by_hand(&self, options: PromoteOptions) -> Result<Promoted, ReplicationError> {
+    pub(crate) fn promote_by_hand(&self, options: PromoteOptions) -> Result<PromotionResult, ReplicationError> {
         let database = self.database.upgrade();
         let database = database.ok_or_else(|| ReplicationError::Unavailable("the server stops".into()))?;
         if let Some(stepped) = self.stepped() {
@@ -62,7 +62,7 @@ impl Replication {
         if let Some(leasing) = leasing {
             leasing.note_promoted();
         }
-        Ok(Promoted {
+        Ok(PromotionResult {
             has_stepped_down: !options.is_forced,
             may_be_lost: lost.map(|lost| lost.behind(promoted.lsn)),
             ..promoted
@@ -75,7 +75,7 @@ impl Replication {
         database: &Database,
         at_least: Epoch,
         set: Option<Vec<PeerMember>>,
-    ) -> Result<Promoted, ReplicationError> {
+    ) -> Result<PromotionResult, ReplicationError> {
         database.adopt_safety();
         let at_least = at_least.max(self.granted_epoch()).max(self.log.epoch().next());
         let epoch = self.begin_promotion(&self.synced.laggards(), set.as_deref(), at_least)?;
@@ -120,7 +120,7 @@ impl Replication {
     }
 
     /// Makes a standby that has the lease the primary.
-    pub(crate) fn take_over(&self) -> Result<Promoted, ReplicationError> {
+    pub(crate) fn take_over(&self) -> Result<PromotionResult, ReplicationError> {
         self.judge_takeover()?;
         let database = self.database.upgrade();
         let database = database.ok_or_else(|| ReplicationError::Unavailable("the server stops".into()))?;

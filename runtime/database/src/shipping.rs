@@ -15,9 +15,9 @@ use reprise_log::{Log, LogError};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, LogPolicy, Shared, ShipForm};
 use reprise_router::{
-    ComparedInfo, CutRecords, FreshnessHistory, JoinTicket, Phase, PromiseAnswer, PromiseQuestion, PromoteOptions,
-    Promoted, ReplicationError, ReplicationInfo, ReplicationService, Router, StandbyInfo, StandbyState, SteppedDown,
-    ViewAge,
+    ComparedInfo, CutRecords, FreshnessSeries, HandOverPoint, NodePhase, PromiseAnswer, PromiseQuestion,
+    PromoteOptions, PromotionResult, ReplicationError, ReplicationInfo, ReplicationService, Router, StandbyInfo,
+    StandbyPhase, StandbyTicket, ViewAge,
 };
 use reprise_ship::{Expected, SafetyHook, ShipError, ShipEvent, Shipper, ShipperConfig, StandbyStatus};
 use reprise_upkeep::{Checkpointer, FirstCheckpoints};
@@ -474,7 +474,7 @@ impl Replication {
         let age = self.stepped_age(view)?;
         Some(StandbyInfo {
             name: self.serving().map(|serving| serving.name).unwrap_or_default(),
-            state: StandbyState::Lost,
+            state: StandbyPhase::Lost,
             transport: "",
             path: None,
             is_encrypted: false,
@@ -517,7 +517,7 @@ impl Replication {
         own.in_sync = self.synced.in_sync(self.shared.clock.boot_ns());
         let database = self.database.upgrade();
         own.compared = database.and_then(|database| database.comparison()?.info());
-        if let (None, Phase::Failed { report }) = (&own.error, self.router.phase()) {
+        if let (None, NodePhase::Failed { report }) = (&own.error, self.router.phase()) {
             own.error = Some(report.into());
         }
         Some(own)
@@ -594,16 +594,16 @@ impl ReplicationService for Replication {
         }
     }
 
-    fn freshness(&self, name: &str) -> Option<FreshnessHistory> {
+    fn freshness(&self, name: &str) -> Option<FreshnessSeries> {
         let (points, last_minute) = match self.following() {
             Some(linked) if linked.name == name => linked.freshness(),
             Some(_) => return None,
             None => self.serving()?.shipper.freshness(name)?,
         };
-        Some(FreshnessHistory { points, last_minute })
+        Some(FreshnessSeries { points, last_minute })
     }
 
-    fn join(&self, joiner: &Joiner) -> Result<JoinTicket, ReplicationError> {
+    fn join(&self, joiner: &Joiner) -> Result<StandbyTicket, ReplicationError> {
         if self.router.role() == Role::Standby {
             return Err(ReplicationError::NotPrimary(self.router.primary_url()));
         }
@@ -612,7 +612,7 @@ impl ReplicationService for Replication {
             ShipError::Name(reason) => ReplicationError::Name(reason.into()),
             other => ReplicationError::Unavailable(other.to_string().into()),
         })?;
-        Ok(JoinTicket {
+        Ok(StandbyTicket {
             ticket,
             ship_address: serving.ship_address,
             transport: serving.net.transport(),
@@ -650,11 +650,11 @@ impl ReplicationService for Replication {
         serving.shipper.forget(name).then_some(()).ok_or_else(missing)
     }
 
-    fn promote(&self, options: PromoteOptions) -> Result<Promoted, ReplicationError> {
+    fn promote(&self, options: PromoteOptions) -> Result<PromotionResult, ReplicationError> {
         self.promote_by_hand(options)
     }
 
-    fn step_down(&self, name: &str, url: Option<Arc<str>>) -> Result<SteppedDown, ReplicationError> {
+    fn step_down(&self, name: &str, url: Option<Arc<str>>) -> Result<HandOverPoint, ReplicationError> {
         self.give_place(name, url)
     }
 
@@ -670,10 +670,10 @@ fn info_of(status: StandbyStatus, net: &dyn Net) -> StandbyInfo {
     StandbyInfo {
         name: status.name.to_string(),
         state: match status.state {
-            reprise_ship::StandbyState::Joining => StandbyState::Joining,
-            reprise_ship::StandbyState::CatchingUp => StandbyState::CatchingUp,
-            reprise_ship::StandbyState::Streaming => StandbyState::Streaming,
-            reprise_ship::StandbyState::Lost => StandbyState::Lost,
+            reprise_ship::StandbyState::Joining => StandbyPhase::Joining,
+            reprise_ship::StandbyState::CatchingUp => StandbyPhase::CatchingUp,
+            reprise_ship::StandbyState::Streaming => StandbyPhase::Streaming,
+            reprise_ship::StandbyState::Lost => StandbyPhase::Lost,
         },
         transport: net.transport(),
         path: net.path(),

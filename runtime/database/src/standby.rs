@@ -18,7 +18,7 @@ use reprise_log::{
 };
 use reprise_partition::{CallBatch, LogPolicy, NvramSink, Shared, SiteMessage};
 use reprise_replay::Replayer;
-use reprise_router::{Phase, Promoted, ReadPath, ReplicationError, Router};
+use reprise_router::{NodePhase, PromotionResult, ReadPath, ReplicationError, Router};
 
 use crate::{
     comparing::Comparison,
@@ -193,25 +193,25 @@ impl Hiding {
     pub fn hide(&self, router: &Router, report: String) {
         let mut hidden = self.lock();
         *hidden = Some(report.clone());
-        router.set_phase(Phase::Failed { report });
+        router.set_phase(NodePhase::Failed { report });
     }
 
     /// Opens replayed records to readers, unless a reason to hide them stands.
     pub fn let_in(&self, router: &Router) {
         let hidden = self.lock();
         router.set_phase(match hidden.clone() {
-            None => Phase::Ready,
-            Some(report) => Phase::Failed { report },
+            None => NodePhase::Ready,
+            Some(report) => NodePhase::Failed { report },
         });
     }
 
     /// Lifts the reason: this server is the primary now, so the history of another one does not matter.
     pub fn show_again(&self, router: &Router) {
         let mut hidden = self.lock();
-        if let (Some(hidden), Phase::Failed { report }) = (hidden.take(), router.phase())
+        if let (Some(hidden), NodePhase::Failed { report }) = (hidden.take(), router.phase())
             && hidden == report
         {
-            router.set_phase(Phase::Ready);
+            router.set_phase(NodePhase::Ready);
         }
     }
 }
@@ -500,12 +500,12 @@ impl Database {
     /// Makes this standby the primary, in a new epoch, whatever the old one does. It takes no more groups. It makes the received records
     /// durable, replays them, and then takes writes. The call blocks until then. Err: it continues as a standby. If its replay had already
     /// ended, it takes no more groups until it is promoted or restarted.
-    pub fn promote(&self) -> Result<Promoted, ReplicationError> {
+    pub fn promote(&self) -> Result<PromotionResult, ReplicationError> {
         self.promote_in(Epoch(0))
     }
 
     /// The `promote` variant with an epoch of at least this one.
-    pub(crate) fn promote_in(&self, at_least: Epoch) -> Result<Promoted, ReplicationError> {
+    pub(crate) fn promote_in(&self, at_least: Epoch) -> Result<PromotionResult, ReplicationError> {
         let (_, standby) = self.promotable()?;
         // The second check reports a promotion that happened meanwhile.
         let mut ended = standby.promoting.lock().expect("a promotion never panics");
@@ -521,7 +521,7 @@ impl Database {
             let epoch = promoted.map_err(|error| unavailable(error.to_string().into()))?;
             let epoch = epoch.ok_or_else(|| unavailable("its log is no standby's any more".into()))?;
             let has_stepped_down = false;
-            Ok(Promoted {
+            Ok(PromotionResult {
                 epoch,
                 lsn,
                 has_stepped_down,

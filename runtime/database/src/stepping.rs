@@ -6,7 +6,8 @@ use reprise_base::{Epoch, Lsn, Role};
 use reprise_env::DiskError;
 use reprise_log::LogError;
 use reprise_router::{
-    LossCause, LostRange, OutOfSync, PeerMember, Phase, PromoteOptions, Promoted, ReplicationError, SteppedDown,
+    HandOverPoint, LaggingStandby, LossCause, LostRecords, NodePhase, PeerMember, PromoteOptions, PromotionResult,
+    ReplicationError,
 };
 use reprise_ship::{StandbyState, StandbyStatus};
 use serde::{Deserialize, Serialize};
@@ -43,12 +44,12 @@ pub(crate) struct Stepped {
     note: HandedOver,
     pub since_ns: u64,
     /// Standbys that were out of sync with this server by then.
-    pub laggards: Vec<OutOfSync>,
+    pub laggards: Vec<LaggingStandby>,
 }
 
 impl Stepped {
-    fn told(&self) -> SteppedDown {
-        SteppedDown {
+    fn told(&self) -> HandOverPoint {
+        HandOverPoint {
             epoch: Epoch(self.note.epoch),
             lsn: Lsn(self.note.lsn),
         }
@@ -84,7 +85,7 @@ impl Replication {
     }
 
     /// Gives this primary's place away.
-    pub(crate) fn give_place(&self, name: &str, url: Option<Arc<str>>) -> Result<SteppedDown, ReplicationError> {
+    pub(crate) fn give_place(&self, name: &str, url: Option<Arc<str>>) -> Result<HandOverPoint, ReplicationError> {
         let _stepping = self.stepping.lock().expect("nothing panics while it steps down");
         if let Some(stepped) = self.stepped() {
             return match stepped.note.successor == name {
@@ -178,7 +179,7 @@ impl Replication {
             note,
             since_ns: self.shared.clock.boot_ns(),
             laggards: laggards
-                .map(|(name, from)| OutOfSync {
+                .map(|(name, from)| LaggingStandby {
                     name: name.to_string(),
                     from,
                 })
@@ -188,7 +189,7 @@ impl Replication {
 
     /// Makes this server one that stepped down: readers see everything before its end, and it sends writers to the successor.
     fn leave(&self, stepped: &Stepped, url: Option<Arc<str>>) {
-        let SteppedDown { epoch, lsn } = stepped.told();
+        let HandOverPoint { epoch, lsn } = stepped.told();
         *self.stepped.lock().expect("held for a store") = Some(stepped.clone());
         self.router.raise_view(lsn);
         self.router.set_primary_url(url);
@@ -224,7 +225,7 @@ impl Replication {
         );
         self.router.set_primary_url(url.map(Into::into));
         self.router.set_role(Role::Standby);
-        self.router.set_phase(Phase::Failed { report: report.clone() });
+        self.router.set_phase(NodePhase::Failed { report: report.clone() });
         self.shared.gate.give_up(&report.as_str().into());
         if let Some(serving) = self.serving() {
             serving.shipper.dismiss(true);
@@ -237,9 +238,9 @@ impl Replication {
         &self,
         stepped: &Stepped,
         options: PromoteOptions,
-    ) -> Result<Promoted, ReplicationError> {
+    ) -> Result<PromotionResult, ReplicationError> {
         let successor = &stepped.note.successor;
-        let SteppedDown { epoch, lsn } = stepped.told();
+        let HandOverPoint { epoch, lsn } = stepped.told();
         if !options.is_forced {
             return Err(not_stopped(format!(
                 "this server stepped down for {successor}, which may be the primary: start this one with --standby-of it. Where {successor} did \
@@ -251,12 +252,12 @@ impl Replication {
             // Another thread was faster.
             return Err(ReplicationError::IsPrimary(self.log.epoch()));
         }
-        if matches!(self.router.phase(), Phase::Failed { .. }) {
+        if matches!(self.router.phase(), NodePhase::Failed { .. }) {
             return Err(unavailable(format!(
                 "{successor} took the place of this server: start it again"
             )));
         }
-        let lost = LostRange {
+        let lost = LostRecords {
             epoch,
             from: lsn,
             known_to: Some(lsn),
@@ -282,7 +283,7 @@ impl Replication {
                 Err(error) => leasing.give_up(&error.to_string()),
             }
         }
-        Ok(Promoted {
+        Ok(PromotionResult {
             epoch: begun?,
             lsn: self.log.filled(),
             has_stepped_down: false,
@@ -331,7 +332,7 @@ impl Replication {
     /// Records that a standby begins to lead, in the returned epoch: no standby is in sync with it. Nothing else has changed if that fails.
     pub(crate) fn begin_promotion(
         &self,
-        laggards: &[OutOfSync],
+        laggards: &[LaggingStandby],
         set: Option<&[PeerMember]>,
         at_least: Epoch,
     ) -> Result<Epoch, ReplicationError> {
@@ -379,7 +380,7 @@ impl Replication {
     }
 
     /// Asks the primary that this standby follows to step down, and waits until all records are here.
-    pub(crate) fn succeed(&self, linked: Option<&Linked>) -> Result<SteppedDown, ReplicationError> {
+    pub(crate) fn succeed(&self, linked: Option<&Linked>) -> Result<HandOverPoint, ReplicationError> {
         let force = "stop it by other means, then promote with force (--force)";
         let Some(linked) = linked else {
             return Err(not_stopped(format!(

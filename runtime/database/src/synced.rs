@@ -9,7 +9,7 @@ use std::sync::{
 use reprise_base::{Epoch, Lsn, Safety, check_node_name};
 use reprise_env::DiskError;
 use reprise_log::Position;
-use reprise_router::{LossCause, LostRange, OutOfSync};
+use reprise_router::{LaggingStandby, LossCause, LostRecords};
 use reprise_ship::{BeatSeen, IN_SYNC_NS, StandingSeen};
 use serde::{Deserialize, Serialize};
 
@@ -86,7 +86,7 @@ struct State {
     /// Time at which this process had sent the newest report that a primary of this epoch has heard.
     heard: Option<(Epoch, u64)>,
     /// The servers that were out of sync with this server when it was a primary last.
-    own: Vec<OutOfSync>,
+    own: Vec<LaggingStandby>,
     kept_ns: u64,
 }
 
@@ -233,13 +233,13 @@ impl Synced {
 
     /// Returns the other standbys that are out of sync by the primary's word. If no primary sent one, returns the servers that were out of sync with
     /// this server itself.
-    pub fn laggards(&self) -> Vec<OutOfSync> {
+    pub fn laggards(&self) -> Vec<LaggingStandby> {
         let state = self.lock();
         let Some(kept) = &state.kept else {
             return state.own.clone();
         };
         let out = kept.others.iter().filter(|other| !other.in_sync);
-        out.map(|other| OutOfSync {
+        out.map(|other| LaggingStandby {
             name: other.name.clone(),
             from: Lsn(other.lsn),
         })
@@ -279,10 +279,10 @@ impl Synced {
     }
 
     /// Returns the records that may be lost if everything before `end` is here.
-    pub fn behind(&self, end: Lsn, cause: LossCause) -> LostRange {
+    pub fn behind(&self, end: Lsn, cause: LossCause) -> LostRecords {
         let state = self.lock();
         let known = state.kept.as_ref();
-        LostRange {
+        LostRecords {
             epoch: known.map_or(Epoch(0), |kept| Epoch(kept.epoch)),
             from: end,
             known_to: known.map(|kept| end.max(Lsn(kept.primary_lsn))),

@@ -57,7 +57,7 @@ pub struct Removal {
 
 /// A module that was judged and not installed.
 #[derive(Clone, Debug)]
-pub struct Planned {
+pub struct PlannedModule {
     pub schema: ModuleSchema,
     pub summary: PlanSummary,
 }
@@ -112,7 +112,7 @@ impl Router {
 
     /// Plans what `deploy` would do, or returns the conflicts that would refuse it. It reads descriptions, and counts that the partitions
     /// published: no call waits for it, and nothing is made. Rows are read where tables go back to what they were, a few at a time.
-    pub fn plan_deploy(&self, name: &str, wasm: &[u8]) -> Result<Planned, DeployError> {
+    pub fn plan_deploy(&self, name: &str, wasm: &[u8]) -> Result<PlannedModule, DeployError> {
         let wasm: Arc<[u8]> = wasm.into();
         let candidate = self.compile(name, &wasm)?;
         check_record(&self.0.config.shared, &candidate, wasm.len())?;
@@ -123,7 +123,7 @@ impl Router {
             true => PlanSummary::default(),
             false => self.outline(&deployed, &candidate)?,
         };
-        Ok(Planned {
+        Ok(PlannedModule {
             schema: candidate.schema,
             summary,
         })

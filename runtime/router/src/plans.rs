@@ -17,7 +17,7 @@ use reprise_wire::{DestroyedList, DestroyedRef, SourceList};
 
 use crate::{
     admin::DeployError,
-    query::{RowsError, TableStats},
+    query::{RowsError, TableTotals},
     router::Router,
 };
 
@@ -61,7 +61,7 @@ impl Lists {
 /// Counts from the partitions' last published statistics.
 pub(crate) struct PublishedCounts<'r> {
     pub router: &'r Router,
-    pub stats: Vec<TableStats>,
+    pub stats: Vec<TableTotals>,
 }
 
 impl StoredCounts for PublishedCounts<'_> {

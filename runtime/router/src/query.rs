@@ -18,7 +18,7 @@ use crate::{
 
 /// One table over all partitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TableStats {
+pub struct TableTotals {
     /// Rows as clients see them: the copies of a replicated table count once.
     pub rows: u64,
     /// On all partitions together, the copies of a replicated table among them.
@@ -63,7 +63,7 @@ impl fmt::Debug for RowFilter {
 }
 
 /// A page of a table's rows.
-pub struct RowsPage {
+pub struct StoredPage {
     /// Stored rows; decode them with the `RowLayout` of `schema`.
     pub rows: Vec<Vec<u8>>,
     /// The table as it was when the rows were read: it may have been changed since the request was made, and again since.
@@ -133,15 +133,15 @@ impl RowsRequest {
 impl Router {
     /// Statistics by `TableId`, as the partitions told them: now where they are free within `wait_max`, else while they worked.
     /// Holds none.
-    pub fn table_stats(&self, wait_max: Duration) -> Result<Vec<TableStats>, Unavailable> {
+    pub fn table_stats(&self, wait_max: Duration) -> Result<Vec<TableTotals>, Unavailable> {
         self.check_ready()?;
         self.ask_to_tell(wait_max);
         let (deployed, mut all) = (self.deployed(), Vec::new());
         for partition in 0..self.partitions_count() {
             let told = self.0.config.shared.told.stats(PartitionId(partition));
-            all.resize(all.len().max(told.len()), TableStats::default());
+            all.resize(all.len().max(told.len()), TableTotals::default());
             for (id, stats) in told.iter().enumerate() {
-                let sum: &mut TableStats = &mut all[id];
+                let sum: &mut TableTotals = &mut all[id];
                 let schema = deployed.tables.get(id);
                 let is_copy = schema.is_some_and(|table| table.placement == TablePlacement::Replicated);
                 sum.rows = if is_copy { stats.rows } else { sum.rows + stats.rows };
@@ -180,7 +180,7 @@ impl Router {
     /// A page of durable rows in index order, all seen at one moment; only the partitions that are read are held for it. The
     /// primary key of a hash table has no order, and a table may have none: such rows come as they lie, and a prefix has to be
     /// a whole key. On a standby a reader reads the page at a view, and nothing is held.
-    pub fn table_rows(&self, request: RowsRequest) -> Result<RowsPage, RowsError> {
+    pub fn table_rows(&self, request: RowsRequest) -> Result<StoredPage, RowsError> {
         self.check_ready()?;
         let deployed = self.deployed();
         let touched = self.partitions_of(schema_of(&deployed, &request)?, &request)?;

@@ -15,7 +15,7 @@ use reprise_env::{Step, Work};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::CopyMessage;
 use reprise_recovery::check_descriptions;
-use reprise_router::{CopyStart, Deployed, Exported, Module};
+use reprise_router::{CopyStart, Deployed, ExportedKey, Module};
 use reprise_storage::stored_json;
 use reprise_wire::{
     CHECKPOINT_RAW_BYTES_MAX, CheckpointBlockKind, CheckpointDatabase, CheckpointFormerRef, CheckpointHeader,
@@ -473,7 +473,7 @@ fn write_database(
     writer.block(CheckpointBlockKind::Database, PartitionId(0), 0, 1, &raw)
 }
 
-fn push_key(key: &Exported, raw: &mut Vec<u8>) {
+fn push_key(key: &ExportedKey, raw: &mut Vec<u8>) {
     CheckpointKeyRef {
         key: key.key.as_bytes(),
         scope: key.scope.as_bytes(),

@@ -16,7 +16,7 @@ use reprise_api::{
 use reprise_base::{Lsn, TxnId};
 use reprise_codec::{hex, raw_json, read_scalar, rfc3339, row_json, write_arguments, write_column};
 use reprise_observe::LineFilter;
-use reprise_router::{ChangedRow, LogBody, LogEntry, LogProcedure, LogQuery};
+use reprise_router::{ChangedRow, LogBody, LogEntry, LogProcedure, LogSearch};
 use serde::{
     Deserialize,
     de::{IntoDeserializer, value::StrDeserializer},
@@ -135,7 +135,7 @@ pub async fn list_log(
     let limit = limit(params.limit, LOG_LIMIT_MAX)?;
     let (since, until) = (params.since.as_deref(), params.until.as_deref());
     let wanted = LogFilter::new(params.key, &arguments, since, until)?;
-    let query = LogQuery {
+    let query = LogSearch {
         from: params.from.as_deref().map(position).transpose()?,
         newest: params.order.unwrap_or_default() == LogOrder::Newest,
         limit,
@@ -150,7 +150,7 @@ pub async fn list_log(
     let (page, unsearched) = state
         .blocking(Operation::ReadLog, move |parts| {
             let (matching, unsearched) = wanted.matching(&parts.router, newest, query.from.is_some())?;
-            let page = parts.router.log_records(LogQuery { matching, ..query })?;
+            let page = parts.router.log_records(LogSearch { matching, ..query })?;
             let count = unsearched.lock().expect("held for a count").count;
             Ok::<_, Refusal>((page, count))
         })

@@ -161,7 +161,7 @@ fn take_sample(parts: &Parts, snapshot: &MetricsSnapshot) -> Sample {
         durable_lsn: status.durable_lsn.0,
         partitions: status.partitions as u64,
         waiting: status.waiting,
-        is_ready: status.phase == reprise_router::Phase::Ready,
+        is_ready: status.phase == reprise_router::NodePhase::Ready,
         log_failed: status.log_error.is_some(),
         modules: deployed.current.len() as u64,
         tables: deployed.tables.len() as u64,

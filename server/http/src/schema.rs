@@ -11,7 +11,7 @@ use reprise_api::{
     Placement as PlacementInfo, ProcedureCalls, ProcedureInfo, TableInfo, TypeInfo,
 };
 use reprise_codec::{raw_json, read_scalar, write_column};
-use reprise_router::{CallEnd, CallStage, CallSums, Deployed, Module, TableId, TableStats};
+use reprise_router::{CallEnd, CallStage, CallSums, Deployed, Module, TableId, TableTotals};
 
 /// Name of the index 0, the primary key.
 pub const PRIMARY: &str = "primary";
@@ -128,7 +128,7 @@ fn partitioning_info(procedure: &ProcedureSchema) -> PartitioningInfo {
     }
 }
 
-pub fn table_info(deployed: &Deployed, id: TableId, table: &TableSchema, stats: TableStats) -> TableInfo {
+pub fn table_info(deployed: &Deployed, id: TableId, table: &TableSchema, stats: TableTotals) -> TableInfo {
     let column_names = |positions: &[u16]| -> Vec<String> {
         positions
             .iter()

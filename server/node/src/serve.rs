@@ -22,7 +22,7 @@ use reprise_database::{
 use reprise_env::{entropy, ignore_signals, make_private_dirs};
 use reprise_http::{AppState, HttpOptions};
 use reprise_net_tls::{Identity, use_ring};
-use reprise_router::{Phase, RecoveryStep, Router};
+use reprise_router::{NodePhase, RecoveryStage, Router};
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
@@ -133,7 +133,7 @@ fn hide_hashes() -> Outcome {
 
 /// Closes the log after the last answer, unless it is still being replayed.
 fn wind_up(database: &Database, outcome: &Outcome, recovering: JoinHandle<()>, activity: Activity) -> Outcome {
-    if matches!(database.router().phase(), Phase::Recovering { .. }) {
+    if matches!(database.router().phase(), NodePhase::Recovering { .. }) {
         // Nothing was written yet, and the replay can't be interrupted, so it is left.
         let status = outcome.as_ref().err().map_or(0, |failure| output::tell(failure, false));
         server_output::drain();
@@ -385,7 +385,7 @@ fn replay(database: &Database, catalog: &Catalog, opening: &Opening) -> anyhow::
 fn show_progress(router: &Router, is_over: &AtomicBool) {
     let line = ProgressLine::new();
     while !is_over.load(Ordering::Acquire) {
-        if let Phase::Recovering {
+        if let NodePhase::Recovering {
             step,
             replayed,
             bytes_done,
@@ -396,10 +396,10 @@ fn show_progress(router: &Router, is_over: &AtomicBool) {
             let percent = 100.0 * bytes_done as f64 / bytes_total as f64;
             let (done, total) = (bytes(bytes_done), bytes(bytes_total));
             line.show(match step {
-                RecoveryStep::Checkpoint => {
+                RecoveryStage::Checkpoint => {
                     format!("loading the checkpoint: {percent:.0} %, {done} of {total}")
                 }
-                RecoveryStep::Log => format!(
+                RecoveryStage::Log => format!(
                     "replaying the log: {percent:.0} %, {done} of {total}, {} transactions",
                     grouped(replayed)
                 ),

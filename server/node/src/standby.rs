@@ -21,7 +21,7 @@ use reprise_env::{Clock, Net, RealClock, RealDisk, RealThreads};
 use reprise_log::database_id;
 use reprise_net_rdma::RdmaNet;
 use reprise_net_tls::{Identity, TlsNet};
-use reprise_router::{JoinTicket as Ticket, SteppedDown};
+use reprise_router::{HandOverPoint, StandbyTicket as Ticket};
 use reprise_ship::{Bootstrapped, ForkAnswer, Known, Link, LinkConfig, LinkError, LogBeside};
 
 use crate::{
@@ -161,10 +161,10 @@ impl Primary {
     }
 
     /// Has the primary hand over to this server.
-    fn step_down(&self) -> Result<SteppedDown, Arc<str>> {
+    fn step_down(&self) -> Result<HandOverPoint, Arc<str>> {
         let told = self.ask(|client| client.step_down(&self.name, self.own_url.as_deref(), STEP_DOWN_TIME));
         let told = told.map_err(|error| error.to_string())?;
-        Ok(SteppedDown {
+        Ok(HandOverPoint {
             epoch: Epoch(told.epoch),
             lsn: Lsn(told.lsn.0),
         })

@@ -12,7 +12,7 @@ use reprise_database::{
     ServeStandbys, ShipForm, TicketError, VIEW_NAME, cut_back, forget_earlier_log, keep_committed,
 };
 use reprise_env::{Disk, DiskError, SimDisk, Threads, sim::FaultRandom};
-use reprise_router::{JoinTicket, ReplicationError, ReplicationService};
+use reprise_router::{ReplicationError, ReplicationService, StandbyTicket};
 use reprise_ship::{ForkAnswer, Known, Link, LinkConfig, LogBeside};
 
 use super::{
@@ -222,7 +222,7 @@ impl Asking {
         }
     }
 
-    fn ticket(&self) -> Result<JoinTicket, Refused> {
+    fn ticket(&self) -> Result<StandbyTicket, Refused> {
         let joiner = Joiner {
             process: Some(self.process),
             url: Some(url_of(NAMES[self.life.node]).into()),

@@ -12,7 +12,7 @@ use reprise_env::{
     SimClock, SimDisk, Stepper, Threads,
     sim::{CrashPolicy, FaultRandom},
 };
-use reprise_router::{BatchBuilder, BatchReply, LogQuery, ReplyOutcome, Router, RowsRequest};
+use reprise_router::{BatchBuilder, BatchReply, LogSearch, ReplyOutcome, Router, RowsRequest};
 use reprise_upkeep::CheckpointPhase;
 
 use super::{
@@ -179,10 +179,10 @@ impl Life {
     /// Checks that rows in the log are of the tables with which they are shown, whatever happened to these since. All are known if the log
     /// begins with the database.
     pub fn check_log(&self) -> Result<(), String> {
-        let query = LogQuery {
+        let query = LogSearch {
             limit: 1_000,
             kind: Some("changes".into()),
-            ..LogQuery::default()
+            ..LogSearch::default()
         };
         let page = self.router().log_records(query).map_err(|error| error.to_string())?;
         for entry in page.records {
