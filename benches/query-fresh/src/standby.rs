@@ -21,7 +21,7 @@ use reprise_database::{
 };
 use reprise_env::{MakeWork, RealClock, RealNet, RealThreads, ThreadHandle, Threads, Work};
 use reprise_router::{ReplicationService, StandbyPhase};
-use reprise_ship::{Bootstrapped, Link, LinkConfig, LogBeside};
+use reprise_ship::{BootstrapSummary, Link, LinkConfig, LogBeside};
 
 use crate::taker::{Acknowledges, Replays, Taking, WayTaker};
 
@@ -137,7 +137,7 @@ fn link(primary: &Database, name: &str) -> Result<LinkConfig> {
     })
 }
 
-fn bootstrap(primary: &Database, name: &str, dir: &Path) -> Result<Bootstrapped> {
+fn bootstrap(primary: &Database, name: &str, dir: &Path) -> Result<BootstrapSummary> {
     let place = DirHandle::beside(dir).context("a place for the standby's files")?;
     let beside = LogBeside {
         threads: Arc::new(RealThreads),

@@ -9,7 +9,7 @@ use reprise_checkpoint::{CheckpointError, Checkpoints};
 use reprise_env::{Disk, DiskError};
 use reprise_log::{EpochStart, LogError, LogOutline, Position};
 use reprise_router::CutRecords;
-use reprise_ship::{Expected, ForkAnswer, committed_by, waits_for_each};
+use reprise_ship::{ForkAnswer, Member, committed_by, waits_for_each};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -393,7 +393,7 @@ fn may_be_acknowledged(node: &NodeFile, from: Lsn, (first, last): (Epoch, Epoch)
     };
     let standbys = expected::load(node);
     // 0: the records that the standby has are not known.
-    let is_known = |standby: &Expected| (Lsn(1)..=from).contains(&standby.persisted);
+    let is_known = |standby: &Member| (Lsn(1)..=from).contains(&standby.persisted);
     let may_be_a_forgotten_one = known.forgot_at.is_some_and(|lsn| from.0 <= lsn);
     may_be_a_forgotten_one || !waits_for_each(level, &standbys) || !standbys.iter().all(is_known)
 }
@@ -417,7 +417,7 @@ pub fn list_cuts(cuts: &Arc<dyn DirTree>) -> Vec<CutInfo> {
 #[cfg(test)]
 mod tests {
     use reprise_env::SimDisk;
-    use reprise_ship::Expected;
+    use reprise_ship::Member;
     use reprise_wire::History;
 
     use super::*;
@@ -463,7 +463,7 @@ mod tests {
     #[test]
     fn what_was_cut_may_have_been_acknowledged_unless_standbys_were_waited_for() {
         let node = NodeFile::open(Arc::new(SimDisk::new())).expect("an empty one");
-        let standby = |is_in_sync, from| Expected {
+        let standby = |is_in_sync, from| Member {
             name: "s1".into(),
             from: Lsn(0),
             persisted: Lsn(from),
@@ -471,7 +471,7 @@ mod tests {
             is_counted: true,
             url: None,
         };
-        let never_in_sync = |from| Expected {
+        let never_in_sync = |from| Member {
             is_counted: false,
             ..standby(false, from)
         };
@@ -506,7 +506,7 @@ mod tests {
     fn a_standby_that_was_forgotten_may_have_been_promoted() {
         let node = NodeFile::open(Arc::new(SimDisk::new())).expect("an empty one");
         keep_forgetting(&node, Lsn(7)).expect("nothing is to be kept");
-        let standby = Expected {
+        let standby = Member {
             name: "s1".into(),
             from: Lsn(3),
             persisted: Lsn(3),
@@ -527,7 +527,7 @@ mod tests {
     #[test]
     fn what_another_primary_may_have_answered_may_have_been_acknowledged() {
         let node = NodeFile::open(Arc::new(SimDisk::new())).expect("an empty one");
-        let standby = Expected {
+        let standby = Member {
             name: "s1".into(),
             from: Lsn(5),
             persisted: Lsn(5),

@@ -16,8 +16,8 @@ use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
 use reprise_router::{HandOverPoint, Router, StandbyInfo, StandbyPhase, StandbyTicket, ViewAge};
 use reprise_ship::{
-    BeatSeen, Compares, FreshnessPoint, FreshnessSummary, Link, LinkConfig, OnTheWay, OwnFreshness, PersistedHook,
-    StandbyProgress, StandingSeen, Streaming, Taker, WelcomeSeen,
+    BeatSeen, Compares, FreshnessPoint, FreshnessSummary, Link, LinkConfig, LogReceiver, OnTheWay, OwnFreshness,
+    PersistedHook, StandbyProgress, StandingSeen, Taker, WelcomeSeen,
 };
 
 use crate::{
@@ -294,7 +294,7 @@ struct Following {
     shared: Arc<Shared>,
     config: FollowPrimary,
     database_id: [u8; 16],
-    streaming: Option<Streaming>,
+    streaming: Option<LogReceiver>,
     /// The position at which this connection began. None once it made progress.
     begun: Option<Lsn>,
     rest: Duration,
@@ -357,7 +357,7 @@ impl Following {
             .tell(NoticeKind::Standby, || Notice::Standby { name, what });
     }
 
-    fn connect(&mut self) -> Result<Streaming, Failure> {
+    fn connect(&mut self) -> Result<LogReceiver, Failure> {
         let ticket = (self.config.ticket)()?;
         self.linked().lock().is_encrypted = ticket.certificate.is_some();
         let link = LinkConfig {
@@ -374,7 +374,7 @@ impl Following {
     }
 
     /// Appends the groups that have arrived. The primary's first answer is reported.
-    fn go_on(&mut self, mut streaming: Streaming) -> Result<Step, Failure> {
+    fn go_on(&mut self, mut streaming: LogReceiver) -> Result<Step, Failure> {
         let was_welcome = streaming.is_welcome();
         let step = streaming.step()?;
         if streaming.is_welcome() && !was_welcome {

@@ -12,7 +12,7 @@ use crate::{
     device::NvramInUse,
     environment::Environment,
     error::OpenError,
-    expected::{Member, MemberAddress, MemberAnswer},
+    expected::{MemberAddress, MemberAnswer, StoredMember},
     promising::StoredPromise,
     small_file,
     stepping::HandedOver,
@@ -62,7 +62,7 @@ pub struct NodeDocument {
     pub(crate) led: Option<Leadership>,
     /// The standbys of this node, as it knew them when it led last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) members: Vec<Member>,
+    pub(crate) members: Vec<StoredMember>,
     /// The primary's last word on the sync set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) status: Option<StoredStatus>,
@@ -116,7 +116,7 @@ impl NodeDocument {
 
     /// Describes the standbys that the node knows.
     pub fn members(&self) -> impl Iterator<Item = String> {
-        self.members.iter().map(Member::describe)
+        self.members.iter().map(StoredMember::describe)
     }
 
     /// Returns the members that a start as the primary asks whether another server leads. Empty if such a start is refused without that.
@@ -124,7 +124,7 @@ impl NodeDocument {
         if self.handed_over.is_some() || self.followed().is_some() {
             return Vec::new();
         }
-        self.members.iter().filter_map(Member::address).collect()
+        self.members.iter().filter_map(StoredMember::address).collect()
     }
 
     fn check_answers(&self, answers: &[MemberAnswer]) -> Result<(), OpenError> {
@@ -337,7 +337,7 @@ impl NodeFile {
             let told = std::mem::take(&mut document.told_epoch);
             cutting::give_up_led(document, heard.max(handed_over).max(promised).max(told));
             document.status = None;
-            document.members.iter_mut().for_each(Member::forget_address);
+            document.members.iter_mut().for_each(StoredMember::forget_address);
         })
     }
 

@@ -19,7 +19,7 @@ use reprise_router::{
     PromoteOptions, PromotionResult, ReplicationError, ReplicationInfo, ReplicationService, Router, StandbyInfo,
     StandbyPhase, StandbyTicket, ViewAge,
 };
-use reprise_ship::{Expected, SafetyHook, ShipError, ShipEvent, Shipper, ShipperConfig, StandbyStatus};
+use reprise_ship::{Member, SafetyHook, ShipError, ShipEvent, Shipper, ShipperConfig, StandbyStatus};
 use reprise_upkeep::{Checkpointer, FirstCheckpoints};
 
 use crate::{
@@ -343,7 +343,7 @@ impl Replication {
     }
 
     /// Returns the standbys that this server knew last. Once it is promoted, none of them is in sync: they were in sync when it led last.
-    fn expected(&self, is_promoted: bool) -> Vec<Expected> {
+    fn expected(&self, is_promoted: bool) -> Vec<Member> {
         let mut expected = expected::load(&self.node);
         let durable = self.log.durable();
         for standby in &mut expected {
@@ -363,7 +363,7 @@ impl Replication {
         let (telling, leasing) = (self.shared.clone(), self.leasing.clone());
         let keeping = Keeping::new(self.node.clone(), expected.clone());
         let is_told = AtomicBool::new(false);
-        let keep = move |standbys: &[Expected]| {
+        let keep = move |standbys: &[Member]| {
             let in_sync = standbys.iter().filter(|standby| standby.is_in_sync);
             let names = in_sync.map(|standby| standby.name.to_string()).collect();
             // The lease's store comes first: standbys that may take over look there.
@@ -670,10 +670,10 @@ fn info_of(status: StandbyStatus, net: &dyn Net) -> StandbyInfo {
     StandbyInfo {
         name: status.name.to_string(),
         state: match status.state {
-            reprise_ship::StandbyState::Joining => StandbyPhase::Joining,
-            reprise_ship::StandbyState::CatchingUp => StandbyPhase::CatchingUp,
-            reprise_ship::StandbyState::Streaming => StandbyPhase::Streaming,
-            reprise_ship::StandbyState::Lost => StandbyPhase::Lost,
+            reprise_ship::StandbyStage::Joining => StandbyPhase::Joining,
+            reprise_ship::StandbyStage::CatchingUp => StandbyPhase::CatchingUp,
+            reprise_ship::StandbyStage::Streaming => StandbyPhase::Streaming,
+            reprise_ship::StandbyStage::Lost => StandbyPhase::Lost,
         },
         transport: net.transport(),
         path: net.path(),

@@ -9,7 +9,7 @@ use reprise_router::{
     HandOverPoint, LaggingStandby, LossCause, LostRecords, NodePhase, PeerMember, PromoteOptions, PromotionResult,
     ReplicationError,
 };
-use reprise_ship::{StandbyState, StandbyStatus};
+use reprise_ship::{StandbyStage, StandbyStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -67,11 +67,11 @@ fn not_stopped(reason: String) -> ReplicationError {
 /// Checks whether the standby can take over. Err: the stage of the standby.
 fn judge_successor(status: Option<&StandbyStatus>, name: &str) -> Result<(), ReplicationError> {
     match status {
-        Some(status) if status.state == StandbyState::Streaming => Ok(()),
+        Some(status) if status.state == StandbyStage::Streaming => Ok(()),
         Some(status) => {
             let state = match status.state {
-                StandbyState::Joining | StandbyState::CatchingUp => "has not caught up",
-                StandbyState::Streaming | StandbyState::Lost => "is lost",
+                StandbyStage::Joining | StandbyStage::CatchingUp => "has not caught up",
+                StandbyStage::Streaming | StandbyStage::Lost => "is lost",
             };
             Err(unavailable(format!("the standby {name} {state}")))
         }

@@ -14,7 +14,7 @@ use crate::connection::send;
 
 /// The newest LSN that was named.
 #[derive(Default)]
-struct State {
+struct ComparisonsState {
     named: Option<ComparePoint>,
     /// Number of the comparison; 0: there is none.
     number: u64,
@@ -26,7 +26,7 @@ struct State {
 
 /// LSNs that a primary names.
 #[derive(Default)]
-pub struct Comparisons(Mutex<State>);
+pub struct Comparisons(Mutex<ComparisonsState>);
 
 /// The comparisons that a connection has sent.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,7 +41,7 @@ enum Untold {
 }
 
 impl Comparisons {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ComparisonsState> {
         self.0.lock().expect("held for a look or a store")
     }
 

@@ -169,14 +169,16 @@ impl Link {
     pub(crate) fn connect(
         config: &LinkConfig,
         wants: Wants,
-        from: Option<(&Known, Position)>,
+        from: Option<(&StandbyFiles, Position)>,
     ) -> Result<Self, LinkError> {
         let (address, time) = (&config.address, config.connect_time);
         let mut connection = match config.certificate {
             Some(certificate) => config.net.connect_encrypted(address, certificate, time, STANDBY_LIMITS),
             None => config.net.connect(address, time, STANDBY_LIMITS),
         }?;
-        let (known, position) = from.map_or((Known::default(), Position::default()), |(known, at)| (*known, at));
+        let (known, position) = from.map_or((StandbyFiles::default(), Position::default()), |(known, at)| {
+            (*known, at)
+        });
         let hello = Hello {
             protocol: SHIP_PROTOCOL,
             wants,
@@ -201,14 +203,14 @@ impl Link {
         database_id: [u8; 16],
         partitions: u16,
         taker: Arc<dyn Taker>,
-    ) -> Result<Streaming, LinkError> {
-        let known = Known {
+    ) -> Result<LogReceiver, LinkError> {
+        let known = StandbyFiles {
             database_id,
             partitions,
         };
         let link = Self::connect(config, Wants::Log, Some((&known, taker.position())))?;
         let (wake, woken) = crossbeam_channel::bounded(1);
-        Ok(Streaming {
+        Ok(LogReceiver {
             link,
             taker,
             wake,
@@ -254,13 +256,13 @@ pub(crate) fn group_of<'a>(frame: &GroupFrame<'a>) -> Group<'a> {
 
 /// A standby's description of its files.
 #[derive(Clone, Copy, Default)]
-pub struct Known {
+pub struct StandbyFiles {
     pub database_id: [u8; 16],
     pub partitions: u16,
 }
 
 /// The log of a primary, coming in.
-pub struct Streaming {
+pub struct LogReceiver {
     link: Link,
     taker: Arc<dyn Taker>,
     wake: Sender<()>,
@@ -276,13 +278,13 @@ pub struct Streaming {
     noted: u64,
 }
 
-impl fmt::Debug for Streaming {
+impl fmt::Debug for LogReceiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Streaming({})", self.link.connection.peer)
     }
 }
 
-impl Streaming {
+impl LogReceiver {
     /// Returns the primary's URL for clients, if its welcome has one.
     pub fn primary(&self) -> Option<&str> {
         let welcome = self.welcome.as_ref()?;

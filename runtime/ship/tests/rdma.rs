@@ -25,7 +25,7 @@ use reprise_net_rdma::{
     RdmaNet,
     fake::{CardFault, FakeCard},
 };
-use reprise_ship::{Link, LinkError, ShippedLog, StandbyState};
+use reprise_ship::{Link, LinkError, ShippedLog, StandbyStage};
 use reprise_wire::{GROUP_HEAD_BYTES, History};
 
 thread_local! {
@@ -114,7 +114,7 @@ fn wait_streaming(primary: &Primary, name: &str) {
     wait_until("it streams", || {
         primary
             .find(name)
-            .is_some_and(|found| found.state == StandbyState::Streaming)
+            .is_some_and(|found| found.state == StandbyStage::Streaming)
     });
 }
 
@@ -359,7 +359,7 @@ fn strangers_are_turned_away_and_leave_nothing() {
     assert!(
         primary
             .find("stranger")
-            .is_none_or(|found| found.state == StandbyState::Lost)
+            .is_none_or(|found| found.state == StandbyStage::Lost)
     );
 }
 

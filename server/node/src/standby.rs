@@ -22,7 +22,7 @@ use reprise_log::database_id;
 use reprise_net_rdma::RdmaNet;
 use reprise_net_tls::{Identity, TlsNet};
 use reprise_router::{HandOverPoint, StandbyTicket as Ticket};
-use reprise_ship::{Bootstrapped, ForkAnswer, Known, Link, LinkConfig, LinkError, LogBeside};
+use reprise_ship::{BootstrapSummary, ForkAnswer, Link, LinkConfig, LinkError, LogBeside, StandbyFiles};
 
 use crate::{
     config::replication::{ReplicationSettings, Transport},
@@ -301,7 +301,7 @@ impl Primary {
     }
 
     /// Tries once. The inner error may pass.
-    fn try_bootstrap(&self, dir: &Path) -> Result<Result<Bootstrapped, String>, Failure> {
+    fn try_bootstrap(&self, dir: &Path) -> Result<Result<BootstrapSummary, String>, Failure> {
         let ticket = match self.ticket() {
             Ok(ticket) => ticket,
             Err(ClientError::Problem(problem)) if problem.status < 500 => return Err(Failure::Problem(problem)),
@@ -334,7 +334,7 @@ impl Primary {
     }
 
     /// Asks whether the primary has the records of a log here. It asks again for some seconds while the primary can't answer yet.
-    fn ask_fork(&self, known: &Known, position: Position) -> Result<ForkAnswer, Arc<str>> {
+    fn ask_fork(&self, known: &StandbyFiles, position: Position) -> Result<ForkAnswer, Arc<str>> {
         let begun = Instant::now();
         loop {
             let ticket = self.ticket().map_err(|error| error.to_string())?;
@@ -360,7 +360,7 @@ impl Primary {
         let (Some(partitions), Some(database_id)) = (partitions, id) else {
             return Ok(());
         };
-        let known = Known {
+        let known = StandbyFiles {
             database_id,
             partitions,
         };
@@ -390,7 +390,7 @@ impl Primary {
         Ok(())
     }
 
-    fn receive(&self, ticket: &JoinTicket, dir: &Path) -> anyhow::Result<Bootstrapped> {
+    fn receive(&self, ticket: &JoinTicket, dir: &Path) -> anyhow::Result<BootstrapSummary> {
         let config = self.link(ticket)?;
         let place = DirHandle::new(Arc::new(RealTree(dir.to_owned())), ARRIVED);
         let beside = LogBeside {

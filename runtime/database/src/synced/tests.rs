@@ -1,5 +1,5 @@
 use reprise_env::{SimDisk, sim::FaultPlan};
-use reprise_ship::{Expected, ToldMember};
+use reprise_ship::{Member, ToldMember};
 use reprise_wire::{History, SetPart};
 
 use super::*;
@@ -8,8 +8,8 @@ fn node(disk: &SimDisk) -> Arc<NodeFile> {
     NodeFile::open(Arc::new(disk.clone())).expect("an empty one")
 }
 
-fn standby(name: &str, lsn: u64, is_in_sync: bool) -> Expected {
-    Expected {
+fn standby(name: &str, lsn: u64, is_in_sync: bool) -> Member {
+    Member {
         name: name.into(),
         from: Lsn(lsn),
         persisted: Lsn(lsn),

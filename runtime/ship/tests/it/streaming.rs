@@ -14,7 +14,7 @@ use crate::common::{
 };
 use reprise_base::{Epoch, Lsn, Role, Safety};
 use reprise_env::{Clock, Connection, SimDisk, Threads};
-use reprise_ship::{LinkConfig, LinkError, STANDBY_LIMITS, ShipEvent, StandbyState};
+use reprise_ship::{LinkConfig, LinkError, STANDBY_LIMITS, ShipEvent, StandbyStage};
 use reprise_wire::{FORMAT_VERSION, Frame, GroupFrame, Hello, History, SHIP_PROTOCOL, StandbyRefusal, Wants};
 
 fn both(around: &Around) -> (Arc<dyn Clock>, Arc<dyn Threads>) {
@@ -48,7 +48,7 @@ fn two_standbys_get_what_was_written_and_what_is() {
         .collect();
     wait_until("they stream", || {
         let all = primary.shipper.standbys();
-        all.len() == 2 && all.iter().all(|status| status.state == StandbyState::Streaming)
+        all.len() == 2 && all.iter().all(|status| status.state == StandbyStage::Streaming)
     });
     let mut end = Lsn(0);
     for n in 0..200 {
@@ -176,8 +176,8 @@ fn commits_go_on_without_a_lost_standby_once_those_that_are_reached_keep_that_it
     wait_until("the other one is cut off, too", || {
         let limit = primary.shipper.acked_limit();
         let status = primary.status("s2");
-        assert!(status.state == StandbyState::Lost || limit == Some(next), "{limit:?}");
-        status.state == StandbyState::Lost
+        assert!(status.state == StandbyStage::Lost || limit == Some(next), "{limit:?}");
+        status.state == StandbyStage::Lost
     });
     let error = primary.status("s2").error.expect("told");
     assert!(error.contains("did not keep in time"), "{error}");
@@ -196,7 +196,7 @@ fn who_is_waited_for_is_forgotten_once_that_is_kept() {
     wait_until("it is in sync", || told_last(&taker) == Some((true, Vec::new())));
     assert!(!primary.shipper.forget("s1"), "it is connected");
     running.stop().expect("no error");
-    wait_until("it is lost", || primary.status("s1").state == StandbyState::Lost);
+    wait_until("it is lost", || primary.status("s1").state == StandbyStage::Lost);
     assert!(primary.shipper.forget("s1"));
     assert!(primary.find("s1").is_none() && !primary.shipper.forget("s1"), "once");
     wait_until("commits go on without it", || primary.shipper.acked_limit().is_none());
@@ -214,7 +214,7 @@ fn a_primary_is_told_nothing_before_it_is_known_that_no_other_one_followed() {
     wait_until("it ends", || running.thread.is_finished());
     let ended = running.stop();
     assert!(matches!(ended, Err(LinkError::Superseded(_))), "{ended:?}");
-    wait_until("it is lost", || primary.status("s1").state == StandbyState::Lost);
+    wait_until("it is lost", || primary.status("s1").state == StandbyStage::Lost);
     assert_eq!(
         primary.status("s1").persisted,
         Lsn(0),
@@ -239,7 +239,7 @@ fn a_slow_standby_is_read_for_from_files_and_comes_back_to_the_ring() {
             .first()
             .is_some_and(|status| status.state == state)
     };
-    wait_until("it streams", || is_at(StandbyState::Streaming));
+    wait_until("it streams", || is_at(StandbyStage::Streaming));
     *taker.slow.lock().expect("test") = Duration::from_millis(100);
     let mut end = Lsn(0);
     for n in 0..100 {
@@ -249,10 +249,10 @@ fn a_slow_standby_is_read_for_from_files_and_comes_back_to_the_ring() {
         // No more is on its way than it has room for, and one group.
         assert!(status.shipped.0 <= log.received().expect("a standby's").lsn.0 + 5);
     }
-    wait_until("it lags", || is_at(StandbyState::CatchingUp));
+    wait_until("it lags", || is_at(StandbyStage::CatchingUp));
     assert!(primary.status("s1").lag_bytes > 10_000);
     *taker.slow.lock().expect("test") = Duration::ZERO;
-    wait_until("it is back", || log.durable() == end && is_at(StandbyState::Streaming));
+    wait_until("it is back", || log.durable() == end && is_at(StandbyStage::Streaming));
     assert_eq!(words_of(&log, Lsn(0)), words_of(&primary.log, Lsn(0)));
     running.stop().expect("no error");
 }
@@ -275,7 +275,7 @@ fn a_standby_comes_back_from_where_it_was_while_the_log_is_held_for_it() {
             primary.find("s1").is_some_and(|status| status.persisted == end)
         });
         running.stop().expect("no error");
-        wait_until("it is lost", || primary.status("s1").state == StandbyState::Lost);
+        wait_until("it is lost", || primary.status("s1").state == StandbyStage::Lost);
         assert!(primary.status("s1").error.is_some());
         // While the standby is away, the log grows, and a checkpoint would release all of it.
         for n in 0..60 {
@@ -419,7 +419,7 @@ fn who_does_not_fit_is_turned_away_and_told_why() {
         assert_eq!(ended, Err(crossbeam_channel::RecvTimeoutError::Disconnected));
     }
     wait_until("all are over", || {
-        primary.shipper.standbys().iter().all(|s| s.state == StandbyState::Lost)
+        primary.shipper.standbys().iter().all(|s| s.state == StandbyStage::Lost)
     });
 }
 
@@ -470,7 +470,7 @@ fn a_newer_connection_of_a_name_takes_the_place_of_the_older() {
             .shipper
             .standbys()
             .first()
-            .is_some_and(|s| s.state == StandbyState::Streaming)
+            .is_some_and(|s| s.state == StandbyStage::Streaming)
     });
     let new = Running::start(&primary.link(&around, "s1"), &LogTaker::new(&second));
     let (refusal, _, is_final) = refusal_of(old.thread.join().expect("no panic"));

@@ -13,7 +13,7 @@ use reprise_database::{
 };
 use reprise_env::{Disk, DiskError, SimDisk, Threads, sim::FaultRandom};
 use reprise_router::{ReplicationError, ReplicationService, StandbyTicket};
-use reprise_ship::{ForkAnswer, Known, Link, LinkConfig, LogBeside};
+use reprise_ship::{ForkAnswer, Link, LinkConfig, LogBeside, StandbyFiles};
 
 use super::{
     around::{Around, Life, NAMES, NodeThreads, Refused, node_of, url_of},
@@ -299,7 +299,7 @@ impl Closed<'_> {
         })
     }
 
-    fn ask_fork(&self, known: &Known, position: Position) -> Result<ForkAnswer, String> {
+    fn ask_fork(&self, known: &StandbyFiles, position: Position) -> Result<ForkAnswer, String> {
         let mut last = String::new();
         for _ in 0..3 {
             let asked = Link::ask_fork(&self.link()?, known, position);
@@ -332,7 +332,7 @@ impl Closed<'_> {
         let Some(database_id) = id else {
             return Ok(Some(CutBack::Nothing));
         };
-        let known = Known {
+        let known = StandbyFiles {
             database_id,
             partitions: self.partitions,
         };

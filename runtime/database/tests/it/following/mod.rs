@@ -14,7 +14,7 @@ use reprise_database::{
 };
 use reprise_env::{RealClock, RealDisk, RealNet, RealThreads};
 use reprise_router::{HandOverPoint, PromoteOptions, ReplicationService, StandbyPhase};
-use reprise_ship::{Known, Link, LinkConfig, LogBeside};
+use reprise_ship::{Link, LinkConfig, LogBeside, StandbyFiles};
 
 pub use crate::common::wait_until;
 use crate::common::{config, fill_bank, recovered};
@@ -270,7 +270,7 @@ impl Cluster {
             checkpoints: disk("checkpoints"),
             cuts: self.cuts(name),
         };
-        let known = Known {
+        let known = StandbyFiles {
             database_id: reprise_log::database_id(&*directory.log).expect("read").expect("a log"),
             partitions: config(&dir, 1).partitions,
         };
