@@ -3,12 +3,12 @@
 use reprise_base::Epoch;
 
 use crate::{
-    cutting::Reached,
-    leasing::{Holder, LeaseError, Seen, SyncRecord},
+    cutting::ReachedEpoch,
+    leasing::{Holder, LeaseContents, LeaseError, SyncRecord},
 };
 
 /// Checks that a server may take a free lease at its start.
-pub(crate) fn may_begin(seen: &Seen, own: &str, reached: Reached) -> Result<(), LeaseError> {
+pub(crate) fn may_begin(seen: &LeaseContents, own: &str, reached: ReachedEpoch) -> Result<(), LeaseError> {
     let Some(record) = &seen.record else {
         return Ok(());
     };
@@ -25,7 +25,7 @@ pub(crate) fn may_begin(seen: &Seen, own: &str, reached: Reached) -> Result<(), 
 }
 
 /// Returns the first epoch that no other server had. A promoted standby, or a server that starts, may have no record of the last epochs.
-pub(crate) fn free_epoch(seen: &Seen, own: &str) -> u32 {
+pub(crate) fn free_epoch(seen: &LeaseContents, own: &str) -> u32 {
     match &seen.record {
         Some(record) if record.primary == own => record.epoch,
         Some(record) => record.epoch + 1,
@@ -35,7 +35,7 @@ pub(crate) fn free_epoch(seen: &Seen, own: &str) -> u32 {
 
 /// True if a standby takes over by itself. `tried` is the epoch of its last attempt, which the store may have recorded without confirming
 /// it. Such a record no longer says which standbys were in sync.
-pub(crate) fn may_take_over(seen: &Seen, own: &Holder, tried: Option<u32>) -> bool {
+pub(crate) fn may_take_over(seen: &LeaseContents, own: &Holder, tried: Option<u32>) -> bool {
     let Some(record) = &seen.record else {
         return false;
     };
@@ -47,7 +47,7 @@ pub(crate) fn may_take_over(seen: &Seen, own: &Holder, tried: Option<u32>) -> bo
 }
 
 /// True if a primary whose lease ran out may take it again, because no other server had it meanwhile.
-pub(crate) fn may_take_again(seen: &Seen, own: &Holder) -> bool {
+pub(crate) fn may_take_again(seen: &LeaseContents, own: &Holder) -> bool {
     let is_own = |record: &SyncRecord| record.primary == own.name;
     seen.holder.as_ref().is_none_or(|holder| holder == own) && seen.record.as_ref().is_none_or(is_own)
 }
@@ -63,7 +63,7 @@ pub(crate) struct ByHand {
 impl ByHand {
     /// True if the old primary was still the last primary when it handed over. Otherwise another server may have been promoted by force
     /// since, and have acknowledged writes.
-    pub fn is_given(&self, seen: &Seen, own: &str) -> bool {
+    pub fn is_given(&self, seen: &LeaseContents, own: &str) -> bool {
         let is_last = |given: Epoch| {
             let record = seen.record.as_ref();
             record.is_none_or(|record| record.primary == own || record.epoch <= given.0)

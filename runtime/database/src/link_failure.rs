@@ -7,14 +7,14 @@ use crate::linking::TicketError;
 
 /// Why a standby has no connection.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub(crate) enum LinkFailure {
     #[error("ask the primary for a ticket: {0}")]
     Ticket(#[from] TicketError),
     #[error(transparent)]
     Link(#[from] LinkError),
 }
 
-impl Failure {
+impl LinkFailure {
     /// True if the primary does not hold the records of this standby.
     pub fn is_of_another_history(&self) -> bool {
         let Self::Link(LinkError::Refused { refusal, .. }) = self else {

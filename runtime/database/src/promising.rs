@@ -15,7 +15,7 @@ use crate::{
     cutting,
     doubt::{PromiseAnswers, newest},
     node_file::NodeFile,
-    shipping::Replication,
+    shipping::NodeReplication,
 };
 
 /// A promise of an epoch that is further ahead than this is refused: no later one could be drawn after it.
@@ -149,13 +149,13 @@ impl Promises {
 
 /// The answers to a promotion, and the servers that gave a promise.
 #[derive(Default)]
-pub(crate) struct Asked {
+pub(crate) struct PromiseRound {
     pub answers: Vec<PromiseAnswer>,
     /// URLs of the servers that were asked and may have promised.
     urls: Vec<String>,
 }
 
-impl Replication {
+impl NodeReplication {
     /// Returns how far this server is, as its answer.
     fn answer(&self) -> PromiseAnswer {
         let (name, status) = (self.name.get().cloned().unwrap_or_default(), self.synced.status());
@@ -250,8 +250,8 @@ impl Replication {
     }
 
     /// Asks all standbys that this one and the others know, as far as it can reach them.
-    fn ask_others(&self, epoch: Epoch) -> Asked {
-        let mut asked = Asked::default();
+    fn ask_others(&self, epoch: Epoch) -> PromiseRound {
+        let mut asked = PromiseRound::default();
         let Some(ask) = self.peers.get() else { return asked };
         let own = self.answer();
         loop {
@@ -270,7 +270,7 @@ impl Replication {
     }
 
     /// Asks the other standbys for a promise of this epoch. By their answers it decides which acknowledged writes may be lost.
-    pub(crate) fn ask_and_judge(&self, epoch: Epoch) -> (Asked, Option<LostRecords>) {
+    pub(crate) fn ask_and_judge(&self, epoch: Epoch) -> (PromiseRound, Option<LostRecords>) {
         self.claimed.store(epoch.0, Ordering::Release);
         let asked = self.ask_others(epoch);
         let own = self.answer();
@@ -307,7 +307,7 @@ impl Replication {
     }
 
     /// Returns the standbys that count once this server leads. They counted by the newest word of a primary. None: the level counts on no standbys.
-    pub(crate) fn first_set(&self, asked: &Asked) -> Option<Vec<PeerMember>> {
+    pub(crate) fn first_set(&self, asked: &PromiseRound) -> Option<Vec<PeerMember>> {
         let own = self.answer();
         let status = newest(&own, &asked.answers).filter(|_| self.is_told_at_quorum())?;
         let is_in = |member: &&PeerMember| member.is_counted_next && member.name != own.name;
@@ -328,7 +328,7 @@ impl Replication {
 
     /// Takes back the promises that this server asked for, because it does not lead in the epoch. A server that does not hear of it follows the next
     /// primary all the same.
-    pub(crate) fn withdraw(&self, asked: &Asked, epoch: Epoch) {
+    pub(crate) fn withdraw(&self, asked: &PromiseRound, epoch: Epoch) {
         self.claimed.store(0, Ordering::Release);
         let Some(ask) = self.peers.get() else { return };
         for url in &asked.urls {

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use reprise_base::{Epoch, Lsn, Safety};
 use reprise_router::{LossCause, PeerMember, PromoteOptions, PromotionResult, ReplicationError};
 
-use crate::{cutting, database::Database, lease_rules::ByHand, promising::Asked, shipping::Replication};
+use crate::{cutting, database::Database, lease_rules::ByHand, promising::PromiseRound, shipping::NodeReplication};
 
-impl Replication {
+impl NodeReplication {
     /// Makes this server the primary, because an operator asks for it.
     pub(crate) fn promote_by_hand(&self, options: PromoteOptions) -> Result<PromotionResult, ReplicationError> {
         let database = self.database.upgrade();
@@ -33,7 +33,7 @@ impl Replication {
         let accepts_loss = options.accepts_loss;
         let epoch = heard.max(self.promises.bound()).max(self.log.epoch()).next();
         let epoch = epoch.max(cutting::unused_epoch(&self.node));
-        let mut asked = Asked::default();
+        let mut asked = PromiseRound::default();
         let lost = match leasing {
             Some(leasing) => {
                 let lost = self.synced.behind(self.received_end(), LossCause::NotRecorded);

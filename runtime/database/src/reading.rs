@@ -11,7 +11,7 @@ use reprise_env::{Step, ThreadHandle, Work};
 use reprise_partition::{ReadQueue, Reader, SiteMessage, StoreCheckout, ViewLimits};
 use reprise_router::ReadPath;
 
-use crate::{database::Database, error::OpenError, standby::Standby};
+use crate::{database::Database, error::OpenError, standby::StandbyParts};
 
 /// The settings of reads on a standby, beside its replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Database {
     }
 
     /// Lets read-only calls run at views, on threads of their own, until the standby becomes the primary.
-    pub(crate) fn start_readers(&self, standby: &Standby) -> Result<(), OpenError> {
+    pub(crate) fn start_readers(&self, standby: &StandbyParts) -> Result<(), OpenError> {
         let mut readers = standby.readers();
         let config = readers.config;
         let partitions = self.shared.partitions_count;

@@ -13,12 +13,12 @@ use reprise_ship::{StandbyStage, StandbyStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cutting::{self, Reached},
-    expected,
+    cutting::{self, ReachedEpoch},
     lease_rules::ByHand,
     leasing::Holder,
-    linking::Linked,
-    shipping::{Replication, Serving},
+    linking::PrimaryConnection,
+    membership,
+    shipping::{NodeReplication, StandbyService},
     shown,
 };
 
@@ -40,14 +40,14 @@ pub(crate) struct HandedOver {
 
 /// The hand-over, and its time by the clock that counts suspended time.
 #[derive(Clone, Debug)]
-pub(crate) struct Stepped {
+pub(crate) struct HandOverRecord {
     note: HandedOver,
     pub since_ns: u64,
     /// Standbys that were out of sync with this server by then.
     pub laggards: Vec<LaggingStandby>,
 }
 
-impl Stepped {
+impl HandOverRecord {
     fn told(&self) -> HandOverPoint {
         HandOverPoint {
             epoch: Epoch(self.note.epoch),
@@ -79,8 +79,8 @@ fn judge_successor(status: Option<&StandbyStatus>, name: &str) -> Result<(), Rep
     }
 }
 
-impl Replication {
-    pub(crate) fn stepped(&self) -> Option<Stepped> {
+impl NodeReplication {
+    pub(crate) fn stepped(&self) -> Option<HandOverRecord> {
         self.stepped.lock().expect("held for a look").clone()
     }
 
@@ -132,7 +132,7 @@ impl Replication {
     }
 
     /// Waits until the standby has everything before `end`. The files here must have it first, because the standby gets it from them.
-    fn hand_over(&self, serving: &Serving, name: &str, end: Lsn) -> Result<(), ReplicationError> {
+    fn hand_over(&self, serving: &StandbyService, name: &str, end: Lsn) -> Result<(), ReplicationError> {
         if self.log.wait_copied(end, HAND_OVER_MAX).is_err() {
             return Err(unavailable("the last records can't be written here".into()));
         }
@@ -154,7 +154,7 @@ impl Replication {
         }
     }
 
-    fn wait_for_others(&self, serving: &Serving, end: Lsn) {
+    fn wait_for_others(&self, serving: &StandbyService, end: Lsn) {
         let clock = &self.shared.clock;
         let until_ns = clock.monotonic_ns() + OTHERS_MAX.as_nanos() as u64;
         let lacks = |status: &StandbyStatus| status.is_in_sync && status.persisted < end;
@@ -164,7 +164,7 @@ impl Replication {
     }
 
     /// Records the hand-over: from now on the directory opens as no primary's.
-    fn note(&self, name: &str, url: Option<&str>, end: Lsn) -> Result<Stepped, ReplicationError> {
+    fn note(&self, name: &str, url: Option<&str>, end: Lsn) -> Result<HandOverRecord, ReplicationError> {
         let note = HandedOver {
             successor: name.to_owned(),
             url: url.map(str::to_owned),
@@ -175,7 +175,7 @@ impl Replication {
         written.map_err(|error| unavailable(format!("that it gives its place away can't be saved: {error}")))?;
         let laggards = self.serving().map(|serving| serving.shipper.laggards(name));
         let laggards = laggards.unwrap_or_default().into_iter();
-        Ok(Stepped {
+        Ok(HandOverRecord {
             note,
             since_ns: self.shared.clock.boot_ns(),
             laggards: laggards
@@ -188,7 +188,7 @@ impl Replication {
     }
 
     /// Makes this server one that stepped down: readers see everything before its end, and it sends writers to the successor.
-    fn leave(&self, stepped: &Stepped, url: Option<Arc<str>>) {
+    fn leave(&self, stepped: &HandOverRecord, url: Option<Arc<str>>) {
         let HandOverPoint { epoch, lsn } = stepped.told();
         *self.stepped.lock().expect("held for a store") = Some(stepped.clone());
         self.router.raise_view(lsn);
@@ -236,7 +236,7 @@ impl Replication {
     /// Takes the place again, in a new epoch, because no other server took it. If the successor did take over, its answers are not here.
     pub(crate) fn take_place_again(
         &self,
-        stepped: &Stepped,
+        stepped: &HandOverRecord,
         options: PromoteOptions,
     ) -> Result<PromotionResult, ReplicationError> {
         let successor = &stepped.note.successor;
@@ -311,7 +311,7 @@ impl Replication {
             .max(behind_promise)
     }
 
-    pub(crate) fn reached(&self) -> Reached {
+    pub(crate) fn reached(&self) -> ReachedEpoch {
         cutting::reached(&self.node, self.log.written_epoch())
     }
 
@@ -323,7 +323,7 @@ impl Replication {
 
     /// Ends the sync status of earlier epochs, before this server ships anything. The caller knows that no other server is the primary.
     pub(crate) fn open_reign(&self) -> Result<(), LogError> {
-        expected::open_reign(&self.node)?;
+        membership::open_reign(&self.node)?;
         // The limit that this server showed as a standby means nothing from now on. If the file stays, reads show less.
         let _ = shown::forget(&*self.root);
         Ok(())
@@ -337,9 +337,9 @@ impl Replication {
         at_least: Epoch,
     ) -> Result<Epoch, ReplicationError> {
         let begun = self.node.change(|document| {
-            expected::begin_epoch(&mut document.members, laggards);
+            membership::begin_epoch(&mut document.members, laggards);
             if let Some(set) = set {
-                expected::count_on(&mut document.members, set);
+                membership::count_on(&mut document.members, set);
             }
             document.handed_over = None;
             cutting::begin_leading(document, at_least)
@@ -380,7 +380,7 @@ impl Replication {
     }
 
     /// Asks the primary that this standby follows to step down, and waits until all records are here.
-    pub(crate) fn succeed(&self, linked: Option<&Linked>) -> Result<HandOverPoint, ReplicationError> {
+    pub(crate) fn succeed(&self, linked: Option<&PrimaryConnection>) -> Result<HandOverPoint, ReplicationError> {
         let force = "stop it by other means, then promote with force (--force)";
         let Some(linked) = linked else {
             return Err(not_stopped(format!(

@@ -12,8 +12,8 @@ use reprise_api::U64;
 use reprise_base::limits::SEGMENT_BYTES;
 use reprise_codec::{hex, rfc3339};
 use reprise_database::{
-    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Inspection, LogPolicy, QuarantinedProcedure,
-    RecoverFrom, RedoConfig, Verdict, inspect, stored_partitions,
+    CheckpointConfig, CheckpointFate, CommitMode, Database, DatabaseConfig, DeviceConfig, Inspection, LogPolicy,
+    QuarantinedProcedure, RecoverFrom, RedoConfig, inspect, stored_partitions,
 };
 use serde::Serialize;
 
@@ -115,9 +115,9 @@ impl DryRun {
     fn of(found: Inspection) -> Self {
         let checkpoints = found.checkpoints.iter().map(|checkpoint| {
             let (verdict, reason) = match &checkpoint.verdict {
-                Verdict::Taken => ("taken", None),
-                Verdict::Kept => ("kept", None),
-                Verdict::PassedOver(reason) => ("passed over", Some(reason.clone())),
+                CheckpointFate::Taken => ("taken", None),
+                CheckpointFate::Kept => ("kept", None),
+                CheckpointFate::PassedOver(reason) => ("passed over", Some(reason.clone())),
             };
             Checkpoint {
                 lsn: U64(checkpoint.lsn.0),

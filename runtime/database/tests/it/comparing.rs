@@ -16,7 +16,7 @@ use crate::following::{Cluster, bootstrap, service, serving, wait_in_sync, wait_
 use reprise_abi::{Field, RowLayout, TableSchema};
 use reprise_base::{Lsn, Role};
 use reprise_checkpoint::Checkpoints;
-use reprise_database::{Database, DatabaseConfig, Health, LogPolicy, NodeFile, OpenError, ServeStandbys};
+use reprise_database::{Database, DatabaseConfig, DirHealth, LogPolicy, NodeFile, OpenError, ServeStandbys};
 use reprise_env::RealDisk;
 use reprise_host::describe;
 use reprise_router::{ComparedInfo, NodePhase, RowsRequest, StandbyInfo};
@@ -307,8 +307,8 @@ fn a_standby_whose_row_was_harmed_stops_and_its_rows_are_read_only() {
         close(alone);
         let root = Arc::new(RealDisk::open(dir.clone()).expect("its directory"));
         let node = NodeFile::open(root).expect("read");
-        assert_eq!(node.health(), Health::TablesDiffer(what.to_string()));
-        node.set_health(Health::Good).expect("saved");
+        assert_eq!(node.health(), DirHealth::TablesDiffer(what.to_string()));
+        node.set_health(DirHealth::Good).expect("saved");
         let refused = Database::open(config(&dir, 1)).err();
         assert!(
             matches!(refused, Some(OpenError::IsStandby { epoch: 1 })),

@@ -10,7 +10,9 @@ use crate::following::{
     ACCEPTING, Cluster, FORCED, bootstrap, follow_primary, service, wait_in_sync, wait_seen, wait_streaming, wait_until,
 };
 use reprise_base::{Lsn, Safety};
-use reprise_database::{CutBack, CutError, CutInfo, Database, Health, NodeFile, OpenError, ServeStandbys, list_cuts};
+use reprise_database::{
+    CutBack, CutError, CutInfo, Database, DirHealth, NodeFile, OpenError, ServeStandbys, list_cuts,
+};
 use reprise_env::RealDisk;
 use reprise_log::LogReader;
 use reprise_router::{NodePhase, ReplicationError, ReplyOutcome};
@@ -252,7 +254,7 @@ fn without_a_checkpoint_before_the_cut_nothing_of_use_is_left() {
     };
     let health = parted.cluster.node("p").health();
     assert!(
-        matches!(health, Health::MustBootstrap(_)) && Lsn(cut.from) >= parted.fork,
+        matches!(health, DirHealth::MustBootstrap(_)) && Lsn(cut.from) >= parted.fork,
         "{cut:?}, {health:?}"
     );
     parted.check_kept(&cut);

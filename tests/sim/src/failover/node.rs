@@ -8,7 +8,7 @@ use std::{
 use reprise_base::{Joiner, NodeProcess, Safety};
 use reprise_database::{
     CheckpointConfig, ClosedDirectory, CommitMode, CutBack, CutError, Database, DatabaseConfig, DeviceConfig,
-    Environment, Folders, FollowPrimary, Health, LeaseConfig, LogPolicy, NodeFile, Position, RedoConfig, SampleRate,
+    DirHealth, Environment, Folders, FollowPrimary, LeaseConfig, LogPolicy, NodeFile, Position, RedoConfig, SampleRate,
     ServeStandbys, ShipForm, TicketError, VIEW_NAME, cut_back, forget_earlier_log, keep_committed,
 };
 use reprise_env::{Disk, DiskError, SimDisk, Threads, sim::FaultRandom};
@@ -356,7 +356,7 @@ impl Closed<'_> {
         for folder in [LOG, CHECKPOINTS] {
             clear(&self.disk.folder(folder)).map_err(|error| error.to_string())?;
         }
-        let cleared = self.node()?.set_health(Health::Good);
+        let cleared = self.node()?.set_health(DirHealth::Good);
         cleared.map_err(|error| error.to_string())
     }
 

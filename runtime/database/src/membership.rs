@@ -160,12 +160,12 @@ pub(crate) fn save(node: &NodeFile, standbys: &[Member]) -> Result<(), DiskError
 }
 
 /// The list that a primary saved last. With a lease, a standby that may take over reads the store first.
-pub(crate) struct Keeping {
+pub(crate) struct Membership {
     node: Arc<NodeFile>,
     saved: Mutex<Vec<Member>>,
 }
 
-impl Keeping {
+impl Membership {
     /// Makes the list from `saved`, which was read from the document.
     pub fn new(node: Arc<NodeFile>, saved: Vec<Member>) -> Self {
         let saved = Mutex::new(saved);
@@ -217,7 +217,7 @@ pub(crate) fn count_on(members: &mut Vec<StoredMember>, set: &[PeerMember]) {
         if members.iter().all(|member| member.name != counted.name) {
             members.push(StoredMember {
                 counted: true,
-                ..Member::unknown(&counted.name, counted.from)
+                ..StoredMember::unknown(&counted.name, counted.from)
             });
         }
     }
@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn standby_that_leaves_or_comes_is_in_sync_until_the_store_has_that() {
         let node = node();
-        let keeping = Keeping::new(node.clone(), list("s1@1 s2@1"));
+        let keeping = Membership::new(node.clone(), list("s1@1 s2@1"));
         for (told, is_recorded, kept) in [
             ("+s1@1 s2@1", false, "+s1@1 s2@1"),
             ("+s1@1 +s2@1", true, "+s1@1 +s2@1"),
