@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::{
     cli::Output,
-    output::{Failure, Outcome, print_json, print_pairs, print_text},
+    output::{VerbFailure, VerbResult, print_json, print_pairs, print_text},
     standby::{ARRIVED, FOLDERS},
 };
 
@@ -60,7 +60,7 @@ pub enum StandbyCommand {
     },
 }
 
-pub fn run_node(command: &NodeCommand, output: Output) -> Outcome {
+pub fn run_node(command: &NodeCommand, output: Output) -> VerbResult {
     match command {
         NodeCommand::Show { dir } => show(dir, output),
         NodeCommand::Lead { dir, accept_loss } => lead(dir, *accept_loss, output),
@@ -68,7 +68,7 @@ pub fn run_node(command: &NodeCommand, output: Output) -> Outcome {
     }
 }
 
-pub fn run_standby(StandbyCommand::Reset { dir }: &StandbyCommand, output: Output) -> Outcome {
+pub fn run_standby(StandbyCommand::Reset { dir }: &StandbyCommand, output: Output) -> VerbResult {
     reset(dir)?;
     tell(output, &json!({ "reset": true }), || {
         format!(
@@ -78,21 +78,21 @@ pub fn run_standby(StandbyCommand::Reset { dir }: &StandbyCommand, output: Outpu
     })
 }
 
-fn tell(output: Output, value: &serde_json::Value, text: impl FnOnce() -> String) -> Outcome {
+fn tell(output: Output, value: &serde_json::Value, text: impl FnOnce() -> String) -> VerbResult {
     match output {
         Output::Json => Ok(print_json(value)?),
         Output::Text => Ok(print_text(&text())?),
     }
 }
 
-fn root(dir: &Path) -> Result<Arc<dyn Disk>, Failure> {
+fn root(dir: &Path) -> Result<Arc<dyn Disk>, VerbFailure> {
     Ok(Arc::new(
         RealDisk::open(dir).with_context(|| format!("open {}", dir.display()))?,
     ))
 }
 
 /// Keeps servers away from the directory. None: it holds no log.
-fn lock(dir: &Path) -> Result<Option<DiskLock>, Failure> {
+fn lock(dir: &Path) -> Result<Option<DiskLock>, VerbFailure> {
     let log = dir.join("log");
     if !log.exists() {
         return Ok(None);
@@ -111,7 +111,7 @@ fn describe(health: &DirHealth) -> String {
     }
 }
 
-fn show(dir: &Path, output: Output) -> Outcome {
+fn show(dir: &Path, output: Output) -> VerbResult {
     let root = root(dir)?;
     let document = match NodeFile::open(root) {
         Ok(node) => node.document(),
@@ -142,7 +142,7 @@ fn show(dir: &Path, output: Output) -> Outcome {
     Ok(print_pairs(&pairs)?)
 }
 
-fn lead(dir: &Path, accepts_loss: bool, output: Output) -> Outcome {
+fn lead(dir: &Path, accepts_loss: bool, output: Output) -> VerbResult {
     let _lock = lock(dir)?.with_context(|| format!("{} holds no log to lead with", dir.display()))?;
     let root = root(dir)?;
     let node = match NodeFile::open(root.clone()) {
@@ -166,7 +166,7 @@ fn lead(dir: &Path, accepts_loss: bool, output: Output) -> Outcome {
     })
 }
 
-fn health(dir: &Path, clear: bool, output: Output) -> Outcome {
+fn health(dir: &Path, clear: bool, output: Output) -> VerbResult {
     let node = NodeFile::open(root(dir)?).context("read the document of the directory")?;
     if clear {
         let _lock = lock(dir)?;
@@ -180,7 +180,7 @@ fn health(dir: &Path, clear: bool, output: Output) -> Outcome {
 }
 
 /// Removes the files that a standby fetches anew. After an interruption, a second run or a start as a standby completes it.
-fn reset(dir: &Path) -> Outcome {
+fn reset(dir: &Path) -> VerbResult {
     let lock = lock(dir)?;
     let root = root(dir)?;
     let node = match NodeFile::open(root.clone()) {
@@ -195,7 +195,7 @@ fn reset(dir: &Path) -> Outcome {
 }
 
 /// Erases the records of the NVRAM region that the directory names, unless the region is another one by now.
-fn erase_region(root: &dyn Disk) -> Outcome {
+fn erase_region(root: &dyn Disk) -> VerbResult {
     let Some(note) = RegionNote::load(root).context("read which NVRAM region is in use")? else {
         return Ok(());
     };

@@ -16,7 +16,7 @@ use crate::{
 const TIME_MIN: Duration = Duration::from_millis(500);
 
 /// A server's part in a lease.
-pub struct Lease {
+pub struct ServerLease {
     endpoints: Vec<EtcdEndpoint>,
     files: EtcdFiles,
     ttl: Duration,
@@ -24,7 +24,7 @@ pub struct Lease {
     url: Option<Arc<str>>,
 }
 
-impl Lease {
+impl ServerLease {
     /// Returns the server's part. None: the operator decides which server is the primary.
     pub fn of(settings: &ReplicationSettings, tls: &TlsSettings, name: &str, url: Option<Arc<str>>) -> Option<Self> {
         let endpoints = settings.lease_etcd.value.as_ref()?;

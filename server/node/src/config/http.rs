@@ -5,8 +5,8 @@ use std::time::Duration;
 use reprise_http::{AllowedOrigins, ConnectionLimits};
 use serde::Deserialize;
 
-use super::setting::{Entry, Layers, Source};
-use crate::output::Failure;
+use super::setting::{Layers, SettingEntry, Source};
+use crate::output::VerbFailure;
 
 /// Beyond any number of file descriptors.
 const CONNECTIONS_MAX: u32 = 1 << 20;
@@ -34,7 +34,7 @@ pub struct HttpSettings {
 }
 
 impl HttpSettings {
-    pub fn pick(layers: &mut Layers<'_>) -> Result<Self, Failure> {
+    pub fn pick(layers: &mut Layers<'_>) -> Result<Self, VerbFailure> {
         let entry = match layers.take("http") {
             None => HttpEntry::default(),
             Some(section) => HttpEntry::deserialize(section).map_err(|e| layers.refused("http", e.message()))?,
@@ -47,13 +47,13 @@ impl HttpSettings {
     }
 
     /// Each in words.
-    pub fn entries(&self) -> Vec<Entry> {
+    pub fn entries(&self) -> Vec<SettingEntry> {
         let source_of = |is_default| if is_default { Source::Default } else { Source::File };
         let limits_source = source_of(self.limits == ConnectionLimits::default());
         let origins_source = source_of(self.origin_names.is_empty());
         vec![
-            Entry::new("http", format!("{:?}", self.limits), limits_source).where_said(),
-            Entry::new("origins", self.origin_names.join(", "), origins_source)
+            SettingEntry::new("http", format!("{:?}", self.limits), limits_source).where_said(),
+            SettingEntry::new("origins", self.origin_names.join(", "), origins_source)
                 .live()
                 .where_said(),
         ]
