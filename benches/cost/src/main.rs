@@ -18,8 +18,8 @@ use reprise_host::{CompiledModule, Engine, Limits};
 use reprise_procedure::native::NativeModule;
 use reprise_storage::{AfterImage, Store};
 use reprise_txn::{
-    Candidate, Deployed, Executors, HeldCounts, Judge, LookAhead, Module, NextCalls, Outcome, PrefetchRow, TxnInput,
-    TxnScratch, apply, outline, prepare, run_single,
+    Candidate, Deployed, DeploymentRules, Executors, HeldCounts, LookAhead, Module, NextCalls, Outcome, PrefetchRow,
+    TxnInput, TxnScratch, apply, outline, prepare, run_single,
 };
 
 use reprise_wire::{ChangesRef, CommandRef, PartitionSet, RecordBatch, TwoForms};
@@ -256,7 +256,7 @@ impl Bench {
         };
         let before = Deployed::default();
         let stores = [&store];
-        let outline = outline(&before, &candidate, Judge::Deployment(&HeldCounts(&stores)));
+        let outline = outline(&before, &candidate, DeploymentRules::Deployment(&HeldCounts(&stores)));
         let steps = prepare(outline, &stores, &|_| true);
         let Ok(steps) = steps else {
             bail!("the module does not fit an empty store");

@@ -1,7 +1,7 @@
 //! Procedures compiled into this program, run over the same engine: what wasm is compared with.
 
 use reprise_abi::{HostOps, OpError};
-use reprise_host::{CallEnd, CallOutcome, Fault};
+use reprise_host::{CallOutcome, Fault, GuestExit};
 use reprise_procedure::native::{self, NativeFault, NativeModule};
 use reprise_txn::{Code, Executor};
 
@@ -19,8 +19,8 @@ impl Code for NativeCode {
 impl Executor for NativeExecutor {
     fn call(&mut self, procedure: usize, ops: &mut dyn HostOps) -> CallOutcome {
         let kind = match self.0.call(procedure, ops) {
-            Ok(native::CallEnd::Done) => Ok(CallEnd::Returned),
-            Ok(native::CallEnd::Aborted) => Ok(CallEnd::Aborted),
+            Ok(native::NativeExit::Done) => Ok(GuestExit::Returned),
+            Ok(native::NativeExit::Aborted) => Ok(GuestExit::Aborted),
             Err(fault) => Err(fault_of(fault)),
         };
         CallOutcome { kind, fuel_used: 0 }

@@ -15,7 +15,7 @@ use reprise_base::{
 };
 use reprise_database::{CommitMode, Database, DatabaseConfig, Environment, LogPolicy, keep_memory_ready};
 use reprise_procedure::native::NativeModule;
-use reprise_router::{BatchBuilder, BatchReply, Bound, Deployed, Failure, Module, ReplyOutcome, Router};
+use reprise_router::{BatchBuilder, BatchReply, CallPartitions, Deployed, Failure, Module, ReplyOutcome, Router};
 use reprise_txn::Candidate;
 use sha2::{Digest, Sha256};
 
@@ -470,8 +470,8 @@ impl<'a, W: Workload> Load<'a, W> {
         let procedure = self.procedures[W::procedure(&call)];
         let bound = self.module.route(procedure, args, self.router.partitions_count());
         let partition = match bound {
-            Ok(Bound::One(partition)) => partition,
-            Ok(Bound::Several(several)) => several[0],
+            Ok(CallPartitions::One(partition)) => partition,
+            Ok(CallPartitions::Several(several)) => several[0],
             _ => PartitionId(0),
         };
         (call, partition)

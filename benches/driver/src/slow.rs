@@ -80,7 +80,7 @@ impl Memory for SlowMemory {
 
 #[cfg(test)]
 mod tests {
-    use reprise_nvram::Recording;
+    use reprise_nvram::RecordingMemory;
 
     use super::*;
 
@@ -88,7 +88,7 @@ mod tests {
 
     impl OpenMemory for Fake {
         fn open(&self, _: &Path, bytes: Option<u64>) -> Result<Arc<dyn Memory>, PmemError> {
-            Ok(Arc::new(Recording::new(bytes.unwrap_or(4096) as usize)))
+            Ok(Arc::new(RecordingMemory::new(bytes.unwrap_or(4096) as usize)))
         }
     }
 

@@ -18,7 +18,9 @@ use std::{
 
 use reprise_base::{Epoch, Lsn};
 use reprise_env::{Connection, FrameBuffer, FrameMemory, FramePoster, Net, NetLimits};
-use reprise_net_rdma::{Ask, Card, Completion, Memory, Pair, PairAddress, Queue, RdmaNet, VerbsError, Write};
+use reprise_net_rdma::{
+    Ask, Card, Completion, CompletionQueue, PairAddress, QueuePair, RdmaNet, RemoteMemory, VerbsError, Write,
+};
 use reprise_wire::{GroupFrame, History};
 
 use crate::Args;
@@ -63,7 +65,7 @@ impl Card for IdleCard {
         Ok(format!("an idle card at {local}"))
     }
 
-    fn pair(&self, _: &Ask) -> Result<Box<dyn Pair>, VerbsError> {
+    fn pair(&self, _: &Ask) -> Result<Box<dyn QueuePair>, VerbsError> {
         Ok(Box::new(IdlePair {
             requests: self.requests.clone(),
             bytes: self.bytes.clone(),
@@ -77,7 +79,7 @@ impl Card for IdleCard {
     }
 }
 
-impl Pair for IdlePair {
+impl QueuePair for IdlePair {
     fn address(&self) -> PairAddress {
         PairAddress {
             queue_pair: 1,
@@ -86,8 +88,8 @@ impl Pair for IdlePair {
         }
     }
 
-    fn inbound(&self) -> Memory {
-        Memory { address: 0, key: 0 }
+    fn inbound(&self) -> RemoteMemory {
+        RemoteMemory { address: 0, key: 0 }
     }
 
     fn connect(&mut self, _: &PairAddress, _: usize) -> Result<(), VerbsError> {
@@ -121,11 +123,11 @@ impl Pair for IdlePair {
         Ok(())
     }
 
-    fn poll(&self, queue: Queue, completions: &mut [Completion]) -> Result<usize, VerbsError> {
+    fn poll(&self, queue: CompletionQueue, completions: &mut [Completion]) -> Result<usize, VerbsError> {
         let mut done = self.done.lock().expect("whole");
         let found = match queue {
-            Queue::Sent => done.len().min(completions.len()),
-            Queue::Received => 0,
+            CompletionQueue::Sent => done.len().min(completions.len()),
+            CompletionQueue::Received => 0,
         };
         for (place, number) in completions.iter_mut().zip(done.drain(..found)) {
             *place = Completion {

@@ -3,7 +3,7 @@
 use std::{error::Error, hint::black_box};
 
 use anyhow::{Context, ensure};
-use reprise_abi::{HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanRequest, Target};
+use reprise_abi::{HostOps, IndexTarget, LogLevel, OpError, RowHandle, ScanBatch, ScanRequest};
 use reprise_host::{CompiledModule, Engine, Instance, Limits};
 
 use crate::{
@@ -30,7 +30,7 @@ impl HostOps for LeastOps {
         self.result.extend_from_slice(bytes);
         Ok(())
     }
-    fn get(&mut self, _: Target, _: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
+    fn get(&mut self, _: IndexTarget, _: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
         Ok(Some((0, &self.row)))
     }
     fn row(&mut self, _: RowHandle) -> Result<&[u8], OpError> {

@@ -6,7 +6,7 @@
 
 use std::{error::Error, time::Instant};
 
-use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, Placement, RowLayout, ScalarType, TableSchema};
+use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, RowLayout, ScalarType, TablePlacement, TableSchema};
 use reprise_storage::{Store, TableId};
 use reprise_wire::push_checkpoint_row;
 
@@ -141,7 +141,7 @@ fn schema(kind: &Kind) -> TableSchema {
         primary_key: kind.key.to_vec(),
         primary_kind: kind.kind,
         indexes: if kind.index.is_empty() { vec![] } else { vec![index] },
-        placement: Placement::Local,
+        placement: TablePlacement::Local,
     }
 }
 

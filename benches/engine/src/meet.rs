@@ -17,7 +17,8 @@ use reprise_base::{MemoryLedger, PartitionId, SiteId};
 use reprise_env::{RealClock, RealThreads};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
-    CallBatch, Coordinator, ExecContext, Logging, MultiPartitionTxn, NoLog, Shared, Site, SiteMessage, Stream, Touched,
+    CallBatch, Coordinator, ExecContext, LogSettings, MultiPartitionTxn, NoLog, Shared, Site, SiteMessage, Stream,
+    TxnPartitions,
 };
 use reprise_txn::ModuleId;
 
@@ -64,7 +65,7 @@ impl World {
                 }
             });
             let sent_ns = self.shared.clock.monotonic_ns();
-            let gathering = MultiPartitionTxn::in_stream(Touched::All, 2, stream, sent_ns, job);
+            let gathering = MultiPartitionTxn::in_stream(TxnPartitions::All, 2, stream, sent_ns, job);
             let gathering = Arc::new(gathering);
             let _order = self.order.lock().expect("held for sends");
             (0..2).for_each(|site| self.send(site, SiteMessage::Multi(gathering.clone())));
@@ -99,11 +100,11 @@ fn shared() -> Arc<Shared> {
         records_max: AtomicUsize::new(usize::MAX),
         lines: Arc::new(RecentLines::new()),
         notices: Default::default(),
-        logging: Logging::default(),
+        logging: LogSettings::default(),
         calls: Arc::default(),
         gate: Arc::default(),
         coordinator: Coordinator::new(2, 2),
-        told: reprise_partition::Told::new(2, 2),
+        told: reprise_partition::PublishedStats::new(2, 2),
         underway: Default::default(),
         key_clock: reprise_partition::KeyClock::new(Arc::new(RealClock::new())),
         principals: Default::default(),

@@ -6,7 +6,7 @@
 
 use std::{error::Error, time::Instant};
 
-use reprise_abi::{ColumnSchema, Field, IndexKind, Placement, ScalarType, TableSchema};
+use reprise_abi::{ColumnSchema, Field, IndexKind, ScalarType, TablePlacement, TableSchema};
 use reprise_storage::{LastWrites, PartitionRedo, Store, TableId, ViewId};
 use reprise_wire::{Change, PatchWriter};
 
@@ -42,7 +42,7 @@ fn schema(name: &str, columns: &[(&str, ScalarType)], kind: IndexKind) -> TableS
         primary_key: vec![0, 1],
         primary_kind: kind,
         indexes: Vec::new(),
-        placement: Placement::Local,
+        placement: TablePlacement::Local,
     }
 }
 

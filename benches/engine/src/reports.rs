@@ -25,7 +25,7 @@ use reprise_database::{
     RedoConfig, ServeStandbys, ShipForm, TicketError, keep_committed,
 };
 use reprise_env::{RealClock, RealNet, RealThreads};
-use reprise_router::{BatchBuilder, ReplicationService, ReplyOutcome, StandbyState};
+use reprise_router::{BatchBuilder, ReplicationService, ReplyOutcome, StandbyPhase};
 use reprise_ship::{Link, LinkConfig, LogBeside};
 
 use crate::Args;
@@ -135,7 +135,7 @@ fn follow(primary: &Arc<Database>, standby: &Arc<Database>) {
     standby.follow_primary(following).expect("it follows");
     let is_streaming = || {
         let all = service(primary).info().standbys;
-        all.iter().any(|standby| standby.state == StandbyState::Streaming)
+        all.iter().any(|standby| standby.state == StandbyPhase::Streaming)
     };
     while !is_streaming() {
         thread::sleep(Duration::from_millis(2));

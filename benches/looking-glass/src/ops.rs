@@ -1,7 +1,8 @@
 //! The host calls over the paged engine: the very same procedures run on it as on ours.
 
 use reprise_abi::{
-    ColumnSet, Field, FixedSlots, HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanFlags, ScanRequest, Target,
+    ColumnSet, Field, FixedSlots, HostOps, IndexTarget, LogLevel, OpError, RowHandle, ScanBatch, ScanFlags,
+    ScanRequest,
     calls::{EqualKeys, HANDLE_NONE},
     key::KEY_BYTES_MAX,
     random::TxnRandom,
@@ -27,7 +28,7 @@ impl<'e, const P: u32> Worker<'e, P> {
         found.ok_or_else(|| guest(format!("table {table} is not declared")))
     }
 
-    fn index(&mut self, target: Target) -> Result<(&'e Table, &'e Index), OpError> {
+    fn index(&mut self, target: IndexTarget) -> Result<(&'e Table, &'e Index), OpError> {
         self.find_in_directory(target.table, target.index)?;
         let table = self.engine.tables.get(target.table as usize);
         let index = table.and_then(|table| Some((table, table.indexes.get(target.index as usize)?.as_ref()?)));
@@ -57,7 +58,7 @@ impl<'e, const P: u32> Worker<'e, P> {
 
     /// Finds a key in a B-tree, which it locks.
     #[inline(never)]
-    fn look_up(&mut self, target: Target, key: &[u8]) -> Result<Option<Rid>, OpError> {
+    fn look_up(&mut self, target: IndexTarget, key: &[u8]) -> Result<Option<Rid>, OpError> {
         let (_, index) = self.index(target)?;
         self.lock(|| LockId::table(target.table), Mode::IntentShared)?;
         self.lock(|| LockId::key(index.tree.number, key), Mode::Shared)?;
@@ -267,7 +268,7 @@ impl<const P: u32> HostOps for Worker<'_, P> {
         Ok(())
     }
 
-    fn get(&mut self, target: Target, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
+    fn get(&mut self, target: IndexTarget, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
         self.count_call();
         let Some(rid) = self.look_up(target, key)? else {
             return Ok(None);
@@ -279,7 +280,7 @@ impl<const P: u32> HostOps for Worker<'_, P> {
 
     fn multi_get_slots(
         &mut self,
-        target: Target,
+        target: IndexTarget,
         keys: EqualKeys<'_>,
         mut slots: FixedSlots<'_>,
     ) -> Result<usize, OpError> {

@@ -8,8 +8,8 @@ use reprise_driver::NativeCode;
 use reprise_host::{CompiledModule, Engine, Limits};
 use reprise_storage::Store;
 use reprise_txn::{
-    Candidate, Code, Deployed, Executors, HeldCounts, Judge, Module, Outcome, TxnInput, TxnScratch, apply, outline,
-    prepare, run_single,
+    Candidate, Code, Deployed, DeploymentRules, Executors, HeldCounts, Module, Outcome, TxnInput, TxnScratch, apply,
+    outline, prepare, run_single,
 };
 
 use crate::{digest::RowsDigest, txn::SECRET, work::Call};
@@ -45,7 +45,7 @@ impl Ours {
         };
         let (mut store, before) = (Store::new(), Deployed::default());
         let stores = [&store];
-        let outline = outline(&before, &candidate, Judge::Deployment(&HeldCounts(&stores)));
+        let outline = outline(&before, &candidate, DeploymentRules::Deployment(&HeldCounts(&stores)));
         let Ok(steps) = prepare(outline, &stores, &|_| true) else {
             bail!("the module does not fit an empty store");
         };

@@ -5,11 +5,11 @@ use redb::{
     Builder, Database, Durability, ReadableTable, TableDefinition, WriteTransaction, backends::InMemoryBackend,
 };
 use reprise_abi::{
-    ColumnSet, HostOps, LogLevel, OpError, Plans, RowHandle, RowLayout, ScanBatch, ScanRequest, Target,
+    ColumnSet, HostOps, IndexTarget, LogLevel, OpError, Plans, RowHandle, RowLayout, ScanBatch, ScanRequest,
     random::TxnRandom,
 };
 use reprise_base::TxnId;
-use reprise_procedure::native::CallEnd;
+use reprise_procedure::native::NativeExit;
 
 use crate::{digest::RowsDigest, txn::SECRET, work::Call};
 
@@ -104,7 +104,7 @@ impl RedbBar {
         let ended = tpcc::MODULE.call(call.procedure, &mut ops);
         drop(ops);
         match ended {
-            Ok(CallEnd::Done) => txn.commit().map_err(|error| told(&error)),
+            Ok(NativeExit::Done) => txn.commit().map_err(|error| told(&error)),
             other => Err(format!("{other:?}")),
         }
     }
@@ -206,7 +206,7 @@ impl HostOps for RedbOps<'_> {
         Ok(())
     }
 
-    fn get(&mut self, target: Target, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
+    fn get(&mut self, target: IndexTarget, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
         if target.index != 0 {
             return Err(guest(NOT_HERE));
         }

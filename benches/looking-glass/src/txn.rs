@@ -1,7 +1,7 @@
 //! A transaction on the paged engine: begin, the host calls of a procedure, commit or roll back.
 
 use reprise_abi::{Plans, RowHandle, random::TxnRandom};
-use reprise_procedure::native::{CallEnd, NativeFault, NativeModule};
+use reprise_procedure::native::{NativeExit, NativeFault, NativeModule};
 
 use crate::{
     engine::{Engine, SessionEntry, directory_key},
@@ -95,11 +95,11 @@ impl<'e, const P: u32> Worker<'e, P> {
     pub fn run(&mut self, module: &NativeModule, procedure: usize, txn_id: u64, args: &[u8]) -> TxnEnd {
         self.begin(txn_id, args);
         match module.call(procedure, self) {
-            Ok(CallEnd::Done) => {
+            Ok(NativeExit::Done) => {
                 self.commit();
                 TxnEnd::Committed
             }
-            Ok(CallEnd::Aborted) => self.give_up(|worker| TxnEnd::Aborted(std::mem::take(&mut worker.abort))),
+            Ok(NativeExit::Aborted) => self.give_up(|worker| TxnEnd::Aborted(std::mem::take(&mut worker.abort))),
             Err(fault) => self.give_up(|worker| match (worker.refused, fault) {
                 (Some(refused), _) => TxnEnd::Locked(refused),
                 (None, NativeFault::Host(error)) => TxnEnd::Failed(format!("{error:?}")),

@@ -124,12 +124,12 @@ impl Memory for DistributedMemory {
 mod tests {
     use std::sync::atomic::AtomicBool;
 
-    use reprise_nvram::{Event, Recording};
+    use reprise_nvram::{Event, RecordingMemory};
 
     use super::*;
 
-    fn memory() -> (Arc<Recording>, Arc<DistributedMemory>) {
-        let recording = Arc::new(Recording::new(4096 + TAILS_BYTES as usize));
+    fn memory() -> (Arc<RecordingMemory>, Arc<DistributedMemory>) {
+        let recording = Arc::new(RecordingMemory::new(4096 + TAILS_BYTES as usize));
         let log = |_| Log {
             tail: Mutex::new(0),
             clock: AtomicU64::new(0),

@@ -20,8 +20,8 @@ use reprise_database::{
     ReadersConfig, RedoConfig, TicketError,
 };
 use reprise_env::{MakeWork, RealClock, RealNet, RealThreads, ThreadHandle, Threads, Work};
-use reprise_router::{ReplicationService, StandbyState};
-use reprise_ship::{Bootstrapped, Link, LinkConfig, LogBeside};
+use reprise_router::{ReplicationService, StandbyPhase};
+use reprise_ship::{BootstrapSummary, Link, LinkConfig, LogBeside};
 
 use crate::taker::{Acknowledges, Replays, Taking, WayTaker};
 
@@ -137,7 +137,7 @@ fn link(primary: &Database, name: &str) -> Result<LinkConfig> {
     })
 }
 
-fn bootstrap(primary: &Database, name: &str, dir: &Path) -> Result<Bootstrapped> {
+fn bootstrap(primary: &Database, name: &str, dir: &Path) -> Result<BootstrapSummary> {
     let place = DirHandle::beside(dir).context("a place for the standby's files")?;
     let beside = LogBeside {
         threads: Arc::new(RealThreads),
@@ -259,7 +259,7 @@ impl Standby {
             let all = service.info().standbys;
             Ok(all.iter().any(|standby| {
                 standby.name == self.name
-                    && standby.state == StandbyState::Streaming
+                    && standby.state == StandbyPhase::Streaming
                     && (standby.in_sync == Some(true) || !asks_standbys)
             }))
         })?;

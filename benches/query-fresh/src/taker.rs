@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, Sender};
 use reprise_base::{Lsn, WatermarkWaiter};
 use reprise_database::{AppendError, AppendOutcome, Database, Group, Position};
 use reprise_env::{Step, Work};
-use reprise_ship::{BeatSeen, OnTheWay, PersistedHook, StandbyProgress, StandingSeen, Streaming, Taker};
+use reprise_ship::{BeatSeen, LogReceiver, OnTheWay, PersistedHook, StandbyProgress, StandingSeen, Taker};
 
 use crate::arrays::ReplayArrays;
 
@@ -206,7 +206,7 @@ impl Work for Noting {
 
 /// The thread that takes what comes.
 pub struct Taking {
-    pub streaming: Streaming,
+    pub streaming: LogReceiver,
     pub is_over: Arc<AtomicBool>,
 }
 

@@ -121,12 +121,12 @@ impl Handles<'_> {
 
 /// Items one after the other, each as `[len u32][bytes]`: the keys of `multi_get`, the rows of `multi_insert`.
 #[derive(Clone, Copy, Debug)]
-pub struct Packed<'a> {
+pub struct PackedItems<'a> {
     bytes: &'a [u8],
     left: u32,
 }
 
-impl<'a> Packed<'a> {
+impl<'a> PackedItems<'a> {
     /// Makes the list. None if `bytes` end before `count` items do.
     #[inline]
     pub fn new(bytes: &'a [u8], count: u32) -> Option<Self> {
@@ -160,9 +160,9 @@ impl<'a> Packed<'a> {
     }
 }
 
-impl ExactSizeIterator for Packed<'_> {}
+impl ExactSizeIterator for PackedItems<'_> {}
 
-impl<'a> Iterator for Packed<'a> {
+impl<'a> Iterator for PackedItems<'a> {
     type Item = &'a [u8];
 
     #[inline]
@@ -233,14 +233,14 @@ impl<'a> EqualKeys<'a> {
 
 /// A table's index: table position in the module in the high half, index (0 = primary key) in the low half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct IndexTarget {
     /// Position in the module.
     pub table: u16,
     /// 0: the primary key.
     pub index: u16,
 }
 
-impl Target {
+impl IndexTarget {
     /// The number that host calls pass.
     pub const fn pack(self) -> u32 {
         (self.table as u32) << 16 | self.index as u32
@@ -284,7 +284,7 @@ impl ScanFlags {
 #[derive(Clone, Copy, Debug)]
 pub struct ScanRequest<'a> {
     /// Table and index.
-    pub target: Target,
+    pub target: IndexTarget,
     /// Which bounds are part of it, and its direction.
     pub flags: ScanFlags,
     /// Rows at most; 0 = no limit.
@@ -358,8 +358,8 @@ pub enum EndReason {
 /// `HostOps::multi_get_columns` by whole rows.
 pub fn look_up_rows<O: HostOps + ?Sized>(
     ops: &mut O,
-    target: Target,
-    keys: Packed<'_>,
+    target: IndexTarget,
+    keys: PackedItems<'_>,
     plan: &ColumnPlan,
     out: &mut [u8],
 ) -> Result<usize, OpError> {
@@ -371,7 +371,7 @@ pub fn look_up_rows<O: HostOps + ?Sized>(
 /// `HostOps::multi_get_slots` by one look-up for each key.
 pub fn fill_slots<O: HostOps + ?Sized>(
     ops: &mut O,
-    target: Target,
+    target: IndexTarget,
     keys: EqualKeys<'_>,
     mut slots: FixedSlots<'_>,
 ) -> Result<usize, OpError> {
@@ -404,12 +404,12 @@ pub trait HostOps {
     fn set_result(&mut self, bytes: &[u8]) -> Result<(), OpError>;
 
     /// Finds one row by the whole key of a unique index (by a non-unique one: the first row with that key).
-    fn get(&mut self, target: Target, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError>;
+    fn get(&mut self, target: IndexTarget, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError>;
     /// Looks up each key like `get`. `visit` receives the results in order; for a key without a row, `HANDLE_NONE` and no bytes.
     fn multi_get(
         &mut self,
-        target: Target,
-        keys: Packed<'_>,
+        target: IndexTarget,
+        keys: PackedItems<'_>,
         visit: &mut dyn FnMut(RowHandle, &[u8]),
     ) -> Result<(), OpError> {
         for key in keys {
@@ -424,21 +424,21 @@ pub trait HostOps {
     /// `out` is shorter, its contents are undefined. `plan` belongs to the module's table.
     fn multi_get_columns(
         &mut self,
-        target: Target,
-        keys: Packed<'_>,
+        target: IndexTarget,
+        keys: PackedItems<'_>,
         plan: &ColumnPlan,
         out: &mut [u8],
     ) -> Result<usize, OpError> {
         look_up_rows(self, target, keys, plan, out)
     }
     /// Whether `get` would find a row.
-    fn exists(&mut self, target: Target, key: &[u8]) -> Result<bool, OpError> {
+    fn exists(&mut self, target: IndexTarget, key: &[u8]) -> Result<bool, OpError> {
         Ok(self.get(target, key)?.is_some())
     }
     /// Looks up like `multi_get_columns`, with one slot per key. Returns the number of rows that did not fit their slots.
     fn multi_get_slots(
         &mut self,
-        target: Target,
+        target: IndexTarget,
         keys: EqualKeys<'_>,
         slots: FixedSlots<'_>,
     ) -> Result<usize, OpError> {
@@ -450,7 +450,7 @@ pub trait HostOps {
     fn insert(&mut self, table: u16, row: &[u8]) -> Result<RowHandle, OpError>;
     /// Inserts rows in their order; the handle of the first, the others' following it. At a duplicate key it stops: the
     /// rows before stay inserted.
-    fn multi_insert(&mut self, table: u16, rows: Packed<'_>) -> Result<RowHandle, OpError> {
+    fn multi_insert(&mut self, table: u16, rows: PackedItems<'_>) -> Result<RowHandle, OpError> {
         let mut first = HANDLE_NONE;
         for row in rows {
             let handle = self.insert(table, row)?;
@@ -493,7 +493,7 @@ pub trait HostOps {
     /// Adds to an integer column that is in no key or index; the new value (of a `u64`: its bits).
     fn add(&mut self, handle: RowHandle, column: u16, delta: i64) -> Result<i64, OpError>;
     /// Adds like `add` to the row that `get` finds; none if there is no such row.
-    fn add_by_key(&mut self, target: Target, key: &[u8], column: u16, delta: i64) -> Result<Option<i64>, OpError> {
+    fn add_by_key(&mut self, target: IndexTarget, key: &[u8], column: u16, delta: i64) -> Result<Option<i64>, OpError> {
         let Some((handle, _)) = self.get(target, key)? else {
             return Ok(None);
         };

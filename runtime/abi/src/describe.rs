@@ -6,8 +6,8 @@ use alloc::{string::String, vec::Vec};
 
 use crate::{
     schema::{
-        AbortSchema, ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Partitioning, Placement, PrefetchKey,
-        PrefetchPart, ProcedureSchema, TableSchema,
+        AbortSchema, ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Partitioning, PrefetchKey, PrefetchPart,
+        ProcedureSchema, TablePlacement, TableSchema,
     },
     types::{ScalarType, StructField, StructType, Type},
 };
@@ -71,13 +71,13 @@ fn push_table(out: &mut String, table: &TableSchema, docs: &str) {
     push_list(out, &table.indexes, |out, index| push_index(out, table, index));
     put(out, ",\"placement\":");
     match table.placement {
-        Placement::By(column) => {
+        TablePlacement::By(column) => {
             put(out, "{\"by\":");
             push_column_name(out, table, column);
             out.push('}');
         }
-        Placement::Replicated => put(out, "\"replicated\""),
-        Placement::Local => put(out, "\"local\""),
+        TablePlacement::Replicated => put(out, "\"replicated\""),
+        TablePlacement::Local => put(out, "\"local\""),
     }
     out.push('}');
 }
@@ -360,7 +360,7 @@ fn push_hex(out: &mut String, byte: u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::{LogChoice, Parameter};
+    use crate::schema::{LogDeclaration, Parameter};
     use alloc::{boxed::Box, vec};
 
     #[test]
@@ -396,7 +396,7 @@ mod tests {
                     columns: vec![2, 0],
                     unique: true,
                 }],
-                placement: Placement::By(0),
+                placement: TablePlacement::By(0),
             }],
             procedures: vec![ProcedureSchema {
                 docs: "Does.".into(),
@@ -414,7 +414,7 @@ mod tests {
                 }),
                 read_only: true,
                 partitioning: Partitioning::By(vec![0]),
-                log: LogChoice::Physiological,
+                log: LogDeclaration::Physiological,
                 time_max_ms: None,
                 fuel_max: Some(5_000_000_000),
                 aborts: vec![
@@ -446,7 +446,7 @@ mod tests {
                 primary_key: vec![0],
                 primary_kind: IndexKind::Ordered,
                 indexes: Vec::new(),
-                placement: Placement::Local,
+                placement: TablePlacement::Local,
             }],
         };
         let expected = concat!(

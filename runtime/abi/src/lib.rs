@@ -24,14 +24,16 @@ pub mod text;
 pub mod types;
 pub mod value;
 
-pub use calls::{EndReason, Handles, HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanFlags, ScanRequest, Target};
+pub use calls::{
+    EndReason, Handles, HostOps, IndexTarget, LogLevel, OpError, RowHandle, ScanBatch, ScanFlags, ScanRequest,
+};
 pub use columns::{ColumnSet, ColumnsMalformed};
 pub use plan::{ColumnPlan, Plans, ReadSpan};
 pub use room::{FixedSlots, OutBuffer};
 pub use row::{Field, RowError, RowLayout};
 pub use schema::{
-    AbortSchema, ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, NEAR_KEYS_MAX, Parameter, Partitioning,
-    Placement, PrefetchKey, PrefetchPart, ProcedureSchema, TableSchema,
+    AbortSchema, ColumnSchema, IndexKind, IndexSchema, LogDeclaration, ModuleSchema, NEAR_KEYS_MAX, Parameter,
+    Partitioning, PrefetchKey, PrefetchPart, ProcedureSchema, TablePlacement, TableSchema,
 };
 pub use types::{ScalarType, StructField, StructType, Type};
 

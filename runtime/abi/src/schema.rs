@@ -57,7 +57,7 @@ pub struct TableSchema {
     /// Secondary indexes; guests name them by position + 1, the primary key is index 0.
     pub indexes: Vec<IndexSchema>,
     /// On which partitions its rows lie.
-    pub placement: Placement,
+    pub placement: TablePlacement,
 }
 
 impl TableSchema {
@@ -81,7 +81,7 @@ impl TableSchema {
             primary_key: Vec::new(),
             primary_kind: IndexKind::Ordered,
             indexes: Vec::new(),
-            placement: Placement::Local,
+            placement: TablePlacement::Local,
         }
     }
 
@@ -134,7 +134,7 @@ pub enum IndexKind {
 
 /// On which partitions a table's rows lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Placement {
+pub enum TablePlacement {
     /// Each row on the partition that the value of this column names.
     By(u16),
     /// Every row on every partition; written by transactions that touch all partitions.
@@ -161,7 +161,7 @@ pub struct ProcedureSchema {
     /// Rows that a call will look at, as its arguments tell: prefetched while the calls before it run. A hint alone.
     pub prefetch: Vec<PrefetchKey>,
     /// The form in which the log holds its calls.
-    pub log: LogChoice,
+    pub log: LogDeclaration,
     /// Time that a call may take, in milliseconds, in place of the server's limit; 0: as long as it likes.
     pub time_max_ms: Option<u32>,
     /// Fuel that a call may burn, in place of the limit of every transaction.
@@ -181,7 +181,7 @@ pub struct AbortSchema {
 
 /// The form in which the log holds a procedure's transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum LogChoice {
+pub enum LogDeclaration {
     /// The server's setting.
     #[default]
     Server,
@@ -193,7 +193,7 @@ pub enum LogChoice {
     Auto,
 }
 
-impl LogChoice {
+impl LogDeclaration {
     /// The name in a description; none for `Server`, which is not written there.
     pub fn name(self) -> Option<&'static str> {
         match self {

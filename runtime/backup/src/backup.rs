@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     manifest::{BackupManifest, MANIFEST_NAME, ManifestError, ManifestFile, describe_files, is_place},
     restore::{Point, RestoreError, RestoreReport, RestoreSource, new_place},
-    staging::Staging,
+    staging::StagingDir,
     tree::DirHandle,
 };
 
@@ -49,14 +49,14 @@ pub fn create_backup_in(source: &DirHandle, target: &DirHandle, now_us: i64) -> 
     if source.holds(MANIFEST_NAME) {
         return Err(RestoreError::NoDatabase(source.path()));
     }
-    let staging = Staging::begin(target)?;
+    let staging = StagingDir::begin(target)?;
     let report = place.write_to(&staging, Point::End, now_us)?;
     seal(staging, &report, now_us, &mut |_| true)
 }
 
 /// Writes the manifest of the files in the new directory, and gives the directory its name.
 pub fn seal(
-    staging: Staging,
+    staging: StagingDir,
     report: &RestoreReport,
     created_us: i64,
     goes_on: &mut dyn FnMut(u64) -> bool,
@@ -114,7 +114,7 @@ pub fn receive_backup(
     files: &[ManifestFile],
     open: &mut dyn FnMut(&str) -> io::Result<Box<dyn Read>>,
 ) -> Result<BackupManifest, RestoreError> {
-    let staging = Staging::begin(&new_place(target)?)?;
+    let staging = StagingDir::begin(&new_place(target)?)?;
     for file in files {
         let is_manifest = file.path == MANIFEST_NAME;
         if !is_manifest && !is_place(&file.path) {

@@ -20,5 +20,5 @@ pub use backup::{
 };
 pub use manifest::{BackupManifest, MANIFEST_NAME, ManifestError, ManifestFile, sum_file};
 pub use restore::{Point, RestoreError, RestoreReport, RestoreSource, restore, restore_archived, restore_in};
-pub use staging::{Staging, StagingError, copy_file};
+pub use staging::{StagingDir, StagingError, copy_file};
 pub use tree::{DirHandle, DirTree, RealTree};

@@ -15,7 +15,7 @@ use reprise_wire::{PairWalk, RecordEffect};
 use crate::{
     archive::with_archive,
     manifest::{BackupManifest, MANIFEST_NAME, ManifestError},
-    staging::{Staging, StagingError, copy_file},
+    staging::{StagingDir, StagingError, copy_file},
     tree::DirHandle,
 };
 
@@ -234,7 +234,7 @@ impl RestoreSource {
         point: Point,
         known_until_us: i64,
     ) -> Result<RestoreReport, RestoreError> {
-        let staging = Staging::begin(target)?;
+        let staging = StagingDir::begin(target)?;
         let report = self.write_to(&staging, point, known_until_us)?;
         staging.publish()?;
         Ok(report)
@@ -243,7 +243,7 @@ impl RestoreSource {
     /// Restores into a directory that the caller publishes.
     pub fn write_to(
         &self,
-        staging: &Staging,
+        staging: &StagingDir,
         point: Point,
         known_until_us: i64,
     ) -> Result<RestoreReport, RestoreError> {
@@ -294,7 +294,7 @@ fn folder(place: &DirHandle, archive: Option<&DirHandle>, name: &str) -> Result<
 fn copy_checkpoint(
     source: &dyn Disk,
     usable: impl Iterator<Item = Lsn>,
-    staging: &Staging,
+    staging: &StagingDir,
     report: &mut RestoreReport,
 ) -> Result<(), RestoreError> {
     let folder = staging.folder("checkpoints")?;

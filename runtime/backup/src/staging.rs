@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// An unpublished directory, beside its target or inside it. Dropping it removes it.
-pub struct Staging {
+pub struct StagingDir {
     place: DirHandle,
     /// The target's name in the tree; None: the tree is the target, which existed before.
     target: Option<String>,
@@ -31,7 +31,7 @@ pub enum StagingError {
     Disk(#[from] DiskError),
 }
 
-impl Staging {
+impl StagingDir {
     /// Begins a directory that will be `target`, which must not hold anything.
     pub fn begin(target: &DirHandle) -> Result<Self, StagingError> {
         let (tree, name) = (target.tree(), target.name());
@@ -98,7 +98,7 @@ fn move_out(tree: &dyn DirTree, partial: &str) -> Result<(), DiskError> {
     tree.remove(partial)
 }
 
-impl Drop for Staging {
+impl Drop for StagingDir {
     fn drop(&mut self) {
         if self.lock.is_some() {
             // If it can't be removed, the next attempt for the same directory removes it.
@@ -173,8 +173,8 @@ mod tests {
 
     use super::*;
 
-    fn staged(target: &Path) -> Result<Staging, StagingError> {
-        let staging = Staging::begin(&DirHandle::beside(target).expect("a name"))?;
+    fn staged(target: &Path) -> Result<StagingDir, StagingError> {
+        let staging = StagingDir::begin(&DirHandle::beside(target).expect("a name"))?;
         for (folder, file) in [("log", "a.seg"), ("checkpoints", "b")] {
             staging.folder(folder)?.create(file)?.write_at(0, b"x")?;
         }

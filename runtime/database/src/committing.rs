@@ -9,13 +9,13 @@ use reprise_router::ViewAge;
 use reprise_ship::{Commits, Stand};
 
 use crate::{
-    cutting, database::Database, error::OpenError, expected, node_file::NodeFile, shipping::Replication, shown,
+    cutting, database::Database, error::OpenError, membership, node_file::NodeFile, shipping::NodeReplication, shown,
 };
 
 /// The gate, as the shipper moves it.
-pub(crate) struct Committing(pub Arc<CommitGate>);
+pub(crate) struct GateCommits(pub Arc<CommitGate>);
 
-impl Commits for Committing {
+impl Commits for GateCommits {
     fn set(&self, stand: &Stand) {
         let is_backed = stand.reached.asks_standbys();
         let shortage = Shortage {
@@ -149,12 +149,12 @@ impl Database {
 
     /// True if a standby was in sync when this database was a primary last.
     fn awaits_somebody(&self) -> bool {
-        let is_in_sync = |node: &Arc<NodeFile>| expected::load(node).iter().any(|standby| standby.is_in_sync);
+        let is_in_sync = |node: &Arc<NodeFile>| membership::load(node).iter().any(|standby| standby.is_in_sync);
         self.node().is_some_and(is_in_sync)
     }
 }
 
-impl Replication {
+impl NodeReplication {
     /// Returns the level of this server. A standby has the level of its cluster, if its primary has told it.
     pub(crate) fn safety(&self) -> Safety {
         let cluster = match self.router.role() {

@@ -11,29 +11,29 @@ use reprise_base::{Lsn, PartitionId, limits::TABLES_MAX};
 use reprise_partition::{Job, PartitionDigest, Shared};
 use reprise_router::{ComparedInfo, digests_at_mark};
 use reprise_ship::{ComparedOwn, Compares};
-use reprise_wire::{ComparedTable, Named, TableDigests};
+use reprise_wire::{ComparePoint, ComparedTable, TableDigests};
 
 /// Number of named LSNs that wait for their comparison at most. The standby skips further ones.
 const PENDING_MAX: usize = 2;
 
 /// A standby's part in comparisons.
-pub(crate) struct Comparison {
+pub(crate) struct StandbyComparer {
     shared: Arc<Shared>,
-    state: Mutex<State>,
+    state: Mutex<ComparerState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ComparerState {
     /// The oldest first.
-    pending: VecDeque<Pending>,
+    pending: VecDeque<PendingComparison>,
     told: VecDeque<ComparedOwn>,
     /// The last comparison's result. After a difference the standby compares no more tables.
     last: Option<ComparedInfo>,
 }
 
 /// A named LSN.
-struct Pending {
-    named: Named,
+struct PendingComparison {
+    named: ComparePoint,
     own: Own,
     theirs: Theirs,
 }
@@ -56,7 +56,7 @@ struct Theirs {
     is_whole: bool,
 }
 
-impl Comparison {
+impl StandbyComparer {
     pub fn new(shared: Arc<Shared>) -> Arc<Self> {
         Arc::new(Self {
             shared,
@@ -64,7 +64,7 @@ impl Comparison {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ComparerState> {
         self.state.lock().expect("nothing panics under this lock")
     }
 
@@ -90,7 +90,7 @@ impl Comparison {
         for pending in &mut state.pending {
             pending.gather(partitions, view);
         }
-        let at = state.pending.iter().position(Pending::is_ready)?;
+        let at = state.pending.iter().position(PendingComparison::is_ready)?;
         let pending = state.pending.drain(..=at).next_back().expect("as found");
         let Own::Done(own) = pending.own else {
             return None;
@@ -169,7 +169,7 @@ pub(crate) fn gather(
     }
 }
 
-impl Pending {
+impl PendingComparison {
     fn gather(&mut self, partitions: u16, view: Lsn) {
         match &mut self.own {
             Own::Made { from, found } => {
@@ -191,13 +191,13 @@ impl Pending {
     }
 }
 
-impl State {
+impl ComparerState {
     fn is_over(&self) -> bool {
         self.last.as_ref().is_some_and(|last| last.difference.is_some())
     }
 
     /// Records the result of a comparison of all tables.
-    fn note(&mut self, named: Named, difference: Option<String>, at_us: i64) {
+    fn note(&mut self, named: ComparePoint, difference: Option<String>, at_us: i64) {
         self.last = Some(ComparedInfo {
             lsn: named.lsn,
             at_us,
@@ -213,12 +213,12 @@ impl State {
         }
     }
 
-    fn note_named(&mut self, named: &Named) {
+    fn note_named(&mut self, named: &ComparePoint) {
         // The primary sends its digests at the newest LSN alone. Digests that are missing for an earlier LSN never come.
         self.pending.retain(|pending| pending.theirs.is_whole);
         let is_later = self.pending.back().is_none_or(|last| last.named.lsn < named.lsn);
         if !self.is_over() && is_later && self.pending.len() < PENDING_MAX {
-            self.pending.push_back(Pending {
+            self.pending.push_back(PendingComparison {
                 named: *named,
                 own: Own::Waiting,
                 theirs: Theirs {
@@ -230,7 +230,7 @@ impl State {
     }
 }
 
-impl Compares for Comparison {
+impl Compares for StandbyComparer {
     fn begin(&self) {
         let mut state = self.lock();
         state.pending.clear();
@@ -244,14 +244,14 @@ impl Compares for Comparison {
         }
     }
 
-    fn note_named(&self, named: &Named) {
+    fn note_named(&self, named: &ComparePoint) {
         self.lock().note_named(named);
     }
 
     fn note_tables(&self, found: &TableDigests<'_>) -> bool {
         let mut state = self.lock();
         let most = usize::from(self.shared.partitions_count) * TABLES_MAX;
-        let is_it = |pending: &&mut Pending| pending.named.number == found.number;
+        let is_it = |pending: &&mut PendingComparison| pending.named.number == found.number;
         let Some(pending) = state.pending.iter_mut().find(is_it) else {
             return true; // it was passed over
         };
@@ -317,10 +317,10 @@ mod tests {
 
     #[test]
     fn nothing_is_compared_behind_a_difference_and_untold_lsns_are_given_up() {
-        let named = |number, lsn| Named { number, lsn: Lsn(lsn) };
+        let named = |number, lsn| ComparePoint { number, lsn: Lsn(lsn) };
         let numbers =
-            |state: &State| -> Vec<u64> { state.pending.iter().map(|pending| pending.named.number).collect() };
-        let mut state = State::default();
+            |state: &ComparerState| -> Vec<u64> { state.pending.iter().map(|pending| pending.named.number).collect() };
+        let mut state = ComparerState::default();
         state.note_named(&named(1, 40));
         state.note_named(&named(2, 50));
         assert_eq!(numbers(&state), [2], "the primary told nothing of the first");

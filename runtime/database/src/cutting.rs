@@ -3,19 +3,19 @@
 
 use std::sync::Arc;
 
-use reprise_backup::{DirHandle, DirTree, Staging, StagingError};
+use reprise_backup::{DirHandle, DirTree, StagingDir, StagingError};
 use reprise_base::{Epoch, Lsn, Safety};
 use reprise_checkpoint::{CheckpointError, Checkpoints};
 use reprise_env::{Disk, DiskError};
 use reprise_log::{EpochStart, LogError, LogOutline, Position};
 use reprise_router::CutRecords;
-use reprise_ship::{Expected, ForkAnswer, committed_by, waits_for_each};
+use reprise_ship::{ForkAnswer, Member, committed_by, waits_for_each};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     device::RegionNote,
-    expected,
-    node_file::{Health, NodeDocument, NodeFile},
+    membership,
+    node_file::{DirHealth, NodeDocument, NodeFile},
     shown, small_file,
 };
 
@@ -163,7 +163,7 @@ pub fn cut_back(directory: &ClosedDirectory, ask: AskFork<'_>, now_us: i64) -> R
     node.change(end_level)?;
     shown::cut_to(&*directory.root, usable.unwrap_or(Lsn(0)))?;
     let Some(fork) = usable else {
-        node.set_health(Health::MustBootstrap(format!(
+        node.set_health(DirHealth::MustBootstrap(format!(
             "no checkpoint lies before LSN {from}, where this log and the primary's part; the log is kept in cuts"
         )))?;
         return Ok(CutBack::Anew(cut));
@@ -197,7 +197,7 @@ fn keep(directory: &ClosedDirectory, outline: &LogOutline, from: Lsn, now_us: i6
         // An earlier run was interrupted after this step.
         return Ok(cut);
     }
-    let staging = Staging::begin(&DirHandle::new(directory.cuts.clone(), &cut.name))?;
+    let staging = StagingDir::begin(&DirHandle::new(directory.cuts.clone(), &cut.name))?;
     outline.copy_from(from, &*staging.folder("log")?)?;
     let text = serde_json::to_vec_pretty(&cut).expect("names and numbers");
     small_file::replace(&*staging.place().root()?, CUT_NAME, &text)?;
@@ -345,13 +345,13 @@ pub(crate) fn begin_leading(document: &mut NodeDocument, at_least: Epoch) -> Epo
 
 /// The last epoch that a directory reached as a primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reached {
+pub(crate) struct ReachedEpoch {
     pub epoch: u32,
     /// The epoch for which it asked for the lease, which it may have got.
     pub claimed: Option<u32>,
 }
 
-impl Reached {
+impl ReachedEpoch {
     /// True if the directory has the records that the primary of this epoch began with: it was that primary, or may have become it since.
     pub fn has(self, epoch: u32) -> bool {
         epoch <= self.epoch || self.claimed == Some(epoch)
@@ -360,11 +360,11 @@ impl Reached {
 
 /// Returns the last epoch of the log's records, or the last recorded one if it is later. The recorded one does not count if a part of the
 /// log was lost since.
-pub(crate) fn reached(node: &NodeFile, written: Epoch) -> Reached {
+pub(crate) fn reached(node: &NodeFile, written: Epoch) -> ReachedEpoch {
     node.read(|document| {
         let led = document.led.as_ref();
         let kept = led.filter(|led| !led.is_over);
-        Reached {
+        ReachedEpoch {
             epoch: kept.map_or(0, |led| led.last_epoch).max(written.0),
             claimed: led.and_then(|led| led.claimed),
         }
@@ -384,7 +384,7 @@ pub(crate) fn committed_as_primary(node: &NodeFile, end: Epoch) -> Option<Lsn> {
         let led = document.led.as_ref().filter(|led| end.0 <= led.last_epoch)?;
         Safety::from_name(&led.safety).filter(|level| level.asks_standbys())
     });
-    committed_by(level?, &expected::load(node))
+    committed_by(level?, &membership::load(node))
 }
 
 /// Returns whether an acknowledged write may be among the cut records. None is, if two things hold. This directory was the primary of all these
@@ -398,9 +398,9 @@ fn may_be_acknowledged(node: &NodeFile, from: Lsn, (first, last): (Epoch, Epoch)
     let Some(level) = Safety::from_name(&known.safety) else {
         return true;
     };
-    let standbys = expected::load(node);
+    let standbys = membership::load(node);
     // 0: the records that the standby has are not known.
-    let is_known = |standby: &Expected| (Lsn(1)..=from).contains(&standby.persisted);
+    let is_known = |standby: &Member| (Lsn(1)..=from).contains(&standby.persisted);
     let may_be_a_forgotten_one = known.forgot_at.is_some_and(|lsn| from.0 <= lsn);
     may_be_a_forgotten_one || !waits_for_each(level, &standbys) || !standbys.iter().all(is_known)
 }
@@ -424,7 +424,7 @@ pub fn list_cuts(cuts: &Arc<dyn DirTree>) -> Vec<CutInfo> {
 #[cfg(test)]
 mod tests {
     use reprise_env::SimDisk;
-    use reprise_ship::Expected;
+    use reprise_ship::Member;
     use reprise_wire::History;
 
     use super::*;
@@ -470,7 +470,7 @@ mod tests {
     #[test]
     fn what_was_cut_may_have_been_acknowledged_unless_standbys_were_waited_for() {
         let node = NodeFile::open(Arc::new(SimDisk::new())).expect("an empty one");
-        let standby = |is_in_sync, from| Expected {
+        let standby = |is_in_sync, from| Member {
             name: "s1".into(),
             from: Lsn(0),
             persisted: Lsn(from),
@@ -478,7 +478,7 @@ mod tests {
             is_counted: true,
             url: None,
         };
-        let never_in_sync = |from| Expected {
+        let never_in_sync = |from| Member {
             is_counted: false,
             ..standby(false, from)
         };
@@ -500,7 +500,7 @@ mod tests {
             (Safety::Quorum, vec![standby(true, 5), never_in_sync(2)], true),
         ] {
             keep_level(&node, level, Epoch(3)).expect("kept");
-            expected::save(&node, &standbys).expect("saved");
+            membership::save(&node, &standbys).expect("saved");
             assert_eq!(
                 may_be_acknowledged(&node, Lsn(5), own),
                 expected,
@@ -513,7 +513,7 @@ mod tests {
     fn a_standby_that_was_forgotten_may_have_been_promoted() {
         let node = NodeFile::open(Arc::new(SimDisk::new())).expect("an empty one");
         keep_forgetting(&node, Lsn(7)).expect("nothing is to be kept");
-        let standby = Expected {
+        let standby = Member {
             name: "s1".into(),
             from: Lsn(3),
             persisted: Lsn(3),
@@ -521,7 +521,7 @@ mod tests {
             is_counted: true,
             url: None,
         };
-        expected::save(&node, &[standby]).expect("saved");
+        membership::save(&node, &[standby]).expect("saved");
         keep_level(&node, Safety::TwoSafe, Epoch(3)).expect("kept");
         let is_open = |from| may_be_acknowledged(&node, Lsn(from), (Epoch(3), Epoch(3)));
         assert!(!is_open(5));
@@ -534,7 +534,7 @@ mod tests {
     #[test]
     fn what_another_primary_may_have_answered_may_have_been_acknowledged() {
         let node = NodeFile::open(Arc::new(SimDisk::new())).expect("an empty one");
-        let standby = Expected {
+        let standby = Member {
             name: "s1".into(),
             from: Lsn(5),
             persisted: Lsn(5),
@@ -542,7 +542,7 @@ mod tests {
             is_counted: true,
             url: None,
         };
-        expected::save(&node, &[standby]).expect("saved");
+        membership::save(&node, &[standby]).expect("saved");
         let is_open = |level, epoch, first, last| {
             keep_level(&node, level, Epoch(epoch)).expect("kept");
             may_be_acknowledged(&node, Lsn(5), (Epoch(first), Epoch(last)))

@@ -18,7 +18,7 @@ use reprise_observe::Registry;
 use reprise_partition::{CallBatch, LogPolicy, Shared, Site, SiteMessage};
 use reprise_recovery::{RecoveryError, make_ready};
 use reprise_replay::{Divergence, RecoverFrom, ReplayError};
-use reprise_router::{Phase, Router, RouterConfig};
+use reprise_router::{NodePhase, Router, RouterConfig};
 use reprise_txn::Compiler;
 use reprise_upkeep::{Backups, Checkpointer, EngineHandles, LogMissing};
 
@@ -28,14 +28,14 @@ use crate::{
     device::NvramInUse,
     environment::{Environment, Folders},
     error::OpenError,
-    expected,
+    membership,
     memory::{judge_memory, keep_memory_ready},
-    node_file::{DirectoryUse, Health, NodeFile, check_opening, record_region},
+    node_file::{DirHealth, DirectoryUse, NodeFile, check_opening, record_region},
     opening::{keep_code, new_genesis, open_log, shared, start_sites},
     report::{QuarantinedProcedure, ReadOnly, RecoveryReport},
-    shipping::Replication,
+    shipping::NodeReplication,
     shown,
-    standby::Standby,
+    standby::StandbyParts,
 };
 
 /// The parts beside the engine.
@@ -60,11 +60,11 @@ pub(crate) struct Upkeep {
     /// Records of an earlier region that the files lacked.
     pub drained: DrainReport,
     /// The standby's parts, if it was opened as a standby.
-    pub standby: Option<Standby>,
+    pub standby: Option<StandbyParts>,
     /// The records that were cut off this directory's log.
     pub cuts: OnceLock<Vec<CutInfo>>,
     /// The service of standbys.
-    pub replication: OnceLock<Arc<Replication>>,
+    pub replication: OnceLock<Arc<NodeReplication>>,
 }
 
 impl Upkeep {
@@ -122,7 +122,7 @@ impl Database {
         }
         let shared = shared(&config, &around, genesis.secret, (memory, gate));
         let followed = log.as_ref().filter(|_| role == Role::Standby);
-        upkeep.standby = followed.map(|log| Standby::new(log, &shared));
+        upkeep.standby = followed.map(|log| StandbyParts::new(log, &shared));
         let (inboxes, sites) = start_sites(&config, &shared, &registry, log.as_deref(), role)?;
         let router = Router::new(RouterConfig {
             shared: shared.clone(),
@@ -240,7 +240,7 @@ impl Database {
         match self.replay(None) {
             Ok(report) => {
                 self.make_ready_for_calls()?;
-                self.router.set_phase(Phase::Ready);
+                self.router.set_phase(NodePhase::Ready);
                 if let Some(checkpointer) = &self.checkpointer {
                     checkpointer.start_schedule();
                 }
@@ -256,7 +256,7 @@ impl Database {
         match self.root().zip(self.node()).filter(|_| !is_served) {
             None => Ok(()),
             Some((root, node)) => {
-                expected::open_reign(node)?;
+                membership::open_reign(node)?;
                 // The saved limit of records that the standby showed has no effect from now on. If it stays, the next standby shows less.
                 let _ = shown::forget(root);
                 Ok(())
@@ -284,8 +284,8 @@ impl Database {
             }
         };
         let differed = self.node().and_then(|node| match node.health() {
-            Health::TablesDiffer(what) => Some(what),
-            Health::Good | Health::MustBootstrap(_) => None,
+            DirHealth::TablesDiffer(what) => Some(what),
+            DirHealth::Good | DirHealth::MustBootstrap(_) => None,
         });
         let reason = match (&divergence, &differed) {
             (None, None) => "the server was started to be read alone".to_owned(),
@@ -301,7 +301,7 @@ impl Database {
             log.refuse(&reason);
         }
         self.make_ready_for_calls()?;
-        self.router.set_phase(Phase::Ready);
+        self.router.set_phase(NodePhase::Ready);
         Ok(ReadOnly {
             report,
             divergence,
@@ -352,7 +352,7 @@ impl Database {
     }
 
     pub(crate) fn fail(&self, error: OpenError) -> OpenError {
-        self.router.set_phase(Phase::Failed {
+        self.router.set_phase(NodePhase::Failed {
             report: error.to_string(),
         });
         error

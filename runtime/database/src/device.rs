@@ -76,13 +76,13 @@ impl RegionNote {
 }
 
 /// A mapped region.
-struct Mapped {
+struct MappedRegion {
     path: PathBuf,
     memory: Arc<dyn Memory>,
     region: Option<Region>,
 }
 
-impl Mapped {
+impl MappedRegion {
     fn open(around: &Environment, path: &Path, bytes: Option<u64>) -> Result<Self, DeviceError> {
         let memory = around.nvram.open(path, bytes)?;
         let region = Region::open(memory.clone()).map_err(|error| DeviceError::Region {
@@ -115,9 +115,9 @@ pub(crate) struct Device<'a> {
     config: Option<&'a NvramConfig>,
     sites: u32,
     /// The region that the data directory names. It may hold records that the files do not have.
-    noted: Option<Mapped>,
+    noted: Option<MappedRegion>,
     /// The region that this opening will use, if it is another one.
-    other: Option<Mapped>,
+    other: Option<MappedRegion>,
 }
 
 /// The region in use, from an opening to the end.
@@ -174,14 +174,14 @@ impl<'a> Device<'a> {
         Ok(device)
     }
 
-    fn open_noted(&self, note: &RegionNote) -> Result<Mapped, DeviceError> {
+    fn open_noted(&self, note: &RegionNote) -> Result<MappedRegion, DeviceError> {
         let chosen = self.config.filter(|nvram| nvram.path == note.path);
         let lost = |reason: String| DeviceError::Lost {
             path: note.path.clone(),
             reason,
             note: format!("{}/{NOTE_NAME}", self.root.describe()),
         };
-        let mapped = match Mapped::open(self.around, &note.path, chosen.and_then(|nvram| nvram.bytes)) {
+        let mapped = match MappedRegion::open(self.around, &note.path, chosen.and_then(|nvram| nvram.bytes)) {
             Ok(mapped) => mapped,
             Err(error @ DeviceError::Memory(PmemError::Size { .. } | PmemError::Used { .. })) => return Err(error),
             Err(error) => return Err(lost(error.to_string())),
@@ -196,8 +196,8 @@ impl<'a> Device<'a> {
         }
     }
 
-    fn open_other(&self, nvram: &NvramConfig, known: Option<[u8; 16]>) -> Result<Mapped, DeviceError> {
-        let mapped = Mapped::open(self.around, &nvram.path, nvram.bytes)?;
+    fn open_other(&self, nvram: &NvramConfig, known: Option<[u8; 16]>) -> Result<MappedRegion, DeviceError> {
+        let mapped = MappedRegion::open(self.around, &nvram.path, nvram.bytes)?;
         let owner = mapped.region.as_ref().map(|region| region.owner().database_id);
         match owner {
             Some(found) if Some(found) != known => Err(DeviceError::OtherDatabase {
@@ -208,7 +208,7 @@ impl<'a> Device<'a> {
         }
     }
 
-    fn chosen(&self) -> Option<&Mapped> {
+    fn chosen(&self) -> Option<&MappedRegion> {
         self.config.and(self.other.as_ref().or(self.noted.as_ref()))
     }
 
@@ -282,7 +282,7 @@ impl<'a> Device<'a> {
     /// function can't read.
     fn blank(&self, next: &NvramConfig, known: Option<[u8; 16]>, (end, epochs): (Lsn, &[EpochStart])) {
         // This call makes no region: it only opens one that exists.
-        let Ok(mapped) = Mapped::open(self.around, &next.path, None) else {
+        let Ok(mapped) = MappedRegion::open(self.around, &next.path, None) else {
             return;
         };
         let is_ours = mapped

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use reprise_base::Role;
 use reprise_observe::{Notice, NoticeKind};
-use reprise_router::Phase;
+use reprise_router::NodePhase;
 
-use crate::{comparing::Comparison, database::Database, node_file::Health};
+use crate::{comparing::StandbyComparer, database::Database, node_file::DirHealth};
 
 impl Database {
     /// Compares the tables here with the primary's digests, once both exist.
@@ -21,7 +21,7 @@ impl Database {
         }
     }
 
-    pub(crate) fn comparison(&self) -> Option<Arc<Comparison>> {
+    pub(crate) fn comparison(&self) -> Option<Arc<StandbyComparer>> {
         let standby = self.upkeep.standby.as_ref();
         standby.map(|standby| standby.comparison.clone())
     }
@@ -35,8 +35,8 @@ impl Database {
             "this standby's tables are not its primary's: {what}. They are not served, and its replay has ended; what is received is kept in the log"
         );
         standby.keep_failure(&report.as_str().into());
-        self.router.set_phase(Phase::Failed { report: report.clone() });
-        let health = Health::TablesDiffer(what.to_owned());
+        self.router.set_phase(NodePhase::Failed { report: report.clone() });
+        let health = DirHealth::TablesDiffer(what.to_owned());
         let kept = self.node().map(|node| node.set_health(health));
         let told = match kept {
             Some(Err(error)) => {

@@ -14,7 +14,7 @@ use reprise_env::{
 use reprise_host::{Engine, Limits};
 use reprise_nvram::{MapRegions, OpenMemory};
 use reprise_observe::Recorder;
-use reprise_partition::{ExecContext, LogPolicy, Sampling, Shared, Sink, Site, SiteMessage};
+use reprise_partition::{ExecContext, LogPolicy, SampleRate, Shared, Sink, Site, SiteMessage};
 use reprise_replay::WINDOW_BYTES;
 use reprise_txn::Compiler;
 use reprise_wire::FILE_CHUNK_BYTES_MAX;
@@ -44,7 +44,7 @@ pub struct Environment {
     pub nvram: Arc<dyn OpenMemory>,
     pub compiler: Arc<dyn Compiler>,
     /// The sampling of `LogMode::Auto`.
-    pub sampling: Sampling,
+    pub sampling: SampleRate,
     /// Changes of a transaction that take more bytes are logged in parts of this many bytes, or of one change.
     pub part_bytes: usize,
     /// Bytes of log that are read and handed to the engine threads at once when it is opened.
@@ -107,7 +107,7 @@ impl Environment {
             folders,
             nvram: Arc::new(MapRegions { assume_persistent }),
             compiler: Arc::new(Engine::new(Limits::default())),
-            sampling: Sampling::default(),
+            sampling: SampleRate::default(),
             part_bytes: PART_BYTES,
             redo_window_bytes: WINDOW_BYTES,
             file_part_bytes: FILE_CHUNK_BYTES_MAX,

@@ -17,9 +17,9 @@ use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
 use reprise_recovery::{RecoveryError, make_ready, read_window};
 use reprise_replay::Replayer;
-use reprise_router::{Phase, Router};
+use reprise_router::{NodePhase, Router};
 
-use crate::standby::Hiding;
+use crate::standby::ReadGate;
 
 /// Bytes of log that are replayed between two cuts at most. A read waits for a few such windows at most.
 pub(crate) const FOLLOW_WINDOW_BYTES: usize = 256 << 10;
@@ -104,7 +104,7 @@ impl Orders {
 }
 
 /// The end of a replay: the LSN before which the tables have everything, or the reason of a failure.
-pub(crate) type Ended = Result<Lsn, Arc<str>>;
+pub(crate) type ReplayEnd = Result<Lsn, Arc<str>>;
 
 pub(crate) struct Follower {
     pub router: Router,
@@ -118,7 +118,7 @@ pub(crate) struct Follower {
     pub orders: Arc<Orders>,
     pub woken: Receiver<()>,
     /// Gets one message, when the replay ends.
-    pub ended: Sender<Ended>,
+    pub ended: Sender<ReplayEnd>,
     /// Generation of the modules whose code is ready.
     pub generation: u64,
     /// Its entry in the list of threads that wait for the log.
@@ -127,7 +127,7 @@ pub(crate) struct Follower {
     pub is_cut_due: bool,
     /// LSN before which the tables have records that may not be committed, so no reader sees them. None: readers see the tables.
     pub hidden_until: Option<Lsn>,
-    pub hiding: Arc<Hiding>,
+    pub hiding: Arc<ReadGate>,
 }
 
 impl Follower {
@@ -224,7 +224,7 @@ impl Follower {
             "the replay of the primary's log stopped behind LSN {}: {error}. The tables are not served; what is received is kept in the log",
             self.router.view()
         );
-        self.router.set_phase(Phase::Failed { report: report.clone() });
+        self.router.set_phase(NodePhase::Failed { report: report.clone() });
         self.tell(report.clone());
         let _ = self.ended.send(Err(report.into())); // a promotion or a status reads it
     }

@@ -22,7 +22,7 @@ const REFUSALS_MAX: usize = 16;
 
 /// The fate of a checkpoint at an opening.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CheckpointFate {
     /// The checkpoint would be loaded.
     Taken,
     /// The checkpoint would not be loaded, for this reason.
@@ -36,7 +36,7 @@ pub enum Verdict {
 pub struct FoundCheckpoint {
     pub lsn: Lsn,
     pub file: String,
-    pub verdict: Verdict,
+    pub verdict: CheckpointFate,
     pub rows: u64,
     pub row_bytes: u64,
     pub file_bytes: u64,
@@ -105,7 +105,9 @@ pub fn inspect(dir: &Path) -> Result<Inspection, RestoreError> {
 impl Inspection {
     /// Returns the checkpoint that would be loaded.
     pub fn taken(&self) -> Option<&FoundCheckpoint> {
-        self.checkpoints.iter().find(|found| found.verdict == Verdict::Taken)
+        self.checkpoints
+            .iter()
+            .find(|found| found.verdict == CheckpointFate::Taken)
     }
 
     /// Returns why a checkpoint can't be loaded. No opening passes over a checkpoint of a program with other format numbers.
@@ -138,7 +140,7 @@ fn look_at_checkpoints(dir: &Path, engine: &Engine, found: &mut Inspection) -> R
         let mut checkpoint = FoundCheckpoint {
             lsn,
             file: checkpoint_name(lsn),
-            verdict: Verdict::Kept,
+            verdict: CheckpointFate::Kept,
             rows: 0,
             row_bytes: 0,
             file_bytes: files.bytes(lsn).unwrap_or_default(),
@@ -162,12 +164,12 @@ fn look_at_checkpoints(dir: &Path, engine: &Engine, found: &mut Inspection) -> R
         match judged {
             Ok(genesis) if !is_taken => {
                 is_taken = true;
-                checkpoint.verdict = Verdict::Taken;
+                checkpoint.verdict = CheckpointFate::Taken;
                 found.replay_from = lsn;
                 found.note_genesis(&genesis);
             }
             Ok(_) => {}
-            Err(reason) => checkpoint.verdict = Verdict::PassedOver(reason),
+            Err(reason) => checkpoint.verdict = CheckpointFate::PassedOver(reason),
         }
         found.checkpoints.push(checkpoint);
     }

@@ -3,13 +3,18 @@
 use reprise_base::Epoch;
 
 use crate::{
-    cutting::Reached,
-    leasing::{Holder, LeaseError, Seen, SyncRecord},
+    cutting::ReachedEpoch,
+    leasing::{Holder, LeaseContents, LeaseError, SyncRecord},
 };
 
 /// Checks that a server may take a free lease at its start. `needs_promises`: a standby has to ask the others before it leads, so this server has to
 /// have led in the recorded epoch.
-pub(crate) fn may_begin(seen: &Seen, own: &str, reached: Reached, needs_promises: bool) -> Result<(), LeaseError> {
+pub(crate) fn may_begin(
+    seen: &LeaseContents,
+    own: &str,
+    reached: ReachedEpoch,
+    needs_promises: bool,
+) -> Result<(), LeaseError> {
     let Some(record) = &seen.record else {
         return Ok(());
     };
@@ -31,7 +36,7 @@ pub(crate) fn may_begin(seen: &Seen, own: &str, reached: Reached, needs_promises
 }
 
 /// Returns the first epoch that no other server had. A promoted standby, or a server that starts, may have no record of the last epochs.
-pub(crate) fn free_epoch(seen: &Seen, own: &str) -> u32 {
+pub(crate) fn free_epoch(seen: &LeaseContents, own: &str) -> u32 {
     match &seen.record {
         Some(record) if record.primary == own => record.epoch,
         Some(record) => record.epoch + 1,
@@ -41,7 +46,7 @@ pub(crate) fn free_epoch(seen: &Seen, own: &str) -> u32 {
 
 /// True if a standby takes over by itself. `tried` is the epoch of its last attempt, which the store may have recorded without confirming
 /// it. Such a record no longer says which standbys were in sync.
-pub(crate) fn may_take_over(seen: &Seen, own: &Holder, tried: Option<u32>) -> bool {
+pub(crate) fn may_take_over(seen: &LeaseContents, own: &Holder, tried: Option<u32>) -> bool {
     let Some(record) = &seen.record else {
         return false;
     };
@@ -53,7 +58,7 @@ pub(crate) fn may_take_over(seen: &Seen, own: &Holder, tried: Option<u32>) -> bo
 }
 
 /// True if a primary whose lease ran out may take it again, because no other server had it meanwhile.
-pub(crate) fn may_take_again(seen: &Seen, own: &Holder) -> bool {
+pub(crate) fn may_take_again(seen: &LeaseContents, own: &Holder) -> bool {
     let is_own = |record: &SyncRecord| record.primary == own.name;
     seen.holder.as_ref().is_none_or(|holder| holder == own) && seen.record.as_ref().is_none_or(is_own)
 }
@@ -71,7 +76,7 @@ pub(crate) struct ByHand {
 impl ByHand {
     /// True if the old primary was still the last primary when it handed over. Otherwise another server may have been promoted by force
     /// since, and have acknowledged writes.
-    pub fn is_given(&self, seen: &Seen, own: &str) -> bool {
+    pub fn is_given(&self, seen: &LeaseContents, own: &str) -> bool {
         let is_last = |given: Epoch| {
             let record = seen.record.as_ref();
             record.is_none_or(|record| record.primary == own || record.epoch <= given.0)
@@ -86,7 +91,7 @@ mod tests {
 
     #[test]
     fn start_needs_the_lead_where_promises_decide_and_a_place_in_the_record_elsewhere() {
-        let seen = |primary: &str| Seen {
+        let seen = |primary: &str| LeaseContents {
             holder: None,
             record: Some(SyncRecord {
                 primary: primary.into(),
@@ -95,11 +100,11 @@ mod tests {
             }),
             versions: (1, 1),
         };
-        let led = Reached {
+        let led = ReachedEpoch {
             epoch: 7,
             claimed: None,
         };
-        let claimed = Reached {
+        let claimed = ReachedEpoch {
             epoch: 6,
             claimed: Some(7),
         };

@@ -14,14 +14,14 @@ use reprise_env::{Step, ThreadHandle, Work, entropy};
 use reprise_log::LogError;
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{LeaseClock, Shared};
-use reprise_router::{LeaseInfo, LeaseState, LostRange, ReplicationError};
+use reprise_router::{LeaseInfo, LeaseStatus, LostRecords, ReplicationError};
 
 use crate::{
     cutting,
     database::Database,
-    expected,
     lease_rules::{ByHand, free_epoch, may_begin, may_take_again, may_take_over},
-    shipping::Replication,
+    membership,
+    shipping::NodeReplication,
 };
 
 /// Interval at which the thread checks its orders.
@@ -51,7 +51,7 @@ pub struct SyncRecord {
 
 /// The contents of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct LeaseContents {
     pub holder: Option<Holder>,
     pub record: Option<SyncRecord>,
     /// Versions of the holder's entry and of the record in the store; 0: there is none.
@@ -67,14 +67,14 @@ pub struct StoreError(pub Arc<str>);
 pub trait LeaseStore: Send {
     /// Returns the kind of store: `etcd`.
     fn kind(&self) -> &'static str;
-    fn look(&mut self) -> Result<Seen, StoreError>;
+    fn look(&mut self) -> Result<LeaseContents, StoreError>;
     /// Takes the lease and writes the record in one step, if the store still holds `seen`. Returns how long the lease lasts. None: the
     /// store holds something else by now.
     fn take(
         &mut self,
         holder: &Holder,
         record: &SyncRecord,
-        seen: &Seen,
+        seen: &LeaseContents,
         ttl: Duration,
     ) -> Result<Option<Duration>, StoreError>;
     /// Prolongs the lease. None: it has ended, or belongs to another holder.
@@ -137,10 +137,10 @@ fn away(kind: &str, error: &StoreError) -> String {
 }
 
 #[derive(Default)]
-struct State {
+struct LeaseManagerState {
     /// True from the time when this server took the lease until it sees that another has it.
     holds: bool,
-    seen: Option<Seen>,
+    seen: Option<LeaseContents>,
     /// Standbys that this server wants recorded as in sync. `recorded` has those that the store certainly has.
     wanted: Vec<String>,
     recorded: Option<Vec<String>>,
@@ -160,27 +160,27 @@ struct State {
     /// The record before the promotion of this server began.
     before: Option<SyncRecord>,
     /// The loss that an operator accepted. Since then the record names this server, whether or not it became the primary.
-    accepted: Option<LostRange>,
+    accepted: Option<LostRecords>,
 }
 
 /// This server's part in the lease.
-pub(crate) struct Leasing {
+pub(crate) struct LeaseManager {
     own: Holder,
     kind: &'static str,
     ttl: Duration,
     shared: Arc<Shared>,
-    replication: Weak<Replication>,
+    replication: Weak<NodeReplication>,
     clock: Arc<LeaseClock>,
     store: Mutex<Box<dyn LeaseStore>>,
     /// A promotion of this server holds it.
     promoting: Mutex<()>,
-    state: Mutex<State>,
+    state: Mutex<LeaseManagerState>,
     is_stopping: AtomicBool,
     thread: Mutex<Option<Box<dyn ThreadHandle>>>,
 }
 
 /// The part of this server, once it takes part.
-pub(crate) type LeasingCell = Arc<OnceLock<Arc<Leasing>>>;
+pub(crate) type LeasingCell = Arc<OnceLock<Arc<LeaseManager>>>;
 
 impl Database {
     /// Lets a lease decide the role of this server from now on. The call comes once, after `set_safety`. A primary takes the lease first,
@@ -191,7 +191,7 @@ impl Database {
         let shared = &replication.shared;
         let drawn = entropy().map_err(LeaseError::Entropy)?;
         let clock = Arc::new(LeaseClock::new(shared.clock.clone()));
-        let leasing = Arc::new(Leasing {
+        let leasing = Arc::new(LeaseManager {
             own: Holder {
                 name: config.name,
                 url: config.url.as_deref().map(str::to_owned),
@@ -217,7 +217,7 @@ impl Database {
         } else if let Err(error) = leasing.look() {
             leasing.note_error(&error);
         }
-        let keeping = Keeping(leasing.clone());
+        let keeping = LeaseThread(leasing.clone());
         let make = Box::new(move || Box::new(keeping) as Box<dyn Work>);
         let thread = shared.threads.start_prompt("lease", make).map_err(LeaseError::Thread)?;
         *leasing.thread.lock().expect("held for a store") = Some(thread);
@@ -225,8 +225,8 @@ impl Database {
     }
 }
 
-impl Leasing {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl LeaseManager {
+    fn lock(&self) -> MutexGuard<'_, LeaseManagerState> {
         self.state.lock().expect("nothing panics under this lock")
     }
 
@@ -274,7 +274,7 @@ impl Leasing {
         }
     }
 
-    fn look(&self) -> Result<Seen, StoreError> {
+    fn look(&self) -> Result<LeaseContents, StoreError> {
         let asked_ns = self.now_ns();
         let seen = self.store().look()?;
         let mut state = self.lock();
@@ -292,7 +292,7 @@ impl Leasing {
     }
 
     /// Takes the lease. True: this server has it, in an epoch of at least `at_least`, and the store records these standbys as in sync.
-    fn take(&self, seen: &Seen, (at_least, in_sync): (u32, Vec<String>)) -> Result<bool, StoreError> {
+    fn take(&self, seen: &LeaseContents, (at_least, in_sync): (u32, Vec<String>)) -> Result<bool, StoreError> {
         let record = SyncRecord {
             primary: self.own.name.clone(),
             epoch: at_least.max(free_epoch(seen, &self.own.name)),
@@ -308,7 +308,7 @@ impl Leasing {
         (state.holds, state.next_ns) = (true, asked_ns + self.every_ns());
         state.wanted = record.in_sync.clone();
         state.recorded = Some(record.in_sync.clone());
-        state.seen = Some(Seen {
+        state.seen = Some(LeaseContents {
             holder: Some(self.own.clone()),
             record: Some(record),
             versions: (0, 0),
@@ -320,7 +320,7 @@ impl Leasing {
     }
 
     /// Takes the lease for a primary that starts.
-    fn begin(&self, replication: &Replication) -> Result<(), LeaseError> {
+    fn begin(&self, replication: &NodeReplication) -> Result<(), LeaseError> {
         loop {
             if self.is_stopping() {
                 return Err(LeaseError::Stops);
@@ -338,7 +338,7 @@ impl Leasing {
         }
     }
 
-    fn open_epoch(&self, seen: &Seen, replication: &Replication) -> Result<(), LeaseError> {
+    fn open_epoch(&self, seen: &LeaseContents, replication: &NodeReplication) -> Result<(), LeaseError> {
         let own = match self.lock().epoch {
             0 => replication.own_epoch(),
             _ => replication.log.epoch(), // it was kept at an earlier try
@@ -353,7 +353,7 @@ impl Leasing {
         replication.open_epoch(at_least).map_err(LeaseError::Log)
     }
 
-    fn try_begin(&self, replication: &Replication) -> Result<Result<bool, LeaseError>, StoreError> {
+    fn try_begin(&self, replication: &NodeReplication) -> Result<Result<bool, LeaseError>, StoreError> {
         let seen = self.look()?;
         match &seen.holder {
             Some(holder) if holder.name != self.own.name => return Ok(Err(LeaseError::Held(holder.clone()))),
@@ -364,7 +364,7 @@ impl Leasing {
         if let Err(error) = self.open_epoch(&seen, replication) {
             return Ok(Err(error));
         }
-        let expected = expected::load(&replication.node);
+        let expected = membership::load(&replication.node);
         let in_sync = expected.iter().filter(|standby| standby.is_in_sync);
         let names = in_sync.map(|standby| standby.name.to_string()).collect();
         let is_taken = self.take(&seen, (replication.log.epoch().0, names))?;
@@ -376,7 +376,7 @@ impl Leasing {
     }
 
     /// Saves a standby's claim before it asks for the lease, and returns its epoch.
-    fn claim(&self, seen: &Seen) -> Result<u32, Arc<str>> {
+    fn claim(&self, seen: &LeaseContents) -> Result<u32, Arc<str>> {
         let replication = self.replication.upgrade().ok_or("the server stops")?;
         // The epoch in which the promotion begins. No other server may take it.
         let free = replication.log.epoch().max(replication.promises.bound()).next();
@@ -517,7 +517,7 @@ impl Leasing {
         Step::Done
     }
 
-    fn take_over(self: &Arc<Self>, seen: &Seen) -> Result<(), StoreError> {
+    fn take_over(self: &Arc<Self>, seen: &LeaseContents) -> Result<(), StoreError> {
         let Some(replication) = self.replication.upgrade() else {
             return Ok(());
         };
@@ -548,7 +548,7 @@ impl Leasing {
     }
 
     /// Promotes the server on a thread of its own, so that this thread can prolong the lease meanwhile.
-    fn start_takeover(self: &Arc<Self>, replication: &Arc<Replication>) {
+    fn start_takeover(self: &Arc<Self>, replication: &Arc<NodeReplication>) {
         let work = Takeover {
             leasing: self.clone(),
             replication: replication.clone(),
@@ -661,7 +661,7 @@ impl Leasing {
     }
 
     /// Takes the lease for a promotion by an operator. Some: the loss that the operator accepted.
-    pub fn take_by_hand(&self, by: ByHand, lost: LostRange) -> Result<Option<LostRange>, ReplicationError> {
+    pub fn take_by_hand(&self, by: ByHand, lost: LostRecords) -> Result<Option<LostRecords>, ReplicationError> {
         let unavailable = |error: StoreError| self.unavailable(&error);
         let until_ns = self.now_ns() + 2 * self.ttl.as_nanos() as u64;
         loop {
@@ -727,11 +727,11 @@ impl Leasing {
         LeaseInfo {
             kind: self.kind,
             state: match (state.holds, left_ns > 0) {
-                (true, true) => LeaseState::Held,
-                (true, false) => LeaseState::Over,
-                (false, _) if state.error.is_some() || seen.is_none() => LeaseState::Unknown,
-                (false, _) if holder.is_some() => LeaseState::Elsewhere,
-                (false, _) => LeaseState::Free,
+                (true, true) => LeaseStatus::Held,
+                (true, false) => LeaseStatus::Over,
+                (false, _) if state.error.is_some() || seen.is_none() => LeaseStatus::Unknown,
+                (false, _) if holder.is_some() => LeaseStatus::Elsewhere,
+                (false, _) => LeaseStatus::Free,
             },
             holder: holder.as_ref().map(|holder| holder.name.clone()),
             holder_url: holder.and_then(|holder| holder.url),
@@ -759,9 +759,9 @@ impl Leasing {
 }
 
 /// The thread of a lease.
-struct Keeping(Arc<Leasing>);
+struct LeaseThread(Arc<LeaseManager>);
 
-impl Work for Keeping {
+impl Work for LeaseThread {
     fn run(mut self: Box<Self>) {
         loop {
             match self.step() {
@@ -787,8 +787,8 @@ impl Work for Keeping {
 
 /// The work that makes a standby with the lease the primary.
 struct Takeover {
-    leasing: Arc<Leasing>,
-    replication: Arc<Replication>,
+    leasing: Arc<LeaseManager>,
+    replication: Arc<NodeReplication>,
 }
 
 impl Work for Takeover {

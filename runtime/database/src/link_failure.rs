@@ -1,26 +1,26 @@
 //! The reasons for which a standby has no connection to its primary.
 
 use reprise_ship::LinkError;
-use reprise_wire::Refusal;
+use reprise_wire::StandbyRefusal;
 
 use crate::linking::TicketError;
 
 /// Why a standby has no connection.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub(crate) enum LinkFailure {
     #[error("ask the primary for a ticket: {0}")]
     Ticket(#[from] TicketError),
     #[error(transparent)]
     Link(#[from] LinkError),
 }
 
-impl Failure {
+impl LinkFailure {
     /// True if the primary does not hold the records of this standby.
     pub fn is_of_another_history(&self) -> bool {
         let Self::Link(LinkError::Refused { refusal, .. }) = self else {
             return false;
         };
-        matches!(refusal, Refusal::Diverged | Refusal::Database)
+        matches!(refusal, StandbyRefusal::Diverged | StandbyRefusal::Database)
     }
 
     /// True if a primary answered and does not take this standby. Its later writes may then not reach this standby. A primary that stops or
@@ -28,8 +28,8 @@ impl Failure {
     pub fn is_refusal(&self, was_taken: bool) -> bool {
         match self {
             Self::Link(LinkError::Refused { refusal, .. }) => match refusal {
-                Refusal::Ticket => false,
-                Refusal::Unavailable => !was_taken,
+                StandbyRefusal::Ticket => false,
+                StandbyRefusal::Unavailable => !was_taken,
                 _ => true,
             },
             _ => false,

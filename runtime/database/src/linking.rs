@@ -14,19 +14,19 @@ use reprise_env::{Clock, Net, Step, ThreadHandle, Work};
 use reprise_log::{AppendError, AppendOutcome, Group, Log, LogError, Position, UnavailableKind};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
-use reprise_router::{JoinTicket, Router, StandbyInfo, StandbyState, SteppedDown, ViewAge};
+use reprise_router::{HandOverPoint, Router, StandbyInfo, StandbyPhase, StandbyTicket, ViewAge};
 use reprise_ship::{
-    BeatSeen, Compares, FreshnessPoint, FreshnessSummary, Link, LinkConfig, OnTheWay, OwnFreshness, PersistedHook,
-    StandbyProgress, StandingSeen, Streaming, Taker, WelcomeSeen,
+    BeatSeen, Compares, FreshnessPoint, FreshnessSummary, Link, LinkConfig, LogReceiver, OnTheWay, OwnFreshness,
+    PersistedHook, StandbyProgress, StandingSeen, Taker, WelcomeSeen,
 };
 
 use crate::{
-    comparing::Comparison,
+    comparing::StandbyComparer,
     database::Database,
-    link_failure::Failure,
+    link_failure::LinkFailure,
     promising::{AskPeers, Promises},
-    standby::Hiding,
-    synced::Synced,
+    standby::ReadGate,
+    sync_status::SyncStatusStore,
 };
 
 /// Bytes of log behind its primary beyond which a standby is catching up.
@@ -49,10 +49,10 @@ pub struct TicketError {
 }
 
 /// Asks the primary to let this standby connect. It may block, within bounds.
-pub type AskTicket = Box<dyn FnMut() -> Result<JoinTicket, TicketError> + Send>;
+pub type AskTicket = Box<dyn FnMut() -> Result<StandbyTicket, TicketError> + Send>;
 
 /// Asks the primary to hand over to this standby. It may block, within bounds. Err: why it does not, or that it can't be reached.
-pub type AskStepDown = Arc<dyn Fn() -> Result<SteppedDown, Arc<str>> + Send + Sync>;
+pub type AskStepDown = Arc<dyn Fn() -> Result<HandOverPoint, Arc<str>> + Send + Sync>;
 
 /// The settings with which a standby follows its primary.
 pub struct FollowPrimary {
@@ -70,7 +70,7 @@ pub struct FollowPrimary {
 const START_AGAIN: &str = ". If the right server was promoted, start this one again with --standby-of it: what only this one has is kept aside, then cut off";
 
 /// The state of the connection, for all threads that read it.
-pub(crate) struct Linked {
+pub(crate) struct PrimaryConnection {
     pub name: String,
     net: Arc<dyn Net>,
     clock: Arc<dyn Clock>,
@@ -78,13 +78,13 @@ pub(crate) struct Linked {
     is_stopping: AtomicBool,
     /// True when the server stops. It then tells its primary so.
     is_leaving: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     freshness: OwnFreshness,
     thread: Mutex<Option<Box<dyn ThreadHandle>>>,
 }
 
 #[derive(Default)]
-struct State {
+struct ConnectionState {
     is_connected: bool,
     /// True once the standby had all records of its primary on this connection.
     has_caught_up: bool,
@@ -97,8 +97,8 @@ struct State {
     parted: Option<Arc<str>>,
 }
 
-impl Linked {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl PrimaryConnection {
+    fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         self.state.lock().expect("held for a look or a store")
     }
 
@@ -113,7 +113,7 @@ impl Linked {
     }
 
     /// Has the primary hand over. Err: why it does not.
-    pub fn ask_step_down(&self) -> Result<SteppedDown, Arc<str>> {
+    pub fn ask_step_down(&self) -> Result<HandOverPoint, Arc<str>> {
         (self.step_down)()
     }
 
@@ -138,9 +138,9 @@ impl Linked {
         StandbyInfo {
             name: self.name.clone(),
             state: match (state.is_connected, state.has_caught_up) {
-                (false, _) => StandbyState::Lost,
-                (true, false) => StandbyState::CatchingUp,
-                (true, true) => StandbyState::Streaming,
+                (false, _) => StandbyPhase::Lost,
+                (true, false) => StandbyPhase::CatchingUp,
+                (true, true) => StandbyPhase::Streaming,
             },
             transport: self.net.transport(),
             path: self.net.path(),
@@ -194,11 +194,11 @@ struct DatabaseTaker {
     database: Weak<Database>,
     log: Arc<Log<Box<CallBatch>>>,
     router: Router,
-    linked: Arc<Linked>,
-    synced: Arc<Synced>,
+    linked: Arc<PrimaryConnection>,
+    synced: Arc<SyncStatusStore>,
     promises: Arc<Promises>,
-    comparison: Option<Arc<Comparison>>,
-    hiding: Arc<Hiding>,
+    comparison: Option<Arc<StandbyComparer>>,
+    hiding: Arc<ReadGate>,
     on_the_way: Mutex<OnTheWay>,
 }
 
@@ -289,26 +289,26 @@ impl Taker for DatabaseTaker {
 }
 
 /// The work of the thread that follows.
-struct Following {
+struct FollowLoop {
     taker: Arc<DatabaseTaker>,
     shared: Arc<Shared>,
     config: FollowPrimary,
     database_id: [u8; 16],
-    streaming: Option<Streaming>,
+    streaming: Option<LogReceiver>,
     /// The position at which this connection began. None once it made progress.
     begun: Option<Lsn>,
     rest: Duration,
     rests_until_ns: u64,
 }
 
-/// Begins to follow; `Linked::stop` ends it.
+/// Begins to follow; `PrimaryConnection::stop` ends it.
 pub(crate) fn follow(
     database: &Arc<Database>,
     (log, router): (&Arc<Log<Box<CallBatch>>>, &Router),
-    (shared, (synced, promises)): (&Arc<Shared>, (&Arc<Synced>, &Arc<Promises>)),
+    (shared, (synced, promises)): (&Arc<Shared>, (&Arc<SyncStatusStore>, &Arc<Promises>)),
     config: FollowPrimary,
-) -> std::io::Result<Arc<Linked>> {
-    let linked = Arc::new(Linked {
+) -> std::io::Result<Arc<PrimaryConnection>> {
+    let linked = Arc::new(PrimaryConnection {
         name: config.name.clone(),
         net: config.net.clone(),
         clock: shared.clock.clone(),
@@ -320,7 +320,7 @@ pub(crate) fn follow(
         thread: Mutex::default(),
     });
     router.set_primary_url(config.primary.clone());
-    let following = Following {
+    let following = FollowLoop {
         taker: Arc::new(DatabaseTaker {
             database: Arc::downgrade(database),
             log: log.clone(),
@@ -345,8 +345,8 @@ pub(crate) fn follow(
     Ok(linked)
 }
 
-impl Following {
-    fn linked(&self) -> &Linked {
+impl FollowLoop {
+    fn linked(&self) -> &PrimaryConnection {
         &self.taker.linked
     }
 
@@ -357,7 +357,7 @@ impl Following {
             .tell(NoticeKind::Standby, || Notice::Standby { name, what });
     }
 
-    fn connect(&mut self) -> Result<Streaming, Failure> {
+    fn connect(&mut self) -> Result<LogReceiver, LinkFailure> {
         let ticket = (self.config.ticket)()?;
         self.linked().lock().is_encrypted = ticket.certificate.is_some();
         let link = LinkConfig {
@@ -374,7 +374,7 @@ impl Following {
     }
 
     /// Appends the groups that have arrived. The primary's first answer is reported.
-    fn go_on(&mut self, mut streaming: Streaming) -> Result<Step, Failure> {
+    fn go_on(&mut self, mut streaming: LogReceiver) -> Result<Step, LinkFailure> {
         let was_welcome = streaming.is_welcome();
         let step = streaming.step()?;
         if streaming.is_welcome() && !was_welcome {
@@ -407,7 +407,7 @@ impl Following {
     }
 
     /// Records that the connection has ended, or was never made.
-    fn note(&mut self, failure: &Failure) -> Step {
+    fn note(&mut self, failure: &LinkFailure) -> Step {
         let reason: Arc<str> = failure.to_string().into();
         let is_other = failure.is_of_another_history();
         let has_parted = is_other && self.linked().lock().was_welcome;
@@ -446,7 +446,7 @@ impl Following {
     }
 }
 
-impl Work for Following {
+impl Work for FollowLoop {
     fn run(mut self: Box<Self>) {
         loop {
             match self.step() {

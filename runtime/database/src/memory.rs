@@ -12,7 +12,7 @@ pub enum MemoryError {
         "{} MiB of memory can't be kept ready: {bound} has {} MiB left. Ask for less, or give it more",
         .asked.div_ceil(MIB), .left / MIB
     )]
-    TooMuch { asked: u64, left: u64, bound: Bound },
+    TooMuch { asked: u64, left: u64, bound: MemoryBound },
     #[error("of {} MiB of memory the system gave {} to be kept ready, and then none. Ask for less", .asked.div_ceil(MIB), .made / MIB)]
     Refused { asked: u64, made: u64 },
     #[error("the system gave no thread to make memory ready")]
@@ -23,12 +23,12 @@ const MIB: u64 = 1 << 20;
 
 /// The limit that decides how much memory is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bound {
+pub enum MemoryBound {
     Machine,
     ControlGroup,
 }
 
-impl std::fmt::Display for Bound {
+impl std::fmt::Display for MemoryBound {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Machine => "the machine",
@@ -49,7 +49,7 @@ pub fn memory_max_default() -> u64 {
     total_under(Path::new("/")).map_or(u64::MAX, |bytes| bytes / 5 * 4)
 }
 
-fn judge_by(asked: u64, left: Option<(u64, Bound)>) -> Result<(), MemoryError> {
+fn judge_by(asked: u64, left: Option<(u64, MemoryBound)>) -> Result<(), MemoryError> {
     match left {
         Some((left, bound)) if asked > left => Err(MemoryError::TooMuch { asked, left, bound }),
         _ => Ok(()),
@@ -73,12 +73,12 @@ pub fn keep_memory_ready(bytes: u64) -> Result<(), MemoryError> {
 }
 
 /// Returns the bytes that are left, and which limit says so. None: the system does not say. `root` is the folder of the system's files.
-fn left_under(root: &Path) -> Option<(u64, Bound)> {
+fn left_under(root: &Path) -> Option<(u64, MemoryBound)> {
     let info = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
-    let of_machine = number_behind(&info, "MemAvailable:").map(|kib| (kib << 10, Bound::Machine));
+    let of_machine = number_behind(&info, "MemAvailable:").map(|kib| (kib << 10, MemoryBound::Machine));
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let of_groups = groups.lines().filter_map(|line| left_in_group(root, line));
-    let of_groups = of_groups.map(|left| (left, Bound::ControlGroup));
+    let of_groups = of_groups.map(|left| (left, MemoryBound::ControlGroup));
     of_machine.into_iter().chain(of_groups).min_by_key(|(left, _)| *left)
 }
 
@@ -154,21 +154,21 @@ mod tests {
         let root = dir.path();
         assert_eq!(left_under(root), None);
         write(root, "proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:    8000 kB\n");
-        assert_eq!(left_under(root), Some((8000 << 10, Bound::Machine)));
+        assert_eq!(left_under(root), Some((8000 << 10, MemoryBound::Machine)));
 
         write(root, "proc/self/cgroup", "1:cpu,memory:/a\n0::/apps/db\nnonsense\n");
         write(root, "sys/fs/cgroup/apps/db/memory.max", "max\n");
         write(root, "sys/fs/cgroup/apps/db/memory.current", "5\n");
-        assert_eq!(left_under(root), Some((8000 << 10, Bound::Machine)));
+        assert_eq!(left_under(root), Some((8000 << 10, MemoryBound::Machine)));
         write(root, "sys/fs/cgroup/apps/memory.max", "5000000\n");
         write(root, "sys/fs/cgroup/apps/memory.current", "3000000\n");
-        assert_eq!(left_under(root), Some((2_000_000, Bound::ControlGroup)));
+        assert_eq!(left_under(root), Some((2_000_000, MemoryBound::ControlGroup)));
         write(root, "sys/fs/cgroup/apps/memory.stat", "anon 7\ninactive_file 500000\n");
-        assert_eq!(left_under(root), Some((2_500_000, Bound::ControlGroup)));
+        assert_eq!(left_under(root), Some((2_500_000, MemoryBound::ControlGroup)));
 
         write(root, "sys/fs/cgroup/memory/a/memory.limit_in_bytes", "1000\n");
         write(root, "sys/fs/cgroup/memory/a/memory.usage_in_bytes", "2000\n");
-        assert_eq!(left_under(root), Some((0, Bound::ControlGroup)));
+        assert_eq!(left_under(root), Some((0, MemoryBound::ControlGroup)));
     }
 
     #[test]
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn too_much_is_refused_and_said_of_whom() {
-        let left = Some((64 * MIB, Bound::ControlGroup));
+        let left = Some((64 * MIB, MemoryBound::ControlGroup));
         assert_eq!(judge_by(64 * MIB, left), Ok(()));
         let refused = judge_by(64 * MIB + 1, left).expect_err("more than there is");
         assert_eq!(

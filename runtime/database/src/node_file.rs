@@ -12,11 +12,11 @@ use crate::{
     device::NvramInUse,
     environment::Environment,
     error::OpenError,
-    expected::{Member, MemberAddress, MemberAnswer},
+    membership::{MemberAddress, MemberAnswer, StoredMember},
     promising::StoredPromise,
     small_file,
     stepping::HandedOver,
-    synced::{StoredStatus, forget_log},
+    sync_status::{StoredStatus, forget_log},
 };
 
 /// Name of the file in the data directory.
@@ -27,7 +27,7 @@ const FORMAT: u32 = 4;
 /// Fitness of a directory's rows and log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Health {
+pub enum DirHealth {
     #[default]
     Good,
     /// The tables of this standby were not those of its primary. The text says where.
@@ -47,7 +47,7 @@ pub struct NodeDocument {
     pub node: String,
     /// Starts in which the node took part in replication.
     pub starts: u64,
-    pub health: Health,
+    pub health: DirHealth,
     /// Safety level of the cluster: the first primary with a level sets it, and each primary tells its standbys. None: none did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     safety: Option<String>,
@@ -62,7 +62,7 @@ pub struct NodeDocument {
     pub(crate) led: Option<Leadership>,
     /// The standbys of this node, as it knew them when it led last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) members: Vec<Member>,
+    pub(crate) members: Vec<StoredMember>,
     /// The primary's last word on the sync set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) status: Option<StoredStatus>,
@@ -116,7 +116,7 @@ impl NodeDocument {
 
     /// Describes the standbys that the node knows.
     pub fn members(&self) -> impl Iterator<Item = String> {
-        self.members.iter().map(Member::describe)
+        self.members.iter().map(StoredMember::describe)
     }
 
     /// Returns the members that a start as the primary asks whether another server leads. Empty if such a start is refused without that.
@@ -124,7 +124,7 @@ impl NodeDocument {
         if self.handed_over.is_some() || self.followed().is_some() {
             return Vec::new();
         }
-        self.members.iter().filter_map(Member::address).collect()
+        self.members.iter().filter_map(StoredMember::address).collect()
     }
 
     fn check_answers(&self, answers: &[MemberAnswer]) -> Result<(), OpenError> {
@@ -165,26 +165,28 @@ impl NodeDocument {
     /// Describes a start that names no primary.
     pub fn as_primary(&self, has_log: bool) -> String {
         match (&self.health, &self.handed_over) {
-            (Health::TablesDiffer(_), _) => "is refused: its tables were not its primary's".to_owned(),
-            (Health::MustBootstrap(_), _) => "is refused: it has no log that can be used".to_owned(),
-            (Health::Good, Some(handed_over)) => {
+            (DirHealth::TablesDiffer(_), _) => "is refused: its tables were not its primary's".to_owned(),
+            (DirHealth::MustBootstrap(_), _) => "is refused: it has no log that can be used".to_owned(),
+            (DirHealth::Good, Some(handed_over)) => {
                 format!("is refused: it gave its place to {}", handed_over.successor)
             }
-            (Health::Good, None) if !has_log => "makes a new database".to_owned(),
-            (Health::Good, None) if self.followed().is_some() => {
+            (DirHealth::Good, None) if !has_log => "makes a new database".to_owned(),
+            (DirHealth::Good, None) if self.followed().is_some() => {
                 "is refused: it is a standby's directory. With a lease, the lease decides".to_owned()
             }
-            (Health::Good, None) => "leads, in a new epoch. With a lease, the lease decides".to_owned(),
+            (DirHealth::Good, None) => "leads, in a new epoch. With a lease, the lease decides".to_owned(),
         }
     }
 
     /// Describes a start that names a primary.
     pub fn as_standby(&self, has_log: bool) -> String {
         match &self.health {
-            Health::TablesDiffer(_) => "is refused: its tables were not its primary's".to_owned(),
-            Health::MustBootstrap(_) => "removes the log and the checkpoints, and fetches the first files".to_owned(),
-            Health::Good if !has_log => "fetches the first files".to_owned(),
-            Health::Good => "cuts off what the primary does not have, keeps that aside, and follows".to_owned(),
+            DirHealth::TablesDiffer(_) => "is refused: its tables were not its primary's".to_owned(),
+            DirHealth::MustBootstrap(_) => {
+                "removes the log and the checkpoints, and fetches the first files".to_owned()
+            }
+            DirHealth::Good if !has_log => "fetches the first files".to_owned(),
+            DirHealth::Good => "cuts off what the primary does not have, keeps that aside, and follows".to_owned(),
         }
     }
 
@@ -337,7 +339,7 @@ impl NodeFile {
             let told = std::mem::take(&mut document.told_epoch);
             cutting::give_up_led(document, heard.max(handed_over).max(promised).max(told));
             document.status = None;
-            document.members.iter_mut().for_each(Member::forget_address);
+            document.members.iter_mut().for_each(StoredMember::forget_address);
         })
     }
 
@@ -345,16 +347,16 @@ impl NodeFile {
     pub fn begin_again(&self, why: &str) -> Result<(), DiskError> {
         self.change(|document| {
             forget_log(document);
-            document.health = Health::MustBootstrap(why.to_owned());
+            document.health = DirHealth::MustBootstrap(why.to_owned());
         })
     }
 
     /// Records whether the rows and the log of the directory can be used.
-    pub fn set_health(&self, health: Health) -> Result<(), DiskError> {
+    pub fn set_health(&self, health: DirHealth) -> Result<(), DiskError> {
         self.change(|document| document.health = health)
     }
 
-    pub fn health(&self) -> Health {
+    pub fn health(&self) -> DirHealth {
         self.read(|document| document.health.clone())
     }
 }
@@ -400,8 +402,8 @@ pub(crate) fn check_opening(
     let document = node.document();
     let followed = document.followed().filter(|_| part == DirectoryUse::Primary);
     match (document.health, document.handed_over) {
-        (Health::TablesDiffer(what), _) => Err(OpenError::Differs { what }),
-        (Health::MustBootstrap(why), _) if role == Role::Primary => Err(OpenError::MustBootstrap { why }),
+        (DirHealth::TablesDiffer(what), _) => Err(OpenError::Differs { what }),
+        (DirHealth::MustBootstrap(why), _) if role == Role::Primary => Err(OpenError::MustBootstrap { why }),
         (_, Some(handed_over)) if role == Role::Primary => Err(OpenError::SteppedDown {
             successor: handed_over.successor,
             url: handed_over.url,
@@ -453,12 +455,12 @@ mod tests {
         assert_eq!(file.document(), NodeDocument::default());
         file.change(|_| ()).expect("nothing to save");
         assert!(disk.bytes(NODE_NAME).is_none());
-        file.set_health(Health::TablesDiffer("t".into())).expect("saved");
+        file.set_health(DirHealth::TablesDiffer("t".into())).expect("saved");
         let node = file.document().node;
         assert_eq!(node.len(), 16);
         let again = open(&disk).expect("read");
         assert_eq!(again.document(), file.document());
-        again.set_health(Health::Good).expect("saved");
+        again.set_health(DirHealth::Good).expect("saved");
         let document = open(&disk).expect("read").document();
         assert_eq!((&document.node, document.version), (&node, 2));
         let (first, second) = (again.begin_process(), again.begin_process());
@@ -562,13 +564,13 @@ mod tests {
     fn failed_save_leaves_the_old_document_and_the_next_one_is_written_for_certain() {
         let disk = SimDisk::new();
         let file = open(&disk).expect("an empty one");
-        file.set_health(Health::MustBootstrap("a".into())).expect("saved");
+        file.set_health(DirHealth::MustBootstrap("a".into())).expect("saved");
         let before = file.document();
         disk.set_faults(FaultPlan {
             read_only: true,
             ..FaultPlan::default()
         });
-        file.set_health(Health::Good).expect_err("no room");
+        file.set_health(DirHealth::Good).expect_err("no room");
         assert_eq!(file.document(), before);
         disk.set_faults(FaultPlan::default());
         file.set_health(before.health.clone()).expect("saved");

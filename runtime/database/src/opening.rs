@@ -19,8 +19,8 @@ use reprise_log::{DrainReport, Log, LogConfig, LogError, OpenReport, database_id
 use reprise_nvram::{MapRegions, OpenMemory, Region};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
-    AsyncSink, CallBatch, CommitGate, Coordinator, KeyClock, LogPolicy, Logging, NoLog, NvramSink, Shared, Sink,
-    SiteMessage, SyncSink, Told, Unlogged,
+    AsyncSink, CallBatch, CommitGate, Coordinator, KeyClock, LogPolicy, LogRefusal, LogSettings, NoLog, NvramSink,
+    PublishedStats, Shared, Sink, SiteMessage, SyncSink,
 };
 use reprise_wire::{Genesis, RecordBatch, RecordRef};
 
@@ -62,7 +62,7 @@ pub(crate) fn open_log(
     let gate = Arc::new(CommitGate::default());
     let keeping = gate.clone();
     let on_durable = Box::new(move |end: Lsn, outcome: Result<(), &LogError>, batch: Box<CallBatch>| {
-        keeping.complete(end, outcome.map_err(Unlogged::from), batch);
+        keeping.complete(end, outcome.map_err(LogRefusal::from), batch);
     });
     // A database that is opened for reading alone gets no region. The region in use before stays as it is.
     let on_files = (role == Role::ReadOnly).then(|| DatabaseConfig {
@@ -306,11 +306,11 @@ pub(crate) fn shared(
         records_max: AtomicUsize::new(usize::MAX),
         lines: Arc::new(RecentLines::new()),
         notices: Default::default(),
-        logging: Logging::new(config.log, config.redo.images, around.sampling).with_parts_of(around.part_bytes),
+        logging: LogSettings::new(config.log, config.redo.images, around.sampling).with_parts_of(around.part_bytes),
         calls: Arc::default(),
         coordinator: Coordinator::new(config.partitions, config.sites),
         gate,
-        told: Told::new(config.partitions, config.sites),
+        told: PublishedStats::new(config.partitions, config.sites),
         underway: Default::default(),
         key_clock: KeyClock::new(around.clock.clone()),
         principals: Default::default(),

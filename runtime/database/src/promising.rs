@@ -6,14 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard, atomic::Ordering};
 use reprise_base::{Epoch, Lsn, Role, Safety, limits::STANDBYS_MAX};
 use reprise_env::DiskError;
 use reprise_failover::Doubt;
-use reprise_router::{LossCause, LostRange, PeerMember, PeerStatus, PromiseAnswer, PromiseQuestion, ReplicationError};
+use reprise_router::{
+    LossCause, LostRecords, PeerMember, PeerStatus, PromiseAnswer, PromiseQuestion, ReplicationError,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     cutting,
     doubt::{PromiseAnswers, newest},
     node_file::NodeFile,
-    shipping::Replication,
+    shipping::NodeReplication,
 };
 
 /// A promise of an epoch that is further ahead than this is refused: no later one could be drawn after it.
@@ -148,7 +150,7 @@ impl Promises {
 
 /// The answers to a promotion, and the servers that gave a promise.
 #[derive(Default)]
-pub(crate) struct Asked {
+pub(crate) struct PromiseRound {
     /// Answers of servers that promised, or that know of a later epoch.
     pub answers: Vec<PromiseAnswer>,
     /// The latest epoch that a server had promised to another one; 0: none.
@@ -158,10 +160,10 @@ pub(crate) struct Asked {
     /// The epoch that they were asked for.
     pub epoch: Epoch,
     /// The loss that the answers do not exclude.
-    pub lost: Option<LostRange>,
+    pub lost: Option<LostRecords>,
 }
 
-impl Replication {
+impl NodeReplication {
     /// Returns how far this server is, as its answer.
     fn answer(&self) -> PromiseAnswer {
         let (name, status) = (self.name.get().cloned().unwrap_or_default(), self.synced.status());
@@ -256,8 +258,8 @@ impl Replication {
     }
 
     /// Asks all standbys that this one and the others know, as far as it can reach them. An answer may name further ones, which it asks next.
-    fn ask_others(&self, epoch: Epoch) -> Asked {
-        let mut asked = Asked::default();
+    fn ask_others(&self, epoch: Epoch) -> PromiseRound {
+        let mut asked = PromiseRound::default();
         let Some(ask) = self.peers.get() else { return asked };
         let own = self.answer();
         loop {
@@ -289,7 +291,7 @@ impl Replication {
 
     /// Asks the other standbys for a promise of an epoch, `at_least` or a later one. By their answers it decides which acknowledged writes may be
     /// lost.
-    pub(crate) fn ask_and_judge(&self, at_least: Epoch) -> Asked {
+    pub(crate) fn ask_and_judge(&self, at_least: Epoch) -> PromiseRound {
         let (mut epoch, mut tries_left) = (at_least, DRAWS_MAX);
         loop {
             self.claimed.store(epoch.0, Ordering::Release);
@@ -305,7 +307,7 @@ impl Replication {
         }
     }
 
-    fn judge(&self, others: &[PromiseAnswer]) -> Option<LostRange> {
+    fn judge(&self, others: &[PromiseAnswer]) -> Option<LostRecords> {
         let own = self.answer();
         let level = self.replicated_level();
         let unheard = self.synced.unheard(self.shared.clock.boot_ns());
@@ -348,7 +350,7 @@ impl Replication {
     }
 
     /// Returns the standbys that count once this server leads. They counted by the newest word of a primary. None: the level counts on no standbys.
-    pub(crate) fn first_set(&self, asked: &Asked) -> Option<Vec<PeerMember>> {
+    pub(crate) fn first_set(&self, asked: &PromiseRound) -> Option<Vec<PeerMember>> {
         let own = self.answer();
         let status = newest(&own, &asked.answers).filter(|_| self.is_decided_by_promises())?;
         let is_in = |member: &&PeerMember| member.is_counted_next && member.name != own.name;
@@ -370,7 +372,7 @@ impl Replication {
 
     /// Takes back the promises that this server asked for, because it does not lead in the epoch. A server that does not hear of it follows the next
     /// primary all the same.
-    pub(crate) fn withdraw(&self, asked: &Asked) {
+    pub(crate) fn withdraw(&self, asked: &PromiseRound) {
         self.claimed.store(0, Ordering::Release);
         if let Some(ask) = self.peers.get().filter(|_| !asked.urls.is_empty()) {
             ask(&asked.urls, &self.request(asked.epoch, true));

@@ -3,13 +3,16 @@
 use std::sync::atomic::Ordering;
 
 use reprise_base::{Epoch, Lsn};
-use reprise_router::{LossCause, PeerMember, PromoteOptions, Promoted, ReplicationError};
+use reprise_router::{LossCause, PeerMember, PromoteOptions, PromotionResult, ReplicationError};
 
-use crate::{cutting, database::Database, lease_rules::ByHand, leasing::Seen, promising::Asked, shipping::Replication};
+use crate::{
+    cutting, database::Database, lease_rules::ByHand, leasing::LeaseContents, promising::PromiseRound,
+    shipping::NodeReplication,
+};
 
-impl Replication {
+impl NodeReplication {
     /// Makes this server the primary, because an operator asks for it.
-    pub(crate) fn promote_by_hand(&self, options: PromoteOptions) -> Result<Promoted, ReplicationError> {
+    pub(crate) fn promote_by_hand(&self, options: PromoteOptions) -> Result<PromotionResult, ReplicationError> {
         let database = self.database.upgrade();
         let database = database.ok_or_else(|| ReplicationError::Unavailable("the server stops".into()))?;
         if let Some(stepped) = self.stepped() {
@@ -55,7 +58,7 @@ impl Replication {
         }
         let promoted = promoted?;
         let lost = lost.map(|lost| lost.behind(promoted.lsn));
-        Ok(Promoted {
+        Ok(PromotionResult {
             has_stepped_down: !options.is_forced,
             may_be_lost: lost.or(promoted.may_be_lost),
             ..promoted
@@ -69,7 +72,7 @@ impl Replication {
         database: &Database,
         at_least: Epoch,
         asks: Option<bool>,
-    ) -> Result<Promoted, ReplicationError> {
+    ) -> Result<PromotionResult, ReplicationError> {
         let at_least = at_least.max(self.granted_epoch());
         let asked = match asks {
             Some(accepts_loss) => {
@@ -80,7 +83,7 @@ impl Replication {
                 }
                 asked
             }
-            None => Asked::default(),
+            None => PromiseRound::default(),
         };
         let leasing = self.leasing.get();
         if let Err(error) = leasing.map_or(Ok(()), |leasing| leasing.raise_epoch(asked.epoch)) {
@@ -93,7 +96,7 @@ impl Replication {
             Err(_) => self.withdraw(&asked),
         }
         let promoted = promoted?;
-        Ok(Promoted {
+        Ok(PromotionResult {
             may_be_lost: asked.lost.map(|lost| lost.behind(promoted.lsn)),
             ..promoted
         })
@@ -105,7 +108,7 @@ impl Replication {
         database: &Database,
         at_least: Epoch,
         set: Option<Vec<PeerMember>>,
-    ) -> Result<Promoted, ReplicationError> {
+    ) -> Result<PromotionResult, ReplicationError> {
         database.adopt_safety();
         let at_least = at_least.max(self.granted_epoch()).max(self.log.epoch().next());
         let epoch = self.begin_promotion(&self.synced.laggards(), set.as_deref(), at_least)?;
@@ -150,7 +153,7 @@ impl Replication {
     }
 
     /// Makes a standby that has the lease the primary. At `quorum` the other standbys' promises have to exclude a loss, too.
-    pub(crate) fn take_over(&self) -> Result<Promoted, ReplicationError> {
+    pub(crate) fn take_over(&self) -> Result<PromotionResult, ReplicationError> {
         self.judge_takeover()?;
         let database = self.database.upgrade();
         let database = database.ok_or_else(|| ReplicationError::Unavailable("the server stops".into()))?;
@@ -160,7 +163,7 @@ impl Replication {
 
     /// Returns the standbys that the record names while this server takes over. A standby may lack records that are here, so none is in sync with
     /// it. Where promises decide, the record only says which standbys may try, so they stay in it.
-    pub(crate) fn candidates(&self, seen: &Seen) -> Vec<String> {
+    pub(crate) fn candidates(&self, seen: &LeaseContents) -> Vec<String> {
         let record = seen.record.as_ref().filter(|_| self.is_decided_by_promises());
         record.map_or_else(Vec::new, |record| record.in_sync.clone())
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use reprise_partition::Touched;
+use reprise_partition::TxnPartitions;
 use reprise_recovery::RecoveryError;
 use reprise_txn::ModuleId;
 use reprise_wire::RecordRef;
@@ -35,7 +35,7 @@ impl Database {
         }
         let mut replayer = self.replayer();
         replayer.gather(
-            Touched::All,
+            TxnPartitions::All,
             Box::new(move |held| {
                 for found in list {
                     let (module, procedure) = found.place();

@@ -8,10 +8,10 @@ use std::{
 
 use reprise_base::limits::FUEL_MAX;
 use reprise_env::{Step, ThreadHandle, Work};
-use reprise_partition::{Lending, ReadQueue, Reader, SiteMessage, ViewLimits};
+use reprise_partition::{ReadQueue, Reader, SiteMessage, StoreCheckout, ViewLimits};
 use reprise_router::ReadPath;
 
-use crate::{database::Database, error::OpenError, standby::Standby};
+use crate::{database::Database, error::OpenError, standby::StandbyParts};
 
 /// The settings of reads on a standby, beside its replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub(crate) struct Readers {
 }
 
 struct RunningReaders {
-    lending: Arc<Lending>,
+    lending: Arc<StoreCheckout>,
     threads: Vec<Box<dyn ThreadHandle>>,
 }
 
@@ -75,11 +75,11 @@ impl Database {
     }
 
     /// Lets read-only calls run at views, on threads of their own, until the standby becomes the primary.
-    pub(crate) fn start_readers(&self, standby: &Standby) -> Result<(), OpenError> {
+    pub(crate) fn start_readers(&self, standby: &StandbyParts) -> Result<(), OpenError> {
         let mut readers = standby.readers();
         let config = readers.config;
         let partitions = self.shared.partitions_count;
-        let (lending, (asked, queue)) = (Lending::new(partitions), ReadQueue::new());
+        let (lending, (asked, queue)) = (StoreCheckout::new(partitions), ReadQueue::new());
         let mut threads = Vec::new();
         for number in 0..config.threads {
             let (shared, recorder) = (self.shared.clone(), self.router.recorder());

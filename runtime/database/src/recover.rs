@@ -14,7 +14,7 @@ use reprise_log::Log;
 use reprise_partition::CallBatch;
 use reprise_recovery::{LogSchemas, RecoveryError, described_in, feed, load, reset};
 use reprise_replay::{KeyedOutcome, ReplayError, Replayer};
-use reprise_router::{CallDigests, Phase, RecoveryStep, Remembered, Router, ScopedKey};
+use reprise_router::{CallDigests, CommittedOutcome, NodePhase, RecoveryStage, Router, ScopedKey};
 use reprise_txn::TablePast;
 use reprise_upkeep::{CheckpointInfo, CheckpointPhase, OpeningPart, OpeningSpeeds};
 
@@ -61,8 +61,8 @@ impl Database {
             let done = log.bytes_between(start, reached);
             if done - shown >= PROGRESS_BYTES {
                 shown = done;
-                self.router.set_phase(Phase::Recovering {
-                    step: RecoveryStep::Log,
+                self.router.set_phase(NodePhase::Recovering {
+                    step: RecoveryStage::Log,
                     replayed: replayer.replayed(),
                     bytes_done: done,
                     bytes_total: report.log_bytes,
@@ -184,8 +184,8 @@ impl Database {
         let size = reader.size();
         let mut replayer = self.replayer();
         let show = || {
-            self.router.set_phase(Phase::Recovering {
-                step: RecoveryStep::Checkpoint,
+            self.router.set_phase(NodePhase::Recovering {
+                step: RecoveryStage::Checkpoint,
                 replayed: 0,
                 bytes_done: bytes.load(Ordering::Relaxed),
                 bytes_total: size.row_bytes,
@@ -255,7 +255,7 @@ fn restore_key(router: &Router, found: KeyedOutcome) {
     let (Ok(scope), Ok(key)) = (str::from_utf8(&found.scope), str::from_utf8(&found.key)) else {
         return; // no client could send it again: keys come in as text
     };
-    let outcome = Remembered {
+    let outcome = CommittedOutcome {
         module: found.module_id,
         procedure: found.procedure as usize,
         result: found.result.into(),

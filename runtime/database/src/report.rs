@@ -2,7 +2,7 @@
 
 use reprise_base::Lsn;
 use reprise_replay::Divergence;
-use reprise_txn::{Deployed, ModuleId, Quarantined};
+use reprise_txn::{Deployed, ModuleId, Quarantine};
 use serde::Serialize;
 
 /// The work of a recovery.
@@ -91,8 +91,8 @@ impl QuarantinedProcedure {
         (ModuleId(self.module_id), self.procedure_number)
     }
 
-    pub(crate) fn why(&self) -> Quarantined {
-        Quarantined {
+    pub(crate) fn why(&self) -> Quarantine {
+        Quarantine {
             diverged: Lsn(self.lsn),
             what: self.what.clone(),
         }

@@ -15,26 +15,26 @@ use reprise_log::{Log, LogError};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, LogPolicy, Shared, ShipForm};
 use reprise_router::{
-    ComparedInfo, CutRecords, FreshnessHistory, JoinTicket, Phase, PromiseAnswer, PromiseQuestion, PromoteOptions,
-    Promoted, ReplicationError, ReplicationInfo, ReplicationService, Router, StandbyInfo, StandbyState, SteppedDown,
-    ViewAge,
+    ComparedInfo, CutRecords, FreshnessSeries, HandOverPoint, NodePhase, PromiseAnswer, PromiseQuestion,
+    PromoteOptions, PromotionResult, ReplicationError, ReplicationInfo, ReplicationService, Router, StandbyInfo,
+    StandbyPhase, StandbyTicket, ViewAge,
 };
-use reprise_ship::{Expected, SafetyHook, ShipError, ShipEvent, Shipper, ShipperConfig, StandbyStatus};
+use reprise_ship::{Member, SafetyHook, ShipError, ShipEvent, Shipper, ShipperConfig, StandbyStatus};
 use reprise_upkeep::{Checkpointer, FirstCheckpoints};
 
 use crate::{
-    committing::Committing,
+    committing::GateCommits,
+    compare_scheduler::Comparer,
     cutting::{self, CutInfo},
     database::Database,
-    expected::{self, Keeping},
     leasing::LeasingCell,
-    linking::{self, FollowPrimary, Linked},
-    naming::Comparer,
+    linking::{self, FollowPrimary, PrimaryConnection},
+    membership::{self, Membership},
     node_file::NodeFile,
     promising::{AskPeers, Promises},
     reachable::reachable,
-    stepping::Stepped,
-    synced::Synced,
+    stepping::HandOverRecord,
+    sync_status::SyncStatusStore,
 };
 
 /// Sealed groups that are kept for standbys that are a little behind, in bytes.
@@ -84,7 +84,7 @@ pub enum ServeStandbysError {
 }
 
 /// This node's part in replication, as the router's callers see it.
-pub(crate) struct Replication {
+pub(crate) struct NodeReplication {
     /// The database, for a promotion.
     pub(crate) database: Weak<Database>,
     pub(crate) shared: Arc<Shared>,
@@ -98,9 +98,9 @@ pub(crate) struct Replication {
     /// Held while this primary gives its place away, or takes it again.
     pub(crate) stepping: Mutex<()>,
     /// The hand-over, once it gave its place away.
-    pub(crate) stepped: Mutex<Option<Stepped>>,
-    state: Mutex<State>,
-    pub(crate) linked: OnceLock<Arc<Linked>>,
+    pub(crate) stepped: Mutex<Option<HandOverRecord>>,
+    state: Mutex<ServiceState>,
+    pub(crate) linked: OnceLock<Arc<PrimaryConnection>>,
     /// The name of this server, once it follows a primary.
     pub(crate) name: OnceLock<String>,
     /// The way to other standbys, once it follows a primary.
@@ -112,24 +112,24 @@ pub(crate) struct Replication {
     pub(crate) claimed: AtomicU32,
     pub(crate) leasing: LeasingCell,
     /// The sync status that a primary sent to this server as its standby.
-    pub(crate) synced: Arc<Synced>,
+    pub(crate) synced: Arc<SyncStatusStore>,
     /// See `Environment`.
     file_part_bytes: usize,
 }
 
 #[derive(Default)]
-enum State {
+enum ServiceState {
     #[default]
     NotServed,
     /// The server takes standbys once it is the primary.
     Waiting(ServeStandbys),
     /// The server is the primary, and can't take standbys. It tries again with each that asks.
     Failing(ServeStandbys),
-    Serving(Serving),
+    Serving(StandbyService),
 }
 
 #[derive(Clone)]
-pub(crate) struct Serving {
+pub(crate) struct StandbyService {
     pub shipper: Arc<Shipper>,
     /// None: standbys compare no tables.
     comparer: Option<Arc<Comparer>>,
@@ -176,14 +176,14 @@ impl Database {
         self.upkeep.replication.get()?.linked.get()?.parted()
     }
 
-    pub(crate) fn replication(self: &Arc<Self>) -> Result<&Arc<Replication>, ServeStandbysError> {
+    pub(crate) fn replication(self: &Arc<Self>) -> Result<&Arc<NodeReplication>, ServeStandbysError> {
         let (Some(log), Some(checkpointer), Some(folders), Some(node)) =
             (&self.log, &self.checkpointer, &self.upkeep.folders, self.node())
         else {
             return Err(ServeStandbysError::NoLog);
         };
         Ok(self.upkeep.replication.get_or_init(|| {
-            let replication = Arc::new(Replication {
+            let replication = Arc::new(NodeReplication {
                 database: Arc::downgrade(self),
                 shared: self.shared.clone(),
                 log: log.clone(),
@@ -202,7 +202,7 @@ impl Database {
                 promotion: Mutex::default(),
                 claimed: AtomicU32::new(0),
                 leasing: LeasingCell::default(),
-                synced: Arc::new(Synced::open(node.clone(), log.received())),
+                synced: Arc::new(SyncStatusStore::open(node.clone(), log.received())),
                 file_part_bytes: self.file_part_bytes,
             });
             let service: Arc<dyn ReplicationService> = replication.clone();
@@ -222,12 +222,12 @@ impl Database {
         let replication = self.replication()?;
         self.judge_shipped(config.ship)?;
         let mut state = replication.lock();
-        if !matches!(*state, State::NotServed) {
+        if !matches!(*state, ServiceState::NotServed) {
             return Err(ServeStandbysError::Served);
         }
         *state = match self.router.role() {
-            Role::Standby => State::Waiting(config),
-            Role::Primary | Role::ReadOnly => State::Serving(replication.serve(config, false)?),
+            Role::Standby => ServiceState::Waiting(config),
+            Role::Primary | Role::ReadOnly => ServiceState::Serving(replication.serve(config, false)?),
         };
         Ok(())
     }
@@ -296,55 +296,55 @@ fn notice(event: ShipEvent) -> Notice {
     Notice::Standby { name, what }
 }
 
-impl Replication {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl NodeReplication {
+    fn lock(&self) -> MutexGuard<'_, ServiceState> {
         self.state.lock().expect("nothing panics under this lock")
     }
 
-    pub(crate) fn serving(&self) -> Option<Serving> {
+    pub(crate) fn serving(&self) -> Option<StandbyService> {
         match &*self.lock() {
-            State::Serving(serving) => Some(serving.clone()),
-            State::NotServed | State::Waiting(_) | State::Failing(_) => None,
+            ServiceState::Serving(serving) => Some(serving.clone()),
+            ServiceState::NotServed | ServiceState::Waiting(_) | ServiceState::Failing(_) => None,
         }
     }
 
     /// Checks whether standbys may connect once this server leads.
     pub(crate) fn takes_standbys(&self) -> bool {
-        !matches!(*self.lock(), State::NotServed)
+        !matches!(*self.lock(), ServiceState::NotServed)
     }
 
     fn ship_form(&self) -> ShipForm {
         match &*self.lock() {
-            State::Serving(serving) => serving.ship,
-            State::Waiting(config) | State::Failing(config) => config.ship,
-            State::NotServed => ShipForm::AsLogged,
+            ServiceState::Serving(serving) => serving.ship,
+            ServiceState::Waiting(config) | ServiceState::Failing(config) => config.ship,
+            ServiceState::NotServed => ShipForm::AsLogged,
         }
     }
 
     /// Returns the same as `serving`, for a standby that asks to join. If this server could not take standbys before, it tries again.
-    pub(crate) fn served(&self) -> Result<Serving, ReplicationError> {
+    pub(crate) fn served(&self) -> Result<StandbyService, ReplicationError> {
         let mut state = self.lock();
         let unavailable = |error: &ServeStandbysError| {
             let reason = format!("this server can't take standbys: {error}");
             ReplicationError::Unavailable(reason.into())
         };
-        if let State::Failing(config) = &*state {
+        if let ServiceState::Failing(config) = &*state {
             let serving = self.serve(config.clone(), true).map_err(|error| unavailable(&error))?;
-            *state = State::Serving(serving);
+            *state = ServiceState::Serving(serving);
         }
         match &*state {
-            State::Serving(serving) => Ok(serving.clone()),
-            State::NotServed | State::Failing(_) => Err(ReplicationError::NotServed),
+            ServiceState::Serving(serving) => Ok(serving.clone()),
+            ServiceState::NotServed | ServiceState::Failing(_) => Err(ReplicationError::NotServed),
             // The server is the primary already, and begins to take standbys within the same promotion.
-            State::Waiting(_) => Err(ReplicationError::Unavailable(
+            ServiceState::Waiting(_) => Err(ReplicationError::Unavailable(
                 "this server becomes the primary, and takes standbys in a moment".into(),
             )),
         }
     }
 
     /// Returns the standbys that this server knew last. Once it is promoted, none of them is in sync: they were in sync when it led last.
-    fn expected(&self, is_promoted: bool) -> Vec<Expected> {
-        let mut expected = expected::load(&self.node);
+    fn expected(&self, is_promoted: bool) -> Vec<Member> {
+        let mut expected = membership::load(&self.node);
         let durable = self.log.durable();
         for standby in &mut expected {
             // The standby may have records that are not durable here. Other records now get those LSNs.
@@ -354,16 +354,16 @@ impl Replication {
         expected
     }
 
-    fn serve(&self, config: ServeStandbys, is_promoted: bool) -> Result<Serving, ServeStandbysError> {
+    fn serve(&self, config: ServeStandbys, is_promoted: bool) -> Result<StandbyService, ServeStandbysError> {
         self.log.set_slot_bytes_max(config.hold_bytes_max)?;
         self.begin_serving(is_promoted, config.has_lease)?;
         let checkpoints = FirstCheckpoints::new(&self.checkpointer, &self.checkpoints);
         let shared = self.shared.clone();
         let expected = self.expected(is_promoted);
         let (telling, leasing) = (self.shared.clone(), self.leasing.clone());
-        let keeping = Keeping::new(self.node.clone(), expected.clone());
+        let keeping = Membership::new(self.node.clone(), expected.clone());
         let is_told = AtomicBool::new(false);
-        let keep = move |standbys: &[Expected]| {
+        let keep = move |standbys: &[Member]| {
             let in_sync = standbys.iter().filter(|standby| standby.is_in_sync);
             let names = in_sync.map(|standby| standby.name.to_string()).collect();
             // The lease's store comes first: standbys that may take over look there.
@@ -394,7 +394,7 @@ impl Replication {
                 capturing.logging.set_shipped(form);
             }),
             safety: self.safety(),
-            commits: Arc::new(Committing(self.shared.gate.clone())),
+            commits: Arc::new(GateCommits(self.shared.gate.clone())),
             expected,
             keep: Box::new(keep),
             entropy: Box::new(entropy),
@@ -402,7 +402,7 @@ impl Replication {
         })?;
         let shipper = Arc::new(shipper);
         let comparer = (!every.is_zero()).then(|| Comparer::start(&shipper, &self.router, &self.shared, every));
-        Ok(Serving {
+        Ok(StandbyService {
             comparer: comparer.transpose().map_err(ServeStandbysError::Thread)?,
             ship: config.ship,
             ship_address: config
@@ -417,16 +417,16 @@ impl Replication {
 
     pub(crate) fn own_url(&self) -> Option<Arc<str>> {
         match &*self.lock() {
-            State::Waiting(config) | State::Failing(config) => config.url.clone(),
-            State::Serving(serving) => serving.url.clone(),
-            State::NotServed => None,
+            ServiceState::Waiting(config) | ServiceState::Failing(config) => config.url.clone(),
+            ServiceState::Serving(serving) => serving.url.clone(),
+            ServiceState::NotServed => None,
         }
     }
 
     /// Takes the standbys that waited for a primary: this server is one now.
     pub(crate) fn serve_if_waiting(&self) {
         let mut state = self.lock();
-        let State::Waiting(config) = &*state else {
+        let ServiceState::Waiting(config) = &*state else {
             return;
         };
         let served = self.serve(config.clone(), true);
@@ -436,8 +436,8 @@ impl Replication {
             ));
         }
         *state = match (served, std::mem::take(&mut *state)) {
-            (Ok(serving), _) => State::Serving(serving),
-            (Err(_), State::Waiting(config)) => State::Failing(config),
+            (Ok(serving), _) => ServiceState::Serving(serving),
+            (Err(_), ServiceState::Waiting(config)) => ServiceState::Failing(config),
             (Err(_), other) => other,
         };
     }
@@ -474,7 +474,7 @@ impl Replication {
         let age = self.stepped_age(view)?;
         Some(StandbyInfo {
             name: self.serving().map(|serving| serving.name).unwrap_or_default(),
-            state: StandbyState::Lost,
+            state: StandbyPhase::Lost,
             transport: "",
             path: None,
             is_encrypted: false,
@@ -503,7 +503,7 @@ impl Replication {
         })
     }
 
-    fn following(&self) -> Option<&Arc<Linked>> {
+    fn following(&self) -> Option<&Arc<PrimaryConnection>> {
         self.linked.get().filter(|_| self.router.role() == Role::Standby)
     }
 
@@ -517,14 +517,14 @@ impl Replication {
         own.in_sync = self.synced.in_sync(self.shared.clock.boot_ns());
         let database = self.database.upgrade();
         own.compared = database.and_then(|database| database.comparison()?.info());
-        if let (None, Phase::Failed { report }) = (&own.error, self.router.phase()) {
+        if let (None, NodePhase::Failed { report }) = (&own.error, self.router.phase()) {
             own.error = Some(report.into());
         }
         Some(own)
     }
 }
 
-impl ReplicationService for Replication {
+impl ReplicationService for NodeReplication {
     fn info(&self) -> ReplicationInfo {
         let (role, durable) = (self.router.role(), self.log.durable());
         let serving = self.serving();
@@ -594,16 +594,16 @@ impl ReplicationService for Replication {
         }
     }
 
-    fn freshness(&self, name: &str) -> Option<FreshnessHistory> {
+    fn freshness(&self, name: &str) -> Option<FreshnessSeries> {
         let (points, last_minute) = match self.following() {
             Some(linked) if linked.name == name => linked.freshness(),
             Some(_) => return None,
             None => self.serving()?.shipper.freshness(name)?,
         };
-        Some(FreshnessHistory { points, last_minute })
+        Some(FreshnessSeries { points, last_minute })
     }
 
-    fn join(&self, joiner: &Joiner) -> Result<JoinTicket, ReplicationError> {
+    fn join(&self, joiner: &Joiner) -> Result<StandbyTicket, ReplicationError> {
         if self.router.role() == Role::Standby {
             return Err(ReplicationError::NotPrimary(self.router.primary_url()));
         }
@@ -612,7 +612,7 @@ impl ReplicationService for Replication {
             ShipError::Name(reason) => ReplicationError::Name(reason.into()),
             other => ReplicationError::Unavailable(other.to_string().into()),
         })?;
-        Ok(JoinTicket {
+        Ok(StandbyTicket {
             ticket,
             ship_address: serving.ship_address,
             transport: serving.net.transport(),
@@ -650,11 +650,11 @@ impl ReplicationService for Replication {
         serving.shipper.forget(name).then_some(()).ok_or_else(missing)
     }
 
-    fn promote(&self, options: PromoteOptions) -> Result<Promoted, ReplicationError> {
+    fn promote(&self, options: PromoteOptions) -> Result<PromotionResult, ReplicationError> {
         self.promote_by_hand(options)
     }
 
-    fn step_down(&self, name: &str, url: Option<Arc<str>>) -> Result<SteppedDown, ReplicationError> {
+    fn step_down(&self, name: &str, url: Option<Arc<str>>) -> Result<HandOverPoint, ReplicationError> {
         self.give_place(name, url)
     }
 
@@ -670,10 +670,10 @@ fn info_of(status: StandbyStatus, net: &dyn Net) -> StandbyInfo {
     StandbyInfo {
         name: status.name.to_string(),
         state: match status.state {
-            reprise_ship::StandbyState::Joining => StandbyState::Joining,
-            reprise_ship::StandbyState::CatchingUp => StandbyState::CatchingUp,
-            reprise_ship::StandbyState::Streaming => StandbyState::Streaming,
-            reprise_ship::StandbyState::Lost => StandbyState::Lost,
+            reprise_ship::StandbyStage::Joining => StandbyPhase::Joining,
+            reprise_ship::StandbyStage::CatchingUp => StandbyPhase::CatchingUp,
+            reprise_ship::StandbyStage::Streaming => StandbyPhase::Streaming,
+            reprise_ship::StandbyStage::Lost => StandbyPhase::Lost,
         },
         transport: net.transport(),
         path: net.path(),

@@ -13,7 +13,7 @@ const BYTES: usize = 16;
 
 /// The limit of the records that a directory has shown, or may show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shown {
+pub(crate) struct ShownLimit {
     /// The records before this LSN, and no others.
     pub limit: Lsn,
     /// True if a checkpoint beyond the limit is a primary's, which has records that were durable there. A standby's checkpoint has
@@ -21,7 +21,7 @@ pub(crate) struct Shown {
     pub hides_checkpoint: bool,
 }
 
-impl Shown {
+impl ShownLimit {
     fn words(self) -> [u64; 2] {
         let lsn = self.limit.0;
         [lsn, if self.hides_checkpoint { lsn } else { !lsn }]
@@ -29,7 +29,7 @@ impl Shown {
 }
 
 /// Reads the file. None: this directory follows no primary yet. A file that can't be read counts as a limit of 0, and hides checkpoints.
-pub(crate) fn load(root: &dyn Disk) -> Result<Option<Shown>, DiskError> {
+pub(crate) fn load(root: &dyn Disk) -> Result<Option<ShownLimit>, DiskError> {
     let file = match root.open_read(NAME) {
         Ok(file) => file,
         Err(error) if error.kind == DiskErrorKind::NotFound => return Ok(None),
@@ -39,12 +39,12 @@ pub(crate) fn load(root: &dyn Disk) -> Result<Option<Shown>, DiskError> {
     let read = file.read_at(0, &mut bytes)?;
     let (words, _) = bytes.as_chunks::<8>();
     let words = [words[0], words[1]].map(u64::from_le_bytes);
-    let known = [false, true].map(|hides_checkpoint| Shown {
+    let known = [false, true].map(|hides_checkpoint| ShownLimit {
         limit: Lsn(words[0]),
         hides_checkpoint,
     });
     let found = known.into_iter().find(|known| read == BYTES && known.words() == words);
-    Ok(Some(found.unwrap_or(Shown {
+    Ok(Some(found.unwrap_or(ShownLimit {
         limit: Lsn(0),
         hides_checkpoint: true,
     })))
@@ -65,14 +65,14 @@ impl ShownFile {
         }
     }
 
-    pub fn store(&self, shown: Shown) -> Result<(), DiskError> {
+    pub fn store(&self, shown: ShownLimit) -> Result<(), DiskError> {
         let words = shown.words().map(u64::to_le_bytes);
         self.0.write_at(0, words.as_flattened())
     }
 }
 
 /// Saves the limit durably.
-pub(crate) fn keep(root: &dyn Disk, shown: Shown) -> Result<(), DiskError> {
+pub(crate) fn keep(root: &dyn Disk, shown: ShownLimit) -> Result<(), DiskError> {
     let file = ShownFile::open(root)?;
     file.store(shown)?;
     file.0.sync()
@@ -81,7 +81,7 @@ pub(crate) fn keep(root: &dyn Disk, shown: Shown) -> Result<(), DiskError> {
 /// Saves the limit of a new directory with a primary's checkpoint, before the directory is opened. Records before `committed` may be shown,
 /// and the rest once a primary reports them as committed.
 pub fn keep_committed(root: &dyn Disk, committed: Lsn) -> Result<(), DiskError> {
-    let shown = Shown {
+    let shown = ShownLimit {
         limit: committed,
         hides_checkpoint: true,
     };
@@ -92,7 +92,7 @@ pub fn keep_committed(root: &dyn Disk, committed: Lsn) -> Result<(), DiskError> 
 pub(crate) fn cut_to(root: &dyn Disk, end: Lsn) -> Result<(), DiskError> {
     match load(root)?.filter(|shown| shown.limit > end) {
         None => Ok(()),
-        Some(shown) => keep(root, Shown { limit: end, ..shown }),
+        Some(shown) => keep(root, ShownLimit { limit: end, ..shown }),
     }
 }
 
@@ -111,15 +111,15 @@ mod tests {
 
     use super::*;
 
-    fn shown(limit: u64) -> Shown {
-        Shown {
+    fn shown(limit: u64) -> ShownLimit {
+        ShownLimit {
             limit: Lsn(limit),
             hides_checkpoint: false,
         }
     }
 
-    fn hiding(limit: u64) -> Shown {
-        Shown {
+    fn hiding(limit: u64) -> ShownLimit {
+        ShownLimit {
             hides_checkpoint: true,
             ..shown(limit)
         }
@@ -145,7 +145,7 @@ mod tests {
             assert_eq!(load(&disk), Ok(Some(stored)));
             for (end, left) in [(12, 9), (4, 4), (7, 4), (0, 0)] {
                 cut_to(&disk, Lsn(end)).expect("cut");
-                let left = Shown {
+                let left = ShownLimit {
                     limit: Lsn(left),
                     ..stored
                 };

@@ -8,17 +8,17 @@ use std::{
 
 use reprise_env::Clock;
 
-use crate::leasing::{Holder, LeaseStore, Seen, StoreError, SyncRecord};
+use crate::leasing::{Holder, LeaseContents, LeaseStore, StoreError, SyncRecord};
 
 /// The store that all servers of a database share: one lease, and the record of the standbys in sync.
 pub struct SimLeases {
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
+    state: Mutex<SimLeaseState>,
 }
 
 #[derive(Default)]
-struct State {
-    held: Option<Held>,
+struct SimLeaseState {
+    held: Option<HeldLease>,
     record: Option<(SyncRecord, i64)>,
     next: i64,
     /// Keys of stores that can't reach it.
@@ -28,14 +28,14 @@ struct State {
     unanswered: BTreeSet<String>,
 }
 
-struct Held {
+struct HeldLease {
     holder: Holder,
     /// Number of the lease, which is its version too.
     number: i64,
     until_ns: u64,
 }
 
-impl State {
+impl SimLeaseState {
     fn next(&mut self) -> i64 {
         self.next += 1;
         self.next
@@ -60,7 +60,7 @@ impl SimLeases {
     }
 
     /// Returns the state, without a lease that has ended.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SimLeaseState> {
         let mut state = self.state.lock().expect("nothing panics under this lock");
         let now_ns = self.clock.monotonic_ns();
         state.held.take_if(|held| held.until_ns <= now_ns);
@@ -108,7 +108,7 @@ struct SimStore {
 }
 
 impl SimStore {
-    fn reach(&self) -> Result<MutexGuard<'_, State>, StoreError> {
+    fn reach(&self) -> Result<MutexGuard<'_, SimLeaseState>, StoreError> {
         let state = self.leases.state();
         match state.is_all_away || state.away.contains(&self.key) {
             true => Err(StoreError("it is out of reach".into())),
@@ -121,9 +121,9 @@ impl SimStore {
     }
 }
 
-fn seen(state: &State) -> Seen {
+fn seen(state: &SimLeaseState) -> LeaseContents {
     let (held, record) = (state.held.as_ref(), state.record.as_ref());
-    Seen {
+    LeaseContents {
         holder: held.map(|held| held.holder.clone()),
         record: record.map(|(record, _)| record.clone()),
         versions: (
@@ -138,7 +138,7 @@ impl LeaseStore for SimStore {
         "simulated"
     }
 
-    fn look(&mut self) -> Result<Seen, StoreError> {
+    fn look(&mut self) -> Result<LeaseContents, StoreError> {
         Ok(seen(&*self.reach()?))
     }
 
@@ -146,7 +146,7 @@ impl LeaseStore for SimStore {
         &mut self,
         holder: &Holder,
         record: &SyncRecord,
-        expected: &Seen,
+        expected: &LeaseContents,
         ttl: Duration,
     ) -> Result<Option<Duration>, StoreError> {
         let until_ns = self.until_ns(ttl);
@@ -156,7 +156,7 @@ impl LeaseStore for SimStore {
         }
         let number = state.next();
         let holder = holder.clone();
-        state.held = Some(Held {
+        state.held = Some(HeldLease {
             holder,
             number,
             until_ns,

@@ -18,20 +18,20 @@ use reprise_log::{
 };
 use reprise_partition::{CallBatch, LogPolicy, NvramSink, Shared, SiteMessage};
 use reprise_replay::Replayer;
-use reprise_router::{Phase, Promoted, ReadPath, ReplicationError, Router};
+use reprise_router::{NodePhase, PromotionResult, ReadPath, ReplicationError, Router};
 
 use crate::{
-    comparing::Comparison,
+    comparing::StandbyComparer,
     config::DatabaseConfig,
     cutting,
     database::Database,
     environment::Environment,
     error::OpenError,
-    following::{Ended, FOLLOW_WINDOW_BYTES, Follower, Orders},
+    following::{FOLLOW_WINDOW_BYTES, Follower, Orders, ReplayEnd},
     node_file::{DirectoryUse, NodeFile},
     reading::Readers,
     report::RecoveryReport,
-    shown::{self, Shown, ShownFile},
+    shown::{self, ShownFile, ShownLimit},
 };
 
 /// Longest time for which a promotion waits until received records are durable, and longest wait for the end of its replay.
@@ -56,48 +56,51 @@ pub struct StandbyPositions {
 }
 
 /// The parts of a database that was opened as a standby.
-pub(crate) struct Standby {
-    placing: Mutex<Placing>,
+pub(crate) struct StandbyParts {
+    placing: Mutex<StandbyAppender>,
     orders: Arc<Orders>,
     woken: crossbeam_channel::Receiver<()>,
-    ended: (crossbeam_channel::Sender<Ended>, crossbeam_channel::Receiver<Ended>),
+    ended: (
+        crossbeam_channel::Sender<ReplayEnd>,
+        crossbeam_channel::Receiver<ReplayEnd>,
+    ),
     /// Why the replay ended. It is set when a thread first asks.
     failure: Mutex<Option<Arc<str>>>,
     thread: Mutex<Option<Box<dyn ThreadHandle>>>,
     /// A promotion holds it. It has the end of the replay, once that has ended.
     promoting: Mutex<Option<Lsn>>,
     /// The state at the opening, without later records of a primary.
-    found: OnceLock<(Option<Shown>, Option<Lsn>)>,
+    found: OnceLock<(Option<ShownLimit>, Option<Lsn>)>,
     /// LSN before which everything must be committed until readers see the tables; 0: they see them. Until then the saved view does not
     /// change.
     hidden_until: AtomicU64,
     /// True if it follows a primary, or will after its recovery. It then replays only records that the primary reports as committed.
     is_following: AtomicBool,
     /// The saved view, once it follows a primary.
-    shown: Mutex<Option<Showing>>,
-    pub hiding: Arc<Hiding>,
+    shown: Mutex<Option<SavedView>>,
+    pub hiding: Arc<ReadGate>,
     /// The comparison of its tables with its primary's.
-    pub comparison: Arc<Comparison>,
+    pub comparison: Arc<StandbyComparer>,
     readers: Mutex<Readers>,
 }
 
 /// The view, which is saved now and then.
-struct Showing {
+struct SavedView {
     file: ShownFile,
     kept: Lsn,
     kept_ns: u64,
 }
 
-struct Placing {
+struct StandbyAppender {
     receiver: GroupAppender<Box<CallBatch>>,
     is_closed: bool,
 }
 
-impl Standby {
+impl StandbyParts {
     pub fn new(log: &Log<Box<CallBatch>>, shared: &Arc<Shared>) -> Self {
         let (orders, woken) = Orders::new();
         Self {
-            placing: Mutex::new(Placing {
+            placing: Mutex::new(StandbyAppender {
                 receiver: log.group_appender(),
                 is_closed: false,
             }),
@@ -112,7 +115,7 @@ impl Standby {
             is_following: AtomicBool::new(false),
             shown: Mutex::default(),
             hiding: Arc::default(),
-            comparison: Comparison::new(shared.clone()),
+            comparison: StandbyComparer::new(shared.clone()),
             readers: Mutex::default(),
         }
     }
@@ -121,7 +124,7 @@ impl Standby {
         self.readers.lock().expect("held while readers start")
     }
 
-    fn placing(&self) -> MutexGuard<'_, Placing> {
+    fn placing(&self) -> MutexGuard<'_, StandbyAppender> {
         self.placing.lock().expect("nothing panics while it places")
     }
 
@@ -139,7 +142,7 @@ impl Standby {
         self.failure.lock().expect("held for a copy").clone()
     }
 
-    fn shown(&self) -> MutexGuard<'_, Option<Showing>> {
+    fn shown(&self) -> MutexGuard<'_, Option<SavedView>> {
         self.shown.lock().expect("held for a short write")
     }
 
@@ -151,7 +154,7 @@ impl Standby {
             return;
         };
         showing.kept_ns = now_ns;
-        let shown = Shown {
+        let shown = ShownLimit {
             limit: view,
             hides_checkpoint: false,
         };
@@ -182,9 +185,9 @@ impl Standby {
 
 /// Whether replayed records may be read. A primary can refuse this standby's history at any time, also during its recovery.
 #[derive(Default)]
-pub(crate) struct Hiding(Mutex<Option<String>>);
+pub(crate) struct ReadGate(Mutex<Option<String>>);
 
-impl Hiding {
+impl ReadGate {
     fn lock(&self) -> MutexGuard<'_, Option<String>> {
         self.0.lock().expect("held for a store")
     }
@@ -193,30 +196,30 @@ impl Hiding {
     pub fn hide(&self, router: &Router, report: String) {
         let mut hidden = self.lock();
         *hidden = Some(report.clone());
-        router.set_phase(Phase::Failed { report });
+        router.set_phase(NodePhase::Failed { report });
     }
 
     /// Opens replayed records to readers, unless a reason to hide them stands.
     pub fn let_in(&self, router: &Router) {
         let hidden = self.lock();
         router.set_phase(match hidden.clone() {
-            None => Phase::Ready,
-            Some(report) => Phase::Failed { report },
+            None => NodePhase::Ready,
+            Some(report) => NodePhase::Failed { report },
         });
     }
 
     /// Lifts the reason: this server is the primary now, so the history of another one does not matter.
     pub fn show_again(&self, router: &Router) {
         let mut hidden = self.lock();
-        if let (Some(hidden), Phase::Failed { report }) = (hidden.take(), router.phase())
+        if let (Some(hidden), NodePhase::Failed { report }) = (hidden.take(), router.phase())
             && hidden == report
         {
-            router.set_phase(Phase::Ready);
+            router.set_phase(NodePhase::Ready);
         }
     }
 }
 
-impl Shown {
+impl ShownLimit {
     /// Returns the limit if this checkpoint has records beyond it that may not be shown.
     fn hidden_behind(self, checkpoint: Option<Lsn>) -> Option<Lsn> {
         let is_beyond = checkpoint.is_some_and(|checkpoint| self.limit < checkpoint);
@@ -306,7 +309,7 @@ impl Database {
     }
 
     /// The `recover` variant for a standby.
-    pub(crate) fn recover_standby(&self, standby: &Standby) -> Result<RecoveryReport, OpenError> {
+    pub(crate) fn recover_standby(&self, standby: &StandbyParts) -> Result<RecoveryReport, OpenError> {
         let mut replayer = self.replayer();
         let (shown, durable) = standby.found.get().copied().unwrap_or_default();
         let until = durable.map(|durable| shown.map_or(durable, |shown| shown.limit.min(durable)));
@@ -343,16 +346,16 @@ impl Database {
 
     /// Returns the limit of the records that this directory has shown, or may show as a former primary. Its callers may still have waited
     /// for standbys. None: it may show all records.
-    fn shown_before(&self, root: &dyn Disk) -> Result<Option<Shown>, DiskError> {
+    fn shown_before(&self, root: &dyn Disk) -> Result<Option<ShownLimit>, DiskError> {
         let end = self.received().map(|received| received.epoch);
         let as_primary = end
             .zip(self.node())
             .and_then(|(end, node)| cutting::committed_as_primary(node, end));
-        let hidden = as_primary.map(|limit| Shown {
+        let hidden = as_primary.map(|limit| ShownLimit {
             limit,
             hides_checkpoint: true,
         });
-        let kept = shown::load(root)?.map(|shown| Shown {
+        let kept = shown::load(root)?.map(|shown| ShownLimit {
             hides_checkpoint: shown.hides_checkpoint || hidden.is_some(),
             ..shown
         });
@@ -386,11 +389,11 @@ impl Database {
     }
 
     /// Saves the records that this directory may show by itself, if another limit or none is saved.
-    fn keep_found(&self, standby: &Standby) -> Result<(), DiskError> {
+    fn keep_found(&self, standby: &StandbyParts) -> Result<(), DiskError> {
         let (Some(root), Some((shown, Some(durable)))) = (self.root(), standby.found.get().copied()) else {
             return Ok(());
         };
-        let all = Shown {
+        let all = ShownLimit {
             limit: durable,
             hides_checkpoint: false,
         };
@@ -408,7 +411,7 @@ impl Database {
         };
         let file = ShownFile::open(root)?;
         standby.orders.begin_commits(self.router.view());
-        *standby.shown() = Some(Showing {
+        *standby.shown() = Some(SavedView {
             file,
             kept: Lsn(0),
             kept_ns: 0,
@@ -432,7 +435,7 @@ impl Database {
     /// Replays the records that become durable from `from` on. It lets reads in once everything before `hidden_until` is committed.
     fn follow(
         &self,
-        standby: &Standby,
+        standby: &StandbyParts,
         mut replayer: Replayer,
         (from, hidden_until): (Lsn, Option<Lsn>),
     ) -> Result<(), OpenError> {
@@ -470,12 +473,12 @@ impl Database {
         Ok(())
     }
 
-    pub(crate) fn hiding(&self) -> Option<Arc<Hiding>> {
+    pub(crate) fn hiding(&self) -> Option<Arc<ReadGate>> {
         self.upkeep.standby.as_ref().map(|standby| standby.hiding.clone())
     }
 
     /// Returns the parts that become the primary. Err: it is no standby, or not yet.
-    fn promotable(&self) -> Result<(&Arc<Log<Box<CallBatch>>>, &Standby), ReplicationError> {
+    fn promotable(&self) -> Result<(&Arc<Log<Box<CallBatch>>>, &StandbyParts), ReplicationError> {
         let epoch = || self.log.as_ref().map(|log| log.epoch()).unwrap_or_default();
         let (Some(log), Some(standby)) = (&self.log, &self.upkeep.standby) else {
             return Err(ReplicationError::IsPrimary(epoch()));
@@ -500,12 +503,12 @@ impl Database {
     /// Makes this standby the primary, in a new epoch, whatever the old one does. It takes no more groups. It makes the received records
     /// durable, replays them, and then takes writes. The call blocks until then. Err: it continues as a standby. If its replay had already
     /// ended, it takes no more groups until it is promoted or restarted.
-    pub fn promote(&self) -> Result<Promoted, ReplicationError> {
+    pub fn promote(&self) -> Result<PromotionResult, ReplicationError> {
         self.promote_in(Epoch(0))
     }
 
     /// The `promote` variant with an epoch of at least this one.
-    pub(crate) fn promote_in(&self, at_least: Epoch) -> Result<Promoted, ReplicationError> {
+    pub(crate) fn promote_in(&self, at_least: Epoch) -> Result<PromotionResult, ReplicationError> {
         let (_, standby) = self.promotable()?;
         // The second check reports a promotion that happened meanwhile.
         let mut ended = standby.promoting.lock().expect("a promotion never panics");
@@ -521,7 +524,7 @@ impl Database {
             let epoch = promoted.map_err(|error| unavailable(error.to_string().into()))?;
             let epoch = epoch.ok_or_else(|| unavailable("its log is no standby's any more".into()))?;
             let has_stepped_down = false;
-            Ok(Promoted {
+            Ok(PromotionResult {
                 epoch,
                 lsn,
                 has_stepped_down,
@@ -539,7 +542,7 @@ impl Database {
     }
 
     /// Waits until all received records are durable and replayed. Returns their end.
-    fn finish_replay(&self, standby: &Standby, log: &Log<Box<CallBatch>>) -> Result<Lsn, ReplicationError> {
+    fn finish_replay(&self, standby: &StandbyParts, log: &Log<Box<CallBatch>>) -> Result<Lsn, ReplicationError> {
         let received = self.received().map(|position| position.lsn).unwrap_or_default();
         // The records must be in the files, where the replay reads them.
         if log.wait_copied(received, DURABLE_WAIT_MAX).is_err() {

@@ -6,18 +6,19 @@ use reprise_base::{Epoch, Lsn, Role};
 use reprise_env::DiskError;
 use reprise_log::LogError;
 use reprise_router::{
-    LossCause, LostRange, OutOfSync, PeerMember, Phase, PromoteOptions, Promoted, ReplicationError, SteppedDown,
+    HandOverPoint, LaggingStandby, LossCause, LostRecords, NodePhase, PeerMember, PromoteOptions, PromotionResult,
+    ReplicationError,
 };
-use reprise_ship::{StandbyState, StandbyStatus};
+use reprise_ship::{StandbyStage, StandbyStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cutting::{self, Reached},
-    expected,
+    cutting::{self, ReachedEpoch},
     lease_rules::ByHand,
     leasing::Holder,
-    linking::Linked,
-    shipping::{Replication, Serving},
+    linking::PrimaryConnection,
+    membership,
+    shipping::{NodeReplication, StandbyService},
     shown,
 };
 
@@ -39,16 +40,16 @@ pub(crate) struct HandedOver {
 
 /// The hand-over, and its time by the clock that counts suspended time.
 #[derive(Clone, Debug)]
-pub(crate) struct Stepped {
+pub(crate) struct HandOverRecord {
     note: HandedOver,
     pub since_ns: u64,
     /// Standbys that were out of sync with this server by then.
-    pub laggards: Vec<OutOfSync>,
+    pub laggards: Vec<LaggingStandby>,
 }
 
-impl Stepped {
-    fn told(&self) -> SteppedDown {
-        SteppedDown {
+impl HandOverRecord {
+    fn told(&self) -> HandOverPoint {
+        HandOverPoint {
             epoch: Epoch(self.note.epoch),
             lsn: Lsn(self.note.lsn),
         }
@@ -66,11 +67,11 @@ fn not_stopped(reason: String) -> ReplicationError {
 /// Checks whether the standby can take over. Err: the stage of the standby.
 fn judge_successor(status: Option<&StandbyStatus>, name: &str) -> Result<(), ReplicationError> {
     match status {
-        Some(status) if status.state == StandbyState::Streaming => Ok(()),
+        Some(status) if status.state == StandbyStage::Streaming => Ok(()),
         Some(status) => {
             let state = match status.state {
-                StandbyState::Joining | StandbyState::CatchingUp => "has not caught up",
-                StandbyState::Streaming | StandbyState::Lost => "is lost",
+                StandbyStage::Joining | StandbyStage::CatchingUp => "has not caught up",
+                StandbyStage::Streaming | StandbyStage::Lost => "is lost",
             };
             Err(unavailable(format!("the standby {name} {state}")))
         }
@@ -78,13 +79,13 @@ fn judge_successor(status: Option<&StandbyStatus>, name: &str) -> Result<(), Rep
     }
 }
 
-impl Replication {
-    pub(crate) fn stepped(&self) -> Option<Stepped> {
+impl NodeReplication {
+    pub(crate) fn stepped(&self) -> Option<HandOverRecord> {
         self.stepped.lock().expect("held for a look").clone()
     }
 
     /// Gives this primary's place away.
-    pub(crate) fn give_place(&self, name: &str, url: Option<Arc<str>>) -> Result<SteppedDown, ReplicationError> {
+    pub(crate) fn give_place(&self, name: &str, url: Option<Arc<str>>) -> Result<HandOverPoint, ReplicationError> {
         let _stepping = self.stepping.lock().expect("nothing panics while it steps down");
         if let Some(stepped) = self.stepped() {
             return match stepped.note.successor == name {
@@ -131,7 +132,7 @@ impl Replication {
     }
 
     /// Waits until the standby has everything before `end`. The files here must have it first, because the standby gets it from them.
-    fn hand_over(&self, serving: &Serving, name: &str, end: Lsn) -> Result<(), ReplicationError> {
+    fn hand_over(&self, serving: &StandbyService, name: &str, end: Lsn) -> Result<(), ReplicationError> {
         if self.log.wait_copied(end, HAND_OVER_MAX).is_err() {
             return Err(unavailable("the last records can't be written here".into()));
         }
@@ -153,7 +154,7 @@ impl Replication {
         }
     }
 
-    fn wait_for_others(&self, serving: &Serving, end: Lsn) {
+    fn wait_for_others(&self, serving: &StandbyService, end: Lsn) {
         let clock = &self.shared.clock;
         let until_ns = clock.monotonic_ns() + OTHERS_MAX.as_nanos() as u64;
         let lacks = |status: &StandbyStatus| status.is_in_sync && status.persisted < end;
@@ -163,7 +164,7 @@ impl Replication {
     }
 
     /// Records the hand-over: from now on the directory opens as no primary's.
-    fn note(&self, name: &str, url: Option<&str>, end: Lsn) -> Result<Stepped, ReplicationError> {
+    fn note(&self, name: &str, url: Option<&str>, end: Lsn) -> Result<HandOverRecord, ReplicationError> {
         let note = HandedOver {
             successor: name.to_owned(),
             url: url.map(str::to_owned),
@@ -174,11 +175,11 @@ impl Replication {
         written.map_err(|error| unavailable(format!("that it gives its place away can't be saved: {error}")))?;
         let laggards = self.serving().map(|serving| serving.shipper.laggards(name));
         let laggards = laggards.unwrap_or_default().into_iter();
-        Ok(Stepped {
+        Ok(HandOverRecord {
             note,
             since_ns: self.shared.clock.boot_ns(),
             laggards: laggards
-                .map(|(name, from)| OutOfSync {
+                .map(|(name, from)| LaggingStandby {
                     name: name.to_string(),
                     from,
                 })
@@ -187,8 +188,8 @@ impl Replication {
     }
 
     /// Makes this server one that stepped down: readers see everything before its end, and it sends writers to the successor.
-    fn leave(&self, stepped: &Stepped, url: Option<Arc<str>>) {
-        let SteppedDown { epoch, lsn } = stepped.told();
+    fn leave(&self, stepped: &HandOverRecord, url: Option<Arc<str>>) {
+        let HandOverPoint { epoch, lsn } = stepped.told();
         *self.stepped.lock().expect("held for a store") = Some(stepped.clone());
         self.router.raise_view(lsn);
         self.router.set_primary_url(url);
@@ -224,7 +225,7 @@ impl Replication {
         );
         self.router.set_primary_url(url.map(Into::into));
         self.router.set_role(Role::Standby);
-        self.router.set_phase(Phase::Failed { report: report.clone() });
+        self.router.set_phase(NodePhase::Failed { report: report.clone() });
         self.shared.gate.give_up(&report.as_str().into());
         if let Some(serving) = self.serving() {
             serving.shipper.dismiss(true);
@@ -235,11 +236,11 @@ impl Replication {
     /// Takes the place again, in a new epoch, because no other server took it. If the successor did take over, its answers are not here.
     pub(crate) fn take_place_again(
         &self,
-        stepped: &Stepped,
+        stepped: &HandOverRecord,
         options: PromoteOptions,
-    ) -> Result<Promoted, ReplicationError> {
+    ) -> Result<PromotionResult, ReplicationError> {
         let successor = &stepped.note.successor;
-        let SteppedDown { epoch, lsn } = stepped.told();
+        let HandOverPoint { epoch, lsn } = stepped.told();
         if !options.is_forced {
             return Err(not_stopped(format!(
                 "this server stepped down for {successor}, which may be the primary: start this one with --standby-of it. Where {successor} did \
@@ -251,12 +252,12 @@ impl Replication {
             // Another thread was faster.
             return Err(ReplicationError::IsPrimary(self.log.epoch()));
         }
-        if matches!(self.router.phase(), Phase::Failed { .. }) {
+        if matches!(self.router.phase(), NodePhase::Failed { .. }) {
             return Err(unavailable(format!(
                 "{successor} took the place of this server: start it again"
             )));
         }
-        let lost = LostRange {
+        let lost = LostRecords {
             epoch,
             from: lsn,
             known_to: Some(lsn),
@@ -283,7 +284,7 @@ impl Replication {
                 Err(error) => leasing.give_up(&error.to_string()),
             }
         }
-        Ok(Promoted {
+        Ok(PromotionResult {
             epoch: begun?,
             lsn: self.log.filled(),
             has_stepped_down: false,
@@ -311,7 +312,7 @@ impl Replication {
             .max(behind_promise)
     }
 
-    pub(crate) fn reached(&self) -> Reached {
+    pub(crate) fn reached(&self) -> ReachedEpoch {
         cutting::reached(&self.node, self.log.written_epoch())
     }
 
@@ -323,7 +324,7 @@ impl Replication {
 
     /// Ends the sync status of earlier epochs, before this server ships anything. The caller knows that no other server is the primary.
     pub(crate) fn open_reign(&self) -> Result<(), LogError> {
-        expected::open_reign(&self.node)?;
+        membership::open_reign(&self.node)?;
         // The limit that this server showed as a standby means nothing from now on. If the file stays, reads show less.
         let _ = shown::forget(&*self.root);
         Ok(())
@@ -332,14 +333,14 @@ impl Replication {
     /// Records that a standby begins to lead, in the returned epoch: no standby is in sync with it. Nothing else has changed if that fails.
     pub(crate) fn begin_promotion(
         &self,
-        laggards: &[OutOfSync],
+        laggards: &[LaggingStandby],
         set: Option<&[PeerMember]>,
         at_least: Epoch,
     ) -> Result<Epoch, ReplicationError> {
         let begun = self.node.change(|document| {
-            expected::begin_epoch(&mut document.members, laggards);
+            membership::begin_epoch(&mut document.members, laggards);
             if let Some(set) = set {
-                expected::count_on(&mut document.members, set);
+                membership::count_on(&mut document.members, set);
             }
             document.handed_over = None;
             cutting::begin_leading(document, at_least)
@@ -380,7 +381,7 @@ impl Replication {
     }
 
     /// Asks the primary that this standby follows to step down, and waits until all records are here.
-    pub(crate) fn succeed(&self, linked: Option<&Linked>) -> Result<SteppedDown, ReplicationError> {
+    pub(crate) fn succeed(&self, linked: Option<&PrimaryConnection>) -> Result<HandOverPoint, ReplicationError> {
         let force = "stop it by other means, then promote with force (--force)";
         let Some(linked) = linked else {
             return Err(not_stopped(format!(

@@ -36,7 +36,7 @@ pub enum Limit {
 
 /// A primary's state in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Leading {
+pub struct LeaderState {
     /// Reports of this epoch.
     pub(crate) standbys: BTreeMap<NodeId, ProgressReport>,
     /// The node that gets the place, and the end of the log.
@@ -142,7 +142,7 @@ impl Node {
     pub(crate) fn begin_reign(&mut self, reign: Reign) {
         self.document.bound = reign.epoch;
         self.document.standing = NodeStanding::Primary(reign);
-        self.mode = Mode::Leading(Leading {
+        self.mode = Mode::Leading(LeaderState {
             standbys: BTreeMap::new(),
             hand_over: None,
         });
@@ -257,7 +257,7 @@ impl Node {
 
     /// Returns the sets, where a change may begin. The store may hold the record of a change that is ready.
     fn changeable(&self) -> Result<&Reign, NodeRefusal> {
-        let Mode::Leading(Leading { hand_over: None, .. }) = &self.mode else {
+        let Mode::Leading(LeaderState { hand_over: None, .. }) = &self.mode else {
             return Err(NodeRefusal::DoesNotLead);
         };
         let reign = self.durable_reign().and(self.reign()).ok_or(NodeRefusal::DoesNotLead)?;

@@ -6,7 +6,7 @@ use crate::{
     document::{Document, LeaseRecord, NodeStanding, Reign, SyncStatus},
     epoch::{Epoch, NodeId},
     follow::ProgressReport,
-    lead::{Leading, PeerReport},
+    lead::{LeaderState, PeerReport},
     loss::{Lost, Promise},
     promote::{PromotionRequest, PromotionState},
 };
@@ -52,7 +52,7 @@ pub enum Mode {
     Following,
     /// It is on its way to lead: a standby that takes over, or a primary that opens its directory.
     Promoting(PromotionState),
-    Leading(Leading),
+    Leading(LeaderState),
     /// It gave its place away, or lost it. It takes no part until it is started again, or promoted.
     Retired,
 }

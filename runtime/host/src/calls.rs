@@ -4,7 +4,7 @@ use reprise_abi::IMPORT_MODULE;
 use wasmtime::{Caller, Linker};
 
 use crate::{
-    state::{HostState, Refusal, Stopped},
+    state::{GuestStop, HostState, StoppedByHost},
     wasi,
 };
 
@@ -77,7 +77,7 @@ macro_rules! define {
             $name,
             |mut caller: Caller<'_, HostState>, $($param: $ty),*| -> wasmtime::Result<$ret> {
                 let $state = caller.data_mut();
-                let answer: Result<$ret, Refusal> = $answer;
+                let answer: Result<$ret, GuestStop> = $answer;
                 match answer {
                     Ok(value) => Ok(value),
                     Err(refusal) => Err($crate::calls::stop($state, $name, refusal)),
@@ -89,8 +89,8 @@ macro_rules! define {
 pub(crate) use define;
 
 #[cold]
-pub(crate) fn stop(state: &mut HostState, call: &str, refusal: Refusal) -> wasmtime::Error {
-    let stopped: Stopped = state.stop(call, refusal);
+pub(crate) fn stop(state: &mut HostState, call: &str, refusal: GuestStop) -> wasmtime::Error {
+    let stopped: StoppedByHost = state.stop(call, refusal);
     wasmtime::Error::new(stopped)
 }
 

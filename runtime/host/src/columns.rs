@@ -1,12 +1,12 @@
 //! Host calls that move some columns of a row.
 
 use reprise_abi::{
-    ColumnPlan, ColumnSet, FixedSlots, Handles, Plans, RowLayout, Target,
-    calls::{EqualKeys, Packed},
+    ColumnPlan, ColumnSet, FixedSlots, Handles, IndexTarget, Plans, RowLayout,
+    calls::{EqualKeys, PackedItems},
 };
 
 use crate::state::{
-    Answer, HostState, Output, Refusal, narrow, or_duplicate, request_of, run_past_end, transaction_of, unpack,
+    Answer, GuestOutput, GuestStop, HostState, narrow, or_duplicate, request_of, run_past_end, transaction_of, unpack,
 };
 
 /// Returns the plan that moves some columns of one of the module's tables.
@@ -20,8 +20,8 @@ fn plan_of<'a>(layouts: &[RowLayout], plans: &'a mut [Plans], table: u32, column
 }
 
 #[cold]
-fn no_columns(table: u32, columns: u64) -> Refusal {
-    Refusal::Guest(format!("table {table} has no columns {columns:#x}"))
+fn no_columns(table: u32, columns: u64) -> GuestStop {
+    GuestStop::Guest(format!("table {table} has no columns {columns:#x}"))
 }
 
 /// Checks that the guest named the table for which the host gave out the handle or the cursor.
@@ -30,7 +30,7 @@ fn check_table(found: Option<u16>, table: u32, what: &str) -> Answer<()> {
     if found.is_some_and(|found| u32::from(found) == table) {
         return Ok(());
     }
-    Err(Refusal::Guest(format!("{what} is not of table {table}")))
+    Err(GuestStop::Guest(format!("{what} is not of table {table}")))
 }
 
 /// True if two slices of guest memory, each within it, have no byte in common.
@@ -41,11 +41,11 @@ fn are_apart(a: u64, b: u64) -> bool {
 }
 
 #[cold]
-fn uneven(what: &str, bytes: usize, count: usize) -> Refusal {
-    Refusal::Guest(format!("{bytes} bytes are not {count} {what} of one length"))
+fn uneven(what: &str, bytes: usize, count: usize) -> GuestStop {
+    GuestStop::Guest(format!("{bytes} bytes are not {count} {what} of one length"))
 }
 
-impl Output {
+impl GuestOutput {
     /// Appends the columns of a row if they fit. Returns their bytes either way.
     #[inline]
     fn push_columns(&mut self, plan: &ColumnPlan, row: &[u8]) -> usize {
@@ -62,8 +62,8 @@ impl HostState {
         // SAFETY: looked at for the last time before this call writes to guest memory.
         let key = unsafe { self.memory.read(key) }?;
         self.charge(key.len())?;
-        let mut out = Output::new(self.memory, out)?;
-        let target = Target::unpack(target);
+        let mut out = GuestOutput::new(self.memory, out)?;
+        let target = IndexTarget::unpack(target);
         let plan = plan_of(&self.layouts, &mut self.plans, target.table as u32, columns)?;
         let ops = transaction_of(&mut self.ops)?;
         let Some((handle, row)) = ops.get(target, key)? else {
@@ -78,13 +78,13 @@ impl HostState {
         // SAFETY: looked at for the last time before this call writes to guest memory.
         let bytes = unsafe { self.memory.read(keys) }?;
         self.charge(bytes.len())?;
-        let mut out = Output::new(self.memory, out)?;
-        let target = Target::unpack(target);
+        let mut out = GuestOutput::new(self.memory, out)?;
+        let target = IndexTarget::unpack(target);
         let plan = plan_of(&self.layouts, &mut self.plans, target.table as u32, columns)?;
         // The rows are written to guest memory while the keys are still read, so the keys can't be borrowed from there.
         self.keys.clear();
         self.keys.extend_from_slice(bytes);
-        let items = Packed::to_end(&self.keys);
+        let items = PackedItems::to_end(&self.keys);
         let items = items.ok_or_else(|| run_past_end(self.memory, keys, "keys"))?;
         let room = out.room(out.capacity()).unwrap_or_default();
         let capacity = room.len();
@@ -99,11 +99,11 @@ impl HostState {
 
     pub fn multi_get_slots(&mut self, request: u64, keys: u64, columns: u64, out: u64) -> Answer<i64> {
         let (target, count) = unpack(request);
-        let (target, count) = (Target::unpack(target), count as usize);
+        let (target, count) = (IndexTarget::unpack(target), count as usize);
         // SAFETY: looked at for the last time before this call writes to guest memory.
         let bytes = unsafe { self.memory.read(keys) }?;
         self.charge(bytes.len())?;
-        let (mut room, is_apart) = (Output::new(self.memory, out)?, are_apart(keys, out));
+        let (mut room, is_apart) = (GuestOutput::new(self.memory, out)?, are_apart(keys, out));
         let plan = plan_of(&self.layouts, &mut self.plans, target.table as u32, columns)?;
         if count == 0 {
             return Ok(0);
@@ -127,7 +127,7 @@ impl HostState {
     }
 
     pub fn row_read_columns(&mut self, handle: u32, table: u32, columns: u64, out: u64) -> Answer<i32> {
-        let mut out = Output::new(self.memory, out)?;
+        let mut out = GuestOutput::new(self.memory, out)?;
         let plan = plan_of(&self.layouts, &mut self.plans, table, columns)?;
         let ops = transaction_of(&mut self.ops)?;
         check_table(ops.table_of_handle(handle), table, "the row")?;
@@ -138,7 +138,7 @@ impl HostState {
     }
 
     pub fn scan_columns(&mut self, request: u32, columns: u64, out: u64) -> Answer<i64> {
-        let mut out = Output::new(self.memory, out)?;
+        let mut out = GuestOutput::new(self.memory, out)?;
         let request = request_of(self.memory, request, &mut self.lower, &mut self.upper)?;
         let table = request.target.table as u32;
         let plan = plan_of(&self.layouts, &mut self.plans, table, columns)?;
@@ -148,7 +148,7 @@ impl HostState {
     }
 
     pub fn scan_next_columns(&mut self, cursor: u32, table: u32, columns: u64, out: u64) -> Answer<i64> {
-        let mut out = Output::new(self.memory, out)?;
+        let mut out = GuestOutput::new(self.memory, out)?;
         let plan = plan_of(&self.layouts, &mut self.plans, table, columns)?;
         let ops = transaction_of(&mut self.ops)?;
         check_table(ops.table_of_cursor(cursor), table, "the cursor")?;
@@ -165,7 +165,7 @@ impl HostState {
         let plan = plan_of(&self.layouts, &mut self.plans, table, columns)?;
         let (handles, rest) = handles.as_chunks::<4>();
         if !rest.is_empty() {
-            return Err(Refusal::Guest("a handle has four bytes".to_owned()));
+            return Err(GuestStop::Guest("a handle has four bytes".to_owned()));
         }
         let ops = transaction_of(&mut self.ops)?;
         let (table, set) = (narrow(table, "table")?, plan.set());
@@ -192,6 +192,6 @@ impl HostState {
 }
 
 #[cold]
-fn malformed() -> Refusal {
-    Refusal::Guest("the values do not fit the columns".to_owned())
+fn malformed() -> GuestStop {
+    GuestStop::Guest("the values do not fit the columns".to_owned())
 }

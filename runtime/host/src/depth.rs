@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// Facts about a function that `depth` needs.
 #[derive(Clone, Default)]
-pub(crate) struct Shape {
+pub(crate) struct FunctionShape {
     /// Number of its type in the module.
     pub ty: u32,
     /// Number of its signature among the different ones. Functions of one signature may replace each other in a table.
@@ -45,7 +45,7 @@ pub(crate) struct Depths {
 }
 
 /// Decides which functions pay.
-pub(crate) fn judge(shapes: &[Shape], imported_functions: u32) -> Depths {
+pub(crate) fn judge(shapes: &[FunctionShape], imported_functions: u32) -> Depths {
     let graph = Graph::new(shapes, imported_functions);
     let mut depths = Depths::default();
     // Bytes that a call of each node takes without paying.
@@ -88,7 +88,7 @@ struct Graph {
 }
 
 impl Graph {
-    fn new(shapes: &[Shape], imported_functions: u32) -> Self {
+    fn new(shapes: &[FunctionShape], imported_functions: u32) -> Self {
         let signatures = shapes
             .iter()
             .flat_map(|shape| shape.calls_through.iter().chain([&shape.signature]));
@@ -166,9 +166,9 @@ mod tests {
     /// The `calls` of each function, of 100 bytes each. A caller of 99 calls the functions in `taken`.
     fn check(calls: &[&[u32]], taken: &[usize], expected: &[(usize, u32)]) {
         let mut shapes = vec![
-            Shape {
+            FunctionShape {
                 frame_bytes: 100,
-                ..Shape::default()
+                ..FunctionShape::default()
             };
             calls.len()
         ];
@@ -195,19 +195,19 @@ mod tests {
 
     #[test]
     fn long_chains_and_large_frames_pay_here_and_there() {
-        let chain: Vec<Shape> = (0..1_000)
-            .map(|at| Shape {
+        let chain: Vec<FunctionShape> = (0..1_000)
+            .map(|at| FunctionShape {
                 frame_bytes: 100,
                 calls: (at < 999).then_some(at + 1).into_iter().collect(),
-                ..Shape::default()
+                ..FunctionShape::default()
             })
             .collect();
         let deep = judge(&chain, 0).deep;
         assert!(deep.len() >= 5 && deep.len() < 10, "{deep:?}");
         assert!(deep.values().all(|price| u64::from(*price) <= UNPAID_BYTES_MAX + 100));
-        let large = [Shape {
+        let large = [FunctionShape {
             frame_bytes: 1 << 40,
-            ..Shape::default()
+            ..FunctionShape::default()
         }];
         assert_eq!(judge(&large, 0).deep[&0], i32::MAX as u32);
     }

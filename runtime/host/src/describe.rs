@@ -5,7 +5,7 @@
 mod procedures;
 
 use reprise_abi::{
-    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Placement, ScalarType, TableSchema, Type,
+    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, ModuleSchema, ScalarType, TablePlacement, TableSchema, Type,
     row::COLUMNS_MAX,
     schema::{
         COLUMN_VARIANTS_MAX, DOCS_BYTES_MAX, NAME_BYTES_MAX, is_valid_migration_name, is_valid_name, split_table_name,
@@ -34,10 +34,10 @@ pub struct DescribeError {
     pub reason: String,
 }
 
-type Checked<T> = Result<T, DescribeError>;
+type ParseResult<T> = Result<T, DescribeError>;
 
 /// Reads and checks a description.
-pub fn from_json(json: &[u8]) -> Checked<ModuleSchema> {
+pub fn from_json(json: &[u8]) -> ParseResult<ModuleSchema> {
     let root = Path::root();
     if json.len() > DESCRIPTION_BYTES_MAX {
         return root.fail(format!("longer than {DESCRIPTION_BYTES_MAX} bytes"));
@@ -76,7 +76,7 @@ pub fn from_json(json: &[u8]) -> Checked<ModuleSchema> {
 }
 
 /// Returns the name of the migration. It is empty for a migration without a name.
-fn parse_on_deploy(object: &Object<'_>) -> Checked<Option<String>> {
+fn parse_on_deploy(object: &Object<'_>) -> ParseResult<Option<String>> {
     match object.optional("on_deploy") {
         None | Some((_, Value::Bool(false))) => Ok(None),
         Some((_, Value::Bool(true))) => Ok(Some(String::new())),
@@ -88,7 +88,7 @@ fn parse_on_deploy(object: &Object<'_>) -> Checked<Option<String>> {
 }
 
 /// Returns the tables that only the migration sees.
-fn parse_retiring(object: &Object<'_>, tables: usize, on_deploy: bool) -> Checked<Vec<TableSchema>> {
+fn parse_retiring(object: &Object<'_>, tables: usize, on_deploy: bool) -> ParseResult<Vec<TableSchema>> {
     let Some((at, value)) = object.optional("retiring") else {
         return Ok(Vec::new());
     };
@@ -98,7 +98,7 @@ fn parse_retiring(object: &Object<'_>, tables: usize, on_deploy: bool) -> Checke
             return at.fail("a retiring table is the module's own, under its stored name, without indexes");
         }
         for (number, column) in (0..).zip(&table.columns) {
-            let names_row = table.primary_key.contains(&number) || table.placement == Placement::By(number);
+            let names_row = table.primary_key.contains(&number) || table.placement == TablePlacement::By(number);
             if !(names_row || column.nullable || column.default.is_some()) {
                 let reason = "a column that may be gone is nullable or has a default";
                 return at.member("columns").item(number as usize).fail(reason);
@@ -131,7 +131,7 @@ impl Path {
         Self(format!("{}[{index}]", self.0))
     }
 
-    fn fail<T>(&self, reason: impl Into<String>) -> Checked<T> {
+    fn fail<T>(&self, reason: impl Into<String>) -> ParseResult<T> {
         Err(DescribeError {
             path: self.0.clone(),
             reason: reason.into(),
@@ -146,7 +146,7 @@ struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    fn new(path: &'a Path, value: &'a Value, known: &[&str]) -> Checked<Self> {
+    fn new(path: &'a Path, value: &'a Value, known: &[&str]) -> ParseResult<Self> {
         let Value::Object(members) = value else {
             return path.fail("expected an object");
         };
@@ -162,19 +162,19 @@ impl<'a> Object<'a> {
         Some((self.path.member(name), value))
     }
 
-    fn required(&self, name: &str) -> Checked<(Path, &'a Value)> {
+    fn required(&self, name: &str) -> ParseResult<(Path, &'a Value)> {
         match self.optional(name) {
             Some(found) => Ok(found),
             None => self.path.fail(format!("member {name} is missing")),
         }
     }
 
-    fn name(&self) -> Checked<String> {
+    fn name(&self) -> ParseResult<String> {
         let (at, value) = self.required("name")?;
         parse_name(&at, value)
     }
 
-    fn docs(&self) -> Checked<String> {
+    fn docs(&self) -> ParseResult<String> {
         let Some((at, value)) = self.optional("docs") else {
             return Ok(String::new());
         };
@@ -185,12 +185,12 @@ impl<'a> Object<'a> {
         }
     }
 
-    fn was(&self) -> Checked<Option<String>> {
+    fn was(&self) -> ParseResult<Option<String>> {
         let was = self.optional("was");
         was.map(|(at, value)| parse_name(&at, value)).transpose()
     }
 
-    fn flag(&self, name: &str) -> Checked<bool> {
+    fn flag(&self, name: &str) -> ParseResult<bool> {
         match self.optional(name) {
             None => Ok(false),
             Some((_, Value::Bool(flag))) => Ok(*flag),
@@ -205,14 +205,14 @@ fn quoted(text: &str) -> String {
     format!("{short:?}")
 }
 
-fn text<'a>(at: &Path, value: &'a Value) -> Checked<&'a str> {
+fn text<'a>(at: &Path, value: &'a Value) -> ParseResult<&'a str> {
     match value {
         Value::String(text) => Ok(text),
         _ => at.fail("expected a string"),
     }
 }
 
-fn parse_name(at: &Path, value: &Value) -> Checked<String> {
+fn parse_name(at: &Path, value: &Value) -> ParseResult<String> {
     let name = text(at, value)?;
     if !is_valid_name(name) {
         return at.fail(format!("{} is not a name ([a-z][a-z0-9_]*, 63 bytes)", quoted(name)));
@@ -225,8 +225,8 @@ fn list<T>(
     value: &Value,
     min: usize,
     max: usize,
-    mut parse: impl FnMut(&Path, &Value) -> Checked<T>,
-) -> Checked<Vec<T>> {
+    mut parse: impl FnMut(&Path, &Value) -> ParseResult<T>,
+) -> ParseResult<Vec<T>> {
     let Value::Array(items) = value else {
         return at.fail("expected a list");
     };
@@ -237,7 +237,7 @@ fn list<T>(
     items.map(|(index, item)| parse(&at.item(index), item)).collect()
 }
 
-fn distinct<T: Ord + AsRef<str>>(at: &Path, names: impl Iterator<Item = T>) -> Checked<()> {
+fn distinct<T: Ord + AsRef<str>>(at: &Path, names: impl Iterator<Item = T>) -> ParseResult<()> {
     let mut seen = std::collections::BTreeSet::new();
     for name in names {
         let text = quoted(name.as_ref());
@@ -249,7 +249,7 @@ fn distinct<T: Ord + AsRef<str>>(at: &Path, names: impl Iterator<Item = T>) -> C
 }
 
 /// Returns the positions of named things, each at most once.
-fn positions(at: &Path, value: &Value, known: &[&str], what: &str, min: usize) -> Checked<Vec<u16>> {
+fn positions(at: &Path, value: &Value, known: &[&str], what: &str, min: usize) -> ParseResult<Vec<u16>> {
     let found = list(at, value, min, known.len(), |at, value| {
         let name = text(at, value)?;
         match known.iter().position(|other| *other == name) {
@@ -268,7 +268,7 @@ fn positions(at: &Path, value: &Value, known: &[&str], what: &str, min: usize) -
 }
 
 /// Returns a table and its documentation.
-fn parse_table(path: &Path, value: &Value) -> Checked<(TableSchema, String)> {
+fn parse_table(path: &Path, value: &Value) -> ParseResult<(TableSchema, String)> {
     let members = [
         "name",
         "docs",
@@ -319,7 +319,7 @@ fn parse_table(path: &Path, value: &Value) -> Checked<(TableSchema, String)> {
 }
 
 /// Returns module and table. The module is empty for the module's own.
-fn parse_table_name(object: &Object<'_>) -> Checked<(String, String)> {
+fn parse_table_name(object: &Object<'_>) -> ParseResult<(String, String)> {
     let (at, value) = object.required("name")?;
     let full = text(&at, value)?;
     let Some((owner, name)) = split_table_name(full) else {
@@ -334,7 +334,7 @@ fn parse_table_name(object: &Object<'_>) -> Checked<(String, String)> {
     Ok((owner.to_owned(), name.to_owned()))
 }
 
-fn parse_primary_kind(object: &Object<'_>) -> Checked<IndexKind> {
+fn parse_primary_kind(object: &Object<'_>) -> ParseResult<IndexKind> {
     let Some((at, value)) = object.optional("primary_kind") else {
         return Ok(IndexKind::Ordered);
     };
@@ -346,11 +346,11 @@ fn parse_primary_kind(object: &Object<'_>) -> Checked<IndexKind> {
     }
 }
 
-fn parse_placement(object: &Object<'_>, columns: &[ColumnSchema], names: &[&str]) -> Checked<Placement> {
+fn parse_placement(object: &Object<'_>, columns: &[ColumnSchema], names: &[&str]) -> ParseResult<TablePlacement> {
     let (at, value) = object.required("placement")?;
     match value {
-        Value::String(word) if word == "replicated" => Ok(Placement::Replicated),
-        Value::String(word) if word == "local" => Ok(Placement::Local),
+        Value::String(word) if word == "replicated" => Ok(TablePlacement::Replicated),
+        Value::String(word) if word == "local" => Ok(TablePlacement::Local),
         Value::Object(_) => {
             let by = Object::new(&at, value, &["by"])?;
             let (at, name) = by.required("by")?;
@@ -361,13 +361,13 @@ fn parse_placement(object: &Object<'_>, columns: &[ColumnSchema], names: &[&str]
             if columns[position].nullable {
                 return at.fail(format!("partition column {name} is nullable"));
             }
-            Ok(Placement::By(position as u16))
+            Ok(TablePlacement::By(position as u16))
         }
         _ => at.fail("expected {\"by\": column}, \"replicated\" or \"local\""),
     }
 }
 
-fn parse_column(path: &Path, value: &Value) -> Checked<ColumnSchema> {
+fn parse_column(path: &Path, value: &Value) -> ParseResult<ColumnSchema> {
     let object = Object::new(path, value, &["name", "was", "type", "variants", "nullable", "default"])?;
     let (at, ty) = object.required("type")?;
     let Some(ty) = scalar(text(&at, ty)?) else {
@@ -396,7 +396,7 @@ fn parse_column(path: &Path, value: &Value) -> Checked<ColumnSchema> {
     })
 }
 
-fn parse_default(at: &Path, value: &Value, ty: ScalarType) -> Checked<Vec<u8>> {
+fn parse_default(at: &Path, value: &Value, ty: ScalarType) -> ParseResult<Vec<u8>> {
     let Some(bytes) = unhex(text(at, value)?) else {
         return at.fail("not hexadecimal");
     };
@@ -414,7 +414,7 @@ pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
     Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 
-fn parse_index(path: &Path, value: &Value, columns: &[&str]) -> Checked<IndexSchema> {
+fn parse_index(path: &Path, value: &Value, columns: &[&str]) -> ParseResult<IndexSchema> {
     let object = Object::new(path, value, &["name", "columns", "unique"])?;
     let (at, value) = object.required("columns")?;
     Ok(IndexSchema {

@@ -132,7 +132,7 @@ pub(crate) struct Arity {
 }
 
 /// Facts about the module that the estimate of a function needs.
-pub(crate) struct Surrounding<'m> {
+pub(crate) struct ModuleFacts<'m> {
     /// The arity of each type, by its number.
     pub types: &'m [Arity],
     /// The type of each function.
@@ -143,7 +143,7 @@ pub(crate) struct Surrounding<'m> {
     pub is_bounded: bool,
 }
 
-impl Surrounding<'_> {
+impl ModuleFacts<'_> {
     /// Returns the number of values that a call of this type makes beyond the one of nearly every call.
     fn made_by_call(&self, ty: u32) -> u64 {
         let results = self.types.get(ty as usize).map_or(0, |arity| arity.results);
@@ -167,7 +167,7 @@ impl Surrounding<'_> {
 }
 
 /// A block that has not ended yet.
-struct OpenBlock {
+struct EffortBlock {
     is_loop: bool,
     /// Number of values that each jump to it carries.
     handed: u64,
@@ -176,7 +176,7 @@ struct OpenBlock {
 /// The control flow of one function.
 #[derive(Default)]
 struct Flow {
-    open: Vec<OpenBlock>,
+    open: Vec<EffortBlock>,
     loops: u64,
     /// Number of jumps to the head of a loop.
     back: u64,
@@ -192,7 +192,7 @@ impl Flow {
         let handed = if is_loop { arity.params } else { arity.results };
         // Its beginning and its end are paths, too.
         self.handed += (arity.params + arity.results) as u64;
-        self.open.push(OpenBlock {
+        self.open.push(EffortBlock {
             is_loop,
             handed: handed as u64,
         });
@@ -212,7 +212,7 @@ impl Flow {
         }
     }
 
-    fn on(&mut self, operator: &Operator<'_>, around: &Surrounding<'_>) -> Result<(), InvalidModule> {
+    fn on(&mut self, operator: &Operator<'_>, around: &ModuleFacts<'_>) -> Result<(), InvalidModule> {
         self.units += units_of(operator);
         match operator {
             Operator::Loop { blockty } => {
@@ -267,7 +267,7 @@ impl Effort {
         &mut self,
         body: &FunctionBody<'a>,
         own: Arity,
-        around: &Surrounding<'_>,
+        around: &ModuleFacts<'_>,
         mut on: impl FnMut(&Operator<'a>),
     ) -> Result<u64, InvalidModule> {
         let at = |reason: String| InvalidModule {

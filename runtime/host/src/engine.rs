@@ -106,10 +106,10 @@ impl Default for Limits {
 /// Compiles and runs guests. Cheap to clone.
 #[derive(Clone)]
 pub struct Engine {
-    inner: Arc<Inner>,
+    inner: Arc<EngineInner>,
 }
 
-struct Inner {
+struct EngineInner {
     reused: Runtime,
     /// The runtime for modules whose instances are not reused, made with the first of them. None if the machine refuses it.
     pooled: OnceLock<Option<Runtime>>,
@@ -162,7 +162,7 @@ impl Engine {
         config.with_host_memory(Arc::new(Creator)).memory_init_cow(false);
         let reused = Runtime::new(&config).expect("wasmtime takes this configuration on every supported machine");
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(EngineInner {
                 reused,
                 pooled: OnceLock::new(),
                 limits,

@@ -4,7 +4,7 @@ use reprise_base::limits::FUNCTION_NAME_BYTES_MAX;
 use wasmtime::{Global, Store, Trap, Val, WasmBacktrace};
 
 use crate::{
-    module::Code,
+    module::ModuleCode,
     outcome::{Fault, PANIC_TRAP},
     rewrite::{FUEL_EXPORT, REFUSED_EXPORT, REFUSED_MEMORY, REFUSED_TABLE, SHADOW_STACK_EXPORT, STACK_EXPORT},
     state::HostState,
@@ -79,7 +79,12 @@ impl Meters {
 
 /// Turns the error of a stopped guest into a fault, with the guest's functions by name.
 #[cold]
-pub(crate) fn fault(code: &Code, store: &mut Store<HostState>, meters: Meters, error: &wasmtime::Error) -> Box<Fault> {
+pub(crate) fn fault(
+    code: &ModuleCode,
+    store: &mut Store<HostState>,
+    meters: Meters,
+    error: &wasmtime::Error,
+) -> Box<Fault> {
     let noted = store.data_mut().fault.take();
     let is_out_of_bounds = match &noted {
         Some(fault) => fault.trap.as_deref() == Some(OUT_OF_BOUNDS),
@@ -100,7 +105,7 @@ pub(crate) fn fault(code: &Code, store: &mut Store<HostState>, meters: Meters, e
 }
 
 /// Returns the guest's functions, innermost first. For a panic, it leaves out the functions with which Rust reports it.
-fn backtrace(code: &Code, trace: &WasmBacktrace, is_panic: bool) -> Vec<String> {
+fn backtrace(code: &ModuleCode, trace: &WasmBacktrace, is_panic: bool) -> Vec<String> {
     let frames = trace.frames().iter();
     let mut names: Vec<String> = frames
         .filter(|frame| frame.func_index() < code.guest_functions)
@@ -113,7 +118,7 @@ fn backtrace(code: &Code, trace: &WasmBacktrace, is_panic: bool) -> Vec<String> 
     names
 }
 
-fn function_name(code: &Code, frame: &wasmtime::FrameInfo) -> String {
+fn function_name(code: &ModuleCode, frame: &wasmtime::FrameInfo) -> String {
     let index = frame.func_index();
     let mut name = match (frame.func_name(), code.exported_names.get(&index)) {
         // The alternate form leaves out the hash that the compiler appends.
@@ -126,7 +131,7 @@ fn function_name(code: &Code, frame: &wasmtime::FrameInfo) -> String {
 }
 
 /// Returns the fault of a guest that gave up: it lacked counted stack, was refused memory, or chose to.
-fn unreachable_fault(code: &Code, store: &mut Store<HostState>, meters: Meters) -> Box<Fault> {
+fn unreachable_fault(code: &ModuleCode, store: &mut Store<HostState>, meters: Meters) -> Box<Fault> {
     let refused = match meters.is_out_of_stack(store) {
         true => return trap_fault(code, Trap::StackOverflow),
         false => meters.refused(store),
@@ -152,7 +157,7 @@ fn stack_overflow(bytes_max: u64) -> Box<Fault> {
     )
 }
 
-fn trap_fault(code: &Code, trap: Trap) -> Box<Fault> {
+fn trap_fault(code: &ModuleCode, trap: Trap) -> Box<Fault> {
     let name = match trap {
         Trap::StackOverflow => {
             return stack_overflow(code.engine.limits().guest_stack_bytes_max as u64);

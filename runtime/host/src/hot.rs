@@ -54,7 +54,7 @@ const MODE_OPEN: u8 = 3;
 
 /// The part that the signal handler shares with the engine thread. The handler runs on that thread, in the middle of guest code or of a
 /// host call. So relaxed atomics suffice: they only keep the compiler from caching across the fault.
-pub(crate) struct Watch {
+pub(crate) struct PageWatch {
     base: AtomicUsize,
     bytes: AtomicUsize,
     mode: AtomicU8,
@@ -73,13 +73,13 @@ pub(crate) struct Watch {
     counted: AtomicU64,
 }
 
-impl Drop for Watch {
+impl Drop for PageWatch {
     fn drop(&mut self) {
         self.count_nothing();
     }
 }
 
-impl Watch {
+impl PageWatch {
     /// Makes a watch. `guests` counts all memory that the guest may have written.
     pub fn new(memory_bytes_max: usize, guests: Option<Arc<Budget>>) -> Arc<Self> {
         Arc::new(Self {
@@ -244,7 +244,7 @@ impl Image {
 
 /// Restores one instance's memory after each call.
 pub(crate) struct HotSet {
-    watch: Arc<Watch>,
+    watch: Arc<PageWatch>,
     base: *mut u8,
     bytes: usize,
     image: Image,
@@ -266,7 +266,7 @@ impl HotSet {
     /// `base..base + bytes` is a page-aligned memory that stays mapped while the set lives, and only the thread that runs
     /// the owning store writes to it.
     pub unsafe fn watch_start(
-        watch: &Arc<Watch>,
+        watch: &Arc<PageWatch>,
         base: *mut u8,
         bytes: usize,
         data: &[(u32, u32)],
@@ -363,7 +363,7 @@ impl HotSet {
     }
 
     /// Gives up the copy of a memory that equals it. Returns the watch of the memory for a single call.
-    pub fn serve_once(&self) -> Arc<Watch> {
+    pub fn serve_once(&self) -> Arc<PageWatch> {
         self.watch.mode.store(MODE_OPEN, Relaxed);
         self.watch.clone()
     }
@@ -396,7 +396,7 @@ impl HotSet {
                 continue;
             }
             let page = self.base.wrapping_add(offset);
-            // SAFETY: a hot page lies in the memory and is writable (`Watch::heat`). Its source is null, or a page of the image, which is
+            // SAFETY: a hot page lies in the memory and is writable (`PageWatch::heat`). Its source is null, or a page of the image, which is
             // never changed while anything refers to it.
             unsafe {
                 match source.is_null() {

@@ -18,8 +18,8 @@ use wasmparser::{
 
 use crate::{
     calls::{find_import, imports},
-    depth::{self, Shape},
-    effort::{Arity, Effort, HANDED_ON_MAX, Surrounding},
+    depth::{self, FunctionShape},
+    effort::{Arity, Effort, HANDED_ON_MAX, ModuleFacts},
     engine::Limits,
     features::{features, untaken_feature},
     module::InvalidModule,
@@ -48,7 +48,7 @@ const TABLE_ELEMENTS_MAX: u64 = 1 << 17;
 
 /// The bounds that apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Judge {
+pub(crate) enum Strictness {
     /// All bounds.
     Upload,
     /// Only the bounds that confine guests: a module that was accepted earlier may be larger than today's limits allow.
@@ -64,7 +64,7 @@ pub(crate) struct Items<'a> {
 
 /// The contents of a module.
 #[derive(Default)]
-pub(crate) struct Inspected<'a> {
+pub(crate) struct ModuleParts<'a> {
     pub types: Items<'a>,
     pub imports: &'a [u8],
     pub functions: Items<'a>,
@@ -77,7 +77,7 @@ pub(crate) struct Inspected<'a> {
     pub names: Option<&'a [u8]>,
     pub bodies: Vec<FunctionBody<'a>>,
     /// Shapes of the functions in `bodies`.
-    pub shapes: Vec<Shape>,
+    pub shapes: Vec<FunctionShape>,
     pub imported_functions: u32,
     /// Number and type of each mutable global.
     pub mutable_globals: Vec<(u32, ValType)>,
@@ -139,9 +139,9 @@ impl From<BinaryReaderError> for InvalidModule {
 }
 
 /// Validates `wasm` and collects its parts.
-pub(crate) fn inspect<'a>(wasm: &'a [u8], limits: &Limits, judge: Judge) -> Result<Inspected<'a>, InvalidModule> {
+pub(crate) fn inspect<'a>(wasm: &'a [u8], limits: &Limits, mode: Strictness) -> Result<ModuleParts<'a>, InvalidModule> {
     let max = limits.module_bytes_max;
-    if wasm.len() > max && judge == Judge::Upload {
+    if wasm.len() > max && mode == Strictness::Upload {
         return Err(InvalidModule::new(format!(
             "module of {} bytes is longer than {max}",
             wasm.len()
@@ -151,10 +151,10 @@ pub(crate) fn inspect<'a>(wasm: &'a [u8], limits: &Limits, judge: Judge) -> Resu
         let reason = "not WebAssembly, which begins with the bytes 00 61 73 6d: upload the .wasm file that `reprise build` makes";
         return Err(invalid(reason, 0));
     }
-    let mut found = Inspected {
-        is_upload: judge == Judge::Upload,
+    let mut found = ModuleParts {
+        is_upload: mode == Strictness::Upload,
         operands: validate(wasm)?,
-        ..Inspected::default()
+        ..ModuleParts::default()
     };
     for payload in Parser::new(0).parse_all(wasm) {
         found.take(wasm, payload?, limits)?;
@@ -196,7 +196,7 @@ fn items<'a, T: FromReader<'a>>(wasm: &'a [u8], section: &SectionLimited<'a, T>)
     }
 }
 
-impl<'a> Inspected<'a> {
+impl<'a> ModuleParts<'a> {
     fn take(&mut self, wasm: &'a [u8], payload: Payload<'a>, limits: &Limits) -> Result<(), InvalidModule> {
         let whole = |range: Range<usize>| &wasm[range];
         match payload {
@@ -538,17 +538,17 @@ impl<'a> Inspected<'a> {
         let function = self.imported_functions + self.bodies.len() as u32;
         let ty = self.function_types[function as usize];
         let own = self.arities.get(ty as usize).copied().unwrap_or_default();
-        let around = Surrounding {
+        let around = ModuleFacts {
             types: &self.arities,
             functions: &self.function_types,
             imported_functions: self.imported_functions,
             is_bounded: self.is_upload,
         };
-        let mut shape = Shape {
+        let mut shape = FunctionShape {
             ty,
             signature: self.signature_numbers[ty as usize],
             params: own.params as u32,
-            ..Shape::default()
+            ..FunctionShape::default()
         };
         let (mut changes_more, mut instructions, referred) = (false, 0, &mut self.referred);
         let numbers = &self.signature_numbers;

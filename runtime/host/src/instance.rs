@@ -15,9 +15,9 @@ use reprise_pages::{Mappings, mappings_max};
 use crate::{
     calls::stop,
     faults::fault,
-    live::Live,
+    live::LiveInstance,
     module::CompiledModule,
-    outcome::{CallEnd, CallOutcome, Fault},
+    outcome::{CallOutcome, Fault, GuestExit},
     start::StartFor,
     state::{HostState, unpack},
 };
@@ -52,7 +52,7 @@ pub struct Instance {
     module: CompiledModule,
     /// The instance. None before the first call, after an event that leaves it in doubt, and between the calls of an instance that is not
     /// reused.
-    live: Option<Live>,
+    live: Option<LiveInstance>,
     /// The ledger that counts its memory.
     memory: Option<Arc<MemoryLedger>>,
     /// Memory of an instance that serves a single call.
@@ -154,7 +154,7 @@ impl Instance {
     /// Starts an instance with its arguments in place of one that is gone, in the time of the procedure's call. It is kept for the next
     /// call if there is memory for that.
     #[cold]
-    fn restart(&mut self, procedure_index: usize, ops: &mut dyn HostOps) -> Result<Live, HostError> {
+    fn restart(&mut self, procedure_index: usize, ops: &mut dyn HostOps) -> Result<LiveInstance, HostError> {
         self.in_use = None;
         let code = self.module.code();
         // A committed call must run again, and a deployment has one instance. Neither is refused for lack of room.
@@ -172,7 +172,7 @@ impl Instance {
             .memory
             .as_ref()
             .map(|memory| memory.kind(MemoryKind::Guests).clone());
-        let mut live = Live::start(code, StartFor::Call(&mut *ops), mappings, is_kept, guests)?;
+        let mut live = LiveInstance::start(code, StartFor::Call(&mut *ops), mappings, is_kept, guests)?;
         if let Some(hot) = &live.hot {
             code.record_image(hot.image_bytes());
         }
@@ -257,10 +257,10 @@ fn take_result(state: &mut HostState, returned: i32) -> wasmtime::Result<i32> {
     }
 }
 
-fn call_end(returned: i32, aborted: bool) -> Result<CallEnd, Box<Fault>> {
+fn call_end(returned: i32, aborted: bool) -> Result<GuestExit, Box<Fault>> {
     match (returned, aborted) {
-        (0, false) => Ok(CallEnd::Returned),
-        (1, true) => Ok(CallEnd::Aborted),
+        (0, false) => Ok(GuestExit::Returned),
+        (1, true) => Ok(GuestExit::Aborted),
         (0, true) => Err(Fault::guest("procedure returned 0 after abort")),
         (1, false) => Err(Fault::guest("procedure returned 1 without abort")),
         (code, _) => Err(Fault::guest(format!("procedure returned the unknown code {code}"))),

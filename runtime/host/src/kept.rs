@@ -27,17 +27,17 @@ pub(crate) struct KeptCode {
     key: [u8; 32],
     /// Bytes of all files together at most.
     bytes_max: u64,
-    files: Mutex<Files>,
+    files: Mutex<CodeFiles>,
 }
 
 #[derive(Default)]
-struct Files {
+struct CodeFiles {
     /// The known files, by name.
-    known: BTreeMap<String, Known>,
+    known: BTreeMap<String, CodeFile>,
     uses: u64,
 }
 
-struct Known {
+struct CodeFile {
     bytes: u64,
     /// Number of the newest use; 0: none since the folder was opened.
     used: u64,
@@ -71,13 +71,13 @@ impl KeptCode {
     /// Opens a folder. `secret` is the database's own. Files are read when they are needed. Files of other names stay, because the operator
     /// may have linked a folder that holds them.
     pub fn open(disk: Arc<dyn Disk>, secret: &[u8]) -> Result<Self, DiskError> {
-        let mut files = Files::default();
+        let mut files = CodeFiles::default();
         for name in disk.list()? {
             if name == UNFINISHED {
                 disk.remove(&name)?; // a crash cut it off
             } else if is_code_name(&name) {
                 match disk.open_read(&name).and_then(|file| file.len()) {
-                    Ok(bytes) => drop(files.known.insert(name, Known { bytes, used: 0 })),
+                    Ok(bytes) => drop(files.known.insert(name, CodeFile { bytes, used: 0 })),
                     Err(_) => disk.remove(&name)?,
                 }
             }
@@ -90,7 +90,7 @@ impl KeptCode {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Files> {
+    fn lock(&self) -> MutexGuard<'_, CodeFiles> {
         self.files.lock().expect("nothing panics under this lock")
     }
 
@@ -135,7 +135,7 @@ impl KeptCode {
         let mut files = self.lock();
         match self.write(&file, &self.sum(name, code), code) {
             Ok(()) => {
-                files.known.insert(file.clone(), Known { bytes, used: 0 });
+                files.known.insert(file.clone(), CodeFile { bytes, used: 0 });
                 files.note_use(&file);
             }
             Err(_) => {
@@ -188,7 +188,7 @@ impl KeptCode {
     }
 }
 
-impl Files {
+impl CodeFiles {
     fn note_use(&mut self, file: &str) {
         self.uses += 1;
         if let Some(known) = self.known.get_mut(file) {

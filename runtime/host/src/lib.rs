@@ -37,5 +37,5 @@ mod wasi;
 pub use engine::{Engine, Limits};
 pub use instance::Instance;
 pub use module::{CompiledModule, InvalidModule, described, hash_of};
-pub use outcome::{CallEnd, CallOutcome, Fault, FaultKind};
+pub use outcome::{CallOutcome, Fault, FaultKind, GuestExit};
 pub use start::StartTime;

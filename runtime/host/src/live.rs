@@ -11,17 +11,17 @@ use crate::{
     calls::stop,
     describe::DESCRIPTION_BYTES_MAX,
     faults::{Meters, fault},
-    hot::{HotSet, Watch},
+    hot::{HotSet, PageWatch},
     inspect::MEMORY_EXPORT,
     instance::HostError,
-    module::{Code, CompiledModule},
+    module::{CompiledModule, ModuleCode},
     rewrite::{ASK_EXPORT, Allowance, START_EXPORT},
     start::{StartDeadline, StartFor},
-    state::{GuestMemory, HostState, Refusal, unpack},
+    state::{GuestMemory, GuestStop, HostState, unpack},
 };
 
 /// A started instance.
-pub(crate) struct Live {
+pub(crate) struct LiveInstance {
     pub store: Store<HostState>,
     instance: wasmtime::Instance,
     /// Entries in the order of the description's procedures. They return the remaining fuel beside the result.
@@ -29,7 +29,7 @@ pub(crate) struct Live {
     /// The hot set. None for an instance that is not reused.
     pub hot: Option<HotSet>,
     /// The watch that counts the memory of an instance that is not reused.
-    watch: Option<Arc<Watch>>,
+    watch: Option<Arc<PageWatch>>,
     /// True if its memory belongs to the pool, which gives it to another instance later.
     is_pooled: bool,
     /// The place of arguments before a call; a slice of no bytes if there is none.
@@ -60,11 +60,11 @@ fn failed(error: wasmtime::Error) -> HostError {
     }
 }
 
-impl Live {
+impl LiveInstance {
     /// Instantiates a module and runs its start-up, in the time of a call or of a deployment. With `kept`, it can be restored after each
     /// call.
     pub fn start(
-        code: &Code,
+        code: &ModuleCode,
         time: StartFor<'_>,
         mappings: Mappings,
         is_kept: bool,
@@ -93,8 +93,8 @@ impl Live {
         let meters =
             Meters::of(&instance, &mut store).ok_or_else(|| HostError::Instantiate("fuel is missing".to_owned()))?;
         answer_asks(&instance, &mut store).map_err(failed)?;
-        let watch = Watch::new(bytes, guests);
-        // SAFETY: the handler is async-signal-safe (`Watch::on_fault`); `info` is what the kernel gave the real handler.
+        let watch = PageWatch::new(bytes, guests);
+        // SAFETY: the handler is async-signal-safe (`PageWatch::on_fault`); `info` is what the kernel gave the real handler.
         unsafe {
             let watch = watch.clone();
             store.set_signal_handler(move |signal, info, _| {
@@ -129,7 +129,7 @@ impl Live {
     }
 
     /// Runs the start-up code of a module.
-    fn run_start(&mut self, code: &Code) -> Result<(), HostError> {
+    fn run_start(&mut self, code: &ModuleCode) -> Result<(), HostError> {
         let start = self
             .instance
             .get_typed_func::<(), ()>(&mut self.store, START_EXPORT)
@@ -147,7 +147,7 @@ impl Live {
     }
 
     /// Returns the buffer that a module offers under this export: a slice of its memory, of no bytes if it offers none.
-    fn ask_buffer(&mut self, code: &Code, export: &str) -> Result<u64, HostError> {
+    fn ask_buffer(&mut self, code: &ModuleCode, export: &str) -> Result<u64, HostError> {
         let store = &mut self.store;
         let Ok(ask) = self.instance.get_typed_func::<(), u64>(&mut *store, export) else {
             return Ok(0);
@@ -157,11 +157,11 @@ impl Live {
             let state = store.data_mut();
             let refusal = match state.memory.check(pointer, length) {
                 Ok(_) if length as usize <= BUFFER_BYTES_MAX => return Ok(packed),
-                Ok(_) => Refusal::Limit {
+                Ok(_) => GuestStop::Limit {
                     limit: "buffer_bytes",
                     max: BUFFER_BYTES_MAX as u64,
                 },
-                Err(_) => Refusal::Range { pointer, length },
+                Err(_) => GuestStop::Range { pointer, length },
             };
             Err(stop(state, export, refusal))
         });
@@ -215,7 +215,7 @@ impl Live {
     }
 
     /// Asks the module for its description, in the time of its deployment.
-    pub fn describe(&mut self, code: &Code, deadline: &StartDeadline) -> Result<Vec<u8>, HostError> {
+    pub fn describe(&mut self, code: &ModuleCode, deadline: &StartDeadline) -> Result<Vec<u8>, HostError> {
         let failed = |error: wasmtime::Error| HostError::Describe(format!("{error:#}"));
         let store = &mut self.store;
         // SAFETY: a deployment's deadline is not borrowed.
@@ -240,7 +240,7 @@ impl Live {
     }
 }
 
-impl Drop for Live {
+impl Drop for LiveInstance {
     /// Makes the memory writable, because the pool clears a memory that it takes back.
     fn drop(&mut self) {
         if let Some(watch) = self.watch.as_ref().filter(|_| self.is_pooled) {

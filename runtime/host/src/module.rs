@@ -17,10 +17,10 @@ use wasmtime::{InstancePre, ModuleExport};
 use crate::{
     describe,
     engine::{Engine, Runtime},
-    inspect::{Inspected, Judge, inspect},
+    inspect::{ModuleParts, Strictness, inspect},
     instance::{HostError, INSTANCE_MAPPINGS},
     kept::name_of,
-    live::Live,
+    live::LiveInstance,
     rewrite::{rewrite, table_elements_max},
     start::{StartDeadline, StartFor, StartTime},
     state::HostState,
@@ -60,11 +60,11 @@ impl From<HostError> for InvalidModule {
 /// A module that can be run. Cheap to clone.
 #[derive(Clone)]
 pub struct CompiledModule {
-    inner: Arc<Inner>,
+    inner: Arc<ModuleInner>,
 }
 
-struct Inner {
-    code: Code,
+struct ModuleInner {
+    code: ModuleCode,
     schema: ModuleSchema,
     /// The JSON from which `schema` was made.
     description: Arc<[u8]>,
@@ -76,7 +76,7 @@ struct Inner {
 }
 
 /// The compiled module, from which instances are made.
-pub(crate) struct Code {
+pub(crate) struct ModuleCode {
     pub engine: Engine,
     pub pre: InstancePre<HostState>,
     pub memory_bytes: usize,
@@ -108,20 +108,20 @@ impl CompiledModule {
 
     /// The `compile` variant within the time of a deployment.
     pub fn compile_within(engine: &Engine, wasm: &[u8], time: &StartTime) -> Result<Self, InvalidModule> {
-        Self::make(engine, wasm, Judge::Upload, time)
+        Self::make(engine, wasm, Strictness::Upload, time)
     }
 
     /// The `compile` variant for a module accepted earlier, which skips the bounds on the compiler's work. Those may be lowered, but a
     /// module that was in service must load again.
     pub fn compile_again(engine: &Engine, wasm: &[u8]) -> Result<Self, InvalidModule> {
-        Self::make(engine, wasm, Judge::Known, &StartTime::again())
+        Self::make(engine, wasm, Strictness::Known, &StartTime::again())
     }
 
-    fn make(engine: &Engine, wasm: &[u8], judge: Judge, time: &StartTime) -> Result<Self, InvalidModule> {
-        let found = inspect(wasm, engine.limits(), judge)?;
+    fn make(engine: &Engine, wasm: &[u8], mode: Strictness, time: &StartTime) -> Result<Self, InvalidModule> {
+        let found = inspect(wasm, engine.limits(), mode)?;
         let described = match found.description {
             Some((json, offset)) => {
-                let schema = parse_description(json, judge).map_err(|reason| InvalidModule {
+                let schema = parse_description(json, mode).map_err(|reason| InvalidModule {
                     offset: Some(offset),
                     ..InvalidModule::new(format!("section {DESCRIBE_SECTION}: {reason}"))
                 })?;
@@ -137,17 +137,17 @@ impl CompiledModule {
         if let Some((schema, _)) = &described {
             check_procedures(&found, schema)?;
         }
-        let code = Code::build(engine, &found)?;
-        let (schema, description) = match (described, judge) {
+        let code = ModuleCode::build(engine, &found)?;
+        let (schema, description) = match (described, mode) {
             // The module started when it was accepted.
-            (Some(described), Judge::Known) => described,
+            (Some(described), Strictness::Known) => described,
             (described, _) => {
                 let deadline = time.begin();
                 let mut live = code.try_start(&deadline)?;
                 match described {
                     Some(described) => described,
                     None => {
-                        let described = describe_by_export(&code, &mut live, &deadline, judge)?;
+                        let described = describe_by_export(&code, &mut live, &deadline, mode)?;
                         check_procedures(&found, &described.0)?;
                         described
                     }
@@ -160,7 +160,7 @@ impl CompiledModule {
         };
         let entries = entries_of(&schema).map(entry).collect();
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(ModuleInner {
                 code,
                 layouts: schema.tables.iter().map(RowLayout::of_table).collect(),
                 schema,
@@ -196,7 +196,7 @@ impl CompiledModule {
         self.inner.layouts.clone()
     }
 
-    pub(crate) fn code(&self) -> &Code {
+    pub(crate) fn code(&self) -> &ModuleCode {
         &self.inner.code
     }
 
@@ -205,11 +205,11 @@ impl CompiledModule {
     }
 }
 
-impl Code {
+impl ModuleCode {
     /// Starts an instance that no call needs, to check that it starts, and to measure its memory.
-    fn try_start(&self, deadline: &StartDeadline) -> Result<Live, HostError> {
+    fn try_start(&self, deadline: &StartDeadline) -> Result<LiveInstance, HostError> {
         let mappings = Mappings::try_take(INSTANCE_MAPPINGS).ok_or(HostError::Mappings)?;
-        let live = Live::start(self, StartFor::Deployment(deadline), mappings, true, None)?;
+        let live = LiveInstance::start(self, StartFor::Deployment(deadline), mappings, true, None)?;
         if let Some(hot) = &live.hot {
             self.record_image(hot.image_bytes());
         }
@@ -231,7 +231,7 @@ impl Code {
         INSTANCE_BYTES + 2 * self.image_bytes.load(Relaxed)
     }
 
-    fn build(engine: &Engine, found: &Inspected<'_>) -> Result<Self, InvalidModule> {
+    fn build(engine: &Engine, found: &ModuleParts<'_>) -> Result<Self, InvalidModule> {
         let mappings = Mappings::try_take(CODE_MAPPINGS).ok_or(HostError::Mappings)?;
         let (wasm, guest_functions) = rewrite(found, engine.allowance())?;
         let compile = |runtime: &Runtime| {
@@ -298,7 +298,7 @@ pub fn described(wasm: &[u8]) -> Result<Option<(ModuleSchema, Arc<[u8]>)>, Inval
         if let Payload::CustomSection(section) = payload?
             && section.name() == DESCRIBE_SECTION
         {
-            let schema = parse_description(section.data(), Judge::Known).map_err(InvalidModule::new)?;
+            let schema = parse_description(section.data(), Strictness::Known).map_err(InvalidModule::new)?;
             return Ok(Some((schema, section.data().into())));
         }
     }
@@ -306,24 +306,24 @@ pub fn described(wasm: &[u8]) -> Result<Option<(ModuleSchema, Arc<[u8]>)>, Inval
 }
 
 /// Parses a description. The lenient reader takes modules accepted earlier, because the rules for uploads may have become stricter.
-fn parse_description(json: &[u8], judge: Judge) -> Result<ModuleSchema, String> {
-    match judge {
-        Judge::Upload => describe::from_json(json).map_err(|error| error.to_string()),
-        Judge::Known => read_module(json),
+fn parse_description(json: &[u8], mode: Strictness) -> Result<ModuleSchema, String> {
+    match mode {
+        Strictness::Upload => describe::from_json(json).map_err(|error| error.to_string()),
+        Strictness::Known => read_module(json),
     }
 }
 
 fn describe_by_export(
-    code: &Code,
-    live: &mut Live,
+    code: &ModuleCode,
+    live: &mut LiveInstance,
     deadline: &StartDeadline,
-    judge: Judge,
+    mode: Strictness,
 ) -> Result<(ModuleSchema, Vec<u8>), InvalidModule> {
     let refuse = |reason: String| InvalidModule::new(format!("export {DESCRIBE_EXPORT}: {reason}"));
     let json = live
         .describe(code, deadline)
         .map_err(|error: HostError| refuse(error.to_string()))?;
-    let schema = parse_description(&json, judge).map_err(refuse)?;
+    let schema = parse_description(&json, mode).map_err(refuse)?;
     Ok((schema, json))
 }
 
@@ -335,7 +335,7 @@ fn entries_of(schema: &ModuleSchema) -> impl Iterator<Item = String> {
 }
 
 /// Checks that each described procedure is exported, and each exported one described.
-fn check_procedures(found: &Inspected<'_>, schema: &ModuleSchema) -> Result<(), InvalidModule> {
+fn check_procedures(found: &ModuleParts<'_>, schema: &ModuleSchema) -> Result<(), InvalidModule> {
     let is_exported = |name: &str| found.entries.iter().any(|(entry, _)| *entry == name);
     if let Some(export) = entries_of(schema).find(|export| !is_exported(export)) {
         let what = match export.strip_prefix(CALL_EXPORT_PREFIX) {

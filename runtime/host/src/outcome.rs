@@ -8,14 +8,14 @@ use reprise_base::limits::KEY_BYTES_LIMIT;
 /// The outcome of one call of a procedure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallOutcome {
-    pub kind: Result<CallEnd, Box<Fault>>,
+    pub kind: Result<GuestExit, Box<Fault>>,
     /// Fuel burnt by the guest; the same for the same call on every replica.
     pub fuel_used: u64,
 }
 
 /// The end of a procedure that was not stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallEnd {
+pub enum GuestExit {
     /// The procedure returned. Its result, if any, was handed to `HostOps::set_result`.
     Returned,
     /// The procedure asked for an abort. Code and message were handed to `HostOps::abort`.

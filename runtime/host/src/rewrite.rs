@@ -23,7 +23,7 @@ use wasmparser::{BinaryReader, Name, NameSectionReader};
 
 use crate::{
     depth::{self, Depths},
-    inspect::{Inspected, Items, MEMORY_EXPORT},
+    inspect::{Items, MEMORY_EXPORT, ModuleParts},
     module::InvalidModule,
     price::{Meter, Prices, rewrite_body},
 };
@@ -64,7 +64,7 @@ impl Allowance {
 const FEW_GLOBALS_MAX: usize = 8;
 
 /// Numbers of the appended items.
-struct Added {
+struct AddedItems {
     /// Types `(i32) -> i32`, `() -> ()`, `(i32) -> (i32, i64)` and `(i64) -> i64`.
     type_call: u32,
     type_start: u32,
@@ -90,8 +90,8 @@ struct Added {
     depths: Depths,
 }
 
-impl Added {
-    fn new(found: &Inspected<'_>, allowance: Option<Allowance>) -> Self {
+impl AddedItems {
+    fn new(found: &ModuleParts<'_>, allowance: Option<Allowance>) -> Self {
         let functions = found.imported_functions + found.functions.count;
         let first_kept = found.globals.count + 1;
         // These come behind the kept values of the guest's globals and of the counter of pages.
@@ -129,7 +129,7 @@ impl Added {
 }
 
 /// Returns the global that the module's names call the stack pointer. Only the text of a fault depends on it.
-fn shadow_stack(found: &Inspected<'_>) -> Option<u32> {
+fn shadow_stack(found: &ModuleParts<'_>) -> Option<u32> {
     let names = NameSectionReader::new(BinaryReader::new(found.names?, 0));
     let globals = names.into_iter().find_map(|names| match names {
         Ok(Name::Global(globals)) => Some(globals),
@@ -146,8 +146,8 @@ fn shadow_stack(found: &Inspected<'_>) -> Option<u32> {
 }
 
 /// Returns the module that runs, and the number of the first function that is not the guest's.
-pub(crate) fn rewrite(found: &Inspected<'_>, allowance: Option<Allowance>) -> Result<(Vec<u8>, u32), InvalidModule> {
-    let added = Added::new(found, allowance);
+pub(crate) fn rewrite(found: &ModuleParts<'_>, allowance: Option<Allowance>) -> Result<(Vec<u8>, u32), InvalidModule> {
+    let added = AddedItems::new(found, allowance);
     let mut module = Module::new();
     section(&mut module, SectionId::Type, &types(found.types));
     copy(&mut module, SectionId::Import, found.imports);
@@ -185,7 +185,7 @@ fn copy(module: &mut Module, id: SectionId, data: &[u8]) {
 
 /// Returns the element segments, and one that declares functions whose exports are removed. It comes last, so that no other segment changes
 /// its number.
-fn elements(module: &mut Module, found: &Inspected<'_>) {
+fn elements(module: &mut Module, found: &ModuleParts<'_>) {
     const DECLARED_FUNCTIONS: [u8; 2] = [3, 0];
     let declared = &found.referred_exports;
     if declared.is_empty() && found.elements.count == 0 {
@@ -220,7 +220,7 @@ fn types(items: Items<'_>) -> Vec<u8> {
     data
 }
 
-fn function_types(found: &Inspected<'_>, added: &Added) -> Vec<u8> {
+fn function_types(found: &ModuleParts<'_>, added: &AddedItems) -> Vec<u8> {
     let deep = added.depths.deep.len();
     let mut data = extended(found.functions, (4 + found.entries.len() + deep) as u32);
     added.type_call.encode(&mut data);
@@ -241,7 +241,7 @@ pub(crate) fn table_elements_max(&(initial, declared): &(u64, Option<u64>)) -> u
 }
 
 /// Returns the guest's tables with a largest size each, and the table for the function that grants fuel.
-fn tables(found: &Inspected<'_>) -> TableSection {
+fn tables(found: &ModuleParts<'_>) -> TableSection {
     let mut tables = TableSection::new();
     let table_type = |minimum, maximum| TableType {
         element_type: RefType::FUNCREF,
@@ -257,7 +257,7 @@ fn tables(found: &Inspected<'_>) -> TableSection {
     tables
 }
 
-fn memory(found: &Inspected<'_>) -> MemorySection {
+fn memory(found: &ModuleParts<'_>) -> MemorySection {
     let mut memories = MemorySection::new();
     memories.memory(MemoryType {
         minimum: found.memory_pages.1,
@@ -269,7 +269,7 @@ fn memory(found: &Inspected<'_>) -> MemorySection {
     memories
 }
 
-fn globals(found: &Inspected<'_>, added: &Added) -> Vec<u8> {
+fn globals(found: &ModuleParts<'_>, added: &AddedItems) -> Vec<u8> {
     let kept = found.mutable_globals.iter().map(|(_, ty)| *ty);
     let mut data = extended(found.globals, 6 + found.mutable_globals.len() as u32);
     push_global(
@@ -308,7 +308,7 @@ fn push_global(data: &mut Vec<u8>, val_type: ValType, value: &ConstExpr) {
     value.encode(data);
 }
 
-fn exports(found: &Inspected<'_>, added: &Added) -> ExportSection {
+fn exports(found: &ModuleParts<'_>, added: &AddedItems) -> ExportSection {
     let mut exports = ExportSection::new();
     exports.export(MEMORY_EXPORT, ExportKind::Memory, 0);
     exports.export(START_EXPORT, ExportKind::Func, added.start);
@@ -334,7 +334,7 @@ fn exports(found: &Inspected<'_>, added: &Added) -> ExportSection {
     exports
 }
 
-fn code(found: &Inspected<'_>, added: &Added) -> Result<(CodeSection, BranchHints), InvalidModule> {
+fn code(found: &ModuleParts<'_>, added: &AddedItems) -> Result<(CodeSection, BranchHints), InvalidModule> {
     let (mut code, mut hints) = (CodeSection::new(), BranchHints::new());
     let (mut deep, mut hint_lists) = (Vec::new(), Vec::new());
     let prices = Prices::judge(&found.bodies, &added.depths, found.imported_functions)?;
@@ -370,7 +370,7 @@ fn code(found: &Inspected<'_>, added: &Added) -> Result<(CodeSection, BranchHint
 }
 
 /// Returns the function that replaces one that pays for stack. It takes the price, calls the body, and returns the price.
-fn deep_function(found: &Inspected<'_>, added: &Added, (position, body): (usize, u32), price: u32) -> Function {
+fn deep_function(found: &ModuleParts<'_>, added: &AddedItems, (position, body): (usize, u32), price: u32) -> Function {
     let (stack, price) = (added.stack, price as i32);
     let mut function = Function::new([]);
     for instruction in [
@@ -404,7 +404,7 @@ fn deep_function(found: &Inspected<'_>, added: &Added, (position, body): (usize,
 }
 
 /// Returns the function that asks the host for fuel. The host returns the new amount or ends the guest.
-fn refuel_function(added: &Added) -> Function {
+fn refuel_function(added: &AddedItems) -> Function {
     let mut function = Function::new([]);
     for instruction in [
         Instruction::GlobalGet(added.meter.fuel),
@@ -422,13 +422,13 @@ fn refuel_function(added: &Added) -> Function {
 }
 
 /// Returns every global that a call may change, with the global that keeps its value.
-fn kept_globals(found: &Inspected<'_>, added: &Added) -> impl Iterator<Item = (u32, u32)> {
+fn kept_globals(found: &ModuleParts<'_>, added: &AddedItems) -> impl Iterator<Item = (u32, u32)> {
     let own = found.mutable_globals.iter().map(|(number, _)| *number);
     own.chain([added.meter.pages]).zip(added.first_kept..)
 }
 
 /// Returns `memory.grow` on the counter: -1 if the largest size would be exceeded, otherwise the size before.
-fn grow_function(found: &Inspected<'_>, added: &Added) -> Function {
+fn grow_function(found: &ModuleParts<'_>, added: &AddedItems) -> Function {
     let mut function = Function::new([]);
     for instruction in [
         Instruction::LocalGet(0),
@@ -454,7 +454,7 @@ fn grow_function(found: &Inspected<'_>, added: &Added) -> Function {
     function
 }
 
-fn start_function(found: &Inspected<'_>, added: &Added) -> Function {
+fn start_function(found: &ModuleParts<'_>, added: &AddedItems) -> Function {
     let mut function = Function::new([]);
     for start in found.start.iter().chain(&found.initialize) {
         function.instruction(&Instruction::Call(*start));
@@ -467,14 +467,14 @@ fn start_function(found: &Inspected<'_>, added: &Added) -> Function {
     function
 }
 
-fn put_back(found: &Inspected<'_>, added: &Added, function: &mut Function) {
+fn put_back(found: &ModuleParts<'_>, added: &AddedItems, function: &mut Function) {
     for (global, kept) in kept_globals(found, added) {
         function.instruction(&Instruction::GlobalGet(kept));
         function.instruction(&Instruction::GlobalSet(global));
     }
 }
 
-fn put_back_function(found: &Inspected<'_>, added: &Added) -> Function {
+fn put_back_function(found: &ModuleParts<'_>, added: &AddedItems) -> Function {
     let mut function = Function::new([]);
     if !has_few_globals(found) {
         put_back(found, added, &mut function);
@@ -485,11 +485,11 @@ fn put_back_function(found: &Inspected<'_>, added: &Added) -> Function {
 
 /// True for modules with few globals, which is what compilers make. Their wrappers restore the globals inline, which saves one call per
 /// call.
-fn has_few_globals(found: &Inspected<'_>) -> bool {
+fn has_few_globals(found: &ModuleParts<'_>) -> bool {
     found.mutable_globals.len() <= FEW_GLOBALS_MAX
 }
 
-fn wrapper(found: &Inspected<'_>, added: &Added, procedure: u32) -> Function {
+fn wrapper(found: &ModuleParts<'_>, added: &AddedItems, procedure: u32) -> Function {
     let mut function = Function::new([]);
     match has_few_globals(found) {
         true => put_back(found, added, &mut function),

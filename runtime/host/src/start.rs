@@ -7,7 +7,7 @@ use reprise_abi::HostOps;
 use reprise_base::limits::{DEPLOY_TIME_LIMIT, DEPLOY_TIME_MAX_S};
 use reprise_env::{Clock, RealClock};
 
-use crate::state::{Answer, Refusal};
+use crate::state::{Answer, GuestStop};
 
 /// The time in which a module must start and describe itself outside of a call.
 #[derive(Clone)]
@@ -59,7 +59,7 @@ pub(crate) struct StartDeadline {
 impl StartDeadline {
     fn ask(&self) -> Answer<()> {
         match &self.until {
-            Some((clock, until_ns)) if clock.monotonic_ns() >= *until_ns => Err(Refusal::Limit {
+            Some((clock, until_ns)) if clock.monotonic_ns() >= *until_ns => Err(GuestStop::Limit {
                 limit: DEPLOY_TIME_LIMIT,
                 max: self.max_s.into(),
             }),

@@ -3,8 +3,8 @@
 use std::{ptr::NonNull, slice, sync::Arc};
 
 use reprise_abi::{
-    HostOps, LogLevel, OpError, Plans, RowLayout, ScanFlags, ScanRequest, Target, calls::Packed, key::KEY_BYTES_MAX,
-    random::TxnRandom, value::RESULT_BYTES_MAX,
+    HostOps, IndexTarget, LogLevel, OpError, Plans, RowLayout, ScanFlags, ScanRequest, calls::PackedItems,
+    key::KEY_BYTES_MAX, random::TxnRandom, value::RESULT_BYTES_MAX,
 };
 use reprise_base::limits::{
     ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, FUEL_SLICE, GUEST_LOG_BYTES_MAX, HOST_CALL_BYTES_MAX,
@@ -47,9 +47,9 @@ impl GuestMemory {
     }
 
     #[inline]
-    fn span(self, pointer: u32, length: u32) -> Result<*mut u8, Refusal> {
+    fn span(self, pointer: u32, length: u32) -> Result<*mut u8, GuestStop> {
         if pointer as usize + length as usize > self.bytes {
-            return Err(Refusal::Range { pointer, length });
+            return Err(GuestStop::Range { pointer, length });
         }
         Ok(self.base.wrapping_add(pointer as usize))
     }
@@ -60,7 +60,7 @@ impl GuestMemory {
     /// The slice borrows from nothing. The caller must not read it after any code writes to these bytes. That code may be an answer of a
     /// host call, the guest, or another instance in this memory.
     #[inline]
-    pub unsafe fn read<'a>(self, packed: u64) -> Result<&'a [u8], Refusal> {
+    pub unsafe fn read<'a>(self, packed: u64) -> Result<&'a [u8], GuestStop> {
         let (pointer, length) = unpack(packed);
         // SAFETY: passed on.
         unsafe { self.read_at(pointer, length) }
@@ -71,7 +71,7 @@ impl GuestMemory {
     /// # Safety
     /// The contract of `read` holds.
     #[inline]
-    pub unsafe fn read_at<'a>(self, pointer: u32, length: u32) -> Result<&'a [u8], Refusal> {
+    pub unsafe fn read_at<'a>(self, pointer: u32, length: u32) -> Result<&'a [u8], GuestStop> {
         let start = self.span(pointer, length)?;
         // SAFETY: the span is in range of the mapping (contract of `new`); no code writes to it while the slice is read (contract).
         Ok(unsafe { slice::from_raw_parts(start, length as usize) })
@@ -79,20 +79,20 @@ impl GuestMemory {
 
     /// Checks that the bytes lie in the memory.
     #[inline]
-    pub fn check(self, pointer: u32, length: u32) -> Result<(), Refusal> {
+    pub fn check(self, pointer: u32, length: u32) -> Result<(), GuestStop> {
         self.span(pointer, length).map(drop)
     }
 
     #[inline]
-    pub fn read_u32(self, pointer: u32) -> Result<u32, Refusal> {
+    pub fn read_u32(self, pointer: u32) -> Result<u32, GuestStop> {
         // SAFETY: the bytes are copied at once.
         let bytes = unsafe { self.read_at(pointer, 4) }?;
         Ok(u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
     }
 
     #[inline]
-    pub fn write_at(self, pointer: u32, bytes: &[u8]) -> Result<(), Refusal> {
-        let length = u32::try_from(bytes.len()).map_err(|_| Refusal::Range {
+    pub fn write_at(self, pointer: u32, bytes: &[u8]) -> Result<(), GuestStop> {
+        let length = u32::try_from(bytes.len()).map_err(|_| GuestStop::Range {
             pointer,
             length: u32::MAX,
         })?;
@@ -110,15 +110,15 @@ pub(crate) fn unpack(packed: u64) -> (u32, u32) {
 }
 
 /// A buffer of the guest to which the host appends.
-pub(crate) struct Output {
+pub(crate) struct GuestOutput {
     start: *mut u8,
     capacity: usize,
     filled: usize,
 }
 
-impl Output {
+impl GuestOutput {
     #[inline]
-    pub fn new(memory: GuestMemory, packed: u64) -> Result<Self, Refusal> {
+    pub fn new(memory: GuestMemory, packed: u64) -> Result<Self, GuestStop> {
         let (pointer, capacity) = unpack(packed);
         Ok(Self {
             start: memory.span(pointer, capacity)?,
@@ -169,7 +169,7 @@ impl Output {
 
 /// Why a host call stops the guest.
 #[derive(Debug)]
-pub(crate) enum Refusal {
+pub(crate) enum GuestStop {
     Range {
         pointer: u32,
         length: u32,
@@ -192,7 +192,7 @@ pub(crate) enum Refusal {
     NoTransaction,
 }
 
-impl From<OpError> for Refusal {
+impl From<OpError> for GuestStop {
     fn from(error: OpError) -> Self {
         Self::Op(error)
     }
@@ -204,7 +204,7 @@ const KEYS_KEPT_BYTES: usize = 32 << 10;
 /// Marks a guest that was stopped by the host; the reason is in `HostState::fault`.
 #[derive(Debug, thiserror::Error)]
 #[error("stopped by the host")]
-pub(crate) struct Stopped;
+pub(crate) struct StoppedByHost;
 
 pub(crate) struct HostState {
     pub memory: GuestMemory,
@@ -235,7 +235,7 @@ pub(crate) struct HostState {
 }
 
 /// Result of a host call.
-pub(crate) type Answer<T> = Result<T, Refusal>;
+pub(crate) type Answer<T> = Result<T, GuestStop>;
 
 /// Bytes that host calls move between two checks whether the call may continue.
 const BYTES_SLICE: u64 = 256 << 10;
@@ -325,10 +325,10 @@ impl HostState {
         let fuel_max = own_max.unwrap_or(self.allowance.fuel_max);
         // This check comes first, so that a call with two reasons to end always reports the same one.
         if used > fuel_max.saturating_mul(MIGRATION_LIMITS_FACTOR) {
-            return Err(Refusal::Fuel { max: fuel_max });
+            return Err(GuestStop::Fuel { max: fuel_max });
         }
         let times = self.ask()?;
-        let more = (fuel_max.saturating_mul(times).checked_sub(used)).ok_or(Refusal::Fuel { max: fuel_max })?;
+        let more = (fuel_max.saturating_mul(times).checked_sub(used)).ok_or(GuestStop::Fuel { max: fuel_max })?;
         let more = more.min(FUEL_SLICE);
         self.fuel_given = used + more;
         Ok(more as i64)
@@ -336,30 +336,30 @@ impl HostState {
 
     /// Records why the guest is stopped.
     #[cold]
-    pub fn stop(&mut self, call: &str, refusal: Refusal) -> Stopped {
+    pub fn stop(&mut self, call: &str, refusal: GuestStop) -> StoppedByHost {
         let fault = match refusal {
-            Refusal::Range { pointer, length } => Fault::trap(
+            GuestStop::Range { pointer, length } => Fault::trap(
                 "out_of_bounds",
                 format!("{call}: {length} bytes at {pointer} lie outside of the guest's memory"),
             ),
-            Refusal::Limit { limit, max } | Refusal::Op(OpError::Limit { limit, max }) => Fault::limit(limit, max),
-            Refusal::Fuel { max } => Fault::fuel(max),
-            Refusal::Op(OpError::KeyTooLong { key }) => Fault::key_too_long(&key),
-            Refusal::Op(OpError::Ended(ended)) => Fault::ended(ended),
-            Refusal::Guest(message) | Refusal::Op(OpError::Guest(message)) => {
+            GuestStop::Limit { limit, max } | GuestStop::Op(OpError::Limit { limit, max }) => Fault::limit(limit, max),
+            GuestStop::Fuel { max } => Fault::fuel(max),
+            GuestStop::Op(OpError::KeyTooLong { key }) => Fault::key_too_long(&key),
+            GuestStop::Op(OpError::Ended(ended)) => Fault::ended(ended),
+            GuestStop::Guest(message) | GuestStop::Op(OpError::Guest(message)) => {
                 Fault::guest(format!("{call}: {message}"))
             }
-            Refusal::Op(OpError::DuplicateKey { index }) => {
+            GuestStop::Op(OpError::DuplicateKey { index }) => {
                 Fault::guest(format!("{call}: duplicate key in index {index}"))
             }
-            Refusal::Exit { code } => Fault::trap("exit", format!("{call}: the guest exited with code {code}")),
-            Refusal::Panic(text) => Fault::trap(PANIC_TRAP, text),
-            Refusal::NoTransaction => Fault::guest(format!(
+            GuestStop::Exit { code } => Fault::trap("exit", format!("{call}: the guest exited with code {code}")),
+            GuestStop::Panic(text) => Fault::trap(PANIC_TRAP, text),
+            GuestStop::NoTransaction => Fault::guest(format!(
                 "{call}: not available while the module starts or describes itself"
             )),
         };
         self.fault = Some(fault);
-        Stopped
+        StoppedByHost
     }
 
     #[inline]
@@ -388,7 +388,7 @@ impl HostState {
     fn charge_more(&mut self, bytes: u64) -> Answer<()> {
         let used = self.bytes_given - self.bytes_left + bytes;
         if used > HOST_CALL_BYTES_MAX.saturating_mul(self.ask()?) {
-            return Err(Refusal::Limit {
+            return Err(GuestStop::Limit {
                 limit: "host_call_bytes",
                 max: HOST_CALL_BYTES_MAX,
             });
@@ -412,7 +412,7 @@ impl HostState {
         // SAFETY: looked at for the last time before this call writes to guest memory.
         let bytes = unsafe { self.memory.read(slice) }?;
         if bytes.len() > RESULT_BYTES_MAX {
-            return Err(Refusal::Limit {
+            return Err(GuestStop::Limit {
                 limit: "result_bytes",
                 max: RESULT_BYTES_MAX as u64,
             });
@@ -426,7 +426,7 @@ impl HostState {
     pub fn result_from_buffer(&mut self, length: u32) -> Answer<()> {
         let (pointer, room) = unpack(self.result_buffer);
         if length > room {
-            return Err(Refusal::Range { pointer, length });
+            return Err(GuestStop::Range { pointer, length });
         }
         self.result_write(u64::from(pointer) | u64::from(length) << 32)
     }
@@ -436,8 +436,8 @@ impl HostState {
         // SAFETY: looked at for the last time before this call writes to guest memory.
         let key = unsafe { self.memory.read(key) }?;
         self.charge(key.len())?;
-        let mut out = Output::new(self.memory, out)?;
-        let Some((handle, row)) = self.ops()?.get(Target::unpack(target), key)? else {
+        let mut out = GuestOutput::new(self.memory, out)?;
+        let Some((handle, row)) = self.ops()?.get(IndexTarget::unpack(target), key)? else {
             return Ok(-1);
         };
         let length = row.len();
@@ -453,27 +453,27 @@ impl HostState {
         // SAFETY: looked at for the last time before this call writes to guest memory.
         let key = unsafe { self.memory.read(key) }?;
         self.charge(key.len())?;
-        Ok(self.ops()?.exists(Target::unpack(target), key)? as i32)
+        Ok(self.ops()?.exists(IndexTarget::unpack(target), key)? as i32)
     }
 
     pub fn multi_get(&mut self, target: u32, slice: u64, count: u32, out: u64) -> Answer<i64> {
         // SAFETY: looked at for the last time before this call writes to guest memory.
         let keys = unsafe { self.memory.read(slice) }?;
         self.charge(keys.len())?;
-        let mut out = Output::new(self.memory, out)?;
+        let mut out = GuestOutput::new(self.memory, out)?;
         // The rows are written to guest memory while the keys are still read, so the keys can't be borrowed from there.
         let mut copy = std::mem::take(&mut self.keys);
         copy.clear();
         copy.extend_from_slice(keys);
         let (mut needed, mut fits) = (0, true);
-        let items = Packed::new(&copy, count);
+        let items = PackedItems::new(&copy, count);
         let items = items.ok_or_else(|| run_past_end(self.memory, slice, "keys"));
         let result = items.and_then(|keys| {
             let visit = &mut |handle, row: &[u8]| {
                 needed += ROW_HEADER_BYTES + row.len();
                 fits = fits && out.try_push_row(handle, row);
             };
-            Ok(self.ops()?.multi_get(Target::unpack(target), keys, visit)?)
+            Ok(self.ops()?.multi_get(IndexTarget::unpack(target), keys, visit)?)
         });
         self.keys = copy;
         result?;
@@ -483,7 +483,7 @@ impl HostState {
 
     #[inline]
     pub fn row_read(&mut self, handle: u32, out: u64) -> Answer<i32> {
-        let mut out = Output::new(self.memory, out)?;
+        let mut out = GuestOutput::new(self.memory, out)?;
         let row = self.ops()?.row(handle)?;
         let length = row.len();
         if length <= out.capacity {
@@ -508,7 +508,7 @@ impl HostState {
         let rows = unsafe { self.memory.read(slice) }?;
         let table = narrow(table, "table")?;
         self.charge(rows.len())?;
-        let items = Packed::new(rows, count);
+        let items = PackedItems::new(rows, count);
         let rows = items.ok_or_else(|| run_past_end(self.memory, slice, "rows"))?;
         let result = self.ops()?.multi_insert(table, rows);
         or_duplicate(result.map(i64::from))
@@ -539,9 +539,9 @@ impl HostState {
         // SAFETY: looked at for the last time before this call writes to guest memory.
         let key = unsafe { self.memory.read(key) }?;
         self.charge(key.len())?;
-        let mut out = Output::new(self.memory, out)?;
+        let mut out = GuestOutput::new(self.memory, out)?;
         let (target, column) = unpack(what);
-        let (target, column) = (Target::unpack(target), narrow(column, "column")?);
+        let (target, column) = (IndexTarget::unpack(target), narrow(column, "column")?);
         let Some(value) = self.ops()?.add_by_key(target, key, column, delta)? else {
             return Ok(0);
         };
@@ -552,7 +552,7 @@ impl HostState {
     }
 
     pub fn scan(&mut self, request: u32, out: u64) -> Answer<i64> {
-        let mut out = Output::new(self.memory, out)?;
+        let mut out = GuestOutput::new(self.memory, out)?;
         let request = request_of(self.memory, request, &mut self.lower, &mut self.upper)?;
         let visit = &mut |handle, row: &[u8]| out.try_push_row(handle, row);
         let batch = transaction_of(&mut self.ops)?.scan(&request, visit)?;
@@ -560,7 +560,7 @@ impl HostState {
     }
 
     pub fn scan_next(&mut self, cursor: u32, out: u64) -> Answer<i64> {
-        let mut out = Output::new(self.memory, out)?;
+        let mut out = GuestOutput::new(self.memory, out)?;
         let batch = self
             .ops()?
             .scan_next(cursor, &mut |handle, row| out.try_push_row(handle, row))?;
@@ -579,7 +579,7 @@ impl HostState {
     pub fn count(&mut self, request: u32) -> Answer<i64> {
         let request = request_of(self.memory, request, &mut self.lower, &mut self.upper)?;
         let rows = transaction_of(&mut self.ops)?.count(&request)?;
-        i64::try_from(rows).map_err(|_| Refusal::Guest("count out of range".to_owned()))
+        i64::try_from(rows).map_err(|_| GuestStop::Guest("count out of range".to_owned()))
     }
 
     pub fn savepoint(&mut self) -> Answer<i32> {
@@ -610,7 +610,7 @@ impl HostState {
     }
 
     pub fn caller(&mut self, out: u64) -> Answer<i32> {
-        let mut out = Output::new(self.memory, out)?;
+        let mut out = GuestOutput::new(self.memory, out)?;
         let name = self.ops()?.caller().unwrap_or_default();
         let length = name.len();
         if length <= out.capacity {
@@ -623,7 +623,7 @@ impl HostState {
     pub fn log(&mut self, level: u32, text: u64) -> Answer<()> {
         // SAFETY: looked at for the last time before this call writes to guest memory.
         let text = unsafe { self.memory.read(text) }?;
-        let level = LogLevel::from_bits(level).ok_or_else(|| Refusal::Guest(format!("unknown log level {level}")))?;
+        let level = LogLevel::from_bits(level).ok_or_else(|| GuestStop::Guest(format!("unknown log level {level}")))?;
         self.log_bytes(level, text)
     }
 
@@ -646,7 +646,7 @@ impl HostState {
         if let Ok(ops) = self.ops() {
             _ = ops.log(LogLevel::Error, &text);
         }
-        Err(Refusal::Panic(text))
+        Err(GuestStop::Panic(text))
     }
 
     pub fn abort(&mut self, code: u64, message: u64) -> Answer<()> {
@@ -673,13 +673,13 @@ pub(crate) fn request_of<'a>(
     let word = |index: usize| u32::from_le_bytes(bytes[index * 4..][..4].try_into().expect("4 bytes"));
     let flags = ScanFlags(word(1));
     if !flags.is_known() || word(7) != 0 {
-        return Err(Refusal::Guest("scan request has unknown flags".to_owned()));
+        return Err(GuestStop::Guest("scan request has unknown flags".to_owned()));
     }
-    let (target, limit) = (Target::unpack(word(0)), word(2));
+    let (target, limit) = (IndexTarget::unpack(word(0)), word(2));
     // SAFETY: as above.
     let bounds = unsafe { (memory.read_at(word(3), word(4))?, memory.read_at(word(5), word(6))?) };
     if bounds.0.len() > KEY_BYTES_MAX || bounds.1.len() > KEY_BYTES_MAX {
-        return Err(Refusal::Op(OpError::KeyTooLong {
+        return Err(GuestStop::Op(OpError::KeyTooLong {
             key: "a bound of a scan".to_owned(),
         }));
     }
@@ -713,13 +713,13 @@ pub(crate) fn transaction_of(ops: &mut Option<NonNull<dyn HostOps>>) -> Answer<&
     // SAFETY: set by `begin_call`, whose caller keeps the borrow exclusive until `end_call`; the result borrows the field,
     // so two of them never live at once.
     let ops = ops.as_mut().map(|ops| unsafe { ops.as_mut() as &mut dyn HostOps });
-    ops.ok_or(Refusal::NoTransaction)
+    ops.ok_or(GuestStop::NoTransaction)
 }
 
 /// Refuses a text that alone passes the limit of a transaction's log, before it is copied.
 pub(crate) fn log_fits(bytes: usize) -> Answer<()> {
     if bytes > GUEST_LOG_BYTES_MAX {
-        return Err(Refusal::Limit {
+        return Err(GuestStop::Limit {
             limit: "log_bytes",
             max: GUEST_LOG_BYTES_MAX as u64,
         });
@@ -740,14 +740,14 @@ fn beginning_of(text: &[u8], bytes_max: usize) -> String {
 
 fn text_within<'a>(bytes: &'a [u8], limit: &'static str, max: usize) -> Answer<&'a str> {
     if bytes.len() > max {
-        return Err(Refusal::Limit { limit, max: max as u64 });
+        return Err(GuestStop::Limit { limit, max: max as u64 });
     }
-    std::str::from_utf8(bytes).map_err(|_| Refusal::Guest("text is not UTF-8".to_owned()))
+    std::str::from_utf8(bytes).map_err(|_| GuestStop::Guest("text is not UTF-8".to_owned()))
 }
 
 /// Returns the refusal for items that do not lie in their slice: outside of the memory, or miscounted by the guest.
 #[cold]
-pub(crate) fn run_past_end(memory: GuestMemory, slice: u64, what: &str) -> Refusal {
+pub(crate) fn run_past_end(memory: GuestMemory, slice: u64, what: &str) -> GuestStop {
     let (mut at, length) = unpack(slice);
     let end = u64::from(at) + u64::from(length);
     while u64::from(at) <= end {
@@ -760,12 +760,12 @@ pub(crate) fn run_past_end(memory: GuestMemory, slice: u64, what: &str) -> Refus
             Err(refusal) => return refusal,
         }
     }
-    Refusal::Guest(format!("{what} run past the end of their slice"))
+    GuestStop::Guest(format!("{what} run past the end of their slice"))
 }
 
 #[inline]
 pub(crate) fn narrow(number: u32, what: &str) -> Answer<u16> {
-    u16::try_from(number).map_err(|_| Refusal::Guest(format!("no {what} {number}")))
+    u16::try_from(number).map_err(|_| GuestStop::Guest(format!("no {what} {number}")))
 }
 
 /// Turns a duplicate key into the return code that the guest may handle.

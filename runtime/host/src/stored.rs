@@ -5,8 +5,9 @@
 //! text is no description at all, or refers to things that it does not contain.
 
 use reprise_abi::{
-    ABI_VERSION, AbortSchema, ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, Parameter, Partitioning,
-    Placement, PrefetchKey, PrefetchPart, ProcedureSchema, StructField, StructType, TableSchema, Type,
+    ABI_VERSION, AbortSchema, ColumnSchema, IndexKind, IndexSchema, LogDeclaration, ModuleSchema, Parameter,
+    Partitioning, PrefetchKey, PrefetchPart, ProcedureSchema, StructField, StructType, TablePlacement, TableSchema,
+    Type,
 };
 use serde_json::Value;
 
@@ -100,9 +101,9 @@ fn read_table(value: &Value) -> Read<TableSchema> {
         })
     });
     let placement = match value.get("placement") {
-        Some(Value::String(word)) if word == "replicated" => Placement::Replicated,
-        Some(by @ Value::Object(_)) => Placement::By(position(text(by, "by")?, &names)?),
-        _ => Placement::Local,
+        Some(Value::String(word)) if word == "replicated" => TablePlacement::Replicated,
+        Some(by @ Value::Object(_)) => TablePlacement::By(position(text(by, "by")?, &names)?),
+        _ => TablePlacement::Local,
     };
     let full = text(value, "name")?;
     let (owner, name) = full.split_once('.').unwrap_or(("", full));
@@ -163,10 +164,10 @@ fn read_procedure(value: &Value, tables: &[TableSchema]) -> Read<ProcedureSchema
             .filter_map(|prefetch| read_prefetch(prefetch, tables, &names))
             .collect(),
         log: match value.get("log").and_then(Value::as_str) {
-            Some("command") => LogChoice::Command,
-            Some("physiological") => LogChoice::Physiological,
-            Some("auto") => LogChoice::Auto,
-            _ => LogChoice::Server,
+            Some("command") => LogDeclaration::Command,
+            Some("physiological") => LogDeclaration::Physiological,
+            Some("auto") => LogDeclaration::Auto,
+            _ => LogDeclaration::Server,
         },
         time_max_ms: value
             .get("time_max_ms")
@@ -274,7 +275,7 @@ mod tests {
         assert!(from_json(table.as_bytes()).is_err());
         let read = read_stored_table(table.as_bytes()).expect("read").expect("a table");
         assert_eq!((read.columns.len(), read.indexes.len()), (2_001, 100));
-        assert_eq!(read.placement, Placement::Local);
+        assert_eq!(read.placement, TablePlacement::Local);
         assert_eq!(read_stored_table(b"{}"), Ok(None));
     }
 

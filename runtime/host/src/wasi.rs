@@ -6,7 +6,7 @@ use wasmtime::{Caller, FuncType, Linker, Val, ValType};
 
 use crate::{
     calls::{Import, define},
-    state::{Answer, HostState, Refusal, log_fits},
+    state::{Answer, GuestStop, HostState, log_fits},
 };
 
 const MODULE: &str = "wasi_snapshot_preview1";
@@ -103,7 +103,7 @@ pub(crate) fn link(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
         s.poll_oneoff(subs, events, count, out)
     });
     define!(linker, MODULE, "sched_yield", () -> i32, |_s| Ok(ERRNO_SUCCESS));
-    define!(linker, MODULE, "proc_exit", (code: u32) -> (), |_s| Err(Refusal::Exit { code }));
+    define!(linker, MODULE, "proc_exit", (code: u32) -> (), |_s| Err(GuestStop::Exit { code }));
     for import in &IMPORTS[FIRST_WITHOUT_FILE..] {
         link_without_file(linker, import)?;
     }

@@ -15,7 +15,7 @@ use reprise_env::FrameMemory;
 use crate::{
     library,
     real::{RealMemory, RealPair},
-    verbs::{Ask, Card, CardSeen, Pair, VerbsError},
+    verbs::{Ask, Card, CardSeen, QueuePair, VerbsError},
 };
 
 pub(crate) fn failed(what: &'static str) -> VerbsError {
@@ -35,12 +35,12 @@ pub(crate) fn failed_with(what: &'static str, error: &io::Error) -> VerbsError {
 }
 
 /// A pointer of rdma-core that is given back once.
-pub(crate) struct Owned<T> {
+pub(crate) struct OwnedPointer<T> {
     pointer: NonNull<T>,
     give_back: unsafe fn(*mut T),
 }
 
-impl<T> Owned<T> {
+impl<T> OwnedPointer<T> {
     pub fn new(what: &'static str, pointer: *mut T, give_back: unsafe fn(*mut T)) -> Result<Self, VerbsError> {
         let pointer = NonNull::new(pointer).ok_or_else(|| failed(what))?;
         Ok(Self { pointer, give_back })
@@ -51,7 +51,7 @@ impl<T> Owned<T> {
     }
 }
 
-impl<T> Drop for Owned<T> {
+impl<T> Drop for OwnedPointer<T> {
     fn drop(&mut self) {
         // SAFETY: the pointer came from rdma-core, is not null, and is given back here alone.
         unsafe { (self.give_back)(self.pointer.as_ptr()) };
@@ -59,9 +59,9 @@ impl<T> Drop for Owned<T> {
 }
 
 // SAFETY: rdma-core's objects may be used from any thread, by several at once (ibverbs(7): the library is thread safe).
-unsafe impl<T> Send for Owned<T> {}
+unsafe impl<T> Send for OwnedPointer<T> {}
 // SAFETY: as above.
-unsafe impl<T> Sync for Owned<T> {}
+unsafe impl<T> Sync for OwnedPointer<T> {}
 
 /// Defines what gives back a pointer: the verbs' answer says that something is left, which a field order of ours rules out.
 macro_rules! give_back {
@@ -120,7 +120,7 @@ impl Port {
 
 pub(crate) struct OpenCard {
     name: String,
-    pub context: Owned<ffi::ibv_context>,
+    pub context: OwnedPointer<ffi::ibv_context>,
 }
 
 /// Cards of this machine: the one that has this end's address, or the one that was named.
@@ -253,7 +253,7 @@ fn open_card(name: &str) -> Result<OpenCard, VerbsError> {
         if found.to_bytes() == name.as_bytes() {
             // SAFETY: the card is one of the list.
             let context = unsafe { ffi::ibv_open_device(card) };
-            let context = Owned::new("open the RDMA card", context, close_card).map_err(told_of_rights);
+            let context = OwnedPointer::new("open the RDMA card", context, close_card).map_err(told_of_rights);
             opened = context.map(|context| OpenCard {
                 name: name.to_owned(),
                 context,
@@ -325,7 +325,7 @@ impl Card for RealCard {
         Ok(format!("{} {}", card.name, port.describe()))
     }
 
-    fn pair(&self, ask: &Ask) -> Result<Box<dyn Pair>, VerbsError> {
+    fn pair(&self, ask: &Ask) -> Result<Box<dyn QueuePair>, VerbsError> {
         let (card, port) = self.choose(ask.local)?;
         Ok(Box::new(RealPair::new(card, port, ask)?))
     }

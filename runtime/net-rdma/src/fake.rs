@@ -10,11 +10,13 @@ use std::{
 
 use reprise_env::FrameMemory;
 
-use crate::verbs::{Ask, Card, Completion, Memory, Pair, PairAddress, Queue, Span, VerbsError, Write};
+use crate::verbs::{
+    Ask, Card, Completion, CompletionQueue, MemorySpan, PairAddress, QueuePair, RemoteMemory, VerbsError, Write,
+};
 
 /// Faults, each at the write with an immediate value of this number, counted from 0 over all pairs of the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum CardFault {
     /// Its completion never comes at the receiver.
     LoseReceived(u64),
     /// Its completion comes behind the next one.
@@ -27,7 +29,7 @@ pub enum Fault {
 
 /// A write as it was posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Posted {
+pub struct PostedWrite {
     pub queue_pair: u32,
     pub write: Write,
 }
@@ -59,16 +61,16 @@ pub struct FakeCard {
 
 #[derive(Default)]
 struct Fabric {
-    state: Mutex<State>,
+    state: Mutex<FakeCardState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct FakeCardState {
     pairs: BTreeMap<u32, FakeState>,
     next: u32,
-    faults: Vec<Fault>,
-    posted: Vec<Posted>,
+    faults: Vec<CardFault>,
+    posted: Vec<PostedWrite>,
     immediates: u64,
     loses_sent: bool,
     refusal: Option<VerbsError>,
@@ -99,11 +101,11 @@ impl FakeCard {
         Self::default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FakeCardState> {
         self.fabric.state.lock().expect("a test failed under this lock")
     }
 
-    pub fn fault(&self, fault: Fault) {
+    pub fn fault(&self, fault: CardFault) {
         self.lock().faults.push(fault);
     }
 
@@ -118,7 +120,7 @@ impl FakeCard {
     }
 
     /// Takes the writes posted since the last call.
-    pub fn take_posted(&self) -> Vec<Posted> {
+    pub fn take_posted(&self) -> Vec<PostedWrite> {
         std::mem::take(&mut self.lock().posted)
     }
 
@@ -146,7 +148,7 @@ impl Card for FakeCard {
         }
     }
 
-    fn pair(&self, ask: &Ask) -> Result<Box<dyn Pair>, VerbsError> {
+    fn pair(&self, ask: &Ask) -> Result<Box<dyn QueuePair>, VerbsError> {
         let mut state = self.lock();
         if let Some(error) = state.refusal.clone() {
             return Err(error);
@@ -201,7 +203,7 @@ impl Drop for FakePair {
     }
 }
 
-impl Pair for FakePair {
+impl QueuePair for FakePair {
     fn address(&self) -> PairAddress {
         PairAddress {
             queue_pair: self.number,
@@ -210,8 +212,8 @@ impl Pair for FakePair {
         }
     }
 
-    fn inbound(&self) -> Memory {
-        self.with(|own| Memory {
+    fn inbound(&self) -> RemoteMemory {
+        self.with(|own| RemoteMemory {
             address: own.base,
             key: own.key,
         })
@@ -266,11 +268,11 @@ impl Pair for FakePair {
         })
     }
 
-    fn poll(&self, queue: Queue, completions: &mut [Completion]) -> Result<usize, VerbsError> {
+    fn poll(&self, queue: CompletionQueue, completions: &mut [Completion]) -> Result<usize, VerbsError> {
         self.with(|own| {
             let queue = match queue {
-                Queue::Sent => &mut own.sent,
-                Queue::Received => &mut own.received,
+                CompletionQueue::Sent => &mut own.sent,
+                CompletionQueue::Received => &mut own.received,
             };
             let found = queue.len().min(completions.len());
             for (place, completion) in completions.iter_mut().zip(queue.drain(..found)) {
@@ -299,20 +301,20 @@ impl Pair for FakePair {
     }
 }
 
-impl State {
+impl FakeCardState {
     fn write(&mut self, from: u32, write: &Write) -> Result<(), VerbsError> {
-        self.posted.push(Posted {
+        self.posted.push(PostedWrite {
             queue_pair: from,
             write: *write,
         });
         let number = self.immediates;
         self.immediates += u64::from(write.immediate.is_some());
-        let is_fault = |fault: Fault| write.immediate.is_some() && self.faults.contains(&fault);
+        let is_fault = |fault: CardFault| write.immediate.is_some() && self.faults.contains(&fault);
         let faults = [
-            is_fault(Fault::WrongKey(number)),
-            is_fault(Fault::Unanswered(number)),
-            is_fault(Fault::LoseReceived(number)),
-            is_fault(Fault::SwapReceived(number)),
+            is_fault(CardFault::WrongKey(number)),
+            is_fault(CardFault::Unanswered(number)),
+            is_fault(CardFault::LoseReceived(number)),
+            is_fault(CardFault::SwapReceived(number)),
         ];
         let loses_sent = self.loses_sent;
         let own = self.pairs.get_mut(&from).expect("it posts");
@@ -397,7 +399,7 @@ impl FakeState {
             self.flush();
             return Err("remote access error");
         }
-        let of = |span: Span| span.at..span.at + span.bytes;
+        let of = |span: MemorySpan| span.at..span.at + span.bytes;
         self.inbound[at..middle].copy_from_slice(&outbound[of(write.own)]);
         if write.shared.bytes > 0 {
             let attached = attached.expect("what is sent from was registered before");

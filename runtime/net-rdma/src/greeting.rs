@@ -13,7 +13,7 @@ use std::io::{self, Read, Write};
 
 use crate::{
     layout::{PIECES_MAX, RING_BYTES_MAX, RING_BYTES_MIN},
-    verbs::{Memory, PairAddress},
+    verbs::{PairAddress, RemoteMemory},
 };
 
 pub const GREETING_BYTES: usize = 128;
@@ -29,7 +29,7 @@ const READY: u8 = 0x52;
 pub struct Greeting {
     pub pair: PairAddress,
     /// Begins with the word; the ring follows.
-    pub memory: Memory,
+    pub memory: RemoteMemory,
     pub ring_bytes: u32,
     /// Pieces that may be on their way to it.
     pub pieces_max: u32,
@@ -92,7 +92,7 @@ impl Greeting {
                     first_packet: u32::from_le_bytes(field(bytes, 16)),
                     gid: field(bytes, 20),
                 },
-                memory: Memory {
+                memory: RemoteMemory {
                     address: u64::from_le_bytes(field(bytes, 36)),
                     key: u32::from_le_bytes(field(bytes, 44)),
                 },
@@ -179,7 +179,7 @@ mod tests {
                 mtu: 3,
                 gid: [9; 16],
             },
-            memory: Memory {
+            memory: RemoteMemory {
                 address: 0x7f00_1234_5000,
                 key: 0xdead_beef,
             },

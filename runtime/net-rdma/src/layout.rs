@@ -73,7 +73,7 @@ impl PieceHead {
 
 /// The peer's ring, and the part of it that is known to be free.
 #[derive(Debug)]
-pub struct Outgoing {
+pub struct PeerRing {
     ring_bytes: u64,
     /// Behind the last piece, counted from the connection's start.
     head: u64,
@@ -85,7 +85,7 @@ pub struct Outgoing {
     ends: Box<[u64]>,
 }
 
-impl Outgoing {
+impl PeerRing {
     pub fn new(ring_bytes: usize, pieces_max: u32) -> Self {
         Self {
             ring_bytes: ring_bytes as u64,
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn nothing_is_written_that_was_not_taken() {
-        let mut ring = Outgoing::new(RING_BYTES_MIN, 4);
+        let mut ring = PeerRing::new(RING_BYTES_MIN, 4);
         let payload = piece_bytes_max(RING_BYTES_MIN);
         for piece in 0..4 {
             assert!(ring.has_room(payload));
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn short_pieces_are_counted_too() {
-        let mut ring = Outgoing::new(RING_BYTES_MIN, 4);
+        let mut ring = PeerRing::new(RING_BYTES_MIN, 4);
         for _ in 0..4 {
             ring.push(1);
         }

@@ -22,9 +22,12 @@ mod verbs;
 pub use cards::{RealCard, cards_seen};
 pub use greeting::{GREETING_BYTES, Greeting, GreetingError, make_ready, read, refusal};
 pub use layout::{
-    Outgoing, PIECE_HEAD_BYTES, PIECES_MAX, PieceHead, RING_AT, RING_BYTES_MAX, RING_BYTES_MIN, piece_bytes_max,
+    PIECE_HEAD_BYTES, PIECES_MAX, PeerRing, PieceHead, RING_AT, RING_BYTES_MAX, RING_BYTES_MIN, piece_bytes_max,
     ring_bytes, span,
 };
 pub use net::RdmaNet;
 pub use stepped::SteppedNet;
-pub use verbs::{Ask, Card, CardSeen, Completion, Memory, Pair, PairAddress, Queue, Span, VerbsError, Write};
+pub use verbs::{
+    Ask, Card, CardSeen, Completion, CompletionQueue, MemorySpan, PairAddress, QueuePair, RemoteMemory, VerbsError,
+    Write,
+};

@@ -14,11 +14,11 @@ use reprise_env::{
 
 use crate::{
     greeting::{self, Greeting, GreetingError},
-    layout::{Outgoing, PIECES_MAX, RING_AT, ring_bytes},
-    reader::Reader,
+    layout::{PIECES_MAX, PeerRing, RING_AT, ring_bytes},
+    reader::FrameReceiver,
     sender::RdmaSender,
-    shared::{Around, GreetedSocket, Shared, WRITES_MAX},
-    verbs::{Ask, Card, Pair, VerbsError},
+    shared::{Around, GreetedSocket, SharedPair, WRITES_MAX},
+    verbs::{Ask, Card, QueuePair, VerbsError},
 };
 
 /// Longest time for a greeting that comes in.
@@ -75,7 +75,7 @@ impl RdmaNet {
             ring_bytes: own_ring_bytes as u32,
             pieces_max: PIECES_MAX,
         };
-        let mut timed = Timed {
+        let mut timed = TimedStream {
             stream: &stream,
             until: Instant::now() + time,
         };
@@ -83,14 +83,14 @@ impl RdmaNet {
         stream.set_nonblocking(true)?;
         *self.path.lock().expect("nothing panics under this lock") = self.card.describe(local).ok();
         let socket = GreetedSocket { stream, _place: place };
-        let shared = Shared::new(pair, theirs.memory, Box::new(socket), Around::default());
+        let shared = SharedPair::new(pair, theirs.memory, Box::new(socket), Around::default());
         connection(shared, peer.to_string(), (own_ring_bytes, &theirs), limits)
     }
 }
 
 /// Returns both halves of a connected pair, with a ring of this many bytes.
 pub(crate) fn connection(
-    shared: Shared,
+    shared: SharedPair,
     peer: String,
     (own_ring_bytes, theirs): (usize, &Greeting),
     limits: NetLimits,
@@ -99,10 +99,10 @@ pub(crate) fn connection(
     let shared = Arc::new(shared);
     let (frames_in, frames) = bounded(limits.frames_waiting);
     let sizes = (own_ring_bytes, limits.frame_bytes);
-    let reader = Reader::new(shared.clone(), frames_in, sizes);
+    let reader = FrameReceiver::new(shared.clone(), frames_in, sizes);
     threads.start_prompt("rdma-read", Box::new(move || Box::new(reader)))?;
     let theirs_bytes = theirs.ring_bytes as usize;
-    let ring = Outgoing::new(theirs_bytes, theirs.pieces_max);
+    let ring = PeerRing::new(theirs_bytes, theirs.pieces_max);
     let sender = RdmaSender::new(shared, ring, theirs_bytes, (limits.sent_bytes, limits.send_time));
     Ok(Connection {
         peer,
@@ -143,12 +143,12 @@ impl Net for RdmaNet {
 }
 
 /// A stream whose reads together may take a limited time.
-struct Timed<'a> {
+struct TimedStream<'a> {
     stream: &'a TcpStream,
     until: Instant,
 }
 
-impl Read for Timed<'_> {
+impl Read for TimedStream<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let left = self.until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -159,7 +159,7 @@ impl Read for Timed<'_> {
     }
 }
 
-impl Write for Timed<'_> {
+impl Write for TimedStream<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.write(bytes)
     }
@@ -169,7 +169,11 @@ impl Write for Timed<'_> {
     }
 }
 
-pub(crate) fn open_pair(card: &dyn Card, local: IpAddr, own_ring_bytes: usize) -> Result<Box<dyn Pair>, VerbsError> {
+pub(crate) fn open_pair(
+    card: &dyn Card,
+    local: IpAddr,
+    own_ring_bytes: usize,
+) -> Result<Box<dyn QueuePair>, VerbsError> {
     let pair = card.pair(&Ask {
         local,
         inbound_bytes: RING_AT + own_ring_bytes,
@@ -182,7 +186,7 @@ pub(crate) fn open_pair(card: &dyn Card, local: IpAddr, own_ring_bytes: usize) -
     Ok(pair)
 }
 
-fn exchange(stream: &mut Timed<'_>, pair: &mut dyn Pair, own: &Greeting) -> Result<Greeting, GreetingError> {
+fn exchange(stream: &mut TimedStream<'_>, pair: &mut dyn QueuePair, own: &Greeting) -> Result<Greeting, GreetingError> {
     stream.write_all(&own.encode())?;
     let theirs = greeting::read(stream)?;
     let connected = pair.connect(&theirs.pair, RING_AT + theirs.ring_bytes as usize);

@@ -7,8 +7,8 @@ use reprise_env::{NetError, Step, Work};
 
 use crate::{
     layout::{PIECE_HEAD_BYTES, PIECES_MAX, PieceHead, RING_AT, piece_bytes_max, span},
-    shared::Shared,
-    verbs::{Completion, Memory, Queue, Span, Write},
+    shared::SharedPair,
+    verbs::{Completion, CompletionQueue, MemorySpan, RemoteMemory, Write},
 };
 
 /// Interval at which the reader checks whether the connection has ended.
@@ -20,8 +20,8 @@ const LAST_LOOK: Duration = Duration::from_millis(20);
 /// Pieces after which the reader reports that it took them, while more arrive.
 const TOLD_EVERY: u64 = PIECES_MAX as u64 / 4;
 
-pub(crate) struct Reader {
-    shared: Arc<Shared>,
+pub(crate) struct FrameReceiver {
+    shared: Arc<SharedPair>,
     frames: Sender<Vec<u8>>,
     ring_bytes: usize,
     frame_bytes_max: usize,
@@ -41,7 +41,7 @@ pub(crate) struct Reader {
     heard_ns: u64,
 }
 
-impl Work for Reader {
+impl Work for FrameReceiver {
     fn run(mut self: Box<Self>) {
         if let Err(error) = self.read() {
             self.shared.end(error);
@@ -58,8 +58,12 @@ impl Work for Reader {
     }
 }
 
-impl Reader {
-    pub fn new(shared: Arc<Shared>, frames: Sender<Vec<u8>>, (ring_bytes, frame_bytes_max): (usize, usize)) -> Self {
+impl FrameReceiver {
+    pub fn new(
+        shared: Arc<SharedPair>,
+        frames: Sender<Vec<u8>>,
+        (ring_bytes, frame_bytes_max): (usize, usize),
+    ) -> Self {
         Self {
             heard_ns: shared.around.clock.monotonic_ns(),
             shared,
@@ -158,7 +162,7 @@ impl Reader {
         // A stepped reader may have to keep the next piece waiting for the one before.
         let completions = &mut completions[..if self.is_stepped { 1 } else { 16 }];
         while !self.is_ended && self.whole.is_none() {
-            let found = self.shared.pair.poll(Queue::Received, completions);
+            let found = self.shared.pair.poll(CompletionQueue::Received, completions);
             let found = found.map_err(|error| self.shared.fail(error))?;
             for completion in &completions[..found] {
                 self.take(completion)?;
@@ -281,9 +285,9 @@ impl Reader {
         let peer = self.shared.peer;
         let write = Write {
             number: 0,
-            own: Span { at: 0, bytes: 8 },
-            shared: Span::default(),
-            to: Memory { ..peer },
+            own: MemorySpan { at: 0, bytes: 8 },
+            shared: MemorySpan::default(),
+            to: RemoteMemory { ..peer },
             immediate: None,
             is_signalled: false,
         };

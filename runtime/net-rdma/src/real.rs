@@ -15,9 +15,9 @@ use ibverbs_sys as ffi;
 use reprise_env::FrameMemory;
 
 use crate::{
-    cards::{OpenCard, Owned, Port, failed, failed_with, give_back},
+    cards::{OpenCard, OwnedPointer, Port, failed, failed_with, give_back},
     net::first_packet,
-    verbs::{Ask, Completion, Memory, Pair, PairAddress, Queue, Span, VerbsError, Write},
+    verbs::{Ask, Completion, CompletionQueue, MemorySpan, PairAddress, QueuePair, RemoteMemory, VerbsError, Write},
 };
 
 /// A write that is not acknowledged is sent again so often: 7 would be for ever on soft-RoCE.
@@ -38,17 +38,17 @@ give_back! {
 }
 
 /// Pages of this process, unmapped when they are dropped.
-struct Pages {
+struct MappedPages {
     start: NonNull<u8>,
     bytes: usize,
 }
 
 // SAFETY: the memory is reached through raw pointers alone, by the methods below.
-unsafe impl Send for Pages {}
+unsafe impl Send for MappedPages {}
 // SAFETY: no two threads `put` the same bytes at once, as its callers see to; `get` copies what the card may write.
-unsafe impl Sync for Pages {}
+unsafe impl Sync for MappedPages {}
 
-impl Pages {
+impl MappedPages {
     /// Makes at least this many bytes, all 0. A child of this process does not inherit them: they stay at the address that the card knows.
     fn new(bytes: usize) -> Result<Self, VerbsError> {
         let bytes = bytes.next_multiple_of(PAGE_BYTES);
@@ -94,7 +94,7 @@ impl Pages {
     }
 }
 
-impl Drop for Pages {
+impl Drop for MappedPages {
     fn drop(&mut self) {
         // SAFETY: a whole mapping of `new`, which no code uses any more.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
@@ -102,11 +102,11 @@ impl Drop for Pages {
 }
 
 /// Memory that pairs send from, each with a registration of its own: no pair can send from another's memory.
-pub(crate) struct RealMemory(Arc<Pages>);
+pub(crate) struct RealMemory(Arc<MappedPages>);
 
 impl RealMemory {
     pub fn new(bytes: usize) -> Result<Self, VerbsError> {
-        Ok(Self(Arc::new(Pages::new(bytes)?)))
+        Ok(Self(Arc::new(MappedPages::new(bytes)?)))
     }
 }
 
@@ -121,22 +121,26 @@ impl FrameMemory for RealMemory {
 }
 
 /// Memory that the card knows. The card forgets it before it is unmapped: the order of the fields.
-struct Registered {
-    region: Owned<ffi::ibv_mr>,
-    pages: Arc<Pages>,
+struct RegisteredMemory {
+    region: OwnedPointer<ffi::ibv_mr>,
+    pages: Arc<MappedPages>,
 }
 
-impl Registered {
-    fn new(domain: &Owned<ffi::ibv_pd>, pages: Arc<Pages>, access: ffi::ibv_access_flags) -> Result<Self, VerbsError> {
+impl RegisteredMemory {
+    fn new(
+        domain: &OwnedPointer<ffi::ibv_pd>,
+        pages: Arc<MappedPages>,
+        access: ffi::ibv_access_flags,
+    ) -> Result<Self, VerbsError> {
         let start = pages.start.as_ptr().cast();
         // SAFETY: the domain lives, the memory is mapped for as long as the region does.
         let region = unsafe { ffi::ibv_reg_mr(domain.get(), start, pages.bytes, access.0 as i32) };
-        let region = Owned::new("register memory", region, free_memory)?;
+        let region = OwnedPointer::new("register memory", region, free_memory)?;
         Ok(Self { region, pages })
     }
 
     /// Returns these bytes as the card reads them.
-    fn piece(&self, span: Span) -> ffi::ibv_sge {
+    fn piece(&self, span: MemorySpan) -> ffi::ibv_sge {
         self.pages.check(span.at, span.bytes);
         ffi::ibv_sge {
             addr: self.address() + span.at as u64,
@@ -157,14 +161,14 @@ impl Registered {
 
 /// Fields are given back in their order: the pair before its queues, these before their channel, all before the card.
 pub(crate) struct RealPair {
-    pair: Owned<ffi::ibv_qp>,
-    sent: Owned<ffi::ibv_cq>,
-    received: Owned<ffi::ibv_cq>,
-    channel: Owned<ffi::ibv_comp_channel>,
-    outbound: Option<Registered>,
-    attached: OnceLock<Registered>,
-    inbound: Registered,
-    domain: Owned<ffi::ibv_pd>,
+    pair: OwnedPointer<ffi::ibv_qp>,
+    sent: OwnedPointer<ffi::ibv_cq>,
+    received: OwnedPointer<ffi::ibv_cq>,
+    channel: OwnedPointer<ffi::ibv_comp_channel>,
+    outbound: Option<RegisteredMemory>,
+    attached: OnceLock<RegisteredMemory>,
+    inbound: RegisteredMemory,
+    domain: OwnedPointer<ffi::ibv_pd>,
     card: Arc<OpenCard>,
     port: Port,
     first_packet: u32,
@@ -174,15 +178,15 @@ impl RealPair {
     pub fn new(card: Arc<OpenCard>, port: Port, ask: &Ask) -> Result<Self, VerbsError> {
         let context = card.context.get();
         // SAFETY: the card is open.
-        let domain = Owned::new(
+        let domain = OwnedPointer::new(
             "make a protection domain",
             unsafe { ffi::ibv_alloc_pd(context) },
             free_domain,
         )?;
         let access = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ffi::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
-        let inbound = Registered::new(&domain, Arc::new(Pages::new(ask.inbound_bytes)?), access)?;
+        let inbound = RegisteredMemory::new(&domain, Arc::new(MappedPages::new(ask.inbound_bytes)?), access)?;
         // SAFETY: the card is open.
-        let channel = Owned::new(
+        let channel = OwnedPointer::new(
             "make a completion channel",
             unsafe { ffi::ibv_create_comp_channel(context) },
             free_channel,
@@ -191,7 +195,7 @@ impl RealPair {
         let queue = |entries: u32, channel: *mut ffi::ibv_comp_channel| {
             // SAFETY: the card is open; the channel is of this card, or none.
             let queue = unsafe { ffi::ibv_create_cq(context, entries as i32, ptr::null_mut(), channel, 0) };
-            Owned::new("make a completion queue", queue, free_queue)
+            OwnedPointer::new("make a completion queue", queue, free_queue)
         };
         let sent = queue(ask.writes + 1, ptr::null_mut())?;
         let received = queue(ask.receives + 1, channel.get())?;
@@ -211,7 +215,7 @@ impl RealPair {
         // SAFETY: domain and queues live, and are of the same card.
         let pair = unsafe { ffi::ibv_create_qp(domain.get(), &raw mut init) };
         let own = Self {
-            pair: Owned::new("make a queue pair", pair, free_pair)?,
+            pair: OwnedPointer::new("make a queue pair", pair, free_pair)?,
             sent,
             received,
             channel,
@@ -312,7 +316,7 @@ impl RealPair {
     }
 }
 
-fn set_nonblocking(channel: &Owned<ffi::ibv_comp_channel>) -> Result<(), VerbsError> {
+fn set_nonblocking(channel: &OwnedPointer<ffi::ibv_comp_channel>) -> Result<(), VerbsError> {
     // SAFETY: the channel lives, and with it its descriptor.
     let done = unsafe {
         let descriptor = (*channel.get()).fd;
@@ -333,7 +337,7 @@ fn done(what: &'static str, error: i32) -> Result<(), VerbsError> {
     }
 }
 
-impl Pair for RealPair {
+impl QueuePair for RealPair {
     fn address(&self) -> PairAddress {
         PairAddress {
             // SAFETY: the pair lives; its number does not change.
@@ -345,8 +349,8 @@ impl Pair for RealPair {
         }
     }
 
-    fn inbound(&self) -> Memory {
-        Memory {
+    fn inbound(&self) -> RemoteMemory {
+        RemoteMemory {
             address: self.inbound.address(),
             key: self.inbound.keys().1,
         }
@@ -354,9 +358,9 @@ impl Pair for RealPair {
 
     fn connect(&mut self, peer: &PairAddress, outbound_bytes: usize) -> Result<(), VerbsError> {
         let access = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
-        self.outbound = Some(Registered::new(
+        self.outbound = Some(RegisteredMemory::new(
             &self.domain,
-            Arc::new(Pages::new(outbound_bytes)?),
+            Arc::new(MappedPages::new(outbound_bytes)?),
             access,
         )?);
         self.make_ready_to_receive(peer)?;
@@ -371,7 +375,7 @@ impl Pair for RealPair {
         let memory = &**memory as &dyn Any;
         let memory = memory.downcast_ref::<RealMemory>().ok_or_else(foreign)?;
         let access = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
-        let registered = Registered::new(&self.domain, memory.0.clone(), access)?;
+        let registered = RegisteredMemory::new(&self.domain, memory.0.clone(), access)?;
         self.attached.set(registered).map_err(|_| VerbsError::Failed {
             what: "register memory",
             reason: "this connection has shared memory already".into(),
@@ -435,10 +439,10 @@ impl Pair for RealPair {
         })
     }
 
-    fn poll(&self, queue: Queue, completions: &mut [Completion]) -> Result<usize, VerbsError> {
+    fn poll(&self, queue: CompletionQueue, completions: &mut [Completion]) -> Result<usize, VerbsError> {
         let queue = match queue {
-            Queue::Sent => &self.sent,
-            Queue::Received => &self.received,
+            CompletionQueue::Sent => &self.sent,
+            CompletionQueue::Received => &self.received,
         };
         let mut found = [ffi::ibv_wc::default(); 16];
         let most = found.len().min(completions.len());

@@ -8,9 +8,9 @@ use std::{
 use reprise_env::{FrameBuffer, FramePoster, FrameSender, NetError, SharedFrame};
 
 use crate::{
-    layout::{Outgoing, PIECE_HEAD_BYTES, PieceHead, RING_AT, piece_bytes_max},
-    shared::Shared,
-    verbs::{Memory, Span, Write},
+    layout::{PIECE_HEAD_BYTES, PeerRing, PieceHead, RING_AT, piece_bytes_max},
+    shared::SharedPair,
+    verbs::{MemorySpan, RemoteMemory, Write},
 };
 
 /// Between two looks for room.
@@ -18,13 +18,13 @@ const LOOK_MIN: Duration = Duration::from_micros(20);
 const LOOK_MAX: Duration = Duration::from_millis(1);
 
 /// The sending half of a connection, which shared frames are also posted to.
-pub(crate) struct RdmaSender(Arc<Way>);
+pub(crate) struct RdmaSender(Arc<SendPath>);
 
-struct Way(Mutex<Out>);
+struct SendPath(Mutex<SendState>);
 
-struct Out {
-    shared: Arc<Shared>,
-    ring: Outgoing,
+struct SendState {
+    shared: Arc<SharedPair>,
+    ring: PeerRing,
     ring_bytes: usize,
     sent_bytes_max: usize,
     send_time: Duration,
@@ -60,9 +60,9 @@ fn take<'a>(parts: &mut &'a [&'a [u8]], offset: &mut usize, max: usize) -> &'a [
 }
 
 impl RdmaSender {
-    pub fn new(shared: Arc<Shared>, ring: Outgoing, ring_bytes: usize, limits: (usize, Duration)) -> Self {
+    pub fn new(shared: Arc<SharedPair>, ring: PeerRing, ring_bytes: usize, limits: (usize, Duration)) -> Self {
         let (sent_bytes_max, send_time) = limits;
-        Self(Arc::new(Way(Mutex::new(Out {
+        Self(Arc::new(SendPath(Mutex::new(SendState {
             shared,
             ring,
             ring_bytes,
@@ -72,12 +72,12 @@ impl RdmaSender {
         }))))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Out> {
+    fn lock(&self) -> MutexGuard<'_, SendState> {
         self.0.0.lock().expect("nothing panics under this lock")
     }
 }
 
-impl Out {
+impl SendState {
     fn now_ns(&self) -> u64 {
         self.shared.around.clock.monotonic_ns()
     }
@@ -148,10 +148,10 @@ impl Out {
                     self.put((at + PIECE_HEAD_BYTES + filled) % self.ring_bytes, part);
                     filled += part.len();
                 }
-                self.writes(at, PIECE_HEAD_BYTES + payload, Span::default(), payload as u32)
+                self.writes(at, PIECE_HEAD_BYTES + payload, MemorySpan::default(), payload as u32)
             }
             Rest::Shared { frame, offset } => {
-                let shared = Span {
+                let shared = MemorySpan {
                     at: frame.at() + *offset,
                     bytes: payload,
                 };
@@ -163,15 +163,15 @@ impl Out {
 
     /// Returns one write, or two if the ring wraps; the last one carries the immediate value. The first `own` bytes come from the same
     /// place in the send memory, the others from the shared memory.
-    fn writes(&self, at: usize, own: usize, shared: Span, immediate: u32) -> ([Write; 2], usize) {
-        let write = |at: usize, own: usize, shared: Span, immediate: Option<u32>| Write {
+    fn writes(&self, at: usize, own: usize, shared: MemorySpan, immediate: u32) -> ([Write; 2], usize) {
+        let write = |at: usize, own: usize, shared: MemorySpan, immediate: Option<u32>| Write {
             number: 0,
-            own: Span {
+            own: MemorySpan {
                 at: RING_AT + at,
                 bytes: own,
             },
             shared,
-            to: Memory {
+            to: RemoteMemory {
                 address: self.shared.peer.address + (RING_AT + at) as u64,
                 key: self.shared.peer.key,
             },
@@ -181,7 +181,7 @@ impl Out {
         let before = self.ring_bytes - at;
         if own + shared.bytes <= before {
             let whole = write(at, own, shared, Some(immediate));
-            return ([whole, write(0, 0, Span::default(), None)], 1);
+            return ([whole, write(0, 0, MemorySpan::default(), None)], 1);
         }
         let own_before = own.min(before);
         let (first, second) = split(shared, before - own_before);
@@ -263,10 +263,10 @@ impl Out {
 }
 
 /// Splits a span into its first `before` bytes and the rest.
-fn split(span: Span, before: usize) -> (Span, Span) {
+fn split(span: MemorySpan, before: usize) -> (MemorySpan, MemorySpan) {
     let before = before.min(span.bytes);
-    let first = Span { bytes: before, ..span };
-    let second = Span {
+    let first = MemorySpan { bytes: before, ..span };
+    let second = MemorySpan {
         at: span.at + before,
         bytes: span.bytes - before,
     };
@@ -297,7 +297,7 @@ impl FrameSender for RdmaSender {
     }
 }
 
-impl FramePoster for Way {
+impl FramePoster for SendPath {
     fn try_post(&self, frame: &SharedFrame) -> Result<bool, NetError> {
         match self.0.try_lock() {
             Ok(mut out) => out.try_post(frame),

@@ -14,7 +14,7 @@ use reprise_env::{Clock, NetError, OpenSocket, RealClock, RealThreads, SharedFra
 
 use crate::{
     layout::{PIECES_MAX, RING_BYTES_MAX},
-    verbs::{Completion, Memory, Pair, Queue, Write},
+    verbs::{Completion, CompletionQueue, QueuePair, RemoteMemory, Write},
 };
 
 /// Number of writes that may be in flight: two for each piece, because a ring wraps, and some that report taken pieces.
@@ -75,10 +75,10 @@ impl Beside for GreetedSocket {
 }
 
 /// The pair is given back before the frames that it may read: the order of the fields.
-pub(crate) struct Shared {
-    pub pair: Box<dyn Pair>,
+pub(crate) struct SharedPair {
+    pub pair: Box<dyn QueuePair>,
     /// The peer's memory that this end may write.
-    pub peer: Memory,
+    pub peer: RemoteMemory,
     writes: Mutex<Writes>,
     over: OnceLock<NetError>,
     /// Time of the connection's clock.
@@ -93,12 +93,12 @@ struct Writes {
     /// Since the last one that is signalled.
     unsignalled_bytes: usize,
     /// Memory that the card may still read.
-    held: VecDeque<Held>,
+    held: VecDeque<SentFrame>,
     held_bytes: usize,
 }
 
 /// A frame that was sent from.
-struct Held {
+struct SentFrame {
     /// The number of the last write.
     last: u64,
     /// That were sent from it.
@@ -113,8 +113,8 @@ impl Writes {
     }
 }
 
-impl Shared {
-    pub fn new(pair: Box<dyn Pair>, peer: Memory, beside: Box<dyn Beside>, around: Around) -> Self {
+impl SharedPair {
+    pub fn new(pair: Box<dyn QueuePair>, peer: RemoteMemory, beside: Box<dyn Beside>, around: Around) -> Self {
         Self {
             pair,
             peer,
@@ -182,7 +182,7 @@ impl Shared {
         if let Some(frame) = frame {
             // Before the first write: whatever comes of them, the card may read it.
             let last = queue.next + needed - 1;
-            queue.held.push_back(Held {
+            queue.held.push_back(SentFrame {
                 last,
                 bytes,
                 _frame: frame.clone(),
@@ -219,7 +219,7 @@ impl Shared {
     fn poll_into(&self, queue: &mut Writes) -> Result<(), NetError> {
         let mut completions = [Completion::default(); 16];
         loop {
-            let found = self.pair.poll(Queue::Sent, &mut completions);
+            let found = self.pair.poll(CompletionQueue::Sent, &mut completions);
             let found = found.map_err(|error| self.fail(error))?;
             for completion in &completions[..found] {
                 if let Some(failure) = completion.failure {

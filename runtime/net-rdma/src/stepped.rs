@@ -17,8 +17,8 @@ use crate::{
     greeting::Greeting,
     layout::{PIECES_MAX, RING_AT, ring_bytes},
     net::{connection, open_pair},
-    shared::{Around, Beside, Shared},
-    verbs::{Card, Pair, VerbsError},
+    shared::{Around, Beside, SharedPair},
+    verbs::{Card, QueuePair, VerbsError},
 };
 
 /// Number of accepted connections that wait for their taker at most.
@@ -30,20 +30,20 @@ const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 pub struct SteppedNet {
     card: Arc<dyn Card>,
     around: Around,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SteppedNetState>>,
 }
 
 #[derive(Default)]
-struct State {
+struct SteppedNetState {
     listeners: BTreeMap<String, (Sender<Connection>, NetLimits)>,
     /// The flag of each connection that may not have ended.
     joined: Vec<Arc<AtomicBool>>,
 }
 
 /// A word that both ends of a connection have: it is over.
-struct Joined(Arc<AtomicBool>);
+struct OverFlag(Arc<AtomicBool>);
 
-impl Beside for Joined {
+impl Beside for OverFlag {
     fn end(&self) {
         self.0.store(true, Ordering::Release);
     }
@@ -53,7 +53,7 @@ impl Beside for Joined {
     }
 }
 
-impl Drop for Joined {
+impl Drop for OverFlag {
     fn drop(&mut self) {
         self.end();
     }
@@ -85,7 +85,7 @@ impl SteppedNet {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SteppedNetState> {
         self.state.lock().expect("nothing panics under this lock")
     }
 
@@ -97,7 +97,7 @@ impl SteppedNet {
     }
 
     /// Makes an end without a peer, and the greeting by which its peer finds it.
-    fn end(&self, limits: &NetLimits) -> Result<(Box<dyn Pair>, Greeting), VerbsError> {
+    fn end(&self, limits: &NetLimits) -> Result<(Box<dyn QueuePair>, Greeting), VerbsError> {
         let ring_bytes = ring_bytes(limits.frame_bytes);
         let pair = open_pair(&*self.card, HERE, ring_bytes)?;
         let greeting = Greeting {
@@ -123,8 +123,8 @@ impl SteppedNet {
         state.joined.push(is_over.clone());
         drop(state);
         let shared = |pair, peer: &Greeting| {
-            let beside = Box::new(Joined(is_over.clone()));
-            Shared::new(pair, peer.memory, beside, self.around.clone())
+            let beside = Box::new(OverFlag(is_over.clone()));
+            SharedPair::new(pair, peer.memory, beside, self.around.clone())
         };
         let name = || "the other end".to_owned();
         let sizes = (at_one.ring_bytes as usize, &at_other);

@@ -53,14 +53,14 @@ pub struct PairAddress {
 
 /// Memory that a peer may write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
+pub struct RemoteMemory {
     pub address: u64,
     pub key: u32,
 }
 
 /// Bytes of a memory, from an offset on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Span {
+pub struct MemorySpan {
     pub at: usize,
     pub bytes: usize,
 }
@@ -70,9 +70,9 @@ pub struct Span {
 pub struct Write {
     /// Told again by its completion.
     pub number: u64,
-    pub own: Span,
-    pub shared: Span,
-    pub to: Memory,
+    pub own: MemorySpan,
+    pub shared: MemorySpan,
+    pub to: RemoteMemory,
     /// The immediate value. With one, the write takes a receive at the peer, which gets a completion.
     pub immediate: Option<u32>,
     /// False: it completes without a word, unless it fails.
@@ -86,7 +86,7 @@ impl Write {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Queue {
+pub enum CompletionQueue {
     /// Completions of own writes.
     Sent,
     /// Completions of receives.
@@ -107,18 +107,18 @@ pub trait Card: Send + Sync {
     fn describe(&self, local: IpAddr) -> Result<String, VerbsError>;
 
     /// Makes a queue pair that takes receives and has no peer yet.
-    fn pair(&self, ask: &Ask) -> Result<Box<dyn Pair>, VerbsError>;
+    fn pair(&self, ask: &Ask) -> Result<Box<dyn QueuePair>, VerbsError>;
 
     /// Memory from which all of its pairs can send.
     fn memory(&self, bytes: usize) -> Result<Arc<dyn FrameMemory>, VerbsError>;
 }
 
 /// A reliable queue pair. Dropped, it gives back everything that it has of the card.
-pub trait Pair: Send + Sync {
+pub trait QueuePair: Send + Sync {
     fn address(&self) -> PairAddress;
 
     /// Returns the memory that the peer may write.
-    fn inbound(&self) -> Memory;
+    fn inbound(&self) -> RemoteMemory;
 
     /// Connects, with so much memory to send from.
     fn connect(&mut self, peer: &PairAddress, outbound_bytes: usize) -> Result<(), VerbsError>;
@@ -141,7 +141,7 @@ pub trait Pair: Send + Sync {
     fn post_receive(&self) -> Result<(), VerbsError>;
 
     /// Takes completions that are there; how many.
-    fn poll(&self, queue: Queue, completions: &mut [Completion]) -> Result<usize, VerbsError>;
+    fn poll(&self, queue: CompletionQueue, completions: &mut [Completion]) -> Result<usize, VerbsError>;
 
     /// The next received completion ends a `wait`. Before a last look at the queue.
     fn arm(&self) -> Result<(), VerbsError>;

@@ -9,9 +9,9 @@ use std::{
 
 use reprise_env::{Connection, Listener, Net, NetError, NetLimits, RealNet};
 use reprise_net_rdma::{
-    Ask, Card, GREETING_BYTES, Greeting, Memory, PIECES_MAX, Pair, PieceHead, RING_AT, RING_BYTES_MAX, RING_BYTES_MIN,
-    RdmaNet, Span, VerbsError, Write,
-    fake::{FakeCard, Fault, Posted},
+    Ask, Card, GREETING_BYTES, Greeting, MemorySpan, PIECES_MAX, PieceHead, QueuePair, RING_AT, RING_BYTES_MAX,
+    RING_BYTES_MIN, RdmaNet, RemoteMemory, VerbsError, Write,
+    fake::{CardFault, FakeCard, PostedWrite},
     make_ready, piece_bytes_max, read,
 };
 
@@ -165,7 +165,7 @@ fn a_frame_is_one_write_and_two_where_the_ring_wraps() {
         own.len()
     );
     // A plain write of a word reports the pieces taken.
-    let told: Vec<&Posted> = posted.iter().filter(|posted| posted.queue_pair != sender).collect();
+    let told: Vec<&PostedWrite> = posted.iter().filter(|posted| posted.queue_pair != sender).collect();
     assert!(
         !told.is_empty()
             && told
@@ -250,7 +250,7 @@ fn one_half_may_end_before_the_other() {
 /// A completion that is lost or out of order ends the connection: frames before it come, nothing behind it does.
 #[test]
 fn completions_that_are_lost_or_swapped_are_noticed() {
-    for fault in [Fault::LoseReceived(5), Fault::SwapReceived(5)] {
+    for fault in [CardFault::LoseReceived(5), CardFault::SwapReceived(5)] {
         let Ends {
             card, mut near, far, ..
         } = ends();
@@ -299,8 +299,8 @@ fn completions_of_own_writes_that_are_lost_end_it_in_time() {
 #[test]
 fn a_card_that_refuses_a_write_ends_the_connection_on_both_sides() {
     let cases = [
-        (Fault::WrongKey(2), "remote access error"),
-        (Fault::Unanswered(2), "transport retry counter exceeded"),
+        (CardFault::WrongKey(2), "remote access error"),
+        (CardFault::Unanswered(2), "transport retry counter exceeded"),
     ];
     for (fault, named) in cases {
         let Ends {
@@ -321,7 +321,7 @@ fn a_card_that_refuses_a_write_ends_the_connection_on_both_sides() {
 
 /// A peer that greets as it should, and then writes anything.
 struct Liar {
-    pair: Box<dyn Pair>,
+    pair: Box<dyn QueuePair>,
     theirs: Greeting,
     _stream: TcpStream,
 }
@@ -364,9 +364,9 @@ impl Liar {
     fn write(&self, at: u64, bytes: usize, key: u32, immediate: Option<u32>) {
         let write = Write {
             number: 0,
-            own: Span { at: RING_AT, bytes },
-            shared: Span::default(),
-            to: Memory {
+            own: MemorySpan { at: RING_AT, bytes },
+            shared: MemorySpan::default(),
+            to: RemoteMemory {
                 address: self.theirs.memory.address.wrapping_add(at),
                 key,
             },
@@ -490,7 +490,9 @@ fn a_peer_without_receives_ends_it() {
         liar.pair.put(RING_AT, &told.to_le_bytes());
         liar.write(0, 8, liar.theirs.memory.key, None);
         let mut completions = [Default::default(); 4];
-        let _ = liar.pair.poll(reprise_net_rdma::Queue::Sent, &mut completions);
+        let _ = liar
+            .pair
+            .poll(reprise_net_rdma::CompletionQueue::Sent, &mut completions);
     };
     assert!(error.contains("RNR retry counter exceeded"), "{error}");
     // The write that finds none fails behind its posting.

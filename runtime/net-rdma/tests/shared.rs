@@ -10,7 +10,7 @@ use std::{
 use reprise_env::{Connection, FrameBuffer, FramePoster, Listener, Net, NetError, NetLimits, SharedFrame};
 use reprise_net_rdma::{
     PIECE_HEAD_BYTES, PIECES_MAX, RING_BYTES_MAX, RdmaNet, Write,
-    fake::{FakeCard, Fault},
+    fake::{CardFault, FakeCard},
     piece_bytes_max,
 };
 
@@ -294,10 +294,10 @@ fn short_frames_are_bounded_by_the_receives_of_the_peer() {
 #[test]
 fn what_breaks_is_told_and_nothing_stays() {
     for fault in [
-        Fault::WrongKey(3),
-        Fault::Unanswered(3),
-        Fault::LoseReceived(3),
-        Fault::SwapReceived(3),
+        CardFault::WrongKey(3),
+        CardFault::Unanswered(3),
+        CardFault::LoseReceived(3),
+        CardFault::SwapReceived(3),
     ] {
         let Ends {
             card, buffer, peers, ..

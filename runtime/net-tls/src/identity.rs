@@ -60,7 +60,7 @@ pub fn use_ring() {
     let _ = ring::default_provider().install_default(); // somebody did it before
 }
 
-struct Shown {
+struct ServedCertificate {
     http: Arc<ServerConfig>,
     frames: Arc<ServerConfig>,
     fingerprint: [u8; 32],
@@ -72,7 +72,7 @@ struct Shown {
 pub struct Identity {
     certificate: PathBuf,
     key: PathBuf,
-    shown: ArcSwap<Shown>,
+    shown: ArcSwap<ServedCertificate>,
 }
 
 impl fmt::Debug for Identity {
@@ -131,7 +131,7 @@ impl Identity {
     }
 }
 
-fn load(certificate: &Path, key: &Path) -> Result<Shown, IdentityError> {
+fn load(certificate: &Path, key: &Path) -> Result<ServedCertificate, IdentityError> {
     let wrong = |path: &Path, what: &str| IdentityError::Wrong {
         path: path.to_owned(),
         what: what.to_owned(),
@@ -156,7 +156,7 @@ fn load(certificate: &Path, key: &Path) -> Result<Shown, IdentityError> {
         key: key.to_owned(),
         error,
     };
-    Ok(Shown {
+    Ok(ServedCertificate {
         http: config(rustls::ALL_VERSIONS, &[b"http/1.1"]).map_err(pair)?,
         frames: config(&[&rustls::version::TLS13], &[]).map_err(pair)?,
         fingerprint,

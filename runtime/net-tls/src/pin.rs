@@ -12,12 +12,12 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 #[derive(Debug)]
-struct Pinned {
+struct PinnedVerifier {
     fingerprint: [u8; 32],
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for PinnedVerifier {
     fn verify_server_cert(
         &self,
         shown: &CertificateDer<'_>,
@@ -58,7 +58,7 @@ impl ServerCertVerifier for Pinned {
 /// Returns the configuration of a client that accepts this certificate alone.
 pub(crate) fn pinned(fingerprint: [u8; 32]) -> Result<Arc<ClientConfig>, Error> {
     let provider = Arc::new(ring::default_provider());
-    let verifier = Arc::new(Pinned {
+    let verifier = Arc::new(PinnedVerifier {
         fingerprint,
         provider: provider.clone(),
     });

@@ -13,13 +13,13 @@ use rustls::Connection;
 /// Bytes read from the socket, and encrypted, at once.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
 
-struct Ends {
+struct TlsEnds {
     /// The socket, to which encrypted bytes go in their order: it is locked before `state`, and held until they are sent.
     out: Mutex<TcpStream>,
     state: Mutex<Connection>,
 }
 
-impl Ends {
+impl TlsEnds {
     /// Held for computing alone.
     fn state(&self) -> MutexGuard<'_, Connection> {
         self.state.lock().expect("no code panics under this lock")
@@ -67,7 +67,7 @@ pub(crate) fn shake(
         }
     }
     let (reader, is_dropped) = SocketReader::new(socket)?;
-    let ends = Arc::new(Ends {
+    let ends = Arc::new(TlsEnds {
         out: Mutex::new(socket.try_clone()?),
         state: Mutex::new(state),
     });
@@ -82,7 +82,7 @@ pub(crate) fn shake(
 
 pub(crate) struct TlsReader {
     socket: SocketReader,
-    ends: Arc<Ends>,
+    ends: Arc<TlsEnds>,
     raw: Vec<u8>,
     /// The part of `raw` that was not decrypted yet.
     left: std::ops::Range<usize>,
@@ -135,7 +135,7 @@ impl Read for TlsReader {
 }
 
 pub(crate) struct TlsWriter {
-    ends: Arc<Ends>,
+    ends: Arc<TlsEnds>,
     is_dropped: DroppedMark,
 }
 

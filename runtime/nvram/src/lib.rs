@@ -22,7 +22,7 @@ pub use lsns::LsnSource;
 pub use memory::{Memory, OpenMemory, Persistence};
 pub use object::{FlushPolicy, ObjectWriter};
 pub use pmem::{MapRegions, Pmem, PmemError, PmemOptions, library};
-pub use recording::{Event, Recording};
+pub use recording::{Event, RecordingMemory};
 pub use recover::{RecoveredRecord, RegionContents};
 pub use region::{Region, RegionError, RegionMarks};
 pub use ring::{RingFill, RingFull, RingGauge, RingReader, RingRecord, RingWriter};

@@ -21,7 +21,7 @@ pub enum Event {
 }
 
 /// Memory for tests: what each thread wrote since it last drained may be lost in a crash, by pieces of 8 bytes.
-pub struct Recording {
+pub struct RecordingMemory {
     state: Mutex<RecordedState>,
 }
 
@@ -46,7 +46,7 @@ struct DrainPoint {
     loose: Vec<(usize, [u8; 8])>,
 }
 
-impl Recording {
+impl RecordingMemory {
     /// Zeros, `bytes` of them.
     pub fn new(bytes: usize) -> Self {
         Self::from_image(vec![0; bytes])
@@ -87,7 +87,7 @@ impl Recording {
         image
     }
 
-    /// Keeps the state before each later drain, for [`Recording::image_before_drain`].
+    /// Keeps the state before each later drain, for [`RecordingMemory::image_before_drain`].
     pub fn keep_drain_points(&self) {
         self.state().keeps_drain_points = true;
     }
@@ -128,7 +128,7 @@ impl RecordedState {
     }
 }
 
-impl Memory for Recording {
+impl Memory for RecordingMemory {
     fn bytes(&self) -> usize {
         self.state().now.len()
     }

@@ -27,14 +27,14 @@ const IDLE: Duration = Duration::from_millis(20);
 const REST: Duration = Duration::from_millis(2);
 
 /// A mapping of `HUGE_BYTES` zero bytes that no array uses, in memory already if the kernel allowed it.
-pub(crate) struct Piece {
+pub(crate) struct SpareMapping {
     base: NonNull<u8>,
 }
 
 // SAFETY: the mapping belongs to the holder of the piece, on any thread.
-unsafe impl Send for Piece {}
+unsafe impl Send for SpareMapping {}
 
-impl Piece {
+impl SpareMapping {
     /// Makes a piece. None: the system has no memory left.
     fn new() -> Option<Self> {
         let piece = Self { base: map(HUGE_BYTES)? };
@@ -57,7 +57,7 @@ impl Piece {
     }
 }
 
-impl Drop for Piece {
+impl Drop for SpareMapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours alone and ends here.
         unsafe { libc::munmap(self.base.as_ptr().cast(), HUGE_BYTES) };
@@ -66,7 +66,7 @@ impl Drop for Piece {
 }
 
 struct Maker {
-    ready: Mutex<Vec<Piece>>,
+    ready: Mutex<Vec<SpareMapping>>,
     /// Number of pieces that are kept ready at any time.
     wanted: AtomicUsize,
     /// Number of pieces that are kept ready while there is no other work.
@@ -77,7 +77,7 @@ struct Maker {
 static MAKER: OnceLock<Option<Maker>> = OnceLock::new();
 
 /// Returns a ready piece. None if there is none, or if another thread is making one.
-pub(crate) fn take() -> Option<Piece> {
+pub(crate) fn take() -> Option<SpareMapping> {
     let maker = MAKER.get_or_init(start).as_ref()?;
     let piece = maker.ready.try_lock().ok()?.pop();
     if piece.is_none() {
@@ -116,7 +116,7 @@ impl Maker {
 
     /// Makes one more piece. False: the system has no memory left, or a thread panicked.
     fn make_one(&self) -> bool {
-        let Some(piece) = Piece::new() else {
+        let Some(piece) = SpareMapping::new() else {
             return false;
         };
         let kept = self.ready.lock().map(|mut ready| ready.push(piece));

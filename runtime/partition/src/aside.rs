@@ -14,7 +14,7 @@ use crate::{
     gate::ReadLimit,
     outcome::ReplyOutcome,
     reader::{EndingStores, ReadTerms, run_call},
-    sink::{NewRecords, Unlogged},
+    sink::{LogRefusal, NewRecords},
     site::{ExclusivePartitions, ExecContext, Partition, REPLAY_FAILED},
     turn::TurnStart,
 };
@@ -131,7 +131,7 @@ impl<'a> HeldStores<'a> {
     }
 
     /// Takes the reason why the last look was refused, if it was.
-    pub fn take_refusal(&mut self) -> Option<Unlogged> {
+    pub fn take_refusal(&mut self) -> Option<LogRefusal> {
         let is_refused = std::mem::take(&mut self.is_refused);
         let limit = self.limit.as_ref().filter(|_| is_refused)?;
         Some(limit.reason.clone())

@@ -9,10 +9,10 @@ use reprise_txn::ModuleId;
 use crate::{
     called::{CallKey, Caller},
     calls::{Calls, Deadline, Ticket},
-    heads::Heads,
     outcome::ReplyOutcome,
+    partial_append::PartialAppend,
     rendezvous::Stream,
-    sink::Unlogged,
+    sink::LogRefusal,
 };
 
 /// One call of a batch.
@@ -145,7 +145,7 @@ pub struct CallBatch {
     /// Number of the batch's records in the log, all appended at once. Calls that went to the log before are not among them.
     pub records: u32,
     /// The records that went to the log before the rest of the batch ran, and the number of their calls.
-    pub(crate) heads: Option<Arc<Heads>>,
+    pub(crate) heads: Option<Arc<PartialAppend>>,
     pub(crate) headed: usize,
     /// Grants for the results of heads that came back.
     pub(crate) head_grants: Vec<Grant>,
@@ -439,7 +439,7 @@ impl CallBatch {
     /// Turns every call that ran into a refusal, because its record, or a row that it saw, did not become durable. An abort may also rest on rows
     /// that are taken back. The caller runs this before it places the slots. If the log does not know what it kept, only the calls with a record are
     /// in doubt. The other calls left nothing to keep.
-    pub fn refuse(&mut self, reason: &Unlogged) {
+    pub fn refuse(&mut self, reason: &LogRefusal) {
         use ReplyOutcome::{Committed, Failed, Waiting};
         let mut end = self.records.into();
         for slot in self.calls.iter_mut().rev() {
@@ -447,7 +447,7 @@ impl CallBatch {
             end = slot.lsn.0;
             if matches!(slot.outcome, Committed | Waiting | Failed(_)) {
                 slot.outcome = match reason {
-                    Unlogged::Unknown(reason) if !has_record => ReplyOutcome::LogUnavailable(reason.clone()),
+                    LogRefusal::Unknown(reason) if !has_record => ReplyOutcome::LogUnavailable(reason.clone()),
                     reason => reason.into(),
                 };
                 if !matches!(slot.outcome, ReplyOutcome::OutcomeUnknown(_)) {

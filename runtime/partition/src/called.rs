@@ -5,7 +5,7 @@ use std::sync::Arc;
 use reprise_txn::call_hash;
 use reprise_wire::KeyRef;
 
-use crate::turn::Running;
+use crate::turn::CallContext;
 
 /// The client that calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct CallKey<'a> {
     pub fingerprint: u128,
 }
 
-impl<'a> Running<'a> {
+impl<'a> CallContext<'a> {
     #[inline]
     pub(crate) fn principal(&self) -> u32 {
         self.caller.map_or(0, |caller| caller.number)

@@ -7,7 +7,7 @@ use std::sync::{
 };
 
 use reprise_base::{PartitionId, TxnId};
-use reprise_txn::{EndReason, Ends, ModuleId};
+use reprise_txn::{CallEnds, EndReason, ModuleId};
 
 use crate::batch::CallSlot;
 
@@ -41,7 +41,7 @@ pub(crate) struct Track {
     accepted_ns: u64,
     /// Runs of calls of one procedure: the position behind the last one, then the module and the procedure.
     kinds: Vec<(u32, ModuleId, u16)>,
-    pub ends: Arc<Ends>,
+    pub ends: Arc<CallEnds>,
     /// Number of calls that have begun, and the id of the last of them. The id is 0 while a thread changes both.
     begun: AtomicU32,
     txn_id: AtomicU64,
@@ -59,7 +59,7 @@ pub(crate) struct Ticket {
 
 /// How far a call got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum CallPhase {
+pub enum CallStep {
     /// Its procedure runs.
     Running,
     /// The call has not begun.
@@ -84,7 +84,7 @@ pub struct CallInfo {
     /// Time since the server accepted the call.
     pub age_ns: u64,
     /// How far it got.
-    pub phase: CallPhase,
+    pub phase: CallStep,
 }
 
 impl Calls {
@@ -165,7 +165,7 @@ impl Calls {
             let of_call = id.checked_sub(track.first).filter(|at| *at < u64::from(track.count));
             let at = of_call.map(|at| at as u32).or_else(|| track.find(TxnId(id)))?;
             let call = track.info(at, now_ns)?;
-            if call.phase != CallPhase::Committing {
+            if call.phase != CallStep::Committing {
                 track.ends.end(at);
             }
             Some(call)
@@ -261,10 +261,10 @@ impl Track {
         let running = self.running();
         let ran = self.ran.get();
         let state = |at: u32| match (ran, running) {
-            (Some(ids), _) => (CallPhase::Committing, Some(ids[at as usize])),
-            (None, Some((current, id))) if at == current => (CallPhase::Running, Some(id)),
-            (None, Some((current, _))) if at < current => (CallPhase::Committing, None),
-            _ => (CallPhase::Queued, None),
+            (Some(ids), _) => (CallStep::Committing, Some(ids[at as usize])),
+            (None, Some((current, id))) if at == current => (CallStep::Running, Some(id)),
+            (None, Some((current, _))) if at < current => (CallStep::Committing, None),
+            _ => (CallStep::Queued, None),
         };
         let mut kinds = self.kinds.iter();
         let mut kind = kinds.next();
@@ -344,7 +344,7 @@ pub(crate) fn deadline_of(deadlines: &[(u32, Arc<Deadline>)], at: u32) -> Option
 /// Returns why a call must not begin, if there is a reason.
 #[inline]
 pub(crate) fn ended_before(
-    ends: &Ends,
+    ends: &CallEnds,
     at: u32,
     deadline: Option<&Deadline>,
     now_ns: impl Fn() -> u64,
@@ -378,7 +378,7 @@ mod tests {
                 .map(|call| (call.call_id, call.procedure, call.age_ns, call.phase, call.txn_id))
                 .collect()
         };
-        use CallPhase::{Committing, Queued, Running};
+        use CallStep::{Committing, Queued, Running};
         assert_eq!(shown(2), [(4, 7, 2_500, Queued, None), (1, 7, 2_000, Queued, None)]);
         ticket.track.begin(0, TxnId(50));
         ticket.track.begin(1, TxnId(51));
@@ -417,7 +417,7 @@ mod tests {
             .map(|at| deadline_of(&deadlines, at).map_or(0, Deadline::ns))
             .collect();
         assert_eq!(found, [0, 500, 0, 0, 600, 0]);
-        let (ends, deadline) = (Ends::default(), Deadline::new(500));
+        let (ends, deadline) = (CallEnds::default(), Deadline::new(500));
         assert_eq!(
             ended_before(&ends, 0, Some(&deadline), || 500),
             Some(EndReason::Deadline)
@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn a_call_begins_or_expires_and_never_both() {
-        let ends = Ends::default();
+        let ends = CallEnds::default();
         let (begun, expired) = (Deadline::new(500), Deadline::new(500));
         assert_eq!(ended_before(&ends, 0, Some(&begun), || 499), None);
         assert!(!begun.expire());

@@ -24,7 +24,7 @@ use reprise_base::{PartitionId, SiteId};
 
 use crate::{
     partition_table::Handoff,
-    rendezvous::{MultiPartitionTxn, Rendezvous, Touched},
+    rendezvous::{MultiPartitionTxn, Rendezvous, TxnPartitions},
 };
 
 /// Bounds of the time that a ready transaction waits for others while its sites have other calls to run. Between them, it waits as long as
@@ -38,8 +38,8 @@ pub(crate) const RENDEZVOUS_TXNS_MAX: usize = 64;
 
 /// The coordinator of a node. All its sites share it.
 pub struct Coordinator {
-    state: Mutex<State>,
-    /// Transactions in `State::groups`.
+    state: Mutex<CoordinatorState>,
+    /// Transactions in `CoordinatorState::groups`.
     ready_count: AtomicUsize,
     /// True for a site that has nothing to do but the transactions that wait here.
     idle: Vec<AtomicBool>,
@@ -77,23 +77,23 @@ pub(crate) enum Arrival {
     Called(Arc<Rendezvous>),
 }
 
-struct State {
+struct CoordinatorState {
     /// Oldest first.
-    groups: Vec<Group>,
+    groups: Vec<ReadyGroup>,
     /// True for a partition that was called to a rendezvous that has not ended.
     reserved: Vec<bool>,
 }
 
 /// Ready transactions over the same partitions.
-struct Group {
-    touched: Touched,
+struct ReadyGroup {
+    touched: TxnPartitions,
     /// Sites of the touched partitions.
     sites: Vec<usize>,
     /// The transactions, each with the moment at which it became ready.
     txns: VecDeque<(Arc<MultiPartitionTxn>, u64)>,
 }
 
-impl Group {
+impl ReadyGroup {
     fn since_ns(&self) -> u64 {
         self.txns.front().map_or(u64::MAX, |(_, since_ns)| *since_ns)
     }
@@ -114,7 +114,7 @@ impl Coordinator {
     pub fn new(partitions_count: u16, sites_count: u16) -> Self {
         let (doors, receivers) = (0..sites_count).map(|_| unbounded()).unzip::<_, _, Vec<_>, Vec<_>>();
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(CoordinatorState {
                 groups: Vec::new(),
                 reserved: vec![false; partitions_count as usize],
             }),
@@ -141,7 +141,7 @@ impl Coordinator {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CoordinatorState> {
         self.state.lock().expect("no code panics under this lock")
     }
 
@@ -181,7 +181,7 @@ impl Coordinator {
         let mut groups = state.groups.iter_mut();
         match groups.find(|group| group.touched == txn.touched) {
             Some(group) => group.txns.push_back(ready),
-            None => state.groups.push(Group {
+            None => state.groups.push(ReadyGroup {
                 touched: txn.touched.clone(),
                 sites: txn.touched.sites(self.sites_count()),
                 txns: [ready].into(),
@@ -202,8 +202,8 @@ impl Coordinator {
         }
     }
 
-    fn call(&self, state: &mut State, caller: SiteId, now_ns: u64) {
-        let State { groups, reserved } = state;
+    fn call(&self, state: &mut CoordinatorState, caller: SiteId, now_ns: u64) {
+        let CoordinatorState { groups, reserved } = state;
         // Partitions that a due rendezvous needs, also if it still waits for some of them.
         let mut taken: Option<Vec<bool>> = None;
         for group in groups.iter().filter(|group| !group.txns.is_empty()) {
@@ -247,7 +247,7 @@ impl Coordinator {
     }
 
     /// Takes the transactions that a beginning rendezvous runs.
-    pub(crate) fn take_ready(&self, touched: &Touched, now_ns: u64) -> Vec<Arc<MultiPartitionTxn>> {
+    pub(crate) fn take_ready(&self, touched: &TxnPartitions, now_ns: u64) -> Vec<Arc<MultiPartitionTxn>> {
         let mut state = self.state();
         let place = state.groups.iter().position(|group| group.touched == *touched);
         let at = place.expect("a rendezvous is called for ready transactions");
@@ -270,7 +270,7 @@ impl Coordinator {
     }
 
     /// Ends a rendezvous whose partitions are on their way home. Others may have waited for them.
-    pub(crate) fn release(&self, touched: &Touched, caller: SiteId, now_ns: u64) {
+    pub(crate) fn release(&self, touched: &TxnPartitions, caller: SiteId, now_ns: u64) {
         let mut state = self.state();
         for (id, reserved) in state.reserved.iter_mut().enumerate() {
             if touched.contains(PartitionId(id as u16)) {
@@ -282,9 +282,9 @@ impl Coordinator {
 
     /// Ends a site. The transactions that wait for its partitions never run, because a simulation killed its process.
     pub(crate) fn forget(&self, site: SiteId) {
-        let is_its = |group: &mut Group| group.sites.contains(&site.index());
+        let is_its = |group: &mut ReadyGroup| group.sites.contains(&site.index());
         let mut state = self.state();
-        let lost: Vec<Group> = state.groups.extract_if(.., is_its).collect();
+        let lost: Vec<ReadyGroup> = state.groups.extract_if(.., is_its).collect();
         let left: usize = state.groups.iter().map(|group| group.txns.len()).sum();
         self.ready_count.store(left, Ordering::Release);
         // Dropping the transactions may call back into this coordinator.

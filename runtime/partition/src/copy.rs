@@ -15,7 +15,7 @@ pub(crate) const BUSY_SHARE: u64 = 24;
 
 /// The messages of an engine thread to the writer of a checkpoint.
 #[derive(Debug)]
-pub enum Copied {
+pub enum CopyMessage {
     /// Some rows.
     Page(PartitionId, SnapshotPage),
     /// All rows of the partition were sent.
@@ -23,10 +23,10 @@ pub enum Copied {
 }
 
 /// The copying of one partition.
-pub(crate) struct Copying {
-    to: Sender<Copied>,
+pub(crate) struct PartitionCopy {
+    to: Sender<CopyMessage>,
     /// Copied pages that the writer has not taken yet.
-    waiting: VecDeque<Copied>,
+    waiting: VecDeque<CopyMessage>,
     began_ns: u64,
     spent_ns: u64,
     is_copied: bool,
@@ -45,9 +45,9 @@ pub(crate) enum Slice {
 
 impl Partition {
     /// Begins to copy the tables as they are now. The caller holds the partition between two transactions.
-    pub fn begin_copy(&mut self, shared: &Shared, to: Sender<Copied>) -> Vec<SnapshotTable> {
+    pub fn begin_copy(&mut self, shared: &Shared, to: Sender<CopyMessage>) -> Vec<SnapshotTable> {
         assert!(self.copying.is_none(), "one copy at a time");
-        self.copying = Some(Copying {
+        self.copying = Some(PartitionCopy {
             to,
             waiting: VecDeque::new(),
             began_ns: shared.clock.monotonic_ns(),
@@ -75,9 +75,11 @@ impl Partition {
         if copying.waiting.is_empty() && !copying.is_copied {
             copying.is_copied = self.store.copy_snapshot(SLICE_BYTES);
             let pages = self.store.take_snapshot_pages().into_iter();
-            copying.waiting.extend(pages.map(|page| Copied::Page(self.id, page)));
+            copying
+                .waiting
+                .extend(pages.map(|page| CopyMessage::Page(self.id, page)));
             if copying.is_copied {
-                copying.waiting.push_back(Copied::Done(self.id));
+                copying.waiting.push_back(CopyMessage::Done(self.id));
             }
         }
         // Rows that change while they are copied may grow faster than the writer takes them. The partition then gives up the checkpoint, so
@@ -96,10 +98,10 @@ impl Partition {
     }
 }
 
-impl Copying {
+impl PartitionCopy {
     fn send(&mut self) -> Slice {
         while let Some(copied) = self.waiting.pop_front() {
-            let is_last = matches!(copied, Copied::Done(_));
+            let is_last = matches!(copied, CopyMessage::Done(_));
             match self.to.try_send(copied) {
                 Ok(()) if is_last => return Slice::Over,
                 Ok(()) => {}

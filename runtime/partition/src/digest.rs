@@ -22,7 +22,7 @@ pub struct PartitionDigest {
 }
 
 /// Digests of one partition that are being made. If it is dropped, the receiver gets none.
-pub(crate) struct Digesting {
+pub(crate) struct DigestRun {
     to: Sender<PartitionDigest>,
     began_ns: u64,
     spent_ns: u64,
@@ -35,7 +35,7 @@ impl Partition {
         if self.digesting.is_some() {
             return false;
         }
-        self.digesting = Some(Digesting {
+        self.digesting = Some(DigestRun {
             to,
             began_ns: shared.clock.monotonic_ns(),
             spent_ns: 0,

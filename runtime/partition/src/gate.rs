@@ -14,7 +14,7 @@ use reprise_env::Clock;
 
 use crate::{
     batch::CallBatch,
-    sink::{Unlogged, complete},
+    sink::{LogRefusal, complete},
 };
 
 /// Why the server answers nothing.
@@ -79,7 +79,7 @@ pub struct ReadLimit {
     /// Everything before it is committed.
     pub end: Lsn,
     /// The refusal of a read that can't be shown committed rows alone.
-    pub reason: Unlogged,
+    pub reason: LogRefusal,
 }
 
 /// The gate between the log and the callers. It stays open until `keep` says that calls wait for standbys.
@@ -92,7 +92,7 @@ pub struct CommitGate {
     is_short: AtomicBool,
     /// Time at which enough standbys last followed this primary; 0: none did since it leads.
     confirmed_ns: AtomicU64,
-    /// `State::passed`; everything, if calls wait for no standbys.
+    /// `GateState::passed`; everything, if calls wait for no standbys.
     acknowledged: AtomicU64,
     /// Standbys have what this server answers now, as the level asks for. Changes under the state's lock.
     is_backed: AtomicBool,
@@ -100,10 +100,10 @@ pub struct CommitGate {
     level: AtomicU8,
     /// None: this server may always answer alone, if its level allows it.
     lease: OnceLock<Arc<LeaseClock>>,
-    state: Mutex<State>,
+    state: Mutex<GateState>,
 }
 
-struct State {
+struct GateState {
     /// The end of everything that a caller has learned of. It stays committed, even if the limit falls.
     passed: Lsn,
     /// Everything before it is where the level wants it.
@@ -112,13 +112,13 @@ struct State {
     /// Which standbys are missing, if some are that the limit waits for.
     missing: Option<Arc<str>>,
     /// The calls that wait, by their ends.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<GateWaiter>,
     /// A thread has released callers and has not answered all of them yet. A caller that arrives meanwhile waits for that thread. Otherwise a
     /// checkpoint could learn that its record is committed before the callers of earlier records have their answers.
     is_answering: bool,
 }
 
-struct Waiting {
+struct GateWaiter {
     end: Lsn,
     /// Time at which the gate first checked it; 0: not yet.
     since_ns: u64,
@@ -136,7 +136,7 @@ impl Default for CommitGate {
             is_backed: AtomicBool::new(false),
             level: AtomicU8::new(NO_LEVEL),
             lease: OnceLock::new(),
-            state: Mutex::new(State {
+            state: Mutex::new(GateState {
                 passed: Lsn(0),
                 limit: EVERYTHING,
                 refusal: None,
@@ -149,7 +149,7 @@ impl Default for CommitGate {
 }
 
 impl CommitGate {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, GateState> {
         self.state.lock().expect("nothing panics under this lock")
     }
 
@@ -182,7 +182,7 @@ impl CommitGate {
     }
 
     /// Returns the limit before which everything is committed.
-    fn committed_of(&self, state: &State) -> Lsn {
+    fn committed_of(&self, state: &GateState) -> Lsn {
         match self.is_silent() {
             true => state.passed,
             false => state.passed.max(state.limit),
@@ -204,7 +204,7 @@ impl CommitGate {
     }
 
     /// Records that a caller learns of everything before `end`.
-    fn pass(&self, state: &mut State, end: Lsn) {
+    fn pass(&self, state: &mut GateState, end: Lsn) {
         state.passed = state.passed.max(end);
         self.acknowledged.store(state.passed.0, Ordering::Release);
     }
@@ -232,8 +232,8 @@ impl CommitGate {
         let end = self.committed_of(&state).min(end);
         self.pass(&mut state, end);
         let reason = match self.is_silent() {
-            true => Unlogged::LeaseLost(LEASE_OVER.into()),
-            false => Unlogged::StandbyUnavailable(
+            true => LogRefusal::LeaseLost(LEASE_OVER.into()),
+            false => LogRefusal::StandbyUnavailable(
                 format!("the rows as they were acknowledged are not kept: {missing}").into(),
             ),
         };
@@ -274,14 +274,14 @@ impl CommitGate {
     }
 
     /// Returns why writes are refused before they run.
-    pub fn refusal(&self) -> Option<Unlogged> {
+    pub fn refusal(&self) -> Option<LogRefusal> {
         if self.is_silent() {
-            return Some(Unlogged::LeaseLost(LEASE_OVER.into()));
+            return Some(LogRefusal::LeaseLost(LEASE_OVER.into()));
         }
         if !self.refuses.load(Ordering::Acquire) {
             return None;
         }
-        self.lock().refusal.clone().map(Unlogged::StandbyUnavailable)
+        self.lock().refusal.clone().map(LogRefusal::StandbyUnavailable)
     }
 
     /// True if this server tells no caller that the record at `lsn` is committed. The record is durable here, but is not yet where the level wants
@@ -317,7 +317,7 @@ impl CommitGate {
 
     /// Answers a batch whose records, or the records that it read, end at `end`. They are durable, or never will be. A mark of this server needs no
     /// standby, because no client learns of it: it passes once all calls before it are answered.
-    pub fn complete(&self, end: Lsn, outcome: Result<(), Unlogged>, batch: Box<CallBatch>) {
+    pub fn complete(&self, end: Lsn, outcome: Result<(), LogRefusal>, batch: Box<CallBatch>) {
         if outcome.is_ok() && self.is_kept.load(Ordering::Acquire) {
             let mut state = self.lock();
             let waits = match batch.is_mark() {
@@ -327,7 +327,7 @@ impl CommitGate {
             if waits || state.is_answering {
                 let at = state.waiting.partition_point(|waiting| waiting.end <= end);
                 let since_ns = 0;
-                state.waiting.insert(at, Waiting { end, since_ns, batch });
+                state.waiting.insert(at, GateWaiter { end, since_ns, batch });
                 return;
             }
             if !batch.is_mark() {
@@ -362,7 +362,7 @@ impl CommitGate {
         let Some(reason) = state.missing.clone() else { return };
         let committed = self.committed_of(&state);
         let from = state.waiting.partition_point(|waiting| waiting.end <= committed);
-        let waiting: Vec<Waiting> = state.waiting.drain(from..).collect();
+        let waiting: Vec<GateWaiter> = state.waiting.drain(from..).collect();
         // Writes keep their place. The answer to a read is no news of the log: it needs no order.
         let (reads, others): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|waiting| waiting.batch.may_read_again());
         state.waiting.extend(others);
@@ -371,12 +371,12 @@ impl CommitGate {
     }
 
     /// Answers callers until none is left that may pass: more may have come meanwhile. This thread alone answers.
-    fn release_of<'g>(&'g self, mut state: MutexGuard<'g, State>) {
+    fn release_of<'g>(&'g self, mut state: MutexGuard<'g, GateState>) {
         loop {
             let committed = self.committed_of(&state);
-            let passes = |waiting: &&Waiting| waiting.end <= committed || waiting.batch.is_mark();
+            let passes = |waiting: &&GateWaiter| waiting.end <= committed || waiting.batch.is_mark();
             let count = state.waiting.iter().take_while(passes).count();
-            let gone: Vec<Waiting> = state.waiting.drain(..count).collect();
+            let gone: Vec<GateWaiter> = state.waiting.drain(..count).collect();
             if gone.is_empty() {
                 state.is_answering = false;
                 return;
@@ -410,7 +410,7 @@ impl CommitGate {
         }
     }
 
-    fn give_up_where(&self, reason: &Arc<str>, mut is_given_up: impl FnMut(&mut Waiting) -> bool) {
+    fn give_up_where(&self, reason: &Arc<str>, mut is_given_up: impl FnMut(&mut GateWaiter) -> bool) {
         let mut state = self.lock();
         let committed = self.committed_of(&state);
         let mut gone = Vec::new();

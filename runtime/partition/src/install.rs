@@ -5,15 +5,15 @@
 use std::sync::Arc;
 
 use reprise_base::{Lsn, PartitionId, TxnId};
-use reprise_storage::{Conflict, Growth, Store, Unprepared};
+use reprise_storage::{Conflict, ConvertError, Growth, Store};
 use reprise_txn::{
-    Applied, Candidate, Consent, Deployed, Failure, HeldCounts, Judge, Module, Outline, Plan, PlanSummary,
-    TableSources, TxnInput, apply, outline, prepare, run_migration,
+    AppliedPlan, Candidate, Consent, Deployed, DeploymentRules, Failure, HeldCounts, Module, Outline, Plan,
+    PlanSummary, TableSources, TxnInput, apply, outline, prepare, run_migration,
 };
 
 use crate::{
     shared::ModuleBytes,
-    sink::Unlogged,
+    sink::LogRefusal,
     site::{ExclusivePartitions, ExecContext, Partition},
 };
 
@@ -67,7 +67,7 @@ pub struct InstallBounds {
 
 /// The results of a module's migration; empty if it has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Migrated {
+pub struct MigrationDigests {
     /// Digests of the written rows, by partition.
     pub digests: Vec<u64>,
 }
@@ -107,7 +107,7 @@ pub enum InstallError {
     Replicated { table: String },
     /// The log is not durable as far as it was filled.
     #[error(transparent)]
-    Log(#[from] Unlogged),
+    Log(#[from] LogRefusal),
 }
 
 /// Installs a module on all partitions. `confirm` gets the results of the migration and the plan, and returns the LSN of the deployment's record. Its
@@ -115,7 +115,7 @@ pub enum InstallError {
 pub fn install<T, E>(
     held: &mut ExclusivePartitions<'_>,
     installation: Installation,
-    confirm: impl FnOnce(&mut ExclusivePartitions<'_>, &PlanSummary, &Migrated) -> Result<(Lsn, T), E>,
+    confirm: impl FnOnce(&mut ExclusivePartitions<'_>, &PlanSummary, &MigrationDigests) -> Result<(Lsn, T), E>,
 ) -> Result<Result<(Lsn, T), E>, InstallError> {
     let Installation {
         candidate,
@@ -127,7 +127,7 @@ pub fn install<T, E>(
     let plan = judge(held, &candidate, &rules)?;
     let summary = plan.summary.clone();
     if !summary.migrates {
-        let confirmed = confirm(held, &summary, &Migrated::default());
+        let confirmed = confirm(held, &summary, &MigrationDigests::default());
         if let Ok((lsn, _)) = &confirmed {
             let applied = apply(&deployed, candidate, plan, txn_id, &mut stores_of(held));
             put_in_service(held, applied.next, |binaries| binaries.push(logged(wasm, *lsn)));
@@ -158,8 +158,8 @@ fn judge(held: &ExclusivePartitions<'_>, candidate: &Candidate, rules: &InstallR
     let stores: Vec<&Store> = held.partitions.iter().map(|part| &part.store).collect();
     let counts = HeldCounts(&stores);
     let judge = match rules {
-        InstallRules::Asked { .. } => Judge::Deployment(&counts),
-        InstallRules::Logged(tables) => Judge::Replay(tables),
+        InstallRules::Asked { .. } => DeploymentRules::Deployment(&counts),
+        InstallRules::Logged(tables) => DeploymentRules::Replay(tables),
     };
     let outline = outline(held.tools.deployed(), candidate, judge);
     if !outline.summary.conflicts.is_empty() {
@@ -175,8 +175,8 @@ fn judge(held: &ExclusivePartitions<'_>, candidate: &Candidate, rules: &InstallR
         bounds.until_ns.is_none_or(|until_ns| clock.monotonic_ns() < until_ns)
     };
     prepare(outline, &stores, &go_on).map_err(|error| match error {
-        Unprepared::Conflicts(conflicts) => InstallError::Conflicts(conflicts),
-        Unprepared::Ended => InstallError::Time { max_s: bounds.max_s },
+        ConvertError::Conflicts(conflicts) => InstallError::Conflicts(conflicts),
+        ConvertError::Ended => InstallError::Time { max_s: bounds.max_s },
     })
 }
 
@@ -239,10 +239,10 @@ fn wait_settled(held: &mut ExclusivePartitions<'_>) -> Result<(), InstallError> 
 /// Runs the module's migration on each partition in turn.
 fn migrate(
     held: &mut ExclusivePartitions<'_>,
-    applied: &Applied,
+    applied: &AppliedPlan,
     txn_id: TxnId,
     rules: &InstallRules,
-) -> Result<Migrated, InstallError> {
+) -> Result<MigrationDigests, InstallError> {
     let (module, bounds) = (&applied.migration, rules.bounds());
     let mut executor = module.code.instantiate().map_err(|reason| InstallError::Migration {
         partition: PartitionId(0),
@@ -256,7 +256,7 @@ fn migrate(
     executor.count_in(&held.tools.shared.memory);
     // Versions of one name follow each other: the tables are as the one before left them.
     let args = (module.version - 1).to_le_bytes();
-    let mut migrated = Migrated::default();
+    let mut migrated = MigrationDigests::default();
     let ExecContext { shared, frame, .. } = &mut *held.tools;
     for partition in held.partitions.iter_mut() {
         let input = TxnInput {

@@ -10,11 +10,11 @@ use reprise_env::Clock;
 /// mark does not count, and keys are kept longer by that time. A jump of the wall clock does not change it.
 pub struct KeyClock {
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
+    state: Mutex<KeyClockState>,
 }
 
 #[derive(Clone, Copy, Default)]
-struct State {
+struct KeyClockState {
     counted_us: u64,
     /// Time of the node's monotonic clock since which this server is the primary.
     runs_since_ns: Option<u64>,
@@ -27,11 +27,11 @@ impl KeyClock {
         Self { clock, state }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, KeyClockState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read(&self, state: State) -> u64 {
+    fn read(&self, state: KeyClockState) -> u64 {
         let ran_ns = state
             .runs_since_ns
             .map_or(0, |since_ns| self.clock.monotonic_ns().saturating_sub(since_ns));

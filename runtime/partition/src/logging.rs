@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use reprise_abi::LogChoice;
+use reprise_abi::LogDeclaration;
 use reprise_base::limits::PART_BYTES;
 use reprise_env::Clock;
 use reprise_storage::AfterImage;
@@ -104,13 +104,13 @@ impl LogForm {
 }
 
 /// The log's settings, and the measurements for `auto`. All sites share them.
-pub struct Logging {
+pub struct LogSettings {
     /// The server's setting.
     pub rule: LogPolicy,
     /// How changed rows are written.
     pub images: AfterImage,
     /// The sampling of `LogPolicy::Auto`.
-    pub sampling: Sampling,
+    pub sampling: SampleRate,
     /// Changes of a transaction that take more bytes are logged in parts of this many bytes, or of one change.
     pub part_bytes: usize,
     /// The form that standbys get of transactions that begin from now on.
@@ -120,14 +120,14 @@ pub struct Logging {
 
 /// Which calls are measured for `auto`. Neither number is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sampling {
+pub struct SampleRate {
     /// Number of calls of a procedure on a partition's thread of which one is measured.
     pub every: u32,
     /// Number of measured calls after which the server reviews the choice.
     pub window: u32,
 }
 
-impl Default for Sampling {
+impl Default for SampleRate {
     fn default() -> Self {
         let (every, window) = (32, 64);
         Self { every, window }
@@ -177,11 +177,11 @@ pub struct AutoChoice {
     window: u32,
     /// 0: command, 1: changes.
     kind: AtomicU8,
-    measured: Mutex<Measured>,
+    measured: Mutex<CostWindow>,
 }
 
 #[derive(Default)]
-struct Measured {
+struct CostWindow {
     /// Sums of the current window.
     sums: CallCosts,
     /// Means of the last full window.
@@ -189,7 +189,7 @@ struct Measured {
 }
 
 impl AutoChoice {
-    fn new(sampling: Sampling) -> Self {
+    fn new(sampling: SampleRate) -> Self {
         Self {
             window: sampling.window,
             kind: AtomicU8::new(0),
@@ -268,15 +268,15 @@ fn choose(costs: &CallCosts, now: LogForm) -> LogForm {
     }
 }
 
-impl Default for Logging {
+impl Default for LogSettings {
     fn default() -> Self {
-        Self::new(LogPolicy::default(), AfterImage::default(), Sampling::default())
+        Self::new(LogPolicy::default(), AfterImage::default(), SampleRate::default())
     }
 }
 
-impl Logging {
+impl LogSettings {
     /// Makes settings without measurements.
-    pub fn new(rule: LogPolicy, images: AfterImage, sampling: Sampling) -> Self {
+    pub fn new(rule: LogPolicy, images: AfterImage, sampling: SampleRate) -> Self {
         Self {
             rule,
             images,
@@ -313,9 +313,11 @@ impl Logging {
         match (self.rule, declared) {
             (LogPolicy::None, _) => ("none", None),
             (LogPolicy::Both, _) => ("both", None),
-            (_, LogChoice::Command) | (LogPolicy::Command, LogChoice::Server) => ("command", None),
-            (_, LogChoice::Physiological) | (LogPolicy::Physiological, LogChoice::Server) => ("physiological", None),
-            (LogPolicy::Auto, LogChoice::Server) | (_, LogChoice::Auto) => {
+            (_, LogDeclaration::Command) | (LogPolicy::Command, LogDeclaration::Server) => ("command", None),
+            (_, LogDeclaration::Physiological) | (LogPolicy::Physiological, LogDeclaration::Server) => {
+                ("physiological", None)
+            }
+            (LogPolicy::Auto, LogDeclaration::Server) | (_, LogDeclaration::Auto) => {
                 ("auto", Some(self.auto_choice(module.id, procedure).explain()))
             }
         }
@@ -334,11 +336,13 @@ impl Logging {
             let (kind, is_auto) = match (self.rule, procedure.log) {
                 (LogPolicy::None, _) => (LogForm::Nothing, false),
                 (LogPolicy::Both, _) => (LogForm::Both, false),
-                (_, LogChoice::Command) => (LogForm::Command, false),
-                (_, LogChoice::Physiological) => (LogForm::Changes, false),
-                (_, LogChoice::Auto) | (LogPolicy::Auto, LogChoice::Server) => (LogForm::Command, !procedure.read_only),
-                (LogPolicy::Command, LogChoice::Server) => (LogForm::Command, false),
-                (LogPolicy::Physiological, LogChoice::Server) => (LogForm::Changes, false),
+                (_, LogDeclaration::Command) => (LogForm::Command, false),
+                (_, LogDeclaration::Physiological) => (LogForm::Changes, false),
+                (_, LogDeclaration::Auto) | (LogPolicy::Auto, LogDeclaration::Server) => {
+                    (LogForm::Command, !procedure.read_only)
+                }
+                (LogPolicy::Command, LogDeclaration::Server) => (LogForm::Command, false),
+                (LogPolicy::Physiological, LogDeclaration::Server) => (LogForm::Changes, false),
             };
             Choice {
                 kind,
@@ -360,7 +364,7 @@ pub(crate) struct Choice {
 }
 
 /// A call that is measured.
-pub(crate) struct Sample {
+pub(crate) struct CostSample {
     began_ns: u64,
 }
 
@@ -375,20 +379,20 @@ impl Choice {
 
     /// Begins a sample if the beginning call is to be measured.
     #[inline]
-    pub fn sample(&mut self, clock: &dyn Clock) -> Option<Sample> {
+    pub fn sample(&mut self, clock: &dyn Clock) -> Option<CostSample> {
         self.auto.as_ref()?;
         self.until_sample -= 1;
         if self.until_sample > 0 {
             return None;
         }
         self.until_sample = self.every;
-        Some(Sample {
+        Some(CostSample {
             began_ns: clock.monotonic_ns(),
         })
     }
 
     /// Records a sample. `now_ns` is the time at which the call ended.
-    pub fn note(&self, sample: &Sample, now_ns: u64, args_bytes: usize, changes_bytes: usize, rows: u32) {
+    pub fn note(&self, sample: &CostSample, now_ns: u64, args_bytes: usize, changes_bytes: usize, rows: u32) {
         if let Some(auto) = &self.auto {
             let run_ns = now_ns.saturating_sub(sample.began_ns);
             auto.note(run_ns, args_bytes, changes_bytes, rows);
@@ -433,8 +437,8 @@ mod tests {
 
     #[test]
     fn a_choice_is_made_after_a_window_and_says_why() {
-        let auto = AutoChoice::new(Sampling::default());
-        for call in 0..Sampling::default().window {
+        let auto = AutoChoice::new(SampleRate::default());
+        for call in 0..SampleRate::default().window {
             assert_eq!(auto.kind(), LogForm::Command, "call {call}");
             auto.note(300_000, 30, 80, 1);
         }

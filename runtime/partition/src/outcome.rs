@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use reprise_txn::Failure;
 
-use crate::sink::Unlogged;
+use crate::sink::LogRefusal;
 
 /// The outcome of one call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,15 +74,15 @@ impl ReplyOutcome {
     }
 }
 
-impl From<&Unlogged> for ReplyOutcome {
-    fn from(reason: &Unlogged) -> Self {
+impl From<&LogRefusal> for ReplyOutcome {
+    fn from(reason: &LogRefusal) -> Self {
         match reason {
-            Unlogged::Unavailable(reason) => Self::LogUnavailable(reason.clone()),
-            Unlogged::StandbyUnavailable(reason) => Self::StandbyUnavailable(reason.clone()),
-            Unlogged::LeaseLost(reason) => Self::LeaseLost(reason.clone()),
-            Unlogged::Paused(reason) => Self::Unavailable(reason.clone()),
-            Unlogged::ReadOnly(reason) => Self::ReadOnly(reason.clone()),
-            Unlogged::Unknown(reason) => Self::OutcomeUnknown(reason.clone()),
+            LogRefusal::Unavailable(reason) => Self::LogUnavailable(reason.clone()),
+            LogRefusal::StandbyUnavailable(reason) => Self::StandbyUnavailable(reason.clone()),
+            LogRefusal::LeaseLost(reason) => Self::LeaseLost(reason.clone()),
+            LogRefusal::Paused(reason) => Self::Unavailable(reason.clone()),
+            LogRefusal::ReadOnly(reason) => Self::ReadOnly(reason.clone()),
+            LogRefusal::Unknown(reason) => Self::OutcomeUnknown(reason.clone()),
         }
     }
 }

@@ -14,7 +14,7 @@ use reprise_base::{PartitionId, SiteId};
 use crate::{
     batch::CallBatch,
     coordinator::Arrival,
-    rendezvous::{MultiPartitionTxn, Stream, Touched},
+    rendezvous::{MultiPartitionTxn, Stream, TxnPartitions},
     shared::Shared,
     site::Partition,
 };
@@ -24,7 +24,7 @@ pub(crate) struct PartitionTable {
     sites_count: u16,
     partitions_count: u16,
     /// The slots, by `PartitionId / sites_count`.
-    slots: Vec<Slot>,
+    slots: Vec<PartitionSlot>,
     away_count: usize,
     /// Number of waiting messages in all slots.
     deferred_count: usize,
@@ -34,19 +34,19 @@ pub(crate) struct PartitionTable {
     ready: VecDeque<usize>,
 }
 
-struct Slot {
+struct PartitionSlot {
     id: PartitionId,
     /// None while the partition is away.
     partition: Option<Box<Partition>>,
     /// Streams with a waiting transaction.
-    streams: BTreeMap<Stream, Waiting>,
+    streams: BTreeMap<Stream, StreamQueue>,
     /// Streams whose next message may continue.
     ready: VecDeque<Stream>,
     /// The barrier that the partition waits for. No stream waits once the partition is prepared for it.
     barrier: Option<Barrier>,
     /// Messages that arrived while the partition was away or a barrier waited, in order. Admission bounds their number
     /// (`WAITING_TXNS_MAX`).
-    deferred: VecDeque<Deferred>,
+    deferred: VecDeque<DeferredMessage>,
 }
 
 struct Barrier {
@@ -56,8 +56,8 @@ struct Barrier {
 
 /// Waiting messages of one stream, in order.
 #[derive(Default)]
-struct Waiting {
-    messages: VecDeque<Deferred>,
+struct StreamQueue {
+    messages: VecDeque<DeferredMessage>,
     /// Number of first messages, transactions over the same partitions, that the partition is prepared for and that have not run.
     prepared: usize,
 }
@@ -70,12 +70,12 @@ pub(crate) struct Handoff {
     pub done: Arc<[Arc<MultiPartitionTxn>]>,
 }
 
-pub(crate) enum Deferred {
+pub(crate) enum DeferredMessage {
     Batch(Box<CallBatch>),
     Multi(Arc<MultiPartitionTxn>),
 }
 
-impl Deferred {
+impl DeferredMessage {
     fn stream(&self) -> Option<Stream> {
         match self {
             Self::Batch(batch) => batch.stream,
@@ -91,14 +91,14 @@ pub(crate) enum Due {
     Prepared(Arc<MultiPartitionTxn>),
 }
 
-impl Waiting {
+impl StreamQueue {
     /// Returns the next transaction, if the partition can be prepared for it now. Behind others it can be only if they are over the same
     /// partitions: then all of these reach them in the same order.
     fn prepare_next(&mut self) -> Option<Arc<MultiPartitionTxn>> {
-        let Some(Deferred::Multi(next)) = self.messages.get(self.prepared) else {
+        let Some(DeferredMessage::Multi(next)) = self.messages.get(self.prepared) else {
             return None;
         };
-        if let (true, Some(Deferred::Multi(first))) = (self.prepared > 0, self.messages.front())
+        if let (true, Some(DeferredMessage::Multi(first))) = (self.prepared > 0, self.messages.front())
             && first.touched != next.touched
         {
             return None;
@@ -108,7 +108,7 @@ impl Waiting {
     }
 }
 
-impl Slot {
+impl PartitionSlot {
     /// True if no message of this slot has to wait.
     #[inline]
     fn is_open(&self) -> bool {
@@ -129,7 +129,7 @@ impl PartitionTable {
     pub fn new(site: SiteId, shared: &Shared) -> Self {
         let (partitions_count, sites_count) = (shared.partitions_count, shared.sites_count);
         let fresh = (site.0..partitions_count).step_by(sites_count as usize);
-        let slot = |id| Slot {
+        let slot = |id| PartitionSlot {
             id: PartitionId(id),
             partition: Some(Box::new(Partition::new(PartitionId(id), &shared.memory))),
             streams: BTreeMap::new(),
@@ -184,12 +184,12 @@ impl PartitionTable {
     }
 
     /// Returns this site's slots that a transaction touches.
-    fn touched(&self, touched: &Touched) -> impl Iterator<Item = usize> {
+    fn touched(&self, touched: &TxnPartitions) -> impl Iterator<Item = usize> {
         let slots = self.slots.iter().enumerate();
         slots.filter(|(_, slot)| touched.contains(slot.id)).map(|(at, _)| at)
     }
 
-    pub fn touched_count(&self, touched: &Touched) -> usize {
+    pub fn touched_count(&self, touched: &TxnPartitions) -> usize {
         self.touched(touched).count()
     }
 
@@ -199,12 +199,12 @@ impl PartitionTable {
         let index = self.index(id);
         match self.slots[index].is_open() {
             true => Some(Due::Run(batch)),
-            false => self.take(index, Deferred::Batch(batch)),
+            false => self.take(index, DeferredMessage::Batch(batch)),
         }
     }
 
     /// True if all partitions of a transaction are here and the transaction could run at once.
-    pub fn is_free_for(&self, touched: &Touched) -> bool {
+    pub fn is_free_for(&self, touched: &TxnPartitions) -> bool {
         let here = self.touched_count(touched);
         here == touched.len(self.partitions_count) && self.touched(touched).all(|at| self.slots[at].is_open())
     }
@@ -212,11 +212,11 @@ impl PartitionTable {
     /// Takes a transaction for each of this site's touched partitions.
     pub fn take_multi(&mut self, txn: &Arc<MultiPartitionTxn>, on_due: &mut Vec<Due>) {
         for index in self.touched(&txn.touched).collect::<Vec<_>>() {
-            on_due.extend(self.take(index, Deferred::Multi(txn.clone())));
+            on_due.extend(self.take(index, DeferredMessage::Multi(txn.clone())));
         }
     }
 
-    fn take(&mut self, index: usize, message: Deferred) -> Option<Due> {
+    fn take(&mut self, index: usize, message: DeferredMessage) -> Option<Due> {
         let slot = &mut self.slots[index];
         if slot.partition.is_some() && slot.barrier.is_none() && slot.deferred.is_empty() {
             return self.admit(index, message);
@@ -227,7 +227,7 @@ impl PartitionTable {
     }
 
     /// Admits a message whose turn has come unless its stream waits. Its partition is at home.
-    fn admit(&mut self, index: usize, message: Deferred) -> Option<Due> {
+    fn admit(&mut self, index: usize, message: DeferredMessage) -> Option<Due> {
         let slot = &mut self.slots[index];
         if let Some(stream) = message.stream()
             && let Some(waiting) = slot.streams.get_mut(&stream)
@@ -239,8 +239,8 @@ impl PartitionTable {
             return is_next.then(|| waiting.prepare_next()).flatten().map(Due::Prepared);
         }
         let txn = match message {
-            Deferred::Batch(batch) => return Some(Due::Run(batch)),
-            Deferred::Multi(txn) => txn,
+            DeferredMessage::Batch(batch) => return Some(Due::Run(batch)),
+            DeferredMessage::Multi(txn) => txn,
         };
         self.deferred_count += 1;
         let Some(stream) = txn.stream else {
@@ -249,15 +249,15 @@ impl PartitionTable {
             slot.barrier = Some(Barrier { txn, is_prepared });
             return due;
         };
-        let mut waiting = Waiting::default();
-        waiting.messages.push_back(Deferred::Multi(txn.clone()));
+        let mut waiting = StreamQueue::default();
+        waiting.messages.push_back(DeferredMessage::Multi(txn.clone()));
         waiting.prepared = 1;
         slot.streams.insert(stream, waiting);
         Some(Due::Prepared(txn))
     }
 
     /// Takes out this site's touched partitions, for a rendezvous or for a transaction on this site alone.
-    pub fn hand_over(&mut self, touched: &Touched) -> Vec<Handoff> {
+    pub fn hand_over(&mut self, touched: &TxnPartitions) -> Vec<Handoff> {
         let site = self.site;
         let slots = self.slots.iter_mut();
         let called = slots.filter(|slot| touched.contains(slot.id));
@@ -286,7 +286,7 @@ impl PartitionTable {
             let waiting = slot.streams.get_mut(&stream);
             let waiting = waiting.expect("its transactions stay until they have run");
             let first = waiting.messages.pop_front();
-            assert!(matches!(&first, Some(Deferred::Multi(first)) if Arc::ptr_eq(first, txn)));
+            assert!(matches!(&first, Some(DeferredMessage::Multi(first)) if Arc::ptr_eq(first, txn)));
             waiting.prepared -= 1;
             if waiting.prepared == 0 {
                 slot.ready.push_back(stream);
@@ -338,11 +338,11 @@ impl PartitionTable {
             }
             if waiting.prepared == 0 {
                 match waiting.messages.pop_front() {
-                    Some(Deferred::Batch(batch)) => {
+                    Some(DeferredMessage::Batch(batch)) => {
                         self.deferred_count -= 1;
                         return Some(Due::Run(batch));
                     }
-                    Some(Deferred::Multi(_)) => unreachable!("the partition would have been prepared for it"),
+                    Some(DeferredMessage::Multi(_)) => unreachable!("the partition would have been prepared for it"),
                     None => _ = entry.remove(),
                 }
             }

@@ -16,11 +16,11 @@ use reprise_txn::{Deployed, Outcome, ViewStores, run_at_view};
 
 use crate::{
     batch::CallBatch,
-    lending::{Lending, NoLook},
+    checkout::{NoLook, StoreCheckout},
     outcome::ReplyOutcome,
     sink::NoLog,
     site::{ExecContext, REPLAY_FAILED},
-    turn::{Running, Watched, begin_batch, has_small_result, input_of, settle_commit, settle_refusal},
+    turn::{BatchWatch, CallContext, begin_batch, has_small_result, input_of, settle_commit, settle_refusal},
 };
 
 /// A view of all partitions, open as long as it is held.
@@ -41,7 +41,7 @@ pub trait OpenViews: Send + Sync {
 }
 
 /// A task for a reader, over these partitions, ascending.
-pub struct Reading {
+pub struct ReadTask {
     /// The work.
     pub work: ReadWork,
     /// The partitions that it reads.
@@ -66,7 +66,7 @@ pub trait LookJob: Send {
     fn answer(self: Box<Self>, looked: Result<(), ReplyOutcome>);
 }
 
-impl Reading {
+impl ReadTask {
     /// Answers without a read.
     pub fn turn_away(self, outcome: &ReplyOutcome) {
         match self.work {
@@ -77,25 +77,25 @@ impl Reading {
 }
 
 /// The queue of reads. Readers open views in its order. If a client sends two reads, the second therefore sees no less than the first.
-pub struct ReadQueue(Mutex<Receiver<Reading>>);
+pub struct ReadQueue(Mutex<Receiver<ReadTask>>);
 
 impl ReadQueue {
     /// Makes the queue, and the sender by which reads enter it.
-    pub fn new() -> (Sender<Reading>, Arc<Self>) {
+    pub fn new() -> (Sender<ReadTask>, Arc<Self>) {
         // Bounded by admission, as inboxes are.
         let (sender, queue) = crossbeam_channel::unbounded();
         (sender, Arc::new(Self(Mutex::new(queue))))
     }
 
     /// Takes the next read, with a view of its own. None: all senders are gone.
-    fn next(&self, views: &dyn OpenViews) -> Option<Begun> {
+    fn next(&self, views: &dyn OpenViews) -> Option<OpenedRead> {
         let queue = self.0.lock().expect("held while a view is opened");
         let reading = queue.recv().ok()?;
         Some((reading, views.open()))
     }
 
     /// Takes the next read if there is one and a view for it.
-    fn try_next(&self, views: &dyn OpenViews) -> Result<Begun, TryRecvError> {
+    fn try_next(&self, views: &dyn OpenViews) -> Result<OpenedRead, TryRecvError> {
         let queue = self.0.lock().expect("held while a view is opened");
         if queue.is_empty() {
             return queue.try_recv().map(|reading| (reading, views.open()));
@@ -109,17 +109,17 @@ impl ReadQueue {
 }
 
 /// A read, and the view that was opened for it.
-type Begun = (Reading, Result<OpenedView, Arc<str>>);
+type OpenedRead = (ReadTask, Result<OpenedView, Arc<str>>);
 
 /// A reader. See the module's header.
 pub struct Reader {
     tools: ExecContext,
-    lending: Arc<Lending>,
+    lending: Arc<StoreCheckout>,
     views: Arc<dyn OpenViews>,
     queue: Arc<ReadQueue>,
     limits: ViewLimits,
     /// The read that waits for its view, if all work shares one thread.
-    begun: Option<Begun>,
+    begun: Option<OpenedRead>,
 }
 
 /// Limits of one read at a view.
@@ -138,7 +138,7 @@ impl Reader {
     /// Makes a reader. `tools`: the context of a thread that publishes nothing (`Reader::tools`).
     pub fn new(
         mut tools: ExecContext,
-        (lending, views): (Arc<Lending>, Arc<dyn OpenViews>),
+        (lending, views): (Arc<StoreCheckout>, Arc<dyn OpenViews>),
         queue: Arc<ReadQueue>,
         limits: ViewLimits,
     ) -> Self {
@@ -188,7 +188,7 @@ impl Reader {
         Step::Done
     }
 
-    fn read(&mut self, (reading, opened): Begun) {
+    fn read(&mut self, (reading, opened): OpenedRead) {
         let opened = match opened {
             Ok(opened) => opened,
             Err(reason) => {
@@ -198,7 +198,7 @@ impl Reader {
                 return reading.turn_away(&ReplyOutcome::Unavailable(reason));
             }
         };
-        let Reading { work, partitions } = reading;
+        let ReadTask { work, partitions } = reading;
         let (lending, clock) = (self.lending.clone(), self.tools.shared.clock.clone());
         let mut stores = Stores {
             lending: &lending,
@@ -325,7 +325,7 @@ pub(crate) fn run_call(
         deadlines,
         ..
     } = batch;
-    let watched = Watched::of(ticket.as_ref(), deadlines);
+    let watched = BatchWatch::of(ticket.as_ref(), deadlines);
     let call = &mut calls[slot];
     let Some(module) = tools.in_service(call.module) else {
         call.outcome = ReplyOutcome::Superseded;
@@ -346,7 +346,7 @@ pub(crate) fn run_call(
     }
     call.txn_id = next_id(tools);
     watched.note_begun(slot, call.txn_id);
-    let running = Running::of(&module, call, args, caller.as_ref());
+    let running = CallContext::of(&module, call, args, caller.as_ref());
     let outcome = {
         let input = input_of(&tools.shared, &running);
         match tools.executors.get(&module) {
@@ -384,7 +384,7 @@ enum Over {
 
 /// The partitions of a batch at its view; those of the call that runs are `held`.
 struct Stores<'r> {
-    lending: &'r Lending,
+    lending: &'r StoreCheckout,
     view: ViewId,
     were_open: Vec<bool>,
     /// The ends of the records that each shows.

@@ -22,14 +22,14 @@ pub struct Stream(pub u64);
 
 /// The partitions that a transaction needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Touched {
+pub enum TxnPartitions {
     /// Every partition of the database.
     All,
     /// These partitions, ascending.
     Some(Vec<PartitionId>),
 }
 
-impl Touched {
+impl TxnPartitions {
     /// True if the partition is one of them.
     pub fn contains(&self, id: PartitionId) -> bool {
         match self {
@@ -60,7 +60,7 @@ impl Touched {
 
 /// A transaction over several partitions, or several of one client in a row, on its way through the inboxes.
 pub struct MultiPartitionTxn {
-    pub(crate) touched: Touched,
+    pub(crate) touched: TxnPartitions,
     /// The stream whose order it keeps. None: it is a barrier for all messages.
     pub(crate) stream: Option<Stream>,
     /// Time of the node's clock at which it was sent.
@@ -74,7 +74,7 @@ pub struct MultiPartitionTxn {
 impl MultiPartitionTxn {
     /// Makes a barrier at each touched partition. Each message that arrived before it is done before it, and no message that arrived after
     /// it.
-    pub fn barrier(touched: Touched, partitions_count: u16, job: Job) -> Self {
+    pub fn barrier(touched: TxnPartitions, partitions_count: u16, job: Job) -> Self {
         assert!(touched.len(partitions_count) > 0, "it touches at least one partition");
         Self {
             touched,
@@ -87,7 +87,7 @@ impl MultiPartitionTxn {
     }
 
     /// Makes a transaction that keeps its place among the messages of `stream` alone.
-    pub fn in_stream(touched: Touched, partitions_count: u16, stream: Stream, sent_ns: u64, job: Job) -> Self {
+    pub fn in_stream(touched: TxnPartitions, partitions_count: u16, stream: Stream, sent_ns: u64, job: Job) -> Self {
         Self {
             stream: Some(stream),
             sent_ns,
@@ -96,7 +96,7 @@ impl MultiPartitionTxn {
     }
 
     /// Returns the partitions that it needs.
-    pub fn touched(&self) -> &Touched {
+    pub fn touched(&self) -> &TxnPartitions {
         &self.touched
     }
 
@@ -114,7 +114,7 @@ impl MultiPartitionTxn {
 
 /// A meeting of partitions. See the module's header.
 pub struct Rendezvous {
-    pub(crate) touched: Touched,
+    pub(crate) touched: TxnPartitions,
     /// Its jobs. None: it runs the ready transactions of the coordinator once all partitions are here.
     jobs: Option<Mutex<Vec<Job>>>,
     /// The site that brings its partitions last. It does other work until the other sites have brought theirs.
@@ -126,7 +126,7 @@ pub struct Rendezvous {
 
 impl Rendezvous {
     /// Makes a rendezvous for the ready transactions of the coordinator. This site leads it if possible.
-    pub(crate) fn called(touched: Touched, partitions_count: u16, leader: SiteId) -> Self {
+    pub(crate) fn called(touched: TxnPartitions, partitions_count: u16, leader: SiteId) -> Self {
         Self {
             leader: Some(leader),
             jobs: None,
@@ -136,7 +136,7 @@ impl Rendezvous {
 
     /// Makes a rendezvous that all touched sites reach in one order with all others: that of the log. The caller adds its jobs before any
     /// site reaches it.
-    pub fn in_log_order(touched: Touched, partitions_count: u16) -> Self {
+    pub fn in_log_order(touched: TxnPartitions, partitions_count: u16) -> Self {
         let count = touched.len(partitions_count);
         Self {
             touched,
@@ -149,7 +149,7 @@ impl Rendezvous {
     }
 
     /// Returns the partitions that the sites hand over.
-    pub fn touched(&self) -> &Touched {
+    pub fn touched(&self) -> &TxnPartitions {
         &self.touched
     }
 

@@ -12,8 +12,8 @@ use reprise_observe::{Notices, RecentLines};
 use reprise_txn::Deployed;
 
 use crate::{
-    calls::Calls, coordinator::Coordinator, gate::CommitGate, key_clock::KeyClock, logging::Logging,
-    principals::Principals, told::Told, underway::Underway,
+    calls::Calls, coordinator::Coordinator, gate::CommitGate, key_clock::KeyClock, logging::LogSettings,
+    principals::Principals, published_stats::PublishedStats, underway::Underway,
 };
 
 /// The bytes of a module version, and the record that brought them.
@@ -60,7 +60,7 @@ pub struct Shared {
     /// Messages for the operator.
     pub notices: Notices,
     /// The rule for the form that a transaction leaves in the log.
-    pub logging: Logging,
+    pub logging: LogSettings,
     /// The running and waiting calls.
     pub calls: Arc<Calls>,
     /// The place where transactions over several partitions wait.
@@ -68,7 +68,7 @@ pub struct Shared {
     /// The gate where callers wait for standbys.
     pub gate: Arc<CommitGate>,
     /// The statistics that partitions publish about their tables.
-    pub told: Told,
+    pub told: PublishedStats,
     /// The clock by which idempotency keys age.
     pub key_clock: KeyClock,
     /// Names of callers, by their numbers in records.

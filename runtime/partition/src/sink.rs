@@ -11,7 +11,7 @@ use crate::{batch::CallBatch, gate::CommitGate, site::Partition};
 
 /// Why the log does not keep a write.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unlogged {
+pub enum LogRefusal {
     /// The log can't write it. No part of it is kept.
     #[error("the log can't be written: {0}")]
     Unavailable(Arc<str>),
@@ -32,7 +32,7 @@ pub enum Unlogged {
     Unknown(Arc<str>),
 }
 
-impl From<&LogError> for Unlogged {
+impl From<&LogError> for LogRefusal {
     fn from(error: &LogError) -> Self {
         match error {
             LogError::Unavailable {
@@ -106,7 +106,7 @@ impl NewRecords<'_> {
 /// The end of an engine thread's turn. One type per durability mode, chosen at wiring.
 pub trait Sink: Send {
     /// Returns why the log takes no writes now, if there is a reason.
-    fn refusal(&self) -> Option<Unlogged>;
+    fn refusal(&self) -> Option<LogRefusal>;
 
     /// Bytes of records that one batch may have.
     fn records_max(&self) -> usize {
@@ -125,14 +125,15 @@ pub trait Sink: Send {
         records: NewRecords<'_>,
         partitions: &mut [&mut Partition],
         batch: Box<CallBatch>,
-    ) -> Result<(), (Unlogged, Box<CallBatch>)>;
+    ) -> Result<(), (LogRefusal, Box<CallBatch>)>;
 
     /// Appends a record and waits until it and all before it are durable. Returns its position. It serves deployments, which hold every
     /// partition anyway. Err: why it is not durable, and the position that it was to have, if it got one.
-    fn append_durable(&self, record: &RecordBatch, partitions: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)>;
+    fn append_durable(&self, record: &RecordBatch, partitions: &mut [&mut Partition])
+    -> Result<Lsn, (LogRefusal, Lsn)>;
 
     /// Waits until all records that these partitions appended are durable, if tables may not be ahead of the log. Err: they never will be.
-    fn wait_durable(&self, _partitions: &mut [&mut Partition]) -> Result<(), Unlogged> {
+    fn wait_durable(&self, _partitions: &mut [&mut Partition]) -> Result<(), LogRefusal> {
         Ok(())
     }
 
@@ -165,7 +166,7 @@ impl NvramSink {
 }
 
 /// Completes a batch whose records are durable, or never will be. The log's flusher calls it.
-pub fn complete(end: Lsn, outcome: Result<(), Unlogged>, mut batch: Box<CallBatch>) {
+pub fn complete(end: Lsn, outcome: Result<(), LogRefusal>, mut batch: Box<CallBatch>) {
     if let Err(reason) = outcome {
         batch.refuse(&reason);
     }
@@ -206,8 +207,8 @@ fn note_end(partitions: &mut [&mut Partition], end: Lsn) {
 }
 
 impl Sink for SyncSink {
-    fn refusal(&self) -> Option<Unlogged> {
-        self.0.refusal().as_ref().map(Unlogged::from)
+    fn refusal(&self) -> Option<LogRefusal> {
+        self.0.refusal().as_ref().map(LogRefusal::from)
     }
 
     fn publish(
@@ -215,7 +216,7 @@ impl Sink for SyncSink {
         records: NewRecords<'_>,
         partitions: &mut [&mut Partition],
         mut batch: Box<CallBatch>,
-    ) -> Result<(), (Unlogged, Box<CallBatch>)> {
+    ) -> Result<(), (LogRefusal, Box<CallBatch>)> {
         batch.records = records.count();
         if records.is_empty() {
             // A read waits for the writes that it saw. Otherwise its answer could show a transaction that a crash still takes back.
@@ -233,14 +234,18 @@ impl Sink for SyncSink {
         }
     }
 
-    fn append_durable(&self, record: &RecordBatch, partitions: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)> {
+    fn append_durable(
+        &self,
+        record: &RecordBatch,
+        partitions: &mut [&mut Partition],
+    ) -> Result<Lsn, (LogRefusal, Lsn)> {
         append_and_wait(&self.0, record, partitions)
     }
 
-    fn wait_durable(&self, partitions: &mut [&mut Partition]) -> Result<(), Unlogged> {
+    fn wait_durable(&self, partitions: &mut [&mut Partition]) -> Result<(), LogRefusal> {
         let end = end_of(partitions);
         wait_for(&self.0, end)
-            .map_err(|loss| loss.unwrap_or_else(|| Unlogged::Unavailable("the log has stopped".into())))
+            .map_err(|loss| loss.unwrap_or_else(|| LogRefusal::Unavailable("the log has stopped".into())))
     }
 
     fn settled(&self) -> Option<Lsn> {
@@ -253,8 +258,8 @@ impl Sink for SyncSink {
 }
 
 impl Sink for AsyncSink {
-    fn refusal(&self) -> Option<Unlogged> {
-        self.0.refusal().as_ref().map(Unlogged::from)
+    fn refusal(&self) -> Option<LogRefusal> {
+        self.0.refusal().as_ref().map(LogRefusal::from)
     }
 
     fn publish(
@@ -262,7 +267,7 @@ impl Sink for AsyncSink {
         records: NewRecords<'_>,
         partitions: &mut [&mut Partition],
         mut batch: Box<CallBatch>,
-    ) -> Result<(), (Unlogged, Box<CallBatch>)> {
+    ) -> Result<(), (LogRefusal, Box<CallBatch>)> {
         batch.records = records.count();
         if !records.is_empty() {
             match records.append(&self.0, None, Duration::ZERO) {
@@ -275,7 +280,11 @@ impl Sink for AsyncSink {
         Ok(())
     }
 
-    fn append_durable(&self, record: &RecordBatch, partitions: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)> {
+    fn append_durable(
+        &self,
+        record: &RecordBatch,
+        partitions: &mut [&mut Partition],
+    ) -> Result<Lsn, (LogRefusal, Lsn)> {
         append_and_wait(&self.0, record, partitions)
     }
 
@@ -289,8 +298,8 @@ impl Sink for AsyncSink {
 }
 
 impl Sink for NvramSink {
-    fn refusal(&self) -> Option<Unlogged> {
-        self.appender.borrow().refusal().as_ref().map(Unlogged::from)
+    fn refusal(&self) -> Option<LogRefusal> {
+        self.appender.borrow().refusal().as_ref().map(LogRefusal::from)
     }
 
     fn records_max(&self) -> usize {
@@ -306,7 +315,7 @@ impl Sink for NvramSink {
         records: NewRecords<'_>,
         partitions: &mut [&mut Partition],
         mut batch: Box<CallBatch>,
-    ) -> Result<(), (Unlogged, Box<CallBatch>)> {
+    ) -> Result<(), (LogRefusal, Box<CallBatch>)> {
         batch.records = records.count();
         if !records.is_empty() {
             match records.append_to_front(&mut self.appender.borrow_mut()) {
@@ -319,9 +328,13 @@ impl Sink for NvramSink {
         Ok(())
     }
 
-    fn append_durable(&self, record: &RecordBatch, partitions: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)> {
+    fn append_durable(
+        &self,
+        record: &RecordBatch,
+        partitions: &mut [&mut Partition],
+    ) -> Result<Lsn, (LogRefusal, Lsn)> {
         let appended = self.appender.borrow_mut().append(record);
-        let start = appended.map_err(|error| (Unlogged::from(&error), Lsn(0)))?;
+        let start = appended.map_err(|error| (LogRefusal::from(&error), Lsn(0)))?;
         note_end(partitions, NewRecords::Whole(record).end_behind(start));
         Ok(start)
     }
@@ -340,16 +353,16 @@ fn append_and_wait(
     appender: &Appender<Box<CallBatch>>,
     record: &RecordBatch,
     partitions: &mut [&mut Partition],
-) -> Result<Lsn, (Unlogged, Lsn)> {
+) -> Result<Lsn, (LogRefusal, Lsn)> {
     let appended = appender.append(record, None);
-    let start = appended.map_err(|(error, _)| (Unlogged::from(&error), Lsn(0)))?;
+    let start = appended.map_err(|(error, _)| (LogRefusal::from(&error), Lsn(0)))?;
     let end = NewRecords::Whole(record).end_behind(start);
     // The wait has no limit. If a record became durable after its deployment was given up, it would name a module number that the next
     // deployment uses again.
     let waited = wait_for(appender, end);
     waited.map_err(|loss| {
         (
-            loss.unwrap_or_else(|| Unlogged::Unknown("the log has stopped".into())),
+            loss.unwrap_or_else(|| LogRefusal::Unknown("the log has stopped".into())),
             start,
         )
     })?;
@@ -358,18 +371,18 @@ fn append_and_wait(
 }
 
 /// Waits until the log is durable up to `end`. Err: the log stopped before, with the reason if it is known.
-fn wait_for(appender: &Appender<Box<CallBatch>>, end: Lsn) -> Result<(), Option<Unlogged>> {
+fn wait_for(appender: &Appender<Box<CallBatch>>, end: Lsn) -> Result<(), Option<LogRefusal>> {
     while !appender.wait_durable(end, DURABLE_LOOK) {
         // The record may have become durable between the two checks.
         if appender.is_stopped() && !appender.wait_durable(end, Duration::ZERO) {
-            return Err(appender.loss(end).as_ref().map(Unlogged::from));
+            return Err(appender.loss(end).as_ref().map(LogRefusal::from));
         }
     }
     Ok(())
 }
 
 impl Sink for NoLog {
-    fn refusal(&self) -> Option<Unlogged> {
+    fn refusal(&self) -> Option<LogRefusal> {
         None
     }
 
@@ -378,7 +391,7 @@ impl Sink for NoLog {
         records: NewRecords<'_>,
         _: &mut [&mut Partition],
         mut batch: Box<CallBatch>,
-    ) -> Result<(), (Unlogged, Box<CallBatch>)> {
+    ) -> Result<(), (LogRefusal, Box<CallBatch>)> {
         // Every number is 0 already if there are no records.
         if !records.is_empty() {
             batch.calls.iter_mut().for_each(|slot| slot.lsn = Lsn(0));
@@ -387,7 +400,7 @@ impl Sink for NoLog {
         Ok(())
     }
 
-    fn append_durable(&self, _: &RecordBatch, _: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)> {
+    fn append_durable(&self, _: &RecordBatch, _: &mut [&mut Partition]) -> Result<Lsn, (LogRefusal, Lsn)> {
         Ok(Lsn(0))
     }
 

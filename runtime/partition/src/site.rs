@@ -17,20 +17,22 @@ use reprise_wire::{PartitionList, PartitionSet, RecordBatch};
 use crate::{
     aside,
     batch::CallBatch,
-    copy::{Copying, Slice},
-    digest::Digesting,
+    checkout::Lender,
+    copy::{PartitionCopy, Slice},
+    digest::DigestRun,
     gate::{CommitGate, ReadLimit},
-    lending::Lender,
     logging::Choice,
     outcome::ReplyOutcome,
     partition_table::PartitionTable,
-    pausing::{Pause, Pausing},
+    paused_batch::{Pause, PausedBatch},
+    published_stats::PublishTimer,
     rendezvous::{MultiPartitionTxn, Rendezvous},
     share::ProcessorShare,
     shared::Shared,
-    sink::{NewRecords, Sink, Unlogged},
-    told::Telling,
-    turn::{Running, TurnStart, Watched, begin_batch, begin_capture, input_of, note_sample, run_alike, settle_commit},
+    sink::{LogRefusal, NewRecords, Sink},
+    turn::{
+        BatchWatch, CallContext, TurnStart, begin_batch, begin_capture, input_of, note_sample, run_alike, settle_commit,
+    },
 };
 
 /// Interval at which an idle site checks whether the writer of a checkpoint takes more.
@@ -49,7 +51,7 @@ pub enum SiteMessage {
     Batch(Box<CallBatch>),
     /// Prepare your partitions for a transaction over several.
     Multi(Arc<MultiPartitionTxn>),
-    /// Publish the sizes of your tables (`told`).
+    /// Publish the sizes of your tables (`PublishedStats`).
     Tell,
     /// Run this over the partitions of this site (recovery's replay).
     Job(Box<dyn FnOnce(&mut Site) + Send>),
@@ -74,9 +76,9 @@ pub struct Partition {
     pub clock: TxnClock,
     /// The end of this partition's last record in the log.
     pub last_end: Lsn,
-    pub(crate) copying: Option<Copying>,
-    pub(crate) digesting: Option<Digesting>,
-    pub(crate) telling: Telling,
+    pub(crate) copying: Option<PartitionCopy>,
+    pub(crate) digesting: Option<DigestRun>,
+    pub(crate) telling: PublishTimer,
 }
 
 /// The means with which a thread runs procedures.
@@ -145,7 +147,7 @@ impl Partition {
             last_end: Lsn(0),
             copying: None,
             digesting: None,
-            telling: Telling::default(),
+            telling: PublishTimer::default(),
         }
     }
 }
@@ -201,7 +203,7 @@ impl ExecContext {
     }
 
     /// Returns why writes can't be taken now, if there is a reason: the log, or missing standbys.
-    pub fn refusal(&self) -> Option<Unlogged> {
+    pub fn refusal(&self) -> Option<LogRefusal> {
         self.sink.refusal().or_else(|| self.shared.gate.refusal())
     }
 
@@ -430,7 +432,7 @@ impl Site {
         true
     }
 
-    /// Copies a slice of each partition with a copy under way, and digests a slice of each one with a digest. `Copied` if one can continue at once.
+    /// Copies a slice of each partition with a copy under way, and digests a slice of each one with a digest. `Slice::Copied` if one can continue at once.
     fn copy_slices(&mut self, is_idle: bool) -> Slice {
         let shared = &self.tools.shared;
         if shared.copying.load(Ordering::Relaxed) == 0 {
@@ -524,7 +526,7 @@ impl Site {
             let paused;
             (slot, paused) = run_alike(partition, tools, &mut batch, slot..count, &turn);
             if let Some(why) = paused {
-                let mut pausing = Pausing {
+                let mut pausing = PausedBatch {
                     tools: &mut *tools,
                     partitions: &mut [&mut *partition],
                     turn: &mut turn,
@@ -617,7 +619,7 @@ impl ExclusivePartitions<'_> {
             };
             if let Some(why) = paused {
                 let mut partitions = aside::borrow(self.partitions);
-                let mut pausing = Pausing {
+                let mut pausing = PausedBatch {
                     tools: &mut *self.tools,
                     partitions: &mut partitions,
                     turn: &mut turn,
@@ -679,7 +681,7 @@ impl ExclusivePartitions<'_> {
         } = batch;
         let caller = caller.as_ref();
         let scope = caller.map_or(&[][..], |caller| caller.scope.as_bytes());
-        let watched = Watched::of(ticket.as_ref(), deadlines);
+        let watched = BatchWatch::of(ticket.as_ref(), deadlines);
         let (call, tools) = (&mut calls[slot], &mut *self.tools);
         call.lsn = Lsn(tools.records.count().into());
         let Some(module) = tools.in_service(call.module) else {
@@ -697,7 +699,7 @@ impl ExclusivePartitions<'_> {
         }
         call.txn_id = tools.next_multi_id(self.partitions);
         watched.note_begun(slot, call.txn_id);
-        let running = Running::of(&module, call, args, caller);
+        let running = CallContext::of(&module, call, args, caller);
         let choice = &mut tools.choices[module.id.0 as usize][call.procedure as usize];
         let (kind, sample) = begin_capture(choice, &tools.shared, &mut tools.frame);
         let outcome = {

@@ -15,16 +15,16 @@ use crate::{
     called::Caller,
     calls::{Deadline, Ticket, Track, deadline_of, ended_before},
     failed,
-    logging::{Choice, LogForm, Sample},
+    logging::{Choice, CostSample, LogForm},
     outcome::ReplyOutcome,
-    pausing::Pause,
+    paused_batch::Pause,
     shared::Shared,
-    sink::Unlogged,
+    sink::LogRefusal,
     site::{ExecContext, Partition},
 };
 
 /// A call while it runs.
-pub(crate) struct Running<'a> {
+pub(crate) struct CallContext<'a> {
     pub module: &'a Arc<Module>,
     pub procedure: u16,
     pub txn_id: TxnId,
@@ -34,7 +34,7 @@ pub(crate) struct Running<'a> {
     pub caller: Option<&'a Caller>,
 }
 
-impl<'a> Running<'a> {
+impl<'a> CallContext<'a> {
     /// Makes the running call. `args` and `caller` are those of the call's batch.
     #[inline(always)]
     pub fn of(module: &'a Arc<Module>, call: &CallSlot, args: &'a [u8], caller: Option<&'a Caller>) -> Self {
@@ -215,7 +215,7 @@ impl<'a> Running<'a> {
 pub(crate) struct TurnStart {
     pub now_us: i64,
     /// Why the log takes no writes, if there is a reason.
-    pub refusal: Option<Unlogged>,
+    pub refusal: Option<LogRefusal>,
     pub results_max: usize,
     /// Bytes of records that the log takes at once.
     pub records_max: usize,
@@ -259,7 +259,7 @@ impl TurnStart {
         &self,
         (at, call): (usize, &mut CallSlot),
         procedure: &ProcedureSchema,
-        (watched, scope, partitions): (&Watched<'_>, &[u8], u16),
+        (watched, scope, partitions): (&BatchWatch<'_>, &[u8], u16),
         (records, results_bytes): (&RecordBatch, usize),
         (shared, frame, recorder): (&Shared, &mut TxnScratch, &Recorder),
     ) -> Result<(), Option<Pause>> {
@@ -330,7 +330,7 @@ pub(crate) fn run_alike(
     Range { start: first, end }: Range<usize>,
     turn: &TurnStart,
 ) -> (usize, Option<Pause>) {
-    let watched = Watched::of(batch.ticket.as_ref(), &batch.deadlines);
+    let watched = BatchWatch::of(batch.ticket.as_ref(), &batch.deadlines);
     let (calls, args, results) = (&mut batch.calls[..end], &batch.args, &mut batch.results);
     let (caller, id, mut slot) = (batch.caller.as_ref(), calls[first].module, first);
     let batch_scope = caller.map_or(&[][..], |caller| caller.scope.as_bytes());
@@ -367,7 +367,7 @@ pub(crate) fn run_alike(
         }
         call.txn_id = partition.clock.next(turn.now_us, partition.id.0);
         watched.note_begun(slot - 1, call.txn_id);
-        let running = Running::of(module, call, args, caller);
+        let running = CallContext::of(module, call, args, caller);
         let (choice, place) = (&mut choices[call.procedure as usize], PartitionSet::One(partition.id));
         let (kind, sample) = begin_capture(choice, shared, frame);
         let (store, input) = (&mut partition.store, input_of(shared, &running));
@@ -415,12 +415,12 @@ fn bytes_max(ty: &Type) -> Option<usize> {
 }
 
 /// The events that may end the calls of a batch.
-pub(crate) struct Watched<'b> {
+pub(crate) struct BatchWatch<'b> {
     pub track: Option<&'b Track>,
     pub deadlines: &'b [(u32, Arc<Deadline>)],
 }
 
-impl<'b> Watched<'b> {
+impl<'b> BatchWatch<'b> {
     #[inline]
     pub fn of(ticket: Option<&'b Ticket>, deadlines: &'b [(u32, Arc<Deadline>)]) -> Self {
         let track = ticket.map(|ticket| &*ticket.track);
@@ -434,7 +434,7 @@ impl<'b> Watched<'b> {
         &self,
         at: usize,
         procedure: &ProcedureSchema,
-        refusal: Option<&Unlogged>,
+        refusal: Option<&LogRefusal>,
         (shared, frame): (&Shared, &mut TxnScratch),
     ) -> Result<(), ReplyOutcome> {
         if let (Some(reason), false) = (refusal, procedure.read_only) {
@@ -484,7 +484,11 @@ pub(crate) fn begin_batch(batch: &CallBatch, shared: &Shared, frame: &mut TxnScr
 /// Returns the form in which the beginning call is logged, and the sample if it is measured. It has the call's changes kept if that form
 /// needs them.
 #[inline]
-pub(crate) fn begin_capture(choice: &mut Choice, shared: &Shared, frame: &mut TxnScratch) -> (LogForm, Option<Sample>) {
+pub(crate) fn begin_capture(
+    choice: &mut Choice,
+    shared: &Shared,
+    frame: &mut TxnScratch,
+) -> (LogForm, Option<CostSample>) {
     let kind = choice.kind().shipped_as(shared.logging.shipped());
     let sample = choice.sample(&*shared.clock);
     let is_wanted = kind.has_changes() || sample.is_some();
@@ -500,8 +504,8 @@ pub(crate) fn begin_capture(choice: &mut Choice, shared: &Shared, frame: &mut Tx
 #[inline]
 pub(crate) fn note_sample(
     choice: &Choice,
-    sample: Option<Sample>,
-    running: &Running<'_>,
+    sample: Option<CostSample>,
+    running: &CallContext<'_>,
     frame: &TxnScratch,
     clock: &dyn Clock,
 ) {
@@ -530,7 +534,7 @@ pub(crate) fn settle_refusal(recorder: &Recorder, call: &mut CallSlot, outcome: 
     call.outcome = outcome;
 }
 
-pub(crate) fn input_of<'a>(shared: &Shared, running: &Running<'a>) -> TxnInput<'a> {
+pub(crate) fn input_of<'a>(shared: &Shared, running: &CallContext<'a>) -> TxnInput<'a> {
     TxnInput {
         txn_id: running.txn_id,
         secret: shared.secret,

@@ -27,9 +27,9 @@ pub struct DeployProgress {
 
 /// The progress of the one deployment that holds all partitions. No thread waits for it.
 #[derive(Default)]
-pub struct Underway(Mutex<Option<Arc<Counts>>>);
+pub struct Underway(Mutex<Option<Arc<InstallCounts>>>);
 
-struct Counts {
+struct InstallCounts {
     module: String,
     begun_ns: u64,
     max_s: u32,
@@ -49,7 +49,7 @@ impl Drop for UnderwayGuard<'_> {
 impl Underway {
     /// Records that a deployment of this module begins to hold the partitions, for `max_s` seconds at most (0: no limit).
     pub fn begin(&self, module: &str, max_s: u32, clock: &dyn Clock) -> UnderwayGuard<'_> {
-        self.set(Some(Arc::new(Counts {
+        self.set(Some(Arc::new(InstallCounts {
             module: module.to_owned(),
             begun_ns: clock.monotonic_ns(),
             max_s,
@@ -83,11 +83,11 @@ impl Underway {
         }
     }
 
-    fn current(&self) -> Option<Arc<Counts>> {
+    fn current(&self) -> Option<Arc<InstallCounts>> {
         self.0.lock().expect("held for a look").clone()
     }
 
-    fn set(&self, counts: Option<Arc<Counts>>) {
+    fn set(&self, counts: Option<Arc<InstallCounts>>) {
         *self.0.lock().expect("held for a look") = counts;
     }
 }

@@ -9,10 +9,12 @@ use reprise_abi::{ModuleSchema, TableSchema};
 use reprise_base::MemoryLedger;
 use reprise_checkpoint::{CheckpointError, CheckpointReader};
 use reprise_host::stored::{read_module, read_stored_table};
-use reprise_partition::{ExclusivePartitions, ModuleBytes, Touched, put_in_service};
+use reprise_partition::{ExclusivePartitions, ModuleBytes, TxnPartitions, put_in_service};
 use reprise_replay::{KeyedOutcome, ReplayError, Replayer};
 use reprise_storage::{Store, TableId};
-use reprise_txn::{Code, Compiler, Deployed, Executor, ModuleId, Origin, Quarantined, Restored, TablePast, restore};
+use reprise_txn::{
+    Code, Compiler, Deployed, Executor, ModuleId, Origin, Quarantine, RestoredModule, TablePast, restore,
+};
 use reprise_wire::{CheckpointBlockKind, CheckpointKeys, CheckpointModuleRef, CheckpointOrigin, corrupt};
 
 use crate::{RecoveryError, fill::fill, ready::make_ready};
@@ -56,7 +58,7 @@ pub fn load(
     let compile_seconds = describe(replayer, reader, past, &outcome)?;
     let (from, bytes, filled) = (reader.clone(), loaded.clone(), outcome.clone());
     replayer.gather(
-        Touched::All,
+        TxnPartitions::All,
         Box::new(move |held| {
             // After an error in the descriptions there is nothing to fill.
             if !filled.has_failed() {
@@ -75,7 +77,7 @@ pub fn load(
 /// Empties every partition and forgets every module, after a load or a replay that failed.
 pub fn reset(replayer: &mut Replayer) -> Result<(), RecoveryError> {
     replayer.gather(
-        Touched::All,
+        TxnPartitions::All,
         Box::new(|held| {
             held.tools.shared.principals.clear();
             for partition in held.partitions.iter_mut() {
@@ -147,7 +149,7 @@ fn describe(
     let compiled_ns = shared.clock.monotonic_ns() - begun_ns;
     let (reader, outcome) = (reader.clone(), outcome.clone());
     replayer.gather(
-        Touched::All,
+        TxnPartitions::All,
         Box::new(move |held| {
             if let Err(reason) = install(held, &reader, tables, past, modules) {
                 outcome.fail(broken(&reader, "tables and modules", "that fit", &reason).into());
@@ -161,7 +163,7 @@ fn module_of(
     compiler: &dyn Compiler,
     reader: &CheckpointReader,
     module: &CheckpointModuleRef<'_>,
-) -> Result<Restored, RecoveryError> {
+) -> Result<RestoredModule, RecoveryError> {
     let what = |reason: String| broken(reader, "module", module.name, &reason);
     let (schema, code): (_, Arc<dyn Code>) = if module.in_service {
         let compiled = compiler.restore(module.name, &module.wasm.into());
@@ -198,12 +200,12 @@ fn install(
     reader: &CheckpointReader,
     tables: Vec<TableSchema>,
     past: TablePast,
-    modules: Vec<Restored>,
+    modules: Vec<RestoredModule>,
 ) -> Result<(), String> {
     let generation = held.tools.deployed().generation + 1;
     let mut deployed = restore(generation, tables, past, modules)?;
     for found in reader.quarantine() {
-        let why = Quarantined {
+        let why = Quarantine {
             diverged: found.diverged,
             what: found.what.clone(),
         };
@@ -275,8 +277,8 @@ fn origin(found: CheckpointOrigin) -> Option<Origin> {
     })
 }
 
-fn restored(module: &CheckpointModuleRef<'_>, schema: ModuleSchema, code: Arc<dyn Code>) -> Restored {
-    Restored {
+fn restored(module: &CheckpointModuleRef<'_>, schema: ModuleSchema, code: Arc<dyn Code>) -> RestoredModule {
+    RestoredModule {
         name: module.name.to_owned(),
         version: module.version,
         hash: module.hash,

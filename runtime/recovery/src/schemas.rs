@@ -7,7 +7,9 @@ use reprise_checkpoint::{CheckpointError, CheckpointReader};
 use reprise_host::stored::read_module;
 use reprise_partition::Principals;
 use reprise_storage::TableId;
-use reprise_txn::{Candidate, Deployed, Judge, TablePast, TableSources, apply, apply_drop, outline, prepare, remove};
+use reprise_txn::{
+    Candidate, Deployed, DeploymentRules, TablePast, TableSources, apply, apply_drop, outline, prepare, remove,
+};
 use reprise_wire::{DeployRef, RecordRef};
 
 use crate::load::{RetiredCode, descriptions};
@@ -96,7 +98,7 @@ impl LogSchemas {
             code: Arc::new(RetiredCode),
         };
         let logged = sources_of(deploy);
-        let outline = outline(&self.deployed, &candidate, Judge::Replay(&logged));
+        let outline = outline(&self.deployed, &candidate, DeploymentRules::Replay(&logged));
         let plan = prepare(outline, &[], &|_| true).ok()?;
         Some(apply(&self.deployed, candidate, plan, deploy.txn_id, &mut []).next)
     }

@@ -2,9 +2,9 @@
 //! marks of checkpoints.
 
 use reprise_base::Lsn;
-use reprise_partition::{Job, Touched, note_position};
+use reprise_partition::{Job, TxnPartitions, note_position};
 use reprise_storage::Store;
-use reprise_txn::{ModuleId, Quarantined, apply_drop, remove};
+use reprise_txn::{ModuleId, Quarantine, apply_drop, remove};
 use reprise_wire::{CheckpointMark, DropTableRef, PrincipalRef, QuarantineRef, RemoveRef, corrupt};
 
 use crate::{error::ReplayError, replayer::Replayer};
@@ -34,7 +34,7 @@ impl Replayer {
         record: &QuarantineRef<'_>,
     ) -> Result<(), ReplayError> {
         let (module, procedure) = (ModuleId(record.module_id), record.procedure);
-        let why = Quarantined {
+        let why = Quarantine {
             diverged: record.diverged,
             what: record.what.to_owned(),
         };
@@ -66,7 +66,7 @@ impl Replayer {
             }
             note_position(held, txn_id, end);
         });
-        self.gather(Touched::All, job)
+        self.gather(TxnPartitions::All, job)
     }
 
     /// The transaction id that it took, the key clock, and the work to do at this place.
@@ -83,7 +83,7 @@ impl Replayer {
                 wanted(held);
             }
         });
-        self.gather(Touched::All, job)
+        self.gather(TxnPartitions::All, job)
     }
 
     pub(crate) fn feed_remove(&mut self, end: Lsn, record: &RemoveRef<'_>) -> Result<(), ReplayError> {

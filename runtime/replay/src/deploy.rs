@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use reprise_base::{Lsn, TxnId};
 use reprise_partition::{
-    ExclusivePartitions, InstallError, InstallRules, Installation, Migrated, install, note_position,
+    ExclusivePartitions, InstallError, InstallRules, Installation, MigrationDigests, install, note_position,
 };
 use reprise_storage::Conflict;
 use reprise_txn::{ModuleId, PlanSummary, TableSources, failure_text};
@@ -21,7 +21,7 @@ struct LoggedDeployment {
     hash: [u8; 32],
     version: u32,
     module_id: ModuleId,
-    migrated: Migrated,
+    migrated: MigrationDigests,
 }
 
 impl Replayer {
@@ -33,7 +33,7 @@ impl Replayer {
             hash: record.hash,
             version: record.version,
             module_id: ModuleId(record.module_id),
-            migrated: Migrated {
+            migrated: MigrationDigests {
                 digests: record.migration.map_or(Vec::new(), |found| found.digests().collect()),
             },
         };
@@ -74,7 +74,7 @@ impl Replayer {
 impl LoggedDeployment {
     fn install(&self, held: &mut ExclusivePartitions<'_>, installation: Installation) -> Result<(), ReplayError> {
         let txn_id = installation.txn_id;
-        let compare = |_: &mut ExclusivePartitions<'_>, _: &PlanSummary, ran: &Migrated| {
+        let compare = |_: &mut ExclusivePartitions<'_>, _: &PlanSummary, ran: &MigrationDigests| {
             self.compare(ran).map(|()| (self.lsn, ()))
         };
         let compared = install(held, installation, compare).map_err(|error| match error {
@@ -100,7 +100,7 @@ impl LoggedDeployment {
     }
 
     /// Compares the run with the log. Err: how they differ.
-    fn compare(&self, ran: &Migrated) -> Result<(), String> {
+    fn compare(&self, ran: &MigrationDigests) -> Result<(), String> {
         let (logged, found) = (&self.migrated.digests, &ran.digests);
         if logged.len() != found.len() {
             return Err(format!(

@@ -10,7 +10,7 @@ use std::{
 
 use crossbeam_channel::{Receiver, Sender};
 use reprise_base::{Lsn, PartitionId};
-use reprise_partition::{Job, MultiPartitionTxn, Rendezvous, Shared, Site, SiteMessage, Touched};
+use reprise_partition::{Job, MultiPartitionTxn, Rendezvous, Shared, Site, SiteMessage, TxnPartitions};
 use reprise_txn::{Compiler, ModuleId};
 use reprise_wire::{ChangesRef, CommandRef, PartitionSet, RawRecord, RawRecords, RecordRef};
 
@@ -106,7 +106,7 @@ struct SiteProgress {
 pub(crate) enum CommandTarget {
     One(PartitionId),
     /// Over these, all held.
-    Gathered(Touched),
+    Gathered(TxnPartitions),
 }
 
 /// A record and its place.
@@ -343,10 +343,10 @@ impl Replayer {
     pub(crate) fn feed_command(&mut self, lsn: Lsn, end: Lsn, record: &CommandRef<'_>) -> Result<(), ReplayError> {
         let place = match &record.partitions {
             PartitionSet::One(partition) => CommandTarget::One(self.check_partition(lsn, *partition)?),
-            PartitionSet::All => CommandTarget::Gathered(Touched::All),
+            PartitionSet::All => CommandTarget::Gathered(TxnPartitions::All),
             PartitionSet::Several(list) => {
                 let checked = list.iter().map(|partition| self.check_partition(lsn, partition));
-                CommandTarget::Gathered(Touched::Some(checked.collect::<Result<_, _>>()?))
+                CommandTarget::Gathered(TxnPartitions::Some(checked.collect::<Result<_, _>>()?))
             }
         };
         let mut args = match &place {
@@ -413,7 +413,7 @@ impl Replayer {
     }
 
     /// Adds the command to the work of all of its sites: the last site to reach it runs it.
-    fn push_multi(&mut self, touched: Touched, command: LoggedCommand) -> Result<(), ReplayError> {
+    fn push_multi(&mut self, touched: TxnPartitions, command: LoggedCommand) -> Result<(), ReplayError> {
         let outcome = self.outcome.clone();
         let job: Job = Box::new(move |held| {
             if !outcome.has_failed_before(command.end) {
@@ -444,7 +444,7 @@ impl Replayer {
     }
 
     /// The commands over the same partitions that come right before, for each of their sites, and were not sent.
-    fn rendezvous_before(&self, touched: &Touched, sites: &[usize]) -> Option<&Arc<Rendezvous>> {
+    fn rendezvous_before(&self, touched: &TxnPartitions, sites: &[usize]) -> Option<&Arc<Rendezvous>> {
         let before = self.sites[*sites.first()?].pending.last_rendezvous()?;
         let is_last = |site: &usize| {
             let last = self.sites[*site].pending.last_rendezvous();
@@ -603,11 +603,11 @@ impl Replayer {
     /// Gathers a job over all partitions like `gather`, for a job that changes tables or modules.
     pub(crate) fn gather_barrier(&mut self, job: Job) -> Result<(), ReplayError> {
         self.has_barrier = true;
-        self.gather(Touched::All, job)
+        self.gather(TxnPartitions::All, job)
     }
 
     /// Runs a job over these partitions, after all that was fed before.
-    pub fn gather(&mut self, touched: Touched, job: Job) -> Result<(), ReplayError> {
+    pub fn gather(&mut self, touched: TxnPartitions, job: Job) -> Result<(), ReplayError> {
         self.send_all_pending()?;
         self.jobs += 1;
         self.take_token()?;

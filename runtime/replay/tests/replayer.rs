@@ -10,12 +10,12 @@ use std::{
 };
 
 use crossbeam_channel::Sender;
-use reprise_abi::{ColumnSchema, Field, IndexKind, Placement, ScalarType, TableSchema};
+use reprise_abi::{ColumnSchema, Field, IndexKind, ScalarType, TablePlacement, TableSchema};
 use reprise_base::{Lsn, MemoryLedger, PartitionId, SiteId, TxnId};
 use reprise_env::{RealClock, RealThreads};
 use reprise_host::{InvalidModule, StartTime};
 use reprise_observe::{RecentLines, Registry};
-use reprise_partition::{Coordinator, ExecContext, Logging, NoLog, Shared, Site, SiteMessage, Told};
+use reprise_partition::{Coordinator, ExecContext, LogSettings, NoLog, PublishedStats, Shared, Site, SiteMessage};
 use reprise_replay::{RecoverFrom, ReplayError, Replayer, Window};
 use reprise_storage::{Rid, Store, TableId};
 use reprise_txn::{Candidate, Compiler};
@@ -58,7 +58,7 @@ fn schema(number: u16) -> TableSchema {
         primary_key: vec![0],
         primary_kind: IndexKind::Hash,
         indexes: Vec::new(),
-        placement: Placement::Local,
+        placement: TablePlacement::Local,
     }
 }
 
@@ -94,11 +94,11 @@ impl Sites {
             records_max: AtomicUsize::new(usize::MAX),
             lines: Arc::new(RecentLines::new()),
             notices: Default::default(),
-            logging: Logging::default(),
+            logging: LogSettings::default(),
             calls: Arc::default(),
             gate: Arc::default(),
             coordinator: Coordinator::new(PARTITIONS, SITES),
-            told: Told::new(PARTITIONS, SITES),
+            told: PublishedStats::new(PARTITIONS, SITES),
             underway: Default::default(),
             key_clock: reprise_partition::KeyClock::new(Arc::new(RealClock::new())),
             principals: Default::default(),

@@ -13,12 +13,12 @@ use reprise_base::{
 use reprise_log::Log;
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{
-    Caller, ExclusivePartitions, InstallBounds, InstallError, InstallRules, Installation, Migrated, Partition,
-    ReplyOutcome, Shared, Unlogged, check_consents, install,
+    Caller, ExclusivePartitions, InstallBounds, InstallError, InstallRules, Installation, LogRefusal, MigrationDigests,
+    Partition, ReplyOutcome, Shared, check_consents, install,
 };
 use reprise_storage::Store;
 use reprise_txn::{
-    Candidate, Consent, Destroyed, HeldCounts, Module, ModuleId, PlanSummary, Quarantined, StartTime, apply_drop,
+    Candidate, Consent, DestroyedItem, HeldCounts, Module, ModuleId, PlanSummary, Quarantine, StartTime, apply_drop,
     check_drop, outline_removal, remove,
 };
 use reprise_wire::{
@@ -43,7 +43,7 @@ pub struct Deployment {
     /// True when no module of this name was in service.
     pub created: bool,
     /// Things that the deployment destroyed, with consent.
-    pub destroyed: Vec<Destroyed>,
+    pub destroyed: Vec<DestroyedItem>,
     pub lsn: Lsn,
 }
 
@@ -52,12 +52,12 @@ pub struct Deployment {
 pub struct Removal {
     pub lsn: Lsn,
     /// Things that the removal destroyed, with consent.
-    pub destroyed: Vec<Destroyed>,
+    pub destroyed: Vec<DestroyedItem>,
 }
 
 /// A module that was judged and not installed.
 #[derive(Clone, Debug)]
-pub struct Planned {
+pub struct PlannedModule {
     pub schema: ModuleSchema,
     pub summary: PlanSummary,
 }
@@ -80,7 +80,7 @@ pub enum DeployError {
     #[error("{0}")]
     BadName(String),
     #[error(transparent)]
-    Log(Unlogged),
+    Log(LogRefusal),
     #[error(transparent)]
     NotPrimary(#[from] NotPrimary),
     /// The log failed while it wrote the record: whether that is kept shows after a restart.
@@ -112,7 +112,7 @@ impl Router {
 
     /// Plans what `deploy` would do, or returns the conflicts that would refuse it. It reads descriptions, and counts that the partitions
     /// published: no call waits for it, and nothing is made. Rows are read where tables go back to what they were, a few at a time.
-    pub fn plan_deploy(&self, name: &str, wasm: &[u8]) -> Result<Planned, DeployError> {
+    pub fn plan_deploy(&self, name: &str, wasm: &[u8]) -> Result<PlannedModule, DeployError> {
         let wasm: Arc<[u8]> = wasm.into();
         let candidate = self.compile(name, &wasm)?;
         check_record(&self.0.config.shared, &candidate, wasm.len())?;
@@ -123,7 +123,7 @@ impl Router {
             true => PlanSummary::default(),
             false => self.outline(&deployed, &candidate)?,
         };
-        Ok(Planned {
+        Ok(PlannedModule {
             schema: candidate.schema,
             summary,
         })
@@ -225,7 +225,7 @@ impl Router {
     pub fn define_principal(&self, name: &str) -> Result<(), DeployError> {
         self.check_primary()?;
         if let Some(reason) = self.log_refusal() {
-            return Err(DeployError::Log(Unlogged::Unavailable(reason)));
+            return Err(DeployError::Log(LogRefusal::Unavailable(reason)));
         }
         let name = name.to_owned();
         self.run_on_all(move |held| define_principal(held, &name))?
@@ -273,7 +273,7 @@ impl Router {
     }
 
     /// Keeps a procedure of one module version from running, for good. Blocks until that is durable.
-    pub fn quarantine(&self, module: ModuleId, procedure: u16, why: Quarantined) -> Result<Lsn, DeployError> {
+    pub fn quarantine(&self, module: ModuleId, procedure: u16, why: Quarantine) -> Result<Lsn, DeployError> {
         self.check_primary()?;
         let _deploying = self.0.deploying.lock().expect("a deployment never panics");
         let (lsn, txn_id) = self.run_on_all(move |held| quarantine(held, module, procedure, why))??;
@@ -342,7 +342,7 @@ fn deploy(
     wasm: Arc<[u8]>,
     consents: Vec<Consent>,
     max_s: u32,
-) -> Result<(Lsn, Vec<Destroyed>), DeployError> {
+) -> Result<(Lsn, Vec<DestroyedItem>), DeployError> {
     let shared = held.tools.shared.clone();
     check_record(&shared, &candidate, wasm.len())?;
     let _underway = shared.underway.begin(&candidate.name, max_s, &*shared.clock);
@@ -353,7 +353,10 @@ fn deploy(
     let (name, hash) = (candidate.name.clone(), candidate.hash);
     let bytes = wasm.clone();
     // The record last, and durable: should the log refuse it, the tables are still as they were.
-    let log = |held: &mut ExclusivePartitions<'_>, plan: &PlanSummary, migrated: &Migrated| -> Result<_, DeployError> {
+    let log = |held: &mut ExclusivePartitions<'_>,
+               plan: &PlanSummary,
+               migrated: &MigrationDigests|
+     -> Result<_, DeployError> {
         let digests: Vec<u8> = migrated
             .digests
             .iter()
@@ -391,7 +394,7 @@ fn uninstall(
     held: &mut ExclusivePartitions<'_>,
     name: &str,
     consents: &[Consent],
-) -> Result<(Lsn, TxnId, Vec<Destroyed>), DeployError> {
+) -> Result<(Lsn, TxnId, Vec<DestroyedItem>), DeployError> {
     let next = remove(held.tools.deployed(), name).ok_or(DeployError::NotFound)?;
     let stores: Vec<&Store> = held.partitions.iter().map(|part| &part.store).collect();
     let plan = outline_removal(held.tools.deployed(), name, &HeldCounts(&stores)).ok_or(DeployError::NotFound)?;
@@ -427,7 +430,7 @@ fn quarantine(
     held: &mut ExclusivePartitions<'_>,
     module: ModuleId,
     procedure: u16,
-    mut why: Quarantined,
+    mut why: Quarantine,
 ) -> Result<(Lsn, TxnId), DeployError> {
     why.what
         .truncate(why.what.floor_char_boundary(QUARANTINE_TEXT_BYTES_MAX));
@@ -467,7 +470,7 @@ fn define_principal(held: &mut ExclusivePartitions<'_>, name: &str) -> Result<()
 
 fn append(held: &mut ExclusivePartitions<'_>, record: &RecordBatch, txn_id: TxnId) -> Result<Lsn, DeployError> {
     let refused = |reason, lsn| match reason {
-        Unlogged::Unknown(reason) => DeployError::OutcomeUnknown { reason, txn_id, lsn },
+        LogRefusal::Unknown(reason) => DeployError::OutcomeUnknown { reason, txn_id, lsn },
         reason => DeployError::Log(reason),
     };
     let mut partitions: Vec<&mut Partition> = held.partitions.iter_mut().map(|part| &mut **part).collect();

@@ -10,11 +10,11 @@ use std::{
 
 use reprise_base::{Lsn, PartitionId, Role, TxnId};
 use reprise_partition::{CallBatch, CallKey, CallTimes, Caller, Deadline, ReplyOutcome, Stream};
-use reprise_txn::{Bound, Deployed, Module, call_hash};
+use reprise_txn::{CallPartitions, Deployed, Module, call_hash};
 
 use crate::{
-    idempotency::{Begin, CallDigests, Remembered},
-    ready::{Awaited, Ready},
+    idempotency::{Begin, CallDigests, CommittedOutcome},
+    ready::{AwaitedOutcome, Ready},
     router::Router,
     scoped_key::ScopedKey,
 };
@@ -36,7 +36,7 @@ pub struct CallReply<'a> {
 
 /// The place of a call's future answer.
 #[derive(Clone, Copy)]
-enum Place {
+enum AnswerPlace {
     /// Part and slot that answer the call.
     Slot(u32, u32),
     /// Position in `ready`. The answer is there from the start, or once the first call with the key has ended.
@@ -62,17 +62,17 @@ const BETWEEN_FUEL_MAX: u64 = 128;
 const CALL_FUEL_MIN: u64 = 8;
 
 /// A part of a batch: calls of one partition, or calls of several partitions with those between them.
-pub(crate) struct Part {
+pub(crate) struct BatchPart {
     pub batch: Box<CallBatch>,
-    pub touched: Bound,
+    pub touched: CallPartitions,
 }
 
-impl Part {
+impl BatchPart {
     fn touches(&self, id: PartitionId) -> bool {
         match &self.touched {
-            Bound::One(one) => *one == id,
-            Bound::Several(list) => list.contains(&id),
-            Bound::All => true,
+            CallPartitions::One(one) => *one == id,
+            CallPartitions::Several(list) => list.contains(&id),
+            CallPartitions::All => true,
         }
     }
 }
@@ -82,13 +82,13 @@ impl Part {
 pub struct BatchBuilder {
     router: Router,
     deployed: Arc<Deployed>,
-    parts: Vec<Part>,
+    parts: Vec<BatchPart>,
     /// Positions in `parts` that still take calls. None is older than the last multi-partition call.
     open: Vec<usize>,
     /// The part of several partitions that still takes calls. It comes with the fuel of the single-partition calls since the last call of
     /// several.
     open_multi: Option<(usize, u64)>,
-    places: Vec<Place>,
+    places: Vec<AnswerPlace>,
     ready: Vec<Ready>,
     args: Vec<u8>,
     stream: Option<Stream>,
@@ -233,7 +233,7 @@ impl BatchBuilder {
             {
                 return None;
             }
-            self.place(module, procedure, key, args, Bound::One(partition));
+            self.place(module, procedure, key, args, CallPartitions::One(partition));
         }
         Some(self.places.len() - 1)
     }
@@ -284,13 +284,20 @@ impl BatchBuilder {
         keys.begin(self.scoped(key.key), digests, module.id, procedure)
     }
 
-    fn place(&mut self, module: &Module, procedure: usize, key: Option<CallKey<'_>>, args: &[u8], touched: Bound) {
+    fn place(
+        &mut self,
+        module: &Module,
+        procedure: usize,
+        key: Option<CallKey<'_>>,
+        args: &[u8],
+        touched: CallPartitions,
+    ) {
         let single = match &touched {
-            Bound::One(partition) => Some(*partition),
+            CallPartitions::One(partition) => Some(*partition),
             _ => None,
         };
         let part = self.open_multi_for(&touched).unwrap_or_else(|| match touched {
-            Bound::One(partition) => self.open_part(partition),
+            CallPartitions::One(partition) => self.open_part(partition),
             several => {
                 self.open.clear();
                 self.open_multi = Some((self.parts.len(), 0));
@@ -306,7 +313,8 @@ impl BatchBuilder {
         if let Some(deadline) = deadline {
             batch.set_deadline(deadline);
         }
-        self.places.push(Place::Slot(part as u32, batch.calls.len() as u32 - 1));
+        self.places
+            .push(AnswerPlace::Slot(part as u32, batch.calls.len() as u32 - 1));
     }
 
     /// Returns a key within the scope of calls that are added now.
@@ -322,7 +330,7 @@ impl BatchBuilder {
             Begin::Conflict => Ready::Refused(ReplyOutcome::IdempotencyConflict),
             Begin::Running => {
                 self.add_deadline(); // the awaited call begins or not, with or without this waiter
-                Ready::Awaited(Awaited {
+                Ready::Awaited(AwaitedOutcome {
                     caller: self.caller.clone(),
                     key: key.key.into(),
                     deadline_ns: self.deadline_ns,
@@ -338,16 +346,16 @@ impl BatchBuilder {
         if let Ready::Refused(outcome) = &ready {
             self.router.count_refusal(outcome);
         }
-        self.places.push(Place::Ready(self.ready.len() as u32));
+        self.places.push(AnswerPlace::Ready(self.ready.len() as u32));
         self.ready.push(ready);
     }
 
     /// Returns the part of several partitions that takes this call: a call of the same partitions, or a short one on one of them.
-    fn open_multi_for(&mut self, touched: &Bound) -> Option<usize> {
+    fn open_multi_for(&mut self, touched: &CallPartitions) -> Option<usize> {
         let (at, between) = self.open_multi.take()?;
         let part = &self.parts[at];
         let between = match touched {
-            Bound::One(partition) if part.touches(*partition) => {
+            CallPartitions::One(partition) if part.touches(*partition) => {
                 between + self.router.fuel(*partition).max(CALL_FUEL_MIN)
             }
             several if *several == part.touched => 0,
@@ -372,20 +380,20 @@ impl BatchBuilder {
             }
             self.open.swap_remove(at);
         }
-        let part = self.add_part(Some(partition), Bound::One(partition));
+        let part = self.add_part(Some(partition), CallPartitions::One(partition));
         self.open.push(part);
         part
     }
 
-    fn add_part(&mut self, partition: Option<PartitionId>, touched: Bound) -> usize {
+    fn add_part(&mut self, partition: Option<PartitionId>, touched: CallPartitions) -> usize {
         let mut batch = Box::new(CallBatch::new(partition));
         batch.caller = self.caller.clone();
-        self.parts.push(Part { batch, touched });
+        self.parts.push(BatchPart { batch, touched });
         self.parts.len() - 1
     }
 
     /// Hands the parts to `dispatch` in order. `done` is called once, when all are answered.
-    pub(crate) fn submit(mut self, done: OnReply, mut dispatch: impl FnMut(Part)) {
+    pub(crate) fn submit(mut self, done: OnReply, mut dispatch: impl FnMut(BatchPart)) {
         self.submitted = true;
         let mut parts = std::mem::take(&mut self.parts);
         if self.stream.is_none() && parts.iter().any(|part| part.batch.partition.is_none()) {
@@ -399,7 +407,7 @@ impl BatchBuilder {
         for part in &mut parts {
             part.batch.times.accepted_ns = accepted_ns;
         }
-        let pending = Pending {
+        let pending = PendingBatch {
             accepted_ns,
             deployed: self.deployed.clone(),
             reply: BatchReply {
@@ -430,7 +438,7 @@ fn scoped<'k>(caller: &'k Option<Caller>, key: &'k str) -> ScopedKey<'k> {
 }
 
 /// A batch on its way.
-struct Pending {
+struct PendingBatch {
     reply: BatchReply,
     accepted_ns: u64,
     /// The deployment for which its calls were encoded.
@@ -438,9 +446,9 @@ struct Pending {
     done: OnReply,
 }
 
-impl Pending {
+impl PendingBatch {
     /// Completes a batch of one part, the common case.
-    fn of_one(self, router: &Router, mut part: Part) -> Part {
+    fn of_one(self, router: &Router, mut part: BatchPart) -> BatchPart {
         let router = router.clone();
         part.batch.done = Some(Box::new(move |mut batch| {
             router.note_done(&self.deployed, &mut batch);
@@ -479,12 +487,12 @@ struct Collector {
     router: Router,
     deployed: Arc<Deployed>,
     left: AtomicUsize,
-    pending: Mutex<Option<Pending>>,
+    pending: Mutex<Option<PendingBatch>>,
     slots: Vec<Mutex<Option<Box<CallBatch>>>>,
 }
 
 impl Collector {
-    fn dispatch(router: &Router, pending: Pending, parts: Vec<Part>, mut dispatch: impl FnMut(Part)) {
+    fn dispatch(router: &Router, pending: PendingBatch, parts: Vec<BatchPart>, mut dispatch: impl FnMut(BatchPart)) {
         let awaited: Vec<(usize, Option<Caller>, Box<str>)> = pending
             .reply
             .ready
@@ -522,7 +530,7 @@ impl Collector {
         collector.arrive();
     }
 
-    fn fill_awaited(&self, at: usize, answer: Result<Remembered, ReplyOutcome>) {
+    fn fill_awaited(&self, at: usize, answer: Result<CommittedOutcome, ReplyOutcome>) {
         let mut pending = self.pending.lock().expect("no code panics under this lock");
         let pending = pending.as_mut().expect("taken by the last arrival alone");
         match (&mut pending.reply.ready[at], answer) {
@@ -552,7 +560,7 @@ impl Collector {
 /// The answers to a batch, by the index that `BatchBuilder::push` returned.
 pub struct BatchReply {
     parts: Vec<Box<CallBatch>>,
-    places: Vec<Place>,
+    places: Vec<AnswerPlace>,
     ready: Vec<Ready>,
 }
 
@@ -584,15 +592,15 @@ impl BatchReply {
     /// Returns the answer to call `index`. It panics if there was no such call.
     pub fn get(&self, index: usize) -> CallReply<'_> {
         match self.places[index] {
-            Place::Slot(part, slot) => self.of_slot(part as usize, slot as usize),
-            Place::Ready(at) => self.ready[at as usize].reply(),
+            AnswerPlace::Slot(part, slot) => self.of_slot(part as usize, slot as usize),
+            AnswerPlace::Ready(at) => self.ready[at as usize].reply(),
         }
     }
 
     /// Returns the terms of a call that ran or waited for another call's answer. For a call that was refused before, they are empty.
     pub fn terms(&self, index: usize) -> CallTerms<'_> {
         match self.places[index] {
-            Place::Slot(part, slot) => {
+            AnswerPlace::Slot(part, slot) => {
                 let (batch, slot) = (&self.parts[part as usize], slot as usize);
                 CallTerms {
                     key: batch.key(slot),
@@ -600,15 +608,15 @@ impl BatchReply {
                     deadline_ns: batch.deadline_ns(slot),
                 }
             }
-            Place::Ready(at) => self.ready[at as usize].terms(),
+            AnswerPlace::Ready(at) => self.ready[at as usize].terms(),
         }
     }
 
     /// Returns the times of a call's batch. None for a call that did not run itself.
     pub fn times(&self, index: usize) -> Option<&CallTimes> {
         match self.places[index] {
-            Place::Slot(part, _) => Some(&self.parts[part as usize].times),
-            Place::Ready(_) => None,
+            AnswerPlace::Slot(part, _) => Some(&self.parts[part as usize].times),
+            AnswerPlace::Ready(_) => None,
         }
     }
 

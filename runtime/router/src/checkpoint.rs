@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use crossbeam_channel::Sender;
 use reprise_base::{Lsn, PartitionId, TxnId};
-use reprise_partition::{CallBatch, Copied, ExclusivePartitions, ModuleBytes, NewRecords, Partition, Unlogged};
+use reprise_partition::{CallBatch, CopyMessage, ExclusivePartitions, LogRefusal, ModuleBytes, NewRecords, Partition};
 use reprise_storage::SnapshotTable;
 use reprise_txn::Deployed;
 use reprise_wire::{CheckpointMark, RecordBatch, RecordRef};
@@ -42,7 +42,7 @@ pub enum CopyError {
     #[error("the engine still copies for the checkpoint before")]
     Busy,
     #[error(transparent)]
-    Log(#[from] Unlogged),
+    Log(#[from] LogRefusal),
     #[error("{0}")]
     Unavailable(Arc<str>),
 }
@@ -59,7 +59,7 @@ impl Router {
     /// no mark is logged.
     pub fn begin_copy(
         &self,
-        to: Sender<Copied>,
+        to: Sender<CopyMessage>,
         told: Box<dyn FnOnce() + Send + Sync>,
     ) -> Result<CopyStart, CopyError> {
         match self.is_standby() {
@@ -71,7 +71,7 @@ impl Router {
 
 fn begin_copy(
     held: &mut ExclusivePartitions<'_>,
-    to: &Sender<Copied>,
+    to: &Sender<CopyMessage>,
     told: Box<dyn FnOnce() + Send + Sync>,
 ) -> Result<CopyStart, CopyError> {
     judge_copy(held)?;
@@ -100,7 +100,7 @@ fn begin_copy(
 fn begin_copy_at(
     held: &mut ExclusivePartitions<'_>,
     cut: Lsn,
-    to: &Sender<Copied>,
+    to: &Sender<CopyMessage>,
     told: Box<dyn FnOnce() + Send + Sync>,
 ) -> Result<CopyStart, CopyError> {
     judge_copy(held)?;
@@ -121,7 +121,7 @@ fn judge_copy(held: &ExclusivePartitions<'_>) -> Result<(), CopyError> {
     }
 }
 
-fn copy_start(held: &mut ExclusivePartitions<'_>, lsn: Lsn, txn_id: TxnId, to: &Sender<Copied>) -> CopyStart {
+fn copy_start(held: &mut ExclusivePartitions<'_>, lsn: Lsn, txn_id: TxnId, to: &Sender<CopyMessage>) -> CopyStart {
     let shared = held.tools.shared.clone();
     let partitions = held.partitions.iter_mut().map(|partition| PartitionStart {
         id: partition.id,

@@ -16,19 +16,19 @@ const JUMP_US: u64 = 3_600_000_000;
 /// The last look at both clocks, and the number of jumps since the start.
 #[derive(Default)]
 pub(crate) struct ClockWatch {
-    last: Mutex<Option<Look>>,
+    last: Mutex<Option<ClockReading>>,
     jumps: AtomicU64,
 }
 
 #[derive(Clone, Copy)]
-struct Look {
+struct ClockReading {
     wall_us: i64,
     monotonic_ns: u64,
 }
 
 impl ClockWatch {
     /// Takes the next look. Returns by how much the wall clock jumped ahead since the last one, or back, if it did.
-    fn look(&self, next: Look) -> Option<i64> {
+    fn look(&self, next: ClockReading) -> Option<i64> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let before = last.replace(next)?;
         let passed_us = next.monotonic_ns.saturating_sub(before.monotonic_ns) / 1_000;
@@ -46,7 +46,7 @@ impl Router {
     /// Checks whether the wall clock jumped since the last look, and reports it.
     pub fn look_at_clock(&self) {
         let clock = &self.0.config.shared.clock;
-        let look = Look {
+        let look = ClockReading {
             wall_us: clock.now_us(),
             monotonic_ns: clock.monotonic_ns(),
         };
@@ -71,7 +71,7 @@ mod tests {
         let mut monotonic_s = 100;
         let mut look = |wall_s: i64| {
             monotonic_s += 1;
-            let jump = watch.look(Look {
+            let jump = watch.look(ClockReading {
                 wall_us: wall_s * 1_000_000,
                 monotonic_ns: monotonic_s * 1_000_000_000,
             });

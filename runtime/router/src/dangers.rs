@@ -9,9 +9,9 @@ use std::{
 use reprise_base::Role;
 use reprise_log::Log;
 use reprise_observe::{Notice, NoticeKind, Notices, RefusalReason, Refusals};
-use reprise_partition::Unlogged;
+use reprise_partition::LogRefusal;
 
-use crate::router::{Phase, Router};
+use crate::router::{NodePhase, Router};
 
 /// Shortest time between two reports of refusals of one reason.
 const TELL_EVERY: Duration = Duration::from_secs(60);
@@ -34,19 +34,19 @@ struct Last {
     log: Option<Arc<str>>,
     commits: Option<Arc<str>>,
     other_primary: Option<Arc<str>>,
-    refusals: [Told; TOLD.len()],
+    refusals: [RefusalLine; TOLD.len()],
 }
 
 /// The last line about the refusals of one reason.
 #[derive(Clone, Copy, Default)]
-struct Told {
+struct RefusalLine {
     /// Number of refusals by then.
     count: u64,
     /// Time of the line by the monotonic clock. None: there was none.
     at_ns: Option<u64>,
 }
 
-impl Told {
+impl RefusalLine {
     /// Returns the number that came since the last notice, if it is time for the next.
     fn due(&mut self, count: u64, now_ns: u64) -> Option<u64> {
         let is_time = self
@@ -100,13 +100,13 @@ impl Router {
     /// Reports everything that has become dangerous since the last look.
     pub fn look_for_dangers(&self) {
         // A server that opens, stops, or is read alone takes no writes, and says so itself.
-        if self.phase() != Phase::Ready || self.role() == Role::ReadOnly {
+        if self.phase() != NodePhase::Ready || self.role() == Role::ReadOnly {
             return;
         }
         let (shared, notices) = (&self.0.config.shared, self.notices());
         let now_ns = shared.clock.monotonic_ns();
         let commits = shared.gate.refusal().map(|refusal| match refusal {
-            Unlogged::StandbyUnavailable(reason) | Unlogged::LeaseLost(reason) => reason,
+            LogRefusal::StandbyUnavailable(reason) | LogRefusal::LeaseLost(reason) => reason,
             other => other.to_string().into(),
         });
         let mut last = self.0.dangers.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn refusals_are_told_at_once_and_then_once_a_minute() {
         const S: u64 = 1_000_000_000;
-        let mut told = Told::default();
+        let mut told = RefusalLine::default();
         assert_eq!(told.due(0, S), None);
         assert_eq!(told.due(3, 2 * S), Some(3));
         assert_eq!(told.due(900, 3 * S), None);

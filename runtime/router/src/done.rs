@@ -7,7 +7,7 @@ use reprise_observe::{CallEnd, CallStage, CallSums, ProcedureMeter, RefusalReaso
 use reprise_partition::{CallBatch, ReplyOutcome};
 use reprise_txn::{Deployed, Failure, Module};
 
-use crate::{idempotency::Remembered, router::Router, scoped_key::ScopedKey};
+use crate::{idempotency::CommittedOutcome, router::Router, scoped_key::ScopedKey};
 
 impl Router {
     /// Settles a finished batch. Its calls were encoded for `deployed`.
@@ -26,7 +26,7 @@ impl Router {
                 self.idempotency().release(key, &slot.outcome);
                 continue;
             }
-            let outcome = Remembered {
+            let outcome = CommittedOutcome {
                 module: slot.module,
                 procedure: slot.procedure as usize,
                 result: batch.result(at).into(),

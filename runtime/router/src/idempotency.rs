@@ -20,7 +20,7 @@ use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{ReplyOutcome, Shared};
 use reprise_txn::ModuleId;
 
-use crate::scoped_key::{Name, ScopedKey, scope_of, split};
+use crate::scoped_key::{ScopedKey, ScopedName, scope_of, split};
 
 /// Digests of a call. A repeat asks for the same call if one of the two is equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl CallDigests {
 
 /// A committed outcome, kept for repeats.
 #[derive(Clone)]
-pub struct Remembered {
+pub struct CommittedOutcome {
     /// Number of the version that ran. The deployment keeps the version's description ([`reprise_txn::Deployed::module`]). If an outcome
     /// held the version itself, it would keep its code and its tables alive.
     pub module: ModuleId,
@@ -52,13 +52,13 @@ pub struct Remembered {
 }
 
 /// A key with its outcome, for a checkpoint.
-pub struct Exported {
+pub struct ExportedKey {
     pub scope: Box<str>,
     pub key: Box<str>,
     pub digests: CallDigests,
     /// Reading of the key clock when the outcome was kept.
     pub kept_us: u64,
-    pub outcome: Remembered,
+    pub outcome: CommittedOutcome,
 }
 
 /// The number and age of the kept keys.
@@ -78,9 +78,9 @@ pub struct IdempotencyStats {
 }
 
 /// The callback that gives repeats of a running key the outcome of its first call.
-pub(crate) type Waiter = Box<dyn FnOnce(Result<Remembered, ReplyOutcome>) + Send>;
+pub(crate) type Waiter = Box<dyn FnOnce(Result<CommittedOutcome, ReplyOutcome>) + Send>;
 
-enum Entry {
+enum KeyEntry {
     Running {
         digests: CallDigests,
         module: ModuleId,
@@ -90,7 +90,7 @@ enum Entry {
     Done {
         digests: CallDigests,
         kept_us: u64,
-        outcome: Remembered,
+        outcome: CommittedOutcome,
     },
 }
 
@@ -100,7 +100,7 @@ pub(crate) enum Begin {
     Run,
     /// Another call with this key runs: ask again with `wait`.
     Running,
-    Done(Remembered),
+    Done(CommittedOutcome),
     Conflict,
     /// There is no room for another key.
     Full,
@@ -109,7 +109,7 @@ pub(crate) enum Begin {
 /// The state of a key.
 pub enum Lookup {
     /// The outcome, and the time for which it is still kept.
-    Kept(Remembered, Duration),
+    Kept(CommittedOutcome, Duration),
     /// Its first call has not ended.
     Running,
     Unknown,
@@ -117,16 +117,16 @@ pub enum Lookup {
 
 /// The keys of one database.
 pub struct Idempotency {
-    state: Mutex<State>,
+    state: Mutex<IdempotencyState>,
     /// The shared state, which has the key clock.
     shared: Arc<Shared>,
     keep_us: AtomicU64,
 }
 
-struct State {
-    entries: BTreeMap<Name, Entry>,
+struct IdempotencyState {
+    entries: BTreeMap<ScopedName, KeyEntry>,
     /// Committed keys by the key clock and the transaction, oldest first.
-    by_age: BTreeMap<(u64, TxnId), Name>,
+    by_age: BTreeMap<(u64, TxnId), ScopedName>,
     /// Bytes taken by everything in `entries`.
     taken: Grant,
     /// Bytes taken by each scope. The first parts of names are the keys.
@@ -141,14 +141,14 @@ const SCOPE_SHARE: u64 = 2;
 /// Number of expired entries that are forgotten at once, so that no call waits for a million.
 const FORGET_AT_ONCE: usize = 64;
 
-fn entry_bytes(name: &Name) -> u64 {
+fn entry_bytes(name: &ScopedName) -> u64 {
     ENTRY_BYTES + name.len() as u64
 }
 
 impl Idempotency {
     pub(crate) fn new(shared: Arc<Shared>, budget: &Arc<Budget>) -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(IdempotencyState {
                 entries: BTreeMap::new(),
                 by_age: BTreeMap::new(),
                 taken: budget.take(0),
@@ -171,7 +171,7 @@ impl Idempotency {
         self.lock().taken.budget().set_limit(bytes_max);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, IdempotencyState> {
         self.state.lock().expect("no code panics under this lock")
     }
 
@@ -184,19 +184,19 @@ impl Idempotency {
     /// Returns the version and the procedure that ran, or run now, under a key. A repeat is compared with the arguments of that call.
     pub fn version_of(&self, key: ScopedKey<'_>) -> Option<(ModuleId, usize)> {
         match self.lock().find(key, self.expired_before())? {
-            Entry::Running { module, procedure, .. } => Some((*module, *procedure)),
-            Entry::Done { outcome, .. } => Some((outcome.module, outcome.procedure)),
+            KeyEntry::Running { module, procedure, .. } => Some((*module, *procedure)),
+            KeyEntry::Done { outcome, .. } => Some((outcome.module, outcome.procedure)),
         }
     }
 
     /// Finds the answer to a repeat of the same bytes before its arguments are encoded. None: encode them.
     pub(crate) fn repeat(&self, key: ScopedKey<'_>, fingerprint: u128) -> Option<Begin> {
         match self.lock().find(key, self.expired_before())? {
-            Entry::Running { digests, .. } if digests.fingerprint == fingerprint => Some(Begin::Running),
-            Entry::Done { digests, outcome, .. } if digests.fingerprint == fingerprint => {
+            KeyEntry::Running { digests, .. } if digests.fingerprint == fingerprint => Some(Begin::Running),
+            KeyEntry::Done { digests, outcome, .. } if digests.fingerprint == fingerprint => {
                 Some(Begin::Done(outcome.clone()))
             }
-            Entry::Running { .. } | Entry::Done { .. } => None,
+            KeyEntry::Running { .. } | KeyEntry::Done { .. } => None,
         }
     }
 
@@ -209,8 +209,8 @@ impl Idempotency {
         let (before, name, mut state) = (self.expired_before(), key.name(), self.lock());
         match state.find(key, before) {
             None => {}
-            Some(Entry::Running { digests: first, .. }) if first.is_same(&digests) => return Begin::Running,
-            Some(Entry::Done {
+            Some(KeyEntry::Running { digests: first, .. }) if first.is_same(&digests) => return Begin::Running,
+            Some(KeyEntry::Done {
                 digests: first,
                 outcome,
                 ..
@@ -231,7 +231,7 @@ impl Idempotency {
                 return Begin::Full;
             }
         }
-        let running = Entry::Running {
+        let running = KeyEntry::Running {
             digests,
             module,
             procedure,
@@ -246,11 +246,11 @@ impl Idempotency {
         let (before, mut state) = (self.expired_before(), self.lock());
         let name = state.name_of(key, before);
         let answer = match state.entries.get_mut(&name) {
-            Some(Entry::Running { waiters, .. }) => {
+            Some(KeyEntry::Running { waiters, .. }) => {
                 waiters.push(waiter);
                 return;
             }
-            Some(Entry::Done { outcome, .. }) => Ok(outcome.clone()),
+            Some(KeyEntry::Done { outcome, .. }) => Ok(outcome.clone()),
             None => Err(ReplyOutcome::Superseded), // the first call failed meanwhile: run this one
         };
         drop(state);
@@ -258,7 +258,7 @@ impl Idempotency {
     }
 
     /// Keeps the committed outcome of a key that `begin` let run.
-    pub(crate) fn finish(&self, key: ScopedKey<'_>, outcome: Remembered) {
+    pub(crate) fn finish(&self, key: ScopedKey<'_>, outcome: CommittedOutcome) {
         let waiters = {
             let (name, mut state) = (key.name(), self.lock());
             let kept_us = self.shared.key_clock.now_us();
@@ -277,7 +277,7 @@ impl Idempotency {
     pub(crate) fn release(&self, key: ScopedKey<'_>, outcome: &ReplyOutcome) {
         let waiters = {
             let (name, mut state) = (key.name(), self.lock());
-            let Some(Entry::Running { waiters, .. }) = state.entries.remove(&name) else {
+            let Some(KeyEntry::Running { waiters, .. }) = state.entries.remove(&name) else {
                 return;
             };
             state.give_back(&name, entry_bytes(&name));
@@ -289,9 +289,9 @@ impl Idempotency {
     }
 
     /// Adds a key from the log or a checkpoint. It ignores the limit of room, because the key was promised.
-    pub fn restore(&self, key: ScopedKey<'_>, digests: CallDigests, kept_us: u64, outcome: Remembered) {
+    pub fn restore(&self, key: ScopedKey<'_>, digests: CallDigests, kept_us: u64, outcome: CommittedOutcome) {
         let (name, mut state) = (key.name(), self.lock());
-        if let Some(Entry::Done { outcome: known, .. }) = state.entries.get(&name) {
+        if let Some(KeyEntry::Done { outcome: known, .. }) = state.entries.get(&name) {
             if known.lsn >= outcome.lsn {
                 return;
             }
@@ -314,28 +314,28 @@ impl Idempotency {
     pub fn look_up(&self, key: ScopedKey<'_>) -> Lookup {
         let (before, now_us) = (self.expired_before(), self.shared.key_clock.now_us());
         match self.lock().find(key, before) {
-            Some(Entry::Done { outcome, kept_us, .. }) => {
+            Some(KeyEntry::Done { outcome, kept_us, .. }) => {
                 let until_us = kept_us.saturating_add(self.keep_us.load(Ordering::Relaxed));
                 Lookup::Kept(outcome.clone(), Duration::from_micros(until_us.saturating_sub(now_us)))
             }
-            Some(Entry::Running { .. }) => Lookup::Running,
+            Some(KeyEntry::Running { .. }) => Lookup::Running,
             None => Lookup::Unknown,
         }
     }
 
     /// Returns committed keys behind the key clock's reading and the transaction in `after`, at most `limit`, the oldest first.
-    pub fn export(&self, after: Option<(u64, TxnId)>, limit: usize) -> Vec<Exported> {
+    pub fn export(&self, after: Option<(u64, TxnId)>, limit: usize) -> Vec<ExportedKey> {
         let state = self.lock();
         let first = after.map_or(Bound::Unbounded, Bound::Excluded);
         let names = state.by_age.range((first, Bound::Unbounded)).take(limit);
         let exported = names.filter_map(|(_, name)| match state.entries.get(name)? {
-            Entry::Done {
+            KeyEntry::Done {
                 digests,
                 kept_us,
                 outcome,
             } => {
                 let (scope, key) = split(name);
-                Some(Exported {
+                Some(ExportedKey {
                     scope,
                     key,
                     digests: *digests,
@@ -343,7 +343,7 @@ impl Idempotency {
                     outcome: outcome.clone(),
                 })
             }
-            Entry::Running { .. } => None,
+            KeyEntry::Running { .. } => None,
         });
         exported.collect()
     }
@@ -375,9 +375,9 @@ fn refused_keys(scope: &str, taken: u64, room: u64) -> Notice {
     }
 }
 
-impl State {
+impl IdempotencyState {
     /// Takes the room for a new key. False if there is none, or if the key's scope has its share.
-    fn try_take(&mut self, name: &Name) -> bool {
+    fn try_take(&mut self, name: &ScopedName) -> bool {
         let bytes = entry_bytes(name);
         let share = self.taken.budget().limit() / SCOPE_SHARE;
         // Without tokens there is one scope, which need not leave room to others.
@@ -389,18 +389,18 @@ impl State {
         true
     }
 
-    fn scope_bytes(&self, name: &Name) -> u64 {
+    fn scope_bytes(&self, name: &ScopedName) -> u64 {
         self.taken_by_scope.get(scope_of(name)).copied().unwrap_or(0)
     }
 
-    fn count(&mut self, name: &Name, bytes: u64) {
+    fn count(&mut self, name: &ScopedName, bytes: u64) {
         match self.taken_by_scope.get_mut(scope_of(name)) {
             Some(taken) => *taken += bytes,
             None => drop(self.taken_by_scope.insert(scope_of(name).into(), bytes)),
         }
     }
 
-    fn give_back(&mut self, name: &Name, bytes: u64) {
+    fn give_back(&mut self, name: &ScopedName, bytes: u64) {
         self.taken.shrink(bytes);
         if let Some(taken) = self.taken_by_scope.get_mut(scope_of(name)) {
             *taken -= bytes;
@@ -411,16 +411,16 @@ impl State {
     }
 
     /// True for a running call, and for an outcome that has not expired.
-    fn is_alive(&self, name: &Name, before_us: u64) -> bool {
+    fn is_alive(&self, name: &ScopedName, before_us: u64) -> bool {
         match self.entries.get(name) {
-            Some(Entry::Running { .. }) => true,
-            Some(Entry::Done { kept_us, .. }) => *kept_us >= before_us,
+            Some(KeyEntry::Running { .. }) => true,
+            Some(KeyEntry::Done { kept_us, .. }) => *kept_us >= before_us,
             None => false,
         }
     }
 
     /// Returns the name that a key means: its own if its scope has it, otherwise that from a time without tokens, if that exists.
-    fn name_of(&self, key: ScopedKey<'_>, before_us: u64) -> Name {
+    fn name_of(&self, key: ScopedKey<'_>, before_us: u64) -> ScopedName {
         let own = key.name();
         if key.scope.is_empty() || self.is_alive(&own, before_us) {
             return own;
@@ -429,21 +429,21 @@ impl State {
         if self.is_alive(&open, before_us) { open } else { own }
     }
 
-    fn find(&self, key: ScopedKey<'_>, before_us: u64) -> Option<&Entry> {
+    fn find(&self, key: ScopedKey<'_>, before_us: u64) -> Option<&KeyEntry> {
         let name = self.name_of(key, before_us);
         self.entries.get(&name).filter(|_| self.is_alive(&name, before_us))
     }
 
     /// Keeps the outcome of a running call in its place. Returns the callbacks that wait for it. None: no call with this name runs.
-    fn complete(&mut self, name: Name, kept_us: u64, outcome: &Remembered) -> Option<Vec<Waiter>> {
+    fn complete(&mut self, name: ScopedName, kept_us: u64, outcome: &CommittedOutcome) -> Option<Vec<Waiter>> {
         let btree_map::Entry::Occupied(mut entry) = self.entries.entry(name) else {
             return None;
         };
-        let Entry::Running { digests, waiters, .. } = entry.get_mut() else {
+        let KeyEntry::Running { digests, waiters, .. } = entry.get_mut() else {
             return None;
         };
         let (digests, waiters) = (*digests, std::mem::take(waiters));
-        entry.insert(Entry::Done {
+        entry.insert(KeyEntry::Done {
             digests,
             kept_us,
             outcome: outcome.clone(),
@@ -457,12 +457,12 @@ impl State {
         Some(waiters)
     }
 
-    fn keep(&mut self, name: Name, digests: CallDigests, kept_us: u64, outcome: Remembered) {
+    fn keep(&mut self, name: ScopedName, digests: CallDigests, kept_us: u64, outcome: CommittedOutcome) {
         let bytes = entry_bytes(&name) + outcome.result.len() as u64;
         self.taken.grow(bytes);
         self.count(&name, bytes);
         self.by_age.insert((kept_us, outcome.txn_id), name.clone());
-        let done = Entry::Done {
+        let done = KeyEntry::Done {
             digests,
             kept_us,
             outcome,
@@ -484,8 +484,8 @@ impl State {
     }
 
     /// Forgets the outcome under a name, if there is one.
-    fn forget(&mut self, name: &Name) {
-        let Some(Entry::Done { outcome, kept_us, .. }) = self.entries.get(name) else {
+    fn forget(&mut self, name: &ScopedName) {
+        let Some(KeyEntry::Done { outcome, kept_us, .. }) = self.entries.get(name) else {
             return;
         };
         let bytes = entry_bytes(name) + outcome.result.len() as u64;

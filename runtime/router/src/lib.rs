@@ -26,22 +26,26 @@ mod scoped_key;
 mod standby;
 mod views;
 
-pub use admin::{DeployError, Deployment, Planned, Removal};
+pub use admin::{DeployError, Deployment, PlannedModule, Removal};
 pub use builder::{BatchBuilder, BatchReply, CallReply, CallTerms, OnReply};
 pub use checkpoint::{CopyError, CopyStart, PartitionStart};
 pub use compare::digests_at_mark;
-pub use idempotency::{CallDigests, Exported, Idempotency, IdempotencyStats, Lookup, Remembered};
+pub use idempotency::{CallDigests, CommittedOutcome, ExportedKey, Idempotency, IdempotencyStats, Lookup};
 pub use logs::{
-    ChangedRow, LogBody, LogEntry, LogMatch, LogMigration, LogPage, LogProcedure, LogQuery, LogReadError, decode_entry,
+    ChangedRow, LogBody, LogEntry, LogEntryPage, LogMatch, LogMigration, LogProcedure, LogReadError, LogSearch,
+    decode_entry,
 };
 pub use numbered::NumberedRow;
-pub use query::{RowFilter, RowsError, RowsPage, RowsRequest, TableStats};
+pub use query::{RowFilter, RowsError, RowsRequest, StoredPage, TableTotals};
 pub use replication::{
-    ComparedInfo, CutRecords, FreshnessHistory, JoinTicket, LeaseInfo, LeaseState, LossCause, LostRange, OutOfSync,
-    PeerMember, PeerStatus, PrimaryBeside, PromiseAnswer, PromiseQuestion, PromoteOptions, Promoted, ReplicationError,
-    ReplicationInfo, ReplicationService, StandbyInfo, StandbyState, SteppedDown, ViewAge,
+    ComparedInfo, CutRecords, FreshnessSeries, HandOverPoint, LaggingStandby, LeaseInfo, LeaseStatus, LossCause,
+    LostRecords, PeerMember, PeerStatus, PrimaryBeside, PromiseAnswer, PromiseQuestion, PromoteOptions,
+    PromotionResult, ReplicationError, ReplicationInfo, ReplicationService, StandbyInfo, StandbyPhase, StandbyTicket,
+    ViewAge,
 };
-pub use router::{MetricsSnapshot, NvramDevice, Phase, RecoveryStep, Router, RouterConfig, Status, Unavailable};
+pub use router::{
+    MetricsSnapshot, NodePhase, NodeStatus, NvramDevice, RecoveryStage, Router, RouterConfig, Unavailable,
+};
 pub use scoped_key::ScopedKey;
 pub use standby::NotPrimary;
 pub use views::ReadPath;
@@ -49,12 +53,12 @@ pub use views::ReadPath;
 pub use reprise_log::NvramBufferStatus;
 pub use reprise_observe::{CallEnd, CallStage, CallSums, ProcedureSums};
 pub use reprise_partition::{
-    CallInfo, CallKey, CallPhase, CallTimes, Caller, Deadline, DeployProgress, InstallError, Principals,
-    RendezvousStats, ReplyOutcome, Stream, Unlogged, has_small_result,
+    CallInfo, CallKey, CallStep, CallTimes, Caller, Deadline, DeployProgress, InstallError, LogRefusal, Principals,
+    RendezvousStats, ReplyOutcome, Stream, has_small_result,
 };
 pub use reprise_ship::{FreshnessPoint, FreshnessSummary, SafetyHook};
 pub use reprise_storage::{ChangeAction, ChangeStep, Conflict, TableId};
 pub use reprise_txn::{
-    AbandonedTable, Bound, Consent, ConsentKind, Deployed, Destroyed, EndReason, Failure, LikelyRename, Module,
-    ModuleId, PlanSummary, ProcedurePlan, TablePlan, WayBack, call_hash,
+    CallPartitions, Consent, ConsentKind, Deployed, DestroyedItem, EndReason, Failure, Module, ModuleId, OrphanedTable,
+    PlanSummary, ProcedureChange, RenameGuess, RollbackPlan, TableChangePlan, call_hash,
 };

@@ -11,14 +11,14 @@ use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_log::{LogError, ReadRecord};
 use reprise_partition::Principals;
 use reprise_storage::TableId;
-use reprise_txn::{Deployed, Destroyed, Module, ModuleId};
+use reprise_txn::{Deployed, DestroyedItem, Module, ModuleId};
 use reprise_wire::{Change, Changes, PartitionSet, RecordFacts, RecordKind, RecordRef, RecordScope};
 
 use crate::{plans::destroyed_in, router::Router};
 
 /// The choice of the records to read.
 #[derive(Clone, Debug, Default)]
-pub struct LogQuery {
+pub struct LogSearch {
     /// First position. None: the log's start, unless `newest` is true.
     pub from: Option<Lsn>,
     /// True for the last records before `from` (or before the end), newest first.
@@ -46,7 +46,7 @@ impl fmt::Debug for LogMatch {
     }
 }
 
-pub struct LogPage {
+pub struct LogEntryPage {
     pub records: Vec<LogEntry>,
     /// The position to continue at, now or once more records exist. None: the page is newest first and reached the beginning.
     pub next: Option<Lsn>,
@@ -129,11 +129,11 @@ pub enum LogBody {
         /// The migration. None if the module ran none.
         migration: Option<LogMigration>,
         /// Things that the deployment destroyed, with consent.
-        destroyed: Vec<Destroyed>,
+        destroyed: Vec<DestroyedItem>,
     },
     Remove {
         name: String,
-        destroyed: Vec<Destroyed>,
+        destroyed: Vec<DestroyedItem>,
     },
     Command {
         args: Vec<u8>,
@@ -215,7 +215,7 @@ const READ_TIME_MAX: Duration = Duration::from_secs(1);
 
 impl Router {
     /// Returns a page of durable records.
-    pub fn log_records(&self, query: LogQuery) -> Result<LogPage, LogReadError> {
+    pub fn log_records(&self, query: LogSearch) -> Result<LogEntryPage, LogReadError> {
         query.judge_kind()?;
         let log = self.0.config.log.as_ref().ok_or(LogReadError::NoLog)?;
         judge_released(query.from.unwrap_or(log.start()), log.start())?;
@@ -231,7 +231,7 @@ impl Router {
             durable: record.lsn < log.durable(),
             ..self.decode_entry(record, &deployed)
         };
-        let mut page = LogPage {
+        let mut page = LogEntryPage {
             records: Vec::new(),
             next: None,
             oldest: log.start(),
@@ -279,7 +279,7 @@ impl Router {
         Ok(self.with_keys(page))
     }
 
-    fn with_keys(&self, mut page: LogPage) -> LogPage {
+    fn with_keys(&self, mut page: LogEntryPage) -> LogEntryPage {
         self.name_rows(&mut page.records);
         page
     }
@@ -302,7 +302,7 @@ impl Router {
     }
 }
 
-impl LogQuery {
+impl LogSearch {
     fn judge_kind(&self) -> Result<(), LogReadError> {
         match &self.kind {
             Some(kind) if RecordKind::ALL.iter().all(|known| known.name() != kind.as_str()) => {

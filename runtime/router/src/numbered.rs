@@ -6,9 +6,9 @@ use std::{
     time::Duration,
 };
 
-use reprise_abi::{Placement, TableSchema};
+use reprise_abi::{TablePlacement, TableSchema};
 use reprise_base::PartitionId;
-use reprise_partition::{ExclusivePartitions, Touched};
+use reprise_partition::{ExclusivePartitions, TxnPartitions};
 use reprise_storage::TableId;
 use reprise_txn::partition_between;
 
@@ -35,13 +35,13 @@ pub struct NumberedRow {
 }
 
 /// A table as the caller knows it, and the values that are searched in it.
-type Asked<T> = (TableId, Arc<TableSchema>, T);
+type TableSearch<T> = (TableId, Arc<TableSchema>, T);
 
 impl NumberedRow {
     /// Returns the row of a change. None if its table is no longer known.
     pub fn of(row: &ChangedRow) -> Option<Self> {
         let table = row.table.as_ref()?;
-        let is_copy = table.placement == Placement::Replicated;
+        let is_copy = table.placement == TablePlacement::Replicated;
         Some(Self {
             partition: (!is_copy).then_some(PartitionId(row.partition)),
             table: TableId(row.table_id),
@@ -54,7 +54,7 @@ impl Router {
     /// Adds the present keys of changed rows whose records have only numbers, for at most `ROWS_ASKED_MAX` rows. Deleted rows get no key.
     /// After a partition was busy for too long, all later rows get none either.
     pub(crate) fn name_rows(&self, entries: &mut [LogEntry]) {
-        let mut unnamed: BTreeMap<u16, Vec<Asked<&mut ChangedRow>>> = BTreeMap::new();
+        let mut unnamed: BTreeMap<u16, Vec<TableSearch<&mut ChangedRow>>> = BTreeMap::new();
         let mut left = ROWS_ASKED_MAX;
         for entry in entries {
             for row in &mut entry.rows {
@@ -77,7 +77,7 @@ impl Router {
         self.ask_keys(unnamed)
     }
 
-    fn ask_keys(&self, unnamed: BTreeMap<u16, Vec<Asked<&mut ChangedRow>>>) {
+    fn ask_keys(&self, unnamed: BTreeMap<u16, Vec<TableSearch<&mut ChangedRow>>>) {
         for (partition, mut rows) in unnamed {
             for rows in rows.chunks_mut(ROWS_AT_ONCE) {
                 let asked = rows
@@ -85,7 +85,7 @@ impl Router {
                     .map(|(table, schema, row)| (*table, schema.clone(), row.number));
                 let asked: Vec<_> = asked.collect();
                 let Ok(keys) = self.ask_partition(PartitionId(partition), move |held| {
-                    let key = |(table, schema, number): &Asked<u64>| {
+                    let key = |(table, schema, number): &TableSearch<u64>| {
                         known(held, *table, schema)?;
                         key_of(schema, held.partitions[0].store.numbered_row(*table, *number)?)
                     };
@@ -100,14 +100,14 @@ impl Router {
 
     /// Returns the numbers of the rows that have these whole primary keys (`reprise_abi::key`) now. It asks the partition of each key; for
     /// a partition-local table it asks all partitions. Err: this node can't answer.
-    pub fn numbered_rows(&self, keys: Vec<Asked<Vec<u8>>>) -> Result<BTreeSet<NumberedRow>, RowsError> {
+    pub fn numbered_rows(&self, keys: Vec<TableSearch<Vec<u8>>>) -> Result<BTreeSet<NumberedRow>, RowsError> {
         let count = self.partitions_count();
-        let mut by_partition: BTreeMap<PartitionId, Vec<Asked<Vec<u8>>>> = BTreeMap::new();
+        let mut by_partition: BTreeMap<PartitionId, Vec<TableSearch<Vec<u8>>>> = BTreeMap::new();
         for (table, schema, key) in keys {
             let place = match schema.placement {
-                Placement::Replicated => Some(PartitionId(0)),
-                Placement::By(column) => partition_between(&schema, 0, column, (&key, &key), count),
-                Placement::Local => None,
+                TablePlacement::Replicated => Some(PartitionId(0)),
+                TablePlacement::By(column) => partition_between(&schema, 0, column, (&key, &key), count),
+                TablePlacement::Local => None,
             };
             let places = match place {
                 Some(one) => one.0..one.0 + 1,
@@ -122,10 +122,10 @@ impl Router {
         for (id, keys) in by_partition {
             found.extend(self.ask_partition(id, move |held| {
                 let store = &held.partitions[0].store;
-                let number = |(table, schema, key): &Asked<Vec<u8>>| {
+                let number = |(table, schema, key): &TableSearch<Vec<u8>>| {
                     known(held, *table, schema)?;
                     let number = store.row_number(*table, store.get(*table, 0, key)?);
-                    let is_copy = schema.placement == Placement::Replicated;
+                    let is_copy = schema.placement == TablePlacement::Replicated;
                     Some(NumberedRow {
                         partition: (!is_copy).then_some(id),
                         table: *table,
@@ -145,7 +145,7 @@ impl Router {
         read: impl FnOnce(&ExclusivePartitions<'_>) -> T + Send + 'static,
     ) -> Result<T, RowsError> {
         self.check_ready()?;
-        self.run_durably_within(Touched::Some(vec![id]), WAIT_MAX, move |held| Ok(read(held)))
+        self.run_durably_within(TxnPartitions::Some(vec![id]), WAIT_MAX, move |held| Ok(read(held)))
     }
 }
 

@@ -18,11 +18,11 @@ const RETRY_AFTER_MS_MIN: u64 = 10;
 #[derive(Default)]
 pub(crate) struct Pace {
     answered: AtomicU64,
-    seen: Mutex<Seen>,
+    seen: Mutex<RateSample>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct RateSample {
     at_ns: u64,
     answered: u64,
     /// The rate. None until two looks are close enough.
@@ -41,7 +41,7 @@ impl Pace {
         let since = Duration::from_nanos(now_ns.saturating_sub(seen.at_ns));
         if since >= WINDOW {
             let per_s = (answered - seen.answered) as f64 / since.as_secs_f64();
-            *seen = Seen {
+            *seen = RateSample {
                 at_ns: now_ns,
                 answered,
                 per_s: (since < STALE).then_some(per_s),

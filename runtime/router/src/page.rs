@@ -5,14 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reprise_abi::{OpError, Placement, RowLayout, ScanFlags, TableSchema};
+use reprise_abi::{OpError, RowLayout, ScanFlags, TablePlacement, TableSchema};
 use reprise_base::{Lsn, PartitionId};
-use reprise_partition::{ExclusivePartitions, HeldStores, LookJob, ReadWork, Reading, ReplyOutcome, Touched};
+use reprise_partition::{ExclusivePartitions, HeldStores, LookJob, ReadTask, ReadWork, ReplyOutcome, TxnPartitions};
 use reprise_storage::{Range, Rid, ScanPosition, TableId, Visit};
-use reprise_txn::{Deployed, NextRow, Pages, ViewStores};
+use reprise_txn::{Deployed, NextRow, ReadAheadPages, ViewStores};
 
 use crate::{
-    query::{RowsError, RowsPage, RowsRequest, is_ordered, schema_of},
+    query::{RowsError, RowsRequest, StoredPage, is_ordered, schema_of},
     router::Router,
     views::ReadAside,
 };
@@ -35,13 +35,13 @@ impl Router {
     pub(crate) fn page_at_view(
         &self,
         aside: &ReadAside,
-        touched: Touched,
+        touched: TxnPartitions,
         request: RowsRequest,
-    ) -> Result<RowsPage, RowsError> {
+    ) -> Result<StoredPage, RowsError> {
         let partitions_count = self.partitions_count();
         let partitions = match touched {
-            Touched::All => (0..partitions_count).map(PartitionId).collect(),
-            Touched::Some(list) => list,
+            TxnPartitions::All => (0..partitions_count).map(PartitionId).collect(),
+            TxnPartitions::Some(list) => list,
         };
         let (sender, receiver) = crossbeam_channel::bounded(1);
         let look = PageLook {
@@ -51,7 +51,7 @@ impl Router {
             answer: sender,
         };
         let work = ReadWork::Look(Box::new(look));
-        self.read(aside, Reading { work, partitions });
+        self.read(aside, ReadTask { work, partitions });
         let received = self.0.config.shared.threads.receive(&receiver);
         received.map_err(|_| RowsError::Unavailable("the engine has stopped".into()))?
     }
@@ -61,8 +61,8 @@ impl Router {
 struct PageLook {
     request: RowsRequest,
     partitions_count: u16,
-    found: Option<Result<RowsPage, RowsError>>,
-    answer: crossbeam_channel::Sender<Result<RowsPage, RowsError>>,
+    found: Option<Result<StoredPage, RowsError>>,
+    answer: crossbeam_channel::Sender<Result<StoredPage, RowsError>>,
 }
 
 impl LookJob for PageLook {
@@ -96,7 +96,7 @@ impl LookJob for PageLook {
 }
 
 /// A page from partitions that are held.
-pub(crate) fn read_held(held: &mut ExclusivePartitions<'_>, request: &RowsRequest) -> Result<RowsPage, RowsError> {
+pub(crate) fn read_held(held: &mut ExclusivePartitions<'_>, request: &RowsRequest) -> Result<StoredPage, RowsError> {
     let deployed = held.tools.deployed().clone();
     let ends = held.partitions.iter().map(|part| part.last_end.0);
     let seen = Lsn(ends.max().unwrap_or_default().saturating_sub(1));
@@ -141,8 +141,8 @@ impl From<OpError> for NoPage {
 }
 
 /// A page as it grows.
-struct Filling {
-    page: RowsPage,
+struct PageBuilder {
+    page: StoredPage,
     /// Bytes of all rows.
     bytes: usize,
     /// Rows that the search read, and the time until which it may read more.
@@ -150,7 +150,7 @@ struct Filling {
     until: Instant,
 }
 
-impl Filling {
+impl PageBuilder {
     fn is_full(&self, limit: u32) -> bool {
         self.page.rows.len() as u32 >= limit
             || self.bytes >= PAGE_BYTES_MAX
@@ -175,15 +175,15 @@ struct PageReader<'a> {
 }
 
 impl PageReader<'_> {
-    fn read(&self, stores: &mut dyn ViewStores, deployed: &Deployed, seen: Lsn) -> Result<RowsPage, NoPage> {
+    fn read(&self, stores: &mut dyn ViewStores, deployed: &Deployed, seen: Lsn) -> Result<StoredPage, NoPage> {
         let request = self.request;
         let schema = schema_of(deployed, request)?;
         let filter = request.filter.as_ref();
         if filter.is_some_and(|filter| !Arc::ptr_eq(&filter.schema, schema)) {
             return Err(RowsError::Changed.into());
         }
-        let mut filling = Filling {
-            page: RowsPage {
+        let mut filling = PageBuilder {
+            page: StoredPage {
                 rows: Vec::new(),
                 schema: schema.clone(),
                 next_cursor: None,
@@ -202,9 +202,14 @@ impl PageReader<'_> {
         Ok(filling.page)
     }
 
-    fn in_order(&self, stores: &mut dyn ViewStores, schema: &TableSchema, filling: &mut Filling) -> Result<(), NoPage> {
-        let (request, walk) = (self.request, Walk::new(schema, self.request));
-        let shown = request.cursor.as_deref().map(Shown::split).transpose()?;
+    fn in_order(
+        &self,
+        stores: &mut dyn ViewStores,
+        schema: &TableSchema,
+        filling: &mut PageBuilder,
+    ) -> Result<(), NoPage> {
+        let (request, walk) = (self.request, IndexOrder::new(schema, self.request));
+        let shown = request.cursor.as_deref().map(LastRow::split).transpose()?;
         let (first, last) = request.bounds();
         let (mut lower, mut upper) = (&first[..], &last[..]);
         if let Some(shown) = &shown {
@@ -222,7 +227,7 @@ impl PageReader<'_> {
         let partitions = stores.partitions().to_vec();
         let position = |id: &PartitionId| shown.as_ref().map(|shown| walk.position_in(*id, shown));
         let positions = partitions.iter().map(|id| position(id).unwrap_or_default()).collect();
-        let mut pages = Pages::new(schema, (walk.table, request.index), positions);
+        let mut pages = ReadAheadPages::new(schema, (walk.table, request.index), positions);
         if let (Some(shown), true) = (&shown, walk.is_unique) {
             walk.pass_over(&mut pages, stores, (&partitions, &range), (shown, request.reverse))?;
         }
@@ -243,7 +248,7 @@ impl PageReader<'_> {
     }
 
     /// Reads the row with a whole key, from an index without an order.
-    fn by_key(&self, stores: &mut dyn ViewStores, filling: &mut Filling) -> Result<(), NoPage> {
+    fn by_key(&self, stores: &mut dyn ViewStores, filling: &mut PageBuilder) -> Result<(), NoPage> {
         let (request, table) = (self.request, TableId(self.request.table));
         for at in 0..stores.partitions().len() {
             stores.look(at, &mut |mut store| {
@@ -260,7 +265,7 @@ impl PageReader<'_> {
         &self,
         stores: &mut dyn ViewStores,
         schema: &TableSchema,
-        filling: &mut Filling,
+        filling: &mut PageBuilder,
     ) -> Result<(), NoPage> {
         let (request, table) = (self.request, TableId(self.request.table));
         let mut from = match &request.cursor {
@@ -293,7 +298,7 @@ impl PageReader<'_> {
             from = Rid(0);
         }
         let end = match schema.placement {
-            Placement::Replicated => partitions[0].0 + 1,
+            TablePlacement::Replicated => partitions[0].0 + 1,
             _ => self.partitions_count,
         };
         let next = partitions.last().map_or(0, |id| id.0 + 1);
@@ -305,7 +310,7 @@ impl PageReader<'_> {
 }
 
 /// The last row that was shown: a page in order continues behind it.
-struct Shown<'a> {
+struct LastRow<'a> {
     partition: PartitionId,
     /// Hidden number, where the table has no primary key.
     number: u64,
@@ -318,7 +323,7 @@ struct Shown<'a> {
 
 const SHOWN_BYTES: usize = 4 + 8 + 2;
 
-impl<'a> Shown<'a> {
+impl<'a> LastRow<'a> {
     fn split(cursor: &'a [u8]) -> Result<Self, RowsError> {
         let (key, [a, b, c, d, number @ .., low, high]) =
             cursor.split_last_chunk::<SHOWN_BYTES>().ok_or(RowsError::BadCursor)?;
@@ -342,7 +347,7 @@ impl<'a> Shown<'a> {
 }
 
 /// An index in whose order a page is.
-struct Walk<'a> {
+struct IndexOrder<'a> {
     table: TableId,
     schema: &'a TableSchema,
     layout: RowLayout,
@@ -353,7 +358,7 @@ struct Walk<'a> {
     is_unique: bool,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> IndexOrder<'a> {
     fn new(schema: &'a TableSchema, request: &RowsRequest) -> Self {
         let secondary = request.index.checked_sub(1).map(|at| &schema.indexes[at as usize]);
         let own = secondary.map_or(&schema.primary_key, |index| &index.columns);
@@ -377,7 +382,7 @@ impl<'a> Walk<'a> {
     fn cursor_behind(&self, partition: PartitionId, shown: &NextRow<'_>) -> Vec<u8> {
         let own_bytes = self.key_of(shown.row, self.own_count).len();
         let key = self.key_of(shown.row, self.columns.len());
-        Shown {
+        LastRow {
             partition,
             number: shown.number,
             own_bytes,
@@ -387,7 +392,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Returns the part of a cursor's key that bounds every entry still to come from below.
-    fn lower<'k>(&self, shown: &Shown<'k>) -> &'k [u8] {
+    fn lower<'k>(&self, shown: &LastRow<'k>) -> &'k [u8] {
         match self.is_unique {
             true => &shown.key[..shown.own_bytes],
             false => shown.key,
@@ -395,7 +400,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Returns the position at which a partition continues. Rows with one key come in the order of their partitions.
-    fn position_in(&self, partition: PartitionId, shown: &Shown<'_>) -> ScanPosition {
+    fn position_in(&self, partition: PartitionId, shown: &LastRow<'_>) -> ScanPosition {
         let is_same = partition == shown.partition;
         if partition > shown.partition || self.is_unique && !is_same {
             return ScanPosition::default();
@@ -411,10 +416,10 @@ impl<'a> Walk<'a> {
     /// key says whether it came before.
     fn pass_over(
         &self,
-        pages: &mut Pages,
+        pages: &mut ReadAheadPages,
         stores: &mut dyn ViewStores,
         (partitions, range): (&[PartitionId], &Range<'_>),
-        (shown, reverse): (&Shown<'_>, bool),
+        (shown, reverse): (&LastRow<'_>, bool),
     ) -> Result<(), NoPage> {
         for _ in partitions {
             pages.fill(stores, 0, range)?;

@@ -2,21 +2,22 @@
 
 use std::{sync::Arc, time::Duration};
 
-use reprise_abi::{Placement, TableSchema, schema::ModuleSchema, text::TextBound};
+use reprise_abi::{TablePlacement, TableSchema, schema::ModuleSchema, text::TextBound};
 use reprise_base::{
     PartitionId,
     limits::{DEPLOY_LIST_BYTES_MAX, TEXT_PER_BYTE_MAX},
 };
-use reprise_partition::Touched;
+use reprise_partition::TxnPartitions;
 use reprise_storage::{Misfits, TableChange, TableId};
 use reprise_txn::{
-    Candidate, Consent, ConsentKind, Deployed, Destroyed, Judge, PlanSummary, StoredCounts, TableCount, outline,
+    Candidate, Consent, ConsentKind, Deployed, DeploymentRules, DestroyedItem, PlanSummary, StoredCounts, TableCount,
+    outline,
 };
 use reprise_wire::{DestroyedList, DestroyedRef, SourceList};
 
 use crate::{
     admin::DeployError,
-    query::{RowsError, TableStats},
+    query::{RowsError, TableTotals},
     router::Router,
 };
 
@@ -60,7 +61,7 @@ impl Lists {
 /// Counts from the partitions' last published statistics.
 pub(crate) struct PublishedCounts<'r> {
     pub router: &'r Router,
-    pub stats: Vec<TableStats>,
+    pub stats: Vec<TableTotals>,
 }
 
 impl StoredCounts for PublishedCounts<'_> {
@@ -81,10 +82,12 @@ impl StoredCounts for PublishedCounts<'_> {
     fn any_row(&self, id: TableId) -> Option<String> {
         let mut partitions = (0..self.router.partitions_count()).map(PartitionId);
         partitions.find_map(|partition| {
-            let read = self.router.run_durably(Touched::Some(vec![partition]), move |held| {
-                let mut stores = held.partitions.iter_mut().map(|partition| &mut partition.store);
-                Ok(stores.find_map(|store| store.any_row(id)))
-            });
+            let read = self
+                .router
+                .run_durably(TxnPartitions::Some(vec![partition]), move |held| {
+                    let mut stores = held.partitions.iter_mut().map(|partition| &mut partition.store);
+                    Ok(stores.find_map(|store| store.any_row(id)))
+                });
             read.ok()?
         })
     }
@@ -95,7 +98,7 @@ impl Router {
     pub(crate) fn outline(&self, deployed: &Deployed, candidate: &Candidate) -> Result<PlanSummary, DeployError> {
         let stats = self.table_stats(COUNTS_WAIT_MAX)?;
         let counts = PublishedCounts { router: self, stats };
-        let mut outline = outline(deployed, candidate, Judge::Deployment(&counts));
+        let mut outline = outline(deployed, candidate, DeploymentRules::Deployment(&counts));
         if outline.summary.conflicts.is_empty() {
             let count = |id: TableId, _: &TableSchema, change: &TableChange| {
                 self.count_misfits(id, &deployed.tables[usize::from(id.0)], change)
@@ -116,7 +119,7 @@ impl Router {
     ) -> Result<Vec<Misfits>, DeployError> {
         // Every partition has the same rows of a replicated table.
         let partitions = match stored.placement {
-            Placement::Replicated => 1,
+            TablePlacement::Replicated => 1,
             _ => self.partitions_count(),
         };
         let mut found: Vec<Misfits> = Vec::new();
@@ -124,7 +127,7 @@ impl Router {
             let mut from = Some(0);
             while let Some(first) = from {
                 let (stored, change) = (stored.clone(), change.clone());
-                let read = self.run_durably(Touched::Some(vec![partition]), move |held| {
+                let read = self.run_durably(TxnPartitions::Some(vec![partition]), move |held| {
                     if held.tools.deployed().tables.get(usize::from(id.0)) != Some(&stored) {
                         return Err(RowsError::Changed);
                     }
@@ -147,11 +150,11 @@ impl Router {
 const DESTROYED_TOLD_MAX: usize = 8;
 
 /// Returns the list for the operator.
-pub(crate) fn names_of(destroyed: &[Destroyed]) -> Vec<String> {
+pub(crate) fn names_of(destroyed: &[DestroyedItem]) -> Vec<String> {
     let mut names: Vec<_> = destroyed
         .iter()
         .take(DESTROYED_TOLD_MAX)
-        .map(Destroyed::to_string)
+        .map(DestroyedItem::to_string)
         .collect();
     if destroyed.len() > names.len() {
         names.push(format!("{} more", destroyed.len() - names.len()));
@@ -160,10 +163,10 @@ pub(crate) fn names_of(destroyed: &[Destroyed]) -> Vec<String> {
 }
 
 /// The things in a record's list that a deployment destroyed.
-pub(crate) fn destroyed_in(list: &DestroyedList<'_>) -> Vec<Destroyed> {
+pub(crate) fn destroyed_in(list: &DestroyedList<'_>) -> Vec<DestroyedItem> {
     let known = list.iter().filter_map(|found| {
         let kind = ConsentKind::of_number(found.kind)?;
-        Some(Destroyed {
+        Some(DestroyedItem {
             consent: Consent {
                 kind,
                 name: found.name.to_owned(),

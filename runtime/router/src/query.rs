@@ -6,9 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reprise_abi::{IndexKind, Placement, TableSchema};
+use reprise_abi::{IndexKind, TablePlacement, TableSchema};
 use reprise_base::{Lsn, PartitionId, SiteId};
-use reprise_partition::{ReplyOutcome, SiteMessage, Touched};
+use reprise_partition::{ReplyOutcome, SiteMessage, TxnPartitions};
 use reprise_txn::{Deployed, partition_between};
 
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 
 /// One table over all partitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TableStats {
+pub struct TableTotals {
     /// Rows as clients see them: the copies of a replicated table count once.
     pub rows: u64,
     /// On all partitions together, the copies of a replicated table among them.
@@ -63,7 +63,7 @@ impl fmt::Debug for RowFilter {
 }
 
 /// A page of a table's rows.
-pub struct RowsPage {
+pub struct StoredPage {
     /// Stored rows; decode them with the `RowLayout` of `schema`.
     pub rows: Vec<Vec<u8>>,
     /// The table as it was when the rows were read: it may have been changed since the request was made, and again since.
@@ -133,17 +133,17 @@ impl RowsRequest {
 impl Router {
     /// Statistics by `TableId`, as the partitions told them: now where they are free within `wait_max`, else while they worked.
     /// Holds none.
-    pub fn table_stats(&self, wait_max: Duration) -> Result<Vec<TableStats>, Unavailable> {
+    pub fn table_stats(&self, wait_max: Duration) -> Result<Vec<TableTotals>, Unavailable> {
         self.check_ready()?;
         self.ask_to_tell(wait_max);
         let (deployed, mut all) = (self.deployed(), Vec::new());
         for partition in 0..self.partitions_count() {
             let told = self.0.config.shared.told.stats(PartitionId(partition));
-            all.resize(all.len().max(told.len()), TableStats::default());
+            all.resize(all.len().max(told.len()), TableTotals::default());
             for (id, stats) in told.iter().enumerate() {
-                let sum: &mut TableStats = &mut all[id];
+                let sum: &mut TableTotals = &mut all[id];
                 let schema = deployed.tables.get(id);
-                let is_copy = schema.is_some_and(|table| table.placement == Placement::Replicated);
+                let is_copy = schema.is_some_and(|table| table.placement == TablePlacement::Replicated);
                 sum.rows = if is_copy { stats.rows } else { sum.rows + stats.rows };
                 sum.copies += stats.rows;
                 sum.row_bytes += stats.row_bytes;
@@ -180,7 +180,7 @@ impl Router {
     /// A page of durable rows in index order, all seen at one moment; only the partitions that are read are held for it. The
     /// primary key of a hash table has no order, and a table may have none: such rows come as they lie, and a prefix has to be
     /// a whole key. On a standby a reader reads the page at a view, and nothing is held.
-    pub fn table_rows(&self, request: RowsRequest) -> Result<RowsPage, RowsError> {
+    pub fn table_rows(&self, request: RowsRequest) -> Result<StoredPage, RowsError> {
         self.check_ready()?;
         let deployed = self.deployed();
         let touched = self.partitions_of(schema_of(&deployed, &request)?, &request)?;
@@ -193,36 +193,36 @@ impl Router {
     }
 
     /// The partitions that a page is read from.
-    fn partitions_of(&self, schema: &TableSchema, request: &RowsRequest) -> Result<Touched, RowsError> {
+    fn partitions_of(&self, schema: &TableSchema, request: &RowsRequest) -> Result<TxnPartitions, RowsError> {
         let count = self.partitions_count();
-        let only = |id: PartitionId| Ok(Touched::Some(vec![id]));
+        let only = |id: PartitionId| Ok(TxnPartitions::Some(vec![id]));
         if !is_ordered(schema, request.index)
             && let Some(cursor) = &request.cursor
         {
             let (first, _) = split_place(cursor)?;
             return match first < count {
-                true if schema.placement == Placement::Replicated => only(PartitionId(first)),
+                true if schema.placement == TablePlacement::Replicated => only(PartitionId(first)),
                 true => Ok(self.partitions_from(first, request)),
                 false => Err(RowsError::BadCursor),
             };
         }
         match schema.placement {
-            Placement::Replicated => only(self.least_busy()),
-            Placement::By(column) if !request.prefix.is_empty() || !request.from.is_empty() => {
+            TablePlacement::Replicated => only(self.least_busy()),
+            TablePlacement::By(column) if !request.prefix.is_empty() || !request.from.is_empty() => {
                 let (lower, upper) = request.bounds();
                 match partition_between(schema, request.index, column, (&lower, &upper), count) {
                     Some(id) => only(id),
-                    None => Ok(Touched::All),
+                    None => Ok(TxnPartitions::All),
                 }
             }
-            _ if is_ordered(schema, request.index) || !request.prefix.is_empty() => Ok(Touched::All),
+            _ if is_ordered(schema, request.index) || !request.prefix.is_empty() => Ok(TxnPartitions::All),
             _ => Ok(self.partitions_from(0, request)),
         }
     }
 
     /// From `first` on, as many partitions as hold a page's rows by what they told last. Should they hold fewer, the page is
     /// shorter, and its cursor leads on.
-    fn partitions_from(&self, first: u16, request: &RowsRequest) -> Touched {
+    fn partitions_from(&self, first: u16, request: &RowsRequest) -> TxnPartitions {
         let mut rows = 0;
         let mut taken = Vec::new();
         for id in (first..self.partitions_count()).map(PartitionId) {
@@ -233,7 +233,7 @@ impl Router {
                 break;
             }
         }
-        Touched::Some(taken)
+        TxnPartitions::Some(taken)
     }
 
     /// The partition for which fewest calls wait.

@@ -8,7 +8,7 @@ use reprise_txn::Module;
 
 use crate::{
     builder::{CallReply, CallTerms},
-    idempotency::Remembered,
+    idempotency::CommittedOutcome,
     router::Router,
 };
 
@@ -18,20 +18,20 @@ static SUPERSEDED: ReplyOutcome = ReplyOutcome::Superseded;
 /// An answer that comes from no slot of this batch.
 pub(crate) enum Ready {
     Refused(ReplyOutcome),
-    Remembered(Replayed),
+    Remembered(EarlierOutcome),
     /// A kept outcome that the server may not tell yet.
-    Unconfirmed(Replayed, ReplyOutcome),
+    Unconfirmed(EarlierOutcome, ReplyOutcome),
     /// The answer of the first call with a key.
-    Awaited(Awaited),
+    Awaited(AwaitedOutcome),
 }
 
 /// The kept outcome of an earlier call, with the version that ran it.
-pub(crate) struct Replayed {
+pub(crate) struct EarlierOutcome {
     module: Arc<Module>,
-    outcome: Remembered,
+    outcome: CommittedOutcome,
 }
 
-pub(crate) struct Awaited {
+pub(crate) struct AwaitedOutcome {
     pub caller: Option<Caller>,
     pub key: Box<str>,
     pub deadline_ns: Option<u64>,
@@ -41,7 +41,7 @@ pub(crate) struct Awaited {
 
 impl Ready {
     /// Returns a kept outcome, if the server may tell it.
-    pub fn of(router: &Router, remembered: Remembered) -> Self {
+    pub fn of(router: &Router, remembered: CommittedOutcome) -> Self {
         let Some(module) = router.deployed().module(remembered.module).cloned() else {
             // A standby is loading its first files, or rewinds its log, so its former deployment is being replaced.
             let reason = "the server loads the module version that ran under this key";
@@ -49,10 +49,13 @@ impl Ready {
         };
         let outcome = remembered;
         if !router.is_unconfirmed(outcome.lsn) {
-            return Self::Remembered(Replayed { module, outcome });
+            return Self::Remembered(EarlierOutcome { module, outcome });
         }
         let reason = "the call with this key committed on this server; its standbys have not confirmed it yet";
-        Self::Unconfirmed(Replayed { module, outcome }, ReplyOutcome::Unconfirmed(reason.into()))
+        Self::Unconfirmed(
+            EarlierOutcome { module, outcome },
+            ReplyOutcome::Unconfirmed(reason.into()),
+        )
     }
 
     pub fn outcome(&self) -> &ReplyOutcome {
@@ -63,7 +66,7 @@ impl Ready {
         }
     }
 
-    fn replayed(&self) -> Option<&Replayed> {
+    fn replayed(&self) -> Option<&EarlierOutcome> {
         match self {
             Self::Remembered(replayed) | Self::Unconfirmed(replayed, _) => Some(replayed),
             Self::Awaited(_) | Self::Refused(_) => None,

@@ -13,7 +13,7 @@ use crate::router::Router;
 
 /// The phase of a standby.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StandbyState {
+pub enum StandbyPhase {
     /// It gets a checkpoint and the log behind it.
     Joining,
     /// It gets log that was written before.
@@ -28,7 +28,7 @@ pub enum StandbyState {
 #[derive(Clone, Debug)]
 pub struct StandbyInfo {
     pub name: String,
-    pub state: StandbyState,
+    pub state: StandbyPhase,
     /// `tcp` or `rdma`.
     pub transport: &'static str,
     /// The path of this server's newest connection: card, port, GID, MTU and link layer, for people. None: the system chooses.
@@ -118,7 +118,7 @@ pub struct ReplicationInfo {
     pub committed: Lsn,
     pub standbys: Vec<StandbyInfo>,
     /// On a standby: the others that are out of sync, as its primary told last.
-    pub out_of_sync: Vec<OutOfSync>,
+    pub out_of_sync: Vec<LaggingStandby>,
     /// The records cut off this node's log, the oldest first.
     pub cuts: Vec<CutRecords>,
     /// None: the operator decides which server is the primary.
@@ -127,7 +127,7 @@ pub struct ReplicationInfo {
 
 /// The node's knowledge of the lease that makes one node the primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaseState {
+pub enum LeaseStatus {
     /// This server has it.
     Held,
     /// It had it, and answers nothing alone. As far as it knows, no other server has it.
@@ -145,7 +145,7 @@ pub enum LeaseState {
 pub struct LeaseInfo {
     /// The kind of the store.
     pub kind: &'static str,
-    pub state: LeaseState,
+    pub state: LeaseStatus,
     /// The holder when the store was asked last.
     pub holder: Option<String>,
     pub holder_url: Option<String>,
@@ -160,7 +160,7 @@ pub struct LeaseInfo {
 
 /// A standby that may lack what was answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OutOfSync {
+pub struct LaggingStandby {
     pub name: String,
     /// It has everything before this.
     pub from: Lsn,
@@ -168,7 +168,7 @@ pub struct OutOfSync {
 
 /// Records that may have been answered as committed, and that a new primary does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LostRange {
+pub struct LostRecords {
     /// Epoch of the primary that may have acknowledged them; 0: unknown.
     pub epoch: Epoch,
     /// The first one.
@@ -179,7 +179,7 @@ pub struct LostRange {
     pub cause: LossCause,
 }
 
-impl LostRange {
+impl LostRecords {
     /// Returns the rest of the range, once everything before `end` was found.
     pub fn behind(self, end: Lsn) -> Self {
         Self {
@@ -271,7 +271,7 @@ pub struct CutRecords {
 
 /// The ticket that a standby shows when it connects. It is valid once, for a minute.
 #[derive(Clone, Debug)]
-pub struct JoinTicket {
+pub struct StandbyTicket {
     pub ticket: [u8; 16],
     pub ship_address: String,
     /// The transport that carries the log there.
@@ -284,14 +284,14 @@ pub struct JoinTicket {
 
 /// A node that became the primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Promoted {
+pub struct PromotionResult {
     pub epoch: Epoch,
     /// The first one of the new epoch.
     pub lsn: Lsn,
     /// The old primary gave its place away: nothing that it answered is lost.
     pub has_stepped_down: bool,
     /// It was out of sync: what may be lost.
-    pub may_be_lost: Option<LostRange>,
+    pub may_be_lost: Option<LostRecords>,
 }
 
 /// How a standby is to become the primary.
@@ -305,7 +305,7 @@ pub struct PromoteOptions {
 
 /// A primary that gave its place away: everything before the LSN is durable on its successor, and it writes nothing behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SteppedDown {
+pub struct HandOverPoint {
     pub epoch: Epoch,
     pub lsn: Lsn,
 }
@@ -379,7 +379,7 @@ pub enum ReplicationError {
         "this server may lack what was answered from LSN {} on: {} ({}). Promote the one that has most, or accept the loss (--accept-loss)",
         .0.from, .0.cause, known(.0.known_to)
     )]
-    OutOfSync(LostRange),
+    OutOfSync(LostRecords),
     #[error("{0}")]
     Unavailable(Arc<str>),
 }
@@ -393,7 +393,7 @@ fn known(known_to: Option<Lsn>) -> String {
 
 /// How fresh a standby was.
 #[derive(Clone, Debug, Default)]
-pub struct FreshnessHistory {
+pub struct FreshnessSeries {
     /// One a second for the last hour, the oldest first.
     pub points: Vec<FreshnessPoint>,
     /// A summary of the last minute's samples; none if there are none.
@@ -408,9 +408,9 @@ pub trait ReplicationService: Send + Sync {
     /// On a standby: how old, now, what it shows is where that is everything before `view`; none on a primary. It waits for nothing.
     fn view_age(&self, view: Lsn) -> Option<ViewAge>;
     /// How fresh the standby of this name was: one of this primary's, or this standby itself. None: there is none of that name.
-    fn freshness(&self, name: &str) -> Option<FreshnessHistory>;
+    fn freshness(&self, name: &str) -> Option<FreshnessSeries>;
     /// Lets a standby connect.
-    fn join(&self, joiner: &Joiner) -> Result<JoinTicket, ReplicationError>;
+    fn join(&self, joiner: &Joiner) -> Result<StandbyTicket, ReplicationError>;
     /// Whether writes of this level can be had now. Err: why not.
     fn judge_safety(&self, level: Safety) -> Result<(), Arc<str>>;
     /// Runs `told` once the records before `end`, which are durable here, have this level, or with the reason why that can't be waited for
@@ -420,10 +420,10 @@ pub trait ReplicationService: Send + Sync {
     fn forget(&self, name: &str) -> Result<(), ReplicationError>;
     /// Makes this standby the primary: the old one is asked to step down, and what was received is replayed first. Blocks until writes
     /// are taken.
-    fn promote(&self, options: PromoteOptions) -> Result<Promoted, ReplicationError>;
+    fn promote(&self, options: PromoteOptions) -> Result<PromotionResult, ReplicationError>;
     /// Gives this primary's place to the standby of a name, whose URL for clients may be known. The primary writes nothing more, and its successor
     /// has everything. A repeated request gets the same answer. Err: it remains the primary.
-    fn step_down(&self, name: &str, url: Option<Arc<str>>) -> Result<SteppedDown, ReplicationError>;
+    fn step_down(&self, name: &str, url: Option<Arc<str>>) -> Result<HandOverPoint, ReplicationError>;
 
     /// Promises an epoch to a server that is to lead, or takes that back.
     fn promise(&self, asked: &PromiseQuestion) -> Result<PromiseAnswer, ReplicationError>;

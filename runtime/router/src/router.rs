@@ -17,13 +17,13 @@ use reprise_base::{
 use reprise_log::{Log, NvramBufferStatus};
 use reprise_observe::{LineFilter, Notices, ProcedureMeters, RecentLine, Recorder, Registry};
 use reprise_partition::{
-    CallBatch, CallInfo, Deadline, DeployProgress, ExclusivePartitions, Job, MultiPartitionTxn, ReadWork, Reading,
-    RendezvousStats, ReplyOutcome, Shared, SiteMessage, Stream, Touched,
+    CallBatch, CallInfo, Deadline, DeployProgress, ExclusivePartitions, Job, MultiPartitionTxn, ReadTask, ReadWork,
+    RendezvousStats, ReplyOutcome, Shared, SiteMessage, Stream, TxnPartitions,
 };
-use reprise_txn::{Bound, Compiler, Deployed, Module};
+use reprise_txn::{CallPartitions, Compiler, Deployed, Module};
 
 use crate::{
-    builder::{BatchBuilder, OnReply, Part},
+    builder::{BatchBuilder, BatchPart, OnReply},
     clock_watch::ClockWatch,
     dangers::DangerWatch,
     idempotency::{Idempotency, IdempotencyStats},
@@ -35,7 +35,7 @@ use crate::{
 
 /// The step of a recovery. The bytes beside it count this step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecoveryStep {
+pub enum RecoveryStage {
     /// Loading rows and building indexes: bytes of rows.
     Checkpoint,
     /// Replaying the records behind the checkpoint: bytes of log.
@@ -44,9 +44,9 @@ pub enum RecoveryStep {
 
 /// The phase of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum NodePhase {
     Recovering {
-        step: RecoveryStep,
+        step: RecoveryStage,
         replayed: u64,
         bytes_done: u64,
         bytes_total: u64,
@@ -99,7 +99,7 @@ pub struct NvramDevice {
 
 /// One node's state in numbers and names.
 #[derive(Clone, Debug)]
-pub struct Status {
+pub struct NodeStatus {
     pub role: Role,
     /// Epoch of new records. None without a log.
     pub epoch: Option<Epoch>,
@@ -114,7 +114,7 @@ pub struct Status {
     pub committed_lsn: Lsn,
     pub durable_lsn: Lsn,
     pub started_unix_us: i64,
-    pub phase: Phase,
+    pub phase: NodePhase,
     pub log_error: Option<Arc<str>>,
     pub database_id: [u8; 16],
     pub settings_hash: u64,
@@ -129,11 +129,11 @@ pub use reprise_observe::MetricsSnapshot;
 
 /// A handle on the node's engine; cheap to clone.
 #[derive(Clone)]
-pub struct Router(pub(crate) Arc<Inner>);
+pub struct Router(pub(crate) Arc<RouterInner>);
 
-pub(crate) struct Inner {
+pub(crate) struct RouterInner {
     pub config: RouterConfig,
-    phase: RwLock<Phase>,
+    phase: RwLock<NodePhase>,
     /// Locked while a multi-partition job enters the inboxes, and on a standby while any message does. It makes one order for all.
     order: Mutex<()>,
     /// The next stream's number.
@@ -144,7 +144,7 @@ pub(crate) struct Inner {
     pub clock_watch: ClockWatch,
     pub dangers: DangerWatch,
     pub replication: OnceLock<Weak<dyn ReplicationService>>,
-    pub part: standby::Part,
+    pub part: standby::ReplicationPart,
     /// Time of the start, in microseconds since 1970.
     started_unix_us: i64,
     pace: Pace,
@@ -163,13 +163,13 @@ impl Router {
     pub fn new(config: RouterConfig) -> Self {
         let started_unix_us = config.shared.clock.now_us();
         let idempotency = Idempotency::new(config.shared.clone(), &config.idempotency);
-        let phase = RwLock::new(Phase::Recovering {
-            step: RecoveryStep::Checkpoint,
+        let phase = RwLock::new(NodePhase::Recovering {
+            step: RecoveryStage::Checkpoint,
             replayed: 0,
             bytes_done: 0,
             bytes_total: 0,
         });
-        Self(Arc::new(Inner {
+        Self(Arc::new(RouterInner {
             config,
             phase,
             order: Mutex::new(()),
@@ -179,7 +179,7 @@ impl Router {
             clock_watch: ClockWatch::default(),
             dangers: DangerWatch::default(),
             replication: OnceLock::new(),
-            part: standby::Part::default(),
+            part: standby::ReplicationPart::default(),
             started_unix_us,
             pace: Pace::default(),
             is_recovered: AtomicBool::new(false),
@@ -204,7 +204,7 @@ impl Router {
         &self.0.idempotency
     }
 
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> NodePhase {
         self.0.phase.read().expect("held for a clone").clone()
     }
 
@@ -213,8 +213,8 @@ impl Router {
         self.0.is_recovered.load(Ordering::Acquire)
     }
 
-    pub fn set_phase(&self, phase: Phase) {
-        let is_recovered = phase == Phase::Ready;
+    pub fn set_phase(&self, phase: NodePhase) {
+        let is_recovered = phase == NodePhase::Ready;
         *self.0.phase.write().expect("held for a store") = phase;
         if is_recovered {
             self.0.is_recovered.store(true, Ordering::Release);
@@ -227,11 +227,11 @@ impl Router {
         &self.0.config.shared.memory
     }
 
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> NodeStatus {
         let config = &self.0.config;
         let log = config.log.as_deref();
         let waiting = config.shared.waiting.iter();
-        Status {
+        NodeStatus {
             role: self.role(),
             epoch: log.map(Log::epoch),
             log: self.0.config.shared.logging.rule.name(),
@@ -376,10 +376,10 @@ impl Router {
     /// Returns why the node takes no calls now, if there is a reason.
     fn refusal(&self) -> Option<ReplyOutcome> {
         match &*self.0.phase.read().expect("held for a look") {
-            Phase::Ready => None,
-            Phase::Recovering { .. } => Some("the server recovers; /readyz shows the progress"),
-            Phase::Failed { .. } => Some("the server serves no tables; /readyz has the report"),
-            Phase::Stopping => Some("the server is stopping"),
+            NodePhase::Ready => None,
+            NodePhase::Recovering { .. } => Some("the server recovers; /readyz shows the progress"),
+            NodePhase::Failed { .. } => Some("the server serves no tables; /readyz has the report"),
+            NodePhase::Stopping => Some("the server is stopping"),
         }
         .map(|reason| ReplyOutcome::Unavailable(reason.into()))
     }
@@ -392,11 +392,11 @@ impl Router {
         }
     }
 
-    fn dispatch(&self, part: Part) {
+    fn dispatch(&self, part: BatchPart) {
         match part.touched {
-            Bound::One(partition) => self.enqueue(partition, part.batch),
-            Bound::Several(partitions) => self.enqueue_multi(Touched::Some(partitions), part.batch),
-            Bound::All => self.enqueue_multi(Touched::All, part.batch),
+            CallPartitions::One(partition) => self.enqueue(partition, part.batch),
+            CallPartitions::Several(partitions) => self.enqueue_multi(TxnPartitions::Some(partitions), part.batch),
+            CallPartitions::All => self.enqueue_multi(TxnPartitions::All, part.batch),
         }
     }
 
@@ -414,7 +414,7 @@ impl Router {
             && let Some(aside) = self.read_aside()
         {
             let (work, partitions) = (ReadWork::Calls(batch), vec![partition]);
-            return self.read(&aside, Reading { work, partitions });
+            return self.read(&aside, ReadTask { work, partitions });
         }
         let site = partition.site(shared.sites_count).index();
         self.send(site, SiteMessage::Batch(batch));
@@ -435,11 +435,11 @@ impl Router {
         }
     }
 
-    fn enqueue_multi(&self, touched: Touched, mut batch: Box<CallBatch>) {
+    fn enqueue_multi(&self, touched: TxnPartitions, mut batch: Box<CallBatch>) {
         let shared = &self.0.config.shared;
         let partitions = match &touched {
-            Touched::All => (0..shared.partitions_count).map(PartitionId).collect(),
-            Touched::Some(list) => list.clone(),
+            TxnPartitions::All => (0..shared.partitions_count).map(PartitionId).collect(),
+            TxnPartitions::Some(list) => list.clone(),
         };
         for (admitted, partition) in partitions.iter().enumerate() {
             let (waiting, count) = (&shared.waiting[partition.index()], batch.count_on(*partition));
@@ -458,7 +458,7 @@ impl Router {
             && let Some(aside) = self.read_aside()
         {
             let work = ReadWork::Calls(batch);
-            return self.read(&aside, Reading { work, partitions });
+            return self.read(&aside, ReadTask { work, partitions });
         }
         let job: Job = Box::new(move |held: &mut ExclusivePartitions<'_>| held.run_calls(batch));
         let count = shared.partitions_count;
@@ -489,7 +489,7 @@ impl Router {
             let _ = sender.send(job(held)); // the caller may have gone; the job is done all the same
         });
         let count = self.0.config.shared.partitions_count;
-        self.send_multi(MultiPartitionTxn::barrier(Touched::All, count, job));
+        self.send_multi(MultiPartitionTxn::barrier(TxnPartitions::All, count, job));
         self.0
             .config
             .shared
@@ -502,7 +502,7 @@ impl Router {
     /// all of them are ready for it.
     pub(crate) fn run_durably<T: Send + Sync + 'static>(
         &self,
-        touched: Touched,
+        touched: TxnPartitions,
         read: impl FnOnce(&mut ExclusivePartitions<'_>) -> Result<T, RowsError> + Send + 'static,
     ) -> Result<T, RowsError> {
         let receiver = self.send_durably(touched, read);
@@ -514,7 +514,7 @@ impl Router {
     /// dropped.
     pub(crate) fn run_durably_within<T: Send + Sync + 'static>(
         &self,
-        touched: Touched,
+        touched: TxnPartitions,
         wait_max: Duration,
         read: impl FnOnce(&mut ExclusivePartitions<'_>) -> Result<T, RowsError> + Send + 'static,
     ) -> Result<T, RowsError> {
@@ -525,7 +525,7 @@ impl Router {
 
     fn send_durably<T: Send + Sync + 'static>(
         &self,
-        touched: Touched,
+        touched: TxnPartitions,
         read: impl FnOnce(&mut ExclusivePartitions<'_>) -> Result<T, RowsError> + Send + 'static,
     ) -> Receiver<Result<T, RowsError>> {
         let (sender, receiver) = crossbeam_channel::bounded(1);
@@ -558,7 +558,7 @@ impl Router {
 
     /// Tells the sites to end after the messages in their inboxes.
     pub fn stop(&self) {
-        self.set_phase(Phase::Stopping);
+        self.set_phase(NodePhase::Stopping);
         let _order = self.in_order();
         for site in 0..self.0.config.inboxes.len() {
             self.send(site, SiteMessage::Stop);

@@ -11,10 +11,10 @@ pub struct ScopedKey<'a> {
 }
 
 /// A scope's length, the scope, and the key. An entry and its place by age share it.
-pub(crate) type Name = Arc<[u8]>;
+pub(crate) type ScopedName = Arc<[u8]>;
 
 impl ScopedKey<'_> {
-    pub(crate) fn name(&self) -> Name {
+    pub(crate) fn name(&self) -> ScopedName {
         let length = u8::try_from(self.scope.len()).expect("a scope has 255 bytes at most");
         [&[length], self.scope.as_bytes(), self.key.as_bytes()].concat().into()
     }

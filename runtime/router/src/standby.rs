@@ -1,6 +1,6 @@
 //! The router's part on a standby: it refuses writes, and has every read see one prefix of the primary's log.
 //!
-//! Views (`views`) and the windows of the replayed log go into the inboxes in one order (`Inner::order`), each window whole. A site works
+//! Views (`views`) and the windows of the replayed log go into the inboxes in one order (`RouterInner::order`), each window whole. A site works
 //! in that order. A read at a view therefore sees all windows that were sent before the view, and none of the later ones, on all
 //! partitions.
 
@@ -11,12 +11,12 @@ use std::sync::{
 
 use reprise_base::{Lsn, OnReached, Role, Watermark, WatermarkWaiter};
 use reprise_log::Log;
-use reprise_partition::{ExclusivePartitions, Job, MultiPartitionTxn, Touched};
+use reprise_partition::{ExclusivePartitions, Job, MultiPartitionTxn, TxnPartitions};
 
 use crate::{
     replication::PrimaryBeside,
     router::{Router, Unavailable},
-    views::Views,
+    views::ViewRegistry,
 };
 
 /// The error that a write reached a standby.
@@ -29,22 +29,22 @@ pub struct NotPrimary {
 
 /// The node's part in replication.
 #[derive(Default)]
-pub(crate) struct Part {
+pub(crate) struct ReplicationPart {
     is_standby: AtomicBool,
     primary: RwLock<Option<Arc<str>>>,
     /// On a standby: the thing that its replay waits for.
     replay_waits_for: RwLock<Option<Arc<str>>>,
     /// The server that leads beside this primary.
     other_primary: RwLock<Option<PrimaryBeside>>,
-    /// On a standby: the end of everything that was sent to the sites. It is raised under `Inner::order`.
+    /// On a standby: the end of everything that was sent to the sites. It is raised under `RouterInner::order`.
     sent: AtomicU64,
     /// On a standby: the LSN before which readers see everything.
     view: Arc<Watermark>,
     /// On a standby: the views at which its readers read.
-    pub views: Views,
+    pub views: ViewRegistry,
 }
 
-impl Part {
+impl ReplicationPart {
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Acquire)
     }
@@ -141,7 +141,7 @@ impl Router {
             let job: Job = Box::new(move |held| {
                 let _ = sender.send(job(held, cut)); // the caller may have gone
             });
-            let txn = MultiPartitionTxn::barrier(Touched::All, shared.partitions_count, job);
+            let txn = MultiPartitionTxn::barrier(TxnPartitions::All, shared.partitions_count, job);
             self.send_multi_in(&order, txn);
         }
         let received = shared.threads.receive(&receiver);

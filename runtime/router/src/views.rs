@@ -1,6 +1,6 @@
 //! Views of a standby's tables, and the reads that run at them on threads of their own.
 //!
-//! A message to all sites opens a view. It is sent under the same lock as the windows of the log (`Inner::order`). So, on every partition,
+//! A message to all sites opens a view. It is sent under the same lock as the windows of the log (`RouterInner::order`). So, on every partition,
 //! the view shows all windows that were sent before and none of the later ones. Reads that arrive before the next window share it. After
 //! that window, the last of these reads closes the view. Without such a read, the window closes it.
 
@@ -14,7 +14,7 @@ use std::{
 
 use crossbeam_channel::Sender;
 use reprise_base::Lsn;
-use reprise_partition::{OpenViews, OpenedView, ReadWork, Reading, ReplyOutcome, Site, SiteMessage};
+use reprise_partition::{OpenViews, OpenedView, ReadTask, ReadWork, ReplyOutcome, Site, SiteMessage};
 use reprise_storage::ViewId;
 
 use crate::router::Router;
@@ -24,21 +24,21 @@ const LOOK: Duration = Duration::from_millis(10);
 
 /// The views that are open.
 #[derive(Default)]
-pub(crate) struct Views {
+pub(crate) struct ViewRegistry {
     newest: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<ViewsState>,
     changed: Condvar,
     /// Bytes that one partition keeps for its views at most.
     bytes_max: AtomicU64,
 }
 
 #[derive(Default)]
-struct State {
+struct ViewsState {
     /// The newest view, while a read holds it.
-    newest: Weak<Lease>,
+    newest: Weak<ViewGuard>,
     /// A view that stays open until the next window is sent. Reads that arrive one by one then need no view each, and no version is kept
     /// for it.
-    kept: Option<Arc<Lease>>,
+    kept: Option<Arc<ViewGuard>>,
     open: usize,
     /// True while a thread waits until no view is open.
     is_shut: bool,
@@ -52,26 +52,26 @@ pub enum ReadPath {
     #[default]
     Sites,
     /// The readers take them from this queue.
-    Readers(Sender<Reading>),
+    Readers(Sender<ReadTask>),
     /// Reads are refused, because the standby becomes the primary, or stops.
     Closed,
 }
 
 /// The readers' queue. None: reads are refused.
-pub(crate) struct ReadAside(Option<Sender<Reading>>);
+pub(crate) struct ReadAside(Option<Sender<ReadTask>>);
 
 /// Why there are no views any more.
 const OVER: &str = "this standby closed its views, because it becomes the primary or stops; try again";
 
 /// A view, open until it is dropped.
-struct Lease {
+struct ViewGuard {
     id: ViewId,
     /// The end of the records that it shows.
     end: Lsn,
     router: Router,
 }
 
-impl Drop for Lease {
+impl Drop for ViewGuard {
     fn drop(&mut self) {
         let id = self.id;
         self.router.send_to_all(move |site| {
@@ -117,7 +117,7 @@ impl Router {
     }
 
     /// Hands a read to the readers, or refuses it.
-    pub(crate) fn read(&self, aside: &ReadAside, reading: Reading) {
+    pub(crate) fn read(&self, aside: &ReadAside, reading: ReadTask) {
         let unsent = match &aside.0 {
             Some(queue) => queue.send(reading).err().map(|unsent| unsent.0),
             None => Some(reading),
@@ -152,7 +152,7 @@ impl Router {
     }
 
     /// Opens a view, or shares the newest one. None while views are shut.
-    fn lease(&self) -> Result<Option<Arc<Lease>>, Arc<str>> {
+    fn lease(&self) -> Result<Option<Arc<ViewGuard>>, Arc<str>> {
         let views = &self.0.part.views;
         let order = self.in_order();
         let mut state = views.state.lock().expect("held for a look");
@@ -167,7 +167,7 @@ impl Router {
         if let Some(lease) = before.as_ref().filter(|lease| lease.end == end) {
             return Ok(Some(lease.clone()));
         }
-        let lease = Arc::new(Lease {
+        let lease = Arc::new(ViewGuard {
             id: ViewId(views.newest.fetch_add(1, Ordering::Relaxed) + 1),
             end,
             router: self.clone(),

@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use reprise_base::Lsn;
 use reprise_env::{Connection, NetError};
-use reprise_wire::{COMPARED_TABLES_MAX, ComparedTable, Frame, Named, TableDigests};
+use reprise_wire::{COMPARED_TABLES_MAX, ComparePoint, ComparedTable, Frame, TableDigests};
 
 use crate::connection::send;
 
 /// The newest LSN that was named.
 #[derive(Default)]
-struct State {
-    named: Option<Named>,
+struct ComparisonsState {
+    named: Option<ComparePoint>,
     /// Number of the comparison; 0: there is none.
     number: u64,
     /// All tables, on all partitions, as the primary found them there.
@@ -26,7 +26,7 @@ struct State {
 
 /// LSNs that a primary names.
 #[derive(Default)]
-pub struct Comparisons(Mutex<State>);
+pub struct Comparisons(Mutex<ComparisonsState>);
 
 /// The comparisons that a connection has sent.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,12 +36,12 @@ pub(crate) struct TellingOf {
 }
 
 enum Untold {
-    Named(Named),
+    Named(ComparePoint),
     Found(u64, Arc<Vec<ComparedTable>>),
 }
 
 impl Comparisons {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ComparisonsState> {
         self.0.lock().expect("held for a look or a store")
     }
 
@@ -57,7 +57,7 @@ impl Comparisons {
         state.floor = None;
         state.found = None;
         let number = state.number;
-        state.named = Some(Named { number, lsn });
+        state.named = Some(ComparePoint { number, lsn });
         number
     }
 

@@ -8,30 +8,30 @@ use std::{
 use reprise_base::{Epoch, Lsn};
 use reprise_env::{Connection, Disk, DiskError, DiskErrorKind, DiskFile, DiskLock};
 use reprise_log::{CopyRange, LogError, ReplicationSlot};
-use reprise_wire::{FileChunk, FilesEnd, Frame, Refusal};
+use reprise_wire::{FileChunk, FilesEnd, Frame, StandbyRefusal};
 use sha2::{Digest, Sha256};
 
 use crate::{
     connection::send,
-    judge::Verdict,
-    session::End,
+    judge::JoinRefusal,
+    session::SessionEnd,
     source::{CheckpointSource, ChosenCheckpoint, ShippedLog},
 };
 
 /// A standby's first files on their way.
-pub(crate) struct Sending {
+pub(crate) struct BootstrapSender {
     /// None until a checkpoint is there.
-    files: Option<Files>,
+    files: Option<BootstrapFiles>,
     part_bytes: usize,
 }
 
-struct Files {
-    waiting: Vec<Outgoing>,
+struct BootstrapFiles {
+    waiting: Vec<OutgoingFile>,
     count: u32,
     end: (Epoch, Lsn),
 }
 
-struct Outgoing {
+struct OutgoingFile {
     path: String,
     file: Arc<dyn DiskFile>,
     bytes: u64,
@@ -40,7 +40,7 @@ struct Outgoing {
 }
 
 /// The result of one step of it.
-pub(crate) enum Sent {
+pub(crate) enum SendStep {
     /// There is no checkpoint yet.
     Nothing,
     Part,
@@ -49,7 +49,7 @@ pub(crate) enum Sent {
     All,
 }
 
-impl Sending {
+impl BootstrapSender {
     pub fn new(part_bytes: usize) -> Self {
         Self {
             files: None,
@@ -74,45 +74,45 @@ impl Sending {
         (log, checkpoints): (&dyn ShippedLog, &dyn CheckpointSource),
         (name, connection, takes_log): (&str, &mut Connection, bool),
         keep: impl FnOnce(Arc<ReplicationSlot>, Lsn),
-    ) -> Result<Sent, End> {
+    ) -> Result<SendStep, SessionEnd> {
         let Some(files) = &mut self.files else {
             let chosen = checkpoints.choose().map_err(|reason| unavailable(&reason))?;
             let Some(chosen) = chosen else {
-                return Ok(Sent::Nothing);
+                return Ok(SendStep::Nothing);
             };
-            self.files = Some(Files::begin(log, chosen, name, keep)?);
-            return Ok(Sent::Part);
+            self.files = Some(BootstrapFiles::begin(log, chosen, name, keep)?);
+            return Ok(SendStep::Part);
         };
         let Some(outgoing) = files.waiting.last_mut() else {
             if !takes_log {
-                return Ok(Sent::Files);
+                return Ok(SendStep::Files);
             }
             let (epoch, lsn) = files.end;
             let count = files.count;
             send(connection, &Frame::FilesEnd(FilesEnd { count, epoch, lsn }))?;
-            return Ok(Sent::All);
+            return Ok(SendStep::All);
         };
         if outgoing.send_part(connection, self.part_bytes)? {
             files.waiting.pop();
         }
-        Ok(Sent::Part)
+        Ok(SendStep::Part)
     }
 }
 
-fn unavailable(reason: &str) -> End {
-    End::Refused(Verdict::new(
-        Refusal::Unavailable,
+fn unavailable(reason: &str) -> SessionEnd {
+    SessionEnd::Refused(JoinRefusal::new(
+        StandbyRefusal::Unavailable,
         format!("the files to begin with: {reason}"),
     ))
 }
 
-impl Files {
+impl BootstrapFiles {
     fn begin(
         log: &dyn ShippedLog,
         chosen: ChosenCheckpoint,
         name: &str,
         keep: impl FnOnce(Arc<ReplicationSlot>, Lsn),
-    ) -> Result<Self, End> {
+    ) -> Result<Self, SessionEnd> {
         // Also the record before it, which goes into the files.
         let before = Lsn(chosen.lsn.0.saturating_sub(1));
         let hold = log.hold(name, before).or_else(|_| log.hold(name, chosen.lsn))?;
@@ -121,10 +121,10 @@ impl Files {
         keep(Arc::new(hold), chosen.lsn);
         // A file that is open can be read to its end, even if another thread has removed it. The files go from the back of the list. The log's files
         // go first, so that the log can continue.
-        let checkpoint = Outgoing::new(format!("checkpoints/{}", chosen.name), chosen.file)?;
+        let checkpoint = OutgoingFile::new(format!("checkpoints/{}", chosen.name), chosen.file)?;
         let mut waiting = vec![checkpoint];
         for (name, file) in stub.files {
-            waiting.push(Outgoing::new(format!("log/{name}"), file)?);
+            waiting.push(OutgoingFile::new(format!("log/{name}"), file)?);
         }
         Ok(Self {
             count: waiting.len() as u32,
@@ -140,7 +140,7 @@ struct Stub {
     end: Lsn,
 }
 
-fn stub(log: &dyn ShippedLog, lsn: Lsn) -> Result<Stub, End> {
+fn stub(log: &dyn ShippedLog, lsn: Lsn) -> Result<Stub, SessionEnd> {
     let copy = |until| {
         let memory = MemoryDisk::default();
         let range = CopyRange { from: lsn, until };
@@ -161,7 +161,7 @@ fn stub(log: &dyn ShippedLog, lsn: Lsn) -> Result<Stub, End> {
     Ok(Stub { files, end })
 }
 
-impl Outgoing {
+impl OutgoingFile {
     fn new(path: String, file: Arc<dyn DiskFile>) -> Result<Self, DiskError> {
         Ok(Self {
             path,
@@ -173,7 +173,7 @@ impl Outgoing {
     }
 
     /// Sends a part of the last file. True behind the last part.
-    fn send_part(&mut self, connection: &mut Connection, part_bytes: usize) -> Result<bool, End> {
+    fn send_part(&mut self, connection: &mut Connection, part_bytes: usize) -> Result<bool, SessionEnd> {
         let left = self.bytes - self.offset;
         let mut part = vec![0; left.min(part_bytes as u64) as usize];
         let read = self.file.read_at(self.offset, &mut part)?;

@@ -10,7 +10,7 @@ use reprise_wire::{EpochSeen, Frame, Wants};
 
 use crate::{
     connection::{HEARTBEAT, SILENCE_MAX, wait},
-    link::{Known, Link, LinkConfig, LinkError},
+    link::{Link, LinkConfig, LinkError, StandbyFiles},
 };
 
 /// A primary's answer about a position of another log.
@@ -29,7 +29,7 @@ pub struct AskingFork(Link);
 
 impl Link {
     /// Connects, to ask whether the primary has this history. Waits for the answer, 3 s at most behind the connection.
-    pub fn fork(config: &LinkConfig, known: &Known, position: Position) -> Result<ForkAnswer, LinkError> {
+    pub fn fork(config: &LinkConfig, known: &StandbyFiles, position: Position) -> Result<ForkAnswer, LinkError> {
         let mut asking = Self::ask_fork(config, known, position)?;
         let wake = never();
         loop {
@@ -42,7 +42,7 @@ impl Link {
     }
 
     /// Connects, to ask the same question. Waits for no answer.
-    pub fn ask_fork(config: &LinkConfig, known: &Known, position: Position) -> Result<AskingFork, LinkError> {
+    pub fn ask_fork(config: &LinkConfig, known: &StandbyFiles, position: Position) -> Result<AskingFork, LinkError> {
         Self::connect(config, Wants::Fork, Some((known, position))).map(AskingFork)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use reprise_base::Lsn;
 use reprise_wire::Progress;
 
-use crate::views::{SAMPLE_NS, Views};
+use crate::views::{SAMPLE_NS, ViewSamples};
 
 /// The score counts from the primary's view of this age: in a long run the plain ratio of the views would be one.
 pub(crate) const LOOK_BACK_NS: u64 = 10_000_000_000;
@@ -58,7 +58,7 @@ pub struct FreshnessSummary {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Sample {
+pub(crate) struct FreshnessSample {
     pub score: f32,
     pub lag_us: u64,
     pub lag_bytes: u64,
@@ -66,16 +66,16 @@ pub(crate) struct Sample {
 
 /// Samples, and what they say by the second.
 #[derive(Default)]
-pub(crate) struct History {
-    samples: VecDeque<Sample>,
+pub(crate) struct FreshnessSamples {
+    samples: VecDeque<FreshnessSample>,
     /// Samples of the current second.
-    second: Vec<Sample>,
+    second: Vec<FreshnessSample>,
     second_began_ns: u64,
     points: VecDeque<FreshnessPoint>,
 }
 
-impl History {
-    pub fn keep(&mut self, sample: Sample, (now_ns, now_us): (u64, i64)) {
+impl FreshnessSamples {
+    pub fn keep(&mut self, sample: FreshnessSample, (now_ns, now_us): (u64, i64)) {
         if self.samples.len() == SAMPLES_MAX {
             self.samples.pop_front();
         }
@@ -112,7 +112,7 @@ pub(crate) struct Freshness {
     view: Lsn,
     score: Option<f32>,
     lag: Lag,
-    history: History,
+    history: FreshnessSamples,
 }
 
 impl Freshness {
@@ -134,7 +134,7 @@ impl Freshness {
     }
 
     /// Takes a sample: the standby's last reported view against the primary's present one.
-    pub fn sample(&mut self, now: (u64, i64), views: &Views, bytes_behind: impl Fn(Lsn) -> u64) {
+    pub fn sample(&mut self, now: (u64, i64), views: &ViewSamples, bytes_behind: impl Fn(Lsn) -> u64) {
         let (now_ns, view) = (now.0, self.view);
         let (Some(primary), Some(before)) = (views.at(now_ns), views.at(now_ns.saturating_sub(LOOK_BACK_NS))) else {
             return;
@@ -151,7 +151,7 @@ impl Freshness {
             (false, None) => Lag::of(now_ns, views.oldest().unwrap_or(now_ns), false),
         };
         let Some(score) = self.score else { return };
-        let sample = Sample {
+        let sample = FreshnessSample {
             score,
             lag_us: self.lag.us,
             lag_bytes: if view >= primary { 0 } else { bytes_behind(view) },
@@ -187,7 +187,7 @@ pub(crate) fn score(view: Lsn, primary: Lsn, before: Lsn) -> Option<f32> {
     Some((seen as f64 / done as f64) as f32)
 }
 
-fn sorted<'a>(samples: impl Iterator<Item = &'a Sample> + Clone) -> (Vec<f32>, Vec<u64>) {
+fn sorted<'a>(samples: impl Iterator<Item = &'a FreshnessSample> + Clone) -> (Vec<f32>, Vec<u64>) {
     let mut scores: Vec<_> = samples.clone().map(|sample| sample.score).collect();
     let mut lags: Vec<_> = samples.map(|sample| sample.lag_us).collect();
     scores.sort_unstable_by(f32::total_cmp);
@@ -195,13 +195,13 @@ fn sorted<'a>(samples: impl Iterator<Item = &'a Sample> + Clone) -> (Vec<f32>, V
     (scores, lags)
 }
 
-fn point(at_us: i64, samples: &[Sample]) -> FreshnessPoint {
+fn point(at_us: i64, samples: &[FreshnessSample]) -> FreshnessPoint {
     let samples = summary(samples.iter());
     FreshnessPoint { at_us, samples }
 }
 
 /// Summarizes at least one sample.
-fn summary<'a>(samples: impl Iterator<Item = &'a Sample> + Clone) -> FreshnessSummary {
+fn summary<'a>(samples: impl Iterator<Item = &'a FreshnessSample> + Clone) -> FreshnessSummary {
     let (scores, lags) = sorted(samples.clone());
     let last = scores.len() - 1;
     // Scores fall from fresh to stale: `percent` of a hundred are at least as good as this.
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_view_is_compared_with_the_primary_s_of_now() {
-        let (mut views, mut fresh) = (Views::default(), Freshness::default());
+        let (mut views, mut fresh) = (ViewSamples::default(), Freshness::default());
         let mut now_ns = 1_000 * MS;
         // 1,000 records a sample, for 12 s.
         for n in 0..600u64 {
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn lag_of_a_standby_behind_all_samples_is_a_lower_bound() {
-        let (mut views, mut fresh) = (Views::default(), Freshness::default());
+        let (mut views, mut fresh) = (ViewSamples::default(), Freshness::default());
         views.note(1_000 * MS, Lsn(500));
         fresh.note(3_000 * MS, &told(400));
         fresh.sample((3_000 * MS, 0), &views, |_| 77);
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn one_that_was_not_heard_lags_since_the_primary_was_where_it_is() {
-        let (mut views, mut fresh) = (Views::default(), Freshness::default());
+        let (mut views, mut fresh) = (ViewSamples::default(), Freshness::default());
         let now_ns = 1_000 * MS;
         views.note(now_ns, Lsn(0));
         views.note(now_ns + 400 * MS, Lsn(500));
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn an_idle_primary_is_seen_whole_as_long_as_the_standby_is_heard() {
-        let (mut views, mut fresh) = (Views::default(), Freshness::default());
+        let (mut views, mut fresh) = (ViewSamples::default(), Freshness::default());
         let mut now_ns = 1_000 * MS;
         views.note(now_ns, Lsn(500));
         fresh.sample((now_ns, 0), &views, |_| 0);
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn seconds_and_the_last_minute_are_kept() {
-        let (mut views, mut fresh) = (Views::default(), Freshness::default());
+        let (mut views, mut fresh) = (ViewSamples::default(), Freshness::default());
         let mut now_ns = 1_000 * MS;
         for n in 0..(61 * 50u64) {
             now_ns += SAMPLE_NS;

@@ -2,37 +2,37 @@
 
 use reprise_base::{Epoch, Joiner, Lsn, check_node_name};
 use reprise_log::{LogError, Position};
-use reprise_wire::{FORMAT_VERSION, Hello, Progress, Refusal, SHIP_PROTOCOL, Wants};
+use reprise_wire::{FORMAT_VERSION, Hello, Progress, SHIP_PROTOCOL, StandbyRefusal, Wants};
 
 use crate::{source::ShippedLog, tickets::Tickets};
 
 /// Why the primary refuses a standby.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Verdict {
-    pub refusal: Refusal,
+pub(crate) struct JoinRefusal {
+    pub refusal: StandbyRefusal,
     pub reason: String,
 }
 
-impl Verdict {
-    pub fn new(refusal: Refusal, reason: impl Into<String>) -> Self {
+impl JoinRefusal {
+    pub fn new(refusal: StandbyRefusal, reason: impl Into<String>) -> Self {
         let reason = reason.into();
         Self { refusal, reason }
     }
 }
 
 /// Checks the greeting alone: the standby's name and ticket, and its protocol.
-pub(crate) fn judge_greeting(hello: &Hello<'_>, tickets: &Tickets, now_ns: u64) -> Result<Joiner, Verdict> {
+pub(crate) fn judge_greeting(hello: &Hello<'_>, tickets: &Tickets, now_ns: u64) -> Result<Joiner, JoinRefusal> {
     if hello.protocol != SHIP_PROTOCOL {
         let reason = format!(
             "this primary speaks protocol {SHIP_PROTOCOL}, the standby {}",
             hello.protocol
         );
-        return Err(Verdict::new(Refusal::Version, reason));
+        return Err(JoinRefusal::new(StandbyRefusal::Version, reason));
     }
-    check_node_name(hello.name).map_err(|reason| Verdict::new(Refusal::Name, reason))?;
+    check_node_name(hello.name).map_err(|reason| JoinRefusal::new(StandbyRefusal::Name, reason))?;
     tickets.redeem(&hello.ticket, hello.name, now_ns).ok_or_else(|| {
-        Verdict::new(
-            Refusal::Ticket,
+        JoinRefusal::new(
+            StandbyRefusal::Ticket,
             "the ticket is not one of this primary's for that name, or it is older than a minute, or used",
         )
     })
@@ -43,26 +43,26 @@ pub(crate) fn judge_position(
     hello: &Hello<'_>,
     log: &dyn ShippedLog,
     partitions: u16,
-) -> Result<Option<Position>, Verdict> {
+) -> Result<Option<Position>, JoinRefusal> {
     if hello.format != FORMAT_VERSION {
         let found = hello.format;
         let reason =
             format!("this primary writes format version {FORMAT_VERSION}, the standby {found}: run the same program");
-        return Err(Verdict::new(Refusal::Version, reason));
+        return Err(JoinRefusal::new(StandbyRefusal::Version, reason));
     }
     if hello.wants == Wants::Files {
         return Ok(None);
     }
     if hello.database_id != log.database_id() {
         let reason = "the standby's files are another database's";
-        return Err(Verdict::new(Refusal::Database, reason));
+        return Err(JoinRefusal::new(StandbyRefusal::Database, reason));
     }
     if hello.partitions != partitions {
         let reason = format!(
             "the primary has {partitions} partitions, the standby {}",
             hello.partitions
         );
-        return Err(Verdict::new(Refusal::Partitions, reason));
+        return Err(JoinRefusal::new(StandbyRefusal::Partitions, reason));
     }
     let (epoch, lsn, history) = hello.position;
     if epoch > log.epoch() {
@@ -70,7 +70,7 @@ pub(crate) fn judge_position(
             "the standby has seen epoch {epoch}, this server is of epoch {}: it was deposed",
             log.epoch()
         );
-        return Err(Verdict::new(Refusal::Diverged, reason));
+        return Err(JoinRefusal::new(StandbyRefusal::Diverged, reason));
     }
     let known = match log.history_at(lsn) {
         Ok(known) => known,
@@ -82,48 +82,48 @@ pub(crate) fn judge_position(
         // The standby has what the primary sent while it wrote the record here. Once the record is durable, the two can be compared.
         None if lsn > log.durable() && lsn <= log.filled() => {
             let reason = format!("the standby is at LSN {lsn}, which is not durable on the primary yet");
-            Err(Verdict::new(Refusal::Unavailable, reason))
+            Err(JoinRefusal::new(StandbyRefusal::Unavailable, reason))
         }
         None if lsn > log.durable() => Err(diverged(lsn, log, "it is beyond what this primary holds")),
         None => Err(gone(lsn)),
     }
 }
 
-fn unreadable(error: &LogError) -> Verdict {
-    Verdict::new(
-        Refusal::Unavailable,
+fn unreadable(error: &LogError) -> JoinRefusal {
+    JoinRefusal::new(
+        StandbyRefusal::Unavailable,
         format!("the primary's log can't be read: {error}"),
     )
 }
 
-fn diverged(lsn: Lsn, log: &dyn ShippedLog, why: &str) -> Verdict {
+fn diverged(lsn: Lsn, log: &dyn ShippedLog, why: &str) -> JoinRefusal {
     let durable = log.durable();
     let reason = format!(
         "the standby is at LSN {lsn}, the primary at {durable}: {why}. Start it again: what is too much is kept aside and cut off"
     );
-    Verdict::new(Refusal::Diverged, reason)
+    JoinRefusal::new(StandbyRefusal::Diverged, reason)
 }
 
 /// Checks whether the standby may cut off its records that are not here: it was not written to in a later epoch.
-pub(crate) fn may_be_cut(hello: &Hello<'_>, verdict: &Verdict, log: &dyn ShippedLog) -> bool {
-    verdict.refusal == Refusal::Diverged && hello.position.0 <= log.epoch()
+pub(crate) fn may_be_cut(hello: &Hello<'_>, verdict: &JoinRefusal, log: &dyn ShippedLog) -> bool {
+    verdict.refusal == StandbyRefusal::Diverged && hello.position.0 <= log.epoch()
 }
 
 /// Refuses the word of a standby for another primary's epoch.
-pub(crate) fn judge_epoch(progress: &Progress, own: Epoch) -> Result<(), Verdict> {
+pub(crate) fn judge_epoch(progress: &Progress, own: Epoch) -> Result<(), JoinRefusal> {
     match progress.epoch == own {
         true => Ok(()),
         false => {
             let reason = format!("it speaks of epoch {}, and this primary's is {own}", progress.epoch);
-            Err(Verdict::new(Refusal::Unavailable, reason))
+            Err(JoinRefusal::new(StandbyRefusal::Unavailable, reason))
         }
     }
 }
 
 /// Returns the refusal of a standby that needs log which is not kept any more.
-pub(crate) fn gone(lsn: Lsn) -> Verdict {
+pub(crate) fn gone(lsn: Lsn) -> JoinRefusal {
     let reason = format!("the log from LSN {lsn} on is gone here: the standby begins anew in an empty directory");
-    Verdict::new(Refusal::Gone, reason)
+    JoinRefusal::new(StandbyRefusal::Gone, reason)
 }
 
 #[cfg(test)]
@@ -211,11 +211,11 @@ mod tests {
         };
         assert_eq!(judged(2, 10, 77), Ok(Some(10)));
         assert_eq!(judged(1, 5, 77), Ok(Some(5)));
-        assert_eq!(judged(1, 5, 78), Err(Refusal::Diverged));
-        assert_eq!(judged(1, 4, 77), Err(Refusal::Gone));
-        assert_eq!(judged(3, 10, 77), Err(Refusal::Diverged));
+        assert_eq!(judged(1, 5, 78), Err(StandbyRefusal::Diverged));
+        assert_eq!(judged(1, 4, 77), Err(StandbyRefusal::Gone));
+        assert_eq!(judged(3, 10, 77), Err(StandbyRefusal::Diverged));
         // A record that was sent before it was durable here may have arrived there: that passes.
-        assert_eq!(judged(2, 13, 77), Err(Refusal::Unavailable));
-        assert_eq!(judged(2, 14, 77), Err(Refusal::Diverged));
+        assert_eq!(judged(2, 13, 77), Err(StandbyRefusal::Unavailable));
+        assert_eq!(judged(2, 14, 77), Err(StandbyRefusal::Diverged));
     }
 }

@@ -16,13 +16,13 @@ mod freshness;
 mod judge;
 mod link;
 mod member;
-mod noting;
 mod own_freshness;
 mod quorum;
 mod receive;
 mod ring;
 mod safety;
 mod seen;
+mod sent_status;
 mod session;
 mod shipper;
 mod source;
@@ -37,11 +37,12 @@ pub use connection::{SEND_TIME, SHIP_LIMITS, SILENCE_MAX, STANDBY_LIMITS};
 pub use fork::{AskingFork, ForkAnswer};
 pub use freshness::{FreshnessPoint, FreshnessSummary, Lag};
 pub use link::{
-    ComparedOwn, Compares, Known, Link, LinkConfig, LinkError, PersistedHook, StandbyProgress, Streaming, Taker,
+    ComparedOwn, Compares, Link, LinkConfig, LinkError, LogReceiver, PersistedHook, StandbyFiles, StandbyProgress,
+    Taker,
 };
-pub use member::{ComparedStatus, Expected, StandbyState, StandbyStatus};
+pub use member::{ComparedStatus, Member, StandbyStage, StandbyStatus};
 pub use own_freshness::OwnFreshness;
-pub use receive::{Bootstrapped, Bootstrapping};
+pub use receive::{BootstrapReceiver, BootstrapSummary};
 pub use safety::{Commits, IN_SYNC_NS, SafetyHook, Stand, committed_by, waits_for_each};
 pub use seen::{BeatSeen, StandingSeen, ToldMember, WelcomeSeen};
 pub use shipper::{Keep, ShipError, ShipEvent, Shipper, ShipperConfig};

@@ -8,8 +8,8 @@ use reprise_base::{Epoch, Lsn, WatermarkWaiter};
 use reprise_env::{Clock, Connection, DiskError, Net, NetError, Step};
 use reprise_log::{AppendError, AppendOutcome, Group, LogError, Position, UnavailableKind};
 use reprise_wire::{
-    Compared, FORMAT_VERSION, Frame, GroupFrame, Heartbeat, Hello, Named, Outcome, Progress, Refusal, Refused,
-    SHIP_PROTOCOL, Standing, TableDigests, Wants, WireError,
+    ComparePoint, ComparisonOutcome, ComparisonResult, FORMAT_VERSION, Frame, GroupFrame, Heartbeat, Hello, Progress,
+    RefusalMessage, SHIP_PROTOCOL, StandbyRefusal, SyncUpdate, TableDigests, Wants, WireError,
 };
 
 use crate::{
@@ -71,7 +71,7 @@ pub trait Compares {
     /// A connection begins: no more comes about LSNs that were named on the one before.
     fn begin(&self);
     /// Takes an LSN that the primary names before it says that the LSN is committed. The tables are compared there.
-    fn note_named(&self, named: &Named);
+    fn note_named(&self, named: &ComparePoint);
     /// Takes the primary's digests. False: more tables than there are.
     fn note_tables(&self, found: &TableDigests<'_>) -> bool;
     /// Takes the next report on a comparison; each once.
@@ -107,7 +107,7 @@ pub struct LinkConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     #[error("the primary refuses: {reason}")]
-    Refused { refusal: Refusal, reason: String },
+    Refused { refusal: StandbyRefusal, reason: String },
     #[error("connect to the primary: {0}")]
     Net(#[from] NetError),
     /// This standby is to follow another primary now.
@@ -136,13 +136,13 @@ impl LinkError {
     pub fn is_final(&self) -> bool {
         match self {
             Self::Refused { refusal, .. } => match refusal {
-                Refusal::Ticket | Refusal::Unavailable | Refusal::Replaced => false,
-                Refusal::Name
-                | Refusal::Database
-                | Refusal::Version
-                | Refusal::Partitions
-                | Refusal::Gone
-                | Refusal::Diverged => true,
+                StandbyRefusal::Ticket | StandbyRefusal::Unavailable | StandbyRefusal::Replaced => false,
+                StandbyRefusal::Name
+                | StandbyRefusal::Database
+                | StandbyRefusal::Version
+                | StandbyRefusal::Partitions
+                | StandbyRefusal::Gone
+                | StandbyRefusal::Diverged => true,
             },
             // Closed: a promotion begins or the node stops, and either may fail.
             Self::Place(AppendError::Log(error)) | Self::Log(error) => match error {
@@ -169,14 +169,16 @@ impl Link {
     pub(crate) fn connect(
         config: &LinkConfig,
         wants: Wants,
-        from: Option<(&Known, Position)>,
+        from: Option<(&StandbyFiles, Position)>,
     ) -> Result<Self, LinkError> {
         let (address, time) = (&config.address, config.connect_time);
         let mut connection = match config.certificate {
             Some(certificate) => config.net.connect_encrypted(address, certificate, time, STANDBY_LIMITS),
             None => config.net.connect(address, time, STANDBY_LIMITS),
         }?;
-        let (known, position) = from.map_or((Known::default(), Position::default()), |(known, at)| (*known, at));
+        let (known, position) = from.map_or((StandbyFiles::default(), Position::default()), |(known, at)| {
+            (*known, at)
+        });
         let hello = Hello {
             protocol: SHIP_PROTOCOL,
             wants,
@@ -201,14 +203,14 @@ impl Link {
         database_id: [u8; 16],
         partitions: u16,
         taker: Arc<dyn Taker>,
-    ) -> Result<Streaming, LinkError> {
-        let known = Known {
+    ) -> Result<LogReceiver, LinkError> {
+        let known = StandbyFiles {
             database_id,
             partitions,
         };
         let link = Self::connect(config, Wants::Log, Some((&known, taker.position())))?;
         let (wake, woken) = crossbeam_channel::bounded(1);
-        Ok(Streaming {
+        Ok(LogReceiver {
             link,
             taker,
             wake,
@@ -254,13 +256,13 @@ pub(crate) fn group_of<'a>(frame: &GroupFrame<'a>) -> Group<'a> {
 
 /// A standby's description of its files.
 #[derive(Clone, Copy, Default)]
-pub struct Known {
+pub struct StandbyFiles {
     pub database_id: [u8; 16],
     pub partitions: u16,
 }
 
 /// The log of a primary, coming in.
-pub struct Streaming {
+pub struct LogReceiver {
     link: Link,
     taker: Arc<dyn Taker>,
     wake: Sender<()>,
@@ -276,13 +278,13 @@ pub struct Streaming {
     noted: u64,
 }
 
-impl fmt::Debug for Streaming {
+impl fmt::Debug for LogReceiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Streaming({})", self.link.connection.peer)
     }
 }
 
-impl Streaming {
+impl LogReceiver {
     /// Returns the primary's URL for clients, if its welcome has one.
     pub fn primary(&self) -> Option<&str> {
         let welcome = self.welcome.as_ref()?;
@@ -324,8 +326,8 @@ impl Streaming {
 
     /// Tells the primary that this standby leaves: the primary need not wait for it to come back.
     pub fn leave(&mut self) {
-        let refused = Refused {
-            refusal: Refusal::Unavailable,
+        let refused = RefusalMessage {
+            refusal: StandbyRefusal::Unavailable,
             reason: "the standby stops",
         };
         // The primary may be gone.
@@ -391,7 +393,7 @@ impl Streaming {
         self.report().map(drop)
     }
 
-    fn note_standing(&mut self, standing: &Standing<'_>) -> Result<(), LinkError> {
+    fn note_standing(&mut self, standing: &SyncUpdate<'_>) -> Result<(), LinkError> {
         let Some(welcome) = &self.welcome else {
             return Err(LinkError::Turn("a standing"));
         };
@@ -492,12 +494,12 @@ impl Streaming {
         let Some(told) = self.taker.compares().and_then(|compares| compares.take_compared()) else {
             return Ok(false);
         };
-        let compared = Compared {
+        let compared = ComparisonResult {
             number: told.number,
             lsn: told.lsn,
             outcome: match told.difference {
-                None => Outcome::Equal,
-                Some(_) => Outcome::Differs,
+                None => ComparisonOutcome::Equal,
+                Some(_) => ComparisonOutcome::Differs,
             },
             what: told.difference.as_deref().unwrap_or_default(),
         };

@@ -8,7 +8,7 @@ use reprise_wire::Progress;
 
 use crate::{
     freshness::{Freshness, Lag},
-    safety::{Member, SyncState},
+    safety::{SafetyMember, SyncState},
 };
 
 /// How long a standby keeps its name after its last frame, before another server may have it.
@@ -18,7 +18,7 @@ const SUPERSEDED_NS: u64 = 1_000_000_000;
 
 /// The stage of a standby.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StandbyState {
+pub enum StandbyStage {
     /// It gets a checkpoint.
     Joining,
     /// It gets log that was written before.
@@ -33,7 +33,7 @@ pub enum StandbyState {
 #[derive(Clone, Debug)]
 pub struct StandbyStatus {
     pub name: Arc<str>,
-    pub state: StandbyState,
+    pub state: StandbyStage,
     /// Everything before it was sent.
     pub shipped: Lsn,
     /// The standby's last report; none of these is more than `shipped`.
@@ -69,7 +69,7 @@ pub struct ComparedStatus {
 
 /// A standby that a primary knows of an earlier run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Expected {
+pub struct Member {
     pub name: Arc<str>,
     /// The LSN from which on it needs the log.
     pub from: Lsn,
@@ -82,7 +82,7 @@ pub struct Expected {
     pub url: Option<Arc<str>>,
 }
 
-impl Expected {
+impl Member {
     /// Checks whether both describe one server in one state of the sync set.
     fn is_alike(&self, other: &Self) -> bool {
         (&self.name, self.is_in_sync, self.is_counted, &self.url)
@@ -91,12 +91,12 @@ impl Expected {
 }
 
 /// Whether two lists have the same sync status.
-pub(crate) fn are_alike(a: &[Expected], b: &[Expected]) -> bool {
+pub(crate) fn are_alike(a: &[Member], b: &[Member]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is_alike(b))
 }
 
-pub(crate) struct Standby {
-    pub state: StandbyState,
+pub(crate) struct StandbyEntry {
+    pub state: StandbyStage,
     /// Number of the connection that speaks for the standby; 0: none.
     pub connection: u64,
     /// The process that has the name.
@@ -137,10 +137,10 @@ pub(crate) struct Standby {
     pub error: Option<Arc<str>>,
 }
 
-impl Standby {
+impl StandbyEntry {
     pub fn new(connection: u64) -> Self {
         Self {
-            state: StandbyState::Joining,
+            state: StandbyStage::Joining,
             connection,
             process: None,
             url: None,
@@ -167,8 +167,8 @@ impl Standby {
         }
     }
 
-    pub fn member(&self) -> Member {
-        Member {
+    pub fn member(&self) -> SafetyMember {
+        SafetyMember {
             persisted: self.persisted,
             sync: self.sync,
             is_connected: self.connection != 0,
@@ -179,7 +179,7 @@ impl Standby {
     }
 
     pub fn is_streaming(&self) -> bool {
-        self.connection != 0 && self.state == StandbyState::Streaming
+        self.connection != 0 && self.state == StandbyStage::Streaming
     }
 
     /// True if the standby is in sync, and that is saved.
@@ -221,7 +221,7 @@ impl Standby {
 
     /// True if the standby gets log. The primary then also tells it which standbys are out of sync.
     pub fn is_told(&self) -> bool {
-        self.connection != 0 && matches!(self.state, StandbyState::CatchingUp | StandbyState::Streaming)
+        self.connection != 0 && matches!(self.state, StandbyStage::CatchingUp | StandbyStage::Streaming)
     }
 
     /// Whether the standby has the records that were answered before commits waited for it.

@@ -5,9 +5,11 @@ use std::sync::Mutex;
 use reprise_base::Lsn;
 
 use crate::{
-    freshness::{FreshnessPoint, FreshnessSummary, HEARD_NS, History, LOOK_BACK_NS, Lag, Sample, idle, score},
+    freshness::{
+        FreshnessPoint, FreshnessSample, FreshnessSamples, FreshnessSummary, HEARD_NS, LOOK_BACK_NS, Lag, idle, score,
+    },
     seen::BeatSeen,
-    views::{SAMPLE_NS, Views},
+    views::{SAMPLE_NS, ViewSamples},
 };
 
 /// How long a standby assumes that an idle primary is still idle: five heartbeats.
@@ -22,12 +24,12 @@ struct OwnBeats {
     /// Start of the time of which nothing is known, as long as the view has not reached the first heartbeat of the connection.
     since_ns: u64,
     /// The primary's log ends at the times that heartbeats returned, on this connection.
-    views: Views,
+    views: ViewSamples,
     /// The newest heartbeat: the time that it returned, and what was durable there.
     newest: Option<(u64, Lsn)>,
     /// When the next sample is kept.
     due_ns: u64,
-    history: History,
+    history: FreshnessSamples,
 }
 
 impl OwnFreshness {
@@ -35,10 +37,10 @@ impl OwnFreshness {
     pub fn new(now_ns: u64) -> Self {
         Self(Mutex::new(OwnBeats {
             since_ns: now_ns,
-            views: Views::default(),
+            views: ViewSamples::default(),
             newest: None,
             due_ns: 0,
-            history: History::default(),
+            history: FreshnessSamples::default(),
         }))
     }
 
@@ -50,7 +52,7 @@ impl OwnFreshness {
     pub fn begin(&self, view: Lsn) {
         self.with(|own| {
             own.since_ns = own.views.last_at(view).unwrap_or(own.since_ns);
-            (own.views, own.newest) = (Views::default(), None);
+            (own.views, own.newest) = (ViewSamples::default(), None);
         });
     }
 
@@ -67,7 +69,7 @@ impl OwnFreshness {
             }
             own.due_ns = now.0 + SAMPLE_NS;
             if let Some(score) = own.score(now.0, view) {
-                let sample = Sample {
+                let sample = FreshnessSample {
                     score,
                     lag_us: own.lag(now.0, view).us,
                     lag_bytes: beat.behind_bytes,

@@ -5,12 +5,12 @@ use reprise_base::Safety;
 use reprise_wire::SetPart;
 
 use crate::{
-    member::{Expected, Standby},
-    safety::{Member, Stand, SyncState, stand},
-    table::State,
+    member::{Member, StandbyEntry},
+    safety::{SafetyMember, Stand, SyncState, stand},
+    table::StandbyTableState,
 };
 
-impl Standby {
+impl StandbyEntry {
     /// Returns its part in the set, and in the one to which a change is under way.
     pub fn part(&self) -> SetPart {
         SetPart {
@@ -24,8 +24,8 @@ impl Standby {
     }
 }
 
-impl State {
-    fn parts(&self) -> impl Iterator<Item = (&Standby, SetPart)> {
+impl StandbyTableState {
+    fn parts(&self) -> impl Iterator<Item = (&StandbyEntry, SetPart)> {
         self.standbys.values().map(|standby| (standby, standby.part()))
     }
 
@@ -51,7 +51,7 @@ impl State {
     pub fn is_leaving_confirmed(&self, level: Safety) -> bool {
         let mut all = self.standbys.values();
         let do_all_know = all.all(|standby| !standby.is_told() || standby.noted >= self.left);
-        let is_forgotten = |(standby, part): (&Standby, SetPart)| part.is_in && standby.is_forgotten;
+        let is_forgotten = |(standby, part): (&StandbyEntry, SetPart)| part.is_in && standby.is_forgotten;
         let is_smaller = level == Safety::Quorum && self.parts().any(is_forgotten);
         do_all_know && (!is_smaller || (self.is_confirmed(self.left) && self.has_enough()))
     }
@@ -64,7 +64,7 @@ impl State {
         !stays || stand(Safety::Quorum, true, &next).limit >= Some(self.forgot_at)
     }
 
-    fn next_members(&self) -> Vec<Member> {
+    fn next_members(&self) -> Vec<SafetyMember> {
         self.parts().map(|(standby, part)| next_member(standby, part)).collect()
     }
 
@@ -93,7 +93,7 @@ impl State {
     }
 
     /// Records that a standby counts from now on if it is saved as one that does.
-    pub fn record_counted(&mut self, kept: &[Expected]) {
+    pub fn record_counted(&mut self, kept: &[Member]) {
         for kept in kept.iter().filter(|kept| kept.is_counted) {
             let Some(standby) = self.standbys.get_mut(&kept.name).filter(|standby| standby.is_confirmed) else {
                 continue;
@@ -125,9 +125,9 @@ impl State {
     }
 }
 
-fn next_member(standby: &Standby, part: SetPart) -> Member {
+fn next_member(standby: &StandbyEntry, part: SetPart) -> SafetyMember {
     let member = standby.member();
-    Member {
+    SafetyMember {
         is_counted: part.is_in_next,
         sync: match standby.joins {
             Some(_) => SyncState::In,

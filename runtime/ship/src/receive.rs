@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crossbeam_channel::never;
-use reprise_backup::{DirHandle, Staging};
+use reprise_backup::{DirHandle, StagingDir};
 use reprise_base::{Epoch, Lsn};
 use reprise_env::{Disk, DiskFile, Step};
 use reprise_wire::{FileChunk, FilesEnd, Frame, Heartbeat, Progress, Wants};
@@ -26,7 +26,7 @@ const LOG: &str = "log";
 
 /// The contents of a new directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bootstrapped {
+pub struct BootstrapSummary {
     pub files: u32,
     pub bytes: u64,
     /// Epoch of the primary.
@@ -38,13 +38,13 @@ pub struct Bootstrapped {
 }
 
 /// Files of a primary, coming in.
-pub struct Bootstrapping {
+pub struct BootstrapReceiver {
     link: Link,
     beside: LogBeside,
     /// Declared before the directory that it lies in: a drop closes it first.
     log: Option<LogComing>,
-    staging: Option<Staging>,
-    incoming: Option<Incoming>,
+    staging: Option<StagingDir>,
+    incoming: Option<IncomingFile>,
     done: Vec<Arc<dyn DiskFile>>,
     paths: Vec<String>,
     bytes: u64,
@@ -52,10 +52,10 @@ pub struct Bootstrapping {
     epoch: Option<Epoch>,
     told: Progress,
     told_ns: u64,
-    whole: Option<Bootstrapped>,
+    whole: Option<BootstrapSummary>,
 }
 
-struct Incoming {
+struct IncomingFile {
     path: String,
     file: Arc<dyn DiskFile>,
     offset: u64,
@@ -64,10 +64,14 @@ struct Incoming {
 
 impl Link {
     /// Connects, to have the first files put into `place`: a directory that does not exist yet, or is empty.
-    pub fn bootstrap(config: &LinkConfig, place: &DirHandle, beside: LogBeside) -> Result<Bootstrapping, LinkError> {
-        let staging = Staging::begin(place)?;
+    pub fn bootstrap(
+        config: &LinkConfig,
+        place: &DirHandle,
+        beside: LogBeside,
+    ) -> Result<BootstrapReceiver, LinkError> {
+        let staging = StagingDir::begin(place)?;
         let link = Self::connect(config, Wants::Files, None)?;
-        Ok(Bootstrapping {
+        Ok(BootstrapReceiver {
             link,
             beside,
             log: None,
@@ -84,14 +88,14 @@ impl Link {
     }
 }
 
-impl Bootstrapping {
+impl BootstrapReceiver {
     /// Bytes that have come.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Returns the contents of the new directory, once it exists.
-    pub fn whole(&self) -> Option<Bootstrapped> {
+    pub fn whole(&self) -> Option<BootstrapSummary> {
         self.whole
     }
 
@@ -128,7 +132,7 @@ impl Bootstrapping {
     }
 
     /// Runs until the directory is there. None: `goes_on` said no, and nothing of it stays.
-    pub fn run(mut self, goes_on: &dyn Fn() -> bool) -> Result<Option<Bootstrapped>, LinkError> {
+    pub fn run(mut self, goes_on: &dyn Fn() -> bool) -> Result<Option<BootstrapSummary>, LinkError> {
         while goes_on() {
             match self.step()? {
                 Step::Over => return Ok(self.whole),
@@ -212,7 +216,7 @@ impl Bootstrapping {
         self.report()
     }
 
-    fn begin(&mut self, chunk: &FileChunk<'_>) -> Result<Incoming, LinkError> {
+    fn begin(&mut self, chunk: &FileChunk<'_>) -> Result<IncomingFile, LinkError> {
         let path = chunk.path;
         let (folder, name) = path.split_once('/').unwrap_or_default();
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
@@ -230,7 +234,7 @@ impl Bootstrapping {
         }
         self.paths.push(path.to_owned());
         let file = self.folder(folder)?.create(name)?;
-        Ok(Incoming {
+        Ok(IncomingFile {
             path: path.to_owned(),
             file,
             offset: 0,
@@ -243,7 +247,7 @@ impl Bootstrapping {
     }
 
     /// Makes all of it durable, then gives the directory its name.
-    fn publish(&mut self, end: &FilesEnd) -> Result<Bootstrapped, LinkError> {
+    fn publish(&mut self, end: &FilesEnd) -> Result<BootstrapSummary, LinkError> {
         let log = self.log.take().filter(|_| end.count as usize == self.done.len());
         let log = log.ok_or_else(|| refused("", "not all files have come"))?;
         let (received, committed) = log.close()?;
@@ -256,7 +260,7 @@ impl Bootstrapping {
         let staging = self.staging.take().expect("until it is published");
         (self.beside.keep_committed)(&*staging.place().root()?, committed)?;
         staging.publish()?;
-        Ok(Bootstrapped {
+        Ok(BootstrapSummary {
             files: end.count,
             bytes: self.bytes,
             epoch: end.epoch,

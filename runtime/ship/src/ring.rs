@@ -22,14 +22,14 @@ use reprise_wire::{GROUP_HEAD_BYTES, GroupFrame};
 const POSTED_MAX: usize = 512;
 
 /// A sealed group. Its frame is made for each connection that sends it.
-pub(crate) struct Sealed {
+pub(crate) struct SealedGroup {
     first: Lsn,
     end: Position,
     pub records: Box<[u8]>,
     head: OnceLock<[u8; GROUP_HEAD_BYTES]>,
 }
 
-impl Sealed {
+impl SealedGroup {
     fn of(group: &Group<'_>) -> Self {
         Self {
             first: group.first,
@@ -64,32 +64,32 @@ fn head_of(group: &Group<'_>) -> [u8; GROUP_HEAD_BYTES] {
 
 /// The place of a group's bytes.
 #[derive(Clone)]
-pub(crate) enum Bytes {
-    Own(Arc<Sealed>),
+pub(crate) enum GroupBytes {
+    Own(Arc<SealedGroup>),
     /// The whole frame.
     Shared(SharedFrame),
 }
 
 #[derive(Clone)]
-pub(crate) struct Kept {
+pub(crate) struct RingGroup {
     first: Lsn,
     pub end: Position,
-    pub bytes: Bytes,
+    pub bytes: GroupBytes,
 }
 
-impl Kept {
+impl RingGroup {
     pub fn records_bytes(&self) -> usize {
         match &self.bytes {
-            Bytes::Own(sealed) => sealed.records.len(),
-            Bytes::Shared(frame) => frame.bytes() - GROUP_HEAD_BYTES,
+            GroupBytes::Own(sealed) => sealed.records.len(),
+            GroupBytes::Shared(frame) => frame.bytes() - GROUP_HEAD_BYTES,
         }
     }
 
     /// Returns its bytes as the ring counts them. The number of shared groups has a bound of its own.
     fn held_bytes(&self) -> usize {
         match &self.bytes {
-            Bytes::Own(_) => self.records_bytes() + OWN_GROUP_BYTES,
-            Bytes::Shared(_) => self.records_bytes(),
+            GroupBytes::Own(_) => self.records_bytes() + OWN_GROUP_BYTES,
+            GroupBytes::Shared(_) => self.records_bytes(),
         }
     }
 }
@@ -98,8 +98,8 @@ impl Kept {
 const OWN_GROUP_BYTES: usize = 256;
 
 /// The ring's contents for a reader that has everything before an LSN.
-pub(crate) enum Found {
-    Group(Kept),
+pub(crate) enum RingLookup {
+    Group(RingGroup),
     /// Nothing was sealed behind it since the ring has been filled.
     Nothing,
     /// The group in which the LSN lies is not here, or no longer.
@@ -108,7 +108,7 @@ pub(crate) enum Found {
 
 /// Groups posted to a reader since its last look.
 #[derive(Default)]
-pub(crate) struct Posted {
+pub(crate) struct PostedGroups {
     /// Ends, and bytes of records.
     pub groups: VecDeque<(Position, usize)>,
     /// The flusher continues to post: the reader sends no groups itself.
@@ -119,24 +119,24 @@ pub(crate) struct Ring {
     bytes_max: usize,
     /// The memory of the frames, if the transport can send them from there.
     buffer: Option<Arc<FrameBuffer>>,
-    state: Mutex<State>,
+    state: Mutex<GroupRingState>,
     /// False: there is no reader, so nothing is copied. Checked for each group.
     has_readers: AtomicBool,
     /// Called when that changes, under the lock.
-    following: Following,
+    following: OnStreaming,
 }
 
 /// Called with whether any reader gets groups, as soon as that changes. It must not wait.
-pub type Following = Box<dyn Fn(bool) + Send + Sync>;
+pub type OnStreaming = Box<dyn Fn(bool) + Send + Sync>;
 
 #[derive(Default)]
-struct State {
-    groups: VecDeque<Kept>,
+struct GroupRingState {
+    groups: VecDeque<RingGroup>,
     bytes: usize,
-    readers: Vec<Reader>,
+    readers: Vec<GroupReader>,
 }
 
-struct Reader {
+struct GroupReader {
     number: u64,
     wake: Sender<()>,
     direct: Option<Direct>,
@@ -154,7 +154,7 @@ struct Direct {
 }
 
 impl Ring {
-    pub fn new(bytes_max: usize, buffer: Option<Arc<FrameBuffer>>, following: Following) -> Self {
+    pub fn new(bytes_max: usize, buffer: Option<Arc<FrameBuffer>>, following: OnStreaming) -> Self {
         let groups = match &buffer {
             Some(_) => VecDeque::with_capacity(SHARED_FRAMES_MAX),
             None => VecDeque::new(),
@@ -162,16 +162,16 @@ impl Ring {
         Self {
             bytes_max,
             buffer,
-            state: Mutex::new(State {
+            state: Mutex::new(GroupRingState {
                 groups,
-                ..State::default()
+                ..GroupRingState::default()
             }),
             has_readers: AtomicBool::new(false),
             following,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, GroupRingState> {
         self.state.lock().expect("nothing panics under this lock")
     }
 
@@ -189,7 +189,7 @@ impl Ring {
             posted: VecDeque::with_capacity(POSTED_MAX),
         });
         let mut state = self.lock();
-        state.readers.push(Reader { number, wake, direct });
+        state.readers.push(GroupReader { number, wake, direct });
         self.has_readers.store(true, Ordering::SeqCst);
         (self.following)(true);
     }
@@ -218,18 +218,18 @@ impl Ring {
     }
 
     /// Returns the group that begins at `from`.
-    pub fn find(&self, from: Lsn) -> Found {
+    pub fn find(&self, from: Lsn) -> RingLookup {
         let state = self.lock();
         let Some(last) = state.groups.back() else {
-            return Found::Nothing;
+            return RingLookup::Nothing;
         };
         if last.end.lsn == from {
-            return Found::Nothing;
+            return RingLookup::Nothing;
         }
         let at = state.groups.partition_point(|group| group.first < from);
         match state.groups.get(at).filter(|group| group.first == from) {
-            Some(group) => Found::Group(group.clone()),
-            None => Found::Missing,
+            Some(group) => RingLookup::Group(group.clone()),
+            None => RingLookup::Missing,
         }
     }
 
@@ -253,7 +253,7 @@ impl Ring {
     }
 
     /// Moves the record of the groups that were posted to a reader into `posted`.
-    pub fn take_posted(&self, number: u64, posted: &mut Posted) {
+    pub fn take_posted(&self, number: u64, posted: &mut PostedGroups) {
         let mut state = self.lock();
         if let Some(direct) = state.direct(number) {
             posted.groups.extend(direct.posted.drain(..));
@@ -267,7 +267,12 @@ impl Ring {
     }
 
     /// Copies the group's frame into memory that the transport sends from. None: it is too long, or a frame that lies there is still being sent.
-    fn lay(&self, state: &mut State, buffer: &Arc<FrameBuffer>, [head, records]: [&[u8]; 2]) -> Option<SharedFrame> {
+    fn lay(
+        &self,
+        state: &mut GroupRingState,
+        buffer: &Arc<FrameBuffer>,
+        [head, records]: [&[u8]; 2],
+    ) -> Option<SharedFrame> {
         while state.bytes + records.len() > self.bytes_max || state.groups.len() == SHARED_FRAMES_MAX {
             state.give_up()?;
         }
@@ -276,7 +281,7 @@ impl Ring {
                 return Some(frame);
             }
             let oldest = state.give_up()?;
-            if matches!(&oldest.bytes, Bytes::Shared(frame) if frame.is_held_by_others()) {
+            if matches!(&oldest.bytes, GroupBytes::Shared(frame) if frame.is_held_by_others()) {
                 return None; // newer ones lie behind it
             }
         }
@@ -289,7 +294,7 @@ impl Ring {
             return;
         }
         let frame = self.lay(&mut state, buffer, [&head, group.records]);
-        let State { groups, bytes, readers } = &mut *state;
+        let GroupRingState { groups, bytes, readers } = &mut *state;
         for reader in readers {
             if !reader.post(frame.as_ref(), group) {
                 reader.wake();
@@ -297,30 +302,30 @@ impl Ring {
         }
         if let Some(frame) = frame {
             *bytes += group.records.len();
-            groups.push_back(Kept {
+            groups.push_back(RingGroup {
                 first: group.first,
                 end: group.end,
-                bytes: Bytes::Shared(frame),
+                bytes: GroupBytes::Shared(frame),
             });
         }
     }
 }
 
-impl State {
+impl GroupRingState {
     fn direct(&mut self, number: u64) -> Option<&mut Direct> {
         let reader = self.readers.iter_mut().find(|reader| reader.number == number)?;
         reader.direct.as_mut()
     }
 
     /// Removes the oldest group.
-    fn give_up(&mut self) -> Option<Kept> {
+    fn give_up(&mut self) -> Option<RingGroup> {
         let oldest = self.groups.pop_front()?;
         self.bytes -= oldest.held_bytes();
         Some(oldest)
     }
 }
 
-impl Reader {
+impl GroupReader {
     fn wake(&self) {
         let _ = self.wake.try_send(()); // full: it is awake already
     }
@@ -357,16 +362,16 @@ impl GroupSink for Ring {
         if let Some(buffer) = &self.buffer {
             return self.take_shared(buffer, group);
         }
-        let sealed = Arc::new(Sealed::of(group));
+        let sealed = Arc::new(SealedGroup::of(group));
         let mut given_up = Vec::new();
         let mut state = self.lock();
         if state.readers.is_empty() {
             return;
         }
-        let kept = Kept {
+        let kept = RingGroup {
             first: group.first,
             end: group.end,
-            bytes: Bytes::Own(sealed),
+            bytes: GroupBytes::Own(sealed),
         };
         state.bytes += kept.held_bytes();
         state.groups.push_back(kept);
@@ -403,9 +408,9 @@ mod tests {
 
     fn found(ring: &Ring, from: u64) -> &'static str {
         match ring.find(Lsn(from)) {
-            Found::Group(_) => "group",
-            Found::Nothing => "nothing",
-            Found::Missing => "missing",
+            RingLookup::Group(_) => "group",
+            RingLookup::Nothing => "nothing",
+            RingLookup::Missing => "missing",
         }
     }
 
@@ -495,7 +500,7 @@ mod tests {
         assert!(woken.is_empty() && peer.taken.lock().expect("test").len() == 2);
         take(&ring, 15, 20, 100);
         assert_eq!(woken.try_recv(), Ok(()), "the standby has no room");
-        let mut posted = Posted::default();
+        let mut posted = PostedGroups::default();
         ring.take_posted(1, &mut posted);
         let ends: Vec<_> = posted.groups.iter().map(|(end, bytes)| (end.lsn.0, *bytes)).collect();
         assert_eq!((ends, posted.goes_on), (vec![(10, 100), (15, 200)], false));

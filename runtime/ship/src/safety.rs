@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use reprise_base::{Lsn, Safety, limits::STANDBYS_MAX};
 
-use crate::{connection::SILENCE_MAX, member::Expected};
+use crate::{connection::SILENCE_MAX, member::Member};
 
 // The standby's time is over first.
 const _: () = assert!(IN_SYNC_NS + IN_SYNC_NS / 5 <= SILENCE_MAX.as_nanos() as u64);
@@ -66,7 +66,7 @@ pub(crate) enum SyncState {
 
 /// A standby, as far as it matters here.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Member {
+pub(crate) struct SafetyMember {
     pub persisted: Lsn,
     pub sync: SyncState,
     pub is_connected: bool,
@@ -78,7 +78,7 @@ pub(crate) struct Member {
     pub is_awaited: bool,
 }
 
-impl Member {
+impl SafetyMember {
     fn is_here(&self) -> bool {
         self.is_connected && self.sync == SyncState::In
     }
@@ -86,7 +86,7 @@ impl Member {
 
 /// Returns the stand of calls that ask for a level. A server's own 2-safe lets the primary continue alone. A call that asks for 2-safe wants a
 /// standby to have its record.
-pub(crate) fn stand(level: Safety, is_servers: bool, members: &[Member]) -> Stand {
+pub(crate) fn stand(level: Safety, is_servers: bool, members: &[SafetyMember]) -> Stand {
     match level {
         Safety::LocalAsync | Safety::LocalSync | Safety::OneSafe => Stand {
             limit: None,
@@ -101,8 +101,8 @@ pub(crate) fn stand(level: Safety, is_servers: bool, members: &[Member]) -> Stan
 
 /// Returns the end of the records that a primary of this level, with these standbys, certainly committed. None: it committed all that was durable
 /// there.
-pub fn committed_by(level: Safety, standbys: &[Expected]) -> Option<Lsn> {
-    let member = |standby: &Expected| Member {
+pub fn committed_by(level: Safety, standbys: &[Member]) -> Option<Lsn> {
+    let member = |standby: &Member| SafetyMember {
         persisted: standby.persisted,
         sync: if standby.is_in_sync {
             SyncState::In
@@ -119,7 +119,7 @@ pub fn committed_by(level: Safety, standbys: &[Expected]) -> Option<Lsn> {
 }
 
 /// Whether a primary of this level, with these standbys, answers only records that every one of them has.
-pub fn waits_for_each(level: Safety, standbys: &[Expected]) -> bool {
+pub fn waits_for_each(level: Safety, standbys: &[Member]) -> bool {
     let counted = standbys.iter().filter(|standby| standby.is_counted).count();
     match level {
         Safety::TwoSafe => !standbys.is_empty() && standbys.iter().all(|standby| standby.is_in_sync),
@@ -138,11 +138,11 @@ pub(crate) fn needed_of(level: Safety, counted: usize) -> usize {
     }
 }
 
-fn two_safe(is_servers: bool, members: &[Member]) -> Stand {
+fn two_safe(is_servers: bool, members: &[SafetyMember]) -> Stand {
     let waited = || members.iter().filter(|member| member.sync != SyncState::Out);
     let limit = waited().map(|member| member.persisted).min();
     let is_missing = is_servers && waited().any(|member| member.is_missing);
-    let is_backed = members.iter().any(Member::is_here);
+    let is_backed = members.iter().any(SafetyMember::is_here);
     Stand {
         limit: if is_servers { limit } else { limit.or(Some(Lsn(0))) },
         missing: is_missing.then(|| "a standby is missing that 2-safe waits for: try again in some seconds".into()),
@@ -153,14 +153,14 @@ fn two_safe(is_servers: bool, members: &[Member]) -> Stand {
 
 /// Returns the least that the standbys persisted which are about to count at very-safe. Commits wait for such a standby before it counts, because the
 /// primary then tells it that it has everything that was answered. At quorum other standbys may have more.
-fn entering(level: Safety, members: &[Member]) -> Option<Lsn> {
-    let comes = |member: &&Member| !member.is_counted && matches!(member.sync, SyncState::Entering(_));
+fn entering(level: Safety, members: &[SafetyMember]) -> Option<Lsn> {
+    let comes = |member: &&SafetyMember| !member.is_counted && matches!(member.sync, SyncState::Entering(_));
     let coming = members.iter().filter(|_| level == Safety::VerySafe).filter(comes);
     coming.map(|member| member.persisted).min()
 }
 
 /// Quorum and very-safe: standbys count also while they are away.
-fn counted(level: Safety, members: &[Member]) -> Stand {
+fn counted(level: Safety, members: &[SafetyMember]) -> Stand {
     let mut persisted = [Lsn(0); STANDBYS_MAX];
     let (mut count, mut here, mut heard, mut awaited) = (0, 0, 0, 0);
     for member in members.iter().filter(|member| member.is_counted) {
@@ -203,10 +203,10 @@ mod tests {
 
     /// `+` here, `-` away, `~` silent, `?` awaited after a start, `c` counted, `i` in sync, `e` entering, `l` leaving, `o` out. The number is what
     /// the standby persisted.
-    fn members(text: &str) -> Vec<Member> {
+    fn members(text: &str) -> Vec<SafetyMember> {
         let member = |word: &str| {
             let has = |c| word.contains(c);
-            Member {
+            SafetyMember {
                 persisted: Lsn(word
                     .trim_start_matches(|c: char| !c.is_ascii_digit())
                     .parse()
@@ -277,9 +277,9 @@ mod tests {
 
     #[test]
     fn what_a_primary_knows_to_be_committed_is_what_its_level_asks_for() {
-        let standbys = |text: &str| -> Vec<Expected> {
+        let standbys = |text: &str| -> Vec<Member> {
             let all = members(text);
-            let standby = |member: &Member| Expected {
+            let standby = |member: &SafetyMember| Member {
                 name: "s".into(),
                 from: Lsn(0),
                 persisted: member.persisted,

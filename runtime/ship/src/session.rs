@@ -7,19 +7,19 @@ use reprise_base::Lsn;
 use reprise_env::{Connection, DiskError, NetError, Step, Work};
 use reprise_log::{DestageDemand, LogError, Position};
 use reprise_wire::{
-    Compared, EpochSeen, Epochs, Frame, Heartbeat, Hello, Outcome, Progress, Refusal, Refused, Wants, Welcome,
-    WireError,
+    ComparisonOutcome, ComparisonResult, EpochSeen, Epochs, Frame, Heartbeat, Hello, Progress, RefusalMessage,
+    StandbyRefusal, Wants, Welcome, WireError,
 };
 
 use crate::{
     comparing::TellingOf,
     connection::{COMMITTED_BEAT, HEARTBEAT, SILENCE_MAX, send, wait},
-    files::{Sending, Sent},
-    judge::{Verdict, gone, judge_epoch, judge_greeting, judge_position, may_be_cut},
-    member::{ComparedStatus, StandbyState},
-    noting::Noting,
-    shipper::{Inner, ShipEvent},
-    stream::Stream,
+    files::{BootstrapSender, SendStep},
+    judge::{JoinRefusal, gone, judge_epoch, judge_greeting, judge_position, may_be_cut},
+    member::{ComparedStatus, StandbyStage},
+    sent_status::SentStatus,
+    shipper::{ShipEvent, ShipperInner},
+    stream::LogStream,
 };
 
 /// Patience while the other end writes and syncs files: it may be silent for longer.
@@ -27,8 +27,8 @@ const FILES_SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// Why a connection is over.
 #[derive(Debug)]
-pub(crate) enum End {
-    Refused(Verdict),
+pub(crate) enum SessionEnd {
+    Refused(JoinRefusal),
     /// The primary sent what the standby asked for.
     Done,
     /// The standby learned where the histories part.
@@ -46,7 +46,7 @@ pub(crate) enum End {
     Disk(DiskError),
 }
 
-impl fmt::Display for End {
+impl fmt::Display for SessionEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(verdict) => f.write_str(&verdict.reason),
@@ -64,25 +64,25 @@ impl fmt::Display for End {
     }
 }
 
-impl From<NetError> for End {
+impl From<NetError> for SessionEnd {
     fn from(error: NetError) -> Self {
         Self::Net(error)
     }
 }
 
-impl From<WireError> for End {
+impl From<WireError> for SessionEnd {
     fn from(error: WireError) -> Self {
         Self::Wire(error)
     }
 }
 
-impl From<LogError> for End {
+impl From<LogError> for SessionEnd {
     fn from(error: LogError) -> Self {
         Self::Log(error)
     }
 }
 
-impl From<DiskError> for End {
+impl From<DiskError> for SessionEnd {
     fn from(error: DiskError) -> Self {
         Self::Disk(error)
     }
@@ -91,16 +91,16 @@ impl From<DiskError> for End {
 enum Stage {
     Greeting,
     Files {
-        sending: Sending,
+        sending: BootstrapSender,
         beaten_ns: u64,
         /// Records logged meanwhile, once the standby takes them.
-        live: Option<Live>,
+        live: Option<LiveLog>,
     },
     Log {
-        stream: Stream,
+        stream: LogStream,
         is_streaming: bool,
         /// The last sync status that the session sent.
-        told: Noting,
+        told: SentStatus,
         comparing: TellingOf,
         _following: Option<DestageDemand>,
     },
@@ -111,8 +111,8 @@ enum Stage {
 }
 
 /// The log behind its files, sent beside the checkpoint.
-struct Live {
-    stream: Stream,
+struct LiveLog {
+    stream: LogStream,
     _following: Option<DestageDemand>,
 }
 
@@ -120,7 +120,7 @@ struct Live {
 const LEAVE_TIME: Duration = Duration::from_secs(1);
 
 pub(crate) struct Session {
-    shipper: Arc<Inner>,
+    shipper: Arc<ShipperInner>,
     number: u64,
     connection: Connection,
     woken: (Sender<()>, Receiver<()>),
@@ -131,7 +131,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub fn new(shipper: Arc<Inner>, number: u64, connection: Connection) -> Self {
+    pub fn new(shipper: Arc<ShipperInner>, number: u64, connection: Connection) -> Self {
         let (wake, woken) = crossbeam_channel::bounded(1);
         Self {
             heard_ns: shipper.clock.monotonic_ns(),
@@ -153,44 +153,47 @@ impl Session {
         }
     }
 
-    fn go_on(&mut self) -> Result<bool, End> {
+    fn go_on(&mut self) -> Result<bool, SessionEnd> {
         let now_ns = self.shipper.clock.monotonic_ns();
         if self.shipper.is_stopping() {
-            let verdict = Verdict::new(Refusal::Unavailable, "the primary stops");
-            return Err(End::Refused(verdict));
+            let verdict = JoinRefusal::new(StandbyRefusal::Unavailable, "the primary stops");
+            return Err(SessionEnd::Refused(verdict));
         }
         if self.shipper.is_dismissed() {
-            let verdict = Verdict::new(Refusal::Unavailable, "this server gave its place as the primary away");
-            return Err(End::Refused(verdict));
+            let verdict = JoinRefusal::new(
+                StandbyRefusal::Unavailable,
+                "this server gave its place as the primary away",
+            );
+            return Err(SessionEnd::Refused(verdict));
         }
         if let Some(name) = &self.name
             && !self.shipper.table.speaks(name, self.number)
         {
-            let verdict = Verdict::new(Refusal::Replaced, "another connection of that name was made");
-            return Err(End::Refused(verdict));
+            let verdict = JoinRefusal::new(StandbyRefusal::Replaced, "another connection of that name was made");
+            return Err(SessionEnd::Refused(verdict));
         }
         let is_heard = self.take_frames(now_ns)?;
         if matches!(self.stage, Stage::Greeting) && self.shipper.gives_way(self.number) {
-            return Err(End::Silent);
+            return Err(SessionEnd::Silent);
         }
         let silence_max = match self.stage {
             Stage::Files { .. } => FILES_SILENCE_MAX,
             Stage::Greeting | Stage::Log { .. } | Stage::Leaving { .. } => SILENCE_MAX,
         };
         if now_ns.saturating_sub(self.heard_ns) > silence_max.as_nanos() as u64 {
-            return Err(End::Silent);
+            return Err(SessionEnd::Silent);
         }
         Ok(self.send(now_ns)? || is_heard)
     }
 
     /// Takes the frames that have come. True if there were any.
-    fn take_frames(&mut self, now_ns: u64) -> Result<bool, End> {
+    fn take_frames(&mut self, now_ns: u64) -> Result<bool, SessionEnd> {
         let mut is_heard = false;
         loop {
             let bytes = match self.connection.frames.try_recv() {
                 Ok(bytes) => bytes,
                 Err(TryRecvError::Empty) => return Ok(is_heard),
-                Err(TryRecvError::Disconnected) => return Err(End::Net(NetError::Closed)),
+                Err(TryRecvError::Disconnected) => return Err(SessionEnd::Net(NetError::Closed)),
             };
             is_heard = true;
             self.heard_ns = now_ns;
@@ -198,7 +201,7 @@ impl Session {
                 (Frame::Hello(hello), Stage::Greeting) => self.greet(&hello, now_ns)?,
                 (Frame::Progress(progress), Stage::Files { .. }) => self.note_joining(&progress)?,
                 (Frame::Progress(progress), Stage::Log { stream, told, .. }) => {
-                    judge_epoch(&progress, self.shipper.log.epoch()).map_err(End::Refused)?;
+                    judge_epoch(&progress, self.shipper.log.epoch()).map_err(SessionEnd::Refused)?;
                     let shipped = stream.take_posted(&self.shipper.ring);
                     stream.note(&progress)?;
                     told.note(&progress, now_ns);
@@ -208,13 +211,13 @@ impl Session {
                 (Frame::Compared(compared), Stage::Log { .. }) => {
                     note_compared(&self.shipper, (&self.name, self.number), &compared)?;
                 }
-                (Frame::Refused(_), Stage::Log { .. }) => return Err(End::Left),
-                _ => return Err(End::Turn),
+                (Frame::Refused(_), Stage::Log { .. }) => return Err(SessionEnd::Left),
+                _ => return Err(SessionEnd::Turn),
             }
         }
     }
 
-    fn note_progress(&self, progress: &Progress, now_ns: u64) -> Result<(), End> {
+    fn note_progress(&self, progress: &Progress, now_ns: u64) -> Result<(), SessionEnd> {
         let (table, log, name) = (&self.shipper.table, &*self.shipper.log, self.name());
         table.note_view(now_ns, log);
         if let Some(hold) = table.note_progress(name, self.number, progress, now_ns) {
@@ -224,13 +227,13 @@ impl Session {
     }
 
     /// Takes the progress of a standby that gets its first files. It counts for nothing yet, because the standby has log and no rows.
-    fn note_joining(&mut self, progress: &Progress) -> Result<(), End> {
+    fn note_joining(&mut self, progress: &Progress) -> Result<(), SessionEnd> {
         self.shipper.table.record_heard(self.name(), self.number, self.heard_ns);
         // The standby only says that it is there: the log's files have not come.
         if progress.received == Lsn(0) {
             return Ok(());
         }
-        judge_epoch(progress, self.shipper.log.epoch()).map_err(End::Refused)?;
+        judge_epoch(progress, self.shipper.log.epoch()).map_err(SessionEnd::Refused)?;
         let end = match &self.stage {
             Stage::Files {
                 sending, live: None, ..
@@ -242,7 +245,7 @@ impl Session {
             None => None,
         };
         let Stage::Files { live, .. } = &mut self.stage else {
-            return Err(End::Turn);
+            return Err(SessionEnd::Turn);
         };
         if begun.is_some() {
             *live = begun;
@@ -260,27 +263,27 @@ impl Session {
     }
 
     /// Begins to send groups beside the files: the standby has the log up to the end of its files.
-    fn begin_live(&mut self, received: Lsn, end: Option<Lsn>) -> Result<Live, End> {
+    fn begin_live(&mut self, received: Lsn, end: Option<Lsn>) -> Result<LiveLog, SessionEnd> {
         if end != Some(received) {
             let reason = format!("the standby tells of LSN {received}, where the files that it was sent do not end");
-            return Err(End::Refused(Verdict::new(Refusal::Diverged, reason)));
+            return Err(SessionEnd::Refused(JoinRefusal::new(StandbyRefusal::Diverged, reason)));
         }
         let log = Arc::clone(&self.shipper.log);
         let history = log.history_at(received)?;
         let position = Position {
             epoch: log.epoch(),
             lsn: received,
-            history: history.ok_or_else(|| End::Refused(gone(received)))?,
+            history: history.ok_or_else(|| SessionEnd::Refused(gone(received)))?,
         };
         self.read_ring()?;
-        Ok(Live {
-            stream: Stream::new(position, self.number),
+        Ok(LiveLog {
+            stream: LogStream::new(position, self.number),
             _following: log.follow(),
         })
     }
 
     /// Has the standby get groups as they are sealed.
-    fn read_ring(&mut self) -> Result<(), End> {
+    fn read_ring(&mut self) -> Result<(), SessionEnd> {
         let ring = &self.shipper.ring;
         let poster = match ring.buffer() {
             Some(buffer) => Some(self.connection.sender.share(buffer)?),
@@ -294,17 +297,17 @@ impl Session {
         self.name.as_deref().unwrap_or_default()
     }
 
-    fn greet(&mut self, hello: &Hello<'_>, now_ns: u64) -> Result<(), End> {
+    fn greet(&mut self, hello: &Hello<'_>, now_ns: u64) -> Result<(), SessionEnd> {
         let shipper = Arc::clone(&self.shipper);
-        let joiner = judge_greeting(hello, &shipper.tickets, now_ns).map_err(End::Refused)?;
+        let joiner = judge_greeting(hello, &shipper.tickets, now_ns).map_err(SessionEnd::Refused)?;
         shipper.note_greeted(self.number);
         if hello.wants == Wants::Fork {
             return self.tell_fork(hello);
         }
         let begun = shipper.table.begin(&joiner, self.number, now_ns);
-        begun.map_err(End::Refused)?;
+        begun.map_err(SessionEnd::Refused)?;
         self.name = Some(hello.name.into());
-        let position = judge_position(hello, &*shipper.log, shipper.partitions).map_err(End::Refused)?;
+        let position = judge_position(hello, &*shipper.log, shipper.partitions).map_err(SessionEnd::Refused)?;
         match position {
             Some(position) => self.keep_log(position)?,
             None => shipper.table.begin_files(hello.name, self.number),
@@ -318,14 +321,14 @@ impl Session {
         send(&mut self.connection, &Frame::Welcome(welcome))?;
         self.stage = match position {
             None => Stage::Files {
-                sending: Sending::new(shipper.file_part_bytes),
+                sending: BootstrapSender::new(shipper.file_part_bytes),
                 beaten_ns: 0,
                 live: None,
             },
             Some(position) => Stage::Log {
-                stream: Stream::new(position, self.number),
+                stream: LogStream::new(position, self.number),
                 is_streaming: false,
-                told: Noting::new(now_ns),
+                told: SentStatus::new(now_ns),
                 comparing: TellingOf::default(),
                 _following: shipper.log.follow(),
             },
@@ -347,12 +350,12 @@ impl Session {
     }
 
     /// Tells the standby where the histories part. It gets nothing else on this connection, and begins with the records that both logs have.
-    fn tell_fork(&mut self, hello: &Hello<'_>) -> Result<(), End> {
+    fn tell_fork(&mut self, hello: &Hello<'_>) -> Result<(), SessionEnd> {
         let log = &self.shipper.log;
         let is_same = match judge_position(hello, &**log, self.shipper.partitions) {
             Ok(_) => true,
             Err(verdict) if may_be_cut(hello, &verdict, &**log) => false,
-            Err(verdict) => return Err(End::Refused(verdict)),
+            Err(verdict) => return Err(SessionEnd::Refused(verdict)),
         };
         let epochs = log.epochs();
         let packed = Epochs::pack(epochs.iter().map(|start| EpochSeen {
@@ -362,14 +365,14 @@ impl Session {
         }));
         let told = Epochs::new(is_same, log.durable(), &packed);
         send(&mut self.connection, &Frame::Epochs(told))?;
-        Err(End::Told)
+        Err(SessionEnd::Told)
     }
 
     /// Keeps the log behind its position from now on.
-    fn keep_log(&mut self, position: Position) -> Result<(), End> {
+    fn keep_log(&mut self, position: Position) -> Result<(), SessionEnd> {
         let (shipper, lsn) = (Arc::clone(&self.shipper), position.lsn);
         let hold = match shipper.log.hold(self.name(), lsn) {
-            Err(LogError::OutOfRange { .. }) => return Err(End::Refused(gone(lsn))),
+            Err(LogError::OutOfRange { .. }) => return Err(SessionEnd::Refused(gone(lsn))),
             hold => Arc::new(hold?),
         };
         self.read_ring()?;
@@ -379,7 +382,7 @@ impl Session {
     }
 
     /// Sends the frames that are due. True if there was anything.
-    fn send(&mut self, now_ns: u64) -> Result<bool, End> {
+    fn send(&mut self, now_ns: u64) -> Result<bool, SessionEnd> {
         let (shipper, name) = (&*self.shipper, self.name.as_deref().unwrap_or_default());
         let number = self.number;
         match &mut self.stage {
@@ -405,10 +408,10 @@ impl Session {
                 // The beat tells of nothing if there is nothing before the end of its files.
                 let takes_log = live.is_some() || sending.log_end() == Some(Lsn(0));
                 match sending.step((log, checkpoints), (name, &mut self.connection, takes_log), keep)? {
-                    Sent::Part => Ok(true),
-                    Sent::Files => Ok(false),
-                    Sent::All => Err(End::Done),
-                    Sent::Nothing => {
+                    SendStep::Part => Ok(true),
+                    SendStep::Files => Ok(false),
+                    SendStep::All => Err(SessionEnd::Done),
+                    SendStep::Nothing => {
                         // The standby waits. The beat tells it that its primary is there.
                         *beaten_ns = now_ns;
                         send(&mut self.connection, &Frame::Heartbeat(shipper.beat()))?;
@@ -436,8 +439,8 @@ impl Session {
                 if sent.is_streaming != *is_streaming {
                     *is_streaming = sent.is_streaming;
                     let state = match sent.is_streaming {
-                        true => StandbyState::Streaming,
-                        false => StandbyState::CatchingUp,
+                        true => StandbyStage::Streaming,
+                        false => StandbyStage::CatchingUp,
                     };
                     shipper.table.set_state(name, number, state);
                 }
@@ -447,10 +450,10 @@ impl Session {
     }
 
     /// Tells both sides why the session is over. True if the standby is to hear of it.
-    fn end(&mut self, end: &End) -> bool {
+    fn end(&mut self, end: &SessionEnd) -> bool {
         self.shipper.ring.remove_reader(self.number);
-        if let End::Refused(verdict) = end {
-            let refused = Refused {
+        if let SessionEnd::Refused(verdict) = end {
+            let refused = RefusalMessage {
                 refusal: verdict.refusal,
                 reason: &verdict.reason,
             };
@@ -459,10 +462,10 @@ impl Session {
         }
         let reason = end.to_string();
         if let Some(name) = &self.name {
-            let has_left = matches!(end, End::Left);
+            let has_left = matches!(end, SessionEnd::Left);
             self.shipper.table.end(name, self.number, &reason, has_left);
         }
-        if matches!(end, End::Told) {
+        if matches!(end, SessionEnd::Told) {
             return true;
         }
         let name = self.name.clone();
@@ -471,20 +474,20 @@ impl Session {
             Some(name) => ShipEvent::Ended { name, reason },
             None => ShipEvent::TurnedAway { peer, reason },
         });
-        matches!(end, End::Refused(_) | End::Done)
+        matches!(end, SessionEnd::Refused(_) | SessionEnd::Done)
     }
 }
 
 /// Records a standby's report on a comparison.
 fn note_compared(
-    shipper: &Inner,
+    shipper: &ShipperInner,
     (name, number): (&Option<Arc<str>>, u64),
-    compared: &Compared<'_>,
-) -> Result<(), End> {
+    compared: &ComparisonResult<'_>,
+) -> Result<(), SessionEnd> {
     if compared.number > shipper.comparisons.newest() {
-        return Err(End::Turn);
+        return Err(SessionEnd::Turn);
     }
-    let difference = (compared.outcome == Outcome::Differs).then(|| compared.what.into());
+    let difference = (compared.outcome == ComparisonOutcome::Differs).then(|| compared.what.into());
     let status = ComparedStatus {
         lsn: compared.lsn,
         at_us: shipper.clock.now_us(),
@@ -529,7 +532,7 @@ impl Work for Session {
     }
 }
 
-impl Inner {
+impl ShipperInner {
     pub fn beat(&self) -> Heartbeat {
         let durable = self.log.durable();
         Heartbeat {

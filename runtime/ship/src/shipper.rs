@@ -19,12 +19,12 @@ use crate::{
     comparing::Comparisons,
     connection::SHIP_LIMITS,
     freshness::{FreshnessPoint, FreshnessSummary},
-    member::{Expected, StandbyStatus, are_alike},
-    ring::{Following, Ring},
+    member::{Member, StandbyStatus, are_alike},
+    ring::{OnStreaming, Ring},
     safety::{Commits, SafetyHook},
     session::Session,
     source::{CheckpointSource, ShippedLog},
-    table::Table,
+    table::StandbyTable,
     tickets::Tickets,
     views::SAMPLE_NS,
 };
@@ -60,7 +60,7 @@ pub enum ShipEvent {
 }
 
 /// Saves a list of standbys. True once it is durable. False if it can't be saved: no commit then stops waiting for a standby.
-pub type Keep = Box<dyn Fn(&[Expected]) -> bool + Send + Sync>;
+pub type Keep = Box<dyn Fn(&[Member]) -> bool + Send + Sync>;
 
 pub struct ShipperConfig {
     pub net: Arc<dyn Net>,
@@ -79,13 +79,13 @@ pub struct ShipperConfig {
     /// parts.
     pub file_part_bytes: usize,
     /// Called with whether any standby gets groups.
-    pub following: Following,
+    pub following: OnStreaming,
     /// The server's level.
     pub safety: Safety,
     /// The gate that keeps callers until standbys have their records.
     pub commits: Arc<dyn Commits>,
     /// Standbys of an earlier run.
-    pub expected: Vec<Expected>,
+    pub expected: Vec<Member>,
     /// Saves that list for the next run. This happens every 10 s if it changed, at once if another standby is in sync, and at the end.
     pub keep: Keep,
     /// For tickets.
@@ -111,7 +111,7 @@ pub enum ShipError {
     Entropy(io::Error),
 }
 
-pub(crate) struct Inner {
+pub(crate) struct ShipperInner {
     pub clock: Arc<dyn Clock>,
     threads: Arc<dyn Threads>,
     pub log: Arc<dyn ShippedLog>,
@@ -124,7 +124,7 @@ pub(crate) struct Inner {
     pub tell: Box<dyn Fn(ShipEvent) + Send + Sync>,
     pub ring: Arc<Ring>,
     pub tickets: Tickets,
-    pub table: Table,
+    pub table: StandbyTable,
     pub comparisons: Arc<Comparisons>,
     is_stopping: AtomicBool,
     is_dismissed: AtomicBool,
@@ -137,7 +137,7 @@ pub(crate) struct Inner {
     next_number: AtomicU64,
 }
 
-impl Inner {
+impl ShipperInner {
     pub fn is_stopping(&self) -> bool {
         self.is_stopping.load(Ordering::Acquire)
     }
@@ -165,7 +165,7 @@ impl Inner {
 
 /// Sends the log of a primary to its standbys.
 pub struct Shipper {
-    inner: Arc<Inner>,
+    inner: Arc<ShipperInner>,
     address: String,
     entropy: Box<dyn Fn() -> io::Result<[u8; 16]> + Send + Sync>,
     thread: Mutex<Option<Box<dyn ThreadHandle>>>,
@@ -181,7 +181,7 @@ impl Shipper {
         })?;
         let memory = config.net.frame_memory(frame_memory_bytes(config.ring_bytes));
         let buffer = memory.map_err(ShipError::Memory)?.map(FrameBuffer::new);
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(ShipperInner {
             clock: config.clock,
             threads: config.threads,
             log: config.log,
@@ -193,7 +193,7 @@ impl Shipper {
             tell: config.tell,
             ring: Arc::new(Ring::new(config.ring_bytes, buffer.map(Arc::new), config.following)),
             tickets: Tickets::default(),
-            table: Table::new(config.safety, config.commits.clone()),
+            table: StandbyTable::new(config.safety, config.commits.clone()),
             comparisons: Arc::default(),
             is_stopping: AtomicBool::new(false),
             is_dismissed: AtomicBool::new(false),
@@ -215,7 +215,7 @@ impl Shipper {
         let address = listener.address.clone();
         // The ring alone: the log lives no longer for it.
         inner.log.add_sink(inner.ring.clone());
-        let accepting = Accepting {
+        let accepting = Acceptor {
             inner: Arc::clone(&inner),
             listener,
             sampled_ns: 0,
@@ -356,13 +356,13 @@ fn frame_memory_bytes(ring_bytes: usize) -> usize {
 }
 
 /// The thread that takes connections, and samples.
-struct Accepting {
-    inner: Arc<Inner>,
+struct Acceptor {
+    inner: Arc<ShipperInner>,
     listener: Listener,
     sampled_ns: u64,
     keep: Keep,
     /// The list that `keep` last said it had saved.
-    kept: Vec<Expected>,
+    kept: Vec<Member>,
     /// The shipper asked to save no other list since.
     is_certain: bool,
     kept_ns: u64,
@@ -371,7 +371,7 @@ struct Accepting {
     came: Option<Connection>,
 }
 
-impl Accepting {
+impl Acceptor {
     fn begin(&self, connection: Connection) {
         let inner = &self.inner;
         let mut sessions = inner.sessions.lock().expect("held to count");
@@ -458,7 +458,7 @@ impl Accepting {
     }
 }
 
-impl Work for Accepting {
+impl Work for Acceptor {
     fn run(mut self: Box<Self>) {
         let look = Duration::from_nanos(SAMPLE_NS);
         while self.step() != Step::Over {

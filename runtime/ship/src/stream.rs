@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 use reprise_base::Lsn;
 use reprise_env::Connection;
 use reprise_log::{LogError, LogReader, Position};
-use reprise_wire::{Frame, GroupFrame, Heartbeat, Progress, Refusal};
+use reprise_wire::{Frame, GroupFrame, Heartbeat, Progress, StandbyRefusal};
 
 use crate::{
     connection::{COMMITTED_BEAT, HEARTBEAT, send},
-    judge::{Verdict, gone},
-    ring::{Bytes, Found, Posted, Ring},
-    session::End,
+    judge::{JoinRefusal, gone},
+    ring::{GroupBytes, PostedGroups, Ring, RingLookup},
+    session::SessionEnd,
     source::ShippedLog,
 };
 
@@ -22,7 +22,7 @@ const STEP_GROUPS_MAX: usize = 16;
 /// reported as received.
 const ROOM_BYTES_MAX: u64 = 64 << 20;
 
-pub(crate) struct Stream {
+pub(crate) struct LogStream {
     /// Number of the connection, as the ring knows its reader.
     number: u64,
     /// Behind the last group that was sent.
@@ -39,7 +39,7 @@ pub(crate) struct Stream {
     beaten_ns: Option<u64>,
     /// The last committed LSN that the stream sent.
     committed: Lsn,
-    posted: Posted,
+    posted: PostedGroups,
 }
 
 enum From {
@@ -49,14 +49,14 @@ enum From {
 
 /// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sent {
+pub(crate) struct StreamStep {
     pub is_anything: bool,
     /// It gets groups as they are sealed.
     pub is_streaming: bool,
     pub shipped: Lsn,
 }
 
-impl Stream {
+impl LogStream {
     pub fn new(position: Position, number: u64) -> Self {
         Self {
             number,
@@ -69,7 +69,7 @@ impl Stream {
             from: From::Files(None),
             beaten_ns: None,
             committed: Lsn(0),
-            posted: Posted::default(),
+            posted: PostedGroups::default(),
         }
     }
 
@@ -87,11 +87,11 @@ impl Stream {
         self.committed < self.next.lsn
     }
 
-    pub fn note(&mut self, progress: &Progress) -> Result<(), End> {
+    pub fn note(&mut self, progress: &Progress) -> Result<(), SessionEnd> {
         if progress.received > self.next.lsn {
             let (found, next) = (progress.received, self.next.lsn);
             let reason = format!("the standby tells of LSN {found}, and was sent everything before {next} alone");
-            return Err(End::Refused(Verdict::new(Refusal::Diverged, reason)));
+            return Err(SessionEnd::Refused(JoinRefusal::new(StandbyRefusal::Diverged, reason)));
         }
         while let Some((end, bytes)) = self.on_the_way.front().copied()
             && end <= progress.received
@@ -122,7 +122,7 @@ impl Stream {
         connection: &mut Connection,
         now_ns: u64,
         beat: impl FnOnce() -> Heartbeat,
-    ) -> Result<Sent, End> {
+    ) -> Result<StreamStep, SessionEnd> {
         let before = self.next.lsn;
         self.catch_up_with(log, ring);
         let mut is_anything = self.beat_if_due(log, connection, now_ns, beat)? | (self.next.lsn > before);
@@ -133,7 +133,7 @@ impl Stream {
             }
             is_anything = true;
         }
-        Ok(Sent {
+        Ok(StreamStep {
             is_anything,
             is_streaming: matches!(self.from, From::Ring),
             shipped: self.next.lsn,
@@ -146,7 +146,7 @@ impl Stream {
         connection: &mut Connection,
         now_ns: u64,
         beat: impl FnOnce() -> Heartbeat,
-    ) -> Result<bool, End> {
+    ) -> Result<bool, SessionEnd> {
         let beat = beat();
         let is_more = beat.committed > self.committed && self.awaits_commit();
         let wait = if is_more { COMMITTED_BEAT } else { HEARTBEAT };
@@ -174,7 +174,7 @@ impl Stream {
         (log, ring): (&dyn ShippedLog, &Ring),
         connection: &mut Connection,
         room_bytes: u64,
-    ) -> Result<bool, End> {
+    ) -> Result<bool, SessionEnd> {
         let next = self.next.lsn;
         if self.posted.goes_on {
             // There may be more room by now.
@@ -182,23 +182,23 @@ impl Stream {
             return Ok(false);
         }
         match ring.find(next) {
-            Found::Group(group) => {
+            RingLookup::Group(group) => {
                 match &group.bytes {
-                    Bytes::Own(sealed) => connection.sender.send(&[&sealed.head()[..], &sealed.records])?,
-                    Bytes::Shared(frame) => connection.sender.send_shared(frame)?,
+                    GroupBytes::Own(sealed) => connection.sender.send(&[&sealed.head()[..], &sealed.records])?,
+                    GroupBytes::Shared(frame) => connection.sender.send_shared(frame)?,
                 }
                 self.from = From::Ring;
                 self.sent(group.end, group.records_bytes());
                 Ok(true)
             }
-            Found::Nothing | Found::Missing if log.copied() > next => self.send_from_files(log, connection),
-            Found::Nothing => {
+            RingLookup::Nothing | RingLookup::Missing if log.copied() > next => self.send_from_files(log, connection),
+            RingLookup::Nothing => {
                 self.from = From::Ring;
                 ring.post_from(self.number, next, room_bytes);
                 Ok(false)
             }
             // Groups sealed before the ring was filled are in the files soon.
-            Found::Missing => Ok(false),
+            RingLookup::Missing => Ok(false),
         }
     }
 
@@ -208,11 +208,11 @@ impl Stream {
         self.on_the_way_bytes += bytes as u64;
     }
 
-    fn send_from_files(&mut self, log: &dyn ShippedLog, connection: &mut Connection) -> Result<bool, End> {
+    fn send_from_files(&mut self, log: &dyn ShippedLog, connection: &mut Connection) -> Result<bool, SessionEnd> {
         let next = self.next;
         let lost = |error: LogError| match error {
-            LogError::OutOfRange { .. } => End::Refused(gone(next.lsn)),
-            error => End::Log(error),
+            LogError::OutOfRange { .. } => SessionEnd::Refused(gone(next.lsn)),
+            error => SessionEnd::Log(error),
         };
         let reader = match &mut self.from {
             From::Files(Some(reader)) => reader,

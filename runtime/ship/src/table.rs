@@ -10,19 +10,20 @@ use reprise_base::{
     limits::{STANDBY_SILENT_NS, STANDBYS_MAX},
 };
 use reprise_log::ReplicationSlot;
-use reprise_wire::{Progress, Refusal, STANDING_MAX, SetPart};
+use reprise_wire::{Progress, STANDING_MAX, SetPart, StandbyRefusal};
 
 use crate::{
     connection::SILENCE_MAX,
     freshness::{FreshnessPoint, FreshnessSummary},
-    judge::Verdict,
-    member::{ComparedStatus, Expected, Standby, StandbyState, StandbyStatus},
+    judge::JoinRefusal,
+    member::{ComparedStatus, Member, StandbyEntry, StandbyStage, StandbyStatus},
     safety::{
-        ACK_WAIT_NS, Commits, ENTER_LAG_NS, Member, RETURN_WAIT_NS, SafetyHook, Stand, SyncState, needed_of, stand,
+        ACK_WAIT_NS, Commits, ENTER_LAG_NS, RETURN_WAIT_NS, SafetyHook, SafetyMember, Stand, SyncState, needed_of,
+        stand,
     },
     seen::ToldMember,
     source::ShippedLog,
-    views::Views,
+    views::ViewSamples,
 };
 
 // The statuses of all standbys fit into a frame.
@@ -38,7 +39,7 @@ struct Wait {
 
 /// The set of standbys, as the primary tells it to one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct SyncSet {
     pub number: u64,
     pub in_sync: bool,
     pub set: SetPart,
@@ -46,8 +47,8 @@ pub(crate) struct Told {
     pub members: Vec<ToldMember>,
 }
 
-pub(crate) struct State {
-    pub standbys: BTreeMap<Arc<str>, Standby>,
+pub(crate) struct StandbyTableState {
+    pub standbys: BTreeMap<Arc<str>, StandbyEntry>,
     /// Number of the newest sync status: it grows with each change.
     pub standing: u64,
     /// Number of the first sync status that says that all standbys which leave now are out of sync.
@@ -57,19 +58,19 @@ pub(crate) struct State {
     pub forgot_at: Lsn,
     waits: Vec<Wait>,
     /// How far this server was, by time.
-    views: Views,
+    views: ViewSamples,
     /// The stand of the server's level that the gate has.
     stand: Stand,
 }
 
-impl State {
-    pub fn members(&self) -> Vec<Member> {
-        self.standbys.values().map(Standby::member).collect()
+impl StandbyTableState {
+    pub fn members(&self) -> Vec<SafetyMember> {
+        self.standbys.values().map(StandbyEntry::member).collect()
     }
 
     /// Returns the other standbys that are out of sync. Each has everything before its LSN.
     fn laggards(&self, name: &str) -> Vec<(Arc<str>, Lsn)> {
-        let is_out = |(other, standby): &(&Arc<str>, &Standby)| &***other != name && !standby.is_told_in();
+        let is_out = |(other, standby): &(&Arc<str>, &StandbyEntry)| &***other != name && !standby.is_told_in();
         let laggards = self.standbys.iter().filter(is_out);
         laggards
             .map(|(name, standby)| (Arc::clone(name), standby.lacks_from))
@@ -96,8 +97,8 @@ impl State {
     }
 }
 
-pub(crate) struct Table {
-    state: Mutex<State>,
+pub(crate) struct StandbyTable {
+    state: Mutex<StandbyTableState>,
     /// The server's level.
     level: Safety,
     commits: Arc<dyn Commits>,
@@ -105,17 +106,17 @@ pub(crate) struct Table {
     acked: Vec<Arc<Watermark>>,
 }
 
-impl Table {
+impl StandbyTable {
     pub fn new(level: Safety, commits: Arc<dyn Commits>) -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(StandbyTableState {
                 standbys: BTreeMap::new(),
                 // 0 is none.
                 standing: 1,
                 left: 0,
                 forgot_at: Lsn(0),
                 waits: Vec::new(),
-                views: Views::default(),
+                views: ViewSamples::default(),
                 stand: stand(level, true, &[]),
             }),
             level,
@@ -124,12 +125,12 @@ impl Table {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StandbyTableState> {
         self.state.lock().expect("nothing panics under this lock")
     }
 
     /// Tells the gate the present stand.
-    fn set(&self, state: &mut State) -> Option<Arc<str>> {
+    fn set(&self, state: &mut StandbyTableState) -> Option<Arc<str>> {
         if !self.level.asks_standbys() {
             return None;
         }
@@ -147,7 +148,7 @@ impl Table {
     }
 
     /// Returns the stand of a call that asks for a level. A standby in sync has what was answered, unless the server's own level is quorum.
-    fn stand_of_call(&self, level: Safety, members: &[Member]) -> Stand {
+    fn stand_of_call(&self, level: Safety, members: &[SafetyMember]) -> Stand {
         let mut asked = stand(level, false, members);
         if level == Safety::Quorum && self.level != Safety::Quorum {
             let in_sync = stand(Safety::TwoSafe, true, members).limit;
@@ -157,7 +158,7 @@ impl Table {
     }
 
     /// Tells waiting callers of a change, outside of the lock.
-    fn settle(&self, mut state: MutexGuard<'_, State>) {
+    fn settle(&self, mut state: MutexGuard<'_, StandbyTableState>) {
         let given_up = self.set(&mut state);
         let mut told = Vec::new();
         if !state.waits.is_empty() {
@@ -295,10 +296,10 @@ impl Table {
     }
 
     /// Returns the sync status that the standby gets. None: this connection does not speak for it.
-    pub fn told(&self, name: &str, connection: u64) -> Option<Told> {
+    pub fn told(&self, name: &str, connection: u64) -> Option<SyncSet> {
         let state = self.lock();
         let own = state.standbys.get(name).filter(|own| own.connection == connection)?;
-        Some(Told {
+        Some(SyncSet {
             number: state.standing,
             in_sync: own.is_told_in(),
             set: own.part(),
@@ -313,7 +314,7 @@ impl Table {
 
     /// Records that `kept` is certainly saved. From now on the primary tells each standby that is in sync there that it is. After a restart the
     /// primary still waits for such a standby, or records that it is out.
-    pub fn note_kept(&self, kept: &[Expected]) {
+    pub fn note_kept(&self, kept: &[Member]) {
         let mut state = self.lock();
         state.record_counted(kept);
         let (mut is_new, next) = (false, state.standing + 1);
@@ -327,10 +328,10 @@ impl Table {
     }
 
     /// Ends the wait of commits for the standbys that leave, as `kept` says. Each connected standby must have saved that they leave.
-    pub fn end_leaving(&self, kept: &[Expected], now_ns: u64) {
+    pub fn end_leaving(&self, kept: &[Member], now_ns: u64) {
         let mut state = self.lock();
         // Until then the standby takes itself for in sync, if it does not know.
-        let is_awaited = |standby: &Standby| {
+        let is_awaited = |standby: &StandbyEntry| {
             standby.sync == SyncState::Leaving && standby.connection == 0 && standby.awaited_until_ns > now_ns
         };
         if state.standbys.values().any(is_awaited) || !state.is_leaving_confirmed(self.level) {
@@ -355,22 +356,22 @@ impl Table {
     }
 
     /// Calls `change` with the standby, if this connection speaks for it.
-    fn with<R>(&self, name: &str, connection: u64, change: impl FnOnce(&mut Standby) -> R) -> Option<R> {
+    fn with<R>(&self, name: &str, connection: u64, change: impl FnOnce(&mut StandbyEntry) -> R) -> Option<R> {
         let mut state = self.lock();
         let standby = state.standbys.get_mut(name);
         Some(change(standby.filter(|standby| standby.connection == connection)?))
     }
 
     /// Records a standby of an earlier run, which is not here yet.
-    pub fn expect(&self, expected: &Expected, hold: Option<(Arc<ReplicationSlot>, Lsn)>, now_ns: u64) {
+    pub fn expect(&self, expected: &Member, hold: Option<(Arc<ReplicationSlot>, Lsn)>, now_ns: u64) {
         let mut state = self.lock();
         if state.standbys.len() < STANDBYS_MAX {
             let error = "it has not come back since this server was started";
             state
                 .standbys
                 .entry(Arc::clone(&expected.name))
-                .or_insert_with(|| Standby {
-                    state: StandbyState::Lost,
+                .or_insert_with(|| StandbyEntry {
+                    state: StandbyStage::Lost,
                     persisted: expected.persisted,
                     lacks_from: expected.persisted,
                     sync: if expected.is_in_sync {
@@ -385,17 +386,17 @@ impl Table {
                     is_awaited: true,
                     hold,
                     error: Some(error.into()),
-                    ..Standby::new(0)
+                    ..StandbyEntry::new(0)
                 });
         }
     }
 
     /// Returns the standbys to expect after a restart, by name: those with a slot, and those that count. A standby that leaves is out of sync.
-    pub fn expected(&self) -> Vec<Expected> {
+    pub fn expected(&self) -> Vec<Member> {
         let state = self.lock();
         let expected = state.standbys.iter().filter_map(|(name, standby)| {
             let held = standby.hold.as_ref().map(|(_, from)| *from);
-            Some(Expected {
+            Some(Member {
                 name: Arc::clone(name),
                 from: held.or((standby.is_counted || standby.is_confirmed).then_some(standby.persisted))?,
                 persisted: standby.persisted,
@@ -417,24 +418,26 @@ impl Table {
     }
 
     /// Has `connection` speak for the standby from now on. Another server that takes a name which is free by now begins out of sync.
-    pub fn begin(&self, joiner: &Joiner, connection: u64, now_ns: u64) -> Result<(), Verdict> {
+    pub fn begin(&self, joiner: &Joiner, connection: u64, now_ns: u64) -> Result<(), JoinRefusal> {
         self.check_name(joiner, now_ns)
-            .map_err(|reason| Verdict::new(Refusal::Unavailable, reason))?;
+            .map_err(|reason| JoinRefusal::new(StandbyRefusal::Unavailable, reason))?;
         let name = &joiner.name;
         let mut state = self.lock();
         let standbys = &mut state.standbys;
         if !standbys.contains_key(name) && standbys.len() >= STANDBYS_MAX {
             let reason = format!("this primary knows {STANDBYS_MAX} standbys already, and takes no more");
-            return Err(Verdict::new(Refusal::Unavailable, reason));
+            return Err(JoinRefusal::new(StandbyRefusal::Unavailable, reason));
         }
         let is_new = standbys.get(name).is_none_or(|known| known.url != joiner.url);
-        let standby = standbys.entry(name.clone()).or_insert_with(|| Standby::new(connection));
+        let standby = standbys
+            .entry(name.clone())
+            .or_insert_with(|| StandbyEntry::new(connection));
         let is_other = standby
             .process
             .zip(joiner.process)
             .is_some_and(|(a, b)| a.node != b.node);
         standby.connection = connection;
-        standby.state = StandbyState::Joining;
+        standby.state = StandbyStage::Joining;
         (standby.noted, standby.is_forgotten) = (0, false);
         (standby.process, standby.url, standby.heard_ns) = (joiner.process, joiner.url.clone(), now_ns);
         let has_left = is_other && standby.begin_again();
@@ -454,14 +457,14 @@ impl Table {
         self.with(name, connection, |_| ()).is_some()
     }
 
-    pub fn set_state(&self, name: &str, connection: u64, state: StandbyState) {
+    pub fn set_state(&self, name: &str, connection: u64, state: StandbyStage) {
         self.with(name, connection, |standby| standby.state = state);
     }
 
     /// Records that the standby gets the log behind `position`.
     pub fn begin_log(&self, name: &str, connection: u64, position: Lsn) {
         let has_left = self.with(name, connection, |standby| {
-            standby.state = StandbyState::CatchingUp;
+            standby.state = StandbyStage::CatchingUp;
             standby.shipped = position;
             standby.progress = Progress::default();
             let has_lost = position < standby.persisted;
@@ -484,7 +487,7 @@ impl Table {
 
     /// Records that the standby begins anew: the log and rows that it had are gone.
     pub fn begin_files(&self, name: &str, connection: u64) {
-        let has_left = self.with(name, connection, Standby::begin_again);
+        let has_left = self.with(name, connection, StandbyEntry::begin_again);
         let mut state = self.lock();
         if has_left == Some(true) {
             state.record_leaving();
@@ -556,13 +559,13 @@ impl Table {
     }
 
     pub fn is_followed(&self) -> bool {
-        self.lock().standbys.values().any(Standby::is_streaming)
+        self.lock().standbys.values().any(StandbyEntry::is_streaming)
     }
 
     /// Ends the connection. A standby that has not said that it leaves takes itself for in sync for a while.
     pub fn end(&self, name: &str, connection: u64, error: &str, has_left: bool) {
         self.with(name, connection, |standby| {
-            standby.state = StandbyState::Lost;
+            standby.state = StandbyStage::Lost;
             standby.connection = 0;
             standby.awaited_until_ns = match has_left {
                 true => 0,
@@ -578,7 +581,7 @@ impl Table {
 
     /// True if `forget` finds it.
     pub fn is_lost(&self, name: &str) -> bool {
-        self.lock().standbys.get(name).is_some_and(Standby::is_lost)
+        self.lock().standbys.get(name).is_some_and(StandbyEntry::is_lost)
     }
 
     /// Removes a standby from the expected ones. If commits wait for it, this happens once it is saved. False: it is not known, or connected.
@@ -619,7 +622,7 @@ impl Table {
 
     pub fn sample(&self, now: (u64, i64), log: &dyn ShippedLog) {
         let mut state = self.lock();
-        let State { standbys, views, .. } = &mut *state;
+        let StandbyTableState { standbys, views, .. } = &mut *state;
         for standby in standbys.values_mut() {
             standby
                 .freshness
@@ -650,7 +653,7 @@ impl Table {
 
     pub fn statuses(&self, log: &dyn ShippedLog) -> Vec<StandbyStatus> {
         let durable = log.durable();
-        let status = |(name, standby): (&Arc<str>, &Standby)| {
+        let status = |(name, standby): (&Arc<str>, &StandbyEntry)| {
             let view = standby.progress.view;
             StandbyStatus {
                 name: Arc::clone(name),

@@ -12,17 +12,17 @@ const HOLDS: Duration = Duration::from_secs(60);
 /// Limit of the tickets that no standby has shown yet: beyond it the oldest is void.
 const TICKETS_MAX: usize = 64;
 
-struct Issued {
+struct IssuedTicket {
     ticket: [u8; 16],
     joiner: Joiner,
     until_ns: u64,
 }
 
 #[derive(Default)]
-pub(crate) struct Tickets(Mutex<Vec<Issued>>);
+pub(crate) struct Tickets(Mutex<Vec<IssuedTicket>>);
 
 impl Tickets {
-    fn lock(&self) -> MutexGuard<'_, Vec<Issued>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<IssuedTicket>> {
         self.0.lock().expect("held for a look")
     }
 
@@ -32,7 +32,7 @@ impl Tickets {
         if issued.len() >= TICKETS_MAX {
             issued.remove(0);
         }
-        issued.push(Issued {
+        issued.push(IssuedTicket {
             ticket,
             joiner,
             until_ns: now_ns + HOLDS.as_nanos() as u64,

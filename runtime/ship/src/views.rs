@@ -16,25 +16,25 @@ const COARSE_MAX: usize = 3_600;
 
 /// At this time the primary had everything before this LSN at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Sample {
+struct ViewSample {
     at_ns: u64,
     lsn: Lsn,
 }
 
 /// Samples of the primary's view, oldest first.
 #[derive(Default)]
-pub(crate) struct Views {
-    recent: VecDeque<Sample>,
-    coarse: VecDeque<Sample>,
+pub(crate) struct ViewSamples {
+    recent: VecDeque<ViewSample>,
+    coarse: VecDeque<ViewSample>,
 }
 
-impl Views {
+impl ViewSamples {
     /// Records a sample. Only the first one of a time counts, because later ones may include newer records.
     pub fn note(&mut self, at_ns: u64, lsn: Lsn) {
         if self.recent.back().is_some_and(|last| at_ns <= last.at_ns) {
             return;
         }
-        let sample = Sample { at_ns, lsn };
+        let sample = ViewSample { at_ns, lsn };
         // The newest is always there.
         let last_but_one = self.recent.len().checked_sub(2).map(|at| self.recent[at]);
         if last_but_one.is_some_and(|before| at_ns < before.at_ns + APART_NS) {
@@ -63,7 +63,7 @@ impl Views {
     /// Returns the time at which the view was last no further than `lsn`, by the samples. None: it was further in all that are kept, or there are
     /// none.
     pub fn last_at(&self, lsn: Lsn) -> Option<u64> {
-        let last_in = |samples: &VecDeque<Sample>| {
+        let last_in = |samples: &VecDeque<ViewSample>| {
             let after = samples.partition_point(|sample| sample.lsn <= lsn);
             after.checked_sub(1).map(|at| samples[at].at_ns)
         };
@@ -80,7 +80,7 @@ fn portion(of: u64, passed: u64, all: u64) -> u64 {
     (u128::from(of) * u128::from(passed) / u128::from(all.max(1))) as u64
 }
 
-fn push(samples: &mut VecDeque<Sample>, sample: Sample, max: usize) {
+fn push(samples: &mut VecDeque<ViewSample>, sample: ViewSample, max: usize) {
     if samples.len() == max {
         samples.pop_front();
     }
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn views_are_known_for_seconds_finely_and_for_an_hour_coarsely() {
-        let mut views = Views::default();
+        let mut views = ViewSamples::default();
         assert_eq!((views.at(5), views.last_at(Lsn(5)), views.oldest()), (None, None, None));
         // 100 records a second, for two hours.
         let samples = 2 * 3_600 * 50;
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn time_of_a_view_that_no_sample_reaches_back_to_is_unknown() {
-        let mut views = Views::default();
+        let mut views = ViewSamples::default();
         let samples = 2 * COARSE_MAX as u64 * 50;
         (1..=samples).for_each(|n| views.note(n * SAMPLE_NS, Lsn(n)));
         let oldest_ns = views.oldest().expect("there are samples");
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn first_of_several_samples_of_one_time_counts() {
-        let mut views = Views::default();
+        let mut views = ViewSamples::default();
         views.note(5 * SECOND_NS, Lsn(100));
         views.note(5 * SECOND_NS, Lsn(200));
         views.note(4 * SECOND_NS, Lsn(300));
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn heartbeats_that_come_faster_do_not_shorten_what_is_known() {
-        let mut views = Views::default();
+        let mut views = ViewSamples::default();
         let step_ns = APART_NS / 10;
         let steps = 12 * SECOND_NS / step_ns;
         for n in 1..=steps {

@@ -23,9 +23,9 @@ use reprise_env::{RealClock, RealNet, RealThreads, SimDisk, sim::CrashPolicy};
 use reprise_log::{DestageDemand, EpochStart, Group, GroupSink, LogError, LogReader, ReplicationSlot};
 use reprise_net_rdma::{
     RdmaNet,
-    fake::{FakeCard, Fault},
+    fake::{CardFault, FakeCard},
 };
-use reprise_ship::{Link, LinkError, ShippedLog, StandbyState};
+use reprise_ship::{Link, LinkError, ShippedLog, StandbyStage};
 use reprise_wire::{GROUP_HEAD_BYTES, History};
 
 thread_local! {
@@ -114,7 +114,7 @@ fn wait_streaming(primary: &Primary, name: &str) {
     wait_until("it streams", || {
         primary
             .find(name)
-            .is_some_and(|found| found.state == StandbyState::Streaming)
+            .is_some_and(|found| found.state == StandbyStage::Streaming)
     });
 }
 
@@ -295,10 +295,10 @@ fn run(seed: u64) -> u64 {
         if random.below(20) == 0 {
             let at = card.immediates() + random.below(8);
             card.fault(match random.below(4) {
-                0 => Fault::LoseReceived(at),
-                1 => Fault::SwapReceived(at),
-                2 => Fault::WrongKey(at),
-                _ => Fault::Unanswered(at),
+                0 => CardFault::LoseReceived(at),
+                1 => CardFault::SwapReceived(at),
+                2 => CardFault::WrongKey(at),
+                _ => CardFault::Unanswered(at),
             });
         }
         if random.below(15) == 0 {
@@ -359,7 +359,7 @@ fn strangers_are_turned_away_and_leave_nothing() {
     assert!(
         primary
             .find("stranger")
-            .is_none_or(|found| found.state == StandbyState::Lost)
+            .is_none_or(|found| found.state == StandbyStage::Lost)
     );
 }
 

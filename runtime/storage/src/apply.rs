@@ -7,11 +7,11 @@ use crate::{
     changelog::column_value,
     index::Index,
     indirection::Rid,
-    keyplan::{RowRef, Scratch},
+    keyplan::{KeyScratch, StoredRow},
     numbers::NUMBER_MAX,
-    rows::Rows,
+    rows::RowHeap,
     store::Store,
-    table::{Table, WriteError, relink, unlink},
+    table::{StoredTable, WriteError, relink, unlink},
 };
 
 /// Why changes do not fit the tables. Some of them may have been applied, so the store is unusable then.
@@ -57,7 +57,7 @@ pub(crate) struct Again {
 
 /// The row of a change.
 #[derive(Clone, Copy)]
-pub(crate) enum Target {
+pub(crate) enum ChangeTarget {
     New,
     Row(Rid),
     /// A row that was inserted and deleted within its transaction.
@@ -66,14 +66,14 @@ pub(crate) enum Target {
 
 /// Rows whose plain columns are written in place: no index and no length depends on them.
 pub(crate) struct PlainRows<'t> {
-    pub rows: &'t mut Rows,
+    pub rows: &'t mut RowHeap,
     pub layout: &'t RowLayout,
     plain_columns: u64,
 }
 
 impl<'t> PlainRows<'t> {
     /// Returns the row, if it is live.
-    pub fn into_live(self, rid: Rid) -> Option<RowRef<'t>> {
+    pub fn into_live(self, rid: Rid) -> Option<StoredRow<'t>> {
         self.rows.live(rid)
     }
 
@@ -127,7 +127,7 @@ impl Store {
     }
 }
 
-impl Table {
+impl StoredTable {
     pub fn is_far(&self) -> bool {
         self.rows.count() >= FAR_ROWS
     }
@@ -137,7 +137,7 @@ impl Table {
         if let Change::Insert { row, .. } = change {
             let index = &self.indexes[0];
             if prefetch == PrefetchStep::Index && row.len() >= self.layout.fixed_bytes() {
-                let tag = index.touch_of(RowRef { row, number: 0 });
+                let tag = index.touch_of(StoredRow { row, number: 0 });
                 tag.into_iter().for_each(|tag| index.touch_tag(tag));
             }
             return;
@@ -173,14 +173,14 @@ impl Table {
 
     /// Returns the row of a change.
     #[inline]
-    pub fn target(&self, change: &Change<'_>) -> Result<Target, ApplyError> {
+    pub fn target(&self, change: &Change<'_>) -> Result<ChangeTarget, ApplyError> {
         let number = match change {
-            Change::Insert { .. } => return Ok(Target::New),
+            Change::Insert { .. } => return Ok(ChangeTarget::New),
             Change::Replace { number, .. } | Change::Patch { number, .. } | Change::Delete { number, .. } => *number,
         };
         match self.find(number) {
-            Some(rid) => Ok(Target::Row(rid)),
-            None if matches!(change, Change::Delete { .. }) => Ok(Target::Passed),
+            Some(rid) => Ok(ChangeTarget::Row(rid)),
+            None if matches!(change, Change::Delete { .. }) => Ok(ChangeTarget::Passed),
             None => Err(self.missing(number)),
         }
     }
@@ -190,8 +190,8 @@ impl Table {
     pub fn carry_out(
         &mut self,
         change: &Change<'_>,
-        target: Target,
-        scratch: &mut Scratch,
+        target: ChangeTarget,
+        scratch: &mut KeyScratch,
     ) -> Result<Option<Rid>, ApplyError> {
         match (change, target) {
             (Change::Insert { number, row, .. }, _) => {
@@ -199,17 +199,17 @@ impl Table {
                 let put = self.put_new(row, number, scratch);
                 return Ok(Some(put.map_err(|error| self.unfit(error))?));
             }
-            (Change::Delete { number, .. }, Target::Passed) => self.pass_number(*number)?,
-            (Change::Delete { .. }, Target::Row(rid)) => self.take_out(rid, scratch),
-            (Change::Replace { row, .. }, Target::Row(rid)) => {
+            (Change::Delete { number, .. }, ChangeTarget::Passed) => self.pass_number(*number)?,
+            (Change::Delete { .. }, ChangeTarget::Row(rid)) => self.take_out(rid, scratch),
+            (Change::Replace { row, .. }, ChangeTarget::Row(rid)) => {
                 let put = self.put(rid, row, scratch);
                 put.map_err(|error| self.unfit(error))?;
             }
-            (Change::Patch { columns, .. }, Target::Row(rid)) => {
+            (Change::Patch { columns, .. }, ChangeTarget::Row(rid)) => {
                 self.put_columns(rid, *columns, scratch)?;
             }
             (Change::Replace { number, .. } | Change::Patch { number, .. }, _)
-            | (Change::Delete { number, .. }, Target::New) => return Err(self.missing(*number)),
+            | (Change::Delete { number, .. }, ChangeTarget::New) => return Err(self.missing(*number)),
         }
         Ok(None)
     }
@@ -224,11 +224,11 @@ impl Table {
                 self.take_number(number)?;
                 again(None, Some(row.to_vec()))
             }
-            (Change::Delete { .. }, Target::Passed) => {
+            (Change::Delete { .. }, ChangeTarget::Passed) => {
                 self.pass_number(number)?;
                 again(None, None)
             }
-            (_, Target::Row(rid)) => {
+            (_, ChangeTarget::Row(rid)) => {
                 let row = match change {
                     Change::Replace { row, .. } => Some(row.to_vec()),
                     Change::Patch { columns, .. } => Some(self.patched(self.rows.at(rid).row, *columns)?),
@@ -236,7 +236,7 @@ impl Table {
                 };
                 again(Some(rid), row)
             }
-            (_, Target::New | Target::Passed) => return Err(self.missing(number)),
+            (_, ChangeTarget::New | ChangeTarget::Passed) => return Err(self.missing(number)),
         })
     }
 
@@ -304,13 +304,13 @@ impl Table {
     }
 
     #[inline]
-    pub fn put_new(&mut self, row: &[u8], number: u64, scratch: &mut Scratch) -> Result<Rid, WriteError> {
+    pub fn put_new(&mut self, row: &[u8], number: u64, scratch: &mut KeyScratch) -> Result<Rid, WriteError> {
         let rid = self.rows.next_rid();
         self.load(row, number, scratch)?;
         Ok(rid)
     }
 
-    pub fn take_out(&mut self, rid: Rid, scratch: &mut Scratch) {
+    pub fn take_out(&mut self, rid: Rid, scratch: &mut KeyScratch) {
         let row = self.rows.at(rid);
         unlink(&mut self.indexes, &self.layout, rid, row, scratch);
         let place = self.rows.bury(rid);
@@ -319,11 +319,11 @@ impl Table {
     }
 
     /// Replaces a live row by `row`.
-    fn put(&mut self, rid: Rid, row: &[u8], scratch: &mut Scratch) -> Result<(), WriteError> {
+    fn put(&mut self, rid: Rid, row: &[u8], scratch: &mut KeyScratch) -> Result<(), WriteError> {
         self.validate(row)?;
         let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
         let old = self.rows.read(place);
-        let new = RowRef {
+        let new = StoredRow {
             row,
             number: old.number,
         };
@@ -346,7 +346,7 @@ impl Table {
         &mut self,
         rid: Rid,
         columns: PatchColumns<'_>,
-        scratch: &mut Scratch,
+        scratch: &mut KeyScratch,
     ) -> Result<(), ApplyError> {
         if self.plain_rows().put(rid, columns) {
             return Ok(());

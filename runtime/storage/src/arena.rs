@@ -12,7 +12,7 @@ use reprise_abi::{
 use reprise_base::Budget;
 use reprise_pages::{HUGE_BYTES, prefetch_line};
 
-use crate::chunked::{Growth, Pieces};
+use crate::chunked::{GrowthRule, Pieces};
 
 /// The place of a row's bytes: length in the upper bits, granule in the lower bits. The highest bit is never set here, because
 /// `Indirection` keeps its own mark there.
@@ -267,11 +267,11 @@ impl Arena {
     /// The `take` variant for an arena without room. It takes new memory, then a part of a greater free slot, then memory beyond the limit.
     #[cold]
     fn take_behind(&mut self, class: usize, granules: usize) -> u64 {
-        if !self.grow(granules, Growth::Judged) {
+        if !self.grow(granules, GrowthRule::Judged) {
             if let Some(granule) = self.take_greater(class, granules) {
                 return granule;
             }
-            self.grow(granules, Growth::Forced);
+            self.grow(granules, GrowthRule::Forced);
         }
         let granule = self.used;
         self.used += granules;
@@ -313,12 +313,12 @@ impl Arena {
     #[cold]
     pub fn make_room(&mut self, len: usize) -> bool {
         let (class, granules) = slot_of(len);
-        self.has_room(len) || self.grow(granules, Growth::Judged) || self.greater(class).is_some()
+        self.has_room(len) || self.grow(granules, GrowthRule::Judged) || self.greater(class).is_some()
     }
 
     /// Makes room for this many granules behind the used ones. If the open piece has fewer left, they become free slots, and a new piece
     /// begins.
-    fn grow(&mut self, granules: usize, growth: Growth) -> bool {
+    fn grow(&mut self, granules: usize, growth: GrowthRule) -> bool {
         if self.used + granules <= self.end {
             return self.extend(self.used + granules - self.room, growth);
         }
@@ -336,7 +336,7 @@ impl Arena {
     }
 
     /// Takes memory for a piece, in the place of a released one or behind all others, and makes room in it.
-    fn begin_piece(&mut self, granules: usize, growth: Growth) -> Option<usize> {
+    fn begin_piece(&mut self, granules: usize, growth: GrowthRule) -> Option<usize> {
         let piece = match self.gone.last() {
             Some(piece) => {
                 let piece = *piece as usize;
@@ -360,7 +360,7 @@ impl Arena {
         Some(piece)
     }
 
-    fn extend(&mut self, granules: usize, growth: Growth) -> bool {
+    fn extend(&mut self, granules: usize, growth: GrowthRule) -> bool {
         let has_grown = self.chunks.extend(HUGE_BYTES, granules * GRANULE_BYTES, growth);
         if has_grown {
             self.room = self.chunks.room() / GRANULE_BYTES;

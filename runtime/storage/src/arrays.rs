@@ -59,14 +59,14 @@ impl Note {
     }
 }
 
-struct Piece {
+struct NotePiece {
     notes: Vec<Note>,
     columns: Vec<u8>,
     /// Number of notes that are not built.
     left: usize,
 }
 
-impl Piece {
+impl NotePiece {
     fn new() -> Self {
         Self {
             notes: Vec::with_capacity(PIECE_NOTES),
@@ -85,7 +85,7 @@ impl Piece {
 pub(crate) struct ReplayArray {
     /// The number of the newest note by record id, for rows with notes that are not built.
     newest: HashMap<u32, u32, BuildHasherDefault<RidHasher>>,
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<NotePiece>,
     /// Number of notes in the released pieces.
     gone: u32,
     left: usize,
@@ -200,7 +200,7 @@ impl ReplayArray {
     /// Returns the columns that the patch of a note writes. None for an inserted row.
     pub fn columns(&self, number: u32) -> Option<PatchColumns<'_>> {
         let (piece, at) = self.place(number);
-        let Piece { notes, columns, .. } = &self.pieces[piece];
+        let NotePiece { notes, columns, .. } = &self.pieces[piece];
         let note = &notes[at];
         let bytes = &columns[note.start as usize..][..note.bytes as usize];
         (!note.is_new_row()).then(|| PatchColumns::again(note.count, bytes))
@@ -211,7 +211,7 @@ impl ReplayArray {
     #[inline]
     pub fn push(&mut self, (rid, row_bytes): (Rid, u32), columns: Option<PatchColumns<'_>>, hidden_from: u64) {
         if self.pieces.back().is_none_or(|piece| piece.notes.len() == PIECE_NOTES) {
-            let piece = Piece::new();
+            let piece = NotePiece::new();
             self.bytes += piece.bytes();
             self.pieces.push_back(piece);
         }
@@ -301,7 +301,7 @@ impl ReplayArray {
 
     /// Puts all notes in place, in the order in which they were made. It serves rows that no view needs in an older state.
     pub fn put_all(&mut self, table: &mut PlainRows<'_>) {
-        for Piece { notes, columns, .. } in &self.pieces {
+        for NotePiece { notes, columns, .. } in &self.pieces {
             for (at, note) in notes.iter().enumerate() {
                 if let Some(coming) = notes.get(at + AHEAD).filter(|note| !note.is_new_row()) {
                     table.rows.touch(coming.rid);

@@ -4,11 +4,11 @@ use crate::{
     apply::PlainRows,
     index::{Index, NotOrdered, Range, ScanPosition, Visit},
     indirection::Rid,
-    keyplan::{RowRef, Scratch},
+    keyplan::{KeyScratch, StoredRow},
     rows::split_stored,
     store::TableId,
-    table::Table,
-    views::{Edges, Entries, Seen, Shown, ViewId, Views},
+    table::StoredTable,
+    views::{Edges, KeptEntries, RowVisibility, VersionedRows, ViewId, Views},
 };
 
 /// A row at a view.
@@ -23,8 +23,8 @@ pub struct ShownRow<'r> {
 }
 
 impl<'r> ShownRow<'r> {
-    fn new(rid: Rid, row: RowRef<'r>) -> Self {
-        let RowRef { row, number } = row;
+    fn new(rid: Rid, row: StoredRow<'r>) -> Self {
+        let StoredRow { row, number } = row;
         Self { rid, number, row }
     }
 }
@@ -32,14 +32,14 @@ impl<'r> ShownRow<'r> {
 /// A store's tables at an open view. A row that a reader reads is built for all later readers. Like those of `Store`, methods panic on a
 /// table or an index that does not exist.
 pub struct StoreAtView<'s> {
-    tables: &'s mut [Table],
+    tables: &'s mut [StoredTable],
     /// The views. None: the tables are shown as they are.
     views: Option<&'s mut Views>,
     view: ViewId,
 }
 
 impl<'s> StoreAtView<'s> {
-    pub(crate) fn new(tables: &'s mut [Table], views: Option<&'s mut Views>, view: ViewId) -> Self {
+    pub(crate) fn new(tables: &'s mut [StoredTable], views: Option<&'s mut Views>, view: ViewId) -> Self {
         Self { tables, views, view }
     }
 
@@ -50,21 +50,21 @@ impl<'s> StoreAtView<'s> {
 
     /// Returns the row of an id that the view has shown before.
     pub fn row(&mut self, id: TableId, rid: Rid) -> Option<&[u8]> {
-        self.find(id, rid, Way::Id).map(|found| found.row)
+        self.find(id, rid, AccessPath::Id).map(|found| found.row)
     }
 
     /// Returns the row of an id, as the view sees it.
-    fn find(&mut self, id: TableId, rid: Rid, way: Way) -> Option<RowRef<'_>> {
+    fn find(&mut self, id: TableId, rid: Rid, way: AccessPath) -> Option<StoredRow<'_>> {
         let mut rows = self.tables[id.0 as usize].plain_rows();
         let Some(views) = &mut self.views else {
             return rows.into_live(rid);
         };
         let (mut shown, _) = views.shown(id);
         match shown.see(self.view, rid, &mut rows) {
-            Seen::Live => rows.into_live(rid),
-            Seen::Kept { by_entries: true } if way == Way::Entry => None,
-            Seen::Kept { .. } => Some(split_stored(shown.into_stored(self.view, rid))),
-            Seen::Absent => None,
+            RowVisibility::Live => rows.into_live(rid),
+            RowVisibility::Kept { by_entries: true } if way == AccessPath::Entry => None,
+            RowVisibility::Kept { .. } => Some(split_stored(shown.into_stored(self.view, rid))),
+            RowVisibility::Absent => None,
         }
     }
 
@@ -81,7 +81,7 @@ impl<'s> StoreAtView<'s> {
         let end = self.tables[id.0 as usize].rows.rids_end().max(kept);
         let until = end.min(first.0.saturating_add(ids_max));
         for rid in (first.0..until).map(Rid) {
-            let Some(row) = self.find(id, rid, Way::Id) else {
+            let Some(row) = self.find(id, rid, AccessPath::Id) else {
                 continue;
             };
             match visit(ShownRow::new(rid, row)) {
@@ -107,8 +107,8 @@ impl<'s> StoreAtView<'s> {
         let views = self.views.as_mut();
         let beside = views.and_then(|views| views.shown(id).1.get(view, index, key));
         let (rid, way) = match beside {
-            Some(rid) => (rid, Way::Id),
-            None => (found.get(&table.rows, key)?.0, Way::Entry),
+            Some(rid) => (rid, AccessPath::Id),
+            None => (found.get(&table.rows, key)?.0, AccessPath::Entry),
         };
         self.find(id, rid, way).map(|found| (rid, found.row))
     }
@@ -149,16 +149,16 @@ impl<'s> StoreAtView<'s> {
         let (shown, entries) = shown.unzip();
         let kept = match entries {
             Some(entries) => entries.between(self.view, index, edges, is_reverse),
-            None => Entries::nothing(),
+            None => KeptEntries::nothing(),
         };
-        let mut walk = Walk {
+        let mut walk = ViewWalk {
             rows,
             shown,
             index: &indexes[index as usize],
             view: self.view,
             is_reverse,
             kept: kept.peekable(),
-            scratch: Scratch::default(),
+            scratch: KeyScratch::default(),
             looked_at: 0,
             entries_max,
             stopped: None,
@@ -183,22 +183,22 @@ const ENTRIES_MAX: usize = 1 << 10;
 
 /// How the reader found a row.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum AccessPath {
     Id,
     /// The reader used an entry of an index, which may be older or newer than the view.
     Entry,
 }
 
 /// A scan of an index and of the kept entries beside it.
-struct Walk<'w, K: Iterator<Item = (&'w [u8], Rid)>, V> {
+struct ViewWalk<'w, K: Iterator<Item = (&'w [u8], Rid)>, V> {
     rows: PlainRows<'w>,
     /// The kept versions. None: rows are shown as they are.
-    shown: Option<Shown<'w>>,
+    shown: Option<VersionedRows<'w>>,
     index: &'w Index,
     view: ViewId,
     is_reverse: bool,
     kept: std::iter::Peekable<K>,
-    scratch: Scratch,
+    scratch: KeyScratch,
     looked_at: usize,
     entries_max: usize,
     /// The key at which it stopped, and whether it continues behind that key.
@@ -206,7 +206,7 @@ struct Walk<'w, K: Iterator<Item = (&'w [u8], Rid)>, V> {
     visit: V,
 }
 
-impl<'w, K: Iterator<Item = (&'w [u8], Rid)>, V: FnMut(ShownRow<'_>) -> Visit> Walk<'w, K, V> {
+impl<'w, K: Iterator<Item = (&'w [u8], Rid)>, V: FnMut(ShownRow<'_>) -> Visit> ViewWalk<'w, K, V> {
     /// Takes the next entry of the index itself.
     fn on_entry(&mut self, rid: Rid) -> Visit {
         if self.kept.peek().is_some() {
@@ -218,11 +218,13 @@ impl<'w, K: Iterator<Item = (&'w [u8], Rid)>, V: FnMut(ShownRow<'_>) -> Visit> W
         self.looked_at += 1;
         let seen = match &mut self.shown {
             Some(shown) => shown.see(self.view, rid, &mut self.rows),
-            None => Seen::Live,
+            None => RowVisibility::Live,
         };
         let row = match (seen, &self.shown) {
-            (Seen::Kept { by_entries: false }, Some(shown)) => Some(split_stored(shown.stored(self.view, rid))),
-            (Seen::Live, _) => Some(self.rows.rows.at(rid)),
+            (RowVisibility::Kept { by_entries: false }, Some(shown)) => {
+                Some(split_stored(shown.stored(self.view, rid)))
+            }
+            (RowVisibility::Live, _) => Some(self.rows.rows.at(rid)),
             _ => None,
         };
         let said = row.map_or(Visit::Next, |row| (self.visit)(ShownRow::new(rid, row)));

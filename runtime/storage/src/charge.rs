@@ -42,13 +42,13 @@ impl Charge {
 
 /// Bytes that are kept for views.
 #[derive(Default)]
-pub(crate) struct Taken {
+pub(crate) struct VersionMemory {
     pub versions: usize,
     pub notes: usize,
     pub charge: Charge,
 }
 
-impl Taken {
+impl VersionMemory {
     pub fn bytes(&self) -> usize {
         self.versions + self.notes
     }

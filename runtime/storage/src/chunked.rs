@@ -39,7 +39,7 @@ const STEP_BYTES_MAX: usize = 256 << 10;
 
 /// Whether growth may be refused.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Growth {
+pub(crate) enum GrowthRule {
     /// Growth is refused beyond the limit of memory, or if the system has none.
     Judged,
     /// Growth is never refused, because the operation has begun and must complete.
@@ -141,7 +141,7 @@ impl<T> Pieces<T> {
 
     /// Makes room for at least `least` more bytes, in the last piece or in a new one of `piece_bytes`. False, with nothing changed, if that
     /// is refused.
-    pub fn extend(&mut self, piece_bytes: usize, least: usize, growth: Growth) -> bool {
+    pub fn extend(&mut self, piece_bytes: usize, least: usize, growth: GrowthRule) -> bool {
         let count = self.count();
         let is_new = self.room == count * piece_bytes;
         let left = if is_new {
@@ -156,9 +156,9 @@ impl<T> Pieces<T> {
         };
         let charged = if is_large { HUGE_BYTES } else { step };
         match growth {
-            Growth::Forced => self.charge.grow(charged),
-            Growth::Judged if !self.charge.try_grow(charged) => return false,
-            Growth::Judged => {}
+            GrowthRule::Forced => self.charge.grow(charged),
+            GrowthRule::Judged if !self.charge.try_grow(charged) => return false,
+            GrowthRule::Judged => {}
         }
         if is_new {
             match self.make(piece_bytes, growth) {
@@ -174,13 +174,13 @@ impl<T> Pieces<T> {
     }
 
     /// Returns the next piece. A large array takes a piece that was made ready ahead, if there is one.
-    fn make(&self, bytes: usize, growth: Growth) -> Option<Pages<T>> {
+    fn make(&self, bytes: usize, growth: GrowthRule) -> Option<Pages<T>> {
         let elements = bytes / size_of::<T>();
         match (self.count() > SMALL_CHUNKS_MAX, growth) {
-            (true, Growth::Judged) => Pages::try_ready(elements),
-            (false, Growth::Judged) => Pages::try_with_capacity(elements),
-            (true, Growth::Forced) => Some(Pages::ready(elements)),
-            (false, Growth::Forced) => Some(Pages::with_capacity(elements)),
+            (true, GrowthRule::Judged) => Pages::try_ready(elements),
+            (false, GrowthRule::Judged) => Pages::try_with_capacity(elements),
+            (true, GrowthRule::Forced) => Some(Pages::ready(elements)),
+            (false, GrowthRule::Forced) => Some(Pages::with_capacity(elements)),
         }
     }
 
@@ -193,13 +193,13 @@ impl<T> Pieces<T> {
     }
 
     /// Takes memory again for a piece that was released. False if that is refused. The piece is empty.
-    pub fn refill(&mut self, piece: usize, piece_bytes: usize, growth: Growth) -> bool {
+    pub fn refill(&mut self, piece: usize, piece_bytes: usize, growth: GrowthRule) -> bool {
         assert!(self.at(piece).mapped_bytes() == 0, "a piece that was released");
         let charged = charged_of(piece, piece_bytes);
         match growth {
-            Growth::Forced => self.charge.grow(charged),
-            Growth::Judged if !self.charge.try_grow(charged) => return false,
-            Growth::Judged => {}
+            GrowthRule::Forced => self.charge.grow(charged),
+            GrowthRule::Judged if !self.charge.try_grow(charged) => return false,
+            GrowthRule::Judged => {}
         }
         let Some(pages) = self.make(piece_bytes, growth) else {
             self.charge.resize(self.charge.bytes() - charged);
@@ -224,14 +224,14 @@ impl<T> Pieces<T> {
 }
 
 /// An array in pieces of one huge page, or of the next power of two of elements that fits into it.
-pub(crate) struct Chunked<T> {
+pub(crate) struct ChunkedArray<T> {
     pieces: Pieces<T>,
     len: usize,
     /// Number of elements for which there is memory.
     room: usize,
 }
 
-impl<T> Default for Chunked<T> {
+impl<T> Default for ChunkedArray<T> {
     fn default() -> Self {
         Self {
             pieces: Pieces::default(),
@@ -241,7 +241,7 @@ impl<T> Default for Chunked<T> {
     }
 }
 
-impl<T> Chunked<T> {
+impl<T> ChunkedArray<T> {
     pub const SHIFT: u32 = (HUGE_BYTES / size_of::<T>()).ilog2();
     pub const CHUNK: usize = 1 << Self::SHIFT;
     const PIECE_BYTES: usize = Self::CHUNK * size_of::<T>();
@@ -312,16 +312,16 @@ impl<T> Chunked<T> {
 
     #[cold]
     fn grow(&mut self) {
-        self.extend_room(Growth::Forced);
+        self.extend_room(GrowthRule::Forced);
     }
 
     /// Makes room for some more elements. False if memory is refused.
     #[cold]
     pub fn try_grow(&mut self) -> bool {
-        self.extend_room(Growth::Judged)
+        self.extend_room(GrowthRule::Judged)
     }
 
-    fn extend_room(&mut self, growth: Growth) -> bool {
+    fn extend_room(&mut self, growth: GrowthRule) -> bool {
         let has_grown = self.pieces.extend(Self::PIECE_BYTES, size_of::<T>(), growth);
         let (whole, part) = (
             self.pieces.room() / Self::PIECE_BYTES,
@@ -337,7 +337,7 @@ impl<T> Chunked<T> {
     }
 
     /// Takes memory again for a released piece, and has `fill` fill it. False if the memory is refused.
-    pub fn refill(&mut self, piece: usize, growth: Growth, fill: impl FnOnce(&mut Pages<T>)) -> bool {
+    pub fn refill(&mut self, piece: usize, growth: GrowthRule, fill: impl FnOnce(&mut Pages<T>)) -> bool {
         if !self.pieces.refill(piece, Self::PIECE_BYTES, growth) {
             return false;
         }
@@ -368,7 +368,7 @@ impl<T> Chunked<T> {
     }
 }
 
-impl<T> Index<u32> for Chunked<T> {
+impl<T> Index<u32> for ChunkedArray<T> {
     type Output = T;
     #[inline(always)]
     fn index(&self, at: u32) -> &T {
@@ -377,7 +377,7 @@ impl<T> Index<u32> for Chunked<T> {
     }
 }
 
-impl<T> IndexMut<u32> for Chunked<T> {
+impl<T> IndexMut<u32> for ChunkedArray<T> {
     #[inline(always)]
     fn index_mut(&mut self, at: u32) -> &mut T {
         let at = at as usize;
@@ -392,7 +392,7 @@ mod tests {
     #[test]
     fn two_elements_are_told_apart_wherever_they_lie() {
         // The array has pieces of four elements each, and the test touches only the first bytes of each.
-        let mut array = Chunked::<[u8; HUGE_BYTES / 4]>::default();
+        let mut array = ChunkedArray::<[u8; HUGE_BYTES / 4]>::default();
         (0..13).for_each(|_| array.push_zeroed());
         for a in 0..13 {
             array[a][0] = a as u8;

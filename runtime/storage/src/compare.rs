@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use reprise_base::{Budget, Grant};
 
-use crate::{digest::fold, keyplan::RowRef, rows::Rows, schema, snapshot::Taken, store::TableId, table::Table};
+use crate::{
+    digest::fold, keyplan::StoredRow, rows::RowHeap, schema, snapshot::ScanProgress, store::TableId, table::StoredTable,
+};
 
 /// The digest of a table at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +32,7 @@ pub(crate) struct Digests {
 }
 
 pub(crate) struct TableDigesting {
-    pub taken: Taken,
+    pub taken: ScanProgress,
     /// Sum of the digests of the rows that were taken.
     sum: u64,
     next_number: u64,
@@ -39,9 +41,9 @@ pub(crate) struct TableDigesting {
 }
 
 impl TableDigesting {
-    fn new(id: TableId, table: &Table) -> Option<Self> {
+    fn new(id: TableId, table: &StoredTable) -> Option<Self> {
         (!table.schema.is_dropped()).then(|| Self {
-            taken: Taken::none_of(&table.rows),
+            taken: ScanProgress::none_of(&table.rows),
             sum: 0,
             next_number: table.next_number(),
             begun: TableDigest {
@@ -54,19 +56,19 @@ impl TableDigesting {
     }
 
     /// Reads rows until `bytes` are used up. True if no row is left.
-    pub fn go_on(&mut self, rows: &Rows, bytes: &mut usize) -> bool {
+    pub fn go_on(&mut self, rows: &RowHeap, bytes: &mut usize) -> bool {
         let Self { taken, sum, .. } = self;
         taken.take(rows, bytes, |row| *sum = sum.wrapping_add(digest_of_row(row)))
     }
 
-    /// Adds a row, as `Table::rows_digest` does.
-    pub fn add(&mut self, row: RowRef<'_>) {
+    /// Adds a row, as `StoredTable::rows_digest` does.
+    pub fn add(&mut self, row: StoredRow<'_>) {
         self.sum = self.sum.wrapping_add(digest_of_row(row));
     }
 }
 
 impl Digests {
-    pub fn new(tables: &[Table]) -> Self {
+    pub fn new(tables: &[StoredTable]) -> Self {
         let numbered = (0..).map(TableId).zip(tables);
         Self {
             tables: numbered.map(|(id, table)| TableDigesting::new(id, table)).collect(),
@@ -86,7 +88,7 @@ impl Digests {
     }
 
     /// Reads rows until `bytes` are used up. True if no row is left.
-    pub fn go_on(&mut self, tables: &[Table], bytes: &mut usize) -> bool {
+    pub fn go_on(&mut self, tables: &[StoredTable], bytes: &mut usize) -> bool {
         for (at, table) in tables.iter().enumerate() {
             let Some(digesting) = self.tables.get_mut(at).and_then(Option::as_mut) else {
                 continue;
@@ -120,7 +122,7 @@ impl Digests {
     }
 }
 
-fn digest_of_row(row: RowRef<'_>) -> u64 {
+fn digest_of_row(row: StoredRow<'_>) -> u64 {
     fold(0, row.number, row.row)
 }
 

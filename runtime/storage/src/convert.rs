@@ -7,33 +7,38 @@ use reprise_abi::{Field, RowLayout, TableSchema, key::KEY_BYTES_MAX, row::ROW_BY
 use crate::{
     digest::fold,
     evolve::TableChange,
-    index::{Index, Refused},
+    index::{Index, KeyRefusal},
     indirection::Rid,
-    keyplan::{RowRef, Scratch},
+    keyplan::{KeyScratch, StoredRow},
     keytext::key_text,
     project::default_field,
-    rows::Rows,
-    schema::{At, Conflict, describe_index, names},
+    rows::RowHeap,
+    schema::{Conflict, ConflictPlace, describe_index, names},
     store::{Store, TableId},
-    table::{Table, make_indexes},
+    table::{StoredTable, make_indexes},
 };
 
 /// A changed table, ready to replace the stored one.
-pub struct Prepared {
+pub struct PreparedTable {
     pub(crate) table: TableId,
     change: TableChange,
     layout: RowLayout,
     /// The new rows. None: the stored rows are kept.
-    rows: Option<Rows>,
+    rows: Option<RowHeap>,
     /// The new indexes in order, the primary key's first. None: the stored index is kept.
     indexes: Vec<Option<Index>>,
     /// The number of the next row when the table was prepared.
     next_number: u64,
 }
 
-impl Prepared {
+impl PreparedTable {
     /// Prepares a change. It only reads the stored table. `go_on` gets the number of copied rows, and says whether to continue.
-    pub(crate) fn new(id: TableId, stored: &Table, change: TableChange, go_on: GoOn<'_>) -> Result<Self, Unprepared> {
+    pub(crate) fn new(
+        id: TableId,
+        stored: &StoredTable,
+        change: TableChange,
+        go_on: GoOn<'_>,
+    ) -> Result<Self, ConvertError> {
         let layout = RowLayout::of_table(&change.schema);
         let rows = match change.rewrites_rows {
             true => Some(rewrite(stored, &change, &layout, go_on)?),
@@ -50,7 +55,7 @@ impl Prepared {
             let rows = rows.as_ref().unwrap_or(&stored.rows);
             if let Err(refused) = fill(&mut index, rows, &layout) {
                 let conflict = refuse_rows(&change.schema, at, &refused, (rows, &layout));
-                return Err(Unprepared::Conflicts(vec![conflict]));
+                return Err(ConvertError::Conflicts(vec![conflict]));
             }
             ask(go_on, 0)?;
             indexes.push(Some(index));
@@ -69,7 +74,7 @@ impl Prepared {
     pub fn empty(schema: TableSchema) -> Self {
         Self::new(
             TableId(0),
-            &Table::new(schema.clone()),
+            &StoredTable::new(schema.clone()),
             TableChange::copy_of(schema),
             &|_| true,
         )
@@ -77,20 +82,20 @@ impl Prepared {
     }
 
     /// Returns the changed table, which must be a whole copy, to stand beside the stored one.
-    pub(crate) fn into_copy(self) -> Table {
+    pub(crate) fn into_copy(self) -> StoredTable {
         let rows = self.rows.expect("a whole copy has rows");
         let indexes = self.indexes.into_iter().flatten().collect();
-        Table::from_parts(self.change.schema, self.layout, rows, indexes, self.next_number)
+        StoredTable::from_parts(self.change.schema, self.layout, rows, indexes, self.next_number)
     }
 
     /// Returns the changed table. It also returns the stored table if no part of that is in the changed one. The undo of both must be
     /// settled, because rows may have moved.
-    pub(crate) fn finish(self, stored: Table) -> (Table, Option<Table>) {
+    pub(crate) fn finish(self, stored: StoredTable) -> (StoredTable, Option<StoredTable>) {
         let next_number = stored.next_number();
         if self.is_whole() {
             let rows = self.rows.expect("a whole copy has rows");
             let indexes = self.indexes.into_iter().flatten().collect();
-            let changed = Table::from_parts(self.change.schema, self.layout, rows, indexes, next_number);
+            let changed = StoredTable::from_parts(self.change.schema, self.layout, rows, indexes, next_number);
             return (changed, Some(stored));
         }
         let mut known: Vec<_> = stored.indexes.into_iter().map(Some).collect();
@@ -110,7 +115,7 @@ impl Prepared {
             });
         let indexes = indexes.collect();
         let rows = self.rows.unwrap_or(stored.rows);
-        let changed = Table::from_parts(self.change.schema, self.layout, rows, indexes, next_number);
+        let changed = StoredTable::from_parts(self.change.schema, self.layout, rows, indexes, next_number);
         (changed, None)
     }
 
@@ -143,7 +148,7 @@ pub type GoOn<'a> = &'a dyn Fn(u64) -> bool;
 
 /// Why a changed table could not be made. The stored one is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unprepared {
+pub enum ConvertError {
     /// The changed table can't hold some rows.
     Conflicts(Vec<Conflict>),
     /// The caller ended the change.
@@ -153,15 +158,20 @@ pub enum Unprepared {
 /// Number of rows that are copied between two checks whether to continue.
 pub(crate) const ROWS_AT_ONCE: u64 = 4_096;
 
-pub(crate) fn ask(go_on: GoOn<'_>, rows: u64) -> Result<(), Unprepared> {
+pub(crate) fn ask(go_on: GoOn<'_>, rows: u64) -> Result<(), ConvertError> {
     match go_on(rows) {
         true => Ok(()),
-        false => Err(Unprepared::Ended),
+        false => Err(ConvertError::Ended),
     }
 }
 
 /// Returns the stored rows in the changed table's form, with record ids from 0 on.
-fn rewrite(stored: &Table, change: &TableChange, layout: &RowLayout, go_on: GoOn<'_>) -> Result<Rows, Unprepared> {
+fn rewrite(
+    stored: &StoredTable,
+    change: &TableChange,
+    layout: &RowLayout,
+    go_on: GoOn<'_>,
+) -> Result<RowHeap, ConvertError> {
     let schema = &change.schema;
     let mut rows = stored.rows.fresh();
     if stored.rows.count() == 0 {
@@ -191,19 +201,19 @@ fn rewrite(stored: &Table, change: &TableChange, layout: &RowLayout, go_on: GoOn
         let row = layout.build(&fields);
         if row.len() > ROW_BYTES_MAX {
             let (table, found) = (&schema.full_name(), format!("one of {} bytes", row.len()));
-            let at = At {
+            let at = ConflictPlace {
                 table,
                 item: "",
                 what: "rows",
             };
             let way_on = "shorten that row, or the defaults";
-            return Err(Unprepared::Conflicts(vec![at.conflict(
+            return Err(ConvertError::Conflicts(vec![at.conflict(
                 found,
                 "of at most 1 MiB",
                 way_on,
             )]));
         }
-        rows.insert(RowRef {
+        rows.insert(StoredRow {
             row: &row,
             number: old.number,
         });
@@ -211,11 +221,11 @@ fn rewrite(stored: &Table, change: &TableChange, layout: &RowLayout, go_on: GoOn
     Ok(rows)
 }
 
-fn fill(index: &mut Index, rows: &Rows, layout: &RowLayout) -> Result<(), Refused> {
+fn fill(index: &mut Index, rows: &RowHeap, layout: &RowLayout) -> Result<(), KeyRefusal> {
     if rows.count() == u64::from(rows.rids_end()) {
         return index.fill(rows, layout);
     }
-    let mut scratch = Scratch::default();
+    let mut scratch = KeyScratch::default();
     for rid in rows.rids() {
         index.insert(rows, layout, rows.at(rid), rid, &mut scratch)?;
     }
@@ -223,7 +233,7 @@ fn fill(index: &mut Index, rows: &Rows, layout: &RowLayout) -> Result<(), Refuse
 }
 
 /// Names the rows for which an index can't be made.
-fn refuse_rows(schema: &TableSchema, index: usize, refused: &Refused, rows: (&Rows, &RowLayout)) -> Conflict {
+fn refuse_rows(schema: &TableSchema, index: usize, refused: &KeyRefusal, rows: (&RowHeap, &RowLayout)) -> Conflict {
     let table = &schema.full_name();
     let (item, what, declared, columns) = match index.checked_sub(1) {
         None => (
@@ -245,27 +255,27 @@ fn refuse_rows(schema: &TableSchema, index: usize, refused: &Refused, rows: (&Ro
     let keys = IndexKeys { schema, columns, rows };
     let holds_null = columns.iter().any(|at| schema.columns[*at as usize].nullable);
     let (stored, way_on) = match refused {
-        Refused::Taken => (
+        KeyRefusal::Taken => (
             keys.equal_rows().unwrap_or_else(|| "rows with equal keys".into()),
             match holds_null {
                 true => "delete or change the rows that are equal (null equals null), or declare it without unique",
                 false => "delete or change the rows that are equal, or declare it without unique",
             },
         ),
-        Refused::TooLong => (
+        KeyRefusal::TooLong => (
             keys.long_row()
                 .unwrap_or_else(|| "rows with keys that are too long".into()),
             "shorten what those rows have there, or leave the column out of the key",
         ),
     };
-    At { table, item, what }.conflict(stored, declared, way_on)
+    ConflictPlace { table, item, what }.conflict(stored, declared, way_on)
 }
 
 /// The keys that an index would have, for rows for which it can't be made.
 struct IndexKeys<'a> {
     schema: &'a TableSchema,
     columns: &'a [u16],
-    rows: (&'a Rows, &'a RowLayout),
+    rows: (&'a RowHeap, &'a RowLayout),
 }
 
 impl IndexKeys<'_> {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use reprise_base::Budget;
 use reprise_pages::{Pages, prefetch_line};
 
-use crate::{charge::Charge, chunked::Chunked, hash::HashIndex, tag::tag_of, vacant::Vacant};
+use crate::{charge::Charge, chunked::ChunkedArray, hash::HashIndex, tag::tag_of, vacant::Vacant};
 
 const PAGE_KEYS: usize = 1024;
 const PAGE_SHIFT: u32 = PAGE_KEYS.ilog2();
@@ -26,9 +26,9 @@ const PAGE_KEYS_MIN: usize = 128;
 
 pub(crate) struct Dense {
     /// Record ids + 1; 0 at a place without a key.
-    pages: Chunked<[u32; PAGE_KEYS]>,
+    pages: ChunkedArray<[u32; PAGE_KEYS]>,
     /// For each page, the common part of its keys (the key divided by `PAGE_KEYS`), and their number.
-    heads: Vec<Head>,
+    heads: Vec<DenseHead>,
     /// Page numbers + 1, each at the hash of its common part or behind it, going around. At most a quarter of the places are used.
     directory: Vec<u32>,
     /// 64 minus the number of bits that choose a place in the directory.
@@ -43,7 +43,7 @@ pub(crate) struct Dense {
     charge: Charge,
 }
 
-struct Head {
+struct DenseHead {
     common: Common,
     count: u32,
 }
@@ -56,7 +56,7 @@ impl Dense {
     pub fn new(bytes: usize) -> Self {
         assert!((1..=16).contains(&bytes), "a dense key has 1 to 16 bytes");
         Self {
-            pages: Chunked::default(),
+            pages: ChunkedArray::default(),
             heads: Vec::new(),
             directory: vec![0; 4],
             directory_shift: 62,
@@ -77,7 +77,7 @@ impl Dense {
     }
 
     fn beside_bytes(&self) -> usize {
-        self.heads.capacity() * size_of::<Head>() + self.directory.capacity() * 4 + self.free.memory_bytes()
+        self.heads.capacity() * size_of::<DenseHead>() + self.directory.capacity() * 4 + self.free.memory_bytes()
     }
 
     /// True if this many entries take almost certainly no memory.
@@ -335,7 +335,7 @@ impl Dense {
     #[cold]
     fn add_page(&mut self, common: Common) -> u32 {
         self.grow_directory();
-        let head = Head { common, count: 0 };
+        let head = DenseHead { common, count: 0 };
         let page = match self.free.take(&mut self.pages, Pages::fill_with_zeros) {
             Some(page) => {
                 self.heads[page as usize] = head;

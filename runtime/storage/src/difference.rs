@@ -8,7 +8,7 @@ use crate::{
     changelog::column_value,
     keytext::{key_text, value_text},
     store::Store,
-    table::Table,
+    table::StoredTable,
 };
 
 /// The first row in which a store and logged changes differ. Values are texts for people.
@@ -90,7 +90,7 @@ impl Store {
     }
 }
 
-impl Table {
+impl StoredTable {
     pub(crate) fn key_of(&self, row: &[u8]) -> Vec<u8> {
         let mut key = Vec::new();
         self.layout.push_key(row, &self.schema.primary_key, &mut key);

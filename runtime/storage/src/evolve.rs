@@ -5,11 +5,13 @@
 
 use std::collections::BTreeSet;
 
-use reprise_abi::{ColumnSchema, Placement, TableSchema};
+use reprise_abi::{ColumnSchema, TablePlacement, TableSchema};
 
 use crate::{
     misfit::{RowCheck, RowRule, fits_back, widens},
-    schema::{At, Conflict, check_table, describe_column, describe_index, describe_placement, describe_type, names},
+    schema::{
+        Conflict, ConflictPlace, check_table, describe_column, describe_index, describe_placement, describe_type, names,
+    },
 };
 
 /// The change of the stored table to the declared one. No row was read for it.
@@ -254,7 +256,7 @@ impl Planner<'_> {
     ) {
         let table = &self.declared.full_name();
         self.conflicts
-            .push(At { table, item, what }.conflict(stored, declared, way_on));
+            .push(ConflictPlace { table, item, what }.conflict(stored, declared, way_on));
     }
 
     fn note(&mut self, action: ChangeAction, what: &'static str, item: &str, detail: impl Into<String>) {
@@ -413,7 +415,7 @@ impl Planner<'_> {
             self.refuse("", "primary key", known, declared, WAY_NEW_TABLE);
         }
         let is_placed = match (&self.declared.placement, &stored.placement) {
-            (Placement::By(column), Placement::By(known)) => is_from(&[*column], &[*known]),
+            (TablePlacement::By(column), TablePlacement::By(known)) => is_from(&[*column], &[*known]),
             (declared, known) => declared == known,
         };
         if !is_placed {

@@ -11,7 +11,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use reprise_base::Budget;
 use reprise_pages::{equal, prefetch_line};
 
-use crate::{charge::Charge, chunked::Chunked};
+use crate::{charge::Charge, chunked::ChunkedArray};
 
 const LINE_ENTRIES: usize = 8;
 /// The halves of a line.
@@ -32,13 +32,13 @@ const FILLED_MIN: usize = LINES * LINE_ENTRIES * 4 / 9;
 const OVERFLOW_ENTRY_BYTES: usize = 16;
 
 /// Tags, and as many record ids + 1; 0 in a free place. Used places come first.
-type Line = [[u32; LINE_ENTRIES]; 2];
-type Segment = [Line; LINES];
+type HashLine = [[u32; LINE_ENTRIES]; 2];
+type Segment = [HashLine; LINES];
 
 const _: () = assert!(size_of::<Segment>() == reprise_pages::PAGE_BYTES);
 
 pub(crate) struct HashIndex {
-    segments: Chunked<Segment>,
+    segments: ChunkedArray<Segment>,
     /// The segment for each value of a tag's low bits.
     directory: Vec<u32>,
     mask: u32,
@@ -54,7 +54,7 @@ pub(crate) struct HashIndex {
 }
 
 #[inline(always)]
-fn is_full(line: &Line) -> bool {
+fn is_full(line: &HashLine) -> bool {
     line[RIDS][LINE_ENTRIES - 1] != 0
 }
 
@@ -70,14 +70,14 @@ fn distance(from: usize, to: usize) -> usize {
 
 /// Puts the entry into the first free place of a line that has one.
 #[inline(always)]
-fn put(line: &mut Line, tag: u32, stored: u32) {
+fn put(line: &mut HashLine, tag: u32, stored: u32) {
     let at = equal(&line[RIDS], 0).trailing_zeros() as usize;
     line[TAGS][at] = tag;
     line[RIDS][at] = stored;
 }
 
 /// Takes an entry out. The last entry of the line takes its place.
-fn take(line: &mut Line, at: usize) -> (u32, u32) {
+fn take(line: &mut HashLine, at: usize) -> (u32, u32) {
     let taken = (line[TAGS][at], line[RIDS][at]);
     let used = equal(&line[RIDS], 0).trailing_zeros() as usize;
     let last = used.min(LINE_ENTRIES) - 1;
@@ -127,7 +127,7 @@ fn halve(segment: &mut Segment, empty: &mut Segment, depth: u32) {
 }
 
 /// A walk through the lines that may have a tag's entries. Overflowed entries are not on it.
-pub(crate) struct Walk<'a> {
+pub(crate) struct LineWalk<'a> {
     segment: &'a Segment,
     tag: u32,
     at: usize,
@@ -135,7 +135,7 @@ pub(crate) struct Walk<'a> {
     places: u32,
 }
 
-impl Walk<'_> {
+impl LineWalk<'_> {
     #[inline(always)]
     pub fn next(&mut self) -> Option<u32> {
         loop {
@@ -160,7 +160,7 @@ impl Walk<'_> {
 
 impl HashIndex {
     pub fn new() -> Self {
-        let mut segments = Chunked::default();
+        let mut segments = ChunkedArray::default();
         segments.push_zeroed();
         Self {
             segments,
@@ -213,10 +213,10 @@ impl HashIndex {
 
     /// Returns the entries with the tag, one by one.
     #[inline(always)]
-    pub fn walk(&self, tag: u32) -> Walk<'_> {
+    pub fn walk(&self, tag: u32) -> LineWalk<'_> {
         let segment = self.segment(tag);
         let at = home_of(tag);
-        Walk {
+        LineWalk {
             segment,
             tag,
             at,
@@ -239,7 +239,7 @@ impl HashIndex {
 
     /// The `find` variant that continues after a completed walk.
     #[inline(always)]
-    pub fn find_overflowed<R>(&self, walk: &Walk<'_>, accept: impl FnMut(u32) -> Option<R>) -> Option<R> {
+    pub fn find_overflowed<R>(&self, walk: &LineWalk<'_>, accept: impl FnMut(u32) -> Option<R>) -> Option<R> {
         if self.overflow.is_empty() {
             return None;
         }

@@ -18,8 +18,8 @@ use crate::{
     indirection::Rid,
     insert::RUN_ROWS,
     intkey::{IntKey, KeyLoad},
-    keyplan::{KeyPlan, RowRef, Scratch},
-    rows::Rows,
+    keyplan::{KeyPlan, KeyScratch, StoredRow},
+    rows::RowHeap,
     tag::{tag_of, tag_of_bytes},
     tree::{Tree, edge},
     treekey::{Edge, Long, TreeKey, Wide},
@@ -171,7 +171,7 @@ impl ScanPosition {
 }
 
 /// Why an index refuses a row.
-pub(crate) enum Refused {
+pub(crate) enum KeyRefusal {
     /// Another row has the key.
     Taken,
     /// The key is too long.
@@ -185,7 +185,7 @@ pub struct NotOrdered;
 
 /// Returns a row's key in an index of integer keys.
 #[inline(always)]
-fn int_key(plan: &KeyPlan, row: RowRef<'_>) -> u128 {
+fn int_key(plan: &KeyPlan, row: StoredRow<'_>) -> u128 {
     u128::from_ints(plan.ints().expect("the index is of integer keys"), row)
 }
 
@@ -229,7 +229,7 @@ impl Index {
 
     /// Returns the row of a whole key. If there are several, it returns the first.
     #[inline]
-    pub fn get<'r>(&self, rows: &'r Rows, key: &[u8]) -> Option<(Rid, RowRef<'r>)> {
+    pub fn get<'r>(&self, rows: &'r RowHeap, key: &[u8]) -> Option<(Rid, StoredRow<'r>)> {
         if !self.is_whole(key) {
             return None;
         }
@@ -250,7 +250,7 @@ impl Index {
 
     /// Returns the record id of the row that `get` finds. A dense index finds it without reading the row.
     #[inline(always)]
-    pub fn find(&self, rows: &Rows, key: &[u8]) -> Option<Rid> {
+    pub fn find(&self, rows: &RowHeap, key: &[u8]) -> Option<Rid> {
         let found = match &self.body {
             _ if !self.is_whole(key) => None,
             Body::HashInts(hash) => find_int(hash, &self.plan, rows, self.bits_of(key)),
@@ -275,12 +275,12 @@ impl Index {
 
     /// Finds a key that the array does not have. It is out of line, like `get_other`, so that `get` keeps its values in registers.
     #[inline(never)]
-    fn get_thin<'r>(&self, dense: &Dense, rows: &'r Rows, key: &[u8]) -> Option<(Rid, RowRef<'r>)> {
+    fn get_thin<'r>(&self, dense: &Dense, rows: &'r RowHeap, key: &[u8]) -> Option<(Rid, StoredRow<'r>)> {
         find_int(dense.thin()?, &self.plan, rows, self.bits_of(key))
     }
 
     #[inline(never)]
-    fn get_other<'r>(&self, rows: &'r Rows, key: &[u8]) -> Option<(Rid, RowRef<'r>)> {
+    fn get_other<'r>(&self, rows: &'r RowHeap, key: &[u8]) -> Option<(Rid, StoredRow<'r>)> {
         let found = |rid: u32| (Rid(rid), rows.at(Rid(rid)));
         let rid = match &self.body {
             Body::W8(tree) if self.is_unique => tree.find((self.bits_of(key) >> 64) as u64),
@@ -326,7 +326,7 @@ impl Index {
     /// Prefetches the memory that an insertion of the row will write. Of a hash of integer keys it prefetches only the directory entry, and
     /// returns the tag. The caller gives the tag to `touch_tag` later, when that entry may have arrived.
     #[inline]
-    pub fn touch_of(&self, row: RowRef<'_>) -> Option<u32> {
+    pub fn touch_of(&self, row: StoredRow<'_>) -> Option<u32> {
         match &self.body {
             Body::HashInts(hash) => {
                 let tag = tag_of(int_key(&self.plan, row));
@@ -362,13 +362,13 @@ impl Index {
 
     /// Returns the row's tag, in an index that has tags.
     #[inline(always)]
-    pub fn tag_of_row(&self, row: RowRef<'_>) -> u32 {
+    pub fn tag_of_row(&self, row: StoredRow<'_>) -> u32 {
         tag_of(int_key(&self.plan, row))
     }
 
     /// Prefetches the memory that an insertion of the row will write. Returns the row's tag.
     #[inline(always)]
-    pub fn touch_tag_of(&self, row: RowRef<'_>) -> u32 {
+    pub fn touch_tag_of(&self, row: StoredRow<'_>) -> u32 {
         let tag = self.tag_of_row(row);
         self.touch_tag(tag);
         tag
@@ -376,24 +376,24 @@ impl Index {
 
     /// The `insert` variant for a stored row with a known tag.
     #[inline(always)]
-    pub fn insert_stored(&mut self, rows: &Rows, rid: Rid, tag: u32) -> Result<(), Refused> {
+    pub fn insert_stored(&mut self, rows: &RowHeap, rid: Rid, tag: u32) -> Result<(), KeyRefusal> {
         let Body::HashInts(hash) = &mut self.body else {
             unreachable!("only a hash of integer keys has tags of its rows");
         };
         let key = |rid| int_key(&self.plan, rows.keyed_at(rid));
         let is_same = |other| key(Rid(other)) == key(rid);
-        hash.insert(tag, rid.0, is_same).map_err(|_| Refused::Taken)
+        hash.insert(tag, rid.0, is_same).map_err(|_| KeyRefusal::Taken)
     }
 
     /// The `insert` variant for a row with a known tag.
     #[inline(always)]
-    pub fn insert_tagged(&mut self, rows: &Rows, row: RowRef<'_>, rid: Rid, tag: u32) -> Result<(), Refused> {
+    pub fn insert_tagged(&mut self, rows: &RowHeap, row: StoredRow<'_>, rid: Rid, tag: u32) -> Result<(), KeyRefusal> {
         let Body::HashInts(hash) = &mut self.body else {
             unreachable!("only a hash of integer keys has tags of its rows");
         };
         let key = |row| int_key(&self.plan, row);
         let is_same = |other| key(rows.keyed_at(Rid(other))) == key(row);
-        hash.insert(tag, rid.0, is_same).map_err(|_| Refused::Taken)
+        hash.insert(tag, rid.0, is_same).map_err(|_| KeyRefusal::Taken)
     }
 
     /// Returns the row that a `get` of the key will probably find, so that the caller can prefetch it.
@@ -447,14 +447,14 @@ impl Index {
     /// True if the row's entry key is in the index.
     pub fn has(
         &self,
-        rows: &Rows,
+        rows: &RowHeap,
         layout: &RowLayout,
-        row: RowRef<'_>,
-        scratch: &mut Scratch,
-    ) -> Result<bool, Refused> {
+        row: StoredRow<'_>,
+        scratch: &mut KeyScratch,
+    ) -> Result<bool, KeyRefusal> {
         let encoded = self.plan.encode(layout, row, scratch);
         if encoded.is_too_long() {
-            return Err(Refused::TooLong);
+            return Err(KeyRefusal::TooLong);
         }
         // Only unique indexes are asked, whose entries are whole keys.
         Ok(self.get(rows, encoded.bytes).is_some())
@@ -463,12 +463,12 @@ impl Index {
     #[inline]
     pub fn insert(
         &mut self,
-        rows: &Rows,
+        rows: &RowHeap,
         layout: &RowLayout,
-        row: RowRef<'_>,
+        row: StoredRow<'_>,
         rid: Rid,
-        scratch: &mut Scratch,
-    ) -> Result<(), Refused> {
+        scratch: &mut KeyScratch,
+    ) -> Result<(), KeyRefusal> {
         let plan = &self.plan;
         let taken = match &mut self.body {
             Body::HashInts(hash) => {
@@ -484,7 +484,7 @@ impl Index {
             Body::HashBytes(hash) => {
                 let key = plan.encode(layout, row, scratch);
                 if key.is_too_long() {
-                    return Err(Refused::TooLong);
+                    return Err(KeyRefusal::TooLong);
                 }
                 let is_same = |other| plan.matches(rows.at(Rid(other)), key.bytes);
                 hash.insert(tag_of_bytes(key.bytes), rid.0, is_same)
@@ -494,17 +494,17 @@ impl Index {
                 _ => Ok(())
             ),
         };
-        taken.map_err(|_| Refused::Taken)
+        taken.map_err(|_| KeyRefusal::Taken)
     }
 
     /// The `insert` variant for a run of at most `RUN_ROWS` stored rows. Returns the number of rows before the first refused one.
     pub fn insert_run(
         &mut self,
-        rows: &Rows,
+        rows: &RowHeap,
         layout: &RowLayout,
         run: &[&[u8]],
         rids: &[Rid],
-        scratch: &mut Scratch,
+        scratch: &mut KeyScratch,
     ) -> usize {
         if let Some(ints) = self.plan.ints() {
             match &mut self.body {
@@ -517,14 +517,14 @@ impl Index {
         }
         let mut run = run.iter().zip(rids);
         let refused = run.position(|(row, rid)| {
-            let row = RowRef { row, number: 0 };
+            let row = StoredRow { row, number: 0 };
             self.insert(rows, layout, row, *rid, scratch).is_err()
         });
         refused.unwrap_or(rids.len())
     }
 
     /// Removes the row's entry. It panics if there is none: the index would no longer agree with the rows.
-    pub fn remove(&mut self, layout: &RowLayout, row: RowRef<'_>, rid: Rid, scratch: &mut Scratch) {
+    pub fn remove(&mut self, layout: &RowLayout, row: StoredRow<'_>, rid: Rid, scratch: &mut KeyScratch) {
         let plan = &self.plan;
         let is_removed = match &mut self.body {
             Body::HashInts(hash) => hash.remove(tag_of(int_key(plan, row)), rid.0),
@@ -613,7 +613,7 @@ impl Index {
 }
 
 #[inline(always)]
-fn find_int<'r>(hash: &HashIndex, plan: &KeyPlan, rows: &'r Rows, key: u128) -> Option<(Rid, RowRef<'r>)> {
+fn find_int<'r>(hash: &HashIndex, plan: &KeyPlan, rows: &'r RowHeap, key: u128) -> Option<(Rid, StoredRow<'r>)> {
     let mut walk = hash.walk(tag_of(key));
     while let Some(rid) = walk.next() {
         let row = rows.keyed_at(Rid(rid));
@@ -632,15 +632,15 @@ fn find_int<'r>(hash: &HashIndex, plan: &KeyPlan, rows: &'r Rows, key: u128) -> 
 fn entry_key<K: TreeKey>(
     plan: &KeyPlan,
     layout: &RowLayout,
-    row: RowRef<'_>,
-    scratch: &mut Scratch,
-) -> Result<K, Refused> {
+    row: StoredRow<'_>,
+    scratch: &mut KeyScratch,
+) -> Result<K, KeyRefusal> {
     if let Some(ints) = plan.ints() {
         return Ok(K::from_ints(ints, row));
     }
     let key = plan.encode(layout, row, scratch);
     if key.is_too_long() {
-        return Err(Refused::TooLong);
+        return Err(KeyRefusal::TooLong);
     }
     Ok(K::from_bytes(key.bytes))
 }
@@ -655,7 +655,7 @@ fn insert_ints<K: TreeKey + Copy, const CAP: usize>(
 ) -> usize {
     let mut keys = [K::vacant(); RUN_ROWS];
     for (key, row) in keys.iter_mut().zip(rows) {
-        *key = K::from_ints(ints, RowRef { row, number: 0 });
+        *key = K::from_ints(ints, StoredRow { row, number: 0 });
     }
     tree.insert_run(&keys[..rows.len()], rids)
 }
@@ -685,8 +685,8 @@ fn remove_tree<K: TreeKey, const CAP: usize>(
     tree: &mut Tree<K, CAP>,
     plan: &KeyPlan,
     layout: &RowLayout,
-    row: RowRef<'_>,
-    scratch: &mut Scratch,
+    row: StoredRow<'_>,
+    scratch: &mut KeyScratch,
 ) -> Option<u32> {
     let key: K = entry_key(plan, layout, row, scratch).ok()?;
     tree.remove(&key.as_probe())

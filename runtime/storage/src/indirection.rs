@@ -8,7 +8,7 @@ use reprise_pages::{Pages, prefetch_line};
 
 use crate::{
     arena::Location,
-    chunked::{Chunked, Growth},
+    chunked::{ChunkedArray, GrowthRule},
 };
 
 /// A row's name inside its table on this machine. It is never logged, hashed or shown, because replay may give another.
@@ -24,7 +24,7 @@ const RIDS_MAX: usize = NO_RID as usize;
 
 pub(crate) struct Indirection {
     /// The `Location` of each id, or `NOT_LIVE |` the next free id of the piece.
-    places: Chunked<u64>,
+    places: ChunkedArray<u64>,
     /// The first free id of the first piece in the list of pieces with free ids, or `NO_RID`.
     free: u32,
     /// The free ids of each piece.
@@ -56,13 +56,13 @@ impl FreeIds {
 }
 
 fn piece_of(rid: u32) -> u32 {
-    rid >> Chunked::<u64>::SHIFT
+    rid >> ChunkedArray::<u64>::SHIFT
 }
 
 impl Default for Indirection {
     fn default() -> Self {
         Self {
-            places: Chunked::default(),
+            places: ChunkedArray::default(),
             free: NO_RID,
             ids: Vec::new(),
             gone: Vec::new(),
@@ -84,17 +84,17 @@ impl Indirection {
 
     /// Takes memory for the next id. False if it is refused.
     pub fn make_memory(&mut self) -> bool {
-        self.has_memory() || self.grow(Growth::Judged)
+        self.has_memory() || self.grow(GrowthRule::Judged)
     }
 
     /// Takes memory for some more ids: of a released piece, or else behind all others.
     #[cold]
-    fn grow(&mut self, growth: Growth) -> bool {
+    fn grow(&mut self, growth: GrowthRule) -> bool {
         let Some(piece) = self.gone.last().copied() else {
             return self.places.try_grow();
         };
-        let first = piece << Chunked::<u64>::SHIFT;
-        let end = first + Chunked::<u64>::CHUNK as u32;
+        let first = piece << ChunkedArray::<u64>::SHIFT;
+        let end = first + ChunkedArray::<u64>::CHUNK as u32;
         let fill = |places: &mut Pages<u64>| {
             let next = (first + 1..end).chain([NO_RID]);
             places.extend(next.map(|next| NOT_LIVE | u64::from(next)));
@@ -160,7 +160,7 @@ impl Indirection {
     #[inline(always)]
     pub fn ready_next(&mut self) -> Rid {
         if self.free == NO_RID && self.spare_is_short(1) {
-            self.grow(Growth::Forced);
+            self.grow(GrowthRule::Forced);
         }
         self.next()
     }
@@ -279,7 +279,7 @@ impl Indirection {
             self.places[rid.0] = NOT_LIVE | u64::from(ids.head);
             ids.head = rid.0;
         }
-        if count == Chunked::<u64>::CHUNK {
+        if count == ChunkedArray::<u64>::CHUNK {
             self.give_back(piece);
         }
     }
@@ -287,7 +287,7 @@ impl Indirection {
     /// Releases the memory of a piece whose ids are all free, unless it is the first or the last one.
     #[cold]
     fn give_back(&mut self, piece: u32) {
-        let end = (piece as usize + 1) << Chunked::<u64>::SHIFT;
+        let end = (piece as usize + 1) << ChunkedArray::<u64>::SHIFT;
         // Near the end of all ids, every free id must stay usable.
         if piece == 0 || end > self.places.len() || self.places.len() > RIDS_MAX / 2 {
             return;

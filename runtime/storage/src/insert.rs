@@ -4,16 +4,16 @@
 use crate::{
     arena::Location,
     indirection::Rid,
-    journal::{Change, Journal},
-    keyplan::{RowRef, Scratch},
+    journal::{DigestChange, Journal},
+    keyplan::{KeyScratch, StoredRow},
     store::{Store, TableId},
-    table::{Table, WriteError},
+    table::{StoredTable, WriteError},
 };
 
 /// Number of rows of a piece.
 pub(crate) const RUN_ROWS: usize = 16;
 
-impl Table {
+impl StoredTable {
     /// The `insert` variant for all of `rows`; `rids` has as many entries. Returns false, with nothing done, if a row may be refused or if
     /// rows don't lie apart from all others.
     fn insert_run(&mut self, id: u16, rows: &[&[u8]], rids: &mut [Rid], journal: &mut Journal) -> bool {
@@ -37,7 +37,7 @@ impl Table {
         self.note_number(numbers[rows.len() - 1]);
         let mut bytes = 0;
         for row in rows {
-            journal.fold(id, Change::Insert, 0, row);
+            journal.fold(id, DigestChange::Insert, 0, row);
             bytes += row.len();
         }
         journal.count_many(rows.len(), bytes);
@@ -58,7 +58,7 @@ impl Table {
     }
 
     /// Puts the stored rows in all indexes. False, with no index changed, if a key is taken or too long.
-    fn link_run(&mut self, rows: &[&[u8]], rids: &[Rid], scratch: &mut Scratch) -> bool {
+    fn link_run(&mut self, rows: &[&[u8]], rids: &[Rid], scratch: &mut KeyScratch) -> bool {
         for at in 0..self.indexes.len() {
             let index = &mut self.indexes[at];
             let linked = index.insert_run(&self.rows, &self.layout, rows, rids, scratch);
@@ -72,11 +72,11 @@ impl Table {
 
     /// Takes rows out of the indexes before the one at `at`, and the first `linked` rows out of that one.
     #[cold]
-    fn unlink_run(&mut self, at: usize, linked: usize, (rows, rids): (&[&[u8]], &[Rid]), scratch: &mut Scratch) {
+    fn unlink_run(&mut self, at: usize, linked: usize, (rows, rids): (&[&[u8]], &[Rid]), scratch: &mut KeyScratch) {
         for (position, index) in self.indexes[..=at].iter_mut().enumerate() {
             let count = if position < at { rows.len() } else { linked };
             for (row, rid) in rows.iter().zip(rids).take(count).rev() {
-                let row = RowRef { row, number: 0 };
+                let row = StoredRow { row, number: 0 };
                 index.remove(&self.layout, row, *rid, scratch);
             }
         }
@@ -129,7 +129,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, Placement, ScalarType, TableSchema};
+    use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, ScalarType, TablePlacement, TableSchema};
 
     use crate::{AfterImage, Rid, Store, TableId, WriteSummary};
 
@@ -165,7 +165,7 @@ mod tests {
                     unique: *unique,
                 })
                 .collect(),
-            placement: Placement::Replicated,
+            placement: TablePlacement::Replicated,
         }
     }
 

@@ -2,25 +2,25 @@
 
 use reprise_abi::{RowLayout, ScalarType, calls::EqualKeys, row::ColumnSlot};
 
-use crate::keyplan::RowRef;
+use crate::keyplan::StoredRow;
 
 /// Bytes of one load. A row has at least as many.
 const LOAD_BYTES: u32 = 8;
 
 /// The places of a key's columns. The key's bytes are the words' bytes, the most significant first, padded with zeros.
 pub(crate) struct IntKey {
-    shape: Shape,
+    shape: KeyShape,
     /// The places of the columns and their sign bits, for the most frequent shapes.
     at: [u32; SHAPE_COLUMNS_MAX],
     flip: [u64; SHAPE_COLUMNS_MAX],
     /// The parts. None if rows are shorter than one load.
-    parts: Box<[Part]>,
+    parts: Box<[KeyPart]>,
     /// All bits if the row's number is the key; otherwise none.
     number_mask: u64,
 }
 
 /// A column, or its part in one word: eight bytes loaded at `at`, shifted right, masked, flipped, shifted left.
-struct Part {
+struct KeyPart {
     at: u32,
     right: u8,
     left: u8,
@@ -32,9 +32,9 @@ struct Part {
 impl IntKey {
     /// Makes the key. None if it has columns other than integers, or if rows are shorter than one load and the key has no frequent shape.
     pub fn new(layout: &RowLayout, slots: &[ColumnSlot], has_number: bool) -> Option<Self> {
-        let shape = Shape::of(slots.iter().map(|slot| slot.ty.slot_bytes()));
+        let shape = KeyShape::of(slots.iter().map(|slot| slot.ty.slot_bytes()));
         let at_max = (layout.fixed_bytes() as u32).checked_sub(LOAD_BYTES);
-        if has_number && !slots.is_empty() || at_max.is_none() && !has_number && shape == Shape::Other {
+        if has_number && !slots.is_empty() || at_max.is_none() && !has_number && shape == KeyShape::Other {
             return None;
         }
         let (mut parts, mut to) = (Vec::new(), 0);
@@ -66,7 +66,7 @@ impl IntKey {
 
     /// Returns the first `N` words of the row's key, which has no more bytes than these.
     #[inline(always)]
-    pub fn words<const N: usize>(&self, row: RowRef<'_>) -> [u64; N] {
+    pub fn words<const N: usize>(&self, row: StoredRow<'_>) -> [u64; N] {
         let mut words = [0; N];
         // Each column has a load of its own width. A wider one would also wait for its neighbour, if the row was just written.
         let row_bytes = row.row;
@@ -75,15 +75,15 @@ impl IntKey {
         let four = |column: usize| four_of(row_bytes, self.at[column]) ^ self.flip[column];
         let eight = |column: usize| eight_of(row_bytes, self.at[column]) ^ self.flip[column];
         match self.shape {
-            Shape::Four => words[0] = four(0) << 32,
-            Shape::Eight => words[0] = eight(0),
-            Shape::FourFour => words[0] = four(0) << 32 | four(1),
-            Shape::TwoFour => words[0] = two(0) << 48 | four(1) << 16,
-            Shape::TwoOneFour => words[0] = two(0) << 48 | one(1) << 40 | four(2) << 8,
-            Shape::TwoOneFourOne => {
+            KeyShape::Four => words[0] = four(0) << 32,
+            KeyShape::Eight => words[0] = eight(0),
+            KeyShape::FourFour => words[0] = four(0) << 32 | four(1),
+            KeyShape::TwoFour => words[0] = two(0) << 48 | four(1) << 16,
+            KeyShape::TwoOneFour => words[0] = two(0) << 48 | one(1) << 40 | four(2) << 8,
+            KeyShape::TwoOneFourOne => {
                 words[0] = two(0) << 48 | one(1) << 40 | four(2) << 8 | one(3);
             }
-            Shape::EightFour if N > 1 => {
+            KeyShape::EightFour if N > 1 => {
                 words[0] = eight(0);
                 words[1] = four(1) << 32;
             }
@@ -93,7 +93,7 @@ impl IntKey {
     }
 
     #[inline(always)]
-    fn collect(&self, row: RowRef<'_>, words: &mut [u64]) {
+    fn collect(&self, row: StoredRow<'_>, words: &mut [u64]) {
         // A key that is the row's number has no other part.
         words[0] = row.number & self.number_mask;
         for part in &self.parts {
@@ -104,17 +104,17 @@ impl IntKey {
 
     /// True if rows are shorter than one load. The key then has a frequent shape, and one word.
     pub fn is_short(&self) -> bool {
-        self.parts.is_empty() && self.shape != Shape::Other
+        self.parts.is_empty() && self.shape != KeyShape::Other
     }
 
     /// True if two rows of one number have the same key.
     #[inline]
     pub fn is_same(&self, a: &[u8], b: &[u8]) -> bool {
         if self.is_short() {
-            let key = |row| self.words::<1>(RowRef { row, number: 0 });
+            let key = |row| self.words::<1>(StoredRow { row, number: 0 });
             return key(a) == key(b);
         }
-        let differs = |part: &Part| part.load(a) ^ part.load(b);
+        let differs = |part: &KeyPart| part.load(a) ^ part.load(b);
         self.parts.iter().fold(0, |bits, part| bits | differs(part)) == 0
     }
 }
@@ -122,14 +122,14 @@ impl IntKey {
 /// The loads of a whole integer key's bytes: column by column, as the key was written. One load over two columns would wait until both have
 /// left the processor's store buffer, with everything written before them.
 pub(crate) struct KeyLoad {
-    shape: Shape,
+    shape: KeyShape,
     parts: [LoadPart; LOAD_PARTS_MAX],
     count: usize,
 }
 
 /// The most frequent keys, which are loaded without a loop.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Shape {
+enum KeyShape {
     Four,
     Eight,
     FourFour,
@@ -143,7 +143,7 @@ enum Shape {
 /// Number of columns of the longest such key.
 const SHAPE_COLUMNS_MAX: usize = 4;
 
-impl Shape {
+impl KeyShape {
     fn of(widths: impl Iterator<Item = usize>) -> Self {
         match widths.collect::<Vec<_>>()[..] {
             [4] => Self::Four,
@@ -172,7 +172,7 @@ impl KeyLoad {
     /// Makes the loads. None if the columns have more bytes than a `u128`, or are not all integers.
     pub fn new(slots: &[ColumnSlot]) -> Option<Self> {
         let mut load = Self {
-            shape: Shape::Other,
+            shape: KeyShape::Other,
             parts: Default::default(),
             count: 0,
         };
@@ -194,7 +194,7 @@ impl KeyLoad {
                 at += bytes;
             }
         }
-        load.shape = Shape::of(load.parts[..load.count].iter().map(|part| part.width as usize));
+        load.shape = KeyShape::of(load.parts[..load.count].iter().map(|part| part.width as usize));
         (load.count > 0).then_some(load)
     }
 
@@ -209,19 +209,19 @@ impl KeyLoad {
     pub fn load(&self, key: &[u8]) -> u128 {
         let (second, third, fourth) = (self.begin_of(1), self.begin_of(2), self.begin_of(3));
         match (self.shape, key.len()) {
-            (Shape::Four, 4) => (four(key, 0) as u128) << 96,
-            (Shape::Eight, 8) => (eight(key) as u128) << 64,
-            (Shape::FourFour, 8) => ((four(key, 0) << 32 | four(key, second)) as u128) << 64,
-            (Shape::TwoFour, 6) => ((two(key) << 32 | four(key, second)) as u128) << 80,
-            (Shape::TwoOneFour, 7) => {
+            (KeyShape::Four, 4) => (four(key, 0) as u128) << 96,
+            (KeyShape::Eight, 8) => (eight(key) as u128) << 64,
+            (KeyShape::FourFour, 8) => ((four(key, 0) << 32 | four(key, second)) as u128) << 64,
+            (KeyShape::TwoFour, 6) => ((two(key) << 32 | four(key, second)) as u128) << 80,
+            (KeyShape::TwoOneFour, 7) => {
                 let high = two(key) << 8 | key[second] as u64;
                 ((high << 32 | four(key, third)) as u128) << 72
             }
-            (Shape::TwoOneFourOne, 8) => {
+            (KeyShape::TwoOneFourOne, 8) => {
                 let high = two(key) << 8 | key[second] as u64;
                 ((high << 40 | four(key, third) << 8 | key[fourth] as u64) as u128) << 64
             }
-            (Shape::EightFour, 12) => (eight(key) as u128) << 64 | (four(key, second) as u128) << 32,
+            (KeyShape::EightFour, 12) => (eight(key) as u128) << 64 | (four(key, second) as u128) << 32,
             _ => self.load_parts(key),
         }
     }
@@ -231,11 +231,11 @@ impl KeyLoad {
     pub fn load_short(&self, key: &[u8]) -> u64 {
         let (second, third) = (self.begin_of(1), self.begin_of(2));
         match (self.shape, key.len()) {
-            (Shape::Four, 4) => four(key, 0),
-            (Shape::Eight, 8) => eight(key),
-            (Shape::FourFour, 8) => four(key, 0) << 32 | four(key, second),
-            (Shape::TwoFour, 6) => two(key) << 32 | four(key, second),
-            (Shape::TwoOneFour, 7) => (two(key) << 8 | key[second] as u64) << 32 | four(key, third),
+            (KeyShape::Four, 4) => four(key, 0),
+            (KeyShape::Eight, 8) => eight(key),
+            (KeyShape::FourFour, 8) => four(key, 0) << 32 | four(key, second),
+            (KeyShape::TwoFour, 6) => two(key) << 32 | four(key, second),
+            (KeyShape::TwoOneFour, 7) => (two(key) << 8 | key[second] as u64) << 32 | four(key, third),
             (_, bytes) => (self.load_parts(key) >> (128 - 8 * bytes as u32)) as u64,
         }
     }
@@ -245,11 +245,11 @@ impl KeyLoad {
     pub fn load_short_each(&self, keys: &EqualKeys<'_>, numbers: &mut [u64]) {
         let (second, third) = (self.begin_of(1), self.begin_of(2));
         match (self.shape, keys.each()) {
-            (Shape::Four, 4) => load_each::<4>(keys, numbers, |key| four(key, 0)),
-            (Shape::Eight, 8) => load_each::<8>(keys, numbers, |key| eight(key)),
-            (Shape::FourFour, 8) => load_each::<8>(keys, numbers, |key| four(key, 0) << 32 | four(key, second)),
-            (Shape::TwoFour, 6) => load_each::<6>(keys, numbers, |key| two(key) << 32 | four(key, second)),
-            (Shape::TwoOneFour, 7) => load_each::<7>(keys, numbers, |key| {
+            (KeyShape::Four, 4) => load_each::<4>(keys, numbers, |key| four(key, 0)),
+            (KeyShape::Eight, 8) => load_each::<8>(keys, numbers, |key| eight(key)),
+            (KeyShape::FourFour, 8) => load_each::<8>(keys, numbers, |key| four(key, 0) << 32 | four(key, second)),
+            (KeyShape::TwoFour, 6) => load_each::<6>(keys, numbers, |key| two(key) << 32 | four(key, second)),
+            (KeyShape::TwoOneFour, 7) => load_each::<7>(keys, numbers, |key| {
                 (two(key) << 8 | key[second] as u64) << 32 | four(key, third)
             }),
             _ => numbers
@@ -322,7 +322,7 @@ fn one_of(row: &[u8], at: u32) -> u64 {
     row[at as usize] as u64
 }
 
-impl Part {
+impl KeyPart {
     #[inline(always)]
     fn load(&self, row: &[u8]) -> u64 {
         let at = self.at as usize;
@@ -343,7 +343,7 @@ fn is_signed(ty: ScalarType) -> Option<bool> {
 }
 
 /// Adds the parts of one column whose key bytes begin at `to`. Loads begin at `at_max` or before.
-fn push_parts(slot: &ColumnSlot, to: u32, at_max: u32, parts: &mut Vec<Part>) -> Option<()> {
+fn push_parts(slot: &ColumnSlot, to: u32, at_max: u32, parts: &mut Vec<KeyPart>) -> Option<()> {
     let is_signed = is_signed(slot.ty)?;
     let width = slot.ty.slot_bytes() as u32;
     let mut from = 0;
@@ -354,7 +354,7 @@ fn push_parts(slot: &ColumnSlot, to: u32, at_max: u32, parts: &mut Vec<Part>) ->
         let bits = 8 * (end - from);
         let lies = slot.offset + width - end;
         let at = lies.min(at_max);
-        parts.push(Part {
+        parts.push(KeyPart {
             at,
             right: (8 * (lies - at)) as u8,
             left: (64 - 8 * in_word - bits) as u8,
@@ -440,7 +440,7 @@ mod tests {
                     let (mut key, mut expected) = (Vec::new(), [0; 16]);
                     layout.push_key(&row, &[0, 1, 2, 3][..count], &mut key);
                     expected[..key.len()].copy_from_slice(&key);
-                    let [high, low] = ints.words(RowRef { row: &row, number: 0 });
+                    let [high, low] = ints.words(StoredRow { row: &row, number: 0 });
                     let words = (high as u128) << 64 | low as u128;
                     assert_eq!(words, u128::from_be_bytes(expected), "{types:?}");
                     assert!(ints.is_same(&row, &row));

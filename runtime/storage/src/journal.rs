@@ -11,7 +11,7 @@ use crate::{
     changelog::{ChangeLog, ChangeMark},
     digest::{fold, fold_ints, fold_word},
     indirection::Rid,
-    keyplan::Scratch,
+    keyplan::KeyScratch,
     retained::Turn,
 };
 
@@ -94,13 +94,13 @@ pub struct WriteSummary {
 
 impl WriteSummary {
     #[inline]
-    pub(crate) fn fold(&mut self, table: u16, change: Change, detail: u16, bytes: &[u8]) {
+    pub(crate) fn fold(&mut self, table: u16, change: DigestChange, detail: u16, bytes: &[u8]) {
         self.digest = fold(self.digest, tag(table, change, detail), bytes);
     }
 
     /// Folds a key of integers into the digest.
     #[inline(always)]
-    pub(crate) fn fold_ints(&mut self, table: u16, change: Change, detail: u16, key: [u64; 2]) {
+    pub(crate) fn fold_ints(&mut self, table: u16, change: DigestChange, detail: u16, key: [u64; 2]) {
         self.digest = fold_ints(self.digest, tag(table, change, detail), key);
     }
 
@@ -112,13 +112,13 @@ impl WriteSummary {
 }
 
 #[inline(always)]
-fn tag(table: u16, change: Change, detail: u16) -> u64 {
+fn tag(table: u16, change: DigestChange, detail: u16) -> u64 {
     (table as u64) << 32 | (detail as u64) << 8 | change as u64
 }
 
 /// A point in a transaction to which it can roll back, any number of times.
 #[derive(Clone, Copy, Debug)]
-pub struct Savepoint {
+pub struct StoreSavepoint {
     pub(crate) undo_len: usize,
     pub(crate) written: WriteSummary,
     pub(crate) captured: ChangeMark,
@@ -127,7 +127,7 @@ pub struct Savepoint {
 
 /// The kinds of change in the digest. They are frozen.
 #[derive(Clone, Copy)]
-pub(crate) enum Change {
+pub(crate) enum DigestChange {
     Insert = 1,
     Update = 2,
     Delete = 3,
@@ -151,7 +151,7 @@ pub(crate) struct Journal {
     pub garbage: Vec<Undo>,
     pub written: WriteSummary,
     pub changes: ChangeLog,
-    pub scratch: Scratch,
+    pub scratch: KeyScratch,
     pub is_active: bool,
     /// True if commits keep their undo here until the turn is sealed.
     pub retains: bool,
@@ -174,7 +174,7 @@ const NEAR_LINES: usize = 6;
 
 impl Journal {
     #[inline]
-    pub fn fold(&mut self, table: u16, change: Change, detail: u16, bytes: &[u8]) {
+    pub fn fold(&mut self, table: u16, change: DigestChange, detail: u16, bytes: &[u8]) {
         self.written.fold(table, change, detail, bytes);
     }
 

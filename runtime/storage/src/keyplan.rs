@@ -11,18 +11,18 @@ pub(crate) const FIXED_BYTES_MAX: usize = 32;
 
 /// A row and its number. The number ends the keys of a table without a primary key.
 #[derive(Clone, Copy)]
-pub(crate) struct RowRef<'a> {
+pub(crate) struct StoredRow<'a> {
     pub row: &'a [u8],
     pub number: u64,
 }
 
 /// The encoded key of a row: the index's own columns first.
-pub(crate) struct Encoded<'s> {
+pub(crate) struct EncodedKey<'s> {
     pub bytes: &'s [u8],
     own_bytes: usize,
 }
 
-impl Encoded<'_> {
+impl EncodedKey<'_> {
     pub fn is_too_long(&self) -> bool {
         self.own_bytes > KEY_BYTES_MAX
     }
@@ -30,7 +30,7 @@ impl Encoded<'_> {
 
 /// Buffers for encoded keys, which calls reuse.
 #[derive(Default)]
-pub(crate) struct Scratch {
+pub(crate) struct KeyScratch {
     fixed: [u8; FIXED_BYTES_MAX],
     heap: Vec<u8>,
 }
@@ -48,10 +48,10 @@ pub(crate) struct KeyPlan {
     /// See the function of this name.
     has_words: bool,
     data_offset: usize,
-    form: Form,
+    form: KeyForm,
 }
 
-enum Form {
+enum KeyForm {
     /// All keys have `bytes` bytes.
     Fixed {
         own_bytes: usize,
@@ -72,27 +72,27 @@ impl KeyPlan {
         };
         let bytes = width(&slots) + 8 * has_number as usize;
         let form = if slots.iter().any(|slot| slot.ty.is_variable()) {
-            Form::Unbounded
+            KeyForm::Unbounded
         } else if bytes > FIXED_BYTES_MAX || slots.iter().any(ColumnSlot::is_nullable) {
-            Form::Bounded(bytes)
+            KeyForm::Bounded(bytes)
         } else {
             let own_bytes = if own.is_empty() {
                 bytes
             } else {
                 width(&slots[..own.len()])
             };
-            Form::Fixed { own_bytes, bytes }
+            KeyForm::Fixed { own_bytes, bytes }
         };
         let ints = match form {
-            Form::Fixed { .. } => IntKey::new(layout, &slots, has_number),
-            Form::Bounded(_) | Form::Unbounded => None,
+            KeyForm::Fixed { .. } => IntKey::new(layout, &slots, has_number),
+            KeyForm::Bounded(_) | KeyForm::Unbounded => None,
         };
         let is_long = ints.as_ref().is_some_and(|ints| !ints.is_short());
         Self {
             own_count: own.len(),
             columns,
             has_number,
-            has_words: is_long && matches!(form, Form::Fixed { bytes: ..=16, .. }),
+            has_words: is_long && matches!(form, KeyForm::Fixed { bytes: ..=16, .. }),
             ints,
             slots,
             data_offset: layout.fixed_bytes(),
@@ -103,16 +103,16 @@ impl KeyPlan {
     /// Returns the length that no entry's key exceeds.
     pub fn bytes_max(&self) -> Option<usize> {
         match self.form {
-            Form::Fixed { bytes, .. } | Form::Bounded(bytes) => Some(bytes),
-            Form::Unbounded => None,
+            KeyForm::Fixed { bytes, .. } | KeyForm::Bounded(bytes) => Some(bytes),
+            KeyForm::Unbounded => None,
         }
     }
 
     /// Returns the length of every whole key, if all have the same.
     pub fn own_bytes(&self) -> Option<usize> {
         match self.form {
-            Form::Fixed { own_bytes, .. } => Some(own_bytes),
-            Form::Bounded(_) | Form::Unbounded => None,
+            KeyForm::Fixed { own_bytes, .. } => Some(own_bytes),
+            KeyForm::Bounded(_) | KeyForm::Unbounded => None,
         }
     }
 
@@ -121,10 +121,10 @@ impl KeyPlan {
     }
 
     #[inline]
-    pub fn encode<'s>(&self, layout: &RowLayout, row: RowRef<'_>, scratch: &'s mut Scratch) -> Encoded<'s> {
-        if let Form::Fixed { own_bytes, .. } = self.form {
+    pub fn encode<'s>(&self, layout: &RowLayout, row: StoredRow<'_>, scratch: &'s mut KeyScratch) -> EncodedKey<'s> {
+        if let KeyForm::Fixed { own_bytes, .. } = self.form {
             let len = self.encode_fixed(row, &mut scratch.fixed);
-            return Encoded {
+            return EncodedKey {
                 bytes: &scratch.fixed[..len],
                 own_bytes,
             };
@@ -137,12 +137,12 @@ impl KeyPlan {
         if self.has_number {
             out.extend_from_slice(&row.number.to_be_bytes());
         }
-        Encoded { bytes: out, own_bytes }
+        EncodedKey { bytes: out, own_bytes }
     }
 
     #[inline]
-    fn encode_fixed(&self, row: RowRef<'_>, out: &mut [u8; FIXED_BYTES_MAX]) -> usize {
-        if let (Some(ints), Form::Fixed { bytes, .. }) = (&self.ints, &self.form) {
+    fn encode_fixed(&self, row: StoredRow<'_>, out: &mut [u8; FIXED_BYTES_MAX]) -> usize {
+        if let (Some(ints), KeyForm::Fixed { bytes, .. }) = (&self.ints, &self.form) {
             let words = ints.words::<{ FIXED_BYTES_MAX / 8 }>(row);
             for (word, out) in words.iter().zip(out.as_chunks_mut::<8>().0) {
                 *out = word.to_be_bytes();
@@ -162,7 +162,7 @@ impl KeyPlan {
 
     /// Returns the entry key as two words, for integers of at most 16 bytes.
     #[inline(always)]
-    pub fn int_words(&self, row: RowRef<'_>) -> Option<[u64; 2]> {
+    pub fn int_words(&self, row: StoredRow<'_>) -> Option<[u64; 2]> {
         match (&self.ints, self.has_words) {
             (Some(ints), true) => Some(ints.words(row)),
             _ => None,
@@ -205,8 +205,8 @@ impl KeyPlan {
 
     /// True if the row's own key is exactly `key`.
     #[inline]
-    pub fn matches(&self, row: RowRef<'_>, key: &[u8]) -> bool {
-        if let Form::Fixed { own_bytes, .. } = self.form {
+    pub fn matches(&self, row: StoredRow<'_>, key: &[u8]) -> bool {
+        if let KeyForm::Fixed { own_bytes, .. } = self.form {
             let mut buffer = [0; FIXED_BYTES_MAX];
             self.encode_fixed(row, &mut buffer);
             return buffer[..own_bytes] == *key;
@@ -248,7 +248,7 @@ impl KeyPlan {
     /// True if `key` has the form of a whole key of this index, with no part missing and none added.
     #[inline]
     pub fn is_whole(&self, key: &[u8]) -> bool {
-        if let Form::Fixed { own_bytes, .. } = self.form {
+        if let KeyForm::Fixed { own_bytes, .. } = self.form {
             return key.len() == own_bytes;
         }
         let mut rest = key;
@@ -343,8 +343,8 @@ mod tests {
         let plan = KeyPlan::new(&layout, &columns, &[], false);
         let mut expected = Vec::new();
         layout.push_key(&row, &columns, &mut expected);
-        let mut scratch = Scratch::default();
-        let row = RowRef { row: &row, number: 0 };
+        let mut scratch = KeyScratch::default();
+        let row = StoredRow { row: &row, number: 0 };
         assert_eq!(plan.encode(&layout, row, &mut scratch).bytes, expected);
         assert!(plan.matches(row, &expected) && plan.is_whole(&expected));
         let is_short = expected.len() <= 16;

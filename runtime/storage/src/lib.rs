@@ -56,7 +56,7 @@ pub use at_view::{ShownRow, StoreAtView};
 pub use bulk::{IndexLoad, LoadError, TableLoad};
 pub use changelog::AfterImage;
 pub use compare::TableDigest;
-pub use convert::{GoOn, Prepared, Unprepared};
+pub use convert::{ConvertError, GoOn, PreparedTable};
 pub use difference::RowDifference;
 pub use digest::result_digest;
 pub use evolve::{
@@ -66,14 +66,14 @@ pub use evolve::{
 pub use growth::Growth;
 pub use index::{NotOrdered, PrefetchState, Range, ScanPosition, Visit};
 pub use indirection::Rid;
-pub use journal::{Savepoint, WriteSummary};
+pub use journal::{StoreSavepoint, WriteSummary};
 pub use misfit::Misfits;
 pub use patch::Patcher;
 pub use project::{DefaultError, RowProjection};
 pub use redo::{LastWrites, LentTable, PartitionRedo, REDO_WINDOW_BYTES_MAX, RedoError, RedoSchema};
 pub use schema::{Conflict, check_limits, stored_json};
 pub use snapshot::{SnapshotPage, SnapshotTable};
-pub use store::{Replaced, Store, TableId};
+pub use store::{ReplacedTable, Store, TableId};
 pub use table::{ColumnProblem, TableStats, WriteError};
 pub use tag::set_hash_secret;
 pub use views::{ViewError, ViewId};

@@ -3,14 +3,14 @@
 use reprise_abi::{ColumnSchema, Field, ScalarType, TableSchema};
 
 use crate::{
-    convert::{GoOn, ROWS_AT_ONCE, Unprepared, ask},
+    convert::{ConvertError, GoOn, ROWS_AT_ONCE, ask},
     evolve::TableChange,
     indirection::Rid,
-    keyplan::RowRef,
+    keyplan::StoredRow,
     keytext::key_text,
-    schema::{At, Conflict, describe_column, describe_type},
+    schema::{Conflict, ConflictPlace, describe_column, describe_type},
     store::{Store, TableId},
-    table::Table,
+    table::StoredTable,
 };
 
 /// A rule that every stored row has to meet.
@@ -162,7 +162,7 @@ impl TableChange {
                 ),
                 _ => (describe_type(column), "change or delete these rows first"),
             };
-            At {
+            ConflictPlace {
                 table,
                 item: known.map_or(&column.name, |known| &known.name),
                 what: "column",
@@ -180,9 +180,9 @@ impl RowCheck {
     }
 }
 
-impl Table {
+impl StoredTable {
     /// Names a stored row by its key, for people, or by its number in a table without a primary key.
-    fn row_text(&self, row: RowRef<'_>) -> String {
+    fn row_text(&self, row: StoredRow<'_>) -> String {
         let key = (!self.has_number()).then(|| key_text(&self.schema, &self.schema.primary_key, &self.key_of(row.row)));
         key.flatten().unwrap_or_else(|| format!("number {}", row.number))
     }
@@ -196,7 +196,7 @@ impl Store {
     }
 
     /// Counts the rows that break each rule of the change, in the order of the rules.
-    pub fn misfits(&self, id: TableId, change: &TableChange, go_on: GoOn<'_>) -> Result<Vec<Misfits>, Unprepared> {
+    pub fn misfits(&self, id: TableId, change: &TableChange, go_on: GoOn<'_>) -> Result<Vec<Misfits>, ConvertError> {
         let mut found = vec![Misfits::default(); change.checks.len()];
         let mut from = Some(0);
         while let Some(first) = from {

@@ -4,19 +4,19 @@ use reprise_abi::{ColumnPlan, ColumnSet, RowError, RowLayout};
 
 use crate::{
     arena::Location,
-    changelog::{Changed, PatchPlan},
+    changelog::{CapturedRow, PatchPlan},
     digest::fold,
     index::Index,
     indirection::Rid,
     insert::RUN_ROWS,
-    journal::{Change, Journal},
-    rows::{Rows, split_stored},
+    journal::{DigestChange, Journal},
+    rows::{RowHeap, split_stored},
     store::{Store, TableId},
-    table::{Table, WriteError, fold_key},
+    table::{StoredTable, WriteError, fold_key},
     watchers::Watchers,
 };
 
-impl Table {
+impl StoredTable {
     /// Writes these columns, which fit the table's layout. `reprise_abi::columns` describes the layout of the values.
     #[inline]
     pub fn patch(
@@ -79,7 +79,7 @@ pub struct Patcher<'a> {
     id: u16,
     /// The plan for capturing the changes. None if they are not captured.
     logged: Option<&'a PatchPlan>,
-    rows: &'a mut Rows,
+    rows: &'a mut RowHeap,
     indexes: &'a [Index],
     layout: &'a RowLayout,
     plan: &'a ColumnPlan,
@@ -96,7 +96,7 @@ impl Patcher<'_> {
         let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
         let (plan, journal) = (self.plan, &mut *self.journal);
         let stored = self.rows.bytes_mut(place);
-        let (row, what) = (split_stored(stored), (self.id, Change::Patch, 0));
+        let (row, what) = (split_stored(stored), (self.id, DigestChange::Patch, 0));
         fold_key(self.indexes, self.layout, row, what, journal);
         journal.written.digest = fold(journal.written.digest, plan.set().0, values);
         journal.note_columns(self.id, rid, plan, stored);
@@ -104,7 +104,7 @@ impl Patcher<'_> {
         plan.write(stored, values);
         if let Some(logged) = self.logged {
             let now = split_stored(stored);
-            let changed = Changed::new(self.id, self.layout, now.number);
+            let changed = CapturedRow::new(self.id, self.layout, now.number);
             journal.changes.columns(&changed, logged, now.row);
         }
         Ok(())
@@ -169,7 +169,7 @@ impl Patcher<'_> {
         let (mut written, mut rest) = (self.journal.written, values);
         for place in places {
             let (own, after) = rest.split_at(each);
-            written.fold_ints(self.id, Change::Patch, 0, ints.words(self.rows.read(*place)));
+            written.fold_ints(self.id, DigestChange::Patch, 0, ints.words(self.rows.read(*place)));
             written.digest = fold(written.digest, set, own);
             rest = after;
         }
@@ -182,7 +182,7 @@ impl Patcher<'_> {
         let mut rest = values;
         for place in places {
             let (own, after) = rest.split_at(self.plan.fixed_bytes());
-            let what = (self.id, Change::Patch, 0);
+            let what = (self.id, DigestChange::Patch, 0);
             fold_key(self.indexes, self.layout, self.rows.read(*place), what, self.journal);
             let written = &mut self.journal.written;
             written.digest = fold(written.digest, self.plan.set().0, own);
@@ -229,7 +229,7 @@ fn malformed(values: &[u8]) -> WriteError {
 
 #[cfg(test)]
 mod tests {
-    use reprise_abi::{ColumnSchema, ColumnSet, Field, IndexKind, Placement, ScalarType, TableSchema};
+    use reprise_abi::{ColumnSchema, ColumnSet, Field, IndexKind, ScalarType, TablePlacement, TableSchema};
 
     use crate::Store;
 
@@ -262,7 +262,7 @@ mod tests {
             primary_key: vec![0],
             primary_kind: IndexKind::Ordered,
             indexes: vec![],
-            placement: Placement::Replicated,
+            placement: TablePlacement::Replicated,
         };
         let table = store.create_table(schema).expect("a table");
         store.begin();

@@ -14,16 +14,16 @@ use reprise_abi::ScalarType;
 use reprise_wire::{Change, ChangeSink, Changes, PatchColumns};
 
 use crate::{
-    apply::{ApplyError, Target},
+    apply::{ApplyError, ChangeTarget},
     indirection::{NO_RID, Rid},
-    keyplan::{RowRef, Scratch},
+    keyplan::{KeyScratch, StoredRow},
     store::{Store, TableId},
-    table::{Table, WriteError},
+    table::{StoredTable, WriteError},
     views::Touch,
     watchers::Watchers,
 };
 
-use list::{Found, RedoList};
+use list::{ChangePlace, RedoList};
 
 pub use lend::LentTable;
 pub use list::{LastWrites, REDO_WINDOW_BYTES_MAX};
@@ -67,8 +67,8 @@ impl Ahead {
 /// A table to which changes are applied.
 struct TableRedo<'s> {
     id: u16,
-    table: &'s mut Table,
-    scratch: &'s mut Scratch,
+    table: &'s mut StoredTable,
+    scratch: &'s mut KeyScratch,
     watchers: Option<&'s mut Watchers>,
 }
 
@@ -121,7 +121,7 @@ impl PartitionRedo {
         let mut walk = Changes::new(&window[changes]);
         let at_error = |error: ApplyError| RedoError { txn, error };
         loop {
-            let found = Found {
+            let found = ChangePlace {
                 txn,
                 at: (start + walk.offset()) as u32,
                 end: start as u32,
@@ -194,7 +194,7 @@ struct Demux<'r> {
     schema: &'r RedoSchema,
     last: &'r mut LastWrites,
     /// The place of the change. Its `end` is the beginning of all changes until `take` adds the offset of this one.
-    found: Found,
+    found: ChangePlace,
 }
 
 impl<'w> ChangeSink<'w> for Demux<'_> {
@@ -255,7 +255,7 @@ fn earlier(one: Result<(), RedoError>, other: Result<(), RedoError>) -> Result<(
 }
 
 /// Returns the columns of which only the last value counts: no index holds them, and all values have one length.
-fn overwritable(table: &Table) -> u64 {
+fn overwritable(table: &StoredTable) -> u64 {
     let columns = table.layout.columns.iter().take(64).enumerate();
     let bools = columns.filter(|(_, slot)| slot.ty == ScalarType::Bool);
     let bools = bools.fold(0, |set, (at, _)| set | 1 << at);
@@ -386,7 +386,7 @@ impl TableRedo<'_> {
             return None;
         }
         self.table.rows.touch_end();
-        self.table.indexes[0].touch_of(RowRef { row, number })
+        self.table.indexes[0].touch_of(StoredRow { row, number })
     }
 
     #[inline]
@@ -455,10 +455,10 @@ impl TableRedo<'_> {
     #[inline]
     fn apply_one(&mut self, change: &Change<'_>, hint: u32) -> Result<(), ApplyError> {
         let target = match self.table.is_row_of(Rid(hint), change) {
-            true => Target::Row(Rid(hint)),
+            true => ChangeTarget::Row(Rid(hint)),
             false => self.table.target(change)?,
         };
-        if let Target::Row(rid) = target {
+        if let ChangeTarget::Row(rid) = target {
             self.keep_before(rid, Touch::Any);
         }
         if let Some(rid) = self.table.carry_out(change, target, self.scratch)? {
@@ -473,7 +473,7 @@ impl TableRedo<'_> {
         let mut again = Vec::with_capacity(changes.len());
         for change in changes {
             // The result of a change depends on the present row.
-            if let Target::Row(rid) = self.table.target(change)? {
+            if let ChangeTarget::Row(rid) = self.table.target(change)? {
                 self.keep_before(rid, Touch::Any);
             }
             again.push(self.table.last_state(change)?);

@@ -17,7 +17,7 @@ pub(crate) struct Turn {
 
 /// Turns in the order of the log.
 #[derive(Default)]
-pub(crate) struct Retained {
+pub(crate) struct RetainedTurns {
     turns: VecDeque<Turn>,
     spare: Vec<Turn>,
     /// Memory of all turns.
@@ -51,7 +51,7 @@ const SPARE_MAX: usize = 64;
 /// Number of undo entries for which a turn that is kept for reuse may have room.
 const SPARE_OPS_MAX: usize = 1 << 16;
 
-impl Retained {
+impl RetainedTurns {
     pub fn is_empty(&self) -> bool {
         self.turns.is_empty()
     }

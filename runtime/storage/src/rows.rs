@@ -11,7 +11,7 @@ use reprise_pages::prefetch;
 use crate::{
     arena::{Arena, Location, footprint_bytes},
     indirection::{Indirection, Rid},
-    keyplan::RowRef,
+    keyplan::StoredRow,
     numbers::{NUMBER_ENTRY_BYTES, NumberTaken, Numbers},
 };
 
@@ -20,7 +20,7 @@ const PLACE_BYTES: usize = 8;
 /// Bytes of the number behind each row.
 const NUMBER_BYTES: usize = 8;
 
-pub(crate) struct Rows {
+pub(crate) struct RowHeap {
     places: Indirection,
     arena: Arena,
     /// The map of numbers. None in a table without a primary key.
@@ -31,7 +31,7 @@ pub(crate) struct Rows {
     nominal_bytes: u64,
 }
 
-impl Rows {
+impl RowHeap {
     /// Makes an empty set of rows, of a table with a primary key or without one.
     pub fn new(is_keyed: bool) -> Self {
         Self {
@@ -188,21 +188,21 @@ impl Rows {
 
     /// The `get` variant that returns the number too.
     #[inline]
-    pub fn live(&self, rid: Rid) -> Option<RowRef<'_>> {
+    pub fn live(&self, rid: Rid) -> Option<StoredRow<'_>> {
         Some(self.read(self.places.get(rid)?))
     }
 
     /// Returns the row of an id in an index. It panics if the row is not live, because the index would be wrong.
     #[inline]
-    pub fn at(&self, rid: Rid) -> RowRef<'_> {
+    pub fn at(&self, rid: Rid) -> StoredRow<'_> {
         self.read(self.places.live(rid))
     }
 
     /// The `at` variant without the number.
     #[inline(always)]
-    pub fn keyed_at(&self, rid: Rid) -> RowRef<'_> {
+    pub fn keyed_at(&self, rid: Rid) -> StoredRow<'_> {
         let stored = self.arena.get(self.places.live(rid));
-        RowRef {
+        StoredRow {
             row: &stored[..stored.len() - NUMBER_BYTES],
             number: 0,
         }
@@ -253,13 +253,13 @@ impl Rows {
 
     /// Returns the bytes at a place, whether or not a live row has that place.
     #[inline(always)]
-    pub fn read(&self, place: Location) -> RowRef<'_> {
+    pub fn read(&self, place: Location) -> StoredRow<'_> {
         split_stored(self.arena.get(place))
     }
 
     /// Stores the bytes. No row has their place yet.
     #[inline]
-    pub fn store(&mut self, row: RowRef<'_>) -> Location {
+    pub fn store(&mut self, row: StoredRow<'_>) -> Location {
         self.arena.insert(row.row, &row.number.to_be_bytes())
     }
 
@@ -271,13 +271,13 @@ impl Rows {
 
     /// Inserts a row whose number no other row has.
     #[inline]
-    pub fn insert(&mut self, row: RowRef<'_>) -> Rid {
+    pub fn insert(&mut self, row: StoredRow<'_>) -> Rid {
         self.try_insert(row).expect("a number is given out once")
     }
 
     /// The `insert` variant for a table with a primary key, whose number another row may have. It then inserts nothing.
     #[inline]
-    pub fn try_insert(&mut self, row: RowRef<'_>) -> Result<Rid, NumberTaken> {
+    pub fn try_insert(&mut self, row: StoredRow<'_>) -> Result<Rid, NumberTaken> {
         self.note_number(row.number, self.places.next())?;
         let place = self.store(row);
         self.count += 1;
@@ -386,9 +386,9 @@ fn number_at(places: &Indirection, arena: &Arena, rid: Rid) -> u64 {
 
 /// Splits stored bytes into a row and its number.
 #[inline(always)]
-pub(crate) fn split_stored(stored: &[u8]) -> RowRef<'_> {
+pub(crate) fn split_stored(stored: &[u8]) -> StoredRow<'_> {
     let (row, number) = stored.split_at(stored.len() - NUMBER_BYTES);
-    RowRef {
+    StoredRow {
         row,
         number: u64::from_be_bytes(number.try_into().expect("8 bytes")),
     }

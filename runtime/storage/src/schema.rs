@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fmt};
 
 use reprise_abi::{
-    ColumnSchema, IndexSchema, ModuleSchema, Placement, TableSchema, describe::write_json, key::KEY_BYTES_MAX,
+    ColumnSchema, IndexSchema, ModuleSchema, TablePlacement, TableSchema, describe::write_json, key::KEY_BYTES_MAX,
     row::COLUMNS_MAX,
 };
 use reprise_base::limits::{DESCRIPTION_BYTES_MAX, INDEXES_MAX};
@@ -42,13 +42,13 @@ impl fmt::Display for Conflict {
 }
 
 /// The table and the item of a conflict.
-pub(crate) struct At<'a> {
+pub(crate) struct ConflictPlace<'a> {
     pub table: &'a str,
     pub item: &'a str,
     pub what: &'static str,
 }
 
-impl At<'_> {
+impl ConflictPlace<'_> {
     pub fn conflict(
         &self,
         stored: impl Into<String>,
@@ -71,7 +71,7 @@ pub(crate) fn check_table(schema: &TableSchema) -> Vec<Conflict> {
     let table = &schema.full_name();
     let mut conflicts = Vec::new();
     let mut refuse = |item: &str, what, rule: &str, declared: String, way_on: &str| {
-        conflicts.push(At { table, item, what }.conflict(rule, declared, way_on));
+        conflicts.push(ConflictPlace { table, item, what }.conflict(rule, declared, way_on));
     };
     let count = schema.columns.len();
     if count == 0 || count > COLUMNS_MAX {
@@ -111,7 +111,7 @@ pub(crate) fn check_table(schema: &TableSchema) -> Vec<Conflict> {
     for index in &schema.indexes {
         check_columns(&index.name, "index", &index.columns, false);
     }
-    if let Placement::By(column) = schema.placement {
+    if let TablePlacement::By(column) = schema.placement {
         check_columns("", "placement", &[column], false);
     }
     for index in twice(schema.indexes.iter().map(|index| &index.name)) {
@@ -125,7 +125,7 @@ pub fn check_limits(schema: &TableSchema) -> Vec<Conflict> {
     let table = &schema.full_name();
     let mut conflicts = Vec::new();
     let mut refuse = |item: &str, what, rule: String, declared: String, way_on: &str| {
-        conflicts.push(At { table, item, what }.conflict(rule, declared, way_on));
+        conflicts.push(ConflictPlace { table, item, what }.conflict(rule, declared, way_on));
     };
     if schema.indexes.len() > INDEXES_MAX {
         let (rule, found) = (format!("at most {INDEXES_MAX}"), schema.indexes.len().to_string());
@@ -211,9 +211,9 @@ pub(crate) fn describe_index(schema: &TableSchema, index: &IndexSchema) -> Strin
 
 pub(crate) fn describe_placement(schema: &TableSchema) -> String {
     match schema.placement {
-        Placement::By(column) => format!("by {}", schema.columns[column as usize].name),
-        Placement::Replicated => "replicated".into(),
-        Placement::Local => "local".into(),
+        TablePlacement::By(column) => format!("by {}", schema.columns[column as usize].name),
+        TablePlacement::Replicated => "replicated".into(),
+        TablePlacement::Local => "local".into(),
     }
 }
 

@@ -9,8 +9,8 @@ use reprise_wire::push_checkpoint_row;
 use crate::{
     compare::{Digests, TableDigest},
     indirection::Rid,
-    keyplan::RowRef,
-    rows::Rows,
+    keyplan::StoredRow,
+    rows::RowHeap,
     store::{Store, TableId},
     watchers::Watchers,
 };
@@ -61,7 +61,7 @@ struct Copies {
 
 /// Progress through the rows of a table.
 #[derive(Default)]
-pub(crate) struct Taken {
+pub(crate) struct ScanProgress {
     /// Record ids from here on were given out later.
     limit: u32,
     /// Record ids before it are done.
@@ -70,9 +70,9 @@ pub(crate) struct Taken {
     done: Vec<u64>,
 }
 
-impl Taken {
+impl ScanProgress {
     /// Makes the progress with none of the present rows taken.
-    pub fn none_of(rows: &Rows) -> Self {
+    pub fn none_of(rows: &RowHeap) -> Self {
         let limit = rows.rids_end();
         Self {
             limit,
@@ -101,7 +101,7 @@ impl Taken {
     }
 
     /// Takes rows from the cursor on until `bytes` are used up. True if no row is left.
-    pub fn take<'r>(&mut self, rows: &'r Rows, bytes: &mut usize, mut take: impl FnMut(RowRef<'r>)) -> bool {
+    pub fn take<'r>(&mut self, rows: &'r RowHeap, bytes: &mut usize, mut take: impl FnMut(StoredRow<'r>)) -> bool {
         let mut looked_at = 0;
         while self.cursor < self.limit {
             if *bytes == 0 || looked_at >= SLICE_RIDS_MAX {
@@ -124,12 +124,12 @@ impl Taken {
 
 #[derive(Default)]
 struct TableCopy {
-    taken: Taken,
+    taken: ScanProgress,
     page: SnapshotPage,
 }
 
 impl SnapshotPage {
-    fn push(&mut self, row: RowRef<'_>, ready: &mut Vec<SnapshotPage>, budget: Option<&Arc<Budget>>) {
+    fn push(&mut self, row: StoredRow<'_>, ready: &mut Vec<SnapshotPage>, budget: Option<&Arc<Budget>>) {
         let added = row.row.len() + 16;
         if self.bytes.is_empty() {
             self.bytes.reserve(PAGE_BYTES.max(added));
@@ -158,7 +158,7 @@ impl TableCopy {
     /// Copies rows from the cursor on until `bytes` are used up. True if no row is left.
     fn copy(
         &mut self,
-        rows: &Rows,
+        rows: &RowHeap,
         bytes: &mut usize,
         ready: &mut Vec<SnapshotPage>,
         budget: Option<&Arc<Budget>>,
@@ -174,7 +174,7 @@ impl TableCopy {
 
 impl Snapshot {
     /// Takes the state of a row at the moment of the snapshot. The caller does so before the row changes, or after its id was given out.
-    pub fn before_change(&mut self, table: TableId, rid: Rid, rows: &Rows, is_new: bool) {
+    pub fn before_change(&mut self, table: TableId, rid: Rid, rows: &RowHeap, is_new: bool) {
         if let Some(Copies {
             tables, ready, budget, ..
         }) = &mut self.copies
@@ -211,7 +211,7 @@ impl Store {
         };
         for (number, table) in self.tables.iter().enumerate() {
             copies.tables.push(TableCopy {
-                taken: Taken::none_of(&table.rows),
+                taken: ScanProgress::none_of(&table.rows),
                 page: SnapshotPage {
                     table: number as u16,
                     ..SnapshotPage::default()

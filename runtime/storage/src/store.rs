@@ -7,15 +7,15 @@ use reprise_base::{MemoryKind, MemoryLedger};
 
 use crate::{
     charge::Charge,
-    convert::{GoOn, Prepared, Unprepared},
+    convert::{ConvertError, GoOn, PreparedTable},
     digest::fold,
     evolve::TableChange,
     index::{NotOrdered, Range, ScanPosition, Visit},
     indirection::Rid,
-    journal::{Journal, Savepoint, Undo, UndoKind, WriteSummary},
-    retained::{Retained, Turn},
-    schema::{self, At, Conflict},
-    table::{Table, TableStats, WriteError},
+    journal::{Journal, StoreSavepoint, Undo, UndoKind, WriteSummary},
+    retained::{RetainedTurns, Turn},
+    schema::{self, Conflict, ConflictPlace},
+    table::{StoredTable, TableStats, WriteError},
     views::Touch,
     waiting::WaitingTurns,
     watchers::Watchers,
@@ -26,10 +26,10 @@ use crate::{
 pub struct TableId(pub u16);
 
 /// The table that a deployment replaced.
-pub struct Replaced {
+pub struct ReplacedTable {
     table: TableId,
     /// The table before. None: there was no such place.
-    before: Option<Table>,
+    before: Option<StoredTable>,
 }
 
 /// Bytes of undo that the ledger may be off by.
@@ -39,10 +39,10 @@ const UNDO_STEP_BYTES: usize = 256 << 10;
 /// and check the numbers that a guest names first.
 #[derive(Default)]
 pub struct Store {
-    pub(crate) tables: Vec<Table>,
+    pub(crate) tables: Vec<StoredTable>,
     by_name: BTreeMap<String, TableId>,
     pub(crate) journal: Journal,
-    pub(crate) retained: Retained,
+    pub(crate) retained: RetainedTurns,
     pub(crate) waiting: WaitingTurns,
     /// The readers that see rows as they were. None while there is no such reader.
     pub(crate) watchers: Option<Box<Watchers>>,
@@ -81,19 +81,19 @@ impl Store {
     }
 
     #[inline(always)]
-    pub(crate) fn table(&self, id: TableId) -> &Table {
+    pub(crate) fn table(&self, id: TableId) -> &StoredTable {
         &self.tables[id.0 as usize]
     }
 
     /// Returns a table whose rows are read without a view.
     #[inline(always)]
-    fn built_table(&self, id: TableId) -> &Table {
+    fn built_table(&self, id: TableId) -> &StoredTable {
         debug_assert!(self.notes() == 0, "notes of rows are not in place");
         self.table(id)
     }
 
     #[inline]
-    pub(crate) fn writable(&mut self, id: TableId) -> (&mut Table, &mut Journal) {
+    pub(crate) fn writable(&mut self, id: TableId) -> (&mut StoredTable, &mut Journal) {
         assert!(self.journal.is_active, "writes need a transaction");
         (&mut self.tables[id.0 as usize], &mut self.journal)
     }
@@ -121,9 +121,9 @@ impl Store {
 
     /// Returns the present point of the running transaction.
     #[inline]
-    pub fn savepoint(&self) -> Savepoint {
+    pub fn savepoint(&self) -> StoreSavepoint {
         assert!(self.journal.is_active, "a savepoint needs a transaction");
-        Savepoint {
+        StoreSavepoint {
             undo_len: self.journal.ops.len(),
             written: self.journal.written,
             captured: self.journal.changes.mark(),
@@ -133,7 +133,7 @@ impl Store {
 
     /// Rolls back the writes since the savepoint, which stays usable; later ones do not. It panics on a savepoint of another transaction,
     /// or on one that an earlier rollback passed.
-    pub fn rollback_to(&mut self, savepoint: Savepoint) {
+    pub fn rollback_to(&mut self, savepoint: StoreSavepoint) {
         let journal = &self.journal;
         assert!(
             journal.is_active && savepoint.txn == journal.txn,
@@ -149,7 +149,7 @@ impl Store {
     }
 
     /// Returns the rows whose writes `rollback_to` would undo, and whether each write was an insertion. A row may occur several times.
-    pub fn written_since(&self, savepoint: &Savepoint) -> impl Iterator<Item = (TableId, Rid, bool)> {
+    pub fn written_since(&self, savepoint: &StoreSavepoint) -> impl Iterator<Item = (TableId, Rid, bool)> {
         let undo = self.journal.ops.iter().skip(savepoint.undo_len);
         undo.map(|undo| (TableId(undo.table), undo.rid, undo.kind == UndoKind::Insert))
     }
@@ -234,7 +234,7 @@ impl Store {
     #[cold]
     fn give_back(&mut self) {
         if std::mem::take(&mut self.has_freed) {
-            self.tables.iter_mut().for_each(Table::give_back);
+            self.tables.iter_mut().for_each(StoredTable::give_back);
         }
     }
 
@@ -497,7 +497,7 @@ impl Store {
 
     /// Returns the bytes from the allocator, slack included.
     pub fn memory_bytes(&self) -> usize {
-        self.tables.iter().map(Table::memory_bytes).sum::<usize>()
+        self.tables.iter().map(StoredTable::memory_bytes).sum::<usize>()
             + self.journal.memory_bytes()
             + self.retained.memory_bytes()
             + self.waiting.memory_bytes()
@@ -545,7 +545,7 @@ impl Store {
         let mut conflicts = schema::check_table(schema);
         let full = &schema.full_name();
         if self.by_name.contains_key(full) {
-            let at = At {
+            let at = ConflictPlace {
                 table: full,
                 item: "",
                 what: "table",
@@ -567,7 +567,7 @@ impl Store {
     fn put_at(&mut self, at: usize, schema: TableSchema) -> TableId {
         assert!(!self.journal.is_active, "the schema changes between transactions");
         let id = TableId(u16::try_from(at).expect("fewer tables than numbers"));
-        let mut table = Table::new(schema);
+        let mut table = StoredTable::new(schema);
         self.count_table(&mut table);
         match self.tables.get_mut(at) {
             Some(free) => *free = table,
@@ -582,29 +582,29 @@ impl Store {
         self.check_settled();
         self.finish_snapshot_of(table);
         self.give_views_up();
-        self.tables[table.0 as usize] = Table::new(TableSchema::dropped());
+        self.tables[table.0 as usize] = StoredTable::new(TableSchema::dropped());
         self.name_tables();
     }
 
     /// The `put_table` variant for a deployment that the caller may take back.
-    pub fn place_table(&mut self, schema: TableSchema) -> Replaced {
+    pub fn place_table(&mut self, schema: TableSchema) -> ReplacedTable {
         let count = self.tables.len();
         let table = self.put_table(schema);
         let is_free = (table.0 as usize) < count;
-        Replaced {
+        ReplacedTable {
             table,
-            before: is_free.then(|| Table::new(TableSchema::dropped())),
+            before: is_free.then(|| StoredTable::new(TableSchema::dropped())),
         }
     }
 
     /// Makes the changed table beside the stored one. Err: why it can't be made. No part of it is kept.
-    pub fn prepare(&self, table: TableId, change: TableChange, go_on: GoOn<'_>) -> Result<Prepared, Unprepared> {
-        Prepared::new(table, self.built_table(table), change, go_on)
+    pub fn prepare(&self, table: TableId, change: TableChange, go_on: GoOn<'_>) -> Result<PreparedTable, ConvertError> {
+        PreparedTable::new(table, self.built_table(table), change, go_on)
     }
 
     /// Puts a changed table in its place, with the rows of its preparation. Returns the table before, unless rows or indexes of it are in
     /// the changed one.
-    pub fn install(&mut self, prepared: Prepared) -> Option<Replaced> {
+    pub fn install(&mut self, prepared: PreparedTable) -> Option<ReplacedTable> {
         self.check_settled();
         self.give_views_up();
         let table = prepared.table;
@@ -612,30 +612,30 @@ impl Store {
             self.finish_snapshot_of(table);
         }
         let place = &mut self.tables[table.0 as usize];
-        let stored = std::mem::replace(place, Table::new(TableSchema::dropped()));
+        let stored = std::mem::replace(place, StoredTable::new(TableSchema::dropped()));
         let (mut changed, before) = prepared.finish(stored);
         self.count_table(&mut changed);
         self.tables[table.0 as usize] = changed;
         self.name_tables();
-        before.map(|before| Replaced {
+        before.map(|before| ReplacedTable {
             table,
             before: Some(before),
         })
     }
 
     /// Puts a whole copy of a table behind all others while a migration runs. Returns its place, and the way to remove it.
-    pub fn place_copy(&mut self, prepared: Prepared) -> (TableId, Replaced) {
+    pub fn place_copy(&mut self, prepared: PreparedTable) -> (TableId, ReplacedTable) {
         let mut copy = prepared.into_copy();
         self.count_table(&mut copy);
         let table = TableId(self.tables.len() as u16);
         self.tables.push(copy);
-        (table, Replaced { table, before: None })
+        (table, ReplacedTable { table, before: None })
     }
 
     /// Restores the former contents of places, the last changed one first.
-    pub fn put_back(&mut self, replaced: Vec<Replaced>) {
+    pub fn put_back(&mut self, replaced: Vec<ReplacedTable>) {
         assert!(!self.journal.is_active, "the schema changes between transactions");
-        for Replaced { table, before } in replaced.into_iter().rev() {
+        for ReplacedTable { table, before } in replaced.into_iter().rev() {
             match before {
                 Some(before) => self.tables[table.0 as usize] = before,
                 None => self.tables.truncate(table.0 as usize),
@@ -644,7 +644,7 @@ impl Store {
         self.name_tables();
     }
 
-    fn count_table(&self, table: &mut Table) {
+    fn count_table(&self, table: &mut StoredTable) {
         if let Some(memory) = &self.memory {
             table.count_in(memory);
         }
@@ -668,7 +668,7 @@ impl Store {
 }
 
 /// Frees the garbage of deletes and moves. If a table's last row was deleted, it frees all of the table's memory. True if rows were freed.
-fn free_garbage(tables: &mut [Table], garbage: &[Undo]) -> bool {
+fn free_garbage(tables: &mut [StoredTable], garbage: &[Undo]) -> bool {
     let (mut has_deleted, mut has_emptied) = (false, false);
     for undo in garbage {
         let rows = &mut tables[undo.table as usize].rows;

@@ -12,14 +12,14 @@ use reprise_pages::drop_aside;
 
 use crate::{
     arena::Location,
-    changelog::{Changed, PatchPlans},
+    changelog::{CapturedRow, PatchPlans},
     compare::digest_of,
     digest::fold,
-    index::{Index, Refused},
+    index::{Index, KeyRefusal},
     indirection::Rid,
-    journal::{Change, Journal, Undo, UndoKind},
-    keyplan::{KeyPlan, RowRef, Scratch},
-    rows::{Rows, split_stored},
+    journal::{DigestChange, Journal, Undo, UndoKind},
+    keyplan::{KeyPlan, KeyScratch, StoredRow},
+    rows::{RowHeap, split_stored},
 };
 
 /// Why a change was refused. The tables are unchanged.
@@ -69,14 +69,14 @@ pub struct TableStats {
     pub index_bytes: u64,
 }
 
-pub(crate) struct Table {
+pub(crate) struct StoredTable {
     pub schema: TableSchema,
     pub layout: RowLayout,
-    pub rows: Rows,
+    pub rows: RowHeap,
     /// The indexes, that of the primary key (or the number) first.
     pub indexes: Vec<Index>,
     /// The facts of each column.
-    summed: Vec<Summed>,
+    summed: Vec<AddableColumn>,
     /// Columns that `patch` writes in place, because no index and no length depends on them. It is a `ColumnSet`.
     pub plain_columns: u64,
     /// Plans of patched columns.
@@ -95,7 +95,7 @@ const EMPTIED_BYTES_MIN: usize = 4 << 20;
 
 /// Facts about a column that an addition to it needs.
 #[derive(Clone, Copy)]
-struct Summed {
+struct AddableColumn {
     /// Why nothing can be added to it, whatever its values are.
     problem: Option<ColumnProblem>,
     is_nullable: bool,
@@ -104,7 +104,7 @@ struct Summed {
     offset: u32,
 }
 
-impl Summed {
+impl AddableColumn {
     fn new(slot: &ColumnSlot, is_indexed: bool) -> Self {
         let problem = match (is_indexed, slot.ty.is_integer()) {
             (true, _) => Some(ColumnProblem::Indexed),
@@ -156,18 +156,18 @@ pub(crate) fn make_indexes(schema: &TableSchema, layout: &RowLayout) -> Vec<Inde
     std::iter::once(primary).chain(secondary).collect()
 }
 
-impl Table {
+impl StoredTable {
     pub fn new(schema: TableSchema) -> Self {
         let layout = RowLayout::of_table(&schema);
         let indexes = make_indexes(&schema, &layout);
-        let rows = Rows::new(!has_number(&schema));
+        let rows = RowHeap::new(!has_number(&schema));
         Self::from_parts(schema, layout, rows, indexes, 0)
     }
 
     pub fn from_parts(
         schema: TableSchema,
         layout: RowLayout,
-        rows: Rows,
+        rows: RowHeap,
         indexes: Vec<Index>,
         next_number: u64,
     ) -> Self {
@@ -182,7 +182,9 @@ impl Table {
         let first = 0..indexed.len().min(64);
         let plain_columns = first.filter(|at| is_plain(*at)).fold(0, |set, at| set | 1 << at);
         let columns = layout.columns.iter().zip(&indexed);
-        let summed = columns.map(|(slot, indexed)| Summed::new(slot, *indexed)).collect();
+        let summed = columns
+            .map(|(slot, indexed)| AddableColumn::new(slot, *indexed))
+            .collect();
         Self {
             plain_columns,
             plans: Plans::default(),
@@ -221,7 +223,7 @@ impl Table {
         if self.rows.is_full() {
             return Err(WriteError::Full);
         }
-        let row = RowRef {
+        let row = StoredRow {
             row,
             number: self.next_number,
         };
@@ -230,10 +232,10 @@ impl Table {
         self.link(rid, row, &mut journal.scratch)?;
         let taken = self.rows.insert(row);
         debug_assert!(taken == rid);
-        journal.fold(id, Change::Insert, 0, row.row);
+        journal.fold(id, DigestChange::Insert, 0, row.row);
         self.next_number += 1;
         if self.has_number() {
-            journal.fold(id, Change::Number, 0, &row.number.to_le_bytes());
+            journal.fold(id, DigestChange::Number, 0, &row.number.to_le_bytes());
         }
         journal.count(row.row.len());
         if journal.changes.is_on() {
@@ -302,7 +304,7 @@ impl Table {
 
     /// Takes memory for a new row before any part of it is inserted, so that no later step is refused for it.
     #[inline(always)]
-    fn make_memory(&mut self, row: RowRef<'_>, scratch: &mut Scratch) -> Result<(), WriteError> {
+    fn make_memory(&mut self, row: StoredRow<'_>, scratch: &mut KeyScratch) -> Result<(), WriteError> {
         let is_there = self.rows.has_memory(row.row.len()) && self.indexes.iter().all(|index| index.has_memory(1));
         match is_there {
             true => Ok(()),
@@ -311,7 +313,7 @@ impl Table {
     }
 
     #[cold]
-    fn find_memory(&mut self, row: RowRef<'_>, scratch: &mut Scratch) -> Result<(), WriteError> {
+    fn find_memory(&mut self, row: StoredRow<'_>, scratch: &mut KeyScratch) -> Result<(), WriteError> {
         let layout = &self.layout;
         let mut indexes = self.indexes.iter_mut();
         let is_there = self.rows.make_memory(row.row.len())
@@ -321,7 +323,7 @@ impl Table {
 
     /// The `make_memory` variant for a row that changes.
     #[inline(never)]
-    fn make_memory_to_relink(&mut self, new: RowRef<'_>, scratch: &mut Scratch) -> Result<(), WriteError> {
+    fn make_memory_to_relink(&mut self, new: StoredRow<'_>, scratch: &mut KeyScratch) -> Result<(), WriteError> {
         let layout = &self.layout;
         let mut indexes = self.indexes.iter_mut();
         let is_there = indexes.all(|index| index.has_memory(1) || index.make_memory(layout, new, scratch));
@@ -329,12 +331,12 @@ impl Table {
     }
 
     /// Inserts a row beside all others, without a transaction and without undo.
-    pub fn load(&mut self, row: &[u8], number: u64, scratch: &mut Scratch) -> Result<(), WriteError> {
+    pub fn load(&mut self, row: &[u8], number: u64, scratch: &mut KeyScratch) -> Result<(), WriteError> {
         self.validate(row)?;
         if self.rows.is_full() {
             return Err(WriteError::Full);
         }
-        let row = RowRef { row, number };
+        let row = StoredRow { row, number };
         let rid = self.rows.next_rid();
         self.link(rid, row, scratch)?;
         let taken = self.rows.insert(row);
@@ -358,7 +360,7 @@ impl Table {
 
     /// Puts the row in all indexes, or in none.
     #[inline(always)]
-    fn link(&mut self, rid: Rid, row: RowRef<'_>, scratch: &mut Scratch) -> Result<(), WriteError> {
+    fn link(&mut self, rid: Rid, row: StoredRow<'_>, scratch: &mut KeyScratch) -> Result<(), WriteError> {
         // Most tables that grow fast have one index, and take one step.
         if let [index] = &mut self.indexes[..]
             && index.has_tags()
@@ -371,7 +373,7 @@ impl Table {
     }
 
     #[inline(never)]
-    fn link_all(&mut self, rid: Rid, row: RowRef<'_>, scratch: &mut Scratch) -> Result<(), WriteError> {
+    fn link_all(&mut self, rid: Rid, row: StoredRow<'_>, scratch: &mut KeyScratch) -> Result<(), WriteError> {
         // The entries of later indexes are prefetched while the first is written.
         self.indexes[1..].iter().for_each(|index| index.touch_entry_of(row));
         for at in 0..self.indexes.len() {
@@ -387,7 +389,7 @@ impl Table {
     pub fn delete(&mut self, id: u16, rid: Rid, journal: &mut Journal) -> Result<(), WriteError> {
         let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
         let row = self.rows.read(place);
-        fold_key(&self.indexes, &self.layout, row, (id, Change::Delete, 0), journal);
+        fold_key(&self.indexes, &self.layout, row, (id, DigestChange::Delete, 0), journal);
         if journal.changes.is_on() {
             journal.changes.delete(id, row.number);
         }
@@ -403,7 +405,7 @@ impl Table {
         let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
         self.validate(row)?;
         let old = self.rows.read(place);
-        let new = RowRef {
+        let new = StoredRow {
             row,
             number: old.number,
         };
@@ -417,7 +419,7 @@ impl Table {
         let old = self.rows.read(place);
         if is_relinked {
             if !self.indexes[0].plan.is_same(old.row, row) {
-                fold_key(&self.indexes, &self.layout, old, (id, Change::Rekey, 0), journal);
+                fold_key(&self.indexes, &self.layout, old, (id, DigestChange::Rekey, 0), journal);
             }
             relink(
                 &mut self.indexes,
@@ -429,13 +431,13 @@ impl Table {
                 &mut journal.scratch,
             );
         }
-        journal.fold(id, Change::Update, 0, row);
+        journal.fold(id, DigestChange::Update, 0, row);
         if self.has_number() {
-            journal.fold(id, Change::Number, 0, &new.number.to_le_bytes());
+            journal.fold(id, DigestChange::Number, 0, &new.number.to_le_bytes());
         }
         journal.count(row.len());
         if journal.changes.is_on() {
-            let changed = Changed::new(id, &self.layout, old.number);
+            let changed = CapturedRow::new(id, &self.layout, old.number);
             journal.changes.update(&changed, old.row, row);
         }
         match self.rows.resized(place, row.len()) {
@@ -454,7 +456,12 @@ impl Table {
     }
 
     /// Returns true if an index must follow the change. Err: an index can't follow it.
-    pub fn check_relink(&self, old: RowRef<'_>, new: RowRef<'_>, scratch: &mut Scratch) -> Result<bool, WriteError> {
+    pub fn check_relink(
+        &self,
+        old: StoredRow<'_>,
+        new: StoredRow<'_>,
+        scratch: &mut KeyScratch,
+    ) -> Result<bool, WriteError> {
         let mut is_changed = false;
         for (at, index) in self.indexes.iter().enumerate() {
             if index.plan.is_same(old.row, new.row) {
@@ -464,11 +471,11 @@ impl Table {
             if index.is_unique {
                 match index.has(&self.rows, &self.layout, new, scratch) {
                     Ok(false) => {}
-                    Ok(true) => return Err(write_error(Refused::Taken, at)),
+                    Ok(true) => return Err(write_error(KeyRefusal::Taken, at)),
                     Err(refused) => return Err(write_error(refused, at)),
                 }
             } else if index.plan.encode(&self.layout, new, scratch).is_too_long() {
-                return Err(write_error(Refused::TooLong, at));
+                return Err(write_error(KeyRefusal::TooLong, at));
             }
         }
         Ok(is_changed)
@@ -476,7 +483,7 @@ impl Table {
 
     /// Writes the row into its slot. `to` is that slot with the new length.
     #[inline]
-    pub fn overwrite(&mut self, rid: Rid, from: Location, to: Location, new: RowRef<'_>) {
+    pub fn overwrite(&mut self, rid: Rid, from: Location, to: Location, new: StoredRow<'_>) {
         if from != to {
             self.rows.redirect(rid, to);
         }
@@ -510,13 +517,19 @@ impl Table {
         }
         let before = read_integer(found.row, offset, width);
         let value = sum(summed.ty, before, delta).ok_or(WriteError::Overflow)?;
-        fold_key(&self.indexes, &self.layout, found, (id, Change::Add, column), journal);
+        fold_key(
+            &self.indexes,
+            &self.layout,
+            found,
+            (id, DigestChange::Add, column),
+            journal,
+        );
         journal.written.fold_word(value);
         journal.count(width);
         write_integer(stored, offset, width, value);
         if journal.changes.is_on() {
             let now = self.rows.read(place);
-            let changed = Changed::new(id, &self.layout, now.number);
+            let changed = CapturedRow::new(id, &self.layout, now.number);
             journal.changes.sum(&changed, (column, offset, width), now.row);
         }
         journal.note_add((id, rid), (column, offset), width, before);
@@ -559,7 +572,7 @@ impl Table {
         }
     }
 
-    fn undo_move(&mut self, rid: Rid, place: Location, scratch: &mut Scratch) {
+    fn undo_move(&mut self, rid: Rid, place: Location, scratch: &mut KeyScratch) {
         let now = self.rows.place(rid).expect("a moved row is live");
         let (from, to) = (self.rows.read(now), self.rows.read(place));
         relink(&mut self.indexes, &self.layout, &self.rows, rid, from, to, scratch);
@@ -571,7 +584,7 @@ impl Table {
         let start = journal.bytes.len() - place.len();
         let now = self.rows.place(rid).expect("a patched row is live");
         let from = self.rows.read(now);
-        let to = RowRef {
+        let to = StoredRow {
             number: from.number,
             ..split_stored(&journal.bytes[start..])
         };
@@ -588,7 +601,7 @@ impl Table {
         journal.bytes.truncate(start);
     }
 
-    fn relink_deleted(&mut self, rid: Rid, place: Location, scratch: &mut Scratch) {
+    fn relink_deleted(&mut self, rid: Rid, place: Location, scratch: &mut KeyScratch) {
         let row = self.rows.read(place);
         for index in &mut self.indexes {
             let linked = index.insert(&self.rows, &self.layout, row, rid, scratch);
@@ -610,13 +623,13 @@ impl Table {
     }
 
     /// Returns all rows, in no particular order.
-    pub fn all_rows(&self) -> impl Iterator<Item = (Rid, RowRef<'_>)> + '_ {
+    pub fn all_rows(&self) -> impl Iterator<Item = (Rid, StoredRow<'_>)> + '_ {
         self.rows.rids().map(|rid| (rid, self.rows.at(rid)))
     }
 
     /// Returns the record ids in primary key order. It sorts if the key is a hash.
     pub fn sorted_rids(&self) -> Vec<Rid> {
-        let mut scratch = Scratch::default();
+        let mut scratch = KeyScratch::default();
         let plan = &self.indexes[0].plan;
         let mut keyed: Vec<(Box<[u8]>, Rid)> = self
             .all_rows()
@@ -639,8 +652,8 @@ impl Table {
 pub(crate) fn fold_key(
     indexes: &[Index],
     layout: &RowLayout,
-    row: RowRef<'_>,
-    (id, change, detail): (u16, Change, u16),
+    row: StoredRow<'_>,
+    (id, change, detail): (u16, DigestChange, u16),
     journal: &mut Journal,
 ) {
     let plan = &indexes[0].plan;
@@ -653,17 +666,23 @@ pub(crate) fn fold_key(
     }
 }
 
-pub(crate) fn unlink(indexes: &mut [Index], layout: &RowLayout, rid: Rid, row: RowRef<'_>, scratch: &mut Scratch) {
+pub(crate) fn unlink(
+    indexes: &mut [Index],
+    layout: &RowLayout,
+    rid: Rid,
+    row: StoredRow<'_>,
+    scratch: &mut KeyScratch,
+) {
     for index in indexes {
         index.remove(layout, row, rid, scratch);
     }
 }
 
-pub(crate) fn write_error(refused: Refused, index: usize) -> WriteError {
+pub(crate) fn write_error(refused: KeyRefusal, index: usize) -> WriteError {
     let index = index as u16;
     match refused {
-        Refused::Taken => WriteError::Duplicate { index },
-        Refused::TooLong => WriteError::KeyTooLong { index },
+        KeyRefusal::Taken => WriteError::Duplicate { index },
+        KeyRefusal::TooLong => WriteError::KeyTooLong { index },
     }
 }
 
@@ -671,11 +690,11 @@ pub(crate) fn write_error(refused: Refused, index: usize) -> WriteError {
 pub(crate) fn relink(
     indexes: &mut [Index],
     layout: &RowLayout,
-    rows: &Rows,
+    rows: &RowHeap,
     rid: Rid,
-    from: RowRef<'_>,
-    to: RowRef<'_>,
-    scratch: &mut Scratch,
+    from: StoredRow<'_>,
+    to: StoredRow<'_>,
+    scratch: &mut KeyScratch,
 ) {
     for index in indexes.iter_mut().filter(|index| !index.plan.is_same(from.row, to.row)) {
         index.remove(layout, from, rid, scratch);

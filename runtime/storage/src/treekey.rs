@@ -4,7 +4,7 @@
 
 use std::{cmp::Ordering, hint::select_unpredictable};
 
-use crate::{intkey::IntKey, keyplan::RowRef};
+use crate::{intkey::IntKey, keyplan::StoredRow};
 
 /// A place between keys. With `after == false` it is before the first key that is at least `bytes`. With `after == true` it is behind the
 /// last key that begins with `bytes` or is less. A key that is shorter than `bytes` compares as if zero bytes followed it.
@@ -35,7 +35,7 @@ pub(crate) trait TreeKey: Clone + Default + Ord {
 
     fn from_bytes(bytes: &[u8]) -> Self;
     /// Returns the entry key of a row, for keys of integers that fit this type.
-    fn from_ints(ints: &IntKey, row: RowRef<'_>) -> Self;
+    fn from_ints(ints: &IntKey, row: StoredRow<'_>) -> Self;
     /// Returns the key whose bytes are those of the words, the most significant first. For keys of fixed width.
     fn from_words(words: &[u64]) -> Self;
     /// Returns the edge right before this key.
@@ -73,7 +73,7 @@ pub(crate) struct FixedProbe<K> {
     is_end: bool,
 }
 
-trait Fixed: Copy + Ord {
+trait FixedKey: Copy + Ord {
     const WIDTH: usize;
     const GREATEST: Self;
     /// Returns whether it is less, without a branch.
@@ -85,7 +85,7 @@ trait Fixed: Copy + Ord {
     fn or(self, other: Self) -> Self;
     fn successor(self) -> Option<Self>;
     fn store(self, out: &mut Vec<u8>);
-    fn of_ints(ints: &IntKey, row: RowRef<'_>) -> Self;
+    fn of_ints(ints: &IntKey, row: StoredRow<'_>) -> Self;
     fn of_words(words: &[u64]) -> Self;
 }
 
@@ -95,7 +95,7 @@ fn load_padded<const WIDTH: usize>(bytes: &[u8]) -> [u8; WIDTH] {
     padded
 }
 
-impl Fixed for u64 {
+impl FixedKey for u64 {
     const WIDTH: usize = 8;
     const GREATEST: Self = u64::MAX;
     #[inline]
@@ -131,7 +131,7 @@ impl Fixed for u64 {
         out.extend_from_slice(&self.to_be_bytes());
     }
     #[inline]
-    fn of_ints(ints: &IntKey, row: RowRef<'_>) -> Self {
+    fn of_ints(ints: &IntKey, row: StoredRow<'_>) -> Self {
         let [word] = ints.words(row);
         word
     }
@@ -141,7 +141,7 @@ impl Fixed for u64 {
     }
 }
 
-impl Fixed for u128 {
+impl FixedKey for u128 {
     const WIDTH: usize = 16;
     const GREATEST: Self = u128::MAX;
     #[inline]
@@ -173,7 +173,7 @@ impl Fixed for u128 {
         out.extend_from_slice(&self.to_be_bytes());
     }
     #[inline]
-    fn of_ints(ints: &IntKey, row: RowRef<'_>) -> Self {
+    fn of_ints(ints: &IntKey, row: StoredRow<'_>) -> Self {
         let [high, low] = ints.words(row);
         (high as u128) << 64 | low as u128
     }
@@ -193,7 +193,7 @@ impl<const N: usize> Default for Wide<N> {
     }
 }
 
-impl<const N: usize> Fixed for Wide<N> {
+impl<const N: usize> FixedKey for Wide<N> {
     const WIDTH: usize = 8 * N;
     const GREATEST: Self = Self([u64::MAX; N]);
     #[inline]
@@ -236,7 +236,7 @@ impl<const N: usize> Fixed for Wide<N> {
         self.0.iter().for_each(|word| word.store(out));
     }
     #[inline]
-    fn of_ints(ints: &IntKey, row: RowRef<'_>) -> Self {
+    fn of_ints(ints: &IntKey, row: StoredRow<'_>) -> Self {
         Self(ints.words(row))
     }
     #[inline]
@@ -246,7 +246,7 @@ impl<const N: usize> Fixed for Wide<N> {
 }
 
 #[inline]
-fn fixed_probe<K: Fixed>(edge: Edge<'_>) -> FixedProbe<K> {
+fn fixed_probe<K: FixedKey>(edge: Edge<'_>) -> FixedProbe<K> {
     let mut after = edge.after;
     let mut bytes = edge.bytes;
     if bytes.len() > K::WIDTH {
@@ -298,7 +298,7 @@ macro_rules! fixed_tree_key {
                 Self::load(bytes)
             }
             #[inline]
-            fn from_ints(ints: &IntKey, row: RowRef<'_>) -> Self {
+            fn from_ints(ints: &IntKey, row: StoredRow<'_>) -> Self {
                 Self::of_ints(ints, row)
             }
             #[inline]
@@ -396,9 +396,9 @@ const HEAD_BYTES: usize = 32;
 
 /// The first bytes of a long key, padded with zeros, as a number in two words, the more significant one first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Head(u128, u128);
+struct KeyHead(u128, u128);
 
-impl Head {
+impl KeyHead {
     const GREATEST: Self = Self(u128::MAX, u128::MAX);
 
     fn of(bytes: &[u8]) -> Self {
@@ -423,7 +423,7 @@ impl Head {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Long {
     // The order of fields matters to the derived comparison: keys are prefix-free, so different heads have the order of their keys.
-    head: Head,
+    head: KeyHead,
     bytes: Box<[u8]>,
 }
 
@@ -431,8 +431,8 @@ pub(crate) struct Long {
 pub(crate) struct LongProbe<'a> {
     edge: Edge<'a>,
     /// The least and the greatest head of a key that begins with the edge's bytes, or with as many of them as a head has.
-    least: Head,
-    greatest: Head,
+    least: KeyHead,
+    greatest: KeyHead,
 }
 
 impl LongProbe<'_> {
@@ -462,7 +462,7 @@ impl LongProbe<'_> {
 fn rank_long<const N: usize>(
     keys: &[Long; N],
     len: usize,
-    (least, greatest): (Head, Head),
+    (least, greatest): (KeyHead, KeyHead),
     is_left: impl Fn(&Long) -> bool,
 ) -> usize {
     let start = rank_of(keys, len, move |key| key.head.is_less(&least));
@@ -480,11 +480,11 @@ impl TreeKey for Long {
 
     fn from_bytes(bytes: &[u8]) -> Self {
         Self {
-            head: Head::of(bytes),
+            head: KeyHead::of(bytes),
             bytes: bytes.into(),
         }
     }
-    fn from_ints(_: &IntKey, _: RowRef<'_>) -> Self {
+    fn from_ints(_: &IntKey, _: StoredRow<'_>) -> Self {
         unreachable!("keys of integers alone are of fixed width")
     }
     fn from_words(_: &[u64]) -> Self {
@@ -497,7 +497,7 @@ impl TreeKey for Long {
         })
     }
     fn probe(edge: Edge<'_>) -> LongProbe<'_> {
-        let least = Head::of(edge.bytes);
+        let least = KeyHead::of(edge.bytes);
         LongProbe {
             least,
             greatest: least.with_tail_ones(edge.bytes.len()),
@@ -526,7 +526,7 @@ impl TreeKey for Long {
     }
     fn vacant() -> Self {
         Self {
-            head: Head::GREATEST,
+            head: KeyHead::GREATEST,
             bytes: Box::default(),
         }
     }

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use reprise_pages::Pages;
 
-use crate::chunked::{Chunked, Growth};
+use crate::chunked::{ChunkedArray, GrowthRule};
 
 /// The vacant elements of one array.
 pub(crate) struct Vacant<T> {
@@ -39,29 +39,29 @@ impl<T> Vacant<T> {
 
     /// Returns the number of vacant places, including those whose memory went back.
     pub fn len_with_gone(&self) -> usize {
-        self.places.len() + self.gone.len() * Chunked::<T>::CHUNK
+        self.places.len() + self.gone.len() * ChunkedArray::<T>::CHUNK
     }
 
     /// Returns a vacant place, the last one first. Places of released pieces come again before the array grows, filled by `fill`.
     #[inline]
-    pub fn take(&mut self, array: &mut Chunked<T>, fill: impl FnOnce(&mut Pages<T>)) -> Option<u32> {
+    pub fn take(&mut self, array: &mut ChunkedArray<T>, fill: impl FnOnce(&mut Pages<T>)) -> Option<u32> {
         if self.places.is_empty() && !self.gone.is_empty() && array.spare() == 0 {
-            self.refill(array, Growth::Forced, fill);
+            self.refill(array, GrowthRule::Forced, fill);
         }
         let place = self.places.pop()?;
-        self.counts[place as usize >> Chunked::<T>::SHIFT] -= 1;
+        self.counts[place as usize >> ChunkedArray::<T>::SHIFT] -= 1;
         Some(place)
     }
 
     /// Adds a vacant place.
     pub fn push(&mut self, place: u32) {
         self.places.push(place);
-        let piece = place as usize >> Chunked::<T>::SHIFT;
+        let piece = place as usize >> ChunkedArray::<T>::SHIFT;
         if piece >= self.counts.len() {
             self.counts.resize(piece + 1, 0);
         }
         self.counts[piece] += 1;
-        if self.counts[piece] as usize == Chunked::<T>::CHUNK && piece > 0 {
+        if self.counts[piece] as usize == ChunkedArray::<T>::CHUNK && piece > 0 {
             self.note_whole(piece as u32);
         }
     }
@@ -82,17 +82,18 @@ impl<T> Vacant<T> {
     /// Releases the memory of each piece with vacant elements alone, except the first and the last piece. No caller may read its elements
     /// from then on.
     #[cold]
-    pub fn give_back(&mut self, array: &mut Chunked<T>) {
+    pub fn give_back(&mut self, array: &mut ChunkedArray<T>) {
         for piece in std::mem::take(&mut self.whole) {
             let at = piece as usize;
-            if self.counts[at] as usize != Chunked::<T>::CHUNK {
+            if self.counts[at] as usize != ChunkedArray::<T>::CHUNK {
                 continue; // some were taken again
             }
-            if (at + 1) << Chunked::<T>::SHIFT > array.len() {
+            if (at + 1) << ChunkedArray::<T>::SHIFT > array.len() {
                 self.whole.push(piece); // the last one, for now
                 continue;
             }
-            self.places.retain(|place| *place as usize >> Chunked::<T>::SHIFT != at);
+            self.places
+                .retain(|place| *place as usize >> ChunkedArray::<T>::SHIFT != at);
             self.counts[at] = 0;
             array.release(at);
             self.gone.push(piece);
@@ -101,15 +102,15 @@ impl<T> Vacant<T> {
 
     /// Makes room for some more elements: a released piece is filled by `fill`, or the array grows. False if memory is refused.
     #[cold]
-    pub fn try_grow(&mut self, array: &mut Chunked<T>, fill: impl FnOnce(&mut Pages<T>)) -> bool {
+    pub fn try_grow(&mut self, array: &mut ChunkedArray<T>, fill: impl FnOnce(&mut Pages<T>)) -> bool {
         match self.gone.is_empty() {
             true => array.try_grow(),
-            false => self.refill(array, Growth::Judged, fill),
+            false => self.refill(array, GrowthRule::Judged, fill),
         }
     }
 
     #[cold]
-    fn refill(&mut self, array: &mut Chunked<T>, growth: Growth, fill: impl FnOnce(&mut Pages<T>)) -> bool {
+    fn refill(&mut self, array: &mut ChunkedArray<T>, growth: GrowthRule, fill: impl FnOnce(&mut Pages<T>)) -> bool {
         let Some(piece) = self.gone.last() else {
             return false;
         };
@@ -118,10 +119,10 @@ impl<T> Vacant<T> {
             return false;
         }
         self.gone.pop();
-        let first = (piece << Chunked::<T>::SHIFT) as u32;
-        let end = first + Chunked::<T>::CHUNK as u32;
+        let first = (piece << ChunkedArray::<T>::SHIFT) as u32;
+        let end = first + ChunkedArray::<T>::CHUNK as u32;
         self.places.extend((first..end).rev());
-        self.counts[piece] = Chunked::<T>::CHUNK as u32;
+        self.counts[piece] = ChunkedArray::<T>::CHUNK as u32;
         true
     }
 

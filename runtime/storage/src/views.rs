@@ -21,12 +21,12 @@ use crate::{
     apply::PlainRows,
     arrays::{ReplayArray, put},
     at_view::StoreAtView,
-    charge::Taken,
+    charge::VersionMemory,
     indirection::Rid,
-    keyplan::Scratch,
-    rows::{Rows, split_stored},
+    keyplan::KeyScratch,
+    rows::{RowHeap, split_stored},
     store::{Store, TableId},
-    table::Table,
+    table::StoredTable,
     treekey::Edge,
     waiting::RowImages,
 };
@@ -74,19 +74,19 @@ const ROWS_BYTES_MAX: usize = 32 << 20;
 
 /// The range of views that see it, from `since` to `until`.
 #[derive(Clone, Copy)]
-struct Span {
+struct ViewSpan {
     since: u64,
     until: u64,
 }
 
-impl Span {
+impl ViewSpan {
     fn holds(self, view: ViewId) -> bool {
         (self.since..=self.until).contains(&view.0)
     }
 }
 
 struct Version {
-    span: Span,
+    span: ViewSpan,
     /// The row with its number. None if there was no row.
     stored: Option<Box<[u8]>>,
     /// True if its entries are beside the indexes.
@@ -96,7 +96,7 @@ struct Version {
 /// An index entry of a kept version, beside the index.
 struct KeptEntry {
     rid: Rid,
-    span: Span,
+    span: ViewSpan,
 }
 
 /// Versions by record id. Those of one row are in the order of their spans.
@@ -105,13 +105,13 @@ type RowVersions = BTreeMap<u32, Vec<Version>>;
 #[derive(Default)]
 struct TableVersions {
     rows: RowVersions,
-    entries: Entries,
+    entries: KeptEntries,
     array: ReplayArray,
 }
 
 /// Entries by index, then by the whole entry key. The spans of one key's entries do not overlap.
 #[derive(Default)]
-pub(crate) struct Entries(Vec<BTreeMap<Box<[u8]>, Vec<KeptEntry>>>);
+pub(crate) struct KeptEntries(Vec<BTreeMap<Box<[u8]>, Vec<KeptEntry>>>);
 
 /// Row versions kept for the open views.
 pub(crate) struct Views {
@@ -125,18 +125,18 @@ pub(crate) struct Views {
     tables: Vec<TableVersions>,
     /// Rows with versions that were not collected yet, by the last view that sees them.
     kept: BTreeMap<u64, Vec<(TableId, Rid)>>,
-    taken: Taken,
+    taken: VersionMemory,
     bytes_max: usize,
     /// True if some notes may not be in place.
     has_notes: bool,
     /// True if notes take too much memory and open views do not see the oldest ones. Until these are closed, rows are kept and changes put
     /// in place.
     is_full: bool,
-    scratch: Scratch,
+    scratch: KeyScratch,
 }
 
 /// How a view sees a row.
-pub(crate) enum Seen {
+pub(crate) enum RowVisibility {
     /// The live row.
     Live,
     /// The kept version. With `by_entries`, the row's own index entries do not lead to it.
@@ -157,7 +157,7 @@ fn stored_for(rows: &RowVersions, view: ViewId, rid: Rid) -> &[u8] {
 }
 
 /// The kept versions of one table's rows.
-pub(crate) struct Shown<'v> {
+pub(crate) struct VersionedRows<'v> {
     id: TableId,
     keeper: Keeper<'v>,
     rows: &'v mut RowVersions,
@@ -171,21 +171,21 @@ struct Keeper<'v> {
     newest: u64,
     lost: &'v mut u64,
     kept: &'v mut BTreeMap<u64, Vec<(TableId, Rid)>>,
-    taken: &'v mut Taken,
+    taken: &'v mut VersionMemory,
     bytes_max: usize,
 }
 
 impl Keeper<'_> {
-    /// Keeps the row in its present form for the open views up to `until` that see it so, unless it is kept already. If that takes too much
+    /// Keeps the row in its present form for the open views up to `upto` that see it so, unless it is kept already. If that takes too much
     /// memory, all open views are lost. A reader that reads one at this moment can continue, because the rows that it sees are in place.
-    fn keep(&mut self, versions: &mut RowVersions, (id, rid): (TableId, Rid), rows: &Rows, until: u64, is_new: bool) {
-        if until < self.oldest {
+    fn keep(&mut self, versions: &mut RowVersions, (id, rid): (TableId, Rid), rows: &RowHeap, upto: u64, is_new: bool) {
+        if upto < self.oldest {
             return;
         }
         let last = versions.get(&rid.0).and_then(|versions| versions.last());
         let since = last.map_or(0, |last| last.span.until + 1);
         let seeing = since.max(*self.lost + 1);
-        if seeing > until || self.open.range(seeing..=until).next().is_none() {
+        if seeing > upto || self.open.range(seeing..=upto).next().is_none() {
             return;
         }
         let live = (!is_new).then(|| rows.place(rid)).flatten();
@@ -196,30 +196,30 @@ impl Keeper<'_> {
         }
         let stored: Option<Box<[u8]>> = live.map(|place| rows.stored(place).into());
         versions.entry(rid.0).or_default().push(Version {
-            span: Span { since, until },
+            span: ViewSpan { since, until: upto },
             stored,
             has_entries: false,
         });
-        self.kept.entry(until).or_default().push((id, rid));
+        self.kept.entry(upto).or_default().push((id, rid));
         self.taken.set_versions(self.taken.versions + bytes);
     }
 }
 
-impl<'v> Shown<'v> {
+impl<'v> VersionedRows<'v> {
     /// Returns how the view sees the row. The row's notes that the view sees are in place then.
     #[inline]
-    pub fn see(&mut self, view: ViewId, rid: Rid, table: &mut PlainRows<'_>) -> Seen {
+    pub fn see(&mut self, view: ViewId, rid: Rid, table: &mut PlainRows<'_>) -> RowVisibility {
         let is_live = self.rows.is_empty() || version_for(self.rows, view, rid).is_none();
         if is_live && self.array.has(rid) {
             self.build(rid, table, view.0);
             if self.array.hides(rid, view.0) {
-                return Seen::Absent;
+                return RowVisibility::Absent;
             }
         }
         match version_for(self.rows, view, rid) {
-            None => Seen::Live,
-            Some(Version { stored: None, .. }) => Seen::Absent,
-            Some(Version { has_entries, .. }) => Seen::Kept {
+            None => RowVisibility::Live,
+            Some(Version { stored: None, .. }) => RowVisibility::Absent,
+            Some(Version { has_entries, .. }) => RowVisibility::Kept {
                 by_entries: *has_entries,
             },
         }
@@ -261,7 +261,7 @@ impl<'v> Shown<'v> {
     }
 }
 
-impl Entries {
+impl KeptEntries {
     /// Returns an empty iterator, for tables without kept entries.
     pub fn nothing<'v>() -> Box<dyn Iterator<Item = (&'v [u8], Rid)> + 'v> {
         Box::new(std::iter::empty())
@@ -334,8 +334,8 @@ impl Views {
     }
 
     /// Adds the images of rows that have none yet. False: all of them take more than `bytes_max`.
-    pub fn add_images(&mut self, images: &RowImages, tables: &[Table], bytes_max: usize) -> bool {
-        let span = Span {
+    pub fn add_images(&mut self, images: &RowImages, tables: &[StoredTable], bytes_max: usize) -> bool {
+        let span = ViewSpan {
             since: 0,
             until: IMAGES_VIEW.0,
         };
@@ -362,7 +362,7 @@ impl Views {
     }
 
     fn new(memory: Option<&Arc<MemoryLedger>>, bytes_max: usize) -> Self {
-        let mut taken = Taken::default();
+        let mut taken = VersionMemory::default();
         if let Some(memory) = memory {
             taken.charge.count_in(memory.kind(MemoryKind::Views));
         }
@@ -377,12 +377,12 @@ impl Views {
             bytes_max,
             has_notes: false,
             is_full: false,
-            scratch: Scratch::default(),
+            scratch: KeyScratch::default(),
         }
     }
 
     /// Returns the kept versions of a table, and the entries beside its indexes.
-    pub fn shown(&mut self, id: TableId) -> (Shown<'_>, &Entries) {
+    pub fn shown(&mut self, id: TableId) -> (VersionedRows<'_>, &KeptEntries) {
         let at = id.0 as usize;
         if self.tables.len() <= at {
             self.tables.resize_with(at + 1, TableVersions::default);
@@ -397,7 +397,7 @@ impl Views {
             taken: &mut self.taken,
             bytes_max: self.bytes_max,
         };
-        let shown = Shown {
+        let shown = VersionedRows {
             id,
             keeper,
             rows,
@@ -407,7 +407,7 @@ impl Views {
     }
 
     /// Keeps a row before a change, like `Watchers`. The row's notes are in place then.
-    pub fn before_change(&mut self, id: TableId, rid: Rid, table: &mut Table, touch: Touch) {
+    pub fn before_change(&mut self, id: TableId, rid: Rid, table: &mut StoredTable, touch: Touch) {
         let newest = self.newest;
         let (mut shown, _) = self.shown(id);
         if shown.array.has(rid) {
@@ -425,7 +425,7 @@ impl Views {
     }
 
     /// Keeps a row before a transaction's patch, like `Watchers`. No row has notes then.
-    pub fn before_patch(&mut self, id: TableId, rid: Rid, rows: &Rows) {
+    pub fn before_patch(&mut self, id: TableId, rid: Rid, rows: &RowHeap) {
         let newest = self.newest;
         if newest > self.lost {
             let (mut shown, _) = self.shown(id);
@@ -436,7 +436,7 @@ impl Views {
 
     /// Notes a patch that fits, or an inserted row. False, with nothing noted, if no view can see the row before it.
     #[inline]
-    pub fn note(&mut self, id: TableId, rid: Rid, columns: Option<PatchColumns<'_>>, table: &mut Table) -> bool {
+    pub fn note(&mut self, id: TableId, rid: Rid, columns: Option<PatchColumns<'_>>, table: &mut StoredTable) -> bool {
         let newest = self.newest;
         if newest <= self.lost || self.is_full {
             return false;
@@ -459,7 +459,7 @@ impl Views {
 
     /// Makes room after the notes of the table have grown.
     #[cold]
-    fn make_room(&mut self, id: TableId, table: &mut Table) {
+    fn make_room(&mut self, id: TableId, table: &mut StoredTable) {
         while self.has_many_notes(1) && self.has_old_notes(id.0 as usize) {
             self.build_oldest(id.0 as usize, table, self.oldest);
         }
@@ -480,7 +480,7 @@ impl Views {
     }
 
     /// Puts all notes in place.
-    fn build_all(&mut self, tables: &mut [Table]) {
+    fn build_all(&mut self, tables: &mut [StoredTable]) {
         if !self.has_notes {
             return;
         }
@@ -501,7 +501,7 @@ impl Views {
     }
 
     /// Puts the notes in place that views from `upto` on see, for the rows with a table's oldest notes.
-    fn build_oldest(&mut self, at: usize, table: &mut Table, upto: u64) {
+    fn build_oldest(&mut self, at: usize, table: &mut StoredTable, upto: u64) {
         let (mut shown, _) = self.shown(TableId(at as u16));
         let mut table = table.plain_rows();
         for rid in shown.array.oldest_rows() {
@@ -521,7 +521,7 @@ impl Views {
 
     /// Puts notes in place that every open view sees, except for some that may be overwritten soon. If no view is shown any more, it puts
     /// all of them in place. It runs between two windows.
-    fn build_some(&mut self, tables: &mut [Table]) {
+    fn build_some(&mut self, tables: &mut [StoredTable]) {
         if !self.is_seen() || self.tables.iter().any(|table| !table.array.has_numbers()) {
             self.build_all(tables);
         }
@@ -538,7 +538,7 @@ impl Views {
     }
 
     /// Gives the row's versions entries of their own, because an index entry of the row may be removed.
-    fn add_entries(&mut self, id: TableId, rid: Rid, table: &Table) {
+    fn add_entries(&mut self, id: TableId, rid: Rid, table: &StoredTable) {
         let TableVersions { rows, entries, .. } = &mut self.tables[id.0 as usize];
         let entries = &mut entries.0;
         let versions = rows.get_mut(&rid.0).map_or(&mut [][..], Vec::as_mut_slice);
@@ -601,7 +601,7 @@ impl Views {
     }
 
     /// Drops some versions that no open view sees.
-    fn collect(&mut self, tables: &[Table]) {
+    fn collect(&mut self, tables: &[StoredTable]) {
         let oldest = self.open.first_key_value().map_or(u64::MAX, |(view, _)| *view);
         for _ in 0..COLLECTED_AT_ONCE {
             let Some(mut kept) = self.kept.first_entry().filter(|kept| *kept.key() < oldest) else {
@@ -617,7 +617,7 @@ impl Views {
         }
     }
 
-    fn drop_version(&mut self, until: u64, id: TableId, rid: Rid, table: &Table) {
+    fn drop_version(&mut self, until: u64, id: TableId, rid: Rid, table: &StoredTable) {
         let Some(TableVersions { rows, entries, .. }) = self.tables.get_mut(id.0 as usize) else {
             return;
         };

@@ -13,9 +13,9 @@ use crate::{
     at_view::StoreAtView,
     indirection::Rid,
     journal::{Undo, UndoKind},
-    retained::{Retained, Turn},
+    retained::{RetainedTurns, Turn},
     store::Store,
-    table::{Table, write_integer},
+    table::{StoredTable, write_integer},
     views::{IMAGES_VIEW, Views},
 };
 
@@ -114,8 +114,8 @@ impl WaitingTurns {
     pub fn views_at(
         &mut self,
         end: u64,
-        retained: &Retained,
-        tables: &mut [Table],
+        retained: &RetainedTurns,
+        tables: &mut [StoredTable],
         memory: Option<&Arc<MemoryLedger>>,
     ) -> Option<&mut Views> {
         if self.forgotten_before > end {
@@ -149,7 +149,7 @@ impl WaitingTurns {
 }
 
 /// Takes back the changes of these turns, the newest first, on copies of the rows. None: the copies take too much memory.
-fn images<'t>(turns: impl Iterator<Item = &'t Turn>, tables: &mut [Table]) -> Option<RowImages> {
+fn images<'t>(turns: impl Iterator<Item = &'t Turn>, tables: &mut [StoredTable]) -> Option<RowImages> {
     let (mut images, mut bytes) = (RowImages::new(), 0);
     for turn in turns {
         let mut kept = &turn.bytes[..];
@@ -171,7 +171,7 @@ fn images<'t>(turns: impl Iterator<Item = &'t Turn>, tables: &mut [Table]) -> Op
     Some(images)
 }
 
-impl Table {
+impl StoredTable {
     fn stored(&self, rid: Rid) -> Option<Vec<u8>> {
         self.rows.place(rid).map(|place| self.rows.stored(place).to_vec())
     }

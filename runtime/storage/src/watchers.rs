@@ -4,10 +4,10 @@ use reprise_wire::PatchColumns;
 
 use crate::{
     indirection::Rid,
-    rows::Rows,
+    rows::RowHeap,
     snapshot::Snapshot,
     store::{Store, TableId},
-    table::Table,
+    table::StoredTable,
     views::{Touch, Views},
 };
 
@@ -20,7 +20,7 @@ pub(crate) struct Watchers {
 impl Watchers {
     /// Records that a row is about to change, or that its id was just given out.
     #[cold]
-    pub fn before_change(&mut self, id: TableId, rid: Rid, table: &mut Table, touch: Touch) {
+    pub fn before_change(&mut self, id: TableId, rid: Rid, table: &mut StoredTable, touch: Touch) {
         if let Some(views) = &mut self.views {
             views.before_change(id, rid, table, touch);
         }
@@ -31,7 +31,7 @@ impl Watchers {
 
     /// Records a note, as `Views::note` does. A checkpoint and digests read the rows themselves, so no note is taken while one is made.
     #[inline]
-    pub fn note(&mut self, id: TableId, rid: Rid, columns: Option<PatchColumns<'_>>, table: &mut Table) -> bool {
+    pub fn note(&mut self, id: TableId, rid: Rid, columns: Option<PatchColumns<'_>>, table: &mut StoredTable) -> bool {
         match (&self.snapshot, &mut self.views) {
             (None, Some(views)) => views.note(id, rid, columns, table),
             _ => false,
@@ -40,7 +40,7 @@ impl Watchers {
 
     /// The `before_change` variant for a row whose plain columns change.
     #[cold]
-    pub fn before_patch(&mut self, id: TableId, rid: Rid, rows: &Rows) {
+    pub fn before_patch(&mut self, id: TableId, rid: Rid, rows: &RowHeap) {
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.before_change(id, rid, rows, false);
         }

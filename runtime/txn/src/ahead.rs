@@ -29,14 +29,14 @@ pub trait NextCalls<'m> {
 
 /// A call that follows: the rows that it will read, and the state of each prefetch.
 #[derive(Clone, Copy, Default)]
-struct Coming<'m> {
+struct UpcomingCall<'m> {
     rows: &'m [PrefetchRow],
     found: [PrefetchState; ROWS],
 }
 
 /// The calls that follow, and the known part of the way to their rows.
 #[derive(Default)]
-pub struct LookAhead<'m>([Coming<'m>; RING]);
+pub struct LookAhead<'m>([UpcomingCall<'m>; RING]);
 
 impl<'m> LookAhead<'m> {
     /// Does the first step for the calls that follow soon. The caller does so before the call at `first` runs.
@@ -58,7 +58,7 @@ impl<'m> LookAhead<'m> {
 
     #[inline(always)]
     fn touch(&mut self, at: usize, calls: &impl NextCalls<'m>) {
-        let Coming { rows, found } = &mut self.0[at % RING];
+        let UpcomingCall { rows, found } = &mut self.0[at % RING];
         *rows = &[];
         if let Some((declared, args)) = calls.call(at)
             && !declared.is_empty()
@@ -73,7 +73,7 @@ impl<'m> LookAhead<'m> {
 
     #[inline(always)]
     fn touch_places(&mut self, at: usize, calls: &impl NextCalls<'m>) {
-        let Coming { rows, found } = &mut self.0[at % RING];
+        let UpcomingCall { rows, found } = &mut self.0[at % RING];
         if !rows.is_empty() {
             let store = calls.store(at);
             for (row, found) in rows.iter().zip(found) {
@@ -84,7 +84,7 @@ impl<'m> LookAhead<'m> {
 
     #[inline(always)]
     fn touch_rows(&self, at: usize, calls: &impl NextCalls<'m>) {
-        let Coming { rows, found } = &self.0[at % RING];
+        let UpcomingCall { rows, found } = &self.0[at % RING];
         if !rows.is_empty() {
             let store = calls.store(at);
             for (row, found) in rows.iter().zip(found) {
@@ -97,8 +97,8 @@ impl<'m> LookAhead<'m> {
 #[cfg(test)]
 mod tests {
     use reprise_abi::{
-        ColumnSchema, Field, IndexKind, LogChoice, ModuleSchema, Parameter, Partitioning, Placement, PrefetchKey,
-        PrefetchPart, ProcedureSchema, RowLayout, ScalarType, TableSchema, Type,
+        ColumnSchema, Field, IndexKind, LogDeclaration, ModuleSchema, Parameter, Partitioning, PrefetchKey,
+        PrefetchPart, ProcedureSchema, RowLayout, ScalarType, TablePlacement, TableSchema, Type,
     };
     use reprise_storage::{Rid, TableId};
 
@@ -139,7 +139,7 @@ mod tests {
             primary_key: vec![0],
             primary_kind: kind,
             indexes: vec![],
-            placement: Placement::Local,
+            placement: TablePlacement::Local,
         };
         let layout = RowLayout::of_table(&table);
         let mut store = Store::new();
@@ -161,7 +161,7 @@ mod tests {
             returns: Type::Unit,
             read_only: true,
             partitioning: Partitioning::Any,
-            log: LogChoice::Server,
+            log: LogDeclaration::Server,
             time_max_ms: None,
             fuel_max: None,
             aborts: Vec::new(),
@@ -173,7 +173,7 @@ mod tests {
         let binding = TableBinding {
             is_own: true,
             table: id,
-            placement: Placement::Local,
+            placement: TablePlacement::Local,
             indexes: vec![0],
             places: vec![None],
             keys: Vec::new(),
@@ -214,7 +214,7 @@ mod tests {
                 if at == 0 {
                     continue; // not every step was done for the call behind the first
                 }
-                let Coming { rows, found } = ahead.0[(at + ROW) % RING];
+                let UpcomingCall { rows, found } = ahead.0[(at + ROW) % RING];
                 let found = rows.first().map(|_| found[0]);
                 let expected = match at + ROW {
                     20 => Some(PrefetchState::Nothing),

@@ -11,7 +11,7 @@ use crate::rowmap::RowMap;
 
 /// The last change of a row.
 #[derive(Clone, Copy, Default)]
-struct Change {
+struct LastChange {
     /// Number of handles at the time of the change.
     given: u32,
     /// The handle whose current copy made the change, plus 1.
@@ -21,7 +21,7 @@ struct Change {
 
 #[derive(Default)]
 pub(crate) struct ChangedRows {
-    rows: RowMap<Change>,
+    rows: RowMap<LastChange>,
     changes: u32,
     /// Handles whose copies are newer or older than the handle. The value is the number of their row's last change at that time; 0 before
     /// any.
@@ -58,7 +58,7 @@ impl ChangedRows {
     #[inline]
     pub fn note(&mut self, row: u64, given: usize, writer: Option<RowHandle>) {
         self.changes += 1;
-        *self.rows.entry(row) = Change {
+        *self.rows.entry(row) = LastChange {
             given: given as u32,
             writer: writer.map_or(0, |writer| writer + 1),
             number: self.changes,

@@ -15,7 +15,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use reprise_abi::{ModuleSchema, TableSchema};
 use reprise_base::TxnId;
 use reprise_observe::ModuleMeters;
-use reprise_storage::{Conflict, Prepared, Replaced, Store, TableId};
+use reprise_storage::{Conflict, PreparedTable, ReplacedTable, Store, TableId};
 
 use crate::{
     module::{BindError, Code, Deployed, Module, ModuleId, TableBinding},
@@ -24,13 +24,15 @@ use crate::{
     shape,
 };
 
-pub use consent::{Consent, ConsentKind, Destroyed};
+pub use consent::{Consent, ConsentKind, DestroyedItem};
 pub use counts::{HeldCounts, StoredCounts, TableCount};
 pub use differences::outline_removal;
 pub use judge::outline;
-pub use lineage::{Lineage, Origin, Origins};
+pub use lineage::{Lineage, Origin, TableOrigins};
 pub use outline::{Outline, prepare};
-pub use summary::{AbandonedTable, LikelyRename, PlanSummary, ProcedurePlan, TablePlan, TableSources, WayBack};
+pub use summary::{
+    OrphanedTable, PlanSummary, ProcedureChange, RenameGuess, RollbackPlan, TableChangePlan, TableSources,
+};
 
 /// A module on its way into service.
 pub struct Candidate {
@@ -50,7 +52,7 @@ pub struct Candidate {
 
 /// The rules by which a deployment is checked.
 #[derive(Clone, Copy)]
-pub enum Judge<'a> {
+pub enum DeploymentRules<'a> {
     /// A deployment that is requested now, over tables with these counts. The limits are those of this program.
     Deployment(&'a dyn StoredCounts),
     /// A deployment in a log, with the sources of its columns. It is carried out if possible, whichever limits held then.
@@ -61,13 +63,13 @@ pub enum Judge<'a> {
 
 /// Changes of a deployment. `prepare` makes them, `apply` carries them out.
 pub struct Plan {
-    steps: Vec<Step>,
+    steps: Vec<InstallStep>,
     bindings: Vec<TableBinding>,
     /// New bindings of other modules in service, by name.
     rebound: BTreeMap<String, Vec<TableBinding>>,
     /// Tables as they are before the deployment, in the order of their declaration: the migration's view of each, and its copy in each
     /// store.
-    retiring: Vec<(TableSchema, Vec<Prepared>)>,
+    retiring: Vec<(TableSchema, Vec<PreparedTable>)>,
     /// The effects of the deployment, for people.
     pub summary: PlanSummary,
 }
@@ -78,7 +80,7 @@ impl std::fmt::Debug for Plan {
     }
 }
 
-enum Step {
+enum InstallStep {
     Create(TableSchema),
     /// The new table, the sources of its columns, and its replacement in each store. A store in which the table stays as it is has no
     /// replacement.
@@ -86,7 +88,7 @@ enum Step {
         table: TableId,
         schema: Arc<TableSchema>,
         sources: Vec<Option<u16>>,
-        prepared: Vec<Prepared>,
+        prepared: Vec<PreparedTable>,
     },
 }
 
@@ -102,7 +104,7 @@ fn conflict(table: &str, item: &str, what: &'static str, stored: &str, declared:
 }
 
 /// A plan that was carried out: the changed tables are in place.
-pub struct Applied {
+pub struct AppliedPlan {
     /// The deployment that is then in service.
     pub next: Deployed,
     /// The version that is then in service.
@@ -112,12 +114,12 @@ pub struct Applied {
     /// True if it ran over copies of all of the module's tables.
     migrates: bool,
     /// The former tables of each store. All of them are kept if the module has a migration.
-    replaced: Vec<Vec<Replaced>>,
+    replaced: Vec<Vec<ReplacedTable>>,
     /// The places of retiring tables in each store.
-    retiring: Vec<Vec<Replaced>>,
+    retiring: Vec<Vec<ReplacedTable>>,
 }
 
-impl Applied {
+impl AppliedPlan {
     /// Takes the retiring tables out of the same stores, after the migration has run or failed.
     pub fn retire(&mut self, stores: &mut [&mut Store]) {
         for (store, retiring) in stores.iter_mut().zip(&mut self.retiring) {
@@ -143,19 +145,19 @@ pub fn apply(
     plan: Plan,
     installed_by: TxnId,
     stores: &mut [&mut Store],
-) -> Applied {
+) -> AppliedPlan {
     let mut next = deployed.clone();
     let mut replaced: Vec<_> = stores.iter().map(|_| Vec::new()).collect();
     next.record_origins(&candidate.name);
     for step in plan.steps {
         match step {
-            Step::Create(schema) => {
+            InstallStep::Create(schema) => {
                 for (store, replaced) in stores.iter_mut().zip(&mut replaced) {
                     replaced.push(store.place_table(schema.clone()));
                 }
                 put_table(&mut next.tables, Arc::new(schema));
             }
-            Step::Change {
+            InstallStep::Change {
                 table: id,
                 schema,
                 sources,
@@ -197,7 +199,7 @@ pub fn apply(
     }
     next.generation += 1;
     let (migration, retiring) = place_retiring(&next, &module, plan.retiring, stores);
-    Applied {
+    AppliedPlan {
         next,
         module,
         migration,
@@ -211,9 +213,9 @@ pub fn apply(
 fn place_retiring(
     deployed: &Deployed,
     module: &Arc<Module>,
-    tables: Vec<(TableSchema, Vec<Prepared>)>,
+    tables: Vec<(TableSchema, Vec<PreparedTable>)>,
     stores: &mut [&mut Store],
-) -> (Arc<Module>, Vec<Vec<Replaced>>) {
+) -> (Arc<Module>, Vec<Vec<ReplacedTable>>) {
     let mut places: Vec<_> = stores.iter().map(|_| Vec::new()).collect();
     if tables.is_empty() {
         return (module.clone(), places);
@@ -316,7 +318,7 @@ impl Module {
 }
 
 /// A module version as a checkpoint has it.
-pub struct Restored {
+pub struct RestoredModule {
     /// Name of the module.
     pub name: String,
     /// Number from 1, per name.
@@ -332,7 +334,7 @@ pub struct Restored {
     /// Names of the migrations that the tables of its module have had. One version of each name lists them.
     pub migrations: Vec<String>,
     /// The present places of its tables, if it is out of service and they are known.
-    pub origins: Option<Origins>,
+    pub origins: Option<TableOrigins>,
     /// The module's declarations.
     pub schema: ModuleSchema,
     /// The JSON from which `schema` was made, as the client sent it.
@@ -348,7 +350,7 @@ pub fn restore(
     generation: u64,
     tables: Vec<TableSchema>,
     past: TablePast,
-    modules: Vec<Restored>,
+    modules: Vec<RestoredModule>,
 ) -> Result<Deployed, String> {
     let mut next = Deployed {
         generation,
@@ -408,7 +410,7 @@ pub fn restore(
 }
 
 /// Checks that the tables of a former version lie in these tables.
-fn check_origins(origins: &Origins, tables: &[TableSchema]) -> Result<(), String> {
+fn check_origins(origins: &TableOrigins, tables: &[TableSchema]) -> Result<(), String> {
     for origin in origins.iter().flatten() {
         let table = tables.get(origin.table.0 as usize).filter(|table| !table.is_dropped());
         let Some(table) = table else {

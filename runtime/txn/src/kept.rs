@@ -13,7 +13,7 @@ use reprise_storage::{Rid, Store, TableId};
 use crate::{
     module::TableBinding,
     rowmap::{RowMap, row_key},
-    scan::{Cursor, Merge, scan_error, show},
+    scan::{Cursor, ScanMerge, scan_error, show},
     scratch::{Handle, TxnScratch},
 };
 
@@ -26,7 +26,7 @@ const COUNTED_STEP_BYTES: usize = 64 << 10;
 
 /// The rest of a cursor whose table was written after it was opened.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub(crate) struct CursorRest {
     /// The held store of each row and its place there, in the order of the scan.
     rows: Vec<(u16, Rid)>,
     /// Number of rows that the cursor has shown.
@@ -35,7 +35,7 @@ pub(crate) struct Kept {
     ahead: RowMap<u64>,
 }
 
-impl Kept {
+impl CursorRest {
     fn memory_bytes(&self) -> usize {
         self.rows.len() * size_of::<(u16, Rid)>() + self.ahead.memory_bytes()
     }
@@ -115,11 +115,11 @@ impl KeptRows {
     }
 
     /// Drops the rows that a cursor kept. With the last open cursor, it drops everything.
-    pub fn forget(&mut self, kept: Option<&Kept>, is_last: bool) {
+    pub fn forget(&mut self, kept: Option<&CursorRest>, is_last: bool) {
         if is_last {
             return self.clear();
         }
-        self.bytes -= kept.map_or(0, Kept::memory_bytes);
+        self.bytes -= kept.map_or(0, CursorRest::memory_bytes);
         let bytes = whole_steps(self.bytes());
         if let Some(counted) = &mut self.counted {
             counted.resize(bytes.min(counted.bytes()));
@@ -155,7 +155,7 @@ fn whole_steps(bytes: usize) -> u64 {
 
 /// The row that is about to be written, by the stored number of its table: a row of a held store, or a new one.
 #[derive(Clone, Copy)]
-pub(crate) struct Written {
+pub(crate) struct WriteTarget {
     pub table: TableId,
     pub store: u16,
     pub rid: Option<Rid>,
@@ -166,7 +166,7 @@ pub(crate) struct Written {
 pub(crate) fn keep_before(
     frame: &mut TxnScratch,
     stores: &[&Store],
-    written: Written,
+    written: WriteTarget,
     bytes: usize,
 ) -> Result<(), OpError> {
     let mut cursors = std::mem::take(&mut frame.cursors);
@@ -201,8 +201,11 @@ pub(crate) fn keep_before(
 }
 
 /// Returns the rows that a cursor has still to show.
-fn rest_of(frame: &mut TxnScratch, stores: &[&Store], cursor: &Cursor, bytes: usize) -> Result<Kept, OpError> {
-    let (mut kept, mut left) = (Kept::default(), cursor.left.map_or(usize::MAX, |left| left as usize));
+fn rest_of(frame: &mut TxnScratch, stores: &[&Store], cursor: &Cursor, bytes: usize) -> Result<CursorRest, OpError> {
+    let (mut kept, mut left) = (
+        CursorRest::default(),
+        cursor.left.map_or(usize::MAX, |left| left as usize),
+    );
     let first = cursor.first_store;
     let range = cursor.request.range();
     if let [position] = &cursor.positions[..] {
@@ -221,7 +224,7 @@ fn rest_of(frame: &mut TxnScratch, stores: &[&Store], cursor: &Cursor, bytes: us
         return Ok(kept);
     }
     let scanned = &stores[first as usize..first as usize + cursor.positions.len()];
-    let mut merge = Merge::new(scanned, cursor.stored, cursor.index, range, cursor.positions.clone())?;
+    let mut merge = ScanMerge::new(scanned, cursor.stored, cursor.index, range, cursor.positions.clone())?;
     while left > 0
         && let Some((at, rid)) = merge.peek()
     {

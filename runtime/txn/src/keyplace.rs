@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use reprise_abi::{Field, Placement, ScalarType, TableSchema};
+use reprise_abi::{Field, ScalarType, TablePlacement, TableSchema};
 use reprise_base::PartitionId;
 
 use crate::route::partition_of_field;
@@ -19,7 +19,7 @@ pub struct KeyPlace {
 impl KeyPlace {
     /// Returns the place in a stored index. None if the column is not in it, is no integer, or follows a column without a fixed width.
     pub(crate) fn of(schema: &TableSchema, index: u16) -> Option<Self> {
-        let Placement::By(by) = schema.placement else {
+        let TablePlacement::By(by) = schema.placement else {
             return None;
         };
         let mut offset = 0;
@@ -180,7 +180,7 @@ fn unescaped(encoded: &[u8]) -> Cow<'_, [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use reprise_abi::{ColumnSchema, IndexKind, Placement, RowLayout};
+    use reprise_abi::{ColumnSchema, IndexKind, RowLayout, TablePlacement};
 
     fn schema(types: &[(ScalarType, bool)], key: &[u16]) -> TableSchema {
         let columns = types.iter().enumerate().map(|(at, (ty, nullable))| ColumnSchema {
@@ -200,7 +200,7 @@ mod tests {
             primary_key: key.to_vec(),
             primary_kind: IndexKind::Ordered,
             indexes: Vec::new(),
-            placement: Placement::By(key[key.len() - 1]),
+            placement: TablePlacement::By(key[key.len() - 1]),
         }
     }
 
@@ -219,7 +219,7 @@ mod tests {
             assert_eq!(KeyPlace::of(&schema(types, &key), 0), None);
         }
         let mut other = schema_of_fixed(ScalarType::I32);
-        other.placement = Placement::Local;
+        other.placement = TablePlacement::Local;
         assert_eq!(KeyPlace::of(&other, 0), None);
     }
 

@@ -11,12 +11,11 @@ mod ahead;
 mod changed;
 mod executors;
 mod former;
-mod held;
-mod inserting;
 mod install;
 mod kept;
 mod keyplace;
 mod module;
+mod nvram_inserts;
 mod ops;
 mod pages;
 mod past;
@@ -31,6 +30,7 @@ mod scan;
 mod scratch;
 mod shape;
 mod store_ops;
+mod store_set;
 mod store_txn;
 mod view;
 mod wasm;
@@ -40,20 +40,21 @@ mod weight;
 pub use ahead::{LookAhead, NextCalls};
 pub use executors::Executors;
 pub use install::{
-    AbandonedTable, Applied, Candidate, Consent, ConsentKind, Destroyed, HeldCounts, Judge, LikelyRename, Lineage,
-    Origin, Origins, Outline, Plan, PlanSummary, ProcedurePlan, Restored, StoredCounts, TableCount, TablePlan,
-    TableSources, WayBack, apply, apply_drop, check_drop, outline, outline_removal, prepare, remove, restore,
+    AppliedPlan, Candidate, Consent, ConsentKind, DeploymentRules, DestroyedItem, HeldCounts, Lineage, Origin,
+    OrphanedTable, Outline, Plan, PlanSummary, ProcedureChange, RenameGuess, RestoredModule, RollbackPlan,
+    StoredCounts, TableChangePlan, TableCount, TableOrigins, TableSources, apply, apply_drop, check_drop, outline,
+    outline_removal, prepare, remove, restore,
 };
 pub use keyplace::{KeyPlace, partition_between};
-pub use module::{BindError, Code, Deployed, Executor, Module, ModuleId, Quarantined, TableBinding};
-pub use pages::{NextRow, Pages};
+pub use module::{BindError, Code, Deployed, Executor, Module, ModuleId, Quarantine, TableBinding};
+pub use pages::{NextRow, ReadAheadPages};
 pub use past::TablePast;
 pub use prefetch::PrefetchRow;
 pub use reprise_abi::EndReason;
 pub use reprise_host::StartTime;
-pub use route::{Bound, RouteError, partition_of_field};
+pub use route::{CallPartitions, RouteError, partition_of_field};
 pub use run::{Commit, Failure, Outcome, TxnInput, call_hash, failure_text, run_migration, run_multi, run_single};
-pub use scratch::{LogLine, TxnScratch};
+pub use scratch::{LoggedLine, TxnScratch};
 pub use view::{ViewStores, run_at_view};
 pub use wasm::Compiler;
-pub use watch::{Ends, Watch};
+pub use watch::{CallEnds, Watch};

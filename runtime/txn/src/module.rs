@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use reprise_abi::{HostOps, ModuleSchema, Placement, ProcedureSchema, RowLayout, TableSchema};
+use reprise_abi::{HostOps, ModuleSchema, ProcedureSchema, RowLayout, TablePlacement, TableSchema};
 use reprise_base::{Lsn, MemoryLedger, TxnId};
 use reprise_host::CallOutcome;
 use reprise_observe::ModuleMeters;
@@ -98,7 +98,7 @@ pub struct TableBinding {
     /// True for a table of the module, false for another module's that it uses.
     pub is_own: bool,
     /// The placement of its rows.
-    pub placement: Placement,
+    pub placement: TablePlacement,
     /// Module's index number -> stored index number; index 0 is the primary key in both.
     pub indexes: Vec<u16>,
     /// The place of the partition column in a key, if it is known. By the module's index numbers.
@@ -114,7 +114,7 @@ pub struct TableBinding {
 impl TableBinding {
     /// True if every partition has every row.
     pub fn is_replicated(&self) -> bool {
-        self.placement == Placement::Replicated
+        self.placement == TablePlacement::Replicated
     }
 }
 
@@ -155,12 +155,12 @@ pub struct Deployed {
     /// Names of the migrations that the tables of a module have had, by module.
     pub migrations: BTreeMap<String, BTreeSet<String>>,
     /// Procedures that take no calls.
-    pub quarantine: BTreeMap<(ModuleId, u16), Arc<Quarantined>>,
+    pub quarantine: BTreeMap<(ModuleId, u16), Arc<Quarantine>>,
 }
 
 /// Why a procedure of one module version takes no calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Quarantined {
+pub struct Quarantine {
     /// The record whose replay diverged.
     pub diverged: Lsn,
     /// The divergence in words.
@@ -235,7 +235,7 @@ impl Deployed {
     }
 
     /// Returns the deployment with one more procedure that takes no calls. Err: there is no such procedure.
-    pub fn with_quarantined(&self, id: ModuleId, procedure: u16, why: Quarantined) -> Result<Self, String> {
+    pub fn with_quarantined(&self, id: ModuleId, procedure: u16, why: Quarantine) -> Result<Self, String> {
         let module = self.module(id).ok_or_else(|| format!("module number {}", id.0))?;
         if procedure as usize >= module.schema.procedures.len() {
             return Err(format!("procedure number {procedure} of module {}", module.name));

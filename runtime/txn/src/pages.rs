@@ -12,10 +12,10 @@ const PAGE_BYTES_MAX: usize = 32 << 10;
 pub(crate) const ENTRIES_AT_ONCE: usize = 512;
 
 /// The rows that a scan has read ahead on each of its stores. The view does not change, so the rows are valid while it is open.
-pub struct Pages {
+pub struct ReadAheadPages {
     table: TableId,
     index: u16,
-    heads: Vec<Head>,
+    heads: Vec<PageHead>,
     is_reverse: bool,
     /// Columns by which rows of several stores are ordered. None if there is one store.
     columns: Vec<u16>,
@@ -38,7 +38,7 @@ pub struct NextRow<'a> {
 }
 
 /// The next rows of one store.
-struct Head {
+struct PageHead {
     /// Behind the last one.
     position: ScanPosition,
     rows: Vec<ReadAhead>,
@@ -57,7 +57,7 @@ struct ReadAhead {
     end: usize,
 }
 
-impl Head {
+impl PageHead {
     fn new(position: ScanPosition) -> Self {
         Self {
             position,
@@ -82,7 +82,7 @@ impl Head {
     }
 }
 
-impl Pages {
+impl ReadAheadPages {
     /// Makes the pages for an index of a table, from a position on each store.
     pub fn new(schema: &TableSchema, (table, index): (TableId, u16), positions: Vec<ScanPosition>) -> Self {
         let mut columns = Vec::new();
@@ -95,7 +95,7 @@ impl Pages {
         Self {
             table,
             index,
-            heads: positions.into_iter().map(Head::new).collect(),
+            heads: positions.into_iter().map(PageHead::new).collect(),
             is_reverse: false,
             columns,
             layout: RowLayout::of_table(schema),

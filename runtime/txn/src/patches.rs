@@ -4,7 +4,7 @@ use reprise_abi::{ColumnSet, Handles, HostOps, OpError};
 use reprise_storage::Rid;
 
 use crate::{
-    held::HeldStores, module::TableBinding, ops::write_error, reach::outdated, rowmap::row_key, scratch::TxnScratch,
+    module::TableBinding, ops::write_error, reach::outdated, rowmap::row_key, scratch::TxnScratch, store_set::StoreSet,
     store_txn::StoreTxn,
 };
 
@@ -28,7 +28,7 @@ impl<'a> Patches<'a> {
     }
 }
 
-impl<S: HeldStores> StoreTxn<'_, S> {
+impl<S: StoreSet> StoreTxn<'_, S> {
     pub fn patch_each(&mut self, patches: &Patches<'_>) -> Result<(), OpError> {
         let mut rows = 0..patches.handles.len();
         rows.try_for_each(|at| {

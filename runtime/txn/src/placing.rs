@@ -2,17 +2,17 @@
 
 use std::ops::Range;
 
-use reprise_abi::{ColumnSet, OpError, Placement, ScalarType, ScanRequest, Target};
+use reprise_abi::{ColumnSet, IndexTarget, OpError, ScalarType, ScanRequest, TablePlacement};
 use reprise_base::PartitionId;
 use reprise_storage::Rid;
 
 use crate::{
-    held::HeldStores,
     keyplace::partition_between,
     module::TableBinding,
     ops::{guest, index_of},
-    reach::{Look, elsewhere, unplaced},
+    reach::{ReachKind, elsewhere, unplaced},
     route::partition_of_field,
+    store_set::StoreSet,
     store_txn::StoreTxn,
 };
 
@@ -20,7 +20,7 @@ pub(crate) const MOVED: &str = "a procedure can't move a row to another partitio
 
 /// Search between two keys.
 struct Between<'k> {
-    look: Look,
+    look: ReachKind,
     lower: &'k [u8],
     upper: &'k [u8],
     /// Value of the partition column, if the keys are known to hold it.
@@ -29,20 +29,20 @@ struct Between<'k> {
 
 /// True if a write of these columns may change a row's partition.
 pub(crate) fn may_move(binding: &TableBinding, columns: ColumnSet) -> bool {
-    matches!(binding.placement, Placement::By(at) if at < 64 && columns.0 >> at & 1 == 1)
+    matches!(binding.placement, TablePlacement::By(at) if at < 64 && columns.0 >> at & 1 == 1)
 }
 
-impl<S: HeldStores> StoreTxn<'_, S> {
+impl<S: StoreSet> StoreTxn<'_, S> {
     /// True if rows may belong to another partition than the first held one.
     #[inline(always)]
     pub fn places_matter(&self, binding: &TableBinding) -> bool {
-        self.input.partitions_count > 1 && matches!(binding.placement, Placement::By(_))
+        self.input.partitions_count > 1 && matches!(binding.placement, TablePlacement::By(_))
     }
 
     /// Returns the held stores that a read searches, whatever it searches for. Of a replicated table the first has all rows.
     #[inline(always)]
     fn stores_of(&self, binding: &TableBinding) -> Range<usize> {
-        match S::IS_ONE || binding.placement == Placement::Replicated {
+        match S::IS_ONE || binding.placement == TablePlacement::Replicated {
             true => 0..1,
             false => 0..self.stores.count(),
         }
@@ -50,7 +50,12 @@ impl<S: HeldStores> StoreTxn<'_, S> {
 
     /// Returns the held stores on which rows under a key may lie. Err: they lie, or may lie, on a partition that is not held.
     #[inline(always)]
-    pub fn readable(&mut self, target: Target, binding: &TableBinding, key: &[u8]) -> Result<Range<usize>, OpError> {
+    pub fn readable(
+        &mut self,
+        target: IndexTarget,
+        binding: &TableBinding,
+        key: &[u8],
+    ) -> Result<Range<usize>, OpError> {
         match self.places_matter(binding) {
             false => Ok(self.stores_of(binding)),
             true => self.place_key(target, binding, key),
@@ -58,10 +63,10 @@ impl<S: HeldStores> StoreTxn<'_, S> {
     }
 
     #[inline]
-    fn place_key(&mut self, target: Target, binding: &TableBinding, key: &[u8]) -> Result<Range<usize>, OpError> {
+    fn place_key(&mut self, target: IndexTarget, binding: &TableBinding, key: &[u8]) -> Result<Range<usize>, OpError> {
         let place = binding.places[target.index as usize];
         let between = Between {
-            look: Look::Key,
+            look: ReachKind::Key,
             lower: key,
             upper: key,
             value: place.and_then(|place| place.value(key)),
@@ -86,7 +91,7 @@ impl<S: HeldStores> StoreTxn<'_, S> {
         let (lower, upper) = (request.lower, request.upper);
         let place = binding.places[request.target.index as usize];
         let between = Between {
-            look: Look::of(request.flags),
+            look: ReachKind::of(request.flags),
             lower,
             upper,
             value: place.and_then(|place| place.value_between(lower, upper)),
@@ -97,7 +102,7 @@ impl<S: HeldStores> StoreTxn<'_, S> {
     #[inline]
     fn place(
         &mut self,
-        target: Target,
+        target: IndexTarget,
         binding: &TableBinding,
         between: &Between<'_>,
     ) -> Result<Range<usize>, OpError> {
@@ -109,11 +114,11 @@ impl<S: HeldStores> StoreTxn<'_, S> {
 
     fn judge_between(
         &mut self,
-        target: Target,
+        target: IndexTarget,
         binding: &TableBinding,
         between: &Between<'_>,
     ) -> Result<Range<usize>, OpError> {
-        let Placement::By(column) = binding.placement else {
+        let TablePlacement::By(column) = binding.placement else {
             return Ok(self.stores_of(binding));
         };
         let (schema, index) = (
@@ -130,7 +135,7 @@ impl<S: HeldStores> StoreTxn<'_, S> {
                 }
                 Ok(at..at + 1)
             }
-            None if between.look == Look::Local || self.holds_all => Ok(0..self.stores.count()),
+            None if between.look == ReachKind::Local || self.holds_all => Ok(0..self.stores.count()),
             None => {
                 let table = (target.table, binding);
                 Err(unplaced(self.input, table, between.look, self.stores.partitions()))
@@ -151,7 +156,7 @@ impl<S: HeldStores> StoreTxn<'_, S> {
     #[inline(always)]
     pub fn check_place(&self, table: u16, binding: &TableBinding, rid: Rid) -> Result<(), OpError> {
         match (S::IS_ONE && self.places_matter(binding), &binding.placement) {
-            (true, Placement::By(column)) => self.check_home(table, binding, rid, *column),
+            (true, TablePlacement::By(column)) => self.check_home(table, binding, rid, *column),
             _ => Ok(()),
         }
     }
@@ -171,7 +176,7 @@ impl<S: HeldStores> StoreTxn<'_, S> {
     #[inline(always)]
     pub fn home(&self, table: u16, binding: &TableBinding, row: &[u8]) -> Result<usize, OpError> {
         match binding.placement {
-            Placement::By(column) if !S::IS_ONE => self.home_among(table, binding, row, column),
+            TablePlacement::By(column) if !S::IS_ONE => self.home_among(table, binding, row, column),
             _ => Ok(0),
         }
     }

@@ -13,13 +13,13 @@ pub struct PrefetchRow {
     key_bytes: usize,
     /// The key's constant parts, its first byte the most significant one.
     constant: u128,
-    parts: Vec<Moved>,
+    parts: Vec<KeyMove>,
     args_bytes_min: usize,
 }
 
 /// An integer that goes from the arguments (little endian) to the key (big endian, sign flipped).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Moved {
+struct KeyMove {
     from: usize,
     /// Bits by which its value moves up to the end of a word, whatever follows it there.
     left: u32,
@@ -44,7 +44,7 @@ fn last_word_at(args: &[u8], at: usize) -> u64 {
     rest.iter().rev().fold(0, |word, byte| word << 8 | *byte as u64)
 }
 
-impl Moved {
+impl KeyMove {
     /// Returns its bits of the key. They are made in registers, because a key that is written to memory in pieces is slow to read as a
     /// whole. The steps are the same for each width, because a processor can't predict the width if calls differ.
     #[inline(always)]
@@ -98,7 +98,7 @@ impl PrefetchRow {
                     return None;
                 }
                 self.args_bytes_min = self.args_bytes_min.max(from + width);
-                self.parts.push(Moved {
+                self.parts.push(KeyMove {
                     from,
                     left,
                     flip,
@@ -173,7 +173,7 @@ fn offset_of(procedure: &ProcedureSchema, position: u16) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use reprise_abi::{ColumnSchema, IndexKind, Parameter, Partitioning, Placement, RowLayout, TableSchema};
+    use reprise_abi::{ColumnSchema, IndexKind, Parameter, Partitioning, RowLayout, TablePlacement, TableSchema};
 
     use super::*;
 
@@ -201,12 +201,12 @@ mod tests {
             primary_key: (0..columns.len() as u16).collect(),
             primary_kind: IndexKind::Hash,
             indexes: vec![],
-            placement: Placement::Local,
+            placement: TablePlacement::Local,
         };
         let binding = TableBinding {
             is_own: true,
             table: TableId(0),
-            placement: Placement::Local,
+            placement: TablePlacement::Local,
             indexes: vec![0],
             places: vec![None],
             keys: Vec::new(),
@@ -224,7 +224,7 @@ mod tests {
             returns: Type::Unit,
             read_only: false,
             partitioning: Partitioning::All,
-            log: reprise_abi::LogChoice::Server,
+            log: reprise_abi::LogDeclaration::Server,
             time_max_ms: None,
             fuel_max: None,
             aborts: Vec::new(),

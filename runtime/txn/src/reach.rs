@@ -1,14 +1,14 @@
 //! The rows that a call may read and write: those of its own partitions. The refusal of any other access names the table and the
 //! partitions.
 
-use reprise_abi::{OpError, Placement};
+use reprise_abi::{OpError, TablePlacement};
 use reprise_base::PartitionId;
 
 use crate::{module::TableBinding, ops::guest, run::TxnInput};
 
 /// The kind of a look-up that could reach beyond the call's partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum ReachKind {
     /// One whole key.
     Key,
     /// A range, of which the call wants only the rows of its own partitions (`ScanFlags::LOCAL`).
@@ -17,7 +17,7 @@ pub(crate) enum Look {
     Range,
 }
 
-impl Look {
+impl ReachKind {
     pub fn of(flags: reprise_abi::ScanFlags) -> Self {
         match flags.has(reprise_abi::ScanFlags::LOCAL) {
             true => Self::Local,
@@ -62,17 +62,17 @@ pub(crate) fn outdated(input: &TxnInput<'_>, table: u16) -> OpError {
 pub(crate) fn unplaced(
     input: &TxnInput<'_>,
     (table, binding): (u16, &TableBinding),
-    look: Look,
+    look: ReachKind,
     held: impl Iterator<Item = PartitionId>,
 ) -> OpError {
     let schema = &input.module.schema.tables[table as usize];
     let column = match binding.placement {
-        Placement::By(column) => schema.columns.get(column as usize).map_or("", |column| &column.name),
-        Placement::Local | Placement::Replicated => "",
+        TablePlacement::By(column) => schema.columns.get(column as usize).map_or("", |column| &column.name),
+        TablePlacement::Local | TablePlacement::Replicated => "",
     };
     let (what, way_on) = match look {
-        Look::Key => ("key", "read it by a key that does"),
-        Look::Local | Look::Range => ("range", "scan_local and count_local see the rows that are there"),
+        ReachKind::Key => ("key", "read it by a key that does"),
+        ReachKind::Local | ReachKind::Range => ("range", "scan_local and count_local see the rows that are there"),
     };
     guest(format!(
         "the {what} does not hold {column}, by which the rows of {} are placed, and the call runs on {}: {way_on}; a procedure \

@@ -14,7 +14,7 @@ const IN_TURN_MAX: u64 = 1 << 16;
 
 /// The partitions that a call touches.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Bound {
+pub enum CallPartitions {
     /// The one partition of most calls.
     One(PartitionId),
     /// These partitions, ascending, at least two.
@@ -37,23 +37,23 @@ impl From<ValueError> for RouteError {
 impl Module {
     /// Returns the partitions that a call with these encoded arguments touches. A call whose lists are all empty names none and runs on
     /// partition 0.
-    pub fn route(&self, procedure: usize, args: &[u8], partitions_count: u16) -> Result<Bound, RouteError> {
+    pub fn route(&self, procedure: usize, args: &[u8], partitions_count: u16) -> Result<CallPartitions, RouteError> {
         if partitions_count == 1 {
-            return Ok(Bound::One(PartitionId(0)));
+            return Ok(CallPartitions::One(PartitionId(0)));
         }
         let found = route(&self.schema.procedures[procedure], args, partitions_count);
         found.map_err(RouteError)
     }
 }
 
-fn route(schema: &ProcedureSchema, args: &[u8], partitions_count: u16) -> Result<Bound, ValueError> {
+fn route(schema: &ProcedureSchema, args: &[u8], partitions_count: u16) -> Result<CallPartitions, ValueError> {
     let positions = match &schema.partitioning {
-        Partitioning::Any => return Ok(Bound::One(PartitionId(0))),
-        Partitioning::All => return Ok(Bound::All),
+        Partitioning::Any => return Ok(CallPartitions::One(PartitionId(0))),
+        Partitioning::All => return Ok(CallPartitions::All),
         Partitioning::By(positions) => positions,
     };
     let last = positions.iter().max().map_or(0, |last| *last as usize + 1);
-    let mut named = Named::default();
+    let mut named = NamedPartitions::default();
     let mut reader = ValueReader::new(args);
     for (position, param) in schema.params[..last].iter().enumerate() {
         match (&param.ty, positions.contains(&(position as u16))) {
@@ -71,13 +71,13 @@ fn route(schema: &ProcedureSchema, args: &[u8], partitions_count: u16) -> Result
 
 /// Partitions that the arguments name. It allocates nothing while there is one.
 #[derive(Default)]
-struct Named {
+struct NamedPartitions {
     first: Option<PartitionId>,
     /// The others, ascending.
     others: Vec<PartitionId>,
 }
 
-impl Named {
+impl NamedPartitions {
     #[inline]
     fn add(&mut self, partition: PartitionId) {
         let first = *self.first.get_or_insert(partition);
@@ -88,18 +88,18 @@ impl Named {
         }
     }
 
-    fn bound(self, partitions_count: u16) -> Bound {
+    fn bound(self, partitions_count: u16) -> CallPartitions {
         let first = self.first.unwrap_or(PartitionId(0));
         let mut touched = self.others;
         if touched.is_empty() {
-            return Bound::One(first);
+            return CallPartitions::One(first);
         }
         if touched.len() + 1 == partitions_count as usize {
-            return Bound::All;
+            return CallPartitions::All;
         }
         let at = touched.partition_point(|other| *other < first);
         touched.insert(at, first);
-        Bound::Several(touched)
+        CallPartitions::Several(touched)
     }
 }
 
@@ -240,7 +240,7 @@ mod tests {
     }
 
     /// `p(id, note, ids)`, by `id` and `ids`.
-    fn check_route(id: i32, ids: &[i32], partitions_count: u16, expected: Bound) {
+    fn check_route(id: i32, ids: &[i32], partitions_count: u16, expected: CallPartitions) {
         let of = |name: &str, ty| Parameter { name: name.into(), ty };
         let schema = ProcedureSchema {
             docs: String::new(),
@@ -258,7 +258,7 @@ mod tests {
             fuel_max: None,
             aborts: Vec::new(),
             partitioning: Partitioning::By(vec![2, 0]),
-            log: reprise_abi::LogChoice::Server,
+            log: reprise_abi::LogDeclaration::Server,
         };
         let mut args = id.to_le_bytes().to_vec();
         args.extend(b"\x02ab");
@@ -273,12 +273,12 @@ mod tests {
 
     #[test]
     fn every_element_of_a_list_names_a_partition() {
-        let several = |ids: &[u16]| Bound::Several(ids.iter().copied().map(PartitionId).collect());
-        check_route(2, &[], 8, Bound::One(PartitionId(2)));
-        check_route(2, &[2, 10, 2], 8, Bound::One(PartitionId(2)));
+        let several = |ids: &[u16]| CallPartitions::Several(ids.iter().copied().map(PartitionId).collect());
+        check_route(2, &[], 8, CallPartitions::One(PartitionId(2)));
+        check_route(2, &[2, 10, 2], 8, CallPartitions::One(PartitionId(2)));
         check_route(2, &[7, 2, 1, 9], 8, several(&[1, 2, 7]));
-        check_route(1, &[0, 1], 2, Bound::All);
-        check_route(1, &[0, 5], 1, Bound::One(PartitionId(0)));
+        check_route(1, &[0, 1], 2, CallPartitions::All);
+        check_route(1, &[0, 5], 1, CallPartitions::One(PartitionId(0)));
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub(crate) fn row_key(store: u16, table: TableId, rid: Rid) -> u64 {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Entry<V> {
+struct RowMapEntry<V> {
     key: u64,
     /// The round of the entry. An entry of an older round counts as none.
     round: u32,
@@ -24,7 +24,7 @@ struct Entry<V> {
 
 pub(crate) struct RowMap<V> {
     /// The entries; their number is a power of two, or 0.
-    entries: Vec<Entry<V>>,
+    entries: Vec<RowMapEntry<V>>,
     len: usize,
     round: u32,
 }
@@ -41,7 +41,7 @@ impl<V> Default for RowMap<V> {
 
 impl<V: Copy + Default> RowMap<V> {
     pub fn memory_bytes(&self) -> usize {
-        self.entries.len() * size_of::<Entry<V>>()
+        self.entries.len() * size_of::<RowMapEntry<V>>()
     }
 
     #[inline]
@@ -89,7 +89,7 @@ impl<V: Copy + Default> RowMap<V> {
         let entry = &mut self.entries[at];
         if entry.round != round {
             self.len += 1;
-            *entry = Entry {
+            *entry = RowMapEntry {
                 key,
                 round,
                 value: V::default(),
@@ -101,11 +101,11 @@ impl<V: Copy + Default> RowMap<V> {
     #[cold]
     fn grow(&mut self) {
         let larger = (2 * self.entries.len()).max(ENTRIES_FIRST);
-        let old = std::mem::replace(&mut self.entries, vec![Entry::default(); larger]);
+        let old = std::mem::replace(&mut self.entries, vec![RowMapEntry::default(); larger]);
         let round = std::mem::replace(&mut self.round, 1);
         for entry in old.into_iter().filter(|entry| entry.round == round) {
             let at = self.place(entry.key);
-            self.entries[at] = Entry { round: 1, ..entry };
+            self.entries[at] = RowMapEntry { round: 1, ..entry };
         }
     }
 }

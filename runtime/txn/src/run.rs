@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use reprise_abi::EndReason;
 use reprise_base::{PartitionId, TxnId};
-use reprise_host::{CallEnd, Fault, FaultKind};
+use reprise_host::{Fault, FaultKind, GuestExit};
 use reprise_storage::{Store, result_digest};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::{
-    held::{HeldStores, One, Several},
     module::{Executor, Module},
     scratch::TxnScratch,
+    store_set::{One, Several, StoreSet},
     store_txn::StoreTxn,
 };
 
@@ -55,9 +55,9 @@ impl TxnInput<'_> {
     /// Checks the type of the result, so that a later reader always decodes a value of the declared type. A replay does not check, because
     /// a committed call stays committed.
     #[inline(always)]
-    fn judge_result(&self, kind: Result<CallEnd, Box<Fault>>, frame: &TxnScratch) -> Result<CallEnd, Box<Fault>> {
+    fn judge_result(&self, kind: Result<GuestExit, Box<Fault>>, frame: &TxnScratch) -> Result<GuestExit, Box<Fault>> {
         match (&kind, self.module.results.get(self.procedure)) {
-            (Ok(CallEnd::Returned), Some(shape)) if !frame.is_replay() && !shape.holds(frame.result()) => {
+            (Ok(GuestExit::Returned), Some(shape)) if !frame.is_replay() && !shape.holds(frame.result()) => {
                 Err(wrong_result(frame.result().len()))
             }
             _ => kind,
@@ -142,7 +142,7 @@ pub fn run_multi(
 }
 
 #[inline(always)]
-fn run<S: HeldStores>(
+fn run<S: StoreSet>(
     mut stores: S,
     input: &TxnInput<'_>,
     executor: &mut dyn Executor,
@@ -163,13 +163,13 @@ fn run<S: HeldStores>(
     frame.end_call();
     frame.note_fuel(ended.fuel_used);
     match input.judge_result(ended.kind, frame) {
-        Ok(CallEnd::Returned) => commit(stores, frame),
+        Ok(GuestExit::Returned) => commit(stores, frame),
         kind => fail(stores, kind, frame),
     }
 }
 
 #[inline(always)]
-fn commit<S: HeldStores>(mut stores: S, frame: &mut TxnScratch) -> Outcome {
+fn commit<S: StoreSet>(mut stores: S, frame: &mut TxnScratch) -> Outcome {
     if let Some(images) = frame.capture() {
         stores.take_changes(images, frame);
     }
@@ -189,7 +189,7 @@ fn commit<S: HeldStores>(mut stores: S, frame: &mut TxnScratch) -> Outcome {
 }
 
 #[cold]
-fn fail<S: HeldStores>(mut stores: S, kind: Result<CallEnd, Box<Fault>>, frame: &mut TxnScratch) -> Outcome {
+fn fail<S: StoreSet>(mut stores: S, kind: Result<GuestExit, Box<Fault>>, frame: &mut TxnScratch) -> Outcome {
     let failure = judge(kind, frame).expect("it did not return");
     frame.inserting.give_up();
     let all = 0..stores.count();
@@ -200,7 +200,7 @@ fn fail<S: HeldStores>(mut stores: S, kind: Result<CallEnd, Box<Fault>>, frame: 
     Outcome::Fail(failure)
 }
 
-/// Runs the migration of `input`'s module on one partition's store, whose changed tables are already in place (`Applied`). Returns the
+/// Runs the migration of `input`'s module on one partition's store, whose changed tables are already in place (`AppliedPlan`). Returns the
 /// digest of its writes. No undo of it stays. If it fails, the caller takes the deployment back.
 pub fn run_migration(
     store: &mut Store,
@@ -231,10 +231,10 @@ pub fn call_hash(module: &str, procedure: &str, args: &[u8]) -> u128 {
 }
 
 /// Returns the failure of a call, or None if it is to commit.
-pub(crate) fn judge(kind: Result<CallEnd, Box<Fault>>, frame: &mut TxnScratch) -> Option<Failure> {
+pub(crate) fn judge(kind: Result<GuestExit, Box<Fault>>, frame: &mut TxnScratch) -> Option<Failure> {
     let fault = match kind {
-        Ok(CallEnd::Returned) => return None,
-        Ok(CallEnd::Aborted) => {
+        Ok(GuestExit::Returned) => return None,
+        Ok(GuestExit::Aborted) => {
             let (code, message) = frame.take_abort().unwrap_or_default();
             return Some(Failure::Aborted { code, message });
         }

@@ -4,10 +4,10 @@ use reprise_abi::{ColumnPlan, OpError, OutBuffer, RowHandle, RowLayout, ScanBatc
 use reprise_storage::{Range, Rid, ScanPosition, Store, TableId, Visit};
 
 use crate::{
-    kept::{Kept, run_kept},
+    kept::{CursorRest, run_kept},
     module::TableBinding,
     ops::guest,
-    pages::Pages,
+    pages::ReadAheadPages,
     scratch::{Handle, TxnScratch},
 };
 
@@ -26,9 +26,9 @@ pub(crate) struct Cursor {
     /// Number of the cursor among those that the transaction opened; 0 before it is first left open.
     pub opened: u32,
     /// The rows that the scan has still to show, if its table was written.
-    pub kept: Option<Box<Kept>>,
+    pub kept: Option<Box<CursorRest>>,
     /// The rows read ahead at a view of a standby.
-    pub pages: Option<Box<Pages>>,
+    pub pages: Option<Box<ReadAheadPages>>,
 }
 
 /// A copy of a range, which stays valid when the guest's memory changes.
@@ -259,7 +259,7 @@ const PAGE_ROWS_MAX: usize = 64;
 
 /// Walks one range over several stores in index order. Rows with equal keys come in the order of the stores. The stores must not change
 /// while it lives.
-pub(crate) struct Merge<'a> {
+pub(crate) struct ScanMerge<'a> {
     table: TableId,
     index: u16,
     range: Range<'a>,
@@ -267,12 +267,12 @@ pub(crate) struct Merge<'a> {
     columns: Vec<u16>,
     layout: RowLayout,
     is_reverse: bool,
-    heads: Vec<Head>,
+    heads: Vec<ScanHead>,
 }
 
 /// The next rows of one store.
 #[derive(Default)]
-struct Head {
+struct ScanHead {
     /// Position before the first row of the page. The scan continues there if no row is taken.
     before: ScanPosition,
     /// Behind the last one.
@@ -284,7 +284,7 @@ struct Head {
     taken: usize,
 }
 
-impl Head {
+impl ScanHead {
     fn next(&self) -> Option<Rid> {
         Some(self.rows.get(self.taken)?.0)
     }
@@ -300,7 +300,7 @@ pub(crate) fn scan_error(error: reprise_storage::NotOrdered) -> OpError {
     guest(error.to_string())
 }
 
-impl<'a> Merge<'a> {
+impl<'a> ScanMerge<'a> {
     /// Begins at `positions`, one for each store. Err: the index can't be scanned.
     pub fn new(
         stores: &[&Store],
@@ -326,9 +326,9 @@ impl<'a> Merge<'a> {
             heads: Vec::with_capacity(positions.len()),
         };
         for (store, position) in stores.iter().zip(positions) {
-            merge.heads.push(Head {
+            merge.heads.push(ScanHead {
                 position,
-                ..Head::default()
+                ..ScanHead::default()
             });
             merge.refill(merge.heads.len() - 1, store, 1)?;
         }
@@ -390,7 +390,7 @@ impl<'a> Merge<'a> {
     /// Returns the positions at which each store continues. The next row of each store is not taken.
     pub fn into_positions(self, stores: &[&Store]) -> Result<Vec<ScanPosition>, OpError> {
         let (table, index, range) = (self.table, self.index, self.range);
-        let position_of = |(head, store): (Head, &&Store)| {
+        let position_of = |(head, store): (ScanHead, &&Store)| {
             let (mut position, mut left) = (head.before, head.taken);
             if left > 0 {
                 let on_row = |_, _: &[u8]| {

@@ -12,10 +12,10 @@ use reprise_base::{
     },
 };
 use reprise_nvram::ObjectWriter;
-use reprise_storage::{AfterImage, Rid, Savepoint, Store};
+use reprise_storage::{AfterImage, Rid, Store, StoreSavepoint};
 use reprise_wire::ChangesBuffer;
 
-use crate::{changed::ChangedRows, inserting::Inserting, kept::KeptRows, scan::Cursor, watch::Watch};
+use crate::{changed::ChangedRows, kept::KeptRows, nvram_inserts::NvramInserts, scan::Cursor, watch::Watch};
 
 /// Host calls and rows between two checks whether the call may continue: some hundred microseconds.
 const OPS_SLICE: u64 = 1_024;
@@ -34,7 +34,7 @@ pub(crate) struct Handle {
 
 /// The extent of a call's limits.
 #[derive(Clone, Copy, Default)]
-enum Limits {
+enum LimitScope {
     #[default]
     Call,
     /// A committed call that runs again. Its limits were checked the first time.
@@ -45,7 +45,7 @@ enum Limits {
 
 /// A line that a procedure logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogLine {
+pub struct LoggedLine {
     /// The level that the procedure chose.
     pub level: LogLevel,
     /// The text that the procedure wrote.
@@ -64,9 +64,9 @@ pub struct TxnScratch {
     pub(crate) kept: KeptRows,
     pub(crate) changed: ChangedRows,
     pub(crate) row: Vec<u8>,
-    savepoints: Vec<Vec<Savepoint>>,
+    savepoints: Vec<Vec<StoreSavepoint>>,
     result: Vec<u8>,
-    lines: Vec<LogLine>,
+    lines: Vec<LoggedLine>,
     line_bytes: usize,
     abort: Option<(String, String)>,
     random: Option<TxnRandom>,
@@ -75,7 +75,7 @@ pub struct TxnScratch {
     ops_asked: u64,
     /// The events that may end the running call.
     pub watch: Watch,
-    limits: Limits,
+    limits: LimitScope,
     /// Fuel of calls at views whose procedures declare none. None: the limit of every transaction.
     pub view_fuel_max: Option<u64>,
     /// Fuel burned since `take_fuel`.
@@ -85,7 +85,7 @@ pub struct TxnScratch {
     pub(crate) changes: ChangesBuffer,
     pub(crate) changed_rows: u32,
     /// The NVRAM that gets changes as they are made.
-    pub(crate) inserting: Inserting,
+    pub(crate) inserting: NvramInserts,
     /// One partition's changes, on their way into `changes`.
     pub(crate) group: Vec<u8>,
 }
@@ -116,41 +116,41 @@ impl TxnScratch {
 
     /// Begins a replay. The calls that follow were committed once, so only a ceiling far above the limits ends them.
     pub fn begin_replay(&mut self) {
-        self.limits = Limits::Replay;
+        self.limits = LimitScope::Replay;
         self.watch.forget();
     }
 
     /// Begins a migration: time and memory alone limit it, now and at a replay.
     pub fn begin_migration(&mut self) {
-        self.limits = Limits::Migration;
+        self.limits = LimitScope::Migration;
     }
 
     /// Begins calls that run for the first time.
     #[inline]
     pub fn begin_running(&mut self) {
-        self.limits = Limits::Call;
+        self.limits = LimitScope::Call;
         self.inserting.begin_batch();
     }
 
     /// True for a committed call that runs again.
     pub(crate) fn is_replay(&self) -> bool {
-        matches!(self.limits, Limits::Replay)
+        matches!(self.limits, LimitScope::Replay)
     }
 
     /// Returns the factor by which its limits exceed those of a call.
     pub(crate) fn limits_times(&self) -> u64 {
         match self.limits {
-            Limits::Call => 1,
-            Limits::Replay => REPLAY_LIMITS_FACTOR,
-            Limits::Migration => MIGRATION_LIMITS_FACTOR,
+            LimitScope::Call => 1,
+            LimitScope::Replay => REPLAY_LIMITS_FACTOR,
+            LimitScope::Migration => MIGRATION_LIMITS_FACTOR,
         }
     }
 
     /// Returns the call's share of a limit.
     fn allowed(&self, max: u64) -> u64 {
         match self.limits {
-            Limits::Call | Limits::Migration => max,
-            Limits::Replay => max * REPLAY_LIMITS_FACTOR,
+            LimitScope::Call | LimitScope::Migration => max,
+            LimitScope::Replay => max * REPLAY_LIMITS_FACTOR,
         }
     }
 
@@ -247,7 +247,7 @@ impl TxnScratch {
     }
 
     /// Returns the lines that the last transaction logged, committed or not.
-    pub fn take_lines(&mut self) -> std::vec::Drain<'_, LogLine> {
+    pub fn take_lines(&mut self) -> std::vec::Drain<'_, LoggedLine> {
         self.lines.drain(..)
     }
 
@@ -341,8 +341,8 @@ impl TxnScratch {
     #[cold]
     fn judge_handles(&self) -> Result<(), OpError> {
         let max = match self.limits {
-            Limits::Migration => MIGRATION_HANDLES_MAX,
-            Limits::Call | Limits::Replay => HANDLES_MAX,
+            LimitScope::Migration => MIGRATION_HANDLES_MAX,
+            LimitScope::Call | LimitScope::Replay => HANDLES_MAX,
         };
         match (self.handles.len() as u64) < self.allowed(max as u64) {
             true => Ok(()),
@@ -482,7 +482,7 @@ impl TxnScratch {
     }
 
     /// Keeps the savepoints of all held stores under one number.
-    pub(crate) fn push_savepoint(&mut self, savepoints: Vec<Savepoint>) -> Result<u32, OpError> {
+    pub(crate) fn push_savepoint(&mut self, savepoints: Vec<StoreSavepoint>) -> Result<u32, OpError> {
         if self.savepoints.len() as u64 >= self.allowed(SAVEPOINTS_MAX as u64) {
             return Err(limit("savepoints", SAVEPOINTS_MAX as u64));
         }
@@ -491,7 +491,7 @@ impl TxnScratch {
     }
 
     /// Returns the savepoints under a number, and forgets later ones.
-    pub(crate) fn savepoint(&mut self, savepoint: u32) -> Result<&[Savepoint], OpError> {
+    pub(crate) fn savepoint(&mut self, savepoint: u32) -> Result<&[StoreSavepoint], OpError> {
         self.savepoints.truncate(savepoint as usize + 1);
         self.savepoints
             .get(savepoint as usize)
@@ -514,7 +514,7 @@ impl TxnScratch {
         if self.line_bytes as u64 > self.allowed(GUEST_LOG_BYTES_MAX as u64) {
             return Err(limit("log_bytes", GUEST_LOG_BYTES_MAX as u64));
         }
-        self.lines.push(LogLine {
+        self.lines.push(LoggedLine {
             level,
             text: text.to_owned(),
         });

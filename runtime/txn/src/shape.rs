@@ -4,7 +4,7 @@ use reprise_abi::{ModuleSchema, ScalarType, Type, value::ValueReader};
 
 /// One step over the bytes of a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum ShapeStep {
     /// This number of bytes of any value.
     Fixed(usize),
     /// A byte that is 0 or 1.
@@ -22,7 +22,7 @@ enum Step {
 }
 
 /// The steps over the encoded values of one type.
-pub(crate) struct Shape(Box<[Step]>);
+pub(crate) struct Shape(Box<[ShapeStep]>);
 
 impl Shape {
     pub fn of(ty: &Type) -> Self {
@@ -46,7 +46,7 @@ pub(crate) fn results_of(schema: &ModuleSchema) -> Vec<Shape> {
 
 #[derive(Default)]
 struct Steps {
-    all: Vec<Step>,
+    all: Vec<ShapeStep>,
     /// True if the last step is `Fixed`, and no option or list ends with it.
     takes_more: bool,
 }
@@ -55,31 +55,31 @@ impl Steps {
     fn push(&mut self, ty: &Type) {
         match ty {
             Type::Unit => {}
-            Type::Scalar(ScalarType::Bool) => self.push_step(Step::Flag),
-            Type::Scalar(ScalarType::Text) => self.push_step(Step::Text),
-            Type::Scalar(ScalarType::Bytes) => self.push_step(Step::Bytes),
+            Type::Scalar(ScalarType::Bool) => self.push_step(ShapeStep::Flag),
+            Type::Scalar(ScalarType::Text) => self.push_step(ShapeStep::Text),
+            Type::Scalar(ScalarType::Bytes) => self.push_step(ShapeStep::Bytes),
             Type::Scalar(fixed) => self.push_fixed(fixed.slot_bytes()),
-            Type::Option(inner) => self.push_around(Step::Option, inner),
-            Type::List(item) => self.push_around(Step::List, item),
+            Type::Option(inner) => self.push_around(ShapeStep::Option, inner),
+            Type::List(item) => self.push_around(ShapeStep::List, item),
             Type::Struct(of) => of.fields.iter().for_each(|field| self.push(&field.ty)),
-            Type::Enum(variants) => self.push_step(Step::Variant(variants.len())),
+            Type::Enum(variants) => self.push_step(ShapeStep::Variant(variants.len())),
         }
     }
 
-    fn push_step(&mut self, step: Step) {
+    fn push_step(&mut self, step: ShapeStep) {
         self.all.push(step);
         self.takes_more = false;
     }
 
     fn push_fixed(&mut self, bytes: usize) {
         match self.all.last_mut() {
-            Some(Step::Fixed(before)) if self.takes_more => *before += bytes,
-            _ => self.all.push(Step::Fixed(bytes)),
+            Some(ShapeStep::Fixed(before)) if self.takes_more => *before += bytes,
+            _ => self.all.push(ShapeStep::Fixed(bytes)),
         }
         self.takes_more = true;
     }
 
-    fn push_around(&mut self, step: fn(usize) -> Step, inner: &Type) {
+    fn push_around(&mut self, step: fn(usize) -> ShapeStep, inner: &Type) {
         let at = self.all.len();
         self.push_step(step(0));
         self.push(inner);
@@ -89,35 +89,35 @@ impl Steps {
 }
 
 /// Returns the bytes behind the steps. None if the bytes are no such value.
-fn pass<'b>(mut steps: &[Step], mut bytes: &'b [u8]) -> Option<&'b [u8]> {
+fn pass<'b>(mut steps: &[ShapeStep], mut bytes: &'b [u8]) -> Option<&'b [u8]> {
     while let [step, next @ ..] = steps {
         steps = next;
         match *step {
-            Step::Fixed(count) => bytes = bytes.get(count..)?,
-            Step::Flag => bytes = flag(bytes)?.1,
-            Step::Text => {
+            ShapeStep::Fixed(count) => bytes = bytes.get(count..)?,
+            ShapeStep::Flag => bytes = flag(bytes)?.1,
+            ShapeStep::Text => {
                 let (text, rest) = sized(bytes)?;
                 if !text.is_ascii() && str::from_utf8(text).is_err() {
                     return None;
                 }
                 bytes = rest;
             }
-            Step::Bytes => bytes = sized(bytes)?.1,
-            Step::Variant(count) => {
+            ShapeStep::Bytes => bytes = sized(bytes)?.1,
+            ShapeStep::Variant(count) => {
                 let (variant, rest) = varint(bytes)?;
                 if variant >= count {
                     return None;
                 }
                 bytes = rest;
             }
-            Step::Option(inner) => {
+            ShapeStep::Option(inner) => {
                 let (is_there, rest) = flag(bytes)?;
                 if !is_there {
                     steps = &steps[inner..];
                 }
                 bytes = rest;
             }
-            Step::List(item) => {
+            ShapeStep::List(item) => {
                 let (count, rest) = varint(bytes)?;
                 let (item, next) = steps.split_at(item);
                 steps = next;
@@ -130,11 +130,11 @@ fn pass<'b>(mut steps: &[Step], mut bytes: &'b [u8]) -> Option<&'b [u8]> {
 
 /// Checks the items of a list. The count is valid only if each item could have one byte.
 #[inline]
-fn pass_items<'b>(item: &[Step], count: usize, mut bytes: &'b [u8]) -> Option<&'b [u8]> {
+fn pass_items<'b>(item: &[ShapeStep], count: usize, mut bytes: &'b [u8]) -> Option<&'b [u8]> {
     if count > bytes.len() {
         return None;
     }
-    if let [Step::Fixed(each)] = item {
+    if let [ShapeStep::Fixed(each)] = item {
         return bytes.get(count.checked_mul(*each)?..);
     }
     for _ in 0..count {

@@ -1,27 +1,27 @@
 //! Host calls of a guest over the held stores.
 
 use reprise_abi::{
-    ColumnPlan, ColumnSet, FixedSlots, Handles, HostOps, OpError, OutBuffer, Placement, ReadSpan, RowHandle, ScanBatch,
-    ScanRequest, Target,
-    calls::{EqualKeys, HANDLE_NONE, Packed, fill_slots, look_up_rows, scan_rows},
+    ColumnPlan, ColumnSet, FixedSlots, Handles, HostOps, IndexTarget, OpError, OutBuffer, ReadSpan, RowHandle,
+    ScanBatch, ScanRequest, TablePlacement,
+    calls::{EqualKeys, HANDLE_NONE, PackedItems, fill_slots, look_up_rows, scan_rows},
 };
 use reprise_storage::{Rid, ScanPosition};
 
 use crate::{
-    held::HeldStores,
     ops::{binding, guest, index_of, limited, ops_of_any_transaction, patch_row, write_error},
     patches::Patches,
     placing::{MOVED, may_move},
     rowmap::row_key,
     scan::{Leg, count_rows, range_of, read_columns, read_on_one, scan_error, show},
     scratch::Handle,
+    store_set::StoreSet,
     store_txn::{LookUp, StoreTxn, cursor_of, first_found},
 };
 
-impl<S: HeldStores> HostOps for StoreTxn<'_, S> {
+impl<S: StoreSet> HostOps for StoreTxn<'_, S> {
     ops_of_any_transaction!();
 
-    fn get(&mut self, target: Target, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
+    fn get(&mut self, target: IndexTarget, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
         self.frame.count_op()?;
         let binding = binding(self.input, target.table)?;
         let index = index_of(binding, target.index)?;
@@ -39,7 +39,7 @@ impl<S: HeldStores> HostOps for StoreTxn<'_, S> {
         Ok(Some((handle, row)))
     }
 
-    fn exists(&mut self, target: Target, key: &[u8]) -> Result<bool, OpError> {
+    fn exists(&mut self, target: IndexTarget, key: &[u8]) -> Result<bool, OpError> {
         self.frame.count_op()?;
         let binding = binding(self.input, target.table)?;
         Ok(self.find(target, binding, key)?.is_some())
@@ -47,8 +47,8 @@ impl<S: HeldStores> HostOps for StoreTxn<'_, S> {
 
     fn multi_get(
         &mut self,
-        target: Target,
-        keys: Packed<'_>,
+        target: IndexTarget,
+        keys: PackedItems<'_>,
         visit: &mut dyn FnMut(RowHandle, &[u8]),
     ) -> Result<(), OpError> {
         let binding = binding(self.input, target.table)?;
@@ -63,8 +63,8 @@ impl<S: HeldStores> HostOps for StoreTxn<'_, S> {
 
     fn multi_get_columns(
         &mut self,
-        target: Target,
-        mut keys: Packed<'_>,
+        target: IndexTarget,
+        mut keys: PackedItems<'_>,
         plan: &ColumnPlan,
         out: &mut [u8],
     ) -> Result<usize, OpError> {
@@ -112,7 +112,7 @@ impl<S: HeldStores> HostOps for StoreTxn<'_, S> {
 
     fn multi_get_slots(
         &mut self,
-        target: Target,
+        target: IndexTarget,
         keys: EqualKeys<'_>,
         mut slots: FixedSlots<'_>,
     ) -> Result<usize, OpError> {
@@ -165,7 +165,7 @@ impl<S: HeldStores> HostOps for StoreTxn<'_, S> {
         let row = self.widened(binding, row)?;
         let store = self.home(table, binding, &row)?;
         let rid = self.write(binding, store, None, |store| store.insert(binding.table, &row))?;
-        if !S::IS_ONE && binding.placement == Placement::Replicated {
+        if !S::IS_ONE && binding.placement == TablePlacement::Replicated {
             for at in 1..self.stores.count() {
                 self.write(binding, at, None, |store| store.insert(binding.table, &row))?;
             }
@@ -175,7 +175,7 @@ impl<S: HeldStores> HostOps for StoreTxn<'_, S> {
         self.frame.push_handle(Handle { table, store, rid })
     }
 
-    fn multi_insert(&mut self, table: u16, rows: Packed<'_>) -> Result<RowHandle, OpError> {
+    fn multi_insert(&mut self, table: u16, rows: PackedItems<'_>) -> Result<RowHandle, OpError> {
         let (count, mut first) = (rows.len(), HANDLE_NONE);
         let binding = match count {
             0 => return Ok(first),
@@ -218,7 +218,8 @@ impl<S: HeldStores> HostOps for StoreTxn<'_, S> {
         self.check_current(table, key, handle)?;
         let store = store.into();
         let row = self.widened_over(binding, row, store, rid)?;
-        if !S::IS_ONE && matches!(binding.placement, Placement::By(_)) && self.home(table, binding, &row)? != store {
+        if !S::IS_ONE && matches!(binding.placement, TablePlacement::By(_)) && self.home(table, binding, &row)? != store
+        {
             return Err(guest(MOVED));
         }
         self.write_copies(binding, store, rid, |store, rid| store.update(binding.table, rid, &row))?;
@@ -266,7 +267,7 @@ impl<S: HeldStores> HostOps for StoreTxn<'_, S> {
             bytes_each,
             values,
         };
-        let has_copies = !S::IS_ONE && binding.placement == Placement::Replicated;
+        let has_copies = !S::IS_ONE && binding.placement == TablePlacement::Replicated;
         let is_slow = may_move(binding, columns) || binding.projection.is_some() || self.frame.open > 0;
         match (is_slow || has_copies, S::IS_ONE) {
             (true, _) => self.patch_each(&patches),
@@ -293,7 +294,7 @@ impl<S: HeldStores> HostOps for StoreTxn<'_, S> {
         self.add_at(binding, found, writer, column, delta)
     }
 
-    fn add_by_key(&mut self, target: Target, key: &[u8], column: u16, delta: i64) -> Result<Option<i64>, OpError> {
+    fn add_by_key(&mut self, target: IndexTarget, key: &[u8], column: u16, delta: i64) -> Result<Option<i64>, OpError> {
         self.frame.count_op()?;
         let (binding, table) = (binding(self.input, target.table)?, target.table);
         let Some((store, rid)) = self.find(target, binding, key)? else {

@@ -6,19 +6,21 @@
 
 use std::{borrow::Cow, ops::Range};
 
-use reprise_abi::{OpError, Placement, ReadSpan, RowHandle, ScanBatch, ScanRequest, Target, calls::HANDLE_NONE};
+use reprise_abi::{
+    IndexTarget, OpError, ReadSpan, RowHandle, ScanBatch, ScanRequest, TablePlacement, calls::HANDLE_NONE,
+};
 use reprise_storage::{Rid, ScanPosition, Store, TableId, WriteError};
 
 use crate::{
-    held::HeldStores,
-    kept::{Written, keep_before, run_kept},
+    kept::{WriteTarget, keep_before, run_kept},
     module::TableBinding,
     ops::{binding, guest, index_of, judge_migrated, judge_write, write_error},
     reach::outdated,
     rowmap::row_key,
     run::TxnInput,
-    scan::{Cursor, Merge, OwnedRange, run_on_one},
+    scan::{Cursor, OwnedRange, ScanMerge, run_on_one},
     scratch::{AT_ONCE_MAX, Handle, TxnScratch},
+    store_set::StoreSet,
 };
 
 pub(crate) struct StoreTxn<'a, S> {
@@ -36,14 +38,14 @@ pub(crate) struct StoreTxn<'a, S> {
 
 /// The index in which many keys are looked up.
 pub(crate) struct LookUp<'b> {
-    pub target: Target,
+    pub target: IndexTarget,
     pub binding: &'b TableBinding,
     pub index: u16,
     /// Bytes of a row that are read.
     pub prefetch: ReadSpan<'b>,
 }
 
-impl<'a, S: HeldStores> StoreTxn<'a, S> {
+impl<'a, S: StoreSet> StoreTxn<'a, S> {
     pub fn new(stores: S, input: &'a TxnInput<'a>, frame: &'a mut TxnScratch) -> Self {
         Self {
             holds_all: stores.count() == input.partitions_count as usize,
@@ -65,7 +67,7 @@ impl<'a, S: HeldStores> StoreTxn<'a, S> {
 
     #[inline(always)]
     pub fn check_writable(&self, binding: &TableBinding) -> Result<(), OpError> {
-        let is_elsewhere = binding.placement == Placement::Replicated && !self.holds_all;
+        let is_elsewhere = binding.placement == TablePlacement::Replicated && !self.holds_all;
         match self.judges_writes || is_elsewhere {
             false => Ok(()),
             true => judge_write(self.input, binding),
@@ -79,7 +81,7 @@ impl<'a, S: HeldStores> StoreTxn<'a, S> {
             0 => Ok(()),
             _ => {
                 let (bytes, store) = (self.stores.written_bytes(), store as u16);
-                let written = Written { table, store, rid };
+                let written = WriteTarget { table, store, rid };
                 keep_before(self.frame, &self.stores.all(), written, bytes)
             }
         }
@@ -124,7 +126,7 @@ impl<'a, S: HeldStores> StoreTxn<'a, S> {
         rid: Rid,
         change: impl Fn(&mut Store, Rid) -> Result<T, WriteError>,
     ) -> Result<T, OpError> {
-        if !S::IS_ONE && binding.placement == Placement::Replicated {
+        if !S::IS_ONE && binding.placement == TablePlacement::Replicated {
             for (other, copy) in self.other_copies(binding, at, rid)? {
                 self.write(binding, other, Some(copy), |store| change(store, copy))?;
             }
@@ -213,7 +215,7 @@ impl<'a, S: HeldStores> StoreTxn<'a, S> {
     #[inline(always)]
     pub fn find(
         &mut self,
-        target: Target,
+        target: IndexTarget,
         binding: &TableBinding,
         key: &[u8],
     ) -> Result<Option<(usize, Rid)>, OpError> {
@@ -240,7 +242,7 @@ impl<'a, S: HeldStores> StoreTxn<'a, S> {
             store.add(binding.table, rid, column, delta)
         })?;
         self.note_change(row, writer);
-        match binding.placement == Placement::By(column) {
+        match binding.placement == TablePlacement::By(column) {
             false => Ok(value),
             true => self.check_stays(table, binding, store.into(), rid).map(|()| value),
         }
@@ -338,7 +340,7 @@ impl<'a, S: HeldStores> StoreTxn<'a, S> {
         let mut merge = {
             let stores = &self.stores.all()[scanned.clone()];
             let range = cursor.request.range();
-            Merge::new(stores, cursor.stored, cursor.index, range, positions)?
+            ScanMerge::new(stores, cursor.stored, cursor.index, range, positions)?
         };
         let mut rows = 0;
         while cursor.left != Some(0) {

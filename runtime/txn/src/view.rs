@@ -4,8 +4,8 @@
 use std::{ops::Range, sync::Arc};
 
 use reprise_abi::{
-    ColumnSet, Handles, HostOps, OpError, Placement, RowHandle, ScanBatch, ScanRequest, TableSchema, Target,
-    calls::{HANDLE_NONE, Packed},
+    ColumnSet, Handles, HostOps, IndexTarget, OpError, RowHandle, ScanBatch, ScanRequest, TablePlacement, TableSchema,
+    calls::{HANDLE_NONE, PackedItems},
 };
 use reprise_base::PartitionId;
 use reprise_storage::{Rid, ScanPosition, ShownRow, StoreAtView, TableId, Visit, result_digest};
@@ -14,8 +14,8 @@ use crate::{
     keyplace::partition_between,
     module::{Executor, TableBinding},
     ops::{binding, guest, index_of, limited, may_write, ops_of_any_transaction},
-    pages::{ENTRIES_AT_ONCE, Pages},
-    reach::{Look, elsewhere, unplaced},
+    pages::{ENTRIES_AT_ONCE, ReadAheadPages},
+    reach::{ReachKind, elsewhere, unplaced},
     run::{Commit, Outcome, TxnInput, judge},
     scan::{Cursor, OwnedRange, range_of, scan_error, show},
     scratch::{Handle, TxnScratch},
@@ -74,17 +74,17 @@ impl<'a> ViewTxn<'a> {
     /// Returns the stores that a read between two keys searches, like a transaction over several partitions.
     fn readable(
         &self,
-        target: Target,
+        target: IndexTarget,
         binding: &TableBinding,
-        look: Look,
+        look: ReachKind,
         keys: (&[u8], &[u8]),
     ) -> Result<Range<usize>, OpError> {
         let partitions = self.stores.partitions();
         let all = 0..partitions.len();
         let column = match binding.placement {
-            Placement::Replicated => return Ok(0..1),
-            Placement::Local => return Ok(all),
-            Placement::By(column) => column,
+            TablePlacement::Replicated => return Ok(0..1),
+            TablePlacement::Local => return Ok(all),
+            TablePlacement::By(column) => column,
         };
         let (schema, index) = (self.schema(binding), index_of(binding, target.index)?);
         let count = self.input.partitions_count;
@@ -94,7 +94,7 @@ impl<'a> ViewTxn<'a> {
                 Ok(at) => Ok(at..at + 1),
                 Err(_) => Err(elsewhere(self.input, target.table, home, held())),
             },
-            None if look == Look::Local || partitions.len() == count as usize => Ok(all),
+            None if look == ReachKind::Local || partitions.len() == count as usize => Ok(all),
             None => Err(unplaced(self.input, (target.table, binding), look, held())),
         }
     }
@@ -150,7 +150,7 @@ impl<'a> ViewTxn<'a> {
         range_of(request)?;
         let binding = binding(self.input, request.target.table)?;
         let index = index_of(binding, request.target.index)?;
-        let (look, keys) = (Look::of(request.flags), (request.lower, request.upper));
+        let (look, keys) = (ReachKind::of(request.flags), (request.lower, request.upper));
         let readable = self.readable(request.target, binding, look, keys)?;
         Ok(Cursor {
             table: request.target.table,
@@ -162,7 +162,7 @@ impl<'a> ViewTxn<'a> {
             positions: Vec::new(),
             opened: 0,
             kept: None,
-            pages: Some(Box::new(Pages::new(
+            pages: Some(Box::new(ReadAheadPages::new(
                 self.schema(binding),
                 (binding.table, index),
                 vec![ScanPosition::default(); readable.len()],
@@ -223,11 +223,11 @@ impl<'a> ViewTxn<'a> {
 impl HostOps for ViewTxn<'_> {
     ops_of_any_transaction!();
 
-    fn get(&mut self, target: Target, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
+    fn get(&mut self, target: IndexTarget, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
         self.frame.count_op()?;
         let binding = binding(self.input, target.table)?;
         let index = index_of(binding, target.index)?;
-        let readable = self.readable(target, binding, Look::Key, (key, key))?;
+        let readable = self.readable(target, binding, ReachKind::Key, (key, key))?;
         let Some((store, rid)) = self.find((binding.table, index), readable, key)? else {
             return Ok(None);
         };
@@ -236,24 +236,24 @@ impl HostOps for ViewTxn<'_> {
         Ok(Some((handle, self.narrowed(binding))))
     }
 
-    fn exists(&mut self, target: Target, key: &[u8]) -> Result<bool, OpError> {
+    fn exists(&mut self, target: IndexTarget, key: &[u8]) -> Result<bool, OpError> {
         self.frame.count_op()?;
         let binding = binding(self.input, target.table)?;
         let index = index_of(binding, target.index)?;
-        let readable = self.readable(target, binding, Look::Key, (key, key))?;
+        let readable = self.readable(target, binding, ReachKind::Key, (key, key))?;
         Ok(self.find((binding.table, index), readable, key)?.is_some())
     }
 
     fn multi_get(
         &mut self,
-        target: Target,
-        keys: Packed<'_>,
+        target: IndexTarget,
+        keys: PackedItems<'_>,
         visit: &mut dyn FnMut(RowHandle, &[u8]),
     ) -> Result<(), OpError> {
         let binding = binding(self.input, target.table)?;
         let index = index_of(binding, target.index)?;
         for key in keys {
-            let readable = self.readable(target, binding, Look::Key, (key, key))?;
+            let readable = self.readable(target, binding, ReachKind::Key, (key, key))?;
             self.frame.count_op()?;
             match self.find((binding.table, index), readable, key)? {
                 None => visit(HANDLE_NONE, &[]),
@@ -337,7 +337,7 @@ impl HostOps for ViewTxn<'_> {
         let range = range_of(request)?;
         let binding = binding(self.input, request.target.table)?;
         let index = index_of(binding, request.target.index)?;
-        let (look, keys) = (Look::of(request.flags), (request.lower, request.upper));
+        let (look, keys) = (ReachKind::of(request.flags), (request.lower, request.upper));
         let mut count = 0;
         for at in self.readable(request.target, binding, look, keys)? {
             let mut position = ScanPosition::default();

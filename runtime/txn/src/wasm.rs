@@ -88,26 +88,26 @@ fn candidate(
 /// A wasm module. It is compiled while it is needed, with one isolated instance for each engine thread.
 pub struct WasmCode {
     engine: Engine,
-    held: Mutex<Held>,
+    held: Mutex<LoadedCode>,
 }
 
 /// The bytes and the code. Both are empty once the module is out of service.
 #[derive(Default)]
-struct Held {
+struct LoadedCode {
     wasm: Option<Arc<[u8]>>,
     compiled: Option<CompiledModule>,
 }
 
 impl WasmCode {
     fn new(engine: Engine, wasm: Arc<[u8]>, compiled: Option<CompiledModule>) -> Self {
-        let held = Mutex::new(Held {
+        let held = Mutex::new(LoadedCode {
             wasm: Some(wasm),
             compiled,
         });
         Self { engine, held }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, LoadedCode> {
         // A panic of the compiler leaves no code, which is a valid state.
         self.held.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -134,7 +134,7 @@ impl Code for WasmCode {
     }
 
     fn let_go(&self) {
-        *self.lock() = Held::default();
+        *self.lock() = LoadedCode::default();
     }
 
     fn code_bytes(&self) -> usize {

@@ -11,12 +11,12 @@ use reprise_env::Clock;
 
 /// Calls of one batch that must end, by their position. Each thread that ends one adds it.
 #[derive(Default)]
-pub struct Ends {
+pub struct CallEnds {
     any: AtomicBool,
     calls: Mutex<Vec<u32>>,
 }
 
-impl Ends {
+impl CallEnds {
     /// Ends a call that has not ended meanwhile.
     pub fn end(&self, at: u32) {
         self.calls.lock().expect("held for a look").push(at);
@@ -39,7 +39,7 @@ impl Ends {
 #[derive(Default)]
 pub struct Watch {
     clock: Option<Arc<dyn Clock>>,
-    ends: Option<Arc<Ends>>,
+    ends: Option<Arc<CallEnds>>,
     /// Position of the call in its batch.
     call: u32,
     /// Time limit of the call; 0: no limit.
@@ -61,7 +61,7 @@ const MEASURED_WRITES_MIN: u64 = 1_000;
 
 impl Watch {
     /// Begins a batch, whose clients may end its calls.
-    pub fn begin_batch(&mut self, clock: &Arc<dyn Clock>, ends: Option<&Arc<Ends>>) {
+    pub fn begin_batch(&mut self, clock: &Arc<dyn Clock>, ends: Option<&Arc<CallEnds>>) {
         if self.clock.is_none() {
             self.clock = Some(clock.clone());
         }
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn a_call_ends_by_its_time_its_deadline_or_its_client() {
         let hand = Arc::new(Hand(AtomicU64::new(5)));
-        let (clock, ends): (Arc<dyn Clock>, _) = (hand.clone(), Arc::new(Ends::default()));
+        let (clock, ends): (Arc<dyn Clock>, _) = (hand.clone(), Arc::new(CallEnds::default()));
         let at = |ms: u64| hand.0.store(5 + ms * 1_000_000, Ordering::Relaxed);
         let mut watch = Watch::default();
         assert_eq!(watch.ask(), Ok(()), "nobody told it anything");

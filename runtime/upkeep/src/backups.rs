@@ -11,7 +11,7 @@ use std::{
 
 use reprise_backup::{
     BackupManifest, DirHandle, DirTree, MANIFEST_NAME, ManifestError, ManifestFile, RestoreError, RestoreReport,
-    Staging, copy_file, seal, sum_file,
+    StagingDir, copy_file, seal, sum_file,
 };
 use reprise_base::Lsn;
 use reprise_checkpoint::{Checkpoints, checkpoint_name};
@@ -163,7 +163,7 @@ impl Backups {
     /// Makes all of a backup but its checkpoint, which was copied and has `checkpoint_bytes`.
     fn make(
         &self,
-        staging: Staging,
+        staging: StagingDir,
         checkpoint: Lsn,
         mut checkpoint_bytes: u64,
         with_earlier: bool,
@@ -209,7 +209,7 @@ impl Backups {
 
     /// Copies a checkpoint and reads the copy back: it may have decayed since it was written. Its bytes; none for one that is
     /// not whole.
-    fn copy_checkpoint(&self, staging: &Staging, lsn: Lsn) -> Result<Option<u64>, RestoreError> {
+    fn copy_checkpoint(&self, staging: &StagingDir, lsn: Lsn) -> Result<Option<u64>, RestoreError> {
         let target = staging.folder("checkpoints")?;
         let copies = Checkpoints::new(target.clone());
         let name = checkpoint_name(lsn);
@@ -410,9 +410,9 @@ struct BackupJob {
 enum BackupStage {
     Begin,
     /// A checkpoint of now, or one that is as good.
-    Choose(Staging, RetentionGuard),
+    Choose(StagingDir, RetentionGuard),
     /// Waits until this checkpoint is published.
-    Wait(Staging, RetentionGuard, Lsn),
+    Wait(StagingDir, RetentionGuard, Lsn),
     Over,
 }
 
@@ -434,7 +434,7 @@ impl BackupJob {
                 backups.tree.prepare()?;
                 let kept = backups.checkpointer.keep_all();
                 let place = DirHandle::new(backups.tree.clone(), &format!("{PREFIX}{}", self.id));
-                self.at = BackupStage::Choose(Staging::begin(&place)?, kept);
+                self.at = BackupStage::Choose(StagingDir::begin(&place)?, kept);
             }
             BackupStage::Choose(staging, kept) => {
                 if let Some(lsn) = backups.checkpointer.history.newest_within(GROWN_BYTES_MIN)
@@ -467,7 +467,7 @@ impl BackupJob {
         Ok(Step::Done)
     }
 
-    fn finish(&self, staging: Staging, lsn: Lsn, bytes: u64) -> Result<Step, RestoreError> {
+    fn finish(&self, staging: StagingDir, lsn: Lsn, bytes: u64) -> Result<Step, RestoreError> {
         let manifest = self.backups.make(staging, lsn, bytes, self.with_earlier)?;
         self.backups.record_end(Ok(manifest));
         Ok(Step::Over)

@@ -13,9 +13,9 @@ use reprise_base::{Lsn, PartitionId};
 use reprise_checkpoint::{CheckpointError, CheckpointReader, CheckpointSize, CheckpointWriter};
 use reprise_env::{Step, Work};
 use reprise_observe::{Notice, NoticeKind};
-use reprise_partition::Copied;
+use reprise_partition::CopyMessage;
 use reprise_recovery::check_descriptions;
-use reprise_router::{CopyStart, Deployed, Exported, Module};
+use reprise_router::{CopyStart, Deployed, ExportedKey, Module};
 use reprise_storage::stored_json;
 use reprise_wire::{
     CHECKPOINT_RAW_BYTES_MAX, CheckpointBlockKind, CheckpointDatabase, CheckpointFormerRef, CheckpointHeader,
@@ -46,7 +46,7 @@ pub(crate) struct CheckpointJob {
     retention: Arc<Retention>,
     start: CopyStart,
     /// Gone once all rows are here, or never will be.
-    pages: Option<Receiver<Copied>>,
+    pages: Option<Receiver<CopyMessage>>,
     told: Receiver<()>,
     writer: Option<CheckpointWriter>,
     /// Reader of the file that was written, as a recovery would read it.
@@ -83,7 +83,7 @@ impl CheckpointJob {
         history: Arc<CheckpointHistory>,
         retention: Arc<Retention>,
         start: CopyStart,
-        pages: Receiver<Copied>,
+        pages: Receiver<CopyMessage>,
         told: Receiver<()>,
     ) -> Box<dyn Work> {
         Box::new(Self {
@@ -151,8 +151,8 @@ impl CheckpointJob {
         }
         let pages = self.pages.as_ref().expect("taken until the last page");
         match pages.try_recv() {
-            Ok(Copied::Done(_)) => self.left -= 1,
-            Ok(Copied::Page(partition, page)) => {
+            Ok(CopyMessage::Done(_)) => self.left -= 1,
+            Ok(CopyMessage::Page(partition, page)) => {
                 let kind = CheckpointBlockKind::Rows;
                 let begun_ns = self.engine().shared.clock.monotonic_ns();
                 let writer = self.writer();
@@ -473,7 +473,7 @@ fn write_database(
     writer.block(CheckpointBlockKind::Database, PartitionId(0), 0, 1, &raw)
 }
 
-fn push_key(key: &Exported, raw: &mut Vec<u8>) {
+fn push_key(key: &ExportedKey, raw: &mut Vec<u8>) {
     CheckpointKeyRef {
         key: key.key.as_bytes(),
         scope: key.scope.as_bytes(),

@@ -17,7 +17,7 @@ use crate::{
     body::BodyReader,
     caller::{KeyRef, decode_key, decode_principal, principal_bytes, principal_flag, push_principal},
     check, corrupt,
-    reader::{Reader, Unnamed},
+    reader::{ByteReader, UnnamedFault},
     record::{
         COMMAND_FLAGS, PARTITIONS_MASK, PlainHead, RecordKind, begin, decode_flags, decode_partitions, varint_bytes,
     },
@@ -133,10 +133,10 @@ impl<'a> PatchColumns<'a> {
     /// Position and value (as in a row's slot, or the data of a text or bytes column), None for null.
     #[inline(always)]
     pub fn iter(self) -> impl Iterator<Item = (u16, Option<&'a [u8]>)> {
-        let mut reader = Reader::new(self.bytes);
+        let mut reader = ByteReader::new(self.bytes);
         std::iter::from_fn(move || {
             let is_left = !reader.is_at_end();
-            is_left.then(|| reader.column::<Unnamed>().expect("checked when it was decoded"))
+            is_left.then(|| reader.column::<UnnamedFault>().expect("checked when it was decoded"))
         })
     }
 }
@@ -221,7 +221,7 @@ impl<'a> Change<'a> {
     /// The `again` variant that hands the change to `sink`.
     #[inline(always)]
     pub fn again_into<S: ChangeSink<'a>>(bytes: &'a [u8], sink: S) -> Option<S::Out> {
-        Reader::new(bytes).change::<Unnamed, S, true>(sink).ok()
+        ByteReader::new(bytes).change::<UnnamedFault, S, true>(sink).ok()
     }
 
     /// Appends the change.
@@ -270,11 +270,11 @@ impl<'a> ChangeSink<'a> for AsChange {
 
 /// Walks the changes of one partition; ends after the first error. Never an error behind a decoded record.
 #[derive(Clone, Debug)]
-pub struct Changes<'a>(Reader<'a>);
+pub struct Changes<'a>(ByteReader<'a>);
 
 impl<'a> Changes<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
-        Self(Reader::new(bytes))
+        Self(ByteReader::new(bytes))
     }
 
     /// Returns the offset of the next change.
@@ -290,9 +290,9 @@ impl<'a> Changes<'a> {
             return None;
         }
         let start = self.0.at;
-        Some(match self.0.change::<Unnamed, S, false>(sink) {
+        Some(match self.0.change::<UnnamedFault, S, false>(sink) {
             Ok(out) => Ok(out),
-            Err(Unnamed) => Err(self.fault_at(start)),
+            Err(UnnamedFault) => Err(self.fault_at(start)),
         })
     }
 

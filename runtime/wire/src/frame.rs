@@ -8,9 +8,11 @@ mod comparison;
 mod epochs;
 mod standing;
 
-pub use comparison::{COMPARED_TABLES_MAX, Compared, ComparedTable, Named, Outcome, TableDigests};
+pub use comparison::{
+    COMPARED_TABLES_MAX, ComparePoint, ComparedTable, ComparisonOutcome, ComparisonResult, TableDigests,
+};
 pub use epochs::{EpochSeen, Epochs};
-pub use standing::{MemberSeen, STANDING_MAX, SetPart, Standing};
+pub use standing::{MemberSeen, STANDING_MAX, SetPart, SyncUpdate};
 
 /// Both sides speak the same one.
 pub const SHIP_PROTOCOL: u16 = 7;
@@ -104,7 +106,7 @@ pub struct Welcome<'a> {
 
 /// Why a standby is not taken, or not any longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum StandbyRefusal {
     /// The ticket is not known, too old, or another name's.
     Ticket = 1,
     /// The name can't be taken.
@@ -125,7 +127,7 @@ pub enum Refusal {
     Replaced = 9,
 }
 
-impl Refusal {
+impl StandbyRefusal {
     const ALL: [Self; 9] = [
         Self::Ticket,
         Self::Name,
@@ -141,8 +143,8 @@ impl Refusal {
 
 /// Says so, and ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused<'a> {
-    pub refusal: Refusal,
+pub struct RefusalMessage<'a> {
+    pub refusal: StandbyRefusal,
     pub reason: &'a str,
 }
 
@@ -219,23 +221,23 @@ pub struct Progress {
 pub enum Frame<'a> {
     Hello(Hello<'a>),
     Welcome(Welcome<'a>),
-    Refused(Refused<'a>),
+    Refused(RefusalMessage<'a>),
     File(FileChunk<'a>),
     FilesEnd(FilesEnd),
     Group(GroupFrame<'a>),
     Heartbeat(Heartbeat),
     Progress(Progress),
     Epochs(Epochs<'a>),
-    Standing(Standing<'a>),
-    Named(Named),
+    Standing(SyncUpdate<'a>),
+    Named(ComparePoint),
     Digests(TableDigests<'a>),
-    Compared(Compared<'a>),
+    Compared(ComparisonResult<'a>),
 }
 
 /// The head of a frame on its way: its fields one behind the other.
-struct Out(Vec<u8>);
+struct FrameFields(Vec<u8>);
 
-impl Out {
+impl FrameFields {
     fn new(kind: Kind) -> Self {
         let mut out = Vec::with_capacity(128);
         out.extend_from_slice(&[0, 0, 0, 0, kind as u8, 0, 0, 0]);
@@ -297,7 +299,7 @@ impl FileChunk<'_> {
             "a file's path"
         );
         assert!(self.bytes.len() <= FILE_CHUNK_BYTES_MAX, "a file's part");
-        let mut out = Out::new(Kind::File);
+        let mut out = FrameFields::new(Kind::File);
         out.u64(self.offset);
         out.u16(u16::from(self.sum.is_some())).u16(self.path.len() as u16);
         out.put(&self.sum.unwrap_or_default()).put(self.path.as_bytes());
@@ -311,19 +313,19 @@ impl Frame<'_> {
         match self {
             Self::Hello(hello) => hello.encode(),
             Self::Welcome(welcome) => {
-                let mut out = Out::new(Kind::Welcome);
+                let mut out = FrameFields::new(Kind::Welcome);
                 out.u32(welcome.epoch.0).u64(welcome.durable.0);
                 put_text(&mut out, welcome.safety as u16, welcome.primary);
                 out.seal(&[])
             }
             Self::Refused(refused) => {
-                let mut out = Out::new(Kind::Refused);
+                let mut out = FrameFields::new(Kind::Refused);
                 put_text(&mut out, refused.refusal as u16, refused.reason);
                 out.seal(&[])
             }
             Self::File(chunk) => [&chunk.head(), chunk.bytes].concat(),
             Self::FilesEnd(end) => {
-                let mut out = Out::new(Kind::FilesEnd);
+                let mut out = FrameFields::new(Kind::FilesEnd);
                 out.u32(end.count).u32(end.epoch.0).u64(end.lsn.0);
                 out.seal(&[])
             }
@@ -340,7 +342,7 @@ impl Frame<'_> {
 }
 
 /// Two bytes of number, two of length, the text.
-fn put_text(out: &mut Out, number: u16, text: &str) {
+fn put_text(out: &mut FrameFields, number: u16, text: &str) {
     let end = text.floor_char_boundary(FRAME_TEXT_BYTES_MAX);
     out.u16(number).u16(end as u16).put(&text.as_bytes()[..end]);
 }
@@ -349,7 +351,7 @@ impl Hello<'_> {
     fn encode(&self) -> Vec<u8> {
         assert!(self.name.len() <= STANDBY_NAME_BYTES_MAX, "a standby's name");
         let (epoch, lsn, history) = self.position;
-        let mut out = Out::new(Kind::Hello);
+        let mut out = FrameFields::new(Kind::Hello);
         out.u16(self.protocol).u16(self.wants as u16).u32(self.format);
         out.put(&self.database_id).put(&self.ticket);
         out.u32(epoch.0).u32(history.0).u64(lsn.0).u16(self.partitions);
@@ -360,7 +362,7 @@ impl Hello<'_> {
 
 impl Heartbeat {
     fn encode(&self) -> Vec<u8> {
-        let mut out = Out::new(Kind::Heartbeat);
+        let mut out = FrameFields::new(Kind::Heartbeat);
         out.u64(self.echo_ns).u64(self.durable.0);
         out.u64(self.committed.0).u64(self.behind_bytes);
         out.seal(&[])
@@ -369,7 +371,7 @@ impl Heartbeat {
 
 impl Progress {
     fn encode(&self) -> Vec<u8> {
-        let mut out = Out::new(Kind::Progress);
+        let mut out = FrameFields::new(Kind::Progress);
         out.u64(self.sent_ns);
         out.u64(self.received.0).u64(self.persisted.0);
         out.u64(self.replayed.0).u64(self.view.0).u64(self.room_bytes);
@@ -394,7 +396,7 @@ impl<'a> Frame<'a> {
         match bytes[4] {
             kind if kind == Kind::Hello as u8 => Hello::decode(bytes).map(Self::Hello),
             kind if kind == Kind::Welcome as u8 => Welcome::decode(bytes).map(Self::Welcome),
-            kind if kind == Kind::Refused as u8 => Refused::decode(bytes).map(Self::Refused),
+            kind if kind == Kind::Refused as u8 => RefusalMessage::decode(bytes).map(Self::Refused),
             kind if kind == Kind::File as u8 => FileChunk::decode(bytes).map(Self::File),
             kind if kind == Kind::FilesEnd as u8 => {
                 check("length of the end of files", FILES_END_BYTES, bytes.len())?;
@@ -408,10 +410,10 @@ impl<'a> Frame<'a> {
             kind if kind == Kind::Heartbeat as u8 => Heartbeat::decode(bytes).map(Self::Heartbeat),
             kind if kind == Kind::Progress as u8 => Progress::decode(bytes).map(Self::Progress),
             kind if kind == Kind::Epochs as u8 => Epochs::decode(bytes).map(Self::Epochs),
-            kind if kind == Kind::Standing as u8 => Standing::decode(bytes).map(Self::Standing),
-            kind if kind == Kind::Named as u8 => Named::decode(bytes).map(Self::Named),
+            kind if kind == Kind::Standing as u8 => SyncUpdate::decode(bytes).map(Self::Standing),
+            kind if kind == Kind::Named as u8 => ComparePoint::decode(bytes).map(Self::Named),
             kind if kind == Kind::Digests as u8 => TableDigests::decode(bytes).map(Self::Digests),
-            kind if kind == Kind::Compared as u8 => Compared::decode(bytes).map(Self::Compared),
+            kind if kind == Kind::Compared as u8 => ComparisonResult::decode(bytes).map(Self::Compared),
             kind => Err(corrupt("kind of a frame", "1 to 14", kind)),
         }
     }
@@ -499,10 +501,12 @@ impl<'a> Welcome<'a> {
     }
 }
 
-impl<'a> Refused<'a> {
+impl<'a> RefusalMessage<'a> {
     fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (number, reason) = text_at(bytes, REFUSED_BYTES)?;
-        let refusal = Refusal::ALL.into_iter().find(|refusal| *refusal as u16 == number);
+        let refusal = StandbyRefusal::ALL
+            .into_iter()
+            .find(|refusal| *refusal as u16 == number);
         let refusal = refusal.ok_or_else(|| corrupt("kind of a refusal", "1 to 9", number))?;
         Ok(Self { refusal, reason })
     }

@@ -37,10 +37,11 @@ pub use checkpoint::{
 pub use deploy::{DeployRef, DestroyedList, DestroyedRef, MigrationRef, PLAN_BYTES_MAX, SourceList};
 pub use facts::{PairWalk, RecordEffect, RecordFacts, RecordScope};
 pub use frame::{
-    COMPARED_TABLES_MAX, Compared, ComparedTable, EpochSeen, Epochs, FILE_CHUNK_BYTES_MAX, FILE_PATH_BYTES_MAX,
-    FRAME_BYTES_MAX, FRAME_HEADER_BYTES, FRAME_TEXT_BYTES_MAX, FileChunk, FilesEnd, Frame, GROUP_HEAD_BYTES,
-    GroupFrame, Heartbeat, Hello, MemberSeen, Named, Outcome, Progress, Refusal, Refused, SHIP_PROTOCOL,
-    STANDBY_FRAME_BYTES_MAX, STANDBY_NAME_BYTES_MAX, STANDING_MAX, SetPart, Standing, TableDigests, Wants, Welcome,
+    COMPARED_TABLES_MAX, ComparePoint, ComparedTable, ComparisonOutcome, ComparisonResult, EpochSeen, Epochs,
+    FILE_CHUNK_BYTES_MAX, FILE_PATH_BYTES_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, FRAME_TEXT_BYTES_MAX, FileChunk,
+    FilesEnd, Frame, GROUP_HEAD_BYTES, GroupFrame, Heartbeat, Hello, MemberSeen, Progress, RefusalMessage,
+    SHIP_PROTOCOL, STANDBY_FRAME_BYTES_MAX, STANDBY_NAME_BYTES_MAX, STANDING_MAX, SetPart, StandbyRefusal, SyncUpdate,
+    TableDigests, Wants, Welcome,
 };
 pub use part::{ChangesRun, PartRef};
 pub use partitions::{PartitionList, PartitionSet};

@@ -18,22 +18,22 @@ use crate::{
 };
 
 /// An error about bytes that are no change.
-pub(crate) trait Fault: Sized {
+pub(crate) trait DecodeFault: Sized {
     fn of(what: &'static str, expected: &'static str, found: usize) -> Self;
 }
 
 /// Nothing: an error costs no more than a jump.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Unnamed;
+pub(crate) struct UnnamedFault;
 
-impl Fault for Unnamed {
+impl DecodeFault for UnnamedFault {
     #[inline(always)]
     fn of(_: &'static str, _: &'static str, _: usize) -> Self {
         Self
     }
 }
 
-impl Fault for WireError {
+impl DecodeFault for WireError {
     #[cold]
     fn of(what: &'static str, expected: &'static str, found: usize) -> Self {
         corrupt(what, expected, found)
@@ -44,12 +44,12 @@ impl Fault for WireError {
 const _: () = assert!(ROW_BYTES_MAX < 1 << 21 && RECORD_BYTES_MAX <= 1 << 32);
 
 #[derive(Clone, Debug)]
-pub(crate) struct Reader<'a> {
+pub(crate) struct ByteReader<'a> {
     bytes: &'a [u8],
     pub at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ByteReader<'a> {
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
@@ -66,12 +66,12 @@ impl<'a> Reader<'a> {
     }
 
     #[cold]
-    fn cut<F: Fault>(&self) -> F {
+    fn cut<F: DecodeFault>(&self) -> F {
         F::of("record body", "more or other bytes after it", self.at)
     }
 
     #[inline(always)]
-    fn byte<F: Fault>(&mut self) -> Result<u8, F> {
+    fn byte<F: DecodeFault>(&mut self) -> Result<u8, F> {
         let Some(byte) = self.bytes.get(self.at) else {
             return Err(self.cut());
         };
@@ -81,7 +81,7 @@ impl<'a> Reader<'a> {
 
     /// Reads a number of one to three bytes, which is enough for every number in changes.
     #[inline(always)]
-    fn varint<F: Fault>(&mut self) -> Result<usize, F> {
+    fn varint<F: DecodeFault>(&mut self) -> Result<usize, F> {
         let first = self.byte()? as usize;
         if first < 0x80 {
             return Ok(first);
@@ -102,7 +102,7 @@ impl<'a> Reader<'a> {
     }
 
     #[inline(always)]
-    fn take<F: Fault>(&mut self, count: usize) -> Result<&'a [u8], F> {
+    fn take<F: DecodeFault>(&mut self, count: usize) -> Result<&'a [u8], F> {
         // A length has 21 bits: no sum of places overflows.
         let Some(taken) = self.bytes.get(self.at..self.at + count) else {
             return Err(self.cut());
@@ -112,7 +112,7 @@ impl<'a> Reader<'a> {
     }
 
     #[inline(always)]
-    fn bytes<F: Fault>(&mut self, what: &'static str, max: usize) -> Result<&'a [u8], F> {
+    fn bytes<F: DecodeFault>(&mut self, what: &'static str, max: usize) -> Result<&'a [u8], F> {
         let count = self.varint()?;
         if count > max {
             return Err(F::of(what, "at most as many bytes as there may be", count));
@@ -121,14 +121,14 @@ impl<'a> Reader<'a> {
     }
 
     #[inline(always)]
-    fn number<F: Fault>(&mut self) -> Result<u64, F> {
+    fn number<F: DecodeFault>(&mut self) -> Result<u64, F> {
         let word = self.take(8)?;
         Ok(u64::from_le_bytes(word.try_into().expect("8 bytes were taken")))
     }
 
     /// The number of the changed row.
     #[inline(always)]
-    fn row_number<F: Fault>(&mut self, op: u8) -> Result<u64, F> {
+    fn row_number<F: DecodeFault>(&mut self, op: u8) -> Result<u64, F> {
         let Some(bytes) = number_bytes_of(op) else {
             return Err(Self::no_change(op));
         };
@@ -149,14 +149,14 @@ impl<'a> Reader<'a> {
     }
 
     #[cold]
-    fn no_change<F: Fault>(op: u8) -> F {
+    fn no_change<F: DecodeFault>(op: u8) -> F {
         F::of("change of a row", "1 to 4, and 1 to 8 times 16", op.into())
     }
 
     /// The next change, handed to `sink`. `KNOWN`: the bytes were read before and hold nothing else, so that the columns of a
     /// patch are not looked at again.
     #[inline(always)]
-    pub fn change<F: Fault, S: ChangeSink<'a>, const KNOWN: bool>(&mut self, sink: S) -> Result<S::Out, F> {
+    pub fn change<F: DecodeFault, S: ChangeSink<'a>, const KNOWN: bool>(&mut self, sink: S) -> Result<S::Out, F> {
         let op = self.byte()?;
         let table = self.varint()?;
         if table >= TABLES_MAX {
@@ -191,7 +191,7 @@ impl<'a> Reader<'a> {
     }
 
     #[inline(always)]
-    fn columns<F: Fault>(&mut self) -> Result<PatchColumns<'a>, F> {
+    fn columns<F: DecodeFault>(&mut self) -> Result<PatchColumns<'a>, F> {
         let count = self.varint()?;
         if count == 0 || count > COLUMNS_MAX {
             return Err(F::of("columns of a patch", "1 to 256", count));
@@ -212,7 +212,7 @@ impl<'a> Reader<'a> {
     }
 
     #[inline(always)]
-    fn rest_of_patch<F: Fault>(&mut self) -> Result<PatchColumns<'a>, F> {
+    fn rest_of_patch<F: DecodeFault>(&mut self) -> Result<PatchColumns<'a>, F> {
         let count = self.varint()? as u16;
         let bytes = &self.bytes[self.at..];
         self.at = self.bytes.len();
@@ -220,7 +220,7 @@ impl<'a> Reader<'a> {
     }
 
     #[inline(always)]
-    pub fn column<F: Fault>(&mut self) -> Result<(u16, Option<&'a [u8]>), F> {
+    pub fn column<F: DecodeFault>(&mut self) -> Result<(u16, Option<&'a [u8]>), F> {
         let column = self.varint()?;
         if column >= COLUMNS_MAX {
             return Err(F::of("changed column", "below 256", column));
@@ -241,11 +241,11 @@ impl<'a> Reader<'a> {
 }
 
 /// Heads of records in their usual form; None for others, which `RecordRef::decode` reads.
-impl<'a> Reader<'a> {
+impl<'a> ByteReader<'a> {
     /// Kind and body of the next record.
     #[inline(always)]
     pub fn record(&mut self) -> Option<&'a [u8]> {
-        let content = self.bytes::<Unnamed>("record", RECORD_BYTES_MAX - 3).ok()?;
+        let content = self.bytes::<UnnamedFault>("record", RECORD_BYTES_MAX - 3).ok()?;
         (!content.is_empty()).then_some(content)
     }
 
@@ -253,11 +253,11 @@ impl<'a> Reader<'a> {
     /// looked at.
     #[inline]
     pub fn changes(&mut self) -> Option<ChangesRef<'a>> {
-        self.plain_changes::<Unnamed>().ok()
+        self.plain_changes::<UnnamedFault>().ok()
     }
 
     #[inline(always)]
-    fn plain_changes<F: Fault>(&mut self) -> Result<ChangesRef<'a>, F> {
+    fn plain_changes<F: DecodeFault>(&mut self) -> Result<ChangesRef<'a>, F> {
         let flags = self.byte()?;
         let (txn_id, digest) = (TxnId(self.number()?), self.number()?);
         let (module_id, procedure) = (self.varint()?, self.varint()?);
@@ -311,7 +311,7 @@ mod tests {
             }
             let mut walk = Changes::new(&bytes);
             let quick = walk.next().expect("there are bytes");
-            let mut reader = Reader::new(&bytes);
+            let mut reader = ByteReader::new(&bytes);
             let named = reader.change::<WireError, _, false>(WithEnd);
             let Ok((change, end)) = named else {
                 assert_eq!(quick, Err(named.expect_err("refused")), "{bytes:?}");

@@ -22,7 +22,7 @@ use crate::{
     corrupt,
     deploy::{DEPLOY, DEPLOY_MIGRATED, DeployRef, DestroyedList},
     part::PartRef,
-    reader::Reader,
+    reader::ByteReader,
     stand_in::{self, STAND_IN, content_in},
 };
 
@@ -643,7 +643,7 @@ impl<'a> RawRecord<'a> {
     #[inline]
     pub fn changes(&self) -> Result<ChangesRef<'a>, WireError> {
         if self.is_changes()
-            && let Some(changes) = Reader::new(&self.content[1..]).changes()
+            && let Some(changes) = ByteReader::new(&self.content[1..]).changes()
         {
             return Ok(changes);
         }
@@ -681,7 +681,7 @@ impl<'a> Iterator for RawRecords<'a> {
         if rest.is_empty() {
             return None;
         }
-        let mut quick = Reader::new(rest);
+        let mut quick = ByteReader::new(rest);
         let Some(mut content) = quick.record() else {
             return Some(self.next_checked());
         };

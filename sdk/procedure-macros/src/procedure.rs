@@ -24,7 +24,7 @@ enum PartitioningOption {
 struct ProcedureOptions {
     partitioning: Option<PartitioningOption>,
     read_only: bool,
-    /// The variant of `LogChoice`.
+    /// The variant of `LogDeclaration`.
     log: Option<Ident>,
     time_max_ms: Option<LitInt>,
     fuel_max: Option<LitInt>,
@@ -235,7 +235,7 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
                 returns: <#returns as ::reprise_procedure::value::ValueType>::value_type,
                 read_only: #read_only,
                 partitioning: ::reprise_procedure::module::PartitioningInfo::#partitioning,
-                log: ::reprise_procedure::module::LogChoice::#log,
+                log: ::reprise_procedure::module::LogDeclaration::#log,
                 time_max_ms: #time_max_ms,
                 fuel_max: #fuel_max,
                 aborts: &[#(#aborts),*],

@@ -246,7 +246,7 @@ fn table_info(table: &TableItem) -> Result<TokenStream> {
             primary_key: &[#(#primary_key),*],
             primary_kind: ::reprise_procedure::abi::IndexKind::#kind,
             indexes: &[#(#indexes),*],
-            placement: ::reprise_procedure::abi::Placement::#placement,
+            placement: ::reprise_procedure::abi::TablePlacement::#placement,
         }
     })
 }

@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 
 use reprise_abi::{
-    ABI_VERSION, AbortSchema, ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Parameter, Partitioning, Placement,
-    PrefetchKey, ProcedureSchema, RowLayout, ScalarType, TableSchema, Type,
+    ABI_VERSION, AbortSchema, ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Parameter, Partitioning, PrefetchKey,
+    ProcedureSchema, RowLayout, ScalarType, TablePlacement, TableSchema, Type,
     schema::DOCS_BYTES_MAX,
     value::{ValueError, ValueReader},
 };
-pub use reprise_abi::{LogChoice, PrefetchPart};
+pub use reprise_abi::{LogDeclaration, PrefetchPart};
 
 use crate::{
     scratch::Scratch,
@@ -104,7 +104,7 @@ pub struct TableInfo {
     /// The secondary indexes.
     pub indexes: &'static [IndexInfo],
     /// Placement of rows.
-    pub placement: Placement,
+    pub placement: TablePlacement,
 }
 
 impl TableInfo {
@@ -184,7 +184,7 @@ pub struct ProcedureInfo {
     /// Which partitions a call takes.
     pub partitioning: PartitioningInfo,
     /// Form of its calls in the log.
-    pub log: LogChoice,
+    pub log: LogDeclaration,
     /// Milliseconds that a call may run; the server's limit unless given.
     pub time_max_ms: Option<u32>,
     /// Fuel that a call may burn; what every transaction may unless given.

@@ -11,9 +11,9 @@ use std::{
 };
 
 use reprise_abi::{
-    ColumnPlan, FixedSlots, Handles, HostOps, LogLevel, ModuleSchema, OpError, RowHandle, ScanBatch, ScanRequest,
-    Target,
-    calls::{EqualKeys, Packed},
+    ColumnPlan, FixedSlots, Handles, HostOps, IndexTarget, LogLevel, ModuleSchema, OpError, RowHandle, ScanBatch,
+    ScanRequest,
+    calls::{EqualKeys, PackedItems},
 };
 
 use crate::{
@@ -60,7 +60,7 @@ pub struct NativeMigration {
 
 /// How a call ended that ran to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallEnd {
+pub enum NativeExit {
     /// The result, if any, is with the host.
     Done,
     /// The host was told code and message.
@@ -91,7 +91,7 @@ impl NativeModule {
 
     /// Runs the procedure at `index` with the arguments that `host` holds; behind all procedures, what runs at a deployment.
     /// After a fault the host must undo the transaction.
-    pub fn call(&self, index: usize, host: &mut dyn HostOps) -> Result<CallEnd, NativeFault> {
+    pub fn call(&self, index: usize, host: &mut dyn HostOps) -> Result<NativeExit, NativeFault> {
         let mut args = Scratch::new();
         args.push_text(host.args());
         let procedure = self.procedures.get(index).map(|procedure| procedure.run);
@@ -101,10 +101,10 @@ impl NativeModule {
             ))));
         };
         let ended = with_txn(host, |tx| match run(tx, args.as_slice()) {
-            Ok(()) => CallEnd::Done,
+            Ok(()) => NativeExit::Done,
             Err(abort) => {
                 tx.ops.abort(&abort.code, &abort.message);
-                CallEnd::Aborted
+                NativeExit::Aborted
             }
         })?;
         Ok(ended)
@@ -216,7 +216,7 @@ impl Ops<'_> {
     #[inline]
     pub fn get(&self, target: u32, key: &[u8], out: &mut [u8]) -> Option<FoundRow> {
         let mut host = self.host.borrow_mut();
-        let (handle, row) = host.get(Target::unpack(target), key).or_fault()?;
+        let (handle, row) = host.get(IndexTarget::unpack(target), key).or_fault()?;
         Some(FoundRow {
             handle,
             bytes: copy_if_fits(row, out),
@@ -228,7 +228,7 @@ impl Ops<'_> {
         let mut host = self.host.borrow_mut();
         let mut found = Vec::new();
         let keys = packed("multi_get", keys, count);
-        host.multi_get(Target::unpack(target), keys, &mut |handle, row| {
+        host.multi_get(IndexTarget::unpack(target), keys, &mut |handle, row| {
             push_row(&mut found, handle, row);
         })
         .or_fault();
@@ -252,7 +252,7 @@ impl Ops<'_> {
             return Some(found);
         };
         let mut host = self.host.borrow_mut();
-        let (handle, row) = host.get(Target::unpack(target), key).or_fault()?;
+        let (handle, row) = host.get(IndexTarget::unpack(target), key).or_fault()?;
         let bytes = read_if_fits((columns.plan)(), row, answer.room.as_mut());
         answer.filled = bytes;
         Some(FoundRow { handle, bytes })
@@ -297,11 +297,11 @@ impl Ops<'_> {
         columns: Columns,
         out: &mut [u8],
     ) -> Result<usize, usize> {
-        let Some(keys) = Packed::to_end(keys) else {
+        let Some(keys) = PackedItems::to_end(keys) else {
             fault(OpError::Guest("multi_get with a key that is cut off".into()));
         };
         let mut host = self.host.borrow_mut();
-        let needed = host.multi_get_columns(Target::unpack(target), keys, (columns.plan)(), out);
+        let needed = host.multi_get_columns(IndexTarget::unpack(target), keys, (columns.plan)(), out);
         match needed.or_fault() {
             needed if needed <= out.len() => Ok(needed),
             needed => Err(needed),
@@ -319,7 +319,8 @@ impl Ops<'_> {
             fault(OpError::Guest("keys or slots that are not of one length".into()));
         };
         let mut host = self.host.borrow_mut();
-        host.multi_get_slots(Target::unpack(target), keys, slots).or_fault()
+        host.multi_get_slots(IndexTarget::unpack(target), keys, slots)
+            .or_fault()
     }
 
     pub fn row_read_columns(&self, handle: RowHandle, columns: Columns, out: &mut [u8]) -> usize {
@@ -396,7 +397,7 @@ impl Ops<'_> {
 
     #[inline]
     pub fn exists(&self, target: u32, key: &[u8]) -> bool {
-        let found = self.host.borrow_mut().exists(Target::unpack(target), key);
+        let found = self.host.borrow_mut().exists(IndexTarget::unpack(target), key);
         found.or_fault()
     }
 
@@ -404,7 +405,8 @@ impl Ops<'_> {
     #[inline]
     pub fn add_by_key(&self, target: u32, column: u16, key: &[u8], delta: i64) -> Option<i64> {
         let mut host = self.host.borrow_mut();
-        host.add_by_key(Target::unpack(target), key, column, delta).or_fault()
+        host.add_by_key(IndexTarget::unpack(target), key, column, delta)
+            .or_fault()
     }
 
     /// The cursor and the bytes filled.
@@ -466,8 +468,8 @@ impl Ops<'_> {
     }
 }
 
-fn packed<'a>(call: &str, bytes: &'a [u8], count: u32) -> Packed<'a> {
-    let items = Packed::new(bytes, count);
+fn packed<'a>(call: &str, bytes: &'a [u8], count: u32) -> PackedItems<'a> {
+    let items = PackedItems::new(bytes, count);
     items.unwrap_or_else(|| fault(OpError::Guest(format!("{call} with fewer items than its count"))))
 }
 
@@ -485,10 +487,10 @@ fn push_row(out: &mut Vec<u8>, handle: RowHandle, row: &[u8]) {
     out.extend_from_slice(row);
 }
 
-type Visit<'v> = &'v mut dyn FnMut(RowHandle, &[u8]) -> bool;
+type RowVisitor<'v> = &'v mut dyn FnMut(RowHandle, &[u8]) -> bool;
 
 /// Runs a scan that fills `out` with `[handle u32][len u32][row]`, as many as fit.
-fn fill(out: &mut [u8], run: impl FnOnce(Visit<'_>) -> Result<ScanBatch, OpError>) -> (u32, usize) {
+fn fill(out: &mut [u8], run: impl FnOnce(RowVisitor<'_>) -> Result<ScanBatch, OpError>) -> (u32, usize) {
     let mut filled = 0;
     let batch = run(&mut |handle, row| {
         let Some(room) = out.get_mut(filled..filled + 8 + row.len()) else {

@@ -5,7 +5,7 @@ use std::{
     ops::{Bound, RangeBounds},
 };
 
-use reprise_abi::{ScanFlags, ScanRequest, Target};
+use reprise_abi::{IndexTarget, ScanFlags, ScanRequest};
 
 use crate::{
     key::KeyPrefix,
@@ -189,7 +189,7 @@ impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16, R> Scan<'t, 'h, T, 
     #[inline(always)]
     fn request(&self) -> ScanRequest<'_> {
         ScanRequest {
-            target: Target {
+            target: IndexTarget {
                 table: T::TABLE,
                 index: I,
             },

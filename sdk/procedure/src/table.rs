@@ -5,7 +5,7 @@ use std::{
     ops::{Deref, DerefMut},
 };
 
-use reprise_abi::{RowHandle, ScalarType, Target};
+use reprise_abi::{IndexTarget, RowHandle, ScalarType};
 
 use crate::{
     column::Columns, found_row::FoundRow, key::WholeKey, module::TableInfo, ops::Answer, scratch::Scratch, txn::Txn,
@@ -362,7 +362,7 @@ impl<T> RowRef<T> {
 }
 
 pub(crate) const fn target(table: u16, index: u16) -> u32 {
-    Target { table, index }.pack()
+    IndexTarget { table, index }.pack()
 }
 
 /// Encodes `row` on the stack if it fits, else on the heap.

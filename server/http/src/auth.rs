@@ -13,13 +13,13 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::{
-    pages::{Origins, judge_host},
+    pages::{AllowedOrigins, judge_host},
     refusal::Refusal,
 };
 
 /// The permissions of a token; each role includes the ones before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Role {
+pub enum TokenRole {
     /// Everything that reads, and read-only procedures.
     Read,
     /// All procedures.
@@ -28,7 +28,7 @@ pub enum Role {
     Admin,
 }
 
-impl Role {
+impl TokenRole {
     /// A role as the configuration names it.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
@@ -54,7 +54,7 @@ pub struct Token {
     /// Name of the token's user: a principal.
     pub name: Arc<str>,
     /// Role of the token.
-    pub role: Role,
+    pub role: TokenRole,
     /// Within which its idempotency keys count: its name, unless the configuration names another scope.
     pub scope: Arc<str>,
     /// SHA-256 of the token.
@@ -89,7 +89,7 @@ impl Token {
             });
         }
         let digest = parse_digest(sha256_hex).ok_or_else(|| AuthError::Digest { name: name.into() })?;
-        let role = Role::from_name(role).ok_or_else(|| AuthError::Role {
+        let role = TokenRole::from_name(role).ok_or_else(|| AuthError::Role {
             name: name.into(),
             role: role.into(),
         })?;
@@ -122,7 +122,7 @@ pub struct Principal {
     /// Name and scope of the token that it showed.
     token: Option<(Arc<str>, Arc<str>)>,
     /// The role of the token. None: the sender may see only the public paths.
-    role: Option<Role>,
+    role: Option<TokenRole>,
 }
 
 impl Principal {
@@ -134,7 +134,7 @@ impl Principal {
     /// Everybody who reaches a server without tokens.
     pub const ANONYMOUS: Self = Self {
         token: None,
-        role: Some(Role::Admin),
+        role: Some(TokenRole::Admin),
     };
 
     /// That of the token; `anonymous` without one.
@@ -154,12 +154,12 @@ impl Principal {
     }
 
     /// Returns whether its role is `needed` or above.
-    pub fn may(&self, needed: Role) -> bool {
+    pub fn may(&self, needed: TokenRole) -> bool {
         self.role >= Some(needed)
     }
 
     /// Refuses it where its role is below `needed`.
-    pub fn require(&self, needed: Role) -> Result<(), Refusal> {
+    pub fn require(&self, needed: TokenRole) -> Result<(), Refusal> {
         match self.may(needed) {
             true => Ok(()),
             false => Err(Refusal::new(
@@ -168,7 +168,7 @@ impl Principal {
                     "the request needs a token with the role {}; {} has the role {}",
                     needed.name(),
                     self.name(),
-                    self.role.map_or("none", Role::name)
+                    self.role.map_or("none", TokenRole::name)
                 ),
             )),
         }
@@ -189,7 +189,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Principal {
 #[derive(Clone, Debug, Default)]
 pub struct Auth {
     tokens: Vec<Token>,
-    origins: Origins,
+    origins: AllowedOrigins,
 }
 
 impl Auth {
@@ -202,12 +202,12 @@ impl Auth {
     pub fn with_tokens(tokens: Vec<Token>) -> Self {
         Self {
             tokens,
-            origins: Origins::default(),
+            origins: AllowedOrigins::default(),
         }
     }
 
     /// Pages of these sites may ask, too.
-    pub fn with_origins(mut self, origins: Origins) -> Self {
+    pub fn with_origins(mut self, origins: AllowedOrigins) -> Self {
         self.origins = origins;
         self
     }
@@ -219,7 +219,7 @@ impl Auth {
     }
 
     /// Sites whose pages may ask.
-    pub fn origins(&self) -> &Origins {
+    pub fn origins(&self) -> &AllowedOrigins {
         &self.origins
     }
 
@@ -249,7 +249,7 @@ impl Auth {
     }
 
     /// Returns the sender of a request with these headers. Refuses a caller whose role is below `needed`.
-    pub fn require(&self, headers: &HeaderMap, needed: Role) -> Result<Principal, Refusal> {
+    pub fn require(&self, headers: &HeaderMap, needed: TokenRole) -> Result<Principal, Refusal> {
         if self.is_open() {
             return Ok(Principal::ANONYMOUS);
         }
@@ -292,18 +292,18 @@ impl Auth {
 }
 
 /// The sender of a long request. It is checked again after each change of the tokens.
-pub struct Caller {
+pub struct CallerSession {
     pub principal: Principal,
     /// The header `Authorization` alone.
     headers: HeaderMap,
     judged_by: Arc<Auth>,
 }
 
-impl Caller {
+impl CallerSession {
     pub fn of(auth: &Arc<Auth>, headers: &HeaderMap) -> Result<Self, Refusal> {
         let own = headers.get_all(header::AUTHORIZATION).iter();
         Ok(Self {
-            principal: auth.require(headers, Role::Read)?,
+            principal: auth.require(headers, TokenRole::Read)?,
             headers: own.map(|value| (header::AUTHORIZATION, value.clone())).collect(),
             judged_by: auth.clone(),
         })
@@ -314,14 +314,14 @@ impl Caller {
         if Arc::ptr_eq(&self.judged_by, auth) {
             return Ok(());
         }
-        self.principal = auth.require(&self.headers, Role::Read)?;
+        self.principal = auth.require(&self.headers, TokenRole::Read)?;
         self.judged_by = auth.clone();
         Ok(())
     }
 }
 
 /// Returns the role that a path needs. None for public paths: probes, the API's description, the console's files.
-pub fn needed_role(method: &Method, path: &str) -> Option<Role> {
+pub fn needed_role(method: &Method, path: &str) -> Option<TokenRole> {
     let is_read = method == Method::GET || method == Method::HEAD;
     let is_public = matches!(
         path,
@@ -335,11 +335,15 @@ pub fn needed_role(method: &Method, path: &str) -> Option<Role> {
     }
     // A backup holds every row, and more: the secret that makes a procedure's random numbers.
     if path == "/v1/backups" || path.starts_with("/v1/backups/") {
-        return Some(Role::Admin);
+        return Some(TokenRole::Admin);
     }
     // Calls: the procedure decides whether reading is enough.
     let is_call = method == Method::POST && (path == "/v1/batch" || path.starts_with("/v1/call/"));
-    Some(if is_read || is_call { Role::Read } else { Role::Admin })
+    Some(if is_read || is_call {
+        TokenRole::Read
+    } else {
+        TokenRole::Admin
+    })
 }
 
 /// An open server is meant for programs on this machine. A browser on this machine also runs pages of strangers. A name of theirs may point
@@ -384,7 +388,7 @@ mod tests {
     fn roles_allow_what_they_say() {
         let token = |name: &str, secret: &str| Token {
             name: name.into(),
-            role: Role::from_name(name).expect("role"),
+            role: TokenRole::from_name(name).expect("role"),
             scope: format!("{name}rs").into(),
             digest: Sha256::digest(secret.as_bytes()).into(),
         };
@@ -409,28 +413,28 @@ mod tests {
         assert_eq!(check(Method::POST, "/v1/backups", Some("a")), 200);
         let write = headers(&[(header::AUTHORIZATION, "bearer w")]);
         let (auth, without) = (Arc::new(auth), Arc::new(Auth::with_tokens(vec![token("read", "r")])));
-        let mut caller = Caller::of(&auth, &write).expect("let in");
+        let mut caller = CallerSession::of(&auth, &write).expect("let in");
         assert!(caller.judge_anew(&auth).is_ok());
         assert!(caller.judge_anew(&without).is_err());
         assert!(caller.judge_anew(&without).is_err(), "and stays out");
-        assert!(caller.judge_anew(&auth).is_ok() && caller.principal.may(Role::Write));
-        let principal = auth.require(&write, Role::Write).expect("let in");
+        assert!(caller.judge_anew(&auth).is_ok() && caller.principal.may(TokenRole::Write));
+        let principal = auth.require(&write, TokenRole::Write).expect("let in");
         assert_eq!(
             (principal.name(), principal.scope().map(|name| &**name)),
             ("write", Some("writers"))
         );
-        assert_eq!(status(principal.require(Role::Admin).map(|()| principal)), 403);
-        assert!(!Principal::ANYBODY.may(Role::Read) && Principal::ANONYMOUS.may(Role::Admin));
+        assert_eq!(status(principal.require(TokenRole::Admin).map(|()| principal)), 403);
+        assert!(!Principal::ANYBODY.may(TokenRole::Read) && Principal::ANONYMOUS.may(TokenRole::Admin));
         assert_eq!(
             (Principal::ANONYMOUS.name(), Principal::ANONYMOUS.scope()),
             ("anonymous", None)
         );
         let basic = headers(&[(header::AUTHORIZATION, "Basic w")]);
-        assert_eq!(status(auth.require(&basic, Role::Read)), 401);
+        assert_eq!(status(auth.require(&basic, TokenRole::Read)), 401);
         for second in ["Bearer w", "Bearer a", "Basic w"] {
             let mut twice = write.clone();
             twice.append(header::AUTHORIZATION, second.parse().expect("a value"));
-            assert_eq!(status(auth.require(&twice, Role::Read)), 400, "{second}");
+            assert_eq!(status(auth.require(&twice, TokenRole::Read)), 400, "{second}");
         }
     }
 

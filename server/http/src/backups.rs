@@ -22,9 +22,9 @@ use crate::{
     auth::Principal,
     checkpoints::accepted,
     control::ControlOp,
-    front::{Name, Params},
+    front::{Params, PathName},
     limits::{DOWNLOAD_PIECE_BYTES, DOWNLOADS_MAX},
-    places::Operation,
+    permits::Operation,
     refusal::Refusal,
     state::AppState,
 };
@@ -103,7 +103,7 @@ pub async fn list_backups(State(state): State<AppState>) -> Result<Json<BackupLi
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn show_backup(State(state): State<AppState>, Name(id): Name) -> Result<Json<Backup>, Refusal> {
+pub async fn show_backup(State(state): State<AppState>, PathName(id): PathName) -> Result<Json<Backup>, Refusal> {
     let find = move |parts: &crate::state::Parts| -> Result<_, Refusal> {
         Ok(parts.database.backups()?.find(&id).ok_or(BackupError::NotFound)?)
     };
@@ -125,7 +125,7 @@ pub async fn show_backup(State(state): State<AppState>, Name(id): Name) -> Resul
 )]
 pub async fn delete_backup(
     State(state): State<AppState>,
-    Name(id): Name,
+    PathName(id): PathName,
     principal: Principal,
 ) -> Result<StatusCode, Refusal> {
     state
@@ -168,7 +168,7 @@ pub async fn download_file(
     let op = ControlOp::ReadBackup(format!("{id}/{name}"));
     let open = move |parts: &crate::state::Parts| Ok(parts.database.backups()?.open_file(&id, &name)?);
     let (file, bytes) = state.control(op, principal, open).await?;
-    let pieces = Pieces {
+    let pieces = FilePieces {
         file: Arc::new(file),
         at: 0,
         end: bytes,
@@ -189,14 +189,14 @@ pub async fn download_file(
 }
 
 /// A file on its way out, a piece at a time.
-struct Pieces {
+struct FilePieces {
     file: Arc<File>,
     at: u64,
     end: u64,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Pieces {
+impl FilePieces {
     async fn next(&mut self) -> Option<io::Result<Bytes>> {
         if self.at >= self.end {
             return None;

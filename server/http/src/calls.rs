@@ -16,15 +16,15 @@ use reprise_router::{CallReply, CallTerms, Caller, Deployed, ScopedKey};
 use tokio::{sync::oneshot, time::timeout};
 
 use crate::{
-    auth::{Principal, Role},
+    auth::{Principal, TokenRole},
     body::{self, Bounds},
     call_text::CallText,
     front::{self, parse_digits},
     limits::{CALL_BODY_BYTES_MAX, READ_WAIT_DEFAULT, READ_WAIT_MAX},
     media::{format_of_answer, format_of_body},
-    places::Operation,
+    permits::Operation,
     refusal::{Refusal, problem_of_reply},
-    reply::Held,
+    reply::BatchResources,
     safety::{self, AskedSafety},
     state::{AppState, Parts},
     submission::Submission,
@@ -138,7 +138,7 @@ impl Call {
         let scoped = key.map(|key| ScopedKey { scope, key });
         let target = Target::for_call(&state.router, deployed, &module, &procedure, scoped)?;
         if !target.schema().read_only {
-            principal.require(Role::Write)?;
+            principal.require(TokenRole::Write)?;
         }
         let format = format_of_body(headers)?;
         Ok(Self {
@@ -151,7 +151,7 @@ impl Call {
                 answer: format_of_answer(headers, format),
                 trace: None,
             },
-            may_write: principal.may(Role::Write),
+            may_write: principal.may(TokenRole::Write),
             format,
         })
     }
@@ -193,7 +193,7 @@ async fn run(state: &AppState, principal: &Principal, request: Request) -> Resul
     call.add(target, 0, text, ());
     let mut batch = call.batch(state, deployed);
     call.encode_all(&mut batch, &body.bytes, |()| terms);
-    call.submit(state, batch, Held::default());
+    call.submit(state, batch, BatchResources::default());
     poll_fn(|cx| call.poll(cx, state, &body.bytes)).await;
     let slot = &call.slots()[0];
     if let (Some(span), Some(times)) = (head.extensions.get::<RequestSpan>(), call.times(slot)) {

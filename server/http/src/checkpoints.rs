@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::{
     auth::Principal,
     control::ControlOp,
-    front::Name,
+    front::PathName,
     refusal::Refusal,
     state::{AppState, Parts},
 };
@@ -110,7 +110,10 @@ pub fn failure(failure: reprise_upkeep::FailedCheckpoint) -> CheckpointFailure {
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn show_checkpoint(State(state): State<AppState>, Name(id): Name) -> Result<Json<Checkpoint>, Refusal> {
+pub async fn show_checkpoint(
+    State(state): State<AppState>,
+    PathName(id): PathName,
+) -> Result<Json<Checkpoint>, Refusal> {
     let all = list_of(&state).into_iter();
     let found = all.map(answer).find(|checkpoint| checkpoint.id == id);
     found

@@ -14,7 +14,7 @@ use reprise_router::{BatchBuilder, CallKey, CallTerms, Deadline, Deployed};
 
 use crate::{
     limits::COALESCED_CALLS_MAX,
-    reply::{Held, PendingReply, ReplySlot},
+    reply::{BatchResources, PendingReply, ReplySlot},
     state::AppState,
     target::Target,
 };
@@ -67,7 +67,7 @@ impl Coalescers {
         let is_first = place.is_none();
         let coalescer = place.get_or_insert_with(|| Coalescer {
             batch: BatchBuilder::new(deployed.clone(), &state.router),
-            reply: ReplySlot::holding(Held::default()),
+            reply: ReplySlot::holding(BatchResources::default()),
         });
         let joined = coalescer.add(call);
         if joined.is_none() && is_first {

@@ -16,19 +16,19 @@ use tokio::{
 use crate::limits::{LEAVE_WAIT_MAX, PROBE_PLACES, PROBE_PLACES_PER_PEER_MAX};
 
 #[derive(Clone)]
-pub struct Places {
+pub struct ConnectionSlots {
     all: Arc<Semaphore>,
     probes: Arc<Semaphore>,
     count: u32,
     per_peer_max: u32,
-    taken: Arc<Mutex<Taken>>,
+    taken: Arc<Mutex<ConnectionCounts>>,
     /// Notified when a place for probes is returned.
     left: Arc<Notify>,
 }
 
 #[derive(Default)]
-struct Taken {
-    peers: HashMap<IpAddr, Held>,
+struct ConnectionCounts {
+    peers: HashMap<IpAddr, PeerConnections>,
     /// Connections with a place for probes that sent no request yet, in the order of their arrival.
     silent: VecDeque<Silent>,
     next_number: u64,
@@ -42,17 +42,17 @@ struct Silent {
 
 /// The places that one address holds.
 #[derive(Default)]
-struct Held {
+struct PeerConnections {
     places: u32,
     probes: u32,
 }
 
 /// A connection's place, given back with the drop.
-pub struct Place {
+pub struct ConnectionSlot {
     /// The probe of a place for probes and control alone.
     probe: Option<Probe>,
     peer: IpAddr,
-    places: Places,
+    places: ConnectionSlots,
     permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -61,7 +61,7 @@ struct Probe {
     leave: Arc<Notify>,
 }
 
-impl Places {
+impl ConnectionSlots {
     pub fn new(count: u32, per_peer_max: u32) -> Self {
         Self {
             all: Arc::new(Semaphore::new(count as usize)),
@@ -86,7 +86,7 @@ impl Places {
 
     /// Takes a place for a connection of `peer`, or one for probes. None if the peer has its share of both, and all of these connections
     /// are being answered.
-    pub async fn take(&self, peer: IpAddr) -> Option<Place> {
+    pub async fn take(&self, peer: IpAddr) -> Option<ConnectionSlot> {
         let peer = peer.to_canonical();
         loop {
             let place = self.try_take(peer);
@@ -112,9 +112,9 @@ impl Places {
         })
     }
 
-    fn try_take(&self, peer: IpAddr) -> Option<Place> {
+    fn try_take(&self, peer: IpAddr) -> Option<ConnectionSlot> {
         let mut taken = self.lock();
-        let Taken {
+        let ConnectionCounts {
             peers,
             silent,
             next_number,
@@ -143,7 +143,7 @@ impl Places {
             });
             Probe { number, leave }
         });
-        Some(Place {
+        Some(ConnectionSlot {
             probe,
             peer,
             places: self.clone(),
@@ -163,12 +163,12 @@ impl Places {
         (self.count + PROBE_PLACES) as usize - free
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionCounts> {
         self.taken.lock().expect("no code panics under this lock")
     }
 }
 
-impl Place {
+impl ConnectionSlot {
     /// True for a place for probes and control alone.
     pub fn is_probe(&self) -> bool {
         self.probe.is_some()
@@ -190,7 +190,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.begin_answer();
         let mut taken = self.places.lock();
@@ -218,9 +218,9 @@ mod tests {
 
     #[tokio::test]
     async fn one_address_takes_no_more_than_its_share_and_probes_always_come_in() {
-        let places = Places::new(4, 2);
+        let places = ConnectionSlots::new(4, 2);
         let [a, b, c] = [1, 2, 3].map(|last| IpAddr::from([10, 0, 0, last]));
-        let kind = |place: &Option<Place>| place.as_ref().map(Place::is_probe);
+        let kind = |place: &Option<ConnectionSlot>| place.as_ref().map(ConnectionSlot::is_probe);
         let mut held: Vec<_> = (0..2).map(|_| places.try_take(a)).collect();
         assert!(held.iter().all(|place| kind(place) == Some(false)));
         let probes: Vec<_> = (0..PROBE_PLACES_PER_PEER_MAX).map(|_| places.try_take(a)).collect();
@@ -241,7 +241,7 @@ mod tests {
 
         // If all have a running answer, none leaves.
         probes.push(places.take(a).await.expect("the place that was left again"));
-        probes.iter().for_each(Place::begin_answer);
+        probes.iter().for_each(ConnectionSlot::begin_answer);
         assert_eq!(kind(&places.take(a).await), None);
         drop(held.pop());
         assert_eq!(kind(&places.take(c).await), Some(false));

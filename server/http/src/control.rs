@@ -12,7 +12,7 @@ use reprise_observe::{Notice, NoticeKind, Notices};
 
 use crate::{
     auth::Principal,
-    places::Operation,
+    permits::Operation,
     refusal::Refusal,
     state::{AppState, Parts},
     status::now_us,
@@ -82,10 +82,10 @@ impl ControlOp {
 
 /// The newest records, each with a number that counts up from 0.
 #[derive(Default)]
-pub struct ControlLog(Mutex<Kept>);
+pub struct ControlLog(Mutex<ControlRecords>);
 
 #[derive(Default)]
-struct Kept {
+struct ControlRecords {
     records: VecDeque<ControlEvent>,
     /// Number of the next record.
     next: u64,
@@ -94,7 +94,7 @@ struct Kept {
 }
 
 impl ControlLog {
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, ControlRecords> {
         self.0.lock().expect("no code panics under this lock")
     }
 
@@ -142,13 +142,13 @@ impl ControlLog {
 }
 
 /// An operation under way.
-struct Controlled {
+struct ActiveControl {
     op: ControlOp,
     principal: Principal,
     begun: Instant,
 }
 
-impl Controlled {
+impl ActiveControl {
     /// Records the result of the operation.
     fn note(&self, log: &ControlLog, notices: &Notices, refusal: Option<&Refusal>) {
         let (operation, subject) = self.op.words();
@@ -199,7 +199,7 @@ impl AppState {
         operation: impl FnOnce(&Parts) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
         let place = op.place();
-        let controlled = Controlled {
+        let controlled = ActiveControl {
             op,
             principal,
             begun: Instant::now(),
@@ -224,7 +224,7 @@ mod tests {
     fn the_newest_records_are_kept_and_each_is_told_once() {
         let (log, notices) = (ControlLog::default(), Notices::default());
         let refusal = Refusal::not_found("no such thing");
-        let drop_table = |at: usize| Controlled {
+        let drop_table = |at: usize| ActiveControl {
             op: ControlOp::DropTable(format!("{at}{}", "x".repeat(10_000))),
             principal: Principal::ANONYMOUS,
             begun: Instant::now(),
@@ -254,7 +254,7 @@ mod tests {
         let (log, notices) = (ControlLog::default(), Notices::default());
         let refusal = Refusal::not_found("no such thing");
         let admit = |name: &str, refusal| {
-            let controlled = Controlled {
+            let controlled = ActiveControl {
                 op: ControlOp::AdmitStandby(name.to_owned()),
                 principal: Principal::ANONYMOUS,
                 begun: Instant::now(),

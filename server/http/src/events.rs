@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use crate::{
-    auth::{Caller, Role},
+    auth::{CallerSession, TokenRole},
     checkpoints::{answer, list_of},
     limits::{EVENT_INTERVAL, EVENT_STREAMS_MAX},
     refusal::Refusal,
@@ -55,8 +55,8 @@ pub async fn events(State(state): State<AppState>, headers: HeaderMap) -> Result
         problem.retry_after_ms = Some(5_000);
         Refusal::from(problem)
     })?;
-    let caller = Caller::of(&state.auth(), &headers)?;
-    let live = Live::new(state, permit, caller);
+    let caller = CallerSession::of(&state.auth(), &headers)?;
+    let live = EventStream::new(state, permit, caller);
     let stream = futures_util::stream::unfold(live, async |mut live| {
         let events = live.next().await?;
         Some((Ok::<_, Infallible>(events), live))
@@ -75,7 +75,7 @@ pub async fn events(State(state): State<AppState>, headers: HeaderMap) -> Result
 }
 
 /// One reader's stream.
-struct Live {
+struct EventStream {
     state: AppState,
     interval: Interval,
     draining: watch::Receiver<bool>,
@@ -86,12 +86,12 @@ struct Live {
     told: Vec<(Lsn, CheckpointPhase)>,
     /// Number of the next control operation.
     next_control: u64,
-    caller: Caller,
+    caller: CallerSession,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Live {
-    fn new(state: AppState, permit: OwnedSemaphorePermit, caller: Caller) -> Self {
+impl EventStream {
+    fn new(state: AppState, permit: OwnedSemaphorePermit, caller: CallerSession) -> Self {
         let mut interval = tokio::time::interval(EVENT_INTERVAL);
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
@@ -162,7 +162,7 @@ impl Live {
 
     /// Names of tokens are for those who give them out.
     fn push_controls(&mut self, out: &mut Vec<u8>) {
-        if !self.caller.principal.may(Role::Admin) {
+        if !self.caller.principal.may(TokenRole::Admin) {
             return;
         }
         let (records, next) = self.state.controls.since(self.next_control);

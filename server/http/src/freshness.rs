@@ -7,7 +7,7 @@ use reprise_router::{FreshnessPoint, Router};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::{front::Params, places::Operation, refusal::Refusal, state::AppState};
+use crate::{front::Params, permits::Operation, refusal::Refusal, state::AppState};
 
 const SECOND_US: i64 = 1_000_000;
 /// Steps of an answer at most, for each standby; an hour has 3,600 seconds.

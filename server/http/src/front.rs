@@ -21,7 +21,7 @@ use crate::{
     limits::{OPERATION_PLACE_WAIT_MAX, PAGE_BYTES_MAX, TEXT_BYTES_SURE},
     media::{format_of_body, judge_codings},
     pages,
-    places::Operation,
+    permits::Operation,
     refusal::Refusal,
     replication::{Staleness, wait_for_max_lag},
     state::AppState,
@@ -290,9 +290,9 @@ pub fn parse_digits(text: &str) -> Option<u64> {
 }
 
 /// The path's one variable part.
-pub struct Name(pub String);
+pub struct PathName(pub String);
 
-impl<S: Send + Sync> FromRequestParts<S> for Name {
+impl<S: Send + Sync> FromRequestParts<S> for PathName {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {

@@ -30,7 +30,7 @@ use crate::{
 
 /// The place of the next byte of a connection's input in its requests.
 #[derive(Clone, Copy)]
-enum At {
+enum InputPosition {
     Head,
     /// The byte is in a body with this many bytes left.
     Body(u64),
@@ -45,8 +45,8 @@ enum At {
 }
 
 /// Finds the requests of a connection that tell their length twice. Keeps an unfinished head from hyper, so that memory holds one copy of it.
-struct Heads {
-    at: At,
+struct HeadScanner {
+    at: InputPosition,
     /// The beginning of a head.
     unfinished: Vec<u8>,
     /// Heads that ended.
@@ -56,17 +56,17 @@ struct Heads {
 }
 
 /// Part of the input that hyper may read.
-enum Passed {
+enum PassedInput {
     /// The first bytes of the input, by their number.
     First(usize),
     /// Other bytes, in the place of the input.
     Instead(Vec<u8>),
 }
 
-impl Heads {
+impl HeadScanner {
     fn new(doubtful: Arc<AtomicU64>) -> Self {
         Self {
-            at: At::Head,
+            at: InputPosition::Head,
             unfinished: Vec::new(),
             count: 0,
             doubtful,
@@ -74,11 +74,11 @@ impl Heads {
     }
 
     /// Takes the bytes that were read.
-    fn take(&mut self, new: &[u8]) -> Passed {
+    fn take(&mut self, new: &[u8]) -> PassedInput {
         if self.unfinished.is_empty() {
             let passed = new.len() - self.read(new, 0);
             self.keep(&new[passed..]);
-            return Passed::First(passed);
+            return PassedInput::First(passed);
         }
         let seen = self.unfinished.len();
         self.keep(new);
@@ -87,17 +87,17 @@ impl Heads {
         let mut passed = all;
         if unfinished == passed.len() {
             self.unfinished = passed;
-            return Passed::Instead(Vec::new());
+            return PassedInput::Instead(Vec::new());
         }
         let rest = passed.len() - unfinished;
         self.keep(&passed[rest..]);
         passed.truncate(rest);
-        Passed::Instead(passed)
+        PassedInput::Instead(passed)
     }
 
     /// Ends the following of the input, and returns the unfinished head for hyper.
     fn give_up(&mut self) -> Vec<u8> {
-        self.at = At::Over;
+        self.at = InputPosition::Over;
         std::mem::take(&mut self.unfinished)
     }
 
@@ -113,15 +113,15 @@ impl Heads {
     fn read(&mut self, mut bytes: &[u8], mut seen: usize) -> usize {
         while !bytes.is_empty() {
             let (next, taken) = match self.at {
-                At::Head => match self.read_head(bytes, seen) {
+                InputPosition::Head => match self.read_head(bytes, seen) {
                     Some(read) => read,
                     None => return bytes.len(),
                 },
-                At::Body(left) => skip(left, bytes, At::Body, At::Head),
-                At::Chunk(left) => skip(left, bytes, At::Chunk, At::Size(0, false)),
-                At::Size(size, is_told) => (read_size(size, is_told, bytes[0]), 1),
-                At::Trailer(length) => (read_trailer(length, bytes[0]), 1),
-                At::Over => return 0,
+                InputPosition::Body(left) => skip(left, bytes, InputPosition::Body, InputPosition::Head),
+                InputPosition::Chunk(left) => skip(left, bytes, InputPosition::Chunk, InputPosition::Size(0, false)),
+                InputPosition::Size(size, is_told) => (read_size(size, is_told, bytes[0]), 1),
+                InputPosition::Trailer(length) => (read_trailer(length, bytes[0]), 1),
+                InputPosition::Over => return 0,
             };
             (self.at, seen) = (next, 0);
             bytes = &bytes[taken..];
@@ -130,7 +130,7 @@ impl Heads {
     }
 
     /// Returns the part that follows a head, and the end of the head. None if the end has not arrived yet.
-    fn read_head(&mut self, bytes: &[u8], seen: usize) -> Option<(At, usize)> {
+    fn read_head(&mut self, bytes: &[u8], seen: usize) -> Option<(InputPosition, usize)> {
         // Its end is a line without anything.
         let looked_at = &bytes[seen.saturating_sub(2)..];
         let has_end =
@@ -145,71 +145,71 @@ impl Heads {
                 }
                 // Lines without anything come before it.
                 Ok(httparse::Status::Partial) => {}
-                Err(_) => return Some((At::Over, bytes.len())),
+                Err(_) => return Some((InputPosition::Over, bytes.len())),
             }
         }
-        (bytes.len() > HEADER_BYTES_MAX).then_some((At::Over, bytes.len()))
+        (bytes.len() > HEADER_BYTES_MAX).then_some((InputPosition::Over, bytes.len()))
     }
 
-    fn body_of(&self, lines: &[httparse::Header<'_>]) -> At {
+    fn body_of(&self, lines: &[httparse::Header<'_>]) -> InputPosition {
         let named = |name: &str| lines.iter().find(|line| line.name.eq_ignore_ascii_case(name));
         match (named("transfer-encoding"), named("content-length")) {
-            (None, None) => At::Head,
-            (Some(_), None) => At::Size(0, false),
+            (None, None) => InputPosition::Head,
+            (Some(_), None) => InputPosition::Size(0, false),
             (Some(_), Some(_)) => {
                 self.doubtful.store(self.count, Ordering::Release);
-                At::Over
+                InputPosition::Over
             }
             (None, Some(length)) => {
                 let length = str::from_utf8(length.value)
                     .ok()
                     .and_then(|text| text.trim().parse().ok());
                 match length {
-                    Some(0) => At::Head,
-                    Some(length) => At::Body(length),
-                    None => At::Over,
+                    Some(0) => InputPosition::Head,
+                    Some(length) => InputPosition::Body(length),
+                    None => InputPosition::Over,
                 }
             }
         }
     }
 }
 
-fn skip(left: u64, bytes: &[u8], within: fn(u64) -> At, behind: At) -> (At, usize) {
+fn skip(left: u64, bytes: &[u8], within: fn(u64) -> InputPosition, behind: InputPosition) -> (InputPosition, usize) {
     let taken = left.min(bytes.len() as u64);
     let at = if taken == left { behind } else { within(left - taken) };
     (at, taken as usize)
 }
 
-fn read_size(size: u64, is_told: bool, byte: u8) -> At {
+fn read_size(size: u64, is_told: bool, byte: u8) -> InputPosition {
     let digit = (byte as char).to_digit(16).filter(|_| !is_told);
     match (byte, digit) {
-        (b'\n', _) if size == 0 => At::Trailer(0),
-        (b'\n', _) => At::Chunk(size.saturating_add(2)),
+        (b'\n', _) if size == 0 => InputPosition::Trailer(0),
+        (b'\n', _) => InputPosition::Chunk(size.saturating_add(2)),
         (_, Some(digit)) => match size.checked_mul(16) {
-            Some(sixteen) => At::Size(sixteen + u64::from(digit), false),
-            None => At::Over,
+            Some(sixteen) => InputPosition::Size(sixteen + u64::from(digit), false),
+            None => InputPosition::Over,
         },
         // Spaces or an extension.
-        (_, None) => At::Size(size, true),
+        (_, None) => InputPosition::Size(size, true),
     }
 }
 
-fn read_trailer(length: u64, byte: u8) -> At {
+fn read_trailer(length: u64, byte: u8) -> InputPosition {
     match byte {
-        b'\n' if length == 0 => At::Head,
-        b'\n' => At::Trailer(0),
-        b'\r' => At::Trailer(length),
-        _ => At::Trailer(length + 1),
+        b'\n' if length == 0 => InputPosition::Head,
+        b'\n' => InputPosition::Trailer(0),
+        b'\r' => InputPosition::Trailer(length),
+        _ => InputPosition::Trailer(length + 1),
     }
 }
 
 /// Counts a connection's requests as hyper hands them out, and tells which it must not have taken.
-pub struct Judge {
+pub struct RequestCheck {
     taken: AtomicU64,
     doubtful: Arc<AtomicU64>,
 }
 
-impl Judge {
+impl RequestCheck {
     /// Judges the next request.
     pub fn next(&self) -> Result<(), Refusal> {
         let number = self.taken.fetch_add(1, Ordering::AcqRel) + 1;
@@ -225,7 +225,7 @@ impl Judge {
 /// A connection that is hyper's.
 pub struct WatchedStream {
     stream: StallGuard,
-    heads: Heads,
+    heads: HeadScanner,
     state: AppState,
     /// Whole heads and the bytes behind them. Hyper reads them before the stream.
     ready: Vec<u8>,
@@ -240,15 +240,15 @@ pub struct WatchedStream {
 }
 
 impl WatchedStream {
-    pub fn new(stream: StallGuard, state: AppState) -> (Self, Judge) {
+    pub fn new(stream: StallGuard, state: AppState) -> (Self, RequestCheck) {
         let doubtful = Arc::new(AtomicU64::new(0));
-        let judge = Judge {
+        let judge = RequestCheck {
             taken: AtomicU64::new(0),
             doubtful: doubtful.clone(),
         };
         let watched = Self {
             stream,
-            heads: Heads::new(doubtful),
+            heads: HeadScanner::new(doubtful),
             ready: Vec::new(),
             head: None,
             is_full: false,
@@ -368,8 +368,8 @@ impl AsyncRead for WatchedStream {
                 continue;
             }
             match this.heads.take(&buffer.filled()[before..]) {
-                Passed::First(bytes) => buffer.set_filled(before + bytes),
-                Passed::Instead(bytes) => {
+                PassedInput::First(bytes) => buffer.set_filled(before + bytes),
+                PassedInput::Instead(bytes) => {
                     buffer.set_filled(before);
                     this.ready = bytes;
                 }
@@ -424,12 +424,12 @@ mod tests {
         let mut found = Vec::new();
         for piece in [1, 2, 3, 7, 40, input.len().max(1)] {
             let doubtful = Arc::new(AtomicU64::new(0));
-            let mut heads = Heads::new(doubtful.clone());
+            let mut heads = HeadScanner::new(doubtful.clone());
             let mut passed = Vec::new();
             for bytes in input.as_bytes().chunks(piece) {
                 match heads.take(bytes) {
-                    Passed::First(count) => passed.extend_from_slice(&bytes[..count]),
-                    Passed::Instead(instead) => passed.extend_from_slice(&instead),
+                    PassedInput::First(count) => passed.extend_from_slice(&bytes[..count]),
+                    PassedInput::Instead(instead) => passed.extend_from_slice(&instead),
                 }
                 assert!(heads.unfinished.len() <= HEADER_BYTES_MAX);
             }
@@ -448,10 +448,10 @@ mod tests {
     fn hyper_gets_whole_heads() {
         let head = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
         let body = "POST / HTTP/1.1\r\ncontent-length: 5\r\n\r\nhel";
-        let mut heads = Heads::new(Arc::default());
+        let mut heads = HeadScanner::new(Arc::default());
         let mut take = |text: &str| match heads.take(text.as_bytes()) {
-            Passed::First(count) => text[..count].to_owned(),
-            Passed::Instead(bytes) => String::from_utf8(bytes).expect("ASCII"),
+            PassedInput::First(count) => text[..count].to_owned(),
+            PassedInput::Instead(bytes) => String::from_utf8(bytes).expect("ASCII"),
         };
         assert_eq!(take(&head[..7]), "");
         assert_eq!(take(&head[7..20]), "");

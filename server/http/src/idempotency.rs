@@ -6,12 +6,12 @@ use axum::{Json, extract::State};
 use reprise_abi::value::ValueReader;
 use reprise_api::{KeptOutcome, Problem, ProblemKind, U64};
 use reprise_codec::{raw_json, rfc3339, write_value};
-use reprise_router::{Lookup, Module, Remembered, ScopedKey};
+use reprise_router::{CommittedOutcome, Lookup, Module, ScopedKey};
 
 use crate::{
     auth::Principal,
     calls::{bad_key, is_valid_key},
-    front::Name,
+    front::PathName,
     refusal::Refusal,
     state::AppState,
     status::now_us,
@@ -34,7 +34,7 @@ use crate::{
 )]
 pub async fn show_outcome(
     State(state): State<AppState>,
-    Name(key): Name,
+    PathName(key): PathName,
     principal: Principal,
 ) -> Result<Json<KeptOutcome>, Refusal> {
     if !is_valid_key(&key) {
@@ -73,7 +73,7 @@ pub async fn show_outcome(
 }
 
 /// `left`: for how much longer it is kept, while a primary runs.
-fn outcome_of(key: String, module: &Module, outcome: &Remembered, left: Duration) -> Option<KeptOutcome> {
+fn outcome_of(key: String, module: &Module, outcome: &CommittedOutcome, left: Duration) -> Option<KeptOutcome> {
     let procedure = &module.schema.procedures[outcome.procedure];
     let (mut reader, mut result) = (ValueReader::new(&outcome.result), Vec::new());
     write_value(&procedure.returns, &mut reader, &mut result).ok()?;

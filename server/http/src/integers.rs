@@ -31,13 +31,13 @@ pub fn asked(headers: &HeaderMap) -> Result<bool, Refusal> {
 pub async fn as_numbers(answer: impl Future<Output = Response>) -> Response {
     let mut answer = pin!(answer);
     let response = std::future::poll_fn(|cx| with_integers(true, || answer.as_mut().poll(cx))).await;
-    response.map(|body| Body::new(Numbered(body)))
+    response.map(|body| Body::new(RewrittenBody(body)))
 }
 
 /// A body that is written while it is read.
-struct Numbered(Body);
+struct RewrittenBody(Body);
 
-impl HttpBody for Numbered {
+impl HttpBody for RewrittenBody {
     type Data = Bytes;
     type Error = axum::Error;
 

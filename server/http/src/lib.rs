@@ -34,9 +34,9 @@ mod metrics;
 mod module_openapi;
 mod modules;
 mod pages;
-mod pipeline;
 #[doc(hidden)]
-mod places;
+mod permits;
+mod pipeline;
 mod plan;
 pub mod probe;
 mod problems;
@@ -66,10 +66,10 @@ mod tls;
 mod trace;
 mod unavailable;
 
-pub use auth::{Auth, AuthError, Principal, Role, Token};
+pub use auth::{Auth, AuthError, Principal, Token, TokenRole};
 pub use docs::openapi;
 pub use limits::ConnectionLimits;
 pub use log::log_record;
-pub use pages::{OriginError, Origins};
+pub use pages::{AllowedOrigins, OriginError};
 pub use server::{ServeError, serve};
 pub use state::{AppState, HttpOptions};

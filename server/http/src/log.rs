@@ -16,7 +16,7 @@ use reprise_api::{
 use reprise_base::{Lsn, TxnId};
 use reprise_codec::{hex, raw_json, read_scalar, rfc3339, row_json, write_arguments, write_column};
 use reprise_observe::LineFilter;
-use reprise_router::{ChangedRow, LogBody, LogEntry, LogProcedure, LogQuery};
+use reprise_router::{ChangedRow, LogBody, LogEntry, LogProcedure, LogSearch};
 use serde::{
     Deserialize,
     de::{IntoDeserializer, value::StrDeserializer},
@@ -24,10 +24,10 @@ use serde::{
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
-    front::{Name, Params, parse_digits},
+    front::{Params, PathName, parse_digits},
     limits::{LOG_LIMIT_MAX, LOG_PAGE_TEXT_BYTES_MAX, PROCEDURE_LOG_LIMIT_MAX},
-    log_match::Wanted,
-    places::Operation,
+    log_match::LogFilter,
+    permits::Operation,
     plan,
     refusal::Refusal,
     state::AppState,
@@ -134,8 +134,8 @@ pub async fn list_log(
 ) -> Result<Json<LogPage>, Refusal> {
     let limit = limit(params.limit, LOG_LIMIT_MAX)?;
     let (since, until) = (params.since.as_deref(), params.until.as_deref());
-    let wanted = Wanted::new(params.key, &arguments, since, until)?;
-    let query = LogQuery {
+    let wanted = LogFilter::new(params.key, &arguments, since, until)?;
+    let query = LogSearch {
         from: params.from.as_deref().map(position).transpose()?,
         newest: params.order.unwrap_or_default() == LogOrder::Newest,
         limit,
@@ -150,7 +150,7 @@ pub async fn list_log(
     let (page, unsearched) = state
         .blocking(Operation::ReadLog, move |parts| {
             let (matching, unsearched) = wanted.matching(&parts.router, newest, query.from.is_some())?;
-            let page = parts.router.log_records(LogQuery { matching, ..query })?;
+            let page = parts.router.log_records(LogSearch { matching, ..query })?;
             let count = unsearched.lock().expect("held for a count").count;
             Ok::<_, Refusal>((page, count))
         })
@@ -220,7 +220,7 @@ fn limit(asked: Option<usize>, max: usize) -> Result<usize, Refusal> {
         (status = 410, description = "log-released: the LSN is before the oldest record in the log", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn show_record(State(state): State<AppState>, Name(lsn): Name) -> Result<Json<LogRecord>, Refusal> {
+pub async fn show_record(State(state): State<AppState>, PathName(lsn): PathName) -> Result<Json<LogRecord>, Refusal> {
     let none = || Refusal::not_found(format!("no durable record begins at LSN {lsn}; GET /v1/log lists them"));
     let position = parse_digits(&lsn).ok_or_else(none)?;
     let entry = state

@@ -18,7 +18,7 @@ const ARGUMENTS_MAX: usize = 16;
 
 /// Conditions on records beside those on their heads.
 #[derive(Default)]
-pub struct Wanted {
+pub struct LogFilter {
     pub key: Option<String>,
     /// Names and values; all of them.
     arguments: Vec<(String, String)>,
@@ -26,7 +26,7 @@ pub struct Wanted {
     until_us: Option<i64>,
 }
 
-impl Wanted {
+impl LogFilter {
     pub fn new(
         key: Option<String>,
         arguments: &[String],
@@ -54,8 +54,8 @@ impl Wanted {
         router: &Router,
         newest: bool,
         pages_on: bool,
-    ) -> Result<(Option<LogMatch>, Arc<Mutex<Unsearched>>), RowsError> {
-        let unsearched = Arc::new(Mutex::new(Unsearched::new(self.blind(), newest, pages_on)));
+    ) -> Result<(Option<LogMatch>, Arc<Mutex<SearchGaps>>), RowsError> {
+        let unsearched = Arc::new(Mutex::new(SearchGaps::new(self.blind(), newest, pages_on)));
         let Self {
             key,
             arguments,
@@ -82,10 +82,10 @@ impl Wanted {
     }
 
     /// Records of which form the search can tell nothing about.
-    fn blind(&self) -> Option<Form> {
+    fn blind(&self) -> Option<WorkForm> {
         match (&self.key, self.arguments.is_empty()) {
-            (Some(_), _) => Some(Form::Call),
-            (None, false) => Some(Form::Rows),
+            (Some(_), _) => Some(WorkForm::Call),
+            (None, false) => Some(WorkForm::Rows),
             (None, true) => None,
         }
     }
@@ -103,24 +103,24 @@ fn time(name: &str, text: &str) -> Result<i64, Refusal> {
 
 /// The form in which a record has the work of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum WorkForm {
     Call,
     Rows,
 }
 
-fn form_of(entry: &LogEntry) -> Option<Form> {
+fn form_of(entry: &LogEntry) -> Option<WorkForm> {
     match entry.body {
-        LogBody::Command { .. } => Some(Form::Call),
-        LogBody::Changes { .. } | LogBody::Part { .. } => Some(Form::Rows),
+        LogBody::Command { .. } => Some(WorkForm::Call),
+        LogBody::Changes { .. } | LogBody::Part { .. } => Some(WorkForm::Rows),
         _ => None,
     }
 }
 
 /// Counts transactions that a search can't decide about. A search for a row's key can't decide about calls alone, and a search for an
 /// argument can't decide about rows alone. A log of both forms has rows behind their call, so each has the other as its neighbour.
-pub struct Unsearched {
+pub struct SearchGaps {
     /// Records of this form can't be judged; none: all can.
-    blind: Option<Form>,
+    blind: Option<WorkForm>,
     /// If a transaction has both, the record that can be judged comes first.
     judged_first: bool,
     /// The neighbour of the page's first record was on the page before.
@@ -132,11 +132,11 @@ pub struct Unsearched {
     pub count: u64,
 }
 
-impl Unsearched {
-    fn new(blind: Option<Form>, newest: bool, pages_on: bool) -> Self {
+impl SearchGaps {
+    fn new(blind: Option<WorkForm>, newest: bool, pages_on: bool) -> Self {
         Self {
             blind,
-            judged_first: newest == (blind == Some(Form::Call)),
+            judged_first: newest == (blind == Some(WorkForm::Call)),
             is_first_of_more: pages_on,
             settled: None,
             pending: None,

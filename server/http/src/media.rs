@@ -47,8 +47,8 @@ pub fn format_of_answer(headers: &HeaderMap, body: Format) -> Format {
     if !headers.contains_key(header::ACCEPT) {
         return body;
     }
-    let json = Liking::of(headers, &["application/json", NDJSON_MEDIA_TYPE]);
-    let cbor = Liking::of(headers, &[CBOR_MEDIA_TYPE, CBOR_SEQUENCE_MEDIA_TYPE]);
+    let json = MediaPreference::of(headers, &["application/json", NDJSON_MEDIA_TYPE]);
+    let cbor = MediaPreference::of(headers, &[CBOR_MEDIA_TYPE, CBOR_SEQUENCE_MEDIA_TYPE]);
     match cbor.cmp(&json) {
         _ if cbor.is_none() => Format::Json,
         Ordering::Greater => Format::Cbor,
@@ -60,12 +60,12 @@ pub fn format_of_answer(headers: &HeaderMap, body: Format) -> Format {
 /// A client's preference for a media type, by its header `Accept` (RFC 9110, section 12.5.1). The weight in thousandths comes first, then
 /// how exactly the client names the type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Liking {
+pub struct MediaPreference {
     weight: u16,
     exactness: u8,
 }
 
-impl Liking {
+impl MediaPreference {
     /// Finds the liking for a type of one of these names. The most exact range of the header counts.
     pub fn of(headers: &HeaderMap, names: &[&str]) -> Self {
         let mut found = Self::default();

@@ -24,7 +24,7 @@ use reprise_router::{CallEnd, CallStage, IdempotencyStats, NvramBufferStatus, Pr
 use reprise_upkeep::ArchiveStatus;
 
 use crate::{
-    places::Operation,
+    permits::Operation,
     process_metrics,
     refusal::Refusal,
     standby_metrics::{self, Standbys},
@@ -93,11 +93,11 @@ impl Rings {
     }
 }
 
-type Shared = Arc<Mutex<Sample>>;
+type SharedSample = Arc<Mutex<Sample>>;
 
 /// The instruments and their sources.
 pub struct Metrics {
-    sample: Shared,
+    sample: SharedSample,
     standbys: Standbys,
     registry: prometheus::Registry,
     /// Held because the instruments end with it.
@@ -107,7 +107,7 @@ pub struct Metrics {
 impl Metrics {
     pub fn new() -> Self {
         let registry = prometheus::Registry::new();
-        let (sample, standbys) = (Shared::default(), Standbys::default());
+        let (sample, standbys) = (SharedSample::default(), Standbys::default());
         let exporter = opentelemetry_prometheus::exporter()
             .with_registry(registry.clone())
             .scope_info_enabled(false)
@@ -161,7 +161,7 @@ fn take_sample(parts: &Parts, snapshot: &MetricsSnapshot) -> Sample {
         durable_lsn: status.durable_lsn.0,
         partitions: status.partitions as u64,
         waiting: status.waiting,
-        is_ready: status.phase == reprise_router::Phase::Ready,
+        is_ready: status.phase == reprise_router::NodePhase::Ready,
         log_failed: status.log_error.is_some(),
         modules: deployed.current.len() as u64,
         tables: deployed.tables.len() as u64,
@@ -196,7 +196,7 @@ fn certificate_until_s(parts: &Parts) -> i64 {
 }
 
 /// Calls by procedure and end, and the seconds that they were at each stage.
-fn register_procedures(meter: &Meter, sample: &Shared) {
+fn register_procedures(meter: &Meter, sample: &SharedSample) {
     let labels = |own: &ProcedureSums, name: &'static str, value: &'static str| {
         [
             KeyValue::new("module", own.module.clone()),
@@ -389,7 +389,7 @@ pub fn described() -> Vec<(String, &'static str, &'static str)> {
     all
 }
 
-fn register(meter: &Meter, sample: &Shared) {
+fn register(meter: &Meter, sample: &SharedSample) {
     for (name, description, read) in COUNTERS {
         let sample = sample.clone();
         meter
@@ -419,7 +419,7 @@ fn register(meter: &Meter, sample: &Shared) {
     register_procedures(meter, sample);
 }
 
-fn register_answers(meter: &Meter, sample: &Shared) {
+fn register_answers(meter: &Meter, sample: &SharedSample) {
     let sample = sample.clone();
     meter
         .u64_observable_counter("reprise.http.answers")
@@ -434,7 +434,7 @@ fn register_answers(meter: &Meter, sample: &Shared) {
 }
 
 /// Registers the gauge of memory by kind.
-fn register_memory(meter: &Meter, sample: Shared) {
+fn register_memory(meter: &Meter, sample: SharedSample) {
     meter
         .u64_observable_gauge("reprise.memory.bytes")
         .with_description(MEMORY)
@@ -447,7 +447,7 @@ fn register_memory(meter: &Meter, sample: Shared) {
         .build();
 }
 
-fn lock(sample: &Shared) -> std::sync::MutexGuard<'_, Sample> {
+fn lock(sample: &SharedSample) -> std::sync::MutexGuard<'_, Sample> {
     sample.lock().expect("held for a store or a read")
 }
 

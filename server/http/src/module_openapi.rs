@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     docs,
-    front::Name,
+    front::PathName,
     limits::DOCUMENTS_KEPT_BYTES_MAX,
     listed::json_answer,
     refusal::Refusal,
@@ -35,7 +35,7 @@ const SCHEMAS: &str = "#/components/schemas/";
 
 /// Which way a value goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum ValueDirection {
     In,
     Out,
 }
@@ -65,7 +65,7 @@ struct Components {
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn module_openapi(State(state): State<AppState>, Name(name): Name) -> Result<Response, Refusal> {
+pub async fn module_openapi(State(state): State<AppState>, PathName(name): PathName) -> Result<Response, Refusal> {
     let deployed = state.router.deployed();
     let module = deployed.current.get(&name).ok_or_else(|| no_module(&deployed, &name))?;
     if let Some(text) = state.documents.find(module.id) {
@@ -163,9 +163,9 @@ fn operation(module: &str, procedure: &ProcedureSchema, call: &Value, components
         name: param.name.clone(),
         ty: type_info(&param.ty),
     });
-    let arguments = components.object(&params.collect::<Vec<_>>(), Way::In);
+    let arguments = components.object(&params.collect::<Vec<_>>(), ValueDirection::In);
     let is_required = arguments["required"].as_array().is_some_and(|names| !names.is_empty());
-    let result = components.schema_of(&type_info(&procedure.returns), Way::Out);
+    let result = components.schema_of(&type_info(&procedure.returns), ValueDirection::Out);
     let answer = json!({"allOf": [
         {"$ref": format!("{SCHEMAS}CallAnswer")},
         {"type": "object", "properties": {"result": result}, "required": ["result"]},
@@ -241,11 +241,11 @@ impl Components {
         }
     }
 
-    fn object(&mut self, fields: &[FieldInfo], way: Way) -> Value {
+    fn object(&mut self, fields: &[FieldInfo], way: ValueDirection) -> Value {
         let (mut properties, mut required) = (Map::new(), Vec::new());
         for field in fields {
             let may_be_left_out = matches!(field.ty, TypeInfo::Option { .. } | TypeInfo::Unit);
-            if way == Way::Out || !may_be_left_out {
+            if way == ValueDirection::Out || !may_be_left_out {
                 required.push(&field.name);
             }
             properties.insert(field.name.clone(), self.schema_of(&field.ty, way));
@@ -254,7 +254,7 @@ impl Components {
     }
 
     /// A reference to the component of a named struct. Where values look different as arguments, these have a component of their own.
-    fn named(&mut self, name: &str, fields: &[FieldInfo], way: Way) -> Value {
+    fn named(&mut self, name: &str, fields: &[FieldInfo], way: ValueDirection) -> Value {
         let known = self.named.entry(name.to_owned()).or_default();
         let at = known.iter().position(|known| known == fields).unwrap_or_else(|| {
             known.push(fields.to_vec());
@@ -267,7 +267,7 @@ impl Components {
         if self.served.contains(name) {
             component.push_str("Value");
         }
-        if way == Way::In && fields.iter().any(differs_by_way) {
+        if way == ValueDirection::In && fields.iter().any(differs_by_way) {
             component.push_str("Input");
         }
         let reference = json!({"$ref": format!("{SCHEMAS}{component}")});
@@ -278,7 +278,7 @@ impl Components {
         reference
     }
 
-    fn schema_of(&mut self, ty: &TypeInfo, way: Way) -> Value {
+    fn schema_of(&mut self, ty: &TypeInfo, way: ValueDirection) -> Value {
         let integer = |least: i64, most: i64| json!({"type": "integer", "minimum": least, "maximum": most});
         match ty {
             TypeInfo::Unit => json!({"type": "null"}),
@@ -324,18 +324,18 @@ fn differs_by_way(field: &FieldInfo) -> bool {
 }
 
 /// Text on the way out; on the way in an integer is taken, too.
-fn text_or_integer(way: Way, pattern: &str) -> Value {
+fn text_or_integer(way: ValueDirection, pattern: &str) -> Value {
     match way {
-        Way::In => json!({"type": ["string", "integer"], "pattern": pattern}),
-        Way::Out => json!({"type": "string", "pattern": pattern}),
+        ValueDirection::In => json!({"type": ["string", "integer"], "pattern": pattern}),
+        ValueDirection::Out => json!({"type": "string", "pattern": pattern}),
     }
 }
 
-fn decimal_pattern(scale: u8, way: Way) -> String {
+fn decimal_pattern(scale: u8, way: ValueDirection) -> String {
     match (scale, way) {
-        (0, Way::Out) => "^-?[0-9]+$".into(),
-        (_, Way::Out) => format!("^-?[0-9]+\\.[0-9]{{{scale}}}$"),
-        (_, Way::In) => "^-?[0-9]+(\\.[0-9]+)?$".into(),
+        (0, ValueDirection::Out) => "^-?[0-9]+$".into(),
+        (_, ValueDirection::Out) => format!("^-?[0-9]+\\.[0-9]{{{scale}}}$"),
+        (_, ValueDirection::In) => "^-?[0-9]+(\\.[0-9]+)?$".into(),
     }
 }
 
@@ -362,14 +362,14 @@ mod tests {
             }),
         };
         let mut components = Components::default();
-        let out = components.schema_of(&list, Way::Out);
+        let out = components.schema_of(&list, ValueDirection::Out);
         assert_eq!(out["items"]["required"], json!(["id", "price"]));
         assert_eq!(out["items"]["properties"]["id"]["type"], "string");
         assert_eq!(
             out["items"]["properties"]["price"]["anyOf"][0]["pattern"],
             "^-?[0-9]+\\.[0-9]{2}$"
         );
-        let taken = components.schema_of(&list, Way::In);
+        let taken = components.schema_of(&list, ValueDirection::In);
         assert_eq!(taken["items"]["required"], json!(["id"]));
         assert_eq!(taken["items"]["properties"]["id"]["type"], json!(["string", "integer"]));
         let price = &taken["items"]["properties"]["price"]["anyOf"][0];
@@ -388,15 +388,15 @@ mod tests {
             let reference = schema["$ref"].as_str().expect("a reference");
             reference.strip_prefix(SCHEMAS).expect("to a schema").to_owned()
         };
-        assert_eq!(name(TypeInfo::I64, Way::Out), "HoldView");
-        assert_eq!(name(TypeInfo::I64, Way::Out), "HoldView");
-        assert_eq!(name(TypeInfo::I64, Way::In), "HoldViewInput");
+        assert_eq!(name(TypeInfo::I64, ValueDirection::Out), "HoldView");
+        assert_eq!(name(TypeInfo::I64, ValueDirection::Out), "HoldView");
+        assert_eq!(name(TypeInfo::I64, ValueDirection::In), "HoldViewInput");
         assert_eq!(
-            name(TypeInfo::Text, Way::In),
+            name(TypeInfo::Text, ValueDirection::In),
             "HoldView2",
             "another struct of this name"
         );
-        assert_eq!(name(TypeInfo::Text, Way::Out), "HoldView2");
+        assert_eq!(name(TypeInfo::Text, ValueDirection::Out), "HoldView2");
         let known: Vec<_> = components.schemas.keys().collect();
         assert_eq!(known, ["HoldView", "HoldView2", "HoldViewInput"]);
     }

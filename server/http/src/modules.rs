@@ -23,9 +23,9 @@ use crate::{
     auth::Principal,
     body,
     control::ControlOp,
-    front::{Name, Params},
+    front::{Params, PathName},
     listed::{self, ListParams, bad_cursor, json_answer},
-    places::Operation,
+    permits::Operation,
     plan::{DeployQuery, destroyed, plan_info},
     refusal::Refusal,
     schema::{procedure_calls, procedure_info},
@@ -65,7 +65,7 @@ use crate::{
 )]
 pub async fn put_module(
     State(state): State<AppState>,
-    Name(name): Name,
+    PathName(name): PathName,
     query: DeployQuery,
     principal: Principal,
     request: Request,
@@ -212,7 +212,10 @@ fn summary(module: &Module) -> ModuleSummary {
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn show_module(State(state): State<AppState>, Name(name): Name) -> Result<Json<ModuleDetail>, Refusal> {
+pub async fn show_module(
+    State(state): State<AppState>,
+    PathName(name): PathName,
+) -> Result<Json<ModuleDetail>, Refusal> {
     let deployed = state.router.deployed();
     let module = deployed.current.get(&name).ok_or_else(|| no_module(&deployed, &name))?;
     Ok(Json(detail(&deployed, module, &state.router)))
@@ -302,7 +305,7 @@ fn table_name(module: &str, table: &TableSchema) -> String {
 )]
 pub async fn delete_module(
     State(state): State<AppState>,
-    Name(name): Name,
+    PathName(name): PathName,
     query: DeployQuery,
     principal: Principal,
 ) -> Result<Response, Refusal> {

@@ -14,7 +14,7 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Sites whose pages may send requests, beside the server's own: most likely the name of a proxy in front.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Origins {
+pub struct AllowedOrigins {
     named: Vec<String>,
     /// The server's own pages come by https.
     is_encrypted: bool,
@@ -25,7 +25,7 @@ pub struct Origins {
 #[error("{0:?} is not an origin: write https://host or http://host:port, without a path")]
 pub struct OriginError(String);
 
-impl Origins {
+impl AllowedOrigins {
     /// Makes the list of the origins that the configuration names.
     pub fn new(names: &[String]) -> Result<Self, OriginError> {
         let is_origin = |name: &str| {
@@ -116,7 +116,7 @@ const ALLOWED_S: &str = "600";
 
 /// Answers a browser's question whether a page of another site may send a request (CORS). The question has no token, so only the origin
 /// decides. None: it is no such question, or the origin is not allowed.
-pub fn preflight(origins: &Origins, method: &Method, headers: &HeaderMap) -> Option<Response> {
+pub fn preflight(origins: &AllowedOrigins, method: &Method, headers: &HeaderMap) -> Option<Response> {
     if method != Method::OPTIONS || !headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD) {
         return None;
     }
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn only_the_servers_own_pages_and_named_ones_may_ask() {
-        let origins = Origins::new(&["https://DB.example".into()]).expect("an origin");
+        let origins = AllowedOrigins::new(&["https://DB.example".into()]).expect("an origin");
         let may = |pairs: &[(&'static str, &str)]| {
             let host = [("host", "10.0.0.7:8080")];
             origins.judge(&headers(&[&host, pairs].concat()), false).is_ok()
@@ -213,17 +213,17 @@ mod tests {
         assert!(!may(&[own, ("sec-fetch-site", "cross-site")]));
         assert!(!may(&[("sec-fetch-site", "same-site")]));
         let link = headers(&[("host", "a"), ("sec-fetch-site", "cross-site")]);
-        assert!(Origins::default().judge(&link, true).is_ok());
+        assert!(AllowedOrigins::default().judge(&link, true).is_ok());
         let standard = headers(&[("host", "db.example:80"), ("origin", "http://db.example")]);
-        assert!(Origins::default().judge(&standard, false).is_ok());
+        assert!(AllowedOrigins::default().judge(&standard, false).is_ok());
         let spelled = headers(&[("host", "DB.Example.:8080"), ("origin", "http://db.example:8080")]);
-        assert!(Origins::default().judge(&spelled, false).is_ok());
+        assert!(AllowedOrigins::default().judge(&spelled, false).is_ok());
         // Only the server's own pages by https are allowed with TLS.
-        let encrypted = Origins::default().encrypted(true);
+        let encrypted = AllowedOrigins::default().encrypted(true);
         assert!(encrypted.judge(&standard, false).is_err());
         let own = headers(&[("host", "db.example"), ("origin", "https://db.example:443")]);
         assert!(encrypted.judge(&own, false).is_ok());
-        assert!(Origins::default().judge(&own, false).is_err());
+        assert!(AllowedOrigins::default().judge(&own, false).is_err());
     }
 
     #[test]
@@ -237,7 +237,7 @@ mod tests {
             "ftp://a",
             "https://a b",
         ] {
-            assert!(Origins::new(&[bad.into()]).is_err(), "{bad}");
+            assert!(AllowedOrigins::new(&[bad.into()]).is_err(), "{bad}");
         }
     }
 

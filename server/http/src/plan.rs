@@ -119,7 +119,7 @@ pub fn plan_info(plan: &PlanSummary, retiring: Vec<RetiringTable>, given: &[Cons
 }
 
 /// Converts it for the API.
-pub fn destroyed(found: &reprise_router::Destroyed) -> Destroyed {
+pub fn destroyed(found: &reprise_router::DestroyedItem) -> Destroyed {
     Destroyed {
         allow: found.consent.to_string(),
         count: found.count,
@@ -127,7 +127,7 @@ pub fn destroyed(found: &reprise_router::Destroyed) -> Destroyed {
     }
 }
 
-fn table(table: reprise_router::TablePlan) -> TablePlan {
+fn table(table: reprise_router::TableChangePlan) -> TablePlan {
     let step = |step: reprise_router::ChangeStep| PlanStep {
         action: step.action.name().to_owned(),
         what: step.what.to_owned(),
@@ -142,7 +142,7 @@ fn table(table: reprise_router::TablePlan) -> TablePlan {
     }
 }
 
-fn procedure(plan: reprise_router::ProcedurePlan) -> ProcedurePlan {
+fn procedure(plan: reprise_router::ProcedureChange) -> ProcedurePlan {
     ProcedurePlan {
         procedure: plan.procedure,
         action: plan.action.name().to_owned(),

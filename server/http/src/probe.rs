@@ -7,7 +7,7 @@ use reprise_router::{BatchBuilder, Router};
 
 use crate::{
     batch::{Chunk, LineParser},
-    pipeline::request::{Seen, recognise},
+    pipeline::request::{InputKind, recognise},
 };
 
 /// A pipeline's reading of the first bytes of its input.
@@ -33,9 +33,9 @@ pub enum Request {
 /// Reads input as a pipeline does first.
 pub fn request(input: &[u8]) -> Request {
     let head = match recognise(input) {
-        Seen::Part => return Request::Part,
-        Seen::Other => return Request::Other,
-        Seen::Call(head) => head,
+        InputKind::Part => return Request::Part,
+        InputKind::Other => return Request::Other,
+        InputKind::Call(head) => head,
     };
     let headers = head.headers.iter();
     let headers = headers.map(|(name, value)| (name.to_string(), value.as_bytes().to_vec()));

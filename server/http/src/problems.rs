@@ -6,7 +6,7 @@ use axum::{
 };
 use reprise_api::{Problem, ProblemKind};
 
-use crate::{front::Name, refusal::Refusal};
+use crate::{front::PathName, refusal::Refusal};
 
 /// Returns slug, status, meaning and whether a repeat is safe, for the documentation.
 #[cfg(test)]
@@ -49,7 +49,7 @@ const SAFE_SAME_CODE: &str = "Yes, but the result is the same until the code or 
     ),
     security(())
 )]
-pub async fn problem_page(Name(slug): Name) -> Result<Response, Refusal> {
+pub async fn problem_page(PathName(slug): PathName) -> Result<Response, Refusal> {
     let kind = ProblemKind::from_slug(&slug)
         .ok_or_else(|| Refusal::not_found("there is no error with this name; /problems/ lists all errors"))?;
     Ok(page(kind.slug(), &guide_text(kind)))

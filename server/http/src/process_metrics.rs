@@ -11,10 +11,10 @@ use crate::state::Parts;
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Name, kind, meaning.
-type Described = (&'static str, &'static str, &'static str);
+type MetricText = (&'static str, &'static str, &'static str);
 
 #[rustfmt::skip]
-const FIGURES: [Described; 8] = [
+const FIGURES: [MetricText; 8] = [
     ("process_cpu_seconds_total", "counter", "Processor time that the process has used, in seconds"),
     ("process_max_fds", "gauge", "Limit of open file descriptors of the process"),
     ("process_open_fds", "gauge", "File descriptors that the process has open"),
@@ -24,27 +24,27 @@ const FIGURES: [Described; 8] = [
     ("process_virtual_memory_bytes", "gauge", "Virtual memory of the process"),
     ("reprise_memory_uncounted_bytes", "gauge", "Resident memory beyond what reprise_memory_bytes counts: code, stacks, and what nothing counts"),
 ];
-const BUILD: Described = (
+const BUILD: MetricText = (
     "reprise_build_info",
     "gauge",
     "1, with the program's `version` and the `settings` under which modules are compiled",
 );
-const EPOCH: Described = (
+const EPOCH: MetricText = (
     "reprise_epoch",
     "gauge",
     "Epoch in which the server writes; 0 without a log",
 );
-const ROLE: Described = (
+const ROLE: MetricText = (
     "reprise_role",
     "gauge",
     "1 for the server's current `role`, 0 for the others",
 );
-const OTHER_PRIMARY: Described = (
+const OTHER_PRIMARY: MetricText = (
     "reprise_other_primary",
     "gauge",
     "1 while another server leads this database beside this primary; else 0",
 );
-const REFUSED: Described = (
+const REFUSED: MetricText = (
     "reprise_calls_refused_total",
     "counter",
     "Calls and requests that the server refused, or that found no memory, by `reason`: the slug of the problem",
@@ -91,7 +91,7 @@ impl Figures {
     }
 }
 
-fn push_head(described: Described, out: &mut String) {
+fn push_head(described: MetricText, out: &mut String) {
     let (name, kind, what) = described;
     let _ = writeln!(out, "# HELP {name} {what}\n# TYPE {name} {kind}"); // a string takes it
 }

@@ -10,7 +10,7 @@ use reprise_base::{
     Lsn, Safety, TxnId,
     limits::{KEY_BYTES_LIMIT, MAPPINGS_LIMIT, MEMORY_MAX_LIMIT},
 };
-use reprise_router::{CallReply, EndReason, Failure, LogReadError, ReplyOutcome, RowsError, Unavailable, Unlogged};
+use reprise_router::{CallReply, EndReason, Failure, LogReadError, LogRefusal, ReplyOutcome, RowsError, Unavailable};
 
 mod deployments;
 
@@ -359,14 +359,14 @@ fn problem_of_failure(failure: &Failure) -> Problem {
     }
 }
 
-impl From<Unlogged> for Refusal {
-    fn from(reason: Unlogged) -> Self {
+impl From<LogRefusal> for Refusal {
+    fn from(reason: LogRefusal) -> Self {
         match reason {
-            Unlogged::Unavailable(reason) | Unlogged::Unknown(reason) => Self::log_unavailable(&reason),
-            Unlogged::ReadOnly(reason) => Self::read_only(&reason),
-            Unlogged::StandbyUnavailable(reason) => Self::standby_unavailable(&reason),
-            Unlogged::LeaseLost(reason) => Self::lease_lost(&reason),
-            Unlogged::Paused(reason) => Self::unavailable(&reason),
+            LogRefusal::Unavailable(reason) | LogRefusal::Unknown(reason) => Self::log_unavailable(&reason),
+            LogRefusal::ReadOnly(reason) => Self::read_only(&reason),
+            LogRefusal::StandbyUnavailable(reason) => Self::standby_unavailable(&reason),
+            LogRefusal::LeaseLost(reason) => Self::lease_lost(&reason),
+            LogRefusal::Paused(reason) => Self::unavailable(&reason),
         }
     }
 }
@@ -513,8 +513,8 @@ mod tests {
             DeployError::Install(InstallError::Conflicts(Vec::new())),
             DeployError::Install(InstallError::Memory { bytes: 1, max: 2 }),
             DeployError::Install(InstallError::Time { max_s: 1 }),
-            DeployError::Log(Unlogged::Unavailable("full".into())),
-            DeployError::Log(Unlogged::ReadOnly("read alone".into())),
+            DeployError::Log(LogRefusal::Unavailable("full".into())),
+            DeployError::Log(LogRefusal::ReadOnly("read alone".into())),
             DeployError::Unavailable("stops".into()),
         ];
         let documented = statuses(&Method::PUT, "/v1/modules/{module}");

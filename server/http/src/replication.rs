@@ -14,9 +14,9 @@ use reprise_api::{
 use reprise_base::{Joiner, Lsn, NodeProcess, check_node_name};
 use reprise_codec::{hex, rfc3339};
 use reprise_router::{
-    ComparedInfo, CutRecords, LeaseInfo, LeaseState as RouterLease, LostRange as RouterLost,
-    OutOfSync as RouterOutOfSync, PromoteOptions, ReplicationError, ReplicationInfo, Router, StandbyInfo,
-    StandbyState as RouterState, ViewAge,
+    ComparedInfo, CutRecords, LaggingStandby as RouterOutOfSync, LeaseInfo, LeaseStatus as RouterLease,
+    LostRecords as RouterLost, PromoteOptions, ReplicationError, ReplicationInfo, Router, StandbyInfo,
+    StandbyPhase as RouterState, ViewAge,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -26,8 +26,8 @@ use crate::{
     body,
     calls::{LOOK, number, read_wait_max},
     control::ControlOp,
-    front::{Name, Params},
-    places::Operation,
+    front::{Params, PathName},
+    permits::Operation,
     refusal::Refusal,
     state::{AppState, Parts},
 };
@@ -207,7 +207,7 @@ pub async fn join(
 )]
 pub async fn forget_standby(
     State(state): State<AppState>,
-    Name(name): Name,
+    PathName(name): PathName,
     principal: Principal,
 ) -> Result<StatusCode, Refusal> {
     let forget = {

@@ -13,12 +13,12 @@ use tokio::sync::OwnedSemaphorePermit;
 
 /// The resources of a batch until its last answer was written or dropped. While it runs, it keeps them even without a waiting client.
 #[derive(Default)]
-pub struct Held {
+pub struct BatchResources {
     _places: Option<OwnedSemaphorePermit>,
     _request: Option<Grant>,
 }
 
-impl Held {
+impl BatchResources {
     /// Takes places for calls of batches, and bytes among the requests of all connections.
     pub fn new(places: OwnedSemaphorePermit, request: Option<Grant>) -> Self {
         Self {
@@ -34,7 +34,7 @@ pub struct ReplySlot {
     reply: OnceLock<Option<BatchReply>>,
     /// The waiting tasks, by the number of their [`PendingReply`].
     waiting: Mutex<Vec<(usize, Waker)>>,
-    _held: Held,
+    _held: BatchResources,
 }
 
 /// One of those who wait for a reply.
@@ -47,7 +47,7 @@ pub struct PendingReply {
 struct Filler(Arc<ReplySlot>);
 
 impl ReplySlot {
-    pub fn holding(held: Held) -> Arc<Self> {
+    pub fn holding(held: BatchResources) -> Arc<Self> {
         Arc::new(Self {
             _held: held,
             ..Self::default()
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn one_is_woken_and_wakes_the_others() {
-        let slot = ReplySlot::holding(Held::default());
+        let slot = ReplySlot::holding(BatchResources::default());
         let all = waiting(&slot, 3);
         drop(Filler(slot.clone()));
         assert_eq!(woken(&all), [0, 0, 1]);
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn who_goes_away_keeps_nobody_from_being_woken() {
-        let slot = ReplySlot::holding(Held::default());
+        let slot = ReplySlot::holding(BatchResources::default());
         let mut all = waiting(&slot, 4);
         drop(all.pop()); // before the reply: somebody else is woken
         drop(Filler(slot.clone()));
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn one_that_leaves_keeps_nobody_from_being_woken_and_is_not_woken() {
-        let slot = ReplySlot::holding(Held::default());
+        let slot = ReplySlot::holding(BatchResources::default());
         let all = waiting(&slot, 3);
         all[2].0.leave(); // its deadline passed, and its answer is not written yet
         drop(Filler(slot.clone()));
@@ -213,7 +213,7 @@ mod tests {
     fn what_is_held_is_held_until_the_last_of_all_has_gone() {
         let places = Arc::new(tokio::sync::Semaphore::new(3));
         let permit = places.clone().try_acquire_many_owned(3).expect("all are free");
-        let slot = ReplySlot::holding(Held::new(permit, None));
+        let slot = ReplySlot::holding(BatchResources::new(permit, None));
         let (pending, filler) = (slot.wait(0), Filler(slot));
         drop(pending); // a client that went away: its calls run on
         assert_eq!(places.available_permits(), 0);

@@ -13,9 +13,9 @@ use sha2::{Digest, Sha256};
 use crate::{
     auth::Principal,
     control::ControlOp,
-    front::Name,
+    front::PathName,
     modules::{deploy, installed, plan},
-    places::Operation,
+    permits::Operation,
     plan::DeployQuery,
     refusal::Refusal,
     state::{AppState, Parts},
@@ -54,7 +54,7 @@ use crate::{
 )]
 pub async fn rollback_module(
     State(state): State<AppState>,
-    Name(name): Name,
+    PathName(name): PathName,
     query: DeployQuery,
     principal: Principal,
 ) -> Result<Response, Refusal> {

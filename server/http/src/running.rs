@@ -2,14 +2,14 @@
 
 use axum::{Json, extract::State};
 use reprise_api::{CallList, CallPhase, Problem, RunningCall, U64};
-use reprise_router::{CallInfo, CallPhase as RouterPhase, Deployed};
+use reprise_router::{CallInfo, CallStep as RouterPhase, Deployed};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::{
     auth::Principal,
     control::ControlOp,
-    front::{Name, Params},
+    front::{Params, PathName},
     refusal::Refusal,
     state::{AppState, Parts},
 };
@@ -75,7 +75,7 @@ pub async fn list_calls(
 )]
 pub async fn cancel_call(
     State(state): State<AppState>,
-    Name(id): Name,
+    PathName(id): PathName,
     principal: Principal,
 ) -> Result<Json<RunningCall>, Refusal> {
     let op = ControlOp::CancelCall(id.clone());

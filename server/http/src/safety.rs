@@ -33,10 +33,10 @@ pub struct AskedSafety {
 /// Waits until it is known whether writes that were sent together have the level.
 pub struct Confirmation {
     asked: AskedSafety,
-    state: Waiting,
+    state: SafetyWait,
 }
 
-enum Waiting {
+enum SafetyWait {
     /// The calls are not answered yet.
     Asked,
     Waits {
@@ -73,7 +73,7 @@ impl AskedSafety {
 
 impl From<AskedSafety> for Confirmation {
     fn from(asked: AskedSafety) -> Self {
-        let state = Waiting::Asked;
+        let state = SafetyWait::Asked;
         Self { asked, state }
     }
 }
@@ -93,13 +93,13 @@ impl Confirmation {
 
     /// Waits after the calls are answered, until the writes among them have the level, or will not be waited for any more.
     pub fn poll(&mut self, cx: &mut Context<'_>, state: &AppState, has_written: impl FnOnce() -> bool) -> Poll<()> {
-        if let Waiting::Asked = self.state {
+        if let SafetyWait::Asked = self.state {
             self.state = match has_written() {
                 true => self.begin(state),
-                false => Waiting::Has,
+                false => SafetyWait::Has,
             };
         }
-        let Waiting::Waits { told, until } = &mut self.state else {
+        let SafetyWait::Waits { told, until } = &mut self.state else {
             return Poll::Ready(());
         };
         let outcome = match Pin::new(told).poll(cx) {
@@ -114,15 +114,15 @@ impl Confirmation {
             }
         };
         self.state = match outcome {
-            Ok(()) => Waiting::Has,
-            Err(reason) => Waiting::Failed(ReplyOutcome::Unconfirmed(reason)),
+            Ok(()) => SafetyWait::Has,
+            Err(reason) => SafetyWait::Failed(ReplyOutcome::Unconfirmed(reason)),
         };
         Poll::Ready(())
     }
 
-    fn begin(&self, state: &AppState) -> Waiting {
+    fn begin(&self, state: &AppState) -> SafetyWait {
         let Some(service) = state.router.replication() else {
-            return Waiting::Failed(ReplyOutcome::Unconfirmed(NO_STANDBYS.into()));
+            return SafetyWait::Failed(ReplyOutcome::Unconfirmed(NO_STANDBYS.into()));
         };
         let (sender, told) = oneshot::channel();
         // All answered records are before this LSN.
@@ -130,20 +130,20 @@ impl Confirmation {
         let hook = Box::new(move |outcome| _ = sender.send(outcome)); // who waited may have gone
         service.when_safe(self.asked.level, end, hook);
         let until = self.asked.until.map(|until| Box::pin(sleep_until(until)));
-        Waiting::Waits { told, until }
+        SafetyWait::Waits { told, until }
     }
 
     /// Returns the outcome of writes that may lack the level.
     pub fn failure(&self) -> Option<&ReplyOutcome> {
         match &self.state {
-            Waiting::Failed(outcome) => Some(outcome),
+            SafetyWait::Failed(outcome) => Some(outcome),
             _ => None,
         }
     }
 
     /// The level that its writes have, once it is known that they do.
     pub fn reached(&self) -> Option<Safety> {
-        matches!(self.state, Waiting::Has).then_some(self.asked.level)
+        matches!(self.state, SafetyWait::Has).then_some(self.asked.level)
     }
 }
 

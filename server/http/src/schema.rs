@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use reprise_abi::{
-    AbortSchema, IndexKind, Parameter, Partitioning, Placement, ProcedureSchema, ScalarType, TableSchema, Type,
+    AbortSchema, IndexKind, Parameter, Partitioning, ProcedureSchema, ScalarType, TablePlacement, TableSchema, Type,
     value::ValueReader,
 };
 use reprise_api::{
@@ -11,7 +11,7 @@ use reprise_api::{
     Placement as PlacementInfo, ProcedureCalls, ProcedureInfo, TableInfo, TypeInfo,
 };
 use reprise_codec::{raw_json, read_scalar, write_column};
-use reprise_router::{CallEnd, CallStage, CallSums, Deployed, Module, TableId, TableStats};
+use reprise_router::{CallEnd, CallStage, CallSums, Deployed, Module, TableId, TableTotals};
 
 /// Name of the index 0, the primary key.
 pub const PRIMARY: &str = "primary";
@@ -128,7 +128,7 @@ fn partitioning_info(procedure: &ProcedureSchema) -> PartitioningInfo {
     }
 }
 
-pub fn table_info(deployed: &Deployed, id: TableId, table: &TableSchema, stats: TableStats) -> TableInfo {
+pub fn table_info(deployed: &Deployed, id: TableId, table: &TableSchema, stats: TableTotals) -> TableInfo {
     let column_names = |positions: &[u16]| -> Vec<String> {
         positions
             .iter()
@@ -163,13 +163,13 @@ pub fn table_info(deployed: &Deployed, id: TableId, table: &TableSchema, stats: 
         primary_key: column_names(&table.primary_key),
         indexes,
         placement: match table.placement {
-            Placement::By(_) => PlacementInfo::ByColumn,
-            Placement::Replicated => PlacementInfo::Replicated,
-            Placement::Local => PlacementInfo::Local,
+            TablePlacement::By(_) => PlacementInfo::ByColumn,
+            TablePlacement::Replicated => PlacementInfo::Replicated,
+            TablePlacement::Local => PlacementInfo::Local,
         },
         partition_column: match table.placement {
-            Placement::By(column) => Some(table.columns[column as usize].name.clone()),
-            Placement::Replicated | Placement::Local => None,
+            TablePlacement::By(column) => Some(table.columns[column as usize].name.clone()),
+            TablePlacement::Replicated | TablePlacement::Local => None,
         },
         modules: modules.map(|module| module.name.clone()).collect(),
         rows: stats.rows,

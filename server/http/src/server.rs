@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use crate::{
-    connections::{Place, Places},
+    connections::{ConnectionSlot, ConnectionSlots},
     docs, front,
     heads::WatchedStream,
     limits::{
@@ -60,7 +60,7 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let router = docs::routes(state.clone());
     let limits = state.limits;
-    let places = Places::new(limits.connections_max, limits.connections_per_peer_max);
+    let places = ConnectionSlots::new(limits.connections_max, limits.connections_per_peer_max);
     let mut shutdown = pin!(shutdown);
     let mut told = None;
     loop {
@@ -146,7 +146,7 @@ fn is_passing(error: &io::Error) -> bool {
         || error.kind() == io::ErrorKind::Interrupted
 }
 
-async fn serve_connection(stream: TcpStream, state: AppState, router: Router, place: Place) {
+async fn serve_connection(stream: TcpStream, state: AppState, router: Router, place: ConnectionSlot) {
     let _ = stream.set_nodelay(true); // a closed socket fails at its first read as well
     state.counts.connections.fetch_add(1, Ordering::Relaxed);
     state.counts.connections_open.fetch_add(1, Ordering::Relaxed);
@@ -159,7 +159,7 @@ async fn serve_connection(stream: TcpStream, state: AppState, router: Router, pl
     state.counts.connections_open.fetch_sub(1, Ordering::Relaxed);
 }
 
-async fn serve_socket(stream: TcpStream, state: &AppState, router: Router, place: &Place) {
+async fn serve_socket(stream: TcpStream, state: &AppState, router: Router, place: &ConnectionSlot) {
     let header_wait = header_wait(state, place.is_probe());
     let Some(socket) = tls::greet(stream, state.tls.as_ref(), header_wait).await else {
         return;
@@ -184,7 +184,13 @@ fn header_wait(state: &AppState, is_probe: bool) -> Duration {
 }
 
 /// Whatever the requests are, one after the other.
-async fn serve_requests(stream: StallGuard, state: &AppState, router: Router, place: &Place, header_wait: Duration) {
+async fn serve_requests(
+    stream: StallGuard,
+    state: &AppState,
+    router: Router,
+    place: &ConnectionSlot,
+    header_wait: Duration,
+) {
     let is_probe = place.is_probe();
     let mut draining = state.draining.subscribe();
     let (stream, judge) = WatchedStream::new(stream, state.clone());

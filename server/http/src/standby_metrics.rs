@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use opentelemetry::{KeyValue, metrics::Meter};
-use reprise_router::{StandbyInfo, StandbyState};
+use reprise_router::{StandbyInfo, StandbyPhase};
 
 use crate::state::Parts;
 
@@ -11,11 +11,11 @@ use crate::state::Parts;
 pub type Standbys = Arc<Mutex<Vec<StandbyInfo>>>;
 
 /// Name, meaning and value. The value is None if it was not measured yet.
-type Instrument = (&'static str, &'static str, fn(&StandbyInfo) -> Option<f64>);
+type StandbyInstrument = (&'static str, &'static str, fn(&StandbyInfo) -> Option<f64>);
 
 #[rustfmt::skip]
-const GAUGES: [Instrument; 13] = [
-    ("reprise.standby.streaming", "1 while the `standby` gets each group of records at once", |s| Some((s.state == StandbyState::Streaming) as u64 as f64)),
+const GAUGES: [StandbyInstrument; 13] = [
+    ("reprise.standby.streaming", "1 while the `standby` gets each group of records at once", |s| Some((s.state == StandbyPhase::Streaming) as u64 as f64)),
     ("reprise.standby.in.sync", "1 while the `standby` has every acknowledged write, 0 if it may lack some; on the standby itself as its primary \
      said last, and no value if it does not know", |s| s.in_sync.map(|is_in| is_in as u64 as f64)),
     ("reprise.standby.freshness", "Freshness of the `standby`'s reads, from 0 to 1", |s| s.freshness),

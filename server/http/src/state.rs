@@ -23,7 +23,7 @@ use crate::{
     limits::{BATCH_CALLS_IN_FLIGHT_MAX, ConnectionLimits, DOWNLOADS_MAX, EVENT_STREAMS_MAX, OPERATION_PLACE_WAIT_MAX},
     metrics::Metrics,
     module_openapi::Documents,
-    places::{Operation, Places},
+    permits::{Operation, OperationPermits},
     refusal::Refusal,
     status,
     texts::Texts,
@@ -57,11 +57,11 @@ pub struct Parts {
     /// The certificate shown to clients; None: plain HTTP.
     pub tls: Option<Arc<Identity>>,
     pub metrics: Metrics,
-    pub counts: Counts,
+    pub counts: HttpCounts,
     pub coalescers: Coalescers,
     /// Calls of batches that may yet be given to the engine.
     pub batch_calls: Arc<Semaphore>,
-    pub places: Places,
+    pub places: OperationPermits,
     /// The operations beside calls.
     pub controls: ControlLog,
     pub texts: Texts,
@@ -74,7 +74,7 @@ pub struct Parts {
 
 /// Counts of this crate's own.
 #[derive(Default)]
-pub struct Counts {
+pub struct HttpCounts {
     pub connections_open: AtomicU64,
     pub connections: AtomicU64,
     /// Answers by the first digit of their status.
@@ -82,7 +82,7 @@ pub struct Counts {
     pub batch_calls: AtomicU64,
 }
 
-impl Counts {
+impl HttpCounts {
     fn answered(&self, status: u16) {
         let class = (status / 100).min(5) as usize;
         self.answers[class].fetch_add(1, Ordering::Relaxed);
@@ -116,10 +116,10 @@ impl AppState {
             tracer: options.tracer,
             tls: options.tls,
             metrics: Metrics::new(),
-            counts: Counts::default(),
+            counts: HttpCounts::default(),
             coalescers,
             batch_calls: Arc::new(Semaphore::new(BATCH_CALLS_IN_FLIGHT_MAX)),
-            places: Places::default(),
+            places: OperationPermits::default(),
             controls: ControlLog::default(),
             texts,
             documents: Documents::default(),

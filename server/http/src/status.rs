@@ -15,7 +15,7 @@ use reprise_api::{
 use reprise_base::{Lsn, MemoryKind, MemoryLedger, memory::memory_kept_back};
 use reprise_codec::{hex, rfc3339};
 use reprise_router::{
-    DeployProgress, NvramBufferStatus, NvramDevice, Phase as RouterPhase, RecoveryStep as RouterStep,
+    DeployProgress, NodePhase as RouterPhase, NvramBufferStatus, NvramDevice, RecoveryStage as RouterStep,
 };
 use reprise_upkeep::ArchiveStatus;
 

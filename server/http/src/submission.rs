@@ -9,7 +9,7 @@ use std::{
 use reprise_base::Safety;
 use reprise_codec::{ArgsError, Format, encode_document};
 use reprise_observe::RefusalReason;
-use reprise_router::{BatchBuilder, Bound, CallReply, CallTerms, CallTimes, Deployed, ReplyOutcome, Stream};
+use reprise_router::{BatchBuilder, CallPartitions, CallReply, CallTerms, CallTimes, Deployed, ReplyOutcome, Stream};
 
 use crate::{
     call_text::{CallText, SCRATCH, encode, encode_again, superseded_too_often},
@@ -18,7 +18,7 @@ use crate::{
     limits::SUPERSEDED_RETRIES_MAX,
     refusal::Refusal,
     refused::bounded,
-    reply::{Held, PendingReply, ReplySlot},
+    reply::{BatchResources, PendingReply, ReplySlot},
     safety::{AskedSafety, Confirmation},
     state::AppState,
     target::Target,
@@ -183,7 +183,7 @@ impl<F> Submission<F> {
     }
 
     /// Hands the calls to the engine.
-    pub fn submit(&mut self, state: &AppState, mut batch: BatchBuilder, held: Held) {
+    pub fn submit(&mut self, state: &AppState, mut batch: BatchBuilder, held: BatchResources) {
         if batch.is_empty() {
             return;
         }
@@ -239,7 +239,7 @@ impl<F> Submission<F> {
             encode_document(format, &target.schema().params, sent, args, scratch)?;
             let partitions = state.router.partitions_count();
             let bound = target.module.route(target.procedure, args, partitions);
-            let Ok(Bound::One(partition)) = bound else {
+            let Ok(CallPartitions::One(partition)) = bound else {
                 return Ok(None);
             };
             let call = RoutedCall {
@@ -403,7 +403,7 @@ impl<F> Submission<F> {
         }
         match batch.is_empty() {
             true => self.is_answered = true,
-            false => self.submit(state, batch, Held::default()),
+            false => self.submit(state, batch, BatchResources::default()),
         }
     }
 

@@ -13,10 +13,10 @@ use reprise_router::{Deployed, TableId};
 use crate::{
     auth::Principal,
     control::ControlOp,
-    front::{Name, Params, parse_digits},
+    front::{Params, PathName, parse_digits},
     limits::STATS_WAIT_MAX,
     listed::{self, ListParams, bad_cursor, json_answer},
-    places::Operation,
+    permits::Operation,
     refusal::Refusal,
     schema::table_info,
     state::AppState,
@@ -68,7 +68,7 @@ pub async fn list_tables(
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn show_table(State(state): State<AppState>, Name(name): Name) -> Result<Json<TableInfo>, Refusal> {
+pub async fn show_table(State(state): State<AppState>, PathName(name): PathName) -> Result<Json<TableInfo>, Refusal> {
     let deployed = state.router.deployed();
     let (id, table) = find_table(&deployed, &name)?;
     let stats = state
@@ -95,7 +95,7 @@ pub async fn show_table(State(state): State<AppState>, Name(name): Name) -> Resu
 )]
 pub async fn drop_table(
     State(state): State<AppState>,
-    Name(name): Name,
+    PathName(name): PathName,
     principal: Principal,
 ) -> Result<Response, Refusal> {
     let lsn = state

@@ -1,7 +1,7 @@
 //! Room for long answers, over all connections. A task that writes one waits for room. It returns the room when the client has taken the
 //! last byte, or was disconnected because it is slow.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, pin::Pin, sync::Arc};
 
 use bytes::Bytes;
 use reprise_base::{Budget, Grant};
@@ -23,6 +23,9 @@ pub struct Room {
     units: Option<OwnedSemaphorePermit>,
     grant: Grant,
 }
+
+/// The wait of a long text for its room.
+pub type WaitForRoom = Pin<Box<dyn Future<Output = Room> + Send>>;
 
 impl Texts {
     pub fn new(budget: &Arc<Budget>) -> Self {
@@ -62,7 +65,7 @@ impl Texts {
             None => text,
             Some(mut room) => {
                 room.fit(text.len());
-                Bytes::from_owner(Held { text, _room: room })
+                Bytes::from_owner(CountedText { text, _room: room })
             }
         }
     }
@@ -82,12 +85,12 @@ impl Room {
 }
 
 /// A text that holds its room as long as it lives.
-struct Held {
+struct CountedText {
     text: Bytes,
     _room: Room,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for CountedText {
     fn as_ref(&self) -> &[u8] {
         &self.text
     }

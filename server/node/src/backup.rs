@@ -17,7 +17,9 @@ use serde::Serialize;
 
 use crate::{
     cli::{Output, ServerArgs},
-    output::{Failure, Outcome, ProgressLine, bytes, grouped, print_json, print_pairs, print_table, print_text, table},
+    output::{
+        ProgressLine, VerbFailure, VerbResult, bytes, grouped, print_json, print_pairs, print_table, print_text, table,
+    },
     region,
     remote::{connect, failure},
     restore::{PointArgs, restore_from},
@@ -96,7 +98,7 @@ const CREATE_EXAMPLE: &str = "Examples:
 The server keeps working during a backup. If the server has tokens, you need one with the role admin.";
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-pub fn run(command: &BackupCommand, output: Output) -> Outcome {
+pub fn run(command: &BackupCommand, output: Output) -> VerbResult {
     match command {
         BackupCommand::Create {
             to,
@@ -134,7 +136,7 @@ pub fn run(command: &BackupCommand, output: Output) -> Outcome {
 
 /// The printed facts about a backup.
 #[derive(Serialize)]
-pub struct Told {
+pub struct BackupFacts {
     pub directory: PathBuf,
     pub database_id: String,
     pub partitions: u16,
@@ -149,7 +151,7 @@ pub struct Told {
     pub bytes: u64,
 }
 
-impl Told {
+impl BackupFacts {
     pub fn of(dir: &Path, manifest: &BackupManifest) -> Self {
         Self {
             directory: dir.to_owned(),
@@ -193,8 +195,8 @@ impl Told {
     }
 }
 
-pub fn tell(dir: &Path, manifest: &BackupManifest, output: Output) -> Outcome {
-    let told = Told::of(dir, manifest);
+pub fn tell(dir: &Path, manifest: &BackupManifest, output: Output) -> VerbResult {
+    let told = BackupFacts::of(dir, manifest);
     match output {
         Output::Json => print_json(&told)?,
         Output::Text => print_pairs(&told.pairs())?,
@@ -202,7 +204,7 @@ pub fn tell(dir: &Path, manifest: &BackupManifest, output: Output) -> Outcome {
     Ok(())
 }
 
-fn create_offline(data_dir: &Path, to: &Path, output: Output) -> Outcome {
+fn create_offline(data_dir: &Path, to: &Path, output: Output) -> VerbResult {
     region::judge(data_dir)?;
     let made = create_backup(data_dir, to);
     let manifest = made.with_context(|| format!("back up {}", data_dir.display()))?;
@@ -210,7 +212,7 @@ fn create_offline(data_dir: &Path, to: &Path, output: Output) -> Outcome {
 }
 
 /// Has the server make a backup, waits for it, and copies it if a place is named.
-fn create_online(client: &Client, to: Option<&Path>, (keep, earlier): (bool, bool), output: Output) -> Outcome {
+fn create_online(client: &Client, to: Option<&Path>, (keep, earlier): (bool, bool), output: Output) -> VerbResult {
     let line = ProgressLine::new();
     let mut backup = client.create_backup(earlier).map_err(failure)?;
     while backup.state == BackupState::Running {
@@ -221,7 +223,7 @@ fn create_online(client: &Client, to: Option<&Path>, (keep, earlier): (bool, boo
     line.clear();
     if backup.state == BackupState::Failed {
         let reason = backup.error.unwrap_or_default();
-        return Err(Failure::Other(anyhow::anyhow!("the backup failed: {reason}")));
+        return Err(VerbFailure::Other(anyhow::anyhow!("the backup failed: {reason}")));
     }
     let Some(to) = to else {
         return tell_remote(&backup, output);
@@ -234,7 +236,7 @@ fn create_online(client: &Client, to: Option<&Path>, (keep, earlier): (bool, boo
 }
 
 /// Downloads a backup's files, checks each, and gives the directory its name when all are durable.
-fn fetch(client: &Client, backup: &Backup, to: &Path) -> Outcome {
+fn fetch(client: &Client, backup: &Backup, to: &Path) -> VerbResult {
     let files = backup.files.iter().map(|file| ManifestFile {
         path: file.path.clone(),
         bytes: file.bytes,
@@ -258,7 +260,7 @@ fn fetch(client: &Client, backup: &Backup, to: &Path) -> Outcome {
     Ok(())
 }
 
-fn tell_remote(backup: &Backup, output: Output) -> Outcome {
+fn tell_remote(backup: &Backup, output: Output) -> VerbResult {
     match output {
         Output::Json => print_json(backup)?,
         Output::Text => {
@@ -275,7 +277,7 @@ fn tell_remote(backup: &Backup, output: Output) -> Outcome {
     Ok(())
 }
 
-fn list(client: &Client, output: Output) -> Outcome {
+fn list(client: &Client, output: Output) -> VerbResult {
     let list = client.backups().map_err(failure)?;
     if output == Output::Json {
         return Ok(print_json(&list)?);
@@ -300,9 +302,9 @@ fn list(client: &Client, output: Output) -> Outcome {
 }
 
 #[derive(Serialize)]
-struct Verified {
+struct BackupCheck {
     #[serde(flatten)]
-    told: Told,
+    told: BackupFacts,
     whole: bool,
     log_records: u64,
     rows: u64,
@@ -311,7 +313,7 @@ struct Verified {
     idempotency_keys: u64,
 }
 
-fn verify(dir: &Path, output: Output) -> Outcome {
+fn verify(dir: &Path, output: Output) -> VerbResult {
     let line = ProgressLine::new();
     let mut done = 0;
     let verified = verify_backup(dir, &mut |read| {
@@ -321,8 +323,8 @@ fn verify(dir: &Path, output: Output) -> Outcome {
     });
     line.clear();
     let found: VerifiedBackup = verified.with_context(|| format!("verify {}", dir.display()))?;
-    let verified = Verified {
-        told: Told::of(dir, &found.manifest),
+    let verified = BackupCheck {
+        told: BackupFacts::of(dir, &found.manifest),
         whole: true,
         log_records: found.log.records,
         rows: found.rows,

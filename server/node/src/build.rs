@@ -6,20 +6,20 @@ use reprise_build::{BuildRequest, build};
 use crate::{
     cli::{BuildArgs, Output},
     new::kit,
-    output::{Failure, Outcome, print_json, print_note, print_text},
+    output::{VerbFailure, VerbResult, print_json, print_note, print_text},
 };
 
-pub fn run(args: &BuildArgs, output: Output) -> Outcome {
+pub fn run(args: &BuildArgs, output: Output) -> VerbResult {
     if !args.dir.is_dir() {
-        return Err(Failure::Other(anyhow!("{} is not a folder", args.dir.display())));
+        return Err(VerbFailure::Other(anyhow!("{} is not a folder", args.dir.display())));
     }
     match kit::look(&args.dir)? {
-        kit::Found::Other if args.update_sdk => kit::put(&args.dir)?,
-        kit::Found::Other => print_note(&format!(
+        kit::KitState::Other if args.update_sdk => kit::put(&args.dir)?,
+        kit::KitState::Other => print_note(&format!(
             "the SDK in {} has another version than this program; `reprise build --update-sdk` replaces it",
             args.dir.join(kit::FOLDER).display()
         )),
-        kit::Found::None | kit::Found::Same => {}
+        kit::KitState::None | kit::KitState::Same => {}
     }
     let built = build(&BuildRequest::Crate(&args.dir), args.out.as_deref(), args.toolchain)?;
     for module in built {

@@ -5,7 +5,7 @@ use reprise_api::{CallPhase, RunningCall};
 
 use crate::{
     cli::{Output, ServerArgs},
-    output::{Outcome, grouped, print_json, print_table, print_text, table},
+    output::{VerbResult, grouped, print_json, print_table, print_text, table},
     remote::{connect, failure},
 };
 
@@ -30,7 +30,7 @@ pub enum CallsCommand {
     },
 }
 
-pub fn run(command: &CallsCommand, output: Output) -> Outcome {
+pub fn run(command: &CallsCommand, output: Output) -> VerbResult {
     match command {
         CallsCommand::List { limit, server } => {
             let list = connect(server)?.calls((*limit).into()).map_err(failure)?;

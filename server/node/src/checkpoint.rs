@@ -7,14 +7,14 @@ use reprise_api::{Checkpoint, CheckpointState};
 use crate::{
     cli::{CheckpointCommand, Output},
     inspect,
-    output::{Failure, Outcome, ProgressLine, bytes, grouped, print_json, print_table, print_text, table},
+    output::{ProgressLine, VerbFailure, VerbResult, bytes, grouped, print_json, print_table, print_text, table},
     remote::{connect, failure},
     status::describe_restart,
 };
 
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-pub fn run(command: &CheckpointCommand, output: Output) -> Outcome {
+pub fn run(command: &CheckpointCommand, output: Output) -> VerbResult {
     match command {
         CheckpointCommand::Take { no_wait, server } => {
             let client = connect(server)?;
@@ -73,7 +73,7 @@ fn state_name(state: CheckpointState) -> &'static str {
     }
 }
 
-fn tell(taken: &Checkpoint, output: Output) -> Outcome {
+fn tell(taken: &Checkpoint, output: Output) -> VerbResult {
     match output {
         Output::Json => print_json(taken)?,
         Output::Text => {
@@ -92,7 +92,7 @@ fn tell(taken: &Checkpoint, output: Output) -> Outcome {
         }
     }
     match taken.state {
-        CheckpointState::Failed => Err(Failure::No),
+        CheckpointState::Failed => Err(VerbFailure::No),
         CheckpointState::Running | CheckpointState::Published => Ok(()),
     }
 }

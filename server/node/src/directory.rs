@@ -9,14 +9,14 @@ use std::{
 use anyhow::Context;
 use clap::Subcommand;
 use reprise_base::Safety;
-use reprise_database::{Health, NodeFile, OpenError, RegionNote, VIEW_NAME};
+use reprise_database::{DirHealth, NodeFile, OpenError, RegionNote, VIEW_NAME};
 use reprise_env::{Disk, DiskLock, RealDisk};
 use reprise_nvram::{MapRegions, OpenMemory, PmemError, Region};
 use serde_json::json;
 
 use crate::{
     cli::Output,
-    output::{Failure, Outcome, print_json, print_pairs, print_text},
+    output::{VerbFailure, VerbResult, print_json, print_pairs, print_text},
     standby::{ARRIVED, FOLDERS},
 };
 
@@ -60,7 +60,7 @@ pub enum StandbyCommand {
     },
 }
 
-pub fn run_node(command: &NodeCommand, output: Output) -> Outcome {
+pub fn run_node(command: &NodeCommand, output: Output) -> VerbResult {
     match command {
         NodeCommand::Show { dir } => show(dir, output),
         NodeCommand::Lead { dir, accept_loss } => lead(dir, *accept_loss, output),
@@ -68,7 +68,7 @@ pub fn run_node(command: &NodeCommand, output: Output) -> Outcome {
     }
 }
 
-pub fn run_standby(StandbyCommand::Reset { dir }: &StandbyCommand, output: Output) -> Outcome {
+pub fn run_standby(StandbyCommand::Reset { dir }: &StandbyCommand, output: Output) -> VerbResult {
     reset(dir)?;
     tell(output, &json!({ "reset": true }), || {
         format!(
@@ -78,21 +78,21 @@ pub fn run_standby(StandbyCommand::Reset { dir }: &StandbyCommand, output: Outpu
     })
 }
 
-fn tell(output: Output, value: &serde_json::Value, text: impl FnOnce() -> String) -> Outcome {
+fn tell(output: Output, value: &serde_json::Value, text: impl FnOnce() -> String) -> VerbResult {
     match output {
         Output::Json => Ok(print_json(value)?),
         Output::Text => Ok(print_text(&text())?),
     }
 }
 
-fn root(dir: &Path) -> Result<Arc<dyn Disk>, Failure> {
+fn root(dir: &Path) -> Result<Arc<dyn Disk>, VerbFailure> {
     Ok(Arc::new(
         RealDisk::open(dir).with_context(|| format!("open {}", dir.display()))?,
     ))
 }
 
 /// Keeps servers away from the directory. None: it holds no log.
-fn lock(dir: &Path) -> Result<Option<DiskLock>, Failure> {
+fn lock(dir: &Path) -> Result<Option<DiskLock>, VerbFailure> {
     let log = dir.join("log");
     if !log.exists() {
         return Ok(None);
@@ -103,15 +103,15 @@ fn lock(dir: &Path) -> Result<Option<DiskLock>, Failure> {
     })?))
 }
 
-fn describe(health: &Health) -> String {
+fn describe(health: &DirHealth) -> String {
     match health {
-        Health::Good => "good".to_owned(),
-        Health::TablesDiffer(what) => format!("its tables were not its primary's: {what}"),
-        Health::MustBootstrap(why) => format!("it must begin again: {why}"),
+        DirHealth::Good => "good".to_owned(),
+        DirHealth::TablesDiffer(what) => format!("its tables were not its primary's: {what}"),
+        DirHealth::MustBootstrap(why) => format!("it must begin again: {why}"),
     }
 }
 
-fn show(dir: &Path, output: Output) -> Outcome {
+fn show(dir: &Path, output: Output) -> VerbResult {
     let root = root(dir)?;
     let document = match NodeFile::open(root) {
         Ok(node) => node.document(),
@@ -142,14 +142,14 @@ fn show(dir: &Path, output: Output) -> Outcome {
     Ok(print_pairs(&pairs)?)
 }
 
-fn lead(dir: &Path, accepts_loss: bool, output: Output) -> Outcome {
+fn lead(dir: &Path, accepts_loss: bool, output: Output) -> VerbResult {
     let _lock = lock(dir)?.with_context(|| format!("{} holds no log to lead with", dir.display()))?;
     let root = root(dir)?;
     let node = match NodeFile::open(root.clone()) {
         Err(OpenError::NodeUnknown { .. }) if accepts_loss => NodeFile::replace(root),
         opened => opened.context("read the document of the directory")?,
     };
-    if let Health::MustBootstrap(why) = node.health() {
+    if let DirHealth::MustBootstrap(why) = node.health() {
         return Err(anyhow::anyhow!("this directory has no log that can be used: {why}").into());
     }
     if !accepts_loss {
@@ -166,21 +166,21 @@ fn lead(dir: &Path, accepts_loss: bool, output: Output) -> Outcome {
     })
 }
 
-fn health(dir: &Path, clear: bool, output: Output) -> Outcome {
+fn health(dir: &Path, clear: bool, output: Output) -> VerbResult {
     let node = NodeFile::open(root(dir)?).context("read the document of the directory")?;
     if clear {
         let _lock = lock(dir)?;
-        if let Health::MustBootstrap(why) = node.health() {
+        if let DirHealth::MustBootstrap(why) = node.health() {
             return Err(anyhow::anyhow!("a standby that must begin again has no tables to open: {why}").into());
         }
-        node.set_health(Health::Good).context("save the document")?;
+        node.set_health(DirHealth::Good).context("save the document")?;
     }
     let health = node.health();
     tell(output, &json!({ "health": health }), || describe(&health))
 }
 
 /// Removes the files that a standby fetches anew. After an interruption, a second run or a start as a standby completes it.
-fn reset(dir: &Path) -> Outcome {
+fn reset(dir: &Path) -> VerbResult {
     let lock = lock(dir)?;
     let root = root(dir)?;
     let node = match NodeFile::open(root.clone()) {
@@ -195,7 +195,7 @@ fn reset(dir: &Path) -> Outcome {
 }
 
 /// Erases the records of the NVRAM region that the directory names, unless the region is another one by now.
-fn erase_region(root: &dyn Disk) -> Outcome {
+fn erase_region(root: &dyn Disk) -> VerbResult {
     let Some(note) = RegionNote::load(root).context("read which NVRAM region is in use")? else {
         return Ok(());
     };
@@ -222,7 +222,7 @@ fn erase_region(root: &dyn Disk) -> Outcome {
 /// Removes files that are of no use by the directory's document. Interrupted, it is done again.
 pub fn clear_useless(dir: &Path) -> anyhow::Result<()> {
     let node = NodeFile::open(Arc::new(RealDisk::open(dir)?))?;
-    if !matches!(node.health(), Health::MustBootstrap(_)) {
+    if !matches!(node.health(), DirHealth::MustBootstrap(_)) {
         return Ok(());
     }
     for folder in FOLDERS.into_iter().chain([ARRIVED]) {
@@ -236,7 +236,7 @@ pub fn clear_useless(dir: &Path) -> anyhow::Result<()> {
         _ => {}
     }
     fs::File::open(dir)?.sync_all()?;
-    Ok(node.set_health(Health::Good)?)
+    Ok(node.set_health(DirHealth::Good)?)
 }
 
 #[cfg(test)]
@@ -247,12 +247,12 @@ mod tests {
     fn tables_that_differed_are_opened_by_an_operators_word_and_a_useless_log_is_not() {
         let dir = tempfile::tempdir().expect("a directory");
         let open = || NodeFile::open(Arc::new(RealDisk::open(dir.path()).expect("there"))).expect("read");
-        open().set_health(Health::TablesDiffer("t".into())).expect("saved");
+        open().set_health(DirHealth::TablesDiffer("t".into())).expect("saved");
         health(dir.path(), false, Output::Json).unwrap_or_else(|_| panic!("shown"));
-        assert_eq!(open().health(), Health::TablesDiffer("t".into()));
+        assert_eq!(open().health(), DirHealth::TablesDiffer("t".into()));
         health(dir.path(), true, Output::Json).unwrap_or_else(|_| panic!("cleared"));
-        assert_eq!(open().health(), Health::Good);
-        let useless = Health::MustBootstrap("nothing is left".into());
+        assert_eq!(open().health(), DirHealth::Good);
+        let useless = DirHealth::MustBootstrap("nothing is left".into());
         open().set_health(useless.clone()).expect("saved");
         assert!(health(dir.path(), true, Output::Json).is_err());
         assert_eq!(open().health(), useless);
@@ -267,7 +267,7 @@ mod tests {
         }
         fs::write(at("view"), [0; 16]).expect("write");
         let open = || NodeFile::open(Arc::new(RealDisk::open(dir.path()).expect("there"))).expect("read");
-        open().set_health(Health::TablesDiffer("t".into())).expect("saved");
+        open().set_health(DirHealth::TablesDiffer("t".into())).expect("saved");
         let identity = open().document().identity().to_owned();
         for _ in 0..2 {
             reset(dir.path()).unwrap_or_else(|_| panic!("reset"));
@@ -277,7 +277,7 @@ mod tests {
             assert!(at("cuts").exists());
             assert_eq!(
                 (open().health(), open().document().identity()),
-                (Health::Good, &*identity)
+                (DirHealth::Good, &*identity)
             );
         }
         fs::write(at("node.json"), "{").expect("write");

@@ -12,7 +12,7 @@ use reprise_api::{LogRecord, U64};
 use reprise_codec::rfc3339;
 use reprise_database::{Database, Divergence, OpenError, RecoveryError, ReplayError};
 use reprise_http::log_record;
-use reprise_router::LogQuery;
+use reprise_router::LogSearch;
 use serde::Serialize;
 
 use crate::server_output::{self, Line};
@@ -69,10 +69,10 @@ pub fn report(database: &Database, dir: &Path, found: &Divergence) {
 
 fn report_of(database: &Database, found: &Divergence, dir: &Path) -> Report {
     let router = database.router();
-    let query = LogQuery {
+    let query = LogSearch {
         from: Some(found.lsn),
         limit: 2,
-        ..LogQuery::default()
+        ..LogSearch::default()
     };
     let records = router.log_records(query).map(|page| page.records).unwrap_or_default();
     // A command that does not fit its module is still a record, only without the names of its arguments.

@@ -15,7 +15,7 @@ use crate::{
     cli::Output,
     config::place::nearest_directory,
     descriptors,
-    output::{Failure, Outcome, bytes, print_json, print_text, wrapped},
+    output::{VerbFailure, VerbResult, bytes, print_json, print_text, wrapped},
 };
 
 mod rdma;
@@ -86,7 +86,7 @@ const DISK_FEW_BYTES: u64 = 10 << 30;
 const SYNC_SLOW: Duration = Duration::from_millis(5);
 const SYNC_TRIES: usize = 15;
 
-pub fn run(args: &DoctorArgs, output: Output) -> Outcome {
+pub fn run(args: &DoctorArgs, output: Output) -> VerbResult {
     let machine = Machine {
         root: PathBuf::from("/"),
     };
@@ -97,7 +97,7 @@ pub fn run(args: &DoctorArgs, output: Output) -> Outcome {
     }
     match findings.iter().any(|finding| finding.state == State::Bad) {
         false => Ok(()),
-        true => Err(Failure::No),
+        true => Err(VerbFailure::No),
     }
 }
 

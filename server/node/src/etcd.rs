@@ -85,7 +85,7 @@ pub struct EtcdClient {
 }
 
 /// Why a request failed.
-enum Refusal {
+enum EtcdRefusal {
     /// The endpoint never received it.
     NotSent(String),
     /// The token is missing, unknown, or too old.
@@ -124,25 +124,27 @@ impl EtcdClient {
     pub fn ask<T: DeserializeOwned>(&mut self, path: &str, question: &Value) -> Result<T, StoreError> {
         let mut answer = self.ask_endpoint(path, question);
         for _ in 1..self.endpoints.len() {
-            if !matches!(answer, Err(Refusal::NotSent(_))) {
+            if !matches!(answer, Err(EtcdRefusal::NotSent(_))) {
                 break;
             }
             self.use_next_endpoint();
             answer = self.ask_endpoint(path, question);
         }
         let answer = answer.map_err(|refusal| match refusal {
-            Refusal::NotSent(reason) | Refusal::Token(reason) | Refusal::Other(reason) => StoreError(reason.into()),
+            EtcdRefusal::NotSent(reason) | EtcdRefusal::Token(reason) | EtcdRefusal::Other(reason) => {
+                StoreError(reason.into())
+            }
         })?;
         serde_json::from_value(answer).map_err(|error| StoreError(format!("{path}: {error}").into()))
     }
 
-    fn ask_endpoint(&mut self, path: &str, question: &Value) -> Result<Value, Refusal> {
+    fn ask_endpoint(&mut self, path: &str, question: &Value) -> Result<Value, EtcdRefusal> {
         let had_token = self.token.is_some();
         if !had_token {
             self.authenticate()?;
         }
         match self.post(path, question) {
-            Err(Refusal::Token(_)) if had_token => {
+            Err(EtcdRefusal::Token(_)) if had_token => {
                 self.authenticate()?;
                 self.post(path, question)
             }
@@ -151,7 +153,7 @@ impl EtcdClient {
     }
 
     /// Gets a token if the endpoint's URL has a user.
-    fn authenticate(&mut self) -> Result<(), Refusal> {
+    fn authenticate(&mut self) -> Result<(), EtcdRefusal> {
         self.token = None;
         let Some(EtcdUser { name, password }) = self.endpoints[self.at].user.clone() else {
             return Ok(());
@@ -159,33 +161,35 @@ impl EtcdClient {
         let answer = self.post("v3/auth/authenticate", &json!({"name": name, "password": password}))?;
         match answer["token"].as_str() {
             Some(token) => self.token = Some(token.to_owned()),
-            None => return Err(Refusal::Other("etcd answered without a token".into())),
+            None => return Err(EtcdRefusal::Other("etcd answered without a token".into())),
         }
         Ok(())
     }
 
-    fn post(&mut self, path: &str, question: &Value) -> Result<Value, Refusal> {
+    fn post(&mut self, path: &str, question: &Value) -> Result<Value, EtcdRefusal> {
         let http = match self.http.clone() {
             Some(http) => http,
-            None => self.connect().map_err(|error| Refusal::NotSent(format!("{error:#}")))?,
+            None => self
+                .connect()
+                .map_err(|error| EtcdRefusal::NotSent(format!("{error:#}")))?,
         };
         self.http = Some(http.clone());
         let left = self.deadline.saturating_duration_since(Instant::now());
         let url = &self.endpoints[self.at].url;
-        let url = url.join(path).map_err(|error| Refusal::Other(error.to_string()))?;
+        let url = url.join(path).map_err(|error| EtcdRefusal::Other(error.to_string()))?;
         let mut request = http.post(url).timeout(left).json(question);
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, token);
         }
         let refusal = |error: reqwest::Error| match (error.is_connect(), error.is_timeout()) {
-            (true, _) => Refusal::NotSent(format!("{:#}", anyhow::Error::from(error))),
-            (false, true) => Refusal::Other(format!("no answer within {} ms", self.time_max.as_millis())),
-            (false, false) => Refusal::Other(format!("{:#}", anyhow::Error::from(error))),
+            (true, _) => EtcdRefusal::NotSent(format!("{:#}", anyhow::Error::from(error))),
+            (false, true) => EtcdRefusal::Other(format!("no answer within {} ms", self.time_max.as_millis())),
+            (false, false) => EtcdRefusal::Other(format!("{:#}", anyhow::Error::from(error))),
         };
         let answer = request.send().map_err(refusal)?;
         let (status, mut body) = (answer.status(), Vec::new());
         let reading = answer.take(ANSWER_BYTES_MAX).read_to_end(&mut body);
-        reading.map_err(|error| Refusal::Other(error.to_string()))?;
+        reading.map_err(|error| EtcdRefusal::Other(error.to_string()))?;
         read(status, &body)
     }
 
@@ -217,7 +221,7 @@ impl EtcdClient {
 }
 
 /// Reads one answer. A stream reports an error with the status 200.
-fn read(status: StatusCode, body: &[u8]) -> Result<Value, Refusal> {
+fn read(status: StatusCode, body: &[u8]) -> Result<Value, EtcdRefusal> {
     let answer: Value = serde_json::from_slice(body).unwrap_or_default();
     let error = &answer["error"];
     if status.is_success() && answer.is_object() && error.is_null() {
@@ -235,8 +239,8 @@ fn read(status: StatusCode, body: &[u8]) -> Result<Value, Refusal> {
     );
     Err(
         match status == StatusCode::UNAUTHORIZED || text.contains("revision of auth store is old") {
-            true => Refusal::Token(text),
-            false => Refusal::Other(text),
+            true => EtcdRefusal::Token(text),
+            false => EtcdRefusal::Other(text),
         },
     )
 }

@@ -6,7 +6,7 @@ use anyhow::Context;
 use reprise_database::LogPolicy;
 use reprise_env::make_private_dirs;
 
-use crate::{announce, config::ServeConfig, output::Failure};
+use crate::{announce, config::ServeConfig, output::VerbFailure};
 
 /// The directories of this run's files.
 pub struct Files {
@@ -18,7 +18,7 @@ pub struct Files {
 }
 
 impl Files {
-    pub fn prepare(config: &ServeConfig) -> Result<Self, Failure> {
+    pub fn prepare(config: &ServeConfig) -> Result<Self, VerbFailure> {
         let dir = &config.place.data_dir.value;
         let has_log = config.log.log.value != LogPolicy::None;
         if config.read_only || !has_log {

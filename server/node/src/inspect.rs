@@ -20,7 +20,7 @@ use serde::Serialize;
 use crate::{
     cli::Output,
     output::{
-        Failure, Outcome, bytes, grouped, print_json, print_json_line, print_line, print_pairs, print_table,
+        VerbFailure, VerbResult, bytes, grouped, print_json, print_json_line, print_line, print_pairs, print_table,
         print_text, table, usage,
     },
 };
@@ -49,7 +49,7 @@ pub struct ShowArgs {
 }
 
 #[derive(Serialize)]
-struct Shown {
+struct CheckpointFacts {
     file: String,
     lsn: U64,
     database_id: String,
@@ -87,7 +87,7 @@ struct ShownModule {
     hash: String,
 }
 
-pub fn show(args: &ShowArgs, output: Output) -> Outcome {
+pub fn show(args: &ShowArgs, output: Output) -> VerbResult {
     let reader = open(&args.path, args.lsn)?;
     if let Some(name) = &args.rows {
         return print_rows(&reader, name, args, output);
@@ -100,7 +100,7 @@ pub fn show(args: &ShowArgs, output: Output) -> Outcome {
     Ok(())
 }
 
-fn open(path: &Path, lsn: Option<u64>) -> Result<CheckpointReader, Failure> {
+fn open(path: &Path, lsn: Option<u64>) -> Result<CheckpointReader, VerbFailure> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let (folder, found) = match parse_checkpoint_name(name) {
         Some(found) if path.is_file() => (path.parent().unwrap_or(Path::new(".")).to_owned(), Some(found)),
@@ -128,14 +128,14 @@ fn open(path: &Path, lsn: Option<u64>) -> Result<CheckpointReader, Failure> {
     let wanted = found.or(lsn.map(Lsn)).or(stored.last().copied());
     match wanted.filter(|lsn| stored.contains(lsn)) {
         Some(lsn) => Ok(files.open(lsn).context("open the checkpoint")?),
-        None => Err(Failure::Other(match lsn {
+        None => Err(VerbFailure::Other(match lsn {
             Some(lsn) => anyhow!("there is no checkpoint at LSN {lsn} in {}", folder.display()),
             None => anyhow!("there is no checkpoint in {}", folder.display()),
         })),
     }
 }
 
-fn tables_of(reader: &CheckpointReader) -> Result<Vec<TableSchema>, Failure> {
+fn tables_of(reader: &CheckpointReader) -> Result<Vec<TableSchema>, VerbFailure> {
     let described = reader.tables().iter().map(|json| {
         let schema = read_module(json).map_err(|error| anyhow!("{}: {error}", reader.name()))?;
         Ok(schema.tables.into_iter().next().unwrap_or_else(TableSchema::dropped))
@@ -143,7 +143,7 @@ fn tables_of(reader: &CheckpointReader) -> Result<Vec<TableSchema>, Failure> {
     described.collect()
 }
 
-fn shown(reader: &CheckpointReader) -> Result<Shown, Failure> {
+fn shown(reader: &CheckpointReader) -> Result<CheckpointFacts, VerbFailure> {
     let (header, size, database) = (reader.header(), reader.size(), reader.database());
     let partitions = database.genesis.partitions;
     let tables = tables_of(reader)?
@@ -178,7 +178,7 @@ fn shown(reader: &CheckpointReader) -> Result<Shown, Failure> {
             hash: hex(&module.hash),
         }
     });
-    Ok(Shown {
+    Ok(CheckpointFacts {
         file: reader.name().to_owned(),
         lsn: U64(header.lsn.0),
         database_id: hex(&header.database_id),
@@ -195,7 +195,7 @@ fn shown(reader: &CheckpointReader) -> Result<Shown, Failure> {
     })
 }
 
-fn print_shown(shown: &Shown) -> std::io::Result<()> {
+fn print_shown(shown: &CheckpointFacts) -> std::io::Result<()> {
     print_pairs(&[
         ("checkpoint", shown.file.clone()),
         ("LSN", shown.lsn.to_string()),
@@ -242,7 +242,7 @@ fn print_shown(shown: &Shown) -> std::io::Result<()> {
     print_table(&modules)
 }
 
-fn print_rows(reader: &CheckpointReader, name: &str, args: &ShowArgs, output: Output) -> Outcome {
+fn print_rows(reader: &CheckpointReader, name: &str, args: &ShowArgs, output: Output) -> VerbResult {
     let tables = tables_of(reader)?;
     let Some(number) = tables
         .iter()
@@ -250,7 +250,7 @@ fn print_rows(reader: &CheckpointReader, name: &str, args: &ShowArgs, output: Ou
     else {
         let known = tables.iter().filter(|table| !table.is_dropped());
         let known: Vec<_> = known.map(TableSchema::full_name).collect();
-        return Err(Failure::Other(anyhow!(
+        return Err(VerbFailure::Other(anyhow!(
             "the checkpoint has no table {name:?}; it has {}",
             known.join(", ")
         )));

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
-use reprise_database::{Database, Holder, LeaseConfig, LeaseStore, Seen, StoreError, SyncRecord};
+use reprise_database::{Database, Holder, LeaseConfig, LeaseContents, LeaseStore, StoreError, SyncRecord};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ use crate::{
 const TIME_MIN: Duration = Duration::from_millis(500);
 
 /// A server's part in a lease.
-pub struct Lease {
+pub struct ServerLease {
     endpoints: Vec<EtcdEndpoint>,
     files: EtcdFiles,
     ttl: Duration,
@@ -24,7 +24,7 @@ pub struct Lease {
     url: Option<Arc<str>>,
 }
 
-impl Lease {
+impl ServerLease {
     /// Returns the server's part. None: the operator decides which server is the primary.
     pub fn of(settings: &ReplicationSettings, tls: &TlsSettings, name: &str, url: Option<Arc<str>>) -> Option<Self> {
         let endpoints = settings.lease_etcd.value.as_ref()?;
@@ -129,11 +129,11 @@ impl LeaseStore for EtcdStore {
         "etcd"
     }
 
-    fn look(&mut self) -> Result<Seen, StoreError> {
+    fn look(&mut self) -> Result<LeaseContents, StoreError> {
         let range = |key: &String| json!({"requestRange": {"key": encode(key)}});
         let ranges = json!({"success": [range(&self.primary_key), range(&self.record_key)]});
         let answer: TxnAnswer = self.etcd.run(|etcd| etcd.ask("v3/kv/txn", &ranges))?;
-        let mut seen = Seen {
+        let mut seen = LeaseContents {
             holder: None,
             record: None,
             versions: (0, 0),
@@ -164,7 +164,7 @@ impl LeaseStore for EtcdStore {
         &mut self,
         holder: &Holder,
         record: &SyncRecord,
-        seen: &Seen,
+        seen: &LeaseContents,
         ttl: Duration,
     ) -> Result<Option<Duration>, StoreError> {
         let (primary_key, record_key) = (&self.primary_key, &self.record_key);

@@ -7,13 +7,13 @@ use reprise_client::{Client, LinesQuery};
 
 use crate::{
     cli::Output,
-    output::{Outcome, print_json, print_json_line, print_line},
+    output::{VerbResult, print_json, print_json_line, print_line},
     remote::failure,
     tail::{LOOK_EVERY, end_when_interrupted},
 };
 
 /// Prints lines, the newest last, like a log. JSON is one document, or one document a line if it follows.
-pub fn run(client: &Client, mut query: LinesQuery, follow: bool, output: Output) -> Outcome {
+pub fn run(client: &Client, mut query: LinesQuery, follow: bool, output: Output) -> VerbResult {
     if follow {
         end_when_interrupted()?;
     }
@@ -31,7 +31,7 @@ pub fn run(client: &Client, mut query: LinesQuery, follow: bool, output: Output)
     }
 }
 
-fn tell(found: &ProcedureLog, output: Output) -> Outcome {
+fn tell(found: &ProcedureLog, output: Output) -> VerbResult {
     for line in found.lines.iter().rev() {
         match output {
             Output::Json => print_json_line(line)?,

@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use crate::{
     cli::Output,
-    output::{Failure, Outcome, bytes, grouped, print_json, print_json_line, print_line, print_pairs},
+    output::{VerbFailure, VerbResult, bytes, grouped, print_json, print_json_line, print_line, print_pairs},
     records,
     region::{self, AloneRegion, FoundRegion},
     standby::CUTS,
@@ -40,12 +40,12 @@ fn log_dir(dir: &Path) -> PathBuf {
     if inner.is_dir() { inner } else { dir.to_owned() }
 }
 
-fn open(dir: &Path) -> Result<Arc<dyn Disk>, Failure> {
+fn open(dir: &Path) -> Result<Arc<dyn Disk>, VerbFailure> {
     let log = log_dir(dir);
     let disk = RealDisk::open(&log).with_context(|| format!("open {}", log.display()))?;
     let names = disk.list().with_context(|| format!("list {}", log.display()))?;
     if !names.iter().any(|name| is_segment(name)) {
-        return Err(Failure::Other(anyhow::anyhow!(
+        return Err(VerbFailure::Other(anyhow::anyhow!(
             "there is no log under {}",
             dir.display()
         )));
@@ -60,7 +60,7 @@ pub fn checkpoints(dir: &Path) -> Option<Checkpoints> {
 }
 
 #[derive(Serialize)]
-struct Verified {
+struct LogCheck {
     whole: bool,
     database_id: Option<String>,
     start: u64,
@@ -74,7 +74,7 @@ struct Verified {
     closed: bool,
     /// Bytes that a crash cut off; an opening removes them.
     torn_bytes: u64,
-    damage: Option<Damaged>,
+    damage: Option<LogDamage>,
     /// Oldest first.
     checkpoints: Vec<VerifiedCheckpoint>,
     /// NVRAM that may have records which the files do not have. Null if they have all.
@@ -98,14 +98,14 @@ struct VerifiedCheckpoint {
 }
 
 #[derive(Serialize)]
-struct Damaged {
+struct LogDamage {
     file: String,
     offset: u64,
     lsn: u64,
     what: String,
 }
 
-impl Verified {
+impl LogCheck {
     fn of(
         report: &VerifyReport,
         reader: &LogReader,
@@ -130,7 +130,7 @@ impl Verified {
             records: report.records,
             closed: report.last_block == Some(BlockKind::Close),
             torn_bytes: report.torn.as_ref().map_or(0, |torn| torn.bytes),
-            damage: report.damage.as_ref().map(|damage| Damaged {
+            damage: report.damage.as_ref().map(|damage| LogDamage {
                 file: damage.file.clone(),
                 offset: damage.offset,
                 lsn: damage.lsn.0,
@@ -140,7 +140,7 @@ impl Verified {
     }
 }
 
-pub fn verify(dir: &Path, output: Output) -> Outcome {
+pub fn verify(dir: &Path, output: Output) -> VerbResult {
     if region::is_alone(dir) {
         return AloneRegion::of(dir)?.print(output);
     }
@@ -148,15 +148,15 @@ pub fn verify(dir: &Path, output: Output) -> Outcome {
     let (reader, report) = LogReader::open(disk, Lsn(0)).context("verify the log")?;
     let checkpoints = verify_checkpoints(dir).context("verify the checkpoints")?;
     let nvram = FoundRegion::of(dir, report.end)?;
-    let verified = Verified::of(&report, &reader, checkpoints, nvram);
+    let verified = LogCheck::of(&report, &reader, checkpoints, nvram);
     match output {
         Output::Json => print_json(&verified)?,
         Output::Text => print_verified(&verified, &report)?,
     }
-    if verified.whole { Ok(()) } else { Err(Failure::No) }
+    if verified.whole { Ok(()) } else { Err(VerbFailure::No) }
 }
 
-fn print_verified(verified: &Verified, report: &VerifyReport) -> std::io::Result<()> {
+fn print_verified(verified: &LogCheck, report: &VerifyReport) -> std::io::Result<()> {
     let ending = match (verified.closed, verified.torn_bytes) {
         (true, _) => "closed normally".to_owned(),
         (false, 0) => "not closed: the process was killed, or still runs".to_owned(),
@@ -301,15 +301,15 @@ fn describe(engine: &Engine, deploy: &DeployRef<'_>) -> Option<Description> {
     compiled.ok().map(|module| module.described())
 }
 
-pub fn dump(dir: &Path, from: Option<u64>, limit: Option<u64>, output: Output) -> Outcome {
+pub fn dump(dir: &Path, from: Option<u64>, limit: Option<u64>, output: Output) -> VerbResult {
     let (from, limit) = (from.unwrap_or(0), limit.unwrap_or(u64::MAX));
     print_asked(dir, from..u64::MAX, limit, output).map(drop)
 }
 
 /// Prints one record of the files under `dir`, or of a region.
-pub fn show(dir: &Path, lsn: u64, output: Output) -> Outcome {
+pub fn show(dir: &Path, lsn: u64, output: Output) -> VerbResult {
     match print_asked(dir, lsn..lsn.saturating_add(1), 1, output)? {
-        0 => Err(Failure::Other(anyhow::anyhow!(
+        0 => Err(VerbFailure::Other(anyhow::anyhow!(
             "{} has no record with LSN {lsn}",
             dir.display()
         ))),
@@ -318,7 +318,7 @@ pub fn show(dir: &Path, lsn: u64, output: Output) -> Outcome {
 }
 
 /// Prints the records of these LSNs, at most `limit`. Returns their number.
-fn print_asked(dir: &Path, lsns: Range<u64>, limit: u64, output: Output) -> Result<u64, Failure> {
+fn print_asked(dir: &Path, lsns: Range<u64>, limit: u64, output: Output) -> Result<u64, VerbFailure> {
     if region::is_alone(dir) {
         let mut schemas = Schemas::at(dir, Lsn(0));
         return print_walked(
@@ -352,7 +352,7 @@ fn print_asked(dir: &Path, lsns: Range<u64>, limit: u64, output: Output) -> Resu
         shown += print_walked(walk, &mut schemas, (&lsns, limit - shown), output)?;
     }
     match &report.damage {
-        Some(damage) if shown < limit => Err(Failure::Other(anyhow::anyhow!("{damage}"))),
+        Some(damage) if shown < limit => Err(VerbFailure::Other(anyhow::anyhow!("{damage}"))),
         _ => Ok(shown),
     }
 }
@@ -368,11 +368,11 @@ fn data_dir_of_cut(dir: &Path) -> Option<PathBuf> {
 
 /// Prints the records of these LSNs that `walk` shows, at most `limit`. Returns their number.
 fn print_walked(
-    walk: impl FnOnce(&mut dyn FnMut(&ReadRecord<'_>) -> bool) -> Outcome,
+    walk: impl FnOnce(&mut dyn FnMut(&ReadRecord<'_>) -> bool) -> VerbResult,
     schemas: &mut Schemas,
     (lsns, limit): (&Range<u64>, u64),
     output: Output,
-) -> Result<u64, Failure> {
+) -> Result<u64, VerbFailure> {
     let (mut shown, mut printed) = (0, Ok(()));
     walk(&mut |record| {
         schemas.note(record);

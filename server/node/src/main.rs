@@ -53,7 +53,7 @@ use clap::{CommandFactory, FromArgMatches};
 
 use crate::{
     cli::{Cli, Command, Output},
-    output::Outcome,
+    output::VerbResult,
 };
 
 fn main() -> ExitCode {
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     output::finish(run(cli, &matches), is_json)
 }
 
-fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
+fn run(cli: Cli, matches: &clap::ArgMatches) -> VerbResult {
     let output = cli.output;
     match cli.command {
         Command::Serve(args) => {

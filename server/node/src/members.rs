@@ -20,7 +20,7 @@ use reprise_router::PrimaryBeside;
 
 use crate::{
     config::{ServeConfig, replication::ReplicationSettings},
-    output::{Failure, Outcome},
+    output::{VerbFailure, VerbResult},
     remote, server_output,
 };
 
@@ -51,7 +51,7 @@ struct Asker {
 ///
 /// # Errors
 /// A member leads, or follows a primary, in a later epoch than the last one of this directory.
-pub fn check(config: &ServeConfig, is_encrypted: bool) -> Outcome {
+pub fn check(config: &ServeConfig, is_encrypted: bool) -> VerbResult {
     let settings = &config.replication;
     let is_decided = settings.standby_of.value.is_some() || settings.lease_etcd.value.is_some() || config.read_only;
     let dir = &config.place.data_dir.value;
@@ -81,7 +81,7 @@ pub fn check(config: &ServeConfig, is_encrypted: bool) -> Outcome {
         answer.primary = asker.primary_of(&answer.member);
     }
     node.check_answers(&answers)
-        .map_err(|error| Failure::Other(error.into()))
+        .map_err(|error| VerbFailure::Other(error.into()))
 }
 
 /// Watches, as long as the database is open, whether another server leads beside this primary. The router knows the finding.
@@ -135,7 +135,7 @@ fn other_primary(asker: &Asker, asked: &[MemberAddress]) -> Option<Option<Primar
 }
 
 /// Asks all members at once. The threads of those that do not answer in time end by themselves.
-fn ask_all(asker: &Arc<Asker>, members: Vec<MemberAddress>) -> Result<Vec<MemberAnswer>, Failure> {
+fn ask_all(asker: &Arc<Asker>, members: Vec<MemberAddress>) -> Result<Vec<MemberAnswer>, VerbFailure> {
     let (sender, told) = mpsc::channel();
     let until = Instant::now() + ANSWERS_WAIT_MAX;
     let mut silent = members.clone();

@@ -12,7 +12,7 @@ use reprise_abi::schema::is_valid_name;
 
 use crate::{
     cli::{NewArgs, Output},
-    output::{Failure, Outcome, print_json, print_text, usage},
+    output::{VerbFailure, VerbResult, print_json, print_text, usage},
 };
 
 const LIB: &str = include_str!("new/lib.rs.txt");
@@ -66,7 +66,7 @@ const RESERVED: [&str; 42] = [
     "trait",
 ];
 
-pub fn run(args: &NewArgs, output: Output) -> Outcome {
+pub fn run(args: &NewArgs, output: Output) -> VerbResult {
     check_name(&args.name)?;
     let sdk = match args.sdk.as_deref() {
         Some(given) => find_sdk(given)?,
@@ -82,7 +82,7 @@ pub fn run(args: &NewArgs, output: Output) -> Outcome {
     ];
     let is_taken = fs::read_dir(&dir).is_ok_and(|mut entries| entries.next().is_some()) || dir.is_file();
     if is_taken {
-        return Err(Failure::Other(anyhow::anyhow!(
+        return Err(VerbFailure::Other(anyhow::anyhow!(
             "{} exists already; nothing was changed",
             dir.display()
         )));
@@ -108,7 +108,7 @@ pub fn run(args: &NewArgs, output: Output) -> Outcome {
     Ok(())
 }
 
-fn check_name(name: &str) -> Outcome {
+fn check_name(name: &str) -> VerbResult {
     if !is_valid_name(name) {
         return Err(usage(format!(
             "{name:?} is not a name for a module: take at most 63 of a to z, 0 to 9 and _, and begin with a letter"
@@ -120,7 +120,7 @@ fn check_name(name: &str) -> Outcome {
     Ok(())
 }
 
-fn find_sdk(path: &Path) -> Result<PathBuf, Failure> {
+fn find_sdk(path: &Path) -> Result<PathBuf, VerbFailure> {
     if !path.join("Cargo.toml").is_file() {
         return Err(usage(format!(
             "{} has no Cargo.toml: give --sdk the folder sdk/procedure",

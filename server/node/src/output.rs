@@ -17,7 +17,7 @@ use crate::{
 
 /// Why a verb failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum VerbFailure {
     /// Bad usage: exit status 2.
     #[error("{0}")]
     Usage(String),
@@ -34,40 +34,40 @@ pub enum Failure {
     No,
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for VerbFailure {
     fn from(error: io::Error) -> Self {
         Self::Other(error.into())
     }
 }
 
-pub type Outcome = Result<(), Failure>;
+pub type VerbResult = Result<(), VerbFailure>;
 
-pub fn usage(text: impl Into<String>) -> Failure {
-    Failure::Usage(text.into())
+pub fn usage(text: impl Into<String>) -> VerbFailure {
+    VerbFailure::Usage(text.into())
 }
 
 /// Prints a failure and says with which status to end, once all is printed.
-pub fn finish(outcome: Outcome, is_json: bool) -> ExitCode {
+pub fn finish(outcome: VerbResult, is_json: bool) -> ExitCode {
     let status = outcome.err().map_or(0, |failure| tell(&failure, is_json));
     server_output::drain();
     ExitCode::from(status)
 }
 
 /// Prints a failure; the exit status.
-pub fn tell(failure: &Failure, is_json: bool) -> u8 {
+pub fn tell(failure: &VerbFailure, is_json: bool) -> u8 {
     match failure {
-        Failure::No => {}
-        Failure::Problem(problem) if is_json && !server_output::is_started() => {
+        VerbFailure::No => {}
+        VerbFailure::Problem(problem) if is_json && !server_output::is_started() => {
             // A reader that is gone needs no error.
             let _ = print_json(problem);
         }
-        Failure::Other(error) if is_closed_pipe(error) => return 0,
-        Failure::Other(error) => tell_error(&escaped(&chain(error))),
+        VerbFailure::Other(error) if is_closed_pipe(error) => return 0,
+        VerbFailure::Other(error) => tell_error(&escaped(&chain(error))),
         other => tell_error(&other.to_string()),
     }
     match failure {
-        Failure::Usage(_) => 2,
-        Failure::Again(_) => 75,
+        VerbFailure::Usage(_) => 2,
+        VerbFailure::Again(_) => 75,
         _ => 1,
     }
 }

@@ -7,7 +7,7 @@ use reprise_client::ClientError;
 use crate::{
     cli::Output,
     escape::escaped,
-    output::{Failure, Outcome, grouped, print_json, print_text},
+    output::{VerbFailure, VerbResult, grouped, print_json, print_text},
     remote::failure,
 };
 
@@ -32,20 +32,20 @@ pub struct ConsentArgs {
 }
 
 /// Shows a plan. The exit status is 1 if the module would be refused.
-pub fn show(module: &str, planned: &ModulePlanned, output: Output) -> Outcome {
+pub fn show(module: &str, planned: &ModulePlanned, output: Output) -> VerbResult {
     match output {
         Output::Json => print_json(planned)?,
         Output::Text => print_text(&text(module, planned))?,
     }
     match planned.plan.conflicts.is_empty() && planned.plan.missing.is_empty() {
         true => Ok(()),
-        false => Err(Failure::No),
+        false => Err(VerbFailure::No),
     }
 }
 
 /// The failure of a deployment, a rollback or a removal. Where consent is missing, the plan and the flags to add go to standard output
 /// first.
-pub fn refused(module: &str, error: ClientError, output: Output) -> Failure {
+pub fn refused(module: &str, error: ClientError, output: Output) -> VerbFailure {
     let plan = match &error {
         ClientError::Problem(problem) => problem.plan.clone(),
         _ => None,
@@ -55,8 +55,8 @@ pub fn refused(module: &str, error: ClientError, output: Output) -> Failure {
         lines.extend(change_lines(&plan));
         lines.extend(consent_lines(&plan));
         return match print_text(&shown_lines(&lines)) {
-            Ok(()) => Failure::No,
-            Err(error) => Failure::Other(error.into()),
+            Ok(()) => VerbFailure::No,
+            Err(error) => VerbFailure::Other(error.into()),
         };
     }
     failure(error)
@@ -323,6 +323,6 @@ mod tests {
             text.contains("would refuse") && text.contains("declared text: add a column"),
             "{text}"
         );
-        assert!(matches!(show("shop", &planned, Output::Json), Err(Failure::No)));
+        assert!(matches!(show("shop", &planned, Output::Json), Err(VerbFailure::No)));
     }
 }

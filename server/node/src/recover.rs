@@ -12,8 +12,8 @@ use reprise_api::U64;
 use reprise_base::limits::SEGMENT_BYTES;
 use reprise_codec::{hex, rfc3339};
 use reprise_database::{
-    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Inspection, LogPolicy, QuarantinedProcedure,
-    RecoverFrom, RedoConfig, Verdict, inspect, stored_partitions,
+    CheckpointConfig, CheckpointFate, CommitMode, Database, DatabaseConfig, DeviceConfig, Inspection, LogPolicy,
+    QuarantinedProcedure, RecoverFrom, RedoConfig, inspect, stored_partitions,
 };
 use serde::Serialize;
 
@@ -21,7 +21,7 @@ use crate::{
     cli::Output,
     config::{self, place::sites_or_default},
     divergence,
-    output::{Failure, Outcome, bytes, grouped, print_json, print_pairs},
+    output::{VerbFailure, VerbResult, bytes, grouped, print_json, print_pairs},
 };
 
 pub const EXAMPLE: &str = "Examples:
@@ -74,7 +74,7 @@ struct DryRun {
     /// Remains of a write that a crash interrupted. An opening would erase them.
     torn: Option<Torn>,
     /// The checkpoints, the newest first.
-    checkpoints: Vec<Checkpoint>,
+    checkpoints: Vec<CheckpointReport>,
     replay: Replay,
     other_settings_hash: Option<String>,
     /// Estimate at modest speeds. None was measured.
@@ -89,7 +89,7 @@ struct Torn {
 }
 
 #[derive(Serialize)]
-struct Checkpoint {
+struct CheckpointReport {
     lsn: U64,
     file: String,
     /// `taken`, `passed over` or `kept`.
@@ -115,11 +115,11 @@ impl DryRun {
     fn of(found: Inspection) -> Self {
         let checkpoints = found.checkpoints.iter().map(|checkpoint| {
             let (verdict, reason) = match &checkpoint.verdict {
-                Verdict::Taken => ("taken", None),
-                Verdict::Kept => ("kept", None),
-                Verdict::PassedOver(reason) => ("passed over", Some(reason.clone())),
+                CheckpointFate::Taken => ("taken", None),
+                CheckpointFate::Kept => ("kept", None),
+                CheckpointFate::PassedOver(reason) => ("passed over", Some(reason.clone())),
             };
-            Checkpoint {
+            CheckpointReport {
                 lsn: U64(checkpoint.lsn.0),
                 file: checkpoint.file.clone(),
                 verdict,
@@ -159,7 +159,7 @@ impl DryRun {
     }
 }
 
-pub fn run(args: &RecoverArgs, output: Output) -> Outcome {
+pub fn run(args: &RecoverArgs, output: Output) -> VerbResult {
     match args.dry_run {
         true => dry_run(&args.data_dir, output),
         false => recover(args, output),
@@ -167,7 +167,7 @@ pub fn run(args: &RecoverArgs, output: Output) -> Outcome {
 }
 
 #[derive(Serialize)]
-struct Recovered {
+struct RecoverySummary {
     transactions: u64,
     log_bytes: u64,
     /// LSN of the checkpoint with which it began.
@@ -182,7 +182,7 @@ struct Recovered {
     checkpoint_lsn: U64,
 }
 
-fn recover(args: &RecoverArgs, output: Output) -> Outcome {
+fn recover(args: &RecoverArgs, output: Output) -> VerbResult {
     let dir = &args.data_dir;
     let partitions = stored_partitions(dir).with_context(|| format!("read {}", dir.display()))?;
     let partitions = partitions.ok_or_else(|| anyhow!("there is no database in {}", dir.display()))?;
@@ -213,7 +213,7 @@ fn recover(args: &RecoverArgs, output: Output) -> Outcome {
     let checkpoint_lsn = take_checkpoint(&database)?;
     let digest = database.router().digest().map_err(|error| anyhow!("{error:?}"))?;
     database.close().context("close the log")?;
-    let recovered = Recovered {
+    let recovered = RecoverySummary {
         transactions: report.commands,
         log_bytes: report.log_bytes,
         loaded_checkpoint_lsn: report.checkpoint.map(|loaded| U64(loaded.lsn.0)),
@@ -231,7 +231,7 @@ fn recover(args: &RecoverArgs, output: Output) -> Outcome {
     Ok(())
 }
 
-fn take_checkpoint(database: &Database) -> Result<U64, Failure> {
+fn take_checkpoint(database: &Database) -> Result<U64, VerbFailure> {
     let checkpointer = database.checkpointer().context("take a checkpoint")?;
     let begun = checkpointer.take().context("take a checkpoint")?;
     let is_published = || checkpointer.is_published(begun.lsn);
@@ -241,7 +241,7 @@ fn take_checkpoint(database: &Database) -> Result<U64, Failure> {
     Ok(U64(begun.lsn.0))
 }
 
-fn tell_recovered(told: &Recovered) -> std::io::Result<()> {
+fn tell_recovered(told: &RecoverySummary) -> std::io::Result<()> {
     let begins = told
         .loaded_checkpoint_lsn
         .map_or("the log's beginning".to_owned(), |lsn| format!("checkpoint {lsn}"));
@@ -271,7 +271,7 @@ fn tell_recovered(told: &Recovered) -> std::io::Result<()> {
     print_pairs(&pairs)
 }
 
-fn dry_run(dir: &Path, output: Output) -> Outcome {
+fn dry_run(dir: &Path, output: Output) -> VerbResult {
     let found = inspect(dir).with_context(|| format!("read {}", dir.display()))?;
     let told = DryRun::of(found);
     match output {
@@ -280,7 +280,7 @@ fn dry_run(dir: &Path, output: Output) -> Outcome {
     }
     match told.opens {
         true => Ok(()),
-        false => Err(Failure::No),
+        false => Err(VerbFailure::No),
     }
 }
 

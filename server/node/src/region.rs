@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::{
     cli::Output,
-    output::{Failure, Outcome, grouped, print_json, print_pairs},
+    output::{VerbFailure, VerbResult, grouped, print_json, print_pairs},
 };
 
 /// A region that a data directory names.
@@ -33,7 +33,7 @@ pub struct FoundRegion {
 
 impl FoundRegion {
     /// Returns the region that `dir` names, with its records behind the files' end. None: the files have all records.
-    pub fn of(dir: &Path, files_end: Lsn) -> Result<Option<Self>, Failure> {
+    pub fn of(dir: &Path, files_end: Lsn) -> Result<Option<Self>, VerbFailure> {
         let Some(note) = noted(dir)? else {
             return Ok(None);
         };
@@ -77,7 +77,7 @@ impl FoundRegion {
 }
 
 /// Visits the records behind the files' end in the region that `dir` names, one at a time, until `each` returns false.
-pub fn each_record(dir: &Path, files_end: Lsn, each: &mut dyn FnMut(&ReadRecord<'_>) -> bool) -> Outcome {
+pub fn each_record(dir: &Path, files_end: Lsn, each: &mut dyn FnMut(&ReadRecord<'_>) -> bool) -> VerbResult {
     let Some(note) = noted(dir)? else {
         return Ok(());
     };
@@ -87,7 +87,7 @@ pub fn each_record(dir: &Path, files_end: Lsn, each: &mut dyn FnMut(&ReadRecord<
 }
 
 /// Refuses a command that would leave out the records of a region.
-pub fn judge(dir: &Path) -> Outcome {
+pub fn judge(dir: &Path) -> VerbResult {
     match noted(dir)? {
         None => Ok(()),
         Some(note) => Err(anyhow!(
@@ -100,7 +100,7 @@ pub fn judge(dir: &Path) -> Outcome {
     }
 }
 
-fn noted(dir: &Path) -> Result<Option<RegionNote>, Failure> {
+fn noted(dir: &Path) -> Result<Option<RegionNote>, VerbFailure> {
     let disk = RealDisk::open(dir).with_context(|| format!("open {}", dir.display()))?;
     Ok(RegionNote::load(&disk).context("read which NVRAM region is in use")?)
 }
@@ -151,7 +151,7 @@ pub fn is_alone(path: &Path) -> bool {
 
 impl AloneRegion {
     /// Reads the region. Err: it can't be opened, or a server uses it.
-    pub fn of(path: &Path) -> Result<Self, Failure> {
+    pub fn of(path: &Path) -> Result<Self, VerbFailure> {
         let memory = MapRegions::default().open(path, None);
         let memory = memory.context("open the NVRAM region")?;
         let mut found = Self {
@@ -196,7 +196,7 @@ impl AloneRegion {
         Ok(())
     }
 
-    pub fn print(&self, output: Output) -> Outcome {
+    pub fn print(&self, output: Output) -> VerbResult {
         if output == Output::Json {
             print_json(self)?;
         } else {
@@ -218,12 +218,12 @@ impl AloneRegion {
                 ("void", grouped(self.void)),
             ])?;
         }
-        if self.whole { Ok(()) } else { Err(Failure::No) }
+        if self.whole { Ok(()) } else { Err(VerbFailure::No) }
     }
 }
 
 /// Visits the records that such a region has behind those of the files, one at a time, until `each` returns false.
-pub fn each_alone(path: &Path, each: &mut dyn FnMut(&ReadRecord<'_>) -> bool) -> Outcome {
+pub fn each_alone(path: &Path, each: &mut dyn FnMut(&ReadRecord<'_>) -> bool) -> VerbResult {
     let mut read = || {
         let memory = MapRegions::default().open(path, None)?;
         let Some(region) = Region::open(memory)? else {
@@ -287,7 +287,7 @@ mod tests {
         for (lsn, is_there) in [(2, false), (3, true), (5, true), (9, true), (10, false)] {
             match crate::logfile::show(&path, lsn, crate::cli::Output::Json) {
                 Ok(()) => assert!(is_there, "{lsn}"),
-                Err(crate::output::Failure::Other(error)) if !is_there => {
+                Err(crate::output::VerbFailure::Other(error)) if !is_there => {
                     assert!(
                         error.to_string().ends_with(&format!("has no record with LSN {lsn}")),
                         "{error}"

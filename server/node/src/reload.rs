@@ -14,7 +14,7 @@ use reprise_http::AppState;
 use reprise_net_tls::Identity;
 
 use crate::{
-    config::{Entry, ServeArgs, ServeConfig, TokenNote},
+    config::{ServeArgs, ServeConfig, SettingEntry, TokenNote},
     output::usage,
     server_output::{self, Level, Line},
 };
@@ -29,7 +29,7 @@ pub struct Reloader {
 
 /// The texts of a configuration.
 pub struct Notes {
-    entries: Vec<Entry>,
+    entries: Vec<SettingEntry>,
     tokens: Vec<TokenNote>,
     /// The file that was read.
     file: Option<PathBuf>,
@@ -93,7 +93,7 @@ impl Reloader {
     }
 
     /// Applies the live settings, and returns the differences.
-    fn note(&mut self, entries: Vec<Entry>, tokens: Vec<TokenNote>) -> Vec<String> {
+    fn note(&mut self, entries: Vec<SettingEntry>, tokens: Vec<TokenNote>) -> Vec<String> {
         let before: BTreeMap<_, _> = self
             .running
             .entries
@@ -166,7 +166,7 @@ fn token_changes(before: &[TokenNote], after: &[TokenNote]) -> Vec<String> {
 }
 
 /// The parts that a reload needs beside the signal.
-pub struct Reloading {
+pub struct ReloadContext {
     pub reloader: Reloader,
     pub database: Arc<Database>,
 }

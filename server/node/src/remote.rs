@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use crate::{
     cli::{CallArgs, IdempotencyCommand, LogCommand, ModuleCommand, Output, ServerArgs, TableCommand},
     output::{
-        Failure, Outcome, bytes, grouped, print_json, print_json_line, print_note, print_pairs, print_table,
+        VerbFailure, VerbResult, bytes, grouped, print_json, print_json_line, print_note, print_pairs, print_table,
         print_text, table, usage, wrapped,
     },
     plan::{self, PlanArgs},
@@ -24,25 +24,25 @@ use crate::{
 /// Calls of a file that travel in one request.
 const FILE_BATCH: usize = 1_000;
 
-pub fn connect(server: &ServerArgs) -> Result<Client, Failure> {
+pub fn connect(server: &ServerArgs) -> Result<Client, VerbFailure> {
     client(&server.url, server.token.as_deref(), server.ca_cert.as_deref())
 }
 
 /// Makes a client of a server, whose certificate the certificates in the file may sign.
-pub fn client(url: &str, token: Option<&str>, ca_cert: Option<&Path>) -> Result<Client, Failure> {
+pub fn client(url: &str, token: Option<&str>, ca_cert: Option<&Path>) -> Result<Client, VerbFailure> {
     let read = |path: &Path| fs::read(path).with_context(|| format!("read the certificates of {}", path.display()));
     let ca_cert = ca_cert.map(read).transpose()?;
     Client::trusting(url, token, ca_cert.as_deref()).map_err(failure)
 }
 
-pub fn failure(error: ClientError) -> Failure {
+pub fn failure(error: ClientError) -> VerbFailure {
     match error {
-        ClientError::Problem(problem) => Failure::Problem(problem),
-        other => Failure::Other(other.into()),
+        ClientError::Problem(problem) => VerbFailure::Problem(problem),
+        other => VerbFailure::Other(other.into()),
     }
 }
 
-pub fn module(command: &ModuleCommand, output: Output) -> Outcome {
+pub fn module(command: &ModuleCommand, output: Output) -> VerbResult {
     match command {
         ModuleCommand::Deploy {
             file,
@@ -81,7 +81,7 @@ pub fn module(command: &ModuleCommand, output: Output) -> Outcome {
     }
 }
 
-fn deploy(file: &Path, name: Option<&str>, ask: &PlanArgs, server: &ServerArgs, output: Output) -> Outcome {
+fn deploy(file: &Path, name: Option<&str>, ask: &PlanArgs, server: &ServerArgs, output: Output) -> VerbResult {
     let wasm = fs::read(file).with_context(|| format!("read {}", file.display()))?;
     let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let name = name.map_or_else(|| stem.replace('-', "_"), str::to_owned);
@@ -94,7 +94,7 @@ fn deploy(file: &Path, name: Option<&str>, ask: &PlanArgs, server: &ServerArgs, 
     print_installed(installed.map_err(|error| plan::refused(&name, error, output))?, output)
 }
 
-fn rollback(module: &str, version: Option<u32>, ask: &PlanArgs, server: &ServerArgs, output: Output) -> Outcome {
+fn rollback(module: &str, version: Option<u32>, ask: &PlanArgs, server: &ServerArgs, output: Output) -> VerbResult {
     let (client, allow) = (connect(server)?, &ask.consents.allow);
     if ask.dry_run {
         let planned = client.plan_rollback(module, version, allow).map_err(failure)?;
@@ -104,7 +104,7 @@ fn rollback(module: &str, version: Option<u32>, ask: &PlanArgs, server: &ServerA
     print_installed(installed.map_err(|error| plan::refused(module, error, output))?, output)
 }
 
-fn print_installed(installed: ModuleInstalled, output: Output) -> Outcome {
+fn print_installed(installed: ModuleInstalled, output: Output) -> VerbResult {
     if output == Output::Json {
         return Ok(print_json(&installed)?);
     }
@@ -132,7 +132,7 @@ fn print_installed(installed: ModuleInstalled, output: Output) -> Outcome {
     Ok(())
 }
 
-fn list_modules(server: &ServerArgs, output: Output) -> Outcome {
+fn list_modules(server: &ServerArgs, output: Output) -> VerbResult {
     let list = connect(server)?.modules().map_err(failure)?;
     if output == Output::Json {
         return Ok(print_json(&list)?);
@@ -200,7 +200,7 @@ fn print_module(detail: &ModuleDetail) -> io::Result<()> {
     print_table(&versions)
 }
 
-pub fn call(args: &CallArgs, output: Output) -> Outcome {
+pub fn call(args: &CallArgs, output: Output) -> VerbResult {
     let target = args.procedure.as_deref().map(split_procedure).transpose()?;
     if let Some(file) = &args.file {
         return call_file(&connect(&args.server)?, target, file, output);
@@ -233,7 +233,7 @@ pub fn call(args: &CallArgs, output: Output) -> Outcome {
     Ok(())
 }
 
-fn split_procedure(text: &str) -> Result<(&str, &str), Failure> {
+fn split_procedure(text: &str) -> Result<(&str, &str), VerbFailure> {
     match text.split_once('.') {
         Some((module, procedure)) if !module.is_empty() && !procedure.is_empty() => Ok((module, procedure)),
         _ => Err(usage(format!(
@@ -243,7 +243,7 @@ fn split_procedure(text: &str) -> Result<(&str, &str), Failure> {
 }
 
 /// An object of arguments, passed on as it is written.
-fn arguments(text: &str) -> Result<Json, Failure> {
+fn arguments(text: &str) -> Result<Json, VerbFailure> {
     let raw: Box<RawValue> =
         serde_json::from_str(text.trim()).map_err(|error| usage(format!("the arguments are not JSON: {error}")))?;
     if !raw.get().starts_with('{') {
@@ -255,7 +255,7 @@ fn arguments(text: &str) -> Result<Json, Failure> {
 }
 
 /// Each line a transaction of its own; the answers are printed a line each.
-fn call_file(client: &Client, target: Option<(&str, &str)>, file: &Path, output: Output) -> Outcome {
+fn call_file(client: &Client, target: Option<(&str, &str)>, file: &Path, output: Output) -> VerbResult {
     let reader: Box<dyn BufRead> = match file.to_str() {
         Some("-") => Box::new(io::stdin().lock()),
         _ => {
@@ -288,7 +288,7 @@ fn call_file(client: &Client, target: Option<(&str, &str)>, file: &Path, output:
             grouped(done)
         ));
     }
-    if refused == 0 { Ok(()) } else { Err(Failure::No) }
+    if refused == 0 { Ok(()) } else { Err(VerbFailure::No) }
 }
 
 fn parse_line(line: &str, target: Option<(&str, &str)>) -> Result<BatchCall, String> {
@@ -305,7 +305,7 @@ fn parse_line(line: &str, target: Option<(&str, &str)>) -> Result<BatchCall, Str
 }
 
 /// Prints the answers; how many of them are no commits.
-fn send_batch(client: &Client, calls: &[BatchCall]) -> Result<u64, Failure> {
+fn send_batch(client: &Client, calls: &[BatchCall]) -> Result<u64, VerbFailure> {
     let answers = client.batch(calls).map_err(failure)?;
     let mut refused = 0;
     for answer in answers {
@@ -316,7 +316,7 @@ fn send_batch(client: &Client, calls: &[BatchCall]) -> Result<u64, Failure> {
     Ok(refused)
 }
 
-pub fn tables(command: &TableCommand, output: Output) -> Outcome {
+pub fn tables(command: &TableCommand, output: Output) -> VerbResult {
     match command {
         TableCommand::List { server } => {
             let list = connect(server)?.tables().map_err(failure)?;
@@ -431,7 +431,7 @@ fn print_table_info(info: &TableInfo) -> io::Result<()> {
     print_table(&indexes)
 }
 
-pub fn log(command: &LogCommand, output: Output) -> Outcome {
+pub fn log(command: &LogCommand, output: Output) -> VerbResult {
     match command {
         LogCommand::Tail {
             limit,
@@ -489,7 +489,7 @@ pub fn log(command: &LogCommand, output: Output) -> Outcome {
     }
 }
 
-pub fn idempotency(command: &IdempotencyCommand, output: Output) -> Outcome {
+pub fn idempotency(command: &IdempotencyCommand, output: Output) -> VerbResult {
     let IdempotencyCommand::Show { key, server } = command;
     let kept = connect(server)?.idempotency(key).map_err(failure)?;
     if output == Output::Json {

@@ -4,11 +4,11 @@ use reprise_api::{Comparison, Lease, LeaseState, LostRange, Replication, Standby
 
 use crate::{
     cli::{Output, ReplicationCommand},
-    output::{Outcome, bytes, grouped, print_json, print_pairs, print_table, print_text, table},
+    output::{VerbResult, bytes, grouped, print_json, print_pairs, print_table, print_text, table},
     remote::{connect, failure},
 };
 
-pub fn run(command: &ReplicationCommand, output: Output) -> Outcome {
+pub fn run(command: &ReplicationCommand, output: Output) -> VerbResult {
     match command {
         ReplicationCommand::Status { server } => {
             let told = connect(server)?.replication().map_err(failure)?;

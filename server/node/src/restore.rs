@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::{
     cli::Output,
-    output::{Failure, Outcome, bytes, grouped, print_json, print_pairs, print_text},
+    output::{VerbFailure, VerbResult, bytes, grouped, print_json, print_pairs, print_text},
     region,
 };
 
@@ -74,7 +74,7 @@ impl PointArgs {
 }
 
 #[derive(Serialize)]
-struct Restored {
+struct RestoreSummary {
     data_dir: PathBuf,
     /// LSN of the checkpoint. Null if the log is replayed from its beginning.
     checkpoint_lsn: Option<U64>,
@@ -93,7 +93,7 @@ struct Restored {
     damage: Option<String>,
 }
 
-impl Restored {
+impl RestoreSummary {
     fn of(to: &Path, report: RestoreReport) -> Self {
         let last = report.last;
         Self {
@@ -112,7 +112,7 @@ impl Restored {
     }
 }
 
-pub fn run(args: &RestoreArgs, output: Output) -> Outcome {
+pub fn run(args: &RestoreArgs, output: Output) -> VerbResult {
     let (from, archive) = match (&args.data_dir, &args.archive) {
         (Some(data_dir), archive) => (data_dir.as_path(), archive.as_deref()),
         (None, Some(archive)) => (archive.as_path(), None),
@@ -122,13 +122,13 @@ pub fn run(args: &RestoreArgs, output: Output) -> Outcome {
     restore_from(from, archive, &args.to, &args.point, output)
 }
 
-pub fn restore_from(from: &Path, archive: Option<&Path>, to: &Path, point: &PointArgs, output: Output) -> Outcome {
+pub fn restore_from(from: &Path, archive: Option<&Path>, to: &Path, point: &PointArgs, output: Output) -> VerbResult {
     let report = match archive {
         None => restore(from, to, point.point()),
         Some(archive) => restore_archived(from, archive, to, point.point()),
     };
     let report = report.with_context(|| format!("restore {}", from.display()))?;
-    let restored = Restored::of(to, report);
+    let restored = RestoreSummary::of(to, report);
     match output {
         Output::Json => print_json(&restored)?,
         Output::Text => tell(&restored)?,
@@ -136,7 +136,7 @@ pub fn restore_from(from: &Path, archive: Option<&Path>, to: &Path, point: &Poin
     Ok(())
 }
 
-fn tell(restored: &Restored) -> Result<(), Failure> {
+fn tell(restored: &RestoreSummary) -> Result<(), VerbFailure> {
     let to = restored.data_dir.display();
     let begins = match restored.checkpoint_lsn {
         Some(lsn) => format!("checkpoint {lsn}"),

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::{
     cli::{Output, ServerArgs},
-    output::{self, Failure, Outcome, grouped, print_json, print_note, print_table, print_text, table},
+    output::{self, VerbFailure, VerbResult, grouped, print_json, print_note, print_table, print_text, table},
     remote::{connect, failure},
 };
 
@@ -115,7 +115,7 @@ impl RangeArgs {
     }
 }
 
-pub fn list(args: &RowsArgs, output: Output) -> Outcome {
+pub fn list(args: &RowsArgs, output: Output) -> VerbResult {
     let client = connect(&args.server)?;
     let query = RowsQuery {
         cursor: args.cursor.clone(),
@@ -143,7 +143,7 @@ fn tell_cursor(cursor: Option<&str>) {
 }
 
 /// Pages until `limit` rows are there.
-fn pages(client: &Client, args: &RowsArgs, mut query: RowsQuery) -> Result<RowsPage, Failure> {
+fn pages(client: &Client, args: &RowsArgs, mut query: RowsQuery) -> Result<RowsPage, VerbFailure> {
     let mut all = client.rows(&args.table, &query).map_err(failure)?;
     while let Some(cursor) = all.next_cursor.take() {
         let left = args.limit.saturating_sub(all.rows.len() as u64);
@@ -161,7 +161,7 @@ fn pages(client: &Client, args: &RowsArgs, mut query: RowsQuery) -> Result<RowsP
 }
 
 /// Prints page after page as it comes; of CSV the line of names once.
-fn stream(client: &Client, args: &RowsArgs, mut query: RowsQuery, media_type: &str) -> Outcome {
+fn stream(client: &Client, args: &RowsArgs, mut query: RowsQuery, media_type: &str) -> VerbResult {
     let heads = usize::from(media_type == CSV_MEDIA_TYPE);
     let (mut left, mut is_first) = (args.limit, true);
     loop {
@@ -187,7 +187,7 @@ fn stream(client: &Client, args: &RowsArgs, mut query: RowsQuery, media_type: &s
     }
 }
 
-pub fn groups(args: &GroupsArgs, output: Output) -> Outcome {
+pub fn groups(args: &GroupsArgs, output: Output) -> VerbResult {
     let client = connect(&args.server)?;
     let mut query = args.range.query(args.limit);
     let ask = |query: &RowsQuery| {

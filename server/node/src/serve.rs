@@ -22,7 +22,7 @@ use reprise_database::{
 use reprise_env::{entropy, ignore_signals, make_private_dirs};
 use reprise_http::{AppState, HttpOptions};
 use reprise_net_tls::{Identity, use_ring};
-use reprise_router::{Phase, RecoveryStep, Router};
+use reprise_router::{NodePhase, RecoveryStage, Router};
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
@@ -39,10 +39,10 @@ use crate::{
     },
     descriptors, divergence,
     files::Files,
-    lease::Lease,
+    lease::ServerLease,
     members,
-    output::{self, Failure, Outcome, ProgressLine, bytes, grouped, usage},
-    reload::{Notes, Reloader, Reloading},
+    output::{self, ProgressLine, VerbFailure, VerbResult, bytes, grouped, usage},
+    reload::{Notes, ReloadContext, Reloader},
     server_output::{self, Line},
     spans::Spans,
     standby::{self, Primary},
@@ -52,7 +52,7 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 /// Interval at which a standby checks whether it can still follow its primary.
 const PARTED_LOOK: Duration = Duration::from_millis(500);
 
-pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
+pub fn run(args: ServeArgs, matches: &ArgMatches) -> VerbResult {
     server_output::start().context("start the thread that writes the output")?;
     // The format comes first, because an error of reading the file is printed in it.
     server_output::set_format(args.telemetry.log_format.unwrap_or_default());
@@ -101,17 +101,17 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     let (options, spans) = http_options(&config, identity.clone(), may_be_open)?;
     let notes = Notes::of(&config);
     let state = AppState::new(database.clone(), catalog.clone(), config.tokens.auth, options);
-    let opening = Opening {
+    let opening = OpenRequest {
         dir: config.place.data_dir.value,
         read_only: config.read_only,
         readers: config.replication.readers(sites.value, config.memory.memory_max.value),
-        lease: Lease::of(&config.replication, &config.tls, &name, url.clone()),
+        lease: ServerLease::of(&config.replication, &config.tls, &name, url.clone()),
         primary: primary.map(|primary| primary.told_of(url)),
     };
     let (recovery, recovering) = recover(database.clone(), catalog, opening)?;
     // Without a lease, an operator may have promoted the wrong one. Other records stay until an operator starts this server again.
     let cuts_by_itself = config.replication.lease_etcd.value.is_some();
-    let reloading = Reloading {
+    let reloading = ReloadContext {
         reloader: Reloader::new(args, matches.clone(), (notes, identity)),
         database: database.clone(),
     };
@@ -124,7 +124,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
 }
 
 /// Draws the secret of this process's hash indexes, so that no client can choose keys that all hash alike.
-fn hide_hashes() -> Outcome {
+fn hide_hashes() -> VerbResult {
     let bytes: [u8; 24] = entropy().context("draw the secret of the hash indexes")?;
     let (words, _) = bytes.as_chunks::<8>();
     set_hash_secret([0, 1, 2].map(|at| u64::from_le_bytes(words[at])));
@@ -132,14 +132,14 @@ fn hide_hashes() -> Outcome {
 }
 
 /// Closes the log after the last answer, unless it is still being replayed.
-fn wind_up(database: &Database, outcome: &Outcome, recovering: JoinHandle<()>, activity: Activity) -> Outcome {
-    if matches!(database.router().phase(), Phase::Recovering { .. }) {
+fn wind_up(database: &Database, outcome: &VerbResult, recovering: JoinHandle<()>, activity: Activity) -> VerbResult {
+    if matches!(database.router().phase(), NodePhase::Recovering { .. }) {
         // Nothing was written yet, and the replay can't be interrupted, so it is left.
         let status = outcome.as_ref().err().map_or(0, |failure| output::tell(failure, false));
         server_output::drain();
         std::process::exit(status.into());
     }
-    if matches!(outcome, Ok(()) | Err(Failure::Again(_))) {
+    if matches!(outcome, Ok(()) | Err(VerbFailure::Again(_))) {
         // The recovery thread may still write the catalog, which must not be left half made.
         let _ = recovering.join(); // its outcome was told
         database.close().context("close the log")?;
@@ -166,7 +166,7 @@ fn open_database(
     files: &Files,
     counts: (u16, u16),
     is_standby: bool,
-) -> Result<Arc<Database>, Failure> {
+) -> Result<Arc<Database>, VerbFailure> {
     let is_encrypted = config.tls.tls_cert.value.is_some();
     members::check(config, is_encrypted)?;
     let opened = config.database(files.log_dir.clone(), counts.0, counts.1);
@@ -185,7 +185,7 @@ fn open_database(
 }
 
 /// Gives an opened database its settings before it recovers.
-fn set_up(database: Database, config: &ServeConfig) -> Result<Arc<Database>, Failure> {
+fn set_up(database: Database, config: &ServeConfig) -> Result<Arc<Database>, VerbFailure> {
     database
         .set_memory_ready(config.memory.memory_ready.value)
         .context("memory-ready")?;
@@ -213,7 +213,7 @@ fn set_up(database: Database, config: &ServeConfig) -> Result<Arc<Database>, Fai
 }
 
 /// Gets the first files of a new standby, before anything is opened.
-fn begin_as_standby(primary: &mut Primary, config: &ServeConfig) -> Outcome {
+fn begin_as_standby(primary: &mut Primary, config: &ServeConfig) -> VerbResult {
     let dir = &config.place.data_dir.value;
     make_private_dirs(dir).with_context(|| format!("create {}", dir.display()))?;
     // The comparison with the primary reads files. All settings except the directory are those of any opening.
@@ -241,7 +241,7 @@ fn http_options(
     config: &ServeConfig,
     tls: Option<Arc<Identity>>,
     may_be_open: u64,
-) -> Result<(HttpOptions, Option<Spans>), Failure> {
+) -> Result<(HttpOptions, Option<Spans>), VerbFailure> {
     let endpoint = config.telemetry.otlp_endpoint.value.as_ref();
     let spans = endpoint.map(|endpoint| Spans::start(endpoint)).transpose()?;
     let takes_standbys = config.replication.ship_listen.value.is_some();
@@ -254,7 +254,7 @@ fn http_options(
 }
 
 /// Returns the number of partitions: as configured, as the database has, or one for each core for a new database.
-fn partitions(config: &ServeConfig) -> Result<Setting<u16>, Failure> {
+fn partitions(config: &ServeConfig) -> Result<Setting<u16>, VerbFailure> {
     let asked = config.place.partitions.said();
     let dir = &config.place.data_dir.value;
     let stored = stored_partitions(dir).with_context(|| format!("look into {}", dir.display()))?;
@@ -281,7 +281,7 @@ fn partitions(config: &ServeConfig) -> Result<Setting<u16>, Failure> {
     }
 }
 
-async fn listen(address: SocketAddr, is_encrypted: bool) -> Result<TcpListener, Failure> {
+async fn listen(address: SocketAddr, is_encrypted: bool) -> Result<TcpListener, VerbFailure> {
     if !is_encrypted {
         announce::listeners(address);
     }
@@ -289,7 +289,7 @@ async fn listen(address: SocketAddr, is_encrypted: bool) -> Result<TcpListener, 
     Ok(listener.with_context(|| format!("listen on {address}"))?)
 }
 
-fn open_catalog(dir: &Path) -> Result<Catalog, Failure> {
+fn open_catalog(dir: &Path) -> Result<Catalog, VerbFailure> {
     let opened = Catalog::open(dir).with_context(|| format!("open the catalog {}", dir.display()))?;
     if let Some(set_aside) = &opened.set_aside {
         let place = set_aside.display();
@@ -299,14 +299,14 @@ fn open_catalog(dir: &Path) -> Result<Catalog, Failure> {
     Ok(opened.catalog)
 }
 
-type Recovered = oneshot::Receiver<anyhow::Result<()>>;
+type RecoveryEnd = oneshot::Receiver<anyhow::Result<()>>;
 
 /// Replays the log on a thread of its own. HTTP reports the progress meanwhile.
 fn recover(
     database: Arc<Database>,
     catalog: Catalog,
-    opening: Opening,
-) -> Result<(Recovered, JoinHandle<()>), Failure> {
+    opening: OpenRequest,
+) -> Result<(RecoveryEnd, JoinHandle<()>), VerbFailure> {
     let (sender, receiver) = oneshot::channel();
     let work = move || {
         let outcome = open(&database, &catalog, opening);
@@ -318,7 +318,7 @@ fn recover(
 
 /// Opens the database. A primary takes the lease before it replays. A standby learns who had it last before it follows a primary, and
 /// follows while it replays.
-fn open(database: &Arc<Database>, catalog: &Catalog, mut opening: Opening) -> anyhow::Result<()> {
+fn open(database: &Arc<Database>, catalog: &Catalog, mut opening: OpenRequest) -> anyhow::Result<()> {
     opening.lease.take().map_or(Ok(()), |lease| lease.keep(database))?;
     let Some(primary) = opening.primary.take() else {
         return replay(database, catalog, &opening);
@@ -329,18 +329,18 @@ fn open(database: &Arc<Database>, catalog: &Catalog, mut opening: Opening) -> an
 }
 
 /// The database to open, and its role.
-struct Opening {
+struct OpenRequest {
     dir: PathBuf,
     read_only: bool,
     /// Readers of a standby.
     readers: ReadersConfig,
     /// The lease by which it is the primary, or may become it.
-    lease: Option<Lease>,
+    lease: Option<ServerLease>,
     /// The primary that it follows once it is open.
     primary: Option<Primary>,
 }
 
-impl Opening {
+impl OpenRequest {
     fn recover(&self, database: &Database) -> Result<RecoveryReport, OpenError> {
         let recovered = match self.read_only {
             false => database.recover(),
@@ -368,7 +368,7 @@ impl Opening {
     }
 }
 
-fn replay(database: &Database, catalog: &Catalog, opening: &Opening) -> anyhow::Result<()> {
+fn replay(database: &Database, catalog: &Catalog, opening: &OpenRequest) -> anyhow::Result<()> {
     let is_over = AtomicBool::new(false);
     let report = thread::scope(|scope| {
         let progress = scope.spawn(|| show_progress(database.router(), &is_over));
@@ -385,7 +385,7 @@ fn replay(database: &Database, catalog: &Catalog, opening: &Opening) -> anyhow::
 fn show_progress(router: &Router, is_over: &AtomicBool) {
     let line = ProgressLine::new();
     while !is_over.load(Ordering::Acquire) {
-        if let Phase::Recovering {
+        if let NodePhase::Recovering {
             step,
             replayed,
             bytes_done,
@@ -396,10 +396,10 @@ fn show_progress(router: &Router, is_over: &AtomicBool) {
             let percent = 100.0 * bytes_done as f64 / bytes_total as f64;
             let (done, total) = (bytes(bytes_done), bytes(bytes_total));
             line.show(match step {
-                RecoveryStep::Checkpoint => {
+                RecoveryStage::Checkpoint => {
                     format!("loading the checkpoint: {percent:.0} %, {done} of {total}")
                 }
-                RecoveryStep::Log => format!(
+                RecoveryStage::Log => format!(
                     "replaying the log: {percent:.0} %, {done} of {total}, {} transactions",
                     grouped(replayed)
                 ),
@@ -461,10 +461,10 @@ fn settle_catalog(router: &Router, catalog: &Catalog, recovered: usize) -> anyho
 async fn serve(
     listener: TcpListener,
     state: AppState,
-    recovered: Recovered,
+    recovered: RecoveryEnd,
     mut hangup: Signal,
-    (mut reloading, cuts_by_itself): (Reloading, bool),
-) -> Outcome {
+    (mut reloading, cuts_by_itself): (ReloadContext, bool),
+) -> VerbResult {
     let address = listener.local_addr().context("ask for the address")?;
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
@@ -481,15 +481,15 @@ async fn serve(
         tokio::select! {
             ended = &mut recovered, if !is_recovered => match ended {
                 Ok(Ok(())) => is_recovered = true,
-                Ok(Err(error)) => break Err(Failure::Other(error)),
-                Err(_) => break Err(Failure::Other(anyhow::anyhow!("the recovery thread is gone"))),
+                Ok(Err(error)) => break Err(VerbFailure::Other(error)),
+                Err(_) => break Err(VerbFailure::Other(anyhow::anyhow!("the recovery thread is gone"))),
             },
             _ = hangup.recv() => {
                 reloading.reloader.reload(address, &state, &reloading.database);
             }
             _ = look.tick(), if cuts_by_itself => {
                 if let Some(reason) = reloading.database.parted() {
-                    break Err(Failure::Again(parted(&reason)));
+                    break Err(VerbFailure::Again(parted(&reason)));
                 }
             }
             _ = terminate.recv() => break Ok(()),
@@ -515,6 +515,6 @@ fn parted(reason: &str) -> String {
     )
 }
 
-fn http_ended(ended: Result<Result<(), reprise_http::ServeError>, tokio::task::JoinError>) -> Outcome {
+fn http_ended(ended: Result<Result<(), reprise_http::ServeError>, tokio::task::JoinError>) -> VerbResult {
     Ok(ended.context("the HTTP server is gone")?.context("serve HTTP")?)
 }

@@ -21,13 +21,13 @@ use reprise_env::{Clock, Net, RealClock, RealDisk, RealThreads};
 use reprise_log::database_id;
 use reprise_net_rdma::RdmaNet;
 use reprise_net_tls::{Identity, TlsNet};
-use reprise_router::{JoinTicket as Ticket, SteppedDown};
-use reprise_ship::{Bootstrapped, ForkAnswer, Known, Link, LinkConfig, LinkError, LogBeside};
+use reprise_router::{HandOverPoint, StandbyTicket as Ticket};
+use reprise_ship::{BootstrapSummary, ForkAnswer, Link, LinkConfig, LinkError, LogBeside, StandbyFiles};
 
 use crate::{
     config::replication::{ReplicationSettings, Transport},
     directory::clear_useless,
-    output::{Failure, Outcome, ProgressLine, bytes},
+    output::{ProgressLine, VerbFailure, VerbResult, bytes},
     remote, server_output,
 };
 
@@ -52,7 +52,7 @@ const FIRST_TRIES: Duration = Duration::from_secs(60);
 pub const TCP_ON_REQUEST: &str = "with --transport tcp, on both sides, it goes without";
 
 /// Returns the transport of the log, by the settings. Err: it is not available; no other is tried in its place.
-pub fn net_of(settings: &ReplicationSettings, own: Option<&Arc<Identity>>) -> Result<Arc<dyn Net>, Failure> {
+pub fn net_of(settings: &ReplicationSettings, own: Option<&Arc<Identity>>) -> Result<Arc<dyn Net>, VerbFailure> {
     let is_used = settings.standby_of.value.is_some() || settings.ship_listen.value.is_some();
     if settings.transport.value == Transport::Tcp || !is_used {
         return Ok(Arc::new(TlsNet::new(own.cloned())));
@@ -128,7 +128,7 @@ pub struct Primary {
 
 impl Primary {
     /// Returns the standby's settings. None for a server that follows no primary.
-    pub fn of(settings: &ReplicationSettings, net: &Arc<dyn Net>, name: &str) -> Result<Option<Self>, Failure> {
+    pub fn of(settings: &ReplicationSettings, net: &Arc<dyn Net>, name: &str) -> Result<Option<Self>, VerbFailure> {
         let Some(url) = settings.standby_of.value.clone() else {
             return Ok(None);
         };
@@ -149,7 +149,7 @@ impl Primary {
     }
 
     /// Names the process on the data directory from now on.
-    pub fn begin_process(&mut self, dir: &Path) -> Outcome {
+    pub fn begin_process(&mut self, dir: &Path) -> VerbResult {
         let begun = node_of(dir).and_then(|node| Ok(node.begin_process()?));
         self.process = Some(begun.context("begin as a standby")?);
         Ok(())
@@ -161,10 +161,10 @@ impl Primary {
     }
 
     /// Has the primary hand over to this server.
-    fn step_down(&self) -> Result<SteppedDown, Arc<str>> {
+    fn step_down(&self) -> Result<HandOverPoint, Arc<str>> {
         let told = self.ask(|client| client.step_down(&self.name, self.own_url.as_deref(), STEP_DOWN_TIME));
         let told = told.map_err(|error| error.to_string())?;
-        Ok(SteppedDown {
+        Ok(HandOverPoint {
             epoch: Epoch(told.epoch),
             lsn: Lsn(told.lsn.0),
         })
@@ -257,12 +257,12 @@ impl Primary {
     }
 
     /// Puts the first files into a directory that has none. If that fails, none of them stays.
-    pub fn bootstrap(&self, dir: &Path) -> Outcome {
+    pub fn bootstrap(&self, dir: &Path) -> VerbResult {
         self.bootstrap_within(dir, FIRST_TRIES)
     }
 
     /// The `bootstrap` variant that ends after this time of tries.
-    fn bootstrap_within(&self, dir: &Path, tries: Duration) -> Outcome {
+    fn bootstrap_within(&self, dir: &Path, tries: Duration) -> VerbResult {
         settle(dir).with_context(|| format!("put the first files of a standby in their place in {}", dir.display()))?;
         if dir.join("log").exists() {
             return Ok(());
@@ -287,7 +287,7 @@ impl Primary {
             };
             if begun.elapsed() > tries {
                 progress.clear();
-                return Err(Failure::Again(format!("begin as a standby of {}: {why}", self.url)));
+                return Err(VerbFailure::Again(format!("begin as a standby of {}: {why}", self.url)));
             }
             let waits = format!("waiting for the primary at {}: {why}", self.url);
             if !is_told {
@@ -301,10 +301,10 @@ impl Primary {
     }
 
     /// Tries once. The inner error may pass.
-    fn try_bootstrap(&self, dir: &Path) -> Result<Result<Bootstrapped, String>, Failure> {
+    fn try_bootstrap(&self, dir: &Path) -> Result<Result<BootstrapSummary, String>, VerbFailure> {
         let ticket = match self.ticket() {
             Ok(ticket) => ticket,
-            Err(ClientError::Problem(problem)) if problem.status < 500 => return Err(Failure::Problem(problem)),
+            Err(ClientError::Problem(problem)) if problem.status < 500 => return Err(VerbFailure::Problem(problem)),
             Err(error @ (ClientError::Url { .. } | ClientError::Trust(_) | ClientError::Protocol(_))) => {
                 return Err(remote::failure(error));
             }
@@ -334,7 +334,7 @@ impl Primary {
     }
 
     /// Asks whether the primary has the records of a log here. It asks again for some seconds while the primary can't answer yet.
-    fn ask_fork(&self, known: &Known, position: Position) -> Result<ForkAnswer, Arc<str>> {
+    fn ask_fork(&self, known: &StandbyFiles, position: Position) -> Result<ForkAnswer, Arc<str>> {
         let begun = Instant::now();
         loop {
             let ticket = self.ticket().map_err(|error| error.to_string())?;
@@ -349,7 +349,7 @@ impl Primary {
 
     /// Cuts off the records that the primary does not have, before anything is opened. If the primary can't be asked, nothing changes: it
     /// will refuse the standby later.
-    pub fn cut_back(&self, dir: &Path) -> Outcome {
+    pub fn cut_back(&self, dir: &Path) -> VerbResult {
         clear_useless(dir).with_context(|| format!("clear {}", dir.display()))?;
         if !dir.join("log").exists() {
             return Ok(());
@@ -360,7 +360,7 @@ impl Primary {
         let (Some(partitions), Some(database_id)) = (partitions, id) else {
             return Ok(());
         };
-        let known = Known {
+        let known = StandbyFiles {
             database_id,
             partitions,
         };
@@ -390,7 +390,7 @@ impl Primary {
         Ok(())
     }
 
-    fn receive(&self, ticket: &JoinTicket, dir: &Path) -> anyhow::Result<Bootstrapped> {
+    fn receive(&self, ticket: &JoinTicket, dir: &Path) -> anyhow::Result<BootstrapSummary> {
         let config = self.link(ticket)?;
         let place = DirHandle::new(Arc::new(RealTree(dir.to_owned())), ARRIVED);
         let beside = LogBeside {
@@ -442,7 +442,7 @@ pub fn serve_standbys(
     database: &Arc<Database>,
     (settings, net): (&ReplicationSettings, Arc<dyn Net>),
     (name, url): (&str, Option<Arc<str>>),
-) -> Outcome {
+) -> VerbResult {
     let Some(listen) = settings.ship_listen.value.clone() else {
         return Ok(());
     };
@@ -590,7 +590,7 @@ mod tests {
             panic!("nobody answers");
         };
         assert!(
-            matches!(&failure, Failure::Again(why) if why.contains(&url)),
+            matches!(&failure, VerbFailure::Again(why) if why.contains(&url)),
             "{failure}"
         );
         assert_eq!(crate::output::tell(&failure, false), 75);

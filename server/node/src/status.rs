@@ -6,11 +6,11 @@ use reprise_api::{ArchiveInfo, NvramStatus, Phase, RecoveryStep, RestartEstimate
 
 use crate::{
     cli::{Output, ServerArgs},
-    output::{Outcome, bytes, grouped, print_json, print_pairs},
+    output::{VerbResult, bytes, grouped, print_json, print_pairs},
     remote::{connect, failure},
 };
 
-pub fn status(server: &ServerArgs, output: Output) -> Outcome {
+pub fn status(server: &ServerArgs, output: Output) -> VerbResult {
     let status = connect(server)?.status().map_err(failure)?;
     match output {
         Output::Json => print_json(&status)?,

@@ -12,7 +12,7 @@ use tokio::{
 
 use crate::{
     cli::Output,
-    output::{Failure, Outcome, print_json, print_json_line, print_line, print_note},
+    output::{VerbFailure, VerbResult, print_json, print_json_line, print_line, print_note},
     records,
     remote::failure,
 };
@@ -23,7 +23,7 @@ pub const LOOK_EVERY: Duration = Duration::from_millis(500);
 const FOLLOWED_AT_ONCE: u32 = 1_000;
 
 /// Prints records, the newest last, like a log. JSON is one document, or one document a record if it follows.
-pub fn run(client: &Client, query: LogQuery, follow: bool, output: Output) -> Outcome {
+pub fn run(client: &Client, query: LogQuery, follow: bool, output: Output) -> VerbResult {
     let page = newest_records(client, query.clone())?;
     if output == Output::Json && !follow {
         print_json(&page)?;
@@ -44,7 +44,7 @@ pub fn run(client: &Client, query: LogQuery, follow: bool, output: Output) -> Ou
 }
 
 /// Pages until the limit is reached: a filter that little passes may give empty ones.
-fn newest_records(client: &Client, mut query: LogQuery) -> Result<LogPage, Failure> {
+fn newest_records(client: &Client, mut query: LogQuery) -> Result<LogPage, VerbFailure> {
     let limit = query.limit.unwrap_or(u32::MAX);
     let mut all = client.log(&query).map_err(failure)?;
     while let Some(before) = all.next.filter(|_| (all.records.len() as u32) < limit) {
@@ -60,7 +60,7 @@ fn newest_records(client: &Client, mut query: LogQuery) -> Result<LogPage, Failu
 }
 
 /// Says what could not be searched. That is an error where nothing was found: "no record" would not be known.
-fn told_whole(page: &LogPage, query: &LogQuery) -> Outcome {
+fn told_whole(page: &LogPage, query: &LogQuery) -> VerbResult {
     let Some(count) = page.unsearched else {
         return Ok(());
     };
@@ -84,7 +84,7 @@ fn told_whole(page: &LogPage, query: &LogQuery) -> Outcome {
 }
 
 /// Records as they become durable, until the server is gone or refuses.
-fn go_on(client: &Client, mut query: LogQuery, output: Output) -> Outcome {
+fn go_on(client: &Client, mut query: LogQuery, output: Output) -> VerbResult {
     loop {
         let page = client.log(&query).map_err(failure)?;
         page.records.iter().try_for_each(|record| tell(record, output))?;
@@ -96,7 +96,7 @@ fn go_on(client: &Client, mut query: LogQuery, output: Output) -> Outcome {
     }
 }
 
-fn tell(record: &LogRecord, output: Output) -> Outcome {
+fn tell(record: &LogRecord, output: Output) -> VerbResult {
     match output {
         Output::Json => print_json_line(record)?,
         Output::Text => print_line(&records::line(record))?,
@@ -105,7 +105,7 @@ fn tell(record: &LogRecord, output: Output) -> Outcome {
 }
 
 /// Makes Ctrl-C end the process with status 0, after the last whole line.
-pub fn end_when_interrupted() -> Outcome {
+pub fn end_when_interrupted() -> VerbResult {
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("start the listener for Ctrl-C")?;
     let mut interrupt = runtime

@@ -17,7 +17,7 @@ use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, value};
 use crate::{
     cli::Output,
     config::{self, TokenEntry, judge_tokens},
-    output::{Failure, Outcome, print_json, print_note, print_table, print_text, table},
+    output::{VerbFailure, VerbResult, print_json, print_note, print_table, print_text, table},
 };
 
 /// Random bytes of a token.
@@ -83,7 +83,7 @@ pub enum TokenCommand {
     },
 }
 
-pub fn run(command: &TokenCommand, output: Output) -> Outcome {
+pub fn run(command: &TokenCommand, output: Output) -> VerbResult {
     match command {
         TokenCommand::New {
             name,
@@ -162,7 +162,7 @@ struct TokenFile {
 
 impl TokenFile {
     /// Opens the file. Without one there are no tokens yet.
-    fn open(args: &TokenFileArgs) -> Result<Self, Failure> {
+    fn open(args: &TokenFileArgs) -> Result<Self, VerbFailure> {
         let path = args.path();
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -172,14 +172,14 @@ impl TokenFile {
         Ok(Self { path, document })
     }
 
-    fn entries(&self) -> Result<Vec<TokenEntry>, Failure> {
+    fn entries(&self) -> Result<Vec<TokenEntry>, VerbFailure> {
         let judged = judge_tokens(&self.document.to_string());
         Ok(judged.map_err(|why| anyhow!("{}: {why}", self.path.display()))?)
     }
 
     /// # Errors
     /// The entry is none, or does not go with the others.
-    fn add(&mut self, entry: &TokenEntry) -> Outcome {
+    fn add(&mut self, entry: &TokenEntry) -> VerbResult {
         let mut item = Table::new();
         item.insert("name", value(&entry.name));
         item.insert("role", value(&entry.role));
@@ -195,7 +195,7 @@ impl TokenFile {
     ///
     /// # Errors
     /// There is none, or no token would be left, which would let in everybody.
-    fn remove(&mut self, name: &str, digits: &str) -> Result<usize, Failure> {
+    fn remove(&mut self, name: &str, digits: &str) -> Result<usize, VerbFailure> {
         let before = self.entries()?;
         let goes = |entry: &TokenEntry| entry.name == name && entry.sha256.starts_with(digits);
         let removed = before.iter().filter(|entry| goes(entry)).count();
@@ -218,7 +218,7 @@ impl TokenFile {
     }
 
     /// The entries, which an inline array holds in another form.
-    fn tables(&mut self) -> Result<&mut ArrayOfTables, Failure> {
+    fn tables(&mut self) -> Result<&mut ArrayOfTables, VerbFailure> {
         let item = self.document.entry("tokens").or_insert(Item::None);
         if let Item::Value(_) = item {
             let inline = std::mem::take(item);
@@ -233,7 +233,7 @@ impl TokenFile {
     }
 
     /// Puts the whole file in place of the former one, whose owner and permissions it keeps.
-    fn save(&self) -> Outcome {
+    fn save(&self) -> VerbResult {
         let place = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
         let folder = place.parent().unwrap_or(Path::new("."));
         fs::DirBuilder::new()

@@ -3,7 +3,8 @@
 use std::sync::{Arc, LazyLock};
 
 use reprise_abi::{
-    ABI_VERSION, HostOps, LogChoice, ModuleSchema, Parameter, Partitioning, ProcedureSchema, Type, value::ValueReader,
+    ABI_VERSION, HostOps, LogDeclaration, ModuleSchema, Parameter, Partitioning, ProcedureSchema, Type,
+    value::ValueReader,
 };
 use reprise_backup::BackupManifest;
 use reprise_database::{CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy, RedoConfig};
@@ -66,7 +67,7 @@ pub(crate) static SCHEMA: LazyLock<ModuleSchema> = LazyLock::new(|| {
             time_max_ms: None,
             fuel_max: None,
             aborts: Vec::new(),
-            log: LogChoice::default(),
+            log: LogDeclaration::default(),
         }],
     }
 });

@@ -9,11 +9,12 @@ use reprise_env::{Disk, RealClock, SimDisk};
 use reprise_log::{Log, LogConfig};
 use reprise_wire::{
     Change, ChangesRef, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef, CheckpointMark,
-    CheckpointModuleRef, CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine, CommandRef, Compared,
-    ComparedTable, DeployRef, DropTableRef, FORMAT_VERSION, FileChunk, FilesEnd, Frame, Genesis, GroupFrame, Heartbeat,
-    Hello, History, KeyRef, KeyedRef, MemberSeen, Named, Outcome, PartRef, PartitionList, PartitionSet, PatchWriter,
-    PrincipalRef, Progress, QuarantineRef, RecordBatch, RecordRef, Refusal, Refused, RemoveRef, SHIP_PROTOCOL, SetPart,
-    Standing, TableDigests, TwoForms, Wants, Welcome, push_checkpoint_row,
+    CheckpointModuleRef, CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine, CommandRef, ComparePoint,
+    ComparedTable, ComparisonOutcome, ComparisonResult, DeployRef, DropTableRef, FORMAT_VERSION, FileChunk, FilesEnd,
+    Frame, Genesis, GroupFrame, Heartbeat, Hello, History, KeyRef, KeyedRef, MemberSeen, PartRef, PartitionList,
+    PartitionSet, PatchWriter, PrincipalRef, Progress, QuarantineRef, RecordBatch, RecordRef, RefusalMessage,
+    RemoveRef, SHIP_PROTOCOL, SetPart, StandbyRefusal, SyncUpdate, TableDigests, TwoForms, Wants, Welcome,
+    push_checkpoint_row,
 };
 
 use crate::values::{LAYOUTS, SCALARS};
@@ -67,8 +68,8 @@ fn frames() -> Vec<Vec<u8>> {
         safety: Safety::TwoSafe,
         primary: "http://p",
     };
-    let refused = Refused {
-        refusal: Refusal::Gone,
+    let refused = RefusalMessage {
+        refusal: StandbyRefusal::Gone,
         reason: "why",
     };
     let file = FileChunk {
@@ -89,7 +90,7 @@ fn frames() -> Vec<Vec<u8>> {
         history: History(3),
         records: b"\x03ab\x03cd",
     };
-    let laggards = Standing::pack([("s2", 9), ("s3", 0)].into_iter().map(|(name, from)| MemberSeen {
+    let laggards = SyncUpdate::pack([("s2", 9), ("s3", 0)].into_iter().map(|(name, from)| MemberSeen {
         name,
         url: "http://s:1",
         from: Lsn(from),
@@ -115,13 +116,13 @@ fn frames() -> Vec<Vec<u8>> {
         Frame::Group(group),
         Frame::Heartbeat(Heartbeat::default()),
         Frame::Progress(Progress::default()),
-        Frame::Standing(Standing::new(2, true, SetPart::default(), &laggards)),
-        Frame::Named(Named { number: 1, lsn: Lsn(9) }),
+        Frame::Standing(SyncUpdate::new(2, true, SetPart::default(), &laggards)),
+        Frame::Named(ComparePoint { number: 1, lsn: Lsn(9) }),
         Frame::Digests(TableDigests::new(1, true, &tables)),
-        Frame::Compared(Compared {
+        Frame::Compared(ComparisonResult {
             number: 1,
             lsn: Lsn(9),
-            outcome: Outcome::Differs,
+            outcome: ComparisonOutcome::Differs,
             what: "a table",
         }),
     ];

@@ -10,7 +10,7 @@ use std::{
 
 use reprise_abi::{HostOps, OpError, describe::write_json};
 use reprise_env::SimClock;
-use reprise_host::{CallEnd, CallOutcome, Fault, InvalidModule, StartTime};
+use reprise_host::{CallOutcome, Fault, GuestExit, InvalidModule, StartTime};
 use reprise_procedure::native::{self, NativeFault, NativeModule};
 use reprise_txn::{Candidate, Code, Compiler, Executor};
 use sha2::{Digest, Sha256};
@@ -381,17 +381,17 @@ impl Executor for NativeExecutor {
         let pace_us = self.ways.pace_us.load(Ordering::Relaxed);
         self.ways.clock.advance_us(pace_us as i64);
         let kind = match self.module.call(procedure, ops) {
-            Ok(native::CallEnd::Done) => {
+            Ok(native::NativeExit::Done) => {
                 if is(Way::Smuggles) && name == "add" {
                     ops.set_result(&self.calls.to_le_bytes()).expect("short enough");
                 }
-                Ok(CallEnd::Returned)
+                Ok(GuestExit::Returned)
             }
-            Ok(native::CallEnd::Aborted) if is(Way::KeepsAborts) && name == "put" => {
+            Ok(native::NativeExit::Aborted) if is(Way::KeepsAborts) && name == "put" => {
                 ops.set_result(&[0]).expect("short enough");
-                Ok(CallEnd::Returned)
+                Ok(GuestExit::Returned)
             }
-            Ok(native::CallEnd::Aborted) => Ok(CallEnd::Aborted),
+            Ok(native::NativeExit::Aborted) => Ok(GuestExit::Aborted),
             Err(fault) => Err(fault_of(fault)),
         };
         CallOutcome { kind, fuel_used: 0 }

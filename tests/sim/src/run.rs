@@ -20,7 +20,7 @@ use std::{
 };
 
 use reprise_base::limits::PART_BYTES;
-use reprise_database::{CommitMode, FlushPolicy, LogPolicy, RedoConfig, Sampling};
+use reprise_database::{CommitMode, FlushPolicy, LogPolicy, RedoConfig, SampleRate};
 use reprise_env::{SimDisk, sim::FaultRandom};
 
 use crate::{
@@ -129,7 +129,7 @@ impl Run {
                 _ => LogPolicy::Command,
             },
             redo: RedoConfig::default(),
-            sampling: Sampling {
+            sampling: SampleRate {
                 every: one_of(&[1, 2, 5]) as u32,
                 window: one_of(&[1, 3, 10]) as u32,
             },

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, atomic::AtomicU64};
 use reprise_base::Role;
 use reprise_database::{
     CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Environment, FlushPolicy, Folders, LogPolicy,
-    NvramConfig, OpenError, RecoveryReport, RedoConfig, Sampling, bring_home_in,
+    NvramConfig, OpenError, RecoveryReport, RedoConfig, SampleRate, bring_home_in,
 };
 use reprise_env::{SimClock, SimDisk, Stepper, Threads, sim::FaultRandom};
 use reprise_router::{BatchBuilder, BatchReply, CallKey, Router, call_hash};
@@ -34,7 +34,7 @@ pub struct Settings {
     /// Each life may have others.
     pub log: LogPolicy,
     pub redo: RedoConfig,
-    pub sampling: Sampling,
+    pub sampling: SampleRate,
     /// Changes of a transaction that take more bytes are logged in parts.
     pub part_bytes: usize,
     /// True if a procedure goes into quarantine when its replay diverges.

@@ -11,7 +11,7 @@ mod one;
 use std::{error::Error, hint::black_box, time::Instant};
 
 use reprise_abi::{
-    ColumnSchema, Field, IndexKind, IndexSchema, Placement, RowLayout, ScalarType, ScanFlags, TableSchema,
+    ColumnSchema, Field, IndexKind, IndexSchema, RowLayout, ScalarType, ScanFlags, TablePlacement, TableSchema,
     key::{push_bytes, push_i32},
 };
 use reprise_storage::{Range, Rid, ScanPosition, Store, TableId, Visit};
@@ -51,7 +51,7 @@ fn table(name: &str, columns: &[ScalarType], key: &[u16], kind: IndexKind, index
                 unique: *unique,
             })
             .collect(),
-        placement: Placement::Local,
+        placement: TablePlacement::Local,
     }
 }
 

@@ -16,10 +16,10 @@ use crate::following::{Cluster, bootstrap, service, serving, wait_in_sync, wait_
 use reprise_abi::{Field, RowLayout, TableSchema};
 use reprise_base::{Lsn, Role};
 use reprise_checkpoint::Checkpoints;
-use reprise_database::{Database, DatabaseConfig, Health, LogPolicy, NodeFile, OpenError, ServeStandbys};
+use reprise_database::{Database, DatabaseConfig, DirHealth, LogPolicy, NodeFile, OpenError, ServeStandbys};
 use reprise_env::RealDisk;
 use reprise_host::describe;
-use reprise_router::{ComparedInfo, Phase, RowsRequest, StandbyInfo};
+use reprise_router::{ComparedInfo, NodePhase, RowsRequest, StandbyInfo};
 use reprise_wire::{CheckpointBlockKind, CheckpointPartition, CheckpointRows, push_checkpoint_row};
 
 fn comparing(url: &str) -> ServeStandbys {
@@ -56,7 +56,7 @@ fn wait_equal(primary: &Database, standby: &Database, name: &str) {
         told.lsn >= end
     };
     wait_until("all tables are compared", || {
-        assert!(!matches!(standby.router().phase(), Phase::Failed { .. }));
+        assert!(!matches!(standby.router().phase(), NodePhase::Failed { .. }));
         let own = service(standby).own().expect("a standby");
         is_new(own.compared) && is_new(seen(primary, name).and_then(|seen| seen.compared))
     });
@@ -141,7 +141,7 @@ fn nobody_compares_where_that_is_off_and_no_mark_is_written_without_a_standby() 
 /// Waits until the standby shows nothing, and says why.
 fn wait_failed(standby: &Database, what: &str) {
     wait_until("it says so", || match standby.router().phase() {
-        Phase::Failed { report } => report.contains(what),
+        NodePhase::Failed { report } => report.contains(what),
         _ => false,
     });
 }
@@ -307,8 +307,8 @@ fn a_standby_whose_row_was_harmed_stops_and_its_rows_are_read_only() {
         close(alone);
         let root = Arc::new(RealDisk::open(dir.clone()).expect("its directory"));
         let node = NodeFile::open(root).expect("read");
-        assert_eq!(node.health(), Health::TablesDiffer(what.to_string()));
-        node.set_health(Health::Good).expect("saved");
+        assert_eq!(node.health(), DirHealth::TablesDiffer(what.to_string()));
+        node.set_health(DirHealth::Good).expect("saved");
         let refused = Database::open(config(&dir, 1)).err();
         assert!(
             matches!(refused, Some(OpenError::IsStandby { epoch: 1 })),

@@ -10,10 +10,12 @@ use crate::following::{
     ACCEPTING, Cluster, FORCED, bootstrap, follow_primary, service, wait_in_sync, wait_seen, wait_streaming, wait_until,
 };
 use reprise_base::{Lsn, Safety};
-use reprise_database::{CutBack, CutError, CutInfo, Database, Health, NodeFile, OpenError, ServeStandbys, list_cuts};
+use reprise_database::{
+    CutBack, CutError, CutInfo, Database, DirHealth, NodeFile, OpenError, ServeStandbys, list_cuts,
+};
 use reprise_env::RealDisk;
 use reprise_log::LogReader;
-use reprise_router::{Phase, ReplicationError, ReplyOutcome};
+use reprise_router::{NodePhase, ReplicationError, ReplyOutcome};
 
 /// A standby that took over by force, from a primary that then continued by itself.
 struct Parted {
@@ -180,7 +182,7 @@ fn a_standby_that_is_beyond_where_its_new_primary_begins_is_cut_back() {
     // While it runs it can only report it, and its operator may start it again.
     let phase = other.router().phase();
     assert!(
-        matches!(&phase, Phase::Failed { report } if report.contains("start this one again with --standby-of")),
+        matches!(&phase, NodePhase::Failed { report } if report.contains("start this one again with --standby-of")),
         "it shows nothing, and says what to do: {phase:?}"
     );
     other.close().expect("close");
@@ -200,7 +202,7 @@ fn a_standby_that_parted_from_the_wrong_primary_shows_all_again_once_it_is_the_p
     let beyond = be_beyond();
     let other = &beyond.other;
     service(other).promote(ACCEPTING).expect("promoted");
-    assert_eq!(other.router().phase(), Phase::Ready);
+    assert_eq!(other.router().phase(), NodePhase::Ready);
     let reply = submit(
         other,
         &[("balance", None, i64s(&[5_000])), ("open", None, i64s(&[9_999, 1]))],
@@ -252,7 +254,7 @@ fn without_a_checkpoint_before_the_cut_nothing_of_use_is_left() {
     };
     let health = parted.cluster.node("p").health();
     assert!(
-        matches!(health, Health::MustBootstrap(_)) && Lsn(cut.from) >= parted.fork,
+        matches!(health, DirHealth::MustBootstrap(_)) && Lsn(cut.from) >= parted.fork,
         "{cut:?}, {health:?}"
     );
     parted.check_kept(&cut);
@@ -392,7 +394,7 @@ fn a_former_primary_that_shows_nothing_yet_can_be_promoted() {
     end_with_one_that_waits(&cluster, true);
     let again = cluster.open_standby("p");
     assert!(
-        matches!(again.router().phase(), Phase::Recovering { .. }),
+        matches!(again.router().phase(), NodePhase::Recovering { .. }),
         "its checkpoint holds what nobody else may have: {:?}",
         again.router().phase()
     );
@@ -403,7 +405,7 @@ fn a_former_primary_that_shows_nothing_yet_can_be_promoted() {
     let refused = service(&again).promote(FORCED).expect_err("it may lack something");
     assert!(matches!(refused, ReplicationError::OutOfSync(_)), "{refused:?}");
     service(&again).promote(ACCEPTING).expect("promoted");
-    assert_eq!(again.router().phase(), Phase::Ready);
+    assert_eq!(again.router().phase(), NodePhase::Ready);
     // The server leads at the level of its cluster, and no standby is here. It waits for one before it runs the read again.
     let read = [("balance", None, i64s(&[7_000]))];
     assert_eq!(*submit(&again, &read).get(0).outcome, ReplyOutcome::Superseded);
@@ -424,7 +426,7 @@ fn a_new_standby_shows_nothing_of_its_checkpoint_that_is_not_committed() {
     let new = cluster.open_standby("s2");
     wait_streaming(&again, "s2");
     assert!(
-        matches!(new.router().phase(), Phase::Recovering { .. }),
+        matches!(new.router().phase(), NodePhase::Recovering { .. }),
         "s1 may lack what its checkpoint has: {:?}",
         new.router().phase()
     );
@@ -432,10 +434,10 @@ fn a_new_standby_shows_nothing_of_its_checkpoint_that_is_not_committed() {
     // The standby knows as much after a restart.
     close(new);
     let new = cluster.open_standby("s2");
-    assert!(matches!(new.router().phase(), Phase::Recovering { .. }));
+    assert!(matches!(new.router().phase(), NodePhase::Recovering { .. }));
     let first = cluster.open_standby("s1");
     wait_in_sync(&first);
-    wait_until("it is let in", || new.router().phase() == Phase::Ready);
+    wait_until("it is let in", || new.router().phase() == NodePhase::Ready);
     let reply = submit(&new, &[("balance", None, i64s(&[7_000]))]);
     assert_eq!(*reply.get(0).outcome, ReplyOutcome::Committed);
 }

@@ -21,7 +21,7 @@ use reprise_database::{
 };
 use reprise_env::{RealClock, RealDisk};
 use reprise_router::{
-    LeaseState, Phase, PromiseQuestion, PromoteOptions, ReplicationError, ReplyOutcome, StandbyState,
+    LeaseStatus, NodePhase, PromiseQuestion, PromoteOptions, ReplicationError, ReplyOutcome, StandbyPhase,
 };
 
 /// A machine that is busy prolongs it in time all the same.
@@ -146,7 +146,7 @@ fn has_account(database: &Database, account: i64) -> bool {
     *reply.get(0).outcome == ReplyOutcome::Committed
 }
 
-fn state(database: &Database) -> LeaseState {
+fn state(database: &Database) -> LeaseStatus {
     service(database).info().lease.expect("it takes part").state
 }
 
@@ -165,14 +165,14 @@ fn takes_over(on_nvram: bool) {
     let cluster = Cluster::new(on_nvram);
     let old = prepared(&cluster);
     let new = cluster.standby_of(&old, "s1");
-    assert_eq!((state(&old), state(&new)), (LeaseState::Held, LeaseState::Elsewhere));
+    assert_eq!((state(&old), state(&new)), (LeaseStatus::Held, LeaseStatus::Elsewhere));
     assert_eq!(new.leased_primary().as_deref(), Some("http://p:1"));
     assert_eq!(open_account(&old, 1_000), ReplyOutcome::Committed);
     cluster.leases.set_away("p", true);
     wait_until("the standby takes over", || new.router().role() == Role::Primary);
     assert!(cluster.in_sync().is_empty(), "nobody has what it may answer alone");
     // The old one has lost the standby that has everything, and can't record that.
-    assert_eq!(state(&old), LeaseState::Over);
+    assert_eq!(state(&old), LeaseStatus::Over);
     assert_ne!(open_account(&old, 2_000), ReplyOutcome::Committed);
     assert_eq!(open_account(&new, 2_001), ReplyOutcome::Committed);
     assert!(has_account(&new, 1_000) && !has_account(&new, 2_000));
@@ -181,7 +181,7 @@ fn takes_over(on_nvram: bool) {
     assert_eq!(old.router().primary_url().as_deref(), Some("http://s1:1"));
     wait_until(
         "it shows nothing that only it has",
-        || matches!(old.router().phase(), Phase::Failed { report } if report.contains("s1 has the lease")),
+        || matches!(old.router().phase(), NodePhase::Failed { report } if report.contains("s1 has the lease")),
     );
     close(old);
     let refused = Database::open(cluster.config("p", 1));
@@ -190,7 +190,7 @@ fn takes_over(on_nvram: bool) {
         "{:?}",
         refused.err()
     );
-    assert_eq!(state(&new), LeaseState::Held);
+    assert_eq!(state(&new), LeaseStatus::Held);
     new.close().expect("close");
     assert!(cluster.leases.holder().is_none(), "it gave the lease back");
 }
@@ -305,7 +305,7 @@ fn answers_without_the_store(on_nvram: bool) {
     let primary = prepared(&cluster);
     let standby = cluster.standby_of(&primary, "s1");
     cluster.leases.set_all_away(true);
-    wait_until("its lease is over", || state(&primary) == LeaseState::Over);
+    wait_until("its lease is over", || state(&primary) == LeaseStatus::Over);
     assert_eq!(primary.router().role(), Role::Primary);
     let lease = service(&primary).info().lease.expect("it takes part");
     assert!(lease.error.is_some() && lease.left_us == 0, "{lease:?}");
@@ -326,7 +326,7 @@ fn answers_without_the_store(on_nvram: bool) {
             .info()
             .standbys
             .iter()
-            .all(|standby| standby.state == StandbyState::Lost)
+            .all(|standby| standby.state == StandbyPhase::Lost)
     };
     wait_until("it is lost", is_lost);
     // A caller gets the loss of the lease as its error.
@@ -348,7 +348,7 @@ fn answers_without_the_store(on_nvram: bool) {
     });
     // Alone and without the store: as long as the lease lasts.
     cluster.leases.set_all_away(true);
-    wait_until("its lease is over", || state(&primary) == LeaseState::Over);
+    wait_until("its lease is over", || state(&primary) == LeaseStatus::Over);
     let refused = open_account(&primary, 1_003);
     assert!(
         matches!(&refused, ReplyOutcome::LeaseLost(reason) if reason.contains("lost its lease")),
@@ -356,7 +356,7 @@ fn answers_without_the_store(on_nvram: bool) {
     );
     assert!(has_account(&primary, alone), "what was answered is read");
     cluster.leases.set_all_away(false);
-    wait_until("it has the lease again", || state(&primary) == LeaseState::Held);
+    wait_until("it has the lease again", || state(&primary) == LeaseStatus::Held);
     assert_eq!(open_account(&primary, 1_003), ReplyOutcome::Committed);
     // A standby that is out of sync takes over by no lease. An operator who accepts the loss can promote it.
     *cluster.primary.lock().expect("test") = None;
@@ -365,7 +365,7 @@ fn answers_without_the_store(on_nvram: bool) {
     thread::sleep(3 * TTL);
     assert_eq!(
         (standby.router().role(), state(&standby)),
-        (Role::Standby, LeaseState::Free)
+        (Role::Standby, LeaseStatus::Free)
     );
     assert_eq!(
         service(&standby).own().expect("a standby").in_sync,
@@ -403,7 +403,7 @@ fn begins_with_the_lease_alone(on_nvram: bool) {
     };
     let promoted = service(&standby).promote(asked).expect("promoted");
     assert!(promoted.has_stepped_down && promoted.may_be_lost.is_none());
-    wait_until("it has the lease", || state(&standby) == LeaseState::Held);
+    wait_until("it has the lease", || state(&standby) == LeaseStatus::Held);
     assert_eq!(open_account(&standby, 1_000), ReplyOutcome::Committed);
     close(primary);
     let mut document = document(&cluster.place("p"));
@@ -640,7 +640,7 @@ fn a_standby_acknowledges_nothing_to_a_primary_that_another_one_followed() {
     close(third);
     // The first one does not hear of it, and its lease ends.
     cluster.leases.set_away("p", true);
-    wait_until("its lease is over", || state(&first) == LeaseState::Over);
+    wait_until("its lease is over", || state(&first) == LeaseStatus::Over);
     wait_until("the other one takes over", || other.router().role() == Role::Primary);
     assert_eq!(open_account(&other, 3_000), ReplyOutcome::Committed);
     close(other);

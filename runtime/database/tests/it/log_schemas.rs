@@ -10,7 +10,7 @@ use crate::common::{
 use reprise_abi::{Field, RowLayout};
 use reprise_base::Lsn;
 use reprise_database::{CheckpointConfig, Database, DatabaseConfig, LogPolicy};
-use reprise_router::{LogQuery, ReplyOutcome};
+use reprise_router::{LogSearch, ReplyOutcome};
 
 /// Versions of module `m`: its table's name and columns, and the bytes of a row.
 const VERSIONS: [(&str, &[&str], u64); 3] = [
@@ -94,7 +94,7 @@ fn shown(database: &Database) -> Vec<(i64, String)> {
 fn oldest(database: &Database) -> Lsn {
     database
         .router()
-        .log_records(LogQuery::default())
+        .log_records(LogSearch::default())
         .expect("a page")
         .oldest
 }

@@ -13,7 +13,7 @@ use std::{
 use crate::common::{begin, config, i64s, submit, wasm};
 use reprise_database::{Database, Environment};
 use reprise_env::{DiskError, DiskErrorKind, DiskFile, DiskFilter, FilteredDisk};
-use reprise_router::{BatchReply, ReplyOutcome, RowsError, RowsPage, RowsRequest};
+use reprise_router::{BatchReply, ReplyOutcome, RowsError, RowsRequest, StoredPage};
 
 /// The disk's answer to writes of the log.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -62,7 +62,7 @@ fn begin_open(database: &Database, account: i64) -> Receiver<BatchReply> {
 }
 
 /// Asks for all rows on a thread of its own.
-fn begin_page(database: &Arc<Database>) -> Receiver<Result<RowsPage, RowsError>> {
+fn begin_page(database: &Arc<Database>) -> Receiver<Result<StoredPage, RowsError>> {
     let (database, (sender, receiver)) = (database.clone(), mpsc::channel());
     thread::spawn(move || {
         let request = RowsRequest {

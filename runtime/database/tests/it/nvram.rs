@@ -24,7 +24,7 @@ use reprise_database::{
 };
 use reprise_env::{Disk, DiskError, DiskFilter, FilteredDisk, RealDisk};
 use reprise_nvram::{MapRegions, OpenMemory, Owner, Region};
-use reprise_router::{DeployError, LogQuery, ReplyOutcome};
+use reprise_router::{DeployError, LogSearch, ReplyOutcome};
 use reprise_test_crash::copy_dir;
 
 const REGION_BYTES: u64 = 8 << 20;
@@ -192,17 +192,17 @@ fn the_log_is_read_as_with_files() {
     let database = recovered(place.on_nvram(2));
     fill_bank(&database, 200);
     let end = database.router().status().durable_lsn;
-    let query = LogQuery {
+    let query = LogSearch {
         from: Some(Lsn(0)),
         limit: 10_000,
-        ..LogQuery::default()
+        ..LogSearch::default()
     };
     let page = database.router().log_records(query).expect("read");
     assert_eq!(page.records.len() as u64, end.0);
-    let newest = LogQuery {
+    let newest = LogSearch {
         newest: true,
         limit: 1,
-        ..LogQuery::default()
+        ..LogSearch::default()
     };
     let reply = submit(&database, &[("open", None, i64s(&[9_999, 5]))]);
     assert_eq!(*reply.get(0).outcome, ReplyOutcome::Committed);

@@ -24,7 +24,7 @@ use reprise_base::{Lsn, Role};
 use reprise_database::{
     Database, DatabaseConfig, DeviceConfig, DeviceError, FlushPolicy, LogPolicy, NvramConfig, OpenError, bring_home,
 };
-use reprise_router::Phase;
+use reprise_router::NodePhase;
 use reprise_test_crash::copy_dir;
 
 /// How long the disk may stand still.
@@ -404,7 +404,7 @@ fn a_small_region_takes_commands_beside_their_changes() {
         assert!(persisted(&again) >= killed.acknowledged, "{number}");
         wait_until("it has all", || {
             let phase = again.router().phase();
-            assert!(!matches!(phase, Phase::Failed { .. }), "{number}: {phase:?}");
+            assert!(!matches!(phase, NodePhase::Failed { .. }), "{number}: {phase:?}");
             again.router().view() >= end
         });
         assert_eq!(digest_now(&again), digest, "{number}");

@@ -4,7 +4,7 @@ use crate::common::{close, transfer};
 use crate::following::{ACCEPTING, Cluster, service, wait_seen, wait_until};
 use reprise_base::Epoch;
 use reprise_database::Database;
-use reprise_router::{PromiseQuestion, ReplicationError, StandbyState};
+use reprise_router::{PromiseQuestion, ReplicationError, StandbyPhase};
 
 fn question(epoch: u32, is_withdrawn: bool) -> PromiseQuestion {
     PromiseQuestion {
@@ -19,7 +19,7 @@ fn wait_bound(standby: &Database) {
     wait_until("it follows no longer", || {
         let own = service(standby).own().expect("a standby");
         let error = own.error.unwrap_or_default();
-        own.state == StandbyState::Lost && error.contains("promised epoch 5 to x")
+        own.state == StandbyPhase::Lost && error.contains("promised epoch 5 to x")
     });
 }
 

@@ -8,7 +8,7 @@ use crate::following::{
 };
 use reprise_base::{Lsn, Safety};
 use reprise_database::Database;
-use reprise_router::{Phase, ReplicationError};
+use reprise_router::{NodePhase, ReplicationError};
 
 /// A primary of 200 accounts.
 fn start(cluster: &Cluster, level: Safety) -> Arc<Database> {
@@ -51,7 +51,7 @@ fn a_standby_takes_its_primary_s_log_while_it_is_recovered() {
         let end = primary.router().view();
         wait_until("it has all", || received(&standby) >= end);
         assert_eq!(standby.router().view(), Lsn(0), "nobody reads yet");
-        assert!(!matches!(standby.router().phase(), Phase::Ready));
+        assert!(!matches!(standby.router().phase(), NodePhase::Ready));
         let refused = service(&standby).promote(FORCED);
         assert!(matches!(refused, Err(ReplicationError::Unavailable(_))), "{refused:?}");
         standby.recover().expect("recover");
@@ -107,17 +107,17 @@ fn a_primary_that_does_not_hold_what_is_here_says_so_while_it_is_recovered() {
     cluster.set_primary(&new);
     let parted = follow_first(&cluster, "p");
     wait_until("it is refused", || {
-        matches!(parted.router().phase(), Phase::Failed { .. })
+        matches!(parted.router().phase(), NodePhase::Failed { .. })
     });
     parted.recover().expect("recover");
     let phase = parted.router().phase();
     assert!(
-        matches!(&phase, Phase::Failed { report } if report.contains("shows nothing")),
+        matches!(&phase, NodePhase::Failed { report } if report.contains("shows nothing")),
         "it stays hidden: {phase:?}"
     );
     // The server shows its records once it is their primary.
     service(&parted).promote(ACCEPTING).expect("promoted");
-    assert_eq!(parted.router().phase(), Phase::Ready);
+    assert_eq!(parted.router().phase(), NodePhase::Ready);
     fill(&parted, 7_000, 5);
     parted.close().expect("close");
     new.close().expect("close");

@@ -10,7 +10,7 @@ use crate::following::{
 };
 use reprise_base::Lsn;
 use reprise_database::{Database, DatabaseConfig, LogPolicy, ServeStandbys, ServeStandbysError, ShipForm};
-use reprise_router::{LogEntry, Phase, ReplyOutcome};
+use reprise_router::{LogEntry, NodePhase, ReplyOutcome};
 
 fn shipping(ship: ShipForm) -> ServeStandbys {
     ServeStandbys {
@@ -45,7 +45,7 @@ fn forms(database: &Database, from: Lsn) -> Vec<(Lsn, &'static str, u64)> {
 fn wait_equal(primary: &Database, standby: &Database) {
     let end = primary.router().view();
     wait_until("all tables are compared", || {
-        assert!(!matches!(standby.router().phase(), Phase::Failed { .. }));
+        assert!(!matches!(standby.router().phase(), NodePhase::Failed { .. }));
         let compared = service(standby).own().expect("a standby").compared;
         compared.is_some_and(|told| {
             assert_eq!(told.difference, None);

@@ -20,9 +20,9 @@ use crate::common::{
 use crate::following::wait_until;
 use reprise_base::{Epoch, Lsn, Role, TxnId};
 use reprise_database::{AppendError, AppendOutcome, Database, Group, LogPolicy, OpenError, Position, RedoConfig};
-use reprise_router::{DeployError, LogBody, NotPrimary, Phase, ReplicationError, ReplyOutcome, RowsRequest};
+use reprise_router::{DeployError, LogBody, NodePhase, NotPrimary, ReplicationError, ReplyOutcome, RowsRequest};
 use reprise_test_crash::copy_dir;
-use reprise_txn::{ModuleId, Quarantined};
+use reprise_txn::{ModuleId, Quarantine};
 use reprise_wire::{CheckpointMark, CommandRef, PartitionSet, QuarantineRef, RecordBatch, RecordRef};
 
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -491,8 +491,10 @@ fn a_record_that_does_not_replay_stops_reads_and_promotion_by_name() {
         let before = pair.standby.router().view();
         assert_eq!(pair.standby.place(&sent.get()), Ok(AppendOutcome::New));
         let router = pair.standby.router();
-        wait_until("the replay stops", || matches!(router.phase(), Phase::Failed { .. }));
-        let Phase::Failed { report } = router.phase() else {
+        wait_until("the replay stops", || {
+            matches!(router.phase(), NodePhase::Failed { .. })
+        });
+        let NodePhase::Failed { report } = router.phase() else {
             unreachable!("looked at above");
         };
         assert!(report.contains(expected), "{report}");
@@ -534,8 +536,10 @@ fn a_quarantine_of_what_there_is_not_stops_the_replay_by_name() {
         let sent = forged(&pair.standby, &record);
         assert_eq!(pair.standby.place(&sent.get()), Ok(AppendOutcome::New));
         let router = pair.standby.router();
-        wait_until("the replay stops", || matches!(router.phase(), Phase::Failed { .. }));
-        let Phase::Failed { report } = router.phase() else {
+        wait_until("the replay stops", || {
+            matches!(router.phase(), NodePhase::Failed { .. })
+        });
+        let NodePhase::Failed { report } = router.phase() else {
             unreachable!("looked at above");
         };
         assert!(report.contains(expected), "{report}");
@@ -549,7 +553,7 @@ fn a_quarantine_reaches_a_standby_and_outlives_restart_and_failover() {
         let (number, _) = pair.primary.router().deployed().current["bank"]
             .procedure("balance")
             .expect("a procedure");
-        let why = Quarantined {
+        let why = Quarantine {
             diverged: Lsn(5),
             what: "it answered otherwise".to_owned(),
         };

@@ -11,7 +11,7 @@ use reprise_backup::DirHandle;
 use reprise_base::{Epoch, Role, Safety};
 use reprise_database::{Database, LogPolicy, NODE_NAME, ServeStandbys, ServeStandbysError};
 use reprise_observe::Notice;
-use reprise_router::{LossCause, LostRange, Phase, ReplicationError, StandbyState};
+use reprise_router::{LossCause, LostRecords, NodePhase, ReplicationError, StandbyPhase};
 use reprise_ship::{Link, LinkError};
 
 #[test]
@@ -64,7 +64,7 @@ fn a_primary_hands_out_tickets_and_files_that_open() {
     });
     let held = service(&database).info().standbys;
     let states: Vec<_> = held.iter().map(|s| (&*s.name, s.state)).collect();
-    assert_eq!(states, [("s1", StandbyState::Lost), ("s2", StandbyState::Lost)]);
+    assert_eq!(states, [("s1", StandbyPhase::Lost), ("s2", StandbyPhase::Lost)]);
     let told = database.router().notices().take().notices;
     let is_told = |what: &str| {
         told.iter()
@@ -139,7 +139,7 @@ fn a_standby_follows_comes_back_after_breaks_and_becomes_the_primary() {
         wait_until("they know that it is gone", || {
             standbys
                 .iter()
-                .all(|s| service(s).own().is_some_and(|own| own.state == StandbyState::Lost))
+                .all(|s| service(s).own().is_some_and(|own| own.state == StandbyPhase::Lost))
         });
         // A new opening: another epoch at another port.
         let next = start_primary(&place("p"), "http://p:2");
@@ -185,7 +185,7 @@ fn check_own(standby: &Database) {
     wait_until("it is fresh", || {
         let own = service(standby).own().expect("a standby");
         let is_fresh = own.freshness == Some(1.0) && own.is_lag_known && own.lag_us < 1_000_000;
-        own.state == StandbyState::Streaming && is_fresh && own.in_sync == Some(true)
+        own.state == StandbyPhase::Streaming && is_fresh && own.in_sync == Some(true)
     });
     let info = service(standby).info();
     assert_eq!(
@@ -247,7 +247,7 @@ fn a_standby_knows_who_is_out_of_sync_and_is_promoted_out_of_sync_where_the_loss
     cluster.set_document("s1", &document);
     let one = cluster.open_standby("s1");
     let refused = service(&one).promote(FORCED).expect_err("refused");
-    let expected = LostRange {
+    let expected = LostRecords {
         epoch: Epoch(0),
         from: end,
         known_to: None,
@@ -301,7 +301,7 @@ fn a_standby_that_may_not_follow_says_why_and_shows_nothing() {
         let own = service(&standby).own().expect("a standby");
         let error = own.error.expect("refused");
         assert!(error.contains(reason), "{error}");
-        assert_eq!((own.state, own.freshness), (StandbyState::Lost, None));
+        assert_eq!((own.state, own.freshness), (StandbyPhase::Lost, None));
         assert!(
             standby.parted().is_none(),
             "it never followed: a start would come to the same"
@@ -310,7 +310,7 @@ fn a_standby_that_may_not_follow_says_why_and_shows_nothing() {
         assert!(standby.router().digest().is_err());
         let phase = standby.router().phase();
         assert!(
-            matches!(&phase, Phase::Failed { report } if report.contains(reason)),
+            matches!(&phase, NodePhase::Failed { report } if report.contains(reason)),
             "{phase:?}"
         );
         standby.close().expect("close");
@@ -332,7 +332,7 @@ fn what_a_standby_lacks_is_held_through_a_restart_of_its_primary_until_it_is_for
     let next = start_primary(&place("p"), "");
     let lost = service(&next).info().standbys;
     let states: Vec<_> = lost.iter().map(|s| (&*s.name, s.state)).collect();
-    assert_eq!(states, [("s1", StandbyState::Lost), ("s2", StandbyState::Lost)]);
+    assert_eq!(states, [("s1", StandbyPhase::Lost), ("s2", StandbyPhase::Lost)]);
     assert!(
         lost[0]
             .error
@@ -391,7 +391,7 @@ fn standby_that_stops_says_so_to_its_primary() {
     wait_until("it is lost", || {
         let all = service(&primary).info().standbys;
         all.iter()
-            .any(|standby| standby.state == StandbyState::Lost && standby.error.as_deref() == Some("it stops"))
+            .any(|standby| standby.state == StandbyPhase::Lost && standby.error.as_deref() == Some("it stops"))
     });
     close(primary);
 }

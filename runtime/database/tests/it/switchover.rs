@@ -10,7 +10,7 @@ use crate::common::{close, digest_now, fill, fill_bank, i64s, submit, transfer, 
 use crate::following::{ACCEPTING, Cluster, FORCED, service, wait_seen, wait_streaming, wait_until};
 use reprise_base::{Epoch, Lsn, Role};
 use reprise_database::{Database, OpenError};
-use reprise_router::{LossCause, LostRange, PromoteOptions, ReplicationError, ReplyOutcome};
+use reprise_router::{LossCause, LostRecords, PromoteOptions, ReplicationError, ReplyOutcome};
 
 const ASKED: PromoteOptions = PromoteOptions {
     is_forced: false,
@@ -213,7 +213,7 @@ fn keeps_its_place(on_nvram: &[&str]) {
     // A lost standby takes over from no server.
     new.close().expect("close");
     wait_until("it is lost", || {
-        service(&old).info().standbys[0].state == reprise_router::StandbyState::Lost
+        service(&old).info().standbys[0].state == reprise_router::StandbyPhase::Lost
     });
     let lost = service(&old).step_down("s1", None);
     assert!(
@@ -238,7 +238,7 @@ fn takes_its_place_again(on_nvram: &[&str]) {
     let stepped = service(&old).step_down("s1", None).expect("stepped down");
     new.close().expect("close");
     // Nothing tells whether it took over.
-    let lost = LostRange {
+    let lost = LostRecords {
         epoch: stepped.epoch,
         from: stepped.lsn,
         known_to: Some(stepped.lsn),

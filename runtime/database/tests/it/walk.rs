@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::common::{self, digest_now, i64s, submit_to, wasm};
 use reprise_abi::value::ValueReader;
 use reprise_database::{Database, DatabaseConfig, RecoveryReport};
-use reprise_router::{Failure, LogQuery, ReplyOutcome};
+use reprise_router::{Failure, LogSearch, ReplyOutcome};
 
 fn config(dir: &Path, partitions: u16, sites: u16) -> DatabaseConfig {
     DatabaseConfig {
@@ -79,10 +79,10 @@ fn an_abort_leaves_nothing_and_says_why() {
     open_accounts(&database, 4);
     let before = digest_now(&database);
     let newest = || {
-        let query = LogQuery {
+        let query = LogSearch {
             newest: true,
             limit: 1,
-            ..LogQuery::default()
+            ..LogSearch::default()
         };
         database.router().log_records(query).expect("a log").records[0].lsn
     };
@@ -126,10 +126,10 @@ fn the_log_shows_what_was_called() {
     let (database, _) = open(dir.path(), 2, 1);
     database.router().deploy("bank", &wasm("bank")).expect("deploy");
     open_accounts(&database, 5);
-    let query = |newest| LogQuery {
+    let query = |newest| LogSearch {
         newest,
         limit: 3,
-        ..LogQuery::default()
+        ..LogSearch::default()
     };
     let oldest = database.router().log_records(query(false)).expect("a log");
     let kinds: Vec<_> = oldest.records.iter().map(|entry| entry.kind).collect();

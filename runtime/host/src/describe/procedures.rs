@@ -1,7 +1,7 @@
 //! Procedures of a description, and the types of their parameters and results.
 
 use reprise_abi::{
-    AbortSchema, LogChoice, NEAR_KEYS_MAX, Parameter, Partitioning, PrefetchKey, PrefetchPart, ProcedureSchema,
+    AbortSchema, LogDeclaration, NEAR_KEYS_MAX, Parameter, Partitioning, PrefetchKey, PrefetchPart, ProcedureSchema,
     ScalarType, StructField, StructType, TableSchema, Type,
     schema::{ABORTS_MAX, NAME_BYTES_MAX, is_valid_type_name},
     types::{DECIMAL_SCALE_MAX, TYPE_DEPTH_MAX},
@@ -9,9 +9,9 @@ use reprise_abi::{
 use reprise_base::limits::{ABORT_CODE_BYTES_MAX, FUEL_SLICE, PROCEDURE_FUEL_MAX};
 use serde_json::Value;
 
-use super::{Checked, FIELDS_MAX, Object, Path, VARIANTS_MAX, distinct, list, positions, quoted, text};
+use super::{FIELDS_MAX, Object, ParseResult, Path, VARIANTS_MAX, distinct, list, positions, quoted, text};
 
-pub(super) fn parse_procedure(path: &Path, value: &Value, tables: &[TableSchema]) -> Checked<ProcedureSchema> {
+pub(super) fn parse_procedure(path: &Path, value: &Value, tables: &[TableSchema]) -> ParseResult<ProcedureSchema> {
     let members = [
         "name",
         "docs",
@@ -62,7 +62,7 @@ pub(super) fn parse_procedure(path: &Path, value: &Value, tables: &[TableSchema]
     })
 }
 
-fn parse_time_max(object: &Object<'_>) -> Checked<Option<u32>> {
+fn parse_time_max(object: &Object<'_>) -> ParseResult<Option<u32>> {
     let Some((at, value)) = object.optional("time_max_ms") else {
         return Ok(None);
     };
@@ -73,7 +73,7 @@ fn parse_time_max(object: &Object<'_>) -> Checked<Option<u32>> {
     }
 }
 
-fn parse_fuel_max(object: &Object<'_>) -> Checked<Option<u64>> {
+fn parse_fuel_max(object: &Object<'_>) -> ParseResult<Option<u64>> {
     let Some((at, value)) = object.optional("fuel_max") else {
         return Ok(None);
     };
@@ -84,7 +84,7 @@ fn parse_fuel_max(object: &Object<'_>) -> Checked<Option<u64>> {
     }
 }
 
-fn parse_aborts(object: &Object<'_>) -> Checked<Vec<AbortSchema>> {
+fn parse_aborts(object: &Object<'_>) -> ParseResult<Vec<AbortSchema>> {
     let Some((at, value)) = object.optional("aborts") else {
         return Ok(Vec::new());
     };
@@ -104,14 +104,14 @@ fn parse_aborts(object: &Object<'_>) -> Checked<Vec<AbortSchema>> {
     Ok(aborts)
 }
 
-fn parse_log(object: &Object<'_>) -> Checked<LogChoice> {
+fn parse_log(object: &Object<'_>) -> ParseResult<LogDeclaration> {
     let Some((at, value)) = object.optional("log") else {
-        return Ok(LogChoice::Server);
+        return Ok(LogDeclaration::Server);
     };
     match text(&at, value)? {
-        "command" => Ok(LogChoice::Command),
-        "physiological" => Ok(LogChoice::Physiological),
-        "auto" => Ok(LogChoice::Auto),
+        "command" => Ok(LogDeclaration::Command),
+        "physiological" => Ok(LogDeclaration::Physiological),
+        "auto" => Ok(LogDeclaration::Auto),
         other => {
             let other = quoted(other);
             at.fail(format!("{other} is none of command, physiological, auto"))
@@ -119,7 +119,12 @@ fn parse_log(object: &Object<'_>) -> Checked<LogChoice> {
     }
 }
 
-fn parse_prefetch(path: &Path, value: &Value, tables: &[TableSchema], params: &[Parameter]) -> Checked<PrefetchKey> {
+fn parse_prefetch(
+    path: &Path,
+    value: &Value,
+    tables: &[TableSchema],
+    params: &[Parameter],
+) -> ParseResult<PrefetchKey> {
     let object = Object::new(path, value, &["table", "key"])?;
     let (at, name) = object.required("table")?;
     let name = text(&at, name)?;
@@ -152,7 +157,12 @@ fn int_range(ty: ScalarType) -> Option<(i128, i128)> {
 }
 
 /// Parses a parameter of the column's type before which all parameters have a fixed length, or an integer that fits the column.
-fn parse_prefetch_part(at: &Path, value: &Value, column: ScalarType, params: &[Parameter]) -> Checked<PrefetchPart> {
+fn parse_prefetch_part(
+    at: &Path,
+    value: &Value,
+    column: ScalarType,
+    params: &[Parameter],
+) -> ParseResult<PrefetchPart> {
     let Some((least, most)) = int_range(column) else {
         return at.fail("keys to prefetch are of integer columns");
     };
@@ -176,7 +186,7 @@ fn parse_prefetch_part(at: &Path, value: &Value, column: ScalarType, params: &[P
     }
 }
 
-fn parse_partitioning(object: &Object<'_>, params: &[Parameter]) -> Checked<Partitioning> {
+fn parse_partitioning(object: &Object<'_>, params: &[Parameter]) -> ParseResult<Partitioning> {
     let (at, value) = object.required("partitioning")?;
     match value {
         Value::String(word) if word == "all" => Ok(Partitioning::All),
@@ -199,13 +209,13 @@ fn parse_partitioning(object: &Object<'_>, params: &[Parameter]) -> Checked<Part
     }
 }
 
-fn parse_member(path: &Path, value: &Value, depth: usize) -> Checked<(String, Type)> {
+fn parse_member(path: &Path, value: &Value, depth: usize) -> ParseResult<(String, Type)> {
     let object = Object::new(path, value, &["name", "type"])?;
     let (at, ty) = object.required("type")?;
     Ok((object.name()?, parse_type(&at, ty, depth)?))
 }
 
-fn parse_type(path: &Path, value: &Value, depth: usize) -> Checked<Type> {
+fn parse_type(path: &Path, value: &Value, depth: usize) -> ParseResult<Type> {
     if depth > TYPE_DEPTH_MAX {
         return path.fail(format!("type nested deeper than {TYPE_DEPTH_MAX}"));
     }
@@ -256,7 +266,7 @@ fn parse_type(path: &Path, value: &Value, depth: usize) -> Checked<Type> {
 }
 
 /// Returns the name of a struct in its module's source. None if it has none.
-fn parse_type_name(path: &Path, value: &Value) -> Checked<Option<String>> {
+fn parse_type_name(path: &Path, value: &Value) -> ParseResult<Option<String>> {
     let at = path.member("name");
     match value {
         Value::Null => Ok(None),
@@ -265,7 +275,7 @@ fn parse_type_name(path: &Path, value: &Value) -> Checked<Option<String>> {
     }
 }
 
-fn parse_variant(at: &Path, value: &Value) -> Checked<String> {
+fn parse_variant(at: &Path, value: &Value) -> ParseResult<String> {
     let name = text(at, value)?;
     if name.is_empty() || name.len() > NAME_BYTES_MAX {
         return at.fail(format!("a variant has 1 to {NAME_BYTES_MAX} bytes"));

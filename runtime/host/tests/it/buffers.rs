@@ -1,6 +1,6 @@
 //! Arguments and results in the guest's own buffers: no host call, the same isolation, no trust in the guest's values.
 use crate::support::{faulted, module, refusal, returned, run, start};
-use reprise_host::{CallEnd, CompiledModule, Engine, FaultKind, Instance, Limits};
+use reprise_host::{CompiledModule, Engine, FaultKind, GuestExit, Instance, Limits};
 
 /// A module whose buffers lie at the packed slices. Procedures: 0 `echo` leaves bytes `0..n` of the arguments' buffer in the result's; `n`
 /// is the arguments' length. 1 `read` does so with `args_read` and `result_write`. 2 `spill` writes to as many pages from page 4 on as the
@@ -157,7 +157,7 @@ fn results_longer_than_their_buffer_are_faults() {
         assert_eq!(fault.kind, FaultKind::Guest, "{wrong}");
     }
     let (outcome, _) = run(&mut instance, 5, &1i32.to_le_bytes());
-    assert_eq!(outcome.kind, Ok(CallEnd::Aborted));
+    assert_eq!(outcome.kind, Ok(GuestExit::Aborted));
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn modules_of_the_sdk_have_buffers() {
         ([b"\x01\xbc\x05".as_slice(), &[b'a'; 700]].concat(), 2),
     ] {
         let (outcome, ops) = run(&mut instance, initialize.unwrap(), &args);
-        assert_eq!(outcome.kind, Ok(CallEnd::Returned));
+        assert_eq!(outcome.kind, Ok(GuestExit::Returned));
         assert_eq!(ops.args_asked.get(), asked, "once by the host alone");
         assert_eq!((ops.rows.len(), ops.result), (1, 1i64.to_le_bytes().to_vec()));
     }

@@ -1,5 +1,5 @@
 //! The description parser: takes what the writer writes, refuses everything else with its place.
-use reprise_abi::{IndexKind, Partitioning, Placement, PrefetchPart, ScalarType, Type};
+use reprise_abi::{IndexKind, Partitioning, PrefetchPart, ScalarType, TablePlacement, Type};
 use reprise_host::describe::{from_json, to_json};
 
 const GOOD: &str = r#"{"abi":1,"tables":[{"name":"t","columns":[{"name":"id","type":"i64","nullable":false},{"name":"amount","type":"decimal(2)","nullable":true},{"name":"note","type":"text","nullable":false,"default":"03616263"}],"primary_key":["id"],"primary_kind":"hash","indexes":[{"name":"by_note","columns":["note","id"],"unique":true}],"placement":{"by":"id"}},{"name":"u","columns":[{"name":"a","type":"uuid","nullable":false}],"primary_key":[],"primary_kind":"ordered","indexes":[],"placement":"replicated"}],"procedures":[{"name":"p","params":[{"name":"id","type":"i64"},{"name":"tags","type":{"list":{"option":"text"}}}],"returns":{"struct":[{"name":"outcome","type":{"enum":["Yes, \"sir\"","no"]}},{"name":"rest","type":{"option":"bytes"}}],"name":"Answer"},"read_only":false,"partitioning":{"by":["id"]},"fuel_max":16384,"aborts":[{"code":"late","docs":"Too late."},{"code":"no"}],"prefetch":[{"table":"t","key":["id"]},{"table":"t","key":[-5]}]},{"name":"q","params":[],"returns":"unit","read_only":true,"partitioning":"any"}]}"#;
@@ -12,7 +12,7 @@ fn the_writer_and_the_parser_agree() {
     assert_eq!(schema.tables[0].columns[2].default.as_deref(), Some(&b"\x03abc"[..]));
     assert_eq!(schema.tables[0].primary_kind, IndexKind::Hash);
     assert_eq!(schema.tables[0].indexes[0].columns, [2, 0]);
-    assert_eq!(schema.tables[0].placement, Placement::By(0));
+    assert_eq!(schema.tables[0].placement, TablePlacement::By(0));
     assert_eq!(schema.procedures[0].partitioning, Partitioning::By(vec![0]));
     assert_eq!(schema.procedures[0].prefetch[0].key, [PrefetchPart::Param(0)]);
     assert_eq!(schema.procedures[0].prefetch[1].key, [PrefetchPart::Int(-5)]);

@@ -130,11 +130,11 @@ fn return_codes_must_agree_with_abort() {
         (i32.load8_u (i32.const 0))))"#;
     let mut instance = start(wat, &["p"]);
     let (outcome, ops) = run(&mut instance, 0, &[1, 1]);
-    assert_eq!(outcome.kind, Ok(reprise_host::CallEnd::Aborted));
+    assert_eq!(outcome.kind, Ok(reprise_host::GuestExit::Aborted));
     assert_eq!(ops.abort, Some(("code".to_owned(), "message".to_owned())));
     assert_eq!(
         run(&mut instance, 0, &[0, 0]).0.kind,
-        Ok(reprise_host::CallEnd::Returned)
+        Ok(reprise_host::GuestExit::Returned)
     );
     for wrong in [[0, 1], [1, 0], [2, 0], [2, 1], [255, 0]] {
         assert_eq!(faulted(&mut instance, 0, &wrong).kind, FaultKind::Guest, "{wrong:?}");

@@ -1,6 +1,6 @@
 //! Many modules and instances on several threads at once: faults of one never touch another.
 use crate::support::{MapOps, module, small_limits};
-use reprise_host::{CallEnd, CompiledModule, Engine, Instance};
+use reprise_host::{CompiledModule, Engine, GuestExit, Instance};
 
 const MODULES: usize = 24;
 const THREADS: usize = 4;
@@ -59,7 +59,7 @@ fn instances_on_several_threads_do_not_disturb_each_other() {
                             let fault = outcome.kind.unwrap_err();
                             assert_eq!(fault.trap.as_deref(), Some("integer_divide_by_zero"));
                         } else {
-                            assert_eq!(outcome.kind, Ok(CallEnd::Returned), "{number} {round}");
+                            assert_eq!(outcome.kind, Ok(GuestExit::Returned), "{number} {round}");
                             assert_eq!(ops.result[4..], (number as u32).to_le_bytes());
                         }
                     }
@@ -81,7 +81,7 @@ fn an_instance_may_move_to_another_thread_between_calls() {
     for _ in 0..4 {
         instance = std::thread::spawn(move || {
             let outcome = instance.call(0, 4, &mut MapOps::with_args(&[0; 4]));
-            assert_eq!(outcome.kind, Ok(CallEnd::Returned));
+            assert_eq!(outcome.kind, Ok(GuestExit::Returned));
             instance
         })
         .join()
@@ -114,13 +114,13 @@ fn a_call_inside_of_a_host_call_leaves_the_outer_one_watched() {
     let mut ops = MapOps {
         on_log: Some(Box::new(move || {
             let mut ops = MapOps::with_args(&[0; 4]);
-            assert_eq!(inner.call(0, 4, &mut ops).kind, Ok(CallEnd::Returned));
+            assert_eq!(inner.call(0, 4, &mut ops).kind, Ok(GuestExit::Returned));
             counter.set(counter.get() + 1);
         })),
         ..MapOps::default()
     };
     for _ in 0..5 {
-        assert_eq!(outer.call(0, 0, &mut ops).kind, Ok(CallEnd::Returned));
+        assert_eq!(outer.call(0, 0, &mut ops).kind, Ok(GuestExit::Returned));
     }
     assert_eq!(called.get(), 5);
 }

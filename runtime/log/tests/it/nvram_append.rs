@@ -18,7 +18,7 @@ use reprise_env::{
 use reprise_log::{
     AppendError, AppendOutcome, Group, Log, LogConfig, LogError, LogReader, NvramBufferConfig, Position, verify,
 };
-use reprise_nvram::{Event, FlushPolicy, Owner, Recording, Region};
+use reprise_nvram::{Event, FlushPolicy, Owner, RecordingMemory, Region};
 use reprise_wire::{Change, ChangesRef, CommandRef, PartitionSet, RawRecords, RecordBatch, RecordEffect};
 
 const REGION_BYTES: usize = 1 << 20;
@@ -38,7 +38,7 @@ fn primary(openings: usize, each: &[&[&str]]) -> (Vec<Kept>, Vec<String>) {
 }
 
 /// Opens a standby with a front of two rings, on the present contents of the disk.
-fn fronted(disk: &SimDisk, memory: &Arc<Recording>, config: LogConfig) -> Log<String> {
+fn fronted(disk: &SimDisk, memory: &Arc<RecordingMemory>, config: LogConfig) -> Log<String> {
     let (log, _, _) = open_with(disk, config).expect("open");
     let begins = (log.epoch(), log.filled());
     let region = Region::format(memory.clone(), Owner::default(), 2, ENTRIES, begins).expect("there is room");
@@ -52,7 +52,7 @@ fn fronted(disk: &SimDisk, memory: &Arc<Recording>, config: LogConfig) -> Log<St
 
 /// Records of a standby after a crash that left these.
 fn opened(disk: &SimDisk, image: Vec<u8>) -> (Position, Vec<String>) {
-    let region = Region::open(Arc::new(Recording::from_image(image)))
+    let region = Region::open(Arc::new(RecordingMemory::from_image(image)))
         .expect("a region")
         .expect("made");
     let (log, _, _) = open_with(disk, standby_config()).expect("open");
@@ -75,7 +75,7 @@ const SMALL: &[&[&str]] = &[&["a"], &["b", "c*5000", "d"], &["e*2000"], &["f", "
 #[test]
 fn what_was_placed_is_there_after_a_crash_in_the_epoch_that_it_had() {
     let (groups, words) = primary(3, SMALL);
-    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let log = fronted(&disk, &memory, standby_config());
     for (number, group) in groups.iter().enumerate() {
         append_group(&log, group);
@@ -107,7 +107,7 @@ fn what_was_placed_is_there_after_a_crash_in_the_epoch_that_it_had() {
 #[test]
 fn every_crash_of_the_region_keeps_what_was_acknowledged() {
     let (groups, words) = primary(1, SMALL);
-    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let log = fronted(&disk, &memory, standby_config());
     let empty = disk.crash(&CrashPolicy::LoseAll);
     memory.take_events();
@@ -160,7 +160,7 @@ fn a_group_is_cut_to_what_a_ring_takes_and_longer_records_go_to_the_files() {
         &["i"],
     ];
     let (groups, words) = primary(2, each);
-    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let log = fronted(&disk, &memory, standby_config());
     for group in &groups {
         append_group(&log, group);
@@ -189,7 +189,7 @@ impl DiskFilter for Hanging {
 #[test]
 fn a_record_that_no_ring_takes_stops_a_log_whose_disk_hangs() {
     let (groups, _) = primary(1, &[&["a*200000"]]);
-    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let hanging = Arc::new(Hanging::default());
     let filtered = Arc::new(FilteredDisk::new(Arc::new(disk.clone()), hanging.clone()));
     let mut short = standby_config();
@@ -224,7 +224,7 @@ fn a_full_region_says_so_before_and_takes_more_once_the_disk_does() {
     let each: Vec<[&str; 1]> = words.iter().map(|word| [word.as_str()]).collect();
     let each: Vec<&[&str]> = each.iter().map(|words| &words[..]).collect();
     let (groups, words) = primary(1, &each);
-    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let mut short = standby_config();
     short.append_wait_max = Duration::from_millis(50);
     let log = fronted(&disk, &memory, short);
@@ -267,7 +267,7 @@ fn a_full_region_says_so_before_and_takes_more_once_the_disk_does() {
 #[test]
 fn a_standby_is_promoted_on_its_rings() {
     let (groups, mut words) = primary(2, SMALL);
-    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let log = fronted(&disk, &memory, standby_config());
     let refused = log.appender().append(&encode(&["own"]), None).expect_err("a standby").0;
     assert!(refused.to_string().contains("standby"), "{refused}");
@@ -300,7 +300,7 @@ fn a_standby_is_promoted_on_its_rings() {
 #[test]
 fn what_does_not_follow_is_refused() {
     let (groups, words) = primary(2, SMALL);
-    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let log = fronted(&disk, &memory, standby_config());
     groups[..6].iter().for_each(|group| append_group(&log, group));
     let group_appender = log.group_appender();
@@ -427,7 +427,7 @@ fn a_command_and_its_changes_are_placed_together() {
         (1, sizes.len() as u64),
         "one append is one group"
     );
-    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let log = fronted(&disk, &memory, standby_config());
     memory.keep_drain_points();
     // The disk as it is when the region is cut, and half a second later: the destage thread continues.
@@ -442,7 +442,7 @@ fn a_command_and_its_changes_are_placed_together() {
             };
             for left in [&empty, &full] {
                 // Behind what went to the files the region alone is not all.
-                let region = Region::open(Arc::new(Recording::from_image(image.clone())));
+                let region = Region::open(Arc::new(RecordingMemory::from_image(image.clone())));
                 let region = region.expect("a region").expect("made");
                 let left = left.copy();
                 let (log, _, _) = open_with(&left, standby_config()).expect("open");

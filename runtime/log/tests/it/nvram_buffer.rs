@@ -14,13 +14,13 @@ use reprise_env::{
     sim::{CrashPolicy, FaultPlan},
 };
 use reprise_log::{Log, LogConfig, LogError, LogReader, NvramAppender, NvramBufferConfig, UnavailableKind, verify};
-use reprise_nvram::{FlushPolicy, ObjectWriter, Owner, Recording, Region};
+use reprise_nvram::{FlushPolicy, ObjectWriter, Owner, RecordingMemory, Region};
 use reprise_wire::{Change, ChangesRef, PartitionSet, RecordBatch, RecordEffect, RecordRef};
 
 const REGION_BYTES: usize = 1 << 20;
 const ENTRIES: u32 = 256;
 
-fn region(memory: &Arc<Recording>, rings: u32) -> Region {
+fn region(memory: &Arc<RecordingMemory>, rings: u32) -> Region {
     Region::format(memory.clone(), Owner::default(), rings, ENTRIES, (Epoch(1), Lsn(0))).expect("there is room")
 }
 
@@ -76,7 +76,7 @@ fn front_config(copy_at_entries: u64) -> NvramBufferConfig {
 }
 
 /// A log with an NVRAM buffer of `sites` sites.
-fn fronted(disk: &SimDisk, memory: &Arc<Recording>, sites: u32, copy_at_entries: u64) -> Log<String> {
+fn fronted(disk: &SimDisk, memory: &Arc<RecordingMemory>, sites: u32, copy_at_entries: u64) -> Log<String> {
     let (log, _, _) = open(disk).expect("open");
     log.attach_nvram(region(memory, sites), front_config(copy_at_entries))
         .expect("a nvram");
@@ -117,7 +117,7 @@ fn words_on(disk: &SimDisk) -> Vec<String> {
 
 /// Records on `disk` and in `image` of the region, opened as after a crash.
 fn opened(disk: &SimDisk, image: Vec<u8>) -> Vec<String> {
-    let region = Region::open(Arc::new(Recording::from_image(image)))
+    let region = Region::open(Arc::new(RecordingMemory::from_image(image)))
         .expect("a region")
         .expect("made");
     let (log, _, _) = open_with(disk, standby_config()).expect("open");
@@ -128,7 +128,7 @@ fn opened(disk: &SimDisk, image: Vec<u8>) -> Vec<String> {
 
 #[test]
 fn the_rings_come_to_the_files_in_the_order_of_lsns() {
-    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let log = fronted(&disk, &memory, 3, u64::MAX);
     let mut sites = appenders(&log, 3);
     let mut expected = Vec::new();
@@ -171,7 +171,7 @@ fn the_rings_come_to_the_files_in_the_order_of_lsns() {
 #[test]
 fn what_somebody_sends_on_is_copied_at_once() {
     const ROUNDS: u64 = 20;
-    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let log = fronted(&disk, &memory, 2, u64::MAX);
     let mut sites = appenders(&log, 2);
     sites[0].append(&encode(&["before"])).expect("append");
@@ -200,7 +200,7 @@ fn what_somebody_sends_on_is_copied_at_once() {
 
 #[test]
 fn a_ring_that_gets_full_is_copied_and_gone_around() {
-    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let log = fronted(&disk, &memory, 2, 10);
     let mut sites = appenders(&log, 2);
     let count = 2_000;
@@ -231,7 +231,7 @@ fn a_ring_that_gets_full_is_copied_and_gone_around() {
 
 #[test]
 fn a_full_ring_waits_for_the_disk_and_then_refuses() {
-    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let mut short = config();
     short.append_wait_max = Duration::from_millis(50);
     let (log, _, _) = open_with(&disk, short).expect("open");
@@ -287,7 +287,7 @@ fn a_ring_that_is_full_before_a_commit_keeps_what_was_told() {
         (FlushPolicy::OnInsertFence, 100),
         (FlushPolicy::OnInsert, 3_000),
     ] {
-        let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+        let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
         let mut short = config();
         short.append_wait_max = Duration::from_millis(50);
         let (log, stepper) = open_stepped(&disk, short);
@@ -346,7 +346,7 @@ fn a_ring_that_is_full_before_a_commit_keeps_what_was_told() {
 
 #[test]
 fn records_that_no_ring_takes_are_refused_and_leave_nothing() {
-    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let log = fronted(&disk, &memory, 2, u64::MAX);
     let mut site = appenders(&log, 2).remove(0);
     let error = site
@@ -363,7 +363,7 @@ fn records_that_no_ring_takes_are_refused_and_leave_nothing() {
 
 #[test]
 fn a_crash_wherever_it_comes_keeps_what_was_told() {
-    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let log = fronted(&disk, &memory, 2, u64::MAX);
     let mut sites = appenders(&log, 2);
     let mut expected = Vec::new();
@@ -385,7 +385,7 @@ fn a_crash_wherever_it_comes_keeps_what_was_told() {
 
 #[test]
 fn a_drain_that_a_crash_cuts_off_goes_on() {
-    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let log = fronted(&disk, &memory, 2, u64::MAX);
     let mut sites = appenders(&log, 2);
     let words: Vec<_> = (0..12).map(|n| format!("w{n}*3000")).collect();
@@ -413,7 +413,7 @@ fn numbers_that_were_lost_are_void() {
     let (log, _, _) = open(&disk).expect("open");
     common::append(&log, &["first"]);
     close(log);
-    let memory = Arc::new(Recording::new(REGION_BYTES));
+    let memory = Arc::new(RecordingMemory::new(REGION_BYTES));
     let mut rings = region(&memory, 2).rings(FlushPolicy::OnCommit);
     // Already on disk; 1 and 4 were taken by a site that did not live to persist them.
     for (ring, lsn, words) in [(0, 0, vec!["first"]), (1, 2, vec!["a", "b"]), (0, 5, vec!["c"])] {
@@ -433,7 +433,7 @@ fn numbers_that_were_lost_are_void() {
 fn many_lost_numbers_are_void_and_too_many_are_damage() {
     const LOST: usize = 600_000;
     let found = |lsn| {
-        let memory = Arc::new(Recording::new(4 << 20));
+        let memory = Arc::new(RecordingMemory::new(4 << 20));
         let mut rings = region(&memory, 1).rings(FlushPolicy::OnCommit);
         let written = rings[0].0.records(Lsn(lsn), 1, encode(&["a"]).bytes(), &[]);
         written.expect("there is room");
@@ -443,7 +443,7 @@ fn many_lost_numbers_are_void_and_too_many_are_damage() {
     let words = opened(&SimDisk::new(), found(LOST as u64));
     assert_eq!(words.len(), LOST + 1);
     assert!(words[..LOST].iter().all(|word| word == "void") && words[LOST] == "a");
-    let image = Arc::new(Recording::from_image(found(1 << 47)));
+    let image = Arc::new(RecordingMemory::from_image(found(1 << 47)));
     let recovered = Region::open(image).expect("a region").expect("made").recover();
     let recovered = recovered.expect("whole");
     let (log, _, _) = open(&SimDisk::new()).expect("open");
@@ -461,7 +461,7 @@ fn a_region_that_does_not_go_with_the_log_is_refused() {
     let (log, _, _) = open(&disk).expect("open");
     common::append(&log, &["a", "b"]);
     for (lsn, bytes) in [(1, encode(&["b", "c"])), (2, encode(&["c", "d"]))] {
-        let memory = Arc::new(Recording::new(REGION_BYTES));
+        let memory = Arc::new(RecordingMemory::new(REGION_BYTES));
         let mut rings = region(&memory, 1).rings(FlushPolicy::OnCommit);
         let count = if lsn == 2 { 3 } else { 2 };
         rings[0]
@@ -475,7 +475,7 @@ fn a_region_that_does_not_go_with_the_log_is_refused() {
         assert_eq!(log.filled(), Lsn(2));
     }
     // The files once had more than they have.
-    let memory = Arc::new(Recording::new(REGION_BYTES));
+    let memory = Arc::new(RecordingMemory::new(REGION_BYTES));
     let region = Region::format(memory, Owner::default(), 1, ENTRIES, (Epoch(1), Lsn(5))).expect("there is room");
     let error = log.drain(&region.recover().expect("whole")).expect_err("refused");
     assert!(error.to_string().contains("had everything before LSN 5"), "{error}");
@@ -484,7 +484,7 @@ fn a_region_that_does_not_go_with_the_log_is_refused() {
 /// Sites append until they are refused. All records that callers learned of lie before the end, and nothing behind it.
 #[test]
 fn a_primary_that_gives_its_place_away_ends_at_one_lsn_and_may_go_on_in_a_new_epoch() {
-    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let log = fronted(&disk, &memory, 3, 10);
     let mut sites = appenders(&log, 3);
     let mut told = 0;
@@ -538,7 +538,7 @@ fn a_primary_that_gives_its_place_away_ends_at_one_lsn_and_may_go_on_in_a_new_ep
 /// An appender that waits for room is refused, and leaves nothing.
 #[test]
 fn a_primary_gives_its_place_away_while_its_rings_are_full() {
-    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let log = fronted(&disk, &memory, 1, u64::MAX);
     let mut site = appenders(&log, 1).remove(0);
     disk.set_faults(FaultPlan {

@@ -14,7 +14,7 @@ use reprise_env::{
     sim::{CrashPolicy, FaultPlan},
 };
 use reprise_log::{Log, LogError, LogReader, NvramAppender, NvramBufferConfig, UnavailableKind};
-use reprise_nvram::{FlushPolicy, Owner, Recording, Region};
+use reprise_nvram::{FlushPolicy, Owner, RecordingMemory, Region};
 use reprise_wire::{Change, ChangesRef, ChangesRun, PartitionSet, RecordRef};
 
 /// This many insertions of `row_bytes` each.
@@ -215,7 +215,7 @@ const REGION_BYTES: usize = 1 << 20;
 /// A log with an NVRAM buffer of `sites` sites.
 fn fronted(
     disk: &SimDisk,
-    memory: &Arc<Recording>,
+    memory: &Arc<RecordingMemory>,
     sites: u32,
     wait_max: Duration,
 ) -> (Log<String>, Vec<NvramAppender<String>>) {
@@ -236,7 +236,7 @@ fn fronted(
 
 /// Records on `disk` and in `image` of the region, opened as after a crash.
 fn opened(disk: &SimDisk, image: Vec<u8>) -> (Vec<u64>, u64) {
-    let region = Region::open(Arc::new(Recording::from_image(image)))
+    let region = Region::open(Arc::new(RecordingMemory::from_image(image)))
         .expect("a region")
         .expect("made");
     let (log, _, _) = open(disk).expect("open");
@@ -247,7 +247,7 @@ fn opened(disk: &SimDisk, image: Vec<u8>) -> (Vec<u64>, u64) {
 
 #[test]
 fn a_ring_takes_many_times_its_size_in_parts() {
-    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let (log, mut sites) = fronted(&disk, &memory, 3, WAIT_MAX);
     // Ten times the region.
     let all = changes(1_000, 10_000);
@@ -272,7 +272,7 @@ fn a_ring_takes_many_times_its_size_in_parts() {
 
 #[test]
 fn a_crash_between_two_parts_in_a_ring_leaves_none_that_counts() {
-    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let (log, mut sites) = fronted(&disk, &memory, 2, WAIT_MAX);
     sites[1].append(&encode(&["w"])).expect("append");
     memory.keep_drain_points();
@@ -299,7 +299,7 @@ fn a_crash_between_two_parts_in_a_ring_leaves_none_that_counts() {
 
 #[test]
 fn a_ring_whose_disk_is_full_makes_the_rest_of_the_parts_void() {
-    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let (log, mut sites) = fronted(&disk, &memory, 1, Duration::from_millis(50));
     disk.set_faults(FaultPlan {
         capacity_bytes: Some(disk.used_bytes()),
@@ -331,7 +331,7 @@ fn a_ring_whose_disk_is_full_makes_the_rest_of_the_parts_void() {
 
 #[test]
 fn what_no_ring_can_take_is_refused_before_anything_is_written() {
-    let (disk, memory) = (SimDisk::new(), Arc::new(Recording::new(REGION_BYTES)));
+    let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let (log, mut sites) = fronted(&disk, &memory, 3, WAIT_MAX);
     let (mut all, large) = (Vec::new(), vec![1; 200_000]);
     Change::Replace {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use proptest::prelude::*;
 use reprise_base::{Epoch, Lsn, PlacedBytes};
 use reprise_nvram::{
-    Event, FlushPolicy, ObjectWriter, Owner, Recording, Region, RegionError, RingFull, RingReader, RingWriter,
+    Event, FlushPolicy, ObjectWriter, Owner, RecordingMemory, Region, RegionError, RingFull, RingReader, RingWriter,
 };
 
 const OWNER: Owner = Owner {
@@ -18,14 +18,14 @@ const OWNER: Owner = Owner {
 const BYTES: usize = 512 << 10;
 const ENTRIES: u32 = 64;
 
-fn made(policy: FlushPolicy, rings: u32) -> (Arc<Recording>, Vec<(RingWriter, RingReader)>) {
-    let memory = Arc::new(Recording::new(BYTES));
+fn made(policy: FlushPolicy, rings: u32) -> (Arc<RecordingMemory>, Vec<(RingWriter, RingReader)>) {
+    let memory = Arc::new(RecordingMemory::new(BYTES));
     let region = Region::format(memory.clone(), OWNER, rings, ENTRIES, (Epoch(1), Lsn(0))).expect("there is room");
     (memory, region.rings(policy))
 }
 
 fn recovered(image: Vec<u8>) -> Result<Vec<(u64, Vec<u8>)>, RegionError> {
-    let region = Region::open(Arc::new(Recording::from_image(image)))?.expect("it was made");
+    let region = Region::open(Arc::new(RecordingMemory::from_image(image)))?.expect("it was made");
     let records = region.recover()?.records;
     Ok(records.into_iter().map(|record| (record.lsn.0, record.bytes)).collect())
 }
@@ -82,7 +82,7 @@ struct Life {
 }
 
 struct Run {
-    memory: Arc<Recording>,
+    memory: Arc<RecordingMemory>,
     writer: RingWriter,
     objects: Option<ObjectWriter>,
     reader: RingReader,
@@ -282,7 +282,7 @@ proptest! {
 
 #[test]
 fn a_crash_while_a_region_is_made_leaves_a_blank_one_or_a_whole_one() {
-    let memory = Arc::new(Recording::new(BYTES));
+    let memory = Arc::new(RecordingMemory::new(BYTES));
     memory.keep_drain_points();
     let region = Region::format(memory.clone(), OWNER, 2, ENTRIES, (Epoch(1), Lsn(0))).expect("there is room");
     let (mut writer, _) = region.rings(FlushPolicy::OnCommit).remove(0);
@@ -300,7 +300,7 @@ fn a_crash_while_a_region_is_made_leaves_a_blank_one_or_a_whole_one() {
             let Some(image) = memory.image_before_drain(n, coin) else {
                 return;
             };
-            let opened = Region::open(Arc::new(Recording::from_image(image))).expect("never damaged");
+            let opened = Region::open(Arc::new(RecordingMemory::from_image(image))).expect("never damaged");
             let records = opened.map_or(0, |region| region.recover().expect("never damaged").records.len());
             assert!(records <= 1, "{records} records before drain {n}");
         }
@@ -340,7 +340,7 @@ fn every_flipped_bit_is_refused_or_without_effect() {
             continue;
         }
         for bit in 0..8 {
-            let memory = Recording::from_image(image.clone());
+            let memory = RecordingMemory::from_image(image.clone());
             memory.flip(at, bit);
             let opened = Region::open(Arc::new(memory));
             match opened.and_then(|region| region.map(|region| region.recover()).transpose()) {
@@ -366,7 +366,7 @@ fn records_of_all_rings_come_back_in_lsn_order_and_holes_are_told() {
             .expect("there is room");
         writer.persist();
     }
-    let region = Region::open(Arc::new(Recording::from_image(memory.image(|| true))))
+    let region = Region::open(Arc::new(RecordingMemory::from_image(memory.image(|| true))))
         .expect("ours")
         .expect("made");
     let found = region.recover().expect("whole");
@@ -411,7 +411,7 @@ fn a_full_ring_refuses_and_goes_on_once_it_was_freed() {
 #[test]
 fn regions_that_are_not_ours_are_refused() {
     let open = |image: Vec<u8>| {
-        let opened = Region::open(Arc::new(Recording::from_image(image)));
+        let opened = Region::open(Arc::new(RecordingMemory::from_image(image)));
         opened.map(|region| region.map(|region| *region.owner()))
     };
     let (memory, _) = made(FlushPolicy::OnCommit, 1);
@@ -460,7 +460,7 @@ fn a_region_that_was_erased_is_blank_whatever_is_left_in_it() {
         reader.free(&record);
     }
     Region::erase(&*memory);
-    let open = |image| Region::open(Arc::new(Recording::from_image(image))).map(|region| region.is_some());
+    let open = |image| Region::open(Arc::new(RecordingMemory::from_image(image))).map(|region| region.is_some());
     assert_eq!(open(memory.image(|| true)), Ok(false));
     // Made anew, and cut off: the header is neither the old one nor the new one.
     let mut image = memory.image(|| true);
@@ -498,7 +498,7 @@ fn a_hole_of_any_length_takes_no_memory() {
         writer.records(Lsn(lsn), 1, b"forged", &[]).expect("there is room");
         writer.persist();
     }
-    let region = Region::open(Arc::new(Recording::from_image(memory.image(|| true))));
+    let region = Region::open(Arc::new(RecordingMemory::from_image(memory.image(|| true))));
     let found = region.expect("ours").expect("made").recover().expect("whole");
     assert_eq!(found.void, [Lsn(2)..Lsn(1 << 47)]);
 }

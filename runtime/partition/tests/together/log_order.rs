@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::sites::Sites;
 use reprise_base::PartitionId;
-use reprise_partition::{Rendezvous, Site, SiteMessage, Touched};
+use reprise_partition::{Rendezvous, Site, SiteMessage, TxnPartitions};
 
 /// Brings this site's partitions to each rendezvous in order, and continues when they are home again.
 fn walk(mut left: std::vec::IntoIter<Arc<Rendezvous>>, site: &mut Site, over: impl FnOnce(&mut Site) + Send + 'static) {
@@ -36,7 +36,7 @@ fn sites_that_meet_in_one_order_run_everything_in_it_and_have_their_partitions_b
             if partitions.is_empty() {
                 partitions.push(next(4) as u16);
             }
-            let touched = Touched::Some(partitions.iter().map(|id| PartitionId(*id)).collect());
+            let touched = TxnPartitions::Some(partitions.iter().map(|id| PartitionId(*id)).collect());
             partitions
                 .iter()
                 .for_each(|id| expected[*id as usize].push(word.clone()));

@@ -14,7 +14,8 @@ use reprise_base::{MemoryLedger, PartitionId, SiteId};
 use reprise_env::{RealClock, RealThreads};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
-    CallBatch, ExclusivePartitions, ExecContext, MultiPartitionTxn, NoLog, Shared, Site, SiteMessage, Stream, Touched,
+    CallBatch, ExclusivePartitions, ExecContext, MultiPartitionTxn, NoLog, Shared, Site, SiteMessage, Stream,
+    TxnPartitions,
 };
 use reprise_txn::ModuleId;
 
@@ -45,11 +46,11 @@ impl Sites {
             records_max: AtomicUsize::new(usize::MAX),
             lines: Arc::new(RecentLines::new()),
             notices: Default::default(),
-            logging: reprise_partition::Logging::default(),
+            logging: reprise_partition::LogSettings::default(),
             calls: Arc::default(),
             gate: Arc::default(),
             coordinator: reprise_partition::Coordinator::new(4, sites_count),
-            told: reprise_partition::Told::new(4, sites_count),
+            told: reprise_partition::PublishedStats::new(4, sites_count),
             underway: Default::default(),
             key_clock: reprise_partition::KeyClock::new(Arc::new(RealClock::new())),
             principals: Default::default(),
@@ -157,6 +158,6 @@ impl Sites {
     }
 }
 
-fn touched(partitions: &[u16]) -> Touched {
-    Touched::Some(partitions.iter().copied().map(PartitionId).collect())
+fn touched(partitions: &[u16]) -> TxnPartitions {
+    TxnPartitions::Some(partitions.iter().copied().map(PartitionId).collect())
 }

@@ -64,14 +64,14 @@ impl Commits for NoCommits {
 
 /// A primary with standbys that get each group as it is sealed, by name and connection.
 struct Around {
-    table: Table,
+    table: StandbyTable,
     now_ns: u64,
 }
 
 impl Around {
     fn new(level: Safety) -> Self {
         Self {
-            table: Table::new(level, Arc::new(NoCommits)),
+            table: StandbyTable::new(level, Arc::new(NoCommits)),
             now_ns: 0,
         }
     }
@@ -79,7 +79,7 @@ impl Around {
     fn begin(&self, name: &str, connection: u64) {
         self.table.begin(&name.into(), connection, 1).expect("taken");
         self.table.begin_log(name, connection, Lsn(0));
-        self.table.set_state(name, connection, StandbyState::Streaming);
+        self.table.set_state(name, connection, StandbyStage::Streaming);
     }
 
     fn persist(&self, name: &str, connection: u64, lsn: u64) {
@@ -163,7 +163,7 @@ fn a_standby_is_told_that_it_is_in_sync_once_that_is_kept() {
     around.persist("s1", 1, 3);
     around.persist("s2", 2, 7);
     around.table.end_leaving(&[], u64::MAX);
-    around.table.set_state("s1", 1, StandbyState::Streaming);
+    around.table.set_state("s1", 1, StandbyStage::Streaming);
     around.persist("s1", 1, 7);
     around.tick(7, 7);
     assert!(around.table.expected().iter().all(|standby| standby.is_in_sync));
@@ -223,7 +223,7 @@ fn name_is_one_servers_until_it_was_silent_for_a_while() {
     table.check_name(&later, at(1)).expect("its connection is over");
     for other in [joiner(8, 9, 72), joiner(7, 2, 73)] {
         let refused = table.begin(&other, 3, at(10)).expect_err("it was heard lately");
-        assert_eq!(refused.refusal, Refusal::Unavailable);
+        assert_eq!(refused.refusal, StandbyRefusal::Unavailable);
         table.check_name(&other, at(11)).expect("it is free");
     }
     // A standby that does not say who it is takes the name, as one of an older program would.

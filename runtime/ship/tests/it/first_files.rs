@@ -15,10 +15,10 @@ use reprise_backup::DirHandle;
 use reprise_base::{Epoch, Lsn, Role, Safety};
 use reprise_env::{Connection, Disk, RealDisk, RealThreads, SimDisk, Step};
 use reprise_log::{Log, LogConfig, Position, parse_segment_name};
-use reprise_ship::{Bootstrapping, Link, LinkConfig, LinkError, LogBeside, STANDBY_LIMITS, StandbyState};
+use reprise_ship::{BootstrapReceiver, Link, LinkConfig, LinkError, LogBeside, STANDBY_LIMITS, StandbyStage};
 use reprise_wire::{
-    FORMAT_VERSION, FileChunk, FilesEnd, Frame, GroupFrame, Hello, History, Progress, Refusal, SHIP_PROTOCOL, Wants,
-    Welcome,
+    FORMAT_VERSION, FileChunk, FilesEnd, Frame, GroupFrame, Hello, History, Progress, SHIP_PROTOCOL, StandbyRefusal,
+    Wants, Welcome,
 };
 use sha2::{Digest, Sha256};
 
@@ -68,7 +68,7 @@ fn a_new_standby_gets_its_files_and_goes_on_behind_them() {
         coming.step().expect("no error");
         thread::sleep(Duration::from_millis(2));
     }
-    assert_eq!(primary.status("s1").state, StandbyState::Joining);
+    assert_eq!(primary.status("s1").state, StandbyStage::Joining);
     primary.checkpoints.lsn.store(20, Ordering::Release);
     let whole = coming.run(&|| true).expect("no error").expect("whole");
     assert_eq!((whole.files, whole.epoch), (2, Epoch(1)));
@@ -140,7 +140,7 @@ fn what_is_logged_while_the_files_come_comes_beside_them() {
     let dir = place.path().join("s1");
     let target = DirHandle::beside(&dir).expect("a name");
     let mut coming = Link::bootstrap(&primary.link(&around, "s1"), &target, beside()).expect("connect");
-    let take = |coming: &mut Bootstrapping| {
+    let take = |coming: &mut BootstrapReceiver| {
         if coming.step().expect("no error") == Step::Idle {
             thread::sleep(Duration::from_millis(1));
         }
@@ -158,7 +158,7 @@ fn what_is_logged_while_the_files_come_comes_beside_them() {
         pause.take();
     }
     let status = primary.status("s1");
-    assert_eq!((status.state, status.shipped), (StandbyState::Joining, Lsn(40)));
+    assert_eq!((status.state, status.shipped), (StandbyStage::Joining, Lsn(40)));
     // The standby has log and no rows, so it counts for nothing.
     assert_eq!(
         (status.persisted, status.view, status.is_in_sync),
@@ -190,7 +190,7 @@ fn what_breaks_off_leaves_nothing() {
     }
     drop(coming);
     assert_eq!(std::fs::read_dir(place.path()).expect("a folder").count(), 0);
-    wait_until("it is lost", || primary.status("s1").state == StandbyState::Lost);
+    wait_until("it is lost", || primary.status("s1").state == StandbyStage::Lost);
     // The standby begins anew, from a checkpoint before the log that was held for it. Its earlier status is gone with its files.
     assert_eq!(primary.status("s1").shipped, Lsn(30));
     let coming = Link::bootstrap(&primary.link(&around, "s1"), &target, beside()).expect("connect");
@@ -365,9 +365,9 @@ fn a_standby_that_tells_of_another_log_gets_no_more() {
             }
         };
         let expected = if epoch == 1 {
-            Refusal::Diverged
+            StandbyRefusal::Diverged
         } else {
-            Refusal::Unavailable
+            StandbyRefusal::Unavailable
         };
         assert_eq!(refusal, expected);
         assert_eq!(primary.status("s1").held_from, Some(Lsn(20)));

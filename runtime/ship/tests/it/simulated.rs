@@ -8,9 +8,9 @@ use reprise_base::{Lsn, Role};
 use reprise_env::{Clock, NetFaults, SimClock, SimDisk, SimNet, Step, Stepper};
 use reprise_net_rdma::{
     SteppedNet,
-    fake::{FakeCard, Fault},
+    fake::{CardFault, FakeCard},
 };
-use reprise_ship::{LinkError, StandbyState, Streaming};
+use reprise_ship::{LinkError, LogReceiver, StandbyStage};
 use reprise_wire::{RecordKind, RecordRef, TwoForms};
 
 struct Random(u64);
@@ -26,7 +26,7 @@ impl Random {
 
 /// Connects as often as it has to.
 struct Following {
-    streaming: Option<Streaming>,
+    streaming: Option<LogReceiver>,
     connections: u32,
 }
 
@@ -123,10 +123,10 @@ impl Network for Cards {
         let at = self.0.immediates() + random.below(20);
         match number {
             0 => self.1.break_all(),
-            1 => self.0.fault(Fault::LoseReceived(at)),
-            2 | 3 => self.0.fault(Fault::SwapReceived(at)),
-            4 => self.0.fault(Fault::WrongKey(at)),
-            5 => self.0.fault(Fault::Unanswered(at)),
+            1 => self.0.fault(CardFault::LoseReceived(at)),
+            2 | 3 => self.0.fault(CardFault::SwapReceived(at)),
+            4 => self.0.fault(CardFault::WrongKey(at)),
+            5 => self.0.fault(CardFault::Unanswered(at)),
             _ => {}
         }
     }
@@ -341,7 +341,7 @@ fn standby_on_a_wire_that_takes_a_second_streams_and_knows_how_old_it_is() {
         }
     }
     assert_eq!(following.connections, 1, "{:?}", primary.status("s1").error);
-    assert_eq!(primary.status("s1").state, StandbyState::Streaming);
+    assert_eq!(primary.status("s1").state, StandbyStage::Streaming);
     let beats = taker.beats.lock().expect("test").clone();
     let mut ages = beats.iter().filter_map(|beat| Some(beat.came_ns - beat.echo_ns?));
     assert!(ages.clone().count() > 100 && ages.clone().all(|age_ns| age_ns >= 2_000_000_000));

@@ -14,8 +14,8 @@ use crate::common::{
 };
 use reprise_base::{Epoch, Lsn, Role, Safety};
 use reprise_env::{Clock, Connection, SimDisk, Threads};
-use reprise_ship::{LinkConfig, LinkError, STANDBY_LIMITS, ShipEvent, StandbyState};
-use reprise_wire::{FORMAT_VERSION, Frame, GroupFrame, Hello, History, Refusal, SHIP_PROTOCOL, Wants};
+use reprise_ship::{LinkConfig, LinkError, STANDBY_LIMITS, ShipEvent, StandbyStage};
+use reprise_wire::{FORMAT_VERSION, Frame, GroupFrame, Hello, History, SHIP_PROTOCOL, StandbyRefusal, Wants};
 
 fn both(around: &Around) -> (Arc<dyn Clock>, Arc<dyn Threads>) {
     (around.clock.clone(), around.threads.clone())
@@ -25,7 +25,7 @@ fn standby(disk: &SimDisk) -> Arc<TestLog> {
     open_log(disk, Role::Standby, both(&around()))
 }
 
-fn refusal_of(ended: Result<(), LinkError>) -> (Refusal, String, bool) {
+fn refusal_of(ended: Result<(), LinkError>) -> (StandbyRefusal, String, bool) {
     let error = ended.expect_err("refused");
     let is_final = error.is_final();
     match error {
@@ -48,7 +48,7 @@ fn two_standbys_get_what_was_written_and_what_is() {
         .collect();
     wait_until("they stream", || {
         let all = primary.shipper.standbys();
-        all.len() == 2 && all.iter().all(|status| status.state == StandbyState::Streaming)
+        all.len() == 2 && all.iter().all(|status| status.state == StandbyStage::Streaming)
     });
     let mut end = Lsn(0);
     for n in 0..200 {
@@ -176,8 +176,8 @@ fn commits_go_on_without_a_lost_standby_once_those_that_are_reached_keep_that_it
     wait_until("the other one is cut off, too", || {
         let limit = primary.shipper.acked_limit();
         let status = primary.status("s2");
-        assert!(status.state == StandbyState::Lost || limit == Some(next), "{limit:?}");
-        status.state == StandbyState::Lost
+        assert!(status.state == StandbyStage::Lost || limit == Some(next), "{limit:?}");
+        status.state == StandbyStage::Lost
     });
     let error = primary.status("s2").error.expect("told");
     assert!(error.contains("did not keep in time"), "{error}");
@@ -196,7 +196,7 @@ fn who_is_waited_for_is_forgotten_once_that_is_kept() {
     wait_until("it is in sync", || told_last(&taker) == Some((true, Vec::new())));
     assert!(!primary.shipper.forget("s1"), "it is connected");
     running.stop().expect("no error");
-    wait_until("it is lost", || primary.status("s1").state == StandbyState::Lost);
+    wait_until("it is lost", || primary.status("s1").state == StandbyStage::Lost);
     assert!(primary.shipper.forget("s1"));
     assert!(primary.find("s1").is_none() && !primary.shipper.forget("s1"), "once");
     wait_until("commits go on without it", || primary.shipper.acked_limit().is_none());
@@ -214,7 +214,7 @@ fn a_primary_is_told_nothing_before_it_is_known_that_no_other_one_followed() {
     wait_until("it ends", || running.thread.is_finished());
     let ended = running.stop();
     assert!(matches!(ended, Err(LinkError::Superseded(_))), "{ended:?}");
-    wait_until("it is lost", || primary.status("s1").state == StandbyState::Lost);
+    wait_until("it is lost", || primary.status("s1").state == StandbyStage::Lost);
     assert_eq!(
         primary.status("s1").persisted,
         Lsn(0),
@@ -239,7 +239,7 @@ fn a_slow_standby_is_read_for_from_files_and_comes_back_to_the_ring() {
             .first()
             .is_some_and(|status| status.state == state)
     };
-    wait_until("it streams", || is_at(StandbyState::Streaming));
+    wait_until("it streams", || is_at(StandbyStage::Streaming));
     *taker.slow.lock().expect("test") = Duration::from_millis(100);
     let mut end = Lsn(0);
     for n in 0..100 {
@@ -249,10 +249,10 @@ fn a_slow_standby_is_read_for_from_files_and_comes_back_to_the_ring() {
         // No more is on its way than it has room for, and one group.
         assert!(status.shipped.0 <= log.received().expect("a standby's").lsn.0 + 5);
     }
-    wait_until("it lags", || is_at(StandbyState::CatchingUp));
+    wait_until("it lags", || is_at(StandbyStage::CatchingUp));
     assert!(primary.status("s1").lag_bytes > 10_000);
     *taker.slow.lock().expect("test") = Duration::ZERO;
-    wait_until("it is back", || log.durable() == end && is_at(StandbyState::Streaming));
+    wait_until("it is back", || log.durable() == end && is_at(StandbyStage::Streaming));
     assert_eq!(words_of(&log, Lsn(0)), words_of(&primary.log, Lsn(0)));
     running.stop().expect("no error");
 }
@@ -275,7 +275,7 @@ fn a_standby_comes_back_from_where_it_was_while_the_log_is_held_for_it() {
             primary.find("s1").is_some_and(|status| status.persisted == end)
         });
         running.stop().expect("no error");
-        wait_until("it is lost", || primary.status("s1").state == StandbyState::Lost);
+        wait_until("it is lost", || primary.status("s1").state == StandbyStage::Lost);
         assert!(primary.status("s1").error.is_some());
         // While the standby is away, the log grows, and a checkpoint would release all of it.
         for n in 0..60 {
@@ -297,14 +297,14 @@ fn a_standby_comes_back_from_where_it_was_while_the_log_is_held_for_it() {
         .thread
         .join();
     let (refusal, reason, is_final) = refusal_of(ended.expect("no panic"));
-    assert_eq!((refusal, is_final), (Refusal::Gone, true));
+    assert_eq!((refusal, is_final), (StandbyRefusal::Gone, true));
     assert!(reason.contains("begins anew"), "{reason}");
     wait_until("its connection is over", || primary.shipper.is_lost("s1"));
     assert!(primary.shipper.forget("s1") && !primary.shipper.forget("s1"));
 }
 
 /// Returns the answer to a greeting.
-fn greet(primary: &Primary, around: &Around, change: impl FnOnce(&mut Hello<'_>)) -> (Refusal, String) {
+fn greet(primary: &Primary, around: &Around, change: impl FnOnce(&mut Hello<'_>)) -> (StandbyRefusal, String) {
     let link = primary.link(around, "s1");
     let mut connection = connect(&link);
     let mut hello = Hello {
@@ -339,46 +339,62 @@ fn who_does_not_fit_is_turned_away_and_told_why() {
     assert!(primary.log.wait_durable(end, common::WAIT_MAX));
     let position = |lsn, history| (Epoch(1), Lsn(lsn), History(history));
     type Change = Box<dyn FnOnce(&mut Hello<'_>)>;
-    let mut cases: Vec<(Change, Refusal, String)> = Vec::new();
+    let mut cases: Vec<(Change, StandbyRefusal, String)> = Vec::new();
     for other in [SHIP_PROTOCOL - 1, SHIP_PROTOCOL + 1] {
         let text = format!("speaks protocol {SHIP_PROTOCOL}, the standby {other}");
-        cases.push((Box::new(move |hello| hello.protocol = other), Refusal::Version, text));
+        cases.push((
+            Box::new(move |hello| hello.protocol = other),
+            StandbyRefusal::Version,
+            text,
+        ));
     }
     for other in [FORMAT_VERSION - 1, FORMAT_VERSION + 1] {
         let text = format!("format version {FORMAT_VERSION}, the standby {other}");
-        cases.push((Box::new(move |hello| hello.format = other), Refusal::Version, text));
+        cases.push((
+            Box::new(move |hello| hello.format = other),
+            StandbyRefusal::Version,
+            text,
+        ));
     }
-    let others: Vec<(Change, Refusal, &str)> = vec![
+    let others: Vec<(Change, StandbyRefusal, &str)> = vec![
         (
             Box::new(|hello| hello.ticket = [0xaa; 16]),
-            Refusal::Ticket,
+            StandbyRefusal::Ticket,
             "the ticket",
         ),
-        (Box::new(|hello| hello.name = "s2"), Refusal::Ticket, "for that name"),
-        (Box::new(|hello| hello.name = "a/b"), Refusal::Name, "letters, digits"),
+        (
+            Box::new(|hello| hello.name = "s2"),
+            StandbyRefusal::Ticket,
+            "for that name",
+        ),
+        (
+            Box::new(|hello| hello.name = "a/b"),
+            StandbyRefusal::Name,
+            "letters, digits",
+        ),
         (
             Box::new(|hello| hello.database_id = [1; 16]),
-            Refusal::Database,
+            StandbyRefusal::Database,
             "another database",
         ),
         (
             Box::new(|hello| hello.partitions = 3),
-            Refusal::Partitions,
+            StandbyRefusal::Partitions,
             "4 partitions, the standby 3",
         ),
         (
             Box::new(move |hello| hello.position = position(1, 77)),
-            Refusal::Diverged,
+            StandbyRefusal::Diverged,
             "other records",
         ),
         (
             Box::new(move |hello| hello.position = position(2, 77)),
-            Refusal::Diverged,
+            StandbyRefusal::Diverged,
             "beyond",
         ),
         (
             Box::new(|hello| hello.position.0 = Epoch(2)),
-            Refusal::Diverged,
+            StandbyRefusal::Diverged,
             "deposed",
         ),
     ];
@@ -403,7 +419,7 @@ fn who_does_not_fit_is_turned_away_and_told_why() {
         assert_eq!(ended, Err(crossbeam_channel::RecvTimeoutError::Disconnected));
     }
     wait_until("all are over", || {
-        primary.shipper.standbys().iter().all(|s| s.state == StandbyState::Lost)
+        primary.shipper.standbys().iter().all(|s| s.state == StandbyStage::Lost)
     });
 }
 
@@ -454,11 +470,11 @@ fn a_newer_connection_of_a_name_takes_the_place_of_the_older() {
             .shipper
             .standbys()
             .first()
-            .is_some_and(|s| s.state == StandbyState::Streaming)
+            .is_some_and(|s| s.state == StandbyStage::Streaming)
     });
     let new = Running::start(&primary.link(&around, "s1"), &LogTaker::new(&second));
     let (refusal, _, is_final) = refusal_of(old.thread.join().expect("no panic"));
-    assert_eq!((refusal, is_final), (Refusal::Replaced, false));
+    assert_eq!((refusal, is_final), (StandbyRefusal::Replaced, false));
     let end = append(&primary.log, "a");
     wait_until("the new one has it", || second.durable() == end);
     assert_eq!((first.durable(), primary.shipper.standbys().len()), (Lsn(0), 1));

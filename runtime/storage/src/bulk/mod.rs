@@ -7,11 +7,11 @@ use reprise_wire::{CheckpointRows, WireError};
 
 use crate::{
     index::Index,
-    keyplan::RowRef,
+    keyplan::StoredRow,
     numbers::NUMBER_MAX,
-    rows::Rows,
+    rows::RowHeap,
     store::{Store, TableId},
-    table::{Table, WriteError, write_error},
+    table::{StoredTable, WriteError, write_error},
 };
 
 /// Why the rows of a block can't be the table's.
@@ -29,7 +29,7 @@ pub enum LoadError {
 /// An empty table that is being filled. Its indexes are empty until they are built, so it must not be used before.
 pub struct TableLoad<'s> {
     id: TableId,
-    table: &'s mut Table,
+    table: &'s mut StoredTable,
     /// Number behind the greatest one that was read.
     numbers_end: u64,
 }
@@ -39,7 +39,7 @@ pub struct IndexLoad<'s> {
     index: &'s mut Index,
     /// Its place in the table.
     number: u16,
-    rows: &'s Rows,
+    rows: &'s RowHeap,
     layout: &'s RowLayout,
 }
 
@@ -68,7 +68,7 @@ impl<'s> TableLoad<'s> {
 
     /// Takes the rows of a block and returns their number. Each is checked against the table's layout.
     pub fn rows(&mut self, raw: &[u8]) -> Result<u32, LoadError> {
-        let Table { rows, layout, .. } = &mut *self.table;
+        let StoredTable { rows, layout, .. } = &mut *self.table;
         let mut count = 0;
         for row in CheckpointRows::new(raw) {
             let (row, number) = row.map_err(LoadError::Block)?;
@@ -78,7 +78,7 @@ impl<'s> TableLoad<'s> {
                 return Err(LoadError::Row(WriteError::Full));
             }
             self.numbers_end = self.numbers_end.max(number.saturating_add(1));
-            let taken = rows.try_insert(RowRef { row, number });
+            let taken = rows.try_insert(StoredRow { row, number });
             taken.map_err(|_| LoadError::Number(number))?;
             count += 1;
         }
@@ -91,7 +91,7 @@ impl<'s> TableLoad<'s> {
         if next_number < self.numbers_end || next_number > NUMBER_MAX || !self.table.raise_next_number(next_number) {
             return None;
         }
-        let Table {
+        let StoredTable {
             rows, layout, indexes, ..
         } = self.table;
         let (rows, layout) = (&*rows, &*layout);

@@ -11,10 +11,10 @@ const COMPARED_MAX: usize = 1 << 10;
 const SPARE_BITS: usize = 4;
 
 /// Entries of `W` words: the key's, the most significant first, and the record id.
-pub(crate) type Entries<const W: usize> = Pages<[u64; W]>;
+pub(crate) type RadixEntries<const W: usize> = Pages<[u64; W]>;
 
 /// Part of a digit: bits of one word.
-struct Piece {
+struct DigitPart {
     word: usize,
     shift: u32,
     mask: u64,
@@ -22,7 +22,7 @@ struct Piece {
 }
 
 /// Returns the entries in the order of their keys. True if they already were in order.
-pub(crate) fn sort<const W: usize>(mut entries: Entries<W>) -> (Entries<W>, bool) {
+pub(crate) fn sort<const W: usize>(mut entries: RadixEntries<W>) -> (RadixEntries<W>, bool) {
     let (varying, is_sorted) = look_through(&entries);
     if is_sorted {
         return (entries, true);
@@ -85,7 +85,7 @@ fn bits_of<const W: usize>(varying: &[u64; W]) -> Vec<(usize, u32)> {
 }
 
 /// Divides these bits into digits, the least significant first.
-fn digits(mut bits: Vec<(usize, u32)>) -> Vec<Vec<Piece>> {
+fn digits(mut bits: Vec<(usize, u32)>) -> Vec<Vec<DigitPart>> {
     bits.reverse();
     let passes = bits.len().div_ceil(DIGIT_BITS).max(1);
     let chunks = bits.chunks(bits.len().div_ceil(passes).max(1));
@@ -93,14 +93,14 @@ fn digits(mut bits: Vec<(usize, u32)>) -> Vec<Vec<Piece>> {
 }
 
 /// Joins neighbouring bits, which move together.
-fn pieces(bits: &[(usize, u32)]) -> Vec<Piece> {
-    let mut pieces: Vec<Piece> = Vec::new();
+fn pieces(bits: &[(usize, u32)]) -> Vec<DigitPart> {
+    let mut pieces: Vec<DigitPart> = Vec::new();
     for (left, (word, bit)) in bits.iter().enumerate() {
         match pieces.last_mut() {
             Some(last) if last.word == *word && last.shift + last.mask.count_ones() == *bit => {
                 last.mask = last.mask << 1 | 1;
             }
-            _ => pieces.push(Piece {
+            _ => pieces.push(DigitPart {
                 word: *word,
                 shift: *bit,
                 mask: 1,
@@ -111,14 +111,14 @@ fn pieces(bits: &[(usize, u32)]) -> Vec<Piece> {
     pieces
 }
 
-fn pass<const W: usize>(from: &[[u64; W]], to: &mut [[u64; W]], digit: &[Piece]) {
+fn pass<const W: usize>(from: &[[u64; W]], to: &mut [[u64; W]], digit: &[DigitPart]) {
     match digit {
         [piece] => {
             let (word, shift, mask) = (piece.word, piece.shift, piece.mask);
             pass_by(from, to, |entry| (entry[word] >> shift & mask) as usize);
         }
         pieces => pass_by(from, to, |entry| {
-            let bits = |piece: &Piece| (entry[piece.word] >> piece.shift & piece.mask) << piece.left;
+            let bits = |piece: &DigitPart| (entry[piece.word] >> piece.shift & piece.mask) << piece.left;
             pieces.iter().fold(0, |digit, piece| digit | bits(piece)) as usize
         }),
     }

@@ -38,13 +38,13 @@ pub(crate) struct ChangeMark {
 }
 
 /// The row of a change.
-pub(crate) struct Changed<'a> {
+pub(crate) struct CapturedRow<'a> {
     table: u16,
     layout: &'a RowLayout,
     number: u64,
 }
 
-impl<'a> Changed<'a> {
+impl<'a> CapturedRow<'a> {
     /// Names the row with this number in the table with this number and layout.
     #[inline(always)]
     pub fn new(table: u16, layout: &'a RowLayout, number: u64) -> Self {
@@ -106,7 +106,7 @@ impl Capture {
 
     /// Captures a write of the plan's columns. `now` is the row after it.
     #[inline(never)]
-    pub fn columns(&mut self, changed: &Changed<'_>, plan: &PatchPlan, now: &[u8]) {
+    pub fn columns(&mut self, changed: &CapturedRow<'_>, plan: &PatchPlan, now: &[u8]) {
         if !changed.is_usual() || plan.bytes >= now.len() || plan.columns.is_empty() {
             return self.named_columns(changed, plan.set, now);
         }
@@ -127,7 +127,7 @@ impl Capture {
 
     /// Captures an addition to an integer column (its position, place and bytes). `now` is the row after it.
     #[inline(never)]
-    pub fn sum(&mut self, changed: &Changed<'_>, (column, at, width): (u16, u32, usize), now: &[u8]) {
+    pub fn sum(&mut self, changed: &CapturedRow<'_>, (column, at, width): (u16, u32, usize), now: &[u8]) {
         if column as usize >= NAMED_COLUMNS {
             return self.replace(changed, now);
         }
@@ -142,7 +142,7 @@ impl Capture {
 
     /// Captures a write of the whole row.
     #[inline(never)]
-    pub fn update(&mut self, changed: &Changed<'_>, before: &[u8], now: &[u8]) {
+    pub fn update(&mut self, changed: &CapturedRow<'_>, before: &[u8], now: &[u8]) {
         match differing_columns(changed.layout, before, now) {
             Some(columns) => self.named_columns(changed, columns, now),
             None => self.replace(changed, now),
@@ -150,7 +150,7 @@ impl Capture {
     }
 
     /// Captures columns in a way that suits all tables.
-    fn named_columns(&mut self, changed: &Changed<'_>, columns: u64, now: &[u8]) {
+    fn named_columns(&mut self, changed: &CapturedRow<'_>, columns: u64, now: &[u8]) {
         let columns = ColumnSet(columns);
         if columns.0 == 0 {
             return;
@@ -163,7 +163,7 @@ impl Capture {
         self.changes.other(write);
     }
 
-    fn replace(&mut self, changed: &Changed<'_>, row: &[u8]) {
+    fn replace(&mut self, changed: &CapturedRow<'_>, row: &[u8]) {
         self.rows += 1;
         let (table, number) = (changed.table, changed.number);
         let replace = Change::Replace { table, number, row };
@@ -288,7 +288,7 @@ impl PatchPlans {
 #[cfg(test)]
 mod tests {
     use reprise_abi::{
-        ColumnSchema, ColumnSet, Field, IndexKind, IndexSchema, Placement, RowLayout, ScalarType, TableSchema,
+        ColumnSchema, ColumnSet, Field, IndexKind, IndexSchema, RowLayout, ScalarType, TablePlacement, TableSchema,
     };
 
     use reprise_wire::ChangesBuffer;
@@ -327,7 +327,7 @@ mod tests {
                 columns: vec![3],
                 unique: false,
             }],
-            placement: Placement::Local,
+            placement: TablePlacement::Local,
         }
     }
 

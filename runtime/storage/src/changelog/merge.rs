@@ -12,9 +12,9 @@ use crate::{
     },
     indirection::Rid,
     journal::{Undo, UndoKind},
-    keyplan::RowRef,
+    keyplan::StoredRow,
     rows::split_stored,
-    table::Table,
+    table::StoredTable,
 };
 
 /// Number of rows up to which a row is searched one by one.
@@ -23,7 +23,7 @@ const FREE: u32 = u32::MAX;
 
 /// A row's bytes from before a change.
 #[derive(Clone, Copy, Debug)]
-enum Before {
+enum BeforeImage {
     None,
     Place(Location),
     /// Bytes in the undo, the number included.
@@ -34,10 +34,10 @@ enum Before {
 }
 
 /// All changes of one row, merged.
-struct Touched {
+struct TouchedRow {
     /// Table and record id.
     row: u64,
-    before: Before,
+    before: BeforeImage,
     /// Columns that differ, for a row that existed before.
     columns: u64,
     was_live: bool,
@@ -49,15 +49,15 @@ struct Touched {
 
 /// Memory that transactions reuse.
 #[derive(Default)]
-pub(super) struct Merge {
-    touched: Vec<Touched>,
+pub(super) struct ChangeMerge {
+    touched: Vec<TouchedRow>,
     /// Positions in `touched` by hash of the row, if there are more than a few.
     slots: Vec<u32>,
 }
 
-impl Merge {
+impl ChangeMerge {
     /// Appends a transaction's changes to `out`. Returns the number of rows changed.
-    pub fn append(&mut self, tables: &[Table], undo: UndoLog<'_>, images: AfterImage, out: &mut Vec<u8>) -> u32 {
+    pub fn append(&mut self, tables: &[StoredTable], undo: UndoLog<'_>, images: AfterImage, out: &mut Vec<u8>) -> u32 {
         self.gather(tables, undo, images);
         let mut rows = 0;
         for touched in &self.touched {
@@ -67,7 +67,7 @@ impl Merge {
         rows
     }
 
-    fn gather(&mut self, tables: &[Table], log: UndoLog<'_>, images: AfterImage) {
+    fn gather(&mut self, tables: &[StoredTable], log: UndoLog<'_>, images: AfterImage) {
         let ops = log.ops;
         self.touched.clear();
         self.slots.clear();
@@ -103,16 +103,16 @@ impl Merge {
             }
             self.slots[slot] = next as u32;
         }
-        self.touched.push(Touched::new(row));
+        self.touched.push(TouchedRow::new(row));
         next
     }
 }
 
-impl Touched {
+impl TouchedRow {
     fn new(row: u64) -> Self {
         Self {
             row,
-            before: Before::None,
+            before: BeforeImage::None,
             columns: 0,
             was_live: true,
             is_whole: false,
@@ -122,7 +122,7 @@ impl Touched {
 
     /// Adds a change. The bytes that its undo kept begin at `at`.
     #[inline]
-    fn note(&mut self, undo: &Undo, at: usize, table: &Table, kept: &[u8], images: AfterImage) {
+    fn note(&mut self, undo: &Undo, at: usize, table: &StoredTable, kept: &[u8], images: AfterImage) {
         let before = match undo.kind {
             UndoKind::Insert => {
                 self.was_live = false;
@@ -130,23 +130,23 @@ impl Touched {
             }
             UndoKind::Add => return self.note_sum(undo),
             UndoKind::Columns => {
-                if matches!(self.before, Before::None) {
+                if matches!(self.before, BeforeImage::None) {
                     self.columns |= undo.detail;
                 }
                 return;
             }
             UndoKind::Delete => {
                 self.gone = Some(undo.place());
-                Before::Place(undo.place())
+                BeforeImage::Place(undo.place())
             }
-            UndoKind::Move => Before::Place(undo.place()),
-            UndoKind::Patch => Before::Kept {
+            UndoKind::Move => BeforeImage::Place(undo.place()),
+            UndoKind::Patch => BeforeImage::Kept {
                 at,
                 len: undo.place().len(),
             },
         };
         // An image from before is valid against the row as it is now, whatever changes came between.
-        if !self.was_live || !matches!(self.before, Before::None) {
+        if !self.was_live || !matches!(self.before, BeforeImage::None) {
             return;
         }
         if images == AfterImage::Changed
@@ -159,7 +159,7 @@ impl Touched {
     }
 
     fn note_sum(&mut self, undo: &Undo) {
-        if !matches!(self.before, Before::None) {
+        if !matches!(self.before, BeforeImage::None) {
             return;
         }
         match undo.column() {
@@ -177,7 +177,7 @@ impl Touched {
 
     /// Appends the change. False if the row did not change in the end.
     #[inline]
-    fn write(&self, table: &Table, images: AfterImage, out: &mut Vec<u8>) -> bool {
+    fn write(&self, table: &StoredTable, images: AfterImage, out: &mut Vec<u8>) -> bool {
         let number = (self.row >> 32) as u16;
         let live = table.rows.live(Rid(self.row as u32));
         match (self.was_live, live) {
@@ -193,7 +193,7 @@ impl Touched {
 
     /// Writes the deletion of a row that existed before, or of a row that was inserted and deleted. The latter took a number, and the next
     /// number follows it. An insertion that was rolled back leaves nothing.
-    fn write_gone(&self, table: &Table, id: u16, out: &mut Vec<u8>) -> bool {
+    fn write_gone(&self, table: &StoredTable, id: u16, out: &mut Vec<u8>) -> bool {
         match self.gone {
             Some(place) => {
                 let number = table.rows.read(place).number;
@@ -205,7 +205,7 @@ impl Touched {
     }
 
     #[inline]
-    fn write_update(&self, table: &Table, now: RowRef<'_>, images: AfterImage, out: &mut Vec<u8>) -> bool {
+    fn write_update(&self, table: &StoredTable, now: StoredRow<'_>, images: AfterImage, out: &mut Vec<u8>) -> bool {
         let id = (self.row >> 32) as u16;
         if images == AfterImage::Changed && !self.is_whole {
             if self.columns == 0 {
@@ -223,9 +223,9 @@ impl Touched {
     }
 }
 
-impl Before {
+impl BeforeImage {
     #[inline]
-    fn read<'a>(self, table: &'a Table, kept: &'a [u8]) -> Option<RowRef<'a>> {
+    fn read<'a>(self, table: &'a StoredTable, kept: &'a [u8]) -> Option<StoredRow<'a>> {
         match self {
             Self::None => None,
             Self::Place(place) => Some(table.rows.read(place)),

@@ -13,14 +13,14 @@ use reprise_wire::ChangesBuffer;
 use crate::{
     journal::{Journal, Undo},
     store::Store,
-    table::Table,
+    table::StoredTable,
 };
 
 use capture::Capture;
-use merge::Merge;
+use merge::ChangeMerge;
 
 pub(crate) use {
-    capture::{ChangeMark, Changed, PatchPlan, PatchPlans},
+    capture::{CapturedRow, ChangeMark, PatchPlan, PatchPlans},
     columns::column_value,
 };
 
@@ -45,7 +45,7 @@ struct UndoLog<'a> {
 #[derive(Default)]
 pub(crate) struct ChangeLog {
     capture: Capture,
-    merge: Merge,
+    merge: ChangeMerge,
 }
 
 impl ChangeLog {
@@ -85,19 +85,19 @@ impl ChangeLog {
 
     /// Captures a write of the plan's columns. `now` is the row after it.
     #[inline(always)]
-    pub fn columns(&mut self, changed: &Changed<'_>, plan: &PatchPlan, now: &[u8]) {
+    pub fn columns(&mut self, changed: &CapturedRow<'_>, plan: &PatchPlan, now: &[u8]) {
         self.capture.columns(changed, plan, now);
     }
 
     /// Captures an addition to an integer column (its position, place and bytes). `now` is the row after it.
     #[inline(always)]
-    pub fn sum(&mut self, changed: &Changed<'_>, column: (u16, u32, usize), now: &[u8]) {
+    pub fn sum(&mut self, changed: &CapturedRow<'_>, column: (u16, u32, usize), now: &[u8]) {
         self.capture.sum(changed, column, now);
     }
 
     /// Captures a write of the whole row.
     #[inline(always)]
-    pub fn update(&mut self, changed: &Changed<'_>, before: &[u8], now: &[u8]) {
+    pub fn update(&mut self, changed: &CapturedRow<'_>, before: &[u8], now: &[u8]) {
         self.capture.update(changed, before, now);
     }
 }
@@ -164,7 +164,7 @@ impl Journal {
     }
 
     /// Appends the changes of any transaction to `out`. Returns the number of rows changed.
-    fn merged(&mut self, tables: &[Table], images: AfterImage, out: &mut Vec<u8>) -> u32 {
+    fn merged(&mut self, tables: &[StoredTable], images: AfterImage, out: &mut Vec<u8>) -> u32 {
         let undo = UndoLog {
             ops: &self.ops[self.txn_start..],
             bytes: &self.bytes[self.txn_bytes_start..],

@@ -1,10 +1,7 @@
 //! Builds a dense index from keys that are in order.
 
 use super::{Common, Dense, PAGE_KEYS_MIN};
-use crate::tag::tag_of;
-
-/// Two entries have the same key.
-pub(crate) struct SameKey;
+use crate::{tag::tag_of, tree::SameKey};
 
 impl Dense {
     /// Fills an empty index with entries in the order of their keys.

@@ -3,14 +3,12 @@
 use reprise_pages::{Pages, equal};
 
 use super::{DEPTH_MAX, HashIndex, LINE_ENTRIES, LINES, RIDS, TAGS, home_of, is_full, put};
+use crate::tree::SameKey;
 
 /// Number of entries that a segment gets. A segment that grew by insertions splits a little later.
 const SEGMENT_ENTRIES: usize = 400;
 /// log2 of the number of segments that are filled together. This number of segments fits the second-level cache.
 const GROUP_BITS: u32 = 7;
-
-/// Two entries have the same key.
-pub(crate) struct SameKey;
 
 impl HashIndex {
     /// Builds an index of tags: the first is of record id 0, the next of 1, and so on. `is_same` says whether two record ids with one tag

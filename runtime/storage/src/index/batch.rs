@@ -3,7 +3,7 @@
 use reprise_abi::calls::EqualKeys;
 
 use super::{Body, Index};
-use crate::{dense::Dense, indirection::Rid, rows::Rows};
+use crate::{dense::Dense, indirection::Rid, rows::RowHeap};
 
 impl Index {
     /// Looks up to `N` keys up and returns their number. For each existing row, it returns the slot of its place. It fetches the memory for
@@ -11,7 +11,7 @@ impl Index {
     #[inline]
     pub fn get_batch<'k, 'r, const N: usize>(
         &self,
-        rows: &'r Rows,
+        rows: &'r RowHeap,
         keys: &mut (impl Iterator<Item = &'k [u8]> + Clone),
         slots: &mut [Option<(Rid, &'r u64)>; N],
     ) -> usize {
@@ -41,7 +41,7 @@ impl Index {
     fn get_dense_batch<'k, 'r, const N: usize>(
         &self,
         dense: &Dense,
-        rows: &'r Rows,
+        rows: &'r RowHeap,
         keys: &mut (impl Iterator<Item = &'k [u8]> + Clone),
         slots: &mut [Option<(Rid, &'r u64)>; N],
     ) -> usize {
@@ -67,7 +67,7 @@ impl Index {
     }
 
     #[cold]
-    fn get_nth<'k>(&self, rows: &Rows, mut keys: impl Iterator<Item = &'k [u8]>, at: usize) -> Option<Rid> {
+    fn get_nth<'k>(&self, rows: &RowHeap, mut keys: impl Iterator<Item = &'k [u8]>, at: usize) -> Option<Rid> {
         let found = keys.nth(at).and_then(|key| self.get(rows, key));
         found.map(|(rid, _)| rid)
     }
@@ -77,7 +77,7 @@ impl Index {
     #[inline(always)]
     pub fn get_whole_batch<'r, const N: usize>(
         &self,
-        rows: &'r Rows,
+        rows: &'r RowHeap,
         keys: &EqualKeys<'_>,
         (rids, slots): (&mut [Rid; N], &mut [&'r u64; N]),
     ) -> bool {
@@ -110,7 +110,9 @@ impl Index {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use reprise_abi::{ColumnSchema, Field, IndexKind, Placement, ReadSpan, ScalarType, TableSchema, calls::EqualKeys};
+    use reprise_abi::{
+        ColumnSchema, Field, IndexKind, ReadSpan, ScalarType, TablePlacement, TableSchema, calls::EqualKeys,
+    };
 
     use crate::{Rid, Store, TableId};
 
@@ -160,7 +162,7 @@ mod tests {
             primary_key: (0..shape.len() as u16).collect(),
             primary_kind: kind,
             indexes: vec![],
-            placement: Placement::Replicated,
+            placement: TablePlacement::Replicated,
         });
         (store, table.expect("a table"))
     }

@@ -3,14 +3,14 @@
 use reprise_abi::RowLayout;
 use reprise_pages::{HUGE_BYTES, Pages};
 
-use super::{Body, Index, Refused, int_key};
+use super::{Body, Index, KeyRefusal, int_key};
 use crate::{
-    bulk::radix::{Entries, sort},
+    bulk::radix::{RadixEntries, sort},
     dense::Dense,
     hash::HashIndex,
     indirection::Rid,
-    keyplan::{KeyPlan, RowRef, Scratch},
-    rows::Rows,
+    keyplan::{KeyPlan, KeyScratch, StoredRow},
+    rows::RowHeap,
     tag::{tag_of, tag_of_bytes},
     tree::{SameKey, Tree},
     treekey::TreeKey,
@@ -18,8 +18,8 @@ use crate::{
 
 impl Index {
     /// Builds the index of rows with record ids from 0 to their number. It drops the former contents.
-    pub fn fill(&mut self, rows: &Rows, layout: &RowLayout) -> Result<(), Refused> {
-        let source = Source {
+    pub fn fill(&mut self, rows: &RowHeap, layout: &RowLayout) -> Result<(), KeyRefusal> {
+        let source = KeySource {
             plan: &self.plan,
             rows,
             layout,
@@ -42,36 +42,36 @@ impl Index {
 }
 
 /// The source of the keys.
-struct Source<'a> {
+struct KeySource<'a> {
     plan: &'a KeyPlan,
-    rows: &'a Rows,
+    rows: &'a RowHeap,
     layout: &'a RowLayout,
 }
 
-impl<'a> Source<'a> {
+impl<'a> KeySource<'a> {
     fn count(&self) -> usize {
         self.rows.rids_end() as usize
     }
 
-    fn all(&self) -> impl Iterator<Item = (u32, RowRef<'a>)> + use<'a> {
+    fn all(&self) -> impl Iterator<Item = (u32, StoredRow<'a>)> + use<'a> {
         let rows = self.rows;
         (0..rows.rids_end()).map(|rid| (rid, rows.at(Rid(rid))))
     }
 
-    fn hash_of_ints(&self) -> Result<HashIndex, Refused> {
+    fn hash_of_ints(&self) -> Result<HashIndex, KeyRefusal> {
         let mut tags = room(self.count());
         self.all()
             .for_each(|(_, row)| tags.push(tag_of(int_key(self.plan, row))));
         let key = |rid| int_key(self.plan, self.rows.keyed_at(Rid(rid)));
-        HashIndex::of_tags(&tags, |a, b| key(a) == key(b)).map_err(|_| Refused::Taken)
+        HashIndex::of_tags(&tags, |a, b| key(a) == key(b)).map_err(|_| KeyRefusal::Taken)
     }
 
-    fn hash_of_bytes(&self) -> Result<HashIndex, Refused> {
-        let (mut tags, mut scratch) = (room(self.count()), Scratch::default());
+    fn hash_of_bytes(&self) -> Result<HashIndex, KeyRefusal> {
+        let (mut tags, mut scratch) = (room(self.count()), KeyScratch::default());
         for (_, row) in self.all() {
             let key = self.plan.encode(self.layout, row, &mut scratch);
             if key.is_too_long() {
-                return Err(Refused::TooLong);
+                return Err(KeyRefusal::TooLong);
             }
             tags.push(tag_of_bytes(key.bytes));
         }
@@ -79,11 +79,11 @@ impl<'a> Source<'a> {
             let key = self.plan.encode(self.layout, self.rows.at(Rid(a)), &mut scratch);
             self.plan.matches(self.rows.at(Rid(b)), key.bytes)
         };
-        HashIndex::of_tags(&tags, is_same).map_err(|_| Refused::Taken)
+        HashIndex::of_tags(&tags, is_same).map_err(|_| KeyRefusal::Taken)
     }
 
     /// Returns keys as words, with record ids.
-    fn entries<const W: usize>(&self) -> Result<Entries<W>, Refused> {
+    fn entries<const W: usize>(&self) -> Result<RadixEntries<W>, KeyRefusal> {
         let mut entries = room(self.count());
         if let Some(ints) = self.plan.ints() {
             for (rid, row) in self.all() {
@@ -93,11 +93,11 @@ impl<'a> Source<'a> {
             }
             return Ok(entries);
         }
-        let mut scratch = Scratch::default();
+        let mut scratch = KeyScratch::default();
         for (rid, row) in self.all() {
             let key = self.plan.encode(self.layout, row, &mut scratch);
             if key.is_too_long() {
-                return Err(Refused::TooLong);
+                return Err(KeyRefusal::TooLong);
             }
             let mut entry = [0; W];
             for (word, bytes) in entry.iter_mut().zip(key.bytes.chunks(8)) {
@@ -111,12 +111,12 @@ impl<'a> Source<'a> {
         Ok(entries)
     }
 
-    fn fill_dense(&self, dense: &mut Dense) -> Result<(), Refused> {
+    fn fill_dense(&self, dense: &mut Dense) -> Result<(), KeyRefusal> {
         let (entries, _) = sort(self.entries::<3>()?);
-        dense.fill_sorted(&entries).map_err(|_| Refused::Taken)
+        dense.fill_sorted(&entries).map_err(|_| KeyRefusal::Taken)
     }
 
-    fn tree<K: TreeKey, const CAP: usize, const W: usize>(&self) -> Result<Tree<K, CAP>, Refused> {
+    fn tree<K: TreeKey, const CAP: usize, const W: usize>(&self) -> Result<Tree<K, CAP>, KeyRefusal> {
         let (entries, was_sorted) = sort(self.entries::<W>()?);
         let keyed = entries
             .iter()
@@ -124,13 +124,13 @@ impl<'a> Source<'a> {
         tree_of(keyed, was_sorted)
     }
 
-    fn tree_of_bytes<K: TreeKey, const CAP: usize>(&self) -> Result<Tree<K, CAP>, Refused> {
-        let mut scratch = Scratch::default();
+    fn tree_of_bytes<K: TreeKey, const CAP: usize>(&self) -> Result<Tree<K, CAP>, KeyRefusal> {
+        let mut scratch = KeyScratch::default();
         let mut entries = Vec::with_capacity(self.count());
         for (rid, row) in self.all() {
             let key = self.plan.encode(self.layout, row, &mut scratch);
             if key.is_too_long() {
-                return Err(Refused::TooLong);
+                return Err(KeyRefusal::TooLong);
             }
             entries.push((K::from_bytes(key.bytes), rid));
         }
@@ -145,12 +145,12 @@ impl<'a> Source<'a> {
 fn tree_of<K: TreeKey, const CAP: usize>(
     entries: impl Iterator<Item = (K, u32)>,
     was_sorted: bool,
-) -> Result<Tree<K, CAP>, Refused> {
+) -> Result<Tree<K, CAP>, KeyRefusal> {
     let leaf_entries = match was_sorted {
         true => Tree::<K, CAP>::TIGHT,
         false => Tree::<K, CAP>::LOOSE,
     };
-    Tree::from_sorted(entries, leaf_entries).map_err(|SameKey| Refused::Taken)
+    Tree::from_sorted(entries, leaf_entries).map_err(|SameKey| KeyRefusal::Taken)
 }
 
 /// Returns room for this many elements, which are written once from end to end. It uses huge pages if the elements fill a good part of one.

@@ -7,7 +7,7 @@ use reprise_base::Budget;
 
 use super::{Body, Index, entry_key, int_key};
 use crate::{
-    keyplan::{RowRef, Scratch},
+    keyplan::{KeyScratch, StoredRow},
     tag::{tag_of, tag_of_bytes},
 };
 
@@ -60,7 +60,7 @@ impl Index {
 
     /// Takes memory for the row's entry. False if it is refused.
     #[cold]
-    pub fn make_memory(&mut self, layout: &RowLayout, row: RowRef<'_>, scratch: &mut Scratch) -> bool {
+    pub fn make_memory(&mut self, layout: &RowLayout, row: StoredRow<'_>, scratch: &mut KeyScratch) -> bool {
         let plan = &self.plan;
         match &mut self.body {
             Body::HashInts(hash) => hash.make_memory(tag_of(int_key(plan, row))),

@@ -5,7 +5,7 @@ use super::{Body, Index};
 use crate::{
     indirection::Rid,
     store::{Store, TableId},
-    table::Table,
+    table::StoredTable,
     tag::tag_of,
 };
 
@@ -79,7 +79,7 @@ impl Store {
         found: PrefetchState,
         key: impl FnOnce() -> Option<u128>,
     ) -> PrefetchState {
-        let Table { indexes, rows, .. } = &self.tables[table.0 as usize];
+        let StoredTable { indexes, rows, .. } = &self.tables[table.0 as usize];
         match (indexes[0].candidate_of(found, key), found) {
             (Some(rid), _) => {
                 rows.touch_place(rid);
@@ -95,7 +95,7 @@ impl Store {
     /// prefetches the index's entry again, because other calls may have evicted it from the first-level cache.
     #[inline(always)]
     pub fn touch_row(&self, table: TableId, found: PrefetchState) {
-        let Table { indexes, rows, .. } = &self.tables[table.0 as usize];
+        let StoredTable { indexes, rows, .. } = &self.tables[table.0 as usize];
         match found {
             PrefetchState::Row(rid) => rows.touch(rid),
             PrefetchState::Tag(tag) => indexes[0].touch_tag(tag),
@@ -106,7 +106,7 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use reprise_abi::{ColumnSchema, Field, IndexKind, Placement, RowLayout, ScalarType, TableSchema};
+    use reprise_abi::{ColumnSchema, Field, IndexKind, RowLayout, ScalarType, TablePlacement, TableSchema};
 
     use super::*;
 
@@ -128,7 +128,7 @@ mod tests {
             primary_key: vec![0],
             primary_kind: kind,
             indexes: vec![],
-            placement: Placement::Local,
+            placement: TablePlacement::Local,
         };
         let layout = RowLayout::of_table(&table);
         let mut store = Store::new();

@@ -2,14 +2,14 @@
 
 use super::{Body, Index};
 use crate::{
-    keyplan::RowRef,
+    keyplan::StoredRow,
     treekey::{TreeKey, Wide},
 };
 
 impl Index {
     /// Prefetches the memory that an insertion of the row into an ordered index of integer keys will read and write.
     #[inline]
-    pub fn touch_entry_of(&self, row: RowRef<'_>) {
+    pub fn touch_entry_of(&self, row: StoredRow<'_>) {
         let Some(ints) = self.plan.ints() else {
             return;
         };

@@ -8,9 +8,9 @@ use std::cmp::Reverse;
 
 use super::{PartitionRedo, RedoError, RedoList, TableRedo, earlier};
 use crate::{
-    keyplan::Scratch,
+    keyplan::KeyScratch,
     store::{Store, TableId},
-    table::Table,
+    table::StoredTable,
 };
 
 /// Number of a table's changes below which it stays. They are applied before another thread has woken and has loaded the table's cache
@@ -20,7 +20,7 @@ const LEND_MIN: usize = 512;
 /// A lent table, and the changes to apply to it.
 pub struct LentTable {
     id: u16,
-    table: Table,
+    table: StoredTable,
     list: RedoList,
     growth_times: f64,
     applied: Result<(), RedoError>,
@@ -32,7 +32,7 @@ impl LentTable {
         let redo = TableRedo {
             id: self.id,
             table: &mut self.table,
-            scratch: &mut Scratch::default(),
+            scratch: &mut KeyScratch::default(),
             watchers: None,
         };
         self.applied = redo.apply(window, &self.list, self.growth_times);
@@ -61,7 +61,7 @@ impl PartitionRedo {
         self.begun.sort_by_key(|id| Reverse(changes(id)));
         let tables = std::mem::take(&mut store.tables);
         let count = tables.len();
-        let mut places: Vec<Option<Table>> = tables.into_iter().map(Some).collect();
+        let mut places: Vec<Option<StoredTable>> = tables.into_iter().map(Some).collect();
         let lend = |id: TableId| {
             Some(LentTable {
                 id: id.0,

@@ -14,7 +14,7 @@ use reprise_wire::{Change, ChangeSink, PatchColumns};
 /// Bytes of a window at most. The numbers of transactions are below it, too.
 pub const REDO_WINDOW_BYTES_MAX: usize = 1 << 31;
 
-/// A flag in `Found::txn`: the change is an insertion.
+/// A flag in `ChangePlace::txn`: the change is an insertion.
 const ROW_ALONE: u32 = REDO_WINDOW_BYTES_MAX as u32;
 
 /// Number of a window's bytes for which `LastWrites` has one pair of places.
@@ -28,7 +28,7 @@ const HITS_SHARE: u32 = 16;
 /// Changes of one table, in the order of the log.
 #[derive(Default)]
 pub struct RedoList {
-    entries: Vec<Found>,
+    entries: Vec<ChangePlace>,
     /// Insertions minus deletions.
     growth: i64,
     number: u32,
@@ -45,7 +45,7 @@ pub struct RedoList {
 /// patch is forgotten, and is applied although it need not be. Entries of earlier windows name lists that no longer exist.
 #[derive(Default)]
 pub struct LastWrites {
-    pairs: Vec<Pair>,
+    pairs: Vec<PlacePair>,
     /// The number of the newest list; numbers begin with 1.
     lists: u32,
 }
@@ -53,10 +53,10 @@ pub struct LastWrites {
 /// A cache line with two places.
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
-struct Pair([Place; 2]);
+struct PlacePair([ListPlace; 2]);
 
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct ListPlace {
     mark: Mark,
     list: u32,
     at: u32,
@@ -118,7 +118,7 @@ impl LastWrites {
     }
 
     #[inline(always)]
-    fn pair(&mut self, list: u32, number: u64) -> &mut [Place; 2] {
+    fn pair(&mut self, list: u32, number: u64) -> &mut [ListPlace; 2] {
         let hash = mix(list as u64, number);
         let mask = self.pairs.len() - 1;
         &mut self.pairs[hash as usize & mask].0
@@ -133,7 +133,7 @@ fn mix(hash: u64, word: u64) -> u64 {
 
 /// The place of a change in its window, and the number of its transaction.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct ChangePlace {
     pub txn: u32,
     pub at: u32,
     pub end: u32,
@@ -174,16 +174,16 @@ impl RedoList {
 
     /// Adds the next change, whose place is `found`, and which is neither an insertion nor a patch. Numbers of transactions grow.
     #[inline]
-    pub fn push(&mut self, found: Found, growth: i64) {
+    pub fn push(&mut self, found: ChangePlace, growth: i64) {
         self.growth += growth;
         self.push_any(found);
     }
 
     /// The `push` variant for an insertion.
     #[inline(always)]
-    pub fn push_row(&mut self, found: Found) {
+    pub fn push_row(&mut self, found: ChangePlace) {
         self.growth += 1;
-        self.push_any(Found {
+        self.push_any(ChangePlace {
             txn: found.txn | ROW_ALONE,
             ..found
         });
@@ -191,7 +191,7 @@ impl RedoList {
 
     /// The `push` variant for a patch.
     #[inline(always)]
-    pub fn push_patch(&mut self, found: Found, number: u64, columns: PatchColumns<'_>, last: &mut LastWrites) {
+    pub fn push_patch(&mut self, found: ChangePlace, number: u64, columns: PatchColumns<'_>, last: &mut LastWrites) {
         if self.looks_back {
             match Mark::of(number, columns, self.overwritable) {
                 Some(mark) if self.take_place(found, mark, last) => return,
@@ -205,7 +205,7 @@ impl RedoList {
 
     /// Adds a change that stays, like all before it.
     #[inline(always)]
-    fn push_any(&mut self, entry: Found) {
+    fn push_any(&mut self, entry: ChangePlace) {
         self.run_start = self.entries.len() + 1;
         self.entries.push(entry);
     }
@@ -213,15 +213,15 @@ impl RedoList {
     /// Has the patch take the place of the row's last patch. False: the patch must be added at the end, because the next one looks for it
     /// there.
     #[inline(always)]
-    fn take_place(&mut self, entry: Found, mark: Mark, last: &mut LastWrites) -> bool {
-        let at_end = Place {
+    fn take_place(&mut self, entry: ChangePlace, mark: Mark, last: &mut LastWrites) -> bool {
+        let at_end = ListPlace {
             mark,
             list: self.number,
             at: self.entries.len() as u32,
         };
         let pair = last.pair(self.number, mark.number);
         // Both places are compared without a branch, because which of them matches is random.
-        let is_of_row = |place: &Place| {
+        let is_of_row = |place: &ListPlace| {
             let is_ours = (place.list == self.number) & (place.at as usize >= self.run_start);
             is_ours & (place.mark.number == mark.number)
         };
@@ -279,7 +279,7 @@ impl RedoList {
         let entry = self.entries.get(at)?;
         match entry.txn & ROW_ALONE {
             0 => None,
-            _ => Change::again_into(bytes_of(window, *entry), NumberedRow)?,
+            _ => Change::again_into(bytes_of(window, *entry), InsertedRow)?,
         }
     }
 
@@ -298,9 +298,9 @@ impl RedoList {
 }
 
 /// The sink that returns the row of an insertion and its number. None for another change.
-struct NumberedRow;
+struct InsertedRow;
 
-impl<'w> ChangeSink<'w> for NumberedRow {
+impl<'w> ChangeSink<'w> for InsertedRow {
     type Out = Option<(u64, &'w [u8])>;
 
     #[inline(always)]
@@ -313,6 +313,6 @@ impl<'w> ChangeSink<'w> for NumberedRow {
 }
 
 #[inline]
-fn bytes_of(window: &[u8], entry: Found) -> &[u8] {
+fn bytes_of(window: &[u8], entry: ChangePlace) -> &[u8] {
     &window[entry.at as usize..entry.end as usize]
 }

@@ -5,7 +5,7 @@
 //! Command: `reprise-bench-engine redo 4 2000000`, beside a build whose `has_runs` is false.
 
 use super::RedoList;
-use crate::{arena::Location, indirection::Rid, keyplan::RowRef, rows::Rows, table::Table};
+use crate::{arena::Location, indirection::Rid, keyplan::StoredRow, rows::RowHeap, table::StoredTable};
 
 /// Number of rows of a piece. The processor can wait for about as many cache misses at once.
 const PIECE_ROWS: usize = 16;
@@ -15,14 +15,14 @@ const RUN_MIN: usize = 8;
 const FETCH_AHEAD: usize = 48;
 
 /// Rows that fit the table, and the tags of their keys.
-struct Piece<'w> {
+struct RunPiece<'w> {
     rows: [&'w [u8]; PIECE_ROWS],
     numbers: [u64; PIECE_ROWS],
     tags: [u32; PIECE_ROWS],
     count: usize,
 }
 
-impl<'w> Piece<'w> {
+impl<'w> RunPiece<'w> {
     const EMPTY: Self = Self {
         rows: [&[]; PIECE_ROWS],
         numbers: [0; PIECE_ROWS],
@@ -32,7 +32,7 @@ impl<'w> Piece<'w> {
 
     /// Reads the rows from `from` on, up to a change that is no insertion or does not fit, and prefetches their lines of the index. The
     /// first one must have `next_number`.
-    fn read(&mut self, table: &Table, (window, list): (&'w [u8], &RedoList), from: usize, next_number: u64) {
+    fn read(&mut self, table: &StoredTable, (window, list): (&'w [u8], &RedoList), from: usize, next_number: u64) {
         self.count = 0;
         for at in 0..PIECE_ROWS {
             list.fetch_start(window, from + at + FETCH_AHEAD);
@@ -46,12 +46,12 @@ impl<'w> Piece<'w> {
         }
         let index = &table.indexes[0];
         for (row, tag) in self.rows[..self.count].iter().zip(&mut self.tags) {
-            *tag = index.touch_tag_of(RowRef { row, number: 0 });
+            *tag = index.touch_tag_of(StoredRow { row, number: 0 });
         }
     }
 
     /// Inserts the rows, up to one whose key is taken. Returns their number.
-    fn put(&self, table: &mut Table) -> usize {
+    fn put(&self, table: &mut StoredTable) -> usize {
         let mut rids = [Rid(0); PIECE_ROWS];
         let rids = &mut rids[..self.count];
         if !store(&mut table.rows, &self.rows[..self.count], &self.numbers, rids) {
@@ -72,7 +72,7 @@ impl<'w> Piece<'w> {
 }
 
 /// Stores the rows. False, with none stored, if there might be no room.
-fn store(rows: &mut Rows, new: &[&[u8]], numbers: &[u64], rids: &mut [Rid]) -> bool {
+fn store(rows: &mut RowHeap, new: &[&[u8]], numbers: &[u64], rids: &mut [Rid]) -> bool {
     if !rows.has_room(new.len()) {
         return false;
     }
@@ -83,23 +83,23 @@ fn store(rows: &mut Rows, new: &[&[u8]], numbers: &[u64], rids: &mut [Rid]) -> b
     for ((rid, row), number) in rids.iter_mut().zip(new).zip(numbers) {
         let number = *number;
         rows.next_rid(); // what went back comes first
-        *rid = rows.insert(RowRef { row, number });
+        *rid = rows.insert(StoredRow { row, number });
     }
     true
 }
 
 /// True if `insert` takes the table's rows.
-pub(super) fn has_runs(table: &Table) -> bool {
+pub(super) fn has_runs(table: &StoredTable) -> bool {
     !table.has_number() && table.indexes.len() == 1 && table.indexes[0].has_tags()
 }
 
 /// Applies the insertions from `at` on that can be applied in a run. Returns the position of the first one that was not applied, for
 /// whatever reason.
-pub(super) fn insert(table: &mut Table, window: &[u8], list: &RedoList, mut at: usize) -> usize {
+pub(super) fn insert(table: &mut StoredTable, window: &[u8], list: &RedoList, mut at: usize) -> usize {
     if (at..at + RUN_MIN).any(|at| list.row(window, at).is_none()) {
         return at;
     }
-    let mut pieces = [Piece::EMPTY, Piece::EMPTY];
+    let mut pieces = [RunPiece::EMPTY, RunPiece::EMPTY];
     let [mut piece, mut next] = pieces.each_mut();
     piece.read(table, (window, list), at, table.next_number());
     while piece.count > 0 {

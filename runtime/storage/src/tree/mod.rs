@@ -20,7 +20,7 @@ use reprise_pages::{Pages, prefetch_line};
 
 use crate::{
     charge::Charge,
-    chunked::Chunked,
+    chunked::ChunkedArray,
     treekey::{Edge, TreeKey},
     vacant::Vacant,
 };
@@ -35,8 +35,8 @@ const HEAP_STEP_BYTES: usize = 64 << 10;
 const HEAP_KEY_BYTES: usize = 1 << 10;
 
 pub(crate) struct Tree<K, const CAP: usize> {
-    leaves: Chunked<Leaf<K, CAP>>,
-    inners: Chunked<Inner<K, CAP>>,
+    leaves: ChunkedArray<Leaf<K, CAP>>,
+    inners: ChunkedArray<Inner<K, CAP>>,
     free_leaves: Vacant<Leaf<K, CAP>>,
     free_inners: Vec<u32>,
     root: u32,
@@ -76,7 +76,7 @@ struct Inner<K, const CAP: usize> {
 
 /// Makes leaves from all memory that an array has.
 fn fill_with_leaves<K: TreeKey, const CAP: usize>(leaves: &mut Pages<Leaf<K, CAP>>) {
-    leaves.extend(std::iter::repeat_with(Leaf::new).take(Chunked::<Leaf<K, CAP>>::CHUNK));
+    leaves.extend(std::iter::repeat_with(Leaf::new).take(ChunkedArray::<Leaf<K, CAP>>::CHUNK));
 }
 
 /// An inner node on the descent, and the child taken.
@@ -165,11 +165,11 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
             CAP >= 8 && CAP.is_multiple_of(8) && CAP < u16::MAX as usize,
             "nodes are whole blocks of keys"
         );
-        let mut leaves = Chunked::default();
+        let mut leaves = ChunkedArray::default();
         leaves.push(Leaf::new());
         Self {
             leaves,
-            inners: Chunked::default(),
+            inners: ChunkedArray::default(),
             free_leaves: Vacant::default(),
             free_inners: Vec::new(),
             root: 0,

@@ -4,7 +4,7 @@
 use crate::common::{model::ModelTable, table};
 use proptest::prelude::*;
 use reprise_abi::{ColumnSet, Field, IndexKind, RowLayout, ScalarType, ScanFlags, TableSchema};
-use reprise_storage::{Range, Rid, Savepoint, ScanPosition, Store, TableId, Visit, WriteError};
+use reprise_storage::{Range, Rid, ScanPosition, Store, StoreSavepoint, TableId, Visit, WriteError};
 
 use ScalarType::*;
 
@@ -174,7 +174,7 @@ struct World {
     survivor: Store,
     model: Vec<ModelTable>,
     done: Vec<Done>,
-    savepoints: Vec<(Savepoint, Vec<ModelTable>, usize)>,
+    savepoints: Vec<(StoreSavepoint, Vec<ModelTable>, usize)>,
 }
 
 fn id(table: usize) -> TableId {

@@ -1,6 +1,6 @@
 //! Undo that outlives the commit: writes that are not durable can be taken back, turn by turn.
 
-use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, Placement, RowLayout, ScalarType, TableSchema};
+use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, RowLayout, ScalarType, TablePlacement, TableSchema};
 use reprise_storage::{Store, TableId};
 
 const TABLE: TableId = TableId(0);
@@ -28,7 +28,7 @@ fn store() -> Store {
             columns: vec![1],
             unique: false,
         }],
-        placement: Placement::Local,
+        placement: TablePlacement::Local,
     };
     store.create_table(schema).expect("a table");
     store.retain_undo();

@@ -2,9 +2,9 @@
 
 use crate::common::table;
 use expect_test::{Expect, expect};
-use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, Placement, ScalarType::*, TableSchema};
+use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, ScalarType::*, TablePlacement, TableSchema};
 use reprise_storage::{
-    ColumnProblem, Conflict, Range, Store, TableChange, TableId, Unprepared, Visit, WriteError, check_limits,
+    ColumnProblem, Conflict, ConvertError, Range, Store, TableChange, TableId, Visit, WriteError, check_limits,
     plan_change, plan_change_of_empty, plan_logged_change,
 };
 
@@ -70,8 +70,8 @@ fn evolve(store: &mut Store, id: TableId, declared: &TableSchema) -> Result<Tabl
     let change = plan_change(store.schema(id), declared)?;
     let prepared = store.prepare(id, change.clone(), &|_| true);
     let prepared = prepared.map_err(|unprepared| match unprepared {
-        Unprepared::Conflicts(conflicts) => conflicts,
-        Unprepared::Ended => unreachable!("nobody ended it"),
+        ConvertError::Conflicts(conflicts) => conflicts,
+        ConvertError::Ended => unreachable!("nobody ended it"),
     })?;
     store.install(prepared);
     Ok(change)
@@ -393,7 +393,7 @@ fn conflicts_name_what_differs() {
             t.columns[2].name = "euros".into();
             t.columns[2].was = Some("owner".into());
             t.columns.push(column("level", U16, false, None));
-            t.placement = Placement::By(0);
+            t.placement = TablePlacement::By(0);
         },
         expect![[r#"
             table accounts: column id: stored i32, declared i16; integers become wider ones; for anything else add a column of another name and copy what is there
@@ -525,5 +525,5 @@ fn a_copy_ends_where_it_is_not_to_go_on() {
     let (store, id) = filled();
     let same = plan_change(store.schema(id), &accounts()).expect("no conflict");
     let prepared = store.prepare(id, same.whole(), &|_| false);
-    assert_eq!(prepared.err(), Some(Unprepared::Ended));
+    assert_eq!(prepared.err(), Some(ConvertError::Ended));
 }

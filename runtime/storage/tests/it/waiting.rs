@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use reprise_abi::{
-    ColumnSchema, ColumnSet, Field, IndexKind, IndexSchema, Placement, RowLayout, ScalarType, TableSchema, key,
+    ColumnSchema, ColumnSet, Field, IndexKind, IndexSchema, RowLayout, ScalarType, TablePlacement, TableSchema, key,
 };
 use reprise_storage::{Range, ScanPosition, ShownRow, Store, StoreAtView, TableId, Visit};
 
@@ -43,7 +43,7 @@ fn store(kind: IndexKind) -> Store {
         primary_key: vec![0],
         primary_kind: kind,
         indexes: vec![index("by_tag", 1, true), index("by_group", 2, false)],
-        placement: Placement::Local,
+        placement: TablePlacement::Local,
     };
     store.create_table(schema).expect("a table");
     store.retain_undo();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use reprise_abi::{ModuleSchema, Placement, RowLayout, TableSchema};
+use reprise_abi::{ModuleSchema, RowLayout, TablePlacement, TableSchema};
 use reprise_storage::{Conflict, RowProjection, TableId};
 
 use super::conflict;
@@ -180,8 +180,8 @@ fn differences(module: &str, declared: &TableSchema, stored: &TableSchema) -> Ve
         refuse("", "primary key", kind(stored), kind(declared));
     }
     if declared.placement != stored.placement {
-        let place = |placement: &Placement| match placement {
-            Placement::By(column) => format!("by column {column}"),
+        let place = |placement: &TablePlacement| match placement {
+            TablePlacement::By(column) => format!("by column {column}"),
             other => format!("{other:?}").to_lowercase(),
         };
         refuse("", "placement", place(&stored.placement), place(&declared.placement));

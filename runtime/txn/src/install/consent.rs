@@ -106,7 +106,7 @@ impl fmt::Display for Consent {
 
 /// One thing that a deployment destroys.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Destroyed {
+pub struct DestroyedItem {
     /// The consent that it needs.
     pub consent: Consent,
     /// Values of a column, or rows of a table; 0 for a procedure.
@@ -115,7 +115,7 @@ pub struct Destroyed {
     pub is_exact: bool,
 }
 
-impl Destroyed {
+impl DestroyedItem {
     /// Returns the refusal for lack of consent to this.
     pub fn as_conflict(&self) -> Conflict {
         let names: Vec<_> = self.consent.name.split('.').collect();
@@ -136,7 +136,7 @@ impl Destroyed {
     }
 }
 
-impl fmt::Display for Destroyed {
+impl fmt::Display for DestroyedItem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.consent.kind {
             ConsentKind::DropColumn => "value",

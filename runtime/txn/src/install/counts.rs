@@ -1,6 +1,6 @@
 //! Counts of the stored data, by which a deployment is checked.
 
-use reprise_abi::{Placement, TableSchema};
+use reprise_abi::{TablePlacement, TableSchema};
 use reprise_storage::{Store, TableChange, TableId};
 
 /// Counts of one table.
@@ -33,7 +33,7 @@ impl HeldCounts<'_> {
     /// Returns the stores whose rows clients see. Of a replicated table one store is as good as another.
     fn seen(&self, schema: &TableSchema) -> &[&Store] {
         match schema.placement {
-            Placement::Replicated => &self.0[..self.0.len().min(1)],
+            TablePlacement::Replicated => &self.0[..self.0.len().min(1)],
             _ => self.0,
         }
     }

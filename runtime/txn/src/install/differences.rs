@@ -6,16 +6,16 @@ use reprise_abi::{ColumnSchema, ModuleSchema, Partitioning, ProcedureSchema, Tab
 use reprise_storage::{ChangeAction, ChangeStep, Misfits, TableChange, TableId};
 
 use super::{
-    Judge,
-    consent::{Consent, ConsentKind, Destroyed},
+    DeploymentRules,
+    consent::{Consent, ConsentKind, DestroyedItem},
     counts::StoredCounts,
-    judge::Judged,
-    outline::Change,
-    summary::{AbandonedTable, LikelyRename, PlanSummary, ProcedurePlan, TablePlan, WayBack},
+    judge::DeploymentCheck,
+    outline::DeclaredChange,
+    summary::{OrphanedTable, PlanSummary, ProcedureChange, RenameGuess, RollbackPlan, TableChangePlan},
 };
 use crate::module::{Deployed, Module};
 
-impl Judged<'_> {
+impl DeploymentCheck<'_> {
     /// Describes the checked deployment. `copies` are tables that are copied for the migration.
     pub(super) fn summarize<'c>(
         &self,
@@ -32,8 +32,8 @@ impl Judged<'_> {
         copies.for_each(|(id, change)| add_work(id, change));
         for change in &self.changes {
             match change {
-                Change::Create(table) => summary.tables.push(created(table)),
-                Change::Change(id, change) => {
+                DeclaredChange::Create(table) => summary.tables.push(created(table)),
+                DeclaredChange::Change(id, change) => {
                     if !change.is_noop() || summary.migrates {
                         add_work(id, change);
                     }
@@ -46,8 +46,8 @@ impl Judged<'_> {
         summary.estimated_ms = work_ns.div_ceil(1_000_000);
         if let Some(former) = self.deployed.current.get(self.name) {
             let kept = self.changes.iter().filter_map(|change| match change {
-                Change::Change(id, _) => Some(*id),
-                Change::Create(_) => None,
+                DeclaredChange::Change(id, _) => Some(*id),
+                DeclaredChange::Create(_) => None,
             });
             summary.procedures = procedure_changes(&former.schema, self.schema);
             summary.abandoned = abandoned(self.deployed, former, &kept.collect(), counts);
@@ -67,7 +67,7 @@ impl Judged<'_> {
             for column in dropped {
                 let names = [&*stored.owner, &*stored.name, &*stored.columns[column as usize].name];
                 let counted = counts.values(id, stored, column);
-                let destroyed = Destroyed {
+                let destroyed = DestroyedItem {
                     consent: Consent::to(ConsentKind::DropColumn, &names),
                     count: counted.unwrap_or(rows),
                     is_exact: counted.is_some(),
@@ -75,7 +75,7 @@ impl Judged<'_> {
                 summary.destroyed.extend((destroyed.count > 0).then_some(destroyed));
             }
         }
-        summary.tables.push(TablePlan {
+        summary.tables.push(TableChangePlan {
             table: change.schema.full_name(),
             steps: change.steps.clone(),
             rows,
@@ -87,23 +87,31 @@ impl Judged<'_> {
 
     /// Checks a rollback to `former` over the new tables, by the rules of the rollback itself. Their future rows are not known, so the
     /// result says which conditions the rows must meet.
-    fn way_back(&self, former: &Module, counts: &dyn StoredCounts) -> WayBack {
+    fn way_back(&self, former: &Module, counts: &dyn StoredCounts) -> RollbackPlan {
         let mut next = self.next.clone();
         next.record_origins(&former.name);
         for change in &self.changes {
-            if let Change::Change(id, change) = change {
+            if let DeclaredChange::Change(id, change) = change {
                 next.follow_change(*id, change.sources());
             }
         }
-        let mut judged = Judged::new(&next, &former.name, &former.hash, &former.schema, Judge::WayBack);
+        let mut judged = DeploymentCheck::new(
+            &next,
+            &former.name,
+            &former.hash,
+            &former.schema,
+            DeploymentRules::WayBack,
+        );
         judged.take_all();
-        let mut way = WayBack {
+        let mut way = RollbackPlan {
             version: former.version,
-            ..WayBack::default()
+            ..RollbackPlan::default()
         };
         let mut conflicts = std::mem::take(&mut judged.conflicts);
         for change in &judged.changes {
-            let Change::Change(id, change) = change else { continue };
+            let DeclaredChange::Change(id, change) = change else {
+                continue;
+            };
             let table = &next.tables[id.0 as usize];
             let columns = change.dropped_columns(table).map(|at| &table.columns[at as usize].name);
             way.drops
@@ -137,13 +145,13 @@ impl PlanSummary {
     /// Adds the lost procedures and tables to the things that need consent.
     fn note_lost(&mut self, module: &str) {
         let dropped = self.procedures.iter().filter(|plan| plan.action == ChangeAction::Drop);
-        let dropped = dropped.map(|plan| Destroyed {
+        let dropped = dropped.map(|plan| DestroyedItem {
             consent: Consent::to(ConsentKind::DropProcedure, &[module, &plan.procedure]),
             count: 0,
             is_exact: true,
         });
         let left = self.abandoned.iter().filter(|table| table.rows > 0);
-        let left = left.map(|table| Destroyed {
+        let left = left.map(|table| DestroyedItem {
             consent: Consent::to(ConsentKind::AbandonTable, &[&table.table]),
             count: table.rows,
             is_exact: true,
@@ -152,8 +160,8 @@ impl PlanSummary {
     }
 }
 
-fn created(table: &TableSchema) -> TablePlan {
-    TablePlan {
+fn created(table: &TableSchema) -> TableChangePlan {
+    TableChangePlan {
         table: table.full_name(),
         steps: vec![ChangeStep::new(ChangeAction::Create, "table", "", "")],
         rows: 0,
@@ -181,7 +189,7 @@ fn abandoned(
     former: &Module,
     kept: &BTreeSet<TableId>,
     counts: &dyn StoredCounts,
-) -> Vec<AbandonedTable> {
+) -> Vec<OrphanedTable> {
     let others = deployed.current.values().filter(|module| module.name != former.name);
     let used: BTreeSet<TableId> = others
         .flat_map(|module| module.tables.iter().map(|bound| bound.table))
@@ -194,7 +202,7 @@ fn abandoned(
     let left = own.filter(|id| !kept.contains(id) && !used.contains(id));
     left.map(|id| {
         let stored = &deployed.tables[id.0 as usize];
-        AbandonedTable {
+        OrphanedTable {
             table: stored.full_name(),
             rows: counts.table(id, stored).rows,
         }
@@ -203,7 +211,7 @@ fn abandoned(
 }
 
 /// Returns each dropped column with the first added column of its type that is not taken yet.
-fn likely_renames(stored: &TableSchema, change: &TableChange, dropped: &[u16]) -> Vec<LikelyRename> {
+fn likely_renames(stored: &TableSchema, change: &TableChange, dropped: &[u16]) -> Vec<RenameGuess> {
     let columns = change.schema.columns.iter().zip(change.sources());
     let mut added: Vec<_> = columns
         .filter(|(_, source)| source.is_none())
@@ -213,7 +221,7 @@ fn likely_renames(stored: &TableSchema, change: &TableChange, dropped: &[u16]) -
     for column in dropped.iter().map(|at| &stored.columns[*at as usize]) {
         let is_alike = |added: &&ColumnSchema| (added.ty, &added.variants) == (column.ty, &column.variants);
         if let Some(at) = added.iter().position(is_alike) {
-            renames.push(LikelyRename {
+            renames.push(RenameGuess {
                 table: change.schema.full_name(),
                 from: column.name.clone(),
                 to: added.remove(at).name.clone(),
@@ -224,7 +232,7 @@ fn likely_renames(stored: &TableSchema, change: &TableChange, dropped: &[u16]) -
 }
 
 /// Returns the procedures that differ, in the order of their names.
-fn procedure_changes(former: &ModuleSchema, next: &ModuleSchema) -> Vec<ProcedurePlan> {
+fn procedure_changes(former: &ModuleSchema, next: &ModuleSchema) -> Vec<ProcedureChange> {
     let of = |schema: &ModuleSchema, name: &str| {
         let mut procedures = schema.procedures.iter();
         procedures.find(|procedure| procedure.name == name).cloned()
@@ -237,7 +245,7 @@ fn procedure_changes(former: &ModuleSchema, next: &ModuleSchema) -> Vec<Procedur
             (None, _) => (ChangeAction::Add, String::new()),
             (Some(former), Some(next)) => (ChangeAction::Convert, difference(&former, &next)?),
         };
-        Some(ProcedurePlan {
+        Some(ProcedureChange {
             procedure: name.to_owned(),
             action,
             detail,

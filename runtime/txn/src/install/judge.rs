@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use reprise_abi::{ModuleSchema, Placement, TableSchema, describe::write_json};
+use reprise_abi::{ModuleSchema, TablePlacement, TableSchema, describe::write_json};
 use reprise_base::limits::{DESCRIPTION_BYTES_MAX, MODULES_MAX, TABLES_MAX};
 use reprise_storage::{
     Conflict, TableChange, TableId, as_stored, check_limits, plan_change, plan_change_of_empty, plan_logged_change,
@@ -14,48 +14,48 @@ use reprise_storage::{
 };
 
 use super::{
-    Candidate, Judge,
+    Candidate, DeploymentRules,
     bind::bind_all,
     conflict,
-    lineage::{Origin, Origins},
-    outline::{Change, Outline, Retiring},
+    lineage::{Origin, TableOrigins},
+    outline::{DeclaredChange, Outline, RetiringSchema},
     put_table,
     summary::{PlanSummary, TableSources},
 };
 use crate::module::Deployed;
 
 /// Checks `candidate` over the stored tables.
-pub fn outline(deployed: &Deployed, candidate: &Candidate, judge: Judge<'_>) -> Outline {
-    let mut judged = Judged::new(deployed, &candidate.name, &candidate.hash, &candidate.schema, judge);
+pub fn outline(deployed: &Deployed, candidate: &Candidate, judge: DeploymentRules<'_>) -> Outline {
+    let mut judged = DeploymentCheck::new(deployed, &candidate.name, &candidate.hash, &candidate.schema, judge);
     judged.check_counts();
     judged.take_all();
     judged.finish(candidate)
 }
 
-pub(super) struct Judged<'a> {
+pub(super) struct DeploymentCheck<'a> {
     pub(super) deployed: &'a Deployed,
     /// Name of the module.
     pub(super) name: &'a str,
     /// Tables that the module declares.
     pub(super) schema: &'a ModuleSchema,
-    judge: Judge<'a>,
+    judge: DeploymentRules<'a>,
     /// The present places of the declared tables, if the module had these bytes before. The tables then go back.
-    origins: Option<Arc<Origins>>,
+    origins: Option<Arc<TableOrigins>>,
     pub(super) conflicts: Vec<Conflict>,
-    pub(super) changes: Vec<Change>,
+    pub(super) changes: Vec<DeclaredChange>,
     /// The tables after the deployment.
     pub(super) next: Deployed,
 }
 
 /// Bindings of the module, those of other modules in service by name, and the tables that retire.
-type Bound = (
+type BoundTables = (
     Vec<crate::TableBinding>,
     BTreeMap<String, Vec<crate::TableBinding>>,
-    Vec<Retiring>,
+    Vec<RetiringSchema>,
 );
 
 /// The stored table that a declaration is about.
-enum Target {
+enum DeclaredTarget {
     New(TableSchema),
     /// Its own table, and the declaration with its owner.
     Own(TableId, TableSchema),
@@ -63,17 +63,17 @@ enum Target {
     Other,
 }
 
-impl<'a> Judged<'a> {
+impl<'a> DeploymentCheck<'a> {
     pub(super) fn new(
         deployed: &'a Deployed,
         name: &'a str,
         hash: &[u8; 32],
         schema: &'a ModuleSchema,
-        judge: Judge<'a>,
+        judge: DeploymentRules<'a>,
     ) -> Self {
         let origins = match judge {
-            Judge::Replay(_) => None,
-            Judge::Deployment(_) | Judge::WayBack => deployed.origins_of(name, hash),
+            DeploymentRules::Replay(_) => None,
+            DeploymentRules::Deployment(_) | DeploymentRules::WayBack => deployed.origins_of(name, hash),
         };
         Self {
             origins,
@@ -101,7 +101,7 @@ impl<'a> Judged<'a> {
 
     /// Checks the limits on numbers. A replay has none, because the deployment took place.
     fn check_counts(&mut self) {
-        if matches!(self.judge, Judge::Replay(_)) {
+        if matches!(self.judge, DeploymentRules::Replay(_)) {
             return;
         }
         let name = self.name;
@@ -128,28 +128,28 @@ impl<'a> Judged<'a> {
             Err(found) => return self.conflicts.push(found),
         };
         let change = match target {
-            Target::Other => return,
-            Target::New(table) => match self.check_new(&table) {
-                Ok(()) => Change::Create(table),
+            DeclaredTarget::Other => return,
+            DeclaredTarget::New(table) => match self.check_new(&table) {
+                Ok(()) => DeclaredChange::Create(table),
                 Err(found) => return self.conflicts.extend(found),
             },
-            Target::Own(id, declared) => match self.check_change(at, id, &declared) {
-                Ok(change) => Change::Change(id, change),
+            DeclaredTarget::Own(id, declared) => match self.check_change(at, id, &declared) {
+                Ok(change) => DeclaredChange::Change(id, change),
                 Err(found) => return self.conflicts.extend(found),
             },
         };
         match &change {
-            Change::Create(table) => {
+            DeclaredChange::Create(table) => {
                 put_table(&mut self.next.tables, Arc::new(table.clone()));
             }
-            Change::Change(id, change) => {
+            DeclaredChange::Change(id, change) => {
                 self.next.tables[id.0 as usize] = Arc::new(change.schema.clone());
             }
         }
         self.changes.push(change);
     }
 
-    fn target(&self, at: usize, declared: &TableSchema) -> Result<Target, Conflict> {
+    fn target(&self, at: usize, declared: &TableSchema) -> Result<DeclaredTarget, Conflict> {
         let module = self.name;
         if !declared.owner.is_empty() && declared.owner != module {
             return self.target_of_other(declared);
@@ -162,7 +162,7 @@ impl<'a> Judged<'a> {
         if let Some(logged) = self.logged(&declared.name)
             && let Some(id) = self.deployed.owned(module, &logged.was)
         {
-            return Ok(Target::Own(id, table));
+            return Ok(DeclaredTarget::Own(id, table));
         }
         let was = declared.was.as_deref().filter(|was| !self.declares(was));
         let before = was.and_then(|was| self.deployed.owned(module, was));
@@ -179,7 +179,7 @@ impl<'a> Judged<'a> {
         };
         if let Some(id) = found {
             return match self.is_taken(id) {
-                false => Ok(Target::Own(id, table)),
+                false => Ok(DeclaredTarget::Own(id, table)),
                 true => {
                     let full = table.full_name();
                     let way_on = "declare it once";
@@ -187,7 +187,7 @@ impl<'a> Judged<'a> {
                 }
             };
         }
-        Ok(Target::New(as_stored(table)))
+        Ok(DeclaredTarget::New(as_stored(table)))
     }
 
     /// Returns the present place of the declared table.
@@ -198,13 +198,13 @@ impl<'a> Judged<'a> {
     /// Returns the table in the log's record of the deployment.
     fn logged(&self, name: &str) -> Option<&'a TableSources> {
         match self.judge {
-            Judge::Replay(logged) => logged.iter().find(|table| table.table == name),
-            Judge::Deployment(_) | Judge::WayBack => None,
+            DeploymentRules::Replay(logged) => logged.iter().find(|table| table.table == name),
+            DeploymentRules::Deployment(_) | DeploymentRules::WayBack => None,
         }
     }
 
     /// Returns the stored table that the declared one was before, unless another table that stays has its name.
-    fn target_of_return(&self, id: TableId, table: TableSchema) -> Result<Target, Conflict> {
+    fn target_of_return(&self, id: TableId, table: TableSchema) -> Result<DeclaredTarget, Conflict> {
         let origins = self.origins.iter().flat_map(|origins| origins.iter().flatten());
         let leaves = |other: TableId| origins.clone().any(|origin| origin.table == other);
         match self.deployed.owned(self.name, &table.name) {
@@ -217,7 +217,7 @@ impl<'a> Judged<'a> {
                 );
                 Err(conflict(&table.full_name(), "", "table", &stored, "one table", &way_on))
             }
-            _ => Ok(Target::Own(id, table)),
+            _ => Ok(DeclaredTarget::Own(id, table)),
         }
     }
 
@@ -228,10 +228,10 @@ impl<'a> Judged<'a> {
 
     fn is_taken(&self, id: TableId) -> bool {
         let mut changes = self.changes.iter();
-        changes.any(|change| matches!(change, Change::Change(taken, _) if *taken == id))
+        changes.any(|change| matches!(change, DeclaredChange::Change(taken, _) if *taken == id))
     }
 
-    fn target_of_other(&self, declared: &TableSchema) -> Result<Target, Conflict> {
+    fn target_of_other(&self, declared: &TableSchema) -> Result<DeclaredTarget, Conflict> {
         let (full, owner) = (declared.full_name(), &declared.owner);
         let refuse = |stored: &str, way_on: String| {
             let declared = format!("used by {}", self.name);
@@ -247,7 +247,7 @@ impl<'a> Judged<'a> {
                 "not shared",
                 format!("declare the table `shared` in {owner}, too, and deploy that first"),
             ),
-            Some(_) => Ok(Target::Other),
+            Some(_) => Ok(DeclaredTarget::Other),
         }
     }
 
@@ -262,10 +262,12 @@ impl<'a> Judged<'a> {
         let origin = self.origin(at).filter(|origin| origin.table == id);
         let columns = origin.map(|origin| &*origin.columns);
         let change = match (self.judge, columns) {
-            (Judge::Deployment(counts), _) if counts.table(id, stored).rows == 0 => {
+            (DeploymentRules::Deployment(counts), _) if counts.table(id, stored).rows == 0 => {
                 plan_change_of_empty(stored, declared, columns)?
             }
-            (Judge::Deployment(_) | Judge::WayBack, Some(columns)) => plan_return(stored, declared, columns)?,
+            (DeploymentRules::Deployment(_) | DeploymentRules::WayBack, Some(columns)) => {
+                plan_return(stored, declared, columns)?
+            }
             _ => match self.logged(&declared.name) {
                 Some(logged) => plan_logged_change(stored, declared, &logged.columns)?,
                 None => plan_change(stored, declared)?,
@@ -277,8 +279,8 @@ impl<'a> Judged<'a> {
 
     fn check_limits(&self, table: &TableSchema) -> Result<(), Vec<Conflict>> {
         let found = match self.judge {
-            Judge::Deployment(_) => check_limits(table),
-            Judge::Replay(_) | Judge::WayBack => Vec::new(),
+            DeploymentRules::Deployment(_) => check_limits(table),
+            DeploymentRules::Replay(_) | DeploymentRules::WayBack => Vec::new(),
         };
         match found.is_empty() {
             true => Ok(()),
@@ -303,13 +305,15 @@ impl<'a> Judged<'a> {
         };
         if migrates {
             let whole = |change| match change {
-                Change::Change(id, change) => Change::Change(id, change.whole()),
+                DeclaredChange::Change(id, change) => DeclaredChange::Change(id, change.whole()),
                 created => created,
             };
             self.changes = self.changes.into_iter().map(whole).collect();
         }
-        if let Judge::Deployment(counts) = self.judge {
-            let copies = retiring.iter().filter_map(|(_, change): &Retiring| change.as_ref());
+        if let DeploymentRules::Deployment(counts) = self.judge {
+            let copies = retiring
+                .iter()
+                .filter_map(|(_, change): &RetiringSchema| change.as_ref());
             self.summarize(&mut summary, counts, copies);
         }
         summary.conflicts = self.conflicts;
@@ -323,7 +327,7 @@ impl<'a> Judged<'a> {
         }
     }
 
-    fn bind(&self, migrates: bool) -> Result<Bound, Vec<Conflict>> {
+    fn bind(&self, migrates: bool) -> Result<BoundTables, Vec<Conflict>> {
         let bindings = bind_all(self.name, self.schema, &self.next)?;
         let rebound = self.rebound()?;
         let retiring = if migrates { self.retiring()? } else { Vec::new() };
@@ -331,7 +335,7 @@ impl<'a> Judged<'a> {
     }
 
     /// Returns the stored tables as the migration sees them.
-    fn retiring(&self) -> Result<Vec<Retiring>, Vec<Conflict>> {
+    fn retiring(&self) -> Result<Vec<RetiringSchema>, Vec<Conflict>> {
         let mut retiring = Vec::new();
         for declared in &self.schema.retiring {
             let mut seen = declared.clone();
@@ -342,7 +346,7 @@ impl<'a> Judged<'a> {
             };
             let stored = &self.deployed.tables[id.0 as usize];
             let change = match self.judge {
-                Judge::Deployment(counts) if counts.table(id, stored).rows > 0 => plan_change(stored, &seen)?,
+                DeploymentRules::Deployment(counts) if counts.table(id, stored).rows > 0 => plan_change(stored, &seen)?,
                 // A replay finds the rows of that time. If the columns do not fit, there were no rows.
                 _ => plan_change_of_empty(stored, &seen, None)?,
             };
@@ -353,8 +357,8 @@ impl<'a> Judged<'a> {
 
     fn check_table_count(&mut self) {
         let tables_max = match self.judge {
-            Judge::Deployment(_) => TABLES_MAX,
-            Judge::Replay(_) | Judge::WayBack => usize::from(u16::MAX),
+            DeploymentRules::Deployment(_) => TABLES_MAX,
+            DeploymentRules::Replay(_) | DeploymentRules::WayBack => usize::from(u16::MAX),
         };
         let live = self.next.tables.iter().filter(|table| !table.is_dropped());
         if live.count() + self.schema.retiring.len() > tables_max {
@@ -379,7 +383,7 @@ impl<'a> Judged<'a> {
             }
             let tables = used.map(|bound| &self.next.tables[bound.table.0 as usize]);
             let unshared = tables.filter(|table| !table.shared && table.owner != module.name);
-            if matches!(self.judge, Judge::Deployment(_)) {
+            if matches!(self.judge, DeploymentRules::Deployment(_)) {
                 conflicts.extend(unshared.map(|table| used_by(&module.name, table)));
             }
             match bind_all(&module.name, &module.schema, &self.next) {
@@ -401,9 +405,9 @@ fn used_by(module: &str, table: &TableSchema) -> Conflict {
     conflict(&full, "", "table", &stored, "not shared", &way_on)
 }
 
-fn changed_table(change: &Change) -> Option<TableId> {
+fn changed_table(change: &DeclaredChange) -> Option<TableId> {
     match change {
-        Change::Change(id, change) if !change.is_noop() => Some(*id),
+        DeclaredChange::Change(id, change) if !change.is_noop() => Some(*id),
         _ => None,
     }
 }
@@ -412,8 +416,8 @@ fn changed_table(change: &Change) -> Option<TableId> {
 fn unfit_placement(table: &TableSchema) -> Option<Conflict> {
     let full = table.full_name();
     let column = match table.placement {
-        Placement::Local => return None,
-        Placement::Replicated if table.primary_key.is_empty() => {
+        TablePlacement::Local => return None,
+        TablePlacement::Replicated if table.primary_key.is_empty() => {
             let (rule, declared) = ("replicated tables have one", "none");
             return Some(conflict(
                 &full,
@@ -424,8 +428,8 @@ fn unfit_placement(table: &TableSchema) -> Option<Conflict> {
                 "declare a primary key",
             ));
         }
-        Placement::Replicated => return None,
-        Placement::By(column) => column,
+        TablePlacement::Replicated => return None,
+        TablePlacement::By(column) => column,
     };
     let name = &table.columns.get(column as usize)?.name;
     let lacks = |columns: &[u16]| !columns.is_empty() && !columns.contains(&column);

@@ -21,15 +21,15 @@ pub struct Origin {
 
 /// Origins of one version's tables, in the order of their declaration. None: a table of another module, or a table that was dropped or made
 /// anew.
-pub type Origins = Vec<Option<Origin>>;
+pub type TableOrigins = Vec<Option<Origin>>;
 
 /// Origins of the last versions out of service, with different bytes, of each module.
 #[derive(Clone, Debug, Default)]
-pub struct Lineage(BTreeMap<ModuleId, Arc<Origins>>);
+pub struct Lineage(BTreeMap<ModuleId, Arc<TableOrigins>>);
 
 impl Lineage {
     /// Returns the origins of a version out of service, if they are kept.
-    pub fn of(&self, id: ModuleId) -> Option<&Arc<Origins>> {
+    pub fn of(&self, id: ModuleId) -> Option<&Arc<TableOrigins>> {
         self.0.get(&id)
     }
 
@@ -41,7 +41,7 @@ impl Lineage {
         bytes.sum::<usize>() as u64
     }
 
-    pub(crate) fn put(&mut self, id: ModuleId, origins: Origins) {
+    pub(crate) fn put(&mut self, id: ModuleId, origins: TableOrigins) {
         self.0.insert(id, Arc::new(origins));
     }
 
@@ -76,7 +76,7 @@ impl Origin {
 
 impl Deployed {
     /// Returns the places of the tables of this module's former version that has these bytes.
-    pub(super) fn origins_of(&self, name: &str, hash: &[u8; 32]) -> Option<Arc<Origins>> {
+    pub(super) fn origins_of(&self, name: &str, hash: &[u8; 32]) -> Option<Arc<TableOrigins>> {
         let is_it = |id: &ModuleId| {
             let module = &self.versions[id.0 as usize];
             module.name == name && module.hash == *hash

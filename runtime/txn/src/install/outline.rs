@@ -2,32 +2,32 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use reprise_abi::{Placement, TableSchema};
-use reprise_storage::{Conflict, GoOn, Growth, Misfits, Prepared, Store, TableChange, TableId, Unprepared};
+use reprise_abi::{TablePlacement, TableSchema};
+use reprise_storage::{Conflict, ConvertError, GoOn, Growth, Misfits, PreparedTable, Store, TableChange, TableId};
 
-use super::{Plan, Step, summary::PlanSummary};
+use super::{InstallStep, Plan, summary::PlanSummary};
 
 /// A checked deployment: its changes, with nothing of them made yet.
 pub struct Outline {
     /// The stored tables.
     pub(super) stored: Vec<Arc<TableSchema>>,
-    pub(super) changes: Vec<Change>,
+    pub(super) changes: Vec<DeclaredChange>,
     pub(super) bindings: Vec<crate::TableBinding>,
     pub(super) rebound: BTreeMap<String, Vec<crate::TableBinding>>,
     /// Stored tables in the form that the migration sees. None if such a table is not stored.
-    pub(super) retiring: Vec<Retiring>,
+    pub(super) retiring: Vec<RetiringSchema>,
     /// Everything that it would change, its conflicts included. A deployment with a conflict can't be prepared.
     pub summary: PlanSummary,
 }
 
 /// The change of a declared table.
-pub(super) enum Change {
+pub(super) enum DeclaredChange {
     Create(TableSchema),
     Change(TableId, TableChange),
 }
 
 /// A stored table as the migration sees it. None if it is not stored.
-pub(super) type Retiring = (TableSchema, Option<(TableId, TableChange)>);
+pub(super) type RetiringSchema = (TableSchema, Option<(TableId, TableChange)>);
 
 impl Outline {
     /// Returns conflicts of rows that the changed tables could not hold. `count` finds a table's misfits.
@@ -37,7 +37,7 @@ impl Outline {
     ) -> Result<Vec<Conflict>, E> {
         let mut conflicts = Vec::new();
         for change in &self.changes {
-            if let Change::Change(id, change) = change
+            if let DeclaredChange::Change(id, change) = change
                 && change.has_checks()
             {
                 let stored = &self.stored[id.0 as usize];
@@ -52,8 +52,8 @@ impl Outline {
         let mut growth = Growth::default();
         for change in &self.changes {
             growth.add(match change {
-                Change::Create(table) => Growth::of_new(table),
-                Change::Change(id, change) => store.growth_of(*id, change),
+                DeclaredChange::Create(table) => Growth::of_new(table),
+                DeclaredChange::Change(id, change) => store.growth_of(*id, change),
             });
         }
         for (seen, change) in &self.retiring {
@@ -73,9 +73,9 @@ fn count_misfits(
     stored: &TableSchema,
     change: &TableChange,
     go_on: GoOn<'_>,
-) -> Result<Vec<Misfits>, Unprepared> {
+) -> Result<Vec<Misfits>, ConvertError> {
     let count = match stored.placement {
-        Placement::Replicated => 1,
+        TablePlacement::Replicated => 1,
         _ => stores.len(),
     };
     let mut found: Vec<Misfits> = Vec::new();
@@ -88,11 +88,11 @@ fn count_misfits(
 }
 
 /// Makes the changed tables that the deployment needs. `go_on` gets the number of copied rows, and says whether to continue.
-pub fn prepare(outline: Outline, stores: &[&Store], go_on: GoOn<'_>) -> Result<Plan, Unprepared> {
+pub fn prepare(outline: Outline, stores: &[&Store], go_on: GoOn<'_>) -> Result<Plan, ConvertError> {
     if outline.summary.conflicts.is_empty() {
         let found = outline.row_conflicts(|id, stored, change| count_misfits(stores, id, stored, change, go_on))?;
         if !found.is_empty() {
-            return Err(Unprepared::Conflicts(found));
+            return Err(ConvertError::Conflicts(found));
         }
     }
     let Outline {
@@ -104,7 +104,7 @@ pub fn prepare(outline: Outline, stores: &[&Store], go_on: GoOn<'_>) -> Result<P
         summary,
     } = outline;
     if !summary.conflicts.is_empty() {
-        return Err(Unprepared::Conflicts(summary.conflicts));
+        return Err(ConvertError::Conflicts(summary.conflicts));
     }
     let mut plan = Plan {
         steps: Vec::new(),
@@ -115,20 +115,20 @@ pub fn prepare(outline: Outline, stores: &[&Store], go_on: GoOn<'_>) -> Result<P
     };
     for (seen, change) in retiring {
         let copies = match change {
-            None => stores.iter().map(|_| Prepared::empty(seen.clone())).collect(),
+            None => stores.iter().map(|_| PreparedTable::empty(seen.clone())).collect(),
             Some((id, change)) => prepare_all(stores, id, &change, go_on)?,
         };
         plan.retiring.push((seen, copies));
     }
     for change in changes {
         plan.steps.push(match change {
-            Change::Create(table) => Step::Create(table),
-            Change::Change(id, change) => {
+            DeclaredChange::Create(table) => InstallStep::Create(table),
+            DeclaredChange::Change(id, change) => {
                 let prepared = match change.is_noop() && !plan.summary.migrates {
                     true => Vec::new(),
                     false => prepare_all(stores, id, &change, go_on)?,
                 };
-                Step::Change {
+                InstallStep::Change {
                     table: id,
                     sources: change.sources().to_vec(),
                     schema: Arc::new(change.schema),
@@ -145,7 +145,7 @@ fn prepare_all(
     id: TableId,
     change: &TableChange,
     go_on: GoOn<'_>,
-) -> Result<Vec<Prepared>, Unprepared> {
+) -> Result<Vec<PreparedTable>, ConvertError> {
     let prepared = stores.iter().map(|store| store.prepare(id, change.clone(), go_on));
     prepared.collect()
 }

@@ -2,27 +2,27 @@
 
 use reprise_storage::{ChangeAction, ChangeStep, Conflict};
 
-use super::consent::{Consent, Destroyed};
+use super::consent::{Consent, DestroyedItem};
 
 /// Everything that a deployment would change, or why it can't be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanSummary {
     /// Tables that it would create or change, in the order of their declaration.
-    pub tables: Vec<TablePlan>,
+    pub tables: Vec<TableChangePlan>,
     /// Procedures that it would add, drop or change, in the order of their names.
-    pub procedures: Vec<ProcedurePlan>,
+    pub procedures: Vec<ProcedureChange>,
     /// Tables that the version in service declares, and that no module in service would declare any more.
-    pub abandoned: Vec<AbandonedTable>,
+    pub abandoned: Vec<OrphanedTable>,
     /// Things that would be destroyed, each with the consent that it needs.
-    pub destroyed: Vec<Destroyed>,
+    pub destroyed: Vec<DestroyedItem>,
     /// Columns that may have been renamed: one would be dropped, and one of its type added.
-    pub renames: Vec<LikelyRename>,
+    pub renames: Vec<RenameGuess>,
     /// True if the module would run a migration on its tables, which are copied for that.
     pub migrates: bool,
     /// Name of the module's migration. If `migrates` is false, the tables have had it.
     pub migration: Option<String>,
     /// The way back to the version in service, if there is one.
-    pub way_back: Option<WayBack>,
+    pub way_back: Option<RollbackPlan>,
     /// Conflicts. Empty: the deployment is possible, with consent to the things that it destroys.
     pub conflicts: Vec<Conflict>,
     /// Estimate of the milliseconds for which all partitions would stand still.
@@ -31,8 +31,8 @@ pub struct PlanSummary {
 
 impl PlanSummary {
     /// Returns the things that it would destroy without consent.
-    pub fn missing<'s>(&'s self, given: &'s [Consent]) -> impl Iterator<Item = &'s Destroyed> {
-        let is_missing = |needed: &&Destroyed| !given.iter().any(|consent| consent.covers(&needed.consent));
+    pub fn missing<'s>(&'s self, given: &'s [Consent]) -> impl Iterator<Item = &'s DestroyedItem> {
+        let is_missing = |needed: &&DestroyedItem| !given.iter().any(|consent| consent.covers(&needed.consent));
         self.destroyed.iter().filter(is_missing)
     }
 
@@ -63,7 +63,7 @@ impl PlanSummary {
 
 /// The changes of one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TablePlan {
+pub struct TableChangePlan {
     /// `module.table` under its new name.
     pub table: String,
     /// Its steps, in the order in which they are done.
@@ -80,7 +80,7 @@ pub struct TablePlan {
 
 /// The change of one procedure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProcedurePlan {
+pub struct ProcedureChange {
     /// Its name.
     pub procedure: String,
     /// `Add`, `Drop` or `Convert`.
@@ -91,7 +91,7 @@ pub struct ProcedurePlan {
 
 /// A table that would lose its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AbandonedTable {
+pub struct OrphanedTable {
     /// `module.table`.
     pub table: String,
     /// Rows that it holds, as clients see them.
@@ -100,7 +100,7 @@ pub struct AbandonedTable {
 
 /// A column that would be dropped, and one of its type that would be added.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LikelyRename {
+pub struct RenameGuess {
     /// `module.table`.
     pub table: String,
     /// The stored column.
@@ -111,7 +111,7 @@ pub struct LikelyRename {
 
 /// The result of a rollback to the version in service, by the rules of the rollback itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WayBack {
+pub struct RollbackPlan {
     /// The version in service.
     pub version: u32,
     /// Why its tables could not be restored. Empty: a rollback would be possible.

@@ -6,13 +6,13 @@ use std::sync::{
 
 use crate::bed::{Procedure, deployed};
 use reprise_abi::{
-    EndReason, Field, HostOps, OpError, RowLayout, ScalarType, ScanFlags, ScanRequest, Target,
-    calls::{HANDLE_NONE, Packed},
+    EndReason, Field, HostOps, IndexTarget, OpError, RowLayout, ScalarType, ScanFlags, ScanRequest,
+    calls::{HANDLE_NONE, PackedItems},
 };
 use reprise_base::{PartitionId, TxnId, limits::WRITE_SET_BYTES_MAX};
 use reprise_env::Clock;
 use reprise_storage::{Rid, Store, TableId};
-use reprise_txn::{Ends, Failure, ModuleId, Outcome, TxnInput, TxnScratch, run_multi, run_single};
+use reprise_txn::{CallEnds, Failure, ModuleId, Outcome, TxnInput, TxnScratch, run_multi, run_single};
 
 /// A table of rows placed by `w` without a key, so that only the row says where it belongs, and a table of texts.
 const SCHEMA: &str = r#"{"abi":1,
@@ -168,14 +168,14 @@ impl Clock for Ticking {
 #[test]
 fn long_host_calls_ask_whether_they_may_go_on() {
     let clock: Arc<dyn Clock> = Arc::new(Ticking::default());
-    let target = Target { table: TEXTS, index: 0 };
+    let target = IndexTarget { table: TEXTS, index: 0 };
     let fill =
         |ops: &mut dyn HostOps, rows: u32| (0..rows).try_for_each(|k| ops.insert(TEXTS, &text_row(k, 1)).map(|_| ()));
     let keys: Vec<u8> = (0..60_000_u32)
         .flat_map(|k| [4_u32.to_le_bytes(), k.to_be_bytes()].concat())
         .collect();
     let looks_up = |ops: &mut dyn HostOps| {
-        ops.multi_get(target, Packed::to_end(&keys).unwrap(), &mut |handle, _| {
+        ops.multi_get(target, PackedItems::to_end(&keys).unwrap(), &mut |handle, _| {
             assert_eq!(handle, HANDLE_NONE)
         })
     };
@@ -218,7 +218,7 @@ fn long_host_calls_ask_whether_they_may_go_on() {
 #[test]
 fn whoever_is_ended_leaves_nothing() {
     let clock: Arc<dyn Clock> = Arc::new(Ticking::default());
-    let ends = Arc::new(Ends::default());
+    let ends = Arc::new(CallEnds::default());
     let mut frame = TxnScratch::default();
     frame.watch.begin_batch(&clock, Some(&ends));
     frame.watch.begin_call(3, 0, 0);

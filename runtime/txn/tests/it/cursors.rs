@@ -5,8 +5,8 @@ use std::{cmp::Reverse, collections::BTreeMap};
 
 use crate::bed::{Procedure, Random, deployed};
 use reprise_abi::{
-    ColumnPlan, ColumnSet, Field, Handles, HostOps, OpError, RowHandle, RowLayout, ScalarType, ScanFlags, ScanRequest,
-    Target,
+    ColumnPlan, ColumnSet, Field, Handles, HostOps, IndexTarget, OpError, RowHandle, RowLayout, ScalarType, ScanFlags,
+    ScanRequest,
 };
 use reprise_base::{
     MemoryKind, MemoryLedger, PartitionId, TxnId,
@@ -260,7 +260,7 @@ impl Play<'_> {
             flags |= ScanFlags::LOCAL;
         }
         let request = ScanRequest {
-            target: Target { table, index },
+            target: IndexTarget { table, index },
             flags: ScanFlags(flags),
             limit,
             lower: &lower,
@@ -419,7 +419,7 @@ impl Play<'_> {
         let sum = match by_key {
             true => {
                 let key = [row[0].to_be_bytes(), row[1].to_be_bytes()].concat();
-                let target = Target {
+                let target = IndexTarget {
                     table: seen.id.0,
                     index: 0,
                 };
@@ -440,7 +440,7 @@ impl Play<'_> {
         }
         let expected = self.model.of_key(table, row);
         let key = [row[0].to_be_bytes(), row[1].to_be_bytes()].concat();
-        let found = self.ops.get(Target { table, index: 0 }, &key)?;
+        let found = self.ops.get(IndexTarget { table, index: 0 }, &key)?;
         let found = found.map(|(handle, row)| (handle, decoded(row)));
         assert_eq!(found.map(|(_, row)| row), expected.map(|id| self.model.rows[&id]));
         if let (Some((handle, _)), Some(id)) = (found, expected) {
@@ -552,7 +552,7 @@ fn raise(ops: &mut dyn HostOps, rows: u32, each: usize) -> Result<u32, OpError> 
         ops.insert(0, &encoded([1, k, k % 8, 0]))?;
     }
     let request = ScanRequest {
-        target: Target { table: 0, index: 1 },
+        target: IndexTarget { table: 0, index: 1 },
         flags: ScanFlags(ScanFlags::LOCAL),
         limit: 0,
         lower: &[],
@@ -610,7 +610,7 @@ fn what_a_cursor_keeps_counts_in_the_write_set_and_is_given_up() {
                 assert!(matches!(filled, Outcome::Commit(_)));
             }
             let before = bench.digests();
-            let target = Target { table: 0, index: 0 };
+            let target = IndexTarget { table: 0, index: 0 };
             let outcome = bench.run(None, |ops| {
                 let request = ScanRequest {
                     target,
@@ -667,7 +667,7 @@ fn what_a_cursor_keeps_counts_in_the_memory_limit() {
         let before = bench.digests();
         let outcome = bench.run(None, |ops| {
             let request = ScanRequest {
-                target: Target { table: 0, index: 0 },
+                target: IndexTarget { table: 0, index: 0 },
                 flags: ScanFlags(0),
                 limit: 0,
                 lower: &[],

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use crate::bed::{Procedure, Random, deployed};
-use reprise_abi::{ColumnSet, Field, HostOps, OpError, RowLayout, ScalarType, Target};
+use reprise_abi::{ColumnSet, Field, HostOps, IndexTarget, OpError, RowLayout, ScalarType};
 use reprise_base::{Epoch, Lsn, PartitionId, PlacedBytes, TxnId};
-use reprise_nvram::{Event, FlushPolicy, Owner, Recording, Region, RingReader, RingWriter};
+use reprise_nvram::{Event, FlushPolicy, Owner, RecordingMemory, Region, RingReader, RingWriter};
 use reprise_storage::{AfterImage, Store};
 use reprise_txn::{Deployed, ModuleId, Outcome, TxnInput, TxnScratch, run_multi, run_single};
 
@@ -39,7 +39,7 @@ struct Bench {
     stores: Vec<Store>,
     deployed: Deployed,
     frame: TxnScratch,
-    memory: Arc<Recording>,
+    memory: Arc<RecordingMemory>,
     writer: RingWriter,
     reader: RingReader,
 }
@@ -48,7 +48,7 @@ impl Bench {
     fn new(partitions: usize, region_bytes: usize) -> Self {
         let mut stores: Vec<_> = (0..partitions).map(|_| Store::new()).collect();
         let deployed = deployed(SCHEMA, &mut stores);
-        let memory = Arc::new(Recording::new(region_bytes));
+        let memory = Arc::new(RecordingMemory::new(region_bytes));
         let region =
             Region::format(memory.clone(), Owner::default(), 1, 64, (Epoch(1), Lsn(0))).expect("there is room");
         let (writer, reader) = region.rings(FlushPolicy::OnInsert).remove(0);
@@ -119,7 +119,7 @@ impl Bench {
 
 /// Some operations, most of them on rows of their own; at times back to a savepoint.
 fn act(random: &mut Random, ops: &mut dyn HostOps, only: Option<u16>, partitions: u32) -> Result<(), OpError> {
-    let target = Target { table: TABLE, index: 0 };
+    let target = IndexTarget { table: TABLE, index: 0 };
     let mut savepoints = Vec::new();
     let mut next = random.below(ROWS);
     for _ in 0..random.below(12) {

@@ -1,7 +1,7 @@
 //! A write by a row's key has the effect and the digest of a write by its handle.
 
 use crate::bed::{Procedure, deployed};
-use reprise_abi::{Field, HostOps, OpError, RowLayout, ScalarType, Target};
+use reprise_abi::{Field, HostOps, IndexTarget, OpError, RowLayout, ScalarType};
 use reprise_base::{PartitionId, TxnId};
 use reprise_storage::Store;
 use reprise_txn::{Commit, Failure, ModuleId, Outcome, TxnInput, TxnScratch, run_multi, run_single};
@@ -19,7 +19,7 @@ fn schema(kind: &str, placement: &str) -> String {
     )
 }
 
-const TARGET: Target = Target { table: 0, index: 0 };
+const TARGET: IndexTarget = IndexTarget { table: 0, index: 0 };
 const V: u16 = 2;
 
 fn key(w: u32, k: u32) -> Vec<u8> {
@@ -163,11 +163,11 @@ fn mistakes_end_the_transaction_and_leave_nothing() {
             ops.add_by_key(TARGET, &key(1, 1), 3, 1).map(drop)
         }),
         ("not declared", |ops| {
-            ops.add_by_key(Target { table: 0, index: 1 }, &key(1, 1), V, 1)
+            ops.add_by_key(IndexTarget { table: 0, index: 1 }, &key(1, 1), V, 1)
                 .map(drop)
         }),
         ("not declared", |ops| {
-            ops.exists(Target { table: 1, index: 0 }, &key(1, 1)).map(drop)
+            ops.exists(IndexTarget { table: 1, index: 0 }, &key(1, 1)).map(drop)
         }),
     ];
     for (schema, partitions) in shapes() {

@@ -2,8 +2,8 @@
 
 use crate::bed::{Procedure, deployed};
 use reprise_abi::{
-    ColumnPlan, ColumnSet, FixedSlots, Handles, HostOps, OpError, ScanFlags, ScanRequest, Target,
-    calls::{EqualKeys, HANDLE_NONE, Packed, look_up_rows, scan_rows},
+    ColumnPlan, ColumnSet, FixedSlots, Handles, HostOps, IndexTarget, OpError, ScanFlags, ScanRequest,
+    calls::{EqualKeys, HANDLE_NONE, PackedItems, look_up_rows, scan_rows},
 };
 use reprise_base::{PartitionId, TxnId};
 use reprise_storage::Store;
@@ -24,17 +24,17 @@ fn procedure(ops: &mut dyn HostOps) -> Result<(), OpError> {
     let row = |k: u32| layout.build(&[reprise_abi::Field::Uint(k.into()), reprise_abi::Field::Uint(7)]);
     let rows: Vec<_> = (0..100).map(|at| row(at * 3)).collect();
     let bytes = packed(&rows);
-    let first = ops.multi_insert(0, Packed::new(&bytes, 100).expect("whole items"))?;
+    let first = ops.multi_insert(0, PackedItems::new(&bytes, 100).expect("whole items"))?;
     assert_eq!(first, 0);
     let twice = packed(&[row(1), row(6), row(2)]);
-    let refused = ops.multi_insert(0, Packed::new(&twice, 3).expect("whole items"));
+    let refused = ops.multi_insert(0, PackedItems::new(&twice, 3).expect("whole items"));
     assert_eq!(refused, Err(OpError::DuplicateKey { index: 0 }));
 
-    let target = Target { table: 0, index: 0 };
+    let target = IndexTarget { table: 0, index: 0 };
     let keys: Vec<_> = (0..10_u32).map(|k| k.to_be_bytes().to_vec()).collect();
     let bytes = packed(&keys);
     let mut found = Vec::new();
-    let keys_packed = Packed::new(&bytes, 10).expect("whole items");
+    let keys_packed = PackedItems::new(&bytes, 10).expect("whole items");
     ops.multi_get(target, keys_packed, &mut |handle, row| {
         found.push((handle, row.to_vec()))
     })?;
@@ -52,7 +52,7 @@ fn procedure(ops: &mut dyn HostOps) -> Result<(), OpError> {
     // Key 1 was inserted before the key that was taken; key 2 after it was not.
     let expected = [true, true, false, true, false, false, true, false, false, true];
     assert_eq!(there, expected);
-    let nowhere = ops.multi_get(Target { table: 1, index: 0 }, keys_packed, &mut |_, _| ());
+    let nowhere = ops.multi_get(IndexTarget { table: 1, index: 0 }, keys_packed, &mut |_, _| ());
     assert!(matches!(nowhere, Err(OpError::Guest(_))));
     Ok(())
 }
@@ -108,7 +108,7 @@ fn columns_by_both_ways(ops: &mut dyn HostOps) -> Result<(), OpError> {
         let fields = [k.into(), (7 * k).into()].map(reprise_abi::Field::Uint);
         ops.insert(0, &layout.build(&fields))?;
     }
-    let target = Target { table: 0, index: 0 };
+    let target = IndexTarget { table: 0, index: 0 };
     let key = |k: u32| k.to_be_bytes();
     for set in [0b01, 0b10, 0b11] {
         let plan = ColumnPlan::new(&layout, ColumnSet(set));
@@ -138,7 +138,7 @@ fn columns_by_both_ways(ops: &mut dyn HostOps) -> Result<(), OpError> {
         }
         let keys: Vec<_> = (60..140_u32).rev().map(|k| key(k).to_vec()).collect();
         let bytes = packed(&keys);
-        let keys = Packed::to_end(&bytes).expect("whole items");
+        let keys = PackedItems::to_end(&bytes).expect("whole items");
         let mut out = vec![0; 80 * each];
         let needed = look_up_rows(ops, target, keys, &plan, &mut out)?;
         let expected = told(ops, &out[..needed])?;
@@ -183,7 +183,7 @@ fn many_keys_find_what_each_finds() {
 /// The results of `multi_get_slots`, in the form of `multi_get_columns`.
 fn in_slots(
     ops: &mut dyn HostOps,
-    target: Target,
+    target: IndexTarget,
     (keys, count): (&[u8], usize),
     plan: &ColumnPlan,
 ) -> Result<Vec<u8>, OpError> {
@@ -208,14 +208,14 @@ fn several_by_both_ways(ops: &mut dyn HostOps) -> Result<(), OpError> {
     let held = [0, 1, 3, 4];
     let rows: Vec<_> = (0..200).map(|at| row(held[at % 4], at as u32 / 4)).collect();
     let bytes = packed(&rows);
-    ops.multi_insert(0, Packed::new(&bytes, 200).expect("whole items"))?;
+    ops.multi_insert(0, PackedItems::new(&bytes, 200).expect("whole items"))?;
 
-    let target = Target { table: 0, index: 0 };
+    let target = IndexTarget { table: 0, index: 0 };
     let keys: Vec<_> = (0..90_u32)
         .map(|at| key(held[at as usize / 4 % 4], at * 7 % 60))
         .collect();
     let bytes = packed(&keys);
-    let keys_packed = Packed::new(&bytes, 90).expect("whole items");
+    let keys_packed = PackedItems::new(&bytes, 90).expect("whole items");
     let mut found = Vec::new();
     ops.multi_get(target, keys_packed, &mut |handle, row| {
         found.push((handle, row.to_vec()))

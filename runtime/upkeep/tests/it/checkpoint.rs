@@ -11,7 +11,7 @@ use crate::common::{
     take, transfer, transfer_until, wasm,
 };
 use reprise_database::{CheckpointConfig, Database};
-use reprise_router::{LogQuery, ReplyOutcome};
+use reprise_router::{LogSearch, ReplyOutcome};
 use reprise_upkeep::{BytesError, CheckpointPhase};
 
 /// A wait that ends only by a mistake.
@@ -138,15 +138,15 @@ fn bytes_of_the_last_versions_are_kept_when_the_log_behind_them_is_released() {
         }
     };
     check(&database);
-    let last = database.router().log_records(LogQuery {
+    let last = database.router().log_records(LogSearch {
         newest: true,
         limit: 1,
-        ..LogQuery::default()
+        ..LogSearch::default()
     });
     let last = last.expect("read").records[0].lsn;
     fill(&database, 0, 1_000);
     let oldest = || {
-        let page = database.router().log_records(LogQuery::default());
+        let page = database.router().log_records(LogSearch::default());
         page.expect("read").oldest
     };
     for round in 1.. {

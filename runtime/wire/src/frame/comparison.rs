@@ -2,7 +2,7 @@
 
 use reprise_base::{Lsn, PartitionId};
 
-use super::{FRAME_HEADER_BYTES, Kind, Out, check_head, put_text, text_at, u16_at};
+use super::{FRAME_HEADER_BYTES, FrameFields, Kind, check_head, put_text, text_at, u16_at};
 use crate::{WireError, check, corrupt, u32_at, u64_at};
 
 /// Tables in one frame at most, each partition's counted.
@@ -14,16 +14,16 @@ const COMPARED_BYTES: usize = FRAME_HEADER_BYTES + 16;
 
 /// The LSN at which tables are compared. The primary sends it before it reports the records before `lsn` as committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Named {
+pub struct ComparePoint {
     /// Later ones have larger numbers, as long as the primary runs.
     pub number: u64,
     /// Behind a mark in the log.
     pub lsn: Lsn,
 }
 
-impl Named {
+impl ComparePoint {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = Out::new(Kind::Named);
+        let mut out = FrameFields::new(Kind::Named);
         out.u64(self.number).u64(self.lsn.0);
         out.seal(&[])
     }
@@ -95,7 +95,7 @@ impl<'a> TableDigests<'a> {
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = Out::new(Kind::Digests);
+        let mut out = FrameFields::new(Kind::Digests);
         out.u64(self.number).u16(u16::from(self.is_last));
         out.u16((self.tables.len() / TABLE_BYTES) as u16).u32(0);
         out.put(self.tables);
@@ -130,24 +130,24 @@ impl<'a> TableDigests<'a> {
 
 /// A standby's result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ComparisonOutcome {
     Equal = 0,
     Differs = 1,
 }
 
 /// Sent by the standby once it has compared, and again on a later connection where tables differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Compared<'a> {
+pub struct ComparisonResult<'a> {
     pub number: u64,
     pub lsn: Lsn,
-    pub outcome: Outcome,
+    pub outcome: ComparisonOutcome,
     /// The difference; empty if there is none.
     pub what: &'a str,
 }
 
-impl<'a> Compared<'a> {
+impl<'a> ComparisonResult<'a> {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = Out::new(Kind::Compared);
+        let mut out = FrameFields::new(Kind::Compared);
         out.u64(self.number).u64(self.lsn.0);
         put_text(&mut out, self.outcome as u16, self.what);
         out.seal(&[])
@@ -157,11 +157,11 @@ impl<'a> Compared<'a> {
         check_head("length of a comparison", COMPARED_BYTES, bytes)?;
         let (outcome, what) = text_at(bytes, COMPARED_BYTES)?;
         let outcome = match outcome {
-            0 => Outcome::Equal,
-            1 => Outcome::Differs,
+            0 => ComparisonOutcome::Equal,
+            1 => ComparisonOutcome::Differs,
             other => return Err(corrupt("outcome of a comparison", "0 or 1", other)),
         };
-        if outcome == Outcome::Equal && !what.is_empty() {
+        if outcome == ComparisonOutcome::Equal && !what.is_empty() {
             return Err(corrupt("a comparison", "no text where all is equal", what));
         }
         Ok(Self {

@@ -2,7 +2,7 @@
 
 use reprise_base::{Epoch, Lsn};
 
-use super::{FRAME_HEADER_BYTES, Kind, Out, check_head, u16_at};
+use super::{FRAME_HEADER_BYTES, FrameFields, Kind, check_head, u16_at};
 use crate::{History, WireError, check, corrupt, u32_at, u64_at};
 
 const EPOCHS_HEAD_BYTES: usize = FRAME_HEADER_BYTES + 16;
@@ -67,7 +67,7 @@ impl<'a> Epochs<'a> {
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = Out::new(Kind::Epochs);
+        let mut out = FrameFields::new(Kind::Epochs);
         out.u64(self.durable.0).u16(u16::from(self.is_same));
         out.u16((self.entries.len() / EPOCH_BYTES) as u16).u32(0);
         out.put(self.entries);

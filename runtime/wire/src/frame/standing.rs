@@ -2,7 +2,9 @@
 
 use reprise_base::Lsn;
 
-use super::{FRAME_HEADER_BYTES, FRAME_TEXT_BYTES_MAX, Kind, Out, STANDBY_NAME_BYTES_MAX, check_head, text, u16_at};
+use super::{
+    FRAME_HEADER_BYTES, FRAME_TEXT_BYTES_MAX, FrameFields, Kind, STANDBY_NAME_BYTES_MAX, check_head, text, u16_at,
+};
 use crate::{WireError, check, corrupt, u32_at, u64_at};
 
 /// Standbys in one frame at most.
@@ -53,7 +55,7 @@ pub struct MemberSeen<'a> {
 /// The set of standbys. The primary sends it first, and whenever another standby is in sync, or one is no longer. The standby saves it, and says so
 /// (`noted`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing<'a> {
+pub struct SyncUpdate<'a> {
     /// Later ones have larger numbers, as long as the primary runs.
     pub number: u64,
     /// The receiving standby has everything that was acknowledged under the primary's level. At quorum it is one of the standbys that are
@@ -64,7 +66,7 @@ pub struct Standing<'a> {
     entries: &'a [u8],
 }
 
-impl<'a> Standing<'a> {
+impl<'a> SyncUpdate<'a> {
     /// Packs the other standbys for a frame: at most 16.
     pub fn pack<'b>(members: impl Iterator<Item = MemberSeen<'b>>) -> Vec<u8> {
         let mut packed = Vec::new();
@@ -102,7 +104,7 @@ impl<'a> Standing<'a> {
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = Out::new(Kind::Standing);
+        let mut out = FrameFields::new(Kind::Standing);
         out.u64(self.number).u16(flags_of(self.in_sync, self.set).into());
         out.u16(self.members().count() as u16).u32(0);
         out.put(self.entries);

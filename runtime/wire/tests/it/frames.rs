@@ -83,8 +83,8 @@ fn golden_greetings() {
             00 00 00 00 04 00 08 00 68 74 74 70 3a 2f 2f 70"#]],
     );
     check_golden(
-        Frame::Refused(Refused {
-            refusal: Refusal::Diverged,
+        Frame::Refused(RefusalMessage {
+            refusal: StandbyRefusal::Diverged,
             reason: "why",
         }),
         expect!["66 d3 a8 75 03 00 00 00 07 00 03 00 77 68 79"],
@@ -103,7 +103,7 @@ fn compared_table() -> ComparedTable {
 
 #[test]
 fn golden_comparisons() {
-    let named = Named {
+    let named = ComparePoint {
         number: 7,
         lsn: Lsn(0x1122),
     };
@@ -122,10 +122,10 @@ fn golden_comparisons() {
         03 00 00 00 00 00 00 00 04 00 00 00 00 00 00 00
         88 77 66 55 44 33 22 11"#]],
     );
-    let compared = Compared {
+    let compared = ComparisonResult {
         number: 7,
         lsn: Lsn(0x1122),
-        outcome: Outcome::Differs,
+        outcome: ComparisonOutcome::Differs,
         what: "why",
     };
     check_golden(
@@ -154,13 +154,13 @@ fn forged(frame: Frame<'_>, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 
 #[test]
 fn comparisons_that_no_encoder_writes_are_refused() {
-    let named = Frame::Named(Named { number: 7, lsn: Lsn(1) });
+    let named = Frame::Named(ComparePoint { number: 7, lsn: Lsn(1) });
     let tables = TableDigests::pack(&[compared_table()]);
     let digests = Frame::Digests(TableDigests::new(7, true, &tables));
-    let equal = Frame::Compared(Compared {
+    let equal = Frame::Compared(ComparisonResult {
         number: 7,
         lsn: Lsn(1),
-        outcome: Outcome::Equal,
+        outcome: ComparisonOutcome::Equal,
         what: "",
     });
     let refused = [
@@ -248,7 +248,7 @@ fn golden_streams() {
     );
     let packed = packed_laggards(&[("s2", 9), ("s3", 0x1122)]);
     check_golden(
-        Frame::Standing(Standing::new(6, true, IN, &packed)),
+        Frame::Standing(SyncUpdate::new(6, true, IN, &packed)),
         expect![[r#"
             b5 2c f3 75 0a 00 00 00 06 00 00 00 00 00 00 00
             07 00 02 00 00 00 00 00 09 00 00 00 00 00 00 00
@@ -295,8 +295,8 @@ fn what_no_encoder_writes_is_refused() {
     refused(with(Frame::Hello(hello("s1")), 68, 0xff), "text of a frame");
     refused(with(Frame::Group(group(b"ab")), 24, 7), "end of a group");
     refused(with(Frame::Group(group(b"ab")), 36, 1), "bytes of a group's records");
-    let refusal = Refused {
-        refusal: Refusal::Name,
+    let refusal = RefusalMessage {
+        refusal: StandbyRefusal::Name,
         reason: "",
     };
     refused(with(Frame::Refused(refusal), 8, 0), "kind of a refusal");
@@ -312,7 +312,7 @@ fn what_no_encoder_writes_is_refused() {
     refused(with(epochs, 24, 3), "a list of epochs");
     refused(with(Frame::Progress(progress()), 60, 1), "behind a progress's epoch");
     let packed = packed_laggards(&[("s2", 9)]);
-    let standing = Frame::Standing(Standing::new(6, true, IN, &packed));
+    let standing = Frame::Standing(SyncUpdate::new(6, true, IN, &packed));
     refused(with(standing, 16, 8), "flags of a standing");
     refused(with(standing, 18, 2), "number of a standing's standbys");
     refused(with(standing, 20, 1), "bytes before a standing's standbys");
@@ -322,7 +322,7 @@ fn what_no_encoder_writes_is_refused() {
     refused(with(standing, 35, 3), "length of a URL");
     let many = packed_laggards(&[("s2", 9); 17]).repeat(2);
     refused(
-        with(Frame::Standing(Standing::new(6, true, IN, &many)), 18, 17),
+        with(Frame::Standing(SyncUpdate::new(6, true, IN, &many)), 18, 17),
         "at most 16",
     );
     let chunk = FileChunk {
@@ -337,7 +337,7 @@ fn what_no_encoder_writes_is_refused() {
 }
 
 fn packed_laggards(laggards: &[(&str, u64)]) -> Vec<u8> {
-    Standing::pack(laggards.iter().map(|(name, from)| MemberSeen {
+    SyncUpdate::pack(laggards.iter().map(|(name, from)| MemberSeen {
         name,
         url: "",
         from: Lsn(*from),
@@ -352,7 +352,7 @@ fn packed_laggards(laggards: &[(&str, u64)]) -> Vec<u8> {
 #[test]
 fn members_come_back_in_their_order() {
     let packed = packed_laggards(&[("s2", 9), ("s1", 0)]);
-    let bytes = Frame::Standing(Standing::new(1, false, IN, &packed)).encode();
+    let bytes = Frame::Standing(SyncUpdate::new(1, false, IN, &packed)).encode();
     let Ok(Frame::Standing(read)) = Frame::decode(&bytes) else {
         panic!("it is a standing");
     };
@@ -431,8 +431,8 @@ fn frames(parts: &Parts) -> Vec<Frame<'_>> {
             safety: Safety::ALL[(n[2] % 6) as usize],
             primary: &parts.text,
         }),
-        Frame::Refused(Refused {
-            refusal: Refusal::Gone,
+        Frame::Refused(RefusalMessage {
+            refusal: StandbyRefusal::Gone,
             reason: &parts.text,
         }),
         Frame::File(FileChunk {
@@ -452,7 +452,7 @@ fn frames(parts: &Parts) -> Vec<Frame<'_>> {
             committed: Lsn(n[3]),
             behind_bytes: n[4],
         }),
-        Frame::Standing(Standing::new(n[0], n[1].is_multiple_of(2), IN, &parts.laggards)),
+        Frame::Standing(SyncUpdate::new(n[0], n[1].is_multiple_of(2), IN, &parts.laggards)),
         Frame::Progress(Progress {
             sent_ns: n[6],
             received: Lsn(n[3]),
@@ -498,8 +498,8 @@ proptest! {
 #[test]
 fn a_text_that_is_too_long_is_cut() {
     let reason = "é".repeat(FRAME_TEXT_BYTES_MAX);
-    let refused = Refused {
-        refusal: Refusal::Gone,
+    let refused = RefusalMessage {
+        refusal: StandbyRefusal::Gone,
         reason: &reason,
     };
     let bytes = Frame::Refused(refused).encode();

@@ -11,7 +11,7 @@ mod store;
 use std::fmt;
 
 use reprise_abi::{
-    LogLevel, ModuleSchema, OpError, Placement, ProcedureSchema, TXN_ORIGIN_BITS, TXN_ORIGIN_SEVERAL,
+    LogLevel, ModuleSchema, OpError, ProcedureSchema, TXN_ORIGIN_BITS, TXN_ORIGIN_SEVERAL, TablePlacement,
     key::KEY_BYTES_MAX, value::ValueReader,
 };
 
@@ -173,8 +173,8 @@ impl TestDb {
         let position = position.unwrap_or_else(|| panic!("the module has no table {table}"));
         let mut stores = self.stores.iter();
         match self.schema.tables[position].placement {
-            Placement::Replicated => stores.next().map_or(0, |first| first.rows_count(position)),
-            Placement::Local | Placement::By(_) => stores.map(|store| store.rows_count(position)).sum(),
+            TablePlacement::Replicated => stores.next().map_or(0, |first| first.rows_count(position)),
+            TablePlacement::Local | TablePlacement::By(_) => stores.map(|store| store.rows_count(position)).sum(),
         }
     }
 
@@ -271,7 +271,7 @@ impl TestDb {
     /// Each partition holds the same rows of a replicated table, as a server demands it of a migration.
     fn check_replicated(&self) -> Result<(), TestError> {
         let tables = self.schema.tables.iter().enumerate();
-        let mut replicated = tables.filter(|(_, table)| table.placement == Placement::Replicated);
+        let mut replicated = tables.filter(|(_, table)| table.placement == TablePlacement::Replicated);
         let differs = replicated.find(|(number, _)| {
             let mut rows = self.stores.iter().map(|store| store.sorted_rows(*number));
             let first = rows.next();

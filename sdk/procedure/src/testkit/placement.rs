@@ -1,7 +1,7 @@
 //! Placement of rows on the test kit's partitions, by a value, a key or a call's arguments.
 
 use reprise_abi::{
-    Field, Partitioning, Placement, ProcedureSchema, ScalarType, ScanRequest, TableSchema, Type, key::KeyReader,
+    Field, Partitioning, ProcedureSchema, ScalarType, ScanRequest, TablePlacement, TableSchema, Type, key::KeyReader,
     value::ValueReader,
 };
 
@@ -86,7 +86,7 @@ impl<'k> KeyBounds<'k> {
 /// Returns the partition of all rows whose keys lie between two of an index with these columns. None: the keys don't agree up to the
 /// partition column.
 pub fn of_keys(table: &TableSchema, columns: &[u16], keys: KeyBounds<'_>, partitions: usize) -> Option<usize> {
-    let Placement::By(by) = table.placement else {
+    let TablePlacement::By(by) = table.placement else {
         return None;
     };
     let place = columns.iter().position(|column| *column == by)?;

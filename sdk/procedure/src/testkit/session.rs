@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use reprise_abi::{
-    ColumnSet, Field, HostOps, LogLevel, OpError, Placement, RowHandle, ScanBatch, ScanFlags, ScanRequest, Target,
-    random::TxnRandom, value::RESULT_BYTES_MAX,
+    ColumnSet, Field, HostOps, IndexTarget, LogLevel, OpError, RowHandle, ScanBatch, ScanFlags, ScanRequest,
+    TablePlacement, random::TxnRandom, value::RESULT_BYTES_MAX,
 };
 
 use super::{
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     module::Abort,
-    native::{CallEnd, NativeModule},
+    native::{NativeExit, NativeModule},
 };
 
 /// Caller, time and random seed of a transaction.
@@ -99,8 +99,8 @@ impl<'a> TestSession<'a> {
     /// Runs one of the module's procedures in this transaction (`NativeModule::call`); its encoded result.
     pub fn run(&mut self, module: &NativeModule, index: usize) -> Result<Vec<u8>, TestError> {
         match module.call(index, self)? {
-            CallEnd::Done => Ok(std::mem::take(&mut self.result)),
-            CallEnd::Aborted => {
+            NativeExit::Done => Ok(std::mem::take(&mut self.result)),
+            NativeExit::Aborted => {
                 let abort = self.abort.take();
                 let abort = abort.unwrap_or_else(|| Abort::new("", "the procedure aborted without a reason"));
                 Err(TestError::Aborted(abort))
@@ -182,12 +182,12 @@ impl<'a> TestSession<'a> {
     }
 
     /// The partitions on which a lookup between two keys of an index continues.
-    fn readable(&self, target: Target, look: LookupKind, keys: KeyBounds<'_>) -> Result<Vec<usize>, OpError> {
+    fn readable(&self, target: IndexTarget, look: LookupKind, keys: KeyBounds<'_>) -> Result<Vec<usize>, OpError> {
         let (table, held) = (self.table(target.table as usize)?, &self.scope.held);
         let by = match table.schema.placement {
-            Placement::Replicated => return Ok(vec![held[0]]),
-            Placement::Local => return Ok(held.clone()),
-            Placement::By(by) => by,
+            TablePlacement::Replicated => return Ok(vec![held[0]]),
+            TablePlacement::Local => return Ok(held.clone()),
+            TablePlacement::By(by) => by,
         };
         let columns = table.columns(target.index);
         let columns = columns.ok_or_else(|| guest(format!("index {} is not declared", target.index)))?;
@@ -210,12 +210,12 @@ impl<'a> TestSession<'a> {
             return Err(guest("what runs at a deployment writes no table that is retiring"));
         }
         match table.schema.placement {
-            Placement::Local => Ok(vec![held[0]]),
-            Placement::Replicated if self.holds_all() || self.scope.writes_replicated => Ok(held.clone()),
-            Placement::Replicated => Err(guest(
+            TablePlacement::Local => Ok(vec![held[0]]),
+            TablePlacement::Replicated if self.holds_all() || self.scope.writes_replicated => Ok(held.clone()),
+            TablePlacement::Replicated => Err(guest(
                 "a replicated table is written by procedures that touch all partitions",
             )),
-            Placement::By(column) => {
+            TablePlacement::By(column) => {
                 let valid = table.layout.validate(row);
                 valid.map_err(|error| guest(error.to_string()))?;
                 let home = placement::of_field(&table.layout.field(row, column), self.stores.len());
@@ -232,11 +232,11 @@ impl<'a> TestSession<'a> {
         let table = row.table;
         let writable = self.writable(table, self.row_at(row)?)?;
         Ok(match self.table(table)?.schema.placement {
-            Placement::Replicated => {
+            TablePlacement::Replicated => {
                 let copy = |partition| RowPosition { partition, ..row };
                 writable.into_iter().map(copy).collect()
             }
-            Placement::Local | Placement::By(_) => vec![row],
+            TablePlacement::Local | TablePlacement::By(_) => vec![row],
         })
     }
 
@@ -355,7 +355,7 @@ impl HostOps for TestSession<'_> {
         Ok(())
     }
 
-    fn get(&mut self, target: Target, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
+    fn get(&mut self, target: IndexTarget, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
         let table = target.table as usize;
         let keys = KeyBounds { lower: key, upper: key };
         for partition in self.readable(target, LookupKind::Key, keys)? {
@@ -390,7 +390,7 @@ impl HostOps for TestSession<'_> {
         self.copies(behind.place)?;
         self.check_current(behind)?;
         let homes = self.writable(table, row)?;
-        let is_placed = matches!(self.table(table)?.schema.placement, Placement::By(_));
+        let is_placed = matches!(self.table(table)?.schema.placement, TablePlacement::By(_));
         if is_placed && homes != [partition] {
             return Err(guest(MOVED));
         }

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, ops::Bound};
 
 use reprise_abi::{
-    ModuleSchema, OpError, Partitioning, Placement, RowLayout, ScanFlags, ScanRequest, TableSchema, key::KEY_BYTES_MAX,
-    schema::is_valid_name,
+    ModuleSchema, OpError, Partitioning, RowLayout, ScanFlags, ScanRequest, TablePlacement, TableSchema,
+    key::KEY_BYTES_MAX, schema::is_valid_name,
 };
 
 pub fn guest(message: impl Into<String>) -> OpError {
@@ -47,7 +47,7 @@ fn check_retiring(table: &TableSchema) -> Result<(), String> {
             "the retiring table {name} is under its stored name, without indexes"
         ));
     }
-    let names_row = |number: u16| table.primary_key.contains(&number) || table.placement == Placement::By(number);
+    let names_row = |number: u16| table.primary_key.contains(&number) || table.placement == TablePlacement::By(number);
     let mut others = (0..).zip(&table.columns).filter(|(number, _)| !names_row(*number));
     match others.find(|(_, column)| !column.nullable && column.default.is_none()) {
         None => Ok(()),

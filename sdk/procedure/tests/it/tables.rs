@@ -1,6 +1,6 @@
 //! Tables with every column type: the macros' codec against the contract's own, and every operation on the test kit.
 use reprise_procedure::{
-    abi::{Field, IndexKind, Placement, RowLayout, ScalarType},
+    abi::{Field, IndexKind, RowLayout, ScalarType, TablePlacement},
     key::WholeKey,
     prelude::*,
     scratch::Scratch,
@@ -206,7 +206,7 @@ fn keys_are_those_of_the_contract() {
 fn the_description_has_what_was_declared() {
     let schema = Everything::INFO.schema();
     assert_eq!(schema.primary_key, [0, 1]);
-    assert_eq!(schema.placement, Placement::By(0));
+    assert_eq!(schema.placement, TablePlacement::By(0));
     assert_eq!(schema.indexes[0].columns, [3, 6]);
     assert!(schema.indexes[1].unique && !schema.indexes[0].unique);
     assert!(schema.columns[4].nullable && !schema.columns[3].nullable);

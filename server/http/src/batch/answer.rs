@@ -16,7 +16,7 @@ use crate::{
 
 /// The facts in the line of a call that did not commit, beside its id.
 #[derive(Serialize)]
-struct Shown<'a> {
+struct FailureFacts<'a> {
     problem: &'a Problem,
     #[serde(skip_serializing_if = "Option::is_none")]
     txn_id: Option<U64>,
@@ -30,7 +30,7 @@ const SHORT_IDS_BYTES: u64 = 64 << 10;
 const ID_TEXT_PER_BYTE: u64 = 6;
 
 /// A call, and where its id lies.
-type Slot = submission::Slot<Range<u32>>;
+type LineSlot = submission::Slot<Range<u32>>;
 
 impl Chunk {
     /// Returns the longest text of all answers together; 0 if no result is long and all ids are short.
@@ -60,7 +60,7 @@ impl Chunk {
     }
 
     /// True for a committed call.
-    fn write_json(&self, slot: &Slot, out: &mut Vec<u8>) -> bool {
+    fn write_json(&self, slot: &LineSlot, out: &mut Vec<u8>) -> bool {
         out.push(b'{');
         if !slot.framing.is_empty() {
             let id = &self.text[slot.framing.start as usize..slot.framing.end as usize];
@@ -93,7 +93,7 @@ impl Chunk {
         false
     }
 
-    fn write_cbor(&self, slot: &Slot, out: &mut Vec<u8>) -> bool {
+    fn write_cbor(&self, slot: &LineSlot, out: &mut Vec<u8>) -> bool {
         let before = out.len();
         let has_id = !slot.framing.is_empty();
         let failure = match self.outcome(slot) {
@@ -128,7 +128,7 @@ impl Chunk {
         false
     }
 
-    fn begin_cbor(&self, slot: &Slot, members: u64, out: &mut Vec<u8>) {
+    fn begin_cbor(&self, slot: &LineSlot, members: u64, out: &mut Vec<u8>) {
         let mut packer = Packer::new(out);
         packer.map(members);
         if slot.framing.is_empty() {
@@ -145,13 +145,13 @@ impl Chunk {
     }
 
     /// Returns a slot's committed call, or the reason why there is none.
-    fn outcome<'c>(&'c self, slot: &'c Slot) -> Result<(&'c Target, CallReply<'c>), Box<Failure<'c>>> {
+    fn outcome<'c>(&'c self, slot: &'c LineSlot) -> Result<(&'c Target, CallReply<'c>), Box<CallFailure<'c>>> {
         let (target, reply) = match self.calls.answer(slot) {
             Ok(answer) => answer,
-            Err(refusal) => return Err(Failure::without_txn(&refusal.problem)),
+            Err(refusal) => return Err(CallFailure::without_txn(&refusal.problem)),
         };
         match problem_of_reply(&reply) {
-            Some(problem) => Err(Box::new(Failure {
+            Some(problem) => Err(Box::new(CallFailure {
                 problem: Cow::Owned(problem),
                 ids: ids_of(&reply),
             })),
@@ -164,28 +164,28 @@ fn ids_of(reply: &CallReply<'_>) -> Option<(u64, u64)> {
     (reply.txn_id.0 != 0).then_some((reply.txn_id.0, reply.lsn.0))
 }
 
-fn not_of_its_type(reply: &CallReply<'_>) -> Box<Failure<'static>> {
+fn not_of_its_type(reply: &CallReply<'_>) -> Box<CallFailure<'static>> {
     let refusal = Refusal::internal("the stored result is not of the procedure's type");
-    Box::new(Failure {
+    Box::new(CallFailure {
         problem: Cow::Owned(*refusal.problem),
         ids: ids_of(reply),
     })
 }
 
 /// Why a call did not commit, and under which ids.
-struct Failure<'c> {
+struct CallFailure<'c> {
     problem: Cow<'c, Problem>,
     ids: Option<(u64, u64)>,
 }
 
-impl<'c> Failure<'c> {
+impl<'c> CallFailure<'c> {
     fn without_txn(problem: &'c Problem) -> Box<Self> {
         let problem = Cow::Borrowed(problem);
         Box::new(Self { problem, ids: None })
     }
 
-    fn shown(&self) -> Shown<'_> {
-        Shown {
+    fn shown(&self) -> FailureFacts<'_> {
+        FailureFacts {
             problem: &self.problem,
             txn_id: self.ids.map(|ids| U64(ids.0)),
             lsn: self.ids.map(|ids| U64(ids.1)),

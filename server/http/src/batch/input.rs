@@ -8,7 +8,7 @@ use reprise_codec::{Format, ItemScanner};
 use reprise_router::{Caller, Stream};
 
 use super::{
-    Cut,
+    ChunkBatch,
     line::{Chunk, LineParser},
 };
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// A piece of the body, or its end.
-pub enum Piece {
+pub enum BodyPiece {
     Data(Bytes),
     End,
     /// Nothing more will come.
@@ -72,7 +72,7 @@ impl Input {
     }
 
     /// Takes a piece, once everything before it is cut. True: it was the last.
-    pub fn take(&mut self, piece: Piece, requests: &Arc<Budget>) -> bool {
+    pub fn take(&mut self, piece: BodyPiece, requests: &Arc<Budget>) -> bool {
         let is_last = self.take_piece(piece);
         if is_last || self.rest.len() as u64 <= REQUEST_BYTES_SURE {
             self.rest_grant = None;
@@ -88,21 +88,21 @@ impl Input {
         true
     }
 
-    fn take_piece(&mut self, piece: Piece) -> bool {
+    fn take_piece(&mut self, piece: BodyPiece) -> bool {
         debug_assert!(self.at >= self.text.len() && self.refusal.is_none());
         match (piece, self.format) {
-            (Piece::Data(data), Format::Json) => self.take_lines(data),
-            (Piece::Data(data), Format::Cbor) => return self.take_items(&data),
-            (Piece::Broken(refusal), _) => {
+            (BodyPiece::Data(data), Format::Json) => self.take_lines(data),
+            (BodyPiece::Data(data), Format::Cbor) => return self.take_items(&data),
+            (BodyPiece::Broken(refusal), _) => {
                 self.refusal = Some(refusal);
                 return true;
             }
-            (Piece::End, Format::Json) => {
+            (BodyPiece::End, Format::Json) => {
                 let last = self.rest.split().freeze();
                 self.set_text(last);
                 return true;
             }
-            (Piece::End, Format::Cbor) => {
+            (BodyPiece::End, Format::Cbor) => {
                 if !self.rest.is_empty() {
                     let detail = "the sequence ends inside an item";
                     self.refusal = Some(Refusal::malformed(detail));
@@ -180,7 +180,7 @@ impl Input {
     }
 
     /// Returns the next chunk of the taken calls. None if all of it is cut.
-    pub fn cut(&mut self, state: &AppState, may_write: bool, calls_max: usize) -> Option<Cut> {
+    pub fn cut(&mut self, state: &AppState, may_write: bool, calls_max: usize) -> Option<ChunkBatch> {
         if self.at >= self.text.len() && self.refusal.is_none() {
             return None;
         }
@@ -206,7 +206,7 @@ impl Input {
         }
         chunk.calls.take_deadlines(&mut batch);
         let is_empty = chunk.calls.slots().is_empty();
-        (!is_empty).then_some(Cut { chunk, batch })
+        (!is_empty).then_some(ChunkBatch { chunk, batch })
     }
 
     /// The end of the call that begins at `at`, and the beginning of the next one.

@@ -36,13 +36,13 @@ pub struct Chunk {
 pub struct LineParser {
     args: Vec<u8>,
     scratch: ArgsScratch,
-    opening: Opening,
+    opening: LinePrefix,
 }
 
 /// The beginning of the last line, up to its arguments, and the target that it names. Most lines of a chunk differ in their arguments
 /// alone.
 #[derive(Default)]
-struct Opening {
+struct LinePrefix {
     text: Vec<u8>,
     target: Option<u16>,
 }
@@ -56,18 +56,18 @@ impl LineParser {
 
 /// The members of a call. The arguments are encoded at once if the procedure was named before them.
 #[derive(Default)]
-struct Line<'t> {
+struct CallLine<'t> {
     module: Option<Text<'t>>,
     procedure: Option<Text<'t>>,
     target: Option<u16>,
-    args: Args,
+    args: LineArgs,
     /// The place of the arguments.
     args_at: Range<usize>,
     id: Option<Range<usize>>,
     idempotency_key: Option<Text<'t>>,
 }
 
-impl Line<'_> {
+impl CallLine<'_> {
     /// Returns the module and the procedure that the call names.
     fn names(&self) -> Result<(&str, &str), Refusal> {
         match (&self.module, &self.procedure) {
@@ -78,7 +78,7 @@ impl Line<'_> {
 }
 
 #[derive(Default)]
-enum Args {
+enum LineArgs {
     #[default]
     Missing,
     Encoded(Result<(), ArgsError>),
@@ -121,7 +121,7 @@ impl Chunk {
     fn add_parsed(
         &mut self,
         begin: u32,
-        line: Line<'_>,
+        line: CallLine<'_>,
         bytes: &[u8],
         batch: &mut BatchBuilder,
         parser: &mut LineParser,
@@ -143,7 +143,7 @@ impl Chunk {
     /// Puts a call into `batch`; the number of its target, and its index.
     fn push(
         &mut self,
-        line: Line<'_>,
+        line: CallLine<'_>,
         bytes: &[u8],
         batch: &mut BatchBuilder,
         parser: &mut LineParser,
@@ -161,7 +161,7 @@ impl Chunk {
         };
         let target = self.calls.target(number);
         target.judge_role(may_write)?;
-        if let Args::Encoded(encoded) = line.args {
+        if let LineArgs::Encoded(encoded) = line.args {
             encoded?;
         } else {
             let (params, scratch) = (&target.schema().params, &mut parser.scratch);
@@ -179,7 +179,7 @@ impl Chunk {
     /// Puts a call with a key into `batch`, as `push` does. The kept outcome is looked up before anything else.
     fn push_keyed(
         &mut self,
-        line: Line<'_>,
+        line: CallLine<'_>,
         bytes: &[u8],
         batch: &mut BatchBuilder,
         parser: &mut LineParser,
@@ -204,7 +204,7 @@ impl Chunk {
         let is_encoded = line.target == Some(number);
         let (format, params) = (self.format, &target.schema().params);
         let encode = |out: &mut Vec<u8>| match line.args {
-            Args::Encoded(encoded) if is_encoded => encoded.map(|()| out.extend_from_slice(&parser.args)),
+            LineArgs::Encoded(encoded) if is_encoded => encoded.map(|()| out.extend_from_slice(&parser.args)),
             _ => encode_document(format, params, args, out, &mut parser.scratch),
         };
         let index = batch.push(&target.module, target.procedure, Some(key), encode)?;
@@ -217,7 +217,7 @@ impl Chunk {
         bytes: &'t [u8],
         batch: &BatchBuilder,
         parser: &mut LineParser,
-    ) -> Result<Line<'t>, SyntaxError> {
+    ) -> Result<CallLine<'t>, SyntaxError> {
         if let Some(target) = parser.opening.target
             && bytes.starts_with(&parser.opening.text)
         {
@@ -226,11 +226,11 @@ impl Chunk {
             let params = &self.calls.target(target).schema().params;
             let encoded = encode_args(params, &mut source, &mut parser.args, &mut parser.scratch)?;
             if bytes[source.position()..] == *b"}" {
-                return Ok(Line {
+                return Ok(CallLine {
                     target: Some(target),
-                    args: Args::Encoded(encoded),
+                    args: LineArgs::Encoded(encoded),
                     args_at: parser.opening.text.len()..bytes.len() - 1,
-                    ..Line::default()
+                    ..CallLine::default()
                 });
             }
         }
@@ -242,11 +242,11 @@ impl Chunk {
         mut source: S,
         batch: &BatchBuilder,
         parser: &mut LineParser,
-    ) -> Result<Line<'t>, SyntaxError> {
+    ) -> Result<CallLine<'t>, SyntaxError> {
         let DocumentToken::Map(mut items) = source.token()? else {
             return wrong(&source, "expected an object with module, procedure and args");
         };
-        let mut line = Line::default();
+        let mut line = CallLine::default();
         while let Some(name) = source.next_name(&mut items)? {
             match name.as_bytes() {
                 b"module" if line.module.is_none() => line.module = Some(text(&mut source)?),
@@ -267,7 +267,7 @@ impl Chunk {
                         _ => return wrong(&source, "idempotency_key must be a string"),
                     };
                 }
-                b"args" if matches!(line.args, Args::Missing) => {
+                b"args" if matches!(line.args, LineArgs::Missing) => {
                     self.read_args(&mut line, &mut source, batch, parser)?;
                 }
                 b"module" | b"procedure" | b"id" | b"idempotency_key" | b"args" => {
@@ -285,7 +285,7 @@ impl Chunk {
 
     fn read_args<'t, S: TokenSource<'t>>(
         &mut self,
-        line: &mut Line<'t>,
+        line: &mut CallLine<'t>,
         source: &mut S,
         batch: &BatchBuilder,
         parser: &mut LineParser,
@@ -296,7 +296,7 @@ impl Chunk {
         }
         let Some(target) = line.target else {
             line.args_at = source.raw()?;
-            line.args = Args::Raw;
+            line.args = LineArgs::Raw;
             return Ok(());
         };
         if line.id.is_none() && line.idempotency_key.is_none() && self.format == Format::Json {
@@ -308,7 +308,7 @@ impl Chunk {
         let begin = source.position();
         let encoded = encode_args(params, source, &mut parser.args, &mut parser.scratch)?;
         line.args_at = begin..source.position();
-        line.args = Args::Encoded(encoded);
+        line.args = LineArgs::Encoded(encoded);
         Ok(())
     }
 }

@@ -33,20 +33,20 @@ use tokio::{
 };
 
 use crate::{
-    auth::{Caller, Role},
+    auth::{CallerSession, TokenRole},
     body::{requests_full, timed_out},
     calls::{client_timeout, define_caller, wait_for_min_lsn},
     front,
     limits::{BATCH_ANSWER_BYTES, BATCH_BYTES_IN_FLIGHT_MAX, BATCH_CALLS_EACH_MAX, BATCH_CHUNKS_IN_FLIGHT_MAX},
     media::{format_of_answer, format_of_body},
     refusal::Refusal,
-    reply::Held,
+    reply::BatchResources,
     safety::{self, AskedSafety},
     state::AppState,
-    texts::Room,
+    texts::WaitForRoom,
     trace::RequestSpan,
 };
-use input::{Input, Piece};
+use input::{BodyPiece, Input};
 pub(crate) use line::{Chunk, LineParser};
 
 pub const PATH: &str = "/v1/batch";
@@ -102,7 +102,7 @@ pub async fn answer(state: &AppState, request: Request) -> Result<Response, Refu
     wait_for_min_lsn(state, &head.headers).await?;
     let answers = format_of_answer(&head.headers, format);
     let span = head.extensions.remove::<RequestSpan>();
-    let caller = Caller::of(&state.auth(), &head.headers)?;
+    let caller = CallerSession::of(&state.auth(), &head.headers)?;
     let named = define_caller(state, &caller.principal).await;
     let conversation = Conversation {
         state: state.clone(),
@@ -147,7 +147,7 @@ const CHUNK_RESULT_BYTES: usize = 256 << 10;
 /// One request, from its first line to its last answer.
 struct Conversation {
     state: AppState,
-    caller: Caller,
+    caller: CallerSession,
     /// The safety level that the batch asks for all of its writes.
     safety: Option<AskedSafety>,
     /// Its token was withdrawn.
@@ -161,7 +161,7 @@ struct Conversation {
     /// Number of calls of a chunk if their results may be large.
     calls_max: usize,
     /// A chunk that waits for its place.
-    cut: Option<Cut>,
+    cut: Option<ChunkBatch>,
     permit: Option<WaitForPermit>,
     /// Pending chunks, in the order of their calls.
     pending: VecDeque<Chunk>,
@@ -182,11 +182,10 @@ impl Drop for Conversation {
     }
 }
 
-type WaitForRoom = Pin<Box<dyn Future<Output = Room> + Send>>;
 type WaitForPermit = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>;
 
 /// A chunk and its calls, ready to be submitted.
-struct Cut {
+struct ChunkBatch {
     chunk: Chunk,
     batch: BatchBuilder,
 }
@@ -218,7 +217,7 @@ impl Conversation {
                 self.judge_caller();
                 self.cut = self
                     .input
-                    .cut(&self.state, self.caller.principal.may(Role::Write), self.calls_max);
+                    .cut(&self.state, self.caller.principal.may(TokenRole::Write), self.calls_max);
             }
             let Some(cut) = &self.cut else {
                 return false;
@@ -249,7 +248,7 @@ impl Conversation {
                     None
                 }
             };
-            let Cut { mut chunk, batch } = self.cut.take().expect("looked at above");
+            let ChunkBatch { mut chunk, batch } = self.cut.take().expect("looked at above");
             self.pending_bytes += bytes;
             self.pending_calls += chunk.calls.slots().len();
             match permit {
@@ -258,7 +257,9 @@ impl Conversation {
                     let counter = &self.state.counts.batch_calls;
                     counter.fetch_add(calls as u64, Ordering::Relaxed);
                     chunk.calls.ask_safety(self.safety);
-                    chunk.calls.submit(&self.state, batch, Held::new(permit, grant));
+                    chunk
+                        .calls
+                        .submit(&self.state, batch, BatchResources::new(permit, grant));
                 }
             }
             self.pending.push_back(chunk);
@@ -351,14 +352,16 @@ impl Conversation {
             return Poll::Pending; // woken by the first pending answer
         };
         let piece = match Pin::new(body).poll_frame(cx) {
-            Poll::Ready(None) => Piece::End,
-            Poll::Ready(Some(Ok(frame))) => Piece::Data(frame.into_data().unwrap_or_default()),
-            Poll::Ready(Some(Err(error))) => Piece::Broken(Refusal::malformed(format!("the body broke off: {error}"))),
+            Poll::Ready(None) => BodyPiece::End,
+            Poll::Ready(Some(Ok(frame))) => BodyPiece::Data(frame.into_data().unwrap_or_default()),
+            Poll::Ready(Some(Err(error))) => {
+                BodyPiece::Broken(Refusal::malformed(format!("the body broke off: {error}")))
+            }
             Poll::Pending => {
                 let idle_max = self.state.limits.batch_idle;
                 let idle = self.idle.get_or_insert_with(|| Box::pin(sleep(idle_max)));
                 ready!(idle.as_mut().poll(cx));
-                Piece::Broken(timed_out(idle_max))
+                BodyPiece::Broken(timed_out(idle_max))
             }
         };
         self.idle = None;

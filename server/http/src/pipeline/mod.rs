@@ -42,9 +42,9 @@ use crate::{
     texts::Room,
 };
 use answer::Answers;
-use request::Known;
-use run::{Progress, Run};
-use take::Taken;
+use request::KnownHead;
+use run::{AnswerProgress, CallRun};
+use take::TakeOutcome;
 
 const READ_BYTES: usize = 32 << 10;
 /// Longest head that is remembered to recognise the next one like it.
@@ -60,22 +60,22 @@ pub async fn serve(stream: StallGuard, state: &AppState) -> Option<StallGuard> {
     let end = poll_fn(|cx| pipeline.poll(cx)).await;
     let Pipeline { mut stream, input, .. } = pipeline;
     match end {
-        End::Over => {
+        PipelineEnd::Over => {
             let _ = stream.shutdown().await; // the peer may have gone before
             None
         }
-        End::Broken(error) => {
+        PipelineEnd::Broken(error) => {
             tracing::debug!(%error, "connection ended");
             None
         }
-        End::Other => {
+        PipelineEnd::Other => {
             stream.put_back(input);
             Some(stream)
         }
     }
 }
 
-enum End {
+enum PipelineEnd {
     Over,
     Broken(io::Error),
     /// There is a request that is hyper's.
@@ -96,7 +96,7 @@ enum Intake {
 
 /// The event that the pipeline waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Quiet {
+enum PipelineWait {
     /// The engine, or the peer to take its answers: others watch these.
     Not,
     /// A request.
@@ -112,9 +112,9 @@ struct Pipeline {
     /// Read and not yet taken.
     input: Vec<u8>,
     /// The runs, in the order of their requests.
-    runs: VecDeque<Run>,
+    runs: VecDeque<CallRun>,
     /// The last run that was answered, for its memory.
-    spare: Option<Run>,
+    spare: Option<CallRun>,
     /// Keeps their calls in order in the engine.
     order: Stream,
     /// Weight of the calls in `runs`, and bytes of their requests.
@@ -128,8 +128,8 @@ struct Pipeline {
     body: Vec<u8>,
     /// Room for the answers in `out`.
     room: Option<Room>,
-    known: Option<Known>,
-    quiet: Quiet,
+    known: Option<KnownHead>,
+    quiet: PipelineWait,
     since: Instant,
     timer: Option<Pin<Box<Sleep>>>,
     draining: watch::Receiver<bool>,
@@ -139,7 +139,7 @@ struct Pipeline {
 }
 
 /// How far a write or a read got.
-enum Moved {
+enum IoProgress {
     On,
     Blocked,
 }
@@ -167,7 +167,7 @@ impl Pipeline {
             body: Vec::new(),
             room: None,
             known: None,
-            quiet: Quiet::Not,
+            quiet: PipelineWait::Not,
             since: Instant::now(),
             timer: None,
             draining,
@@ -176,14 +176,14 @@ impl Pipeline {
         }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<PipelineEnd> {
         self.watch_drain(cx);
         loop {
             let is_full = self.take_answers(cx);
             match self.poll_write(cx) {
-                Ok(Moved::On) if is_full => continue,
+                Ok(IoProgress::On) if is_full => continue,
                 Ok(_) => {}
-                Err(error) => return Poll::Ready(End::Broken(error)),
+                Err(error) => return Poll::Ready(PipelineEnd::Broken(error)),
             }
             if self.runs.is_empty()
                 && self.out.is_empty()
@@ -192,14 +192,14 @@ impl Pipeline {
                 return Poll::Ready(end);
             }
             if self.take_calls() {
-                self.quiet = Quiet::Not;
+                self.quiet = PipelineWait::Not;
                 continue;
             }
             match self.poll_read(cx) {
-                Ok(Moved::On) => {}
-                Ok(Moved::Blocked) if self.is_late(cx) => {}
-                Ok(Moved::Blocked) => return Poll::Pending,
-                Err(error) => return Poll::Ready(End::Broken(error)),
+                Ok(IoProgress::On) => {}
+                Ok(IoProgress::Blocked) if self.is_late(cx) => {}
+                Ok(IoProgress::Blocked) => return Poll::Pending,
+                Err(error) => return Poll::Ready(PipelineEnd::Broken(error)),
             }
         }
     }
@@ -217,18 +217,18 @@ impl Pipeline {
     }
 
     /// Returns the end of a connection with nothing on its way.
-    fn end(&self) -> Option<End> {
+    fn end(&self) -> Option<PipelineEnd> {
         match self.intake {
             Intake::Open => None,
-            Intake::Closed => Some(End::Over),
-            Intake::Ended if self.input.is_empty() => Some(End::Over),
-            Intake::Ended | Intake::Other => Some(End::Other),
+            Intake::Closed => Some(PipelineEnd::Over),
+            Intake::Ended if self.input.is_empty() => Some(PipelineEnd::Over),
+            Intake::Ended | Intake::Other => Some(PipelineEnd::Other),
         }
     }
 
     /// True if more calls may be on their way beside calls of this weight and this many bytes.
     fn has_room_beside(&self, weight: usize, bytes: usize) -> bool {
-        !self.runs.front().is_some_and(Run::is_coalesced)
+        !self.runs.front().is_some_and(CallRun::is_coalesced)
             && self.in_flight + weight < PIPELINE_CALLS_IN_FLIGHT_MAX
             && self.has_room_for_bytes(self.in_flight_bytes + bytes)
             && self.out.len() < PIPELINE_ANSWER_BYTES
@@ -271,14 +271,14 @@ impl Pipeline {
         if !is_read || self.input.is_empty() || !self.has_room_beside(0, 0) {
             return false;
         }
-        let mut run = self.spare.take().unwrap_or_else(|| Run::in_order(self.order));
+        let mut run = self.spare.take().unwrap_or_else(|| CallRun::in_order(self.order));
         let deployed = self.state.router.deployed();
         let input = std::mem::take(&mut self.input);
         while run.bytes() < input.len() && !run.asks_safety() && self.has_room_beside(run.weight, run.held_bytes()) {
             match self.take_call(&input[run.bytes()..], &mut run, &deployed) {
-                Taken::Call => {}
-                Taken::Part | Taken::Later => break,
-                Taken::Other => {
+                TakeOutcome::Call => {}
+                TakeOutcome::Part | TakeOutcome::Later => break,
+                TakeOutcome::Other => {
                     self.intake = Intake::Other;
                     break;
                 }
@@ -321,9 +321,9 @@ impl Pipeline {
             let (weight, bytes) = (run.weight, run.counted_bytes);
             self.count_answers();
             match progress {
-                Progress::Done => {}
-                Progress::Full => return true,
-                Progress::Waits => return false,
+                AnswerProgress::Done => {}
+                AnswerProgress::Full => return true,
+                AnswerProgress::Waits => return false,
             }
             self.in_flight -= weight;
             self.in_flight_bytes -= bytes;
@@ -337,7 +337,7 @@ impl Pipeline {
     }
 
     /// Keeps the memory of a run that was answered.
-    fn keep(&mut self, mut run: Run) {
+    fn keep(&mut self, mut run: CallRun) {
         let mut text = run.clear();
         if self.input.is_empty() && text.capacity() <= KEPT_BYTES_MAX / 8 {
             text.clear();
@@ -346,14 +346,14 @@ impl Pipeline {
         self.spare = Some(run);
     }
 
-    fn poll_write(&mut self, cx: &mut Context<'_>) -> io::Result<Moved> {
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> io::Result<IoProgress> {
         while self.written < self.out.len() {
             let rest = &self.out[self.written..];
             match Pin::new(&mut self.stream).poll_write(cx, rest) {
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(bytes)) => self.written += bytes,
                 Poll::Ready(Err(error)) => return Err(error),
-                Poll::Pending => return Ok(Moved::Blocked),
+                Poll::Pending => return Ok(IoProgress::Blocked),
             }
         }
         self.written = 0;
@@ -362,17 +362,17 @@ impl Pipeline {
             buffer.clear();
             buffer.shrink_to(KEPT_BYTES_MAX);
         }
-        Ok(Moved::On)
+        Ok(IoProgress::On)
     }
 
-    fn poll_read(&mut self, cx: &mut Context<'_>) -> io::Result<Moved> {
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> io::Result<IoProgress> {
         if self.intake != Intake::Open || !self.has_room_beside(0, 0) {
-            return Ok(Moved::Blocked);
+            return Ok(IoProgress::Blocked);
         }
         let mut space = [const { MaybeUninit::uninit() }; READ_BYTES];
         let mut buffer = ReadBuf::uninit(&mut space);
         match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
-            Poll::Pending => return Ok(Moved::Blocked),
+            Poll::Pending => return Ok(IoProgress::Blocked),
             Poll::Ready(Err(error)) => return Err(error),
             Poll::Ready(Ok(())) => {}
         }
@@ -380,24 +380,24 @@ impl Pipeline {
             self.intake = Intake::Ended;
         }
         self.input.extend_from_slice(buffer.filled());
-        Ok(Moved::On)
+        Ok(IoProgress::On)
     }
 
     /// True once a request has been waited for, or its rest, for too long: the connection ends, or hyper has it.
     fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
         let is_idle = self.runs.is_empty() && self.out.is_empty() && self.intake == Intake::Open;
         let (quiet, wait_max) = match (is_idle, self.input.is_empty()) {
-            (false, _) => (Quiet::Not, Duration::MAX),
-            (true, true) => (Quiet::Idle, self.state.limits.header_wait),
+            (false, _) => (PipelineWait::Not, Duration::MAX),
+            (true, true) => (PipelineWait::Idle, self.state.limits.header_wait),
             (true, false) => (
-                Quiet::Part,
+                PipelineWait::Part,
                 PIPELINE_PARTIAL_WAIT_MAX.min(self.state.limits.header_wait),
             ),
         };
         if quiet != self.quiet {
             (self.quiet, self.since) = (quiet, Instant::now());
         }
-        if quiet == Quiet::Not {
+        if quiet == PipelineWait::Not {
             return false;
         }
         let deadline = self.since + wait_max;
@@ -409,7 +409,7 @@ impl Pipeline {
         while timer.as_mut().poll(cx).is_ready() {
             if Instant::now() >= deadline {
                 self.intake = match quiet {
-                    Quiet::Part => Intake::Other,
+                    PipelineWait::Part => Intake::Other,
                     _ => Intake::Closed,
                 };
                 return true;

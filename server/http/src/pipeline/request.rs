@@ -15,17 +15,17 @@ use crate::{
 
 /// The kind of a connection's next bytes of input.
 #[derive(Debug)]
-pub enum Seen<'b> {
+pub enum InputKind<'b> {
     /// The beginning of a request that may yet become a call.
     Part,
-    Call(Box<Head<'b>>),
+    Call(Box<CallHead<'b>>),
     /// Hyper's, with all that follows.
     Other,
 }
 
 /// A call's head; `bytes` of head and then `body_bytes` of body are all there.
 #[derive(Debug)]
-pub struct Head<'b> {
+pub struct CallHead<'b> {
     pub path: &'b str,
     pub headers: HeaderMap,
     pub bytes: usize,
@@ -35,7 +35,7 @@ pub struct Head<'b> {
 }
 
 /// An earlier head. Clients repeat theirs byte by byte except the key's value, and its meaning stays the same while the modules do.
-pub struct Known {
+pub struct KnownHead {
     pub head: Box<[u8]>,
     /// Place of the value of its idempotency key, if it has one.
     pub key: Option<Range<usize>>,
@@ -82,27 +82,27 @@ impl<'b> AlikeHead<'b> {
 /// How every such request begins.
 const LINE: &[u8] = b"POST /v1/call/";
 
-pub fn recognise(input: &[u8]) -> Seen<'_> {
+pub fn recognise(input: &[u8]) -> InputKind<'_> {
     let seen = input.len().min(LINE.len());
     if input[..seen] != LINE[..seen] {
-        return Seen::Other;
+        return InputKind::Other;
     }
     let part = match input.len() < PIPELINE_REQUEST_BYTES_MAX {
-        true => Seen::Part,
-        false => Seen::Other,
+        true => InputKind::Part,
+        false => InputKind::Other,
     };
     let mut lines = [httparse::EMPTY_HEADER; PIPELINE_HEADERS_MAX];
     let mut request = httparse::Request::new(&mut lines);
     let bytes = match request.parse(input) {
         Ok(httparse::Status::Complete(bytes)) => bytes,
         Ok(httparse::Status::Partial) => return part,
-        Err(_) => return Seen::Other,
+        Err(_) => return InputKind::Other,
     };
     let (Some("POST"), Some(1), Some(path)) = (request.method, request.version, request.path) else {
-        return Seen::Other;
+        return InputKind::Other;
     };
     let Some((headers, body_bytes)) = is_plain_path(path).then(|| take_headers(request.headers)).flatten() else {
-        return Seen::Other;
+        return InputKind::Other;
     };
     let key = request.headers.iter().find(|line| is_key(line));
     let key = key.map(|line| {
@@ -110,12 +110,12 @@ pub fn recognise(input: &[u8]) -> Seen<'_> {
         start..start + line.value.len()
     });
     if bytes + body_bytes > PIPELINE_REQUEST_BYTES_MAX {
-        return Seen::Other;
+        return InputKind::Other;
     }
     if input.len() < bytes + body_bytes {
-        return Seen::Part;
+        return InputKind::Part;
     }
-    Seen::Call(Box::new(Head {
+    InputKind::Call(Box::new(CallHead {
         path,
         headers,
         bytes,
@@ -189,9 +189,9 @@ mod tests {
     /// Returns the input in one word.
     fn word(input: &[u8]) -> String {
         match recognise(input) {
-            Seen::Part => "part".into(),
-            Seen::Other => "other".into(),
-            Seen::Call(head) => {
+            InputKind::Part => "part".into(),
+            InputKind::Other => "other".into(),
+            InputKind::Call(head) => {
                 let body = &input[head.bytes..head.bytes + head.body_bytes];
                 let headers = head.headers.len();
                 format!("{} {headers} {}", head.path, body.escape_ascii())
@@ -275,7 +275,7 @@ mod tests {
 
     /// The key of a request whose head is like the one of another.
     fn alike<'b>(known: &[u8], request: &'b [u8]) -> Option<(Option<&'b str>, usize)> {
-        let Seen::Call(head) = recognise(known) else {
+        let InputKind::Call(head) = recognise(known) else {
             panic!("the known request is a call");
         };
         let alike = AlikeHead::find(&known[..head.bytes], head.key.as_ref(), request);
@@ -292,7 +292,7 @@ mod tests {
         for key in ["first", "x", "another key, and longer", &"k".repeat(255)] {
             let request = keyed(key);
             assert_eq!(alike(&known, &request), Some((Some(key), request.len() - 2)), "{key}");
-            let Seen::Call(head) = recognise(&request) else {
+            let InputKind::Call(head) = recognise(&request) else {
                 panic!("{key:?} is no call");
             };
             assert_eq!(head.headers[headers::IDEMPOTENCY_KEY], key);
@@ -338,7 +338,7 @@ mod tests {
             let mut request = call("host: a\r\ncontent-length: 3\r\n", "{ }more");
             let at = at.index(request.len());
             request[at] = byte;
-            if let Seen::Call(head) = recognise(&request) {
+            if let InputKind::Call(head) = recognise(&request) {
                 prop_assert!(head.bytes + head.body_bytes <= request.len());
             }
         }

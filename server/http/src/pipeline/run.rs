@@ -1,9 +1,7 @@
 //! Calls that were taken together, from their requests to their answers.
 
 use std::{
-    future::Future,
     ops::Range,
-    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -11,21 +9,21 @@ use std::{
 use reprise_codec::Format;
 use reprise_router::{CallTerms, Deployed, Stream};
 
-use super::{answer::Answers, take::Taken};
+use super::{answer::Answers, take::TakeOutcome};
 use crate::{
     call_text::CallText,
     calls::{Call, Terms},
     limits::{PIPELINE_ANSWER_BYTES, PIPELINE_LARGE_CALL},
     refusal::Refusal,
-    reply::Held,
+    reply::BatchResources,
     safety::AskedSafety,
     state::AppState,
     submission::Submission,
-    texts::Room,
+    texts::WaitForRoom,
     trace::CallTrace,
 };
 
-pub struct Run {
+pub struct CallRun {
     /// The requests.
     pub text: Vec<u8>,
     calls: Submission<Terms>,
@@ -42,10 +40,8 @@ pub struct Run {
     room: Option<WaitForRoom>,
 }
 
-type WaitForRoom = Pin<Box<dyn Future<Output = Room> + Send>>;
-
 /// How far the answers to a run got.
-pub enum Progress {
+pub enum AnswerProgress {
     Done,
     /// The finished answers must be written first.
     Full,
@@ -76,7 +72,7 @@ impl Terms {
     }
 }
 
-impl Run {
+impl CallRun {
     pub fn in_order(order: Stream) -> Self {
         Self {
             text: Vec::new(),
@@ -128,14 +124,14 @@ impl Run {
         call: &Call,
         key: Option<Box<str>>,
         trace: impl FnOnce() -> Option<Box<CallTrace>>,
-    ) -> Taken {
+    ) -> TakeOutcome {
         match AskedSafety::of(state, call.terms.safety, call.terms.timeout) {
             Ok(None) => {}
-            Ok(Some(_)) if !self.is_empty() => return Taken::Later,
+            Ok(Some(_)) if !self.is_empty() => return TakeOutcome::Later,
             Ok(asked) => self.calls.ask_safety(asked),
             Err(refusal) => {
                 self.refuse(body.end, refusal, trace());
-                return Taken::Call;
+                return TakeOutcome::Call;
             }
         }
         self.weight += match call.target.has_small_result {
@@ -155,7 +151,7 @@ impl Run {
         };
         self.calls.add(target, 0, text, terms);
         self.bytes += body.end;
-        Taken::Call
+        TakeOutcome::Call
     }
 
     /// Takes a request of this many bytes that is refused.
@@ -174,7 +170,7 @@ impl Run {
         }
         let mut batch = calls.batch(state, deployed.clone());
         calls.encode_all(&mut batch, text, |terms| terms.of_call(state));
-        calls.submit(state, batch, Held::default());
+        calls.submit(state, batch, BatchResources::default());
     }
 
     /// Writes the answers that are there. `is_last`: nothing is answered after this run.
@@ -184,14 +180,14 @@ impl Run {
         state: &AppState,
         answers: &mut Answers<'_>,
         is_last: bool,
-    ) -> Progress {
+    ) -> AnswerProgress {
         let are_all_here = self.calls.poll(cx, state, &self.text).is_ready();
         while let Some(slot) = self.calls.slots().get(self.done) {
             if answers.out.len() >= PIPELINE_ANSWER_BYTES {
-                return Progress::Full;
+                return AnswerProgress::Full;
             }
             if !are_all_here && !slot.is_refused() {
-                return Progress::Waits;
+                return AnswerProgress::Waits;
             }
             if let Some(progress) = self.poll_room(cx, state, answers) {
                 return progress;
@@ -214,22 +210,27 @@ impl Run {
             state.note_answer(status);
             self.done += 1;
         }
-        Progress::Done
+        AnswerProgress::Done
     }
 
     /// Takes room for the next call's answer, if it needs any. Before it waits, it writes the answers that it has, so that no task waits
     /// while it holds room.
-    fn poll_room(&mut self, cx: &mut Context<'_>, state: &AppState, answers: &mut Answers<'_>) -> Option<Progress> {
+    fn poll_room(
+        &mut self,
+        cx: &mut Context<'_>,
+        state: &AppState,
+        answers: &mut Answers<'_>,
+    ) -> Option<AnswerProgress> {
         if self.room.is_none() {
             let slot = &self.calls.slots()[self.done];
             self.room = Some(Box::pin(state.texts.asked(self.calls.text_bytes_max(slot))?));
         }
         if !answers.out.is_empty() {
-            return Some(Progress::Full);
+            return Some(AnswerProgress::Full);
         }
         let room = self.room.as_mut().expect("made above").as_mut();
         let Poll::Ready(room) = room.poll(cx) else {
-            return Some(Progress::Waits);
+            return Some(AnswerProgress::Waits);
         };
         self.room = None;
         *answers.room = Some(room);

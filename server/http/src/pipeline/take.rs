@@ -8,8 +8,8 @@ use reprise_router::{Deployed, ScopedKey};
 
 use super::{
     KNOWN_HEAD_BYTES_MAX, Pipeline,
-    request::{AlikeHead, Head, Known, Seen, recognise},
-    run::Run,
+    request::{AlikeHead, CallHead, InputKind, KnownHead, recognise},
+    run::CallRun,
 };
 use crate::{
     calls::{Call, PATH_PREFIX, is_in_view},
@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Result of a look at the request that the input begins with.
-pub(super) enum Taken {
+pub(super) enum TakeOutcome {
     Call,
     /// The rest of it is not here yet.
     Part,
@@ -29,7 +29,7 @@ pub(super) enum Taken {
 
 impl Pipeline {
     /// Takes the call that `input` begins with.
-    pub(super) fn take_call(&mut self, input: &[u8], run: &mut Run, deployed: &Deployed) -> Taken {
+    pub(super) fn take_call(&mut self, input: &[u8], run: &mut CallRun, deployed: &Deployed) -> TakeOutcome {
         if let Some(known) = &self.known
             && known.generation == deployed.generation
             && Arc::ptr_eq(&known.auth, &self.state.auth())
@@ -37,7 +37,7 @@ impl Pipeline {
         {
             let body = head.bytes..head.bytes + known.body_bytes;
             if input.len() < body.end {
-                return Taken::Part;
+                return TakeOutcome::Part;
             }
             let call = &known.call;
             if head.key.is_none_or(|key| self.is_new(key, call)) {
@@ -51,23 +51,23 @@ impl Pipeline {
             }
         }
         match recognise(input) {
-            Seen::Part => Taken::Part,
-            Seen::Other => Taken::Other,
+            InputKind::Part => TakeOutcome::Part,
+            InputKind::Other => TakeOutcome::Other,
             // A call that must wait does not hold up the ones behind it.
-            Seen::Call(head) if !is_in_view(&self.state, &head.headers) => Taken::Other,
-            Seen::Call(head) => {
+            InputKind::Call(head) if !is_in_view(&self.state, &head.headers) => TakeOutcome::Other,
+            InputKind::Call(head) => {
                 let judged = self.judge(input, &head, deployed);
                 let body = head.bytes..head.bytes + head.body_bytes;
                 let trace = || CallTrace::start(self.state.tracer.as_ref(), head.path, &head.headers).map(Box::new);
                 match judged {
                     // The name goes into the log first, which takes a while.
-                    Ok(call) if call.waits_for_name(&self.state) => Taken::Other,
+                    Ok(call) if call.waits_for_name(&self.state) => TakeOutcome::Other,
                     Ok(call) => run.push(&self.state, body, &call, call.terms.key.clone(), trace),
                     // The module may have arrived with the awaited record, after `deployed` was taken.
-                    Err(_) if head.headers.contains_key(headers::MIN_LSN) => Taken::Other,
+                    Err(_) if head.headers.contains_key(headers::MIN_LSN) => TakeOutcome::Other,
                     Err(refusal) => {
                         run.refuse(body.end, refusal, trace());
-                        Taken::Call
+                        TakeOutcome::Call
                     }
                 }
             }
@@ -82,7 +82,7 @@ impl Pipeline {
     }
 
     /// Returns the call of a head, or the reason to refuse it.
-    fn judge(&mut self, input: &[u8], head: &Head<'_>, deployed: &Deployed) -> Result<Call, Refusal> {
+    fn judge(&mut self, input: &[u8], head: &CallHead<'_>, deployed: &Deployed) -> Result<Call, Refusal> {
         let auth = self.state.auth();
         let principal = auth.check(Version::HTTP_11, &Method::POST, head.path, &head.headers)?;
         let call = Call::of(&self.state, &principal, deployed, head.path, &head.headers)?;
@@ -96,7 +96,7 @@ impl Pipeline {
         if is_lasting && is_in_service && head.bytes <= KNOWN_HEAD_BYTES_MAX {
             let mut call = call.clone();
             call.terms.key = None;
-            self.known = Some(Known {
+            self.known = Some(KnownHead {
                 head: input[..head.bytes].into(),
                 key: head.key.clone(),
                 body_bytes: head.body_bytes,

@@ -10,7 +10,7 @@ use reprise_abi::{ColumnSchema, RowLayout, ScalarType, TableSchema};
 use reprise_codec::{count_prefix, encode_column, encode_prefix, first_names};
 use reprise_router::{RowFilter, RowsRequest};
 
-use super::cursor::{Walk, unpack_cursor, walk_of};
+use super::cursor::{CursorScope, unpack_cursor, walk_of};
 use crate::{refusal::Refusal, schema::PRIMARY};
 
 /// Conditions on one request.
@@ -18,7 +18,7 @@ const WHERE_MAX: usize = 16;
 
 /// The query's members, each as it was written.
 #[derive(Default)]
-pub struct Asked {
+pub struct RowsParameters {
     pub limit: Option<u32>,
     pub cursor: Option<String>,
     pub index: Option<String>,
@@ -34,7 +34,7 @@ pub struct Asked {
 }
 
 /// A query may have `where` more than once.
-impl<S: Send + Sync> FromRequestParts<S> for Asked {
+impl<S: Send + Sync> FromRequestParts<S> for RowsParameters {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
@@ -50,7 +50,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
     }
 }
 
-impl Asked {
+impl RowsParameters {
     fn take(&mut self, name: &str, value: String, is_of_groups: bool) -> Result<(), Refusal> {
         let place = match name {
             "limit" => return set(&mut self.limit, name, number(name, &value)?),
@@ -294,7 +294,7 @@ impl Condition {
     }
 }
 
-fn cursor_of(walk: Walk, text: &str) -> Result<Vec<u8>, Refusal> {
+fn cursor_of(walk: CursorScope, text: &str) -> Result<Vec<u8>, Refusal> {
     unpack_cursor(walk, text).ok_or_else(|| {
         Refusal::malformed(
             "cursor is not one of this table and index as they are: take next_cursor of the page before, or begin again where a deployment \

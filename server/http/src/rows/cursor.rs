@@ -6,9 +6,9 @@ use sha2::{Digest, Sha256};
 
 /// The walk that a cursor belongs to: this index of this table, whose keys have these columns. A deployment may drop the index, or make
 /// another of its name, and a place in it would then be wrong.
-pub type Walk = [u8; 8];
+pub type CursorScope = [u8; 8];
 
-pub fn walk_of(id: u16, table: &TableSchema, index: u16) -> Walk {
+pub fn walk_of(id: u16, table: &TableSchema, index: u16) -> CursorScope {
     let own = index.checked_sub(1).and_then(|at| table.indexes.get(at as usize));
     let keys = own.map_or(&[][..], |own| &own.columns).iter().chain(&table.primary_key);
     let columns: Vec<_> = keys
@@ -25,11 +25,11 @@ pub fn walk_of(id: u16, table: &TableSchema, index: u16) -> Walk {
     *digest.first_chunk().expect("a digest is longer")
 }
 
-pub fn pack_cursor(walk: Walk, cursor: &[u8]) -> String {
+pub fn pack_cursor(walk: CursorScope, cursor: &[u8]) -> String {
     URL_SAFE_NO_PAD.encode([&walk[..], cursor].concat())
 }
 
-pub fn unpack_cursor(walk: Walk, text: &str) -> Option<Vec<u8>> {
+pub fn unpack_cursor(walk: CursorScope, text: &str) -> Option<Vec<u8>> {
     let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
     let (own, cursor) = bytes.split_first_chunk::<8>()?;
     (*own == walk).then(|| cursor.to_vec())
@@ -37,7 +37,7 @@ pub fn unpack_cursor(walk: Walk, text: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use reprise_abi::{ColumnSchema, IndexKind, IndexSchema, Placement, ScalarType};
+    use reprise_abi::{ColumnSchema, IndexKind, IndexSchema, ScalarType, TablePlacement};
 
     use super::*;
 
@@ -64,7 +64,7 @@ mod tests {
             primary_key: vec![0],
             primary_kind: IndexKind::Ordered,
             indexes: indexes.iter().map(index).collect(),
-            placement: Placement::By(0),
+            placement: TablePlacement::By(0),
         }
     }
 

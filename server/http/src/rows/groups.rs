@@ -11,13 +11,13 @@ use reprise_router::RowsRequest;
 use serde_json::{Map, Number, Value};
 
 use super::{
-    ask::{Asked, find_column, find_columns, find_index},
+    ask::{RowsParameters, find_column, find_columns, find_index},
     cursor::{pack_cursor, walk_of},
 };
 use crate::{
     calls::wait_for_min_lsn,
-    front::Name,
-    places::Operation,
+    front::PathName,
+    permits::Operation,
     refusal::Refusal,
     state::{AppState, Parts},
     tables::find_table,
@@ -64,8 +64,8 @@ const GROUPS_TIME_MAX: Duration = Duration::from_secs(1);
 )]
 pub async fn list_groups(
     State(state): State<AppState>,
-    Name(name): Name,
-    asked: Asked,
+    PathName(name): PathName,
+    asked: RowsParameters,
     headers: HeaderMap,
 ) -> Result<Json<GroupsPage>, Refusal> {
     wait_for_min_lsn(&state, &headers).await?;
@@ -79,7 +79,7 @@ pub async fn list_groups(
         )));
     }
     let request = asked.request(id, table, PAGE_ROWS)?;
-    let grouping = Grouping::of(&asked, table)?;
+    let grouping = GroupColumns::of(&asked, table)?;
     let groups = state
         .blocking(Operation::ReadRows, move |parts| {
             grouping.read(parts, request, limit as usize)
@@ -89,14 +89,14 @@ pub async fn list_groups(
 }
 
 /// The columns that make a group, and the columns that are summed.
-struct Grouping {
+struct GroupColumns {
     by: Vec<u16>,
     sums: Vec<u16>,
     names: Vec<String>,
 }
 
 /// A group on its way.
-struct Group {
+struct GroupTotals {
     key: Vec<u8>,
     /// The group's key in the answer's form: no other part of a row is kept.
     told: reprise_api::Json,
@@ -111,8 +111,8 @@ enum Sum {
     Float(f64),
 }
 
-impl Grouping {
-    fn of(asked: &Asked, table: &TableSchema) -> Result<Self, Refusal> {
+impl GroupColumns {
+    fn of(asked: &RowsParameters, table: &TableSchema) -> Result<Self, Refusal> {
         let (_, columns) = find_index(table, asked.index.as_deref())?;
         let by = asked.by.unwrap_or(1) as usize;
         if by > columns.len() {
@@ -147,7 +147,7 @@ impl Grouping {
 
     fn read(&self, parts: &Parts, mut request: RowsRequest, limit: usize) -> Result<GroupsPage, Refusal> {
         let until = Instant::now() + GROUPS_TIME_MAX;
-        let (mut groups, mut bytes): (Vec<Group>, usize) = (Vec::new(), 0);
+        let (mut groups, mut bytes): (Vec<GroupTotals>, usize) = (Vec::new(), 0);
         loop {
             let page = parts.router.table_rows(request.clone())?;
             let (schema, layout) = (page.schema.clone(), RowLayout::of_table(&page.schema));
@@ -176,7 +176,7 @@ impl Grouping {
     }
 
     /// How many rows of a page come before the one that begins a group too many; None: no row does.
-    fn rows_within(&self, layout: &RowLayout, rows: &[Vec<u8>], groups: &[Group], limit: usize) -> Option<usize> {
+    fn rows_within(&self, layout: &RowLayout, rows: &[Vec<u8>], groups: &[GroupTotals], limit: usize) -> Option<usize> {
         let (mut count, mut last) = (groups.len(), groups.last().map(|group| group.key.clone()));
         rows.iter().position(|row| {
             let mut key = Vec::new();
@@ -194,7 +194,7 @@ impl Grouping {
         &self,
         (schema, layout): (&TableSchema, &RowLayout),
         row: Vec<u8>,
-        groups: &mut Vec<Group>,
+        groups: &mut Vec<GroupTotals>,
     ) -> Result<usize, Refusal> {
         let strange = || Refusal::internal("a stored row is not of its table's layout");
         let (mut bytes, mut key) = (0, Vec::new());
@@ -206,8 +206,8 @@ impl Grouping {
             };
             let sums: Vec<Sum> = self.sums.iter().map(zero).collect();
             let told = columns_json(schema, &self.by, layout, &row).ok_or_else(strange)?;
-            bytes = size_of::<Group>() + key.len() + told.get().len() + size_of_val(&*sums);
-            groups.push(Group {
+            bytes = size_of::<GroupTotals>() + key.len() + told.get().len() + size_of_val(&*sums);
+            groups.push(GroupTotals {
                 key,
                 told,
                 count: 0,
@@ -228,7 +228,7 @@ impl Grouping {
 
     fn answer(
         &self,
-        groups: Vec<Group>,
+        groups: Vec<GroupTotals>,
         continues: bool,
         schema: &TableSchema,
         (request, lsn): (&RowsRequest, u64),

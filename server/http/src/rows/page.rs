@@ -15,13 +15,13 @@ use reprise_base::Lsn;
 use reprise_codec::columns_json;
 
 use super::{
-    ask::Asked,
+    ask::RowsParameters,
     csv,
     cursor::{pack_cursor, walk_of},
 };
 use crate::{
-    calls::wait_for_min_lsn, front::Name, limits::ROWS_LIMIT_MAX, media::Liking, places::Operation, refusal::Refusal,
-    state::AppState, tables::find_table,
+    calls::wait_for_min_lsn, front::PathName, limits::ROWS_LIMIT_MAX, media::MediaPreference, permits::Operation,
+    refusal::Refusal, state::AppState, tables::find_table,
 };
 
 const ROWS_LIMIT_DEFAULT: u32 = 100;
@@ -64,12 +64,12 @@ const ROWS_LIMIT_DEFAULT: u32 = 100;
 )]
 pub async fn list_rows(
     State(state): State<AppState>,
-    Name(name): Name,
-    asked: Asked,
+    PathName(name): PathName,
+    asked: RowsParameters,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     wait_for_min_lsn(&state, &headers).await?;
-    let form = Form::of(&headers);
+    let form = PageForm::of(&headers);
     let deployed = state.router.deployed();
     let (id, _) = find_table(&deployed, &name)?;
     let table = &deployed.tables[id as usize];
@@ -85,7 +85,7 @@ pub async fn list_rows(
     let page = state
         .blocking(Operation::ReadRows, move |parts| parts.router.table_rows(request))
         .await??;
-    let rows = Rows {
+    let rows = PageRows {
         columns: asked.columns_of(&page.schema)?,
         rows: page.rows,
         next_cursor: page
@@ -99,13 +99,13 @@ pub async fn list_rows(
 
 /// How a page is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum PageForm {
     Json,
     Lines,
     Csv,
 }
 
-impl Form {
+impl PageForm {
     /// Chooses the form that weighs most; of two alike, the first of this list.
     fn of(headers: &HeaderMap) -> Self {
         let names = [
@@ -113,14 +113,14 @@ impl Form {
             (Self::Lines, NDJSON_MEDIA_TYPE),
             (Self::Csv, CSV_MEDIA_TYPE),
         ];
-        let likings = names.map(|(form, name)| (form, Liking::of(headers, &[name])));
+        let likings = names.map(|(form, name)| (form, MediaPreference::of(headers, &[name])));
         let best = likings.into_iter().rev().max_by_key(|(_, liking)| *liking);
         best.filter(|(_, liking)| !liking.is_none())
             .map_or(Self::Json, |(form, _)| form)
     }
 }
 
-struct Rows {
+struct PageRows {
     rows: Vec<Vec<u8>>,
     schema: Arc<TableSchema>,
     columns: Vec<u16>,
@@ -128,14 +128,14 @@ struct Rows {
     lsn: Lsn,
 }
 
-impl Rows {
-    fn answer(self, form: Form) -> Result<Response, Refusal> {
+impl PageRows {
+    fn answer(self, form: PageForm) -> Result<Response, Refusal> {
         let layout = RowLayout::of_table(&self.schema);
         let json = |row: &Vec<u8>| columns_json(&self.schema, &self.columns, &layout, row);
         let rows: Option<Vec<RawJson>> = self.rows.iter().map(json).collect();
         let rows = rows.ok_or_else(|| Refusal::internal("a stored row is not of its table's layout"))?;
         let (body, media_type) = match form {
-            Form::Json => {
+            PageForm::Json => {
                 let page = RowsPage {
                     rows,
                     next_cursor: self.next_cursor,
@@ -146,11 +146,11 @@ impl Rows {
                 response.headers_mut().insert(name, self.lsn.0.into());
                 return Ok(response);
             }
-            Form::Lines => {
+            PageForm::Lines => {
                 let lines = rows.iter().flat_map(|row| [row.get().as_bytes(), b"\n"]);
                 (lines.collect::<Vec<_>>().concat(), NDJSON_MEDIA_TYPE)
             }
-            Form::Csv => {
+            PageForm::Csv => {
                 let names = self
                     .columns
                     .iter()

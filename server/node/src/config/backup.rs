@@ -9,7 +9,7 @@ use reprise_database::Database;
 use reprise_env::{RealThreads, Threads};
 
 use super::{place::nearest_directory, setting::settings};
-use crate::output::{Outcome, bytes};
+use crate::output::{VerbResult, bytes};
 
 const DAY_S: u64 = 24 * 3600;
 
@@ -61,7 +61,7 @@ settings! {
 
 impl BackupSettings {
     /// Begins backups and archive of an opened database, before it recovers. Without a log there is nothing to keep, and no backups.
-    pub fn begin(&self, database: &Database, data_dir: &Path, keeps_archive: bool) -> Outcome {
+    pub fn begin(&self, database: &Database, data_dir: &Path, keeps_archive: bool) -> VerbResult {
         if let Some(archive) = self.archive.value.as_ref().filter(|_| keeps_archive) {
             let keep = self
                 .archive_keep

@@ -6,7 +6,7 @@ use reprise_base::memory::parse_size;
 use reprise_database::{COPY_AT_ENTRIES_DEFAULT, DeviceConfig, FlushPolicy, NvramConfig};
 
 use super::setting::{Show, settings};
-use crate::output::{Failure, usage};
+use crate::output::{VerbFailure, usage};
 
 /// The device that the log is written to first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ settings! {
 
 impl DeviceSettings {
     /// Settings that do not go together are refused.
-    pub fn config(&self) -> Result<DeviceConfig, Failure> {
+    pub fn config(&self) -> Result<DeviceConfig, VerbFailure> {
         match (self.device.value, &self.nvram.value, self.nvram_size.value) {
             (DeviceKind::File, _, _) if self.nvram_flush.value.is_on_insert() => {
                 Err(usage("nvram-flush needs device nvram"))
@@ -113,7 +113,7 @@ impl DeviceSettings {
 }
 
 /// The data directory keeps the path: it must mean the same from everywhere.
-pub fn absolute(path: &std::path::Path) -> Result<PathBuf, Failure> {
+pub fn absolute(path: &std::path::Path) -> Result<PathBuf, VerbFailure> {
     std::path::absolute(path).map_err(|error| usage(format!("nvram: {}: {error}", path.display())))
 }
 

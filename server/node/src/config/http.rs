@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use reprise_http::{ConnectionLimits, Origins};
+use reprise_http::{AllowedOrigins, ConnectionLimits};
 use serde::Deserialize;
 
-use super::setting::{Entry, Layers, Source};
-use crate::output::Failure;
+use super::setting::{Layers, SettingEntry, Source};
+use crate::output::VerbFailure;
 
 /// Beyond any number of file descriptors.
 const CONNECTIONS_MAX: u32 = 1 << 20;
@@ -29,31 +29,31 @@ struct HttpEntry {
 pub struct HttpSettings {
     pub limits: ConnectionLimits,
     /// Sites whose pages may ask.
-    pub origins: Origins,
+    pub origins: AllowedOrigins,
     origin_names: Vec<String>,
 }
 
 impl HttpSettings {
-    pub fn pick(layers: &mut Layers<'_>) -> Result<Self, Failure> {
+    pub fn pick(layers: &mut Layers<'_>) -> Result<Self, VerbFailure> {
         let entry = match layers.take("http") {
             None => HttpEntry::default(),
             Some(section) => HttpEntry::deserialize(section).map_err(|e| layers.refused("http", e.message()))?,
         };
         Ok(Self {
             limits: entry.limits().map_err(|error| layers.refused("http", error))?,
-            origins: Origins::new(&entry.origins).map_err(|error| layers.refused("http", error))?,
+            origins: AllowedOrigins::new(&entry.origins).map_err(|error| layers.refused("http", error))?,
             origin_names: entry.origins,
         })
     }
 
     /// Each in words.
-    pub fn entries(&self) -> Vec<Entry> {
+    pub fn entries(&self) -> Vec<SettingEntry> {
         let source_of = |is_default| if is_default { Source::Default } else { Source::File };
         let limits_source = source_of(self.limits == ConnectionLimits::default());
         let origins_source = source_of(self.origin_names.is_empty());
         vec![
-            Entry::new("http", format!("{:?}", self.limits), limits_source).where_said(),
-            Entry::new("origins", self.origin_names.join(", "), origins_source)
+            SettingEntry::new("http", format!("{:?}", self.limits), limits_source).where_said(),
+            SettingEntry::new("origins", self.origin_names.join(", "), origins_source)
                 .live()
                 .where_said(),
         ]

@@ -8,7 +8,7 @@ use reprise_base::{
 use reprise_database::memory_max_default;
 
 use super::setting::settings;
-use crate::output::{Failure, usage};
+use crate::output::{VerbFailure, usage};
 
 settings! {
     /// The settings of memory, in bytes.
@@ -35,7 +35,7 @@ settings! {
 
 impl MemorySettings {
     /// Memory that is made ready must be there, and it counts: with all of it nothing could be written.
-    pub fn check(&self) -> Result<(), Failure> {
+    pub fn check(&self) -> Result<(), VerbFailure> {
         reprise_database::judge_memory(self.memory_ready.value).context("memory-ready")?;
         let max = self.memory_max.value;
         let ready_max = max - memory_kept_back(max);

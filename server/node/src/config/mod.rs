@@ -26,12 +26,12 @@ use reprise_base::{Safety, limits::SEGMENT_BYTES};
 use reprise_database::{Database, DatabaseConfig, DeviceConfig};
 
 use crate::{
-    output::{Failure, Outcome, usage},
+    output::{VerbFailure, VerbResult, usage},
     server_output::{self, Line},
 };
 pub use place::DEFAULT_DATA_DIR;
 use setting::Layers;
-pub use setting::{Entry, Setting, Source, by_default};
+pub use setting::{Setting, SettingEntry, Source, by_default};
 pub use tokens::{TokenEntry, TokenNote, judge_tokens};
 
 /// Name of the file in the data directory.
@@ -123,7 +123,7 @@ pub struct ServeConfig {
 
 impl ServeConfig {
     /// Joins the layers. `matches` are those of `serve`: they know which value came from a flag.
-    pub fn load(args: ServeArgs, matches: &ArgMatches) -> Result<Self, Failure> {
+    pub fn load(args: ServeArgs, matches: &ArgMatches) -> Result<Self, VerbFailure> {
         let path = file_of(&args);
         let file = path.as_deref().map(read_file).transpose()?.unwrap_or_default();
         if args.config.is_none()
@@ -147,7 +147,7 @@ impl ServeConfig {
         file: toml::Table,
         path: Option<PathBuf>,
         source_of: &dyn Fn(&str) -> Source,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, VerbFailure> {
         let mut layers = Layers::new(source_of, path.as_deref().unwrap_or(Path::new(DEFAULT_FILE)), file);
         let place = place::PlaceSettings::pick(args.place, &mut layers)?;
         let log = log::LogSettings::pick(args.log, &mut layers)?;
@@ -228,7 +228,7 @@ impl ServeConfig {
     }
 
     /// Checks the address, because without tokens everyone who reaches the server may do everything.
-    pub fn check_listen(&self, address: SocketAddr) -> Outcome {
+    pub fn check_listen(&self, address: SocketAddr) -> VerbResult {
         if !self.tokens.auth.is_open() || address.ip().is_loopback() {
             return Ok(());
         }
@@ -245,7 +245,7 @@ impl ServeConfig {
             Some(path) => format!("configuration (file {})", path.display()),
             None => "configuration".to_owned(),
         };
-        let line = |entry: Entry| {
+        let line = |entry: SettingEntry| {
             let (value, source) = match entry.name.as_str() {
                 "partitions" => (partitions.value.to_string(), partitions.source),
                 "sites" => (sites.value.to_string(), sites.source),
@@ -258,7 +258,7 @@ impl ServeConfig {
     }
 
     /// Each setting in words.
-    pub fn entries(&self) -> Vec<Entry> {
+    pub fn entries(&self) -> Vec<SettingEntry> {
         let subjects = [
             self.place.entries(),
             self.log.entries(),
@@ -288,7 +288,7 @@ fn file_of(args: &ServeArgs) -> Option<PathBuf> {
     args.config.clone().or_else(own)
 }
 
-fn read_file(path: &Path) -> Result<toml::Table, Failure> {
+fn read_file(path: &Path) -> Result<toml::Table, VerbFailure> {
     let text = fs::read_to_string(path).map_err(|error| usage(format!("read {}: {error}", path.display())))?;
     text.parse()
         .map_err(|error: toml::de::Error| usage(format!("{}: {error}", path.display())))

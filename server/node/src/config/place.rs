@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::setting::settings;
-use crate::output::{Failure, usage};
+use crate::output::{VerbFailure, usage};
 
 pub const DEFAULT_DATA_DIR: &str = "./reprise-data";
 const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
@@ -46,7 +46,7 @@ settings! {
 
 impl PlaceSettings {
     /// Returns the address that `listen` names.
-    pub fn address(&self) -> Result<SocketAddr, Failure> {
+    pub fn address(&self) -> Result<SocketAddr, VerbFailure> {
         let text = &self.listen.value;
         let refused = |why: String| {
             usage(format!(
@@ -85,7 +85,7 @@ pub fn nearest_directory(path: &Path) -> PathBuf {
 }
 
 /// The sites that were asked for; without, as many as there are cores, at most one a partition.
-pub fn sites_or_default(asked: Option<u16>, partitions: u16) -> Result<u16, Failure> {
+pub fn sites_or_default(asked: Option<u16>, partitions: u16) -> Result<u16, VerbFailure> {
     match asked {
         Some(asked) if asked > partitions => Err(usage(format!(
             "{asked} sites are more than {partitions} partitions need: take at most {partitions}"

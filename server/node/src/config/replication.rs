@@ -11,11 +11,11 @@ use reprise_database::{LogPolicy, ReadersConfig, ShipForm};
 
 use super::{
     device::DeviceKind,
-    setting::{Entry, Show, Source, bounded, settings},
+    setting::{SettingEntry, Show, Source, bounded, settings},
 };
 use crate::{
     etcd::EtcdEndpoint,
-    output::{Failure, usage},
+    output::{VerbFailure, usage},
 };
 
 /// Bytes of log that are kept for standbys that are behind, unless configured.
@@ -232,7 +232,7 @@ settings! {
 
 impl ReplicationSettings {
     /// Returns the entries to show. A server with standbys, and a standby, show all that are in effect.
-    pub fn shown_entries(&self) -> Vec<Entry> {
+    pub fn shown_entries(&self) -> Vec<SettingEntry> {
         let replicates = self.ship_listen.value.is_some() || self.standby_of.value.is_some();
         let mut entries = self.entries();
         for entry in &mut entries {
@@ -261,7 +261,7 @@ impl ReplicationSettings {
     }
 
     /// Settings that do not go together are refused.
-    pub fn check(&self, log: LogPolicy, device: DeviceKind, read_only: bool) -> Result<(), Failure> {
+    pub fn check(&self, log: LogPolicy, device: DeviceKind, read_only: bool) -> Result<(), VerbFailure> {
         let (standby_of, ship) = (&self.standby_of.value, &self.ship_listen.value);
         // A flag is of this start; files and variables may serve a primary and its standbys alike.
         for (is_flag, name) in [
@@ -305,7 +305,7 @@ impl ReplicationSettings {
 }
 
 impl ReplicationSettings {
-    fn check_ship(&self, log: LogPolicy, device: DeviceKind) -> Result<(), Failure> {
+    fn check_ship(&self, log: LogPolicy, device: DeviceKind) -> Result<(), VerbFailure> {
         let form = self.ship.value.name();
         match (self.ship.value, log, device) {
             (ShipForm::AsLogged, _, _) => Ok(()),
@@ -323,7 +323,7 @@ impl ReplicationSettings {
     }
 
     /// Checks the other settings that `--change-safety` needs.
-    pub fn check_change(&self, is_change: bool, read_only: bool) -> Result<(), Failure> {
+    pub fn check_change(&self, is_change: bool, read_only: bool) -> Result<(), VerbFailure> {
         let is_standby = self.standby_of.value.is_some();
         match is_change && (self.safety.value.is_none() || is_standby || read_only) {
             true => Err(usage(
@@ -333,7 +333,7 @@ impl ReplicationSettings {
         }
     }
 
-    fn check_lease(&self, read_only: bool) -> Result<(), Failure> {
+    fn check_lease(&self, read_only: bool) -> Result<(), VerbFailure> {
         if self.lease_etcd.value.is_none() {
             return match self.lease_ca_cert.value {
                 Some(_) => Err(usage("lease-ca-cert needs lease-etcd")),

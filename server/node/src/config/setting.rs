@@ -3,7 +3,7 @@
 
 use std::{fmt, path::Path, str::FromStr};
 
-use crate::output::{Failure, usage};
+use crate::output::{VerbFailure, usage};
 
 /// The source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl<T: Clone> Setting<Option<T>> {
 
 /// A setting in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct SettingEntry {
     /// The name of the flag.
     pub name: String,
     pub value: String,
@@ -78,7 +78,7 @@ pub struct Entry {
     pub is_shown: bool,
 }
 
-impl Entry {
+impl SettingEntry {
     /// `name` as in the program, with underscores.
     pub fn new(name: &str, value: String, source: Source) -> Self {
         Self {
@@ -163,7 +163,7 @@ impl<'a> Layers<'a> {
         key: &'static str,
         given: Option<T>,
         judge: impl Fn(&str) -> Result<T, String>,
-    ) -> Result<Option<Setting<T>>, Failure> {
+    ) -> Result<Option<Setting<T>>, VerbFailure> {
         let in_file = self.take(key).map(|value| match value {
             toml::Value::String(text) => judge(&text),
             other => judge(&other.to_string()),
@@ -191,12 +191,12 @@ impl<'a> Layers<'a> {
     }
 
     /// A mistake in the file.
-    pub fn refused(&self, name: &str, error: impl fmt::Display) -> Failure {
+    pub fn refused(&self, name: &str, error: impl fmt::Display) -> VerbFailure {
         usage(format!("{}: {name}: {error}", self.path.display()))
     }
 
     /// Refuses keys that no setting has taken.
-    pub fn finish(self) -> Result<(), Failure> {
+    pub fn finish(self) -> Result<(), VerbFailure> {
         for (name, value) in &self.file {
             let own: Vec<_> = self.known.iter().filter_map(|key| key.split_once('.')).collect();
             let keys = own.iter().filter(|(section, _)| section == name).map(|(_, key)| *key);
@@ -284,7 +284,7 @@ macro_rules! settings {
             pub fn pick(
                 args: $args,
                 layers: &mut $crate::config::setting::Layers<'_>,
-            ) -> Result<Self, $crate::output::Failure> {
+            ) -> Result<Self, $crate::output::VerbFailure> {
                 Ok(Self {
                     $(
                         $name: settings!(
@@ -301,10 +301,10 @@ macro_rules! settings {
             }
 
             /// Each in words.
-            pub fn entries(&self) -> Vec<$crate::config::setting::Entry> {
+            pub fn entries(&self) -> Vec<$crate::config::setting::SettingEntry> {
                 vec![
                     $(
-                        $crate::config::setting::Entry::new(
+                        $crate::config::setting::SettingEntry::new(
                             stringify!($name),
                             settings!(@show &self.$name.value; $($show)?),
                             self.$name.source,

@@ -6,7 +6,7 @@ use anyhow::Context;
 use reprise_net_tls::Identity;
 
 use super::setting::settings;
-use crate::output::{Failure, usage};
+use crate::output::{VerbFailure, usage};
 
 settings! {
     /// The certificate that this server shows.
@@ -29,7 +29,7 @@ settings! {
 
 impl TlsSettings {
     /// Both or none.
-    pub fn check(&self) -> Result<(), Failure> {
+    pub fn check(&self) -> Result<(), VerbFailure> {
         match (&self.tls_cert.value, &self.tls_key.value) {
             (Some(_), None) => Err(usage("tls-cert needs tls-key, the certificate's private key")),
             (None, Some(_)) => Err(usage("tls-key needs tls-cert, the key's certificate")),
@@ -38,7 +38,7 @@ impl TlsSettings {
     }
 
     /// Returns the certificate that the server shows; none without one.
-    pub fn identity(&self) -> Result<Option<Arc<Identity>>, Failure> {
+    pub fn identity(&self) -> Result<Option<Arc<Identity>>, VerbFailure> {
         match (&self.tls_cert.value, &self.tls_key.value) {
             (Some(certificate), Some(key)) => {
                 let read = Identity::read(certificate, key).context("TLS")?;

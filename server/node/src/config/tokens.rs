@@ -1,10 +1,10 @@
 //! The file's `[[tokens]]`: who may do what. None of it is a flag.
 
-use reprise_http::{Auth, Origins, Token};
+use reprise_http::{AllowedOrigins, Auth, Token};
 use serde::Deserialize;
 
-use super::setting::{Entry, Layers, Source};
-use crate::output::Failure;
+use super::setting::{Layers, SettingEntry, Source};
+use crate::output::VerbFailure;
 
 /// A table of the list.
 #[derive(Debug, Deserialize)]
@@ -54,7 +54,7 @@ pub struct TokenSettings {
 
 impl TokenSettings {
     /// `origins`: of pages that may ask.
-    pub fn pick(layers: &mut Layers<'_>, origins: Origins) -> Result<Self, Failure> {
+    pub fn pick(layers: &mut Layers<'_>, origins: AllowedOrigins) -> Result<Self, VerbFailure> {
         let entries: Vec<TokenEntry> = match layers.take("tokens") {
             None => Vec::new(),
             Some(list) => Vec::deserialize(list).map_err(|e| layers.refused("tokens", e.message()))?,
@@ -67,14 +67,14 @@ impl TokenSettings {
     }
 
     /// Returns the tokens in words: name and role.
-    pub fn entries(&self) -> Vec<Entry> {
+    pub fn entries(&self) -> Vec<SettingEntry> {
         let mut names: Vec<_> = self.notes.iter().map(|token| token.name.as_str()).collect();
         names.dedup();
         let (tokens, source) = match names.is_empty() {
             true => ("none: loopback only".to_owned(), Source::Default),
             false => (names.join(", "), Source::File),
         };
-        vec![Entry::new("tokens", tokens, source).live()]
+        vec![SettingEntry::new("tokens", tokens, source).live()]
     }
 }
 

@@ -17,11 +17,11 @@ fn parsed<T: DeserializeOwned>(answer: &str) -> T {
     }
 }
 
-fn text(refusal: Refusal) -> String {
+fn text(refusal: EtcdRefusal) -> String {
     match refusal {
-        Refusal::NotSent(text) => format!("not sent: {text}"),
-        Refusal::Token(text) => format!("token: {text}"),
-        Refusal::Other(text) => text,
+        EtcdRefusal::NotSent(text) => format!("not sent: {text}"),
+        EtcdRefusal::Token(text) => format!("token: {text}"),
+        EtcdRefusal::Other(text) => text,
     }
 }
 

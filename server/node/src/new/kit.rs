@@ -15,15 +15,15 @@ pub const FOLDER: &str = ".reprise/sdk";
 
 #[derive(RustEmbed)]
 #[folder = "../../runtime/abi/src"]
-struct Abi;
+struct AbiSources;
 
 #[derive(RustEmbed)]
 #[folder = "../../sdk/procedure/src"]
-struct Procedure;
+struct ProcedureSources;
 
 #[derive(RustEmbed)]
 #[folder = "../../sdk/procedure-macros/src"]
-struct Macros;
+struct MacroSources;
 
 const WORKSPACE: &str = include_str!("../../../../Cargo.toml");
 const MANIFESTS: [(&str, &str); 3] = [
@@ -56,9 +56,9 @@ pub fn files() -> anyhow::Result<Vec<KitFile>> {
             push(folder, &format!("src/{name}"), file.data.into_owned());
         }
     };
-    Abi::iter().for_each(|name| source("abi", &name, Abi::get(&name)));
-    Procedure::iter().for_each(|name| source("procedure", &name, Procedure::get(&name)));
-    Macros::iter().for_each(|name| source("procedure-macros", &name, Macros::get(&name)));
+    AbiSources::iter().for_each(|name| source("abi", &name, AbiSources::get(&name)));
+    ProcedureSources::iter().for_each(|name| source("procedure", &name, ProcedureSources::get(&name)));
+    MacroSources::iter().for_each(|name| source("procedure-macros", &name, MacroSources::get(&name)));
     Ok(files)
 }
 
@@ -100,26 +100,26 @@ fn is_inherited(value: &Value) -> bool {
 
 /// The state of the SDK's copy in the crate in `dir`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum KitState {
     /// None of its own: it takes it from elsewhere.
     None,
     Same,
     Other,
 }
 
-pub fn look(dir: &Path) -> anyhow::Result<Found> {
+pub fn look(dir: &Path) -> anyhow::Result<KitState> {
     if !dir.join(FOLDER).is_dir() {
-        return Ok(Found::None);
+        return Ok(KitState::None);
     }
     for file in files()? {
         match fs::read(dir.join(&file.path)) {
             Ok(bytes) if bytes == file.bytes => {}
-            Ok(_) => return Ok(Found::Other),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Other),
+            Ok(_) => return Ok(KitState::Other),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(KitState::Other),
             Err(error) => return Err(error).with_context(|| format!("read {}", file.path.display())),
         }
     }
-    Ok(Found::Same)
+    Ok(KitState::Same)
 }
 
 /// Puts the SDK into the crate in `dir`, in place of another one. Beside it until it is whole.
@@ -182,16 +182,16 @@ mod tests {
     #[test]
     fn a_kit_of_another_version_is_seen_and_replaced() {
         let dir = tempfile::tempdir().expect("make a folder");
-        assert_eq!(look(dir.path()).expect("look"), Found::None);
+        assert_eq!(look(dir.path()).expect("look"), KitState::None);
         put(dir.path()).expect("put");
-        assert_eq!(look(dir.path()).expect("look"), Found::Same);
+        assert_eq!(look(dir.path()).expect("look"), KitState::Same);
         let lib = dir.path().join(FOLDER).join("procedure/src/lib.rs");
         assert!(lib.is_file());
         fs::write(&lib, "// older").expect("write");
         fs::write(dir.path().join(FOLDER).join("gone.rs"), "").expect("write");
-        assert_eq!(look(dir.path()).expect("look"), Found::Other);
+        assert_eq!(look(dir.path()).expect("look"), KitState::Other);
         put(dir.path()).expect("put again");
-        assert_eq!(look(dir.path()).expect("look"), Found::Same);
+        assert_eq!(look(dir.path()).expect("look"), KitState::Same);
         assert!(!dir.path().join(FOLDER).join("gone.rs").exists());
         assert_eq!(fs::read_dir(dir.path().join(".reprise")).expect("list").count(), 1);
     }

@@ -17,7 +17,7 @@ use std::{
 };
 
 pub use self::line::{Level, Line, LogFormat};
-use self::queue::{Queue, Stream, Streams};
+use self::queue::{OutputStream, Queue, Streams};
 
 /// The lines for standard error, once this process is a server.
 static QUEUE: OnceLock<Queue> = OnceLock::new();
@@ -34,10 +34,10 @@ struct ProcessStreams {
 }
 
 impl Streams for ProcessStreams {
-    fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<usize> {
+    fn write(&mut self, stream: OutputStream, bytes: &[u8]) -> io::Result<usize> {
         match stream {
-            Stream::Output => self.output.write(bytes),
-            Stream::Errors => self.errors.write(bytes),
+            OutputStream::Output => self.output.write(bytes),
+            OutputStream::Errors => self.errors.write(bytes),
         }
     }
 }
@@ -72,7 +72,7 @@ pub fn set_format(format: LogFormat) {
 /// Says a line on standard error.
 pub fn say(line: Line) {
     if let Some(queue) = QUEUE.get() {
-        queue.push(Stream::Errors, line);
+        queue.push(OutputStream::Errors, line);
     }
 }
 
@@ -91,7 +91,7 @@ pub fn error(event: &'static str, message: impl Into<String>) {
 /// Says a result on standard output, where programs read it: the words alone.
 pub fn result(text: String) {
     if let Some(queue) = RESULTS.get() {
-        queue.push(Stream::Output, Line::info("result", text));
+        queue.push(OutputStream::Output, Line::info("result", text));
     }
 }
 

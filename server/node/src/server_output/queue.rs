@@ -22,15 +22,15 @@ const RETRY_AFTER: Duration = Duration::from_millis(10);
 
 /// The stream that a line goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
+pub enum OutputStream {
     Output,
     Errors,
 }
 
 /// The next piece of output.
-enum Piece {
+enum OutputPiece {
     Line {
-        stream: Stream,
+        stream: OutputStream,
         time_us: i64,
         line: Line,
     },
@@ -39,8 +39,8 @@ enum Piece {
 }
 
 #[derive(Default)]
-struct Waiting {
-    lines: VecDeque<(Stream, i64, Line)>,
+struct OutputBacklog {
+    lines: VecDeque<(OutputStream, i64, Line)>,
     bytes: usize,
     /// Lines that found no room, and are not told yet.
     overflowed: u64,
@@ -54,7 +54,7 @@ struct Waiting {
 
 #[derive(Default)]
 pub struct Queue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<OutputBacklog>,
     came: Condvar,
     went: Condvar,
 }
@@ -70,9 +70,9 @@ fn lost(count: u64) -> Line {
     Line::warning("lines_lost", message).with("count", count)
 }
 
-impl Waiting {
+impl OutputBacklog {
     /// The time is taken under the lock, so lines are in its order.
-    fn push(&mut self, stream: Stream, line: Line) {
+    fn push(&mut self, stream: OutputStream, line: Line) {
         let bytes = line.bytes();
         if self.lines.len() >= LINES_MAX || self.bytes + bytes > BYTES_MAX {
             self.overflowed += 1;
@@ -81,30 +81,30 @@ impl Waiting {
         if self.overflowed > 0 {
             let lost = lost(std::mem::take(&mut self.overflowed));
             self.bytes += lost.bytes();
-            self.lines.push_back((Stream::Errors, now_us(), lost));
+            self.lines.push_back((OutputStream::Errors, now_us(), lost));
         }
         self.bytes += bytes;
         self.lines.push_back((stream, now_us(), line));
     }
 
-    fn pop(&mut self) -> Option<Piece> {
+    fn pop(&mut self) -> Option<OutputPiece> {
         if let Some((stream, time_us, line)) = self.lines.pop_front() {
             self.bytes -= line.bytes();
-            return Some(Piece::Line { stream, time_us, line });
+            return Some(OutputPiece::Line { stream, time_us, line });
         }
         if self.overflowed > 0 {
-            return Some(Piece::Line {
-                stream: Stream::Errors,
+            return Some(OutputPiece::Line {
+                stream: OutputStream::Errors,
                 time_us: now_us(),
                 line: lost(std::mem::take(&mut self.overflowed)),
             });
         }
-        self.progress.take().map(Piece::Progress)
+        self.progress.take().map(OutputPiece::Progress)
     }
 }
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, OutputBacklog> {
         // The panic hook comes here, too.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -113,7 +113,7 @@ impl Queue {
         self.lock().format = format;
     }
 
-    pub fn push(&self, stream: Stream, line: Line) {
+    pub fn push(&self, stream: OutputStream, line: Line) {
         self.lock().push(stream, line);
         self.came.notify_one();
     }
@@ -139,7 +139,7 @@ impl Queue {
         }
     }
 
-    fn next(&self) -> (Piece, LogFormat) {
+    fn next(&self) -> (OutputPiece, LogFormat) {
         let mut waiting = self.lock();
         loop {
             if let Some(piece) = waiting.pop() {
@@ -171,7 +171,7 @@ impl Queue {
 
 /// The receivers of bytes: the process's own streams, and those of tests.
 pub trait Streams {
-    fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<usize>;
+    fn write(&mut self, stream: OutputStream, bytes: &[u8]) -> io::Result<usize>;
 }
 
 struct Writer<S> {
@@ -196,30 +196,33 @@ impl<S: Streams> Writer<S> {
         }
     }
 
-    fn write(&mut self, piece: Piece, format: LogFormat) {
+    fn write(&mut self, piece: OutputPiece, format: LogFormat) {
         match piece {
-            Piece::Line { stream, time_us, line } => {
+            OutputPiece::Line { stream, time_us, line } => {
                 let text = match stream {
-                    Stream::Output => line.bare(),
-                    Stream::Errors => line.written(format, time_us),
+                    OutputStream::Output => line.bare(),
+                    OutputStream::Errors => line.written(format, time_us),
                 };
                 self.write_line(stream, &text, format);
             }
-            Piece::Progress(text) => {
+            OutputPiece::Progress(text) => {
                 self.shows_progress = !text.is_empty();
-                let _ = self.put(Stream::Errors, format!("{ERASE}{text}").as_bytes()); // nothing is lost with it
+                let _ = self.put(OutputStream::Errors, format!("{ERASE}{text}").as_bytes()); // nothing is lost with it
             }
         }
     }
 
-    fn write_line(&mut self, stream: Stream, text: &str, format: LogFormat) {
+    fn write_line(&mut self, stream: OutputStream, text: &str, format: LogFormat) {
         if std::mem::take(&mut self.shows_progress) {
-            let _ = self.put(Stream::Errors, ERASE.as_bytes()); // the line tells whether it is taken
+            let _ = self.put(OutputStream::Errors, ERASE.as_bytes()); // the line tells whether it is taken
         }
         if self.failed > 0 {
             let lost = lost(self.failed).written(format, now_us());
             let gap = if self.is_cut { "\n" } else { "" };
-            if self.put(Stream::Errors, format!("{gap}{lost}").as_bytes()).is_ok() {
+            if self
+                .put(OutputStream::Errors, format!("{gap}{lost}").as_bytes())
+                .is_ok()
+            {
                 (self.failed, self.is_cut) = (0, false);
             }
         }
@@ -228,7 +231,7 @@ impl<S: Streams> Writer<S> {
         }
     }
 
-    fn put(&mut self, stream: Stream, mut bytes: &[u8]) -> io::Result<()> {
+    fn put(&mut self, stream: OutputStream, mut bytes: &[u8]) -> io::Result<()> {
         let whole = bytes.len();
         while !bytes.is_empty() {
             match self.streams.write(stream, bytes) {
@@ -276,7 +279,7 @@ mod tests {
     }
 
     impl Streams for Pipe {
-        fn write(&mut self, _: Stream, bytes: &[u8]) -> io::Result<usize> {
+        fn write(&mut self, _: OutputStream, bytes: &[u8]) -> io::Result<usize> {
             let mut state = self.lock();
             if state.room == 0 {
                 return Err(state.error.unwrap_or(io::ErrorKind::WouldBlock).into());
@@ -289,7 +292,7 @@ mod tests {
     }
 
     fn say(queue: &Queue, text: impl Into<String>) {
-        queue.push(Stream::Errors, Line::info("test", text));
+        queue.push(OutputStream::Errors, Line::info("test", text));
     }
 
     fn start(pipe: &Pipe) -> Arc<Queue> {
@@ -337,8 +340,8 @@ mod tests {
         let mut writer = Writer::new(pipe.clone());
         let mut write = |text: &str| {
             let line = Line::info("test", text);
-            let (stream, time_us) = (Stream::Errors, 0);
-            writer.write(Piece::Line { stream, time_us, line }, LogFormat::Text);
+            let (stream, time_us) = (OutputStream::Errors, 0);
+            writer.write(OutputPiece::Line { stream, time_us, line }, LogFormat::Text);
         };
         ["one", "two"].iter().for_each(|line| write(line));
         assert_eq!(pipe.text(), "1970-01-01");
@@ -375,9 +378,9 @@ mod tests {
         let pipe = Pipe::default();
         pipe.lock().room = usize::MAX;
         let mut writer = Writer::new(pipe.clone());
-        writer.write(Piece::Progress("50 %".into()), LogFormat::Text);
-        writer.write_line(Stream::Errors, "ready\n", LogFormat::Text);
-        writer.write(Piece::Progress(String::new()), LogFormat::Text);
+        writer.write(OutputPiece::Progress("50 %".into()), LogFormat::Text);
+        writer.write_line(OutputStream::Errors, "ready\n", LogFormat::Text);
+        writer.write(OutputPiece::Progress(String::new()), LogFormat::Text);
         assert_eq!(pipe.text(), format!("{ERASE}50 %{ERASE}ready\n{ERASE}"));
     }
 }

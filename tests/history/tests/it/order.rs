@@ -10,7 +10,7 @@ use std::{
 
 use reprise_base::{Lsn, TxnId};
 use reprise_database::Database;
-use reprise_router::{BatchBuilder, LogBody, LogEntry, LogQuery, ReplyOutcome};
+use reprise_router::{BatchBuilder, LogBody, LogEntry, LogSearch, ReplyOutcome};
 use reprise_test_history::{Client, Done, Local, Mix, Model, Op, Ret, deploy, history_of, open};
 
 const REGISTERS: u64 = 200;
@@ -51,11 +51,11 @@ fn check_ids(history: &[Done], reproduce: &str) -> Model {
 fn log_of(database: &Database) -> Vec<LogEntry> {
     let (mut entries, mut from) = (Vec::new(), Some(Lsn(0)));
     while from.is_some() {
-        let query = LogQuery {
+        let query = LogSearch {
             from,
             limit: 500,
             kind: Some("command".into()),
-            ..LogQuery::default()
+            ..LogSearch::default()
         };
         let page = database.router().log_records(query).expect("a readable log");
         entries.extend(page.records);

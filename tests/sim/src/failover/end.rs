@@ -1,7 +1,7 @@
 //! How a seed ends: all is whole again, and all nodes come to hold the same.
 
 use reprise_env::{NetFaults, sim::FaultPlan};
-use reprise_router::StandbyState;
+use reprise_router::StandbyPhase;
 
 use super::{
     Run,
@@ -41,7 +41,7 @@ impl Run {
         let alike = info
             .standbys
             .iter()
-            .filter(|standby| standby.in_sync == Some(true) && standby.state == StandbyState::Streaming);
+            .filter(|standby| standby.in_sync == Some(true) && standby.state == StandbyPhase::Streaming);
         (alike.count() == 2 && (0..3).all(|node| self.is_up(node))).then_some(primary)
     }
 

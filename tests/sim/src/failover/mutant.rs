@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use reprise_base::Safety;
-use reprise_database::{Holder, LeaseStore, Seen, StoreError, SyncRecord};
+use reprise_database::{Holder, LeaseContents, LeaseStore, StoreError, SyncRecord};
 use reprise_wire::Frame;
 
 /// A known bug.
@@ -84,7 +84,7 @@ impl LeaseStore for ForgingStore {
         self.store.kind()
     }
 
-    fn look(&mut self) -> Result<Seen, StoreError> {
+    fn look(&mut self) -> Result<LeaseContents, StoreError> {
         self.store.look()
     }
 
@@ -92,7 +92,7 @@ impl LeaseStore for ForgingStore {
         &mut self,
         holder: &Holder,
         record: &SyncRecord,
-        seen: &Seen,
+        seen: &LeaseContents,
         ttl: Duration,
     ) -> Result<Option<Duration>, StoreError> {
         let taken = self.store.take(holder, record, seen, ttl)?;

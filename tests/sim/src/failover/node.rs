@@ -8,12 +8,12 @@ use std::{
 use reprise_base::{Joiner, NodeProcess, Safety};
 use reprise_database::{
     CheckpointConfig, ClosedDirectory, CommitMode, CutBack, CutError, Database, DatabaseConfig, DeviceConfig,
-    Environment, Folders, FollowPrimary, Health, LeaseConfig, LogPolicy, NodeFile, Position, RedoConfig, Sampling,
+    DirHealth, Environment, Folders, FollowPrimary, LeaseConfig, LogPolicy, NodeFile, Position, RedoConfig, SampleRate,
     ServeStandbys, ShipForm, TicketError, VIEW_NAME, cut_back, forget_earlier_log, keep_committed,
 };
 use reprise_env::{Disk, DiskError, SimDisk, Threads, sim::FaultRandom};
-use reprise_router::{JoinTicket, ReplicationError, ReplicationService};
-use reprise_ship::{ForkAnswer, Known, Link, LinkConfig, LogBeside};
+use reprise_router::{ReplicationError, ReplicationService, StandbyTicket};
+use reprise_ship::{ForkAnswer, Link, LinkConfig, LogBeside, StandbyFiles};
 
 use super::{
     around::{Around, Life, NAMES, NodeThreads, Refused, node_of, url_of},
@@ -106,7 +106,7 @@ fn environment((around, life): (&Arc<Around>, &Arc<Life>), disk: &SimDisk, own: 
             clock: around.clock.clone(),
             pace_us: Arc::default(),
         }),
-        sampling: Sampling::default(),
+        sampling: SampleRate::default(),
         part_bytes: own.part_bytes,
         redo_window_bytes: 1 << 10,
         file_part_bytes: FILE_PART_BYTES,
@@ -222,7 +222,7 @@ impl Asking {
         }
     }
 
-    fn ticket(&self) -> Result<JoinTicket, Refused> {
+    fn ticket(&self) -> Result<StandbyTicket, Refused> {
         let joiner = Joiner {
             process: Some(self.process),
             url: Some(url_of(NAMES[self.life.node]).into()),
@@ -302,7 +302,7 @@ impl Closed<'_> {
         })
     }
 
-    fn ask_fork(&self, known: &Known, position: Position) -> Result<ForkAnswer, String> {
+    fn ask_fork(&self, known: &StandbyFiles, position: Position) -> Result<ForkAnswer, String> {
         let mut last = String::new();
         for _ in 0..3 {
             let asked = Link::ask_fork(&self.link()?, known, position);
@@ -335,7 +335,7 @@ impl Closed<'_> {
         let Some(database_id) = id else {
             return Ok(Some(CutBack::Nothing));
         };
-        let known = Known {
+        let known = StandbyFiles {
             database_id,
             partitions: self.partitions,
         };
@@ -359,7 +359,7 @@ impl Closed<'_> {
         for folder in [LOG, CHECKPOINTS] {
             clear(&self.disk.folder(folder)).map_err(|error| error.to_string())?;
         }
-        let cleared = self.node()?.set_health(Health::Good);
+        let cleared = self.node()?.set_health(DirHealth::Good);
         cleared.map_err(|error| error.to_string())
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use reprise_base::Role;
 use reprise_database::{CutBack, CutInfo, LeaseError};
 use reprise_env::{Disk, SimDisk, sim::FaultPlan};
-use reprise_router::{Phase, StandbyState};
+use reprise_router::{NodePhase, StandbyPhase};
 
 use super::{
     Run,
@@ -108,7 +108,7 @@ impl Run {
         for node in &mut self.nodes {
             let Some(process) = &node.process else { continue };
             let own = process.service().own();
-            if own.is_some_and(|own| own.in_sync == Some(true) && own.state == StandbyState::Streaming) {
+            if own.is_some_and(|own| own.in_sync == Some(true) && own.state == StandbyPhase::Streaming) {
                 (node.is_wiped, node.restarts) = (false, 0);
             }
         }
@@ -311,8 +311,8 @@ impl Run {
             let own = process.service().own();
             let streams = own
                 .as_ref()
-                .is_some_and(|own| own.state == StandbyState::Streaming && own.error.is_none());
-            let has_failed = matches!(process.database.router().phase(), Phase::Failed { .. });
+                .is_some_and(|own| own.state == StandbyPhase::Streaming && own.error.is_none());
+            let has_failed = matches!(process.database.router().phase(), NodePhase::Failed { .. });
             let is_late = self.now_us() - process.opened_us > STUCK_US;
             if has_failed || (is_late && !streams) {
                 let error = own.and_then(|own| own.error);

@@ -3,7 +3,7 @@
 use reprise_base::{Role, Safety};
 use reprise_env::Disk;
 use reprise_log::LogOutline;
-use reprise_router::{LeaseState, LossCause, Phase, PromoteOptions, Promoted, ReplicationError};
+use reprise_router::{LeaseStatus, LossCause, NodePhase, PromoteOptions, PromotionResult, ReplicationError};
 use std::sync::Arc;
 
 use super::{
@@ -36,7 +36,7 @@ struct Candidate {
 }
 
 impl Run {
-    fn promote(&self, node: usize, options: PromoteOptions) -> Result<Promoted, ReplicationError> {
+    fn promote(&self, node: usize, options: PromoteOptions) -> Result<PromotionResult, ReplicationError> {
         let process = self.nodes[node].process.as_ref();
         let process = process.ok_or_else(|| ReplicationError::Unavailable("it is gone".into()))?;
         process.service().promote(options)
@@ -51,7 +51,7 @@ impl Run {
                 return false;
             };
             let lease = process.service().info().lease;
-            let holds = lease.is_some_and(|lease| matches!(lease.state, LeaseState::Held | LeaseState::Over));
+            let holds = lease.is_some_and(|lease| matches!(lease.state, LeaseStatus::Held | LeaseStatus::Over));
             process.database.router().role() == Role::Standby && !holds
         })
     }
@@ -139,7 +139,7 @@ impl Run {
             let Some(process) = self.nodes[node].process.as_ref().filter(|_| self.is_up(node)) else {
                 continue;
             };
-            if matches!(process.database.router().phase(), Phase::Failed { .. }) {
+            if matches!(process.database.router().phase(), NodePhase::Failed { .. }) {
                 continue;
             }
             let (info, own) = (process.service().info(), process.service().own());
@@ -223,7 +223,7 @@ impl Run {
     fn count_forced(
         &mut self,
         node: usize,
-        promoted: Result<Promoted, ReplicationError>,
+        promoted: Result<PromotionResult, ReplicationError>,
         how: Option<How>,
     ) -> Result<bool, String> {
         self.note(|| format!("{} is forced: {promoted:?}", NAMES[node]));

@@ -12,7 +12,7 @@ use reprise_env::{
     SimDisk,
     sim::{CrashPolicy, FaultPlan},
 };
-use reprise_router::{BatchReply, LogQuery, Phase, ReplyOutcome};
+use reprise_router::{BatchReply, LogSearch, NodePhase, ReplyOutcome};
 
 use super::{Life, Run};
 use crate::{
@@ -103,10 +103,10 @@ impl Standby {
         let router = self.world.router();
         let mut from = router.view();
         while from < received {
-            let query = LogQuery {
+            let query = LogSearch {
                 from: Some(from),
                 limit: 100,
-                ..LogQuery::default()
+                ..LogSearch::default()
             };
             let Ok(page) = router.log_records(query) else {
                 return false;
@@ -272,7 +272,7 @@ impl Run {
     fn settle_standby(&self, standby: &Standby) -> Result<bool, String> {
         let received = standby.received();
         loop {
-            if let Phase::Failed { report } = standby.world.router().phase() {
+            if let NodePhase::Failed { report } = standby.world.router().phase() {
                 return Err(format!("the standby stopped: {report}"));
             }
             if standby.world.is_log_stopped() {

@@ -1,6 +1,6 @@
 //! The next declarations of a module: its tables with a change or two, most of which the database accepts.
 
-use reprise_abi::{ColumnSchema, IndexKind, IndexSchema, Placement, ScalarType, TableSchema};
+use reprise_abi::{ColumnSchema, IndexKind, IndexSchema, ScalarType, TablePlacement, TableSchema};
 use reprise_env::sim::FaultRandom;
 
 use super::{
@@ -192,7 +192,7 @@ impl Next<'_> {
             primary_key: if keyed { vec![0] } else { Vec::new() },
             primary_kind: IndexKind::Ordered,
             indexes: Vec::new(),
-            placement: Placement::By(0),
+            placement: TablePlacement::By(0),
         });
         let at = self.tables.len() - 1;
         (0..1 + self.below(3)).for_each(|_| self.add_column(at));
@@ -311,7 +311,7 @@ impl Next<'_> {
             .iter_mut()
             .flat_map(|index| &mut index.columns)
             .for_each(place);
-        if let Placement::By(column) = &mut table.placement {
+        if let TablePlacement::By(column) = &mut table.placement {
             place(column);
         }
         table.columns = order.iter().map(|from| table.columns[*from].clone()).collect();
@@ -432,7 +432,7 @@ impl Next<'_> {
 
 fn position(table: &TableSchema) -> [u16; 1] {
     match table.placement {
-        Placement::By(column) => [column],
-        Placement::Replicated | Placement::Local => [0],
+        TablePlacement::By(column) => [column],
+        TablePlacement::Replicated | TablePlacement::Local => [0],
     }
 }

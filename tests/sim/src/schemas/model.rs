@@ -84,7 +84,7 @@ impl Write {
 /// Returns the name of the column that places rows. It is also the key if there is one.
 fn key_name(schema: &TableSchema) -> String {
     match schema.placement {
-        reprise_abi::Placement::By(column) => schema.columns[column as usize].name.clone(),
+        reprise_abi::TablePlacement::By(column) => schema.columns[column as usize].name.clone(),
         _ => unreachable!("all tables here lie by a column"),
     }
 }

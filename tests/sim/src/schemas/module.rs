@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use reprise_abi::{
-    ABI_VERSION, Field, HostOps, LogChoice, ModuleSchema, OpError, Parameter, Partitioning, Placement, ProcedureSchema,
-    RowHandle, RowLayout, ScalarType, ScanFlags, ScanRequest, TableSchema, Type, calls::Target, value::ValueReader,
+    ABI_VERSION, Field, HostOps, LogDeclaration, ModuleSchema, OpError, Parameter, Partitioning, ProcedureSchema,
+    RowHandle, RowLayout, ScalarType, ScanFlags, ScanRequest, TablePlacement, TableSchema, Type, calls::IndexTarget,
+    value::ValueReader,
 };
-use reprise_host::{CallEnd, CallOutcome, Fault, InvalidModule, StartTime, describe};
+use reprise_host::{CallOutcome, Fault, GuestExit, InvalidModule, StartTime, describe};
 use reprise_txn::{Candidate, Code, Compiler, Executor};
 
 /// Procedures in their order in each module.
@@ -29,7 +30,7 @@ const FAILS: &str = "fails";
 pub fn counted_column(table: &TableSchema) -> Option<usize> {
     let is_own = table.owner.is_empty() && !table.primary_key.is_empty();
     let in_key = |column: &u16| {
-        table.placement == Placement::By(*column)
+        table.placement == TablePlacement::By(*column)
             || table.primary_key.contains(column)
             || table.indexes.iter().any(|index| index.columns.contains(column))
     };
@@ -61,7 +62,7 @@ pub fn description(tables: &[TableSchema], migration: Migration, retiring: &[Tab
         read_only: false,
         partitioning: Partitioning::By(vec![0]),
         prefetch: Vec::new(),
-        log: LogChoice::Server,
+        log: LogDeclaration::Server,
         time_max_ms: None,
         fuel_max: None,
         aborts: Vec::new(),
@@ -120,7 +121,7 @@ impl Executor for Described {
             false => call(procedure, ops),
         };
         let kind = match ended {
-            Ok(()) => Ok(CallEnd::Returned),
+            Ok(()) => Ok(GuestExit::Returned),
             Err(error) => Err(Fault::guest(format!("{error:?}"))),
         };
         CallOutcome { kind, fuel_used: 0 }
@@ -138,7 +139,7 @@ fn call(procedure: usize, ops: &mut dyn HostOps) -> Result<(), OpError> {
     if procedure == 0 {
         return ops.insert(table, row).map(drop);
     }
-    let found = ops.get(Target { table, index: 0 }, key)?;
+    let found = ops.get(IndexTarget { table, index: 0 }, key)?;
     let (handle, _) = found.ok_or_else(|| OpError::Guest("no such row".into()))?;
     match procedure {
         1 => ops.update(handle, row),
@@ -193,7 +194,7 @@ fn rows_of(table: usize, ops: &mut dyn HostOps) -> Result<Vec<(RowHandle, Vec<u8
         true
     };
     let request = ScanRequest {
-        target: Target {
+        target: IndexTarget {
             table: table as u16,
             index: 0,
         },

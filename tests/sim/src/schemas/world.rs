@@ -6,13 +6,13 @@ use reprise_abi::RowLayout;
 use reprise_base::Lsn;
 use reprise_database::{
     CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Environment, Folders, LogPolicy, RedoConfig,
-    Sampling,
+    SampleRate,
 };
 use reprise_env::{
     SimClock, SimDisk, Stepper, Threads,
     sim::{CrashPolicy, FaultRandom},
 };
-use reprise_router::{BatchBuilder, BatchReply, LogQuery, ReplyOutcome, Router, RowsRequest};
+use reprise_router::{BatchBuilder, BatchReply, LogSearch, ReplyOutcome, Router, RowsRequest};
 use reprise_upkeep::CheckpointPhase;
 
 use super::{
@@ -43,7 +43,7 @@ impl Life {
             }),
             nvram: Arc::new(reprise_nvram::MapRegions::default()),
             compiler: Arc::new(DescribedCompiler),
-            sampling: Sampling::default(),
+            sampling: SampleRate::default(),
             part_bytes: 40,
             redo_window_bytes: 1 << 10,
             file_part_bytes: 1 << 10,
@@ -179,10 +179,10 @@ impl Life {
     /// Checks that rows in the log are of the tables with which they are shown, whatever happened to these since. All are known if the log
     /// begins with the database.
     pub fn check_log(&self) -> Result<(), String> {
-        let query = LogQuery {
+        let query = LogSearch {
             limit: 1_000,
             kind: Some("changes".into()),
-            ..LogQuery::default()
+            ..LogSearch::default()
         };
         let page = self.router().log_records(query).map_err(|error| error.to_string())?;
         for entry in page.records {

@@ -22,8 +22,8 @@ use reprise_database::{
     RecoveryReport, RedoConfig,
 };
 use reprise_router::{
-    BatchBuilder, BatchReply, CallKey, Consent, DeployError, Deployment, InstallError, LogEntry, LogQuery, PlanSummary,
-    Removal, ReplyOutcome, Router, call_hash,
+    BatchBuilder, BatchReply, CallKey, Consent, DeployError, Deployment, InstallError, LogEntry, LogSearch,
+    PlanSummary, Removal, ReplyOutcome, Router, call_hash,
 };
 use reprise_upkeep::{CheckpointInfo, CheckpointPhase, Checkpointer};
 
@@ -292,10 +292,10 @@ pub fn digest_of(dir: &Path) -> u64 {
 pub fn records(database: &Database, mut from: Option<Lsn>) -> Vec<LogEntry> {
     let mut found = Vec::new();
     loop {
-        let query = LogQuery {
+        let query = LogSearch {
             from,
             limit: 1_000,
-            ..LogQuery::default()
+            ..LogSearch::default()
         };
         let page = database.router().log_records(query).expect("a log");
         if page.records.is_empty() {

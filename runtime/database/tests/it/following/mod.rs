@@ -14,8 +14,8 @@ use reprise_database::{
     NodeFile, NvramConfig, ServeStandbys, ShipForm, TicketError, cut_back, keep_committed,
 };
 use reprise_env::{RealClock, RealDisk, RealNet, RealThreads};
-use reprise_router::{PromoteOptions, ReplicationService, StandbyState, SteppedDown};
-use reprise_ship::{Known, Link, LinkConfig, LogBeside};
+use reprise_router::{HandOverPoint, PromoteOptions, ReplicationService, StandbyPhase};
+use reprise_ship::{Link, LinkConfig, LogBeside, StandbyFiles};
 
 pub use crate::common::wait_until;
 use crate::common::{config, fill_bank, recovered};
@@ -108,7 +108,7 @@ pub fn follow_primary(primary: &Primary, name: &str) -> FollowPrimary {
     }
 }
 
-fn ask_step_down(primary: &Primary, name: &str) -> Result<SteppedDown, Arc<str>> {
+fn ask_step_down(primary: &Primary, name: &str) -> Result<HandOverPoint, Arc<str>> {
     let primary = primary.lock().expect("test").clone();
     let primary = primary.ok_or("nobody answers")?;
     let told = service(&primary).step_down(name, Some(format!("http://{name}:1").into()));
@@ -151,7 +151,7 @@ pub fn wait_streaming(primary: &Database, name: &str) {
     wait_until("it streams", || {
         let all = service(primary).info().standbys;
         all.iter()
-            .any(|standby| standby.name == name && standby.state == StandbyState::Streaming)
+            .any(|standby| standby.name == name && standby.state == StandbyPhase::Streaming)
     });
 }
 
@@ -275,7 +275,7 @@ impl Cluster {
             checkpoints: disk("checkpoints"),
             cuts: self.cuts(name),
         };
-        let known = Known {
+        let known = StandbyFiles {
             database_id: reprise_log::database_id(&*directory.log).expect("read").expect("a log"),
             partitions: config(&dir, 1).partitions,
         };

@@ -4,10 +4,10 @@
 use std::{cell::Cell, collections::BTreeMap};
 
 use reprise_abi::{
-    ColumnSet, EndReason, HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanRequest, Target, random::TxnRandom,
+    ColumnSet, EndReason, HostOps, IndexTarget, LogLevel, OpError, RowHandle, ScanBatch, ScanRequest, random::TxnRandom,
 };
 use reprise_base::limits::REPLAY_LIMITS_FACTOR;
-use reprise_host::{CallEnd, CallOutcome, CompiledModule, Engine, Fault, Instance, Limits};
+use reprise_host::{CallOutcome, CompiledModule, Engine, Fault, GuestExit, Instance, Limits};
 
 /// A transaction over one table: key -> row.
 #[derive(Default)]
@@ -62,7 +62,7 @@ impl HostOps for MapOps {
         self.result = bytes.to_vec();
         Ok(())
     }
-    fn get(&mut self, _: Target, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
+    fn get(&mut self, _: IndexTarget, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
         self.calls += 1;
         if !self.rows.contains_key(key) {
             return Ok(None);
@@ -239,7 +239,7 @@ pub fn run(instance: &mut Instance, procedure: usize, args: &[u8]) -> (CallOutco
 /// Runs a procedure that must return, and gives its result.
 pub fn returned(instance: &mut Instance, procedure: usize, args: &[u8]) -> Vec<u8> {
     let (outcome, ops) = run(instance, procedure, args);
-    assert_eq!(outcome.kind, Ok(CallEnd::Returned));
+    assert_eq!(outcome.kind, Ok(GuestExit::Returned));
     ops.result
 }
 

@@ -15,8 +15,8 @@ use reprise_base::{Lsn, PartitionId, Role, Safety, TxnId, WatermarkWaiter};
 use reprise_env::{Clock, Disk, Net, RealClock, RealNet, RealThreads, SimDisk, Threads};
 use reprise_log::{AppendError, AppendOutcome, Group, GroupAppender, Log, LogConfig, LogError, LogReader, Position};
 use reprise_ship::{
-    BeatSeen, CheckpointSource, ChosenCheckpoint, Commits, Expected, Link, LinkConfig, LinkError, PersistedHook,
-    ShipEvent, ShippedLog, Shipper, ShipperConfig, Stand, StandbyProgress, StandbyStatus, StandingSeen, Streaming,
+    BeatSeen, CheckpointSource, ChosenCheckpoint, Commits, Link, LinkConfig, LinkError, LogReceiver, Member,
+    PersistedHook, ShipEvent, ShippedLog, Shipper, ShipperConfig, Stand, StandbyProgress, StandbyStatus, StandingSeen,
     Taker, WelcomeSeen,
 };
 use reprise_wire::{
@@ -190,7 +190,7 @@ pub struct KeptSync {
 }
 
 impl KeptSync {
-    fn keep(&self, expected: &[Expected]) -> bool {
+    fn keep(&self, expected: &[Member]) -> bool {
         let is_any_in = expected.iter().any(|standby| standby.is_in_sync);
         self.asked.lock().expect("test").push(is_any_in);
         !is_any_in || !self.is_late.load(Ordering::Relaxed)
@@ -377,7 +377,7 @@ impl Taker for LogTaker {
     }
 }
 
-pub fn stream(link: &LinkConfig, taker: &Arc<LogTaker>) -> Result<Streaming, LinkError> {
+pub fn stream(link: &LinkConfig, taker: &Arc<LogTaker>) -> Result<LogReceiver, LinkError> {
     Link::stream(link, DATABASE, PARTITIONS, taker.clone())
 }
 

@@ -4,7 +4,7 @@
 pub mod model;
 pub mod redo;
 
-use reprise_abi::{ColumnSchema, IndexKind, IndexSchema, Placement, ScalarType, TableSchema};
+use reprise_abi::{ColumnSchema, IndexKind, IndexSchema, ScalarType, TablePlacement, TableSchema};
 use reprise_storage::Store;
 
 pub struct Random(pub u64);
@@ -60,6 +60,6 @@ pub fn table(
                 unique: *unique,
             })
             .collect(),
-        placement: Placement::Local,
+        placement: TablePlacement::Local,
     }
 }

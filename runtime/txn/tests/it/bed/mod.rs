@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use reprise_abi::{HostOps, OpError};
 use reprise_base::TxnId;
-use reprise_host::{CallEnd, CallOutcome, Fault, describe};
+use reprise_host::{CallOutcome, Fault, GuestExit, describe};
 use reprise_storage::Store;
-use reprise_txn::{Candidate, Code, Deployed, Executor, HeldCounts, Judge, apply, outline, prepare};
+use reprise_txn::{Candidate, Code, Deployed, DeploymentRules, Executor, HeldCounts, apply, outline, prepare};
 
 struct NoCode;
 
@@ -22,7 +22,7 @@ pub struct Procedure<F>(pub F);
 impl<F: FnMut(&mut dyn HostOps) -> Result<(), OpError>> Executor for Procedure<F> {
     fn call(&mut self, _: usize, ops: &mut dyn HostOps) -> CallOutcome {
         let kind = match (self.0)(ops) {
-            Ok(()) => Ok(CallEnd::Returned),
+            Ok(()) => Ok(GuestExit::Returned),
             Err(OpError::Limit { limit, max }) => Err(Fault::limit(limit, max)),
             Err(OpError::Ended(ended)) => Err(Fault::ended(ended)),
             Err(OpError::KeyTooLong { key }) => Err(Fault::key_too_long(&key)),
@@ -44,7 +44,7 @@ pub fn deployed(schema: &str, stores: &mut [Store]) -> Deployed {
     };
     let before = Deployed::default();
     let all: Vec<_> = stores.iter().collect();
-    let outline = outline(&before, &candidate, Judge::Deployment(&HeldCounts(&all)));
+    let outline = outline(&before, &candidate, DeploymentRules::Deployment(&HeldCounts(&all)));
     let steps = prepare(outline, &all, &|_| true).expect("no conflict");
     let mut stores: Vec<_> = stores.iter_mut().collect();
     apply(&before, candidate, steps, TxnId(1), &mut stores).next

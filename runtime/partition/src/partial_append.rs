@@ -9,10 +9,10 @@ use crate::batch::CallBatch;
 
 /// The records of one batch on their way to the log.
 #[derive(Default)]
-pub(crate) struct Heads(Mutex<State>);
+pub(crate) struct PartialAppend(Mutex<PartialAppendState>);
 
 #[derive(Default)]
-struct State {
+struct PartialAppendState {
     /// Number of heads that are still on their way.
     missing: usize,
     /// Heads that came back, each with the position of its first call.
@@ -45,7 +45,7 @@ impl CallBatch {
     }
 }
 
-impl Heads {
+impl PartialAppend {
     fn come_back(&self, from: usize, head: Box<CallBatch>) {
         let mut state = self.0.lock().expect("held for a push");
         state.missing -= 1;
@@ -60,7 +60,7 @@ impl Heads {
         Self::close_if_whole(state);
     }
 
-    fn close_if_whole(mut state: MutexGuard<'_, State>) {
+    fn close_if_whole(mut state: MutexGuard<'_, PartialAppendState>) {
         if state.missing > 0 {
             return;
         }
@@ -100,7 +100,7 @@ mod tests {
     use crate::{
         called::CallKey,
         outcome::ReplyOutcome,
-        sink::{Unlogged, complete},
+        sink::{LogRefusal, complete},
     };
 
     /// Runs the call at a position. Its result is the position, and it has one record.
@@ -159,7 +159,7 @@ mod tests {
         (1..3).for_each(|at| run(&mut batch, at));
         (first.records, batch.records) = (1, 2);
         complete(Lsn(8), Ok(()), first);
-        complete(Lsn(10), Err(Unlogged::Unknown("it broke".into())), batch);
+        complete(Lsn(10), Err(LogRefusal::Unknown("it broke".into())), batch);
         let batch = told.try_recv().expect("whole");
         assert_eq!(batch.calls[0].outcome, ReplyOutcome::Committed);
         for slot in &batch.calls[1..] {

@@ -1,5 +1,5 @@
 use reprise_env::{SimDisk, sim::FaultPlan};
-use reprise_ship::{Expected, ToldMember};
+use reprise_ship::{Member, ToldMember};
 use reprise_wire::{History, SetPart};
 
 use super::*;
@@ -8,8 +8,8 @@ fn node(disk: &SimDisk) -> Arc<NodeFile> {
     NodeFile::open(Arc::new(disk.clone())).expect("an empty one")
 }
 
-fn standby(name: &str, lsn: u64, is_in_sync: bool) -> Expected {
-    Expected {
+fn standby(name: &str, lsn: u64, is_in_sync: bool) -> Member {
+    Member {
         name: name.into(),
         from: Lsn(lsn),
         persisted: Lsn(lsn),
@@ -61,29 +61,29 @@ const LATE_NS: u64 = HEARD_NS + IN_SYNC_NS + 1;
 #[test]
 fn standby_stands_for_its_member_once_it_was_in_sync_until_its_log_begins_again_or_loses_records() {
     let node = node(&SimDisk::new());
-    let has_been = |synced: &Synced| synced.status().is_some_and(|status| status.has_been_in_sync);
-    let tell = |synced: &Synced, epoch, is_in| {
+    let has_been = |synced: &SyncStatusStore| synced.status().is_some_and(|status| status.has_been_in_sync);
+    let tell = |synced: &SyncStatusStore, epoch, is_in| {
         synced
             .keep(&standing(epoch, Safety::Quorum, is_in), Lsn(50))
             .expect("kept");
         has_been(synced)
     };
-    let synced = Synced::open(node.clone(), at(2, 50));
+    let synced = SyncStatusStore::open(node.clone(), at(2, 50));
     assert!(!has_been(&synced) && !tell(&synced, 2, false));
     assert!(tell(&synced, 2, true) && tell(&synced, 2, false) && tell(&synced, 3, false));
     // Also after a restart, and behind a primary that it did not hear yet; a log that lost records is another one.
     for (log, stands) in [(at(3, 50), true), (at(4, 60), true), (at(3, 49), false)] {
-        assert_eq!(has_been(&Synced::open(node.clone(), log)), stands, "{log:?}");
+        assert_eq!(has_been(&SyncStatusStore::open(node.clone(), log)), stands, "{log:?}");
     }
     forget_earlier_log(&node).expect("kept");
-    let synced = Synced::open(node, None);
+    let synced = SyncStatusStore::open(node, None);
     assert!(!has_been(&synced) && !tell(&synced, 4, false) && tell(&synced, 4, true));
 }
 
 #[test]
 fn what_was_told_is_there_after_a_restart_and_holds_for_its_log_alone() {
     let node = node(&SimDisk::new());
-    let open = |log| Synced::open(node.clone(), log);
+    let open = |log| SyncStatusStore::open(node.clone(), log);
     // Restarts the standby, which then hears its old primary.
     let open_and_hear = |log| {
         let synced = open(log);
@@ -128,7 +128,7 @@ fn what_was_told_is_there_after_a_restart_and_holds_for_its_log_alone() {
 
 #[test]
 fn standby_that_its_primary_did_not_hear_lately_does_not_know_whether_it_is_in_sync() {
-    let synced = Synced::open(node(&SimDisk::new()), at(2, 50));
+    let synced = SyncStatusStore::open(node(&SimDisk::new()), at(2, 50));
     synced.keep(&standing(2, Safety::TwoSafe, true), Lsn(50)).expect("kept");
     assert_eq!(synced.in_sync(HEARD_NS), None, "nothing of it was heard");
     // A beat of an earlier primary says nothing about this primary.
@@ -151,9 +151,9 @@ fn standby_that_its_primary_did_not_hear_lately_does_not_know_whether_it_is_in_s
 #[test]
 fn a_former_primary_tells_who_was_out_of_sync_with_it_until_another_one_tells_more() {
     let node = node(&SimDisk::new());
-    expected::save(&node, &[standby("s1", 9, true), standby("s2", 5, false)]).expect("saved");
-    let synced = Synced::open(node.clone(), at(1, 9));
-    let told = |synced: &Synced| -> Vec<(String, u64)> {
+    membership::save(&node, &[standby("s1", 9, true), standby("s2", 5, false)]).expect("saved");
+    let synced = SyncStatusStore::open(node.clone(), at(1, 9));
+    let told = |synced: &SyncStatusStore| -> Vec<(String, u64)> {
         let laggards = synced.laggards().into_iter();
         laggards.map(|laggard| (laggard.name, laggard.from.0)).collect()
     };
@@ -162,17 +162,17 @@ fn a_former_primary_tells_who_was_out_of_sync_with_it_until_another_one_tells_mo
     assert_eq!(told(&synced), [("s2".to_owned(), 40)]);
     // A node that becomes the primary keeps reporting the standby.
     let begin = |node: &NodeFile| {
-        let begun = node.change(|document| expected::begin_epoch(&mut document.members, &synced.laggards()));
+        let begun = node.change(|document| membership::begin_epoch(&mut document.members, &synced.laggards()));
         begun.expect("saved");
     };
     begin(&node);
     let found = || -> Vec<(String, u64, u64)> {
-        let list = expected::load(&node).into_iter();
+        let list = membership::load(&node).into_iter();
         list.map(|standby| (standby.name.to_string(), standby.from.0, standby.persisted.0))
             .collect()
     };
     assert_eq!(found(), [("s1".to_owned(), 9, 0), ("s2".to_owned(), 5, 0)]);
-    expected::save(&node, &[]).expect("saved");
+    membership::save(&node, &[]).expect("saved");
     begin(&node);
     assert_eq!(found(), [("s2".to_owned(), 40, 0)]);
 }
@@ -181,9 +181,9 @@ fn a_former_primary_tells_who_was_out_of_sync_with_it_until_another_one_tells_mo
 fn nobody_is_in_sync_with_a_former_primary_that_takes_another_one_s_records() {
     let disk = SimDisk::new();
     let node = node(&disk);
-    expected::save(&node, &[standby("s1", 9, true)]).expect("saved");
-    let are_in_sync = || expected::load(&node).iter().any(|standby| standby.is_in_sync);
-    let synced = Synced::open(node.clone(), at(1, 9));
+    membership::save(&node, &[standby("s1", 9, true)]).expect("saved");
+    let are_in_sync = || membership::load(&node).iter().any(|standby| standby.is_in_sync);
+    let synced = SyncStatusStore::open(node.clone(), at(1, 9));
     synced.keep(&standing(2, Safety::TwoSafe, false), Lsn(9)).expect("kept");
     assert!(are_in_sync(), "nothing of it is here");
     let full = FaultPlan {
@@ -201,13 +201,13 @@ fn nobody_is_in_sync_with_a_former_primary_that_takes_another_one_s_records() {
     // The standby s1 has sent no status yet, and no status of its primary is left. So s1 does not lag behind because of that.
     disk.set_faults(FaultPlan::default());
     forget_earlier_log(&node).expect("removed");
-    assert!(Synced::open(node, at(1, 9)).laggards().is_empty());
+    assert!(SyncStatusStore::open(node, at(1, 9)).laggards().is_empty());
 }
 
 #[test]
 fn one_that_can_t_keep_what_it_is_told_does_not_know_whether_it_is_in_sync() {
     let disk = SimDisk::new();
-    let synced = Synced::open(node(&disk), at(1, 5));
+    let synced = SyncStatusStore::open(node(&disk), at(1, 5));
     let told = |in_sync| standing(1, Safety::TwoSafe, in_sync);
     let heard = || {
         synced.note_primary(&beat(1, 5, HEARD_NS));

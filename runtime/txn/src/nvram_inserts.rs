@@ -9,7 +9,7 @@ use reprise_wire::Changes;
 
 /// See the module's header.
 #[derive(Default)]
-pub(crate) struct Inserting {
+pub(crate) struct NvramInserts {
     writer: Option<ObjectWriter>,
     /// True if the next transactions put their changes into NVRAM as they make them.
     pub is_wanted: bool,
@@ -18,20 +18,20 @@ pub(crate) struct Inserting {
     /// The beginning of its objects.
     begun_at: u64,
     /// The state of each held store.
-    stores: Vec<Inserted>,
+    stores: Vec<StoreInserts>,
     /// The pieces of the last committed transaction's changes that are in the region.
     placed: Vec<PlacedBytes>,
 }
 
 /// The pieces of one store's changes that are in the region.
 #[derive(Default)]
-struct Inserted {
+struct StoreInserts {
     rows: u32,
     bytes: usize,
     placed: Vec<PlacedBytes>,
 }
 
-impl Inserting {
+impl NvramInserts {
     pub fn set_writer(&mut self, writer: Option<ObjectWriter>) {
         self.writer = writer;
     }
@@ -52,8 +52,8 @@ impl Inserting {
         self.is_on = writer.is_some();
         if let Some(writer) = writer {
             self.begun_at = writer.place();
-            self.stores.resize_with(stores, Inserted::default);
-            self.stores.iter_mut().for_each(Inserted::clear);
+            self.stores.resize_with(stores, StoreInserts::default);
+            self.stores.iter_mut().for_each(StoreInserts::clear);
         }
     }
 
@@ -140,7 +140,7 @@ impl Inserting {
     }
 }
 
-impl Inserted {
+impl StoreInserts {
     fn clear(&mut self) {
         (self.rows, self.bytes) = (0, 0);
         self.placed.clear();

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use reprise_base::{Lsn, Role};
 use reprise_env::DiskError;
-use reprise_router::{OutOfSync, PeerMember, StandbyState};
-use reprise_ship::Expected;
+use reprise_router::{LaggingStandby, PeerMember, StandbyPhase};
+use reprise_ship::Member;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -34,7 +34,7 @@ pub struct MemberAnswer {
 /// A standby, as the document of its primary has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Member {
+pub(crate) struct StoredMember {
     pub name: String,
     /// The standby needs the log from this LSN on.
     lsn: u64,
@@ -50,7 +50,7 @@ pub(crate) struct Member {
     url: Option<String>,
 }
 
-impl Member {
+impl StoredMember {
     /// Makes a standby of which only the name and `from` are known: it needs the log from there.
     fn unknown(name: &str, from: Lsn) -> Self {
         Self {
@@ -64,7 +64,7 @@ impl Member {
         }
     }
 
-    fn of(standby: &Expected) -> Self {
+    fn of(standby: &Member) -> Self {
         Self {
             name: standby.name.to_string(),
             lsn: standby.from.0,
@@ -76,8 +76,8 @@ impl Member {
         }
     }
 
-    fn told(&self) -> Expected {
-        Expected {
+    fn told(&self) -> Member {
+        Member {
             name: self.name.as_str().into(),
             from: Lsn(self.lsn),
             persisted: Lsn(self.persisted),
@@ -134,54 +134,54 @@ impl Database {
         }
         let is_lost = |member: &MemberAddress| {
             let known = info.standbys.iter().find(|standby| standby.name == member.name);
-            known.is_some_and(|standby| standby.state == StandbyState::Lost)
+            known.is_some_and(|standby| standby.state == StandbyPhase::Lost)
         };
         let members = self.node()?.read(NodeDocument::members_to_ask);
         Some(members.into_iter().filter(is_lost).collect())
     }
 }
 
-pub(crate) fn load(node: &NodeFile) -> Vec<Expected> {
-    node.read(|document| document.members.iter().map(Member::told).collect())
+pub(crate) fn load(node: &NodeFile) -> Vec<Member> {
+    node.read(|document| document.members.iter().map(StoredMember::told).collect())
 }
 
 /// Returns the standbys that were out of sync with this server when it led last, and from which LSN on.
-pub(crate) fn laggards(node: &NodeFile) -> Vec<OutOfSync> {
-    let is_out = |member: &&Member| !member.in_sync && !member.was_in_sync;
-    let told = |member: &Member| OutOfSync {
+pub(crate) fn laggards(node: &NodeFile) -> Vec<LaggingStandby> {
+    let is_out = |member: &&StoredMember| !member.in_sync && !member.was_in_sync;
+    let told = |member: &StoredMember| LaggingStandby {
         from: Lsn(member.persisted),
         name: member.name.clone(),
     };
     node.read(|document| document.members.iter().filter(is_out).map(told).collect())
 }
 
-pub(crate) fn save(node: &NodeFile, standbys: &[Expected]) -> Result<(), DiskError> {
-    node.change(|document| document.members = standbys.iter().map(Member::of).collect())
+pub(crate) fn save(node: &NodeFile, standbys: &[Member]) -> Result<(), DiskError> {
+    node.change(|document| document.members = standbys.iter().map(StoredMember::of).collect())
 }
 
 /// The list that a primary saved last. With a lease, a standby that may take over reads the store first.
-pub(crate) struct Keeping {
+pub(crate) struct Membership {
     node: Arc<NodeFile>,
-    saved: Mutex<Vec<Expected>>,
+    saved: Mutex<Vec<Member>>,
 }
 
-impl Keeping {
+impl Membership {
     /// Makes the list from `saved`, which was read from the document.
-    pub fn new(node: Arc<NodeFile>, saved: Vec<Expected>) -> Self {
+    pub fn new(node: Arc<NodeFile>, saved: Vec<Member>) -> Self {
         let saved = Mutex::new(saved);
         Self { node, saved }
     }
 
     /// Saves the list. While the lease store does not have it (`is_recorded` is false), a leaving standby still counts, and callers wait
     /// for a new one already. The next start must know both.
-    pub fn save(&self, standbys: &[Expected], is_recorded: bool) -> Result<(), DiskError> {
+    pub fn save(&self, standbys: &[Member], is_recorded: bool) -> Result<(), DiskError> {
         let mut saved = self.saved.lock().expect("nothing panics under this lock");
         let mut next = standbys.to_vec();
         if !is_recorded {
             let was_in = |name: &str| saved.iter().any(|before| *before.name == *name && before.is_in_sync);
             next.iter_mut()
                 .for_each(|standby| standby.is_in_sync |= was_in(&standby.name));
-            let comes = |standby: &&Expected| standby.is_in_sync && !was_in(&standby.name);
+            let comes = |standby: &&Member| standby.is_in_sync && !was_in(&standby.name);
             if next.iter().find(comes).is_none() {
                 return Ok(());
             }
@@ -195,29 +195,29 @@ impl Keeping {
 /// Records, for a server that becomes the primary, that no standby is in sync with it and that their positions are not known. They may have
 /// followed another primary. The server holds the log for them as before. It also expects the standbys that its primary reported as out of
 /// sync. The server saves this before its first answer, because its next start relies on it.
-pub(crate) fn begin_epoch(members: &mut Vec<Member>, laggards: &[OutOfSync]) {
+pub(crate) fn begin_epoch(members: &mut Vec<StoredMember>, laggards: &[LaggingStandby]) {
     for member in &mut *members {
         member.end();
         member.was_in_sync = false;
     }
     for laggard in laggards {
         if members.iter().all(|member| member.name != laggard.name) {
-            members.push(Member::unknown(&laggard.name, laggard.from));
+            members.push(StoredMember::unknown(&laggard.name, laggard.from));
         }
     }
 }
 
 /// Makes these standbys count, and no others.
-pub(crate) fn count_on(members: &mut Vec<Member>, set: &[PeerMember]) {
+pub(crate) fn count_on(members: &mut Vec<StoredMember>, set: &[PeerMember]) {
     let is_in = |name: &str| set.iter().any(|member| member.name == name);
     members
         .iter_mut()
         .for_each(|member| member.counted = is_in(&member.name));
     for counted in set {
         if members.iter().all(|member| member.name != counted.name) {
-            members.push(Member {
+            members.push(StoredMember {
                 counted: true,
-                ..Member::unknown(&counted.name, counted.from)
+                ..StoredMember::unknown(&counted.name, counted.from)
             });
         }
     }
@@ -229,13 +229,13 @@ pub(crate) fn end_reign(node: &NodeFile) -> Result<(), DiskError> {
     node.change(|document| end_members(&mut document.members))
 }
 
-pub(crate) fn end_members(members: &mut [Member]) {
-    members.iter_mut().for_each(Member::end);
+pub(crate) fn end_members(members: &mut [StoredMember]) {
+    members.iter_mut().for_each(StoredMember::end);
 }
 
 /// True if `end_reign` has something to change.
 pub(crate) fn may_have_led(node: &NodeFile) -> bool {
-    node.read(|document| !document.members.iter().all(Member::is_ended))
+    node.read(|document| !document.members.iter().all(StoredMember::is_ended))
 }
 
 /// Records, for a server that opens as the primary, that no standby is in sync because of an earlier epoch. A standby that is not in sync
@@ -262,11 +262,11 @@ mod tests {
     }
 
     /// Parses a list with one word for each standby: `+` if it is in sync, then the LSN that it needs and has.
-    fn list(words: &str) -> Vec<Expected> {
+    fn list(words: &str) -> Vec<Member> {
         let standby = |word: &str| {
             let (name, lsn) = word.trim_start_matches('+').split_once('@').expect("NAME@LSN");
             let lsn = Lsn(lsn.parse().expect("a number"));
-            Expected {
+            Member {
                 name: name.into(),
                 from: lsn,
                 persisted: lsn,
@@ -299,7 +299,7 @@ mod tests {
             end_reign(&node).expect("saved");
             assert_eq!(out(), [("s2".to_owned(), 0)], "{again}");
             let left = load(&node);
-            let is_ended = |standby: &Expected| !standby.is_in_sync && standby.persisted == Lsn(0);
+            let is_ended = |standby: &Member| !standby.is_in_sync && standby.persisted == Lsn(0);
             assert!(left.iter().all(is_ended) && left[0].is_counted, "{left:?}");
             assert_eq!(
                 (left[0].from, left[1].from),
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(out(), both);
         // A promotion makes the same change, and keeps reporting a standby that lags behind.
         node.change(|document| document.members = ended).expect("saved");
-        let laggard = OutOfSync {
+        let laggard = LaggingStandby {
             name: "s3".into(),
             from: Lsn(5),
         };
@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn standby_that_leaves_or_comes_is_in_sync_until_the_store_has_that() {
         let node = node();
-        let keeping = Keeping::new(node.clone(), list("s1@1 s2@1"));
+        let keeping = Membership::new(node.clone(), list("s1@1 s2@1"));
         for (told, is_recorded, kept) in [
             ("+s1@1 s2@1", false, "+s1@1 s2@1"),
             ("+s1@1 +s2@1", true, "+s1@1 +s2@1"),

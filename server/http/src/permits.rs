@@ -1,4 +1,4 @@
-//! Places for operations that block a thread: each kind has its own, so that none waits for what another kind waits for.
+//! Permits for operations that block a thread: each kind has its own, so that none waits for what another kind waits for.
 
 use std::{
     future::{Future, poll_fn},
@@ -67,7 +67,7 @@ impl Operation {
     }
 }
 
-pub struct Places {
+pub struct OperationPermits {
     deploy: Arc<Semaphore>,
     read_log: Arc<Semaphore>,
     read_rows: Arc<Semaphore>,
@@ -76,7 +76,7 @@ pub struct Places {
     answer: Arc<Semaphore>,
 }
 
-impl Default for Places {
+impl Default for OperationPermits {
     fn default() -> Self {
         let places = |count| Arc::new(Semaphore::new(count));
         Self {
@@ -90,7 +90,7 @@ impl Default for Places {
     }
 }
 
-impl Places {
+impl OperationPermits {
     fn of(&self, kind: Operation) -> Arc<Semaphore> {
         let places = match kind {
             Operation::Deploy => &self.deploy,
@@ -150,7 +150,7 @@ mod tests {
     }
 
     async fn check_places() {
-        let places = Places::default();
+        let places = OperationPermits::default();
         let wait_max = Duration::from_millis(1);
         let mut taken = Vec::new();
         for _ in 0..COMPILATIONS_MAX {
@@ -177,7 +177,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn answers_in_the_making_keep_no_thread_from_others() {
-        let places = Arc::new(Places::default());
+        let places = Arc::new(OperationPermits::default());
         let (sender, ends) = std::sync::mpsc::channel::<()>();
         let ends = Arc::new(std::sync::Mutex::new(ends));
         let begun = Arc::new(Semaphore::new(0));

@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use reprise_env::Connection;
-use reprise_wire::{Frame, MemberSeen, Progress, Standing};
+use reprise_wire::{Frame, MemberSeen, Progress, SyncUpdate};
 
-use crate::{connection::send, session::End, shipper::Inner};
+use crate::{connection::send, session::SessionEnd, shipper::ShipperInner};
 
 /// Time in which a standby saves a sync status, beside the way there and back. A standby that takes longer is disconnected.
 const NOTE_TIME: Duration = Duration::from_secs(2);
 
 /// A sync status that was sent.
 #[derive(Clone, Copy)]
-pub(crate) struct Noting {
+pub(crate) struct SentStatus {
     number: u64,
     /// Time since which the standby has not confirmed that it saved one. None: it owes no confirmation.
     since_ns: Option<u64>,
@@ -22,7 +22,7 @@ pub(crate) struct Noting {
     round_trip_ns: Option<u64>,
 }
 
-impl Noting {
+impl SentStatus {
     pub fn new(welcomed_ns: u64) -> Self {
         Self {
             number: 0,
@@ -43,12 +43,12 @@ impl Noting {
     /// Tells the connection's standby which standbys are in sync, if that has changed since this connection told it last.
     pub fn tell(
         &mut self,
-        shipper: &Inner,
+        shipper: &ShipperInner,
         name: &str,
         number: u64,
         connection: &mut Connection,
         now_ns: u64,
-    ) -> Result<(), End> {
+    ) -> Result<(), SessionEnd> {
         if self.number != shipper.table.standing()
             && let Some(now) = shipper.table.told(name, number)
         {
@@ -59,14 +59,14 @@ impl Noting {
                 is_in_sync: member.is_in_sync,
                 set: member.set,
             });
-            let packed = Standing::pack(members);
-            let standing = Standing::new(now.number, now.in_sync, now.set, &packed);
+            let packed = SyncUpdate::pack(members);
+            let standing = SyncUpdate::new(now.number, now.in_sync, now.set, &packed);
             send(connection, &Frame::Standing(standing))?;
             self.number = now.number;
             self.since_ns.get_or_insert(now_ns);
         }
         match self.is_late(now_ns) {
-            true => Err(End::NotNoted),
+            true => Err(SessionEnd::NotNoted),
             false => Ok(()),
         }
     }
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn standby_on_a_late_wire_has_the_way_there_and_back_to_keep_a_standing() {
-        let mut told = Noting::new(10 * SECOND_NS);
+        let mut told = SentStatus::new(10 * SECOND_NS);
         (told.number, told.since_ns) = (7, Some(10 * SECOND_NS));
         assert!(!told.is_late(13 * SECOND_NS), "it has not answered the welcome");
         told.note(&Progress::default(), 12 * SECOND_NS);

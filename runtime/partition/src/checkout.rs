@@ -26,15 +26,15 @@ const BETWEEN_SLICES_NS: u64 = 400_000;
 const READER_LOOK: Duration = Duration::from_millis(2);
 
 /// The stores of a standby's partitions while they are lent.
-pub struct Lending {
+pub struct StoreCheckout {
     /// The slot of each partition.
-    slots: Vec<Slot>,
+    slots: Vec<CheckoutSlot>,
     is_over: AtomicBool,
 }
 
 #[derive(Default)]
-struct Slot {
-    lent: Mutex<Lent>,
+struct CheckoutSlot {
+    lent: Mutex<LentStore>,
     /// Number of readers that wait for a store and could read at once.
     wanted: AtomicUsize,
     /// Number of readers that sleep.
@@ -46,7 +46,7 @@ struct Slot {
 }
 
 #[derive(Default)]
-struct Lent {
+struct LentStore {
     store: Option<Store>,
     looks: u64,
 }
@@ -59,8 +59,8 @@ pub(crate) enum NoLook<E> {
     View(ViewError),
 }
 
-impl Slot {
-    fn lock(&self) -> MutexGuard<'_, Lent> {
+impl CheckoutSlot {
+    fn lock(&self) -> MutexGuard<'_, LentStore> {
         self.lent.lock().expect("what panics under this lock ends the process")
     }
 
@@ -87,7 +87,7 @@ impl Slot {
     fn slice(&self, store: Store) -> Store {
         let before = self.give(store);
         let lent = self.lock();
-        let waits = |lent: &mut Lent| lent.looks == before && self.wanted.load(Ordering::Acquire) > 0;
+        let waits = |lent: &mut LentStore| lent.looks == before && self.wanted.load(Ordering::Acquire) > 0;
         let waited = self.looked.wait_timeout_while(lent, LOOK_WAIT_MAX, waits);
         let (lent, _) = waited.expect("what panics under this lock ends the process");
         if lent.looks > before {
@@ -100,11 +100,11 @@ impl Slot {
     }
 }
 
-impl Lending {
+impl StoreCheckout {
     /// Makes the slots of all partitions, with no store lent.
     pub fn new(partitions_count: u16) -> Arc<Self> {
         Arc::new(Self {
-            slots: (0..partitions_count).map(|_| Slot::default()).collect(),
+            slots: (0..partitions_count).map(|_| CheckoutSlot::default()).collect(),
             is_over: AtomicBool::new(false),
         })
     }
@@ -140,7 +140,7 @@ impl Lending {
         let mut lent = slot.lock();
         let mut wants = false;
         let found = loop {
-            let Lent { store, looks } = &mut *lent;
+            let LentStore { store, looks } = &mut *lent;
             if let (false, Some(store)) = (slot.is_recalled.load(Ordering::Acquire), store) {
                 match store.at_view(view) {
                     Ok(at) => {
@@ -178,14 +178,14 @@ impl Lending {
 
 /// A site's part in lending.
 pub(crate) struct Lender {
-    lending: Arc<Lending>,
+    lending: Arc<StoreCheckout>,
     /// Time of the node's clock at which readers had their last slices.
     sliced_ns: u64,
 }
 
 impl Site {
-    /// Has the site lend its stores until `Lending::end`. A message asks for it, so that the lending costs a batch nothing.
-    pub fn begin_lending(&mut self, lending: Arc<Lending>) {
+    /// Has the site lend its stores until `StoreCheckout::end`. A message asks for it, so that the lending costs a batch nothing.
+    pub fn begin_lending(&mut self, lending: Arc<StoreCheckout>) {
         self.lender = Some(Lender { lending, sliced_ns: 0 });
     }
 
@@ -247,7 +247,7 @@ impl Site {
         step
     }
 
-    /// Stops lending if `Lending::end` was called.
+    /// Stops lending if `StoreCheckout::end` was called.
     pub(crate) fn end_lending_if_over(&mut self) {
         self.lender.take_if(|lender| lender.lending.is_over());
     }

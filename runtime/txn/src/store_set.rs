@@ -7,7 +7,7 @@ use reprise_wire::ChangesRef;
 use crate::scratch::TxnScratch;
 
 /// See the module's header. Positions are those among the held stores.
-pub(crate) trait HeldStores {
+pub(crate) trait StoreSet {
     /// True if there is one store. The transaction then finds and writes its rows without checking their store.
     const IS_ONE: bool;
 
@@ -47,7 +47,7 @@ pub(crate) struct One<'a> {
     pub partition: PartitionId,
 }
 
-impl HeldStores for One<'_> {
+impl StoreSet for One<'_> {
     const IS_ONE: bool = true;
 
     #[inline(always)]
@@ -110,7 +110,7 @@ impl<'a, 's> Several<'a, 's> {
     }
 }
 
-impl HeldStores for Several<'_, '_> {
+impl StoreSet for Several<'_, '_> {
     const IS_ONE: bool = false;
 
     fn count(&self) -> usize {

@@ -35,7 +35,7 @@ impl Comparer {
         every: Duration,
     ) -> io::Result<Arc<Self>> {
         let is_stopping = Arc::new(AtomicBool::new(false));
-        let naming = Naming {
+        let naming = CompareScheduler {
             comparisons: shipper.comparisons().clone(),
             shipper: shipper.clone(),
             router: router.clone(),
@@ -61,7 +61,7 @@ impl Comparer {
     }
 }
 
-struct Naming {
+struct CompareScheduler {
     shipper: Arc<Shipper>,
     comparisons: Arc<Comparisons>,
     router: Router,
@@ -70,22 +70,22 @@ struct Naming {
     every_ns: u64,
     /// Time at which all tables were last compared, or at which this work began.
     last_ns: u64,
-    running: Option<Running>,
+    running: Option<RunningDigests>,
 }
 
 /// Digests that are being made.
-struct Running {
+struct RunningDigests {
     number: u64,
     from: Receiver<PartitionDigest>,
     found: Vec<PartitionDigest>,
 }
 
-impl Naming {
+impl CompareScheduler {
     /// Marks an LSN. If that fails, the next interval tries again.
     fn begin(&mut self) {
         let (to, from) = unbounded();
         let begun = self.router.begin_comparison(to, self.comparisons.clone());
-        self.running = begun.ok().map(|number| Running {
+        self.running = begun.ok().map(|number| RunningDigests {
             number,
             from,
             found: Vec::new(),
@@ -97,7 +97,7 @@ impl Naming {
     }
 }
 
-impl Work for Naming {
+impl Work for CompareScheduler {
     fn run(mut self: Box<Self>) {
         while self.step() != Step::Over {
             self.shared.threads.sleep(LOOK);

@@ -12,9 +12,9 @@ use crate::{
     batch::CallBatch,
     logging::LogForm,
     outcome::ReplyOutcome,
-    sink::{NewRecords, Unlogged},
+    sink::{LogRefusal, NewRecords},
     site::{ExecContext, Partition},
-    turn::{Running, TurnStart, settle_commit, settle_refusal},
+    turn::{CallContext, TurnStart, settle_commit, settle_refusal},
 };
 
 /// Why a batch stops before a call.
@@ -33,13 +33,13 @@ impl Pause {
 }
 
 /// A batch that stops, with the partitions that it touches.
-pub(crate) struct Pausing<'a, 'p> {
+pub(crate) struct PausedBatch<'a, 'p> {
     pub tools: &'a mut ExecContext,
     pub partitions: &'a mut [&'p mut Partition],
     pub turn: &'a mut TurnStart,
 }
 
-impl Pausing<'_, '_> {
+impl PausedBatch<'_, '_> {
     /// Sends the calls before `slot` to the log. The last of them ran on the partition `single`, or, without it, on all of these
     /// partitions.
     pub fn pause(&mut self, batch: &mut CallBatch, slot: usize, single: Option<PartitionId>, why: &Pause) {
@@ -59,7 +59,7 @@ impl Pausing<'_, '_> {
         (commit, form): (&Commit, LogForm),
     ) {
         if at > batch.headed
-            && let Err(reason) = self.publish_records(batch, at, Some(Unsealed { single }))
+            && let Err(reason) = self.publish_records(batch, at, Some(UnsealedTxn { single }))
         {
             return self.refuse(batch, at, (&reason).into());
         }
@@ -75,7 +75,7 @@ impl Pausing<'_, '_> {
         call.lsn = Lsn(0);
         let module = self.tools.in_service(call.module).expect("it ran");
         let caller = batch.caller.clone();
-        let running = Running::of(&module, call, &args, caller.as_ref());
+        let running = CallContext::of(&module, call, &args, caller.as_ref());
         running.note_end(&self.tools.shared, &mut frame);
         let changes = running.changes(set, commit.digest, &frame);
         let command = (form != LogForm::Changes).then(|| running.command(set, commit.digest));
@@ -129,8 +129,8 @@ impl Pausing<'_, '_> {
         &mut self,
         batch: &mut CallBatch,
         until: usize,
-        unsealed: Option<Unsealed>,
-    ) -> Result<(), Unlogged> {
+        unsealed: Option<UnsealedTxn>,
+    ) -> Result<(), LogRefusal> {
         let records = std::mem::take(&mut self.tools.records);
         let head = batch.take_head(until);
         self.turn.results_max = batch.results_max();
@@ -156,9 +156,9 @@ impl Pausing<'_, '_> {
     /// the batch begins.
     fn seal(
         &mut self,
-        published: Result<(), (Unlogged, Box<CallBatch>)>,
-        unsealed: Option<Unsealed>,
-    ) -> Result<(), Unlogged> {
+        published: Result<(), (LogRefusal, Box<CallBatch>)>,
+        unsealed: Option<UnsealedTxn>,
+    ) -> Result<(), LogRefusal> {
         let retains = self.tools.sink.settled().is_some();
         match published {
             Ok(()) => {
@@ -190,12 +190,12 @@ impl Pausing<'_, '_> {
 }
 
 /// Marks that the last transaction is not in the sealed batch.
-struct Unsealed {
+struct UnsealedTxn {
     /// Its partition. None: it ran on all partitions that are held.
     single: Option<PartitionId>,
 }
 
-impl Unsealed {
+impl UnsealedTxn {
     fn is_on(&self, id: PartitionId) -> bool {
         self.single.is_none_or(|single| single == id)
     }

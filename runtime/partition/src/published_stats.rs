@@ -20,14 +20,14 @@ const TELL_EVERY_NS: u64 = 100_000_000;
 const TELL_SHARE: u64 = 200;
 
 /// The sizes that were published last.
-pub struct Told {
+pub struct PublishedStats {
     /// By partition, then by `TableId`.
     stats: Vec<ArcSwap<Vec<TableStats>>>,
     /// The questions by site.
-    asked: Vec<Asked>,
+    asked: Vec<StatsRequest>,
 }
 
-struct Asked {
+struct StatsRequest {
     /// A question lies in the site's inbox.
     is_sent: AtomicBool,
     /// Number of answered questions.
@@ -36,23 +36,23 @@ struct Asked {
 
 /// A question to a site, and the place where its answer appears.
 pub struct Question<'a> {
-    asked: &'a Asked,
+    asked: &'a StatsRequest,
     answer: u64,
 }
 
 /// The time at which a partition publishes next.
 #[derive(Default)]
-pub(crate) struct Telling {
+pub(crate) struct PublishTimer {
     /// Its tables may have changed since it published last.
     is_due: bool,
     /// The earliest time, by the node's clock.
     not_before_ns: u64,
 }
 
-impl Told {
+impl PublishedStats {
     /// Makes it, with nothing published.
     pub fn new(partitions_count: u16, sites_count: u16) -> Self {
-        let asked = || Asked {
+        let asked = || StatsRequest {
             is_sent: AtomicBool::new(false),
             answered: Arc::default(),
         };

@@ -9,13 +9,13 @@ use std::sync::{
 use reprise_base::{Epoch, Lsn, Safety, check_node_name};
 use reprise_env::DiskError;
 use reprise_log::Position;
-use reprise_router::{LossCause, LostRange, OutOfSync};
+use reprise_router::{LaggingStandby, LossCause, LostRecords};
 use reprise_ship::{BeatSeen, IN_SYNC_NS, StandingSeen};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cutting, expected,
-    node_file::{Health, NodeDocument, NodeFile},
+    cutting, membership,
+    node_file::{DirHealth, NodeDocument, NodeFile},
 };
 
 /// Shortest time between two saves of the primary's position, in nanoseconds.
@@ -78,7 +78,7 @@ impl StoredStatus {
     }
 }
 
-struct State {
+struct SyncStoreState {
     /// None: no primary sent a status.
     kept: Option<StoredStatus>,
     /// The newest status is on disk.
@@ -86,11 +86,11 @@ struct State {
     /// Time at which this process had sent the newest report that a primary of this epoch has heard.
     heard: Option<(Epoch, u64)>,
     /// The servers that were out of sync with this server when it was a primary last.
-    own: Vec<OutOfSync>,
+    own: Vec<LaggingStandby>,
     kept_ns: u64,
 }
 
-impl State {
+impl SyncStoreState {
     /// Returns a reason if its primary may have continued without this standby, which it had told to be in sync.
     fn unheard(&self, now_ns: u64) -> Option<LossCause> {
         if !self.is_kept {
@@ -106,9 +106,9 @@ impl State {
 }
 
 /// The primary's last word, on the disk and in memory.
-pub(crate) struct Synced {
+pub(crate) struct SyncStatusStore {
     node: Arc<NodeFile>,
-    state: Mutex<State>,
+    state: Mutex<SyncStoreState>,
     /// A standby may be saved as in sync with this server itself.
     may_have_led: AtomicBool,
 }
@@ -118,7 +118,7 @@ pub(crate) struct Synced {
 pub fn forget_earlier_log(node: &NodeFile) -> Result<(), DiskError> {
     node.change(|document| {
         forget_log(document);
-        document.health = Health::Good;
+        document.health = DirHealth::Good;
     })
 }
 
@@ -126,10 +126,10 @@ pub(crate) fn forget_log(document: &mut NodeDocument) {
     document.status = None;
     document.forget_safety();
     cutting::end_level(document);
-    expected::end_members(&mut document.members);
+    membership::end_members(&mut document.members);
 }
 
-impl Synced {
+impl SyncStatusStore {
     /// Opens the status that was saved for the log that is here now. A log that lost records since, or has records of a later epoch, is another one.
     pub fn open(node: Arc<NodeFile>, log: Option<Position>) -> Self {
         let mut kept = node.read(|document| document.status.clone());
@@ -138,14 +138,14 @@ impl Synced {
             kept.in_sync &= has_all && at.epoch.0 <= kept.epoch;
             kept.has_been_in_sync &= has_all;
         }
-        let state = State {
+        let state = SyncStoreState {
             kept,
             is_kept: true,
             heard: None,
-            own: expected::laggards(&node),
+            own: membership::laggards(&node),
             kept_ns: 0,
         };
-        let may_have_led = AtomicBool::new(expected::may_have_led(&node));
+        let may_have_led = AtomicBool::new(membership::may_have_led(&node));
         Self {
             node,
             state: Mutex::new(state),
@@ -153,7 +153,7 @@ impl Synced {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SyncStoreState> {
         self.state.lock().expect("nothing panics under this lock")
     }
 
@@ -233,13 +233,13 @@ impl Synced {
 
     /// Returns the other standbys that are out of sync by the primary's word. If no primary sent one, returns the servers that were out of sync with
     /// this server itself.
-    pub fn laggards(&self) -> Vec<OutOfSync> {
+    pub fn laggards(&self) -> Vec<LaggingStandby> {
         let state = self.lock();
         let Some(kept) = &state.kept else {
             return state.own.clone();
         };
         let out = kept.others.iter().filter(|other| !other.in_sync);
-        out.map(|other| OutOfSync {
+        out.map(|other| LaggingStandby {
             name: other.name.clone(),
             from: Lsn(other.lsn),
         })
@@ -279,10 +279,10 @@ impl Synced {
     }
 
     /// Returns the records that may be lost if everything before `end` is here.
-    pub fn behind(&self, end: Lsn, cause: LossCause) -> LostRange {
+    pub fn behind(&self, end: Lsn, cause: LossCause) -> LostRecords {
         let state = self.lock();
         let known = state.kept.as_ref();
-        LostRange {
+        LostRecords {
             epoch: known.map_or(Epoch(0), |kept| Epoch(kept.epoch)),
             from: end,
             known_to: known.map(|kept| end.max(Lsn(kept.primary_lsn))),
@@ -295,7 +295,7 @@ impl Synced {
     /// server must not take the record.
     pub fn end_reign(&self) -> Result<(), DiskError> {
         if self.may_have_led.load(Ordering::Relaxed) {
-            expected::end_reign(&self.node)?;
+            membership::end_reign(&self.node)?;
             self.may_have_led.store(false, Ordering::Relaxed);
         }
         Ok(())
