@@ -226,11 +226,6 @@ pub(crate) struct Leadership {
 }
 
 impl Leadership {
-    /// True if the directory led after the epoch `heard` and still has its writes, or if it began to lead.
-    pub fn is_later_than(&self, heard: u32) -> bool {
-        (!self.is_over && self.last_epoch > heard) || self.claimed > Some(heard)
-    }
-
     /// Returns the last epoch in which the directory led; 0: it never did.
     pub fn last_epoch(&self) -> u32 {
         self.last_epoch
@@ -281,6 +276,7 @@ pub(crate) fn keep_level(node: &NodeFile, level: Safety, epoch: Epoch) -> Result
     };
     node.change(|document| {
         let led = document.led.take();
+        document.follows = false;
         document.led = Some(Leadership {
             safety: level.name().to_owned(),
             first_epoch: led
@@ -336,6 +332,7 @@ pub(crate) fn drop_claim(document: &mut NodeDocument) {
 /// recorded.
 pub(crate) fn begin_leading(document: &mut NodeDocument, at_least: Epoch) -> Epoch {
     let asked = document.led.as_ref().and_then(|led| led.claimed);
+    document.follows = false;
     let epoch = claim(document, at_least);
     if let (Some(led), Some(_)) = (&mut document.led, asked) {
         led.claimed = asked;

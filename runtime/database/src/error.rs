@@ -47,10 +47,10 @@ pub enum OpenError {
         lsn: Lsn,
     },
     #[error(
-        "this directory is a standby's: it followed the primary of epoch {epoch}, and another server may lead. Start it with --standby-of. If no \
-         other server of this database leads, run `reprise node lead DIR --accept-loss`, then start it again"
+        "this directory is a standby's, and another server may lead. Start it with --standby-of. If no other server of this database leads, run \
+         `reprise node lead DIR --accept-loss`, then start it again"
     )]
-    IsStandby { epoch: u32 },
+    IsStandby,
     #[error(
         "{name} at {url} {part} in epoch {epoch}, later than this directory's last one: start this server with --standby-of {primary}. If this server \
          is to lead in its place, stop that primary, run `reprise node lead DIR --accept-loss`, then start this one again"

@@ -1,37 +1,64 @@
 //! Rules for taking the lease, by the contents of the store.
 
-use reprise_base::Epoch;
+use reprise_base::{Epoch, Lsn};
 
 use crate::{
     cutting::ReachedEpoch,
-    leasing::{Holder, LeaseContents, LeaseError, SyncRecord},
+    lease_store::{Holder, LeaseContents, SyncRecord},
+    leasing::LeaseError,
 };
 
-/// Checks that a server may take a free lease at its start. `needs_promises`: a standby has to ask the others before it leads, so this server has to
-/// have led in the recorded epoch.
-pub(crate) fn may_begin(
-    seen: &LeaseContents,
-    own: &str,
-    reached: ReachedEpoch,
-    needs_promises: bool,
-) -> Result<(), LeaseError> {
+/// A server that may take the lease, and its data directory.
+pub(crate) struct LeaseCandidate<'a> {
+    pub name: &'a str,
+    /// Identity of the directory.
+    pub node: String,
+    pub reached: ReachedEpoch,
+    /// End of the log.
+    pub end: Lsn,
+    /// A standby has to ask the others before it leads. So this server has to have led in the recorded epoch.
+    pub needs_promises: bool,
+}
+
+impl LeaseCandidate<'_> {
+    /// Returns why the directory is not the one with which this server was the primary of the record, or not all of it.
+    fn lacks(&self, record: &SyncRecord) -> Option<String> {
+        let has_led = match self.needs_promises {
+            true => record.epoch <= self.reached.epoch,
+            false => self.reached.has(record.epoch),
+        };
+        if !has_led {
+            let (recorded, found) = (record.epoch, self.reached.epoch);
+            Some(format!("epoch {recorded} is recorded, and it reaches epoch {found}"))
+        } else if record.node != self.node {
+            Some(format!(
+                "node {} is recorded, and it is node {}",
+                record.node, self.node
+            ))
+        } else if record.lsn > self.end.0 {
+            Some(format!(
+                "LSN {} is recorded, and its log ends at LSN {}",
+                record.lsn, self.end
+            ))
+        } else {
+            None
+        }
+    }
+}
+
+/// Checks that a server may take a free lease at its start.
+pub(crate) fn may_begin(seen: &LeaseContents, own: &LeaseCandidate<'_>) -> Result<(), LeaseError> {
     let Some(record) = &seen.record else {
         return Ok(());
     };
-    let has_led = match needs_promises {
-        true => record.epoch <= reached.epoch,
-        false => reached.has(record.epoch),
-    };
-    let is_in_sync = !needs_promises && record.in_sync.iter().any(|name| name == own);
-    match record.primary == own {
-        true if !has_led => Err(LeaseError::Older {
-            recorded: record.epoch,
-            found: reached.epoch,
-        }),
-        false if !is_in_sync => Err(LeaseError::Behind {
+    if record.primary == own.name {
+        return own.lacks(record).map_or(Ok(()), |what| Err(LeaseError::Older(what)));
+    }
+    match !own.needs_promises && record.in_sync.iter().any(|name| name == own.name) {
+        true => Ok(()),
+        false => Err(LeaseError::Behind {
             primary: record.primary.clone(),
         }),
-        _ => Ok(()),
     }
 }
 
@@ -90,36 +117,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn start_needs_the_lead_where_promises_decide_and_a_place_in_the_record_elsewhere() {
+    fn start_needs_the_directory_that_led_or_a_place_in_the_record_where_no_promises_decide() {
         let seen = |primary: &str| LeaseContents {
             holder: None,
             record: Some(SyncRecord {
                 primary: primary.into(),
                 epoch: 7,
                 in_sync: vec!["a".into()],
+                node: "n".into(),
+                lsn: 100,
             }),
             versions: (1, 1),
         };
-        let led = ReachedEpoch {
-            epoch: 7,
-            claimed: None,
-        };
-        let claimed = ReachedEpoch {
-            epoch: 6,
-            claimed: Some(7),
-        };
-        for (primary, reached, alone, with_promises) in [
-            ("a", led, true, true),
-            ("a", claimed, true, false),
-            ("b", led, true, false),
-            ("b", claimed, true, false),
+        let led = (7, None);
+        let claimed = (6, Some(7));
+        for (primary, (epoch, claimed), node, end, alone, with_promises) in [
+            ("a", led, "n", 100, true, true),
+            ("a", led, "n", 99, false, false),
+            ("a", led, "m", 100, false, false),
+            ("a", claimed, "n", 100, true, false),
+            ("b", led, "m", 0, true, false),
+            ("b", claimed, "m", 0, true, false),
         ] {
-            let may = |needs_promises| may_begin(&seen(primary), "a", reached, needs_promises).is_ok();
-            assert_eq!((may(false), may(true)), (alone, with_promises), "{primary} {reached:?}");
+            let may = |name, needs_promises| {
+                let own = LeaseCandidate {
+                    name,
+                    node: node.to_owned(),
+                    reached: ReachedEpoch { epoch, claimed },
+                    end: Lsn(end),
+                    needs_promises,
+                };
+                may_begin(&seen(primary), &own).is_ok()
+            };
+            let found = (may("a", false), may("a", true));
+            assert_eq!(
+                found,
+                (alone, with_promises),
+                "{primary} {epoch} {claimed:?} {node} {end}"
+            );
+            assert!(!may("c", false), "it is not in the record");
         }
-        assert!(
-            may_begin(&seen("a"), "b", led, false).is_err(),
-            "it is not in the record"
-        );
     }
 }

@@ -20,6 +20,7 @@ use crate::{
     cutting,
     database::Database,
     lease_rules::{ByHand, free_epoch, may_begin, may_take_again, may_take_over},
+    lease_store::{Holder, LeaseContents, LeaseStore, StoreError, SyncRecord},
     membership,
     shipping::NodeReplication,
 };
@@ -28,62 +29,6 @@ use crate::{
 const LOOK: Duration = Duration::from_millis(10);
 /// Time between two attempts that the store refused.
 const REST: Duration = Duration::from_millis(200);
-
-/// The holder of the lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
-    pub name: String,
-    /// URL at which clients reach it.
-    pub url: Option<String>,
-    /// A number that the holder's process drew. Another process of the same name is another holder.
-    pub instance: u64,
-}
-
-/// The nodes that may take a free lease. The record outlives the lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SyncRecord {
-    /// The last primary.
-    pub primary: String,
-    pub epoch: u32,
-    /// Standbys that have every write that it acknowledged.
-    pub in_sync: Vec<String>,
-}
-
-/// The contents of the store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeaseContents {
-    pub holder: Option<Holder>,
-    pub record: Option<SyncRecord>,
-    /// Versions of the holder's entry and of the record in the store; 0: there is none.
-    pub versions: (i64, i64),
-}
-
-/// The store does not answer, or not in time. It may have carried out the request, or may do so later.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct StoreError(pub Arc<str>);
-
-/// The lease and the record of one database. Each request is answered within the lease's time, or fails.
-pub trait LeaseStore: Send {
-    /// Returns the kind of store: `etcd`.
-    fn kind(&self) -> &'static str;
-    fn look(&mut self) -> Result<LeaseContents, StoreError>;
-    /// Takes the lease and writes the record in one step, if the store still holds `seen`. Returns how long the lease lasts. None: the
-    /// store holds something else by now.
-    fn take(
-        &mut self,
-        holder: &Holder,
-        record: &SyncRecord,
-        seen: &LeaseContents,
-        ttl: Duration,
-    ) -> Result<Option<Duration>, StoreError>;
-    /// Prolongs the lease. None: it has ended, or belongs to another holder.
-    fn renew(&mut self) -> Result<Option<Duration>, StoreError>;
-    /// Writes the record while this server has the lease. False: it has lost the lease, or another server has written the record since.
-    fn record(&mut self, record: &SyncRecord) -> Result<bool, StoreError>;
-    /// Gives the lease back.
-    fn release(&mut self) -> Result<(), StoreError>;
-}
 
 /// The settings with which a server takes part in the lease.
 pub struct LeaseConfig {
@@ -110,11 +55,10 @@ pub enum LeaseError {
     )]
     Behind { primary: String },
     #[error(
-        "this server was the primary last, in epoch {recorded}, and its data directory reaches epoch {found}: it is another one, or an old \
-         copy, or was cut back or begun anew since. \
-         Start it with --standby-of, and where the other servers are lost for good, promote it then (--force --accept-loss)"
+        "this server was the primary last, and its data directory is another one, or an old copy, or was cut back or begun anew since: {0}. Start it \
+         with --standby-of, and where the other servers are lost for good, promote it then (--force --accept-loss)"
     )]
-    Older { recorded: u32, found: u32 },
+    Older(String),
     #[error("the server stops")]
     Stops,
     #[error(transparent)]
@@ -144,6 +88,8 @@ struct LeaseManagerState {
     /// Standbys that this server wants recorded as in sync. `recorded` has those that the store certainly has.
     wanted: Vec<String>,
     recorded: Option<Vec<String>>,
+    /// LSN of the record that the store certainly has.
+    recorded_lsn: u64,
     next_ns: u64,
     /// Time at which `seen` was requested.
     looked_ns: u64,
@@ -294,9 +240,8 @@ impl LeaseManager {
     /// Takes the lease. True: this server has it, in an epoch of at least `at_least`, and the store records these standbys as in sync.
     fn take(&self, seen: &LeaseContents, (at_least, in_sync): (u32, Vec<String>)) -> Result<bool, StoreError> {
         let record = SyncRecord {
-            primary: self.own.name.clone(),
             epoch: at_least.max(free_epoch(seen, &self.own.name)),
-            in_sync,
+            ..self.record_of(in_sync)
         };
         let asked_ns = self.now_ns();
         // The store may write the record without confirming it.
@@ -307,7 +252,7 @@ impl LeaseManager {
         let mut state = self.lock();
         (state.holds, state.next_ns) = (true, asked_ns + self.every_ns());
         state.wanted = record.in_sync.clone();
-        state.recorded = Some(record.in_sync.clone());
+        (state.recorded, state.recorded_lsn) = (Some(record.in_sync.clone()), record.lsn);
         state.seen = Some(LeaseContents {
             holder: Some(self.own.clone()),
             record: Some(record),
@@ -343,12 +288,7 @@ impl LeaseManager {
             0 => replication.own_epoch(),
             _ => replication.log.epoch(), // it was kept at an earlier try
         };
-        may_begin(
-            seen,
-            &self.own.name,
-            replication.reached(),
-            replication.is_decided_by_promises(),
-        )?;
+        may_begin(seen, &replication.candidate(&self.own.name))?;
         let at_least = own.max(Epoch(free_epoch(seen, &self.own.name)));
         replication.open_epoch(at_least).map_err(LeaseError::Log)
     }
@@ -409,7 +349,7 @@ impl LeaseManager {
             true => self.prolong(now_ns),
             false => Ok(true),
         };
-        let held = held.and_then(|held| Ok(held && self.record_if_wanted()?));
+        let held = held.and_then(|held| Ok(held && self.record_if_wanted(is_due)?));
         match held {
             Ok(true) => self.note_success(),
             Ok(false) => match self.look_again() {
@@ -435,29 +375,48 @@ impl LeaseManager {
         Ok(true)
     }
 
-    fn record_if_wanted(&self) -> Result<bool, StoreError> {
-        let state = self.lock();
-        let wanted = state.wanted.clone();
-        if state.recorded.as_ref() == Some(&wanted) {
+    /// Writes the record if it names other standbys than this server wants. `is_due`: also if the log has grown since.
+    fn record_if_wanted(&self, is_due: bool) -> Result<bool, StoreError> {
+        let mut state = self.lock();
+        let record = self.record_of(state.wanted.clone());
+        let has_names = state.recorded.as_ref() == Some(&record.in_sync);
+        if has_names && !(is_due && record.lsn > state.recorded_lsn) {
             return Ok(true);
         }
+        if !has_names {
+            // The contents of the record are unknown until the request is answered.
+            state.recorded = None;
+        }
         drop(state);
-        // The contents of the record are unknown until the request is answered.
-        self.lock().recorded = None;
-        let record = SyncRecord {
-            primary: self.own.name.clone(),
-            epoch: self.epoch(),
-            in_sync: wanted.clone(),
-        };
         let is_done = self.store().record(&record)?;
         if is_done {
             let mut state = self.lock();
-            state.recorded = Some(wanted);
+            (state.recorded, state.recorded_lsn) = (Some(record.in_sync.clone()), record.lsn);
             if let Some(seen) = &mut state.seen {
                 seen.record = Some(record);
             }
         }
         Ok(is_done)
+    }
+
+    /// Returns the record of this server as the primary, in the epoch of its log.
+    fn record_of(&self, in_sync: Vec<String>) -> SyncRecord {
+        let replication = self.replication.upgrade();
+        let place = replication.map(|replication| {
+            (
+                replication.log.epoch(),
+                replication.own_node(),
+                replication.log.durable(),
+            )
+        });
+        let (epoch, node, lsn) = place.unwrap_or_default();
+        SyncRecord {
+            primary: self.own.name.clone(),
+            epoch: epoch.0,
+            in_sync,
+            node,
+            lsn: lsn.0,
+        }
     }
 
     fn role(&self) -> Option<Role> {
@@ -589,9 +548,8 @@ impl LeaseManager {
         }
         state.epoch = epoch.0;
         let record = SyncRecord {
-            primary: self.own.name.clone(),
             epoch: epoch.0,
-            in_sync: state.wanted.clone(),
+            ..self.record_of(state.wanted.clone())
         };
         drop(state);
         match self.store().record(&record).map_err(|error| self.unavailable(&error))? {
@@ -615,11 +573,7 @@ impl LeaseManager {
 
     /// Gives the lease, and the right to it, to a standby that has everything.
     pub fn hand_over(&self, successor: &str) {
-        let record = SyncRecord {
-            primary: self.own.name.clone(),
-            epoch: self.epoch(),
-            in_sync: vec![successor.to_owned()],
-        };
+        let record = self.record_of(vec![successor.to_owned()]);
         self.end_holding();
         let _ = self.store().record(&record); // it waits until the lease is over, then
         let _ = self.store().release();
@@ -676,10 +630,9 @@ impl LeaseManager {
             }
             let stops = || ReplicationError::Unavailable("the server stops".into());
             let replication = self.replication.upgrade().ok_or_else(stops)?;
-            let reached = replication.reached();
             let is_sure = by.is_judged_later
                 || by.is_given(&seen, &self.own.name)
-                || may_begin(&seen, &self.own.name, reached, replication.is_decided_by_promises()).is_ok();
+                || may_begin(&seen, &replication.candidate(&self.own.name)).is_ok();
             if !is_sure && !by.accepts_loss {
                 return Err(ReplicationError::OutOfSync(lost));
             }
@@ -753,6 +706,7 @@ impl LeaseManager {
             thread.join();
         }
         if self.lock().holds {
+            let _ = self.record_if_wanted(true); // else an older LSN stays recorded
             self.let_go();
         }
     }

@@ -247,7 +247,7 @@ pub(crate) fn open_reign(node: &NodeFile) -> Result<(), DiskError> {
             .iter_mut()
             .for_each(|member| member.was_in_sync = false);
         // The server follows no primary any more.
-        document.status = None;
+        (document.status, document.follows) = (None, false);
     })
 }
 

@@ -22,7 +22,7 @@ use crate::{
 /// Name of the file in the data directory.
 pub const NODE_NAME: &str = "node.json";
 /// Number of the document's format. Others are refused.
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
 
 /// Fitness of a directory's rows and log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +63,9 @@ pub struct NodeDocument {
     /// The standbys of this node, as it knew them when it led last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) members: Vec<StoredMember>,
+    /// The node began to follow a primary, and has not led since. Another node may lead.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) follows: bool,
     /// The primary's last word on the sync set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) status: Option<StoredStatus>,
@@ -121,7 +124,7 @@ impl NodeDocument {
 
     /// Returns the members that a start as the primary asks whether another server leads. Empty if such a start is refused without that.
     pub fn members_to_ask(&self) -> Vec<MemberAddress> {
-        if self.handed_over.is_some() || self.followed().is_some() {
+        if self.handed_over.is_some() || self.follows {
             return Vec::new();
         }
         self.members.iter().filter_map(StoredMember::address).collect()
@@ -155,13 +158,6 @@ impl NodeDocument {
         })
     }
 
-    /// Returns the epoch of the primary that the node followed last, unless it led since.
-    fn followed(&self) -> Option<u32> {
-        let heard = self.status.as_ref()?.epoch;
-        let has_led = self.led.as_ref().is_some_and(|led| led.is_later_than(heard));
-        (!has_led).then_some(heard)
-    }
-
     /// Describes a start that names no primary.
     pub fn as_primary(&self, has_log: bool) -> String {
         match (&self.health, &self.handed_over) {
@@ -171,7 +167,7 @@ impl NodeDocument {
                 format!("is refused: it gave its place to {}", handed_over.successor)
             }
             (DirHealth::Good, None) if !has_log => "makes a new database".to_owned(),
-            (DirHealth::Good, None) if self.followed().is_some() => {
+            (DirHealth::Good, None) if self.follows => {
                 "is refused: it is a standby's directory. With a lease, the lease decides".to_owned()
             }
             (DirHealth::Good, None) => "leads, in a new epoch. With a lease, the lease decides".to_owned(),
@@ -338,7 +334,7 @@ impl NodeFile {
             let promised = promised.last().map_or(0, StoredPromise::next_epoch);
             let told = std::mem::take(&mut document.told_epoch);
             cutting::give_up_led(document, heard.max(handed_over).max(promised).max(told));
-            document.status = None;
+            (document.status, document.follows) = (None, false);
             document.members.iter_mut().for_each(StoredMember::forget_address);
         })
     }
@@ -400,7 +396,6 @@ pub(crate) fn check_opening(
     }
     let node = NodeFile::open(root)?;
     let document = node.document();
-    let followed = document.followed().filter(|_| part == DirectoryUse::Primary);
     match (document.health, document.handed_over) {
         (DirHealth::TablesDiffer(what), _) => Err(OpenError::Differs { what }),
         (DirHealth::MustBootstrap(why), _) if role == Role::Primary => Err(OpenError::MustBootstrap { why }),
@@ -409,10 +404,8 @@ pub(crate) fn check_opening(
             url: handed_over.url,
             lsn: Lsn(handed_over.lsn),
         }),
-        _ => match followed {
-            Some(epoch) => Err(OpenError::IsStandby { epoch }),
-            None => Ok(Some(node)),
-        },
+        _ if document.follows && part == DirectoryUse::Primary => Err(OpenError::IsStandby),
+        _ => Ok(Some(node)),
     }
 }
 
@@ -471,26 +464,19 @@ mod tests {
     }
 
     #[test]
-    fn start_that_names_no_primary_is_for_a_directory_that_led_since() {
-        let followed = |led: &str| {
-            let status = r#""status":{"epoch":4,"safety":"2-safe","number":1,"in_sync":true,"has_been_in_sync":true,"counted":false,"counted_next":false,
-                "lsn":7,"primary_lsn":7,"others":[]}"#;
-            let text = format!(r#"{{"format":4,"version":1,"node":"01","starts":1,"health":"good",{status}{led}}}"#);
-            NodeDocument::parse(text.as_bytes()).expect("a document").followed()
-        };
-        assert_eq!(followed(""), Some(4));
-        for (led, expected) in [
-            (r#""safety":"2-safe","first_epoch":3,"last_epoch":3"#, Some(4)),
-            (r#""safety":"2-safe","first_epoch":5,"last_epoch":5"#, None),
-            // A part of its log went since.
-            (
-                r#""safety":"2-safe","first_epoch":5,"last_epoch":5,"is_over":true"#,
-                Some(4),
-            ),
-            // A promotion begins with one save.
-            (r#""safety":"2-safe","first_epoch":3,"last_epoch":3,"claimed":5"#, None),
-        ] {
-            assert_eq!(followed(&format!(r#","led":{{{led}}}"#)), expected, "{led}");
+    fn node_follows_until_it_begins_to_lead_or_an_operator_has_it_lead() {
+        let file = open(&SimDisk::new()).expect("an empty one");
+        let begin_leading = || file.change(|document| _ = cutting::begin_leading(document, Epoch(3)));
+        let leads: [&dyn Fn() -> Result<(), DiskError>; 3] = [
+            &|| cutting::keep_level(&file, Safety::TwoSafe, Epoch(2)),
+            &begin_leading,
+            &|| file.make_primary(),
+        ];
+        for lead in leads {
+            file.change(|document| document.follows = true).expect("saved");
+            assert!(file.document().as_primary(true).contains("a standby's directory"));
+            lead().expect("saved");
+            assert!(file.document().as_primary(true).contains("leads, in a new epoch"));
         }
     }
 
@@ -539,16 +525,16 @@ mod tests {
         for (text, what) in [
             ("{", "EOF"),
             (
-                r#"{"format":5,"version":1,"node":"0","starts":0,"health":"good"}"#,
-                "format 5",
+                r#"{"format":6,"version":1,"node":"0","starts":0,"health":"good"}"#,
+                "format 6",
             ),
             (
-                r#"{"format":4,"version":1,"node":"0","starts":0,"health":"good","members":
+                r#"{"format":5,"version":1,"node":"0","starts":0,"health":"good","members":
                 [{"name":"a/b","lsn":1,"persisted":1,"in_sync":false,"counted":false}]}"#,
                 "letters, digits",
             ),
             (
-                r#"{"format":4,"version":1,"node":"0","starts":0,"health":"good","safety":"3-safe"}"#,
+                r#"{"format":5,"version":1,"node":"0","starts":0,"health":"good","safety":"3-safe"}"#,
                 "no safety level",
             ),
         ] {

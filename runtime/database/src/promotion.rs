@@ -6,7 +6,11 @@ use reprise_base::{Epoch, Lsn};
 use reprise_router::{LossCause, PeerMember, PromoteOptions, PromotionResult, ReplicationError};
 
 use crate::{
-    cutting, database::Database, lease_rules::ByHand, leasing::LeaseContents, promising::PromiseRound,
+    cutting,
+    database::Database,
+    lease_rules::{ByHand, LeaseCandidate},
+    lease_store::LeaseContents,
+    promising::PromiseRound,
     shipping::NodeReplication,
 };
 
@@ -166,6 +170,23 @@ impl NodeReplication {
     pub(crate) fn candidates(&self, seen: &LeaseContents) -> Vec<String> {
         let record = seen.record.as_ref().filter(|_| self.is_decided_by_promises());
         record.map_or_else(Vec::new, |record| record.in_sync.clone())
+    }
+
+    /// Returns this server as the rules of the lease take it.
+    pub(crate) fn candidate<'a>(&self, name: &'a str) -> LeaseCandidate<'a> {
+        let received = self.log.received().map(|position| position.lsn);
+        LeaseCandidate {
+            name,
+            node: self.own_node(),
+            reached: self.reached(),
+            end: received.unwrap_or_else(|| self.log.filled()),
+            needs_promises: self.is_decided_by_promises(),
+        }
+    }
+
+    /// Returns the identity of the data directory.
+    pub(crate) fn own_node(&self) -> String {
+        self.node.read(|document| document.identity().to_owned())
     }
 
     /// Returns the lowest epoch in which this server can become the primary.

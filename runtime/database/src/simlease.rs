@@ -8,7 +8,7 @@ use std::{
 
 use reprise_env::Clock;
 
-use crate::leasing::{Holder, LeaseContents, LeaseStore, StoreError, SyncRecord};
+use crate::lease_store::{Holder, LeaseContents, LeaseStore, StoreError, SyncRecord};
 
 /// The store that all servers of a database share: one lease, and the record of the standbys in sync.
 pub struct SimLeases {

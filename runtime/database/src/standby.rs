@@ -372,11 +372,14 @@ impl Database {
     }
 
     /// Begins to follow a primary. From now on, or from the end of the recovery on, it replays only records that the primary reports as
-    /// committed. It first saves the limit of the records that it may show, because later nothing else says which records were its own.
+    /// committed. It first saves that it follows one, and the limit of the records that it may show, because later nothing else says which records
+    /// were its own.
     pub(crate) fn begin_following(&self) -> Result<(), DiskError> {
         let Some(standby) = &self.upkeep.standby else {
             return Ok(());
         };
+        self.node()
+            .map_or(Ok(()), |node| node.change(|document| document.follows = true))?;
         standby.is_following.store(true, Ordering::Release);
         let is_recovered = standby.thread.lock().expect("held for a look").is_some();
         match is_recovered {

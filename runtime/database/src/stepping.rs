@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     cutting::{self, ReachedEpoch},
     lease_rules::ByHand,
-    leasing::Holder,
+    lease_store::Holder,
     linking::PrimaryConnection,
     membership,
     shipping::{NodeReplication, StandbyService},

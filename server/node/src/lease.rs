@@ -76,6 +76,8 @@ struct StoredRecord {
     primary: String,
     epoch: u32,
     in_sync: Vec<String>,
+    node: String,
+    lsn: u64,
 }
 
 /// The keys `/reprise/DATABASE/primary`, which lives with the lease, and `/reprise/DATABASE/in-sync`.
@@ -115,6 +117,8 @@ fn put_record(key: &str, record: &SyncRecord) -> Value {
         primary: record.primary.clone(),
         epoch: record.epoch,
         in_sync: record.in_sync.clone(),
+        node: record.node.clone(),
+        lsn: record.lsn,
     };
     let value = serde_json::to_vec(&stored).expect("names and a number");
     json!({"requestPut": {"key": encode(key), "value": encode(value)}})
@@ -153,6 +157,8 @@ impl LeaseStore for EtcdStore {
                     primary: stored.primary,
                     epoch: stored.epoch,
                     in_sync: stored.in_sync,
+                    node: stored.node,
+                    lsn: stored.lsn,
                 });
                 seen.versions.1 = entry.mod_revision;
             }

@@ -530,3 +530,15 @@ fn a_checkpoint_behind_what_is_left_of_a_standby_s_log_goes_before_it_follows() 
     wait_seen(&primary, &standby);
     assert_eq!(digest_now(&standby), digest_now(&primary));
 }
+
+/// The directory has all that the primary had by then, and may lack what the primary answers since.
+#[test]
+fn standby_that_heard_nothing_of_its_primary_yet_does_not_open_as_one() {
+    let (cluster, primary) = Cluster::with_bank(10);
+    bootstrap(&primary, "s1", &cluster.place("s1"));
+    cluster.no_primary();
+    close(cluster.open_standby("s1"));
+    let refused = Database::open(cluster.config("s1", 1)).err();
+    assert!(matches!(refused, Some(OpenError::IsStandby)), "{refused:?}");
+    close(primary);
+}

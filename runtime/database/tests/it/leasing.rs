@@ -441,6 +441,37 @@ fn copy(from: PathBuf, to: PathBuf) {
     assert!(copied.success(), "{copied}");
 }
 
+fn assert_older(refused: Option<LeaseError>, what: &str) {
+    assert!(
+        matches!(&refused, Some(LeaseError::Older(told)) if told == what),
+        "{refused:?}"
+    );
+}
+
+/// The copy is from within the primary's last epoch.
+#[test]
+fn primary_does_not_begin_in_a_copy_of_its_directory_that_ends_before_what_it_recorded() {
+    let cluster = Cluster::new(false);
+    let primary = prepared(&cluster);
+    copy(cluster.place("p"), cluster.place("old"));
+    let found = primary.router().view();
+    assert_eq!(open_account(&primary, 1_000), ReplyOutcome::Committed);
+    let recorded = primary.router().view();
+    wait_until("the end is recorded", || {
+        cluster.leases.record().is_some_and(|record| record.lsn >= recorded.0)
+    });
+    close(primary);
+    std::fs::rename(cluster.place("p"), cluster.place("lost")).expect("renamed");
+    copy(cluster.place("old"), cluster.place("p"));
+    let what = format!("LSN {recorded} is recorded, and its log ends at LSN {found}");
+    assert_older(cluster.try_start("p").err(), &what);
+    std::fs::remove_dir_all(cluster.place("p")).expect("removed");
+    std::fs::rename(cluster.place("lost"), cluster.place("p")).expect("renamed");
+    let primary = cluster.start("p");
+    assert!(has_account(&primary, 1_000));
+    primary.close().expect("close");
+}
+
 fn begins_in_no_old_copy(on_nvram: bool) {
     let cluster = Cluster::new(on_nvram);
     prepared(&cluster).close().expect("close");
@@ -462,8 +493,7 @@ fn begins_in_no_old_copy(on_nvram: bool) {
     // However often it is tried.
     for _ in 0..3 {
         let refused = cluster.try_start("p").err();
-        let older = LeaseError::Older { recorded: 2, found: 1 };
-        assert_eq!(refused.map(|error| error.to_string()), Some(older.to_string()));
+        assert_older(refused, "epoch 2 is recorded, and it reaches epoch 1");
     }
     *cluster.primary.lock().expect("test") = None;
     let standby = cluster.open_standby("s1");
@@ -493,10 +523,7 @@ fn the_last_primary_does_not_begin_once_its_log_went() {
     forget_earlier_log(&NodeFile::open(root).expect("read")).expect("saved");
     for _ in 0..2 {
         let older = cluster.try_start("p").err();
-        assert!(
-            matches!(older, Some(LeaseError::Older { recorded: 4, found: 1 })),
-            "{older:?}"
-        );
+        assert_older(older, "epoch 4 is recorded, and it reaches epoch 1");
     }
     let standby = cluster.open_standby("p");
     let refused = service(&standby).promote(FORCED).expect_err("it may lack anything");

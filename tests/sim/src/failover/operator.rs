@@ -193,7 +193,7 @@ impl Run {
                 drop(database);
                 self.nodes[node].disk = Some(disk);
                 return match error {
-                    LeaseError::Held(_) | LeaseError::Behind { .. } | LeaseError::Older { .. } => Ok(()),
+                    LeaseError::Held(_) | LeaseError::Behind { .. } | LeaseError::Older(_) => Ok(()),
                     error => Err(format!("{} takes no lease: {error}", NAMES[node])),
                 };
             }
