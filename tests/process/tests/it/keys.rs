@@ -1,6 +1,6 @@
 //! Keyed calls with an act between try and retry: each is done once, and answered with its first outcome.
 
-use std::{fs, path::Path};
+use std::{env, fs, path::Path};
 
 use anyhow::{Context, Result, ensure};
 use reprise_test_crash::{Launch, Server, procedure_wasm};
@@ -13,7 +13,13 @@ const TWO: &str = "3fc4ccfe745870e2c0d99f71f30ff0656c8dedd41cc1d7d3d376b0dbe685e
 const AS_ONE: (&str, &str) = ("authorization", "Bearer one");
 const AS_TWO: (&str, &str) = ("authorization", "Bearer two");
 
-const BEGIN: i64 = 1_000;
+const BEGIN: i64 = 1_000_000;
+
+/// Payments before each act: 10, or as many as `REPRISE_KEYED_CALLS` says.
+fn calls() -> usize {
+    let asked = env::var("REPRISE_KEYED_CALLS").ok();
+    asked.and_then(|text| text.parse().ok()).unwrap_or(10)
+}
 
 /// Payments of 1 from account 1 to account 2, each under a key of its own, with the answer to the first request.
 #[derive(Default)]
@@ -84,13 +90,13 @@ fn keys_outlive_the_rotation_of_a_token() -> Result<()> {
     let mut server = Server::start(&Launch::new(&data))?;
     open(&server, &[AS_ONE])?;
     let mut payments = Payments::default();
-    payments.make(&server, 10, &[AS_ONE])?;
+    payments.make(&server, calls(), &[AS_ONE])?;
 
     // Both tokens of one name for a while: no request is refused.
     let both = [token("app", "", ONE), token("app", "", TWO)];
     exchange(&mut server, &data, &both, "token app (admin): 1 added, 2 in all")?;
     payments.repeat(&server, &[AS_TWO])?;
-    payments.make(&server, 10, &[AS_TWO])?;
+    payments.make(&server, calls(), &[AS_TWO])?;
     payments.repeat(&server, &[AS_ONE])?;
     exchange(&mut server, &data, &both[1..], "token app (admin): 1 removed, 1 left")?;
     payments.repeat(&server, &[AS_TWO])?;
@@ -105,30 +111,35 @@ fn keys_outlive_the_rotation_of_a_token() -> Result<()> {
     payments.repeat(&server, &[AS_TWO])?;
     let read = server.request("POST", "/v1/call/bank/balance", &[AS_ONE], br#"{"account": 2}"#)?;
     ensure!(
-        read.json()["result"]["balance"].as_str() == Some(&*(BEGIN + 20).to_string()),
+        read.json()["result"]["balance"].as_str() == Some(&*(BEGIN + 2 * calls() as i64).to_string()),
         "{}",
         read.text()
     );
     // The caller's name is in the log.
-    let lsn = payments.0[10]["lsn"].as_str().context("a string")?;
+    let lsn = payments.0[calls()]["lsn"].as_str().context("a string")?;
     let record = server.request("GET", &format!("/v1/log/{lsn}"), &[AS_TWO], b"")?.json();
     ensure!(record["principal"] == "app", "{record}");
     Ok(())
 }
 
 #[test]
-fn keys_outlive_a_failover_and_a_restore() -> Result<()> {
+fn keys_outlive_a_deployment_a_failover_and_a_restore() -> Result<()> {
     let cluster = Cluster::new()?;
     let mut a = cluster.primary("a", &["--safety", "2-safe"])?;
     let mut b = cluster.standby("b", &a, &["--safety", "2-safe"])?;
     wait_reached(&a, &[], ("2-safe", &[&b]))?;
     open(&a, &[])?;
     let mut payments = Payments::default();
-    payments.make(&a, 10, &[])?;
+    payments.make(&a, calls(), &[])?;
+    // Another version: the same module with an empty custom section behind it.
+    let next = [procedure_wasm("bank")?, vec![0, 2, 1, b'x']].concat();
+    let put = a.request("PUT", "/v1/modules/bank", &[], &next)?;
+    ensure!(put.json()["version"] == 2, "{}", put.text());
+    payments.repeat(&a, &[])?;
     a.kill()?;
     promote(&b)?;
     payments.repeat(&b, &[])?;
-    payments.make(&b, 10, &[])?;
+    payments.make(&b, calls(), &[])?;
     b.kill()?;
     let (from, to) = (cluster.path("b"), cluster.path("restored"));
     let (from, to) = (from.to_str().context("UTF-8")?, to.to_str().context("UTF-8")?);
@@ -137,6 +148,6 @@ fn keys_outlive_a_failover_and_a_restore() -> Result<()> {
     let server = Server::start(&Launch::new(Path::new(to)))?;
     payments.repeat(&server, &[])?;
     let found = balance(&server, 2)?;
-    ensure!(found == Some(BEGIN + 20), "{found:?}");
+    ensure!(found == Some(BEGIN + 2 * calls() as i64), "{found:?}");
     Ok(())
 }
