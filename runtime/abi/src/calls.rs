@@ -395,6 +395,11 @@ pub fn scan_rows(
     Ok((batch, room.filled()))
 }
 
+/// Takes the handle and the bytes of each row.
+pub type RowVisitor<'v> = dyn FnMut(RowHandle, &[u8]) + 'v;
+/// Takes the rows of a scan. False: it does not take this row, and the scan ends before it.
+pub type RowTaker<'v> = dyn FnMut(RowHandle, &[u8]) -> bool + 'v;
+
 /// A transaction as a procedure sees it. `txn` implements it over storage; `host` (wasm) and the SDK's native mode call it.
 /// After an error other than `DuplicateKey` the caller must end the transaction without another call.
 pub trait HostOps {
@@ -410,7 +415,7 @@ pub trait HostOps {
         &mut self,
         target: IndexTarget,
         keys: PackedItems<'_>,
-        visit: &mut dyn FnMut(RowHandle, &[u8]),
+        visit: &mut RowVisitor<'_>,
     ) -> Result<(), OpError> {
         for key in keys {
             match self.get(target, key)? {
@@ -502,14 +507,9 @@ pub trait HostOps {
 
     /// Visits rows in index order until the range ends or `visit` returns false; the row for which it did is visited
     /// again by `scan_next`. A visitor takes at least one row unless its buffer is too small for it.
-    fn scan(
-        &mut self,
-        request: &ScanRequest<'_>,
-        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
-    ) -> Result<ScanBatch, OpError>;
+    fn scan(&mut self, request: &ScanRequest<'_>, visit: &mut RowTaker<'_>) -> Result<ScanBatch, OpError>;
     /// Continues a scan behind its last row; `cursor` is used up.
-    fn scan_next(&mut self, cursor: u32, visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool)
-    -> Result<ScanBatch, OpError>;
+    fn scan_next(&mut self, cursor: u32, visit: &mut RowTaker<'_>) -> Result<ScanBatch, OpError>;
     /// Scans like `scan` and writes some columns to `out` in the import's format; also returns the bytes written. `plan` belongs to
     /// the module's table.
     fn scan_columns(

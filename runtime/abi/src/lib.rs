@@ -25,7 +25,8 @@ pub mod types;
 pub mod value;
 
 pub use calls::{
-    EndReason, Handles, HostOps, IndexTarget, LogLevel, OpError, RowHandle, ScanBatch, ScanFlags, ScanRequest,
+    EndReason, Handles, HostOps, IndexTarget, LogLevel, OpError, RowHandle, RowTaker, RowVisitor, ScanBatch, ScanFlags,
+    ScanRequest,
 };
 pub use columns::{ColumnSet, ColumnsMalformed};
 pub use plan::{ColumnPlan, Plans, ReadSpan};

@@ -70,19 +70,24 @@ impl TableSchema {
         full + &self.name
     }
 
-    /// Placeholder of a dropped table: its number is free for the next one.
-    pub fn dropped() -> Self {
+    /// A table of the module itself, with an ordered primary key of these columns and without other indexes.
+    pub fn new(name: impl Into<String>, columns: Vec<ColumnSchema>, primary_key: &[u16]) -> Self {
         Self {
             owner: String::new(),
-            name: String::new(),
+            name: name.into(),
             shared: false,
             was: None,
-            columns: Vec::new(),
-            primary_key: Vec::new(),
+            columns,
+            primary_key: primary_key.to_vec(),
             primary_kind: IndexKind::Ordered,
             indexes: Vec::new(),
             placement: TablePlacement::Local,
         }
+    }
+
+    /// Placeholder of a dropped table: its number is free for the next one.
+    pub fn dropped() -> Self {
+        Self::new("", Vec::new(), &[])
     }
 
     /// True for the place of a table that was dropped.
@@ -108,6 +113,20 @@ pub struct ColumnSchema {
     pub default: Option<Vec<u8>>,
 }
 
+impl ColumnSchema {
+    /// A column without nulls and without a default.
+    pub fn new(name: impl Into<String>, ty: ScalarType) -> Self {
+        Self {
+            name: name.into(),
+            was: None,
+            ty,
+            variants: Vec::new(),
+            nullable: false,
+            default: None,
+        }
+    }
+}
+
 /// A secondary index of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexSchema {
@@ -117,6 +136,17 @@ pub struct IndexSchema {
     pub columns: Vec<u16>,
     /// No two rows have the same key.
     pub unique: bool,
+}
+
+impl IndexSchema {
+    /// An index over these columns.
+    pub fn new(name: impl Into<String>, columns: &[u16], unique: bool) -> Self {
+        Self {
+            name: name.into(),
+            columns: columns.to_vec(),
+            unique,
+        }
+    }
 }
 
 /// How the primary key is found. Secondary indexes are always ordered.
