@@ -91,23 +91,6 @@ impl CheckpointWriter {
                 format!("a block of kind {kind} has {bytes} bytes, and {CHECKPOINT_RAW_BYTES_MAX} at most are read");
             return Err(CheckpointError::GivenUp(reason));
         }
-        let entry = self.push_block(kind, partition, table, items, raw)?;
-        self.entries.push(entry);
-        if kind == CheckpointBlockKind::Rows {
-            self.size.rows += items as u64;
-            self.size.row_bytes += raw.len() as u64;
-        }
-        Ok(())
-    }
-
-    fn push_block(
-        &mut self,
-        kind: CheckpointBlockKind,
-        partition: PartitionId,
-        table: u16,
-        items: u32,
-        raw: &[u8],
-    ) -> Result<CheckpointEntry, CheckpointError> {
         let offset = self.size().file_bytes;
         let compressed = self.compress(raw)?;
         let mut block = CheckpointBlock {
@@ -135,7 +118,7 @@ impl CheckpointWriter {
         if self.buffer.len() >= WRITE_BYTES {
             self.flush()?;
         }
-        Ok(CheckpointEntry {
+        self.entries.push(CheckpointEntry {
             offset,
             stored_bytes: block.stored_bytes,
             raw_bytes: block.raw_bytes,
@@ -143,7 +126,12 @@ impl CheckpointWriter {
             kind,
             partition,
             table,
-        })
+        });
+        if kind == CheckpointBlockKind::Rows {
+            self.size.rows += items as u64;
+            self.size.row_bytes += raw.len() as u64;
+        }
+        Ok(())
     }
 
     /// Fills `self.compressed`. False if that would not be shorter.
@@ -175,7 +163,7 @@ impl CheckpointWriter {
             raw.clear();
             part.iter().for_each(|entry| entry.encode(&mut raw));
             let count = part.len() as u32;
-            self.push_block(CheckpointBlockKind::Index, PartitionId(0), 0, count, &raw)?;
+            self.block(CheckpointBlockKind::Index, PartitionId(0), 0, count, &raw)?;
         }
         let mut size = self.size();
         size.file_bytes += reprise_wire::CHECKPOINT_TRAILER_BYTES as u64;

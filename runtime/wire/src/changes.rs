@@ -45,6 +45,23 @@ pub struct ChangesRef<'a> {
     pub changes: &'a [u8],
 }
 
+impl<'a> ChangesRef<'a> {
+    /// The changes of a transaction that no call is named for.
+    pub fn new(txn_id: TxnId, partitions: PartitionSet<'a>, changes: &'a [u8]) -> Self {
+        Self {
+            txn_id,
+            partitions,
+            module_id: 0,
+            procedure: 0,
+            digest: 0,
+            principal: 0,
+            parts: 0,
+            keyed: None,
+            changes,
+        }
+    }
+}
+
 /// The outcome for repeats with the same idempotency key. Redo does not run the procedure, so the record carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyedRef<'a> {
@@ -211,8 +228,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Reads again what [`Changes`] read before: `bytes` are those of one change, as they were walked. Of others it makes
-    /// nothing, or a change whose columns panic when they are walked.
+    /// Reads again a change that [`Changes`] walked. Other bytes make none, or one whose columns panic when they are walked.
     #[inline]
     pub fn again(bytes: &'a [u8]) -> Option<Self> {
         Self::again_into(bytes, AsChange)
@@ -248,8 +264,7 @@ impl<'a> Change<'a> {
     }
 }
 
-/// A consumer of changes as they are read. `take` is inlined where the decoder knows the kind, so no change passes through memory on its
-/// way.
+/// A consumer of changes as they are read. `take` is inlined where the kind is known: no change passes through memory.
 pub trait ChangeSink<'a>: Sized {
     type Out;
 

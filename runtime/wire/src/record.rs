@@ -134,6 +134,22 @@ pub struct CommandRef<'a> {
     pub args: &'a [u8],
 }
 
+impl<'a> CommandRef<'a> {
+    /// A call of the first procedure of the first module, by no named caller.
+    pub fn new(txn_id: TxnId, partitions: PartitionSet<'a>, args: &'a [u8]) -> Self {
+        Self {
+            txn_id,
+            partitions,
+            module_id: 0,
+            procedure: 0,
+            digest: 0,
+            principal: 0,
+            keyed: None,
+            args,
+        }
+    }
+}
+
 /// A point between two transactions on all partitions: a checkpoint, once published, stands for everything up to here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointMark {

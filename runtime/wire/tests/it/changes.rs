@@ -86,15 +86,10 @@ fn samples() -> Vec<Owned> {
 
 fn record<'a>(partitions: PartitionSet<'a>, changes: &'a [u8]) -> ChangesRef<'a> {
     ChangesRef {
-        txn_id: TxnId::new(0x1122_3344_5566, 7),
-        partitions,
         module_id: 3,
         procedure: 2,
         digest: 0x0102_0304_0506_0708,
-        principal: 0,
-        parts: 0,
-        keyed: None,
-        changes,
+        ..ChangesRef::new(TxnId::new(0x1122_3344_5566, 7), partitions, changes)
     }
 }
 
@@ -458,14 +453,10 @@ proptest! {
 fn two_forms() -> (CommandRef<'static>, ChangesRef<'static>) {
     let changes = record(PartitionSet::One(PartitionId(7)), &[0x14, 1, 7]);
     let command = CommandRef {
-        txn_id: changes.txn_id,
-        partitions: changes.partitions,
         module_id: changes.module_id,
         procedure: changes.procedure,
         digest: changes.digest,
-        principal: 0,
-        keyed: None,
-        args: b"args",
+        ..CommandRef::new(changes.txn_id, changes.partitions, b"args")
     };
     (command, changes)
 }

@@ -27,14 +27,10 @@ fn check_golden(record: RecordRef<'_>, golden: Expect) {
 
 fn command(partitions: PartitionSet<'_>) -> CommandRef<'_> {
     CommandRef {
-        txn_id: TxnId::new(0x1122_3344_5566, 7),
-        partitions,
         module_id: 300,
         procedure: 2,
         digest: 0x0102_0304_0506_0708,
-        principal: 0,
-        keyed: None,
-        args: b"args",
+        ..CommandRef::new(TxnId::new(0x1122_3344_5566, 7), partitions, b"args")
     }
 }
 
@@ -345,30 +341,9 @@ proptest! {
         txn_id: u64,
         numbers in (any::<u32>(), any::<u32>()),
         name in "[a-z][a-z0-9_]{0,62}",
-        wasm in proptest::collection::vec(any::<u8>(), 0..400),
-    ) {
-        let record = RecordRef::Deploy(DeployRef {
-            txn_id: TxnId(txn_id),
-            module_id: numbers.0,
-            version: numbers.1,
-            name: &name,
-            hash: [9; 32],
-            wasm: &wasm,
-            tables: Default::default(),
-            destroyed: Default::default(),
-            migration: None,
-        });
-        let bytes = encode(&record);
-        prop_assert_eq!(RecordRef::decode(&bytes), Ok(record));
-    }
-
-    #[test]
-    fn migrations_round_trip(
-        txn_id: u64,
-        numbers in (any::<u32>(), any::<u32>()),
-        name in "[a-z][a-z0-9_]{0,62}",
         plan in "[a-z \n]{0,300}",
         digests in proptest::collection::vec(any::<u64>(), 1..20),
+        migrates: bool,
         wasm in proptest::collection::vec(any::<u8>(), 0..400),
     ) {
         let digests: Vec<u8> = digests.iter().flat_map(|digest| digest.to_le_bytes()).collect();
@@ -381,7 +356,7 @@ proptest! {
             wasm: &wasm,
             tables: Default::default(),
             destroyed: Default::default(),
-            migration: Some(MigrationRef::new("split-name", &plan, &digests)),
+            migration: migrates.then(|| MigrationRef::new("split-name", &plan, &digests)),
         });
         let bytes = encode(&record);
         prop_assert_eq!(RecordRef::decode(&bytes), Ok(record));
