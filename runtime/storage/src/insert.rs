@@ -142,30 +142,17 @@ mod tests {
             (ScalarType::Bool, false),
         ];
         let column = |(at, (ty, nullable)): (usize, (ScalarType, bool))| ColumnSchema {
-            variants: Vec::new(),
-            was: None,
-            name: format!("c{at}"),
-            ty,
             nullable,
-            default: None,
+            ..ColumnSchema::new(format!("c{at}"), ty)
         };
         TableSchema {
-            owner: String::new(),
-            shared: false,
-            was: None,
-            name: "t".into(),
-            columns: types.into_iter().enumerate().map(column).collect(),
-            primary_key: key.to_vec(),
             primary_kind: kind,
             indexes: indexes
                 .iter()
-                .map(|(columns, unique)| IndexSchema {
-                    name: format!("by_{columns:?}"),
-                    columns: columns.to_vec(),
-                    unique: *unique,
-                })
+                .map(|(columns, unique)| IndexSchema::new(format!("by_{columns:?}"), columns, *unique))
                 .collect(),
             placement: TablePlacement::Replicated,
+            ..TableSchema::new("t", types.into_iter().enumerate().map(column).collect(), key)
         }
     }
 

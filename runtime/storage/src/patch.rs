@@ -229,40 +229,33 @@ fn malformed(values: &[u8]) -> WriteError {
 
 #[cfg(test)]
 mod tests {
-    use reprise_abi::{ColumnSchema, ColumnSet, Field, IndexKind, ScalarType, TablePlacement, TableSchema};
+    use reprise_abi::{ColumnSchema, ColumnSet, Field, ScalarType, TablePlacement, TableSchema};
 
     use crate::Store;
 
     fn column(name: &str, ty: ScalarType, nullable: bool) -> ColumnSchema {
         ColumnSchema {
-            variants: Vec::new(),
-            was: None,
-            name: name.into(),
-            ty,
             nullable,
-            default: None,
+            ..ColumnSchema::new(name, ty)
         }
     }
 
     fn store() -> (Store, crate::TableId, crate::Rid) {
         let mut store = Store::new();
         let schema = TableSchema {
-            owner: String::new(),
-            shared: false,
-            was: None,
-            name: "t".into(),
-            columns: vec![
-                column("id", ScalarType::I32, false),
-                column("a", ScalarType::I64, false),
-                column("b", ScalarType::I16, false),
-                column("text", ScalarType::Text, true),
-                column("flag", ScalarType::Bool, false),
-                column("c", ScalarType::I32, true),
-            ],
-            primary_key: vec![0],
-            primary_kind: IndexKind::Ordered,
-            indexes: vec![],
             placement: TablePlacement::Replicated,
+            ..TableSchema::new(
+                "t",
+                vec![
+                    column("id", ScalarType::I32, false),
+                    column("a", ScalarType::I64, false),
+                    column("b", ScalarType::I16, false),
+                    column("text", ScalarType::Text, true),
+                    column("flag", ScalarType::Bool, false),
+                    column("c", ScalarType::I32, true),
+                ],
+                &[0],
+            )
         };
         let table = store.create_table(schema).expect("a table");
         store.begin();
@@ -317,6 +310,17 @@ mod tests {
         }
     }
 
+    fn fields(at: i64, last: Field<'static>) -> [Field<'static>; 6] {
+        [
+            Field::Int(0),
+            Field::Int(at),
+            Field::Int(-at),
+            Field::Null,
+            Field::Bool(true),
+            last,
+        ]
+    }
+
     fn row_key(id: i32) -> Vec<u8> {
         let mut key = Vec::new();
         reprise_abi::key::push_i32(&mut key, id);
@@ -326,16 +330,7 @@ mod tests {
     #[test]
     fn a_run_of_patches_is_each_of_them() {
         let columns = ColumnSet(0b110110);
-        let fields = |at: i64| {
-            [
-                Field::Int(0),
-                Field::Int(at),
-                Field::Int(-at),
-                Field::Null,
-                Field::Bool(true),
-                Field::Int(at),
-            ]
-        };
+        let fields = |at| fields(at, Field::Int(at));
         let run = |by_patcher: bool| {
             let (mut store, table, rid) = store();
             store.begin();
@@ -371,16 +366,7 @@ mod tests {
     #[test]
     fn of_a_run_what_comes_before_a_row_that_is_not_there_stays_and_is_taken_back() {
         let columns = ColumnSet(0b110110);
-        let fields = |at: i64| {
-            [
-                Field::Int(0),
-                Field::Int(at),
-                Field::Int(-at),
-                Field::Null,
-                Field::Bool(true),
-                Field::Null,
-            ]
-        };
+        let fields = |at| fields(at, Field::Null);
         let run = |rids: &[u32]| {
             let (mut store, table, rid) = store();
             let before = store.digest();

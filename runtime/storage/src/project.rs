@@ -124,12 +124,9 @@ mod tests {
 
     fn column(name: &str, ty: ScalarType, nullable: bool, default: Option<&[u8]>) -> ColumnSchema {
         ColumnSchema {
-            variants: Vec::new(),
-            was: None,
-            name: name.into(),
-            ty,
             nullable,
             default: default.map(Into::into),
+            ..ColumnSchema::new(name, ty)
         }
     }
 

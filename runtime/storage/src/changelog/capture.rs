@@ -287,9 +287,7 @@ impl PatchPlans {
 
 #[cfg(test)]
 mod tests {
-    use reprise_abi::{
-        ColumnSchema, ColumnSet, Field, IndexKind, IndexSchema, RowLayout, ScalarType, TablePlacement, TableSchema,
-    };
+    use reprise_abi::{ColumnSchema, ColumnSet, Field, IndexSchema, RowLayout, ScalarType, TableSchema};
 
     use reprise_wire::ChangesBuffer;
 
@@ -307,27 +305,12 @@ mod tests {
 
     fn schema(name: &str, key: &[u16], columns: usize) -> TableSchema {
         let columns = (0..columns).map(|at| ColumnSchema {
-            variants: Vec::new(),
-            was: None,
-            name: format!("c{at}"),
-            ty: COLUMNS[at % 7].0,
             nullable: COLUMNS[at % 7].1,
-            default: None,
+            ..ColumnSchema::new(format!("c{at}"), COLUMNS[at % 7].0)
         });
         TableSchema {
-            owner: String::new(),
-            shared: false,
-            was: None,
-            name: name.into(),
-            columns: columns.collect(),
-            primary_key: key.to_vec(),
-            primary_kind: IndexKind::Ordered,
-            indexes: vec![IndexSchema {
-                name: "second".into(),
-                columns: vec![3],
-                unique: false,
-            }],
-            placement: TablePlacement::Local,
+            indexes: vec![IndexSchema::new("second", &[3], false)],
+            ..TableSchema::new(name, columns.collect(), key)
         }
     }
 

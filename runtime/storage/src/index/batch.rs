@@ -139,30 +139,21 @@ mod tests {
         ]
     };
 
-    fn column(at: usize, ty: ScalarType) -> ColumnSchema {
-        ColumnSchema {
-            variants: Vec::new(),
-            was: None,
-            name: format!("c{at}"),
-            ty,
-            nullable: false,
-            default: None,
-        }
-    }
-
     fn store(shape: &[ScalarType], kind: IndexKind) -> (Store, TableId) {
         let types = [shape, &[ScalarType::Text]].concat();
         let mut store = Store::new();
         let table = store.create_table(TableSchema {
-            owner: String::new(),
-            shared: false,
-            was: None,
-            name: "t".into(),
-            columns: types.into_iter().enumerate().map(|(at, ty)| column(at, ty)).collect(),
-            primary_key: (0..shape.len() as u16).collect(),
             primary_kind: kind,
-            indexes: vec![],
             placement: TablePlacement::Replicated,
+            ..TableSchema::new(
+                "t",
+                types
+                    .into_iter()
+                    .enumerate()
+                    .map(|(at, ty)| ColumnSchema::new(format!("c{at}"), ty))
+                    .collect(),
+                &(0..shape.len() as u16).collect::<Vec<_>>(),
+            )
         });
         (store, table.expect("a table"))
     }

@@ -106,29 +106,15 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use reprise_abi::{ColumnSchema, Field, IndexKind, RowLayout, ScalarType, TablePlacement, TableSchema};
+    use reprise_abi::{ColumnSchema, Field, IndexKind, RowLayout, ScalarType, TableSchema};
 
     use super::*;
 
     /// Makes a table by `kind` with the rows 1, 3, …, 99.
     fn odd_numbers(kind: IndexKind) -> (Store, TableId) {
         let table = TableSchema {
-            owner: String::new(),
-            shared: false,
-            was: None,
-            name: "t".into(),
-            columns: vec![ColumnSchema {
-                variants: Vec::new(),
-                was: None,
-                name: "id".into(),
-                ty: ScalarType::I64,
-                nullable: false,
-                default: None,
-            }],
-            primary_key: vec![0],
             primary_kind: kind,
-            indexes: vec![],
-            placement: TablePlacement::Local,
+            ..TableSchema::new("t", vec![ColumnSchema::new("id", ScalarType::I64)], &[0])
         };
         let layout = RowLayout::of_table(&table);
         let mut store = Store::new();

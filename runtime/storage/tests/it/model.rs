@@ -1,7 +1,7 @@
 //! Random transactions against the model; after each one everything observable is compared, also with a store that only
 //! ever saw what survived.
 
-use crate::common::{model::ModelTable, table};
+use crate::common::{PLAIN, hashed, keyless, model::ModelTable, table};
 use proptest::prelude::*;
 use reprise_abi::{ColumnSet, Field, IndexKind, RowLayout, ScalarType, ScanFlags, TableSchema};
 use reprise_storage::{Range, Rid, ScanPosition, Store, StoreSavepoint, TableId, Visit, WriteError};
@@ -15,18 +15,7 @@ fn schemas() -> Vec<TableSchema> {
 }
 
 fn hashed_schemas() -> [TableSchema; 4] {
-    let mut hashed = table(
-        "hashed",
-        &[
-            ("name", Text, false),
-            ("rank", I16, true),
-            ("total", I64, false),
-            ("pad", Bytes, true),
-        ],
-        &[0],
-        &[("by_rank", &[1], false), ("by_total_rank", &[2, 1], true)],
-    );
-    hashed.primary_kind = IndexKind::Hash;
+    let hashed = hashed(&[("by_rank", &[1], false), ("by_total_rank", &[2, 1], true)]);
     let mut hashed_ints = table(
         "hashed_ints",
         &[("a", I32, false), ("b", U8, false), ("sum", U16, true)],
@@ -50,12 +39,7 @@ fn ordered_schemas() -> Vec<TableSchema> {
     vec![
         table(
             "plain",
-            &[
-                ("id", I32, false),
-                ("total", I8, false),
-                ("name", Text, true),
-                ("tag", U8, false),
-            ],
+            &PLAIN,
             &[0],
             &[
                 ("by_name", &[2], false),
@@ -63,12 +47,7 @@ fn ordered_schemas() -> Vec<TableSchema> {
                 ("by_tag", &[3], false),
             ],
         ),
-        table(
-            "keyless",
-            &[("kind", U8, false), ("data", Bytes, false), ("n", U64, false)],
-            &[],
-            &[("by_kind", &[0], false), ("by_data", &[1], true)],
-        ),
+        keyless(),
         table(
             "wide",
             &[

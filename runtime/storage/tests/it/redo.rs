@@ -1,7 +1,7 @@
 //! Redo in windows against the same changes applied one by one. Few rows are inserted, written, deleted and moved, so that later patches of
 //! a window overwrite most earlier ones.
 
-use crate::common::{Random, redo::redo_by_table, store_of, table};
+use crate::common::{KINDS, Random, patch_from, redo::redo_by_table, store_of, table, table_by};
 use proptest::prelude::*;
 use reprise_abi::{ColumnSet, Field, IndexKind, ScalarType, TableSchema};
 use reprise_storage::{AfterImage, RedoError, Rid, SnapshotPage, Store, TableId};
@@ -21,20 +21,8 @@ fn schemas() -> Vec<TableSchema> {
         ("rank", I32, false),
         ("far", F64, true),
     ];
-    let kinds = [
-        Some(IndexKind::Hash),
-        Some(IndexKind::Ordered),
-        Some(IndexKind::Dense),
-        None,
-    ];
-    let schema = |kind: Option<IndexKind>| {
-        let key: &[u16] = if kind.is_some() { &[0] } else { &[] };
-        let mut schema = table("t", &columns, key, &[("by_rank", &[5], true)]);
-        schema.name = kind.map_or("numbered".into(), |kind| format!("{kind:?}").to_lowercase());
-        schema.primary_kind = kind.unwrap_or(IndexKind::Ordered);
-        schema
-    };
-    let mut schemas = kinds.map(schema).to_vec();
+    let schema = |kind| table_by(kind, &columns, &[("by_rank", &[5], true)]);
+    let mut schemas = KINDS.map(schema).to_vec();
     let mut named = schema(Some(IndexKind::Hash));
     named.name = "named".into();
     named.columns[0].ty = Text;
@@ -96,10 +84,7 @@ fn change(random: &mut Random, store: &mut Store, table: TableId) {
         9..12 => 1 << 1 | 1 << 6,
         _ => 1 << 1,
     };
-    let layout = store.layout(table);
-    let mut values = vec![0; layout.columns_bytes(ColumnSet(set), &row)];
-    layout.read_columns(ColumnSet(set), &row, &mut values);
-    let _ = store.patch(table, rid, ColumnSet(set), &values);
+    let _ = patch_from(store, table, rid, ColumnSet(set), &row);
 }
 
 fn transaction(random: &mut Random, store: &mut Store) -> Vec<u8> {

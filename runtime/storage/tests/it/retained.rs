@@ -1,34 +1,22 @@
 //! Undo that outlives the commit: writes that are not durable can be taken back, turn by turn.
 
-use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, RowLayout, ScalarType, TablePlacement, TableSchema};
+use reprise_abi::{ColumnSchema, Field, IndexSchema, RowLayout, ScalarType, TableSchema};
 use reprise_storage::{Store, TableId};
 
 const TABLE: TableId = TableId(0);
 
 fn store() -> Store {
-    let column = |name: &str, ty| ColumnSchema {
-        variants: Vec::new(),
-        was: None,
-        name: name.into(),
-        ty,
-        nullable: false,
-        default: None,
-    };
     let mut store = Store::new();
     let schema = TableSchema {
-        owner: String::new(),
-        shared: false,
-        was: None,
-        name: "t".into(),
-        columns: vec![column("id", ScalarType::I64), column("text", ScalarType::Text)],
-        primary_key: vec![0],
-        primary_kind: IndexKind::Ordered,
-        indexes: vec![IndexSchema {
-            name: "by_text".into(),
-            columns: vec![1],
-            unique: false,
-        }],
-        placement: TablePlacement::Local,
+        indexes: vec![IndexSchema::new("by_text", &[1], false)],
+        ..TableSchema::new(
+            "t",
+            vec![
+                ColumnSchema::new("id", ScalarType::I64),
+                ColumnSchema::new("text", ScalarType::Text),
+            ],
+            &[0],
+        )
     };
     store.create_table(schema).expect("a table");
     store.retain_undo();

@@ -33,20 +33,9 @@ fn filled() -> (Store, TableId) {
 
 fn column(name: &str, ty: reprise_abi::ScalarType, nullable: bool, default: Option<&[u8]>) -> ColumnSchema {
     ColumnSchema {
-        variants: Vec::new(),
-        was: None,
-        name: name.into(),
-        ty,
         nullable,
         default: default.map(Into::into),
-    }
-}
-
-fn index(name: &str, columns: &[u16], unique: bool) -> IndexSchema {
-    IndexSchema {
-        name: name.into(),
-        columns: columns.to_vec(),
-        unique,
+        ..ColumnSchema::new(name, ty)
     }
 }
 
@@ -160,7 +149,7 @@ fn columns_and_indexes_are_taken_up() {
     let mut declared = accounts();
     declared.columns.push(column("note", Text, true, None));
     declared.columns.push(column("level", U16, false, Some(&[7, 0])));
-    declared.indexes.insert(0, index("by_cents", &[2], true));
+    declared.indexes.insert(0, IndexSchema::new("by_cents", &[2], true));
     let before = store.digest();
     let change = evolve(&mut store, id, &declared).expect("no conflict");
     expect![[r#"
@@ -273,7 +262,7 @@ fn what_is_dropped_makes_room() {
     let many = |from: usize| {
         let mut declared = accounts();
         declared.indexes = (from..from + 64)
-            .map(|at| index(&format!("i{at}"), &[2], false))
+            .map(|at| IndexSchema::new(format!("i{at}"), &[2], false))
             .collect();
         declared
     };
@@ -283,7 +272,7 @@ fn what_is_dropped_makes_room() {
         assert_eq!(check_limits(store.schema(id)), []);
     }
     let mut more = many(0);
-    more.indexes.push(index("one_more", &[1], false));
+    more.indexes.push(IndexSchema::new("one_more", &[1], false));
     let found: Vec<_> = check_limits(&more).iter().map(ToString::to_string).collect();
     expect!["table accounts: indexes: stored at most 64, declared 65; leave out those that no procedure scans"]
         .assert_eq(&found.join("\n"));
@@ -323,7 +312,7 @@ fn rows_with_holes_get_their_new_indexes() {
     store.delete(id, rid).expect("live");
     store.commit();
     let mut declared = accounts();
-    declared.indexes.push(index("by_cents", &[2], true));
+    declared.indexes.push(IndexSchema::new("by_cents", &[2], true));
     let change = evolve(&mut store, id, &declared).expect("no conflict");
     assert!(change.reads_rows());
     expect![[r#"
@@ -338,7 +327,7 @@ fn a_changed_table_goes_on_working() {
     let (mut store, id) = filled();
     let mut declared = accounts();
     declared.columns.push(column("level", U16, true, None));
-    declared.indexes.push(index("by_level", &[3], false));
+    declared.indexes.push(IndexSchema::new("by_level", &[3], false));
     evolve(&mut store, id, &declared).expect("no conflict");
     store.begin();
     let rid = store.get(id, 1, b"ann\0\0").expect("ann has an account");
@@ -414,13 +403,13 @@ fn conflicts_name_what_differs() {
         ],
     );
     check_conflict(
-        |t| t.indexes.push(index("by_x", &[9], false)),
+        |t| t.indexes.push(IndexSchema::new("by_x", &[9], false)),
         expect![
             "table accounts: index by_x: stored distinct columns of the table, declared [9]; name columns that it has, each once"
         ],
     );
     check_conflict(
-        |t| t.indexes.push(index("owner_once", &[1], true)),
+        |t| t.indexes.push(IndexSchema::new("owner_once", &[1], true)),
         expect![
             "table accounts: index owner_once: stored rows with equal keys, as owner=\"ann\" of the rows id=3 and id=2, declared unique (owner); delete or change the rows that are equal, or declare it without unique"
         ],
@@ -432,7 +421,7 @@ fn nulls_are_equal_in_a_unique_index() {
     check_conflict(
         |t| {
             t.columns.push(column("external", I64, true, None));
-            t.indexes.push(index("external_once", &[3], true));
+            t.indexes.push(IndexSchema::new("external_once", &[3], true));
         },
         expect![
             "table accounts: index external_once: stored rows with equal keys, as external=null of the rows id=3 and id=1, declared unique (external); delete or change the rows that are equal (null equals null), or declare it without unique"

@@ -131,12 +131,8 @@ proptest! {
 fn add_column(store: &mut Store) {
     let mut changed = store.schema(KEYED).clone();
     changed.columns.push(reprise_abi::ColumnSchema {
-        variants: Vec::new(),
-        was: None,
-        name: "more".into(),
-        ty: ScalarType::I64,
         nullable: true,
-        default: None,
+        ..reprise_abi::ColumnSchema::new("more", ScalarType::I64)
     });
     let change = plan_change(store.schema(KEYED), &changed).expect("fits");
     let prepared = store.prepare(KEYED, change, &|_| true).expect("fits");

@@ -1,7 +1,7 @@
 //! A view shows the tables of its opening, whatever is written since, in transactions, by redo, or rolled back. The test reads every row by
 //! every key, and every range in both directions, with pages that end anywhere. Once the last view is closed, nothing is kept.
 
-use crate::common::{Random, redo::redo_by_table, store_of, table};
+use crate::common::{KINDS, Random, patch_from, redo::redo_by_table, store_of, table, table_by};
 use proptest::prelude::*;
 use reprise_abi::{ColumnSet, Field, IndexKind, ScalarType, ScanFlags, TableSchema};
 use reprise_storage::{
@@ -23,25 +23,13 @@ fn schemas() -> Vec<TableSchema> {
         ("rank", I32, false),
         ("part", I16, true),
     ];
-    let kinds = [
-        Some(IndexKind::Hash),
-        Some(IndexKind::Ordered),
-        Some(IndexKind::Dense),
-        None,
-    ];
     let indexes: [(&str, &[u16], bool); 3] = [
         ("by_rank", &[3], true),
         ("by_part", &[4], false),
         ("by_text", &[2, 4], false),
     ];
-    let schema = |kind: Option<IndexKind>| {
-        let key: &[u16] = if kind.is_some() { &[0] } else { &[] };
-        let name = kind.map_or("numbered".into(), |kind| format!("{kind:?}").to_lowercase());
-        let mut schema = table(&name, &columns, key, &indexes);
-        schema.primary_kind = kind.unwrap_or(IndexKind::Ordered);
-        schema
-    };
-    let mut schemas = kinds.map(schema).to_vec();
+    let schema = |kind| table_by(kind, &columns, &indexes);
+    let mut schemas = KINDS.map(schema).to_vec();
     for (name, kind) in [("named", IndexKind::Ordered), ("hashed_name", IndexKind::Hash)] {
         let mut named = schema(Some(kind));
         named.name = name.into();
@@ -100,10 +88,7 @@ fn change(random: &mut Random, store: &mut Store, table: TableId) {
         5 => 0b100,
         _ => 0b10,
     };
-    let layout = store.layout(table);
-    let mut values = vec![0; layout.columns_bytes(ColumnSet(set), &row)];
-    layout.read_columns(ColumnSet(set), &row, &mut values);
-    let _ = store.patch(table, rid, ColumnSet(set), &values);
+    let _ = patch_from(store, table, rid, ColumnSet(set), &row);
 }
 
 /// A transaction, committed or taken back, in part or whole; its changes.

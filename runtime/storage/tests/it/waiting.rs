@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use reprise_abi::{
-    ColumnSchema, ColumnSet, Field, IndexKind, IndexSchema, RowLayout, ScalarType, TablePlacement, TableSchema, key,
-};
+use crate::common::{Random, patch_from};
+use reprise_abi::{ColumnSchema, ColumnSet, Field, IndexKind, IndexSchema, RowLayout, ScalarType, TableSchema, key};
 use reprise_storage::{Range, ScanPosition, ShownRow, Store, StoreAtView, TableId, Visit};
 
 const TABLE: TableId = TableId(0);
@@ -20,30 +19,13 @@ type Value = [i64; 4];
 type Rows = BTreeMap<i64, Value>;
 
 fn store(kind: IndexKind) -> Store {
-    let column = |name: &str| ColumnSchema {
-        variants: Vec::new(),
-        was: None,
-        name: name.into(),
-        ty: ScalarType::I64,
-        nullable: false,
-        default: None,
-    };
-    let index = |name: &str, column, unique| IndexSchema {
-        name: name.into(),
-        columns: vec![column],
-        unique,
-    };
+    let column = |name: &str| ColumnSchema::new(name, ScalarType::I64);
+    let index = |name: &str, column, unique| IndexSchema::new(name, &[column], unique);
     let mut store = Store::new();
     let schema = TableSchema {
-        owner: String::new(),
-        shared: false,
-        was: None,
-        name: "t".into(),
-        columns: ["id", "tag", "of_group", "sum", "note"].map(column).to_vec(),
-        primary_key: vec![0],
         primary_kind: kind,
         indexes: vec![index("by_tag", 1, true), index("by_group", 2, false)],
-        placement: TablePlacement::Local,
+        ..TableSchema::new("t", ["id", "tag", "of_group", "sum", "note"].map(column).to_vec(), &[0])
     };
     store.create_table(schema).expect("a table");
     store.retain_undo();
@@ -69,17 +51,6 @@ fn read(row: &[u8], layout: &RowLayout) -> (i64, Value) {
     (int(0), [int(1), int(2), int(3), int(4)])
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % bound
-    }
-}
-
 /// Changes a row, or inserts it, by the kind of write. False: it was refused.
 fn put(store: &mut Store, id: i64, value: Value, kind: u64) -> bool {
     let layout = RowLayout::of_table(store.schema(TABLE));
@@ -95,9 +66,7 @@ fn put(store: &mut Store, id: i64, value: Value, kind: u64) -> bool {
         }
         1 => {
             let set = ColumnSet(1 << NOTE);
-            let mut values = vec![0; layout.columns_bytes(set, &row)];
-            layout.read_columns(set, &row, &mut values);
-            store.patch(TABLE, rid, set, &values).is_ok()
+            patch_from(store, TABLE, rid, set, &row).is_ok()
         }
         _ => store.update(TABLE, rid, &row).is_ok(),
     }
@@ -107,15 +76,15 @@ fn put(store: &mut Store, id: i64, value: Value, kind: u64) -> bool {
 fn write(store: &mut Store, rows: &mut Rows, random: &mut Random) {
     let mut changed = rows.clone();
     store.begin();
-    for _ in 0..1 + random.below(2) {
-        let id = random.below(IDS as u64) as i64;
-        if let Some(rid) = store.get(TABLE, 0, &key_of(id)).filter(|_| random.below(5) == 0) {
+    for _ in 0..1 + random.next(2) {
+        let id = random.next(IDS as u64) as i64;
+        if let Some(rid) = store.get(TABLE, 0, &key_of(id)).filter(|_| random.next(5) == 0) {
             store.delete(TABLE, rid).expect("a live row");
             changed.remove(&id);
             continue;
         }
-        let any = [40, 4, 100, 100].map(|bound| random.below(bound) as i64);
-        let kind = random.below(4);
+        let any = [40, 4, 100, 100].map(|bound| random.next(bound) as i64);
+        let kind = random.next(4);
         let value = match (changed.get(&id), kind) {
             (Some([tag, group, _, note]), 0) => [*tag, *group, any[2], *note],
             (Some([tag, group, sum, _]), 1) => [*tag, *group, *sum, any[3]],
@@ -125,7 +94,7 @@ fn write(store: &mut Store, rows: &mut Rows, random: &mut Random) {
             changed.insert(id, value);
         }
     }
-    match random.below(5) {
+    match random.next(5) {
         0 => store.rollback(),
         _ => {
             store.commit();
@@ -202,10 +171,10 @@ fn read_shows_what_is_acknowledged_beside_writes_that_wait() {
             write(&mut store, &mut rows, &mut random);
             store.seal(end);
             states.push(rows.clone());
-            durable = durable.max(end.saturating_sub(random.below(3)));
+            durable = durable.max(end.saturating_sub(random.next(3)));
             // Acknowledgements stand still now and then.
-            if random.below(6) > 0 {
-                acknowledged = acknowledged.max(durable.saturating_sub(random.below(4)));
+            if random.next(6) > 0 {
+                acknowledged = acknowledged.max(durable.saturating_sub(random.next(4)));
             }
             // A read between two writes: the next one goes by what it found.
             check_all(&mut store, acknowledged, &states[acknowledged as usize]);

@@ -1,7 +1,7 @@
 //! Write sets of random transactions, applied to a second store. Both stores must be the same after each, whatever the kind of table, with
 //! savepoints, and with rows that swap unique values inside a transaction.
 
-use crate::common::{Random, redo::redo_by_table, store_of, table};
+use crate::common::{PLAIN, Random, hashed, keyless, patch_from, redo::redo_by_table, store_of, table};
 use proptest::prelude::*;
 use reprise_abi::{ColumnSet, Field, IndexKind, ScalarType, TableSchema};
 use reprise_storage::{AfterImage, ApplyError, PrefetchStep, Range, Rid, ScanPosition, Store, TableId, Visit};
@@ -10,18 +10,7 @@ use reprise_wire::{Change, Changes};
 use ScalarType::*;
 
 fn schemas() -> Vec<TableSchema> {
-    let mut hashed = table(
-        "hashed",
-        &[
-            ("name", Text, false),
-            ("rank", I16, true),
-            ("total", I64, false),
-            ("pad", Bytes, true),
-        ],
-        &[0],
-        &[("by_rank", &[1], false), ("by_total", &[2], true)],
-    );
-    hashed.primary_kind = IndexKind::Hash;
+    let hashed = hashed(&[("by_rank", &[1], false), ("by_total", &[2], true)]);
     let mut dense = table(
         "dense",
         &[
@@ -40,22 +29,11 @@ fn schemas() -> Vec<TableSchema> {
     vec![
         table(
             "plain",
-            &[
-                ("id", I32, false),
-                ("total", I8, false),
-                ("name", Text, true),
-                ("tag", U8, false),
-                ("sum", I64, true),
-            ],
+            &[&PLAIN[..], &[("sum", I64, true)]].concat(),
             &[0],
             &[("by_name", &[2], false), ("by_tag", &[3], true)],
         ),
-        table(
-            "keyless",
-            &[("kind", U8, false), ("data", Bytes, false), ("n", U64, false)],
-            &[],
-            &[("by_kind", &[0], false), ("by_data", &[1], true)],
-        ),
+        keyless(),
         hashed,
         dense,
         table(
@@ -132,10 +110,7 @@ fn change(random: &mut Random, store: &mut Store) {
         _ => {
             let used = schema.columns.len().min(64) as u64;
             let set = ColumnSet((1 << random.next(used)) | (1 << random.next(used)));
-            let layout = store.layout(table);
-            let mut values = vec![0; layout.columns_bytes(set, &row)];
-            layout.read_columns(set, &row, &mut values);
-            _ = store.patch(table, rid, set, &values);
+            _ = patch_from(store, table, rid, set, &row);
         }
     }
 }
@@ -248,12 +223,7 @@ proptest! {
         let mut random = Random(seed);
         let (mut ran, mut other) = (store_of(schemas()), store_of(schemas()));
         for _ in 0..6 {
-            let mut changes = transaction(&mut random, &mut ran, AfterImage::Changed);
-            for (at, value) in &flips {
-                if let Some(byte) = changes.get_mut(*at) {
-                    *byte = *value;
-                }
-            }
+            let changes = harmed(transaction(&mut random, &mut ran, AfterImage::Changed), &flips);
             let twice = [changes.clone(), changes].concat();
             let _ = redo_by_table(&mut other, &[twice]);
             by_indexes(&other);
@@ -265,17 +235,22 @@ proptest! {
         let mut random = Random(seed);
         let (mut ran, mut other) = (store_of(schemas()), store_of(schemas()));
         for _ in 0..6 {
-            let mut changes = transaction(&mut random, &mut ran, AfterImage::Changed);
-            for (at, value) in &flips {
-                if let Some(byte) = changes.get_mut(*at) {
-                    *byte = *value;
-                }
-            }
+            let changes = harmed(transaction(&mut random, &mut ran, AfterImage::Changed), &flips);
             let _ = transaction(&mut random, &mut other, AfterImage::Whole);
             let _ = other.apply(&changes);
             by_indexes(&other);
         }
     }
+}
+
+/// The bytes with others at these places.
+fn harmed(mut bytes: Vec<u8>, flips: &[(usize, u8)]) -> Vec<u8> {
+    for (at, value) in flips {
+        if let Some(byte) = bytes.get_mut(*at) {
+            *byte = *value;
+        }
+    }
+    bytes
 }
 
 /// A transaction that deletes all rows of a table.

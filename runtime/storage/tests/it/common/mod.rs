@@ -4,8 +4,8 @@
 pub mod model;
 pub mod redo;
 
-use reprise_abi::{ColumnSchema, IndexKind, IndexSchema, ScalarType, TablePlacement, TableSchema};
-use reprise_storage::Store;
+use reprise_abi::{ColumnSchema, ColumnSet, IndexKind, IndexSchema, ScalarType, TableSchema};
+use reprise_storage::{Rid, Store, TableId, WriteError};
 
 pub struct Random(pub u64);
 
@@ -35,31 +35,82 @@ pub fn table(
     indexes: &[(&str, &[u16], bool)],
 ) -> TableSchema {
     TableSchema {
-        owner: String::new(),
-        shared: false,
-        was: None,
-        name: name.into(),
-        columns: columns
-            .iter()
-            .map(|(name, ty, nullable)| ColumnSchema {
-                variants: Vec::new(),
-                was: None,
-                name: (*name).into(),
-                ty: *ty,
-                nullable: *nullable,
-                default: None,
-            })
-            .collect(),
-        primary_key: primary_key.to_vec(),
-        primary_kind: IndexKind::Ordered,
         indexes: indexes
             .iter()
-            .map(|(name, columns, unique)| IndexSchema {
-                name: (*name).into(),
-                columns: columns.to_vec(),
-                unique: *unique,
-            })
+            .map(|(name, columns, unique)| IndexSchema::new(*name, columns, *unique))
             .collect(),
-        placement: TablePlacement::Local,
+        ..TableSchema::new(
+            name,
+            columns
+                .iter()
+                .map(|(name, ty, nullable)| ColumnSchema {
+                    nullable: *nullable,
+                    ..ColumnSchema::new(*name, *ty)
+                })
+                .collect(),
+            primary_key,
+        )
     }
 }
+
+/// The ways in which a table finds its rows; `None`: by a hidden number.
+pub const KINDS: [Option<IndexKind>; 4] = [
+    Some(IndexKind::Hash),
+    Some(IndexKind::Ordered),
+    Some(IndexKind::Dense),
+    None,
+];
+
+/// A table that finds its rows so, and has the name of that way.
+pub fn table_by(
+    kind: Option<IndexKind>,
+    columns: &[(&str, ScalarType, bool)],
+    indexes: &[(&str, &[u16], bool)],
+) -> TableSchema {
+    let key: &[u16] = if kind.is_some() { &[0] } else { &[] };
+    let name = kind.map_or("numbered".into(), |kind| format!("{kind:?}").to_lowercase());
+    TableSchema {
+        primary_kind: kind.unwrap_or(IndexKind::Ordered),
+        ..table(&name, columns, key, indexes)
+    }
+}
+
+/// A table whose rows are found by a name's hash.
+pub fn hashed(indexes: &[(&str, &[u16], bool)]) -> TableSchema {
+    let columns = [
+        ("name", ScalarType::Text, false),
+        ("rank", ScalarType::I16, true),
+        ("total", ScalarType::I64, false),
+        ("pad", ScalarType::Bytes, true),
+    ];
+    TableSchema {
+        primary_kind: IndexKind::Hash,
+        ..table("hashed", &columns, &[0], indexes)
+    }
+}
+
+pub fn keyless() -> TableSchema {
+    let columns = [
+        ("kind", ScalarType::U8, false),
+        ("data", ScalarType::Bytes, false),
+        ("n", ScalarType::U64, false),
+    ];
+    let indexes: [(&str, &[u16], bool); 2] = [("by_kind", &[0], false), ("by_data", &[1], true)];
+    table("keyless", &columns, &[], &indexes)
+}
+
+/// Overwrites these columns of a row with those of another row.
+pub fn patch_from(store: &mut Store, table: TableId, rid: Rid, set: ColumnSet, row: &[u8]) -> Result<(), WriteError> {
+    let layout = store.layout(table);
+    let mut values = vec![0; layout.columns_bytes(set, row)];
+    layout.read_columns(set, row, &mut values);
+    store.patch(table, rid, set, &values)
+}
+
+/// Columns of a table of fixed numbers and a name.
+pub const PLAIN: [(&str, ScalarType, bool); 4] = [
+    ("id", ScalarType::I32, false),
+    ("total", ScalarType::I8, false),
+    ("name", ScalarType::Text, true),
+    ("tag", ScalarType::U8, false),
+];
