@@ -10,7 +10,7 @@ use std::{
 };
 
 use crossbeam_channel::Sender;
-use reprise_abi::{ColumnSchema, Field, IndexKind, ScalarType, TablePlacement, TableSchema};
+use reprise_abi::{ColumnSchema, Field, IndexKind, ScalarType, TableSchema};
 use reprise_base::{Lsn, MemoryLedger, PartitionId, SiteId, TxnId};
 use reprise_env::{RealClock, RealThreads};
 use reprise_host::{InvalidModule, StartTime};
@@ -41,24 +41,10 @@ impl Compiler for NoCompiler {
 }
 
 fn schema(number: u16) -> TableSchema {
-    let column = |name: &str| ColumnSchema {
-        variants: Vec::new(),
-        was: None,
-        name: name.into(),
-        ty: ScalarType::I64,
-        nullable: false,
-        default: None,
-    };
+    let column = |name: &str| ColumnSchema::new(name, ScalarType::I64);
     TableSchema {
-        owner: String::new(),
-        shared: false,
-        was: None,
-        name: format!("t{number}"),
-        columns: vec![column("id"), column("n")],
-        primary_key: vec![0],
         primary_kind: IndexKind::Hash,
-        indexes: Vec::new(),
-        placement: TablePlacement::Local,
+        ..TableSchema::new(format!("t{number}"), vec![column("id"), column("n")], &[0])
     }
 }
 
@@ -201,15 +187,8 @@ fn changes(tick: u64, parts: &[(u16, Vec<u8>)]) -> Vec<u8> {
         }
     };
     let record = ChangesRef {
-        txn_id: TxnId::new(tick, origin),
-        partitions: set,
-        module_id: 0,
         procedure: 1,
-        digest: 0,
-        principal: 0,
-        parts: 0,
-        keyed: None,
-        changes: &body,
+        ..ChangesRef::new(TxnId::new(tick, origin), set, &body)
     };
     let mut out = Vec::new();
     RecordRef::Changes(record).encode(&mut out);
@@ -218,14 +197,12 @@ fn changes(tick: u64, parts: &[(u16, Vec<u8>)]) -> Vec<u8> {
 
 fn command(tick: u64, origin: u16) -> Vec<u8> {
     let command = CommandRef {
-        txn_id: TxnId::new(tick, origin),
-        partitions: PartitionSet::One(PartitionId(origin)),
-        module_id: 0,
         procedure: 1,
-        digest: 0,
-        principal: 0,
-        keyed: None,
-        args: b"arguments",
+        ..CommandRef::new(
+            TxnId::new(tick, origin),
+            PartitionSet::One(PartitionId(origin)),
+            b"arguments",
+        )
     };
     let mut out = Vec::new();
     RecordRef::Command(command).encode(&mut out);
@@ -314,15 +291,8 @@ fn merged(history: &[(Vec<u8>, Vec<(u16, Vec<u8>)>)], tick: u64) -> Vec<u8> {
     };
     let mut out = Vec::new();
     RecordRef::Changes(ChangesRef {
-        txn_id: TxnId::new(tick, origin),
-        partitions,
-        module_id: 0,
         procedure: 1,
-        digest: 0,
-        principal: 0,
-        parts: 0,
-        keyed: None,
-        changes,
+        ..ChangesRef::new(TxnId::new(tick, origin), partitions, changes)
     })
     .encode(&mut out);
     out

@@ -124,22 +124,8 @@ mod tests {
     fn numbers(kind: IndexKind) -> Numbers {
         let ty = ScalarType::I64;
         let table = TableSchema {
-            owner: String::new(),
-            shared: false,
-            was: None,
-            name: "t".into(),
-            columns: vec![ColumnSchema {
-                variants: Vec::new(),
-                was: None,
-                name: "number".into(),
-                ty,
-                nullable: false,
-                default: None,
-            }],
-            primary_key: vec![0],
             primary_kind: kind,
-            indexes: vec![],
-            placement: TablePlacement::Local,
+            ..TableSchema::new("t", vec![ColumnSchema::new("number", ty)], &[0])
         };
         let layout = RowLayout::of_table(&table);
         let mut store = Store::new();
@@ -181,12 +167,10 @@ mod tests {
             projection: None,
         };
         let schema = ModuleSchema {
-            table_docs: Vec::new(),
             abi: reprise_abi::ABI_VERSION,
             tables: vec![table],
             procedures: vec![procedure],
-            on_deploy: None,
-            retiring: Vec::new(),
+            ..ModuleSchema::default()
         };
         Numbers {
             store,

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use reprise_abi::{OpError, RowHandle, ScanBatch};
+use reprise_abi::{OpError, RowHandle, RowTaker, ScanBatch};
 use reprise_base::{Grant, MemoryKind, MemoryLedger};
 use reprise_storage::{Rid, Store, TableId};
 
@@ -245,7 +245,7 @@ pub(crate) fn run_kept(
     binding: &TableBinding,
     frame: &mut TxnScratch,
     mut cursor: Cursor,
-    visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
+    visit: &mut RowTaker<'_>,
 ) -> Result<ScanBatch, OpError> {
     let mut rows = 0;
     let Some(kept) = &mut cursor.kept else {

@@ -180,27 +180,16 @@ fn unescaped(encoded: &[u8]) -> Cow<'_, [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use reprise_abi::{ColumnSchema, IndexKind, RowLayout, TablePlacement};
+    use reprise_abi::{ColumnSchema, RowLayout, TablePlacement};
 
     fn schema(types: &[(ScalarType, bool)], key: &[u16]) -> TableSchema {
         let columns = types.iter().enumerate().map(|(at, (ty, nullable))| ColumnSchema {
-            variants: Vec::new(),
-            was: None,
-            name: format!("c{at}"),
-            ty: *ty,
             nullable: *nullable,
-            default: None,
+            ..ColumnSchema::new(format!("c{at}"), *ty)
         });
         TableSchema {
-            owner: String::new(),
-            shared: false,
-            was: None,
-            name: "t".into(),
-            columns: columns.collect(),
-            primary_key: key.to_vec(),
-            primary_kind: IndexKind::Ordered,
-            indexes: Vec::new(),
             placement: TablePlacement::By(key[key.len() - 1]),
+            ..TableSchema::new("t", columns.collect(), key)
         }
     }
 

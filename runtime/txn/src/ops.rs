@@ -133,11 +133,7 @@ macro_rules! ops_of_any_transaction {
             self.frame.table_of_cursor(cursor)
         }
 
-        fn scan_next(
-            &mut self,
-            cursor: u32,
-            visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
-        ) -> Result<ScanBatch, OpError> {
+        fn scan_next(&mut self, cursor: u32, visit: &mut RowTaker<'_>) -> Result<ScanBatch, OpError> {
             self.frame.count_op()?;
             let cursor = self.frame.take_cursor(cursor)?;
             self.run_cursor(cursor, visit)

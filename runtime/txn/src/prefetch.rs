@@ -179,29 +179,19 @@ mod tests {
 
     const INTS: [ScalarType; 4] = [ScalarType::I64, ScalarType::U16, ScalarType::I32, ScalarType::I8];
 
-    fn column(at: usize, ty: ScalarType) -> ColumnSchema {
-        ColumnSchema {
-            variants: Vec::new(),
-            was: None,
-            name: format!("c{at}"),
-            ty,
-            nullable: false,
-            default: None,
-        }
-    }
-
     /// A module of one table with this primary key, and a procedure with these parameters that looks at one row.
     fn module(columns: &[ScalarType], params: &[Type], key: Vec<PrefetchPart>) -> (ModuleSchema, Vec<TableBinding>) {
         let table = TableSchema {
-            owner: String::new(),
-            shared: false,
-            was: None,
-            name: "t".into(),
-            columns: columns.iter().enumerate().map(|(at, ty)| column(at, *ty)).collect(),
-            primary_key: (0..columns.len() as u16).collect(),
             primary_kind: IndexKind::Hash,
-            indexes: vec![],
-            placement: TablePlacement::Local,
+            ..TableSchema::new(
+                "t",
+                columns
+                    .iter()
+                    .enumerate()
+                    .map(|(at, ty)| ColumnSchema::new(format!("c{at}"), *ty))
+                    .collect(),
+                &(0..columns.len() as u16).collect::<Vec<_>>(),
+            )
         };
         let binding = TableBinding {
             is_own: true,
@@ -231,12 +221,10 @@ mod tests {
             prefetch: vec![PrefetchKey { table: 0, key }],
         };
         let schema = ModuleSchema {
-            table_docs: Vec::new(),
             abi: reprise_abi::ABI_VERSION,
             tables: vec![table],
             procedures: vec![procedure],
-            on_deploy: None,
-            retiring: Vec::new(),
+            ..ModuleSchema::default()
         };
         (schema, vec![binding])
     }

@@ -1,6 +1,6 @@
 //! Open scans: the state of a cursor, and the merge of one range over several stores.
 
-use reprise_abi::{ColumnPlan, OpError, OutBuffer, RowHandle, RowLayout, ScanBatch, ScanRequest};
+use reprise_abi::{ColumnPlan, OpError, OutBuffer, RowLayout, RowTaker, ScanBatch, ScanRequest};
 use reprise_storage::{Range, Rid, ScanPosition, Store, TableId, Visit};
 
 use crate::{
@@ -70,7 +70,7 @@ pub(crate) fn run_on_one(
     binding: &TableBinding,
     frame: &mut TxnScratch,
     mut cursor: Cursor,
-    visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
+    visit: &mut RowTaker<'_>,
 ) -> Result<ScanBatch, OpError> {
     if cursor.kept.is_some() {
         return run_kept(&[store], binding, frame, cursor, visit);
@@ -240,7 +240,7 @@ pub(crate) fn show(
     binding: &TableBinding,
     handle: Handle,
     row: &[u8],
-    visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
+    visit: &mut RowTaker<'_>,
 ) -> Result<bool, OpError> {
     frame.count_op()?;
     let handle = frame.push_handle(handle)?;

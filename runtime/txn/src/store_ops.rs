@@ -2,7 +2,7 @@
 
 use reprise_abi::{
     ColumnPlan, ColumnSet, FixedSlots, Handles, HostOps, IndexTarget, OpError, OutBuffer, ReadSpan, RowHandle,
-    ScanBatch, ScanRequest, TablePlacement,
+    RowTaker, RowVisitor, ScanBatch, ScanRequest, TablePlacement,
     calls::{EqualKeys, HANDLE_NONE, PackedItems, fill_slots, look_up_rows, scan_rows},
 };
 use reprise_storage::{Rid, ScanPosition};
@@ -49,7 +49,7 @@ impl<S: StoreSet> HostOps for StoreTxn<'_, S> {
         &mut self,
         target: IndexTarget,
         keys: PackedItems<'_>,
-        visit: &mut dyn FnMut(RowHandle, &[u8]),
+        visit: &mut RowVisitor<'_>,
     ) -> Result<(), OpError> {
         let binding = binding(self.input, target.table)?;
         let what = LookUp {
@@ -307,11 +307,7 @@ impl<S: StoreSet> HostOps for StoreTxn<'_, S> {
             .map(Some)
     }
 
-    fn scan(
-        &mut self,
-        request: &ScanRequest<'_>,
-        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
-    ) -> Result<ScanBatch, OpError> {
+    fn scan(&mut self, request: &ScanRequest<'_>, visit: &mut RowTaker<'_>) -> Result<ScanBatch, OpError> {
         self.frame.count_op()?;
         let range = range_of(request)?;
         let table = request.target.table;

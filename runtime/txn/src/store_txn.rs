@@ -7,7 +7,8 @@
 use std::{borrow::Cow, ops::Range};
 
 use reprise_abi::{
-    IndexTarget, OpError, ReadSpan, RowHandle, ScanBatch, ScanRequest, TablePlacement, calls::HANDLE_NONE,
+    IndexTarget, OpError, ReadSpan, RowHandle, RowTaker, RowVisitor, ScanBatch, ScanRequest, TablePlacement,
+    calls::HANDLE_NONE,
 };
 use reprise_storage::{Rid, ScanPosition, Store, TableId, WriteError};
 
@@ -253,7 +254,7 @@ impl<'a, S: StoreSet> StoreTxn<'a, S> {
         &mut self,
         what: &LookUp<'_>,
         keys: impl Iterator<Item = &'k [u8]> + Clone,
-        visit: &mut dyn FnMut(RowHandle, &[u8]),
+        visit: &mut RowVisitor<'_>,
     ) -> Result<(), OpError> {
         let (mut rest, mut run, mut count, mut held) = (keys.clone(), keys, 0, 0..0);
         loop {
@@ -279,7 +280,7 @@ impl<'a, S: StoreSet> StoreTxn<'a, S> {
         what: &LookUp<'_>,
         held: Range<usize>,
         keys: impl Iterator<Item = &'k [u8]> + Clone,
-        visit: &mut dyn FnMut(RowHandle, &[u8]),
+        visit: &mut RowVisitor<'_>,
     ) -> Result<(), OpError> {
         let (stores, frame, binding) = (&self.stores, &mut *self.frame, what.binding);
         let mut on_found = |store: usize, found: Option<(Rid, &[u8])>| {
@@ -322,11 +323,7 @@ impl<'a, S: StoreSet> StoreTxn<'a, S> {
         Ok(())
     }
 
-    pub fn run_cursor(
-        &mut self,
-        mut cursor: Cursor,
-        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
-    ) -> Result<ScanBatch, OpError> {
+    pub fn run_cursor(&mut self, mut cursor: Cursor, visit: &mut RowTaker<'_>) -> Result<ScanBatch, OpError> {
         let binding = binding(self.input, cursor.table)?;
         let first = cursor.first_store as usize;
         if cursor.kept.is_some() {

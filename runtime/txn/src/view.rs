@@ -4,7 +4,8 @@
 use std::{ops::Range, sync::Arc};
 
 use reprise_abi::{
-    ColumnSet, Handles, HostOps, IndexTarget, OpError, RowHandle, ScanBatch, ScanRequest, TablePlacement, TableSchema,
+    ColumnSet, Handles, HostOps, IndexTarget, OpError, RowHandle, RowTaker, RowVisitor, ScanBatch, ScanRequest,
+    TablePlacement, TableSchema,
     calls::{HANDLE_NONE, PackedItems},
 };
 use reprise_base::PartitionId;
@@ -17,8 +18,9 @@ use crate::{
     pages::{ENTRIES_AT_ONCE, ReadAheadPages},
     reach::{ReachKind, elsewhere, unplaced},
     run::{Commit, Outcome, TxnInput, judge},
-    scan::{Cursor, OwnedRange, range_of, scan_error, show},
+    scan::{Cursor, range_of, scan_error, show},
     scratch::{Handle, TxnScratch},
+    store_txn::cursor_of,
 };
 
 /// The partitions of a call, at one view.
@@ -152,30 +154,15 @@ impl<'a> ViewTxn<'a> {
         let index = index_of(binding, request.target.index)?;
         let (look, keys) = (ReachKind::of(request.flags), (request.lower, request.upper));
         let readable = self.readable(request.target, binding, look, keys)?;
-        Ok(Cursor {
-            table: request.target.table,
-            stored: binding.table,
-            index,
-            request: OwnedRange::new(request),
-            left: (request.limit > 0).then_some(request.limit),
-            first_store: readable.start as u16,
-            positions: Vec::new(),
-            opened: 0,
-            kept: None,
-            pages: Some(Box::new(ReadAheadPages::new(
-                self.schema(binding),
-                (binding.table, index),
-                vec![ScanPosition::default(); readable.len()],
-            ))),
-        })
+        let mut cursor = cursor_of(request, binding, index, readable);
+        let positions = std::mem::take(&mut cursor.positions);
+        let pages = ReadAheadPages::new(self.schema(binding), (binding.table, index), positions);
+        cursor.pages = Some(Box::new(pages));
+        Ok(cursor)
     }
 
     /// Shows the next row of a scan. None: there is none; false: the visitor did not take it.
-    fn show_next(
-        &mut self,
-        cursor: &mut Cursor,
-        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
-    ) -> Result<Option<bool>, OpError> {
+    fn show_next(&mut self, cursor: &mut Cursor, visit: &mut RowTaker<'_>) -> Result<Option<bool>, OpError> {
         let binding = binding(self.input, cursor.table)?;
         let mut pages = cursor.pages.take().expect("a scan at a view reads in pages");
         let filled = pages.fill(self.stores, cursor.first_store as usize, &cursor.request.range());
@@ -197,11 +184,7 @@ impl<'a> ViewTxn<'a> {
         shown
     }
 
-    fn run_cursor(
-        &mut self,
-        mut cursor: Cursor,
-        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
-    ) -> Result<ScanBatch, OpError> {
+    fn run_cursor(&mut self, mut cursor: Cursor, visit: &mut RowTaker<'_>) -> Result<ScanBatch, OpError> {
         let mut rows = 0;
         while cursor.left != Some(0) {
             match self.show_next(&mut cursor, visit)? {
@@ -248,7 +231,7 @@ impl HostOps for ViewTxn<'_> {
         &mut self,
         target: IndexTarget,
         keys: PackedItems<'_>,
-        visit: &mut dyn FnMut(RowHandle, &[u8]),
+        visit: &mut RowVisitor<'_>,
     ) -> Result<(), OpError> {
         let binding = binding(self.input, target.table)?;
         let index = index_of(binding, target.index)?;
@@ -313,11 +296,7 @@ impl HostOps for ViewTxn<'_> {
         Ok(0)
     }
 
-    fn scan(
-        &mut self,
-        request: &ScanRequest<'_>,
-        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
-    ) -> Result<ScanBatch, OpError> {
+    fn scan(&mut self, request: &ScanRequest<'_>, visit: &mut RowTaker<'_>) -> Result<ScanBatch, OpError> {
         self.frame.count_op()?;
         let mut cursor = self.cursor(request)?;
         let stores = cursor.pages.as_ref().map_or(0, |pages| pages.stores());

@@ -3,17 +3,17 @@
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
-use crate::bed::{Procedure, Random, deployed};
+use crate::bed::{Random, deployed, run};
 use reprise_abi::{
     ColumnPlan, ColumnSet, Field, Handles, HostOps, IndexTarget, OpError, RowHandle, RowLayout, ScalarType, ScanFlags,
     ScanRequest,
 };
 use reprise_base::{
-    MemoryKind, MemoryLedger, PartitionId, TxnId,
+    MemoryKind, MemoryLedger,
     limits::{MEMORY_MAX_LIMIT, WRITE_SET_BYTES_MAX},
 };
 use reprise_storage::{Store, TableId};
-use reprise_txn::{Deployed, Failure, ModuleId, Outcome, TxnInput, TxnScratch, run_multi, run_single};
+use reprise_txn::{Deployed, Failure, Outcome, TxnScratch};
 
 /// Tables with a key and without, placed by `w`, and a replicated one; each with an index that many rows share a key of.
 const SCHEMA: &str = r#"{"abi":1,"tables":[
@@ -47,30 +47,7 @@ impl Bench {
 
     /// On all partitions, or on this one alone.
     fn run(&mut self, only: Option<u16>, body: impl FnMut(&mut dyn HostOps) -> Result<(), OpError>) -> Outcome {
-        let input = TxnInput {
-            txn_id: TxnId(2),
-            secret: [0; 2],
-            partitions_count: self.stores.len() as u16,
-            module: self.deployed.module(ModuleId(0)).expect("deployed"),
-            procedure: 0,
-            args: &[],
-            caller: None,
-        };
-        let mut executor = Procedure(body);
-        let frame = &mut self.frame;
-        match only {
-            Some(at) => run_single(
-                &mut self.stores[at as usize],
-                PartitionId(at),
-                &input,
-                &mut executor,
-                frame,
-            ),
-            None => {
-                let mut held: Vec<_> = (0..).map(PartitionId).zip(&mut self.stores).collect();
-                run_multi(&mut held, &input, &mut executor, frame)
-            }
-        }
+        run(&mut self.stores, &self.deployed, &mut self.frame, only, body)
     }
 
     fn digests(&self) -> Vec<u64> {

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use crate::bed::{Procedure, Random, deployed};
+use crate::bed::{Random, deployed, run};
 use reprise_abi::{ColumnSet, Field, HostOps, IndexTarget, OpError, RowLayout, ScalarType};
-use reprise_base::{Epoch, Lsn, PartitionId, PlacedBytes, TxnId};
+use reprise_base::{Epoch, Lsn, PlacedBytes};
 use reprise_nvram::{Event, FlushPolicy, Owner, RecordingMemory, Region, RingReader, RingWriter};
 use reprise_storage::{AfterImage, Store};
-use reprise_txn::{Deployed, ModuleId, Outcome, TxnInput, TxnScratch, run_multi, run_single};
+use reprise_txn::{Deployed, Outcome, TxnScratch};
 
 const SCHEMA: &str = r#"{"abi":1,"tables":[
     {"name":"keyed","columns":[{"name":"w","type":"u32"},{"name":"k","type":"u32"},{"name":"v","type":"u64"},{"name":"t","type":"text"}],
@@ -66,31 +66,9 @@ impl Bench {
 
     /// On all partitions, or on this one alone.
     fn run(&mut self, only: Option<u16>, body: impl FnMut(&mut dyn HostOps) -> Result<(), OpError>) -> Outcome {
-        let input = TxnInput {
-            txn_id: TxnId(2),
-            secret: [0; 2],
-            partitions_count: self.stores.len() as u16,
-            module: self.deployed.module(ModuleId(0)).expect("deployed"),
-            procedure: 0,
-            args: &[],
-            caller: None,
-        };
         self.frame.set_capture(Some(AfterImage::Changed));
         self.frame.insert_changes();
-        let (mut executor, frame) = (Procedure(body), &mut self.frame);
-        match only {
-            Some(at) => run_single(
-                &mut self.stores[at as usize],
-                PartitionId(at),
-                &input,
-                &mut executor,
-                frame,
-            ),
-            None => {
-                let mut held: Vec<_> = (0..).map(PartitionId).zip(&mut self.stores).collect();
-                run_multi(&mut held, &input, &mut executor, frame)
-            }
-        }
+        run(&mut self.stores, &self.deployed, &mut self.frame, only, body)
     }
 
     /// Takes a committed transaction's changes into its batch, as the engine thread does.

@@ -2,7 +2,7 @@
 
 use crate::bed::{Procedure, deployed};
 use reprise_abi::{
-    ColumnPlan, ColumnSet, FixedSlots, Handles, HostOps, IndexTarget, OpError, ScanFlags, ScanRequest,
+    ColumnPlan, ColumnSet, FixedSlots, Handles, HostOps, IndexTarget, OpError, RowHandle, ScanFlags, ScanRequest,
     calls::{EqualKeys, HANDLE_NONE, PackedItems, look_up_rows, scan_rows},
 };
 use reprise_base::{PartitionId, TxnId};
@@ -19,6 +19,28 @@ fn packed(items: &[Vec<u8>]) -> Vec<u8> {
     items.iter().flat_map(with_length).collect()
 }
 
+/// Returns the handle of each key's row, after a comparison with look-ups of one key each.
+fn check_gets(
+    ops: &mut dyn HostOps,
+    target: IndexTarget,
+    packed: PackedItems<'_>,
+    keys: &[Vec<u8>],
+) -> Result<Vec<RowHandle>, OpError> {
+    let mut found = Vec::new();
+    ops.multi_get(target, packed, &mut |handle, row| found.push((handle, row.to_vec())))?;
+    assert_eq!(found.len(), keys.len());
+    for (key, (handle, many)) in keys.iter().zip(&found) {
+        match ops.get(target, key)? {
+            Some((_, one)) => {
+                assert_eq!(one, many);
+                assert_eq!(ops.row(*handle)?, many);
+            }
+            None => assert!(*handle == HANDLE_NONE && many.is_empty()),
+        }
+    }
+    Ok(found.into_iter().map(|(handle, _)| handle).collect())
+}
+
 fn procedure(ops: &mut dyn HostOps) -> Result<(), OpError> {
     let layout = reprise_abi::RowLayout::from_types([(reprise_abi::ScalarType::U32, false); 2].into_iter());
     let row = |k: u32| layout.build(&[reprise_abi::Field::Uint(k.into()), reprise_abi::Field::Uint(7)]);
@@ -33,22 +55,9 @@ fn procedure(ops: &mut dyn HostOps) -> Result<(), OpError> {
     let target = IndexTarget { table: 0, index: 0 };
     let keys: Vec<_> = (0..10_u32).map(|k| k.to_be_bytes().to_vec()).collect();
     let bytes = packed(&keys);
-    let mut found = Vec::new();
     let keys_packed = PackedItems::new(&bytes, 10).expect("whole items");
-    ops.multi_get(target, keys_packed, &mut |handle, row| {
-        found.push((handle, row.to_vec()))
-    })?;
-    assert_eq!(found.len(), keys.len());
-    for (key, (handle, many)) in keys.iter().zip(&found) {
-        match ops.get(target, key)? {
-            Some((_, one)) => {
-                assert_eq!(one, many);
-                assert_eq!(ops.row(*handle)?, many);
-            }
-            None => assert!(*handle == HANDLE_NONE && many.is_empty()),
-        }
-    }
-    let there: Vec<_> = found.iter().map(|(handle, _)| *handle != HANDLE_NONE).collect();
+    let found = check_gets(ops, target, keys_packed, &keys)?;
+    let there: Vec<_> = found.iter().map(|handle| *handle != HANDLE_NONE).collect();
     // Key 1 was inserted before the key that was taken; key 2 after it was not.
     let expected = [true, true, false, true, false, false, true, false, false, true];
     assert_eq!(there, expected);
@@ -216,18 +225,8 @@ fn several_by_both_ways(ops: &mut dyn HostOps) -> Result<(), OpError> {
         .collect();
     let bytes = packed(&keys);
     let keys_packed = PackedItems::new(&bytes, 90).expect("whole items");
-    let mut found = Vec::new();
-    ops.multi_get(target, keys_packed, &mut |handle, row| {
-        found.push((handle, row.to_vec()))
-    })?;
-    assert_eq!(found.len(), keys.len());
-    for (key, (handle, many)) in keys.iter().zip(&found) {
-        match ops.get(target, key)? {
-            Some((_, one)) => assert_eq!(one, many),
-            None => assert!(*handle == HANDLE_NONE && many.is_empty()),
-        }
-    }
-    let there = found.iter().filter(|(handle, _)| *handle != HANDLE_NONE).count();
+    let found = check_gets(ops, target, keys_packed, &keys)?;
+    let there = found.iter().filter(|handle| **handle != HANDLE_NONE).count();
     assert!((60..90).contains(&there), "{there}");
 
     let columns = ColumnSet(0b100);
@@ -270,11 +269,7 @@ fn several_by_both_ways(ops: &mut dyn HostOps) -> Result<(), OpError> {
         }
     }
 
-    let handles: Vec<_> = found
-        .iter()
-        .map(|(handle, _)| *handle)
-        .filter(|handle| *handle != HANDLE_NONE)
-        .collect();
+    let handles: Vec<_> = found.into_iter().filter(|handle| *handle != HANDLE_NONE).collect();
     let values: Vec<_> = (0..handles.len() as u32)
         .flat_map(|at| (5_000 + at).to_le_bytes())
         .collect();

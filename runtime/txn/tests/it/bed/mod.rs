@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use reprise_abi::{HostOps, OpError};
-use reprise_base::TxnId;
+use reprise_base::{PartitionId, TxnId};
 use reprise_host::{CallOutcome, Fault, GuestExit, describe};
 use reprise_storage::Store;
-use reprise_txn::{Candidate, Code, Deployed, DeploymentRules, Executor, HeldCounts, apply, outline, prepare};
+use reprise_txn::{
+    Candidate, Code, Deployed, DeploymentRules, Executor, HeldCounts, ModuleId, Outcome, TxnInput, TxnScratch, apply,
+    outline, prepare, run_multi, run_single,
+};
 
 struct NoCode;
 
@@ -48,6 +51,33 @@ pub fn deployed(schema: &str, stores: &mut [Store]) -> Deployed {
     let steps = prepare(outline, &all, &|_| true).expect("no conflict");
     let mut stores: Vec<_> = stores.iter_mut().collect();
     apply(&before, candidate, steps, TxnId(1), &mut stores).next
+}
+
+/// Runs a procedure on all partitions, or on this one alone.
+pub fn run(
+    stores: &mut [Store],
+    deployed: &Deployed,
+    frame: &mut TxnScratch,
+    only: Option<u16>,
+    body: impl FnMut(&mut dyn HostOps) -> Result<(), OpError>,
+) -> Outcome {
+    let input = TxnInput {
+        txn_id: TxnId(2),
+        secret: [0; 2],
+        partitions_count: stores.len() as u16,
+        module: deployed.module(ModuleId(0)).expect("deployed"),
+        procedure: 0,
+        args: &[],
+        caller: None,
+    };
+    let mut executor = Procedure(body);
+    match only {
+        Some(at) => run_single(&mut stores[at as usize], PartitionId(at), &input, &mut executor, frame),
+        None => {
+            let mut held: Vec<_> = (0..).map(PartitionId).zip(stores).collect();
+            run_multi(&mut held, &input, &mut executor, frame)
+        }
+    }
 }
 
 pub struct Random(pub u64);
