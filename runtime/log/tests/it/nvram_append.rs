@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{KeepAll, Kept, WAIT_MAX, append, close, encode, open, open_with, standby_config, words_on};
+use crate::common::{
+    KeepAll, Kept, WAIT_MAX, append, close, drain_image, encode, open, open_with, standby_config, words_on,
+};
 use reprise_base::{Epoch, Lsn, PartitionId, TxnId};
 use reprise_env::{
     DiskError, DiskFile, DiskFilter, FilteredDisk, RealClock, SimDisk,
@@ -37,9 +39,8 @@ fn primary(openings: usize, each: &[&[&str]]) -> (Vec<Kept>, Vec<String>) {
     (groups, words_on(&disk))
 }
 
-/// Opens a standby with a front of two rings, on the present contents of the disk.
-fn fronted(disk: &SimDisk, memory: &Arc<RecordingMemory>, config: LogConfig) -> Log<String> {
-    let (log, _, _) = open_with(disk, config).expect("open");
+/// Attaches a front of two rings.
+fn attach_nvram(log: &Log<String>, memory: &Arc<RecordingMemory>) {
     let begins = (log.epoch(), log.filled());
     let region = Region::format(memory.clone(), Owner::default(), 2, ENTRIES, begins).expect("there is room");
     let nvram = NvramBufferConfig {
@@ -47,17 +48,18 @@ fn fronted(disk: &SimDisk, memory: &Arc<RecordingMemory>, config: LogConfig) -> 
         flush: FlushPolicy::OnCommit,
     };
     log.attach_nvram(region, nvram).expect("a nvram");
+}
+
+/// Opens a standby with a front of two rings, on the present contents of the disk.
+fn fronted(disk: &SimDisk, memory: &Arc<RecordingMemory>, config: LogConfig) -> Log<String> {
+    let (log, _, _) = open_with(disk, config).expect("open");
+    attach_nvram(&log, memory);
     log
 }
 
 /// Records of a standby after a crash that left these.
 fn opened(disk: &SimDisk, image: Vec<u8>) -> (Position, Vec<String>) {
-    let region = Region::open(Arc::new(RecordingMemory::from_image(image)))
-        .expect("a region")
-        .expect("made");
-    let (log, _, _) = open_with(disk, standby_config()).expect("open");
-    log.drain(&region.recover().expect("whole")).expect("drained");
-    close(log);
+    drain_image(disk, image, standby_config());
     let (log, _, _) = open_with(disk, standby_config()).expect("open");
     let received = log.received().expect("a standby");
     close(log);
@@ -196,13 +198,7 @@ fn a_record_that_no_ring_takes_stops_a_log_whose_disk_hangs() {
     short.append_wait_max = Duration::from_millis(500);
     let nobody = Box::new(|_: Lsn, _: Result<(), &LogError>, _: String| {});
     let (log, _) = Log::open(filtered, Arc::new(RealClock::new()), short, nobody).expect("open");
-    let begins = (log.epoch(), log.filled());
-    let region = Region::format(memory.clone(), Owner::default(), 2, ENTRIES, begins).expect("there is room");
-    let nvram = NvramBufferConfig {
-        copy_at_entries: u64::MAX,
-        flush: FlushPolicy::OnCommit,
-    };
-    log.attach_nvram(region, nvram).expect("a nvram");
+    attach_nvram(&log, &memory);
     let before = log.received();
     hanging.0.store(true, Ordering::Release);
     let begun = Instant::now();
@@ -347,25 +343,12 @@ fn both_forms(sizes: &[(usize, usize)]) -> RecordBatch {
         let (table, number, row) = (1, number as u64, &row[..]);
         Change::Insert { table, number, row }.encode(&mut changes);
         let changes = ChangesRef {
-            txn_id,
-            partitions: PartitionSet::One(PartitionId(0)),
-            module_id: 0,
-            procedure: 0,
             digest: 7,
-            principal: 0,
-            parts: 0,
-            keyed: None,
-            changes: &changes,
+            ..ChangesRef::new(txn_id, PartitionSet::One(PartitionId(0)), &changes)
         };
         let command = CommandRef {
-            txn_id,
-            partitions: changes.partitions,
-            module_id: 0,
-            procedure: 0,
             digest: 7,
-            principal: 0,
-            keyed: None,
-            args: &args,
+            ..CommandRef::new(txn_id, changes.partitions, &args)
         };
         records.push_forms(Some(&command), &changes, None);
     }

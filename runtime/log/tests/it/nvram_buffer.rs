@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{WAIT_MAX, close, config, encode, open, open_with, standby_config};
+use crate::common::{WAIT_MAX, close, config, drain_image, encode, open, open_with, standby_config};
 use reprise_base::{Epoch, Lsn, PartitionId, PlacedBytes, TxnId};
 use reprise_env::{
     SimClock, SimDisk, Stepper,
@@ -54,15 +54,8 @@ fn append_changes(
     }
     let mut records = RecordBatch::default();
     let record = ChangesRef {
-        txn_id: TxnId::new(number + 1, 0),
-        partitions: PartitionSet::One(PartitionId(0)),
-        module_id: 0,
-        procedure: 0,
         digest: number,
-        principal: 0,
-        parts: 0,
-        keyed: None,
-        changes: &changes,
+        ..ChangesRef::new(TxnId::new(number + 1, 0), PartitionSet::One(PartitionId(0)), &changes)
     };
     records.push_placed(&record, &pieces);
     (site.append(&records), word(&RecordRef::Changes(record)), has_room)
@@ -117,12 +110,7 @@ fn words_on(disk: &SimDisk) -> Vec<String> {
 
 /// Records on `disk` and in `image` of the region, opened as after a crash.
 fn opened(disk: &SimDisk, image: Vec<u8>) -> Vec<String> {
-    let region = Region::open(Arc::new(RecordingMemory::from_image(image)))
-        .expect("a region")
-        .expect("made");
-    let (log, _, _) = open_with(disk, standby_config()).expect("open");
-    log.drain(&region.recover().expect("whole")).expect("drained");
-    close(log);
+    drain_image(disk, image, standby_config());
     words_on(disk)
 }
 

@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{WAIT_MAX, append, config, encode, open, open_with, segments, word, words_in, words_on};
+use crate::common::{
+    WAIT_MAX, append, assert_full, config, encode, open, open_with, segments, word, words_in, words_on,
+};
 use reprise_base::Lsn;
 use reprise_env::{
     Disk, DiskError, DiskErrorKind, DiskFile, DiskFilter, FilteredDisk, RealClock, RealDisk, SimClock, SimDisk,
@@ -250,16 +252,7 @@ fn a_full_disk_refuses_loses_nothing_and_works_again() {
         }
         assert!(words.len() < 100, "the disk is full");
     };
-    assert!(
-        matches!(
-            error,
-            LogError::Unavailable {
-                kind: UnavailableKind::Full,
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert_full(&error);
     assert!(words.len() >= 6, "both segments are used up: {}", words.len());
     assert!(log.refusal().expect("says why").contains("no space"));
     assert!(log.trouble().expect("says why").contains("no space"));

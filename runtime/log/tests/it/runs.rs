@@ -7,13 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{WAIT_MAX, close, config, encode, open, open_with};
+use crate::common::{WAIT_MAX, assert_full, config, drain_image, encode, open, open_with};
 use reprise_base::{Epoch, Lsn, PartitionId, TxnId};
 use reprise_env::{
     SimDisk,
     sim::{CrashPolicy, FaultPlan},
 };
-use reprise_log::{Log, LogError, LogReader, NvramAppender, NvramBufferConfig, UnavailableKind};
+use reprise_log::{Log, LogError, LogReader, NvramAppender, NvramBufferConfig};
 use reprise_nvram::{FlushPolicy, Owner, RecordingMemory, Region};
 use reprise_wire::{Change, ChangesRef, ChangesRun, PartitionSet, RecordRef};
 
@@ -30,15 +30,8 @@ fn changes(rows: u64, row_bytes: usize) -> Vec<u8> {
 /// The transaction of this number over the changes, in parts of `part_bytes` bytes.
 fn run(number: u64, changes: &[u8], part_bytes: usize) -> ChangesRun<'_> {
     let whole = ChangesRef {
-        txn_id: TxnId::new(number, 0),
-        partitions: PartitionSet::One(PartitionId(0)),
-        module_id: 0,
-        procedure: 0,
         digest: number,
-        principal: 0,
-        parts: 0,
-        keyed: None,
-        changes,
+        ..ChangesRef::new(TxnId::new(number, 0), PartitionSet::One(PartitionId(0)), changes)
     };
     ChangesRun::new(whole, None, None, part_bytes)
 }
@@ -186,16 +179,7 @@ fn a_disk_that_gets_full_between_two_parts_takes_none_that_counts() {
         .appender()
         .append_run(&run(1, &all, 2_000), Some("refused".into()), Duration::ZERO);
     let (error, pending) = refused.expect_err("there is no room");
-    assert!(
-        matches!(
-            error,
-            LogError::Unavailable {
-                kind: UnavailableKind::Full,
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert_full(&error);
     assert_eq!(pending.as_deref(), Some("refused"), "it is nobody's to complete");
     disk.set_faults(FaultPlan::default());
     let began = Instant::now();
@@ -236,12 +220,7 @@ fn fronted(
 
 /// Records on `disk` and in `image` of the region, opened as after a crash.
 fn opened(disk: &SimDisk, image: Vec<u8>) -> (Vec<u64>, u64) {
-    let region = Region::open(Arc::new(RecordingMemory::from_image(image)))
-        .expect("a region")
-        .expect("made");
-    let (log, _, _) = open(disk).expect("open");
-    log.drain(&region.recover().expect("whole")).expect("drained");
-    close(log);
+    drain_image(disk, image, config());
     read_on(disk)
 }
 

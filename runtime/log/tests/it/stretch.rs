@@ -126,15 +126,9 @@ fn changes(count: usize) -> RecordBatch {
     let mut records = RecordBatch::default();
     for number in 0..count {
         let changes = ChangesRef {
-            txn_id: TxnId::new(number as u64, 0),
-            partitions: PartitionSet::One(PartitionId(0)),
             module_id: 1,
             procedure: 1,
-            digest: 0,
-            principal: 0,
-            parts: 0,
-            keyed: None,
-            changes: &[],
+            ..ChangesRef::new(TxnId::new(number as u64, 0), PartitionSet::One(PartitionId(0)), &[])
         };
         records.push_changes(&changes);
     }

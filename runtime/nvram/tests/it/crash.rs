@@ -2,19 +2,13 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use crate::OWNER;
 use proptest::prelude::*;
 use reprise_base::{Epoch, Lsn, PlacedBytes};
 use reprise_nvram::{
-    Event, FlushPolicy, ObjectWriter, Owner, RecordingMemory, Region, RegionError, RingFull, RingReader, RingWriter,
+    Event, FlushPolicy, ObjectWriter, RecordingMemory, Region, RegionError, RingFull, RingReader, RingWriter,
 };
 
-const OWNER: Owner = Owner {
-    database_id: [7; 16],
-    region_id: [8; 16],
-    settings_hash: 9,
-    semantics: 1,
-    format: 4,
-};
 const BYTES: usize = 512 << 10;
 const ENTRIES: u32 = 64;
 

@@ -2,16 +2,10 @@
 
 use std::{fs, path::PathBuf, sync::Arc};
 
+use crate::OWNER;
 use reprise_base::{Epoch, Lsn, PlacedBytes};
-use reprise_nvram::{FlushPolicy, Memory, Owner, Persistence, Pmem, PmemError, PmemOptions, Region};
+use reprise_nvram::{FlushPolicy, Memory, Persistence, Pmem, PmemError, PmemOptions, Region};
 
-const OWNER: Owner = Owner {
-    database_id: [3; 16],
-    region_id: [4; 16],
-    settings_hash: 5,
-    semantics: 1,
-    format: 4,
-};
 const BYTES: u64 = 1 << 20;
 
 struct Folder(PathBuf);

@@ -8,7 +8,8 @@ use std::{
 
 use reprise_base::{Lsn, Role, TxnId};
 use reprise_env::{RealClock, SimDisk};
-use reprise_log::{Group, GroupSink, Log, LogConfig, LogError, LogReader, OpenReport, Position};
+use reprise_log::{Group, GroupSink, Log, LogConfig, LogError, LogReader, OpenReport, Position, UnavailableKind};
+use reprise_nvram::{RecordingMemory, Region};
 use reprise_wire::{DeployRef, RecordBatch, RecordRef, RemoveRef};
 
 /// Outcomes, in the order in which callers got them.
@@ -154,4 +155,25 @@ impl GroupSink for KeepAll {
             records: group.records.to_vec(),
         });
     }
+}
+
+/// Opens the log after a crash that left this image of its region, and copies the region's records to the files.
+pub fn drain_image(disk: &SimDisk, image: Vec<u8>, config: LogConfig) {
+    let region = Region::open(Arc::new(RecordingMemory::from_image(image)))
+        .expect("a region")
+        .expect("made");
+    let (log, _, _) = open_with(disk, config).expect("open");
+    log.drain(&region.recover().expect("whole")).expect("drained");
+    close(log);
+}
+
+pub fn assert_full(error: &LogError) {
+    let is_full = matches!(
+        error,
+        LogError::Unavailable {
+            kind: UnavailableKind::Full,
+            ..
+        }
+    );
+    assert!(is_full, "{error}");
 }
