@@ -31,7 +31,10 @@ pub use descriptors::{ignore_signals, raise_descriptor_limit};
 pub use disk::{Disk, DiskError, DiskErrorKind, DiskFile, DiskLock};
 pub use entropy::entropy;
 pub use filter::{DiskFilter, FilteredDisk};
-pub use net::{Connection, FrameSender, Listener, Net, NetError, NetLimits, RealNet, frame_prefix, read_frame};
+pub use net::{
+    Connection, FrameSender, Listener, Net, NetError, NetLimits, RealNet, check_frame, frame_prefix, read_frame,
+    start_reading,
+};
 pub use overlay::OverlayDisk;
 pub use real::{PRIVATE_FILE_MODE, RealDisk, make_private_dir, make_private_dirs, open_regular_file};
 pub use shared::{FrameBuffer, FrameMemory, FramePoster, SHARED_FRAMES_MAX, SharedFrame};

@@ -225,13 +225,10 @@ fn connection_of(
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(limits.send_time))?;
     let (reader, is_dropped) = SocketReader::new(&stream)?;
-    let (sender, frames) = bounded(limits.frames_waiting);
-    let read = move || {
-        ask_for_short_slices();
-        read_frames(reader, limits.frame_bytes, &sender);
+    let frames = start_reading("net-read", reader, limits, move |reader| {
+        reader.shutdown();
         drop(open);
-    };
-    thread::Builder::new().name("net-read".into()).spawn(read)?;
+    })?;
     let sender = TcpSender {
         stream,
         is_dropped,
@@ -245,14 +242,25 @@ fn connection_of(
     })
 }
 
-/// Reads until the connection ends or breaks, or its receiver is dropped.
-fn read_frames(mut reader: SocketReader, frame_bytes: usize, sender: &Sender<Vec<u8>>) {
-    while let Ok(frame) = read_frame(&mut reader, frame_bytes) {
-        if sender.send(frame).is_err() {
-            break;
+/// Reads frames on a thread of this name until the connection ends or breaks, or the returned receiver is dropped. Then `end` closes it.
+pub fn start_reading<R: Read + Send + 'static>(
+    name: &str,
+    mut reader: R,
+    limits: NetLimits,
+    end: impl FnOnce(R) + Send + 'static,
+) -> Result<Receiver<Vec<u8>>, NetError> {
+    let (sender, frames) = bounded(limits.frames_waiting);
+    let read = move || {
+        ask_for_short_slices();
+        while let Ok(frame) = read_frame(&mut reader, limits.frame_bytes) {
+            if sender.send(frame).is_err() {
+                break;
+            }
         }
-    }
-    reader.shutdown();
+        end(reader);
+    };
+    thread::Builder::new().name(name.into()).spawn(read)?;
+    Ok(frames)
 }
 
 /// Reads a frame with its length before it from a stream of bytes. A longer one than `frame_bytes` is an error.
@@ -275,6 +283,16 @@ pub fn read_frame(stream: &mut impl Read, frame_bytes: usize) -> Result<Vec<u8>,
     }
 }
 
+/// Returns the length of a frame of these parts, if a sender that takes `max` bytes may send it.
+pub fn check_frame(parts: &[&[u8]], max: usize, is_broken: bool) -> Result<usize, NetError> {
+    let bytes = parts.iter().map(|part| part.len()).sum();
+    match bytes > max {
+        true => Err(NetError::TooLarge { bytes, max }),
+        false if is_broken => Err(NetError::Closed),
+        false => Ok(bytes),
+    }
+}
+
 /// The prefix of a frame of this length on a stream.
 pub fn frame_prefix(bytes: usize) -> [u8; PREFIX_BYTES] {
     (bytes as u32).to_le_bytes()
@@ -282,14 +300,7 @@ pub fn frame_prefix(bytes: usize) -> [u8; PREFIX_BYTES] {
 
 impl FrameSender for TcpSender {
     fn send(&mut self, parts: &[&[u8]]) -> Result<(), NetError> {
-        let bytes: usize = parts.iter().map(|part| part.len()).sum();
-        if bytes > self.sent_bytes {
-            let max = self.sent_bytes;
-            return Err(NetError::TooLarge { bytes, max });
-        }
-        if self.is_broken {
-            return Err(NetError::Closed);
-        }
+        let bytes = check_frame(parts, self.sent_bytes, self.is_broken)?;
         let prefix = frame_prefix(bytes);
         let mut slices: Vec<IoSlice<'_>> = Vec::with_capacity(parts.len() + 1);
         slices.push(IoSlice::new(&prefix));

@@ -8,10 +8,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reprise_env::FrameMemory;
+use reprise_env::{FrameMemory, NetLimits};
 
 use crate::verbs::{
     Ask, Card, Completion, CompletionQueue, MemorySpan, PairAddress, QueuePair, RemoteMemory, VerbsError, Write,
+};
+
+/// Limits of an end that gets short frames.
+pub const LIMITS: NetLimits = NetLimits {
+    frame_bytes: 1 << 10,
+    sent_bytes: 8 << 20,
+    frames_waiting: 4,
+    send_time: Duration::from_millis(400),
 };
 
 /// Faults, each at the write with an immediate value of this number, counted from 0 over all pairs of the card.

@@ -11,17 +11,11 @@ use reprise_env::{Connection, Listener, Net, NetError, NetLimits, RealNet};
 use reprise_net_rdma::{
     Ask, Card, GREETING_BYTES, Greeting, MemorySpan, PIECES_MAX, PieceHead, QueuePair, RING_AT, RING_BYTES_MAX,
     RING_BYTES_MIN, RdmaNet, RemoteMemory, VerbsError, Write,
-    fake::{CardFault, FakeCard, PostedWrite},
+    fake::{CardFault, FakeCard, LIMITS, PostedWrite},
     make_ready, piece_bytes_max, read,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
-const LIMITS: NetLimits = NetLimits {
-    frame_bytes: 1 << 10,
-    sent_bytes: 8 << 20,
-    frames_waiting: 4,
-    send_time: Duration::from_millis(400),
-};
 /// Limits of the end that gets long frames.
 const LONG: NetLimits = NetLimits {
     frame_bytes: 8 << 20,

@@ -10,7 +10,7 @@ use std::{
 use reprise_env::{Connection, FrameBuffer, FramePoster, Listener, Net, NetError, NetLimits, SharedFrame};
 use reprise_net_rdma::{
     PIECE_HEAD_BYTES, PIECES_MAX, RING_BYTES_MAX, RdmaNet, Write,
-    fake::{CardFault, FakeCard},
+    fake::{CardFault, FakeCard, LIMITS},
     piece_bytes_max,
 };
 
@@ -18,10 +18,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const BUFFER_BYTES: usize = 16 << 20;
 /// Limits of the end that sends groups.
 const NEAR: NetLimits = NetLimits {
-    frame_bytes: 1 << 10,
-    sent_bytes: 8 << 20,
-    frames_waiting: 4,
     send_time: Duration::from_secs(5),
+    ..LIMITS
 };
 const FAR: NetLimits = NetLimits {
     frame_bytes: 8 << 20,

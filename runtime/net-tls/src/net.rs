@@ -3,14 +3,12 @@
 use std::{
     net::{Shutdown, SocketAddr, TcpStream},
     sync::Arc,
-    thread,
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::{Sender, bounded};
 use reprise_env::{
-    Connection, FrameSender, Listener, Net, NetError, NetLimits, OpenSocket, RealNet, ask_for_short_slices, bind_tcp,
-    connect_tcp, frame_prefix, greet_on, read_frame,
+    Connection, FrameSender, Listener, Net, NetError, NetLimits, OpenSocket, RealNet, bind_tcp, check_frame,
+    connect_tcp, frame_prefix, greet_on, start_reading,
 };
 use rustls::{ClientConnection, ServerConnection, pki_types::ServerName};
 
@@ -99,13 +97,10 @@ fn connection_of(
 ) -> Result<Connection, NetError> {
     socket.set_nodelay(true)?;
     socket.set_write_timeout(Some(limits.send_time))?;
-    let (sender, frames) = bounded(limits.frames_waiting);
-    let read = move || {
-        ask_for_short_slices();
-        read_frames(reader, limits.frame_bytes, &sender);
+    let frames = start_reading("tls-read", reader, limits, move |reader| {
+        reader.shutdown();
         drop(place);
-    };
-    thread::Builder::new().name("tls-read".into()).spawn(read)?;
+    })?;
     Ok(Connection {
         peer: peer.to_string(),
         sender: Box::new(TlsSender {
@@ -116,16 +111,6 @@ fn connection_of(
         }),
         frames,
     })
-}
-
-/// Reads frames until the connection ends or breaks, or the receiver is gone.
-fn read_frames(mut reader: TlsReader, frame_bytes: usize, sender: &Sender<Vec<u8>>) {
-    while let Ok(frame) = read_frame(&mut reader, frame_bytes) {
-        if sender.send(frame).is_err() {
-            break;
-        }
-    }
-    reader.shutdown();
 }
 
 struct TlsSender {
@@ -160,14 +145,7 @@ impl TlsSender {
 
 impl FrameSender for TlsSender {
     fn send(&mut self, parts: &[&[u8]]) -> Result<(), NetError> {
-        let bytes: usize = parts.iter().map(|part| part.len()).sum();
-        if bytes > self.sent_bytes {
-            let max = self.sent_bytes;
-            return Err(NetError::TooLarge { bytes, max });
-        }
-        if self.is_broken {
-            return Err(NetError::Closed);
-        }
+        let bytes = check_frame(parts, self.sent_bytes, self.is_broken)?;
         let sent = self.send_all(parts, bytes);
         if sent.is_err() {
             // A part of the frame may be on its way: nothing can follow it.
