@@ -7,7 +7,7 @@
 
 use wasmparser::{BlockType, FunctionBody, Operator};
 
-use crate::module::InvalidModule;
+use crate::{module::InvalidModule, price::is_sized};
 
 /// Number of loops of one function at most: the compiler's own analysis grows with their square.
 const LOOPS_MAX: u64 = 2_000;
@@ -238,13 +238,7 @@ impl Flow {
                 self.joins += 1;
                 self.handed += around.made_by_call(*type_index);
             }
-            Operator::MemoryCopy { .. }
-            | Operator::MemoryFill { .. }
-            | Operator::MemoryInit { .. }
-            | Operator::TableCopy { .. }
-            | Operator::TableFill { .. }
-            | Operator::TableInit { .. }
-            | Operator::TableGrow { .. } => self.joins += 1,
+            operator if is_sized(operator) => self.joins += 1,
             Operator::Br { relative_depth } | Operator::BrIf { relative_depth } => {
                 self.jump(*relative_depth);
             }

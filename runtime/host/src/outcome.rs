@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use reprise_abi::{EndReason, key::KEY_BYTES_MAX};
+use reprise_abi::{EndReason, OpError, key::KEY_BYTES_MAX};
 use reprise_base::limits::KEY_BYTES_LIMIT;
 
 /// The outcome of one call of a procedure.
@@ -97,6 +97,17 @@ impl Fault {
         fault.message = "all fuel consumed by WebAssembly".to_owned();
         fault.trap = Some("out_of_fuel".to_owned());
         fault
+    }
+
+    /// Returns the fault of a procedure that a host call's error ends, where no guest has handled it.
+    pub fn of_op(error: OpError) -> Box<Self> {
+        match error {
+            OpError::Limit { limit, max } => Self::limit(limit, max),
+            OpError::KeyTooLong { key } => Self::key_too_long(&key),
+            OpError::Guest(message) => Self::guest(message),
+            OpError::Ended(ended) => Self::ended(ended),
+            OpError::DuplicateKey { index } => Self::guest(format!("duplicate key in index {index} not handled")),
+        }
     }
 
     pub fn ended(ended: EndReason) -> Box<Self> {

@@ -291,17 +291,26 @@ enum Price {
     Size,
 }
 
+/// Returns true for an instruction whose work grows with the size on top of the stack.
+pub(crate) fn is_sized(operator: &Operator<'_>) -> bool {
+    matches!(
+        operator,
+        Operator::MemoryCopy { .. }
+            | Operator::MemoryFill { .. }
+            | Operator::MemoryInit { .. }
+            | Operator::TableCopy { .. }
+            | Operator::TableFill { .. }
+            | Operator::TableInit { .. }
+            | Operator::TableGrow { .. }
+    )
+}
+
 /// Returns the price paid before an instruction, beside its weight.
 fn price_of(operator: &Operator<'_>) -> Price {
-    match operator {
-        Operator::MemoryCopy { .. }
-        | Operator::MemoryFill { .. }
-        | Operator::MemoryInit { .. }
-        | Operator::TableCopy { .. }
-        | Operator::TableFill { .. }
-        | Operator::TableInit { .. }
-        | Operator::TableGrow { .. } => Price::Size,
-        _ => Price::Nothing,
+    if is_sized(operator) {
+        Price::Size
+    } else {
+        Price::Nothing
     }
 }
 

@@ -4,7 +4,8 @@
 use std::{cell::Cell, collections::BTreeMap};
 
 use reprise_abi::{
-    ColumnSet, EndReason, HostOps, IndexTarget, LogLevel, OpError, RowHandle, ScanBatch, ScanRequest, random::TxnRandom,
+    ColumnSet, EndReason, HostOps, IndexTarget, LogLevel, OpError, RowHandle, RowTaker, ScanBatch, ScanRequest,
+    random::TxnRandom,
 };
 use reprise_base::limits::REPLAY_LIMITS_FACTOR;
 use reprise_host::{CallOutcome, CompiledModule, Engine, Fault, GuestExit, Instance, Limits};
@@ -107,11 +108,7 @@ impl HostOps for MapOps {
         self.patches.push((handle, set, values.to_vec()));
         Ok(())
     }
-    fn scan(
-        &mut self,
-        request: &ScanRequest<'_>,
-        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
-    ) -> Result<ScanBatch, OpError> {
+    fn scan(&mut self, request: &ScanRequest<'_>, visit: &mut RowTaker<'_>) -> Result<ScanBatch, OpError> {
         let found: Vec<_> = self.rows.range(request.lower.to_vec()..).collect();
         for (position, (_, row)) in found.iter().enumerate() {
             if !visit(position as u32, row) {
@@ -126,7 +123,7 @@ impl HostOps for MapOps {
             rows: found.len() as u32,
         })
     }
-    fn scan_next(&mut self, cursor: u32, _: &mut dyn FnMut(RowHandle, &[u8]) -> bool) -> Result<ScanBatch, OpError> {
+    fn scan_next(&mut self, cursor: u32, _: &mut RowTaker<'_>) -> Result<ScanBatch, OpError> {
         Err(OpError::Guest(format!("no cursor {cursor}")))
     }
     fn count(&mut self, _: &ScanRequest<'_>) -> Result<u64, OpError> {
