@@ -4,7 +4,7 @@ use proc_macro2::{Group, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
 use syn::{Error, Fields, GenericParam, ItemStruct, Lifetime, Path, Result, parse_quote, parse2, spanned::Spanned};
 
-use crate::table::{borrowed_methods, multi_read_method, position_const, primary_methods};
+use crate::table::{borrowed_methods, multi_read_method, position_const, primary_methods, row_writer};
 
 pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let base: Path = parse2(options)?;
@@ -92,7 +92,7 @@ impl ColumnsStruct<'_> {
         let (generics, lifetime) = (&item.generics, *lifetime);
         let own = |ty: &&syn::Type| with_static(ty.to_token_stream(), lifetime);
         let constants: Vec<_> = types.iter().map(own).collect();
-        let places: Vec<_> = (0..count).collect();
+        let writer = row_writer(idents);
         let (plan, relations) = (native_plan(base, positions), self.relations());
         quote! {
             const _: () = {
@@ -126,16 +126,7 @@ impl ColumnsStruct<'_> {
                     });
                     const SHAPE: &'static [(::reprise_procedure::abi::ScalarType, bool)] =
                         &[#((<#constants as __Column>::TYPE, <#constants as __Column>::NULLABLE)),*];
-                    #[inline(always)]
-                    fn row_bytes(&self) -> usize {
-                        LAYOUT.fixed_bytes #(+ __Column::data_bytes(&self.#idents))*
-                    }
-                    #[inline(always)]
-                    fn write_row(&self, out: &mut [u8]) {
-                        let mut end = 0;
-                        #(__Column::write(&self.#idents, out, LAYOUT.places[#places], &mut end);)*
-                        let _ = end;
-                    }
+                    #writer
                 }
                 #relations
             };
@@ -144,16 +135,9 @@ impl ColumnsStruct<'_> {
 
     /// Generates the reading code, and its relation to the table, within the block of `codec`.
     fn relations(&self) -> TokenStream {
-        let Self {
-            base,
-            item,
-            lifetime,
-            idents,
-            types,
-            ..
-        } = self;
-        let (view, generics) = (&item.ident, &item.generics);
-        let row: Lifetime = (*lifetime).cloned().unwrap_or_else(|| parse_quote!('__row));
+        let (base, idents, types, lifetime) = (&self.base, &self.idents, &self.types, self.lifetime);
+        let (view, generics) = (&self.item.ident, &self.item.generics);
+        let row: Lifetime = lifetime.cloned().unwrap_or_else(|| parse_quote!('__row));
         let lifetimes = lifetime.map(|lifetime| quote!(#lifetime,));
         let places = 0..idents.len();
         quote! {

@@ -159,6 +159,7 @@ fn row_codec(table: &TableItem) -> Result<TokenStream> {
     let types: Vec<_> = table.columns.iter().map(|column| &column.ty).collect();
     let idents: Vec<_> = table.columns.iter().map(|column| &column.ident).collect();
     let places: Vec<_> = (0..count).collect();
+    let writer = row_writer(&idents);
     Ok(quote! {
         const _: () = {
             use ::reprise_procedure::{column::{Column as __Column, Layout as __Layout, ReadColumn as __ReadColumn}, table::{ReadRow as __ReadRow, Table as __Table}};
@@ -172,16 +173,7 @@ fn row_codec(table: &TableItem) -> Result<TokenStream> {
                 type Buffer = [u8; ROOM];
                 const EMPTY_BUFFER: [u8; ROOM] = [0; ROOM];
                 const INFO: &'static ::reprise_procedure::module::TableInfo = &#info;
-                #[inline(always)]
-                fn row_bytes(&self) -> usize {
-                    LAYOUT.fixed_bytes #(+ __Column::data_bytes(&self.#idents))*
-                }
-                #[inline(always)]
-                fn write_row(&self, out: &mut [u8]) {
-                    let mut end = 0;
-                    #(__Column::write(&self.#idents, out, LAYOUT.places[#places], &mut end);)*
-                    let _ = end;
-                }
+                #writer
             }
             impl<'r> __ReadRow<'r> for #row {
                 #[inline(always)]
@@ -193,6 +185,23 @@ fn row_codec(table: &TableItem) -> Result<TokenStream> {
             }
         };
     })
+}
+
+/// Generates the methods that write a row of these fields, where `LAYOUT` is their layout.
+pub(crate) fn row_writer(idents: &[&Ident]) -> TokenStream {
+    let places = 0..idents.len();
+    quote! {
+        #[inline(always)]
+        fn row_bytes(&self) -> usize {
+            LAYOUT.fixed_bytes #(+ __Column::data_bytes(&self.#idents))*
+        }
+        #[inline(always)]
+        fn write_row(&self, out: &mut [u8]) {
+            let mut end = 0;
+            #(__Column::write(&self.#idents, out, LAYOUT.places[#places], &mut end);)*
+            let _ = end;
+        }
+    }
 }
 
 fn table_info(table: &TableItem) -> Result<TokenStream> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use reprise_abi::{
-    ColumnSet, Field, HostOps, IndexTarget, LogLevel, OpError, RowHandle, ScanBatch, ScanFlags, ScanRequest,
+    ColumnSet, Field, HostOps, IndexTarget, LogLevel, OpError, RowHandle, RowTaker, ScanBatch, ScanFlags, ScanRequest,
     TablePlacement, random::TxnRandom, value::RESULT_BYTES_MAX,
 };
 
@@ -309,11 +309,7 @@ impl<'a> TestSession<'a> {
         Ok(rows)
     }
 
-    fn run_cursor(
-        &mut self,
-        mut cursor: TestCursor,
-        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
-    ) -> Result<ScanBatch, OpError> {
+    fn run_cursor(&mut self, mut cursor: TestCursor, visit: &mut RowTaker<'_>) -> Result<ScanBatch, OpError> {
         let mut rows = 0;
         while let Some((place, row)) = cursor.next.take().or_else(|| cursor.rows.next()) {
             // A handle only for a row that is taken: numbers must not depend on the size of the guest's buffer.
@@ -455,11 +451,7 @@ impl HostOps for TestSession<'_> {
         Ok(sum as i64)
     }
 
-    fn scan(
-        &mut self,
-        request: &ScanRequest<'_>,
-        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
-    ) -> Result<ScanBatch, OpError> {
+    fn scan(&mut self, request: &ScanRequest<'_>, visit: &mut RowTaker<'_>) -> Result<ScanBatch, OpError> {
         let cursor = TestCursor {
             table: request.target.table,
             rows: self.rows_of(request)?.into_iter(),
@@ -469,11 +461,7 @@ impl HostOps for TestSession<'_> {
         self.run_cursor(cursor, visit)
     }
 
-    fn scan_next(
-        &mut self,
-        cursor: u32,
-        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
-    ) -> Result<ScanBatch, OpError> {
+    fn scan_next(&mut self, cursor: u32, visit: &mut RowTaker<'_>) -> Result<ScanBatch, OpError> {
         let cursor = self.take_cursor(cursor)?;
         self.run_cursor(cursor, visit)
     }
