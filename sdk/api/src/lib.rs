@@ -41,7 +41,7 @@ pub use status::{
     ArchiveInfo, ControlEvent, DeploymentStatus, Health, LatencyUs, MemoryStatus, MemoryUse, MetricsEvent, NvramRing,
     NvramStatus, Phase, Readiness, RecoveryStep, Status,
 };
-pub use tables::{ColumnInfo, GroupsPage, IndexInfo, Placement, RowGroup, RowsPage, TableInfo, TableList};
+pub use tables::{ColumnInfo, GroupsPage, IndexInfo, Placement, RowGroup, RowsPage, RowsQuery, TableInfo, TableList};
 pub use types::{FieldInfo, TypeInfo};
 
 /// JSON that is passed on as it is: arguments, results, rows. Members keep the order of their declaration.

@@ -122,3 +122,26 @@ pub struct RowGroup {
     #[schema(value_type = Object)]
     pub sums: serde_json::Map<String, serde_json::Value>,
 }
+
+/// Which rows of a table, and how.
+#[derive(Clone, Debug, Default)]
+pub struct RowsQuery {
+    /// Rows of a page at most.
+    pub limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    pub cursor: Option<String>,
+    /// Name of the index that gives the order; the primary key unless given.
+    pub index: Option<String>,
+    /// Leading values of the index's columns: a JSON array, or a comma list.
+    pub prefix: Option<String>,
+    /// Values of the columns behind the prefix, from which on and up to which rows are wanted.
+    pub from: Option<String>,
+    /// Values of the columns behind the prefix up to which rows are shown, themselves included.
+    pub to: Option<String>,
+    /// Whether the last row comes first.
+    pub reverse: bool,
+    /// `column:op:value`, all of them.
+    pub conditions: Vec<String>,
+    /// Names, separated by commas.
+    pub columns: Option<String>,
+}

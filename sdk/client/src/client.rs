@@ -7,8 +7,8 @@ use std::{
 
 use reprise_api::{
     Backup, BackupList, BatchCall, CallList, Checkpoint, CheckpointList, GroupsPage, KeptOutcome, LogPage, LogRecord,
-    ModuleDetail, ModuleInstalled, ModulePlanned, NDJSON_MEDIA_TYPE, ProcedureLog, Readiness, RowsPage, RunningCall,
-    Status, TableInfo, U64, headers,
+    ModuleDetail, ModuleInstalled, ModulePlanned, NDJSON_MEDIA_TYPE, ProcedureLog, Readiness, RowsPage, RowsQuery,
+    RunningCall, Status, TableInfo, U64, headers,
 };
 use reqwest::{
     StatusCode, Url,
@@ -20,7 +20,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{
     answers::{ANSWER_BYTES_MAX, BatchAnswers, chain, primary_of, read, read_short, read_whole, refusal},
     error::ClientError,
-    query::{CallOptions, CallResponse, LinesQuery, LogQuery, RowsQuery, RowsText},
+    query::{CallOptions, CallResponse, LinesQuery, LogQuery, RowsText, rows_pairs},
     trust::{is_refused, tls_config},
 };
 
@@ -199,7 +199,7 @@ impl Client {
     pub fn rows(&self, table: &str, query: &RowsQuery) -> Result<RowsPage, ClientError> {
         self.json(
             self.http
-                .get(self.at_with(&["v1", "tables", table, "rows"], &query.pairs())),
+                .get(self.at_with(&["v1", "tables", table, "rows"], &rows_pairs(query))),
         )
     }
 
@@ -207,7 +207,7 @@ impl Client {
     pub fn rows_text(&self, table: &str, query: &RowsQuery, media_type: &str) -> Result<RowsText, ClientError> {
         let request = self
             .http
-            .get(self.at_with(&["v1", "tables", table, "rows"], &query.pairs()));
+            .get(self.at_with(&["v1", "tables", table, "rows"], &rows_pairs(query)));
         let response = self.send(request.header("accept", media_type))?;
         let cursor = response
             .headers()
@@ -227,7 +227,7 @@ impl Client {
         by: u32,
         sum: Option<&str>,
     ) -> Result<GroupsPage, ClientError> {
-        let mut pairs = query.pairs();
+        let mut pairs = rows_pairs(query);
         pairs.push(("by", by.to_string()));
         pairs.extend(sum.map(|sum| ("sum", sum.to_owned())));
         self.json(self.http.get(self.at_with(&["v1", "tables", table, "groups"], &pairs)))

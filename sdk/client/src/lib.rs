@@ -17,5 +17,6 @@ mod trust;
 pub use answers::BatchAnswers;
 pub use client::Client;
 pub use error::ClientError;
-pub use query::{CallOptions, CallResponse, LinesQuery, LogQuery, RowsQuery, RowsText};
+pub use query::{CallOptions, CallResponse, LinesQuery, LogQuery, RowsText};
+pub use reprise_api::RowsQuery;
 pub use trust::{ClientCertificate, tls_config};

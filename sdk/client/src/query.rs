@@ -1,6 +1,6 @@
 //! Options of requests, and answers to calls and as text.
 
-use reprise_api::CallAnswer;
+use reprise_api::{CallAnswer, RowsQuery};
 use serde::Serialize;
 
 /// Options of a call besides its arguments.
@@ -29,48 +29,24 @@ pub struct CallResponse {
     pub safety: Option<String>,
 }
 
-/// Which rows of a table, and how.
-#[derive(Clone, Debug, Default)]
-pub struct RowsQuery {
-    /// Rows of a page at most.
-    pub limit: Option<u32>,
-    /// `next_cursor` of the page before.
-    pub cursor: Option<String>,
-    /// Name of the index that gives the order; the primary key unless given.
-    pub index: Option<String>,
-    /// Leading values of the index's columns: a JSON array, or a comma list.
-    pub prefix: Option<String>,
-    /// Values of the columns behind the prefix, from which on and up to which rows are wanted.
-    pub from: Option<String>,
-    /// Values of the columns behind the prefix up to which rows are shown, themselves included.
-    pub to: Option<String>,
-    /// Whether the last row comes first.
-    pub reverse: bool,
-    /// `column:op:value`, all of them.
-    pub conditions: Vec<String>,
-    /// Names, separated by commas.
-    pub columns: Option<String>,
-}
-
-impl RowsQuery {
-    pub(crate) fn pairs(&self) -> Vec<(&'static str, String)> {
-        let texts = [
-            ("limit", self.limit.map(|limit| limit.to_string())),
-            ("cursor", self.cursor.clone()),
-            ("index", self.index.clone()),
-            ("prefix", self.prefix.clone()),
-            ("from", self.from.clone()),
-            ("to", self.to.clone()),
-            ("reverse", self.reverse.then(|| "true".to_owned())),
-            ("columns", self.columns.clone()),
-        ];
-        let conditions = self.conditions.iter().map(|condition| ("where", condition.clone()));
-        texts
-            .into_iter()
-            .filter_map(|(name, text)| Some((name, text?)))
-            .chain(conditions)
-            .collect()
-    }
+/// The query of a request for rows.
+pub(crate) fn rows_pairs(query: &RowsQuery) -> Vec<(&'static str, String)> {
+    let texts = [
+        ("limit", query.limit.map(|limit| limit.to_string())),
+        ("cursor", query.cursor.clone()),
+        ("index", query.index.clone()),
+        ("prefix", query.prefix.clone()),
+        ("from", query.from.clone()),
+        ("to", query.to.clone()),
+        ("reverse", query.reverse.then(|| "true".to_owned())),
+        ("columns", query.columns.clone()),
+    ];
+    let conditions = query.conditions.iter().map(|condition| ("where", condition.clone()));
+    texts
+        .into_iter()
+        .filter_map(|(name, text)| Some((name, text?)))
+        .chain(conditions)
+        .collect()
 }
 
 /// Rows as text, and the position of the next page.

@@ -50,22 +50,9 @@ impl Dice {
     fn scalar(&mut self) -> ScalarType {
         use ScalarType::*;
         let scale = self.below(39) as u8;
+        let decimal = Decimal { scale };
         let all = [
-            Bool,
-            I8,
-            I16,
-            I32,
-            I64,
-            U8,
-            U16,
-            U32,
-            U64,
-            F64,
-            Decimal { scale },
-            Text,
-            Bytes,
-            Timestamp,
-            Uuid,
+            Bool, I8, I16, I32, I64, U8, U16, U32, U64, F64, decimal, Text, Bytes, Timestamp, Uuid,
         ];
         all[self.below(all.len() as u64) as usize]
     }
@@ -524,14 +511,7 @@ fn integers_are_taken_exactly_or_refused() {
         );
     }
     // Values of a prefix are read in the same way.
-    let column = ColumnSchema {
-        variants: Vec::new(),
-        was: None,
-        name: "id".into(),
-        ty: ScalarType::I64,
-        nullable: false,
-        default: None,
-    };
+    let column = ColumnSchema::new("id", ScalarType::I64);
     let prefix = |text| encode_prefix(&[&column], text).ok();
     let mut key = Vec::new();
     key::push_i64(&mut key, 9_007_199_254_740_993);
@@ -618,12 +598,8 @@ fn decimals_and_times() {
 #[test]
 fn rows_and_key_prefixes() {
     let column = |name: &str, ty, nullable| ColumnSchema {
-        variants: Vec::new(),
-        was: None,
-        name: name.into(),
-        ty,
         nullable,
-        default: None,
+        ..ColumnSchema::new(name, ty)
     };
     let columns = [
         column("id", ScalarType::I64, false),

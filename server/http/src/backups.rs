@@ -100,7 +100,6 @@ pub async fn list_backups(State(state): State<AppState>) -> Result<Json<BackupLi
     params(("id" = String, Path, description = "Id from the answer that began it, or from the list")),
     responses(
         (status = 200, description = "The backup", body = Backup),
-        (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn show_backup(State(state): State<AppState>, PathName(id): PathName) -> Result<Json<Backup>, Refusal> {
@@ -120,7 +119,6 @@ pub async fn show_backup(State(state): State<AppState>, PathName(id): PathName) 
     params(("id" = String, Path, description = "Id from the answer that began it, or from the list")),
     responses(
         (status = 204, description = "Removed"),
-        (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn delete_backup(
@@ -150,7 +148,6 @@ pub async fn delete_backup(
     ),
     responses(
         (status = 200, description = "Its bytes", body = [u8], content_type = "application/octet-stream"),
-        (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn download_file(

@@ -107,7 +107,6 @@ pub fn failure(failure: reprise_upkeep::FailedCheckpoint) -> CheckpointFailure {
     params(("id" = String, Path, description = "Id from the answer that began it, or from the list")),
     responses(
         (status = 200, description = "The checkpoint", body = Checkpoint),
-        (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn show_checkpoint(

@@ -184,6 +184,7 @@ fn describe_refusals(method: &Method, path: &str, operation: &mut Operation) {
             403,
             "forbidden: the token's role does not allow it, or the request comes from a page of another site",
         ),
+        (path.contains('{') && *method != Method::PUT, 404, "not-found"),
         (has_body, 408, "request-timeout"),
         (has_body, 413, "too-large"),
         (

@@ -28,7 +28,6 @@ use crate::{
     params(("key" = String, Path)),
     responses(
         (status = 200, description = "Outcome of the call", body = KeptOutcome),
-        (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
         (status = 404, description = "not-found: no call with this key has committed, or the server no longer keeps its outcome", body = Problem, content_type = "application/problem+json"),
     )
 )]

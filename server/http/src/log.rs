@@ -123,7 +123,6 @@ impl<S: Send + Sync> FromRequestParts<S> for LogAsked {
     ),
     responses(
         (status = 200, description = "A page", body = LogPage),
-        (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
         (status = 404, description = "not-found: the server keeps no log", body = Problem, content_type = "application/problem+json"),
         (status = 410, description = "log-released: `from` is before the oldest record in the log", body = Problem, content_type = "application/problem+json"),
     )
@@ -216,7 +215,6 @@ fn limit(asked: Option<usize>, max: usize) -> Result<usize, Refusal> {
     params(("lsn" = String, Path, description = "LSN at which the record begins")),
     responses(
         (status = 200, description = "The record", body = LogRecord),
-        (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
         (status = 410, description = "log-released: the LSN is before the oldest record in the log", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -454,7 +452,6 @@ pub enum LineLevel {
     params(ProcedureLogParams),
     responses(
         (status = 200, description = "Newest first", body = ProcedureLog),
-        (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn procedure_log(

@@ -8,7 +8,7 @@ use std::{
 use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use reprise_abi::{AbortSchema, ProcedureSchema};
-use reprise_api::{FieldInfo, Problem, TypeInfo};
+use reprise_api::{FieldInfo, TypeInfo};
 use reprise_base::{Grant, MemoryKind};
 use reprise_router::{Deployed, Module, ModuleId};
 use serde_json::{Map, Value, json};
@@ -62,7 +62,6 @@ struct Components {
     params(("module" = String, Path)),
     responses(
         (status = 200, description = "OpenAPI document", body = Object),
-        (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn module_openapi(State(state): State<AppState>, PathName(name): PathName) -> Result<Response, Refusal> {

@@ -55,9 +55,7 @@ use crate::{
     responses(
         (status = 201, description = "A new module", body = ModuleInstalled),
         (status = 200, description = "A new version, or unchanged; with dry_run, what the deployment would do", body = ModuleUploaded),
-        (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "schema-conflict", body = Problem, content_type = "application/problem+json"),
-        (status = 413, description = "too-large", body = Problem, content_type = "application/problem+json"),
         (status = 421, description = "not-primary: send the request to `primary`", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "invalid-module; migration-failed; limit-exceeded", body = Problem, content_type = "application/problem+json"),
         (status = 507, description = "memory-exhausted", body = Problem, content_type = "application/problem+json"),
@@ -170,7 +168,6 @@ pub fn deploy(parts: &Parts, name: &str, wasm: &[u8], given: &[Consent]) -> Resu
     params(ListParams),
     responses(
         (status = 200, description = "By name", body = ModuleList),
-        (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn list_modules(
@@ -209,7 +206,6 @@ fn summary(module: &Module) -> ModuleSummary {
     params(("module" = String, Path)),
     responses(
         (status = 200, description = "The module's versions, procedures and tables", body = ModuleDetail),
-        (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn show_module(
@@ -297,8 +293,6 @@ fn table_name(module: &str, table: &TableSchema) -> String {
     ),
     responses(
         (status = 204, description = "Out of service"),
-        (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "schema-conflict", body = Problem, content_type = "application/problem+json"),
         (status = 421, description = "not-primary: send the request to `primary`", body = Problem, content_type = "application/problem+json"),
     )

@@ -4,7 +4,7 @@ use axum::{
     http::{HeaderValue, header},
     response::{IntoResponse, Response},
 };
-use reprise_api::{Problem, ProblemKind};
+use reprise_api::ProblemKind;
 
 use crate::{front::PathName, refusal::Refusal};
 
@@ -45,7 +45,6 @@ const SAFE_SAME_CODE: &str = "Yes, but the result is the same until the code or 
     params(("slug" = String, Path, description = "The part of a problem's `type` after `/problems/`")),
     responses(
         (status = 200, description = "A page for people", body = String, content_type = "text/html"),
-        (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     ),
     security(())
 )]

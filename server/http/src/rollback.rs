@@ -44,7 +44,6 @@ use crate::{
     responses(
         (status = 201, description = "In service again, if it was out of service", body = ModuleUploaded),
         (status = 200, description = "A new version, or unchanged; with dry_run, what the deployment would do", body = ModuleUploaded),
-        (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
         (status = 404, description = "not-found: the server has no such module or version, or no longer its bytes", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "schema-conflict", body = Problem, content_type = "application/problem+json"),
         (status = 421, description = "not-primary: send the request to `primary`", body = Problem, content_type = "application/problem+json"),

@@ -37,7 +37,6 @@ pub struct CallsParams {
     params(CallsParams),
     responses(
         (status = 200, description = "The calls", body = CallList),
-        (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn list_calls(

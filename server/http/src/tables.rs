@@ -30,7 +30,6 @@ use crate::{
     params(ListParams),
     responses(
         (status = 200, description = "Tables in the order of their creation", body = TableList),
-        (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn list_tables(
@@ -65,7 +64,6 @@ pub async fn list_tables(
     params(("table" = String, Path)),
     responses(
         (status = 200, description = "The table's columns, keys, indexes and size", body = TableInfo),
-        (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn show_table(State(state): State<AppState>, PathName(name): PathName) -> Result<Json<TableInfo>, Refusal> {
@@ -88,7 +86,6 @@ pub async fn show_table(State(state): State<AppState>, PathName(name): PathName)
     params(("table" = String, Path)),
     responses(
         (status = 204, description = "Dropped"),
-        (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "schema-conflict", body = Problem, content_type = "application/problem+json"),
         (status = 421, description = "not-primary: send the request to `primary`", body = Problem, content_type = "application/problem+json"),
     )

@@ -24,7 +24,7 @@ use axum::{
     response::Response,
 };
 use bytes::Bytes;
-use reprise_api::{BatchAnswer, BatchCall, CBOR_SEQUENCE_MEDIA_TYPE, NDJSON_MEDIA_TYPE, Problem, headers};
+use reprise_api::{BatchAnswer, BatchCall, CBOR_SEQUENCE_MEDIA_TYPE, NDJSON_MEDIA_TYPE, headers};
 use reprise_codec::Format;
 use reprise_router::BatchBuilder;
 use tokio::{
@@ -78,8 +78,6 @@ pub const PATH: &str = "/v1/batch";
             (BatchAnswer = "application/x-ndjson"),
             (BatchAnswer = "application/cbor-seq"),
         )),
-        (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
-        (status = 401, description = "unauthorized", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn batch(State(state): State<AppState>, request: Request) -> Result<Response, Refusal> {

@@ -7,6 +7,7 @@ use axum::{
     http::request::Parts,
 };
 use reprise_abi::{ColumnSchema, RowLayout, ScalarType, TableSchema};
+use reprise_api::RowsQuery;
 use reprise_codec::{count_prefix, encode_column, encode_prefix, first_names};
 use reprise_router::{RowFilter, RowsRequest};
 
@@ -19,15 +20,7 @@ const WHERE_MAX: usize = 16;
 /// The query's members, each as it was written.
 #[derive(Default)]
 pub struct RowsParameters {
-    pub limit: Option<u32>,
-    pub cursor: Option<String>,
-    pub index: Option<String>,
-    pub prefix: Option<String>,
-    pub from: Option<String>,
-    pub to: Option<String>,
-    pub reverse: bool,
-    pub conditions: Vec<String>,
-    pub columns: Option<String>,
+    pub rows: RowsQuery,
     /// The number of leading columns that make a group; for groups alone.
     pub by: Option<u32>,
     pub sum: Option<String>,
@@ -53,10 +46,10 @@ impl<S: Send + Sync> FromRequestParts<S> for RowsParameters {
 impl RowsParameters {
     fn take(&mut self, name: &str, value: String, is_of_groups: bool) -> Result<(), Refusal> {
         let place = match name {
-            "limit" => return set(&mut self.limit, name, number(name, &value)?),
+            "limit" => return set(&mut self.rows.limit, name, number(name, &value)?),
             "by" if is_of_groups => return set(&mut self.by, name, number(name, &value)?),
             "reverse" if !is_of_groups => {
-                self.reverse = match &*value {
+                self.rows.reverse = match &*value {
                     "true" => true,
                     "false" => false,
                     _ => return Err(Refusal::malformed("reverse must be true or false")),
@@ -64,20 +57,20 @@ impl RowsParameters {
                 return Ok(());
             }
             "where" => {
-                self.conditions.push(value);
-                return match self.conditions.len() <= WHERE_MAX {
+                self.rows.conditions.push(value);
+                return match self.rows.conditions.len() <= WHERE_MAX {
                     true => Ok(()),
                     false => Err(Refusal::malformed(format!(
                         "a query may have at most {WHERE_MAX} conditions"
                     ))),
                 };
             }
-            "cursor" => &mut self.cursor,
-            "index" => &mut self.index,
-            "prefix" => &mut self.prefix,
-            "from" => &mut self.from,
-            "to" => &mut self.to,
-            "columns" if !is_of_groups => &mut self.columns,
+            "cursor" => &mut self.rows.cursor,
+            "index" => &mut self.rows.index,
+            "prefix" => &mut self.rows.prefix,
+            "from" => &mut self.rows.from,
+            "to" => &mut self.rows.to,
+            "columns" if !is_of_groups => &mut self.rows.columns,
             "sum" if is_of_groups => &mut self.sum,
             _ => {
                 let known = match is_of_groups {
@@ -98,35 +91,37 @@ impl RowsParameters {
 
     /// The request for a page of at most `limit` rows.
     pub fn request(&self, id: u16, table: &Arc<TableSchema>, limit: u32) -> Result<RowsRequest, Refusal> {
-        let (index, columns) = find_index(table, self.index.as_deref())?;
+        let (index, columns) = find_index(table, self.rows.index.as_deref())?;
         let fits = |name: &str, text: &Option<String>, columns: &[&ColumnSchema]| match text {
             None => Ok(Vec::new()),
             Some(text) => encode_prefix(columns, text)
                 .map_err(|error| Refusal::malformed(format!("{name} does not fit the index: {error}"))),
         };
-        let behind = self.prefix.as_deref().map_or(0, count_prefix).min(columns.len());
+        let behind = self.rows.prefix.as_deref().map_or(0, count_prefix).min(columns.len());
         Ok(RowsRequest {
             table: id,
             index,
             limit,
             cursor: self
+                .rows
                 .cursor
                 .as_deref()
                 .map(|text| cursor_of(walk_of(id, table, index), text))
                 .transpose()?,
-            prefix: fits("prefix", &self.prefix, &columns)?,
-            from: fits("from", &self.from, &columns[behind..])?,
-            to: fits("to", &self.to, &columns[behind..])?,
-            reverse: self.reverse,
+            prefix: fits("prefix", &self.rows.prefix, &columns)?,
+            from: fits("from", &self.rows.from, &columns[behind..])?,
+            to: fits("to", &self.rows.to, &columns[behind..])?,
+            reverse: self.rows.reverse,
             filter: self.filter(table)?,
         })
     }
 
     fn filter(&self, table: &Arc<TableSchema>) -> Result<Option<RowFilter>, Refusal> {
-        if self.conditions.is_empty() {
+        if self.rows.conditions.is_empty() {
             return Ok(None);
         }
         let judged: Result<Vec<_>, _> = self
+            .rows
             .conditions
             .iter()
             .map(|text| Condition::read(table, text))
@@ -145,7 +140,7 @@ impl RowsParameters {
 
     /// The columns that are wanted, all unless some are named.
     pub fn columns_of(&self, table: &TableSchema) -> Result<Vec<u16>, Refusal> {
-        match &self.columns {
+        match &self.rows.columns {
             None => Ok((0..table.columns.len() as u16).collect()),
             Some(names) => find_columns(table, "columns", names),
         }

@@ -37,34 +37,18 @@ pub fn unpack_cursor(walk: CursorScope, text: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use reprise_abi::{ColumnSchema, IndexKind, IndexSchema, ScalarType, TablePlacement};
+    use reprise_abi::{ColumnSchema, IndexSchema, ScalarType, TablePlacement};
 
     use super::*;
 
     fn table(indexes: &[(&str, u16)]) -> TableSchema {
-        let column = |name: &str| ColumnSchema {
-            variants: Vec::new(),
-            name: name.into(),
-            was: None,
-            ty: ScalarType::I64,
-            nullable: false,
-            default: None,
-        };
-        let index = |(name, column): &(&str, u16)| IndexSchema {
-            name: (*name).into(),
-            columns: vec![*column],
-            unique: false,
-        };
+        let column = |name: &str| ColumnSchema::new(name, ScalarType::I64);
+        let index = |(name, column): &(&str, u16)| IndexSchema::new(*name, &[*column], false);
         TableSchema {
             owner: "m".into(),
-            name: "t".into(),
-            shared: false,
-            was: None,
-            columns: ["id", "a", "b"].map(column).into(),
-            primary_key: vec![0],
-            primary_kind: IndexKind::Ordered,
             indexes: indexes.iter().map(index).collect(),
             placement: TablePlacement::By(0),
+            ..TableSchema::new("t", ["id", "a", "b"].map(column).into(), &[0])
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use axum::{Json, extract::State, http::HeaderMap};
 use reprise_abi::{Field, RowLayout, ScalarType, TableSchema};
-use reprise_api::{GroupsPage, Problem, RowGroup, U64, integers_are_numbers};
+use reprise_api::{GroupsPage, RowGroup, U64, integers_are_numbers};
 use reprise_codec::{columns_json, decimal};
 use reprise_router::RowsRequest;
 use serde_json::{Map, Number, Value};
@@ -58,8 +58,6 @@ const GROUPS_TIME_MAX: Duration = Duration::from_secs(1);
     ),
     responses(
         (status = 200, description = "A page", body = GroupsPage),
-        (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn list_groups(
@@ -72,7 +70,7 @@ pub async fn list_groups(
     let deployed = state.router.deployed();
     let (id, _) = find_table(&deployed, &name)?;
     let table = &deployed.tables[id as usize];
-    let limit = asked.limit.unwrap_or(GROUPS_LIMIT_DEFAULT);
+    let limit = asked.rows.limit.unwrap_or(GROUPS_LIMIT_DEFAULT);
     if !(1..=GROUPS_LIMIT_MAX).contains(&limit) {
         return Err(Refusal::malformed(format!(
             "limit must be a number from 1 to {GROUPS_LIMIT_MAX}"
@@ -113,7 +111,7 @@ enum Sum {
 
 impl GroupColumns {
     fn of(asked: &RowsParameters, table: &TableSchema) -> Result<Self, Refusal> {
-        let (_, columns) = find_index(table, asked.index.as_deref())?;
+        let (_, columns) = find_index(table, asked.rows.index.as_deref())?;
         let by = asked.by.unwrap_or(1) as usize;
         if by > columns.len() {
             return Err(Refusal::malformed(format!(

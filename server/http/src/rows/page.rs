@@ -10,7 +10,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use reprise_abi::{RowLayout, TableSchema};
-use reprise_api::{CSV_MEDIA_TYPE, Json as RawJson, NDJSON_MEDIA_TYPE, Problem, RowsPage, U64, headers};
+use reprise_api::{CSV_MEDIA_TYPE, Json as RawJson, NDJSON_MEDIA_TYPE, RowsPage, U64, headers};
 use reprise_base::Lsn;
 use reprise_codec::columns_json;
 
@@ -58,8 +58,6 @@ const ROWS_LIMIT_DEFAULT: u32 = 100;
             ("Reprise-Lsn" = String, description = "LSN of the newest transaction that the page includes"),
             ("Reprise-Next-Cursor" = String, description = "For JSON lines and CSV: the cursor of the next page. The last page has none"),
         )),
-        (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn list_rows(
@@ -73,7 +71,7 @@ pub async fn list_rows(
     let deployed = state.router.deployed();
     let (id, _) = find_table(&deployed, &name)?;
     let table = &deployed.tables[id as usize];
-    let limit = asked.limit.unwrap_or(ROWS_LIMIT_DEFAULT);
+    let limit = asked.rows.limit.unwrap_or(ROWS_LIMIT_DEFAULT);
     if !(1..=ROWS_LIMIT_MAX).contains(&limit) {
         return Err(Refusal::malformed(format!(
             "limit must be a number from 1 to {ROWS_LIMIT_MAX}"
