@@ -74,14 +74,7 @@ pub fn check(tx: &Txn, w_id: i16, d_id: Option<i8>) -> Result<Vec<Condition>, Ab
     let warehouses = (1..i16::MAX).take_while(|w_id| Warehouse::exists(tx, *w_id)).count() as i16;
     let mut payments = Payments::new(warehouses.max(w_id));
     for row in History::scan(tx) {
-        payments.add(&Payment {
-            h_w_id: row.h_w_id.into(),
-            h_d_id: row.h_d_id.into(),
-            h_c_w_id: row.h_c_w_id.into(),
-            h_c_d_id: row.h_c_d_id.into(),
-            h_c_id: row.h_c_id.into(),
-            h_amount: row.h_amount,
-        });
+        payments.add(&Payment::of(&row));
     }
     let mut conditions: Vec<Condition> = Vec::new();
     let districts = d_id.map_or(1..=DISTRICTS, |d_id| d_id..=d_id);

@@ -7,6 +7,7 @@ use reprise_procedure::prelude::*;
 use crate::{
     CUSTOMERS, DISTRICTS, FIRST_NEW_ORDER,
     check::{CHECKED_ORDERS, CustomerHeld, DistrictHeld, OrdersHeld, WarehouseHeld},
+    tables::History,
 };
 
 /// One condition's verdict.
@@ -42,6 +43,19 @@ pub struct Payment {
     pub h_c_d_id: i64,
     pub h_c_id: i64,
     pub h_amount: i64,
+}
+
+impl Payment {
+    pub fn of(row: &History) -> Self {
+        Self {
+            h_w_id: row.h_w_id.into(),
+            h_d_id: row.h_d_id.into(),
+            h_c_w_id: row.h_c_w_id.into(),
+            h_c_d_id: row.h_c_d_id.into(),
+            h_c_id: row.h_c_id.into(),
+            h_amount: row.h_amount,
+        }
+    }
 }
 
 /// The history, added up row by row: its length bounds nothing.

@@ -8,7 +8,7 @@ use std::{
     sync::mpsc,
 };
 
-use reprise_database::{CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy, RedoConfig};
+use reprise_database::{Database, LogPolicy};
 use reprise_procedure::{
     abi::value::{ValueReader, push_varint},
     testkit::{TestDb, TestError},
@@ -422,22 +422,7 @@ fn walks_see_the_models_rows_natively() {
 }
 
 fn open(dir: &Path, partitions: u16, log: LogPolicy) -> Database {
-    let config = DatabaseConfig {
-        dir: Some(dir.to_owned()),
-        partitions,
-        sites: 2.min(partitions),
-        log,
-        redo: RedoConfig::default(),
-        device: DeviceConfig::File,
-        commit: CommitMode::Sync,
-        group_commit_us: 0,
-        segment_bytes: 1 << 20,
-        checkpoints: CheckpointConfig::BY_HAND,
-        memory_max_bytes: u64::MAX,
-    };
-    let database = Database::open(config).unwrap();
-    database.recover().unwrap();
-    database
+    reprise_test_history::open(Some(dir), partitions, 2.min(partitions), log)
 }
 
 fn wasm() -> Vec<u8> {

@@ -50,14 +50,7 @@ fn payments(db: &mut TestDb) -> Payments {
     let mut payments = Payments::new(1);
     db.run(|tx| {
         for row in History::scan(tx) {
-            payments.add(&Payment {
-                h_w_id: row.h_w_id.into(),
-                h_d_id: row.h_d_id.into(),
-                h_c_w_id: row.h_c_w_id.into(),
-                h_c_d_id: row.h_c_d_id.into(),
-                h_c_id: row.h_c_id.into(),
-                h_amount: row.h_amount,
-            });
+            payments.add(&Payment::of(&row));
         }
         Ok(())
     })
