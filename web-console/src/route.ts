@@ -1,5 +1,6 @@
 // The console's pages by URL. The fragment carries the page, so any file server and any prefix can serve the console.
 import { useSyncExternalStore } from 'react';
+import type { LogWanted } from './api/queries';
 import { queryOf } from './query';
 
 export type Route =
@@ -20,15 +21,7 @@ export type Route =
       reverse: string | null;
       cursor: string | null;
     }
-  | {
-      page: 'log';
-      kind: string | null;
-      partition: string | null;
-      procedure: string | null;
-      argument: string | null;
-      key: string | null;
-      from: string | null;
-    }
+  | ({ page: 'log' } & LogWanted)
   | { page: 'output'; procedure: string | null; level: string | null; transaction: string | null }
   | { page: 'calls' }
   | { page: 'checkpoints' }

@@ -1,11 +1,10 @@
 // The guide: every page of the docs for users as HTML, its links, and its search in a browser.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import type { Browser } from 'playwright-core';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { guideOf, slugOf } from '../guide/pages';
-import { chromiumPath, launch } from './browser';
-import { type Mocks, prepareMocks } from './mocks';
+import { chromiumPath } from './browser';
+import { openBrowser } from './mocks';
 import { overflow, picture, violations, visit } from './visit';
 
 const guide = guideOf((path) => readFileSync(join('../docs', path), 'utf8'));
@@ -56,22 +55,11 @@ test('examples are shown without the lines that only their test needs', () => {
 });
 
 describe.skipIf(path === null)('the guide in a browser', () => {
-  let browser: Browser;
-  let mocks: Mocks;
-
-  beforeAll(async () => {
-    mocks = await prepareMocks();
-    browser = await launch(path ?? '');
-  });
-
-  afterAll(async () => {
-    await browser?.close();
-    mocks?.remove();
-  });
+  const { browser, mocks } = openBrowser(path);
 
   test('its search leads to the section that has the words', async () => {
-    const mock = await mocks.start('ready');
-    const { page, complaints, close } = await visit(browser);
+    const mock = await mocks().start('ready');
+    const { page, complaints, close } = await visit(browser());
     await page.goto(`${mock.url}/below/docs/guide/`);
     await page.getByRole('link', { name: 'Operating' }).first().click();
     await page.getByRole('heading', { level: 1, name: 'Operating' }).waitFor();
@@ -95,8 +83,8 @@ describe.skipIf(path === null)('the guide in a browser', () => {
   });
 
   test('pages fit a narrow window', async () => {
-    const mock = await mocks.start('ready');
-    const { page, close } = await visit(browser, { viewport: { width: 390, height: 844 }, colorScheme: 'dark' });
+    const mock = await mocks().start('ready');
+    const { page, close } = await visit(browser(), { viewport: { width: 390, height: 844 }, colorScheme: 'dark' });
     for (const at of ['', 'operating.html', 'guide/types.html']) {
       await page.goto(`${mock.url}/docs/guide/${at}`);
       expect(await overflow(page)).toBe(0);

@@ -1,34 +1,23 @@
 // The console in states that a real server is seldom in, on the mock. `real.test.ts` has all else.
-import type { Browser, Page } from 'playwright-core';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { Page } from 'playwright-core';
+import { describe, expect, test } from 'vitest';
 import type { State } from '../mock/server';
-import { chromiumPath, launch } from './browser';
-import { type Mocks, prepareMocks } from './mocks';
+import { chromiumPath } from './browser';
+import { openBrowser } from './mocks';
 import { overflow, violations, visit } from './visit';
 
 const path = chromiumPath();
 
 describe.skipIf(path === null)('the console', () => {
-  let browser: Browser;
-  let mocks: Mocks;
-
-  beforeAll(async () => {
-    mocks = await prepareMocks();
-    browser = await launch(path ?? '');
-  });
-
-  afterAll(async () => {
-    await browser?.close();
-    mocks?.remove();
-  });
+  const { browser, mocks } = openBrowser(path);
 
   async function at(
     state: State,
     hash: string,
     act: (page: Page, complaints: string[]) => Promise<void>,
   ): Promise<void> {
-    const mock = await mocks.start(state);
-    const { page, complaints, close } = await visit(browser);
+    const mock = await mocks().start(state);
+    const { page, complaints, close } = await visit(browser());
     await page.goto(`${mock.url}/console/#${hash}`);
     await act(page, complaints);
     expect(await violations(page)).toEqual([]);
@@ -142,8 +131,8 @@ describe.skipIf(path === null)('the console', () => {
     }));
 
   test('console and reader work below a path of a proxy', async () => {
-    const mock = await mocks.start('ready');
-    const { page, complaints, close } = await visit(browser);
+    const mock = await mocks().start('ready');
+    const { page, complaints, close } = await visit(browser());
     page.on('request', (request) => {
       const { pathname } = new URL(request.url());
       if (!pathname.startsWith('/below/')) complaints.push(`asked ${pathname}`);

@@ -3,8 +3,11 @@ import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import type { Browser } from 'playwright-core';
 import { build } from 'vite';
+import { afterAll, beforeAll } from 'vitest';
 import { type Mock, type State, startMock } from '../mock/server';
+import { launch } from './browser';
 
 export type Mocks = { start: (state: State) => Promise<Mock>; remove: () => void };
 
@@ -17,4 +20,22 @@ export async function prepareMocks(): Promise<Mocks> {
     start: (state) => startMock({ port: 0, state, dist: outDir }),
     remove: () => rmSync(outDir, { recursive: true, force: true }),
   };
+}
+
+/** A browser and the mocks for the tests of a group, from its begin to its end. */
+export function openBrowser(path: string | null): { browser: () => Browser; mocks: () => Mocks } {
+  let browser: Browser;
+  let mocks: Mocks;
+
+  beforeAll(async () => {
+    mocks = await prepareMocks();
+    browser = await launch(path ?? '');
+  });
+
+  afterAll(async () => {
+    await browser?.close();
+    mocks?.remove();
+  });
+
+  return { browser: () => browser, mocks: () => mocks };
 }

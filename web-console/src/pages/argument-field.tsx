@@ -1,5 +1,6 @@
 import { useId } from 'react';
 import type { ParameterInfo, TypeInfo } from '../generated/types.gen';
+import { isTyped } from '../values/encode';
 import { typeText } from '../values/type-text';
 
 type Props = {
@@ -38,6 +39,20 @@ type ControlProps = {
 function Control({ type, text, described, onChange }: ControlProps) {
   const optional = type.kind === 'option';
   const inner = type.kind === 'option' ? type.item : type;
+  if (isTyped(inner)) {
+    return (
+      <input
+        {...described}
+        className={inner.kind === 'text' ? undefined : 'mono'}
+        value={text}
+        inputMode={inputModeOf(inner)}
+        placeholder={optional ? 'left out' : placeholderOf(inner)}
+        spellCheck={false}
+        autoComplete="off"
+        onChange={(event) => onChange(event.target.value)}
+      />
+    );
+  }
   switch (inner.kind) {
     case 'bool':
     case 'enum': {
@@ -60,33 +75,6 @@ function Control({ type, text, described, onChange }: ControlProps) {
           rows={3}
           value={text}
           spellCheck={false}
-          onChange={(event) => onChange(event.target.value)}
-        />
-      );
-    case 'unit':
-    case 'i8':
-    case 'i16':
-    case 'i32':
-    case 'i64':
-    case 'u8':
-    case 'u16':
-    case 'u32':
-    case 'u64':
-    case 'f64':
-    case 'decimal':
-    case 'text':
-    case 'bytes':
-    case 'timestamp':
-    case 'uuid':
-      return (
-        <input
-          {...described}
-          className={inner.kind === 'text' ? undefined : 'mono'}
-          value={text}
-          inputMode={inputModeOf(inner)}
-          placeholder={optional ? 'left out' : placeholderOf(inner)}
-          spellCheck={false}
-          autoComplete="off"
           onChange={(event) => onChange(event.target.value)}
         />
       );

@@ -12,6 +12,7 @@ import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
 import { ProblemNotice } from '../ui/problem-notice';
 import { Scroll } from '../ui/scroll';
+import { Table } from '../ui/table';
 import { secondsText } from '../values/restart';
 
 export function BackupsPage() {
@@ -79,48 +80,39 @@ type TableProps = { backups: Backup[]; isBusy: boolean; onRemove: (id: string) =
 function BackupTable({ backups, isBusy, onRemove }: TableProps) {
   return (
     <Scroll label="Backups">
-      <table>
-        <thead>
-          <tr>
-            <th scope="col">Backup</th>
-            <th scope="col">Began</th>
-            <th scope="col">State</th>
-            <th scope="col" className="number">
-              From LSN
+      <Table
+        headings={[
+          'Backup',
+          'Began',
+          'State',
+          { number: 'From LSN' },
+          { number: 'To LSN' },
+          { number: 'Size' },
+          'On the server',
+          'Room',
+        ]}
+      >
+        {backups.map((backup) => (
+          <tr key={`${backup.id} ${backup.state}`}>
+            <th scope="row" className="mono">
+              {backup.id}
             </th>
-            <th scope="col" className="number">
-              To LSN
-            </th>
-            <th scope="col" className="number">
-              Size
-            </th>
-            <th scope="col">On the server</th>
-            <th scope="col">Room</th>
+            <td className="nowrap">{formatTime(backup.began_at)}</td>
+            <td>
+              <State backup={backup} />
+            </td>
+            <td className="number">{lsnText(backup.checkpoint_lsn)}</td>
+            <td className="number">{lsnText(backup.end_lsn)}</td>
+            <td className="number">{formatBytes(backup.bytes)}</td>
+            <td className="mono">{backup.directory}</td>
+            <td>
+              {backup.state === 'published' && (
+                <Remove backup={backup} isBusy={isBusy} onRemove={() => onRemove(backup.id)} />
+              )}
+            </td>
           </tr>
-        </thead>
-        <tbody>
-          {backups.map((backup) => (
-            <tr key={`${backup.id} ${backup.state}`}>
-              <th scope="row" className="mono">
-                {backup.id}
-              </th>
-              <td className="nowrap">{formatTime(backup.began_at)}</td>
-              <td>
-                <State backup={backup} />
-              </td>
-              <td className="number">{lsnText(backup.checkpoint_lsn)}</td>
-              <td className="number">{lsnText(backup.end_lsn)}</td>
-              <td className="number">{formatBytes(backup.bytes)}</td>
-              <td className="mono">{backup.directory}</td>
-              <td>
-                {backup.state === 'published' && (
-                  <Remove backup={backup} isBusy={isBusy} onRemove={() => onRemove(backup.id)} />
-                )}
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+        ))}
+      </Table>
     </Scroll>
   );
 }

@@ -12,6 +12,7 @@ import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
 import { ProblemNotice } from '../ui/problem-notice';
 import { Scroll } from '../ui/scroll';
+import { Table } from '../ui/table';
 
 export function CallsPage() {
   const list = useQuery(callsQuery);
@@ -87,57 +88,46 @@ function Told({ call }: { call: RunningCall }) {
 function CallTable({ calls, onEnd }: { calls: RunningCall[]; onEnd: (call: RunningCall) => void }) {
   return (
     <Scroll label="Calls">
-      <table>
-        <thead>
-          <tr>
-            <th scope="col">Procedure</th>
-            <th scope="col">State</th>
-            <th scope="col" className="number">
-              Partition
+      <Table
+        headings={[
+          'Procedure',
+          'State',
+          { number: 'Partition' },
+          { number: 'Since it came' },
+          { number: 'Call' },
+          { number: 'Transaction' },
+          'End it',
+        ]}
+      >
+        {calls.map((call) => (
+          <tr key={call.call_id}>
+            <th scope="row">
+              <a href={hrefOf({ page: 'module', module: call.module, procedure: call.procedure })}>
+                {call.module}.{call.procedure}
+              </a>
             </th>
-            <th scope="col" className="number">
-              Since it came
-            </th>
-            <th scope="col" className="number">
-              Call
-            </th>
-            <th scope="col" className="number">
-              Transaction
-            </th>
-            <th scope="col">End it</th>
+            <td>
+              <Badge tone={toneOf(call.phase)}>{call.phase}</Badge>
+            </td>
+            <td className="number">{call.partition ?? 'several'}</td>
+            <td className="number">{formatMicros(call.age_ms * 1000)}</td>
+            <td className="number mono">{call.call_id}</td>
+            <td className="number mono">{call.txn_id ?? <span className="muted">–</span>}</td>
+            <td>
+              {call.phase !== 'committing' && (
+                <button
+                  className="button danger"
+                  type="button"
+                  aria-label={`End call ${call.call_id}…`}
+                  onClick={() => onEnd(call)}
+                >
+                  End…
+                </button>
+              )}
+            </td>
           </tr>
-        </thead>
-        <tbody>
-          {calls.map((call) => (
-            <tr key={call.call_id}>
-              <th scope="row">
-                <a href={hrefOf({ page: 'module', module: call.module, procedure: call.procedure })}>
-                  {call.module}.{call.procedure}
-                </a>
-              </th>
-              <td>
-                <Badge tone={toneOf(call.phase)}>{call.phase}</Badge>
-              </td>
-              <td className="number">{call.partition ?? 'several'}</td>
-              <td className="number">{formatMicros(call.age_ms * 1000)}</td>
-              <td className="number mono">{call.call_id}</td>
-              <td className="number mono">{call.txn_id ?? <span className="muted">–</span>}</td>
-              <td>
-                {call.phase !== 'committing' && (
-                  <button
-                    className="button danger"
-                    type="button"
-                    aria-label={`End call ${call.call_id}…`}
-                    onClick={() => onEnd(call)}
-                  >
-                    End…
-                  </button>
-                )}
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+        ))}
+      </Table>
     </Scroll>
   );
 }

@@ -12,6 +12,7 @@ import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
 import { ProblemNotice } from '../ui/problem-notice';
 import { Scroll } from '../ui/scroll';
+import { Table } from '../ui/table';
 import {
   isBeyondTarget,
   otherText,
@@ -117,56 +118,43 @@ function Restart({ estimate }: { estimate: RestartEstimate | null }) {
 function CheckpointTable({ checkpoints }: { checkpoints: Checkpoint[] }) {
   return (
     <Scroll label="Checkpoints">
-      <table>
-        <thead>
-          <tr>
-            <th scope="col" className="number">
-              LSN
+      <Table
+        headings={[
+          { number: 'LSN' },
+          'Began',
+          'State',
+          { number: 'Rows' },
+          { number: 'Size' },
+          { number: 'of rows' },
+          { number: 'Duration' },
+          'File',
+        ]}
+      >
+        {checkpoints.map((checkpoint) => (
+          <tr key={`${checkpoint.id} ${checkpoint.state}`}>
+            <th scope="row" className="number">
+              {formatCount(checkpoint.lsn)}
             </th>
-            <th scope="col">Began</th>
-            <th scope="col">State</th>
-            <th scope="col" className="number">
-              Rows
-            </th>
-            <th scope="col" className="number">
-              Size
-            </th>
-            <th scope="col" className="number">
-              of rows
-            </th>
-            <th scope="col" className="number">
-              Duration
-            </th>
-            <th scope="col">File</th>
+            <td className="nowrap">{formatTime(checkpoint.began_at)}</td>
+            <td>
+              <State checkpoint={checkpoint} />
+            </td>
+            <td className="number">{formatCount(checkpoint.rows)}</td>
+            <td className="number">{formatBytes(checkpoint.file_bytes)}</td>
+            <td className="number">{formatBytes(checkpoint.row_bytes)}</td>
+            <td className="number">
+              {checkpoint.seconds === null || checkpoint.seconds === undefined ? (
+                <span className="muted" title="The server took this checkpoint before its last start.">
+                  earlier
+                </span>
+              ) : (
+                secondsText(checkpoint.seconds)
+              )}
+            </td>
+            <td className="mono">{checkpoint.file}</td>
           </tr>
-        </thead>
-        <tbody>
-          {checkpoints.map((checkpoint) => (
-            <tr key={`${checkpoint.id} ${checkpoint.state}`}>
-              <th scope="row" className="number">
-                {formatCount(checkpoint.lsn)}
-              </th>
-              <td className="nowrap">{formatTime(checkpoint.began_at)}</td>
-              <td>
-                <State checkpoint={checkpoint} />
-              </td>
-              <td className="number">{formatCount(checkpoint.rows)}</td>
-              <td className="number">{formatBytes(checkpoint.file_bytes)}</td>
-              <td className="number">{formatBytes(checkpoint.row_bytes)}</td>
-              <td className="number">
-                {checkpoint.seconds === null || checkpoint.seconds === undefined ? (
-                  <span className="muted" title="The server took this checkpoint before its last start.">
-                    earlier
-                  </span>
-                ) : (
-                  secondsText(checkpoint.seconds)
-                )}
-              </td>
-              <td className="mono">{checkpoint.file}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+        ))}
+      </Table>
     </Scroll>
   );
 }

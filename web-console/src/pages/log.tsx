@@ -12,6 +12,7 @@ import { FilterForm } from '../ui/filter-form';
 import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
 import { Scroll } from '../ui/scroll';
+import { Table } from '../ui/table';
 import { FollowBadge, FollowButton, LogHead } from './log-head';
 import { placesOf, placeText } from './record-places';
 import { KindBadge, kinds, partitionsText, subjectOf } from './record-text';
@@ -127,53 +128,44 @@ type RecordTableProps = { records: LogRecord[]; node: Replication | undefined };
 function RecordTable({ records, node }: RecordTableProps) {
   return (
     <Scroll label="Records">
-      <table>
-        <thead>
-          <tr>
-            <th scope="col" className="number">
-              LSN
-            </th>
-            <th scope="col">Kind</th>
-            <th scope="col">What</th>
-            <th scope="col">Arguments</th>
-            <th scope="col" className="number">
-              Partition
-            </th>
-            <th scope="col" className="number">
-              Size
-            </th>
-            <th scope="col">Time</th>
-            <th scope="col">State</th>
+      <Table
+        headings={[
+          { number: 'LSN' },
+          'Kind',
+          'What',
+          'Arguments',
+          { number: 'Partition' },
+          { number: 'Size' },
+          'Time',
+          'State',
+        ]}
+      >
+        {records.map((record) => (
+          <tr key={record.lsn}>
+            <td className="number">
+              <a href={hrefOf({ page: 'record', lsn: record.lsn })}>{formatCount(record.lsn)}</a>
+            </td>
+            <td>
+              <KindBadge kind={record.kind} />
+            </td>
+            <td className="nowrap">{subjectOf(record)}</td>
+            <td className="mono clip" title={argsText(record)}>
+              {argsText(record)}
+            </td>
+            <td className="number">{partitionsText(record)}</td>
+            <td className="number">{formatBytes(record.bytes)}</td>
+            <td className="nowrap">{formatTime(record.time ?? '')}</td>
+            <td className="nowrap">
+              {record.durable ? <span className="muted">durable</span> : <Badge tone="warn">not yet</Badge>}
+              {placesOf(record.lsn, node).map((place) => (
+                <span className="muted" key={place.state}>
+                  {`; ${placeText(place, node)}`}
+                </span>
+              ))}
+            </td>
           </tr>
-        </thead>
-        <tbody>
-          {records.map((record) => (
-            <tr key={record.lsn}>
-              <td className="number">
-                <a href={hrefOf({ page: 'record', lsn: record.lsn })}>{formatCount(record.lsn)}</a>
-              </td>
-              <td>
-                <KindBadge kind={record.kind} />
-              </td>
-              <td className="nowrap">{subjectOf(record)}</td>
-              <td className="mono clip" title={argsText(record)}>
-                {argsText(record)}
-              </td>
-              <td className="number">{partitionsText(record)}</td>
-              <td className="number">{formatBytes(record.bytes)}</td>
-              <td className="nowrap">{formatTime(record.time ?? '')}</td>
-              <td className="nowrap">
-                {record.durable ? <span className="muted">durable</span> : <Badge tone="warn">not yet</Badge>}
-                {placesOf(record.lsn, node).map((place) => (
-                  <span className="muted" key={place.state}>
-                    {`; ${placeText(place, node)}`}
-                  </span>
-                ))}
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+        ))}
+      </Table>
     </Scroll>
   );
 }

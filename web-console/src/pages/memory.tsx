@@ -1,6 +1,7 @@
 // What holds the server's memory, and where its limit lies.
 import { formatBytes } from '../format';
 import type { MemoryStatus } from '../generated/types.gen';
+import { Table } from '../ui/table';
 
 const NAMES: Record<string, string> = {
   rows: 'Rows',
@@ -21,28 +22,15 @@ export function Memory({ memory }: { memory: MemoryStatus }) {
   return (
     <>
       {max === null ? null : <LimitLine memory={memory} max={max} />}
-      <table>
-        <thead>
-          <tr>
-            <th scope="col">Kind</th>
-            <th scope="col" className="number">
-              Bytes
-            </th>
-            <th scope="col" className="number">
-              Of all
-            </th>
+      <Table headings={['Kind', { number: 'Bytes' }, { number: 'Of all' }]}>
+        {memory.kinds.map(({ kind, bytes }) => (
+          <tr key={kind}>
+            <th scope="row">{NAMES[kind] ?? kind}</th>
+            <td className="number">{formatBytes(bytes)}</td>
+            <td className="number">{percent(bytes, memory.used_bytes)}</td>
           </tr>
-        </thead>
-        <tbody>
-          {memory.kinds.map(({ kind, bytes }) => (
-            <tr key={kind}>
-              <th scope="row">{NAMES[kind] ?? kind}</th>
-              <td className="number">{formatBytes(bytes)}</td>
-              <td className="number">{percent(bytes, memory.used_bytes)}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+        ))}
+      </Table>
     </>
   );
 }

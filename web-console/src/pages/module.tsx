@@ -8,10 +8,12 @@ import { formatBytes, formatTime, plural } from '../format';
 import type { ModuleDetail, ModuleVersion } from '../generated/types.gen';
 import { hrefOf, navigate, tableRoute } from '../route';
 import { Badge } from '../ui/badge';
+import { Crumbs } from '../ui/crumbs';
 import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
 import { ProblemNotice } from '../ui/problem-notice';
 import { Scroll } from '../ui/scroll';
+import { Table } from '../ui/table';
 import { Destruction } from './plan';
 import { confirmText, consentsOf } from './plan-text';
 import { Procedure } from './procedure';
@@ -24,13 +26,7 @@ export function ModulePage({ module, procedure }: { module: string; procedure: s
   return (
     <>
       <div className="page-head">
-        <div className="crumbs">
-          <a href={hrefOf({ page: 'modules' })}>Modules</a>
-          <span className="sep" aria-hidden="true">
-            /
-          </span>
-          <h1>{module}</h1>
-        </div>
+        <Crumbs to={{ page: 'modules' }} section="Modules" name={module} />
         {query.data !== undefined && <Remove module={module} />}
       </div>
       <Loaded query={query}>{(detail) => <Detail detail={detail} open={procedure} />}</Loaded>
@@ -79,39 +75,23 @@ function Detail({ detail, open }: { detail: ModuleDetail; open: string | null })
 function Versions({ module, versions }: { module: string; versions: ModuleVersion[] }) {
   return (
     <Scroll label="Versions">
-      <table>
-        <thead>
-          <tr>
-            <th scope="col" className="number">
-              Version
-            </th>
-            <th scope="col">Hash</th>
-            <th scope="col" className="number">
-              Size
-            </th>
-            <th scope="col">Installed</th>
-            <th scope="col">State</th>
-            <td />
+      <Table headings={[{ number: 'Version' }, 'Hash', { number: 'Size' }, 'Installed', 'State', '']}>
+        {[...versions].reverse().map(({ version, hash, wasm_bytes, installed_at, in_service, kept }) => (
+          <tr key={version}>
+            <td className="number">{version}</td>
+            <td>
+              <code title={hash}>{hash.slice(0, 12)}</code>
+            </td>
+            <td className="number">{formatBytes(wasm_bytes)}</td>
+            <td className="nowrap">{formatTime(installed_at)}</td>
+            <td>
+              {in_service && <Badge tone="good">in service</Badge>}
+              {!in_service && kept && <Badge title="The server keeps its bytes for a rollback">kept</Badge>}
+            </td>
+            <td>{!in_service && kept && <Rollback module={module} version={version} />}</td>
           </tr>
-        </thead>
-        <tbody>
-          {[...versions].reverse().map(({ version, hash, wasm_bytes, installed_at, in_service, kept }) => (
-            <tr key={version}>
-              <td className="number">{version}</td>
-              <td>
-                <code title={hash}>{hash.slice(0, 12)}</code>
-              </td>
-              <td className="number">{formatBytes(wasm_bytes)}</td>
-              <td className="nowrap">{formatTime(installed_at)}</td>
-              <td>
-                {in_service && <Badge tone="good">in service</Badge>}
-                {!in_service && kept && <Badge title="The server keeps its bytes for a rollback">kept</Badge>}
-              </td>
-              <td>{!in_service && kept && <Rollback module={module} version={version} />}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+        ))}
+      </Table>
     </Scroll>
   );
 }

@@ -6,6 +6,7 @@ import { hrefOf } from '../route';
 import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
 import { Scroll } from '../ui/scroll';
+import { Table } from '../ui/table';
 import { FirstModule } from './first-module';
 import { Upload } from './upload';
 
@@ -30,40 +31,25 @@ export function ModulesPage() {
 function ModuleTable({ modules }: { modules: ModuleSummary[] }) {
   return (
     <Scroll label="Modules">
-      <table>
-        <thead>
-          <tr>
-            <th scope="col">Module</th>
-            <th scope="col" className="number">
-              Version
+      <Table
+        headings={['Module', { number: 'Version' }, 'Procedures', 'Tables', { number: 'Size' }, 'Hash', 'Installed']}
+      >
+        {modules.map((item) => (
+          <tr key={item.module}>
+            <th scope="row">
+              <a href={hrefOf({ page: 'module', module: item.module, procedure: null })}>{item.module}</a>
             </th>
-            <th scope="col">Procedures</th>
-            <th scope="col">Tables</th>
-            <th scope="col" className="number">
-              Size
-            </th>
-            <th scope="col">Hash</th>
-            <th scope="col">Installed</th>
+            <td className="number">{item.version}</td>
+            <td>{item.procedures.join(', ')}</td>
+            <td>{item.tables.join(', ')}</td>
+            <td className="number">{formatBytes(item.wasm_bytes)}</td>
+            <td>
+              <code title={item.hash}>{item.hash.slice(0, 12)}</code>
+            </td>
+            <td className="nowrap">{formatTime(item.installed_at)}</td>
           </tr>
-        </thead>
-        <tbody>
-          {modules.map((item) => (
-            <tr key={item.module}>
-              <th scope="row">
-                <a href={hrefOf({ page: 'module', module: item.module, procedure: null })}>{item.module}</a>
-              </th>
-              <td className="number">{item.version}</td>
-              <td>{item.procedures.join(', ')}</td>
-              <td>{item.tables.join(', ')}</td>
-              <td className="number">{formatBytes(item.wasm_bytes)}</td>
-              <td>
-                <code title={item.hash}>{item.hash.slice(0, 12)}</code>
-              </td>
-              <td className="nowrap">{formatTime(item.installed_at)}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+        ))}
+      </Table>
     </Scroll>
   );
 }

@@ -11,6 +11,7 @@ import { FilterForm } from '../ui/filter-form';
 import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
 import { Scroll } from '../ui/scroll';
+import { Table } from '../ui/table';
 import { FollowBadge, FollowButton, LogHead } from './log-head';
 
 type OutputRoute = Extract<Route, { page: 'output' }>;
@@ -59,34 +60,23 @@ export function OutputPage({ route }: { route: OutputRoute }) {
 function LineTable({ lines }: { lines: ProcedureLogLine[] }) {
   return (
     <Scroll label="Lines">
-      <table>
-        <thead>
-          <tr>
-            <th scope="col">Time</th>
-            <th scope="col">Level</th>
-            <th scope="col">Procedure</th>
-            <th scope="col">Text</th>
-            <th scope="col">Transaction</th>
+      <Table headings={['Time', 'Level', 'Procedure', 'Text', 'Transaction']}>
+        {lines.map(({ number, time, level, module, procedure, text, txn_id }) => (
+          <tr key={number}>
+            <td className="nowrap">{formatTime(time)}</td>
+            <td>
+              <Badge tone={toneOf(level)}>{level}</Badge>
+            </td>
+            <td className="nowrap">
+              <a href={hrefOf({ page: 'module', module, procedure })}>
+                {module}.{procedure}
+              </a>
+            </td>
+            <td className="mono line-text">{text}</td>
+            <td className="mono">{txn_id}</td>
           </tr>
-        </thead>
-        <tbody>
-          {lines.map(({ number, time, level, module, procedure, text, txn_id }) => (
-            <tr key={number}>
-              <td className="nowrap">{formatTime(time)}</td>
-              <td>
-                <Badge tone={toneOf(level)}>{level}</Badge>
-              </td>
-              <td className="nowrap">
-                <a href={hrefOf({ page: 'module', module, procedure })}>
-                  {module}.{procedure}
-                </a>
-              </td>
-              <td className="mono line-text">{text}</td>
-              <td className="mono">{txn_id}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+        ))}
+      </Table>
     </Scroll>
   );
 }

@@ -10,6 +10,7 @@ import { Chart } from '../ui/chart';
 import { Facts } from '../ui/facts';
 import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
+import { Table } from '../ui/table';
 import { FirstModule } from './first-module';
 import { Memory } from './memory';
 import { Tiles } from './tiles';
@@ -112,34 +113,18 @@ function InService() {
           list.length === 0 ? (
             <FirstModule />
           ) : (
-            <table>
-              <thead>
-                <tr>
-                  <th scope="col">Module</th>
-                  <th scope="col" className="number">
-                    Version
+            <Table headings={['Module', { number: 'Version' }, { number: 'Procedures' }, { number: 'Tables' }]}>
+              {list.map(({ module, version, procedures, tables }) => (
+                <tr key={module}>
+                  <th scope="row">
+                    <a href={hrefOf({ page: 'module', module, procedure: null })}>{module}</a>
                   </th>
-                  <th scope="col" className="number">
-                    Procedures
-                  </th>
-                  <th scope="col" className="number">
-                    Tables
-                  </th>
+                  <td className="number">{version}</td>
+                  <td className="number">{procedures.length}</td>
+                  <td className="number">{tables.length}</td>
                 </tr>
-              </thead>
-              <tbody>
-                {list.map(({ module, version, procedures, tables }) => (
-                  <tr key={module}>
-                    <th scope="row">
-                      <a href={hrefOf({ page: 'module', module, procedure: null })}>{module}</a>
-                    </th>
-                    <td className="number">{version}</td>
-                    <td className="number">{procedures.length}</td>
-                    <td className="number">{tables.length}</td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
+              ))}
+            </Table>
           )
         }
       </Loaded>

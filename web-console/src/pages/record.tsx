@@ -6,6 +6,7 @@ import { formatBytes, formatCount, formatTime } from '../format';
 import type { LogRecord } from '../generated/types.gen';
 import { hrefOf, logRoute } from '../route';
 import { Badge } from '../ui/badge';
+import { Crumbs } from '../ui/crumbs';
 import { type Fact, Facts } from '../ui/facts';
 import { Json } from '../ui/json';
 import { Loaded } from '../ui/loaded';
@@ -18,13 +19,7 @@ export function RecordPage({ lsn }: { lsn: string }) {
   return (
     <>
       <div className="page-head">
-        <div className="crumbs">
-          <a href={hrefOf(logRoute)}>Log</a>
-          <span className="sep" aria-hidden="true">
-            /
-          </span>
-          <h1>{formatCount(lsn)}</h1>
-        </div>
+        <Crumbs to={logRoute} section="Log" name={formatCount(lsn)} />
         {query.data !== undefined && (
           <span className="badges">
             <KindBadge kind={query.data.kind} />

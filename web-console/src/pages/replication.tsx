@@ -12,6 +12,7 @@ import { Facts } from '../ui/facts';
 import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
 import { Scroll } from '../ui/scroll';
+import { Table } from '../ui/table';
 import { timesOf, valuesAt } from './freshness-series';
 import { Promote, Promoted } from './promote';
 import { freshText, lagText, syncText, toneOf } from './standby-text';
@@ -182,60 +183,43 @@ function None({ takes }: { takes: boolean }) {
 function StandbyTable({ standbys }: { standbys: Standby[] }) {
   return (
     <Scroll label="Standbys">
-      <table>
-        <thead>
-          <tr>
-            <th scope="col">Name</th>
-            <th scope="col">State</th>
-            <th scope="col" className="number">
-              Fresh
-            </th>
-            <th scope="col" className="number">
-              Lag
-            </th>
-            <th scope="col" className="number">
-              Behind
-            </th>
-            <th scope="col" className="number">
-              Received
-            </th>
-            <th scope="col" className="number">
-              Durable
-            </th>
-            <th scope="col" className="number">
-              Replayed
-            </th>
-            <th scope="col" className="number">
-              Readers see
-            </th>
+      <Table
+        headings={[
+          'Name',
+          'State',
+          { number: 'Fresh' },
+          { number: 'Lag' },
+          { number: 'Behind' },
+          { number: 'Received' },
+          { number: 'Durable' },
+          { number: 'Replayed' },
+          { number: 'Readers see' },
+        ]}
+      >
+        {standbys.map((standby) => (
+          <tr key={standby.name}>
+            <th scope="row">{standby.name}</th>
+            <td>
+              <Badge tone={toneOf(standby.state)}>{`${standby.state}, ${syncText(standby.in_sync)}`}</Badge>
+              <p className="muted">{standby.encrypted ? `${standby.transport}, encrypted` : standby.transport}</p>
+              {standby.path !== null && standby.path !== undefined && <p className="muted">{standby.path}</p>}
+              {standby.error !== null && standby.error !== undefined && (
+                <p className="muted">{standby.error}</p>
+              )}
+              {standby.compared !== null && standby.compared !== undefined && <Compared told={standby.compared} />}
+            </td>
+            <td className="number">{freshText(standby.freshness)}</td>
+            <td className="number">{lagText(standby)}</td>
+            <td className="number nowrap">
+              {plural(standby.lag_txns, 'record')}, {formatBytes(standby.lag_bytes)}
+            </td>
+            <td className="number">{formatCount(standby.shipped_lsn)}</td>
+            <td className="number">{formatCount(standby.persisted_lsn)}</td>
+            <td className="number">{formatCount(standby.replayed_lsn)}</td>
+            <td className="number">{formatCount(standby.view_lsn)}</td>
           </tr>
-        </thead>
-        <tbody>
-          {standbys.map((standby) => (
-            <tr key={standby.name}>
-              <th scope="row">{standby.name}</th>
-              <td>
-                <Badge tone={toneOf(standby.state)}>{`${standby.state}, ${syncText(standby.in_sync)}`}</Badge>
-                <p className="muted">{standby.encrypted ? `${standby.transport}, encrypted` : standby.transport}</p>
-                {standby.path !== null && standby.path !== undefined && <p className="muted">{standby.path}</p>}
-                {standby.error !== null && standby.error !== undefined && (
-                  <p className="muted">{standby.error}</p>
-                )}
-                {standby.compared !== null && standby.compared !== undefined && <Compared told={standby.compared} />}
-              </td>
-              <td className="number">{freshText(standby.freshness)}</td>
-              <td className="number">{lagText(standby)}</td>
-              <td className="number nowrap">
-                {plural(standby.lag_txns, 'record')}, {formatBytes(standby.lag_bytes)}
-              </td>
-              <td className="number">{formatCount(standby.shipped_lsn)}</td>
-              <td className="number">{formatCount(standby.persisted_lsn)}</td>
-              <td className="number">{formatCount(standby.replayed_lsn)}</td>
-              <td className="number">{formatCount(standby.view_lsn)}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+        ))}
+      </Table>
     </Scroll>
   );
 }
@@ -262,28 +246,18 @@ function Cuts({ cuts }: { cuts: Cut[] }) {
   return (
     <Panel title="Removed from this server’s log">
       <Scroll label="Removed from the log">
-        <table>
-          <thead>
-            <tr>
-              <th scope="col">In the directory “cuts”</th>
-              <th scope="col">Records</th>
-              <th scope="col">Acknowledged</th>
-              <th scope="col">When</th>
+        <Table headings={['In the directory “cuts”', 'Records', 'Acknowledged', 'When']}>
+          {cuts.map((cut) => (
+            <tr key={cut.name}>
+              <th scope="row">{cut.name}</th>
+              <td>
+                {formatCount(cut.from_lsn)} to {formatCount(cut.to_lsn)}
+              </td>
+              <td>{cut.acknowledged ? 'perhaps some' : 'none'}</td>
+              <td className="nowrap">{formatTime(cut.at)}</td>
             </tr>
-          </thead>
-          <tbody>
-            {cuts.map((cut) => (
-              <tr key={cut.name}>
-                <th scope="row">{cut.name}</th>
-                <td>
-                  {formatCount(cut.from_lsn)} to {formatCount(cut.to_lsn)}
-                </td>
-                <td>{cut.acknowledged ? 'perhaps some' : 'none'}</td>
-                <td className="nowrap">{formatTime(cut.at)}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
+          ))}
+        </Table>
       </Scroll>
     </Panel>
   );

@@ -5,14 +5,16 @@ import { dropTable } from '../api/commands';
 import { tableQuery } from '../api/queries';
 import { formatBytes, formatCount, plural } from '../format';
 import type { ColumnInfo, IndexInfo, TableInfo } from '../generated/types.gen';
-import { hrefOf, navigate, type Route } from '../route';
+import { navigate, type Route } from '../route';
 import { Badge } from '../ui/badge';
+import { Crumbs } from '../ui/crumbs';
 import { Facts } from '../ui/facts';
 import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
 import { ProblemNotice } from '../ui/problem-notice';
 import { Scroll } from '../ui/scroll';
 import { Switch } from '../ui/switch';
+import { Table } from '../ui/table';
 import { typeText } from '../values/type-text';
 import { Groups } from './groups';
 import { placementText } from './placement';
@@ -25,13 +27,7 @@ export function TablePage({ route }: Props) {
   return (
     <>
       <div className="page-head">
-        <div className="crumbs">
-          <a href={hrefOf({ page: 'tables' })}>Tables</a>
-          <span className="sep" aria-hidden="true">
-            /
-          </span>
-          <h1>{route.table}</h1>
-        </div>
+        <Crumbs to={{ page: 'tables' }} section="Tables" name={route.table} />
         <Switch
           label="View"
           value={route.view}
@@ -121,33 +117,22 @@ function Drop({ name, table }: { name: string; table: TableInfo }) {
 function Columns({ columns, table }: { columns: ColumnInfo[]; table: TableInfo }) {
   return (
     <Scroll label="Columns">
-      <table>
-        <thead>
-          <tr>
-            <th scope="col">Column</th>
-            <th scope="col">Type</th>
-            <th scope="col">Nullable</th>
-            <th scope="col">Default</th>
-            <th scope="col">Role</th>
+      <Table headings={['Column', 'Type', 'Nullable', 'Default', 'Role']}>
+        {columns.map(({ name, type, nullable, default: value }) => (
+          <tr key={name}>
+            <th scope="row">{name}</th>
+            <td className="mono nowrap">{typeText(type)}</td>
+            <td>{nullable ? 'yes' : <span className="muted">no</span>}</td>
+            <td className="mono">{value === undefined ? <span className="muted">–</span> : JSON.stringify(value)}</td>
+            <td>
+              <span className="badges">
+                {table.primary_key.includes(name) && <Badge tone="accent">primary key</Badge>}
+                {table.partition_column === name && <Badge>partition</Badge>}
+              </span>
+            </td>
           </tr>
-        </thead>
-        <tbody>
-          {columns.map(({ name, type, nullable, default: value }) => (
-            <tr key={name}>
-              <th scope="row">{name}</th>
-              <td className="mono nowrap">{typeText(type)}</td>
-              <td>{nullable ? 'yes' : <span className="muted">no</span>}</td>
-              <td className="mono">{value === undefined ? <span className="muted">–</span> : JSON.stringify(value)}</td>
-              <td>
-                <span className="badges">
-                  {table.primary_key.includes(name) && <Badge tone="accent">primary key</Badge>}
-                  {table.partition_column === name && <Badge>partition</Badge>}
-                </span>
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+        ))}
+      </Table>
     </Scroll>
   );
 }
@@ -156,29 +141,20 @@ function Indexes({ indexes }: { indexes: IndexInfo[] }) {
   if (indexes.length === 0) return <p className="loading">No primary key and no index: rows are kept as they came.</p>;
   return (
     <Scroll label="Indexes">
-      <table>
-        <thead>
-          <tr>
-            <th scope="col">Index</th>
-            <th scope="col">Columns</th>
-            <th scope="col">Kind</th>
+      <Table headings={['Index', 'Columns', 'Kind']}>
+        {indexes.map(({ name, columns, unique, ordered }) => (
+          <tr key={name}>
+            <th scope="row">{name}</th>
+            <td>{columns.join(', ')}</td>
+            <td>
+              <span className="badges">
+                {unique && <Badge tone="accent">unique</Badge>}
+                <Badge>{ordered ? 'ordered' : 'hash'}</Badge>
+              </span>
+            </td>
           </tr>
-        </thead>
-        <tbody>
-          {indexes.map(({ name, columns, unique, ordered }) => (
-            <tr key={name}>
-              <th scope="row">{name}</th>
-              <td>{columns.join(', ')}</td>
-              <td>
-                <span className="badges">
-                  {unique && <Badge tone="accent">unique</Badge>}
-                  <Badge>{ordered ? 'ordered' : 'hash'}</Badge>
-                </span>
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+        ))}
+      </Table>
     </Scroll>
   );
 }

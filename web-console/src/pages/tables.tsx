@@ -7,6 +7,7 @@ import { Empty } from '../ui/empty';
 import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
 import { Scroll } from '../ui/scroll';
+import { Table } from '../ui/table';
 import { placementText } from './placement';
 
 export function TablesPage() {
@@ -26,52 +27,43 @@ export function TablesPage() {
 function TableList({ tables }: { tables: TableInfo[] }) {
   return (
     <Scroll label="Tables">
-      <table>
-        <thead>
-          <tr>
-            <th scope="col">Table</th>
-            <th scope="col" className="number">
-              Rows
+      <Table
+        headings={[
+          'Table',
+          { number: 'Rows' },
+          { number: 'Memory' },
+          { number: 'of it indexes' },
+          'Primary key',
+          'Placement',
+          'Module',
+        ]}
+      >
+        {tables.map((table) => (
+          <tr key={table.name}>
+            <th scope="row">
+              <a href={hrefOf(tableRoute(table.name))}>{table.name}</a>
             </th>
-            <th scope="col" className="number">
-              Memory
-            </th>
-            <th scope="col" className="number">
-              of it indexes
-            </th>
-            <th scope="col">Primary key</th>
-            <th scope="col">Placement</th>
-            <th scope="col">Module</th>
+            <td className="number">{formatCount(table.rows)}</td>
+            <td className="number">{formatBytes(table.bytes)}</td>
+            <td className="number">{formatBytes(table.index_bytes)}</td>
+            <td>
+              {table.primary_key.length === 0 ? <span className="muted">none</span> : table.primary_key.join(', ')}
+            </td>
+            <td>{placementText(table)}</td>
+            <td>
+              {table.modules.length === 0 ? (
+                <span className="muted">none in service</span>
+              ) : (
+                table.modules.map((module) => (
+                  <a key={module} href={hrefOf({ page: 'module', module, procedure: null })}>
+                    {module}{' '}
+                  </a>
+                ))
+              )}
+            </td>
           </tr>
-        </thead>
-        <tbody>
-          {tables.map((table) => (
-            <tr key={table.name}>
-              <th scope="row">
-                <a href={hrefOf(tableRoute(table.name))}>{table.name}</a>
-              </th>
-              <td className="number">{formatCount(table.rows)}</td>
-              <td className="number">{formatBytes(table.bytes)}</td>
-              <td className="number">{formatBytes(table.index_bytes)}</td>
-              <td>
-                {table.primary_key.length === 0 ? <span className="muted">none</span> : table.primary_key.join(', ')}
-              </td>
-              <td>{placementText(table)}</td>
-              <td>
-                {table.modules.length === 0 ? (
-                  <span className="muted">none in service</span>
-                ) : (
-                  table.modules.map((module) => (
-                    <a key={module} href={hrefOf({ page: 'module', module, procedure: null })}>
-                      {module}{' '}
-                    </a>
-                  ))
-                )}
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+        ))}
+      </Table>
     </Scroll>
   );
 }

@@ -29,20 +29,12 @@ export function encodeBody(parameters: ParameterInfo[], typed: Typed): Body {
 }
 
 export function encode(type: TypeInfo, text: string): Encoded {
+  if (isInteger(type)) return encodeInteger(type.kind, text.trim());
   switch (type.kind) {
     case 'unit':
       return json('null');
     case 'bool':
       return text === 'true' || text === 'false' ? json(text) : wrong('true or false');
-    case 'i8':
-    case 'i16':
-    case 'i32':
-    case 'i64':
-    case 'u8':
-    case 'u16':
-    case 'u32':
-    case 'u64':
-      return encodeInteger(type.kind, text.trim());
     case 'f64':
       return encodeFloat(text.trim());
     case 'decimal':
@@ -69,6 +61,7 @@ export function encode(type: TypeInfo, text: string): Encoded {
 
 /** What a field holds before anybody types. */
 export function initialText(type: TypeInfo): string {
+  if (isTyped(type)) return '';
   switch (type.kind) {
     case 'bool':
       return 'false';
@@ -78,21 +71,6 @@ export function initialText(type: TypeInfo): string {
       return '[]';
     case 'struct':
       return sampleJson(type);
-    case 'unit':
-    case 'i8':
-    case 'i16':
-    case 'i32':
-    case 'i64':
-    case 'u8':
-    case 'u16':
-    case 'u32':
-    case 'u64':
-    case 'f64':
-    case 'decimal':
-    case 'text':
-    case 'bytes':
-    case 'timestamp':
-    case 'uuid':
     case 'option':
       return '';
   }
@@ -100,20 +78,13 @@ export function initialText(type: TypeInfo): string {
 
 /** A value of the type to start from. */
 export function sampleJson(type: TypeInfo): string {
+  if (isInteger(type)) return '0';
   switch (type.kind) {
     case 'unit':
     case 'option':
       return 'null';
     case 'bool':
       return 'false';
-    case 'i8':
-    case 'i16':
-    case 'i32':
-    case 'u8':
-    case 'u16':
-    case 'u32':
-    case 'i64':
-    case 'u64':
     case 'f64':
       return '0';
     case 'decimal':
@@ -136,7 +107,19 @@ export function sampleJson(type: TypeInfo): string {
 
 const integerBits = { i8: 8n, i16: 16n, i32: 32n, i64: 64n, u8: 8n, u16: 16n, u32: 32n, u64: 64n };
 
-function encodeInteger(kind: keyof typeof integerBits, text: string): Encoded {
+type IntegerKind = keyof typeof integerBits;
+type TypedKind = IntegerKind | 'unit' | 'f64' | 'decimal' | 'text' | 'bytes' | 'timestamp' | 'uuid';
+
+function isInteger(type: TypeInfo): type is Extract<TypeInfo, { kind: IntegerKind }> {
+  return type.kind in integerBits;
+}
+
+/** True for a type whose values are typed into a line of text, and neither chosen nor written as JSON. */
+export function isTyped(type: TypeInfo): type is Extract<TypeInfo, { kind: TypedKind }> {
+  return isInteger(type) || ['unit', 'f64', 'decimal', 'text', 'bytes', 'timestamp', 'uuid'].includes(type.kind);
+}
+
+function encodeInteger(kind: IntegerKind, text: string): Encoded {
   const bits = integerBits[kind];
   const signed = kind.startsWith('i');
   const min = signed ? -(1n << (bits - 1n)) : 0n;
