@@ -82,17 +82,9 @@ fn claim(text: &'static str, paper: [f64; 2], ours: Option<(f64, f64)>) -> Claim
 
 impl Settings {
     fn chart(&self, name: &str, title: &str, axes: [&'static str; 2], notes: &[&str]) -> Chart {
-        let [x, y] = axes;
         Chart {
-            name: format!("command-logging-{name}"),
-            title: title.into(),
-            x,
-            y,
-            is_log: false,
-            points: Vec::new(),
-            paper: Vec::new(),
             notes: notes.iter().map(|note| (*note).to_owned()).collect(),
-            conditions: self.conditions.clone(),
+            ..Chart::new(format!("command-logging-{name}"), title, axes, &self.conditions)
         }
     }
 

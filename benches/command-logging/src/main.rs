@@ -8,12 +8,12 @@
 mod figures;
 mod runs;
 
-use std::{fs, path::PathBuf, thread};
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Parser;
 use figures::{FIGURES, Settings};
-use reprise_bench_figures::processor;
+use reprise_bench_figures::program::{FigureArgs, cores, in_folder};
 
 /// Draws the command-logging paper's figures with measurements of this machine
 #[derive(Parser)]
@@ -23,9 +23,6 @@ struct Args {
     /// partitions: throughput, the better log), bytes (of each transaction) [default: all]
     #[arg(long = "figure")]
     figures: Vec<String>,
-    /// Folder for NAME.csv and NAME.svg
-    #[arg(long, value_name = "DIR", default_value = "target/figures")]
-    out: PathBuf,
     /// Place of the logs; a folder in it is made, and removed at the end [default: the system's for temporary files]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -35,15 +32,8 @@ struct Args {
     /// Runs of each point; the figure shows the median
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
-    /// One run of a fraction of a second for each point: whether it works, and no figure
-    #[arg(long)]
-    short: bool,
-    /// Folder of NAME.wasm [default: procedures/ beside this program's folder]
-    #[arg(long, value_name = "DIR")]
-    modules: Option<PathBuf>,
-    /// The build, for the figures' captions
-    #[arg(long, default_value = concat!("reprise ", env!("CARGO_PKG_VERSION")))]
-    build: String,
+    #[command(flatten)]
+    figure: FigureArgs,
 }
 
 fn main() -> Result<()> {
@@ -56,33 +46,19 @@ fn main() -> Result<()> {
         unknown.map_or("", String::as_str)
     );
     let place = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let folder = place.join(format!("reprise-figures-{}", std::process::id()));
-    fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
-    let drawn = draw(&args, &settings(&args, folder.clone()));
-    fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
-    drawn
+    in_folder(&place, |folder| draw(&args, &settings(&args, folder)))
 }
 
-fn settings(args: &Args, dir: PathBuf) -> Settings {
-    let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u16);
-    let (seconds, runs) = if args.short {
-        (0.2, 1)
-    } else {
-        (args.seconds, args.runs)
-    };
-    let what = if args.short { "a short run: no figure" } else { "median" };
+fn settings(args: &Args, dir: &Path) -> Settings {
+    let (seconds, runs) = args.figure.length(args.seconds, args.runs);
     Settings {
-        is_short: args.short,
+        is_short: args.figure.short,
         seconds,
         runs,
-        cores,
-        modules: args.modules.clone(),
-        conditions: format!(
-            "{} with {cores} processors; {}; seeds 1 to {runs}; {runs} runs of {seconds} s, {what}",
-            processor(),
-            args.build
-        ),
-        dir,
+        cores: cores(),
+        modules: args.figure.modules.clone(),
+        conditions: args.figure.conditions(&format!("seeds 1 to {runs}"), seconds, runs),
+        dir: dir.to_owned(),
     }
 }
 
@@ -96,7 +72,7 @@ fn draw(args: &Args, settings: &Settings) -> Result<()> {
         let charts = (figure.measure)(settings)?;
         for (name, chart) in figure.names.iter().zip(charts) {
             if is_asked(name) {
-                chart.write(&args.out)?;
+                chart.write(&args.figure.out)?;
             }
         }
     }

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use reprise_database::{AfterImage, CommitMode, DeviceConfig, LogPolicy, RecoverFrom, RedoConfig};
-use reprise_driver::{Options, ProcessOptions, Report, Target, run};
+use reprise_database::{AfterImage, LogPolicy, RecoverFrom, RedoConfig};
+use reprise_driver::{Options, ProcessOptions, Report, run};
 
 /// The three forms that the paper compares, with the names of their series.
 pub const LOGS: [(&str, LogPolicy); 3] = [
@@ -43,9 +43,17 @@ pub struct Run<'a> {
 
 impl Run<'_> {
     fn options(&self, data_dir: Option<PathBuf>) -> Options {
-        let is_closed = self.offered == Offered::All;
+        let process = ProcessOptions {
+            redo: RedoConfig {
+                images: AfterImage::Changed,
+                from: RecoverFrom::default(),
+            },
+            data_dir,
+            restart: self.restart,
+            prepared: self.offered == Offered::All,
+            ..ProcessOptions::new(self.sites, self.log)
+        };
         Options {
-            workload: self.workload.to_owned(),
             seconds: self.seconds,
             warmup_s: self.seconds / 10.0,
             rate: match self.offered {
@@ -54,30 +62,9 @@ impl Run<'_> {
             },
             seed: self.seed,
             remote_percent: self.remote_percent,
-            scale: None,
             warehouses: self.warehouses,
             modules: self.modules.clone(),
-            target: Target::Process(ProcessOptions {
-                partitions: self.sites,
-                sites: self.sites,
-                log: self.log,
-                redo: RedoConfig {
-                    images: AfterImage::Changed,
-                    from: RecoverFrom::default(),
-                },
-                device: DeviceConfig::File,
-                nvram_delay_ns: 0,
-                commit: CommitMode::Sync,
-                group_commit_us: 0,
-                data_dir,
-                native: false,
-                checkpoint_during: false,
-                restart: self.restart,
-                batch: None,
-                in_flight: None,
-                prepared: is_closed,
-                memory_ready: 0,
-            }),
+            ..Options::new(self.workload, process)
         }
     }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{
     BenchError, OnProgress, Progress,
-    control::{Arg, Control, integer},
+    control::{Arg, Control, ManyCalls, integer},
     measure::Tally,
     options::Options,
     random::{Random, below},
@@ -18,7 +18,7 @@ pub(crate) const NAME: &str = "bank";
 
 const ACCOUNTS: u32 = 100_000;
 const OPENING_BALANCE: i64 = 1_000;
-const AMOUNT_MAX: u32 = 200;
+pub const AMOUNT_MAX: u32 = 200;
 /// Transfers of 2^32 calls; the rest asks for a balance.
 const TRANSFER_SHARE: u32 = u32::MAX / 5 * 4;
 
@@ -134,8 +134,11 @@ impl Workload for Bank {
                 ("balance", Arg::I64(OPENING_BALANCE)),
             ]
         };
-        let on_done = |done| on_progress(Progress::Loading { done, total });
-        control.call_many("open", total, &args, "account_exists", &on_done)?;
+        control.call_many(&ManyCalls {
+            tolerated: "account_exists",
+            on_done: &|done| on_progress(Progress::Loading { done, total }),
+            ..ManyCalls::new("open", total, &args)
+        })?;
         self.before = Self::total(control)?;
         Ok(())
     }

@@ -7,7 +7,7 @@ use tokio::runtime::Runtime;
 
 use crate::{
     BenchError,
-    control::{Control, NamedArg, integer, to_json},
+    control::{Control, ManyCalls, NamedArg, RowVisitor, integer, to_json},
     failed,
     http1::{Answer, Connection},
     options::{Options, RemoteOptions},
@@ -163,21 +163,14 @@ impl Control for Client<'_> {
         Ok(answer["result"].take())
     }
 
-    fn call_many(
-        &mut self,
-        procedure: &str,
-        count: u64,
-        args: &dyn Fn(u64) -> Vec<NamedArg>,
-        tolerated: &str,
-        on_done: &dyn Fn(u64),
-    ) -> Result<(), BenchError> {
+    fn call_many(&mut self, calls: &ManyCalls<'_>) -> Result<(), BenchError> {
         let mut done = 0;
-        while done < count {
-            let end = count.min(done + LOAD_BATCH);
+        while done < calls.count {
+            let end = calls.count.min(done + LOAD_BATCH);
             let mut body = String::new();
             for at in done..end {
                 let line = serde_json::json!({
-                    "module": self.module, "procedure": procedure, "args": to_json(&args(at)),
+                    "module": self.module, "procedure": calls.procedure, "args": to_json(&(calls.args)(at)),
                 });
                 body.push_str(&line.to_string());
                 body.push('\n');
@@ -193,12 +186,12 @@ impl Control for Client<'_> {
                 let answer: Value =
                     serde_json::from_slice(line).map_err(|error| failed("read a line of a batch", error))?;
                 let problem = &answer["problem"];
-                if !problem.is_null() && problem["code"] != tolerated {
-                    return Err(BenchError::Failed(format!("{procedure}: {problem}")));
+                if !problem.is_null() && problem["code"] != calls.tolerated {
+                    return Err(BenchError::Failed(format!("{}: {problem}", calls.procedure)));
                 }
             }
             done = end;
-            on_done(done);
+            (calls.on_done)(done);
         }
         Ok(())
     }
@@ -216,12 +209,7 @@ impl Control for Client<'_> {
         }
     }
 
-    fn visit_integers(
-        &mut self,
-        table: &str,
-        columns: &[&str],
-        visit: &mut dyn FnMut(&[i64]),
-    ) -> Result<(), BenchError> {
+    fn visit_integers(&mut self, table: &str, columns: &[&str], visit: &mut RowVisitor<'_>) -> Result<(), BenchError> {
         let mut bad = None;
         let mut values = Vec::new();
         self.visit_rows(table, &mut |row| {

@@ -23,31 +23,47 @@ pub(crate) enum Arg {
     Texts(Vec<&'static str>),
 }
 
+/// Takes the integers of each row.
+pub(crate) type RowVisitor<'v> = dyn FnMut(&[i64]) + 'v;
+
+/// Calls of one procedure.
+pub(crate) struct ManyCalls<'a> {
+    pub procedure: &'a str,
+    pub count: u64,
+    /// The arguments of each call, by its number.
+    pub args: &'a dyn Fn(u64) -> Vec<NamedArg>,
+    /// The code of an abort that is no failure.
+    pub tolerated: &'a str,
+    /// Takes the number of calls that are done.
+    pub on_done: &'a dyn Fn(u64),
+}
+
+impl<'a> ManyCalls<'a> {
+    /// Calls that all commit.
+    pub(crate) fn new(procedure: &'a str, count: u64, args: &'a dyn Fn(u64) -> Vec<NamedArg>) -> Self {
+        Self {
+            procedure,
+            count,
+            args,
+            tolerated: "",
+            on_done: &|_| {},
+        }
+    }
+}
+
 /// A way to the database under test.
 pub(crate) trait Control {
     /// Runs one call of the workload's module; its result as JSON. Err: it did not commit.
     fn call(&mut self, procedure: &str, args: &[NamedArg]) -> Result<Value, BenchError>;
 
-    /// Runs `count` calls, many at a time; an abort with the code `tolerated` is fine.
-    fn call_many(
-        &mut self,
-        procedure: &str,
-        count: u64,
-        args: &dyn Fn(u64) -> Vec<NamedArg>,
-        tolerated: &str,
-        on_done: &dyn Fn(u64),
-    ) -> Result<(), BenchError>;
+    /// Runs these calls, many at a time.
+    fn call_many(&mut self, calls: &ManyCalls<'_>) -> Result<(), BenchError>;
 
     /// Visits the rows of a table as objects by column.
     fn visit_rows(&mut self, table: &str, visit: &mut dyn FnMut(&Value)) -> Result<(), BenchError>;
 
     /// Visits the integers of these columns of all rows of a table.
-    fn visit_integers(
-        &mut self,
-        table: &str,
-        columns: &[&str],
-        visit: &mut dyn FnMut(&[i64]),
-    ) -> Result<(), BenchError>;
+    fn visit_integers(&mut self, table: &str, columns: &[&str], visit: &mut RowVisitor<'_>) -> Result<(), BenchError>;
 
     /// Rows of a table over all partitions, as these published last.
     fn told_rows(&mut self, table: &str) -> Result<u64, BenchError>;

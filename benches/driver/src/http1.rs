@@ -235,8 +235,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the client's reading of these bytes, cut into pieces of `piece` bytes.
-    fn check_answer(bytes: &'static [u8], piece: usize) -> Result<(u16, String), String> {
+    /// Serves one connection by `serve`, and opens it for `ask`.
+    fn with_server<T>(serve: impl AsyncFnOnce(&mut TcpStream), ask: impl AsyncFnOnce(Connection) -> T) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -246,19 +246,31 @@ mod tests {
             let address = listener.local_addr().expect("address").to_string();
             let server = async {
                 let (mut stream, _) = listener.accept().await.expect("accept");
-                let mut request = [0; 4];
-                stream.read_exact(&mut request).await.expect("request");
-                for part in bytes.chunks(piece) {
-                    stream.write_all(part).await.expect("write");
-                    tokio::task::yield_now().await;
-                }
+                serve(&mut stream).await;
+                stream
             };
-            let client = async {
-                let mut connection = Connection::open(&address).await.expect("connect");
-                let answer = connection.exchange(b"GET ").await.map_err(|error| error.to_string())?;
-                Ok((answer.status, String::from_utf8_lossy(answer.body).into_owned()))
-            };
+            let client = async { ask(Connection::open(&address).await.expect("connect")).await };
             tokio::join!(server, client).1
+        })
+    }
+
+    async fn send_pieces(stream: &mut TcpStream, bytes: &[u8], piece: usize) {
+        for part in bytes.chunks(piece) {
+            stream.write_all(part).await.expect("write");
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Returns the client's reading of these bytes, cut into pieces of `piece` bytes.
+    fn check_answer(bytes: &'static [u8], piece: usize) -> Result<(u16, String), String> {
+        let serve = async |stream: &mut TcpStream| {
+            let mut request = [0; 4];
+            stream.read_exact(&mut request).await.expect("request");
+            send_pieces(stream, bytes, piece).await;
+        };
+        with_server(serve, async |mut connection| {
+            let answer = connection.exchange(b"GET ").await.map_err(|error| error.to_string())?;
+            Ok((answer.status, String::from_utf8_lossy(answer.body).into_owned()))
         })
     }
 
@@ -275,32 +287,15 @@ mod tests {
 
     /// Reads `count` answers that the server sends in pieces.
     fn check_answers(bytes: &'static [u8], piece: usize, count: usize) -> Vec<String> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("runtime");
-        runtime.block_on(async {
-            let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
-            let address = listener.local_addr().expect("address").to_string();
-            let server = async {
-                let (mut stream, _) = listener.accept().await.expect("accept");
-                for part in bytes.chunks(piece) {
-                    stream.write_all(part).await.expect("write");
-                    tokio::task::yield_now().await;
-                }
-                stream
-            };
-            let client = async {
-                let mut connection = Connection::open(&address).await.expect("connect");
-                connection.send(b"GET ").await.expect("send");
-                let mut bodies = Vec::new();
-                for _ in 0..count {
-                    let answer = connection.receive().await.expect("an answer");
-                    bodies.push(String::from_utf8_lossy(answer.body).into_owned());
-                }
-                bodies
-            };
-            tokio::join!(server, client).1
+        let serve = async |stream: &mut TcpStream| send_pieces(stream, bytes, piece).await;
+        with_server(serve, async |mut connection| {
+            connection.send(b"GET ").await.expect("send");
+            let mut bodies = Vec::new();
+            for _ in 0..count {
+                let answer = connection.receive().await.expect("an answer");
+                bodies.push(String::from_utf8_lossy(answer.body).into_owned());
+            }
+            bodies
         })
     }
 

@@ -35,6 +35,11 @@ mod workload;
 
 use std::time::Duration;
 
+pub use self::{
+    bank::AMOUNT_MAX as BANK_AMOUNT_MAX,
+    tpcb::{DELTA_MAX as TPCB_DELTA_MAX, REMOTE_PERCENT as TPCB_REMOTE_PERCENT},
+    voter::{CONTESTANTS, NUMBERS_PER_AREA, REPEATED_PHONES, VOTES_PER_PHONE_MAX},
+};
 pub use around::Around;
 pub use during::{DuringCheckpoint, PhaseFigures};
 pub use native::NativeCode;
@@ -45,7 +50,8 @@ pub use report::{CheckReport, LatencyUs, Report};
 pub use slow::{SlowRegions, spin_for_lines};
 pub use tpcc::{
     Customer as TpccCustomer, Input as TpccInput, LINES_MAX as TPCC_LINES_MAX, OrderInput as TpccOrder,
-    Reads as TpccReads, TypedTpcc,
+    PaymentInput as TpccPayment, REMOTE_LINES as TPCC_REMOTE_LINES, ROLLED_BACK_PERCENT as TPCC_ROLLED_BACK,
+    Reads as TpccReads, TypedTpcc, encode as encode_tpcc,
 };
 
 /// The workloads, by name.

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     BenchError,
-    control::{Control, NamedArg, encode},
+    control::{Control, ManyCalls, NamedArg, RowVisitor, encode},
     failed,
 };
 
@@ -128,36 +128,29 @@ impl Control for Local<'_> {
         }
     }
 
-    fn call_many(
-        &mut self,
-        procedure: &str,
-        count: u64,
-        args: &dyn Fn(u64) -> Vec<NamedArg>,
-        tolerated: &str,
-        on_done: &dyn Fn(u64),
-    ) -> Result<(), BenchError> {
-        let found = self.procedure(procedure)?;
+    fn call_many(&mut self, calls: &ManyCalls<'_>) -> Result<(), BenchError> {
+        let found = self.procedure(calls.procedure)?;
         let (replies, arrived) = mpsc::channel();
         let (mut sent, mut done) = (0, 0);
-        while done < count {
-            while sent < count && sent - done < LOAD_BATCH * LOAD_BATCHES {
-                let end = count.min(sent + LOAD_BATCH);
-                self.submit(&found, (sent..end).map(args), &replies);
+        while done < calls.count {
+            while sent < calls.count && sent - done < LOAD_BATCH * LOAD_BATCHES {
+                let end = calls.count.min(sent + LOAD_BATCH);
+                self.submit(&found, (sent..end).map(calls.args), &replies);
                 sent = end;
             }
             let reply = arrived.recv().map_err(|_| stopped())?;
             for at in 0..reply.len() {
                 match reply.get(at).outcome {
                     ReplyOutcome::Committed => {}
-                    ReplyOutcome::Failed(failure) if matches!(&**failure, Failure::Aborted { code, .. } if code == tolerated) =>
+                    ReplyOutcome::Failed(failure) if matches!(&**failure, Failure::Aborted { code, .. } if code == calls.tolerated) =>
                         {}
                     other => {
-                        return Err(BenchError::Failed(format!("{procedure}: {}", describe(other))));
+                        return Err(BenchError::Failed(format!("{}: {}", calls.procedure, describe(other))));
                     }
                 }
             }
             done += reply.len() as u64;
-            on_done(done);
+            (calls.on_done)(done);
         }
         Ok(())
     }
@@ -171,12 +164,7 @@ impl Control for Local<'_> {
         })
     }
 
-    fn visit_integers(
-        &mut self,
-        table: &str,
-        columns: &[&str],
-        visit: &mut dyn FnMut(&[i64]),
-    ) -> Result<(), BenchError> {
+    fn visit_integers(&mut self, table: &str, columns: &[&str], visit: &mut RowVisitor<'_>) -> Result<(), BenchError> {
         let (id, schema) = self.table(table)?;
         let layout = RowLayout::of_table(&schema);
         let position = |name: &&str| schema.columns.iter().position(|column| column.name == **name);

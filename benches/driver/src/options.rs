@@ -63,6 +63,30 @@ pub struct ProcessOptions {
     pub memory_ready: u64,
 }
 
+impl ProcessOptions {
+    /// A partition for each site, procedures in wasm, and a log in files of a temporary directory.
+    pub fn new(sites: u16, log: LogPolicy) -> Self {
+        Self {
+            partitions: sites,
+            sites,
+            log,
+            redo: RedoConfig::default(),
+            device: DeviceConfig::File,
+            nvram_delay_ns: 0,
+            commit: CommitMode::Sync,
+            group_commit_us: 0,
+            data_dir: None,
+            native: false,
+            checkpoint_during: false,
+            restart: false,
+            batch: None,
+            in_flight: None,
+            prepared: false,
+            memory_ready: 0,
+        }
+    }
+}
+
 /// A server.
 #[derive(Clone, Debug)]
 pub struct RemoteOptions {
@@ -120,9 +144,8 @@ impl Options {
         }
     }
 
-    /// Returns the options that tests of a workload begin with.
-    #[cfg(test)]
-    pub(crate) fn in_process(workload: &str) -> Self {
+    /// A closed loop of one second on a database in this process, with the workload's own sizes.
+    pub fn new(workload: &str, process: ProcessOptions) -> Self {
         Self {
             workload: workload.into(),
             seconds: 1.0,
@@ -133,25 +156,14 @@ impl Options {
             scale: None,
             warehouses: None,
             modules: None,
-            target: Target::Process(ProcessOptions {
-                partitions: 1,
-                sites: 1,
-                log: LogPolicy::None,
-                redo: RedoConfig::default(),
-                device: DeviceConfig::File,
-                nvram_delay_ns: 0,
-                commit: CommitMode::Sync,
-                group_commit_us: 0,
-                data_dir: None,
-                native: false,
-                checkpoint_during: false,
-                restart: false,
-                batch: None,
-                in_flight: None,
-                prepared: false,
-                memory_ready: 0,
-            }),
+            target: Target::Process(process),
         }
+    }
+
+    /// Returns the options that tests of a workload begin with.
+    #[cfg(test)]
+    pub(crate) fn in_process(workload: &str) -> Self {
+        Self::new(workload, ProcessOptions::new(1, LogPolicy::None))
     }
 
     pub(crate) fn check(&self) -> Result<(), BenchError> {

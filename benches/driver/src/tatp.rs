@@ -8,7 +8,7 @@ use tatp::sub_nbr_of;
 
 use crate::{
     BenchError, OnProgress, Progress,
-    control::{Arg, Control, integer},
+    control::{Arg, Control, ManyCalls, integer},
     measure::Tally,
     options::Options,
     random::{Random, below},
@@ -273,14 +273,11 @@ impl Workload for Tatp {
             vec![("first", Arg::I32(first)), ("last", Arg::I32(last))]
         };
         let pieces = total / SUBSCRIBERS_PER_CALL as u64;
-        control.call_many("load_numbers", pieces, &numbers, "", &|_| {})?;
-        control.call_many(
-            "load_subscriber",
-            total,
-            &|at| vec![("s_id", Arg::I32(at as i32 + 1))],
-            "",
-            &|done| on_progress(Progress::Loading { done, total }),
-        )?;
+        control.call_many(&ManyCalls::new("load_numbers", pieces, &numbers))?;
+        control.call_many(&ManyCalls {
+            on_done: &|done| on_progress(Progress::Loading { done, total }),
+            ..ManyCalls::new("load_subscriber", total, &|at| vec![("s_id", Arg::I32(at as i32 + 1))])
+        })?;
         self.rows_before = Self::rows(control)?;
         Ok(())
     }

@@ -9,7 +9,7 @@ use tpcb::{ACCOUNTS_PER_BRANCH, BRANCHES_MAX, TELLERS_PER_BRANCH, first_account,
 
 use crate::{
     BenchError, OnProgress, Progress,
-    control::{Arg, Control, integer},
+    control::{Arg, Control, ManyCalls, integer},
     kernel::Kernel,
     measure::Tally,
     options::Options,
@@ -22,8 +22,8 @@ pub(crate) const NAME: &str = "tpcb";
 /// Branches of a partition where `--scale` says nothing.
 const BRANCHES_PER_PARTITION: u32 = 10;
 /// Clause 5.3.5: the account is of another branch than the teller's.
-const REMOTE_PERCENT: u8 = 15;
-const DELTA_MAX: u32 = 999_999;
+pub const REMOTE_PERCENT: u8 = 15;
+pub const DELTA_MAX: u32 = 999_999;
 const LOAD_ACCOUNTS: i32 = 2_000;
 
 const BOOKED: usize = 0;
@@ -184,7 +184,7 @@ impl Workload for Tpcb {
         self.place_branches(control.partitions())?;
         let count = self.branches.len() as u64;
         let branch = |at: u64| ("branch_id", Arg::I32(self.branches[at as usize].id));
-        control.call_many("load_branch", count, &|at| vec![branch(at)], "", &|_| {})?;
+        control.call_many(&ManyCalls::new("load_branch", count, &|at| vec![branch(at)]))?;
         let pieces = (ACCOUNTS_PER_BRANCH / LOAD_ACCOUNTS) as u64;
         let piece = |at: u64| {
             let from = (at % pieces) as i32 * LOAD_ACCOUNTS;
@@ -201,7 +201,10 @@ impl Workload for Tpcb {
             })
         };
         told(0);
-        control.call_many("load_accounts", count * pieces, &piece, "", &told)?;
+        control.call_many(&ManyCalls {
+            on_done: &told,
+            ..ManyCalls::new("load_accounts", count * pieces, &piece)
+        })?;
         self.history_before = control.row_count("tpcb_history")?;
         Ok(())
     }

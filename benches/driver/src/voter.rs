@@ -14,7 +14,7 @@ use crate::{
 
 pub(crate) const NAME: &str = "voter";
 
-const CONTESTANTS: [&str; 6] = [
+pub const CONTESTANTS: [&str; 6] = [
     "Ada Lindqvist",
     "Bruno Okafor",
     "Chiara Novak",
@@ -22,13 +22,13 @@ const CONTESTANTS: [&str; 6] = [
     "Esther Nakamura",
     "Farid Holloway",
 ];
-const VOTES_PER_PHONE_MAX: i64 = 2;
+pub const VOTES_PER_PHONE_MAX: i64 = 2;
 /// Votes of 2^32 for a contestant that does not exist.
 const INVALID_SHARE: u32 = u32::MAX / 100;
 /// Votes of 2^32 from phones that vote again and again, so that the limit is met.
 const REPEATED_SHARE: u32 = u32::MAX / 100;
-const REPEATED_PHONES: u32 = 1_000;
-const NUMBERS_PER_AREA: u32 = 10_000_000;
+pub const REPEATED_PHONES: u32 = 1_000;
+pub const NUMBERS_PER_AREA: u32 = 10_000_000;
 /// Phones of the run's first calls whose rows the check reads, beside all that vote again.
 const PHONES_CHECKED: usize = 1_000;
 /// Valid votes after which the phones that vote again are over the limit: sixteen each at a hundredth.

@@ -45,14 +45,10 @@ fn open<P: Send + 'static>(
 
 fn command(number: u64, args: &[u8]) -> CommandRef<'_> {
     CommandRef {
-        txn_id: TxnId::new(number, 0),
-        partitions: PartitionSet::One(PartitionId(0)),
         module_id: 1,
         procedure: 2,
         digest: number.wrapping_mul(0x9e37_79b9_7f4a_7c15),
-        principal: 0,
-        keyed: None,
-        args,
+        ..CommandRef::new(TxnId::new(number, 0), PartitionSet::One(PartitionId(0)), args)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{error::Error, hint::black_box};
 
 use anyhow::{Context, ensure};
-use reprise_abi::{HostOps, IndexTarget, LogLevel, OpError, RowHandle, ScanBatch, ScanRequest};
+use reprise_abi::{HostOps, IndexTarget, LogLevel, OpError, RowHandle, RowTaker, ScanBatch, ScanRequest};
 use reprise_host::{CompiledModule, Engine, Instance, Limits};
 
 use crate::{
@@ -48,10 +48,10 @@ impl HostOps for LeastOps {
     fn add(&mut self, _: RowHandle, _: u16, delta: i64) -> Result<i64, OpError> {
         Ok(delta)
     }
-    fn scan(&mut self, _: &ScanRequest<'_>, _: &mut dyn FnMut(RowHandle, &[u8]) -> bool) -> Result<ScanBatch, OpError> {
+    fn scan(&mut self, _: &ScanRequest<'_>, _: &mut RowTaker<'_>) -> Result<ScanBatch, OpError> {
         Ok(ScanBatch { cursor: 0, rows: 0 })
     }
-    fn scan_next(&mut self, _: u32, _: &mut dyn FnMut(RowHandle, &[u8]) -> bool) -> Result<ScanBatch, OpError> {
+    fn scan_next(&mut self, _: u32, _: &mut RowTaker<'_>) -> Result<ScanBatch, OpError> {
         Ok(ScanBatch { cursor: 0, rows: 0 })
     }
     fn count(&mut self, _: &ScanRequest<'_>) -> Result<u64, OpError> {

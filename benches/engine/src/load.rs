@@ -6,7 +6,7 @@
 
 use std::{error::Error, time::Instant};
 
-use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, RowLayout, ScalarType, TablePlacement, TableSchema};
+use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, RowLayout, ScalarType, TableSchema};
 use reprise_storage::{Store, TableId};
 use reprise_wire::push_checkpoint_row;
 
@@ -119,29 +119,16 @@ const KINDS: [Kind; 5] = [
 ];
 
 fn schema(kind: &Kind) -> TableSchema {
-    let columns = kind.columns.iter().enumerate().map(|(at, ty)| ColumnSchema {
-        variants: Vec::new(),
-        was: None,
-        name: format!("c{at}"),
-        ty: *ty,
-        nullable: false,
-        default: None,
-    });
-    let index = IndexSchema {
-        name: "i".into(),
-        columns: kind.index.to_vec(),
-        unique: false,
-    };
+    let columns = kind
+        .columns
+        .iter()
+        .enumerate()
+        .map(|(at, ty)| ColumnSchema::new(format!("c{at}"), *ty));
+    let index = IndexSchema::new("i", kind.index, false);
     TableSchema {
-        owner: String::new(),
-        shared: false,
-        was: None,
-        name: "t".into(),
-        columns: columns.collect(),
-        primary_key: kind.key.to_vec(),
         primary_kind: kind.kind,
         indexes: if kind.index.is_empty() { vec![] } else { vec![index] },
-        placement: TablePlacement::Local,
+        ..TableSchema::new("t", columns.collect(), kind.key)
     }
 }
 

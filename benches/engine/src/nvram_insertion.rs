@@ -71,14 +71,10 @@ fn measure(dir: &Path, sites: usize) -> Result<f64, Box<dyn Error>> {
     };
     log.attach_nvram(region, front)?;
     let record = RecordBatch::of(&RecordRef::Command(CommandRef {
-        txn_id: TxnId::new(1, 0),
-        partitions: PartitionSet::One(PartitionId(0)),
         module_id: 1,
         procedure: 2,
         digest: 3,
-        principal: 0,
-        keyed: None,
-        args: &[5; 60],
+        ..CommandRef::new(TxnId::new(1, 0), PartitionSet::One(PartitionId(0)), &[5; 60])
     }));
     let barrier = Barrier::new(sites);
     let total_ns = thread::scope(|scope| {

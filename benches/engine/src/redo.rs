@@ -6,7 +6,7 @@
 
 use std::{error::Error, time::Instant};
 
-use reprise_abi::{ColumnSchema, Field, IndexKind, ScalarType, TablePlacement, TableSchema};
+use reprise_abi::{ColumnSchema, Field, IndexKind, ScalarType, TableSchema};
 use reprise_storage::{LastWrites, PartitionRedo, Store, TableId, ViewId};
 use reprise_wire::{Change, PatchWriter};
 
@@ -25,24 +25,10 @@ fn spread(n: u64) -> u64 {
 }
 
 fn schema(name: &str, columns: &[(&str, ScalarType)], kind: IndexKind) -> TableSchema {
-    let columns = columns.iter().map(|(name, ty)| ColumnSchema {
-        variants: Vec::new(),
-        was: None,
-        name: (*name).into(),
-        ty: *ty,
-        nullable: false,
-        default: None,
-    });
+    let columns = columns.iter().map(|(name, ty)| ColumnSchema::new(*name, *ty));
     TableSchema {
-        owner: String::new(),
-        shared: false,
-        was: None,
-        name: name.into(),
-        columns: columns.collect(),
-        primary_key: vec![0, 1],
         primary_kind: kind,
-        indexes: Vec::new(),
-        placement: TablePlacement::Local,
+        ..TableSchema::new(name, columns.collect(), &[0, 1])
     }
 }
 

@@ -4,7 +4,7 @@ use std::{fmt::Write, path::Path};
 
 use anyhow::Result;
 
-use crate::write_files;
+use crate::{csv_head, push_text, short, write_files};
 
 /// Measured points, and what the paper says of them.
 pub struct Chart {
@@ -78,6 +78,21 @@ const COLOURS: [&str; 8] = [
 ];
 
 impl Chart {
+    /// A chart without points, over these axes: x, then y.
+    pub fn new(name: String, title: &str, [x, y]: [&'static str; 2], conditions: &str) -> Self {
+        Self {
+            name,
+            title: title.into(),
+            x,
+            y,
+            is_log: false,
+            points: Vec::new(),
+            paper: Vec::new(),
+            notes: Vec::new(),
+            conditions: conditions.to_owned(),
+        }
+    }
+
     /// How many times one series is the other, at the points that `is_in` takes.
     pub fn claim(
         &self,
@@ -106,10 +121,7 @@ impl Chart {
 
     /// A line a point; the paper's reading behind them.
     pub fn csv(&self) -> String {
-        let mut csv = format!("# {}\n# {}\n", self.title, self.conditions);
-        for note in &self.notes {
-            let _ = writeln!(csv, "# {note}");
-        }
+        let mut csv = csv_head(&self.title, &self.conditions, &self.notes);
         let _ = writeln!(csv, "series,{},{},runs", self.x, self.y);
         for point in &self.points {
             let runs: Vec<_> = point.y.iter().map(|y| format!("{y:.3}")).collect();
@@ -236,11 +248,7 @@ impl Plot {
     }
 
     fn text(&mut self, (x, y): (f64, f64), anchor: &str, words: &str) {
-        let words = words.replace('&', "&amp;").replace('<', "&lt;");
-        let _ = writeln!(
-            self.svg,
-            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{words}</text>"
-        );
+        push_text(&mut self.svg, x, y, anchor, words);
     }
 
     fn axes(&mut self, chart: &Chart) {
@@ -258,12 +266,12 @@ impl Plot {
         // The number of ticks that have room for their text.
         let step = ticks.len().div_ceil(TICKS_MAX).max(1);
         for x in ticks.into_iter().step_by(step) {
-            self.text((self.at_x(x), HEIGHT + 16.0), "middle", &short(x));
+            self.text((self.at_x(x), HEIGHT + 16.0), "middle", &short(x, 1.0));
         }
         for step in 0..=4 {
             let value = self.ys.0 + (self.ys.1 - self.ys.0) * f64::from(step) / 4.0;
             let value = if self.is_log { 10_f64.powf(value) } else { value };
-            self.text((LEFT - 6.0, self.at_y(value) + 4.0), "end", &short(value));
+            self.text((LEFT - 6.0, self.at_y(value) + 4.0), "end", &short(value, 1.0));
         }
     }
 
@@ -297,14 +305,6 @@ impl Plot {
 
 fn scale(is_log: bool, value: f64) -> f64 {
     if is_log { value.max(1e-9).log10() } else { value }
-}
-
-fn short(value: f64) -> String {
-    match value.abs() {
-        at_least if at_least >= 100.0 => format!("{value:.0}"),
-        at_least if at_least >= 1.0 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
-    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! Figures of papers, drawn anew: our measurements beside the paper's reading, as CSV and as SVG.
-//! Owns: the forms of a figure, the text of a ratio of two of its series, the requests to callgrind.
+//! Owns: the forms of a figure, the text of a ratio of two of its series, the requests to callgrind, the programs' flags and their test.
 //! Does not: measure.
 //! Invariants: a figure names its machine, its build and how long its runs were; what was not run has no value.
 //! Called by: the benchmarks that draw or that callgrind counts.
@@ -8,9 +8,11 @@
 #[allow(unsafe_code)]
 pub mod callgrind;
 mod chart;
+pub mod check;
+pub mod program;
 mod table;
 
-use std::{fs, path::Path};
+use std::{fmt::Write as _, fs, path::Path};
 
 use anyhow::{Context, Result};
 pub use chart::{Chart, Claim, Point, bounds, median, wrapped};
@@ -42,4 +44,27 @@ pub fn processor() -> String {
     let mut lines = told.lines().filter(|line| line.starts_with("model name"));
     let name = lines.next().and_then(|line| line.split_once(':'));
     name.map_or("a processor without a name".into(), |(_, name)| name.trim().to_owned())
+}
+
+/// A number with as many digits as a reader of a figure needs; one decimal from `tenths_from` on.
+fn short(value: f64, tenths_from: f64) -> String {
+    match value.abs() {
+        at_least if at_least >= 100.0 => format!("{value:.0}"),
+        at_least if at_least >= tenths_from => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+fn push_text(svg: &mut String, x: f64, y: f64, anchor: &str, words: &str) {
+    let words = words.replace('&', "&amp;").replace('<', "&lt;");
+    let _ = writeln!(
+        svg,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{words}</text>"
+    );
+}
+
+/// The lines of a CSV before its numbers.
+fn csv_head(title: &str, conditions: &str, notes: &[String]) -> String {
+    let notes: String = notes.iter().map(|note| format!("# {note}\n")).collect();
+    format!("# {title}\n# {conditions}\n{notes}")
 }

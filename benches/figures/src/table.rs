@@ -4,7 +4,7 @@ use std::{fmt::Write, path::Path};
 
 use anyhow::Result;
 
-use crate::{bounds, median, wrapped, write_files};
+use crate::{bounds, csv_head, median, push_text, short, wrapped, write_files};
 
 /// Rows in groups: the first column is drawn as a bar, and all are written as numbers.
 pub struct Table {
@@ -66,10 +66,7 @@ impl Table {
 
     /// A line a row: each column's median, and its rounds. The numbers that follow are behind them.
     pub fn csv(&self) -> String {
-        let mut csv = format!("# {}\n# {}\n", self.title, self.conditions);
-        for note in &self.notes {
-            let _ = writeln!(csv, "# {note}");
-        }
+        let mut csv = csv_head(&self.title, &self.conditions, &self.notes);
         let heads: Vec<_> = self.columns.iter().map(|column| format!("{column},runs")).collect();
         let _ = writeln!(csv, "group,series,{}", heads.join(","));
         for group in &self.groups {
@@ -183,25 +180,9 @@ fn push_row(svg: &mut String, row: &TableRow, y: f64, scale: &Scale) {
         let text = if rounds.is_empty() {
             "-".to_owned()
         } else {
-            short(median(rounds))
+            short(median(rounds), 10.0)
         };
         push_text(svg, number_x(at), y, "end", &text);
-    }
-}
-
-fn push_text(svg: &mut String, x: f64, y: f64, anchor: &str, words: &str) {
-    let words = words.replace('&', "&amp;").replace('<', "&lt;");
-    let _ = writeln!(
-        svg,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{words}</text>"
-    );
-}
-
-fn short(value: f64) -> String {
-    match value.abs() {
-        at_least if at_least >= 100.0 => format!("{value:.0}"),
-        at_least if at_least >= 10.0 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
     }
 }
 

@@ -148,6 +148,13 @@ struct LogState {
     writes: u64,
 }
 
+/// A new file, to read and write.
+pub(crate) fn create_file(path: &Path) -> Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true).create_new(true);
+    options.open(path).with_context(|| format!("create {}", path.display()))
+}
+
 /// The log of one engine.
 pub struct Log<const P: u32> {
     state: LatchedCell<LogState, P>,
@@ -162,18 +169,7 @@ impl<const P: u32> Log<P> {
     /// # Errors
     /// The file cannot be made.
     pub fn create(folder: &Path, group: u32) -> Result<Self> {
-        let path = folder.join("log");
-        let file = match has(P, DISK_LOG) {
-            false => None,
-            true => Some(
-                File::options()
-                    .read(true)
-                    .write(true)
-                    .create_new(true)
-                    .open(&path)
-                    .with_context(|| format!("create {}", path.display()))?,
-            ),
-        };
+        let file = has(P, DISK_LOG).then(|| create_file(&folder.join("log"))).transpose()?;
         Ok(Self {
             state: LatchedCell::new(LogState {
                 segments: VecDeque::new(),

@@ -1,7 +1,7 @@
 //! The host calls over the paged engine: the very same procedures run on it as on ours.
 
 use reprise_abi::{
-    ColumnSet, Field, FixedSlots, HostOps, IndexTarget, LogLevel, OpError, RowHandle, ScanBatch, ScanFlags,
+    ColumnSet, Field, FixedSlots, HostOps, IndexTarget, LogLevel, OpError, RowHandle, RowTaker, ScanBatch, ScanFlags,
     ScanRequest,
     calls::{EqualKeys, HANDLE_NONE},
     key::KEY_BYTES_MAX,
@@ -225,11 +225,7 @@ impl<'e, const P: u32> Worker<'e, P> {
         Ok(rows)
     }
 
-    fn run_cursor(
-        &mut self,
-        mut cursor: Cursor,
-        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
-    ) -> Result<ScanBatch, OpError> {
+    fn run_cursor(&mut self, mut cursor: Cursor, visit: &mut RowTaker<'_>) -> Result<ScanBatch, OpError> {
         let mut rows = 0;
         while let Some((rid, row)) = cursor.next.take().or_else(|| cursor.rows.next()) {
             if !visit(self.handles.len() as RowHandle, &row) {
@@ -410,11 +406,7 @@ impl<const P: u32> HostOps for Worker<'_, P> {
         Ok(sum as i64)
     }
 
-    fn scan(
-        &mut self,
-        request: &ScanRequest<'_>,
-        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
-    ) -> Result<ScanBatch, OpError> {
+    fn scan(&mut self, request: &ScanRequest<'_>, visit: &mut RowTaker<'_>) -> Result<ScanBatch, OpError> {
         self.count_call();
         let cursor = Cursor {
             table: request.target.table,
@@ -424,11 +416,7 @@ impl<const P: u32> HostOps for Worker<'_, P> {
         self.run_cursor(cursor, visit)
     }
 
-    fn scan_next(
-        &mut self,
-        cursor: u32,
-        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
-    ) -> Result<ScanBatch, OpError> {
+    fn scan_next(&mut self, cursor: u32, visit: &mut RowTaker<'_>) -> Result<ScanBatch, OpError> {
         self.count_call();
         let cursor = self.take_cursor(cursor)?;
         self.run_cursor(cursor, visit)

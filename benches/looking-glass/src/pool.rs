@@ -10,11 +10,11 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use crate::{
     latch::{Latch, LatchedCell},
-    log::{Chain, Log, RecordKind, Site},
+    log::{Chain, Log, RecordKind, Site, create_file},
     page::{Page, PageKind},
     parts::{LATCHES, LSNS, POOL, has, page_bytes},
 };
@@ -79,18 +79,7 @@ impl<const P: u32> Pool<P> {
     /// Too few frames, or a file cannot be made.
     pub fn create(folder: &Path, frames: usize, group: u32) -> Result<Self> {
         ensure!(frames >= FRAMES_MIN, "a pool has at least {FRAMES_MIN} frames");
-        let path = folder.join("volume");
-        let volume = match has(P, POOL) {
-            false => None,
-            true => Some(
-                File::options()
-                    .read(true)
-                    .write(true)
-                    .create_new(true)
-                    .open(&path)
-                    .with_context(|| format!("create {}", path.display()))?,
-            ),
-        };
+        let volume = has(P, POOL).then(|| create_file(&folder.join("volume"))).transpose()?;
         let frame = |_| Frame {
             latch: Latch::default(),
             pins: AtomicU32::new(0),

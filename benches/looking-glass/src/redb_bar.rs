@@ -5,7 +5,7 @@ use redb::{
     Builder, Database, Durability, ReadableTable, TableDefinition, WriteTransaction, backends::InMemoryBackend,
 };
 use reprise_abi::{
-    ColumnSet, HostOps, IndexTarget, LogLevel, OpError, Plans, RowHandle, RowLayout, ScanBatch, ScanRequest,
+    ColumnSet, HostOps, IndexTarget, LogLevel, OpError, Plans, RowHandle, RowLayout, RowTaker, ScanBatch, ScanRequest,
     random::TxnRandom,
 };
 use reprise_base::TxnId;
@@ -289,11 +289,11 @@ impl HostOps for RedbOps<'_> {
         Err(guest(NOT_HERE))
     }
 
-    fn scan(&mut self, _: &ScanRequest<'_>, _: &mut dyn FnMut(RowHandle, &[u8]) -> bool) -> Result<ScanBatch, OpError> {
+    fn scan(&mut self, _: &ScanRequest<'_>, _: &mut RowTaker<'_>) -> Result<ScanBatch, OpError> {
         Err(guest(NOT_HERE))
     }
 
-    fn scan_next(&mut self, _: u32, _: &mut dyn FnMut(RowHandle, &[u8]) -> bool) -> Result<ScanBatch, OpError> {
+    fn scan_next(&mut self, _: u32, _: &mut RowTaker<'_>) -> Result<ScanBatch, OpError> {
         Err(guest(NOT_HERE))
     }
 

@@ -1,8 +1,7 @@
 //! The calls of a run, the same for every bar: the load, then New-Order and Payment in turn, as the paper ran them.
 
 use anyhow::{Context, Result};
-use reprise_abi::value::push_varint;
-use reprise_driver::{Random, TPCC_LINES_MAX, TpccCustomer, TpccInput, TpccOrder};
+use reprise_driver::{Random, TPCC_LINES_MAX, TpccCustomer, TpccInput, TpccOrder, TpccPayment, encode_tpcc};
 
 /// Items and stocks that a part of a warehouse has.
 const ITEMS_OF_PART: i32 = tpcc::ITEMS / tpcc::DISTRICTS as i32;
@@ -117,7 +116,9 @@ impl Calls {
                 Kind::NewOrder => ("new_order", draw.new_order(scale)),
                 Kind::Payment => ("payment", draw.payment(scale)),
             };
-            run.push((kind, maker.call(procedure, encode(&input))?));
+            let mut args = Vec::new();
+            encode_tpcc(&input, &mut args);
+            run.push((kind, maker.call(procedure, args)?));
             inputs.push(input);
         }
         Ok(Self { load, run, inputs })
@@ -185,52 +186,13 @@ impl Draw {
     /// By id, of a customer of the home district.
     fn payment(&mut self, scale: Scale) -> TpccInput {
         let (w_id, d_id) = self.place(scale);
-        TpccInput::Payment {
+        TpccInput::Payment(TpccPayment {
             w_id,
             d_id,
             c_w_id: w_id,
             c_d_id: d_id,
             customer: TpccCustomer::Id(self.skewed(1_023, tpcc::CUSTOMERS as u32)),
             h_amount: 100 + self.below(499_901) as i64,
-        }
+        })
     }
-}
-
-/// The arguments of a New-Order or a Payment by id, in the order of the procedure's parameters.
-fn encode(input: &TpccInput) -> Vec<u8> {
-    let mut args = Vec::new();
-    let push_place = |args: &mut Vec<u8>, w_id: i16, d_id: i8| {
-        args.extend(w_id.to_le_bytes());
-        args.push(d_id as u8);
-    };
-    match input {
-        TpccInput::NewOrder(order) => {
-            let count = order.line_count as usize;
-            push_place(&mut args, order.w_id, order.d_id);
-            args.extend(order.c_id.to_le_bytes());
-            push_varint(&mut args, count as u32);
-            args.extend(order.i_ids[..count].iter().flat_map(|id| id.to_le_bytes()));
-            push_varint(&mut args, count as u32);
-            args.extend(order.supply_w_ids[..count].iter().flat_map(|id| id.to_le_bytes()));
-            push_varint(&mut args, count as u32);
-            args.extend(order.quantities[..count].iter().map(|quantity| *quantity as u8));
-        }
-        TpccInput::Payment {
-            w_id,
-            d_id,
-            c_w_id,
-            c_d_id,
-            customer: TpccCustomer::Id(c_id),
-            h_amount,
-        } => {
-            push_place(&mut args, *w_id, *d_id);
-            push_place(&mut args, *c_w_id, *c_d_id);
-            args.push(1);
-            args.extend(c_id.to_le_bytes());
-            args.push(0);
-            args.extend(h_amount.to_le_bytes());
-        }
-        _ => {}
-    }
-    args
 }

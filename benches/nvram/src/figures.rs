@@ -36,17 +36,7 @@ const ON_INSERT: Scheme = Scheme::NvLogging(FlushPolicy::OnInsertFence);
 
 impl Settings {
     fn chart(&self, name: &str, title: &str, (x, y): (&'static str, &'static str)) -> Chart {
-        Chart {
-            name: name.into(),
-            title: title.into(),
-            x,
-            y,
-            is_log: false,
-            points: Vec::new(),
-            paper: Vec::new(),
-            notes: Vec::new(),
-            conditions: self.conditions.clone(),
-        }
+        Chart::new(name.into(), title, [x, y], &self.conditions)
     }
 
     fn each_run<T>(&self, mut measure: impl FnMut() -> Result<T>) -> Result<Vec<T>> {

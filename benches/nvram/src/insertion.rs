@@ -80,15 +80,9 @@ fn log(dir: &Path) -> Result<Log<()>> {
 fn record(number: u64, changes: &[u8]) -> RecordBatch {
     let mut batch = RecordBatch::default();
     batch.push_changes(&ChangesRef {
-        txn_id: TxnId::new(number + 1, 0),
-        partitions: PartitionSet::One(PartitionId(0)),
         module_id: 1,
-        procedure: 0,
         digest: number,
-        principal: 0,
-        parts: 0,
-        keyed: None,
-        changes,
+        ..ChangesRef::new(TxnId::new(number + 1, 0), PartitionSet::One(PartitionId(0)), changes)
     });
     batch
 }

@@ -12,12 +12,15 @@ mod files;
 mod insertion;
 mod schemes;
 
-use std::{fs, path::PathBuf, thread};
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Parser;
 use figures::Settings;
-use reprise_bench_figures::{Chart, processor};
+use reprise_bench_figures::{
+    Chart,
+    program::{FigureArgs, growing_sites, in_folder},
+};
 
 /// Draws NV-Logging's figures with measurements of this machine
 #[derive(Parser)]
@@ -26,9 +29,6 @@ struct Args {
     /// Which: 9 (write paths), 11 (insertions), 12 (TPC-C), 13 (13-tatp, 13-tpcb) [default: all]
     #[arg(long = "figure")]
     figures: Vec<String>,
-    /// Folder for NAME.csv and NAME.svg
-    #[arg(long, value_name = "DIR", default_value = "target/figures")]
-    out: PathBuf,
     /// The NVRAM's file system; a folder in it is made, and removed at the end
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     nvram: PathBuf,
@@ -44,55 +44,38 @@ struct Args {
     /// Nanoseconds that a line takes longer to be written: 60 is as long again as DRAM
     #[arg(long, value_delimiter = ',', default_value = "0,60,120,240,480")]
     delays_ns: Vec<u64>,
-    /// One short run a point, without slower memory: whether it works, and no figure
-    #[arg(long)]
-    short: bool,
-    /// Folder of NAME.wasm [default: procedures/ beside this program's folder]
-    #[arg(long, value_name = "DIR")]
-    modules: Option<PathBuf>,
-    /// The measured build, for the figures' captions
-    #[arg(long, default_value = concat!("reprise ", env!("CARGO_PKG_VERSION")))]
-    build: String,
+    #[command(flatten)]
+    figure: FigureArgs,
 }
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u16);
-    let folder = args.nvram.join(format!("reprise-figures-{}", std::process::id()));
-    fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
-    let drawn = draw(&args, settings(&args, folder.clone(), cores));
-    fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
-    drawn
+    in_folder(&args.nvram, |folder| draw(&args, settings(&args, folder)))
 }
 
-fn settings(args: &Args, nvram: PathBuf, cores: u16) -> Settings {
-    let mut sites = match args.sites.is_empty() {
-        true => (0..8).map(|power| 1 << power).filter(|sites| *sites <= cores).collect(),
-        false => args.sites.clone(),
-    };
-    sites.sort_unstable();
-    let (seconds, runs) = if args.short {
-        (0.2, 1)
-    } else {
-        (args.seconds, args.runs)
-    };
-    let what = if args.short { "a short run: no figure" } else { "median" };
+fn settings(args: &Args, nvram: &Path) -> Settings {
+    let sites = growing_sites(&args.sites);
+    let (seconds, runs) = args.figure.length(args.seconds, args.runs);
     Settings {
-        modules: args.modules.clone(),
+        modules: args.figure.modules.clone(),
         seconds,
         warmup_s: seconds / 10.0,
         runs,
-        delays_ns: if args.short { vec![0] } else { args.delays_ns.clone() },
+        delays_ns: if args.figure.short {
+            vec![0]
+        } else {
+            args.delays_ns.clone()
+        },
         // Two on each partition, the fewest between which a call can go.
-        branches: args.short.then(|| 2 * sites.iter().copied().max().map_or(1, u32::from)),
-        conditions: format!(
-            "{} with {cores} processors; {}; NVRAM on {}; {runs} runs of {seconds} s, {what}",
-            processor(),
-            args.build,
-            args.nvram.display()
-        ),
+        branches: args
+            .figure
+            .short
+            .then(|| 2 * sites.iter().copied().max().map_or(1, u32::from)),
+        conditions: args
+            .figure
+            .conditions(&format!("NVRAM on {}", args.nvram.display()), seconds, runs),
         sites,
-        nvram,
+        nvram: nvram.to_owned(),
     }
 }
 
@@ -121,7 +104,7 @@ fn draw(args: &Args, settings: Settings) -> Result<()> {
     for (name, measure) in FIGURES {
         if args.figures.is_empty() || args.figures.iter().any(|asked| is_asked(asked, name)) {
             for chart in measure(&settings)? {
-                chart.write(&args.out)?;
+                chart.write(&args.figure.out)?;
             }
         }
     }

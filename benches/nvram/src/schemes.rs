@@ -8,10 +8,10 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use reprise_database::{
-    AfterImage, COPY_AT_ENTRIES_DEFAULT, CommitMode, DeviceConfig, Environment, FlushPolicy, LogPolicy, NvramConfig,
-    RecoverFrom, RedoConfig,
+    AfterImage, COPY_AT_ENTRIES_DEFAULT, DeviceConfig, Environment, FlushPolicy, LogPolicy, NvramConfig, RecoverFrom,
+    RedoConfig,
 };
-use reprise_driver::{Options, ProcessOptions, Report, SlowRegions, Target, run_in};
+use reprise_driver::{Options, ProcessOptions, Report, SlowRegions, run_in};
 use reprise_env::FilteredDisk;
 use reprise_nvram::OpenMemory;
 
@@ -111,38 +111,26 @@ impl Run<'_> {
                 (DeviceConfig::Nvram(config), None)
             }
         };
+        // The schemes bring their own delay.
+        let process = ProcessOptions {
+            redo: RedoConfig {
+                images: AfterImage::Changed,
+                from: RecoverFrom::default(),
+            },
+            device,
+            data_dir,
+            batch: Some(1),
+            in_flight: Some(self.sites.into()),
+            prepared: true,
+            ..ProcessOptions::new(self.sites, LogPolicy::Physiological)
+        };
         Options {
-            workload: self.workload.to_owned(),
             seconds: self.seconds,
             warmup_s: self.warmup_s,
-            rate: None,
             seed: self.seed,
-            remote_percent: None,
             scale: self.scale,
-            warehouses: None,
             modules: self.modules.clone(),
-            target: Target::Process(ProcessOptions {
-                partitions: self.sites,
-                sites: self.sites,
-                log: LogPolicy::Physiological,
-                redo: RedoConfig {
-                    images: AfterImage::Changed,
-                    from: RecoverFrom::default(),
-                },
-                device,
-                // The schemes bring their own.
-                nvram_delay_ns: 0,
-                commit: CommitMode::Sync,
-                group_commit_us: 0,
-                data_dir,
-                native: false,
-                checkpoint_during: false,
-                restart: false,
-                batch: Some(1),
-                in_flight: Some(self.sites.into()),
-                prepared: true,
-                memory_ready: 0,
-            }),
+            ..Options::new(self.workload, process)
         }
     }
 

@@ -1,34 +1,18 @@
 //! The calls of each workload, and the sums that their answers add up to.
 
 use anyhow::{Result, ensure};
-use reprise_driver::Random;
+use reprise_driver::{BANK_AMOUNT_MAX, NUMBERS_PER_AREA, REPEATED_PHONES, Random, TPCB_DELTA_MAX, TPCB_REMOTE_PERCENT};
+pub use reprise_driver::{CONTESTANTS, VOTES_PER_PHONE_MAX};
 use tpcb::{ACCOUNTS_PER_BRANCH, TELLERS_PER_BRANCH, first_account, first_teller};
 
 use crate::orders::Order;
 
-/// The contestants that a vote may name, from 1 on.
-pub const CONTESTANTS: [&str; 6] = [
-    "Ada Lindqvist",
-    "Bruno Okafor",
-    "Chiara Novak",
-    "Dmitri Alvarez",
-    "Esther Nakamura",
-    "Farid Holloway",
-];
-pub const VOTES_PER_PHONE_MAX: i64 = 2;
 /// Large enough that a popular account pays for a whole run.
 pub const OPENING_BALANCE: i64 = 1_000_000;
 
 const NO_CONTESTANT: i32 = 999;
-const NUMBERS_PER_AREA: u32 = 10_000_000;
-/// Phones that vote again and again, one call in a hundred.
-const REPEATED_PHONES: u32 = 1_000;
-const AMOUNT_MAX: u32 = 200;
 /// Exponent of the skewed transfers.
 const ZIPF: f64 = 1.5;
-/// Percent of bookings to an account of another branch (TPC-B, clause 5.3.5).
-const REMOTE_PERCENT: u32 = 15;
-const DELTA_MAX: u32 = 999_999;
 
 /// The calls that a run makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +116,29 @@ impl Workload {
             Self::NewOrder => &["orders numbered", "orders", "order lines", "units taken from stock"],
         }
     }
+
+    /// The SQL of these sums.
+    pub fn sum_queries(self) -> &'static [&'static str] {
+        match self {
+            Self::Voter => &[
+                "SELECT coalesce(sum(votes), 0) FROM vote_counts",
+                "SELECT count(*) FROM votes",
+            ],
+            Self::Transfer | Self::Zipf => &["SELECT count(*) FROM accounts", "SELECT sum(balance) FROM accounts"],
+            Self::Tpcb => &[
+                "SELECT sum(balance) FROM branches",
+                "SELECT sum(balance) FROM tellers",
+                "SELECT sum(balance) FROM accounts",
+                "SELECT count(*) FROM history",
+            ],
+            Self::NewOrder => &[
+                "SELECT sum(d_next_o_id - 3001) FROM district",
+                "SELECT count(*) FROM orders",
+                "SELECT count(*) FROM order_line",
+                "SELECT sum(s_ytd) FROM stock",
+            ],
+        }
+    }
 }
 
 /// Rows that the workloads begin with.
@@ -223,7 +230,7 @@ impl Inputs {
         Call::Transfer {
             payer: payer.into(),
             payee: payee.into(),
-            amount: i64::from(1 + below(random.next_u64(), AMOUNT_MAX)),
+            amount: i64::from(1 + below(random.next_u64(), BANK_AMOUNT_MAX)),
         }
     }
 
@@ -240,7 +247,7 @@ impl Inputs {
     fn booking(&self, random: &mut Random) -> Booking {
         let (place, account, kind) = (random.next_u64(), random.next_u64(), random.next_u64());
         let home = below(place, self.branches);
-        let of = match self.branches > 1 && below(kind, 100) < REMOTE_PERCENT {
+        let of = match self.branches > 1 && below(kind, 100) < u32::from(TPCB_REMOTE_PERCENT) {
             true => (home + 1 + below(account >> 32, self.branches - 1)) % self.branches,
             false => home,
         };
@@ -250,7 +257,7 @@ impl Inputs {
             teller: first_teller(branch) + below(place >> 32, TELLERS_PER_BRANCH as u32) as i32,
             account_branch,
             account: first_account(account_branch) + below(account, ACCOUNTS_PER_BRANCH as u32) as i32,
-            delta: i64::from(below(kind >> 32, 2 * DELTA_MAX + 1)) - i64::from(DELTA_MAX),
+            delta: i64::from(below(kind >> 32, 2 * TPCB_DELTA_MAX + 1)) - i64::from(TPCB_DELTA_MAX),
         }
     }
 

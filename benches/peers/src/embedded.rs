@@ -262,21 +262,8 @@ impl Running for RunningSqlite {
     }
 
     fn totals(&mut self) -> Result<Vec<i64>> {
-        let queries: &[&str] = match self.workload {
-            Workload::Voter => &["SELECT sum(votes) FROM vote_counts", "SELECT count(*) FROM votes"],
-            Workload::Transfer | Workload::Zipf => {
-                &["SELECT count(*) FROM accounts", "SELECT sum(balance) FROM accounts"]
-            }
-            Workload::Tpcb => &[
-                "SELECT sum(balance) FROM branches",
-                "SELECT sum(balance) FROM tellers",
-                "SELECT sum(balance) FROM accounts",
-                "SELECT count(*) FROM history",
-            ],
-            Workload::NewOrder => &embedded_order::SUMS,
-        };
         let sum = |query: &&str| -> Result<i64> { Ok(self.database.prepare(query)?.run(&[])?.unwrap_or_default()) };
-        queries.iter().map(sum).collect()
+        self.workload.sum_queries().iter().map(sum).collect()
     }
 }
 

@@ -40,14 +40,6 @@ pub const STATEMENTS: [&str; 8] = [
     "INSERT INTO order_line VALUES (?, ?, ?, ?, ?, ?, NULL, ?, ?, ?)",
 ];
 
-/// The sums that the check compares.
-pub const SUMS: [&str; 4] = [
-    "SELECT sum(d_next_o_id - 3001) FROM district",
-    "SELECT count(*) FROM orders",
-    "SELECT count(*) FROM order_line",
-    "SELECT sum(s_ytd) FROM stock",
-];
-
 /// The text of a stock's district, all of which are alike.
 const DISTRICT_INFO: &str = "ssssssssssssssssssssssss";
 

@@ -24,13 +24,16 @@ mod server;
 #[allow(unsafe_code)]
 mod sqlite;
 
-use std::{fs::Permissions, os::unix::fs::PermissionsExt, path::PathBuf, thread};
+use std::{fs::Permissions, os::unix::fs::PermissionsExt, path::PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use calls::{Sizes, WORKLOADS};
 use clap::Parser;
 use peer::{Durability, Installed, Missing};
-use reprise_bench_figures::processor;
+use reprise_bench_figures::{
+    processor,
+    program::{FigureArgs, cores},
+};
 use runs::Settings;
 
 /// Draws Reprise beside other databases, with the same calls, clients and durability
@@ -40,9 +43,6 @@ struct Args {
     /// Which: voter, transfer (between accounts chosen evenly), zipf (few accounts take part in most), tpcb, new-order [default: all]
     #[arg(long = "figure")]
     figures: Vec<String>,
-    /// Folder for NAME.csv and NAME.svg
-    #[arg(long, value_name = "DIR", default_value = "target/figures")]
-    out: PathBuf,
     /// Place of the peers' files; a folder in it is made, and removed at the end [default: the system's for temporary files]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -58,18 +58,11 @@ struct Args {
     /// Threads that serve the connections
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
     threads: u16,
-    /// One round of a fraction of a second: whether it works, and no figure
-    #[arg(long)]
-    short: bool,
     /// Like --short, with few rows and durability at each commit alone: the size of a test
     #[arg(long)]
     tiny: bool,
-    /// Folder of NAME.wasm [default: procedures/ beside this program's folder]
-    #[arg(long, value_name = "DIR")]
-    modules: Option<PathBuf>,
-    /// The build, for the figures' captions
-    #[arg(long, default_value = concat!("reprise ", env!("CARGO_PKG_VERSION")))]
-    build: String,
+    #[command(flatten)]
+    figure: FigureArgs,
 }
 
 fn main() -> Result<()> {
@@ -106,7 +99,7 @@ fn main() -> Result<()> {
     };
     for (name, workload) in WORKLOADS {
         if args.figures.is_empty() || args.figures.iter().any(|asked| asked == name) {
-            settings.measure(name, workload)?.write(&args.out)?;
+            settings.measure(name, workload)?.write(&args.figure.out)?;
         }
     }
     folder.close().context("remove the peers' files")
@@ -116,7 +109,7 @@ fn main() -> Result<()> {
 fn find_peers(args: &Args) -> (Vec<Box<dyn Installed>>, Vec<Missing>) {
     let (mut peers, mut missing) = (Vec::new(), Vec::new());
     for found in [
-        reprise::reprise(args.modules.as_deref()),
+        reprise::reprise(args.figure.modules.as_deref()),
         postgres::postgres(),
         redis::redis(),
         redis::valkey(),
@@ -132,9 +125,8 @@ fn find_peers(args: &Args) -> (Vec<Box<dyn Installed>>, Vec<Missing>) {
 
 /// The settings of a run, without its peers and its place.
 fn settings(args: &Args) -> Settings<'static> {
-    let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let is_short = args.short || args.tiny;
-    let (seconds, runs) = match (args.tiny, args.short) {
+    let is_short = args.figure.short || args.tiny;
+    let (seconds, runs) = match (args.tiny, args.figure.short) {
         (true, _) => (0.05, 1),
         (false, true) => (0.3, 1),
         (false, false) => (args.seconds, args.runs),
@@ -160,9 +152,10 @@ fn settings(args: &Args) -> Settings<'static> {
             items: if args.tiny { 1_000 } else { 100_000 },
         },
         conditions: format!(
-            "{} with {cores} processors; {}; seeds 1 to {}; {runs} rounds of {seconds} s, {what}",
+            "{} with {} processors; {}; seeds 1 to {}; {runs} rounds of {seconds} s, {what}",
             processor(),
-            args.build,
+            cores(),
+            args.figure.build,
             runs * 10
         ),
     }

@@ -1,23 +1,19 @@
 //! The inputs of TPC-C's New-Order (clause 2.4.1), drawn for every peer alike.
 
-use reprise_driver::Random;
+use reprise_driver::{Random, TPCC_LINES_MAX as LINES_MAX, TPCC_REMOTE_LINES, TPCC_ROLLED_BACK};
+pub use tpcc::CUSTOMERS;
 
 use crate::calls::below;
 
-pub const LINES_MAX: usize = 15;
-const LINES_MIN: u32 = 5;
-pub const DISTRICTS: i16 = 10;
-pub const CUSTOMERS: i32 = 3_000;
+const LINES_MIN: u32 = tpcc::LINES_MIN as u32;
+pub const DISTRICTS: i16 = tpcc::DISTRICTS as i16;
 /// Order numbers of a district begin here.
-pub const FIRST_ORDER: i64 = 3_001;
+pub const FIRST_ORDER: i64 = CUSTOMERS as i64 + 1;
 /// An item that no peer has: such an order is taken back.
-const NO_ITEM: i32 = 100_001;
+const NO_ITEM: i32 = tpcc::ITEMS + 1;
 /// Constants of NURand, the same for every run.
 const CUSTOMER_C: u32 = 259;
 const ITEM_C: u32 = 7_911;
-/// Percent of lines from another warehouse, and of orders that are taken back.
-const REMOTE_PERCENT: u32 = 1;
-const TAKEN_BACK_PERCENT: u32 = 1;
 
 /// A line of an order.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -61,7 +57,7 @@ impl Order {
         };
         for line in &mut order.lines[..count as usize] {
             let kind = random.next_u64();
-            let is_remote = warehouses > 1 && below(kind, 100) < REMOTE_PERCENT;
+            let is_remote = warehouses > 1 && below(kind, 100) < TPCC_REMOTE_LINES;
             let supplier = match is_remote {
                 true => (warehouse + 1 + below(random.next_u64(), warehouses - 1)) % warehouses,
                 false => warehouse,
@@ -72,7 +68,7 @@ impl Order {
                 quantity: 1 + below(kind >> 32, 10) as i16,
             };
         }
-        if below(random.next_u64(), 100) < TAKEN_BACK_PERCENT {
+        if below(random.next_u64(), 100) < TPCC_ROLLED_BACK {
             order.lines[count as usize - 1].item = NO_ITEM;
         }
         order.lines[..count as usize].sort_by_key(|line| (line.supplier, line.item));

@@ -51,10 +51,14 @@ pub trait Installed {
     fn version(&self) -> &str;
 
     /// The ways in which calls can be sent to it. The first is plain.
-    fn ways(&self) -> &'static [Way];
+    fn ways(&self) -> &'static [Way] {
+        &[Way::Plain, Way::Ahead]
+    }
 
     /// True where it has such a durability.
-    fn offers(&self, durability: Durability) -> bool;
+    fn offers(&self, _: Durability) -> bool {
+        true
+    }
 
     /// Starts it and fills the tables of the workload.
     ///

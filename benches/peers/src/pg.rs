@@ -1,16 +1,14 @@
 //! The protocol of PostgreSQL (version 3): one prepared statement with binary arguments, and simple queries beside it.
 
-use std::{
-    io::{Read, Write},
-    net::TcpStream,
-};
+use std::{io::Write, net::TcpStream};
 
 use anyhow::{Context, Result, anyhow, bail};
 
 use crate::{
-    calls::{Booking, Call, Outcome, VOTES_PER_PHONE_MAX},
+    calls::{Call, Outcome, VOTES_PER_PHONE_MAX},
     load::Wire,
     orders::{Line, Order},
+    server::SetupConnection,
 };
 
 /// Version 3.0 of the protocol.
@@ -136,17 +134,11 @@ fn push_args(call: &Call, out: &mut Vec<u8>) {
                 push_arg(out, value.to_be_bytes());
             }
         }
-        Call::Book(Booking {
-            branch,
-            teller,
-            account,
-            delta,
-            ..
-        }) => {
-            for value in [branch, teller, account] {
+        Call::Book(booking) => {
+            for value in [booking.branch, booking.teller, booking.account] {
                 push_arg(out, value.to_be_bytes());
             }
-            push_arg(out, delta.to_be_bytes());
+            push_arg(out, booking.delta.to_be_bytes());
         }
         Call::Order(ref order) => {
             push_arg(out, order.warehouse.to_be_bytes());
@@ -191,27 +183,19 @@ impl Wire for PgWire {
 }
 
 /// A connection for simple queries, which becomes one for calls.
-pub struct PgClient {
-    stream: TcpStream,
-    received: Vec<u8>,
-}
+pub struct PgClient(SetupConnection);
 
 impl PgClient {
     pub fn connect(port: u16) -> Result<Self> {
-        let stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_nodelay(true)?;
-        let mut client = Self {
-            stream,
-            received: Vec::new(),
-        };
+        let mut client = Self(SetupConnection::open(port)?);
         let mut body = VERSION.to_be_bytes().to_vec();
         for text in ["user", USER, "database", USER, ""] {
             body.extend_from_slice(text.as_bytes());
             body.push(0);
         }
         let length = (body.len() + 4) as i32;
-        client.stream.write_all(&length.to_be_bytes())?;
-        client.stream.write_all(&body)?;
+        client.0.stream.write_all(&length.to_be_bytes())?;
+        client.0.stream.write_all(&body)?;
         client.wait()?;
         Ok(client)
     }
@@ -226,7 +210,7 @@ impl PgClient {
             out.extend_from_slice(sql.as_bytes());
             out.push(0);
         });
-        self.stream.write_all(&request)?;
+        self.0.stream.write_all(&request)?;
         self.wait()
     }
 
@@ -242,17 +226,16 @@ impl PgClient {
             out.extend_from_slice(&[0, 0, 0]);
         });
         push_message(&mut request, b'S', |_| {});
-        self.stream.write_all(&request)?;
+        self.0.stream.write_all(&request)?;
         self.wait()?;
-        Ok(self.stream)
+        Ok(self.0.stream)
     }
 
     /// Reads until the server is ready for the next request.
     fn wait(&mut self) -> Result<Vec<String>> {
         let (mut columns, mut failed) = (Vec::new(), None);
-        let mut piece = [0; 4096];
         loop {
-            while let Some(message) = parse(&self.received) {
+            while let Some(message) = parse(&self.0.received) {
                 let bytes = message.bytes;
                 match message.kind {
                     b'R' if message.body != [0; 4] => bail!("PostgreSQL asks for a password"),
@@ -262,18 +245,16 @@ impl PgClient {
                     }
                     b'E' => failed = Some(error(message.body)),
                     b'Z' => {
-                        self.received.drain(..bytes);
+                        self.0.received.drain(..bytes);
                         return failed.map_or(Ok(columns), Err);
                     }
                     _ => {}
                 }
-                self.received.drain(..bytes);
+                self.0.received.drain(..bytes);
             }
-            let read = self.stream.read(&mut piece)?;
-            if read == 0 {
+            if !self.0.receive()? {
                 return Err(failed.unwrap_or_else(|| anyhow!("PostgreSQL closed the connection")));
             }
-            self.received.extend_from_slice(&piece[..read]);
         }
     }
 }
@@ -281,6 +262,7 @@ impl PgClient {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calls::Booking;
 
     fn message(kind: u8, body: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();

@@ -146,14 +146,6 @@ impl Installed for Postgres {
         &self.version
     }
 
-    fn ways(&self) -> &'static [Way] {
-        &[Way::Plain, Way::Ahead]
-    }
-
-    fn offers(&self, _: Durability) -> bool {
-        true
-    }
-
     fn start(&self, start: &Start<'_>) -> Result<Box<dyn Running>> {
         let (data, port) = (start.dir.join("data"), free_port()?);
         self.make_cluster(start.dir, &data)?;
@@ -268,29 +260,8 @@ impl Running for RunningPostgres {
     }
 
     fn totals(&mut self) -> Result<Vec<i64>> {
-        let queries: &[&str] = match self.inputs.workload {
-            Workload::Voter => &[
-                "SELECT coalesce(sum(votes), 0) FROM vote_counts",
-                "SELECT count(*) FROM votes",
-            ],
-            Workload::Transfer | Workload::Zipf => {
-                &["SELECT count(*) FROM accounts", "SELECT sum(balance) FROM accounts"]
-            }
-            Workload::Tpcb => &[
-                "SELECT sum(balance) FROM branches",
-                "SELECT sum(balance) FROM tellers",
-                "SELECT sum(balance) FROM accounts",
-                "SELECT count(*) FROM history",
-            ],
-            Workload::NewOrder => &[
-                "SELECT sum(d_next_o_id - 3001) FROM district",
-                "SELECT count(*) FROM orders",
-                "SELECT count(*) FROM order_line",
-                "SELECT sum(s_ytd) FROM stock",
-            ],
-        };
         let mut sums = Vec::new();
-        for query in queries {
+        for query in self.inputs.workload.sum_queries() {
             let rows = self.client.query(query)?;
             let sum = rows.first().and_then(|text| text.parse().ok());
             sums.push(sum.with_context(|| format!("{query}: {rows:?}"))?);

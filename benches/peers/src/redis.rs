@@ -11,7 +11,7 @@ use crate::{
     orders::{CUSTOMERS, DISTRICTS, FIRST_ORDER},
     peer::{Durability, Installed, Missing, Running, Start},
     resp::{Reply, RespClient, RespWire},
-    server::{Server, find_program, first_line, free_port},
+    server::{Server, connect, find_program, first_line, free_port},
 };
 
 const LIBRARY: &str = include_str!("redis.lua");
@@ -69,14 +69,6 @@ impl Installed for Redis {
 
     fn version(&self) -> &str {
         &self.version
-    }
-
-    fn ways(&self) -> &'static [Way] {
-        &[Way::Plain, Way::Ahead]
-    }
-
-    fn offers(&self, _: Durability) -> bool {
-        true
     }
 
     fn start(&self, start: &Start<'_>) -> Result<Box<dyn Running>> {
@@ -178,8 +170,7 @@ impl Running for RunningRedis {
     fn run(&mut self, load: &Load, way: Way) -> Result<Measured> {
         let port = self.server.port;
         let open = || -> Result<Connection> {
-            let stream = std::net::TcpStream::connect(("127.0.0.1", port))?;
-            stream.set_nodelay(true)?;
+            let stream = connect(port)?;
             let wire = Box::new(RespWire::default());
             Ok(Connection { stream, wire })
         };

@@ -89,10 +89,6 @@ impl Installed for Reprise {
         &[Way::Plain, Way::Keyed, Way::Ahead, Way::Batches]
     }
 
-    fn offers(&self, _: Durability) -> bool {
-        true
-    }
-
     fn start(&self, start: &Start<'_>) -> Result<Box<dyn Running>> {
         let port = free_port()?;
         let mut command = Command::new(&self.program);

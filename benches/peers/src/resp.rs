@@ -1,17 +1,15 @@
 //! The protocol of Redis and Valkey (RESP 2): function calls, and their answers.
 
-use std::{
-    io::{Read, Write},
-    net::TcpStream,
-};
+use std::io::Write;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
-    calls::{Booking, Call, Outcome, VOTES_PER_PHONE_MAX},
+    calls::{Call, Outcome, VOTES_PER_PHONE_MAX},
     http::push_number,
     load::Wire,
     orders::Order,
+    server::SetupConnection,
 };
 
 /// An answer of the server.
@@ -141,19 +139,13 @@ impl RespWire {
                 self.push_key(out, "a:", payee);
                 push_integer(out, amount);
             }
-            Call::Book(Booking {
-                branch,
-                teller,
-                account,
-                delta,
-                ..
-            }) => {
+            Call::Book(booking) => {
                 Self::push_function(out, "account_update", 4, 1);
-                self.push_key(out, "account:", account.into());
-                self.push_key(out, "teller:", teller.into());
-                self.push_key(out, "branch:", branch.into());
-                self.push_key(out, "history:", branch.into());
-                push_integer(out, delta);
+                self.push_key(out, "account:", booking.account.into());
+                self.push_key(out, "teller:", booking.teller.into());
+                self.push_key(out, "branch:", booking.branch.into());
+                self.push_key(out, "history:", booking.branch.into());
+                push_integer(out, booking.delta);
             }
             Call::Order(ref order) => self.push_order(order, out),
         }
@@ -180,19 +172,11 @@ impl Wire for RespWire {
 }
 
 /// A connection that is not measured.
-pub struct RespClient {
-    stream: TcpStream,
-    received: Vec<u8>,
-}
+pub struct RespClient(SetupConnection);
 
 impl RespClient {
     pub fn connect(port: u16) -> Result<Self> {
-        let stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_nodelay(true)?;
-        Ok(Self {
-            stream,
-            received: Vec::new(),
-        })
+        Ok(Self(SetupConnection::open(port)?))
     }
 
     /// Sends a command and waits for its reply.
@@ -203,19 +187,16 @@ impl RespClient {
         let mut request = Vec::new();
         push_count(&mut request, texts.len() as i64);
         texts.iter().for_each(|text| push_text(&mut request, text.as_bytes()));
-        self.stream.write_all(&request)?;
-        let mut piece = [0; 4096];
+        self.0.stream.write_all(&request)?;
         loop {
-            if let Some(parsed) = parse(&self.received)? {
-                self.received.drain(..parsed.bytes);
+            if let Some(parsed) = parse(&self.0.received)? {
+                self.0.received.drain(..parsed.bytes);
                 return match parsed.reply {
                     Reply::Error(error) => bail!("{} was answered with {error}", texts.join(" ").escape_debug()),
                     reply => Ok(reply),
                 };
             }
-            let read = self.stream.read(&mut piece)?;
-            ensure!(read > 0, "the server closed the connection");
-            self.received.extend_from_slice(&piece[..read]);
+            ensure!(self.0.receive()?, "the server closed the connection");
         }
     }
 

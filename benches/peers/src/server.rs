@@ -2,7 +2,8 @@
 
 use std::{
     fs::{self, File},
-    net::{Ipv4Addr, TcpListener},
+    io::Read,
+    net::{Ipv4Addr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -29,6 +30,36 @@ pub struct Server {
 pub fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("look for a free port")?;
     Ok(listener.local_addr()?.port())
+}
+
+/// A connection that sends each request at once.
+pub fn connect(port: u16) -> Result<TcpStream> {
+    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// A connection that is not measured, and the bytes that it received.
+pub struct SetupConnection {
+    pub stream: TcpStream,
+    pub received: Vec<u8>,
+}
+
+impl SetupConnection {
+    pub fn open(port: u16) -> Result<Self> {
+        Ok(Self {
+            stream: connect(port)?,
+            received: Vec::new(),
+        })
+    }
+
+    /// Waits for more bytes. False: the server closed the connection.
+    pub fn receive(&mut self) -> Result<bool> {
+        let mut piece = [0; 4096];
+        let read = self.stream.read(&mut piece)?;
+        self.received.extend_from_slice(&piece[..read]);
+        Ok(read > 0)
+    }
 }
 
 /// Position of a program in the folders of PATH, or in these first.

@@ -44,15 +44,8 @@ const ALONE: &str = "0 standbys: the primary by itself, with the same form of lo
 impl Settings {
     pub(crate) fn chart(&self, name: &str, title: &str, (x, y): (&'static str, &'static str), notes: &[&str]) -> Chart {
         Chart {
-            name: format!("query-fresh-{name}"),
-            title: title.into(),
-            x,
-            y,
-            is_log: false,
-            points: Vec::new(),
-            paper: Vec::new(),
             notes: notes.iter().map(|note| (*note).to_owned()).collect(),
-            conditions: self.conditions.clone(),
+            ..Chart::new(format!("query-fresh-{name}"), title, [x, y], &self.conditions)
         }
     }
 

@@ -17,12 +17,15 @@ mod taker;
 mod threads;
 mod ways;
 
-use std::{fs, path::PathBuf, thread};
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Parser;
 use figures::{NAMES, Settings};
-use reprise_bench_figures::{Chart, processor};
+use reprise_bench_figures::{
+    Chart,
+    program::{FigureArgs, growing_sites, in_folder},
+};
 
 /// Draws Query Fresh's figures with measurements of this machine
 #[derive(Parser)]
@@ -32,9 +35,6 @@ struct Args {
     /// processor (time of either side), replay (one log, two ways), command-logging-10 (another paper's: commands against changes) [default: all]
     #[arg(long = "figure")]
     figures: Vec<String>,
-    /// Folder for NAME.csv and NAME.svg
-    #[arg(long, value_name = "DIR", default_value = "target/figures")]
-    out: PathBuf,
     /// Folder for the files of primary and standbys; a folder in it is made, and removed at the end
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     dir: PathBuf,
@@ -60,15 +60,8 @@ struct Args {
     /// share all]
     #[arg(long, value_name = "P,S", value_parser = quota::parse)]
     quotas: Option<quota::Quotas>,
-    /// One short run a point: whether it works, and no figure
-    #[arg(long)]
-    short: bool,
-    /// Folder of NAME.wasm [default: procedures/ beside this program's folder]
-    #[arg(long, value_name = "DIR")]
-    modules: Option<PathBuf>,
-    /// The measured build, for the figures' captions
-    #[arg(long, default_value = concat!("reprise ", env!("CARGO_PKG_VERSION")))]
-    build: String,
+    #[command(flatten)]
+    figure: FigureArgs,
     /// Make a log of tpcc or voter in this new folder and stop, for --replay-log under an instruction counter
     #[arg(long, value_name = "DIR")]
     make_log: Option<PathBuf>,
@@ -89,26 +82,16 @@ fn main() -> Result<()> {
         bail!("--standbys takes numbers from 1 to 16");
     }
     let drawn = chosen(&args)?;
-    let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u16);
-    let name = format!("reprise-figures-{}", std::process::id());
-    let folder = args.dir.join(&name);
-    let disk = args
-        .disk
-        .clone()
-        .unwrap_or_else(std::env::temp_dir)
-        .join(name + "-disk");
-    for folder in [&folder, &disk] {
-        fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
-    }
-    let settings = settings(&args, (folder.clone(), disk.clone()), cores);
-    let done = match &args.make_log {
-        Some(dir) => settings.make_log(&args.workload, dir),
-        None => draw(&args, &settings, &drawn),
-    };
-    for folder in [&folder, &disk] {
-        fs::remove_dir_all(folder).with_context(|| format!("remove {}", folder.display()))?;
-    }
-    done
+    let disk = args.disk.clone().unwrap_or_else(std::env::temp_dir);
+    in_folder(&args.dir, |dir| {
+        in_folder(&disk, |disk| {
+            let settings = settings(&args, dir, disk);
+            match &args.make_log {
+                Some(dir) => settings.make_log(&args.workload, dir),
+                None => draw(&args, &settings, &drawn),
+            }
+        })
+    })
 }
 
 /// The figures, each with the function that draws it, in their order.
@@ -138,50 +121,39 @@ fn chosen(args: &Args) -> Result<Vec<Figure>> {
     Ok(FIGURES.into_iter().filter(|(name, _)| asked(name)).collect())
 }
 
-fn settings(args: &Args, (dir, disk): (PathBuf, PathBuf), cores: u16) -> Settings {
-    let mut sites = match args.sites.is_empty() {
-        true => (0..8).map(|power| 1 << power).filter(|sites| *sites <= cores).collect(),
-        false => args.sites.clone(),
-    };
-    sites.sort_unstable();
+fn settings(args: &Args, dir: &Path, disk: &Path) -> Settings {
+    let sites = growing_sites(&args.sites);
     let mut standbys = args.standbys.clone();
     standbys.sort_unstable();
-    let (seconds, runs) = match args.short {
-        true => (0.2, 1),
-        false => (args.seconds, args.runs),
-    };
-    let what = if args.short { "a short run: no figure" } else { "median" };
+    let (seconds, runs) = args.figure.length(args.seconds, args.runs);
     Settings {
-        modules: args.modules.clone(),
+        modules: args.figure.modules.clone(),
         seconds,
         runs,
-        is_short: args.short,
+        is_short: args.figure.short,
         standbys,
-        warehouses: args.short.then(|| sites.last().copied().unwrap_or(1).into()),
+        warehouses: args.figure.short.then(|| sites.last().copied().unwrap_or(1).into()),
         sites,
         rate: args.rate,
         quotas: args.quotas,
-        conditions: format!(
-            "{} with {cores} processors; {}; files on {}; {runs} runs of {seconds} s, {what}",
-            processor(),
-            args.build,
-            args.dir.display()
-        ),
-        dir,
-        disk,
+        conditions: args
+            .figure
+            .conditions(&format!("files on {}", args.dir.display()), seconds, runs),
+        dir: dir.to_owned(),
+        disk: disk.to_owned(),
     }
 }
 
 fn draw(args: &Args, settings: &Settings, figures: &[Figure]) -> Result<()> {
     for (_, measure) in figures {
         for chart in measure(settings)? {
-            chart.write(&args.out)?;
+            chart.write(&args.figure.out)?;
         }
     }
     Ok(())
 }
 
-fn replay_log(workload: &str, dir: &std::path::Path) -> Result<()> {
+fn replay_log(workload: &str, dir: &Path) -> Result<()> {
     let found = replay::measure(workload, dir)?;
     println!("{found:#?}");
     Ok(())

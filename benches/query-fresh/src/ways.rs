@@ -12,10 +12,10 @@ use anyhow::{Context, Result, anyhow};
 use crossbeam_channel::{Sender, bounded};
 use reprise_base::{Lsn, Safety};
 use reprise_database::{
-    COPY_AT_ENTRIES_DEFAULT, CommitMode, Database, DeviceConfig, Environment, FlushPolicy, LogPolicy, NvramConfig,
-    RedoConfig, ServeStandbys, ShipForm,
+    COPY_AT_ENTRIES_DEFAULT, Database, DeviceConfig, Environment, FlushPolicy, LogPolicy, NvramConfig, ServeStandbys,
+    ShipForm,
 };
-use reprise_driver::{Around, BenchError, Options, ProcessOptions, Report, Target, run_in};
+use reprise_driver::{Around, BenchError, Options, ProcessOptions, Report, run_in};
 use reprise_env::RealNet;
 use reprise_router::ReplicationInfo;
 
@@ -178,8 +178,14 @@ pub struct Measured {
 /// The options that `reprise-bench` takes for the same run.
 pub fn options(run: &Run<'_>, data_dir: Option<PathBuf>) -> Options {
     let one = run.offered == Offered::One;
+    let process = ProcessOptions {
+        partitions: run.partitions,
+        data_dir,
+        batch: one.then_some(1),
+        in_flight: one.then_some(1),
+        ..ProcessOptions::new(run.sites, run.way.log)
+    };
     Options {
-        workload: run.workload.to_owned(),
         seconds: run.seconds,
         warmup_s: run.warmup_s,
         rate: match run.offered {
@@ -188,27 +194,9 @@ pub fn options(run: &Run<'_>, data_dir: Option<PathBuf>) -> Options {
         },
         seed: run.seed,
         remote_percent: run.remote_percent,
-        scale: None,
         warehouses: run.warehouses.filter(|_| run.workload == "tpcc"),
         modules: run.modules.clone(),
-        target: Target::Process(ProcessOptions {
-            partitions: run.partitions,
-            sites: run.sites,
-            log: run.way.log,
-            redo: RedoConfig::default(),
-            device: DeviceConfig::File,
-            nvram_delay_ns: 0,
-            commit: CommitMode::Sync,
-            group_commit_us: 0,
-            data_dir,
-            native: false,
-            checkpoint_during: false,
-            restart: false,
-            batch: one.then_some(1),
-            in_flight: one.then_some(1),
-            prepared: false,
-            memory_ready: 0,
-        }),
+        ..Options::new(run.workload, process)
     }
 }
 

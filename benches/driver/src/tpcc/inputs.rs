@@ -16,9 +16,9 @@ pub const LINES_MAX: usize = tpcc::LINES_MAX as usize;
 /// Weights in a hundred from which each transaction is drawn on its own, in the order of `Kind`.
 const MIX: [u32; 5] = [45, 43, 4, 4, 4];
 /// Shares in a hundred, by the specification.
-const REMOTE_LINES: u32 = 1;
+pub const REMOTE_LINES: u32 = 1;
 const REMOTE_PAYMENTS: u32 = 15;
-const ROLLED_BACK: u32 = 1;
+pub const ROLLED_BACK: u32 = 1;
 const BY_LAST_NAME: u32 = 60;
 
 /// Which transaction; the position in `PROCEDURES`.
@@ -35,29 +35,10 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub enum Input {
     NewOrder(OrderInput),
-    Payment {
-        w_id: i16,
-        d_id: i8,
-        c_w_id: i16,
-        c_d_id: i8,
-        customer: Customer,
-        /// Cents.
-        h_amount: i64,
-    },
-    OrderStatus {
-        w_id: i16,
-        d_id: i8,
-        customer: Customer,
-    },
-    Delivery {
-        w_id: i16,
-        o_carrier_id: i8,
-    },
-    StockLevel {
-        w_id: i16,
-        d_id: i8,
-        threshold: i16,
-    },
+    Payment(PaymentInput),
+    OrderStatus { w_id: i16, d_id: i8, customer: Customer },
+    Delivery { w_id: i16, o_carrier_id: i8 },
+    StockLevel { w_id: i16, d_id: i8, threshold: i16 },
 }
 
 /// A customer as the terminal's user names them.
@@ -66,6 +47,17 @@ pub enum Customer {
     Id(i32),
     /// A number from 0 to 999 (`tpcc::last_name`).
     LastName(u16),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct PaymentInput {
+    pub w_id: i16,
+    pub d_id: i8,
+    pub c_w_id: i16,
+    pub c_d_id: i8,
+    pub customer: Customer,
+    /// Cents.
+    pub h_amount: i64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +75,7 @@ impl Input {
     pub fn kind(&self) -> Kind {
         match self {
             Self::NewOrder(_) => Kind::NewOrder,
-            Self::Payment { .. } => Kind::Payment,
+            Self::Payment(_) => Kind::Payment,
             Self::OrderStatus { .. } => Kind::OrderStatus,
             Self::Delivery { .. } => Kind::Delivery,
             Self::StockLevel { .. } => Kind::StockLevel,
@@ -212,14 +204,14 @@ impl Inputs {
             };
             c_d_id = 1 + draw(random, DISTRICTS) as i8;
         }
-        Input::Payment {
+        Input::Payment(PaymentInput {
             w_id,
             d_id,
             c_w_id,
             c_d_id,
             customer: self.customer(random),
             h_amount: 100 + draw(random, 499_901) as i64,
-        }
+        })
     }
 
     fn customer(&self, random: &mut Random) -> Customer {
@@ -314,11 +306,9 @@ mod tests {
                     );
                     assert!(order.quantities[..count].iter().all(|n| (1..=10).contains(n)));
                 }
-                Input::Payment {
-                    w_id, c_w_id, customer, ..
-                } => {
-                    paid_elsewhere += (w_id != c_w_id) as usize;
-                    by_name += matches!(customer, Customer::LastName(_)) as usize;
+                Input::Payment(payment) => {
+                    paid_elsewhere += (payment.w_id != payment.c_w_id) as usize;
+                    by_name += matches!(payment.customer, Customer::LastName(_)) as usize;
                 }
                 _ => {}
             }
@@ -345,7 +335,7 @@ mod tests {
         assert!((18.5..21.5).contains(&share(crossing, orders)));
         assert!(Inputs::new(4, 1, Some(1), 1).is_err(), "there is one partition");
         assert!(drawn(4, 1, Some(0)).iter().all(|input| match input {
-            Input::Payment { w_id, c_w_id, .. } => w_id == c_w_id,
+            Input::Payment(payment) => payment.w_id == payment.c_w_id,
             _ => true,
         }));
     }

@@ -6,7 +6,7 @@ use std::{collections::VecDeque, hint::black_box};
 
 use super::{
     ROLLED_BACK,
-    inputs::{Customer as Named, Input, OrderInput},
+    inputs::{Customer as Named, Input, OrderInput, PaymentInput},
 };
 use crate::{kernel::Kernel, random::Random};
 
@@ -293,12 +293,13 @@ impl Warehouses {
         Some(at * CUSTOMERS + c)
     }
 
-    fn payment(&mut self, place: (i16, i8), home: (i16, i8), named: Named, amount: i64) {
-        let Some(c) = self.find(district_at(home.0, home.1), named) else {
+    fn payment(&mut self, input: &PaymentInput) {
+        let Some(c) = self.find(district_at(input.c_w_id, input.c_d_id), input.customer) else {
             return;
         };
-        let warehouse = &mut self.warehouses[place.0 as usize - 1];
-        let district = &mut self.districts[district_at(place.0, place.1)];
+        let amount = input.h_amount;
+        let warehouse = &mut self.warehouses[input.w_id as usize - 1];
+        let district = &mut self.districts[district_at(input.w_id, input.d_id)];
         let customer = &mut self.customers[c];
         warehouse.ytd += amount;
         district.ytd += amount;
@@ -308,10 +309,10 @@ impl Warehouses {
         if customer.is_bad {
             let numbers = [
                 c as i64,
-                home.0 as i64,
-                home.1 as i64,
-                place.0 as i64,
-                place.1 as i64,
+                input.c_w_id as i64,
+                input.c_d_id as i64,
+                input.w_id as i64,
+                input.d_id as i64,
                 amount,
             ];
             customer.data.copy_within(..DATA_BYTES - 48, 48);
@@ -323,7 +324,7 @@ impl Warehouses {
         data[..10].copy_from_slice(&warehouse.name);
         data[14..].copy_from_slice(&district.name);
         district.history.push(History {
-            customer: (home.0 as u16, home.1 as u8, (c % CUSTOMERS) as u16),
+            customer: (input.c_w_id as u16, input.c_d_id as u8, (c % CUSTOMERS) as u16),
             amount,
             at: self.now,
             data,
@@ -433,14 +434,7 @@ impl Kernel<Input> for Warehouses {
                     return ROLLED_BACK;
                 }
             }
-            Input::Payment {
-                w_id,
-                d_id,
-                c_w_id,
-                c_d_id,
-                customer,
-                h_amount,
-            } => self.payment((*w_id, *d_id), (*c_w_id, *c_d_id), *customer, *h_amount),
+            Input::Payment(payment) => self.payment(payment),
             Input::OrderStatus { w_id, d_id, customer } => self.order_status(*w_id, *d_id, *customer),
             Input::Delivery { w_id, o_carrier_id } => self.delivery(*w_id, *o_carrier_id),
             Input::StockLevel { w_id, d_id, threshold } => self.stock_level(*w_id, *d_id, *threshold),

@@ -13,13 +13,14 @@ use reprise_procedure::native::NativeModule;
 
 use self::inputs::Inputs;
 pub use self::{
-    inputs::{Customer, Input, LINES_MAX, OrderInput},
+    inputs::{Customer, Input, LINES_MAX, OrderInput, PaymentInput, REMOTE_LINES, ROLLED_BACK as ROLLED_BACK_PERCENT},
     kernel::TypedTpcc,
     reads::Reads,
+    wire::encode,
 };
 use crate::{
     BenchError, OnProgress, Progress,
-    control::{Arg, Control},
+    control::{Arg, Control, ManyCalls},
     kernel::Kernel,
     measure::Tally,
     options::Options,
@@ -86,19 +87,21 @@ impl Tpcc {
             ]
         };
         let on_items = |calls: u64| show(calls * ITEMS_PER_CALL);
-        control.call_many(
-            "load_item_range",
-            items / ITEMS_PER_CALL,
-            &range,
-            ALREADY_THERE,
-            &on_items,
-        )?;
+        control.call_many(&ManyCalls {
+            tolerated: ALREADY_THERE,
+            on_done: &on_items,
+            ..ManyCalls::new("load_item_range", items / ITEMS_PER_CALL, &range)
+        })?;
         done.set(items);
         for part in 1..=tpcc::DISTRICTS {
             let of_warehouse = |call: u64| vec![("w_id", Arg::I16(call as i16 + 1)), ("part", Arg::I8(part))];
             let on_parts = |calls: u64| show(calls * of_part);
             let count = self.warehouses as u64;
-            control.call_many("load_warehouse", count, &of_warehouse, ALREADY_THERE, &on_parts)?;
+            control.call_many(&ManyCalls {
+                tolerated: ALREADY_THERE,
+                on_done: &on_parts,
+                ..ManyCalls::new("load_warehouse", count, &of_warehouse)
+            })?;
             done.set(done.get() + count * of_part);
         }
         Ok(())

@@ -6,21 +6,14 @@ use super::inputs::{Customer, Input, OrderInput};
 use crate::workload::push_i64;
 
 /// Appends the arguments in the order of the procedure's parameters.
-pub(super) fn encode(input: &Input, out: &mut Vec<u8>) {
+pub fn encode(input: &Input, out: &mut Vec<u8>) {
     match input {
         Input::NewOrder(order) => encode_order(order, out),
-        Input::Payment {
-            w_id,
-            d_id,
-            c_w_id,
-            c_d_id,
-            customer,
-            h_amount,
-        } => {
-            push_place(out, *w_id, *d_id);
-            push_place(out, *c_w_id, *c_d_id);
-            encode_customer(*customer, out);
-            out.extend_from_slice(&h_amount.to_le_bytes());
+        Input::Payment(payment) => {
+            push_place(out, payment.w_id, payment.d_id);
+            push_place(out, payment.c_w_id, payment.c_d_id);
+            encode_customer(payment.customer, out);
+            out.extend_from_slice(&payment.h_amount.to_le_bytes());
         }
         Input::OrderStatus { w_id, d_id, customer } => {
             push_place(out, *w_id, *d_id);
@@ -79,20 +72,13 @@ pub(super) fn write_json(input: &Input, out: &mut Vec<u8>) {
             list(out, "supply_w_ids", &order.supply_w_ids[..count]);
             list(out, "quantities", &order.quantities[..count]);
         }
-        Input::Payment {
-            w_id,
-            d_id,
-            c_w_id,
-            c_d_id,
-            customer,
-            h_amount,
-        } => {
-            begin(out, *w_id);
-            member(out, "d_id", *d_id);
-            member(out, "c_w_id", *c_w_id);
-            member(out, "c_d_id", *c_d_id);
-            json_customer(*customer, out);
-            member(out, "h_amount", *h_amount);
+        Input::Payment(payment) => {
+            begin(out, payment.w_id);
+            member(out, "d_id", payment.d_id);
+            member(out, "c_w_id", payment.c_w_id);
+            member(out, "c_d_id", payment.c_d_id);
+            json_customer(payment.customer, out);
+            member(out, "h_amount", payment.h_amount);
         }
         Input::OrderStatus { w_id, d_id, customer } => {
             begin(out, *w_id);

@@ -11,7 +11,7 @@ mod one;
 use std::{error::Error, hint::black_box, time::Instant};
 
 use reprise_abi::{
-    ColumnSchema, Field, IndexKind, IndexSchema, RowLayout, ScalarType, ScanFlags, TablePlacement, TableSchema,
+    ColumnSchema, Field, IndexKind, IndexSchema, RowLayout, ScalarType, ScanFlags, TableSchema,
     key::{push_bytes, push_i32},
 };
 use reprise_storage::{Range, Rid, ScanPosition, Store, TableId, Visit};
@@ -24,34 +24,21 @@ const SLICE: usize = 2_000;
 
 fn table(name: &str, columns: &[ScalarType], key: &[u16], kind: IndexKind, indexes: &[(&[u16], bool)]) -> TableSchema {
     TableSchema {
-        owner: String::new(),
-        shared: false,
-        was: None,
-        name: name.into(),
-        columns: columns
-            .iter()
-            .enumerate()
-            .map(|(at, ty)| ColumnSchema {
-                variants: Vec::new(),
-                was: None,
-                name: format!("c{at}"),
-                ty: *ty,
-                nullable: false,
-                default: None,
-            })
-            .collect(),
-        primary_key: key.to_vec(),
         primary_kind: kind,
         indexes: indexes
             .iter()
             .enumerate()
-            .map(|(at, (columns, unique))| IndexSchema {
-                name: format!("i{at}"),
-                columns: columns.to_vec(),
-                unique: *unique,
-            })
+            .map(|(at, (columns, unique))| IndexSchema::new(format!("i{at}"), columns, *unique))
             .collect(),
-        placement: TablePlacement::Local,
+        ..TableSchema::new(
+            name,
+            columns
+                .iter()
+                .enumerate()
+                .map(|(at, ty)| ColumnSchema::new(format!("c{at}"), *ty))
+                .collect(),
+            key,
+        )
     }
 }
 

@@ -20,13 +20,6 @@ fn key(number: u64) -> Vec<u8> {
     key
 }
 
-fn rid(number: u64) -> Rid {
-    Rid {
-        page: number as u32,
-        slot: 5,
-    }
-}
-
 fn new_tree<const P: u32>(pool: &Pool<P>, chain: &mut Chain) -> Tree {
     Tree::create(pool, chain, 0, vec![(ScalarType::I16, false), (ScalarType::I32, false)])
 }
@@ -54,8 +47,8 @@ fn check_against_model<const P: u32>() {
             _ => random.below(10) > 0,
         };
         if adds {
-            let is_new = tree.insert(pool, chain, &key(number), rid(number));
-            assert_eq!(is_new, model.insert(key(number), rid(number)).is_none());
+            let is_new = tree.insert(pool, chain, &key(number), Rid::unpack(number));
+            assert_eq!(is_new, model.insert(key(number), Rid::unpack(number)).is_none());
         } else {
             let victim = model.range(key(number)..).next().map(|(key, _)| key.clone());
             let victim = victim.unwrap_or_else(|| key(number));
@@ -106,14 +99,14 @@ fn threads_split_and_merge_a_tree_that_stays_whole() {
                 let (pool, chain) = (&shared.get().pool, &mut Chain::default());
                 let own = || (0..KEYS).map(|at| at * THREADS + thread);
                 for number in own() {
-                    assert!(tree.insert(pool, chain, &key(number), rid(number)));
+                    assert!(tree.insert(pool, chain, &key(number), Rid::unpack(number)));
                 }
                 for number in own() {
-                    assert_eq!(tree.find(pool, &key(number)), Some(rid(number)));
+                    assert_eq!(tree.find(pool, &key(number)), Some(Rid::unpack(number)));
                 }
                 // All but each sixteenth: most nodes are merged.
                 for number in own().filter(|number| !(number / THREADS).is_multiple_of(16)) {
-                    assert_eq!(tree.remove(pool, chain, &key(number)), Some(rid(number)));
+                    assert_eq!(tree.remove(pool, chain, &key(number)), Some(Rid::unpack(number)));
                 }
             });
         }
@@ -134,6 +127,6 @@ fn threads_split_and_merge_a_tree_that_stays_whole() {
         .step_by(16)
         .flat_map(|at| (0..THREADS).map(move |thread| at * THREADS + thread));
     for number in left {
-        assert_eq!(tree.find(&engine.pool, &key(number)), Some(rid(number)));
+        assert_eq!(tree.find(&engine.pool, &key(number)), Some(Rid::unpack(number)));
     }
 }
