@@ -22,17 +22,14 @@ use crate::{
     model::number,
     rng::Rng,
     run::check_errors,
-    server::{Launch, Server},
+    server::Server,
     shifting::{MODULE, NOTES, Shape, Step, amount_of},
-    workload::WorkloadConfig,
+    workload::{PARTITIONS, WorkloadConfig, launch},
 };
 
 /// The name of this workload.
 pub const SCHEMAS: &str = "schemas";
 
-/// Each start's kind of log. The next start reads the log of this one.
-const LOG_KINDS: [&str; 3] = ["command", "physiological", "both"];
-const PARTITIONS: u64 = 2;
 const CLIENTS: u64 = 3;
 /// A database's cycles: its rows are read after each.
 const CYCLES_PER_DATABASE: u32 = 25;
@@ -144,16 +141,6 @@ fn run_database(
     server.kill()?;
     check_errors(&server.process().errors())?;
     check_digests(&data_dir, &dir.join("copy"), PARTITIONS, false)
-}
-
-fn launch(config: &WorkloadConfig, data_dir: &Path, start: u32) -> Launch {
-    let kind = LOG_KINDS[start as usize % LOG_KINDS.len()];
-    let log = config.log.as_deref().unwrap_or(kind);
-    let sites = (1 + u64::from(start) % PARTITIONS).to_string();
-    let partitions = PARTITIONS.to_string();
-    let own = ["--log", log, "--partitions", &partitions, "--sites", &sites];
-    let further: Vec<_> = config.server_args.iter().map(String::as_str).collect();
-    Launch::new(data_dir).args(&[&own[..], &further].concat())
 }
 
 fn module_path() -> String {

@@ -4,7 +4,7 @@
 
 use std::{
     fmt,
-    path::{Path, PathBuf},
+    path::Path,
     thread,
     time::{Duration, Instant},
 };
@@ -24,7 +24,7 @@ use crate::{
 
 /// Each start's kind of log. The next start reads the log of this one.
 const LOG_KINDS: [&str; 3] = ["command", "physiological", "both"];
-const PARTITIONS: u64 = 2;
+pub(crate) const PARTITIONS: u64 = 2;
 const CLIENTS: usize = 4;
 /// A load that has not come to this many acknowledged calls is not killed yet: a slow machine kills as meaningfully.
 const ACKNOWLEDGED_MIN: u64 = 50;
@@ -130,7 +130,7 @@ fn cycles(config: &WorkloadConfig, dir: &Path, report: &mut WorkloadReport) -> R
 }
 
 /// How the `start`th server is started.
-fn launch(config: &WorkloadConfig, data_dir: &Path, start: u32) -> Launch {
+pub(crate) fn launch(config: &WorkloadConfig, data_dir: &Path, start: u32) -> Launch {
     let kind = LOG_KINDS[start as usize % LOG_KINDS.len()];
     let log = config.log.as_deref().unwrap_or(kind);
     // Two changes of the number of sites to three of the kind: each kind is killed and read on both.
@@ -138,7 +138,7 @@ fn launch(config: &WorkloadConfig, data_dir: &Path, start: u32) -> Launch {
     let partitions = PARTITIONS.to_string();
     let own = ["--log", log, "--partitions", &partitions, "--sites", &sites];
     let further: Vec<_> = config.server_args.iter().map(String::as_str).collect();
-    Launch::new(&PathBuf::from(data_dir)).args(&[&own[..], &further].concat())
+    Launch::new(data_dir).args(&[&own[..], &further].concat())
 }
 
 /// Fills the tables, or checks them: whatever it says but success is an error.

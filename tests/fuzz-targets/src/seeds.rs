@@ -172,15 +172,11 @@ fn records() -> Vec<Vec<u8>> {
         result: b"result",
     };
     let changed = ChangesRef {
-        txn_id: TXN,
-        partitions: PartitionSet::One(PartitionId(2)),
         module_id: 1,
         procedure: 1,
         digest: 5,
-        principal: 0,
-        parts: 0,
         keyed: Some(keyed),
-        changes: &changes,
+        ..ChangesRef::new(TXN, PartitionSet::One(PartitionId(2)), &changes)
     };
     let records = [
         RecordRef::Genesis(Genesis {
@@ -235,15 +231,11 @@ fn records() -> Vec<Vec<u8>> {
             changes: &changes,
         }),
         RecordRef::Changes(ChangesRef {
-            txn_id: TXN,
-            partitions: PartitionSet::All,
             module_id: 1,
             procedure: 1,
             digest: 5,
-            principal: 0,
             parts: 301,
-            keyed: None,
-            changes: &[],
+            ..ChangesRef::new(TXN, PartitionSet::All, &[])
         }),
         RecordRef::Command(command(PartitionSet::All, None)),
         RecordRef::Command(command(PartitionSet::One(PartitionId(9)), Some(call))),

@@ -109,13 +109,13 @@ pub fn history_of<C: Client + Send>(clients: Vec<(C, Vec<Op>)>, together: usize)
     })
 }
 
-/// A database over `dir`, or without a log; ready.
-pub fn open(dir: Option<&Path>, partitions: u16, sites: u16) -> Database {
+/// A database over `dir`, or in memory alone; ready.
+pub fn open(dir: Option<&Path>, partitions: u16, sites: u16, log: LogPolicy) -> Database {
     let database = Database::open(DatabaseConfig {
         dir: dir.map(PathBuf::from),
         partitions,
         sites,
-        log: dir.map_or(LogPolicy::None, |_| LogPolicy::Command),
+        log,
         redo: reprise_database::RedoConfig::default(),
         device: DeviceConfig::File,
         commit: CommitMode::Sync,

@@ -240,3 +240,21 @@ const WAT: &str = r#"(module
     (i32.const 0))
   (func (export "reprise_call_text_length") (param i32) (result i32) (i32.const 0))
   EXTRA)"#;
+
+/// A module of the table `t`, whose second column is `column`, and of this procedure with its code.
+pub fn table_module(column: &str, procedure: &str, code: &str) -> Vec<u8> {
+    let description = format!(
+        r#"{{"abi":1,"tables":[{{"name":"t","columns":[{{"name":"id","type":"i64"}},{{{column}}}],
+            "primary_key":["id"],"placement":{{"by":"id"}}}}],"procedures":[{procedure}]}}"#
+    );
+    let section: String = description.bytes().map(|byte| format!("\\{byte:02x}")).collect();
+    let text = format!(
+        r#"(module
+            (import "reprise1" "args_read" (func $args_read (param i32)))
+            (import "reprise1" "insert" (func $insert (param i32 i64) (result i64)))
+            (memory (export "memory") 1)
+            {code}
+            (@custom "reprise.describe" "{section}"))"#
+    );
+    wat::parse_str(text).expect("a module")
+}

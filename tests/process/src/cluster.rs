@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
-use reprise_test_crash::{Launch, Server};
+use anyhow::{Result, ensure};
+use reprise_test_crash::{Launch, Server, Spawned};
 
 /// Servers that take standbys, each in a directory of its name.
 pub struct Cluster {
@@ -37,4 +37,12 @@ impl Cluster {
     pub fn standby(&self, name: &str, of: &Server, args: &[&str]) -> Result<Server> {
         Server::start(&self.standby_launch(name, of, args))
     }
+}
+
+/// Starts a server that must end by itself, and returns its output.
+pub fn refusal(launch: &Launch) -> Result<String> {
+    let mut process = Spawned::start(launch)?;
+    let status = process.wait()?;
+    ensure!(!status.success(), "it started");
+    Ok(process.errors())
 }

@@ -16,7 +16,7 @@ mod network;
 mod openings;
 mod verbs;
 
-pub use cluster::Cluster;
+pub use cluster::{Cluster, refusal};
 pub use forge::{forge_args, forge_migration, forge_stand_in};
 pub use full::{FullReport, run_full};
 pub use group::Group;

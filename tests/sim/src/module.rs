@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use reprise_abi::{HostOps, OpError, describe::write_json};
+use reprise_abi::{HostOps, describe::write_json};
 use reprise_env::SimClock;
 use reprise_host::{CallOutcome, Fault, GuestExit, InvalidModule, StartTime};
 use reprise_procedure::native::{self, NativeFault, NativeModule};
@@ -392,21 +392,9 @@ impl Executor for NativeExecutor {
                 Ok(GuestExit::Returned)
             }
             Ok(native::NativeExit::Aborted) => Ok(GuestExit::Aborted),
-            Err(fault) => Err(fault_of(fault)),
+            Err(NativeFault::Host(error)) => Err(Fault::of_op(error)),
+            Err(NativeFault::Panic(message)) => Err(Fault::trap("panic", message)),
         };
         CallOutcome { kind, fuel_used: 0 }
-    }
-}
-
-fn fault_of(fault: NativeFault) -> Box<Fault> {
-    match fault {
-        NativeFault::Host(OpError::Limit { limit, max }) => Fault::limit(limit, max),
-        NativeFault::Host(OpError::KeyTooLong { key }) => Fault::key_too_long(&key),
-        NativeFault::Host(OpError::Guest(message)) => Fault::guest(message),
-        NativeFault::Host(OpError::Ended(ended)) => Fault::ended(ended),
-        NativeFault::Host(OpError::DuplicateKey { index }) => {
-            Fault::guest(format!("duplicate key in index {index} not handled"))
-        }
-        NativeFault::Panic(message) => Fault::trap("panic", message),
     }
 }

@@ -3,10 +3,15 @@
 //! The name of a directory is a file in the folder `names` that holds the directory's number. Its files are in folders called by that
 //! number. So a new name arrives, or is lost, as a whole, and apart from the files.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    io,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
 
 use reprise_backup::DirTree;
-use reprise_env::{Disk, DiskError, DiskErrorKind, SimDisk};
+use reprise_database::Folders;
+use reprise_env::{Disk, DiskError, DiskErrorKind, SimDisk, sim::FaultRandom};
 
 /// Directories of one disk, beside whatever else it holds.
 pub struct SimTree {
@@ -23,6 +28,29 @@ pub const CHECKPOINTS: &str = "checkpoints";
 pub const ROOT: &str = "root";
 /// Name of an empty directory, whose name arrived without its number.
 const NOTHING: &str = "nothing";
+
+/// The folders of a database on its disk.
+pub fn folders(disk: &SimDisk) -> Folders {
+    Folders {
+        root: Arc::new(disk.folder(ROOT)),
+        log: Arc::new(disk.folder(LOG)),
+        checkpoints: Arc::new(disk.folder(CHECKPOINTS)),
+        code: None,
+    }
+}
+
+/// The secrets that a database draws at its opening.
+pub fn entropy(seed: u64) -> Box<dyn Fn() -> io::Result<[u8; 16]>> {
+    let random = Mutex::new(FaultRandom::new(seed));
+    Box::new(move || {
+        let mut random = random.lock().expect("one thread");
+        let words = [random.next_u64(), random.next_u64()];
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&words[0].to_le_bytes());
+        bytes[8..].copy_from_slice(&words[1].to_le_bytes());
+        Ok(bytes)
+    })
+}
 
 impl SimTree {
     pub fn new(disk: &SimDisk) -> Self {

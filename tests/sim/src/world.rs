@@ -4,17 +4,17 @@ use std::sync::{Arc, Mutex, atomic::AtomicU64};
 
 use reprise_base::Role;
 use reprise_database::{
-    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Environment, FlushPolicy, Folders, LogPolicy,
-    NvramConfig, OpenError, RecoveryReport, RedoConfig, SampleRate, bring_home_in,
+    AfterImage, CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Environment, FlushPolicy,
+    LogPolicy, NvramConfig, OpenError, RecoverFrom, RecoveryReport, RedoConfig, SampleRate, bring_home_in,
 };
-use reprise_env::{SimClock, SimDisk, Stepper, Threads, sim::FaultRandom};
+use reprise_env::{SimClock, SimDisk, Stepper, Threads};
 use reprise_router::{BatchBuilder, BatchReply, CallKey, Router, call_hash};
 use reprise_upkeep::Checkpointer;
 
 use crate::{
     module::{NAME, NativeCompiler, Way},
     region::{REGION_BYTES, SimRegions, region_path},
-    tree::{CHECKPOINTS, LOG, ROOT, SimTree},
+    tree::{SimTree, entropy, folders},
 };
 
 /// The settings that every life of one database shares.
@@ -56,6 +56,20 @@ impl Settings {
     }
 }
 
+/// One of the redo settings, by a source of numbers below a bound.
+pub fn any_redo(mut below: impl FnMut(u64) -> u64) -> RedoConfig {
+    RedoConfig {
+        images: match below(2) {
+            0 => AfterImage::Changed,
+            _ => AfterImage::Whole,
+        },
+        from: match below(2) {
+            0 => RecoverFrom::Command,
+            _ => RecoverFrom::Changes,
+        },
+    }
+}
+
 /// A reply, for these attempts, with the operations that the disk had done when it came.
 pub struct Arrived<A> {
     pub attempts: Vec<A>,
@@ -89,29 +103,8 @@ impl Refused {
 }
 
 impl<A: Send + Sync + 'static> World<A> {
-    /// Opens the database of `disk` and replays its log.
+    /// Opens the database of `disk` in this role, and replays its log.
     pub fn open(
-        disk: &SimDisk,
-        settings: Settings,
-        sites: u16,
-        now_us: i64,
-        seed: u64,
-    ) -> Result<(Self, RecoveryReport), Refused> {
-        Self::open_as(disk, (settings, Role::Primary), sites, now_us, seed)
-    }
-
-    /// Opens the database as a standby.
-    pub fn open_standby(
-        disk: &SimDisk,
-        settings: Settings,
-        sites: u16,
-        now_us: i64,
-        seed: u64,
-    ) -> Result<(Self, RecoveryReport), Refused> {
-        Self::open_as(disk, (settings, Role::Standby), sites, now_us, seed)
-    }
-
-    fn open_as(
         disk: &SimDisk,
         (settings, role): (Settings, Role),
         sites: u16,
@@ -257,16 +250,10 @@ fn surroundings(
     seed: u64,
 ) -> (DatabaseConfig, Environment) {
     let threads: Arc<dyn Threads> = Arc::new(stepper.clone());
-    let random = Mutex::new(FaultRandom::new(seed ^ 0x1d));
     let around = Environment {
         clock: clock.clone(),
         threads,
-        folders: Some(Folders {
-            root: Arc::new(disk.folder(ROOT)),
-            log: Arc::new(disk.folder(LOG)),
-            checkpoints: Arc::new(disk.folder(CHECKPOINTS)),
-            code: None,
-        }),
+        folders: Some(folders(disk)),
         nvram: Arc::new(SimRegions(disk.clone())),
         compiler: Arc::new(NativeCompiler {
             way: settings.way,
@@ -277,14 +264,7 @@ fn surroundings(
         part_bytes: settings.part_bytes,
         redo_window_bytes: 1 << 10,
         file_part_bytes: 1 << 10,
-        entropy: Box::new(move || {
-            let mut random = random.lock().expect("one thread");
-            let words = [random.next_u64(), random.next_u64()];
-            let mut bytes = [0; 16];
-            bytes[..8].copy_from_slice(&words[0].to_le_bytes());
-            bytes[8..].copy_from_slice(&words[1].to_le_bytes());
-            Ok(bytes)
-        }),
+        entropy: entropy(seed ^ 0x1d),
     };
     let config = DatabaseConfig {
         dir: None,

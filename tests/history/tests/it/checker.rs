@@ -2,6 +2,7 @@
 //! porcupine). With whole transactions over a handful of registers as its operations, linearizable means strictly
 //! serializable.
 
+use reprise_database::LogPolicy;
 use reprise_test_crash::{Launch, Server};
 use reprise_test_history::{Client, Done, Http, Local, Mix, Model, Op, Ret, deploy, history_of, open};
 use todc_utils::{
@@ -168,7 +169,7 @@ fn rounds<C: Client + Send>(rounds: u64, connect: &dyn Fn() -> C) {
 #[test]
 fn random_transactions_are_strictly_serializable() {
     for (partitions, sites) in [(4, 2), (3, 3)] {
-        let database = open(None, partitions, sites);
+        let database = open(None, partitions, sites, LogPolicy::None);
         deploy(&database);
         rounds(40, &|| Local(database.router().clone()));
         database.close().expect("close");

@@ -9,7 +9,7 @@ use std::{
 };
 
 use reprise_base::{Lsn, TxnId};
-use reprise_database::Database;
+use reprise_database::{Database, LogPolicy};
 use reprise_router::{BatchBuilder, LogBody, LogEntry, LogSearch, ReplyOutcome};
 use reprise_test_history::{Client, Done, Local, Mix, Model, Op, Ret, deploy, history_of, open};
 
@@ -106,7 +106,7 @@ fn a_random_mix_is_serial_in_the_order_of_ids_and_of_the_log_and_replays_on_any_
     for (seed, partitions, sites, several) in [(1, 6, 3, 50), (2, 5, 2, 10)] {
         let reproduce = format!("seed {seed}");
         let dir = tempfile::tempdir().expect("a directory");
-        let database = open(Some(dir.path()), partitions, sites);
+        let database = open(Some(dir.path()), partitions, sites, LogPolicy::Command);
         deploy(&database);
         let history = history_of(clients(&database, seed, 700, several), 6);
         let model = check_ids(&history, &reproduce);
@@ -116,7 +116,7 @@ fn a_random_mix_is_serial_in_the_order_of_ids_and_of_the_log_and_replays_on_any_
         let digest = database.router().digest().expect("ready");
         database.close().expect("close");
         for sites in [1, 2, 3] {
-            let database = open(Some(dir.path()), partitions, sites);
+            let database = open(Some(dir.path()), partitions, sites, LogPolicy::Command);
             assert_eq!(
                 database.router().digest().expect("ready"),
                 digest,
@@ -139,7 +139,7 @@ const WAITED_FOR_MAX: u64 = 32 * (STORM_BATCH * STORM_CLIENTS) as u64;
 /// that are served meanwhile, which no machine's speed moves.
 #[test]
 fn a_storm_of_multi_partition_calls_starves_no_one() {
-    let database = open(None, 4, 2);
+    let database = open(None, 4, 2, LogPolicy::None);
     deploy(&database);
     let (served, waited_for) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let storm = (0..STORM_CLIENTS).map(|number| {
@@ -188,7 +188,7 @@ impl Client for Counted {
 /// nothing counts as waiting.
 #[test]
 fn overload_is_refused_and_nothing_is_left_waiting() {
-    let database = open(None, 4, 2);
+    let database = open(None, 4, 2, LogPolicy::None);
     deploy(&database);
     let router = database.router();
     let deployed = router.deployed();
@@ -236,7 +236,7 @@ fn overload_is_refused_and_nothing_is_left_waiting() {
 /// whether they are of one partition or of several.
 #[test]
 fn batches_of_one_stream_keep_their_order() {
-    let database = open(None, 4, 2);
+    let database = open(None, 4, 2, LogPolicy::None);
     deploy(&database);
     let router = database.router();
     let is_over = std::sync::atomic::AtomicBool::new(false);

@@ -63,13 +63,11 @@ fn answers(text: &str) -> Vec<String> {
 
 /// Calls and their expected answers: every kind of answer, and a request of another kind before the last ones.
 fn mixture() -> (String, Vec<&'static str>) {
+    let put = |id: u8, amount: u8, lines| call("put", &format!("{{\"id\":{id},\"amount\":{amount}}}"), lines);
     let requests = [
         (call("echo", "{\"id\":1}", ""), "200 { result 1"),
-        (call("put", "{\"id\":1,\"amount\":5}", ""), "200 { result null"),
-        (
-            call("put", "{\"id\":1,\"amount\":6}", ""),
-            "422 { type /problems/procedure-aborted",
-        ),
+        (put(1, 5, ""), "200 { result null"),
+        (put(1, 6, ""), "422 { type /problems/procedure-aborted"),
         (
             call("echo", "{\"id\":\"x\"}", ""),
             "400 { type /problems/invalid-arguments",
@@ -80,30 +78,21 @@ fn mixture() -> (String, Vec<&'static str>) {
         (call("stop", "{\"id\":9}", ""), "422 { type /problems/procedure-aborted"),
         (call("trap", "{\"id\":9}", ""), "500 { type /problems/procedure-trapped"),
         (call("flood", "{\"id\":9}", ""), "422 { type /problems/limit-exceeded"),
+        (put(2, 5, "idempotency-key: k\r\n"), "200 { result null"),
+        (put(2, 5, "idempotency-key: k\r\n"), "200 { result null"),
         (
-            call("put", "{\"id\":2,\"amount\":5}", "idempotency-key: k\r\n"),
-            "200 { result null",
-        ),
-        (
-            call("put", "{\"id\":2,\"amount\":5}", "idempotency-key: k\r\n"),
-            "200 { result null",
-        ),
-        (
-            call("put", "{\"id\":3,\"amount\":5}", "idempotency-key: k\r\n"),
+            put(3, 5, "idempotency-key: k\r\n"),
             "409 { type /problems/idempotency-conflict",
         ),
         (
-            call("put", "{\"id\":4,\"amount\":5}", "reprise-safety: 2-safe\r\n"),
+            put(4, 5, "reprise-safety: 2-safe\r\n"),
             "503 { type /problems/standby-unavailable",
         ),
         (
-            call("put", "{\"id\":5,\"amount\":5}", "reprise-safety: best\r\n"),
+            put(5, 5, "reprise-safety: best\r\n"),
             "400 { type /problems/malformed-request",
         ),
-        (
-            call("put", "{\"id\":5,\"amount\":5}", "reprise-safety: local-sync\r\n"),
-            "200 { result null",
-        ),
+        (put(5, 5, "reprise-safety: local-sync\r\n"), "200 { result null"),
         (
             call("echo", "{\"id\":3}", "host: else.where\r\n"),
             "400 { type /problems/malformed-request",

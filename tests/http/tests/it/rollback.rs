@@ -1,6 +1,6 @@
 //! Former versions put back into service: judged like any deployment, and refused where that is not possible.
 
-use reprise_test_http::{Answer, Options, Server, probe, probe_grown};
+use reprise_test_http::{Answer, Options, Server, probe, probe_grown, table_module};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -22,25 +22,15 @@ fn roll_back_consenting(server: &Server, query: &str) -> Answer {
 /// A module of one table whose second column has this type of `bytes` bytes. `put(id)` inserts 4294967303 there, or its low bytes, 7.
 fn typed(column: &str, bytes: u64) -> Vec<u8> {
     let put = r#"{"name":"put","params":[{"name":"id","type":"i64"}],"returns":"unit","partitioning":{"by":["id"]}}"#;
-    let description = format!(
-        r#"{{"abi":1,"tables":[{{"name":"t","columns":[{{"name":"id","type":"i64"}},{{{column}}}],
-            "primary_key":["id"],"placement":{{"by":"id"}}}}],"procedures":[{put}]}}"#
-    );
-    let section: String = description.bytes().map(|byte| format!("\\{byte:02x}")).collect();
-    let text = format!(
-        r#"(module
-            (import "reprise1" "args_read" (func $args_read (param i32)))
-            (import "reprise1" "insert" (func $insert (param i32 i64) (result i64)))
-            (memory (export "memory") 1)
-            (func (export "reprise_call_put") (param i32) (result i32)
+    let code = format!(
+        r#"(func (export "reprise_call_put") (param i32) (result i32)
                 (i64.store (i32.const 8) (i64.const 4294967303))
                 (call $args_read (i32.const 0))
                 (drop (call $insert (i32.const 0) (i64.const {})))
-                (i32.const 0))
-            (@custom "reprise.describe" "{section}"))"#,
+                (i32.const 0))"#,
         (8 + bytes) << 32
     );
-    wat::parse_str(text).expect("a module")
+    table_module(column, put, &code)
 }
 
 #[test]

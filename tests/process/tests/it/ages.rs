@@ -112,15 +112,21 @@ fn read_for(standby: &Server, writer: &Writer, time: Duration) -> Result<Duratio
     Ok(oldest)
 }
 
-/// A standby that was away replays the records that it lacks. The heartbeats meanwhile say nothing about the records that it shows.
-#[test]
-fn standby_that_is_started_again_tells_no_lag_before_it_shows_what_it_missed() -> Result<()> {
+/// A primary that is written to, and its standby.
+fn written_pair() -> Result<(Cluster, Server, Server, Writer)> {
     let cluster = Cluster::new()?;
     let a = cluster.primary("a", &[])?;
     a.deploy("bank")?;
-    let mut b = cluster.standby("b", &a, &[])?;
+    let b = cluster.standby("b", &a, &[])?;
     wait_reached(&a, &[], ("local-sync", &[&b]))?;
     let writer = Writer::start(&a)?;
+    Ok((cluster, a, b, writer))
+}
+
+/// A standby that was away replays the records that it lacks. The heartbeats meanwhile say nothing about the records that it shows.
+#[test]
+fn standby_that_is_started_again_tells_no_lag_before_it_shows_what_it_missed() -> Result<()> {
+    let (cluster, a, mut b, writer) = written_pair()?;
     thread::sleep(Duration::from_millis(500));
     b.kill()?;
     thread::sleep(Duration::from_secs(4));
@@ -133,12 +139,7 @@ fn standby_that_is_started_again_tells_no_lag_before_it_shows_what_it_missed() -
 /// Messages that waited in the socket of a stopped standby are no news.
 #[test]
 fn standby_that_stood_still_tells_how_old_it_is() -> Result<()> {
-    let cluster = Cluster::new()?;
-    let a = cluster.primary("a", &[])?;
-    a.deploy("bank")?;
-    let mut b = cluster.standby("b", &a, &[])?;
-    wait_reached(&a, &[], ("local-sync", &[&b]))?;
-    let writer = Writer::start(&a)?;
+    let (_cluster, _a, mut b, writer) = written_pair()?;
     thread::sleep(Duration::from_millis(1_500));
     for _ in 0..3 {
         b.process().signal(libc::SIGSTOP)?;

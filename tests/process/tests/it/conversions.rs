@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use reprise_test_crash::{Launch, Server};
+use reprise_test_http::table_module;
 use reprise_test_process::json_of;
 use serde_json::json;
 
@@ -18,19 +19,11 @@ const FILLS: u64 = 12;
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
 /// Table `t` with this second column; `fill(from)` inserts rows with 7 there.
-fn version(column: &str, bytes: u64) -> Result<Vec<u8>> {
-    let description = format!(
-        r#"{{"abi":1,"tables":[{{"name":"t","columns":[{{"name":"id","type":"i64"}},{{{column}}}],
-            "primary_key":["id"],"placement":{{"by":"id"}}}}],"procedures":[
-            {{"name":"fill","params":[{{"name":"from","type":"i64"}}],"returns":"unit","partitioning":{{"by":["from"]}}}}]}}"#
-    );
-    let section: String = description.bytes().map(|byte| format!("\\{byte:02x}")).collect();
-    let text = format!(
-        r#"(module
-            (import "reprise1" "args_read" (func $args_read (param i32)))
-            (import "reprise1" "insert" (func $insert (param i32 i64) (result i64)))
-            (memory (export "memory") 1)
-            (func (export "reprise_call_fill") (param i32) (result i32) (local $left i32)
+fn version(column: &str, bytes: u64) -> Vec<u8> {
+    let fill =
+        r#"{"name":"fill","params":[{"name":"from","type":"i64"}],"returns":"unit","partitioning":{"by":["from"]}}"#;
+    let code = format!(
+        r#"(func (export "reprise_call_fill") (param i32) (result i32) (local $left i32)
                 (call $args_read (i32.const 0))
                 (i64.store (i32.const 8) (i64.const 7))
                 (local.set $left (i32.const {FILLED}))
@@ -39,18 +32,17 @@ fn version(column: &str, bytes: u64) -> Result<Vec<u8>> {
                     (i64.store (i32.const 0) (i64.add (i64.load (i32.const 0)) (i64.const 1)))
                     (local.set $left (i32.sub (local.get $left) (i32.const 1)))
                     (br_if $next (local.get $left)))
-                (i32.const 0))
-            (@custom "reprise.describe" "{section}"))"#,
+                (i32.const 0))"#,
         row = (8 + bytes) << 32
     );
-    Ok(wat::parse_str(text)?)
+    table_module(column, fill, &code)
 }
 
-fn narrow() -> Result<Vec<u8>> {
+fn narrow() -> Vec<u8> {
     version(r#""name":"a","type":"i32""#, 4)
 }
 
-fn wide() -> Result<Vec<u8>> {
+fn wide() -> Vec<u8> {
     version(r#""name":"b","was":"a","type":"i64""#, 8)
 }
 
@@ -100,7 +92,7 @@ fn primary_killed_in_a_conversion_serves_one_of_both_versions() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let launch = Launch::new(&dir.path().join("data")).args(&["--partitions", "1"]);
     let mut server = Server::start(&launch)?;
-    server.consenting("PUT", MODULE, &narrow()?)?;
+    server.consenting("PUT", MODULE, &narrow())?;
     let mut rows = 0;
     while rows < FILLS * FILLED {
         fill(&server, rows)?;
@@ -112,7 +104,7 @@ fn primary_killed_in_a_conversion_serves_one_of_both_versions() -> Result<()> {
     for round in 0..6 {
         let mut connection = server.connect()?;
         match was_wide {
-            false => connection.send("PUT", MODULE, &[], &wide()?)?,
+            false => connection.send("PUT", MODULE, &[], &wide())?,
             true => connection.send("POST", &format!("{MODULE}/rollback"), &[], b"")?,
         }
         cut += u32::from(wait_copying(&server)? > 0);
@@ -126,7 +118,7 @@ fn primary_killed_in_a_conversion_serves_one_of_both_versions() -> Result<()> {
         fill(&server, rows)?;
         rows += FILLED;
         if round == 2 && !was_wide {
-            let answer = server.consenting("PUT", MODULE, &wide()?)?;
+            let answer = server.consenting("PUT", MODULE, &wide())?;
             ensure!(answer.status == 200, "{}", answer.text());
             was_wide = is_wide(&server, rows)?;
             ensure!(was_wide);

@@ -6,8 +6,8 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use reprise_test_crash::{Launch, Server, Spawned, run_verb};
-use reprise_test_process::{Cluster, Openings, PATIENCE, lsn, replication, wait_reached};
+use reprise_test_crash::{Launch, Server, run_verb};
+use reprise_test_process::{Cluster, Openings, PATIENCE, lsn, refusal, replication, wait_reached};
 use serde_json::{Value, json};
 
 fn promote(server: &Server, accepts_loss: bool) -> Result<(u16, Value)> {
@@ -214,14 +214,6 @@ fn standby_that_promised_a_later_epoch_is_promoted_if_the_loss_is_accepted() -> 
     ensure!(promoted["may_be_lost"]["class"] == "acknowledged", "{promoted}");
     ensure!(promoted["epoch"] == 10, "{promoted}");
     Ok(())
-}
-
-/// Starts a server that must end by itself, and returns its output.
-fn refusal(launch: &Launch) -> Result<String> {
-    let mut process = Spawned::start(launch)?;
-    let status = process.wait()?;
-    ensure!(!status.success(), "it started");
-    Ok(process.errors())
 }
 
 /// The lost primary is started as before, by a service manager or by mistake, while another server leads.

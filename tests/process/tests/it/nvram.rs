@@ -3,16 +3,13 @@
 use std::fs;
 
 use anyhow::{Result, ensure};
-use reprise_test_crash::{Launch, Server, Spawned, run_verb};
-use reprise_test_process::{check, check_by_promtool, open_accounts, verify, wait_reached};
+use reprise_test_crash::{Launch, Server, run_verb};
+use reprise_test_process::{check, check_by_promtool, open_accounts, refusal, verify, wait_reached};
 
 const SIZE: &str = "8MiB";
 
-fn refusal(launch: &Launch) -> Result<String> {
-    let mut process = Spawned::start(launch)?;
-    let status = process.wait()?;
-    ensure!(!status.success(), "it started");
-    Ok(process.errors())
+fn on_nvram<'a>(region: &'a str, size: &'a str) -> [&'a str; 6] {
+    ["--device", "nvram", "--nvram", region, "--nvram-size", size]
 }
 
 #[test]
@@ -20,16 +17,7 @@ fn what_was_answered_outlives_a_kill_and_the_region_is_told() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let region = dir.path().join("region");
     let region = region.to_str().expect("text");
-    let on_nvram = [
-        "--device",
-        "nvram",
-        "--nvram",
-        region,
-        "--nvram-size",
-        SIZE,
-        "--partitions",
-        "3",
-    ];
+    let on_nvram = [&on_nvram(region, SIZE)[..], &["--partitions", "3"]].concat();
     // An ordinary file: msync, and a warning. The same, taken for persistent memory.
     let ways = [
         ("false", "msync", "command", "commit"),
@@ -256,16 +244,7 @@ fn a_call_whose_record_no_ring_takes_is_refused_before_it_runs() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let region = dir.path().join("region");
     let region = region.to_str().expect("text");
-    let on_nvram = [
-        "--device",
-        "nvram",
-        "--nvram",
-        region,
-        "--nvram-size",
-        "2MiB",
-        "--partitions",
-        "2",
-    ];
+    let on_nvram = [&on_nvram(region, "2MiB")[..], &["--partitions", "2"]].concat();
     let server = Server::start(&Launch::new(&dir.path().join("data")).args(&on_nvram))?;
     server.deploy("voter")?;
     let contestants = |count: usize| {
@@ -306,7 +285,7 @@ fn a_standby_tells_its_region_and_what_it_can_not_begin_with() -> Result<()> {
     let path = |name: &str| dir.path().join(name);
     let launch = |name: &str, args: &[&str]| {
         let region = path(&format!("{name}.region")).display().to_string();
-        let device = ["--device", "nvram", "--nvram", &region, "--nvram-size", SIZE];
+        let device = on_nvram(&region, SIZE);
         let own = ["--nvram-assume-persistent", "true", "--name", name];
         let ships = ["--ship-listen", "127.0.0.1:0"];
         Launch::new(&path(name)).args(&[&device[..], &own, &ships, args].concat())

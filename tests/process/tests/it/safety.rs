@@ -67,6 +67,24 @@ fn fresh_total(server: &Server, primary: &Server) -> Result<Value> {
     Ok(read.json()["result"].clone())
 }
 
+/// A primary with the bank, and a standby in sync, both at this level.
+fn pair(level: &str) -> Result<(Cluster, Server, Server)> {
+    let cluster = Cluster::new()?;
+    let a = cluster.primary("a", &["--safety", level])?;
+    a.deploy("bank")?;
+    let b = cluster.standby("b", &a, &["--safety", level])?;
+    wait_reached(&a, level, &[&b])?;
+    Ok((cluster, a, b))
+}
+
+/// A primary with the bank, and two standbys in sync, all at this level.
+fn trio(level: &str) -> Result<(Cluster, Server, Server, Server)> {
+    let (cluster, a, b) = pair(level)?;
+    let c = cluster.standby("c", &a, &["--safety", level])?;
+    wait_reached(&a, level, &[&b, &c])?;
+    Ok((cluster, a, b, c))
+}
+
 /// The module may come with the records for which the read waits.
 #[test]
 fn a_read_that_waits_for_a_deployment_finds_its_module() -> Result<()> {
@@ -107,12 +125,7 @@ fn a_read_that_waits_for_a_deployment_finds_its_module() -> Result<()> {
 /// off the old primary was answered, and is marked so.
 #[test]
 fn what_one_standby_acknowledged_is_marked_where_another_one_was_promoted() -> Result<()> {
-    let cluster = Cluster::new()?;
-    let mut a = cluster.primary("a", &["--safety", "2-safe"])?;
-    a.deploy("bank")?;
-    let b = cluster.standby("b", &a, &["--safety", "2-safe"])?;
-    let mut c = cluster.standby("c", &a, &["--safety", "2-safe"])?;
-    wait_reached(&a, "2-safe", &[&b, &c])?;
+    let (cluster, mut a, b, mut c) = trio("2-safe")?;
     ensure!(is_opened(&a, 1)?, "with both");
     c.kill()?;
     let asked = open_until_known(&a, 2, &[("reprise-safety", "2-safe")])?;
@@ -135,11 +148,7 @@ fn what_one_standby_acknowledged_is_marked_where_another_one_was_promoted() -> R
 /// Killed under load; its standby takes over by force; it comes back, and what only it has is kept aside.
 #[test]
 fn a_killed_primary_comes_back_as_a_standby_and_keeps_what_only_it_has_aside() -> Result<()> {
-    let cluster = Cluster::new()?;
-    let mut a = cluster.primary("a", &["--safety", "1-safe"])?;
-    a.deploy("bank")?;
-    let mut b = cluster.standby("b", &a, &["--safety", "1-safe"])?;
-    wait_reached(&a, "1-safe", &[&b])?;
+    let (cluster, mut a, mut b) = pair("1-safe")?;
     let load = Openings::start(&a.address, &[]);
     load.wait(100)?;
     // The standby gets nothing more, and the primary answers on.
@@ -185,12 +194,7 @@ fn a_killed_primary_comes_back_as_a_standby_and_keeps_what_only_it_has_aside() -
 /// A copy of a standby's files has no status of the sync set. The standby itself knows which standby is not in sync.
 #[test]
 fn one_out_of_sync_takes_over_where_the_loss_is_accepted_and_the_others_know_of_it() -> Result<()> {
-    let cluster = Cluster::new()?;
-    let mut a = cluster.primary("a", &["--safety", "2-safe"])?;
-    a.deploy("bank")?;
-    let b = cluster.standby("b", &a, &["--safety", "2-safe"])?;
-    let mut c = cluster.standby("c", &a, &["--safety", "2-safe"])?;
-    wait_reached(&a, "2-safe", &[&b, &c])?;
+    let (cluster, mut a, b, mut c) = trio("2-safe")?;
     c.kill()?;
     if open(&a, 1, &[("idempotency-key", "open-1")])?.0 != 200 {
         // b was late: it comes back, and gets the status.
@@ -292,11 +296,7 @@ fn a_switch_over_under_load_loses_nothing() -> Result<()> {
 
 #[test]
 fn a_2_safe_primary_whose_standby_is_lost_leaves_open_what_waited_and_goes_on_alone() -> Result<()> {
-    let cluster = Cluster::new()?;
-    let a = cluster.primary("a", &["--safety", "2-safe"])?;
-    a.deploy("bank")?;
-    let mut b = cluster.standby("b", &a, &["--safety", "2-safe"])?;
-    wait_reached(&a, "2-safe", &[&b])?;
+    let (cluster, a, mut b) = pair("2-safe")?;
     signal(&mut b, libc::SIGSTOP)?;
     let (mut first, mut second) = (a.connect()?, a.connect()?);
     let (waiting, read) = thread::scope(|scope| -> Result<_> {
@@ -336,11 +336,7 @@ fn a_2_safe_primary_whose_standby_is_lost_leaves_open_what_waited_and_goes_on_al
 /// A lost standby is released only once that is on disk.
 #[test]
 fn a_2_safe_primary_that_can_not_write_down_who_is_lost_does_not_go_on_alone() -> Result<()> {
-    let cluster = Cluster::new()?;
-    let a = cluster.primary("a", &["--safety", "2-safe"])?;
-    a.deploy("bank")?;
-    let mut b = cluster.standby("b", &a, &["--safety", "2-safe"])?;
-    wait_reached(&a, "2-safe", &[&b])?;
+    let (cluster, a, mut b) = pair("2-safe")?;
     // A directory has the place of the file that is to be written.
     let in_the_way = cluster.path("a/node.json.tmp");
     let begun = Instant::now();
@@ -369,11 +365,7 @@ fn a_2_safe_primary_that_can_not_write_down_who_is_lost_does_not_go_on_alone() -
 
 #[test]
 fn a_client_that_waits_no_longer_is_told_that_its_write_is_open() -> Result<()> {
-    let cluster = Cluster::new()?;
-    let a = cluster.primary("a", &["--safety", "2-safe"])?;
-    a.deploy("bank")?;
-    let mut b = cluster.standby("b", &a, &["--safety", "2-safe"])?;
-    wait_reached(&a, "2-safe", &[&b])?;
+    let (_cluster, a, mut b) = pair("2-safe")?;
     signal(&mut b, libc::SIGSTOP)?;
     let begun = Instant::now();
     let (status, told) = open(&a, 1, &[("reprise-timeout-ms", "300")])?;
@@ -681,12 +673,7 @@ fn is_hidden(a: &Server, b: &Server, c: &mut Server, account: u64) -> Result<boo
 
 #[test]
 fn a_standby_shows_nothing_that_another_one_may_still_lack() -> Result<()> {
-    let cluster = Cluster::new()?;
-    let a = cluster.primary("a", &["--safety", "2-safe"])?;
-    a.deploy("bank")?;
-    let b = cluster.standby("b", &a, &["--safety", "2-safe"])?;
-    let mut c = cluster.standby("c", &a, &["--safety", "2-safe"])?;
-    wait_reached(&a, "2-safe", &[&b, &c])?;
+    let (_cluster, a, b, mut c) = trio("2-safe")?;
     ensure!(is_opened(&a, 1)?, "all have it");
     wait_has_account(&b, 1)?;
     let (mut account, begun) = (2, Instant::now());

@@ -23,7 +23,7 @@ use std::{
 };
 
 use reprise_base::{Role, Safety, limits::PART_BYTES};
-use reprise_database::{AfterImage, LogPolicy, RecoverFrom, RedoConfig};
+use reprise_database::LogPolicy;
 use reprise_env::{
     SimDisk, Threads, Work,
     sim::{FaultPlan, FaultRandom},
@@ -36,7 +36,10 @@ use self::{
     marks::{How, Marks},
     node::{Node, Own, Settings},
 };
-use crate::run::{Found, panicked};
+use crate::{
+    run::{Found, panicked},
+    world::any_redo,
+};
 
 pub use mutant::FailoverMutant;
 pub use stats::FailoverStats;
@@ -172,16 +175,7 @@ impl Run {
                 0 => LogPolicy::Command,
                 _ => LogPolicy::Both,
             },
-            redo: RedoConfig {
-                images: match self.below(2) {
-                    0 => AfterImage::Changed,
-                    _ => AfterImage::Whole,
-                },
-                from: match self.below(2) {
-                    0 => RecoverFrom::Command,
-                    _ => RecoverFrom::Changes,
-                },
-            },
+            redo: any_redo(|bound| self.below(bound)),
             part_bytes: match self.below(3) {
                 0 => 60,
                 _ => PART_BYTES,

@@ -8,10 +8,10 @@ use std::{
 use reprise_base::{Joiner, NodeProcess, Safety};
 use reprise_database::{
     CheckpointConfig, ClosedDirectory, CommitMode, CutBack, CutError, Database, DatabaseConfig, DeviceConfig,
-    DirHealth, Environment, Folders, FollowPrimary, LeaseConfig, LogPolicy, NodeFile, Position, RedoConfig, SampleRate,
+    DirHealth, Environment, FollowPrimary, LeaseConfig, LogPolicy, NodeFile, Position, RedoConfig, SampleRate,
     ServeStandbys, ShipForm, TicketError, VIEW_NAME, cut_back, forget_earlier_log, keep_committed,
 };
-use reprise_env::{Disk, DiskError, SimDisk, Threads, sim::FaultRandom};
+use reprise_env::{Disk, DiskError, SimDisk, Threads};
 use reprise_router::{ReplicationError, ReplicationService, StandbyTicket};
 use reprise_ship::{ForkAnswer, Link, LinkConfig, LogBeside, StandbyFiles};
 
@@ -23,7 +23,7 @@ use super::{
 use crate::{
     module::{NativeCompiler, Way},
     region::SimRegions,
-    tree::{CHECKPOINTS, LOG, ROOT, SimTree},
+    tree::{CHECKPOINTS, LOG, ROOT, SimTree, entropy, folders},
 };
 
 /// The directory in which a standby's first files arrive.
@@ -90,16 +90,10 @@ fn environment((around, life): (&Arc<Around>, &Arc<Life>), disk: &SimDisk, own: 
         around: around.clone(),
         life: life.clone(),
     });
-    let random = Mutex::new(FaultRandom::new(own.seed));
     Environment {
         clock: around.clock.clone(),
         threads,
-        folders: Some(Folders {
-            root: Arc::new(disk.folder(ROOT)),
-            log: Arc::new(disk.folder(LOG)),
-            checkpoints: Arc::new(disk.folder(CHECKPOINTS)),
-            code: None,
-        }),
+        folders: Some(folders(disk)),
         nvram: Arc::new(SimRegions(disk.clone())),
         compiler: Arc::new(NativeCompiler {
             way: Way::Sound,
@@ -110,14 +104,7 @@ fn environment((around, life): (&Arc<Around>, &Arc<Life>), disk: &SimDisk, own: 
         part_bytes: own.part_bytes,
         redo_window_bytes: 1 << 10,
         file_part_bytes: FILE_PART_BYTES,
-        entropy: Box::new(move || {
-            let mut random = lock(&random);
-            let words = [random.next_u64(), random.next_u64()];
-            let mut bytes = [0; 16];
-            bytes[..8].copy_from_slice(&words[0].to_le_bytes());
-            bytes[8..].copy_from_slice(&words[1].to_le_bytes());
-            Ok(bytes)
-        }),
+        entropy: entropy(own.seed),
     }
 }
 

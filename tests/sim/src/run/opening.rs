@@ -1,7 +1,7 @@
 //! How a life begins: what it logs, on how many sites, sometimes after a try on a failing disk.
 
-use reprise_base::limits::PART_BYTES;
-use reprise_database::{AfterImage, FlushPolicy, LogPolicy, RecoverFrom, RecoveryReport, RedoConfig};
+use reprise_base::{Role, limits::PART_BYTES};
+use reprise_database::{AfterImage, FlushPolicy, LogPolicy, RecoveryReport};
 use reprise_env::{SimDisk, sim::FaultPlan};
 
 use super::{Life, Run};
@@ -9,7 +9,7 @@ use crate::{
     ledger::Attempt,
     module::Way,
     mutant::Mutant,
-    world::{Refused, World},
+    world::{Refused, World, any_redo},
 };
 
 impl Run {
@@ -24,7 +24,7 @@ impl Run {
             lies: self.options.mutant == Some(Mutant::LyingDisk),
             ..FaultPlan::default()
         });
-        World::open(disk, self.settings, sites, self.now_us, seed)
+        World::open(disk, (self.settings, Role::Primary), sites, self.now_us, seed)
     }
 
     /// Chooses the log form of the next life, and the record that its recovery prefers.
@@ -52,16 +52,7 @@ impl Run {
             0 => PART_BYTES,
             at => [1, 60, 250, 900][at as usize - 1],
         };
-        self.settings.redo = RedoConfig {
-            images: match self.below(2) {
-                0 => AfterImage::Changed,
-                _ => AfterImage::Whole,
-            },
-            from: match self.below(2) {
-                0 => RecoverFrom::Command,
-                _ => RecoverFrom::Changes,
-            },
-        };
+        self.settings.redo = any_redo(|bound| self.below(bound));
         self.settings.flush = match (self.settings.log, self.settings.redo.images) {
             (LogPolicy::Command, _) | (_, AfterImage::Whole) => FlushPolicy::OnCommit,
             _ => FlushPolicy::ALL[self.below(3) as usize],
@@ -97,7 +88,7 @@ impl Run {
         disk.set_faults(plan);
         let seed = self.random.next_u64();
         self.stats.lives += 1;
-        let tried = World::<Attempt>::open(disk, self.settings, sites, self.now_us, seed);
+        let tried = World::<Attempt>::open(disk, (self.settings, Role::Primary), sites, self.now_us, seed);
         self.note(|| match &tried {
             Ok(_) => "opened on a failing disk".into(),
             Err(refused) => format!("not opened on a failing disk: {}", refused.text()),

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use reprise_base::{Lsn, limits::PART_BYTES};
+use reprise_base::{Lsn, Role, limits::PART_BYTES};
 use reprise_database::{AppendError, AppendOutcome, Group, GroupSink, LogPolicy, Position, ShipForm};
 use reprise_env::{
     SimDisk,
@@ -170,7 +170,7 @@ impl Run {
         disk.set_faults(FaultPlan::default());
         let sites = 1 + self.below(settings.partitions as u64) as u16;
         let seed = self.random.next_u64();
-        let opened = World::open_standby(disk, settings, sites, self.now_us, seed);
+        let opened = World::open(disk, (settings, Role::Standby), sites, self.now_us, seed);
         let (world, report) = opened.map_err(|refused| format!("a standby: {}", refused.text()))?;
         self.note(|| {
             format!(

@@ -1,6 +1,6 @@
 //! The next declarations of a module: its tables with a change or two, most of which the database accepts.
 
-use reprise_abi::{ColumnSchema, IndexKind, IndexSchema, ScalarType, TablePlacement, TableSchema};
+use reprise_abi::{ColumnSchema, IndexSchema, ScalarType, TablePlacement, TableSchema};
 use reprise_env::sim::FaultRandom;
 
 use super::{
@@ -174,25 +174,12 @@ impl Next<'_> {
         if taken || self.tables.iter().any(|table| table.name == name) {
             return;
         }
-        let key = ColumnSchema {
-            variants: Vec::new(),
-            name: "k".into(),
-            was: None,
-            ty: [ScalarType::I8, ScalarType::I32, ScalarType::U16][self.below(3)],
-            nullable: false,
-            default: None,
-        };
+        let key = ColumnSchema::new("k", [ScalarType::I8, ScalarType::I32, ScalarType::U16][self.below(3)]);
         let (keyed, shared) = (self.below(5) > 0, self.below(2) == 0);
         self.tables.push(TableSchema {
-            owner: String::new(),
-            name,
             shared,
-            was: None,
-            columns: vec![key],
-            primary_key: if keyed { vec![0] } else { Vec::new() },
-            primary_kind: IndexKind::Ordered,
-            indexes: Vec::new(),
             placement: TablePlacement::By(0),
+            ..TableSchema::new(name, vec![key], if keyed { &[0] } else { &[] })
         });
         let at = self.tables.len() - 1;
         (0..1 + self.below(3)).for_each(|_| self.add_column(at));
@@ -256,12 +243,9 @@ impl Next<'_> {
         let nullable = self.below(2) == 0;
         let default = (!nullable || self.below(3) == 0).then_some(value);
         let column = ColumnSchema {
-            variants: Vec::new(),
-            name,
-            was: None,
-            ty,
             nullable,
             default,
+            ..ColumnSchema::new(name, ty)
         };
         self.tables[at].columns.push(column);
     }
@@ -400,12 +384,8 @@ impl Next<'_> {
             1 => self.tables[at].columns[column].ty = ScalarType::I64,
             2 if count < 9 => (0..300).for_each(|number| {
                 let column = ColumnSchema {
-                    variants: Vec::new(),
-                    name: format!("wide{number}"),
-                    was: None,
-                    ty: ScalarType::I8,
                     nullable: true,
-                    default: None,
+                    ..ColumnSchema::new(format!("wide{number}"), ScalarType::I8)
                 };
                 self.tables[at].columns.push(column);
             }),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use reprise_abi::RowLayout;
 use reprise_base::Lsn;
 use reprise_database::{
-    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Environment, Folders, LogPolicy, RedoConfig,
+    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Environment, LogPolicy, RedoConfig,
     SampleRate,
 };
 use reprise_env::{
@@ -19,7 +19,7 @@ use super::{
     model::{Model, Write, form},
     module::{DescribedCompiler, PROCEDURES},
 };
-use crate::tree::{CHECKPOINTS, LOG, ROOT};
+use crate::tree::folders;
 
 pub struct Life {
     pub disk: SimDisk,
@@ -35,12 +35,7 @@ impl Life {
         let around = Environment {
             clock,
             threads,
-            folders: Some(Folders {
-                root: Arc::new(disk.folder(ROOT)),
-                log: Arc::new(disk.folder(LOG)),
-                checkpoints: Arc::new(disk.folder(CHECKPOINTS)),
-                code: None,
-            }),
+            folders: Some(folders(disk)),
             nvram: Arc::new(reprise_nvram::MapRegions::default()),
             compiler: Arc::new(DescribedCompiler),
             sampling: SampleRate::default(),

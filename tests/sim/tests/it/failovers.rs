@@ -1,10 +1,9 @@
 //! A bounded run of failovers, and known bugs of replication that it has to catch.
 
-use std::time::{Duration, Instant};
-
 use reprise_test_sim::{FailoverMutant, FailoverOptions, FailoverStats, run_failovers};
 
-const TIME: Duration = Duration::from_secs(20);
+use crate::{counts_text, run_seeds};
+
 /// However fast the machine is.
 const SEEDS_MAX: u64 = 200;
 /// With fewer something may not have happened yet.
@@ -64,23 +63,12 @@ const MUTANT_SEEDS: u64 = 40;
 
 #[test]
 fn no_seed_of_failovers_finds_anything() {
-    let asked = std::env::var("REPRISE_SIM_SEED").ok();
-    let first = asked.and_then(|seed| seed.parse().ok()).unwrap_or(1);
-    let begun = Instant::now();
     let mut total = FailoverStats::default();
-    for seed in first..first + SEEDS_MAX {
+    run_seeds(SEEDS_MAX, |seed| {
         let stats = run_failovers(seed, FailoverOptions::default()).unwrap_or_else(|found| panic!("{found}"));
         total.add(&stats);
-        if begun.elapsed() >= TIME {
-            break;
-        }
-    }
-    let listed: Vec<_> = total
-        .list()
-        .iter()
-        .map(|(name, count)| format!("{name} {count}"))
-        .collect();
-    println!("{}", listed.join(", "));
+    });
+    println!("{}", counts_text(&total.list()));
     if total.seeds >= SEEDS_TOLD {
         let is_missing = |(name, count): &(&str, u64)| *count == 0 && !RARE.contains(name);
         let never: Vec<_> = total.list().into_iter().filter(is_missing).collect();

@@ -1,10 +1,9 @@
 //! A bounded run of the simulation, and known bugs that it has to catch.
 
-use std::time::{Duration, Instant};
-
 use reprise_test_sim::{Mutant, Options, Stats, run};
 
-const TIME: Duration = Duration::from_secs(20);
+use crate::{counts_text, run_seeds};
+
 /// However fast the machine is.
 const SEEDS_MAX: u64 = 2_000;
 /// Number of seeds within which each mutant is caught.
@@ -12,28 +11,15 @@ const MUTANT_SEEDS: u64 = 60;
 
 #[test]
 fn no_seed_finds_anything() {
-    // The seeds are equal each time, unless others are asked for: `cargo xtask sim` runs new ones.
-    let asked = std::env::var("REPRISE_SIM_SEED").ok();
-    let first = asked.and_then(|seed| seed.parse().ok()).unwrap_or(1);
-    let begun = Instant::now();
     let mut total = Stats::default();
-    for seed in first..first + SEEDS_MAX {
+    let time = run_seeds(SEEDS_MAX, |seed| {
         let stats = run(seed, Options::default()).unwrap_or_else(|found| panic!("{found}"));
         total.add(&stats);
-        if begun.elapsed() >= TIME {
-            break;
-        }
-    }
-    let listed: Vec<_> = total
-        .list()
-        .iter()
-        .map(|(name, count)| format!("{name} {count}"))
-        .collect();
-    let minutes = begun.elapsed().as_secs_f64() / 60.0;
+    });
     println!(
         "{}; {:.0} seeds a minute",
-        listed.join(", "),
-        total.seeds as f64 / minutes
+        counts_text(&total.list()),
+        total.seeds as f64 * 60.0 / time.as_secs_f64()
     );
     // The events that the seeds exist for must occur.
     if total.seeds >= 300 {
