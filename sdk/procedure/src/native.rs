@@ -487,10 +487,10 @@ fn push_row(out: &mut Vec<u8>, handle: RowHandle, row: &[u8]) {
     out.extend_from_slice(row);
 }
 
-type RowVisitor<'v> = &'v mut dyn FnMut(RowHandle, &[u8]) -> bool;
+type ScanVisitor<'v> = &'v mut dyn FnMut(RowHandle, &[u8]) -> bool;
 
 /// Runs a scan that fills `out` with `[handle u32][len u32][row]`, as many as fit.
-fn fill(out: &mut [u8], run: impl FnOnce(RowVisitor<'_>) -> Result<ScanBatch, OpError>) -> (u32, usize) {
+fn fill(out: &mut [u8], run: impl FnOnce(ScanVisitor<'_>) -> Result<ScanBatch, OpError>) -> (u32, usize) {
     let mut filled = 0;
     let batch = run(&mut |handle, row| {
         let Some(room) = out.get_mut(filled..filled + 8 + row.len()) else {
