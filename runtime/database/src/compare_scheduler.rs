@@ -15,7 +15,7 @@ use reprise_partition::{PartitionDigest, Shared};
 use reprise_router::Router;
 use reprise_ship::{Comparisons, Shipper};
 
-use crate::comparing::{gather, tables_of};
+use crate::standby_comparer::{gather, tables_of};
 
 /// Interval at which the thread checks its work.
 const LOOK: Duration = Duration::from_millis(20);

@@ -16,7 +16,7 @@ use crate::{
     device::RegionNote,
     membership,
     node_file::{DirHealth, NodeDocument, NodeFile},
-    shown, small_file,
+    shown_limit, small_file,
 };
 
 /// The file that describes the records in the directory of a cut.
@@ -161,7 +161,7 @@ pub fn cut_back(directory: &ClosedDirectory, ask: AskFork<'_>, now_us: i64) -> R
     let from = fork.unwrap_or(start).max(start);
     let cut = keep(directory, &outline, from, now_us)?;
     node.change(end_level)?;
-    shown::cut_to(&*directory.root, usable.unwrap_or(Lsn(0)))?;
+    shown_limit::cut_to(&*directory.root, usable.unwrap_or(Lsn(0)))?;
     let Some(fork) = usable else {
         node.set_health(DirHealth::MustBootstrap(format!(
             "no checkpoint lies before LSN {from}, where this log and the primary's part; the log is kept in cuts"

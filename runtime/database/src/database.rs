@@ -31,11 +31,11 @@ use crate::{
     membership,
     memory::{judge_memory, keep_memory_ready},
     node_file::{DirHealth, DirectoryUse, NodeFile, check_opening, record_region},
-    opening::{keep_code, new_genesis, open_log, shared, start_sites},
+    opened_log::{keep_code, new_genesis, open_log, shared, start_sites},
     report::{QuarantinedProcedure, ReadOnly, RecoveryReport},
-    shipping::NodeReplication,
-    shown,
+    shown_limit,
     standby::StandbyParts,
+    standby_service::NodeReplication,
 };
 
 /// The parts beside the engine.
@@ -258,7 +258,7 @@ impl Database {
             Some((root, node)) => {
                 membership::open_reign(node)?;
                 // The saved limit of records that the standby showed has no effect from now on. If it stays, the next standby shows less.
-                let _ = shown::forget(root);
+                let _ = shown_limit::forget(root);
                 Ok(())
             }
         }

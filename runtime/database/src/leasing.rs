@@ -21,7 +21,7 @@ use crate::{
     database::Database,
     lease_rules::{ByHand, free_epoch, may_begin, may_take_again, may_take_over},
     membership,
-    shipping::NodeReplication,
+    standby_service::NodeReplication,
 };
 
 /// Interval at which the thread checks its orders.

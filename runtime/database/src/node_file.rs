@@ -12,10 +12,10 @@ use crate::{
     device::NvramInUse,
     environment::Environment,
     error::OpenError,
+    hand_over::HandedOver,
     membership::{MemberAddress, MemberAnswer, StoredMember},
     promising::StoredPromise,
     small_file,
-    stepping::HandedOver,
     sync_status::{StoredStatus, forget_log},
 };
 

@@ -15,7 +15,7 @@ use crate::{
     cutting,
     doubt::{PromiseAnswers, newest},
     node_file::NodeFile,
-    shipping::NodeReplication,
+    standby_service::NodeReplication,
 };
 
 /// A promise of an epoch that is further ahead than this is refused: no later one could be drawn after it.

@@ -7,7 +7,7 @@ use reprise_router::{LossCause, PeerMember, PromoteOptions, PromotionResult, Rep
 
 use crate::{
     cutting, database::Database, lease_rules::ByHand, leasing::LeaseContents, promising::PromiseRound,
-    shipping::NodeReplication,
+    standby_service::NodeReplication,
 };
 
 impl NodeReplication {

@@ -21,17 +21,17 @@ use reprise_replay::Replayer;
 use reprise_router::{NodePhase, PromotionResult, ReadPath, ReplicationError, Router};
 
 use crate::{
-    comparing::StandbyComparer,
     config::DatabaseConfig,
     cutting,
     database::Database,
     environment::Environment,
     error::OpenError,
-    following::{FOLLOW_WINDOW_BYTES, Follower, Orders, ReplayEnd},
+    follower::{FOLLOW_WINDOW_BYTES, Follower, Orders, ReplayEnd},
     node_file::{DirectoryUse, NodeFile},
-    reading::Readers,
+    readers::Readers,
     report::RecoveryReport,
-    shown::{self, ShownFile, ShownLimit},
+    shown_limit::{self, ShownFile, ShownLimit},
+    standby_comparer::StandbyComparer,
 };
 
 /// Longest time for which a promotion waits until received records are durable, and longest wait for the end of its replay.
@@ -355,7 +355,7 @@ impl Database {
             limit,
             hides_checkpoint: true,
         });
-        let kept = shown::load(root)?.map(|shown| ShownLimit {
+        let kept = shown_limit::load(root)?.map(|shown| ShownLimit {
             hides_checkpoint: shown.hides_checkpoint || hidden.is_some(),
             ..shown
         });
@@ -398,9 +398,9 @@ impl Database {
             hides_checkpoint: false,
         };
         let found = shown.unwrap_or(all);
-        match shown::load(root)? == Some(found) {
+        match shown_limit::load(root)? == Some(found) {
             true => Ok(()),
-            false => shown::keep(root, found),
+            false => shown_limit::keep(root, found),
         }
     }
 
@@ -595,7 +595,7 @@ impl Database {
             standby.shown().take();
             if !self.safety().asks_standbys() {
                 // A limit that stays is older than this primary's records. It shows less if the server is a standby again.
-                let _ = shown::forget(root);
+                let _ = shown_limit::forget(root);
             }
         }
         self.keep_commits();

@@ -14,7 +14,7 @@ use wasmtime::{Config, Enabled, Linker, OptLevel, PoolingAllocationConfig, WasmB
 use crate::{
     calls,
     features::features,
-    kept::KeptCode,
+    kept_code::KeptCode,
     memory::Creator,
     module::{CompiledModule, InvalidModule},
     quiet::Quiet,

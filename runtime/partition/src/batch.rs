@@ -7,7 +7,7 @@ use reprise_base::{Budget, Grant, Lsn, PartitionId, TxnId};
 use reprise_txn::ModuleId;
 
 use crate::{
-    called::{CallKey, Caller},
+    caller::{CallKey, Caller},
     calls::{Calls, Deadline, Ticket},
     outcome::ReplyOutcome,
     partial_append::PartialAppend,

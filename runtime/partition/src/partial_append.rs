@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        called::CallKey,
+        caller::CallKey,
         outcome::ReplyOutcome,
         sink::{LogRefusal, complete},
     };

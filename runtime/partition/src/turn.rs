@@ -10,11 +10,11 @@ use reprise_txn::{Commit, Failure, Module, Outcome, TxnInput, TxnScratch, run_si
 use reprise_wire::{ChangesRef, CommandRef, KeyedRef, PartitionSet, RecordBatch, STAND_IN_HEAD_BYTES_MAX, TwoForms};
 
 use crate::{
-    ahead::BatchAhead,
     batch::{CallBatch, CallSlot},
-    called::Caller,
+    batch_ahead::BatchAhead,
+    caller::Caller,
     calls::{Deadline, Ticket, Track, deadline_of, ended_before},
-    failed,
+    failure_notices,
     logging::{Choice, CostSample, LogForm},
     outcome::ReplyOutcome,
     paused_batch::Pause,
@@ -193,7 +193,7 @@ impl<'a> CallContext<'a> {
     pub fn settle_failure(&self, shared: &Shared, recorder: &Recorder, call: &mut CallSlot, failure: Failure) {
         let is_abort = matches!(failure, Failure::Aborted { .. });
         recorder.failed(is_abort);
-        failed::tell(&shared.notices, self.txn_id, || self.name(), &failure);
+        failure_notices::tell(&shared.notices, self.txn_id, || self.name(), &failure);
         call.outcome = ReplyOutcome::Failed(Box::new(failure));
     }
 

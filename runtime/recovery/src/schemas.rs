@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use reprise_abi::{ModuleSchema, TableSchema};
 use reprise_checkpoint::{CheckpointError, CheckpointReader};
-use reprise_host::stored::read_module;
+use reprise_host::stored_descriptions::read_module;
 use reprise_partition::Principals;
 use reprise_storage::TableId;
 use reprise_txn::{

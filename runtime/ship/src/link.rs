@@ -14,7 +14,7 @@ use reprise_wire::{
 
 use crate::{
     connection::{HEARTBEAT, SILENCE_MAX, STANDBY_LIMITS, send, wait},
-    seen::{BeatSeen, StandingSeen, ToldMember, WelcomeSeen},
+    primary_report::{BeatSeen, StandingSeen, ToldMember, WelcomeSeen},
 };
 
 /// Shortest time between two reports that have nothing more on the disk.

@@ -8,7 +8,7 @@ use crate::{
     freshness::{
         FreshnessPoint, FreshnessSample, FreshnessSamples, FreshnessSummary, HEARD_NS, LOOK_BACK_NS, Lag, idle, score,
     },
-    seen::BeatSeen,
+    primary_report::BeatSeen,
     views::{SAMPLE_NS, ViewSamples},
 };
 

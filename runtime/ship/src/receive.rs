@@ -11,9 +11,9 @@ use reprise_wire::{FileChunk, FilesEnd, Frame, Heartbeat, Progress, Wants};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    beside::{LogBeside, LogComing},
     connection::{HEARTBEAT, send, wait},
     link::{Link, LinkConfig, LinkError, REPORT_NS, group_of},
+    standby_log::{LogBeside, LogComing},
 };
 
 /// Patience with a primary that looks for a checkpoint.

@@ -12,10 +12,10 @@ use reprise_wire::{
 };
 
 use crate::{
-    comparing::TellingOf,
+    comparisons::TellingOf,
     connection::{COMMITTED_BEAT, HEARTBEAT, SILENCE_MAX, send, wait},
     files::{BootstrapSender, SendStep},
-    judge::{JoinRefusal, gone, judge_epoch, judge_greeting, judge_position, may_be_cut},
+    join_check::{JoinRefusal, gone, judge_epoch, judge_greeting, judge_position, may_be_cut},
     member::{ComparedStatus, StandbyStage},
     sent_status::SentStatus,
     shipper::{ShipEvent, ShipperInner},

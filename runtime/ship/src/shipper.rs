@@ -16,7 +16,7 @@ use reprise_env::{Clock, Connection, FrameBuffer, Listener, Net, NetError, Step,
 use reprise_wire::FILE_CHUNK_BYTES_MAX;
 
 use crate::{
-    comparing::Comparisons,
+    comparisons::Comparisons,
     connection::SHIP_LIMITS,
     freshness::{FreshnessPoint, FreshnessSummary},
     member::{Member, StandbyStatus, are_alike},

@@ -9,7 +9,7 @@ use reprise_wire::{Frame, GroupFrame, Heartbeat, Progress, StandbyRefusal};
 
 use crate::{
     connection::{COMMITTED_BEAT, HEARTBEAT, send},
-    judge::{JoinRefusal, gone},
+    join_check::{JoinRefusal, gone},
     ring::{GroupBytes, PostedGroups, Ring, RingLookup},
     session::SessionEnd,
     source::ShippedLog,

@@ -15,13 +15,13 @@ use reprise_wire::{Progress, STANDING_MAX, SetPart, StandbyRefusal};
 use crate::{
     connection::SILENCE_MAX,
     freshness::{FreshnessPoint, FreshnessSummary},
-    judge::JoinRefusal,
+    join_check::JoinRefusal,
     member::{ComparedStatus, Member, StandbyEntry, StandbyStage, StandbyStatus},
+    primary_report::ToldMember,
     safety::{
         ACK_WAIT_NS, Commits, ENTER_LAG_NS, RETURN_WAIT_NS, SafetyHook, SafetyMember, Stand, SyncState, needed_of,
         stand,
     },
-    seen::ToldMember,
     source::ShippedLog,
     views::ViewSamples,
 };

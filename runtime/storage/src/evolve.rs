@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use reprise_abi::{ColumnSchema, TablePlacement, TableSchema};
 
 use crate::{
-    misfit::{RowCheck, RowRule, fits_back, widens},
+    misfits::{RowCheck, RowRule, fits_back, widens},
     schema::{
         Conflict, ConflictPlace, check_table, describe_column, describe_index, describe_placement, describe_type, names,
     },

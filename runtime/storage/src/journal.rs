@@ -12,7 +12,7 @@ use crate::{
     digest::{fold, fold_ints, fold_word},
     indirection::Rid,
     keyplan::KeyScratch,
-    retained::Turn,
+    retained_turns::Turn,
 };
 
 /// The effect of a change on a row, which says how to undo it.

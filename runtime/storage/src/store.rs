@@ -13,11 +13,11 @@ use crate::{
     index::{NotOrdered, Range, ScanPosition, Visit},
     indirection::Rid,
     journal::{Journal, StoreSavepoint, Undo, UndoKind, WriteSummary},
-    retained::{RetainedTurns, Turn},
+    retained_turns::{RetainedTurns, Turn},
     schema::{self, Conflict, ConflictPlace},
     table::{StoredTable, TableStats, WriteError},
     views::Touch,
-    waiting::WaitingTurns,
+    waiting_turns::WaitingTurns,
     watchers::Watchers,
 };
 

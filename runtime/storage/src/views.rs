@@ -28,7 +28,7 @@ use crate::{
     store::{Store, TableId},
     table::StoredTable,
     treekey::Edge,
-    waiting::RowImages,
+    waiting_turns::RowImages,
 };
 
 /// A view's number. Views are numbered in the order in which they are opened.

@@ -14,9 +14,9 @@ use reprise_storage::{RowProjection, TableId};
 use crate::{
     install::{Candidate, Lineage},
     keyplace::KeyPlace,
-    past::TablePast,
     prefetch::PrefetchRow,
     shape::Shape,
+    table_past::TablePast,
 };
 
 /// Number of one version of one module. Numbers follow the order of deployment and are never reused.

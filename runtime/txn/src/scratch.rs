@@ -15,7 +15,7 @@ use reprise_nvram::ObjectWriter;
 use reprise_storage::{AfterImage, Rid, Store, StoreSavepoint};
 use reprise_wire::ChangesBuffer;
 
-use crate::{changed::ChangedRows, kept::KeptRows, nvram_inserts::NvramInserts, scan::Cursor, watch::Watch};
+use crate::{changed_rows::ChangedRows, kept_rows::KeptRows, nvram_inserts::NvramInserts, scan::Cursor, watch::Watch};
 
 /// Host calls and rows between two checks whether the call may continue: some hundred microseconds.
 const OPS_SLICE: u64 = 1_024;

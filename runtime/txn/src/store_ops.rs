@@ -10,7 +10,7 @@ use reprise_storage::{Rid, ScanPosition};
 use crate::{
     ops::{binding, guest, index_of, limited, ops_of_any_transaction, patch_row, write_error},
     patches::Patches,
-    placing::{MOVED, may_move},
+    row_placement::{MOVED, may_move},
     rowmap::row_key,
     scan::{Leg, count_rows, range_of, read_columns, read_on_one, scan_error, show},
     scratch::Handle,

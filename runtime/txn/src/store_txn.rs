@@ -12,7 +12,7 @@ use reprise_abi::{
 use reprise_storage::{Rid, ScanPosition, Store, TableId, WriteError};
 
 use crate::{
-    kept::{WriteTarget, keep_before, run_kept},
+    kept_rows::{WriteTarget, keep_before, run_kept},
     module::TableBinding,
     ops::{binding, guest, index_of, judge_migrated, judge_write, write_error},
     reach::outdated,

@@ -6,13 +6,13 @@ use crate::{FORMAT_VERSION, History, WireError, check, corrupt, crc32c, crc32c_b
 
 mod comparison;
 mod epochs;
-mod standing;
+mod sync_update;
 
 pub use comparison::{
     COMPARED_TABLES_MAX, ComparePoint, ComparedTable, ComparisonOutcome, ComparisonResult, TableDigests,
 };
 pub use epochs::{EpochSeen, Epochs};
-pub use standing::{MemberSeen, STANDING_MAX, SetPart, SyncUpdate};
+pub use sync_update::{MemberSeen, STANDING_MAX, SetPart, SyncUpdate};
 
 /// Both sides speak the same one.
 pub const SHIP_PROTOCOL: u16 = 7;

@@ -9,7 +9,7 @@ use super::{
     DeploymentRules,
     consent::{Consent, ConsentKind, DestroyedItem},
     counts::StoredCounts,
-    judge::DeploymentCheck,
+    deployment_check::DeploymentCheck,
     outline::DeclaredChange,
     summary::{OrphanedTable, PlanSummary, ProcedureChange, RenameGuess, RollbackPlan, TableChangePlan},
 };

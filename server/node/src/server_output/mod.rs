@@ -3,7 +3,7 @@
 
 mod line;
 mod queue;
-mod traced;
+mod tracing_lines;
 
 use std::{
     backtrace::Backtrace,
@@ -54,7 +54,7 @@ pub fn start() -> io::Result<()> {
         thread::Builder::new().name(name.into()).spawn(work)?;
     }
     panic::set_hook(Box::new(tell_panic));
-    traced::start();
+    tracing_lines::start();
     Ok(())
 }
 

@@ -9,7 +9,8 @@ use reprise_router::ViewAge;
 use reprise_ship::{Commits, Stand};
 
 use crate::{
-    cutting, database::Database, error::OpenError, membership, node_file::NodeFile, shipping::NodeReplication, shown,
+    cutting, database::Database, error::OpenError, membership, node_file::NodeFile, shown_limit,
+    standby_service::NodeReplication,
 };
 
 /// The gate, as the shipper moves it.
@@ -139,7 +140,7 @@ impl Database {
                 match cutting::was_primary(node, before) || level == Safety::TwoSafe {
                     true => cutting::committed_as_primary(node, before),
                     // The server was a standby last. If the file can't be read, no record counts as shown.
-                    false => shown::load(root).map_or(Some(Lsn(0)), |shown| shown.map(|shown| shown.limit)),
+                    false => shown_limit::load(root).map_or(Some(Lsn(0)), |shown| shown.map(|shown| shown.limit)),
                 }
             }
             (None, None) => None,

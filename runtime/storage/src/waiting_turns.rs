@@ -13,7 +13,7 @@ use crate::{
     at_view::StoreAtView,
     indirection::Rid,
     journal::{Undo, UndoKind},
-    retained::{RetainedTurns, Turn},
+    retained_turns::{RetainedTurns, Turn},
     store::Store,
     table::{StoredTable, write_integer},
     views::{IMAGES_VIEW, Views},

@@ -16,10 +16,10 @@ use crate::{
     cutting::{self, ReachedEpoch},
     lease_rules::ByHand,
     leasing::Holder,
-    linking::PrimaryConnection,
     membership,
-    shipping::{NodeReplication, StandbyService},
-    shown,
+    primary_connection::PrimaryConnection,
+    shown_limit,
+    standby_service::{NodeReplication, StandbyService},
 };
 
 /// Longest time in which a successor has to get the last records. Its caller waits longer.
@@ -326,7 +326,7 @@ impl NodeReplication {
     pub(crate) fn open_reign(&self) -> Result<(), LogError> {
         membership::open_reign(&self.node)?;
         // The limit that this server showed as a standby means nothing from now on. If the file stays, reads show less.
-        let _ = shown::forget(&*self.root);
+        let _ = shown_limit::forget(&*self.root);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use reprise_base::Role;
 use reprise_observe::{Notice, NoticeKind};
 use reprise_router::NodePhase;
 
-use crate::{comparing::StandbyComparer, database::Database, node_file::DirHealth};
+use crate::{database::Database, node_file::DirHealth, standby_comparer::StandbyComparer};
 
 impl Database {
     /// Compares the tables here with the primary's digests, once both exist.

@@ -23,17 +23,17 @@ use reprise_ship::{Member, SafetyHook, ShipError, ShipEvent, Shipper, ShipperCon
 use reprise_upkeep::{Checkpointer, FirstCheckpoints};
 
 use crate::{
-    committing::GateCommits,
     compare_scheduler::Comparer,
     cutting::{self, CutInfo},
     database::Database,
+    gate_commits::GateCommits,
+    hand_over::HandOverRecord,
     leasing::LeasingCell,
-    linking::{self, FollowPrimary, PrimaryConnection},
     membership::{self, Membership},
     node_file::NodeFile,
+    primary_connection::{self, FollowPrimary, PrimaryConnection},
     promising::{AskPeers, Promises},
     reachable::reachable,
-    stepping::HandOverRecord,
     sync_status::SyncStatusStore,
 };
 
@@ -267,7 +267,7 @@ impl Database {
             replication.peers.set(config.ask_peers.clone()),
         );
         let kept = (&replication.synced, &replication.promises);
-        let linked = linking::follow(self, log, (&self.shared, kept), config);
+        let linked = primary_connection::follow(self, log, (&self.shared, kept), config);
         let linked = linked.map_err(ServeStandbysError::Thread)?;
         assert!(replication.linked.set(linked).is_ok(), "looked at above");
         Ok(())

@@ -21,11 +21,11 @@ use reprise_ship::{
 };
 
 use crate::{
-    comparing::StandbyComparer,
     database::Database,
     link_failure::LinkFailure,
     promising::{AskPeers, Promises},
     standby::ReadGate,
+    standby_comparer::StandbyComparer,
     sync_status::SyncStatusStore,
 };
 
