@@ -98,7 +98,7 @@ fn forwardings_come_and_go_once() {
 }
 
 #[test]
-fn what_is_missing_is_an_answer() {
+fn missing_rows_are_an_answer() {
     let mut db = loaded(3);
     let other = sub_nbr_of(2);
     let other = other.as_str();
@@ -141,7 +141,7 @@ fn what_is_missing_is_an_answer() {
 }
 
 #[test]
-fn what_does_not_belong_together_is_seen() {
+fn mismatched_rows_are_seen() {
     let mut db = loaded(20);
     assert_eq!(counted(&mut db, 20).broken, 0);
     db.run(|tx| {

@@ -95,7 +95,7 @@ fn an_address_is_of_one_customer() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_arguments_are_refused() {
     let mut db = shop();
     let (now, price) = (Timestamp(START_US), Decimal::from_whole(1));
     assert_eq!(

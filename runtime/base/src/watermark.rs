@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_told_once_the_mark_is_there() {
+    fn waiter_is_notified_once_the_mark_is_reached() {
         let mark = Arc::new(Watermark::new(3));
         let (mut waiters, told) = waits(&mark, &[3, 9, 5, 4, 5]);
         let waits: Vec<_> = waiters.iter().map(Option::is_some).collect();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_missed_who_comes_while_the_mark_rises() {
+    fn waiter_that_arrives_while_the_mark_rises_is_not_missed() {
         let mark = Arc::new(Watermark::new(0));
         let writer = {
             let mark = mark.clone();

@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_may_have_been_acknowledged_unless_standbys_were_waited_for() {
+    fn cut_records_may_be_acknowledged_unless_commits_waited_for_standbys() {
         let node = NodeFile::open(Arc::new(SimDisk::new())).expect("an empty one");
         let standby = |is_in_sync, from| Member {
             name: "s1".into(),
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_primary_may_have_answered_may_have_been_acknowledged() {
+    fn records_that_another_primary_may_have_answered_may_be_acknowledged() {
         let node = NodeFile::open(Arc::new(SimDisk::new())).expect("an empty one");
         let standby = Member {
             name: "s1".into(),
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn what_asked_to_be_the_primary_was_none_yet() {
+    fn server_that_asked_to_lead_was_no_primary_yet() {
         let node = NodeFile::open(Arc::new(SimDisk::new())).expect("an empty one");
         let ask = |at_least| node.change(|document| claim(document, Epoch(at_least)));
         assert_eq!(ask(4), Ok(Epoch(4)));

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_the_least_of_machine_and_groups() {
+    fn free_memory_is_the_least_of_machine_and_groups() {
         let dir = tempfile::tempdir().expect("a directory");
         let root = dir.path();
         assert_eq!(left_under(root), None);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_in_all_is_the_least_of_machine_and_groups() {
+    fn total_memory_is_the_least_of_machine_and_groups() {
         let dir = tempfile::tempdir().expect("a directory");
         let root = dir.path();
         assert_eq!(total_under(root), None);

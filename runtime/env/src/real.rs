@@ -321,7 +321,7 @@ mod tests {
 
     /// Each of them is synced in the one that it lies in.
     #[test]
-    fn what_is_missing_of_a_path_is_made_and_private() {
+    fn missing_folders_of_a_path_are_made_private() {
         let directory = tempfile::tempdir().expect("make directory");
         let (outer, inner) = (directory.path().join("outer"), directory.path().join("outer/inner"));
         assert_eq!(missing_of(&inner), [inner.as_path(), outer.as_path()]);

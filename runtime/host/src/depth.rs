@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_recursion_may_pass_through_pays_and_nothing_else() {
+    fn only_functions_that_recursion_may_pass_through_pay() {
         check(&[&[1], &[2], &[]], &[], &[]);
         check(&[&[0]], &[], &[(0, 100)]);
         // A recursion of two functions, which calls a chain of two, and is called by one function.

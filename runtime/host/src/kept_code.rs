@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_needs_goes_and_what_is_used_stays() {
+    fn unused_code_is_deleted_and_used_code_stays() {
         let disk = SimDisk::new();
         let kept = opened(&disk, b"secret");
         kept.put(&[1; 32], b"one");

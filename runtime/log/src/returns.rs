@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_alone_or_in_company_already_waits_for_nobody() {
+    fn client_alone_or_with_others_does_not_wait() {
         assert_eq!(after(1, 0).begin_wait(1), None);
         assert_eq!(after(5, 0).begin_wait(5), None);
         assert_eq!(ReturnPrediction::default().begin_wait(1), None);

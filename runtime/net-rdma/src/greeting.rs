@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_named() {
+    fn greeting_mismatch_is_named() {
         type Spoil = fn(&mut Greeting);
         let cases: [(Spoil, &str); 6] = [
             (|it| it.ring_bytes = u32::MAX, "a ring of another size"),

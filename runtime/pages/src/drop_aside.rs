@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_dropped_aside_is_gone_soon() {
+    fn value_dropped_aside_is_gone_soon() {
         let shared = Arc::new(());
         drop_aside((shared.clone(), crate::Pages::<u64>::zeroed(1 << 20)));
         while Arc::strong_count(&shared) > 1 {

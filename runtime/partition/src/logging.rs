@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_computes_long_and_writes_little_is_logged_by_its_changes() {
+    fn long_computation_with_few_writes_is_logged_by_its_changes() {
         let heavy = costs(200.0, 40.0, 2.0, 90.0);
         let vote = costs(0.5, 20.0, 2.0, 70.0);
         assert_eq!(choose(&heavy, LogForm::Command), LogForm::Changes);

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_refused_is_told_how_long_the_queue_takes() {
+    fn refused_caller_gets_the_length_of_the_queue() {
         let pace = Pace::default();
         let mut now_ns = 3_600_000_000_000;
         let mut look = |pace: &Pace, ms: u64, waiting| {

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_not_heard_lags_since_the_primary_was_where_it_is() {
+    fn silent_standby_lags_since_the_primary_was_at_its_view() {
         let (mut views, mut fresh) = (ViewSamples::default(), Freshness::default());
         let now_ns = 1_000 * MS;
         views.note(now_ns, Lsn(0));

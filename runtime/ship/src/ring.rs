@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_still_sent_is_not_written_over() {
+    fn groups_still_being_sent_are_not_overwritten() {
         let ring = Ring::new(1 << 20, Some(buffer(1_024)), Box::new(|_| ()));
         let (wake, woken) = crossbeam_channel::bounded(1);
         let peer = Arc::new(Peer::default());

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_primary_knows_to_be_committed_is_what_its_level_asks_for() {
+    fn primary_counts_as_committed_as_its_level_requires() {
         let standbys = |text: &str| -> Vec<Member> {
             let all = members(text);
             let standby = |member: &SafetyMember| Member {

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arguments_do_not_tell_is_left_out() {
+    fn keys_that_arguments_do_not_give_are_left_out() {
         let text = [Type::Scalar(ScalarType::Text), Type::Scalar(ScalarType::I64)];
         let (schema, tables) = module(&[ScalarType::I64], &text, vec![PrefetchPart::Param(1)]);
         assert_eq!(rows_of(&schema, &tables), [vec![]], "behind a text");

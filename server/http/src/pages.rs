@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_origin_is_refused_at_the_start() {
+    fn invalid_origin_is_refused_at_the_start() {
         for bad in [
             "null",
             "*",

@@ -81,7 +81,7 @@ fn standby_stands_for_its_member_once_it_was_in_sync_until_its_log_begins_again_
 }
 
 #[test]
-fn what_was_told_is_there_after_a_restart_and_holds_for_its_log_alone() {
+fn saved_status_survives_a_restart_and_holds_for_its_log_alone() {
     let node = node(&SimDisk::new());
     let open = |log| SyncStatusStore::open(node.clone(), log);
     // Restarts the standby, which then hears its old primary.
@@ -178,7 +178,7 @@ fn a_former_primary_tells_who_was_out_of_sync_with_it_until_another_one_tells_mo
 }
 
 #[test]
-fn nobody_is_in_sync_with_a_former_primary_that_takes_another_one_s_records() {
+fn former_primary_that_takes_another_ones_records_has_no_standby_in_sync() {
     let disk = SimDisk::new();
     let node = node(&disk);
     membership::save(&node, &[standby("s1", 9, true)]).expect("saved");
@@ -205,7 +205,7 @@ fn nobody_is_in_sync_with_a_former_primary_that_takes_another_one_s_records() {
 }
 
 #[test]
-fn one_that_can_t_keep_what_it_is_told_does_not_know_whether_it_is_in_sync() {
+fn standby_does_not_know_its_status_when_it_cannot_be_saved() {
     let disk = SimDisk::new();
     let synced = SyncStatusStore::open(node(&disk), at(1, 5));
     let told = |in_sync| standing(1, Safety::TwoSafe, in_sync);

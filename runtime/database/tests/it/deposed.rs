@@ -125,7 +125,7 @@ fn a_deposed_primary_that_was_opened_by_itself_meanwhile_has_another_epoch_of_th
 }
 
 #[test]
-fn one_that_was_a_primary_later_than_the_one_it_is_to_follow_is_not_cut() {
+fn primary_of_a_later_epoch_is_not_rewound() {
     let parted = part(|old| fill(old, 5_000, 5));
     for opening in 0..2 {
         let again = recovered(config(&parted.cluster.place("p"), 1));
@@ -280,7 +280,7 @@ fn open_at(level: Safety, cluster: &Cluster, name: &str) -> Arc<Database> {
 }
 
 #[test]
-fn what_waited_for_a_standby_is_not_marked_as_answered() {
+fn writes_that_waited_for_a_standby_are_not_marked_as_answered() {
     let cluster = Cluster::new();
     let old = open_at_quorum(&cluster);
     old.close().expect("close");

@@ -226,7 +226,7 @@ fn a_retiring_table_is_read_by_the_migration_alone() {
 
 /// Whatever ends what runs at a deployment: the version before is in service, with its rows, now and behind a restart.
 #[test]
-fn one_that_fails_leaves_the_version_before_in_service() {
+fn failed_migration_leaves_the_former_version_in_service() {
     let dir = tempfile::tempdir().expect("a directory");
     let (database, _) = open(dir.path(), 2);
     fill(&database);

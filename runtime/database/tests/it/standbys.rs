@@ -320,7 +320,7 @@ fn a_standby_that_may_not_follow_says_why_and_shows_nothing() {
 }
 
 #[test]
-fn what_a_standby_lacks_is_held_through_a_restart_of_its_primary_until_it_is_forgotten() {
+fn log_for_a_lagging_standby_is_held_through_a_restart_until_it_is_forgotten() {
     let dirs = tempfile::tempdir().expect("a directory");
     let place = |name: &str| dirs.path().join(name);
     let first = start_primary(&place("p"), "");

@@ -145,7 +145,7 @@ fn switches_over(on_nvram: &[&str]) {
 }
 
 #[test]
-fn who_comes_to_a_standby_that_takes_over_is_told_to_ask_again_and_never_that_it_takes_none() {
+fn caller_of_a_standby_that_takes_over_is_asked_to_retry() {
     let (cluster, old) = Cluster::with_bank(50);
     let new = cluster.standby_of(&old, "s1");
     new.serve_standbys(cluster.serving("http://s1:1"))
@@ -270,7 +270,7 @@ fn takes_its_place_again(on_nvram: &[&str]) {
 }
 
 #[test]
-fn whoever_a_primary_steps_down_for_begins_behind_its_epoch() {
+fn successor_begins_after_the_epoch_of_the_primary_that_steps_down() {
     let (cluster, old) = Cluster::with_bank(10);
     let new = cluster.standby_of(&old, "s1");
     wait_seen(&old, &new);

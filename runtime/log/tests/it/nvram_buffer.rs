@@ -169,7 +169,7 @@ fn the_rings_come_to_the_files_in_the_order_of_lsns() {
 }
 
 #[test]
-fn what_somebody_sends_on_is_copied_at_once() {
+fn entries_for_a_sender_are_copied_at_once() {
     const ROUNDS: u64 = 20;
     let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let log = fronted(&disk, &memory, 2, u64::MAX);

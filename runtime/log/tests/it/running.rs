@@ -496,7 +496,7 @@ fn long_log(disk: &SimDisk) -> (Log<String>, Lsn, Vec<Lsn>) {
 }
 
 #[test]
-fn what_somebody_holds_is_kept_until_the_hold_advances() {
+fn held_log_is_kept_until_the_hold_advances() {
     let disk = SimDisk::new();
     let (log, last, starts) = long_log(&disk);
     let (first, second) = (starts[2], starts[4]);
@@ -628,7 +628,7 @@ fn a_real_directory_holds_what_was_told() {
 
 /// The process dies, or gives up, when a block is written and not durable; the next one reads it from the page cache.
 #[test]
-fn what_is_appended_is_not_kept_without_the_block_before_it() {
+fn block_is_not_kept_without_the_block_before_it() {
     let disk = SimDisk::new();
     let (log, _, _) = open(&disk).expect("open");
     append(&log, &["a"]);
@@ -692,7 +692,7 @@ fn a_block_that_only_the_page_cache_holds_is_written_again() {
 }
 
 #[test]
-fn what_was_refused_because_a_write_failed_does_not_come_back() {
+fn records_refused_by_a_failed_write_do_not_return() {
     for (fails_once, is_known) in [(true, true), (false, false)] {
         let disk = SimDisk::new();
         let (log, _, told) = open(&disk).expect("open");

@@ -15,7 +15,7 @@ fn wait_for(gate: &CommitGate, end: u64) -> Told {
 }
 
 #[test]
-fn whoever_comes_while_others_are_answered_is_answered_behind_them() {
+fn caller_that_arrives_during_answers_is_answered_after_them() {
     let gate = Arc::new(CommitGate::default());
     gate.keep(Lsn(0));
     gate.set_limit(Some(Lsn(5)), true, Shortage::default());

@@ -49,7 +49,7 @@ fn row(store: &Store, table: TableId, kind: IndexKind, is_text: bool, number: u6
 }
 
 #[test]
-fn what_grows_is_refused_at_the_limit_and_room_made_by_deletes_is_usable_at_once() {
+fn growth_is_refused_at_the_limit_and_deletes_make_room_at_once() {
     for (kind, is_text, has_second) in [
         (IndexKind::Ordered, false, false),
         (IndexKind::Ordered, true, true),

@@ -191,7 +191,7 @@ fn a_damaged_file_of_the_archive_is_refused_by_name_and_what_lies_behind_needs_i
 }
 
 #[test]
-fn what_is_past_goes_and_what_remains_is_whole() {
+fn expired_archive_is_deleted_and_the_rest_is_whole() {
     let Dirs { root, data, archive } = dirs();
     let keep = Duration::from_millis(1_500);
     let database = begin(&data, &archive, Some(keep));

@@ -267,7 +267,7 @@ fn golden_streams() {
 }
 
 #[test]
-fn what_no_encoder_writes_is_refused() {
+fn frames_that_no_encoder_writes_are_refused() {
     let refused = |mut bytes: Vec<u8>, what: &str| {
         // The checksum is right, so the sender meant these bytes.
         let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &bytes[4..]) as u32;

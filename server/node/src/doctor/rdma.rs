@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_missing_is_one_line() {
+    fn each_missing_part_is_one_line() {
         let (_dir, without) = machine(&[]);
         let (_dir, with) = machine(&[("sys/class/infiniband/rxe0/node_type", "1")]);
         let no_library = VerbsError::NoLibrary {

@@ -155,7 +155,7 @@ fn strangers_pages_are_forbidden_on_an_open_server() {
 }
 
 #[test]
-fn what_is_not_there() {
+fn missing_things_are_not_found() {
     let server = with_probe();
     for path in [
         "/v1/modules/none",

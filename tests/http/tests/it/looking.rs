@@ -195,7 +195,7 @@ fn reads_wait_for_a_position_until_it_is_there() {
 }
 
 #[test]
-fn what_a_key_came_to_can_be_asked_also_after_a_crash() {
+fn outcome_of_a_key_can_be_read_after_a_crash() {
     let server = on_one_partition();
     let key = [("idempotency-key", "order 17/a")];
     let done = server.call_with("put", json!({"id": 1, "amount": 5}), &key).ok(200);

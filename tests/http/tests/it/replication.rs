@@ -33,7 +33,7 @@ fn a_server_alone_is_the_primary_of_nobody() {
 }
 
 #[test]
-fn who_would_join_is_judged_first() {
+fn joining_standby_is_checked_first() {
     let server = Server::start_with(Options {
         tokens: true,
         ..Options::default()

@@ -247,7 +247,7 @@ fn a_search_for_a_rows_key_says_which_transactions_it_could_not_search() {
 }
 
 #[test]
-fn what_procedures_logged_is_found_by_procedure_level_and_transaction() {
+fn log_lines_of_procedures_are_found_by_procedure_level_and_transaction() {
     let server = server();
     let txn_id = server.call("echo", json!({"id": 1})).ok(200)["txn_id"]
         .as_str()

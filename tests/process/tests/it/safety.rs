@@ -106,7 +106,7 @@ fn a_read_that_waits_for_a_deployment_finds_its_module() -> Result<()> {
 /// A primary at 2-safe answers with one of two standbys. The other one, which lacks the write, is promoted by force. The write that is cut
 /// off the old primary was answered, and is marked so.
 #[test]
-fn what_one_standby_acknowledged_is_marked_where_another_one_was_promoted() -> Result<()> {
+fn writes_acknowledged_by_one_standby_are_marked_if_another_is_promoted() -> Result<()> {
     let cluster = Cluster::new()?;
     let mut a = cluster.primary("a", &["--safety", "2-safe"])?;
     a.deploy("bank")?;
