@@ -119,7 +119,7 @@ impl fmt::Debug for Watermark {
 impl Drop for WatermarkWaiter {
     fn drop(&mut self) {
         let hook = self.mark.take(&mut self.mark.lock(), self.key);
-        drop(hook); // after the lock: what it holds may come back here
+        drop(hook); // the drop may call this again, so it runs outside of the lock
     }
 }
 

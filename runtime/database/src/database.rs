@@ -194,7 +194,7 @@ impl Database {
     pub fn archive_to(&self, place: &DirHandle, bounds: ArchiveBounds) -> Result<(), ArchiveError> {
         let (Some(log), Some(checkpointer), Some(folders)) = (&self.log, &self.checkpointer, &self.upkeep.folders)
         else {
-            return Ok(()); // without a log nothing is ever let go of
+            return Ok(()); // a database without a log has no log to release
         };
         let origin = ArchiveSource {
             log: folders.log.clone(),
@@ -410,12 +410,12 @@ impl Database {
         }
         self.stop_readers();
         if let Some(standby) = &self.upkeep.standby {
-            standby.stop(self.router.view()); // it waits for the sites
+            standby.stop(self.router.view()); // `stop` waits for the sites
         }
         self.router.stop();
         let sites = std::mem::take(&mut *self.sites.lock().expect("held to take"));
         for site in sites {
-            site.join(); // a site that panics ends the process before this
+            site.join(); // a panic of a site ends the process earlier
         }
         if let Some(checkpointer) = &self.checkpointer {
             checkpointer.stop();

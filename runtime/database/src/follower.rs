@@ -56,7 +56,7 @@ impl Orders {
     }
 
     pub fn wake(&self) {
-        let _ = self.wake.try_send(()); // it is awake, or gone
+        let _ = self.wake.try_send(()); // an error means that the thread is awake or gone
     }
 
     pub fn stop(&self) {
@@ -157,11 +157,11 @@ impl Follower {
         let until = self.orders.until.load(Ordering::Acquire);
         if self.reader.position().0 >= until {
             self.replayer.drain()?;
-            let _ = self.ended.send(Ok(self.reader.position())); // whoever asked may have gone
+            let _ = self.ended.send(Ok(self.reader.position())); // the caller may have gone
             return Ok(Step::Over);
         }
         match has_more {
-            true => Ok(Step::Done), // what is there holds no records
+            true => Ok(Step::Done), // the window read log without records
             false => Ok(Step::Idle),
         }
     }
@@ -226,7 +226,7 @@ impl Follower {
         );
         self.router.set_phase(NodePhase::Failed { report: report.clone() });
         self.tell(report.clone());
-        let _ = self.ended.send(Err(report.into())); // a promotion or a status reads it
+        let _ = self.ended.send(Err(report.into())); // a promotion or a status reads the error
     }
 
     /// Sleeps until there may be more to do.

@@ -149,7 +149,7 @@ impl PrimaryConnection {
             persisted,
             replayed: view,
             view,
-            in_sync: None, // the keeper of the primary's status knows
+            in_sync: None, // the file with the primary's status has the answer
             freshness: age.freshness,
             lag_us: age.lag_us,
             is_lag_known: age.is_lag_known,

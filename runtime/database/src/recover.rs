@@ -253,7 +253,7 @@ impl Database {
 /// Restores the outcome of a call with an idempotency key.
 fn restore_key(router: &Router, found: KeyedOutcome) {
     let (Ok(scope), Ok(key)) = (str::from_utf8(&found.scope), str::from_utf8(&found.key)) else {
-        return; // no client could send it again: keys come in as text
+        return; // no client can send this key again, because clients send keys as text
     };
     let outcome = CommittedOutcome {
         module: found.module_id,

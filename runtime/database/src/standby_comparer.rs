@@ -177,7 +177,7 @@ impl PendingComparison {
                     self.own = all.map_or(Own::Void, |all| Own::Done(tables_of(&all)));
                 }
             }
-            Own::Waiting if view >= self.named.lsn => self.own = Own::Void, // it was replayed before it was named
+            Own::Waiting if view >= self.named.lsn => self.own = Own::Void, // the replay passed the LSN before the primary named it
             _ => {}
         }
     }
@@ -253,7 +253,7 @@ impl Compares for StandbyComparer {
         let most = usize::from(self.shared.partitions_count) * TABLES_MAX;
         let is_it = |pending: &&mut PendingComparison| pending.named.number == found.number;
         let Some(pending) = state.pending.iter_mut().find(is_it) else {
-            return true; // it was passed over
+            return true; // the standby skipped this comparison
         };
         let theirs = &mut pending.theirs;
         if theirs.is_whole {

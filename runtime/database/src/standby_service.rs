@@ -482,7 +482,7 @@ impl NodeReplication {
             persisted: view,
             replayed: view,
             view,
-            in_sync: None, // its successor may have taken over
+            in_sync: None, // the successor may have taken over
             freshness: None,
             lag_us: age.lag_us,
             is_lag_known: age.is_lag_known,

@@ -155,7 +155,7 @@ impl Disk for RealDisk {
         match open_direct(&path) {
             Ok(direct) => Ok(self.wrap(path, file, direct)),
             Err(e) => {
-                let _ = fs::remove_file(&path); // an empty file of that name would be in the way
+                let _ = fs::remove_file(&path); // an empty file of that name would prevent the next attempt
                 Err(error("create", &path, &e))
             }
         }

@@ -146,7 +146,7 @@ impl dyn Threads {
     ) -> io::Result<Option<T>> {
         let (answer, answered) = crossbeam_channel::bounded(1);
         let ask = move || {
-            let _ = answer.send(ask()); // whoever asked may have gone
+            let _ = answer.send(ask()); // the caller may have gone
         };
         self.start(name, Box::new(move || Box::new(OneTask(Some(ask)))))?;
         loop {

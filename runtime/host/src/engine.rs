@@ -278,7 +278,7 @@ fn config(is_metered: bool) -> Config {
         unsafe { config.cranelift_flag_enable(flag) };
     }
     config
-        .parallel_compilation(false) // a module is compiled by one thread, whose priority is its caller's choice
+        .parallel_compilation(false) // the caller's thread compiles, so the caller chooses the priority
         .cranelift_opt_level(OptLevel::Speed)
         .cranelift_nan_canonicalization(is_metered)
         .max_wasm_stack(limits::GUEST_NATIVE_STACK_BYTES)

@@ -63,7 +63,7 @@ impl Hasher for Settings {
     }
 
     fn finish(&self) -> u64 {
-        0 // nobody asks: the digest is taken instead
+        0 // wasmtime uses the digest instead
     }
 }
 
@@ -74,7 +74,7 @@ impl KeptCode {
         let mut files = CodeFiles::default();
         for name in disk.list()? {
             if name == UNFINISHED {
-                disk.remove(&name)?; // a crash cut it off
+                disk.remove(&name)?; // a crash left the file incomplete
             } else if is_code_name(&name) {
                 match disk.open_read(&name).and_then(|file| file.len()) {
                     Ok(bytes) => drop(files.known.insert(name, CodeFile { bytes, used: 0 })),
@@ -139,7 +139,7 @@ impl KeptCode {
                 files.note_use(&file);
             }
             Err(_) => {
-                let _ = self.disk.remove(UNFINISHED); // found at the next opening otherwise
+                let _ = self.disk.remove(UNFINISHED); // the next opening removes it otherwise
             }
         }
     }
@@ -183,7 +183,7 @@ impl KeptCode {
     }
 
     fn remove(&self, file: &str) {
-        let _ = self.disk.remove(file); // it is looked for again at the next opening
+        let _ = self.disk.remove(file); // the next opening tries again
         self.lock().known.remove(file);
     }
 }

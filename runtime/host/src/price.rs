@@ -210,7 +210,7 @@ impl<'w> Ways<'w> {
             Operator::BrIf { relative_depth } => self.jump(*relative_depth),
             Operator::Br { relative_depth } => {
                 self.jump(*relative_depth);
-                self.count = 0; // nothing runs from here to the block's end
+                self.count = 0; // no code runs from here to the block's end
             }
             Operator::BrTable { targets } => {
                 for target in targets.targets() {

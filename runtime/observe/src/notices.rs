@@ -287,7 +287,7 @@ impl Notices {
     /// Passes each notice to `listener` when it happens, and passes the waiting ones now. A second listener has no effect.
     pub fn set_listener(&self, listener: impl Fn(&Notice) + Send + Sync + 'static) {
         let mut waiting = self.lock();
-        let _ = self.listener.set(Box::new(listener)); // there was one before
+        let _ = self.listener.set(Box::new(listener)); // an error means that there is a listener already
         if let Some(listener) = self.listener.get() {
             std::mem::take(&mut waiting.notices).iter().for_each(listener);
         }

@@ -8,7 +8,7 @@
 )]
 pub fn drop_aside<T: Send + 'static>(value: T) {
     let dropping = std::thread::Builder::new().name("pages-gone".into());
-    let _ = dropping.spawn(move || drop(value)); // refused: the value is dropped with the closure
+    let _ = dropping.spawn(move || drop(value)); // without a thread, this drops the closure and the value here
 }
 
 #[cfg(test)]

@@ -65,7 +65,7 @@ pub(crate) fn run(
             }
         };
         run_call(tools, &deployed, batch, slot, &mut stores, &terms);
-        batch.calls[slot].lsn = Lsn(0); // behind no record of the batch
+        batch.calls[slot].lsn = Lsn(0); // the call waits for no record of the batch
     }
     Some(limit)
 }

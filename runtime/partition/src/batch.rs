@@ -451,7 +451,7 @@ impl CallBatch {
                     reason => reason.into(),
                 };
                 if !matches!(slot.outcome, ReplyOutcome::OutcomeUnknown(_)) {
-                    slot.txn_id = TxnId(0); // there is no such transaction
+                    slot.txn_id = TxnId(0); // no transaction has this ID
                 }
             }
         }

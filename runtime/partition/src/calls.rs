@@ -237,7 +237,7 @@ impl Track {
             if id != 0 && id == self.txn_id.load(Ordering::Acquire) {
                 return Some((begun - 1, TxnId(id)));
             }
-            std::hint::spin_loop(); // it is written within some instructions
+            std::hint::spin_loop(); // the other thread writes it within a few instructions
         }
         None
     }

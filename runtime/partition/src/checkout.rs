@@ -149,7 +149,7 @@ impl StoreCheckout {
                         *looks += 1;
                         break Ok(());
                     }
-                    Err(ViewError::NotOpen) if !*was_open => {} // the site comes to it
+                    Err(ViewError::NotOpen) if !*was_open => {} // the site opens the view later
                     Err(error) => break Err(NoLook::View(error)),
                 }
             }

@@ -149,7 +149,7 @@ impl PausedBatch<'_, '_> {
         self.turn.results_max = batch.results_max();
         self.tools.recorder.logged(run.bytes() as u64);
         let published = self.tools.sink.publish(NewRecords::InParts(run), self.partitions, head);
-        let _ = self.seal(published, None); // whoever asked was told
+        let _ = self.seal(published, None); // the callers have their answers
     }
 
     /// Seals the batch up to here. Appended writes stay undoable until they are durable. The others are undone now, and no further write of

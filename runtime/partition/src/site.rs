@@ -341,7 +341,7 @@ impl Site {
             has_acted = self.take_multis();
             if self.act_if_due() {
                 has_acted = true;
-                self.attend(); // nobody waits for two batches
+                self.attend(); // no caller waits for two batches
             }
         }
         let Some(message) = self.next_message() else {
@@ -408,7 +408,7 @@ impl Site {
         if takes_messages {
             select.recv(inbox);
         }
-        select.ready(); // what has come is taken by the next step
+        select.ready(); // the next step takes the message
     }
 
     /// Handles a message. False if it ends the site, or the way in which the site ran until now.
@@ -417,7 +417,7 @@ impl Site {
             SiteMessage::Batch(batch) => self.take_batch(batch),
             SiteMessage::Multi(txn) => self.take_multi(&txn),
             SiteMessage::Tell => {
-                self.tools.refresh_if_due(); // a site that nobody calls keeps nothing of what is out of service
+                self.tools.refresh_if_due(); // an idle site must not keep modules that are out of service
                 self.tell();
             }
             SiteMessage::Job(job) => {

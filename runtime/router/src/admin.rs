@@ -286,7 +286,7 @@ impl Router {
         let shared = &self.0.config.shared;
         let (sender, receiver) = crossbeam_channel::bounded(1);
         shared.gate.when_committed(Lsn(lsn.0 + 1), move |outcome| {
-            let _ = sender.send(outcome); // it is waited for below
+            let _ = sender.send(outcome); // the receiver below waits for it
         });
         let outcome = shared.threads.receive(&receiver);
         let outcome = outcome.unwrap_or_else(|_| Err("the server stops".into()));

@@ -329,7 +329,7 @@ impl BatchBuilder {
             Begin::Done(outcome) => Ready::of(&self.router, outcome),
             Begin::Conflict => Ready::Refused(ReplyOutcome::IdempotencyConflict),
             Begin::Running => {
-                self.add_deadline(); // the awaited call begins or not, with or without this waiter
+                self.add_deadline(); // this waiter has no influence on the awaited call
                 Ready::Awaited(AwaitedOutcome {
                     caller: self.caller.clone(),
                     key: key.key.into(),

@@ -251,7 +251,7 @@ impl Idempotency {
                 return;
             }
             Some(KeyEntry::Done { outcome, .. }) => Ok(outcome.clone()),
-            None => Err(ReplyOutcome::Superseded), // the first call failed meanwhile: run this one
+            None => Err(ReplyOutcome::Superseded), // the first call has failed, so this one runs
         };
         drop(state);
         waiter(answer);

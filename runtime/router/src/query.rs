@@ -161,7 +161,7 @@ impl Router {
         for site in 0..shared.sites_count {
             let (question, is_first) = shared.told.ask(SiteId(site));
             let sender = sender.clone();
-            let hook = Box::new(move || _ = sender.send(())); // who asked may have gone
+            let hook = Box::new(move || _ = sender.send(())); // the caller may have gone
             waiters.extend(question.when_answered(hook));
             if is_first {
                 self.send(site as usize, SiteMessage::Tell);

@@ -103,7 +103,7 @@ impl Router {
     /// Drops the kept view, so that later reads get another one.
     pub(crate) fn let_view_go(&self) {
         let kept = self.0.part.views.state.lock().expect("held for a store").kept.take();
-        drop(kept); // its end takes the lock
+        drop(kept); // the drop takes the lock
     }
 
     /// Returns the way of reads on a standby. None: the sites run them.

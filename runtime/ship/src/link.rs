@@ -517,7 +517,7 @@ impl LogReceiver {
         self.waiter = (received > persisted).then(|| {
             let wake = self.wake.clone();
             let hook = Box::new(move || {
-                let _ = wake.try_send(()); // full: it is awake already
+                let _ = wake.try_send(()); // a full channel means that the thread is awake
             });
             (received, self.taker.when_persisted(received, hook))
         });

@@ -202,13 +202,13 @@ impl Ring {
             self.has_readers.store(false, Ordering::SeqCst);
             (self.following)(false);
             match self.buffer {
-                Some(_) => state.groups.clear(), // its room stays: sealing asks for no memory
+                Some(_) => state.groups.clear(), // the memory stays, because sealing must not allocate
                 None => given_up = std::mem::take(&mut state.groups),
             }
             state.bytes = 0;
         }
         drop(state);
-        drop(given_up); // memory is given back outside of the lock
+        drop(given_up); // the drop frees memory, so it runs outside of the lock
     }
 
     pub fn wake_all(&self) {
@@ -282,7 +282,7 @@ impl Ring {
             }
             let oldest = state.give_up()?;
             if matches!(&oldest.bytes, GroupBytes::Shared(frame) if frame.is_held_by_others()) {
-                return None; // newer ones lie behind it
+                return None; // the newer groups follow it
             }
         }
     }
@@ -327,7 +327,7 @@ impl GroupRingState {
 
 impl GroupReader {
     fn wake(&self) {
-        let _ = self.wake.try_send(()); // full: it is awake already
+        let _ = self.wake.try_send(()); // a full channel means that the thread is awake
     }
 
     /// Posts a group. False if the reader has to send it itself.
@@ -344,7 +344,7 @@ impl Direct {
     fn post(&mut self, frame: &SharedFrame, group: &Group<'_>) -> bool {
         let has_room = self.room_bytes > 0 && self.posted.len() < POSTED_MAX;
         if self.next != group.first || !has_room || !matches!(self.poster.try_post(frame), Ok(true)) {
-            return false; // an error is told to who sends next
+            return false; // the next sender gets the error
         }
         let bytes = group.records.len();
         self.next = group.end.lsn;
@@ -382,7 +382,7 @@ impl GroupSink for Ring {
             reader.wake();
         }
         drop(state);
-        drop(given_up); // memory is given back outside of the lock
+        drop(given_up); // the drop frees memory, so it runs outside of the lock
     }
 }
 

@@ -380,7 +380,7 @@ impl Acceptor {
         silent.retain(|number| sessions.contains_key(number));
         if sessions.len() >= CONNECTIONS_MAX {
             let Some(oldest) = silent.pop_first() else {
-                return; // dropped, it ends
+                return; // the drop ends the connection
             };
             inner.gives_way.store(oldest, Ordering::Release);
         }

@@ -352,7 +352,7 @@ impl StandbyTable {
             !is_forgotten
         });
         self.settle(state);
-        drop(forgotten); // outside of the lock: segments may go
+        drop(forgotten); // the drop may delete segments, so it runs outside of the lock
     }
 
     /// Calls `change` with the standby, if this connection speaks for it.
@@ -498,7 +498,7 @@ impl StandbyTable {
     /// Keeps the log for the standby from `from` on, instead of the log that was kept before.
     pub fn set_hold(&self, name: &str, connection: u64, hold: Arc<ReplicationSlot>, from: Lsn) {
         let before = self.with(name, connection, |standby| standby.hold.replace((hold, from)));
-        drop(before); // outside of the lock: segments may go
+        drop(before); // the drop may delete segments, so it runs outside of the lock
     }
 
     pub fn note_shipped(&self, name: &str, connection: u64, lsn: Lsn) {
@@ -591,7 +591,7 @@ impl StandbyTable {
             return false;
         };
         if standby.is_confirmed {
-            return false; // it counts in a moment
+            return false; // the standby counts in a moment
         }
         let is_counted = standby.is_counted && self.level == Safety::Quorum;
         let is_out = matches!(standby.sync, SyncState::Entering(_) | SyncState::Out);
@@ -611,7 +611,7 @@ impl StandbyTable {
             None
         };
         self.settle(state);
-        drop(gone); // outside of the lock: segments may go
+        drop(gone); // the drop may delete segments, so it runs outside of the lock
         true
     }
 

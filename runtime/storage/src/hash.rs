@@ -327,7 +327,7 @@ impl HashIndex {
             }
             if !put_in_segment(&mut self.segments[id], tag, stored) {
                 if !has_memory && self.may_split(id) {
-                    self.split(id, tag); // what was begun must go on
+                    self.split(id, tag); // a split that has begun must continue
                     continue;
                 }
                 self.overflow.insert((tag, stored));

@@ -86,10 +86,10 @@ impl<T> Vacant<T> {
         for piece in std::mem::take(&mut self.whole) {
             let at = piece as usize;
             if self.counts[at] as usize != ChunkedArray::<T>::CHUNK {
-                continue; // some were taken again
+                continue; // the array uses some elements again
             }
             if (at + 1) << ChunkedArray::<T>::SHIFT > array.len() {
-                self.whole.push(piece); // the last one, for now
+                self.whole.push(piece); // the piece is the last one for now
                 continue;
             }
             self.places

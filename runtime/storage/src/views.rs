@@ -414,7 +414,7 @@ impl Views {
             shown.build(rid, &mut table.plain_rows(), u64::MAX);
         }
         if newest <= *shown.keeper.lost {
-            return; // nobody can see it any more
+            return; // no view can see the row any more
         }
         let is_new = touch == Touch::New;
         shown.keeper.keep(shown.rows, (id, rid), &table.rows, newest, is_new);

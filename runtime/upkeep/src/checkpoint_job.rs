@@ -254,7 +254,7 @@ impl CheckpointJob {
                 select.recv(&self.told);
             }
         }
-        let _ = select.ready_timeout(LOOK); // whether it is ready is seen by the next step
+        let _ = select.ready_timeout(LOOK); // the next step checks for a message
     }
 
     /// While calls wait and cores are few, compressing must not take them: the engine's threads come first.
@@ -280,7 +280,7 @@ impl CheckpointJob {
                         version: module.version,
                         reason,
                     });
-                    continue; // a disk that lost them must not end all checkpoints
+                    continue; // a disk that lost these files must not end all checkpoints
                 }
             };
             raw.clear();

@@ -56,7 +56,7 @@ impl Client {
         let trusted = tls_config(parsed.scheme() == "https", ca_cert, None).map_err(ClientError::Trust)?;
         let http = reqwest::blocking::Client::builder()
             .connect_timeout(CONNECT_WAIT_MAX)
-            .timeout(None) // a deployment or a batch takes as long as it takes
+            .timeout(None) // a deployment or a batch may take any time
             .tcp_nodelay(true)
             .tls_backend_preconfigured(trusted)
             .build()

@@ -230,7 +230,7 @@ async fn hold_room(state: &AppState, response: Response, room: Option<Room>) -> 
             .collect()
             .await
             .map(|all| state.texts.hold(all.to_bytes(), room).into()),
-        None => return Response::from_parts(head, body), // nothing of it lies in memory
+        None => return Response::from_parts(head, body), // the body does not lie in memory
     };
     Response::from_parts(head, body.expect("what lies in memory does not break off"))
 }

@@ -127,7 +127,7 @@ impl Confirmation {
         let (sender, told) = oneshot::channel();
         // All answered records are before this LSN.
         let end = state.router.durable();
-        let hook = Box::new(move |outcome| _ = sender.send(outcome)); // who waited may have gone
+        let hook = Box::new(move |outcome| _ = sender.send(outcome)); // the caller may have gone
         service.when_safe(self.asked.level, end, hook);
         let until = self.asked.until.map(|until| Box::pin(sleep_until(until)));
         SafetyWait::Waits { told, until }

@@ -107,7 +107,7 @@ fn turn_away(stream: &TcpStream) {
     let refusal = full(
         "this address has too many open connections; reuse them, or ask the operator for a larger connections_per_peer_max",
     );
-    let _ = stream.try_write(&last_answer(&refusal)); // the peer sees the end at least
+    let _ = stream.try_write(&last_answer(&refusal)); // the peer sees at least the end of the connection
 }
 
 fn full(detail: &str) -> Refusal {
@@ -147,7 +147,7 @@ fn is_passing(error: &io::Error) -> bool {
 }
 
 async fn serve_connection(stream: TcpStream, state: AppState, router: Router, place: ConnectionSlot) {
-    let _ = stream.set_nodelay(true); // a closed socket fails at its first read as well
+    let _ = stream.set_nodelay(true); // a closed socket fails at its first read anyway
     state.counts.connections.fetch_add(1, Ordering::Relaxed);
     state.counts.connections_open.fetch_add(1, Ordering::Relaxed);
     let bytes = CONNECTION_BYTES + if state.tls.is_some() { CONNECTION_TLS_BYTES } else { 0 };

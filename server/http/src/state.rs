@@ -145,7 +145,7 @@ impl AppState {
                 "the server could not open the database; GET /readyz has the report",
             )),
             Phase::Stopping => Err(Refusal::unavailable("the server is stopping")),
-            Phase::Ready => Ok(()), // meanwhile
+            Phase::Ready => Ok(()), // the server has become ready meanwhile
         }
     }
 

@@ -57,7 +57,7 @@ impl Drop for Activity {
         self.is_over.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            let _ = thread.join(); // it tells and nothing else
+            let _ = thread.join(); // the thread only prints, so its panic matters to nothing else
         }
     }
 }

@@ -365,7 +365,7 @@ fn sync_time(data_dir: &Path) -> Option<Finding> {
         Ok(())
     });
     if !matches!(&written, Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists) {
-        let _ = fs::remove_file(&path); // where it could not be made there is none
+        let _ = fs::remove_file(&path); // an error means that the file was never made
     }
     let shown = folder.display();
     if let Err(error) = written {

@@ -148,7 +148,7 @@ fn print_data(text: &str) -> io::Result<()> {
 /// Prints a line on standard error beside the result.
 pub fn print_note(text: &str) {
     let text = format!("{}\n", escaped_lines(text));
-    let _ = io::stderr().lock().write_all(text.as_bytes()); // the result does not depend on its being read
+    let _ = io::stderr().lock().write_all(text.as_bytes()); // the result does not depend on this line
 }
 
 /// Columns under upper-case headings, without lines: easy to read and to cut.

@@ -141,7 +141,7 @@ fn wind_up(database: &Database, outcome: &VerbResult, recovering: JoinHandle<()>
     }
     if matches!(outcome, Ok(()) | Err(VerbFailure::Again(_))) {
         // The recovery thread may still write the catalog, which must not be left half made.
-        let _ = recovering.join(); // its outcome was told
+        let _ = recovering.join(); // the thread has reported its result
         database.close().context("close the log")?;
     }
     drop(activity);
@@ -310,7 +310,7 @@ fn recover(
     let (sender, receiver) = oneshot::channel();
     let work = move || {
         let outcome = open(&database, &catalog, opening);
-        let _ = sender.send(outcome); // a server that was told to stop no longer listens
+        let _ = sender.send(outcome); // a stopping server no longer listens
     };
     let spawned = thread::Builder::new().name("recovery".into()).spawn(work);
     Ok((receiver, spawned.context("start the recovery thread")?))
@@ -433,7 +433,7 @@ fn settle_catalog(router: &Router, catalog: &Catalog, recovered: usize) -> anyho
             return Ok(());
         }
         if expected.len() > recovered {
-            thread::sleep(PAUSE); // a deployment of now may be in the log and not yet in the catalog
+            thread::sleep(PAUSE); // a new deployment may be in the log and not yet in the catalog
             continue;
         }
         // A restored log has no catalog yet.
@@ -454,7 +454,7 @@ fn settle_catalog(router: &Router, catalog: &Catalog, recovered: usize) -> anyho
             .rebuild(&expected, &in_service)
             .context("make the catalog again")?;
     }
-    Ok(()) // deployments came all the time; the next start looks again
+    Ok(()) // new deployments kept arriving; the next start checks again
 }
 
 /// Serves until a signal, or until the recovery failed.
@@ -470,7 +470,7 @@ async fn serve(
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let (stop, mut stopped) = watch::channel(false);
     let shutdown = async move {
-        let _ = stopped.wait_for(|stopped| *stopped).await; // the sender is dropped at the end alone
+        let _ = stopped.wait_for(|stopped| *stopped).await; // the sender lives until the end
     };
     let mut server = tokio::spawn(reprise_http::serve(listener, state.clone(), shutdown));
     server_output::result(format!("listening on {}", url_of(address, state.tls.is_some())));

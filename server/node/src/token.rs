@@ -257,7 +257,7 @@ impl TokenFile {
             .write(file, &place, folder)
             .and_then(|()| fs::rename(&beside, &place));
         if written.is_err() {
-            let _ = fs::remove_file(&beside); // the error is told
+            let _ = fs::remove_file(&beside); // the caller reports the error
         }
         let written = written.and_then(|()| fs::File::open(folder)?.sync_all());
         Ok(written.with_context(|| format!("write {}", place.display()))?)

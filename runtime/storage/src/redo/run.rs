@@ -82,7 +82,7 @@ fn store(rows: &mut RowHeap, new: &[&[u8]], numbers: &[u64], rids: &mut [Rid]) -
     }
     for ((rid, row), number) in rids.iter_mut().zip(new).zip(numbers) {
         let number = *number;
-        rows.next_rid(); // what went back comes first
+        rows.next_rid(); // released numbers come first
         *rid = rows.insert(StoredRow { row, number });
     }
     true

@@ -98,7 +98,7 @@ impl Chunk {
 
     /// Adds the call at `line` of the text to `batch`, or its error.
     pub fn add(&mut self, line: Range<u32>, batch: &mut BatchBuilder, parser: &mut LineParser, may_write: bool) {
-        let text = std::mem::take(&mut self.text); // so that the call can be read while targets are added
+        let text = std::mem::take(&mut self.text); // the call stays readable while targets are added
         let bytes = &text[line.start as usize..line.end as usize];
         self.line_bytes += bytes.len();
         let read = match self.format {

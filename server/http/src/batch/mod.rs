@@ -234,7 +234,7 @@ impl Conversation {
             }
             let grant = self.state.requests().try_take(cut.chunk.held_bytes());
             if grant.is_none() && !self.pending.is_empty() {
-                return true; // what is on its way makes room
+                return true; // the calls in progress make room
             }
             let permit = match calls {
                 0 => None,
@@ -349,7 +349,7 @@ impl Conversation {
     /// Reads on. Ready: there is something new to cut, or the end was reached.
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(body) = &mut self.body else {
-            return Poll::Pending; // woken by the first pending answer
+            return Poll::Pending; // the first pending answer wakes this task
         };
         let piece = match Pin::new(body).poll_frame(cx) {
             Poll::Ready(None) => BodyPiece::End,

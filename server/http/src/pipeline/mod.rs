@@ -61,7 +61,7 @@ pub async fn serve(stream: StallGuard, state: &AppState) -> Option<StallGuard> {
     let Pipeline { mut stream, input, .. } = pipeline;
     match end {
         PipelineEnd::Over => {
-            let _ = stream.shutdown().await; // the peer may have gone before
+            let _ = stream.shutdown().await; // the peer may have gone already
             None
         }
         PipelineEnd::Broken(error) => {

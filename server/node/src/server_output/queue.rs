@@ -207,14 +207,14 @@ impl<S: Streams> Writer<S> {
             }
             OutputPiece::Progress(text) => {
                 self.shows_progress = !text.is_empty();
-                let _ = self.put(OutputStream::Errors, format!("{ERASE}{text}").as_bytes()); // nothing is lost with it
+                let _ = self.put(OutputStream::Errors, format!("{ERASE}{text}").as_bytes()); // an error loses no line
             }
         }
     }
 
     fn write_line(&mut self, stream: OutputStream, text: &str, format: LogFormat) {
         if std::mem::take(&mut self.shows_progress) {
-            let _ = self.put(OutputStream::Errors, ERASE.as_bytes()); // the line tells whether it is taken
+            let _ = self.put(OutputStream::Errors, ERASE.as_bytes()); // the line itself shows whether the stream takes it
         }
         if self.failed > 0 {
             let lost = lost(self.failed).written(format, now_us());
