@@ -268,7 +268,8 @@ impl Taker for DatabaseTaker {
         match database.and_then(|database| database.later_leased(epoch)) {
             None => Ok(()),
             Some((later, name)) => Err(format!(
-                "that primary is of epoch {epoch}, and as the lease tells, {name} has been the primary in epoch {later} since: follow that one, or promote this one"
+                "that primary is of epoch {epoch}. By the lease, {name} has been the primary in epoch {later} since. Follow {name}, or promote this \
+                 server"
             )),
         }
     }

@@ -314,8 +314,8 @@ impl TurnStart {
             limit: "log-record-bytes".into(),
             max: max as u64,
             message: format!(
-                "the call's {what} need a log record of up to {bytes} bytes, and the NVRAM takes at most {max} bytes at once (a quarter \
-                 of a site's ring: --nvram-size)"
+                "the call's {what} need a log record of up to {bytes} bytes. The NVRAM takes at most {max} bytes at once (a quarter of a site's \
+                 ring: --nvram-size)"
             ),
         }))
     }

@@ -299,7 +299,7 @@ fn check_name(name: &str) -> Result<(), DeployError> {
         return Ok(());
     }
     Err(DeployError::BadName(format!(
-        "{name:?} is not a name for a module: take at most 63 of a to z, 0 to 9 and _, and begin with a letter"
+        "{name:?} is not a name for a module. A name has at most 63 of a to z, 0 to 9 and _, and begins with a letter"
     )))
 }
 

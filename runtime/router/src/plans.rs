@@ -189,8 +189,8 @@ pub(crate) fn judge_texts(schema: &ModuleSchema) -> Result<(), DeployError> {
         ] {
             if bound.per_byte > TEXT_PER_BYTE_MAX {
                 let reason = format!(
-                    "the {what} of {} may take {} bytes of JSON for each byte, and the limit is {TEXT_PER_BYTE_MAX}: shorten the names in \
-                     its lists, or leave out members of type unit",
+                    "the {what} of {} may take {} bytes of JSON for each byte, and the limit is {TEXT_PER_BYTE_MAX}. Shorten the names in its \
+                     lists, or leave out members of type unit",
                     procedure.name, bound.per_byte
                 );
                 return Err(DeployError::Invalid { reason, offset: None });

@@ -176,7 +176,7 @@ fn counted(level: Safety, members: &[SafetyMember]) -> Stand {
     let refusal: Option<Arc<str>> = (here < needed).then(|| match count {
         0 => format!("the safety level {level} needs a standby, and none has been in sync here").into(),
         _ => format!(
-            "the safety level {level} needs {needed} of {count} standbys, and {here} are in sync: start those that are lost, or forget those \
+            "the safety level {level} needs {needed} of {count} standbys, and {here} are in sync. Start the lost standbys, or forget the standbys \
              that will not come back (reprise replication forget NAME)"
         )
         .into(),

@@ -80,8 +80,8 @@ impl AllowedOrigins {
         }
         Err(Refusal::new(
             ProblemKind::Forbidden,
-            "the request comes from a page of another site: the server answers its own pages, under the address of the request, and \
-             pages of sites that its configuration names (origins in [http])",
+            "the request comes from a page of another site. The server answers its own pages under the address of the request. It also answers \
+             pages of the sites in its configuration (origins in [http])",
         ))
     }
 

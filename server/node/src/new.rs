@@ -111,7 +111,7 @@ pub fn run(args: &NewArgs, output: Output) -> VerbResult {
 fn check_name(name: &str) -> VerbResult {
     if !is_valid_name(name) {
         return Err(usage(format!(
-            "{name:?} is not a name for a module: take at most 63 of a to z, 0 to 9 and _, and begin with a letter"
+            "{name:?} is not a name for a module. A name has at most 63 of a to z, 0 to 9 and _, and begins with a letter"
         )));
     }
     if RESERVED.contains(&name) || ["true", "try", "type", "unsafe", "use", "where", "while", "yield"].contains(&name) {

@@ -91,8 +91,8 @@ pub fn judge(dir: &Path) -> VerbResult {
     match noted(dir)? {
         None => Ok(()),
         Some(note) => Err(anyhow!(
-            "the NVRAM region {} may have records that the files of {} do not have: start the server on it once, with --device file or as it \
-             was, and stop it in order",
+            "the NVRAM region {} may have records that the files of {} do not have. Start the server on the directory once, with --device file or \
+             as before. Then stop it in order",
             note.path.display(),
             dir.display()
         )

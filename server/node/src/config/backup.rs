@@ -98,8 +98,8 @@ fn half_of_file_system(
     let told = told.context("start a thread that looks at the folder of backups")?;
     let told = told.with_context(|| {
         format!(
-            "the file system of the backup directory {} does not answer within {} s: repair it, name another directory with --backup-dir, or \
-             set the size of all backups with --backup-max",
+            "the file system of the backup directory {} does not answer within {} s. Repair it, name another directory with --backup-dir, or set \
+             the size of all backups with --backup-max",
             dir.display(),
             time.as_secs_f64()
         )
