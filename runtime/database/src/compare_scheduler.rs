@@ -114,7 +114,7 @@ impl Work for CompareScheduler {
                 return Step::Idle;
             };
             if let Ok(found) = all {
-                self.comparisons.tell(running.number, tables_of(&found));
+                self.comparisons.add_digests(running.number, tables_of(&found));
             }
             self.running = None;
             return Step::Done;

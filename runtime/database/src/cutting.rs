@@ -43,7 +43,7 @@ pub struct CutInfo {
 }
 
 impl CutInfo {
-    pub(crate) fn told(&self) -> CutRecords {
+    pub(crate) fn to_records(&self) -> CutRecords {
         CutRecords {
             name: self.name.clone(),
             epoch: Epoch(self.epoch),
@@ -245,7 +245,7 @@ impl Leadership {
 }
 
 /// Records that no epoch up to `last` is used again, and that none of them justifies leading.
-pub(crate) fn give_up_led(document: &mut NodeDocument, last: u32) {
+pub(crate) fn retire_epochs(document: &mut NodeDocument, last: u32) {
     let led = document.led.get_or_insert_default();
     (led.is_over, led.claimed) = (true, None);
     led.last_epoch = led.last_epoch.max(last);

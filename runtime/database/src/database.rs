@@ -29,7 +29,7 @@ use crate::{
     environment::{Environment, Folders},
     error::OpenError,
     membership,
-    memory::{judge_memory, keep_memory_ready},
+    memory::{check_memory, keep_memory_ready},
     node_file::{DirHealth, DirectoryUse, NodeFile, check_opening, record_region},
     opened_log::{keep_code, new_genesis, open_log, shared, start_sites},
     report::{QuarantinedProcedure, ReadOnly, RecoveryReport},
@@ -170,7 +170,7 @@ impl Database {
     /// Has `bytes` of memory ready for the growth of the tables before the database takes calls; 0: none. It refuses more bytes than the
     /// machine has left.
     pub fn set_memory_ready(&self, bytes: u64) -> Result<(), OpenError> {
-        judge_memory(bytes)?;
+        check_memory(bytes)?;
         self.upkeep.memory_ready.store(bytes, Ordering::Relaxed);
         Ok(())
     }
@@ -396,7 +396,7 @@ impl Database {
             name: modules[number].name.clone(),
             reason,
         })?;
-        self.compiler.let_go_unused_code();
+        self.compiler.delete_unused_code();
         Ok(())
     }
 

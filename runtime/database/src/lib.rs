@@ -51,7 +51,7 @@ pub use error::{DeviceError, OpenError};
 pub use inspect::{CheckpointFate, FoundCheckpoint, Inspection, inspect};
 pub use leasing::{Holder, LeaseConfig, LeaseContents, LeaseError, LeaseStore, StoreError, SyncRecord};
 pub use membership::{MemberAddress, MemberAnswer};
-pub use memory::{MemoryBound, MemoryError, judge_memory, keep_memory_ready, memory_max_default};
+pub use memory::{MemoryBound, MemoryError, check_memory, keep_memory_ready, memory_max_default};
 pub use node_file::{DirHealth, NODE_NAME, NodeDocument, NodeFile};
 pub use opened_log::{bring_home, bring_home_in};
 pub use primary_connection::{AskStepDown, AskTicket, FollowPrimary, TicketError};

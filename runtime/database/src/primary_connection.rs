@@ -17,7 +17,7 @@ use reprise_partition::{CallBatch, Shared};
 use reprise_router::{HandOverPoint, Router, StandbyInfo, StandbyPhase, StandbyTicket, ViewAge};
 use reprise_ship::{
     BeatSeen, Compares, FreshnessPoint, FreshnessSummary, Link, LinkConfig, LogReceiver, OnTheWay, OwnFreshness,
-    PersistedHook, StandbyProgress, StandingSeen, Taker, WelcomeSeen,
+    PersistedHook, StandbyProgress, SyncReport, Taker, WelcomeSeen,
 };
 
 use crate::{
@@ -179,9 +179,9 @@ impl PrimaryConnection {
         self.freshness.history()
     }
 
-    fn note_beat(&self, beat: &BeatSeen, (received, view): (Lsn, Lsn)) {
+    fn record_heartbeat(&self, beat: &BeatSeen, (received, view): (Lsn, Lsn)) {
         let now = (self.clock.boot_ns(), self.clock.now_us());
-        self.freshness.note(beat, now, view);
+        self.freshness.record_heartbeat(beat, now, view);
         let mut state = self.lock();
         let has_all = state.has_caught_up || received >= beat.durable;
         state.has_caught_up = has_all && beat.behind_bytes <= BEHIND_BYTES_MAX;
@@ -218,7 +218,7 @@ impl Taker for DatabaseTaker {
         if placed == AppendOutcome::New {
             let bytes = group.records.len() as u64;
             let mut on_the_way = self.on_the_way.lock().expect("held to count");
-            on_the_way.note(group.end.lsn, bytes);
+            on_the_way.record_group(group.end.lsn, bytes);
         }
         Ok(placed)
     }
@@ -234,19 +234,20 @@ impl Taker for DatabaseTaker {
         }
     }
 
-    fn note_welcome(&self, _: &WelcomeSeen) {
+    fn on_welcome(&self, _: &WelcomeSeen) {
         self.linked.freshness.begin(self.router.view());
     }
 
-    fn note_heartbeat(&self, beat: &BeatSeen) {
+    fn on_heartbeat(&self, beat: &BeatSeen) {
         if let Some(database) = self.database.upgrade() {
-            database.note_committed(beat.committed, beat.came_ns);
+            database.record_committed(beat.committed, beat.came_ns);
         }
-        self.synced.note_primary(beat);
-        self.linked.note_beat(beat, (self.position().lsn, self.router.view()));
+        self.synced.record_heartbeat(beat);
+        self.linked
+            .record_heartbeat(beat, (self.position().lsn, self.router.view()));
     }
 
-    fn keep_standing(&self, standing: &StandingSeen) -> bool {
+    fn save_sync_report(&self, standing: &SyncReport) -> bool {
         match self.synced.keep(standing, self.log.durable()) {
             Ok(()) => true,
             Err(error) => {
@@ -256,7 +257,7 @@ impl Taker for DatabaseTaker {
         }
     }
 
-    fn judge_primary(&self, primary: &WelcomeSeen) -> Result<(), String> {
+    fn check_primary(&self, primary: &WelcomeSeen) -> Result<(), String> {
         let epoch = primary.epoch;
         if self.promises.check(epoch, &primary.primary).is_err() {
             if let Some(database) = self.database.upgrade() {
@@ -351,11 +352,11 @@ impl FollowLoop {
         &self.taker.linked
     }
 
-    fn tell(&self, what: String) {
+    fn report(&self, what: String) {
         let name = self.config.name.clone();
         self.shared
             .notices
-            .tell(NoticeKind::Standby, || Notice::Standby { name, what });
+            .publish(NoticeKind::Standby, || Notice::Standby { name, what });
     }
 
     fn connect(&mut self) -> Result<LogReceiver, LinkFailure> {
@@ -389,12 +390,12 @@ impl FollowLoop {
             self.begun = Some(self.taker.position().lsn);
         }
         self.streaming = Some(streaming);
-        self.note_success();
+        self.record_success();
         Ok(step)
     }
 
     /// Ends the error of an earlier connection. It needs a new record on this connection, or the primary's word that there is none.
-    fn note_success(&mut self) {
+    fn record_success(&mut self) {
         let Some(begun) = self.begun else {
             return;
         };
@@ -403,12 +404,12 @@ impl FollowLoop {
             state.error = None;
             drop(state);
             (self.begun, self.rest) = (None, REST_MIN);
-            self.tell(format!("follows its primary from LSN {begun}"));
+            self.report(format!("follows its primary from LSN {begun}"));
         }
     }
 
     /// Records that the connection has ended, or was never made.
-    fn note(&mut self, failure: &LinkFailure) -> Step {
+    fn record_failure(&mut self, failure: &LinkFailure) -> Step {
         let reason: Arc<str> = failure.to_string().into();
         let is_other = failure.is_of_another_history();
         let has_parted = is_other && self.linked().lock().was_welcome;
@@ -432,7 +433,7 @@ impl FollowLoop {
         }
         drop(state);
         if is_new {
-            self.tell(match failure.is_final() {
+            self.report(match failure.is_final() {
                 true => format!("follows no longer: {reason}{what_next}"),
                 false => format!("its connection is over, and is tried again: {reason}"),
             });
@@ -482,6 +483,6 @@ impl Work for FollowLoop {
                 Step::Done
             }),
         };
-        done.unwrap_or_else(|failure| self.note(&failure))
+        done.unwrap_or_else(|failure| self.record_failure(&failure))
     }
 }

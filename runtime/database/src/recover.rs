@@ -154,7 +154,7 @@ impl Database {
                     continue;
                 }
             };
-            self.note_found(&reader);
+            self.record_found(&reader);
             if loaded.is_none() {
                 let past = self.past_of(&reader, log, files);
                 match self.load(&reader, past) {
@@ -230,7 +230,7 @@ impl Database {
         told().unwrap_or_else(|| TablePast::unknown_before(reader.header().txn_id))
     }
 
-    fn note_found(&self, reader: &CheckpointReader) {
+    fn record_found(&self, reader: &CheckpointReader) {
         let Some(checkpointer) = &self.checkpointer else {
             return;
         };

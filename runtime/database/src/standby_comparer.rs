@@ -98,7 +98,7 @@ impl StandbyComparer {
         let difference = compare_tables(pending.named.lsn, &own, &pending.theirs.tables, |table| {
             self.name_of(table)
         });
-        state.note(pending.named, difference.clone(), self.shared.clock.now_us());
+        state.record_result(pending.named, difference.clone(), self.shared.clock.now_us());
         difference
     }
 
@@ -197,7 +197,7 @@ impl ComparerState {
     }
 
     /// Records the result of a comparison of all tables.
-    fn note(&mut self, named: ComparePoint, difference: Option<String>, at_us: i64) {
+    fn record_result(&mut self, named: ComparePoint, difference: Option<String>, at_us: i64) {
         self.last = Some(ComparedInfo {
             lsn: named.lsn,
             at_us,
@@ -213,7 +213,7 @@ impl ComparerState {
         }
     }
 
-    fn note_named(&mut self, named: &ComparePoint) {
+    fn record_point(&mut self, named: &ComparePoint) {
         // The primary sends its digests at the newest LSN alone. Digests that are missing for an earlier LSN never come.
         self.pending.retain(|pending| pending.theirs.is_whole);
         let is_later = self.pending.back().is_none_or(|last| last.named.lsn < named.lsn);
@@ -244,11 +244,11 @@ impl Compares for StandbyComparer {
         }
     }
 
-    fn note_named(&self, named: &ComparePoint) {
-        self.lock().note_named(named);
+    fn on_compare_point(&self, named: &ComparePoint) {
+        self.lock().record_point(named);
     }
 
-    fn note_tables(&self, found: &TableDigests<'_>) -> bool {
+    fn on_digests(&self, found: &TableDigests<'_>) -> bool {
         let mut state = self.lock();
         let most = usize::from(self.shared.partitions_count) * TABLES_MAX;
         let is_it = |pending: &&mut PendingComparison| pending.named.number == found.number;
@@ -321,23 +321,23 @@ mod tests {
         let numbers =
             |state: &ComparerState| -> Vec<u64> { state.pending.iter().map(|pending| pending.named.number).collect() };
         let mut state = ComparerState::default();
-        state.note_named(&named(1, 40));
-        state.note_named(&named(2, 50));
+        state.record_point(&named(1, 40));
+        state.record_point(&named(2, 50));
         assert_eq!(numbers(&state), [2], "the primary told nothing of the first");
         state.pending[0].theirs.is_whole = true;
-        state.note_named(&named(3, 50));
+        state.record_point(&named(3, 50));
         assert_eq!(numbers(&state), [2], "no later LSN");
-        state.note_named(&named(4, 60));
+        state.record_point(&named(4, 60));
         state.pending[1].theirs.is_whole = true;
-        state.note_named(&named(5, 70));
+        state.record_point(&named(5, 70));
         assert_eq!(numbers(&state), [2, 4], "a third one is passed over");
-        state.note(named(2, 50), None, 1);
+        state.record_result(named(2, 50), None, 1);
         assert_eq!(numbers(&state), [2, 4]);
         assert_eq!(state.told.pop_front().and_then(|told| told.difference), None);
-        state.note(named(4, 60), Some("x".into()), 1);
+        state.record_result(named(4, 60), Some("x".into()), 1);
         let told = state.told.pop_front().expect("it is told");
         assert_eq!((told.number, told.difference.as_deref()), (4, Some("x")));
-        state.note_named(&named(6, 80));
+        state.record_point(&named(6, 80));
         assert!(state.pending.is_empty());
     }
 }

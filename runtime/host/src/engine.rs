@@ -188,9 +188,9 @@ impl Engine {
     }
 
     /// Deletes kept code that nothing has needed since the folder was opened.
-    pub fn let_go_unused_code(&self) {
+    pub fn delete_unused_code(&self) {
         if let Some(kept) = self.kept() {
-            kept.let_go_unused();
+            kept.delete_unused();
         }
     }
 

@@ -102,7 +102,7 @@ impl KeptCode {
         }
         let code = self.read(&file, name);
         match code {
-            Some(_) => self.lock().note_use(&file),
+            Some(_) => self.lock().record_use(&file),
             None => self.remove(&file),
         }
         code
@@ -136,7 +136,7 @@ impl KeptCode {
         match self.write(&file, &self.sum(name, code), code) {
             Ok(()) => {
                 files.known.insert(file.clone(), CodeFile { bytes, used: 0 });
-                files.note_use(&file);
+                files.record_use(&file);
             }
             Err(_) => {
                 let _ = self.disk.remove(UNFINISHED); // the next opening removes it otherwise
@@ -173,7 +173,7 @@ impl KeptCode {
     }
 
     /// Deletes code that nothing has needed since the folder was opened.
-    pub fn let_go_unused(&self) {
+    pub fn delete_unused(&self) {
         let unused: Vec<_> = {
             let files = self.lock();
             let unused = files.known.iter().filter(|(_, known)| known.used == 0);
@@ -189,7 +189,7 @@ impl KeptCode {
 }
 
 impl CodeFiles {
-    fn note_use(&mut self, file: &str) {
+    fn record_use(&mut self, file: &str) {
         self.uses += 1;
         if let Some(known) = self.known.get_mut(file) {
             known.used = self.uses;
@@ -304,7 +304,7 @@ mod tests {
         let kept = opened(&disk, b"secret");
         assert_eq!(disk.list().expect("list").len(), 2, "the unfinished file goes");
         assert!(kept.get(&[2; 32]).is_some());
-        kept.let_go_unused();
+        kept.delete_unused();
         assert_eq!(disk.list().expect("list"), [file_name(&[2; 32])]);
         assert!(kept.get(&[1; 32]).is_none() && kept.get(&[2; 32]).is_some());
     }
@@ -329,8 +329,8 @@ mod tests {
         kept.bytes_max = 400;
         kept.put(&[1; 32], &[0; 200]);
         kept.put(&[2; 32], &[0; 200]);
-        kept.let_go_unused();
-        opened(&disk, b"secret").let_go_unused();
+        kept.delete_unused();
+        opened(&disk, b"secret").delete_unused();
         let left = disk.list().expect("list");
         assert!(
             others.iter().all(|name| left.iter().any(|left| left == name)),

@@ -84,7 +84,7 @@ impl Greeting {
             return Err(GreetingError::Foreign);
         }
         match bytes[8] {
-            PAIR => Self::judge(Self {
+            PAIR => Self::check(Self {
                 pair: PairAddress {
                     mtu: bytes[9],
                     lid: u16::from_le_bytes(field(bytes, 10)),
@@ -104,7 +104,7 @@ impl Greeting {
         }
     }
 
-    fn judge(self) -> Result<Self, GreetingError> {
+    fn check(self) -> Result<Self, GreetingError> {
         let ring = self.ring_bytes as usize;
         let end = (RING_BYTES_MAX as u64 * 2).checked_add(self.memory.address);
         if !(RING_BYTES_MIN..=RING_BYTES_MAX).contains(&ring) || !ring.is_power_of_two() {

@@ -219,7 +219,7 @@ pub(crate) fn map(bytes: usize) -> Option<NonNull<u8>> {
         if after > 0 {
             libc::munmap(base.add(bytes).cast(), after);
         }
-        mappings::note_made();
+        mappings::count_made();
         NonNull::new(base)
     }
 }
@@ -252,7 +252,7 @@ impl<T> Drop for Pages<T> {
             ptr::drop_in_place(elements);
             libc::munmap(self.base.as_ptr().cast(), self.mapped_bytes());
         }
-        mappings::note_gone();
+        mappings::count_gone();
     }
 }
 

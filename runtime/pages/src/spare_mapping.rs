@@ -61,7 +61,7 @@ impl Drop for SpareMapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours alone and ends here.
         unsafe { libc::munmap(self.base.as_ptr().cast(), HUGE_BYTES) };
-        mappings::note_gone();
+        mappings::count_gone();
     }
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn take() -> Option<SpareMapping> {
     }
     match maker.wake.try_send(()) {
         Ok(()) | Err(TrySendError::Full(())) => {} // the thread wakes or is awake
-        Err(TrySendError::Disconnected(())) => {}  // nobody makes any more: all is as without it
+        Err(TrySendError::Disconnected(())) => {}  // the thread has ended, so mappings are made on demand
     }
     piece
 }

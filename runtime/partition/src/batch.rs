@@ -285,9 +285,9 @@ impl CallBatch {
         self.ticket = Some(calls.enter(self.partition, &self.calls, now_ns));
     }
 
-    pub(crate) fn note_ran(&self) {
+    pub(crate) fn record_ran(&self) {
         if let Some(ticket) = &self.ticket {
-            ticket.track.note_ran(&self.calls);
+            ticket.track.record_ran(&self.calls);
         }
     }
 

@@ -49,8 +49,8 @@ pub use copy::CopyMessage;
 pub use digest::PartitionDigest;
 pub use gate::{CommitGate, DeposedAge, LeaseClock, ReadLimit, Shortage};
 pub use install::{
-    InstallBounds, InstallError, InstallRules, Installation, MigrationDigests, check_consents, install, note_position,
-    put_in_service,
+    InstallBounds, InstallError, InstallRules, Installation, MigrationDigests, check_consents, install, put_in_service,
+    record_position,
 };
 pub use key_clock::KeyClock;
 pub use logging::{AutoChoice, CallCosts, LogForm, LogPolicy, LogSettings, SampleRate, ShipForm};

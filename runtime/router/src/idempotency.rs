@@ -227,7 +227,7 @@ impl Idempotency {
                 let room = state.taken.budget().limit();
                 drop(state);
                 let notices = &self.shared.notices;
-                notices.tell(NoticeKind::Keys, || refused_keys(scope, taken, room));
+                notices.publish(NoticeKind::Keys, || refused_keys(scope, taken, room));
                 return Begin::Full;
             }
         }

@@ -30,7 +30,7 @@ struct RateSample {
 }
 
 impl Pace {
-    pub fn note(&self, calls: u64) {
+    pub fn record(&self, calls: u64) {
         self.answered.fetch_add(calls, Ordering::Relaxed);
     }
 
@@ -70,13 +70,13 @@ mod tests {
             pace.retry_after_ms(now_ns, waiting)
         };
         assert_eq!(look(&pace, 0, 5_000), 200, "nothing was measured yet");
-        pace.note(100);
+        pace.record(100);
         assert_eq!(look(&pace, 1_000, 5_000), 50_000);
         assert_eq!(look(&pace, 1, 100), 1_000);
         assert_eq!(look(&pace, 1_000, 5_000), 60_000, "nothing is answered");
-        pace.note(1_000_000);
+        pace.record(1_000_000);
         assert_eq!(look(&pace, 1_000, 5_000), 10, "five milliseconds would do");
-        pace.note(1);
+        pace.record(1);
         assert_eq!(look(&pace, 60_000, 5_000), 200, "too long ago");
     }
 }

@@ -133,7 +133,7 @@ impl Router {
                     }
                     let store = held.partitions.iter_mut().map(|partition| &mut partition.store).next();
                     let store = store.ok_or(RowsError::NotFound)?;
-                    store.build_noted();
+                    store.build_notes();
                     Ok(store.misfits_from(id, &change, first))
                 });
                 let some;
@@ -180,7 +180,7 @@ pub(crate) fn destroyed_in(list: &DestroyedList<'_>) -> Vec<DestroyedItem> {
 
 /// Checks that no byte of a result can become too many bytes of text, because results are bounded in bytes before they commit. Only the
 /// upload is checked: modules in service stay.
-pub(crate) fn judge_texts(schema: &ModuleSchema) -> Result<(), DeployError> {
+pub(crate) fn check_texts(schema: &ModuleSchema) -> Result<(), DeployError> {
     for procedure in &schema.procedures {
         let params = procedure.params.iter().map(|param| (&*param.name, &param.ty));
         for (what, bound) in [

@@ -135,7 +135,7 @@ impl Router {
     /// Holds none.
     pub fn table_stats(&self, wait_max: Duration) -> Result<Vec<TableTotals>, Unavailable> {
         self.check_ready()?;
-        self.ask_to_tell(wait_max);
+        self.request_stats(wait_max);
         let (deployed, mut all) = (self.deployed(), Vec::new());
         for partition in 0..self.partitions_count() {
             let told = self.0.config.shared.told.stats(PartitionId(partition));
@@ -154,7 +154,7 @@ impl Router {
     }
 
     /// Asks all sites to take up the deployed modules and to publish their tables' sizes. Waits for at most `wait_max`.
-    pub(crate) fn ask_to_tell(&self, wait_max: Duration) {
+    pub(crate) fn request_stats(&self, wait_max: Duration) {
         let shared = &self.0.config.shared;
         let (sender, answers) = crossbeam_channel::unbounded::<()>();
         let mut waiters = Vec::new();
@@ -248,7 +248,7 @@ impl Router {
     pub fn digest(&self) -> Result<u64, Unavailable> {
         self.run_on_all(|held| {
             held.partitions.iter_mut().fold(0u64, |digest, partition| {
-                partition.store.build_noted();
+                partition.store.build_notes();
                 let mixed = digest.rotate_left(17).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 mixed ^ partition.store.digest()
             })

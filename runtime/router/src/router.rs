@@ -368,9 +368,9 @@ impl Router {
         });
     }
 
-    pub(crate) fn note_answered(&self, calls: u64, took: Duration) {
+    pub(crate) fn record_answered(&self, calls: u64, took: Duration) {
         self.0.config.registry.answered(calls, took);
-        self.0.pace.note(calls);
+        self.0.pace.record(calls);
     }
 
     /// Returns why the node takes no calls now, if there is a reason.

@@ -173,7 +173,7 @@ impl Router {
     }
 
     /// Whether answers tell the age of the rows that they show. They do on a standby, and on a primary that may be deposed.
-    pub fn tells_age(&self) -> bool {
+    pub fn reports_age(&self) -> bool {
         let shared = &self.0.config.shared;
         self.is_standby() || shared.gate.doubt(&*shared.clock).is_some()
     }

@@ -41,9 +41,9 @@ pub use link::{
 };
 pub use member::{ComparedStatus, Member, StandbyStage, StandbyStatus};
 pub use own_freshness::OwnFreshness;
-pub use primary_report::{BeatSeen, StandingSeen, ToldMember, WelcomeSeen};
+pub use primary_report::{BeatSeen, ReportedMember, SyncReport, WelcomeSeen};
 pub use receive::{BootstrapReceiver, BootstrapSummary};
-pub use safety::{Commits, IN_SYNC_NS, SafetyHook, Stand, committed_by, waits_for_each};
+pub use safety::{Commits, IN_SYNC_NS, SafetyHook, SafetyStatus, committed_by, waits_for_each};
 pub use shipper::{Keep, ShipError, ShipEvent, Shipper, ShipperConfig};
 pub use source::{CheckpointSource, ChosenCheckpoint, ShippedLog};
 pub use standby_log::{KeepCommitted, LogBeside, OnTheWay};

@@ -183,13 +183,13 @@ impl StandbyEntry {
     }
 
     /// True if the standby is in sync, and that is saved.
-    pub fn is_told_in(&self) -> bool {
+    pub fn is_reported_in_sync(&self) -> bool {
         self.sync == SyncState::In && self.is_kept_in
     }
 
     /// True if the standby, too, knows that.
     pub fn knows_in(&self) -> bool {
-        self.is_told_in() && self.noted >= self.told_in
+        self.is_reported_in_sync() && self.noted >= self.told_in
     }
 
     /// Returns why another process may not have its name now.
@@ -220,7 +220,7 @@ impl StandbyEntry {
     }
 
     /// True if the standby gets log. The primary then also tells it which standbys are out of sync.
-    pub fn is_told(&self) -> bool {
+    pub fn gets_status(&self) -> bool {
         self.connection != 0 && matches!(self.state, StandbyStage::CatchingUp | StandbyStage::Streaming)
     }
 
@@ -245,7 +245,7 @@ impl StandbyEntry {
     }
 
     /// Moves its slot to `lsn`, because it needs no earlier log. Returns the slot if it has to move.
-    pub fn let_go_before(&mut self, lsn: Lsn) -> Option<Arc<ReplicationSlot>> {
+    pub fn release_before(&mut self, lsn: Lsn) -> Option<Arc<ReplicationSlot>> {
         let (hold, from) = self.hold.as_mut().filter(|(_, from)| *from < lsn)?;
         *from = lsn;
         Some(Arc::clone(hold))

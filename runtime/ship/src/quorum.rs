@@ -6,7 +6,7 @@ use reprise_wire::SetPart;
 
 use crate::{
     member::{Member, StandbyEntry},
-    safety::{SafetyMember, Stand, SyncState, stand},
+    safety::{SafetyMember, SafetyStatus, SyncState, safety_status},
     table::StandbyTableState,
 };
 
@@ -50,7 +50,7 @@ impl StandbyTableState {
     /// Checks whether enough standbys know which standbys leave.
     pub fn is_leaving_confirmed(&self, level: Safety) -> bool {
         let mut all = self.standbys.values();
-        let do_all_know = all.all(|standby| !standby.is_told() || standby.noted >= self.left);
+        let do_all_know = all.all(|standby| !standby.gets_status() || standby.noted >= self.left);
         let is_forgotten = |(standby, part): (&StandbyEntry, SetPart)| part.is_in && standby.is_forgotten;
         let is_smaller = level == Safety::Quorum && self.parts().any(is_forgotten);
         do_all_know && (!is_smaller || (self.is_confirmed(self.left) && self.has_enough()))
@@ -61,7 +61,7 @@ impl StandbyTableState {
     fn has_enough(&self) -> bool {
         let next = self.next_members();
         let stays = next.iter().any(|member| member.is_counted);
-        !stays || stand(Safety::Quorum, true, &next).limit >= Some(self.forgot_at)
+        !stays || safety_status(Safety::Quorum, true, &next).limit >= Some(self.forgot_at)
     }
 
     fn next_members(&self) -> Vec<SafetyMember> {
@@ -107,13 +107,13 @@ impl StandbyTableState {
     }
 
     /// Returns the stand of writes of the server's level now.
-    pub fn stand_of(&self, level: Safety) -> Stand {
-        let now = stand(level, true, &self.members());
+    pub fn stand_of(&self, level: Safety) -> SafetyStatus {
+        let now = safety_status(level, true, &self.members());
         if level != Safety::Quorum || !self.is_changing() {
             return now;
         }
-        let next = stand(level, true, &self.next_members());
-        Stand {
+        let next = safety_status(level, true, &self.next_members());
+        SafetyStatus {
             limit: now.limit.min(next.limit),
             refusal: now.refusal.or(next.refusal),
             missing: now.missing.or(next.missing),

@@ -116,7 +116,7 @@ impl BootstrapReceiver {
             }
             Frame::Welcome(welcome) if self.epoch.is_none() => self.epoch = Some(welcome.epoch),
             Frame::File(chunk) if self.epoch.is_some() => self.take(&chunk)?,
-            Frame::Heartbeat(beat) if self.epoch.is_some() => self.note_beat(&beat)?,
+            Frame::Heartbeat(beat) if self.epoch.is_some() => self.record_heartbeat(&beat)?,
             Frame::Group(group) => match &mut self.log {
                 Some(log) => log.place(&group_of(&group))?,
                 None => return Err(LinkError::Turn("a group")),
@@ -166,9 +166,9 @@ impl BootstrapReceiver {
         self.report()
     }
 
-    fn note_beat(&mut self, beat: &Heartbeat) -> Result<(), LinkError> {
+    fn record_heartbeat(&mut self, beat: &Heartbeat) -> Result<(), LinkError> {
         if let Some(log) = &mut self.log {
-            log.note_committed(beat.committed);
+            log.record_committed(beat.committed);
         }
         self.report()
     }

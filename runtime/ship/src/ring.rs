@@ -274,13 +274,13 @@ impl Ring {
         [head, records]: [&[u8]; 2],
     ) -> Option<SharedFrame> {
         while state.bytes + records.len() > self.bytes_max || state.groups.len() == SHARED_FRAMES_MAX {
-            state.give_up()?;
+            state.remove_oldest()?;
         }
         loop {
             if let Some(frame) = buffer.lay(&[head, records]) {
                 return Some(frame);
             }
-            let oldest = state.give_up()?;
+            let oldest = state.remove_oldest()?;
             if matches!(&oldest.bytes, GroupBytes::Shared(frame) if frame.is_held_by_others()) {
                 return None; // the newer groups follow it
             }
@@ -318,7 +318,7 @@ impl GroupRingState {
     }
 
     /// Removes the oldest group.
-    fn give_up(&mut self) -> Option<RingGroup> {
+    fn remove_oldest(&mut self) -> Option<RingGroup> {
         let oldest = self.groups.pop_front()?;
         self.bytes -= oldest.held_bytes();
         Some(oldest)
@@ -376,7 +376,7 @@ impl GroupSink for Ring {
         state.bytes += kept.held_bytes();
         state.groups.push_back(kept);
         while state.bytes > self.bytes_max {
-            given_up.push(state.give_up().expect("it has bytes"));
+            given_up.push(state.remove_oldest().expect("it has bytes"));
         }
         for reader in &state.readers {
             reader.wake();

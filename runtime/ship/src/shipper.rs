@@ -143,7 +143,7 @@ impl ShipperInner {
     }
 
     /// Records that the session has greeted.
-    pub fn note_greeted(&self, number: u64) {
+    pub fn record_greeting(&self, number: u64) {
         self.silent.lock().expect("held to count").remove(&number);
     }
 
@@ -285,8 +285,8 @@ impl Shipper {
     }
 
     /// Whether calls can have a level now. Err: why not.
-    pub fn judge_safety(&self, level: Safety) -> Result<(), Arc<str>> {
-        self.inner.table.judge(level)
+    pub fn check_safety(&self, level: Safety) -> Result<(), Arc<str>> {
+        self.inner.table.check_level(level)
     }
 
     /// Calls `told` once the records before `end`, which are durable here, have a level. Calls it with the reason if the wait for that ends first.
@@ -409,7 +409,7 @@ impl Acceptor {
         // A list that `keep` does not confirm may be saved all the same, or be saved later.
         self.is_certain = (self.keep)(&expected);
         if self.is_certain {
-            self.inner.table.note_kept(&expected);
+            self.inner.table.record_saved(&expected);
             self.kept = expected;
         }
         self.is_certain
@@ -448,11 +448,11 @@ impl Acceptor {
             return;
         }
         self.sampled_ns = now_ns;
-        self.inner.table.note_view(now_ns, &*self.inner.log);
+        self.inner.table.record_view(now_ns, &*self.inner.log);
         self.tick(now_ns);
         let inner = &self.inner;
         inner.table.sample((now_ns, inner.clock.now_us()), &*inner.log);
-        for name in inner.table.take_let_go() {
+        for name in inner.table.take_released() {
             (inner.tell)(ShipEvent::HoldLetGo { name });
         }
     }

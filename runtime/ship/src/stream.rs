@@ -87,7 +87,7 @@ impl LogStream {
         self.committed < self.next.lsn
     }
 
-    pub fn note(&mut self, progress: &Progress) -> Result<(), SessionEnd> {
+    pub fn record_progress(&mut self, progress: &Progress) -> Result<(), SessionEnd> {
         if progress.received > self.next.lsn {
             let (found, next) = (progress.received, self.next.lsn);
             let reason = format!("the standby tells of LSN {found}, and was sent everything before {next} alone");

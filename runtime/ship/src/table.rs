@@ -17,10 +17,10 @@ use crate::{
     freshness::{FreshnessPoint, FreshnessSummary},
     join_check::JoinRefusal,
     member::{ComparedStatus, Member, StandbyEntry, StandbyStage, StandbyStatus},
-    primary_report::ToldMember,
+    primary_report::ReportedMember,
     safety::{
-        ACK_WAIT_NS, Commits, ENTER_LAG_NS, RETURN_WAIT_NS, SafetyHook, SafetyMember, Stand, SyncState, needed_of,
-        stand,
+        ACK_WAIT_NS, Commits, ENTER_LAG_NS, RETURN_WAIT_NS, SafetyHook, SafetyMember, SafetyStatus, SyncState,
+        needed_of, safety_status,
     },
     source::ShippedLog,
     views::ViewSamples,
@@ -44,7 +44,7 @@ pub(crate) struct SyncSet {
     pub in_sync: bool,
     pub set: SetPart,
     /// The others.
-    pub members: Vec<ToldMember>,
+    pub members: Vec<ReportedMember>,
 }
 
 pub(crate) struct StandbyTableState {
@@ -60,7 +60,7 @@ pub(crate) struct StandbyTableState {
     /// How far this server was, by time.
     views: ViewSamples,
     /// The stand of the server's level that the gate has.
-    stand: Stand,
+    stand: SafetyStatus,
 }
 
 impl StandbyTableState {
@@ -70,21 +70,22 @@ impl StandbyTableState {
 
     /// Returns the other standbys that are out of sync. Each has everything before its LSN.
     fn laggards(&self, name: &str) -> Vec<(Arc<str>, Lsn)> {
-        let is_out = |(other, standby): &(&Arc<str>, &StandbyEntry)| &***other != name && !standby.is_told_in();
+        let is_out =
+            |(other, standby): &(&Arc<str>, &StandbyEntry)| &***other != name && !standby.is_reported_in_sync();
         let laggards = self.standbys.iter().filter(is_out);
         laggards
             .map(|(name, standby)| (Arc::clone(name), standby.lacks_from))
             .collect()
     }
 
-    fn others(&self, name: &str) -> Vec<ToldMember> {
+    fn others(&self, name: &str) -> Vec<ReportedMember> {
         let others = self.standbys.iter().filter(|(other, _)| ***other != *name);
         others
-            .map(|(name, standby)| ToldMember {
+            .map(|(name, standby)| ReportedMember {
                 name: name.clone(),
                 url: standby.url.clone().unwrap_or_default(),
                 from: standby.lacks_from,
-                is_in_sync: standby.is_told_in(),
+                is_in_sync: standby.is_reported_in_sync(),
                 set: standby.part(),
             })
             .collect()
@@ -117,7 +118,7 @@ impl StandbyTable {
                 forgot_at: Lsn(0),
                 waits: Vec::new(),
                 views: ViewSamples::default(),
-                stand: stand(level, true, &[]),
+                stand: safety_status(level, true, &[]),
             }),
             level,
             commits,
@@ -148,17 +149,17 @@ impl StandbyTable {
     }
 
     /// Returns the stand of a call that asks for a level. A standby in sync has what was answered, unless the server's own level is quorum.
-    fn stand_of_call(&self, level: Safety, members: &[SafetyMember]) -> Stand {
-        let mut asked = stand(level, false, members);
+    fn stand_of_call(&self, level: Safety, members: &[SafetyMember]) -> SafetyStatus {
+        let mut asked = safety_status(level, false, members);
         if level == Safety::Quorum && self.level != Safety::Quorum {
-            let in_sync = stand(Safety::TwoSafe, true, members).limit;
+            let in_sync = safety_status(Safety::TwoSafe, true, members).limit;
             asked.limit = asked.limit.min(in_sync.or(asked.limit));
         }
         asked
     }
 
     /// Tells waiting callers of a change, outside of the lock.
-    fn settle(&self, mut state: MutexGuard<'_, StandbyTableState>) {
+    fn notify_callers(&self, mut state: MutexGuard<'_, StandbyTableState>) {
         let given_up = self.set(&mut state);
         let mut told = Vec::new();
         if !state.waits.is_empty() {
@@ -174,7 +175,7 @@ impl StandbyTable {
         }
         drop(state);
         if let Some(reason) = given_up {
-            self.commits.give_up(&reason);
+            self.commits.leave_open(&reason);
         }
         if self.level.asks_standbys() {
             self.commits.release();
@@ -186,11 +187,11 @@ impl StandbyTable {
 
     /// Has the gate know the server's level from the start.
     pub fn begin_commits(&self) {
-        self.settle(self.lock());
+        self.notify_callers(self.lock());
     }
 
     /// Whether calls can have a level now. Err: why not.
-    pub fn judge(&self, level: Safety) -> Result<(), Arc<str>> {
+    pub fn check_level(&self, level: Safety) -> Result<(), Arc<str>> {
         let now = self.stand_of_call(level, &self.lock().members());
         now.refusal.map_or(Ok(()), Err)
     }
@@ -205,7 +206,7 @@ impl StandbyTable {
             until_ns,
             told,
         });
-        self.settle(state);
+        self.notify_callers(state);
     }
 
     /// Returns the level that writes have now.
@@ -276,7 +277,7 @@ impl StandbyTable {
             }
         }
         state.advance_joining(self.level);
-        self.settle(state);
+        self.notify_callers(state);
         is_leaving
     }
 
@@ -296,12 +297,12 @@ impl StandbyTable {
     }
 
     /// Returns the sync status that the standby gets. None: this connection does not speak for it.
-    pub fn told(&self, name: &str, connection: u64) -> Option<SyncSet> {
+    pub fn status_for(&self, name: &str, connection: u64) -> Option<SyncSet> {
         let state = self.lock();
         let own = state.standbys.get(name).filter(|own| own.connection == connection)?;
         Some(SyncSet {
             number: state.standing,
-            in_sync: own.is_told_in(),
+            in_sync: own.is_reported_in_sync(),
             set: own.part(),
             members: state.others(name),
         })
@@ -314,7 +315,7 @@ impl StandbyTable {
 
     /// Records that `kept` is certainly saved. From now on the primary tells each standby that is in sync there that it is. After a restart the
     /// primary still waits for such a standby, or records that it is out.
-    pub fn note_kept(&self, kept: &[Member]) {
+    pub fn record_saved(&self, kept: &[Member]) {
         let mut state = self.lock();
         state.record_counted(kept);
         let (mut is_new, next) = (false, state.standing + 1);
@@ -351,7 +352,7 @@ impl StandbyTable {
             }
             !is_forgotten
         });
-        self.settle(state);
+        self.notify_callers(state);
         drop(forgotten); // the drop may delete segments, so it runs outside of the lock
     }
 
@@ -445,7 +446,7 @@ impl StandbyTable {
             state.record_leaving();
         }
         state.standing += u64::from(is_new);
-        self.settle(state);
+        self.notify_callers(state);
         Ok(())
     }
 
@@ -482,7 +483,7 @@ impl StandbyTable {
         if has_left == Some(true) {
             state.record_leaving();
         }
-        self.settle(state);
+        self.notify_callers(state);
     }
 
     /// Records that the standby begins anew: the log and rows that it had are gone.
@@ -492,7 +493,7 @@ impl StandbyTable {
         if has_left == Some(true) {
             state.record_leaving();
         }
-        self.settle(state);
+        self.notify_callers(state);
     }
 
     /// Keeps the log for the standby from `from` on, instead of the log that was kept before.
@@ -501,12 +502,12 @@ impl StandbyTable {
         drop(before); // the drop may delete segments, so it runs outside of the lock
     }
 
-    pub fn note_shipped(&self, name: &str, connection: u64, lsn: Lsn) {
+    pub fn record_shipped(&self, name: &str, connection: u64, lsn: Lsn) {
         self.with(name, connection, |standby| standby.shipped = lsn);
     }
 
     /// Returns the slot that may move, because its standby needs no earlier log.
-    pub fn note_progress(
+    pub fn record_progress(
         &self,
         name: &str,
         connection: u64,
@@ -519,20 +520,20 @@ impl StandbyTable {
             .get_mut(name)
             .filter(|standby| standby.connection == connection)?;
         (standby.progress, standby.heard_ns) = (*progress, now_ns);
-        standby.freshness.note(now_ns, progress);
+        standby.freshness.record(now_ns, progress);
         let persisted = progress.persisted;
         let is_more = persisted > standby.persisted;
         standby.persisted = standby.persisted.max(persisted);
         standby.noted = standby.noted.max(progress.noted);
         standby.enter_if_there(self.level);
-        let hold = standby.let_go_before(persisted);
+        let hold = standby.release_before(persisted);
         let mut all = [Lsn(0); STANDBYS_MAX];
         for (at, standby) in state.standbys.values().enumerate() {
             all[at] = standby.progress.persisted;
         }
         all.sort_unstable_by(|a, b| b.cmp(a));
         match is_more {
-            true => self.settle(state),
+            true => self.notify_callers(state),
             false => drop(state),
         }
         for (mark, lsn) in self.acked.iter().zip(all) {
@@ -542,11 +543,11 @@ impl StandbyTable {
     }
 
     /// Records that a standby has the log before `persisted`, and no rows yet. Its slot may move, and nothing else follows from that.
-    pub fn note_joining(&self, name: &str, connection: u64, persisted: Lsn) -> Option<Arc<ReplicationSlot>> {
-        self.with(name, connection, |standby| standby.let_go_before(persisted))?
+    pub fn record_joining(&self, name: &str, connection: u64, persisted: Lsn) -> Option<Arc<ReplicationSlot>> {
+        self.with(name, connection, |standby| standby.release_before(persisted))?
     }
 
-    pub fn note_compared(&self, name: &str, connection: u64, compared: ComparedStatus) {
+    pub fn record_comparison(&self, name: &str, connection: u64, compared: ComparedStatus) {
         self.with(name, connection, |standby| standby.compared = Some(compared));
     }
 
@@ -576,7 +577,7 @@ impl StandbyTable {
             }
             standby.error = Some(error.into());
         });
-        self.settle(self.lock());
+        self.notify_callers(self.lock());
     }
 
     /// True if `forget` finds it.
@@ -610,14 +611,14 @@ impl StandbyTable {
             }
             None
         };
-        self.settle(state);
+        self.notify_callers(state);
         drop(gone); // the drop may delete segments, so it runs outside of the lock
         true
     }
 
     /// Records how far this server is, for the standbys' freshness. It does so more often while standbys advance.
-    pub fn note_view(&self, now_ns: u64, log: &dyn ShippedLog) {
-        self.lock().views.note(now_ns, log.durable());
+    pub fn record_view(&self, now_ns: u64, log: &dyn ShippedLog) {
+        self.lock().views.record(now_ns, log.durable());
     }
 
     pub fn sample(&self, now: (u64, i64), log: &dyn ShippedLog) {
@@ -631,7 +632,7 @@ impl StandbyTable {
     }
 
     /// Returns the names of standbys whose slot was released since the last call.
-    pub fn take_let_go(&self) -> Vec<Arc<str>> {
+    pub fn take_released(&self) -> Vec<Arc<str>> {
         let mut gone = Vec::new();
         for (name, standby) in &mut self.lock().standbys {
             if let Some((hold, _)) = standby.hold.take_if(|(hold, _)| hold.is_released()) {

@@ -62,12 +62,12 @@ impl<T> Vacant<T> {
         }
         self.counts[piece] += 1;
         if self.counts[piece] as usize == ChunkedArray::<T>::CHUNK && piece > 0 {
-            self.note_whole(piece as u32);
+            self.record_whole(piece as u32);
         }
     }
 
     #[cold]
-    fn note_whole(&mut self, piece: u32) {
+    fn record_whole(&mut self, piece: u32) {
         if !self.whole.contains(&piece) {
             self.whole.push(piece);
         }

@@ -219,7 +219,7 @@ impl Store {
 
     /// The tables without the writes from `end` on, to be read as those at a view are. None: the undo of such a write is not kept.
     pub fn as_acknowledged(&mut self, end: u64) -> Option<StoreAtView<'_>> {
-        self.build_noted();
+        self.build_notes();
         let memory = self.memory.as_ref();
         let views = self.waiting.views_at(end, &self.retained, &mut self.tables, memory)?;
         Some(StoreAtView::new(&mut self.tables, Some(views), IMAGES_VIEW))

@@ -172,7 +172,7 @@ pub fn apply(
             }
         }
     }
-    next.note_migration(&candidate);
+    next.record_migration(&candidate);
     let migrates = plan.summary.migrates;
     let of_name = next.versions.iter().filter(|module| module.name == candidate.name);
     let description = shared_description(&next, &candidate);

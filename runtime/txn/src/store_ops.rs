@@ -223,7 +223,7 @@ impl<S: StoreSet> HostOps for StoreTxn<'_, S> {
             return Err(guest(MOVED));
         }
         self.write_copies(binding, store, rid, |store, rid| store.update(binding.table, rid, &row))?;
-        self.note_change(key, Some(handle));
+        self.record_change(key, Some(handle));
         self.check_place(table, binding, rid)
     }
 
@@ -247,7 +247,7 @@ impl<S: StoreSet> HostOps for StoreTxn<'_, S> {
         self.write_copies(binding, store.into(), rid, |store, rid| {
             store.patch(binding.table, rid, columns, values)
         })?;
-        self.note_change(key, Some(handle));
+        self.record_change(key, Some(handle));
         self.check_place(table, binding, rid)
     }
 
@@ -415,7 +415,7 @@ impl<S: StoreSet> HostOps for StoreTxn<'_, S> {
             for (table, rid, is_new) in written {
                 self.keep_before(table, at, Some(rid))?;
                 if !is_new {
-                    self.frame.changed.note(row_key(at as u16, table, rid), given, None);
+                    self.frame.changed.record(row_key(at as u16, table, rid), given, None);
                 }
             }
         }

@@ -14,7 +14,7 @@ use reprise_storage::{Rid, ScanPosition, Store, TableId, WriteError};
 use crate::{
     kept_rows::{WriteTarget, keep_before, run_kept},
     module::TableBinding,
-    ops::{binding, guest, index_of, judge_migrated, judge_write, write_error},
+    ops::{binding, check_migrated, check_write, guest, index_of, write_error},
     reach::outdated,
     rowmap::row_key,
     run::TxnInput,
@@ -70,7 +70,7 @@ impl<'a, S: StoreSet> StoreTxn<'a, S> {
         let is_elsewhere = binding.placement == TablePlacement::Replicated && !self.holds_all;
         match self.judges_writes || is_elsewhere {
             false => Ok(()),
-            true => judge_write(self.input, binding),
+            true => check_write(self.input, binding),
         }
     }
 
@@ -97,8 +97,8 @@ impl<'a, S: StoreSet> StoreTxn<'a, S> {
     }
 
     #[inline(always)]
-    pub fn note_change(&mut self, row: u64, writer: Option<RowHandle>) {
-        self.frame.changed.note(row, self.frame.handles.len(), writer);
+    pub fn record_change(&mut self, row: u64, writer: Option<RowHandle>) {
+        self.frame.changed.record(row, self.frame.handles.len(), writer);
     }
 
     /// Makes a change on one store, to an existing row or a new one. It checks how much the transaction has written.
@@ -158,15 +158,15 @@ impl<'a, S: StoreSet> StoreTxn<'a, S> {
         let bytes = self.stores.written_bytes();
         match self.frame.is_much_written(bytes) {
             false => Ok(()),
-            true => self.judge_written(bytes),
+            true => self.check_written_slow(bytes),
         }
     }
 
     #[cold]
-    fn judge_written(&mut self, bytes: usize) -> Result<(), OpError> {
+    fn check_written_slow(&mut self, bytes: usize) -> Result<(), OpError> {
         match self.input.is_migration() {
             // A migration runs on one partition at a time.
-            true => judge_migrated(self.stores.store_mut(0), self.frame),
+            true => check_migrated(self.stores.store_mut(0), self.frame),
             false => self.frame.check_written(bytes),
         }
     }
@@ -241,7 +241,7 @@ impl<'a, S: StoreSet> StoreTxn<'a, S> {
         let value = self.write_copies(binding, store.into(), rid, |store, rid| {
             store.add(binding.table, rid, column, delta)
         })?;
-        self.note_change(row, writer);
+        self.record_change(row, writer);
         match binding.placement == TablePlacement::By(column) {
             false => Ok(value),
             true => self.check_stays(table, binding, store.into(), rid).map(|()| value),

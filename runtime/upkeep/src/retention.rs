@@ -185,7 +185,7 @@ impl Retention {
             Err(error) => error,
         };
         archive.record_failure(now_us, error.to_string());
-        shared.notices.tell(NoticeKind::Archive, || Notice::ArchiveFailed {
+        shared.notices.publish(NoticeKind::Archive, || Notice::ArchiveFailed {
             reason: error.to_string(),
         });
     }

@@ -127,7 +127,7 @@ impl Call {
         path: &str,
         headers: &HeaderMap,
     ) -> Result<Self, Refusal> {
-        state.judge_open()?;
+        state.check_open()?;
         let (module, procedure) = path
             .strip_prefix(PATH_PREFIX)
             .and_then(|rest| rest.split_once('/'))
@@ -160,8 +160,8 @@ impl Call {
 async fn run(state: &AppState, principal: &Principal, request: Request) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
     let path = head.uri.path();
-    front::judge_no_query(&head.uri)?;
-    state.judge_open()?;
+    front::check_no_query(&head.uri)?;
+    state.check_open()?;
     let deadline_ns = client_timeout(&head.headers)?.map(|timeout| state.router.deadline_in(timeout));
     // The record to wait for may be the module's deployment.
     wait_for_min_lsn(state, &head.headers).await?;

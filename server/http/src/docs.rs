@@ -279,7 +279,7 @@ async fn refuse_query(
     };
     if request.uri().query().is_some()
         && operations.contains(&(method, path.as_str().to_owned()))
-        && let Err(refusal) = front::judge_no_query(request.uri())
+        && let Err(refusal) = front::check_no_query(request.uri())
     {
         return refusal.into_response();
     }

@@ -113,7 +113,7 @@ impl EventStream {
             _ = self.draining.wait_for(|draining| *draining) => return None,
             _ = self.interval.tick() => {}
         }
-        if self.caller.judge_anew(&self.state.auth()).is_err() {
+        if self.caller.check_again(&self.state.auth()).is_err() {
             return None;
         }
         let mut out = Vec::with_capacity(1024);

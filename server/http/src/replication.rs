@@ -415,7 +415,7 @@ impl Staleness {
         .chain(freshness.map(|freshness| (headers::FRESHNESS, freshness)))
     }
 
-    pub fn tell(&self, answer: &mut HeaderMap) {
+    pub fn write_headers(&self, answer: &mut HeaderMap) {
         for (name, value) in self.headers() {
             if let Ok(value) = HeaderValue::try_from(value) {
                 answer.insert(name, value);

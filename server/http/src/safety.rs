@@ -80,13 +80,13 @@ impl From<AskedSafety> for Confirmation {
 
 impl Confirmation {
     /// Before anything is run. Err: why the level can't be had.
-    pub fn judge(&self, state: &AppState) -> Result<(), Arc<str>> {
+    pub fn check(&self, state: &AppState) -> Result<(), Arc<str>> {
         // A standby says where its primary is.
         if state.router.role() == Role::Standby {
             return Ok(());
         }
         match state.router.replication() {
-            Some(service) => service.judge_safety(self.asked.level),
+            Some(service) => service.check_safety(self.asked.level),
             None => Err(NO_STANDBYS.into()),
         }
     }

@@ -296,7 +296,7 @@ impl<F> Submission<F> {
     fn lacks_safety(&self, state: &AppState) -> Option<Arc<str>> {
         let asked = self.safety.as_ref()?;
         match self.writes() {
-            true => asked.judge(state).err(),
+            true => asked.check(state).err(),
             false => None,
         }
     }

@@ -22,7 +22,7 @@ impl CertificateWatch {
         Self { own, told_days: None }
     }
 
-    pub fn look(&mut self) {
+    pub fn warn_if_near(&mut self) {
         let Some(validity) = self.own.as_ref().and_then(|own| own.validity()) else {
             return;
         };

@@ -66,7 +66,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> VerbResult {
     let name = standby::name_of(&config.replication, config.address.port());
     let identity = config.tls.identity()?;
     let mut certificate = CertificateWatch::new(identity.clone());
-    certificate.look();
+    certificate.warn_if_near();
     let net = standby::net_of(&config.replication, identity.as_ref())?;
     let mut primary = Primary::of(&config.replication, &net, &name)?;
     if let Some(primary) = &mut primary {
@@ -106,7 +106,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> VerbResult {
         read_only: config.read_only,
         readers: config.replication.readers(sites.value, config.memory.memory_max.value),
         lease: ServerLease::of(&config.replication, &config.tls, &name, url.clone()),
-        primary: primary.map(|primary| primary.told_of(url)),
+        primary: primary.map(|primary| primary.with_url(url)),
     };
     let (recovery, recovering) = recover(database.clone(), catalog, opening)?;
     // Without a lease, an operator may have promoted the wrong one. Other records stay until an operator starts this server again.
@@ -135,7 +135,10 @@ fn hide_hashes() -> VerbResult {
 fn wind_up(database: &Database, outcome: &VerbResult, recovering: JoinHandle<()>, activity: Activity) -> VerbResult {
     if matches!(database.router().phase(), NodePhase::Recovering { .. }) {
         // Nothing was written yet, and the replay can't be interrupted, so it is left.
-        let status = outcome.as_ref().err().map_or(0, |failure| output::tell(failure, false));
+        let status = outcome
+            .as_ref()
+            .err()
+            .map_or(0, |failure| output::print_failure(failure, false));
         server_output::drain();
         std::process::exit(status.into());
     }
@@ -379,7 +382,7 @@ fn replay(database: &Database, catalog: &Catalog, opening: &OpenRequest) -> anyh
     })
     .context("recover the database")?;
     announce::recovery(&report);
-    settle_catalog(database.router(), catalog, report.module_versions)
+    reconcile_catalog(database.router(), catalog, report.module_versions)
 }
 
 fn show_progress(router: &Router, is_over: &AtomicBool) {
@@ -411,7 +414,7 @@ fn show_progress(router: &Router, is_over: &AtomicBool) {
 }
 
 /// Makes the catalog agree with the log. Deployments continue meanwhile, and write to both.
-fn settle_catalog(router: &Router, catalog: &Catalog, recovered: usize) -> anyhow::Result<()> {
+fn reconcile_catalog(router: &Router, catalog: &Catalog, recovered: usize) -> anyhow::Result<()> {
     const TRIES: u32 = 5;
     const PAUSE: Duration = Duration::from_millis(20);
     for _ in 0..TRIES {

@@ -194,8 +194,8 @@ fn a_record_that_no_ring_takes_stops_a_log_whose_disk_hangs() {
     let filtered = Arc::new(FilteredDisk::new(Arc::new(disk.clone()), hanging.clone()));
     let mut short = standby_config();
     short.append_wait_max = Duration::from_millis(500);
-    let nobody = Box::new(|_: Lsn, _: Result<(), &LogError>, _: String| {});
-    let (log, _) = Log::open(filtered, Arc::new(RealClock::new()), short, nobody).expect("open");
+    let no_callback = Box::new(|_: Lsn, _: Result<(), &LogError>, _: String| {});
+    let (log, _) = Log::open(filtered, Arc::new(RealClock::new()), short, no_callback).expect("open");
     let begins = (log.epoch(), log.filled());
     let region = Region::format(memory.clone(), Owner::default(), 2, ENTRIES, begins).expect("there is room");
     let nvram = NvramBufferConfig {

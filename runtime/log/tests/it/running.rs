@@ -333,8 +333,8 @@ fn a_disk_that_gets_full_inside_a_segment_loses_nothing_and_works_again() {
     assert_eq!(words_on(&disk), ["a", "b", "d"]);
     // A log that is closed while its disk is full ends, and says why.
     let filtered = Arc::new(FilteredDisk::new(Arc::new(disk.clone()), full.clone()));
-    let nobody = Box::new(|_: Lsn, _: Result<(), &LogError>, _: String| {});
-    let (log, _) = Log::open(filtered, Arc::new(RealClock::new()), config(), nobody).expect("open");
+    let no_callback = Box::new(|_: Lsn, _: Result<(), &LogError>, _: String| {});
+    let (log, _) = Log::open(filtered, Arc::new(RealClock::new()), config(), no_callback).expect("open");
     full.0.store(true, Ordering::Release);
     let taken = log.appender().append(&encode(&["e"]), None);
     taken.map_err(|refused| refused.0).expect("it has its place");

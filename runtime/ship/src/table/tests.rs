@@ -52,9 +52,9 @@ impl ShippedLog for Answered {
 struct NoCommits;
 
 impl Commits for NoCommits {
-    fn set(&self, _: &Stand) {}
+    fn set(&self, _: &SafetyStatus) {}
     fn release(&self) {}
-    fn give_up(&self, _: &Arc<str>) {}
+    fn leave_open(&self, _: &Arc<str>) {}
     fn expire(&self, _: u64, _: u64, _: &Arc<str>) {}
     fn confirm(&self, _: u64) {}
     fn committed(&self, durable: Lsn) -> Lsn {
@@ -88,13 +88,13 @@ impl Around {
             noted: self.table.standing(),
             ..Progress::default()
         };
-        self.table.note_progress(name, connection, &progress, self.now_ns);
+        self.table.record_progress(name, connection, &progress, self.now_ns);
     }
 
     /// A second later: everything before `seen` has been durable for some time, and so much was answered by now.
     fn tick(&mut self, seen: u64, answered: u64) {
         self.now_ns += 1_000_000_000;
-        self.table.note_view(self.now_ns - 500_000_000, &Answered(Lsn(seen)));
+        self.table.record_view(self.now_ns - 500_000_000, &Answered(Lsn(seen)));
         self.table.tick(self.now_ns, &Answered(Lsn(answered)));
     }
 
@@ -115,11 +115,11 @@ impl Around {
     }
 
     fn keep(&self) {
-        self.table.note_kept(&self.table.expected());
+        self.table.record_saved(&self.table.expected());
     }
 
     fn is_told_in(&self, name: &str, connection: u64) -> bool {
-        let told = self.table.told(name, connection).expect("it speaks for it");
+        let told = self.table.status_for(name, connection).expect("it speaks for it");
         told.in_sync
     }
 

@@ -66,7 +66,7 @@ impl<'w> RunPiece<'w> {
         let count = taken.unwrap_or(self.count);
         self.numbers[..count]
             .iter()
-            .for_each(|number| table.note_number(*number));
+            .for_each(|number| table.record_number(*number));
         count
     }
 }

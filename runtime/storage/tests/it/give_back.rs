@@ -131,7 +131,7 @@ fn rows_that_may_come_back_keep_their_memory() {
     store.retain_undo();
     let rids = fill(&mut store, table, 100);
     store.seal(1);
-    store.settle(1);
+    store.release_undo(1);
     let digest = store.digest();
     let rows = || memory.kind(MemoryKind::Rows).used();
     let before = rows();
@@ -152,7 +152,7 @@ fn rows_that_may_come_back_keep_their_memory() {
     delete(&mut store, table, half());
     store.begin_snapshot();
     store.seal(3);
-    store.settle(3);
+    store.release_undo(3);
     assert!(rows() < before * 2 / 3, "{} of {before}", rows());
     while !store.copy_snapshot(1 << 20) {}
     let pages = store.take_snapshot_pages();

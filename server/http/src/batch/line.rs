@@ -160,7 +160,7 @@ impl Chunk {
             }
         };
         let target = self.calls.target(number);
-        target.judge_role(may_write)?;
+        target.check_role(may_write)?;
         if let LineArgs::Encoded(encoded) = line.args {
             encoded?;
         } else {
@@ -192,7 +192,7 @@ impl Chunk {
         }
         let scoped = Some(batch.scoped(key));
         let target = Target::for_call(batch.router(), batch.deployed(), module, procedure, scoped)?;
-        target.judge_role(may_write)?;
+        target.check_role(may_write)?;
         let known = self.calls.last_targets().take(8).find(|(_, known)| known.is(&target));
         let number = known.map(|(number, _)| number);
         let number = number.unwrap_or_else(|| self.calls.number_of(&target));

@@ -53,7 +53,7 @@ pub fn start() -> io::Result<()> {
         let work = move || queue.write_all(streams);
         thread::Builder::new().name(name.into()).spawn(work)?;
     }
-    panic::set_hook(Box::new(tell_panic));
+    panic::set_hook(Box::new(print_panic));
     tracing_lines::start();
     Ok(())
 }
@@ -111,7 +111,7 @@ pub fn drain() {
     }
 }
 
-fn tell_panic(info: &PanicHookInfo<'_>) {
+fn print_panic(info: &PanicHookInfo<'_>) {
     let thread = thread::current();
     let name = thread.name().unwrap_or("without a name");
     let place = info.location().map_or_else(String::new, |place| format!(" at {place}"));
