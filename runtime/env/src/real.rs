@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn pipes_links_and_directories_are_refused_and_hold_nobody() {
+    fn pipes_links_and_directories_are_refused_at_once() {
         let directory = tempfile::tempdir().expect("make directory");
         let disk = RealDisk::create(directory.path()).expect("open disk");
         disk.create("file").expect("create");

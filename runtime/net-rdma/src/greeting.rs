@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_and_cut() {
+    fn refusal_is_reported_and_truncated() {
         let told = |reason: &str| match Greeting::decode(&refusal(reason)) {
             Err(GreetingError::Refused(told)) => told,
             other => panic!("{other:?}"),

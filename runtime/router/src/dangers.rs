@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_are_told_at_once_and_then_once_a_minute() {
+    fn refusals_are_reported_at_once_and_then_once_a_minute() {
         const S: u64 = 1_000_000_000;
         let mut told = RefusalLine::default();
         assert_eq!(told.due(0, S), None);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_told_when_it_begins_changes_and_ends() {
+    fn state_is_reported_when_it_begins_changes_and_ends() {
         let (notices, mut last) = (Notices::default(), None);
         for reason in [None, Some("full"), Some("full"), Some("broken"), None, None] {
             report_change(&notices, &mut last, reason.map(Into::into), "log");

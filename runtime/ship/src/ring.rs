@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_groups_give_way_and_nothing_is_kept_for_nobody() {
+    fn oldest_groups_give_way_and_no_group_is_kept_without_a_reader() {
         let ring = Ring::new(1_000 + 3 * OWN_GROUP_BYTES, None, Box::new(|_| ()));
         check_oldest_give_way(&ring, OWN_GROUP_BYTES);
     }
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_posted_while_there_is_room_and_who_is_told_sends_the_others() {
+    fn groups_are_posted_while_there_is_room_and_the_woken_thread_sends_the_rest() {
         let ring = Ring::new(4_000, Some(buffer(1 << 20)), Box::new(|_| ()));
         let (wake, woken) = crossbeam_channel::bounded(1);
         let peer = Arc::new(Peer::default());

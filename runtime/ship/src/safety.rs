@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_waits_for_whom_its_level_names() {
+    fn commit_waits_for_the_standbys_of_its_level() {
         use Safety::{OneSafe, Quorum, TwoSafe, VerySafe};
         for (level, is_servers, text, expected) in [
             (OneSafe, true, "+ci7", "alone 1-safe"),

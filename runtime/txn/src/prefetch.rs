@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_the_one_that_a_look_up_has() {
+    fn prefetched_key_equals_the_key_of_the_look_up() {
         use reprise_abi::key::{push_i8, push_i32, push_i64, push_u16};
         let params = INTS.map(Type::Scalar);
         for values in [

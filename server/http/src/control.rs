@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_records_are_kept_and_each_is_told_once() {
+    fn newest_records_are_kept_and_each_is_reported_once() {
         let (log, notices) = (ControlLog::default(), Notices::default());
         let refusal = Refusal::not_found("no such thing");
         let drop_table = |at: usize| ActiveControl {

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_judged_before_anything_is_written() {
+    fn names_are_checked_before_any_write() {
         assert!(check_name("orders_2").is_ok());
         for bad in ["", "Orders", "my-crate", "2fast", "fn", "while", "../up", "a b"] {
             assert!(check_name(bad).is_err(), "{bad}");

@@ -149,7 +149,7 @@ fn standby_that_its_primary_did_not_hear_lately_does_not_know_whether_it_is_in_s
 }
 
 #[test]
-fn a_former_primary_tells_who_was_out_of_sync_with_it_until_another_one_tells_more() {
+fn former_primary_reports_lagging_standbys_until_a_later_primary_reports() {
     let node = node(&SimDisk::new());
     membership::save(&node, &[standby("s1", 9, true), standby("s2", 5, false)]).expect("saved");
     let synced = SyncStatusStore::open(node.clone(), at(1, 9));

@@ -209,7 +209,7 @@ fn check_own(standby: &Database) {
 }
 
 #[test]
-fn a_standby_knows_who_is_out_of_sync_and_is_promoted_out_of_sync_where_the_loss_is_accepted() {
+fn standby_knows_lagging_standbys_and_is_promoted_out_of_sync_if_the_loss_is_accepted() {
     let (cluster, primary) = Cluster::with_bank(200);
     let (one, two) = (cluster.standby_of(&primary, "s1"), cluster.standby_of(&primary, "s2"));
     wait_until("nobody is out of sync", || service(&one).info().out_of_sync.is_empty());

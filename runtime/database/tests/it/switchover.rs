@@ -58,7 +58,7 @@ fn accounts(database: &Database, answered: &[i64]) -> usize {
 const ON_NVRAM: [&[&str]; 4] = [&[], &["p"], &["s1"], &["p", "s1", "s2"]];
 
 #[test]
-fn a_standby_that_is_promoted_has_what_the_old_primary_answered_and_that_one_follows_it() {
+fn promoted_standby_has_all_acknowledged_writes_and_the_old_primary_follows_it() {
     ON_NVRAM.into_iter().for_each(switches_over);
 }
 
@@ -284,7 +284,7 @@ fn successor_begins_after_the_epoch_of_the_primary_that_steps_down() {
 }
 
 #[test]
-fn a_primary_that_stepped_down_tells_who_was_out_of_sync_with_it() {
+fn primary_that_stepped_down_reports_its_lagging_standbys() {
     let cluster = Cluster::new();
     let old = cluster.start("p");
     old.router().deploy("bank", &wasm("bank")).expect("deploy");

@@ -37,7 +37,7 @@ fn wait_prepared(disk: &SimDisk) {
 }
 
 #[test]
-fn everybody_is_told_once_and_in_order() {
+fn each_caller_is_acknowledged_once_and_in_order() {
     let disk = SimDisk::new();
     let (log, _, told) = open_with(
         &disk,
@@ -91,7 +91,7 @@ fn append_while_busy(log: &Log<String>, word: &str, busy: Duration) -> Lsn {
 }
 
 #[test]
-fn a_group_is_kept_until_somebody_is_in_a_hurry() {
+fn group_is_kept_until_a_caller_is_urgent() {
     const HOUR: Duration = Duration::from_secs(3600);
     let mut patient = config();
     patient.patience_max = HOUR;
@@ -443,7 +443,7 @@ fn a_reader_follows_a_log_that_is_written() {
 }
 
 #[test]
-fn segments_that_nobody_needs_are_let_go_and_used_again() {
+fn unneeded_segments_are_released_and_used_again() {
     let disk = SimDisk::new();
     let (log, _, _) = open(&disk).expect("open");
     let mut last = Lsn(0);

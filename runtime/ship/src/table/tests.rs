@@ -173,7 +173,7 @@ fn a_standby_is_told_that_it_is_in_sync_once_that_is_kept() {
 }
 
 #[test]
-fn nothing_is_answered_that_one_lacks_which_comes_to_be_very_safe() {
+fn no_write_is_answered_that_a_standby_entering_very_safe_lacks() {
     let mut around = Around::new(Safety::VerySafe);
     around.begin("b", 1);
     around.persist("b", 1, 100);
@@ -231,7 +231,7 @@ fn name_is_one_servers_until_it_was_silent_for_a_while() {
 }
 
 #[test]
-fn primary_goes_on_without_a_standby_once_that_one_knows_that_it_may() {
+fn primary_continues_without_a_standby_once_the_standby_knows() {
     const SILENCE_NS: u64 = SILENCE_MAX.as_nanos() as u64;
     let mut around = Around::new(Safety::TwoSafe);
     for has_left in [false, true] {

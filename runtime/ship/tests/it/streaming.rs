@@ -526,7 +526,7 @@ fn a_damaged_or_foreign_frame_ends_the_connection_and_nothing_is_placed() {
         (flipped, "damaged"),
         (Frame::Group(gap).encode(), "does not follow"),
         (Frame::Group(old).encode(), "are not those that were sent"),
-        (Frame::Hello(hello_of_nobody()).encode(), "not its turn"),
+        (Frame::Hello(hello_of_unknown()).encode(), "not its turn"),
     ];
     for (bytes, what) in cases {
         let link = LinkConfig {
@@ -557,7 +557,7 @@ fn fake_primary(around: &Around) -> reprise_env::Listener {
     listening.expect("a port is free")
 }
 
-fn hello_of_nobody() -> Hello<'static> {
+fn hello_of_unknown() -> Hello<'static> {
     Hello {
         protocol: SHIP_PROTOCOL,
         wants: Wants::Log,

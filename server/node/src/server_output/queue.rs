@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_takes_nothing_holds_nobody_up_and_the_lost_lines_are_told() {
+    fn blocked_stream_delays_no_thread_and_lost_lines_are_reported() {
         let pipe = Pipe::default();
         let queue = start(&pipe);
         let said = 3 * LINES_MAX;

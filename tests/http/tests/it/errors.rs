@@ -245,7 +245,7 @@ fn idempotency_conflict_after_a_repeat() {
 }
 
 #[test]
-fn too_large_is_told_to_whoever_sends_too_much() {
+fn client_that_sends_too_much_gets_too_large() {
     let server = with_probe();
     let problem = server.put_module("big", vec![0; 64 << 20]).problem("too-large", 413);
     assert_eq!(problem["max"], 16 << 20);

@@ -104,7 +104,7 @@ fn looks_take_moments_while_the_partition_is_held() {
 }
 
 #[test]
-fn events_tell_of_checkpoints_and_of_who_did_what() {
+fn events_report_checkpoints_and_the_callers_of_operations() {
     let server = on_one_partition();
     server.call("put", json!({"id": 1, "amount": 1})).ok(200);
     let mut stream = server.connect();
@@ -137,7 +137,7 @@ fn events_tell_of_checkpoints_and_of_who_did_what() {
 }
 
 #[test]
-fn a_page_that_waits_keeps_nobody_from_the_log() {
+fn waiting_page_blocks_no_other_reader_of_the_log() {
     let server = on_one_partition();
     server.call("put", json!({"id": 1, "amount": 1})).ok(200);
     thread::scope(|scope| {

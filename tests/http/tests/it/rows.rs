@@ -274,7 +274,7 @@ fn log_lines_of_procedures_are_found_by_procedure_level_and_transaction() {
 }
 
 #[test]
-fn integers_of_64_bits_are_numbers_for_who_asks() {
+fn integers_of_64_bits_are_numbers_on_request() {
     let server = server();
     let numbers = ("reprise-integers", "number");
     let json = ("content-type", "application/json");

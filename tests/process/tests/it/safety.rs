@@ -335,7 +335,7 @@ fn a_2_safe_primary_whose_standby_is_lost_leaves_open_what_waited_and_goes_on_al
 
 /// A lost standby is released only once that is on disk.
 #[test]
-fn a_2_safe_primary_that_can_not_write_down_who_is_lost_does_not_go_on_alone() -> Result<()> {
+fn two_safe_primary_that_cannot_record_a_lost_standby_does_not_continue_alone() -> Result<()> {
     let cluster = Cluster::new()?;
     let a = cluster.primary("a", &["--safety", "2-safe"])?;
     a.deploy("bank")?;
