@@ -153,7 +153,7 @@ impl Taker for WayTaker {
     fn on_heartbeat(&self, _: &BeatSeen) {}
 
     fn save_sync_report(&self, _: &SyncReport) -> bool {
-        true // nobody promotes it
+        true // this standby is never promoted
     }
 
     fn when_persisted(&self, lsn: Lsn, hook: PersistedHook) -> Option<WatermarkWaiter> {

@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(waits, [false, true, true, true, true]);
         mark.advance(5);
         assert_eq!(told.try_iter().collect::<Vec<_>>(), [4, 5, 5]);
-        waiters.remove(1); // nobody waits for 9 any more
+        waiters.remove(1); // no waiter for 9 is left
         mark.advance(20);
         assert_eq!(told.try_iter().count(), 0);
         drop(waiters);

@@ -115,7 +115,7 @@ pub(crate) struct Device<'a> {
     config: Option<&'a NvramConfig>,
     sites: u32,
     /// The region that the data directory names. It may hold records that the files do not have.
-    noted: Option<MappedRegion>,
+    recorded: Option<MappedRegion>,
     /// The region that this opening will use, if it is another one.
     other: Option<MappedRegion>,
 }
@@ -153,14 +153,14 @@ impl<'a> Device<'a> {
             root: root.clone(),
             config: nvram,
             sites: u32::from(config.sites),
-            noted: None,
+            recorded: None,
             other: None,
         };
         if let Some(note) = RegionNote::load(&**root)? {
-            device.noted = Some(device.open_recorded(&note)?);
+            device.recorded = Some(device.open_recorded(&note)?);
         }
         if let Some(nvram) = nvram {
-            if device.noted.as_ref().is_none_or(|noted| noted.path != nvram.path) {
+            if device.recorded.as_ref().is_none_or(|noted| noted.path != nvram.path) {
                 device.other = Some(device.open_other(nvram, database_id(log)?)?);
             }
             let memory = &device.chosen().expect("opened above").memory;
@@ -209,14 +209,14 @@ impl<'a> Device<'a> {
     }
 
     fn chosen(&self) -> Option<&MappedRegion> {
-        self.config.and(self.other.as_ref().or(self.noted.as_ref()))
+        self.config.and(self.other.as_ref().or(self.recorded.as_ref()))
     }
 
     /// Copies the records of the region in use to the log's files. `log_config` says how they are opened. The files keep the program and
     /// the epoch of each record: those of a primary, or of the records that a standby received. After a crash in the middle, the next
     /// opening copies the rest.
     pub fn drain(&self, log_config: &LogConfig) -> Result<DrainReport, OpenError> {
-        let Some(noted) = &self.noted else {
+        let Some(noted) = &self.recorded else {
             return Ok(DrainReport::default());
         };
         let recovered = noted.recover()?;
@@ -271,7 +271,7 @@ impl<'a> Device<'a> {
         let (end, epochs) = outline.map_or_else(Default::default, |outline| (outline.end.lsn, outline.epochs()));
         self.check_recorded(end)?;
         self.release_region()?;
-        let is_named = |next: &&NvramConfig| self.noted.as_ref().is_some_and(|noted| noted.path == next.path);
+        let is_named = |next: &&NvramConfig| self.recorded.as_ref().is_some_and(|noted| noted.path == next.path);
         if let Some(next) = next.filter(|next| !is_named(next)) {
             self.blank(next, database_id(&**log)?, (end, &epochs));
         }
@@ -340,7 +340,7 @@ impl<'a> Device<'a> {
     /// Releases the region that the data directory names, once the files have all its records. After that, no note is there, and none comes
     /// back after a power failure. Any process may then overwrite the region.
     fn release_region(&self) -> Result<(), DiskError> {
-        match &self.noted {
+        match &self.recorded {
             // The note goes first, so an erased region never has records that the files lack.
             Some(noted) => {
                 RegionNote::remove(&*self.root)?;
@@ -354,7 +354,7 @@ impl<'a> Device<'a> {
 
     /// Checks that the files, which end at `end`, have all records that were copied to them.
     pub fn check_recorded(&self, end: Lsn) -> Result<(), DeviceError> {
-        let Some(noted) = &self.noted else {
+        let Some(noted) = &self.recorded else {
             return Ok(());
         };
         let copied = noted.recover()?.copied;

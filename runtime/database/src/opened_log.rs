@@ -310,7 +310,7 @@ pub(crate) fn shared(
         calls: Arc::default(),
         coordinator: Coordinator::new(config.partitions, config.sites),
         gate,
-        told: PublishedStats::new(config.partitions, config.sites),
+        published: PublishedStats::new(config.partitions, config.sites),
         underway: Default::default(),
         key_clock: KeyClock::new(around.clock.clone()),
         principals: Default::default(),

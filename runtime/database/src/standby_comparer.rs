@@ -26,7 +26,7 @@ pub(crate) struct StandbyComparer {
 struct ComparerState {
     /// The oldest first.
     pending: VecDeque<PendingComparison>,
-    told: VecDeque<ComparedOwn>,
+    results: VecDeque<ComparedOwn>,
     /// The last comparison's result. After a difference the standby compares no more tables.
     last: Option<ComparedInfo>,
 }
@@ -203,7 +203,7 @@ impl ComparerState {
             at_us,
             difference: difference.as_deref().map(Into::into),
         });
-        self.told.push_back(ComparedOwn {
+        self.results.push_back(ComparedOwn {
             number: named.number,
             lsn: named.lsn,
             difference,
@@ -234,9 +234,9 @@ impl Compares for StandbyComparer {
     fn begin(&self) {
         let mut state = self.lock();
         state.pending.clear();
-        state.told.clear();
+        state.results.clear();
         if let Some(last) = state.last.clone().filter(|last| last.difference.is_some()) {
-            state.told.push_back(ComparedOwn {
+            state.results.push_back(ComparedOwn {
                 number: 0,
                 lsn: last.lsn,
                 difference: last.difference.as_deref().map(Into::into),
@@ -265,7 +265,7 @@ impl Compares for StandbyComparer {
     }
 
     fn take_compared(&self) -> Option<ComparedOwn> {
-        self.lock().told.pop_front()
+        self.lock().results.pop_front()
     }
 }
 
@@ -333,9 +333,9 @@ mod tests {
         assert_eq!(numbers(&state), [2, 4], "a third one is passed over");
         state.record_result(named(2, 50), None, 1);
         assert_eq!(numbers(&state), [2, 4]);
-        assert_eq!(state.told.pop_front().and_then(|told| told.difference), None);
+        assert_eq!(state.results.pop_front().and_then(|told| told.difference), None);
         state.record_result(named(4, 60), Some("x".into()), 1);
-        let told = state.told.pop_front().expect("it is told");
+        let told = state.results.pop_front().expect("it is told");
         assert_eq!((told.number, told.difference.as_deref()), (4, Some("x")));
         state.record_point(&named(6, 80));
         assert!(state.pending.is_empty());

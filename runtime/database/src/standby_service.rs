@@ -398,7 +398,7 @@ impl NodeReplication {
             expected,
             keep: Box::new(keep),
             entropy: Box::new(entropy),
-            tell: Box::new(move |event| shared.notices.publish(NoticeKind::Standby, || notice(event))),
+            report: Box::new(move |event| shared.notices.publish(NoticeKind::Standby, || notice(event))),
         })?;
         let shipper = Arc::new(shipper);
         let comparer = (!every.is_zero()).then(|| Comparer::start(&shipper, &self.router, &self.shared, every));

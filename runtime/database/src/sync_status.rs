@@ -203,7 +203,7 @@ impl SyncStatusStore {
         Ok(())
     }
 
-    /// Takes a heartbeat: the primary has heard this standby, and tells how far it is. While this standby is out of sync, it saves that now and then.
+    /// Records a heartbeat: the primary has heard this standby, and reports its position. While this standby is out of sync, it saves that now and then.
     pub fn record_heartbeat(&self, beat: &BeatSeen) {
         let mut state = self.lock();
         if let Some(echo_ns) = beat.echo_ns {

@@ -97,7 +97,7 @@ impl PeerRing {
         }
     }
 
-    /// The peer tells how many pieces it took. Err: it can't be.
+    /// Records how many pieces the peer took. Err: it can't be.
     pub fn record_taken(&mut self, taken: u64) -> Result<(), String> {
         if taken < self.taken || taken > self.posted {
             let (before, posted) = (self.taken, self.posted);

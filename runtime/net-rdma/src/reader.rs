@@ -28,8 +28,8 @@ pub(crate) struct FrameReceiver {
     /// Behind the last piece, counted from the connection's start.
     at: u64,
     taken: u64,
-    told: u64,
-    told_at: u64,
+    reported: u64,
+    reported_at: u64,
     /// The beginning of a frame of several pieces.
     begun: Vec<u8>,
     is_ended: bool,
@@ -72,8 +72,8 @@ impl FrameReceiver {
             frame_bytes_max,
             at: 0,
             taken: 0,
-            told: 0,
-            told_at: 0,
+            reported: 0,
+            reported_at: 0,
             begun: Vec::new(),
             is_ended: false,
             is_stepped: false,
@@ -194,7 +194,7 @@ impl FrameReceiver {
             .post_receive()
             .map_err(|error| self.shared.fail(error))?;
         self.is_ended = head.is_end;
-        if self.taken - self.told >= TOLD_EVERY || self.at - self.told_at >= self.ring_bytes as u64 / 4 {
+        if self.taken - self.reported >= TOLD_EVERY || self.at - self.reported_at >= self.ring_bytes as u64 / 4 {
             self.report_taken()?;
         }
         match head.is_more || head.is_end {
@@ -278,7 +278,7 @@ impl FrameReceiver {
 
     /// Writes the count of taken pieces into the peer's memory, if the peer does not have it: ReadyToReceive (Query Fresh, section 3.2).
     fn report_taken(&mut self) -> Result<(), NetError> {
-        if self.taken == self.told {
+        if self.taken == self.reported {
             return Ok(());
         }
         self.shared.pair.put(0, &self.taken.to_le_bytes());
@@ -292,7 +292,7 @@ impl FrameReceiver {
             is_signalled: false,
         };
         if self.shared.post(&[write], false, None)? {
-            (self.told, self.told_at) = (self.taken, self.at);
+            (self.reported, self.reported_at) = (self.taken, self.at);
         }
         Ok(())
     }

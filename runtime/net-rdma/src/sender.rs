@@ -189,7 +189,7 @@ impl SendState {
         ([begin, write(0, own - own_before, second, Some(immediate))], 2)
     }
 
-    /// Tells the peer that nothing follows, and waits for the writes in flight.
+    /// Reports to the peer that nothing follows, and waits for the writes in flight.
     fn finish(&mut self) -> Result<(), NetError> {
         let deadline = self.now_ns() + self.shared.around.last_time.as_nanos() as u64;
         self.shared.check()?;

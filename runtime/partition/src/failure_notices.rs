@@ -4,7 +4,7 @@ use reprise_base::{TxnId, limits::MEMORY_MAX_LIMIT};
 use reprise_observe::{Notice, NoticeKind, Notices};
 use reprise_txn::Failure;
 
-/// Tells the operator about a failed call. `name`: `MODULE.PROCEDURE`.
+/// Reports a failed call to the operator. `name`: `MODULE.PROCEDURE`.
 pub(crate) fn report_failure(notices: &Notices, txn_id: TxnId, name: impl FnOnce() -> String, failure: &Failure) {
     match failure {
         Failure::Trapped { message, .. } => notices.publish(NoticeKind::Trap, || Notice::Trapped {

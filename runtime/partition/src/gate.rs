@@ -347,7 +347,7 @@ impl CommitGate {
     /// Answers the callers whose records are where the level wants them. If another thread answers some at this moment, it answers these too.
     pub fn release(&self) {
         if self.is_short.load(Ordering::Acquire) {
-            self.let_reads_go();
+            self.release_reads();
         }
         let state = self.lock();
         if !state.is_answering {
@@ -357,7 +357,7 @@ impl CommitGate {
 
     /// Lets reads pass without missing standbys.
     #[cold]
-    fn let_reads_go(&self) {
+    fn release_reads(&self) {
         let mut state = self.lock();
         let Some(reason) = state.missing.clone() else { return };
         let committed = self.committed_of(&state);

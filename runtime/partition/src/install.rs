@@ -19,7 +19,7 @@ use crate::{
 
 /// A module version on its way into service.
 pub struct Installation {
-    /// Judged and compiled.
+    /// The checked and compiled module.
     pub candidate: Candidate,
     /// The bytes as they were uploaded.
     pub wasm: Arc<[u8]>,

@@ -58,7 +58,7 @@ pub enum ReadWork {
 
 /// A look at tables as a view shows them. It answers the client that asked for it.
 pub trait LookJob: Send {
-    /// Looks. `deployed`: the modules that the view has in service. `seen`: the last record that its partitions show. Err: the view is over, and the
+    /// Reads. `deployed`: the modules that the view has in service. `seen`: the last record that its partitions show. Err: the view is over, and the
     /// look with it.
     fn read(&mut self, stores: &mut dyn ViewStores, deployed: &Deployed, seen: Lsn) -> Result<(), OpError>;
 

@@ -79,7 +79,7 @@ pub struct Partition {
     pub last_end: Lsn,
     pub(crate) copying: Option<PartitionCopy>,
     pub(crate) digesting: Option<DigestRun>,
-    pub(crate) telling: PublishTimer,
+    pub(crate) publish_timer: PublishTimer,
 }
 
 /// The means with which a thread runs procedures.
@@ -148,7 +148,7 @@ impl Partition {
             last_end: Lsn(0),
             copying: None,
             digesting: None,
-            telling: PublishTimer::default(),
+            publish_timer: PublishTimer::default(),
         }
     }
 }

@@ -10,7 +10,7 @@ use reprise_txn::{Deployed, Failure, Module};
 use crate::{idempotency::CommittedOutcome, router::Router, scoped_key::ScopedKey};
 
 impl Router {
-    /// Settles a finished batch. Its calls were encoded for `deployed`.
+    /// Completes a finished batch. Its calls were encoded for `deployed`.
     pub(crate) fn on_answered(&self, deployed: &Deployed, batch: &mut CallBatch) {
         batch.times.durable_ns = self.monotonic_ns();
         self.complete_keys(batch);

@@ -61,7 +61,7 @@ impl RefusalLine {
     }
 }
 
-/// Tells when a state begins, becomes another one, or ends.
+/// Reports when a state begins, becomes another one, or ends.
 fn report_change(notices: &Notices, last: &mut Option<Arc<str>>, now: Option<Arc<str>>, what: &'static str) {
     if *last != now {
         last.clone_from(&now);

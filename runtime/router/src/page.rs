@@ -146,7 +146,7 @@ struct PageBuilder {
     /// Bytes of all rows.
     bytes: usize,
     /// Rows that the search read, and the time until which it may read more.
-    looked_at: usize,
+    rows_read: usize,
     until: Instant,
 }
 
@@ -154,12 +154,12 @@ impl PageBuilder {
     fn is_full(&self, limit: u32) -> bool {
         self.page.rows.len() as u32 >= limit
             || self.bytes >= PAGE_BYTES_MAX
-            || self.looked_at >= LOOKED_AT_MAX
-            || self.looked_at > 0 && self.looked_at.is_multiple_of(LOOK_ROWS) && Instant::now() >= self.until
+            || self.rows_read >= LOOKED_AT_MAX
+            || self.rows_read > 0 && self.rows_read.is_multiple_of(LOOK_ROWS) && Instant::now() >= self.until
     }
 
     fn add_row(&mut self, row: &[u8], request: &RowsRequest) {
-        self.looked_at += 1;
+        self.rows_read += 1;
         if request.filter.as_ref().is_none_or(|filter| (filter.passes)(row)) {
             self.bytes += row.len();
             self.page.rows.push(row.to_vec());
@@ -190,7 +190,7 @@ impl PageReader<'_> {
                 lsn: seen,
             },
             bytes: 0,
-            looked_at: 0,
+            rows_read: 0,
             until: Instant::now() + self.time_max,
         };
         match is_ordered(schema, request.index) {

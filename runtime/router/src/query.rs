@@ -48,10 +48,10 @@ pub struct RowsRequest {
     pub filter: Option<RowFilter>,
 }
 
-/// A judge of stored rows.
+/// A filter of stored rows.
 #[derive(Clone)]
 pub struct RowFilter {
-    /// Schema of the rows that it can judge. It does not know rows of a table that was changed meanwhile.
+    /// Schema of the rows that it can check. It does not know rows of a table that was changed meanwhile.
     pub schema: Arc<TableSchema>,
     pub passes: Arc<dyn Fn(&[u8]) -> bool + Send + Sync>,
 }
@@ -138,7 +138,7 @@ impl Router {
         self.request_stats(wait_max);
         let (deployed, mut all) = (self.deployed(), Vec::new());
         for partition in 0..self.partitions_count() {
-            let told = self.0.config.shared.told.stats(PartitionId(partition));
+            let told = self.0.config.shared.published.stats(PartitionId(partition));
             all.resize(all.len().max(told.len()), TableTotals::default());
             for (id, stats) in told.iter().enumerate() {
                 let sum: &mut TableTotals = &mut all[id];
@@ -159,7 +159,7 @@ impl Router {
         let (sender, answers) = crossbeam_channel::unbounded::<()>();
         let mut waiters = Vec::new();
         for site in 0..shared.sites_count {
-            let (question, is_first) = shared.told.ask(SiteId(site));
+            let (question, is_first) = shared.published.ask(SiteId(site));
             let sender = sender.clone();
             let hook = Box::new(move || _ = sender.send(())); // the caller may have gone
             waiters.extend(question.when_answered(hook));
@@ -227,7 +227,7 @@ impl Router {
         let mut taken = Vec::new();
         for id in (first..self.partitions_count()).map(PartitionId) {
             taken.push(id);
-            let told = self.0.config.shared.told.stats(id);
+            let told = self.0.config.shared.published.stats(id);
             rows += told.get(request.table as usize).map_or(0, |stats| stats.rows);
             if rows > request.limit as u64 {
                 break;

@@ -94,7 +94,7 @@ impl Comparisons {
         }
     }
 
-    /// Tells a standby the news of comparisons. True if there was any.
+    /// Sends a standby the news of comparisons. True if there was any.
     pub(crate) fn send_news(
         &self,
         connection: &mut Connection,

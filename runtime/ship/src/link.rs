@@ -217,10 +217,10 @@ impl Link {
             woken,
             waiter: None,
             welcome: None,
-            told: Progress::default(),
-            told_ns: None,
+            reported: Progress::default(),
+            reported_ns: None,
             welcome_ns: 0,
-            noted: 0,
+            saved_status: 0,
         })
     }
 
@@ -270,12 +270,12 @@ pub struct LogReceiver {
     /// The end of the received records when it was set.
     waiter: Option<(Lsn, Option<WatermarkWaiter>)>,
     welcome: Option<WelcomeSeen>,
-    told: Progress,
+    reported: Progress,
     /// None: nothing was reported.
-    told_ns: Option<u64>,
+    reported_ns: Option<u64>,
     welcome_ns: u64,
     /// Number of the newest sync status that is kept.
-    noted: u64,
+    saved_status: u64,
 }
 
 impl fmt::Debug for LogReceiver {
@@ -413,7 +413,7 @@ impl LogReceiver {
             members: members.collect(),
         });
         if is_kept {
-            self.noted = standing.number;
+            self.saved_status = standing.number;
         }
         // If the status is not saved, the primary ends the connection, and sends it again.
         self.report().map(drop)
@@ -449,7 +449,7 @@ impl LogReceiver {
             view: found.view.min(received),
             room_bytes: found.room_bytes,
             epoch: self.welcome.as_ref().map_or(Epoch(0), |welcome| welcome.epoch),
-            noted: self.noted,
+            saved_status: self.saved_status,
         }
     }
 
@@ -457,7 +457,7 @@ impl LogReceiver {
     fn report(&mut self) -> Result<bool, LinkError> {
         let now_ns = self.link.clock.monotonic_ns();
         if let Some(welcome) = &self.welcome {
-            let is_first = self.told_ns.is_none();
+            let is_first = self.reported_ns.is_none();
             if is_first && now_ns < self.welcome_ns + KNOWN_WAIT_NS && !self.taker.knows_since(self.welcome_ns) {
                 return Ok(false);
             }
@@ -465,21 +465,21 @@ impl LogReceiver {
         }
         let progress = self.progress();
         send(&mut self.link.connection, &Frame::Progress(progress))?;
-        (self.told, self.told_ns) = (progress, Some(now_ns));
+        (self.reported, self.reported_ns) = (progress, Some(now_ns));
         Ok(true)
     }
 
     /// Reports the progress if that is due. True if it reported.
     fn report_if_due(&mut self) -> Result<bool, LinkError> {
         let now_ns = self.link.clock.monotonic_ns();
-        let (now, told) = (self.progress(), &self.told);
+        let (now, told) = (self.progress(), &self.reported);
         // A caller of the primary may wait for what is on the disk here.
         let is_awaited = now.persisted > told.persisted;
         let is_more = (now.received, now.view, now.room_bytes) != (told.received, told.view, told.room_bytes);
         let is_time = self
-            .told_ns
+            .reported_ns
             .is_none_or(|told_ns| now_ns.saturating_sub(told_ns) >= REPORT_NS);
-        let is_due = self.welcome.is_some() && (is_awaited || is_more && is_time || self.told_ns.is_none());
+        let is_due = self.welcome.is_some() && (is_awaited || is_more && is_time || self.reported_ns.is_none());
         match is_due {
             true => self.report(),
             false => Ok(false),

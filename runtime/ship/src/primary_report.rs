@@ -40,7 +40,7 @@ pub struct SyncReport {
     pub members: Vec<ReportedMember>,
 }
 
-/// A standby, as its primary tells others of it.
+/// A standby, as its primary reports it to the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportedMember {
     pub name: Arc<str>,

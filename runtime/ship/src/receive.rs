@@ -50,8 +50,8 @@ pub struct BootstrapReceiver {
     bytes: u64,
     /// Epoch of the primary, once it took this standby.
     epoch: Option<Epoch>,
-    told: Progress,
-    told_ns: u64,
+    reported: Progress,
+    reported_ns: u64,
     whole: Option<BootstrapSummary>,
 }
 
@@ -81,8 +81,8 @@ impl Link {
             paths: Vec::new(),
             bytes: 0,
             epoch: None,
-            told: Progress::default(),
-            told_ns: 0,
+            reported: Progress::default(),
+            reported_ns: 0,
             whole: None,
         })
     }
@@ -192,18 +192,18 @@ impl BootstrapReceiver {
         let now_ns = self.link.clock.monotonic_ns();
         let progress = self.progress();
         send(&mut self.link.connection, &Frame::Progress(progress))?;
-        (self.told, self.told_ns) = (progress, now_ns);
+        (self.reported, self.reported_ns) = (progress, now_ns);
         Ok(())
     }
 
     /// Reports if that is due. No caller waits for what is durable here, but the primary may wait for room.
     fn report_if_due(&mut self) -> Result<(), LinkError> {
         let now_ns = self.link.clock.monotonic_ns();
-        if now_ns.saturating_sub(self.told_ns) < REPORT_NS {
+        if now_ns.saturating_sub(self.reported_ns) < REPORT_NS {
             return Ok(());
         }
         let now = self.progress();
-        match (now.received, now.room_bytes) == (self.told.received, self.told.room_bytes) {
+        match (now.received, now.room_bytes) == (self.reported.received, self.reported.room_bytes) {
             true => Ok(()),
             false => self.report(),
         }

@@ -35,12 +35,12 @@ impl SentStatus {
     pub fn record_progress(&mut self, progress: &Progress, now_ns: u64) {
         let round_trip_ns = now_ns.saturating_sub(self.welcomed_ns);
         self.round_trip_ns.get_or_insert(round_trip_ns);
-        if progress.noted >= self.number {
+        if progress.saved_status >= self.number {
             self.since_ns = None;
         }
     }
 
-    /// Tells the connection's standby which standbys are in sync, if that has changed since this connection told it last.
+    /// Sends the connection's standby which standbys are in sync, if that has changed since this connection sent it last.
     pub fn send_if_changed(
         &mut self,
         shipper: &ShipperInner,
@@ -49,7 +49,7 @@ impl SentStatus {
         connection: &mut Connection,
         now_ns: u64,
     ) -> Result<(), SessionEnd> {
-        if self.number != shipper.table.standing()
+        if self.number != shipper.table.sync_number()
             && let Some(now) = shipper.table.status_for(name, number)
         {
             let members = now.members.iter().map(|member| MemberSeen {
@@ -94,7 +94,7 @@ mod tests {
         told.record_progress(&Progress::default(), 12 * SECOND_NS);
         assert!(!told.is_late(14 * SECOND_NS) && told.is_late(14 * SECOND_NS + 1));
         let noted = Progress {
-            noted: 7,
+            saved_status: 7,
             ..Progress::default()
         };
         told.record_progress(&noted, 14 * SECOND_NS);

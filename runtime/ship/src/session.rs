@@ -100,7 +100,7 @@ enum Stage {
         stream: LogStream,
         is_streaming: bool,
         /// The last sync status that the session sent.
-        told: SentStatus,
+        sent_status: SentStatus,
         comparing: SentComparisons,
         _following: Option<DestageDemand>,
     },
@@ -200,7 +200,14 @@ impl Session {
             match (Frame::decode(&bytes)?, &mut self.stage) {
                 (Frame::Hello(hello), Stage::Greeting) => self.greet(&hello, now_ns)?,
                 (Frame::Progress(progress), Stage::Files { .. }) => self.on_joining(&progress)?,
-                (Frame::Progress(progress), Stage::Log { stream, told, .. }) => {
+                (
+                    Frame::Progress(progress),
+                    Stage::Log {
+                        stream,
+                        sent_status: told,
+                        ..
+                    },
+                ) => {
                     check_epoch(&progress, self.shipper.log.epoch()).map_err(SessionEnd::Refused)?;
                     let shipped = stream.take_posted(&self.shipper.ring);
                     stream.record_progress(&progress)?;
@@ -328,12 +335,12 @@ impl Session {
             Some(position) => Stage::Log {
                 stream: LogStream::new(position, self.number),
                 is_streaming: false,
-                told: SentStatus::new(now_ns),
+                sent_status: SentStatus::new(now_ns),
                 comparing: SentComparisons::default(),
                 _following: shipper.log.follow(),
             },
         };
-        (shipper.tell)(ShipEvent::Connected {
+        (shipper.report)(ShipEvent::Connected {
             name: self.name().into(),
             peer: self.connection.peer.clone(),
             position: position.map(|position| position.lsn),
@@ -349,7 +356,7 @@ impl Session {
         }
     }
 
-    /// Tells the standby where the histories part. It gets nothing else on this connection, and begins with the records that both logs have.
+    /// Sends the standby the LSN at which the histories part. It gets nothing else on this connection, and begins with the records that both logs have.
     fn send_fork(&mut self, hello: &Hello<'_>) -> Result<(), SessionEnd> {
         let log = &self.shipper.log;
         let is_same = match check_position(hello, &**log, self.shipper.partitions) {
@@ -422,7 +429,7 @@ impl Session {
             Stage::Log {
                 stream,
                 is_streaming,
-                told,
+                sent_status: told,
                 comparing,
                 ..
             } => {
@@ -470,7 +477,7 @@ impl Session {
         }
         let name = self.name.clone();
         let peer = self.connection.peer.clone();
-        (self.shipper.tell)(match name {
+        (self.shipper.report)(match name {
             Some(name) => ShipEvent::Ended { name, reason },
             None => ShipEvent::TurnedAway { peer, reason },
         });

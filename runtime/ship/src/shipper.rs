@@ -91,7 +91,7 @@ pub struct ShipperConfig {
     /// For tickets.
     pub entropy: Box<dyn Fn() -> io::Result<[u8; 16]> + Send + Sync>,
     /// Must not wait.
-    pub tell: Box<dyn Fn(ShipEvent) + Send + Sync>,
+    pub report: Box<dyn Fn(ShipEvent) + Send + Sync>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -121,7 +121,7 @@ pub(crate) struct ShipperInner {
     pub partitions: u16,
     /// Size of the parts of a standby's first files.
     pub file_part_bytes: usize,
-    pub tell: Box<dyn Fn(ShipEvent) + Send + Sync>,
+    pub report: Box<dyn Fn(ShipEvent) + Send + Sync>,
     pub ring: Arc<Ring>,
     pub tickets: Tickets,
     pub table: StandbyTable,
@@ -190,7 +190,7 @@ impl Shipper {
             safety: config.safety,
             partitions: config.partitions,
             file_part_bytes: config.file_part_bytes.min(FILE_CHUNK_BYTES_MAX),
-            tell: config.tell,
+            report: config.report,
             ring: Arc::new(Ring::new(config.ring_bytes, buffer.map(Arc::new), config.following)),
             tickets: Tickets::default(),
             table: StandbyTable::new(config.safety, config.commits.clone()),
@@ -453,7 +453,7 @@ impl Acceptor {
         let inner = &self.inner;
         inner.table.sample((now_ns, inner.clock.now_us()), &*inner.log);
         for name in inner.table.take_released() {
-            (inner.tell)(ShipEvent::HoldLetGo { name });
+            (inner.report)(ShipEvent::HoldLetGo { name });
         }
     }
 }

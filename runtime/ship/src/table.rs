@@ -34,7 +34,7 @@ struct Wait {
     level: Safety,
     end: Lsn,
     until_ns: u64,
-    told: SafetyHook,
+    hook: SafetyHook,
 }
 
 /// The set of standbys, as the primary tells it to one of them.
@@ -50,7 +50,7 @@ pub(crate) struct SyncSet {
 pub(crate) struct StandbyTableState {
     pub standbys: BTreeMap<Arc<str>, StandbyEntry>,
     /// Number of the newest sync status: it grows with each change.
-    pub standing: u64,
+    pub sync_number: u64,
     /// Number of the first sync status that says that all standbys which leave now are out of sync.
     pub left: u64,
     /// The operator had a standby forgotten that counts. That is done once enough of the remaining standbys have everything before this. The highest
@@ -60,7 +60,7 @@ pub(crate) struct StandbyTableState {
     /// How far this server was, by time.
     views: ViewSamples,
     /// The stand of the server's level that the gate has.
-    stand: SafetyStatus,
+    safety_status: SafetyStatus,
 }
 
 impl StandbyTableState {
@@ -93,8 +93,8 @@ impl StandbyTableState {
 
     /// Records that standbys leave. Each connected standby saves that before commits continue without them.
     fn record_leaving(&mut self) {
-        self.standing += 1;
-        self.left = self.standing;
+        self.sync_number += 1;
+        self.left = self.sync_number;
     }
 }
 
@@ -113,12 +113,12 @@ impl StandbyTable {
             state: Mutex::new(StandbyTableState {
                 standbys: BTreeMap::new(),
                 // 0 is none.
-                standing: 1,
+                sync_number: 1,
                 left: 0,
                 forgot_at: Lsn(0),
                 waits: Vec::new(),
                 views: ViewSamples::default(),
-                stand: safety_status(level, true, &[]),
+                safety_status: safety_status(level, true, &[]),
             }),
             level,
             commits,
@@ -130,16 +130,16 @@ impl StandbyTable {
         self.state.lock().expect("nothing panics under this lock")
     }
 
-    /// Tells the gate the present stand.
+    /// Gives the gate the present safety status.
     fn set(&self, state: &mut StandbyTableState) -> Option<Arc<str>> {
         if !self.level.asks_standbys() {
             return None;
         }
-        let now = state.stand_of(self.level);
+        let now = state.status_of(self.level);
         self.commits.set(&now);
-        let before = std::mem::replace(&mut state.stand, now);
-        let is_alone = before.limit.is_some() && state.stand.limit.is_none();
-        match (&before.refusal, &state.stand.refusal) {
+        let before = std::mem::replace(&mut state.safety_status, now);
+        let is_alone = before.limit.is_some() && state.safety_status.limit.is_none();
+        match (&before.refusal, &state.safety_status.refusal) {
             (None, Some(reason)) => Some(format!("a standby was lost while this waited: {reason}").into()),
             _ if is_alone => {
                 Some("the last standby that was in sync was lost while this waited: this server goes on alone".into())
@@ -149,7 +149,7 @@ impl StandbyTable {
     }
 
     /// Returns the stand of a call that asks for a level. A standby in sync has what was answered, unless the server's own level is quorum.
-    fn stand_of_call(&self, level: Safety, members: &[SafetyMember]) -> SafetyStatus {
+    fn status_of_call(&self, level: Safety, members: &[SafetyMember]) -> SafetyStatus {
         let mut asked = safety_status(level, false, members);
         if level == Safety::Quorum && self.level != Safety::Quorum {
             let in_sync = safety_status(Safety::TwoSafe, true, members).limit;
@@ -158,17 +158,17 @@ impl StandbyTable {
         asked
     }
 
-    /// Tells waiting callers of a change, outside of the lock.
+    /// Notifies waiting callers of a change, outside of the lock.
     fn notify_callers(&self, mut state: MutexGuard<'_, StandbyTableState>) {
         let given_up = self.set(&mut state);
         let mut told = Vec::new();
         if !state.waits.is_empty() {
             let members = state.members();
             for wait in std::mem::take(&mut state.waits) {
-                let stand = self.stand_of_call(wait.level, &members);
+                let stand = self.status_of_call(wait.level, &members);
                 match stand.refusal {
-                    _ if stand.limit.is_none_or(|limit| limit >= wait.end) => told.push((wait.told, Ok(()))),
-                    Some(reason) => told.push((wait.told, Err(reason))),
+                    _ if stand.limit.is_none_or(|limit| limit >= wait.end) => told.push((wait.hook, Ok(()))),
+                    Some(reason) => told.push((wait.hook, Err(reason))),
                     None => state.waits.push(wait),
                 }
             }
@@ -192,7 +192,7 @@ impl StandbyTable {
 
     /// Whether calls can have a level now. Err: why not.
     pub fn check_level(&self, level: Safety) -> Result<(), Arc<str>> {
-        let now = self.stand_of_call(level, &self.lock().members());
+        let now = self.status_of_call(level, &self.lock().members());
         now.refusal.map_or(Ok(()), Err)
     }
 
@@ -204,19 +204,19 @@ impl StandbyTable {
             level,
             end,
             until_ns,
-            told,
+            hook: told,
         });
         self.notify_callers(state);
     }
 
     /// Returns the level that writes have now.
     pub fn reached(&self) -> Safety {
-        self.lock().stand.reached
+        self.lock().safety_status.reached
     }
 
     /// Everything before it has the server's level, once it is durable here.
     pub fn limit(&self) -> Option<Lsn> {
-        self.lock().stand.limit
+        self.lock().safety_status.limit
     }
 
     /// Ends waits that took too long.
@@ -231,7 +231,7 @@ impl StandbyTable {
         drop(state);
         let late: Vec<Wait> = late;
         for wait in late {
-            (wait.told)(Err(reason.clone()));
+            (wait.hook)(Err(reason.clone()));
         }
     }
 
@@ -292,8 +292,8 @@ impl StandbyTable {
     }
 
     /// Returns the number of the newest sync status.
-    pub fn standing(&self) -> u64 {
-        self.lock().standing
+    pub fn sync_number(&self) -> u64 {
+        self.lock().sync_number
     }
 
     /// Returns the sync status that the standby gets. None: this connection does not speak for it.
@@ -301,7 +301,7 @@ impl StandbyTable {
         let state = self.lock();
         let own = state.standbys.get(name).filter(|own| own.connection == connection)?;
         Some(SyncSet {
-            number: state.standing,
+            number: state.sync_number,
             in_sync: own.is_reported_in_sync(),
             set: own.part(),
             members: state.others(name),
@@ -318,14 +318,14 @@ impl StandbyTable {
     pub fn record_saved(&self, kept: &[Member]) {
         let mut state = self.lock();
         state.record_counted(kept);
-        let (mut is_new, next) = (false, state.standing + 1);
+        let (mut is_new, next) = (false, state.sync_number + 1);
         for kept in kept.iter().filter(|kept| kept.is_in_sync) {
             let standby = state.standbys.get_mut(&kept.name);
             if let Some(standby) = standby.filter(|standby| standby.sync == SyncState::In && !standby.is_kept_in) {
-                (standby.is_kept_in, standby.told_in, is_new) = (true, next, true);
+                (standby.is_kept_in, standby.reported_in, is_new) = (true, next, true);
             }
         }
-        state.standing += u64::from(is_new);
+        state.sync_number += u64::from(is_new);
     }
 
     /// Ends the wait of commits for the standbys that leave, as `kept` says. Each connected standby must have saved that they leave.
@@ -439,13 +439,13 @@ impl StandbyTable {
             .is_some_and(|(a, b)| a.node != b.node);
         standby.connection = connection;
         standby.state = StandbyStage::Joining;
-        (standby.noted, standby.is_forgotten) = (0, false);
+        (standby.saved_status, standby.is_forgotten) = (0, false);
         (standby.process, standby.url, standby.heard_ns) = (joiner.process, joiner.url.clone(), now_ns);
         let has_left = is_other && standby.begin_again();
         if has_left {
             state.record_leaving();
         }
-        state.standing += u64::from(is_new);
+        state.sync_number += u64::from(is_new);
         self.notify_callers(state);
         Ok(())
     }
@@ -524,7 +524,7 @@ impl StandbyTable {
         let persisted = progress.persisted;
         let is_more = persisted > standby.persisted;
         standby.persisted = standby.persisted.max(persisted);
-        standby.noted = standby.noted.max(progress.noted);
+        standby.saved_status = standby.saved_status.max(progress.saved_status);
         standby.enter_if_there(self.level);
         let hold = standby.release_before(persisted);
         let mut all = [Lsn(0); STANDBYS_MAX];
@@ -597,7 +597,7 @@ impl StandbyTable {
         let is_counted = standby.is_counted && self.level == Safety::Quorum;
         let is_out = matches!(standby.sync, SyncState::Entering(_) | SyncState::Out);
         let gone = if is_out && !is_counted {
-            state.standing += 1;
+            state.sync_number += 1;
             state.standbys.remove(name)
         } else {
             // Commits wait for the standby, or count on it: the other standbys know first that it goes.

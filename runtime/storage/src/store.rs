@@ -190,7 +190,7 @@ impl Store {
     // Undo outlives the commit: a committed transaction is durable only when the log says so. Until then the store must be able to roll it
     // back. Otherwise readers would see a transaction that the log refused.
 
-    /// Keeps the undo of commits until `settle` from now on.
+    /// Keeps the undo of commits until `release_undo` from now on.
     pub fn retain_undo(&mut self) {
         assert!(!self.journal.is_active, "retention begins between transactions");
         self.journal.retains = true;

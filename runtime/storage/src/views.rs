@@ -570,7 +570,7 @@ impl Views {
         self.taken.set_versions(self.taken.versions + bytes);
     }
 
-    /// Gives up all open views if the kept bytes are too many. A view never shows another state instead.
+    /// Ends all open views if the kept bytes are too many. A view never shows another state instead.
     fn limit_bytes(&mut self) {
         if self.taken.bytes() > self.bytes_max {
             self.lost = self.newest;

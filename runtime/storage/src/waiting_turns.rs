@@ -203,7 +203,7 @@ impl StoredTable {
 
 impl Store {
     /// Records that everything before `end` is acknowledged. The store keeps the undo of durable writes that are not acknowledged
-    /// (`Store::as_acknowledged`). Until the first call, every durable write counts as acknowledged. `settle` follows.
+    /// (`Store::as_acknowledged`). Until the first call, every durable write counts as acknowledged. `release_undo` follows.
     #[inline]
     pub fn acknowledge(&mut self, end: u64) {
         self.waiting.acknowledged = end;

@@ -31,7 +31,7 @@ pub(crate) struct StoreTxn<'a, S> {
     pub holds_all: bool,
     /// True if writes must be checked: in a read-only call, and in a migration. A migration also writes its partition's rows of replicated
     /// tables, and no tables of other modules.
-    judges_writes: bool,
+    checks_writes: bool,
     /// Value of a partition column that belongs to the only partition. Most calls read rows of one value.
     pub home: Option<u64>,
 }
@@ -49,7 +49,7 @@ impl<'a, S: StoreSet> StoreTxn<'a, S> {
     pub fn new(stores: S, input: &'a TxnInput<'a>, frame: &'a mut TxnScratch) -> Self {
         Self {
             holds_all: stores.count() == input.partitions_count as usize,
-            judges_writes: input.is_read_only() || input.is_migration(),
+            checks_writes: input.is_read_only() || input.is_migration(),
             stores,
             input,
             frame,
@@ -68,7 +68,7 @@ impl<'a, S: StoreSet> StoreTxn<'a, S> {
     #[inline(always)]
     pub fn check_writable(&self, binding: &TableBinding) -> Result<(), OpError> {
         let is_elsewhere = binding.placement == TablePlacement::Replicated && !self.holds_all;
-        match self.judges_writes || is_elsewhere {
+        match self.checks_writes || is_elsewhere {
             false => Ok(()),
             true => check_write(self.input, binding),
         }

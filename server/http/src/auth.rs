@@ -296,7 +296,7 @@ pub struct CallerSession {
     pub principal: Principal,
     /// The header `Authorization` alone.
     headers: HeaderMap,
-    judged_by: Arc<Auth>,
+    checked_by: Arc<Auth>,
 }
 
 impl CallerSession {
@@ -305,17 +305,17 @@ impl CallerSession {
         Ok(Self {
             principal: auth.require(headers, TokenRole::Read)?,
             headers: own.map(|value| (header::AUTHORIZATION, value.clone())).collect(),
-            judged_by: auth.clone(),
+            checked_by: auth.clone(),
         })
     }
 
     /// Checks the sender again. Err: its token is not configured any more.
     pub fn check_again(&mut self, auth: &Arc<Auth>) -> Result<(), Refusal> {
-        if Arc::ptr_eq(&self.judged_by, auth) {
+        if Arc::ptr_eq(&self.checked_by, auth) {
             return Ok(());
         }
         self.principal = auth.require(&self.headers, TokenRole::Read)?;
-        self.judged_by = auth.clone();
+        self.checked_by = auth.clone();
         Ok(())
     }
 }

@@ -119,7 +119,7 @@ impl Call {
         has_no_number && !self.target.schema().read_only && state.router.role() == reprise_base::Role::Primary
     }
 
-    /// Judges a head before the body is read: who may not call need not send.
+    /// Checks a head before the body is read. A caller without the right to call need not send the body.
     pub fn of(
         state: &AppState,
         principal: &Principal,

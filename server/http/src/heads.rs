@@ -210,7 +210,7 @@ pub struct RequestCheck {
 }
 
 impl RequestCheck {
-    /// Judges the next request.
+    /// Checks the next request.
     pub fn next(&self) -> Result<(), Refusal> {
         let number = self.taken.fetch_add(1, Ordering::AcqRel) + 1;
         match self.doubtful.load(Ordering::Acquire) == number {
@@ -236,7 +236,7 @@ pub struct WatchedStream {
     /// Memory of hyper's read buffer, beyond what each connection counts.
     buffer: Grant,
     /// The text written in place of hyper's own answer, from some byte on.
-    told: Option<(Vec<u8>, usize)>,
+    replacement: Option<(Vec<u8>, usize)>,
 }
 
 impl WatchedStream {
@@ -254,7 +254,7 @@ impl WatchedStream {
             is_full: false,
             buffer: state.router.memory().kind(MemoryKind::Connections).take(0),
             state,
-            told: None,
+            replacement: None,
         };
         (watched, judge)
     }
@@ -292,9 +292,9 @@ impl WatchedStream {
 
     /// Writes what stands for the `bytes` of hyper's; as many as those when all is written.
     fn poll_replacement(&mut self, cx: &mut Context<'_>, bytes: usize) -> Poll<io::Result<usize>> {
-        while let Some((text, written)) = &mut self.told {
+        while let Some((text, written)) = &mut self.replacement {
             if *written == text.len() {
-                self.told = None;
+                self.replacement = None;
                 break;
             }
             *written += ready!(Pin::new(&mut self.stream).poll_write(cx, &text[*written..]))?;
@@ -304,7 +304,7 @@ impl WatchedStream {
 
     /// True if hyper made this answer by itself, so that a problem takes its place.
     fn stands_for(&mut self, bytes: &[u8]) -> bool {
-        if self.told.is_some() {
+        if self.replacement.is_some() {
             return true;
         }
         let Some(refusal) = refusal_for(bytes) else {
@@ -312,7 +312,7 @@ impl WatchedStream {
         };
         let refusal = if self.is_full { requests_full() } else { refusal };
         self.state.count_answer(refusal.problem.status);
-        self.told = Some((last_answer(&refusal), 0));
+        self.replacement = Some((last_answer(&refusal), 0));
         true
     }
 }

@@ -191,7 +191,7 @@ mod tests {
     fn request_that_ends_does_not_stop_other_wakes() {
         let slot = ReplySlot::holding(BatchResources::default());
         let mut all = waiting(&slot, 4);
-        drop(all.pop()); // before the reply: somebody else is woken
+        drop(all.pop()); // the drop before the reply wakes another waiter
         drop(Filler(slot.clone()));
         assert_eq!(woken(&all), [0, 0, 1]);
         drop(all.pop()); // after it was woken

@@ -304,7 +304,7 @@ fn list(client: &Client, output: Output) -> VerbResult {
 #[derive(Serialize)]
 struct BackupCheck {
     #[serde(flatten)]
-    told: BackupFacts,
+    facts: BackupFacts,
     whole: bool,
     log_records: u64,
     rows: u64,
@@ -324,7 +324,7 @@ fn verify(dir: &Path, output: Output) -> VerbResult {
     line.clear();
     let found: VerifiedBackup = verified.with_context(|| format!("verify {}", dir.display()))?;
     let verified = BackupCheck {
-        told: BackupFacts::of(dir, &found.manifest),
+        facts: BackupFacts::of(dir, &found.manifest),
         whole: true,
         log_records: found.log.records,
         rows: found.rows,
@@ -335,7 +335,7 @@ fn verify(dir: &Path, output: Output) -> VerbResult {
     match output {
         Output::Json => print_json(&verified)?,
         Output::Text => {
-            let mut pairs = verified.told.pairs();
+            let mut pairs = verified.facts.pairs();
             pairs.push((
                 "whole",
                 format!(

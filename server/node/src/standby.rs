@@ -574,7 +574,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
-        drop(listener); // from now on nobody listens there
+        drop(listener); // no server listens there from now on
         let primary = Primary {
             net: Arc::new(RealNet),
             client: remote::client(&url, None, None).unwrap_or_else(|_| panic!("a client")),

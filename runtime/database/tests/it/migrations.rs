@@ -381,7 +381,7 @@ fn one_may_write_more_than_a_call_and_takes_back_to_a_savepoint() {
     database.close().expect("closed");
 }
 
-/// The server judges the memory for the copies before, and the memory for the new rows while the migration runs. Either way nothing of it
+/// The server checks the memory for the copies before, and the memory for the new rows while the migration runs. Either way nothing of it
 /// stays, nor is it counted.
 #[test]
 fn without_memory_for_it_the_version_before_serves() {

@@ -371,7 +371,7 @@ fn is_refused_with_version(other: u32) {
     assert_eq!(fs::read(killed.region()).expect("a region"), region);
 }
 
-/// The server judges the module before it makes its tables and runs its migration, also if nothing is to be changed.
+/// The server checks the module before it makes its tables and runs its migration, also if nothing is to be changed.
 #[test]
 fn a_module_whose_record_no_ring_takes_is_refused_before_it_is_installed() {
     let place = Place::new();

@@ -85,7 +85,7 @@ impl Around {
     fn persist(&self, name: &str, connection: u64, lsn: u64) {
         let progress = Progress {
             persisted: Lsn(lsn),
-            noted: self.table.standing(),
+            saved_status: self.table.sync_number(),
             ..Progress::default()
         };
         self.table.record_progress(name, connection, &progress, self.now_ns);
@@ -137,7 +137,7 @@ fn a_standby_is_told_that_it_is_in_sync_once_that_is_kept() {
     around.persist("s1", 1, 7);
     around.persist("s2", 2, 7);
     around.tick(7, 7);
-    let standing = around.table.standing();
+    let standing = around.table.sync_number();
     assert!(around.table.expected().iter().all(|standby| standby.is_in_sync));
     assert!(!around.is_told_in("s1", 1), "a start of the primary would not know it");
     assert_eq!(around.laggards("s1"), ["s2".into()]);
@@ -154,9 +154,9 @@ fn a_standby_is_told_that_it_is_in_sync_once_that_is_kept() {
     around.persist("s1", 1, 7);
     around.persist("s2", 2, 7);
     assert!(is_in_sync(&around));
-    assert_eq!(around.table.standing(), standing + 1, "all are told");
+    assert_eq!(around.table.sync_number(), standing + 1, "all are told");
     around.keep();
-    assert_eq!(around.table.standing(), standing + 1, "that is known");
+    assert_eq!(around.table.sync_number(), standing + 1, "that is known");
     // It lost what it had: in sync again, that is kept again.
     around.table.begin_log("s1", 1, Lsn(3));
     assert!(!around.is_told_in("s1", 1));

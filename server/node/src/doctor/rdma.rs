@@ -22,7 +22,7 @@ pub fn examine(machine: &Machine) -> Vec<Finding> {
     check_cards(machine, seen, used)
 }
 
-/// Judges the cards. `used`: the one that is used if neither a card nor an address is named, if any.
+/// Checks the cards. `used`: the one that is used if neither a card nor an address is named, if any.
 fn check_cards(
     machine: &Machine,
     seen: Result<Vec<CardSeen>, VerbsError>,

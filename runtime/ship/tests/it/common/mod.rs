@@ -258,7 +258,7 @@ impl Primary {
             entropy: Box::new(move || -> io::Result<[u8; 16]> {
                 Ok([drawn.fetch_add(1, Ordering::Relaxed) as u8; 16])
             }),
-            tell: Box::new(move |event| told.lock().expect("test").push(event)),
+            report: Box::new(move |event| told.lock().expect("test").push(event)),
         });
         Self {
             disk: disk.clone(),
