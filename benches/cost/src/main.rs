@@ -27,14 +27,14 @@ use reprise_wire::{ChangesRef, CommandRef, PartitionSet, RecordBatch, TwoForms};
 use crate::inputs::{Inputs, Kind, shares};
 
 const USAGE: &str = "usage: reprise-bench-cost KIND [COUNT] [MODULE.wasm [unmetered]] [changes] [record=FORM] [repeat=N] [narrow] [ahead]
-unmetered: beside it, without fuel and the settings that make guests deterministic
-changes: each transaction's changes are put together for the log, as for a physiological record
-record=FORM: each transaction's record is written: its command, or apart, both forms, one of them for standbys (with changes)
-repeat=N: the same N calls again and again: without most waits for memory and for wrongly guessed branches (N = 1: without all)
-ahead: what procedures declare is brought near while the calls before run, as in a batch
-narrow: orders take a hundredth of the items: without most waits for memory
+unmetered: a second run without fuel and without the settings that make guests deterministic
+changes: the engine puts each transaction's changes together for the log, as for a physiological record
+record=FORM: the engine writes each transaction's record. FORM is command, or apart: both forms, one of them for standbys (with changes)
+repeat=N: the same N calls repeat, so most waits for memory and mispredicted branches go away (N = 1: all)
+ahead: the engine prefetches the rows that procedures declare while the calls before run, as in a batch
+narrow: orders take a hundredth of the items, so most waits for memory go away
 kinds: tpcc_mix new_order payment delivery order_status stock_level vote account_update get_subscriber_data update_location
-    http_vote, http_keyed_vote: the server's part of a call over HTTP, without the engine's; nothing but COUNT may follow. The second
+    http_vote, http_keyed_vote: the server's part of a call over HTTP, without the engine's. Only COUNT may follow. The second
     has an idempotency key and a time limit";
 
 fn main() -> Result<()> {

@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_slows_by_itself_is_no_cost() {
+    fn run_that_slows_by_itself_is_no_cost() {
         let phase = |seconds: f64, txn_per_s: f64| PhaseFigures {
             seconds,
             txn_per_s,

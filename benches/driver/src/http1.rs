@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_an_error() {
+    fn bytes_that_are_no_answer_are_an_error() {
         for bytes in [
             &b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel"[..],
             b"HTTP/1.1 200 OK\r\nContent-Length: minus\r\n\r\n",

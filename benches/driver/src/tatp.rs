@@ -423,8 +423,10 @@ impl Workload for Tatp {
 
     fn liberties(&self) -> Vec<String> {
         [
-            "where the description gives sub_nbr alone, the row is found by it through a replicated table, and the caller gives s_id as well, which chooses the partition and nothing else",
-            "get_new_destination is held to 15.3 % of successes: the description says 23.9, its own distributions make 14.8, and 15.8 once forwardings have come and gone for long",
+            "if the description gives sub_nbr alone, a procedure finds the row by it through a replicated table. The caller also gives s_id, which \
+             only chooses the partition",
+            "the check expects 15.3 % of successes of get_new_destination. The description says 23.9 %. Its own distributions make 14.8 %, and 15.8 \
+             % after a long run",
         ]
         .map(String::from)
         .into()

@@ -104,7 +104,7 @@ fn shared() -> Arc<Shared> {
         calls: Arc::default(),
         gate: Arc::default(),
         coordinator: Coordinator::new(2, 2),
-        told: reprise_partition::PublishedStats::new(2, 2),
+        published: reprise_partition::PublishedStats::new(2, 2),
         underway: Default::default(),
         key_clock: reprise_partition::KeyClock::new(Arc::new(RealClock::new())),
         principals: Default::default(),

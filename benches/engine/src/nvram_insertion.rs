@@ -55,8 +55,8 @@ pub fn run(mut args: Args) -> Result<(), Box<dyn Error>> {
 fn measure(dir: &Path, sites: usize) -> Result<f64, Box<dyn Error>> {
     let _ = std::fs::remove_dir_all(dir);
     let disk = Arc::new(RealDisk::create(dir.join("log"))?);
-    let nobody = Box::new(|_: Lsn, _: Result<(), &reprise_log::LogError>, (): ()| {});
-    let (log, _) = Log::open(disk, Arc::new(RealClock::new()), LogConfig::new([7; 16]), nobody)?;
+    let no_callback = Box::new(|_: Lsn, _: Result<(), &reprise_log::LogError>, (): ()| {});
+    let (log, _) = Log::open(disk, Arc::new(RealClock::new()), LogConfig::new([7; 16]), no_callback)?;
     let options = PmemOptions {
         path: dir.join("region"),
         bytes: Some(REGION_BYTES),

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_drained_is_in_the_file() {
+    fn drained_bytes_are_in_the_file() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("region");
         let memory = FileRegions.open(&path, Some(4096)).expect("a region");

@@ -42,7 +42,7 @@ fn tpcc_and_both_parts_of_figure_13_are_drawn() {
 }
 
 #[test]
-fn what_there_is_not_is_said() {
+fn missing_figures_are_reported() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().to_str().expect("text");
     let told = PROGRAM

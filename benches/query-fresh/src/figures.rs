@@ -457,7 +457,8 @@ impl Settings {
         let notes = [
             SHARED,
             ALONE,
-            "ideal: the standby acknowledges what it received; file: what is in its log on a disk; file-in-memory: on the primary's file system; nvram: in a region in memory, through libpmem where there is one.",
+            "ideal: the standby acknowledges received records. file: it acknowledges records in its log on a disk. file-in-memory: its log is on \
+             the primary's file system. nvram: its log is in a region in memory, through libpmem if there is one.",
             "The product persists before it replays, so CLFLUSH and CLWB on replay threads have no row.",
         ];
         let title = "Figure 12: the primary, by what the standbys' logs are written to";
@@ -626,8 +627,10 @@ impl Settings {
     fn replay_of(&self, workload: &'static str) -> Result<Chart> {
         let title = format!("Replay of {workload} on one thread, and reads behind it");
         let notes = [
-            "run: the engine's processor time of a transaction, which made the log; redo: changes put in place as the product does; replay-arrays: places noted, no index work.",
-            "Reads are by row number, of rows that the run changed, in an order of no kind: in place; built from the changes and installed; installed before.",
+            "run: the engine's processor time of a transaction, which made the log. redo: the replay puts changes in place as the product does. \
+             replay-arrays: the replay notes places and does no index work.",
+            "Reads are by row number, of rows that the run changed, in random order. The rows are in place, or built from the changes and \
+             installed, or installed before.",
         ];
         let mut chart = self.chart(&format!("replay-{workload}"), &title, ("1", "ns"), &notes);
         let run = self.replay_run(workload);
@@ -674,7 +677,8 @@ const THREADS: &str = "The number behind a series is that of threads that replay
 const WAYS_NOTES: [&str; 6] = [
     SHARED,
     ALONE,
-    "query-fresh: the product at 2-safe: changes are shipped as they are written, and put in place behind the acknowledgement; its replay builds rows while nobody reads, and the paper's replay arrays are the series replay-arrays.",
+    "query-fresh: the product at 2-safe. The primary ships changes as it writes them, and the standby puts them in place after its acknowledgement. \
+     Its replay builds rows while no client reads. The paper's replay arrays are the series replay-arrays.",
     "sync: as query-fresh, but the standby acknowledges what it has replayed. The paper's Sync replays behind its acknowledgement over slower Ethernet, which over one network is query-fresh with rows built.",
     "async: 1-safe, changes; logical: 2-safe, commands that the standby runs again.",
     "replay-arrays: 2-safe, and the standby notes where each row's newest change lies; it serves no reads, and does no index work.",

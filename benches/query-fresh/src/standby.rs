@@ -50,8 +50,8 @@ impl Threads for StandbyThreads {
         RealThreads.give_way(let_go)
     }
 
-    fn look(&self, look: Duration, is_there: &dyn Fn() -> bool) -> bool {
-        RealThreads.look(look, is_there)
+    fn poll(&self, look: Duration, is_there: &dyn Fn() -> bool) -> bool {
+        RealThreads.poll(look, is_there)
     }
 
     fn beside(&self, every: Duration, show: &(dyn Fn() + Sync), work: &mut dyn FnMut()) {

@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, Sender};
 use reprise_base::{Lsn, WatermarkWaiter};
 use reprise_database::{AppendError, AppendOutcome, Database, Group, Position};
 use reprise_env::{Step, Work};
-use reprise_ship::{BeatSeen, LogReceiver, OnTheWay, PersistedHook, StandbyProgress, StandingSeen, Taker};
+use reprise_ship::{BeatSeen, LogReceiver, OnTheWay, PersistedHook, StandbyProgress, SyncReport, Taker};
 
 use crate::arrays::ReplayArrays;
 
@@ -123,7 +123,7 @@ impl Taker for WayTaker {
         if placed == AppendOutcome::New {
             let bytes = group.records.len() as u64;
             let mut on_the_way = self.on_the_way.lock().expect("held to count");
-            on_the_way.note(group.end.lsn, bytes);
+            on_the_way.record_group(group.end.lsn, bytes);
             drop(on_the_way);
             if let Some(pieces) = &self.pieces {
                 let _ = pieces.send(Piece {
@@ -150,10 +150,10 @@ impl Taker for WayTaker {
         }
     }
 
-    fn note_heartbeat(&self, _: &BeatSeen) {}
+    fn on_heartbeat(&self, _: &BeatSeen) {}
 
-    fn keep_standing(&self, _: &StandingSeen) -> bool {
-        true // nobody promotes it
+    fn save_sync_report(&self, _: &SyncReport) -> bool {
+        true // this standby is never promoted
     }
 
     fn when_persisted(&self, lsn: Lsn, hook: PersistedHook) -> Option<WatermarkWaiter> {

@@ -94,7 +94,7 @@ fn replay_arrays_come_to_the_rows_of_redo() {
 }
 
 #[test]
-fn what_there_is_not_is_said() {
+fn missing_figures_are_reported() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().to_str().expect("text");
     let told = |args: &[&str]| {

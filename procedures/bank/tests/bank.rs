@@ -39,7 +39,7 @@ fn a_transfer_moves_money_and_changes_no_sum() {
 }
 
 #[test]
-fn what_is_refused_leaves_nothing() {
+fn refused_transfer_leaves_nothing() {
     let mut db = opened(&[(1, 100), (2, i64::MAX)]);
     let mut refused = |from, to, amount, code: &str| {
         assert_eq!(transfer(&mut db, from, to, amount).unwrap_err().code(), Some(code));

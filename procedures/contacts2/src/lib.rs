@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_refused_leaves_all_partitions_as_they_were() {
+    fn refused_deployment_leaves_all_partitions_unchanged() {
         let mut db = TestDb::new(&MODULE);
         db.run(|tx| {
             before(tx, 1, "Ada Lovelace", "a@a.org")?;

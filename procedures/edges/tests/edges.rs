@@ -15,7 +15,7 @@ fn call<R: for<'a> Decode<'a>>(procedure: &str, args: impl Args) -> Result<R, St
 }
 
 #[test]
-fn what_does_not_fit_ends_the_call() {
+fn value_that_does_not_fit_ends_the_call() {
     assert_eq!(
         call("add", (i64::MAX, 1_i64)),
         Err::<i64, _>("panicked: attempt to add with overflow".into())
@@ -43,7 +43,7 @@ fn what_does_not_fit_ends_the_call() {
 }
 
 #[test]
-fn what_fits_is_right() {
+fn value_that_fits_is_right() {
     assert_eq!(call("add", (i64::MAX - 1, 1_i64)), Ok(i64::MAX));
     assert_eq!(call("divide", (-7_i64, 2_i64)), Ok(-3_i64));
     assert_eq!(call("shift", (3_u64, 63_u32)), Ok(1_u64 << 63));

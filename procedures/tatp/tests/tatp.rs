@@ -98,16 +98,16 @@ fn forwardings_come_and_go_once() {
 }
 
 #[test]
-fn what_is_missing_is_an_answer() {
+fn missing_rows_are_an_answer() {
     let mut db = loaded(3);
     let other = sub_nbr_of(2);
     let other = other.as_str();
-    for (nobody, home) in [("000000000000004", 2), ("2", 2), ("0000000000000002", 2), ("", 2)] {
+    for (unknown_nbr, home) in [("000000000000004", 2), ("2", 2), ("0000000000000002", 2), ("", 2)] {
         assert_eq!(
-            change(&mut db, "update_location", (home, nobody, 5_u32)),
+            change(&mut db, "update_location", (home, unknown_nbr, 5_u32)),
             Change::NotFound
         );
-        assert_eq!(db.call::<Option<i32>>("find_subscriber", (nobody,)).unwrap(), None);
+        assert_eq!(db.call::<Option<i32>>("find_subscriber", (unknown_nbr,)).unwrap(), None);
     }
     // The number finds the row. The value that routes the call must name the row's partition.
     assert_eq!(change(&mut db, "update_location", (2, other, 7_u32)), Change::Done);
@@ -141,7 +141,7 @@ fn what_is_missing_is_an_answer() {
 }
 
 #[test]
-fn what_does_not_belong_together_is_seen() {
+fn mismatched_rows_are_seen() {
     let mut db = loaded(20);
     assert_eq!(counted(&mut db, 20).broken, 0);
     db.run(|tx| {

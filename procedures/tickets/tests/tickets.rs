@@ -53,7 +53,7 @@ fn a_hold_is_bought_once() {
 }
 
 #[test]
-fn held_seats_are_nobody_elses_until_they_end() {
+fn held_seats_belong_to_one_buyer_until_they_end() {
     let mut db = shop();
     let first = hold::call(&mut db, 1, 7, 10).unwrap();
     assert_eq!(code(hold::call(&mut db, 1, 8, 3)), "sold_out");
@@ -95,7 +95,7 @@ fn an_address_is_of_one_customer() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_arguments_are_refused() {
     let mut db = shop();
     let (now, price) = (Timestamp(START_US), Decimal::from_whole(1));
     assert_eq!(

@@ -63,7 +63,7 @@ fn a_booking_changes_account_teller_branch_and_history() {
 }
 
 #[test]
-fn what_does_not_exist_is_refused_and_leaves_nothing() {
+fn missing_rows_are_refused_and_leave_nothing() {
     let mut db = loaded(2, 10);
     let mut refused = |branch, teller, account_branch, account, code: &str| {
         let refusal = book(&mut db, branch, teller, account_branch, account, 5).unwrap_err();

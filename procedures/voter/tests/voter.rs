@@ -101,7 +101,7 @@ fn initializing_again_keeps_votes_and_follows_the_names() {
 }
 
 #[test]
-fn before_initialize_nobody_can_be_voted_for() {
+fn votes_are_refused_before_initialize() {
     let mut db = TestDb::new(&MODULE);
     assert_eq!(vote(&mut db, 2_125_550_100, 1, 9), VoteOutcome::InvalidContestant);
     assert_eq!(results(&mut db), []);

@@ -16,7 +16,7 @@ impl TxnRandom {
             *slot = siphash24(secret, [txn_id, word as u64]);
         }
         if state == [0; 4] {
-            state[0] = 1; // all zero is the one state that the generator never leaves
+            state[0] = 1; // the generator never leaves the state of all zeros
         }
         Self { state }
     }

@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_passes_the_limit_is_not_taken_and_a_drop_gives_back() {
+    fn request_beyond_the_limit_is_refused_and_a_drop_returns_its_bytes() {
         let budget = Budget::new(100);
         let mut first = budget.try_take(60).expect("there is room");
         assert!(budget.try_take(41).is_none() && !first.try_grow(u64::MAX));

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_its_way_has_a_part_of_the_limit() {
+    fn requests_in_flight_have_a_part_of_the_limit() {
         let limits = |max_bytes| {
             let ledger = MemoryLedger::new(max_bytes);
             [ledger.kind(MemoryKind::Requests), ledger.results(), ledger.texts()].map(|budget| budget.limit() >> 20)

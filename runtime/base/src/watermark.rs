@@ -119,7 +119,7 @@ impl fmt::Debug for Watermark {
 impl Drop for WatermarkWaiter {
     fn drop(&mut self) {
         let hook = self.mark.take(&mut self.mark.lock(), self.key);
-        drop(hook); // after the lock: what it holds may come back here
+        drop(hook); // the drop may call this again, so it runs outside of the lock
     }
 }
 
@@ -140,14 +140,14 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_told_once_the_mark_is_there() {
+    fn waiter_is_notified_once_the_mark_is_reached() {
         let mark = Arc::new(Watermark::new(3));
         let (mut waiters, told) = waits(&mark, &[3, 9, 5, 4, 5]);
         let waits: Vec<_> = waiters.iter().map(Option::is_some).collect();
         assert_eq!(waits, [false, true, true, true, true]);
         mark.advance(5);
         assert_eq!(told.try_iter().collect::<Vec<_>>(), [4, 5, 5]);
-        waiters.remove(1); // nobody waits for 9 any more
+        waiters.remove(1); // no waiter for 9 is left
         mark.advance(20);
         assert_eq!(told.try_iter().count(), 0);
         drop(waiters);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_missed_who_comes_while_the_mark_rises() {
+    fn waiter_that_arrives_while_the_mark_rises_is_not_missed() {
         let mark = Arc::new(Watermark::new(0));
         let writer = {
             let mark = mark.clone();

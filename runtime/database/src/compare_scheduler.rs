@@ -15,7 +15,7 @@ use reprise_partition::{PartitionDigest, Shared};
 use reprise_router::Router;
 use reprise_ship::{Comparisons, Shipper};
 
-use crate::comparing::{gather, tables_of};
+use crate::standby_comparer::{gather, tables_of};
 
 /// Interval at which the thread checks its work.
 const LOOK: Duration = Duration::from_millis(20);
@@ -114,7 +114,7 @@ impl Work for CompareScheduler {
                 return Step::Idle;
             };
             if let Ok(found) = all {
-                self.comparisons.tell(running.number, tables_of(&found));
+                self.comparisons.add_digests(running.number, tables_of(&found));
             }
             self.running = None;
             return Step::Done;

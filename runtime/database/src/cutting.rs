@@ -16,7 +16,7 @@ use crate::{
     device::RegionNote,
     membership,
     node_file::{DirHealth, NodeDocument, NodeFile},
-    shown, small_file,
+    shown_limit, small_file,
 };
 
 /// The file that describes the records in the directory of a cut.
@@ -43,7 +43,7 @@ pub struct CutInfo {
 }
 
 impl CutInfo {
-    pub(crate) fn told(&self) -> CutRecords {
+    pub(crate) fn to_records(&self) -> CutRecords {
         CutRecords {
             name: self.name.clone(),
             epoch: Epoch(self.epoch),
@@ -161,7 +161,7 @@ pub fn cut_back(directory: &ClosedDirectory, ask: AskFork<'_>, now_us: i64) -> R
     let from = fork.unwrap_or(start).max(start);
     let cut = keep(directory, &outline, from, now_us)?;
     node.change(end_level)?;
-    shown::cut_to(&*directory.root, usable.unwrap_or(Lsn(0)))?;
+    shown_limit::cut_to(&*directory.root, usable.unwrap_or(Lsn(0)))?;
     let Some(fork) = usable else {
         node.set_health(DirHealth::MustBootstrap(format!(
             "no checkpoint lies before LSN {from}, where this log and the primary's part; the log is kept in cuts"
@@ -240,7 +240,7 @@ impl Leadership {
 }
 
 /// Records that no epoch up to `last` is used again, and that none of them justifies leading.
-pub(crate) fn give_up_led(document: &mut NodeDocument, last: u32) {
+pub(crate) fn retire_epochs(document: &mut NodeDocument, last: u32) {
     let led = document.led.get_or_insert_default();
     (led.is_over, led.claimed) = (true, None);
     led.last_epoch = led.last_epoch.max(last);
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_may_have_been_acknowledged_unless_standbys_were_waited_for() {
+    fn cut_records_may_be_acknowledged_unless_commits_waited_for_standbys() {
         let node = NodeFile::open(Arc::new(SimDisk::new())).expect("an empty one");
         let standby = |is_in_sync, from| Member {
             name: "s1".into(),
@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_primary_may_have_answered_may_have_been_acknowledged() {
+    fn records_that_another_primary_may_have_answered_may_be_acknowledged() {
         let node = NodeFile::open(Arc::new(SimDisk::new())).expect("an empty one");
         let standby = Member {
             name: "s1".into(),
@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn what_asked_to_be_the_primary_was_none_yet() {
+    fn server_that_asked_to_lead_was_no_primary_yet() {
         let node = NodeFile::open(Arc::new(SimDisk::new())).expect("an empty one");
         let ask = |at_least| node.change(|document| claim(document, Epoch(at_least)));
         assert_eq!(ask(4), Ok(Epoch(4)));

@@ -29,13 +29,13 @@ use crate::{
     environment::{Environment, Folders},
     error::OpenError,
     membership,
-    memory::{judge_memory, keep_memory_ready},
+    memory::{check_memory, keep_memory_ready},
     node_file::{DirHealth, DirectoryUse, NodeFile, check_opening, record_region},
-    opening::{keep_code, new_genesis, open_log, shared, start_sites},
+    opened_log::{keep_code, new_genesis, open_log, shared, start_sites},
     report::{QuarantinedProcedure, ReadOnly, RecoveryReport},
-    shipping::NodeReplication,
-    shown,
+    shown_limit,
     standby::StandbyParts,
+    standby_service::NodeReplication,
 };
 
 /// The parts beside the engine.
@@ -170,7 +170,7 @@ impl Database {
     /// Has `bytes` of memory ready for the growth of the tables before the database takes calls; 0: none. It refuses more bytes than the
     /// machine has left.
     pub fn set_memory_ready(&self, bytes: u64) -> Result<(), OpenError> {
-        judge_memory(bytes)?;
+        check_memory(bytes)?;
         self.upkeep.memory_ready.store(bytes, Ordering::Relaxed);
         Ok(())
     }
@@ -194,7 +194,7 @@ impl Database {
     pub fn archive_to(&self, place: &DirHandle, bounds: ArchiveBounds) -> Result<(), ArchiveError> {
         let (Some(log), Some(checkpointer), Some(folders)) = (&self.log, &self.checkpointer, &self.upkeep.folders)
         else {
-            return Ok(()); // without a log nothing is ever let go of
+            return Ok(()); // a database without a log has no log to release
         };
         let origin = ArchiveSource {
             log: folders.log.clone(),
@@ -258,7 +258,7 @@ impl Database {
             Some((root, node)) => {
                 membership::open_reign(node)?;
                 // The saved limit of records that the standby showed has no effect from now on. If it stays, the next standby shows less.
-                let _ = shown::forget(root);
+                let _ = shown_limit::forget(root);
                 Ok(())
             }
         }
@@ -396,7 +396,7 @@ impl Database {
             name: modules[number].name.clone(),
             reason,
         })?;
-        self.compiler.let_go_unused_code();
+        self.compiler.delete_unused_code();
         Ok(())
     }
 
@@ -410,12 +410,12 @@ impl Database {
         }
         self.stop_readers();
         if let Some(standby) = &self.upkeep.standby {
-            standby.stop(self.router.view()); // it waits for the sites
+            standby.stop(self.router.view()); // `stop` waits for the sites
         }
         self.router.stop();
         let sites = std::mem::take(&mut *self.sites.lock().expect("held to take"));
         for site in sites {
-            site.join(); // a site that panics ends the process before this
+            site.join(); // a panic of a site ends the process earlier
         }
         if let Some(checkpointer) = &self.checkpointer {
             checkpointer.stop();

@@ -115,7 +115,7 @@ pub(crate) struct Device<'a> {
     config: Option<&'a NvramConfig>,
     sites: u32,
     /// The region that the data directory names. It may hold records that the files do not have.
-    noted: Option<MappedRegion>,
+    recorded: Option<MappedRegion>,
     /// The region that this opening will use, if it is another one.
     other: Option<MappedRegion>,
 }
@@ -153,14 +153,14 @@ impl<'a> Device<'a> {
             root: root.clone(),
             config: nvram,
             sites: u32::from(config.sites),
-            noted: None,
+            recorded: None,
             other: None,
         };
         if let Some(note) = RegionNote::load(&**root)? {
-            device.noted = Some(device.open_noted(&note)?);
+            device.recorded = Some(device.open_recorded(&note)?);
         }
         if let Some(nvram) = nvram {
-            if device.noted.as_ref().is_none_or(|noted| noted.path != nvram.path) {
+            if device.recorded.as_ref().is_none_or(|noted| noted.path != nvram.path) {
                 device.other = Some(device.open_other(nvram, database_id(log)?)?);
             }
             let memory = &device.chosen().expect("opened above").memory;
@@ -174,7 +174,7 @@ impl<'a> Device<'a> {
         Ok(device)
     }
 
-    fn open_noted(&self, note: &RegionNote) -> Result<MappedRegion, DeviceError> {
+    fn open_recorded(&self, note: &RegionNote) -> Result<MappedRegion, DeviceError> {
         let chosen = self.config.filter(|nvram| nvram.path == note.path);
         let lost = |reason: String| DeviceError::Lost {
             path: note.path.clone(),
@@ -209,14 +209,14 @@ impl<'a> Device<'a> {
     }
 
     fn chosen(&self) -> Option<&MappedRegion> {
-        self.config.and(self.other.as_ref().or(self.noted.as_ref()))
+        self.config.and(self.other.as_ref().or(self.recorded.as_ref()))
     }
 
     /// Copies the records of the region in use to the log's files. `log_config` says how they are opened. The files keep the program and
     /// the epoch of each record: those of a primary, or of the records that a standby received. After a crash in the middle, the next
     /// opening copies the rest.
     pub fn drain(&self, log_config: &LogConfig) -> Result<DrainReport, OpenError> {
-        let Some(noted) = &self.noted else {
+        let Some(noted) = &self.recorded else {
             return Ok(DrainReport::default());
         };
         let recovered = noted.recover()?;
@@ -249,8 +249,8 @@ impl<'a> Device<'a> {
         };
         let folders = self.around.folders.as_ref().expect("a log has its folders");
         let (disk, clock, threads) = (&folders.log, &self.around.clock, &self.around.threads);
-        let nobody = Box::new(|_, _: Result<(), &LogError>, _: Box<CallBatch>| {});
-        let (log, _) = Log::open_on(disk.clone(), clock.clone(), threads.clone(), log_config, nobody)?;
+        let no_callback = Box::new(|_, _: Result<(), &LogError>, _: Box<CallBatch>| {});
+        let (log, _) = Log::open_on(disk.clone(), clock.clone(), threads.clone(), log_config, no_callback)?;
         let drained = log.drain(&recovered)?;
         log.close()?;
         Ok(drained)
@@ -269,9 +269,9 @@ impl<'a> Device<'a> {
         let drained = self.drain(log_config)?;
         let outline = LogOutline::of(log)?;
         let (end, epochs) = outline.map_or_else(Default::default, |outline| (outline.end.lsn, outline.epochs()));
-        self.judge_noted(end)?;
-        self.let_go()?;
-        let is_named = |next: &&NvramConfig| self.noted.as_ref().is_some_and(|noted| noted.path == next.path);
+        self.check_recorded(end)?;
+        self.release_region()?;
+        let is_named = |next: &&NvramConfig| self.recorded.as_ref().is_some_and(|noted| noted.path == next.path);
         if let Some(next) = next.filter(|next| !is_named(next)) {
             self.blank(next, database_id(&**log)?, (end, &epochs));
         }
@@ -297,9 +297,9 @@ impl<'a> Device<'a> {
 
     /// Formats the chosen region and puts it before the files of a log that has all records. It releases any other region.
     pub fn put_before(self, log: &Log<Box<CallBatch>>, config: &LogConfig) -> Result<Option<NvramInUse>, OpenError> {
-        self.judge_noted(log.filled())?;
-        self.judge_other(log)?;
-        self.let_go()?;
+        self.check_recorded(log.filled())?;
+        self.check_other(log)?;
+        self.release_region()?;
         let (Some(nvram), Some(chosen)) = (self.config, self.chosen()) else {
             return Ok(None);
         };
@@ -339,8 +339,8 @@ impl<'a> Device<'a> {
 
     /// Releases the region that the data directory names, once the files have all its records. After that, no note is there, and none comes
     /// back after a power failure. Any process may then overwrite the region.
-    fn let_go(&self) -> Result<(), DiskError> {
-        match &self.noted {
+    fn release_region(&self) -> Result<(), DiskError> {
+        match &self.recorded {
             // The note goes first, so an erased region never has records that the files lack.
             Some(noted) => {
                 RegionNote::remove(&*self.root)?;
@@ -353,8 +353,8 @@ impl<'a> Device<'a> {
     }
 
     /// Checks that the files, which end at `end`, have all records that were copied to them.
-    pub fn judge_noted(&self, end: Lsn) -> Result<(), DeviceError> {
-        let Some(noted) = &self.noted else {
+    pub fn check_recorded(&self, end: Lsn) -> Result<(), DeviceError> {
+        let Some(noted) = &self.recorded else {
             return Ok(());
         };
         let copied = noted.recover()?.copied;
@@ -369,7 +369,7 @@ impl<'a> Device<'a> {
     }
 
     /// Checks that a region which the data directory does not name holds no new records.
-    fn judge_other(&self, log: &Log<Box<CallBatch>>) -> Result<(), DeviceError> {
+    fn check_other(&self, log: &Log<Box<CallBatch>>) -> Result<(), DeviceError> {
         let Some(other) = &self.other else {
             return Ok(());
         };

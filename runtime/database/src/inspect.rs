@@ -95,8 +95,8 @@ pub fn inspect(dir: &Path) -> Result<Inspection, RestoreError> {
     let engine = Engine::new(Limits::default());
     let settings_hash = found.log.segments.last().map(|segment| segment.settings_hash);
     found.other_settings_hash = settings_hash.filter(|hash| *hash != engine.settings_hash());
-    look_at_checkpoints(dir, &engine, &mut found)?;
-    look_at_log(&mut reader, &engine, &mut found)?;
+    inspect_checkpoints(dir, &engine, &mut found)?;
+    inspect_log(&mut reader, &engine, &mut found)?;
     found.estimate();
     drop(held);
     Ok(found)
@@ -127,7 +127,7 @@ impl Inspection {
     }
 }
 
-fn look_at_checkpoints(dir: &Path, engine: &Engine, found: &mut Inspection) -> Result<(), RestoreError> {
+fn inspect_checkpoints(dir: &Path, engine: &Engine, found: &mut Inspection) -> Result<(), RestoreError> {
     let disk = match RealDisk::open(dir.join("checkpoints")) {
         Ok(disk) => disk,
         Err(error) if error.kind == DiskErrorKind::NotFound => return no_checkpoint(found),
@@ -157,7 +157,7 @@ fn look_at_checkpoints(dir: &Path, engine: &Engine, found: &mut Inspection) -> R
                 .and_then(|reader| {
                     let size = reader.size();
                     (checkpoint.rows, checkpoint.row_bytes) = (size.rows, size.row_bytes);
-                    judge(&reader, engine, found)?;
+                    check_checkpoint(&reader, engine, found)?;
                     Ok(reader.database().genesis)
                 }),
         };
@@ -166,7 +166,7 @@ fn look_at_checkpoints(dir: &Path, engine: &Engine, found: &mut Inspection) -> R
                 is_taken = true;
                 checkpoint.verdict = CheckpointFate::Taken;
                 found.replay_from = lsn;
-                found.note_genesis(&genesis);
+                found.record_genesis(&genesis);
             }
             Ok(_) => {}
             Err(reason) => checkpoint.verdict = CheckpointFate::PassedOver(reason),
@@ -190,7 +190,7 @@ fn no_checkpoint(found: &mut Inspection) -> Result<(), RestoreError> {
 }
 
 /// Checks everything that could fail a load, except the rows' contents.
-fn judge(reader: &CheckpointReader, engine: &Engine, found: &Inspection) -> Result<(), String> {
+fn check_checkpoint(reader: &CheckpointReader, engine: &Engine, found: &Inspection) -> Result<(), String> {
     let id = reader.header().database_id;
     if found.log.database_id.is_some_and(|known| known != id) {
         return Err("it is another database's".into());
@@ -206,20 +206,20 @@ fn judge(reader: &CheckpointReader, engine: &Engine, found: &Inspection) -> Resu
 }
 
 impl Inspection {
-    fn note_genesis(&mut self, genesis: &Genesis) {
+    fn record_genesis(&mut self, genesis: &Genesis) {
         self.partitions = Some(genesis.partitions);
         self.database_id = Some(genesis.database_id);
     }
 }
 
-fn look_at_log(reader: &mut LogReader, engine: &Engine, found: &mut Inspection) -> Result<(), RestoreError> {
+fn inspect_log(reader: &mut LogReader, engine: &Engine, found: &mut Inspection) -> Result<(), RestoreError> {
     let (mut is_first, mut pairs) = (true, PairWalk::default());
     while let Some(record) = reader.next_record()? {
         let (facts, is_beside) = (record.record.facts(), pairs.is_beside(&record.record));
         let kind = facts.shown_as;
         if is_first && found.log.start == Lsn(0) {
             match record.record.genesis() {
-                Some(genesis) => found.note_genesis(&genesis),
+                Some(genesis) => found.record_genesis(&genesis),
                 None => found.refused.push(format!(
                     "the log begins with a record of kind {kind}, not with its genesis"
                 )),
@@ -238,7 +238,7 @@ fn look_at_log(reader: &mut LogReader, engine: &Engine, found: &mut Inspection) 
             found.changes_bytes += record.bytes.len() as u64;
         }
         found.last_txn = record.record.txn_id().or(found.last_txn);
-        let judged = look_at_record(&record.record, engine, found);
+        let judged = inspect_record(&record.record, engine, found);
         if let (Err(reason), true) = (judged, found.refused.len() < REFUSALS_MAX) {
             found
                 .refused
@@ -248,7 +248,7 @@ fn look_at_log(reader: &mut LogReader, engine: &Engine, found: &mut Inspection) 
     Ok(())
 }
 
-fn look_at_record(record: &RecordRef<'_>, engine: &Engine, found: &mut Inspection) -> Result<(), String> {
+fn inspect_record(record: &RecordRef<'_>, engine: &Engine, found: &mut Inspection) -> Result<(), String> {
     if let RecordRef::Deploy(deploy) = record {
         let compiled = CompiledModule::compile(engine, deploy.wasm);
         let compiled = compiled.map_err(|error| format!("module {}: {error}", deploy.name))?;

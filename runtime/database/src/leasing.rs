@@ -22,7 +22,7 @@ use crate::{
     lease_rules::{ByHand, free_epoch, may_begin, may_take_again, may_take_over},
     lease_store::{Holder, LeaseContents, LeaseStore, StoreError, SyncRecord},
     membership,
-    shipping::NodeReplication,
+    standby_service::NodeReplication,
 };
 
 /// Interval at which the thread checks its orders.
@@ -161,7 +161,7 @@ impl Database {
             self.keep_commits();
             leasing.begin(replication)?;
         } else if let Err(error) = leasing.look() {
-            leasing.note_error(&error);
+            leasing.record_error(&error);
         }
         let keeping = LeaseThread(leasing.clone());
         let make = Box::new(move || Box::new(keeping) as Box<dyn Work>);
@@ -188,11 +188,11 @@ impl LeaseManager {
         self.is_stopping.load(Ordering::Acquire)
     }
 
-    fn tell(&self, what: String) {
+    fn report(&self, what: String) {
         let name = String::new();
         self.shared
             .notices
-            .tell(NoticeKind::Standby, || Notice::Standby { name, what });
+            .publish(NoticeKind::Standby, || Notice::Standby { name, what });
     }
 
     /// Returns the interval at which a holder prolongs the lease, or another server reads it.
@@ -201,7 +201,7 @@ impl LeaseManager {
     }
 
     /// Records that the store refused a request, or did not answer.
-    fn note_error(&self, error: &StoreError) {
+    fn record_error(&self, error: &StoreError) {
         let kind = self.kind;
         let mut state = self.lock();
         let is_new = state.error.is_none();
@@ -209,14 +209,14 @@ impl LeaseManager {
         state.next_ns = self.now_ns() + REST.as_nanos() as u64;
         drop(state);
         if is_new {
-            self.tell(away(kind, error));
+            self.report(away(kind, error));
         }
     }
 
-    fn note_success(&self) {
+    fn record_success(&self) {
         let was_away = self.lock().error.take().is_some();
         if was_away {
-            self.tell(format!("{} answers again", self.kind));
+            self.report(format!("{} answers again", self.kind));
         }
     }
 
@@ -273,11 +273,11 @@ impl LeaseManager {
             match self.try_begin(replication) {
                 Ok(begun) => {
                     if begun? {
-                        self.note_success();
+                        self.record_success();
                         return Ok(());
                     }
                 }
-                Err(error) => self.note_error(&error),
+                Err(error) => self.record_error(&error),
             }
             self.shared.threads.sleep(REST);
         }
@@ -351,12 +351,12 @@ impl LeaseManager {
         };
         let held = held.and_then(|held| Ok(held && self.record_if_wanted(is_due)?));
         match held {
-            Ok(true) => self.note_success(),
-            Ok(false) => match self.look_again() {
+            Ok(true) => self.record_success(),
+            Ok(false) => match self.read_again() {
                 Ok(()) => {}
-                Err(error) => self.note_error(&error),
+                Err(error) => self.record_error(&error),
             },
-            Err(error) => self.note_error(&error),
+            Err(error) => self.record_error(&error),
         }
         Step::Done
     }
@@ -430,7 +430,7 @@ impl LeaseManager {
     }
 
     /// Reads the holder of the lease, after it ended or the record changed.
-    fn look_again(&self) -> Result<(), StoreError> {
+    fn read_again(&self) -> Result<(), StoreError> {
         let seen = self.look()?;
         if !self.lock().holds {
             return Ok(()); // it was given away, before it was free
@@ -461,16 +461,16 @@ impl LeaseManager {
         drop(state);
         match self.look() {
             Ok(seen) => {
-                self.note_success();
+                self.record_success();
                 let tried = self.lock().tried;
                 if is_due
                     && may_take_over(&seen, &self.own, tried)
                     && let Err(error) = self.take_over(&seen)
                 {
-                    self.note_error(&error);
+                    self.record_error(&error);
                 }
             }
-            Err(error) if is_due => self.note_error(&error),
+            Err(error) if is_due => self.record_error(&error),
             Err(_) => {} // told where it is due
         }
         Step::Done
@@ -486,7 +486,7 @@ impl LeaseManager {
             Err(TryLockError::WouldBlock) => return Ok(()),
             Err(TryLockError::Poisoned(_)) => panic!("a promotion never panics"),
         };
-        if replication.judge_takeover().is_err() {
+        if replication.check_takeover().is_err() {
             return Ok(());
         }
         let taken = self.claim(seen).map_err(StoreError);
@@ -499,7 +499,7 @@ impl LeaseManager {
         let is_taken = taken?;
         if is_taken {
             if self.lock().failed.is_none() {
-                self.tell("this standby has the lease, and takes over".into());
+                self.report("this standby has the lease, and takes over".into());
             }
             self.start_takeover(&replication);
         }
@@ -514,13 +514,13 @@ impl LeaseManager {
         };
         let make = Box::new(move || Box::new(work) as Box<dyn Work>);
         if let Err(error) = self.shared.threads.start("takeover", make) {
-            self.give_up(&format!("start a thread: {error}"));
+            self.abandon_takeover(&format!("start a thread: {error}"));
         }
     }
 
     /// Gives up a takeover in whose epoch this server wrote nothing. It restores the record, so that the same standbys may take over as
     /// before.
-    pub fn give_up(&self, reason: &str) {
+    pub fn abandon_takeover(&self, reason: &str) {
         let mut state = self.lock();
         // It is tried again and again: one line for each reason.
         let is_new = state.failed.as_deref() != Some(reason);
@@ -528,14 +528,14 @@ impl LeaseManager {
         let before = state.before.take().filter(|_| state.holds);
         drop(state);
         if is_new {
-            self.tell(format!("this standby did not take over: {reason}"));
+            self.report(format!("this standby did not take over: {reason}"));
         }
         // Else the record names this server, which may try again.
         let is_restored = before.is_some_and(|before| self.store().record(&before).unwrap_or(false));
         if let (true, Some(replication)) = (is_restored, self.replication.upgrade()) {
             let _ = replication.node.change(cutting::drop_claim); // a claim that stays makes later promises wait for this server
         }
-        self.let_go();
+        self.release_lease();
         // Other standbys try first.
         self.lock().next_ns = self.now_ns() + self.ttl.as_nanos() as u64;
     }
@@ -565,7 +565,7 @@ impl LeaseManager {
         self.clock.set_until(0);
     }
 
-    fn let_go(&self) {
+    fn release_lease(&self) {
         self.end_holding();
         // If the store can't be reached, the lease ends by itself.
         let _ = self.store().release();
@@ -584,12 +584,12 @@ impl LeaseManager {
     }
 
     /// Checks that the store answers, before the primary is asked to step down.
-    pub fn judge_store(&self) -> Result<(), ReplicationError> {
+    pub fn check_store(&self) -> Result<(), ReplicationError> {
         self.look().map(drop).map_err(|error| self.unavailable(&error))
     }
 
     /// Checks that this server, as the primary, can give the lease away.
-    pub fn judge_hand_over(&self) -> Result<(), ReplicationError> {
+    pub fn check_hand_over(&self) -> Result<(), ReplicationError> {
         match self.clock.is_valid() {
             true => Ok(()),
             false => Err(ReplicationError::Unavailable(
@@ -609,7 +609,7 @@ impl LeaseManager {
     }
 
     /// Records that this server is the primary. The answer of the promotion reports the accepted loss from here on.
-    pub fn note_promoted(&self) {
+    pub fn record_promotion(&self) {
         let mut state = self.lock();
         (state.accepted, state.failed) = (None, None);
     }
@@ -707,7 +707,7 @@ impl LeaseManager {
         }
         if self.lock().holds {
             let _ = self.record_if_wanted(true); // else an older LSN stays recorded
-            self.let_go();
+            self.release_lease();
         }
     }
 }
@@ -755,8 +755,8 @@ impl Work for Takeover {
         // An operator may have promoted this server meanwhile.
         if self.replication.router.role() == Role::Standby {
             match self.replication.take_over() {
-                Ok(_) => self.leasing.note_promoted(),
-                Err(error) => self.leasing.give_up(&error.to_string()),
+                Ok(_) => self.leasing.record_promotion(),
+                Err(error) => self.leasing.abandon_takeover(&error.to_string()),
             }
         }
         Step::Over

@@ -3,7 +3,7 @@
 use reprise_ship::LinkError;
 use reprise_wire::StandbyRefusal;
 
-use crate::linking::TicketError;
+use crate::primary_connection::TicketError;
 
 /// Why a standby has no connection.
 #[derive(Debug, thiserror::Error)]

@@ -76,7 +76,7 @@ impl StoredMember {
         }
     }
 
-    fn told(&self) -> Member {
+    fn to_member(&self) -> Member {
         Member {
             name: self.name.as_str().into(),
             from: Lsn(self.lsn),
@@ -142,7 +142,7 @@ impl Database {
 }
 
 pub(crate) fn load(node: &NodeFile) -> Vec<Member> {
-    node.read(|document| document.members.iter().map(StoredMember::told).collect())
+    node.read(|document| document.members.iter().map(StoredMember::to_member).collect())
 }
 
 /// Returns the standbys that were out of sync with this server when it led last, and from which LSN on.

@@ -38,9 +38,9 @@ impl std::fmt::Display for MemoryBound {
 }
 
 /// Refuses more bytes than there are. Memory that is ready already counts as part of the request.
-pub fn judge_memory(bytes: u64) -> Result<(), MemoryError> {
+pub fn check_memory(bytes: u64) -> Result<(), MemoryError> {
     let missing = bytes.saturating_sub(reprise_pages::ready_bytes() as u64);
-    judge_by(missing, left_under(Path::new("/")))
+    check_against(missing, left_under(Path::new("/")))
 }
 
 /// Returns four fifths of the memory that the machine has, or the process's control group if that is less. No limit if neither number is
@@ -49,7 +49,7 @@ pub fn memory_max_default() -> u64 {
     total_under(Path::new("/")).map_or(u64::MAX, |bytes| bytes / 5 * 4)
 }
 
-fn judge_by(asked: u64, left: Option<(u64, MemoryBound)>) -> Result<(), MemoryError> {
+fn check_against(asked: u64, left: Option<(u64, MemoryBound)>) -> Result<(), MemoryError> {
     match left {
         Some((left, bound)) if asked > left => Err(MemoryError::TooMuch { asked, left, bound }),
         _ => Ok(()),
@@ -61,7 +61,7 @@ pub fn keep_memory_ready(bytes: u64) -> Result<(), MemoryError> {
     if bytes == 0 {
         return Ok(());
     }
-    judge_memory(bytes)?;
+    check_memory(bytes)?;
     let threads = thread::available_parallelism().map_or(1, |cores| cores.get());
     keep_ready(bytes as usize, threads).map_err(|error| match error {
         NotReady::Thread => MemoryError::Thread,
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_the_least_of_machine_and_groups() {
+    fn free_memory_is_the_least_of_machine_and_groups() {
         let dir = tempfile::tempdir().expect("a directory");
         let root = dir.path();
         assert_eq!(left_under(root), None);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_in_all_is_the_least_of_machine_and_groups() {
+    fn total_memory_is_the_least_of_machine_and_groups() {
         let dir = tempfile::tempdir().expect("a directory");
         let root = dir.path();
         assert_eq!(total_under(root), None);
@@ -190,13 +190,13 @@ mod tests {
     #[test]
     fn too_much_is_refused_and_said_of_whom() {
         let left = Some((64 * MIB, MemoryBound::ControlGroup));
-        assert_eq!(judge_by(64 * MIB, left), Ok(()));
-        let refused = judge_by(64 * MIB + 1, left).expect_err("more than there is");
+        assert_eq!(check_against(64 * MIB, left), Ok(()));
+        let refused = check_against(64 * MIB + 1, left).expect_err("more than there is");
         assert_eq!(
             refused.to_string(),
             "65 MiB of memory can't be kept ready: the control group of this process has 64 MiB left. Ask for less, or give it more"
         );
-        assert_eq!(judge_by(u64::MAX, None), Ok(()));
+        assert_eq!(check_against(u64::MAX, None), Ok(()));
         assert!(keep_memory_ready(1 << 60).is_err());
     }
 }

@@ -12,10 +12,10 @@ use crate::{
     device::NvramInUse,
     environment::Environment,
     error::OpenError,
+    hand_over::HandedOver,
     membership::{MemberAddress, MemberAnswer, StoredMember},
     promising::StoredPromise,
     small_file,
-    stepping::HandedOver,
     sync_status::{StoredStatus, forget_log},
 };
 
@@ -333,7 +333,7 @@ impl NodeFile {
             let promised = std::mem::take(&mut document.promises);
             let promised = promised.last().map_or(0, StoredPromise::next_epoch);
             let told = std::mem::take(&mut document.told_epoch);
-            cutting::give_up_led(document, heard.max(handed_over).max(promised).max(told));
+            cutting::retire_epochs(document, heard.max(handed_over).max(promised).max(told));
             (document.status, document.follows) = (None, false);
             document.members.iter_mut().for_each(StoredMember::forget_address);
         })

@@ -15,7 +15,7 @@ use crate::{
     cutting,
     doubt::{PromiseAnswers, newest},
     node_file::NodeFile,
-    shipping::NodeReplication,
+    standby_service::NodeReplication,
 };
 
 /// A promise of an epoch that is further ahead than this is refused: no later one could be drawn after it.
@@ -80,7 +80,7 @@ impl Promises {
         Epoch(self.newest().map_or(0, |promise| promise.epoch))
     }
 
-    fn told(&self) -> Vec<(Epoch, String)> {
+    fn given_promises(&self) -> Vec<(Epoch, String)> {
         let given = self.lock();
         given
             .iter()
@@ -201,7 +201,7 @@ impl NodeReplication {
             end,
             has_been_in_sync,
             status: told,
-            promises: self.promises.told(),
+            promises: self.promises.given_promises(),
         }
     }
 
@@ -291,7 +291,7 @@ impl NodeReplication {
 
     /// Asks the other standbys for a promise of an epoch, `at_least` or a later one. By their answers it decides which acknowledged writes may be
     /// lost.
-    pub(crate) fn ask_and_judge(&self, at_least: Epoch) -> PromiseRound {
+    pub(crate) fn collect_promises(&self, at_least: Epoch) -> PromiseRound {
         let (mut epoch, mut tries_left) = (at_least, DRAWS_MAX);
         loop {
             self.claimed.store(epoch.0, Ordering::Release);
@@ -299,7 +299,7 @@ impl NodeReplication {
             asked.epoch = epoch;
             tries_left -= 1;
             if asked.taken < epoch || tries_left == 0 {
-                asked.lost = self.judge(&asked.answers);
+                asked.lost = self.find_losses(&asked.answers);
                 return asked;
             }
             self.withdraw(&asked);
@@ -307,7 +307,7 @@ impl NodeReplication {
         }
     }
 
-    fn judge(&self, others: &[PromiseAnswer]) -> Option<LostRecords> {
+    fn find_losses(&self, others: &[PromiseAnswer]) -> Option<LostRecords> {
         let own = self.answer();
         let level = self.replicated_level();
         let unheard = self.synced.unheard(self.shared.clock.boot_ns());
@@ -413,7 +413,7 @@ mod tests {
         give(&promises, 5, "c").expect("it is later");
         promises.withdraw(Epoch(5), "b").expect("it has none");
         assert_eq!(
-            promises.told(),
+            promises.given_promises(),
             [(Epoch(3), "b".to_owned()), (Epoch(5), "c".to_owned())]
         );
         // After a restart, too, the promise before it holds again.
@@ -440,11 +440,11 @@ mod tests {
         (2..most + 2).for_each(|epoch| give(epoch, 1).expect("there is room"));
         give(most + 2, 1).expect_err("there is none");
         assert_eq!(
-            (promises.told().len(), promises.bound()),
+            (promises.given_promises().len(), promises.bound()),
             (PROMISES_MAX, Epoch(most + 1))
         );
         give(most + 2, most).expect("a later primary was followed");
-        assert_eq!(promises.told().len(), 2);
+        assert_eq!(promises.given_promises().len(), 2);
         // A promise that can't be taken back on the disk holds.
         disk.set_faults(reprise_env::sim::FaultPlan {
             read_only: true,

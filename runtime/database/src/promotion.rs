@@ -11,7 +11,7 @@ use crate::{
     lease_rules::{ByHand, LeaseCandidate},
     lease_store::LeaseContents,
     promising::PromiseRound,
-    shipping::NodeReplication,
+    standby_service::NodeReplication,
 };
 
 impl NodeReplication {
@@ -24,7 +24,7 @@ impl NodeReplication {
         }
         // Promotions run one after the other. Otherwise a second one that fails could take back the promises by which the first one leads.
         let _promotion = self.promotion.lock().expect("a promotion never panics");
-        database.judge_promotion()?;
+        database.check_promotion()?;
         self.check_level(&database)?;
         let leasing = self.leasing.get();
         let _promoting = leasing.map(|leasing| leasing.begin_promotion());
@@ -32,7 +32,7 @@ impl NodeReplication {
         let (mut heard, mut given) = (self.synced.epoch(), None);
         if !options.is_forced {
             // If the store did not answer, no server could become the primary once the old one stepped down.
-            leasing.map_or(Ok(()), |leasing| leasing.judge_store())?;
+            leasing.map_or(Ok(()), |leasing| leasing.check_store())?;
             let stepped = self.succeed(self.linked.get().map(|linked| &**linked))?;
             heard = heard.max(stepped.epoch);
             given = Some(stepped.epoch);
@@ -56,8 +56,8 @@ impl NodeReplication {
         let asks = options.is_forced && (leasing.is_none() || self.is_decided_by_promises());
         let promoted = self.lead_with_promises(&database, epoch, asks.then_some(accepts_loss));
         match (&promoted, leasing) {
-            (Ok(_), Some(leasing)) => leasing.note_promoted(),
-            (Err(error), Some(leasing)) => leasing.give_up(&error.to_string()),
+            (Ok(_), Some(leasing)) => leasing.record_promotion(),
+            (Err(error), Some(leasing)) => leasing.abandon_takeover(&error.to_string()),
             (_, None) => {}
         }
         let promoted = promoted?;
@@ -80,7 +80,7 @@ impl NodeReplication {
         let at_least = at_least.max(self.granted_epoch());
         let asked = match asks {
             Some(accepts_loss) => {
-                let asked = self.ask_and_judge(at_least);
+                let asked = self.collect_promises(at_least);
                 if let Some(lost) = asked.lost.clone().filter(|_| !accepts_loss) {
                     self.withdraw(&asked);
                     return Err(ReplicationError::OutOfSync(lost));
@@ -121,7 +121,7 @@ impl NodeReplication {
             hiding.show_again(&self.router);
         }
         if let Err(error) = self.synced.forget() {
-            self.tell(format!("the primary's last sync status can't be removed: {error}"));
+            self.report(format!("the primary's last sync status can't be removed: {error}"));
         }
         if let Some(linked) = self.linked.get() {
             linked.end();
@@ -131,12 +131,12 @@ impl NodeReplication {
     }
 
     /// Checks whether this standby can take over by itself.
-    pub(crate) fn judge_takeover(&self) -> Result<(), ReplicationError> {
+    pub(crate) fn check_takeover(&self) -> Result<(), ReplicationError> {
         let database = self.database.upgrade();
         let database = database.ok_or_else(|| ReplicationError::Unavailable("the server stops".into()))?;
         match self.stepped() {
             Some(_) => Err(ReplicationError::Unavailable("it stepped down".into())),
-            None => database.judge_promotion().and_then(|()| self.check_level(&database)),
+            None => database.check_promotion().and_then(|()| self.check_level(&database)),
         }
     }
 
@@ -158,7 +158,7 @@ impl NodeReplication {
 
     /// Makes a standby that has the lease the primary. At `quorum` the other standbys' promises have to exclude a loss, too.
     pub(crate) fn take_over(&self) -> Result<PromotionResult, ReplicationError> {
-        self.judge_takeover()?;
+        self.check_takeover()?;
         let database = self.database.upgrade();
         let database = database.ok_or_else(|| ReplicationError::Unavailable("the server stops".into()))?;
         let asks = self.is_decided_by_promises().then_some(false);

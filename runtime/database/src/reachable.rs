@@ -24,7 +24,7 @@ mod tests {
     use super::reachable;
 
     #[test]
-    fn who_listens_everywhere_is_found_where_its_clients_find_it() {
+    fn server_on_all_addresses_is_found_at_its_clients_address() {
         let cases = [
             ("127.0.0.1:7", Some("http://db.example:80"), "127.0.0.1:7"),
             ("0.0.0.0:7", Some("http://db.example:80/x"), "db.example:7"),

@@ -154,7 +154,7 @@ impl Database {
                     continue;
                 }
             };
-            self.note_found(&reader);
+            self.record_found(&reader);
             if loaded.is_none() {
                 let past = self.past_of(&reader, log, files);
                 match self.load(&reader, past) {
@@ -230,7 +230,7 @@ impl Database {
         told().unwrap_or_else(|| TablePast::unknown_before(reader.header().txn_id))
     }
 
-    fn note_found(&self, reader: &CheckpointReader) {
+    fn record_found(&self, reader: &CheckpointReader) {
         let Some(checkpointer) = &self.checkpointer else {
             return;
         };
@@ -253,7 +253,7 @@ impl Database {
 /// Restores the outcome of a call with an idempotency key.
 fn restore_key(router: &Router, found: KeyedOutcome) {
     let (Ok(scope), Ok(key)) = (str::from_utf8(&found.scope), str::from_utf8(&found.key)) else {
-        return; // no client could send it again: keys come in as text
+        return; // no client can send this key again, because clients send keys as text
     };
     let outcome = CommittedOutcome {
         module: found.module_id,

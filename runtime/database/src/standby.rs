@@ -21,17 +21,17 @@ use reprise_replay::Replayer;
 use reprise_router::{NodePhase, PromotionResult, ReadPath, ReplicationError, Router};
 
 use crate::{
-    comparing::StandbyComparer,
     config::DatabaseConfig,
     cutting,
     database::Database,
     environment::Environment,
     error::OpenError,
-    following::{FOLLOW_WINDOW_BYTES, Follower, Orders, ReplayEnd},
+    follower::{FOLLOW_WINDOW_BYTES, Follower, Orders, ReplayEnd},
     node_file::{DirectoryUse, NodeFile},
-    reading::Readers,
+    readers::Readers,
     report::RecoveryReport,
-    shown::{self, ShownFile, ShownLimit},
+    shown_limit::{self, ShownFile, ShownLimit},
+    standby_comparer::StandbyComparer,
 };
 
 /// Longest time for which a promotion waits until received records are durable, and longest wait for the end of its replay.
@@ -164,12 +164,12 @@ impl StandbyParts {
     }
 
     /// Returns the LSN before which its primary reported everything as committed. None: it follows no primary.
-    pub fn told_committed(&self) -> Option<Lsn> {
-        self.orders.told_committed()
+    pub fn reported_committed(&self) -> Option<Lsn> {
+        self.orders.reported_committed()
     }
 
     /// Asks the replay to end at its present record, and waits for no thread.
-    pub fn give_up(&self) {
+    pub fn request_stop(&self) {
         self.orders.stop();
     }
 
@@ -200,7 +200,7 @@ impl ReadGate {
     }
 
     /// Opens replayed records to readers, unless a reason to hide them stands.
-    pub fn let_in(&self, router: &Router) {
+    pub fn open_reads(&self, router: &Router) {
         let hidden = self.lock();
         router.set_phase(match hidden.clone() {
             None => NodePhase::Ready,
@@ -239,7 +239,7 @@ impl Database {
         if !dir.join("log").exists() {
             return Err(not_bootstrapped(dir));
         }
-        Self::judge_directory(&config)?;
+        Self::check_directory(&config)?;
         let environment = Environment::real(&config)?;
         Self::open_standby_in(config, environment)
     }
@@ -334,7 +334,7 @@ impl Database {
         self.make_ready_for_calls()?;
         self.start_readers(standby).map_err(|error| self.fail(error))?;
         if hidden.is_none() {
-            standby.hiding.let_in(&self.router);
+            standby.hiding.open_reads(&self.router);
         }
         self.follow(standby, replayer, (end, hidden_until))
             .map_err(|error| self.fail(error))?;
@@ -355,7 +355,7 @@ impl Database {
             limit,
             hides_checkpoint: true,
         });
-        let kept = shown::load(root)?.map(|shown| ShownLimit {
+        let kept = shown_limit::load(root)?.map(|shown| ShownLimit {
             hides_checkpoint: shown.hides_checkpoint || hidden.is_some(),
             ..shown
         });
@@ -401,9 +401,9 @@ impl Database {
             hides_checkpoint: false,
         };
         let found = shown.unwrap_or(all);
-        match shown::load(root)? == Some(found) {
+        match shown_limit::load(root)? == Some(found) {
             true => Ok(()),
-            false => shown::keep(root, found),
+            false => shown_limit::keep(root, found),
         }
     }
 
@@ -424,11 +424,11 @@ impl Database {
     }
 
     /// Takes the primary's report of its committed LSN.
-    pub(crate) fn note_committed(&self, committed: Lsn, now_ns: u64) {
+    pub(crate) fn record_committed(&self, committed: Lsn, now_ns: u64) {
         let Some(standby) = &self.upkeep.standby else {
             return;
         };
-        standby.orders.note_committed(committed);
+        standby.orders.record_committed(committed);
         let kept_ns = standby.shown().as_ref().map(|showing| showing.kept_ns);
         if kept_ns.is_some_and(|kept_ns| now_ns.saturating_sub(kept_ns) >= VIEW_KEPT_NS) {
             standby.keep_view(self.router.view(), now_ns);
@@ -498,7 +498,7 @@ impl Database {
     }
 
     /// Checks that this standby can be promoted, before its primary steps down for it.
-    pub(crate) fn judge_promotion(&self) -> Result<(), ReplicationError> {
+    pub(crate) fn check_promotion(&self) -> Result<(), ReplicationError> {
         let (_, standby) = self.promotable()?;
         standby.failure().map_or(Ok(()), |failure| Err(unavailable(failure)))
     }
@@ -538,7 +538,7 @@ impl Database {
             Ok(_) => self.take_writes()?,
             Err(error) => {
                 standby.placing().is_closed = ended.is_some();
-                self.shared.gate.give_up(&error.to_string().into());
+                self.shared.gate.leave_open(&error.to_string().into());
             }
         }
         promoted
@@ -598,7 +598,7 @@ impl Database {
             standby.shown().take();
             if !self.safety().asks_standbys() {
                 // A limit that stays is older than this primary's records. It shows less if the server is a standby again.
-                let _ = shown::forget(root);
+                let _ = shown_limit::forget(root);
             }
         }
         self.keep_commits();

@@ -10,7 +10,7 @@ use reprise_base::{Epoch, Lsn, Safety, check_node_name};
 use reprise_env::DiskError;
 use reprise_log::Position;
 use reprise_router::{LaggingStandby, LossCause, LostRecords};
-use reprise_ship::{BeatSeen, IN_SYNC_NS, StandingSeen};
+use reprise_ship::{BeatSeen, IN_SYNC_NS, SyncReport};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -167,7 +167,7 @@ impl SyncStatusStore {
     }
 
     /// Saves a status that the primary sent. Err: it can't be saved, and the status that was saved before holds.
-    pub fn keep(&self, standing: &StandingSeen, persisted: Lsn) -> Result<(), DiskError> {
+    pub fn keep(&self, standing: &SyncReport, persisted: Lsn) -> Result<(), DiskError> {
         let mut state = self.lock();
         let has_been_in_sync = state.kept.as_ref().is_some_and(|kept| kept.has_been_in_sync);
         let kept = StoredStatus {
@@ -203,8 +203,8 @@ impl SyncStatusStore {
         Ok(())
     }
 
-    /// Takes a heartbeat: the primary has heard this standby, and tells how far it is. While this standby is out of sync, it saves that now and then.
-    pub fn note_primary(&self, beat: &BeatSeen) {
+    /// Records a heartbeat: the primary has heard this standby, and reports its position. While this standby is out of sync, it saves that now and then.
+    pub fn record_heartbeat(&self, beat: &BeatSeen) {
         let mut state = self.lock();
         if let Some(echo_ns) = beat.echo_ns {
             state.heard = Some((beat.epoch, echo_ns));

@@ -27,7 +27,7 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
     // SAFETY: the pointer is valid for the length of the call.
     Ok(match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raised) } {
         0 => raised.rlim_cur,
-        _ => limit.rlim_cur, // it stays as it was
+        _ => limit.rlim_cur, // the limit stays as it was
     })
 }
 

@@ -155,7 +155,7 @@ impl Disk for RealDisk {
         match open_direct(&path) {
             Ok(direct) => Ok(self.wrap(path, file, direct)),
             Err(e) => {
-                let _ = fs::remove_file(&path); // an empty file of that name would be in the way
+                let _ = fs::remove_file(&path); // an empty file of that name would prevent the next attempt
                 Err(error("create", &path, &e))
             }
         }
@@ -321,7 +321,7 @@ mod tests {
 
     /// Each of them is synced in the one that it lies in.
     #[test]
-    fn what_is_missing_of_a_path_is_made_and_private() {
+    fn missing_folders_of_a_path_are_made_private() {
         let directory = tempfile::tempdir().expect("make directory");
         let (outer, inner) = (directory.path().join("outer"), directory.path().join("outer/inner"));
         assert_eq!(missing_of(&inner), [inner.as_path(), outer.as_path()]);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn pipes_links_and_directories_are_refused_and_hold_nobody() {
+    fn pipes_links_and_directories_are_refused_at_once() {
         let directory = tempfile::tempdir().expect("make directory");
         let disk = RealDisk::create(directory.path()).expect("open disk");
         disk.create("file").expect("create");

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_stays_while_anybody_holds_it() {
+    fn frame_stays_while_it_has_a_holder() {
         let (memory, buffer) = buffer(256);
         let first = buffer.lay(&[b"fi", b"", b"rst"]).expect("room");
         assert_eq!(&memory.0.lock().expect("test")[..5], b"first");

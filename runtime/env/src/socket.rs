@@ -54,7 +54,7 @@ impl SocketReader {
 
     /// Nothing more is read: the peer is to notice rather than to fill the kernel's buffers.
     pub fn shutdown(&self) {
-        let _ = self.socket.shutdown(Shutdown::Both); // it may have ended before
+        let _ = self.socket.shutdown(Shutdown::Both); // an error means that the connection has ended already
     }
 }
 

@@ -203,7 +203,7 @@ impl Threads for Stepper {
         true
     }
 
-    fn look(&self, _: Duration, is_there: &dyn Fn() -> bool) -> bool {
+    fn poll(&self, _: Duration, is_there: &dyn Fn() -> bool) -> bool {
         is_there()
     }
 

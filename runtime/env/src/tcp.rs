@@ -101,7 +101,7 @@ impl Greetings {
         if sockets.len() >= GREETINGS_MAX
             && let Some((_, oldest)) = sockets.pop_first()
         {
-            let _ = oldest.shutdown(Shutdown::Both); // the peer may have ended it before
+            let _ = oldest.shutdown(Shutdown::Both); // an error means that the peer has ended it already
         }
         sockets.insert(number, socket);
     }
@@ -130,7 +130,7 @@ where
             continue;
         };
         let Ok(socket) = stream.try_clone() else {
-            continue; // dropped, it ends
+            continue; // the drop ends the connection
         };
         greetings.begin(number, socket);
         let (greet, sender, under_way) = (greet.clone(), sender.clone(), greetings.clone());

@@ -61,7 +61,7 @@ pub trait Threads: Send + Sync {
     fn give_way(&self, let_go: &mut dyn FnMut()) -> bool;
 
     /// Polls `is_there` for the time `look`; true as soon as it holds. Other threads that need the processor go first.
-    fn look(&self, look: Duration, is_there: &dyn Fn() -> bool) -> bool;
+    fn poll(&self, look: Duration, is_there: &dyn Fn() -> bool) -> bool;
 
     /// Does the work, and meanwhile shows its progress at intervals, at least once.
     fn beside(&self, every: Duration, show: &(dyn Fn() + Sync), work: &mut dyn FnMut());
@@ -146,7 +146,7 @@ impl dyn Threads {
     ) -> io::Result<Option<T>> {
         let (answer, answered) = crossbeam_channel::bounded(1);
         let ask = move || {
-            let _ = answer.send(ask()); // whoever asked may have gone
+            let _ = answer.send(ask()); // the caller may have gone
         };
         self.start(name, Box::new(move || Box::new(OneTask(Some(ask)))))?;
         loop {
@@ -211,7 +211,7 @@ impl Threads for RealThreads {
         false
     }
 
-    fn look(&self, look: Duration, is_there: &dyn Fn() -> bool) -> bool {
+    fn poll(&self, look: Duration, is_there: &dyn Fn() -> bool) -> bool {
         let until = Instant::now() + look;
         loop {
             for _ in 0..32 {

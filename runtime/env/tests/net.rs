@@ -165,7 +165,7 @@ fn frames_that_are_too_long_are_refused_by_both_ends() {
 }
 
 #[test]
-fn nobody_listens() {
+fn connection_fails_without_a_listener() {
     let listener = RealNet.listen("127.0.0.1:0", LIMITS).expect("a port is free");
     let address = listener.address.clone();
     assert!(RealNet.listen(&address, LIMITS).is_err());
@@ -266,7 +266,7 @@ fn a_killed_host_takes_its_connections_with_it() {
 }
 
 #[test]
-fn what_is_on_its_way_is_bounded() {
+fn bytes_in_flight_are_bounded() {
     let (_, net) = sim(5);
     let (mut client, _server) = sim_pair(&net);
     let frame = vec![0; 60 << 10];

@@ -45,7 +45,7 @@ pub(crate) struct Depths {
 }
 
 /// Decides which functions pay.
-pub(crate) fn judge(shapes: &[FunctionShape], imported_functions: u32) -> Depths {
+pub(crate) fn find_depths(shapes: &[FunctionShape], imported_functions: u32) -> Depths {
     let graph = Graph::new(shapes, imported_functions);
     let mut depths = Depths::default();
     // Bytes that a call of each node takes without paying.
@@ -177,12 +177,12 @@ mod tests {
             shape.calls_through = calls.iter().filter(|called| **called == 99).map(|_| 0).collect();
         }
         taken.iter().for_each(|taken| shapes[*taken].is_taken = true);
-        let deep: Vec<_> = judge(&shapes, 0).deep.into_iter().collect();
+        let deep: Vec<_> = find_depths(&shapes, 0).deep.into_iter().collect();
         assert_eq!(deep, expected, "{calls:?}");
     }
 
     #[test]
-    fn what_recursion_may_pass_through_pays_and_nothing_else() {
+    fn only_functions_that_recursion_may_pass_through_pay() {
         check(&[&[1], &[2], &[]], &[], &[]);
         check(&[&[0]], &[], &[(0, 100)]);
         // A recursion of two functions, which calls a chain of two, and is called by one function.
@@ -202,13 +202,13 @@ mod tests {
                 ..FunctionShape::default()
             })
             .collect();
-        let deep = judge(&chain, 0).deep;
+        let deep = find_depths(&chain, 0).deep;
         assert!(deep.len() >= 5 && deep.len() < 10, "{deep:?}");
         assert!(deep.values().all(|price| u64::from(*price) <= UNPAID_BYTES_MAX + 100));
         let large = [FunctionShape {
             frame_bytes: 1 << 40,
             ..FunctionShape::default()
         }];
-        assert_eq!(judge(&large, 0).deep[&0], i32::MAX as u32);
+        assert_eq!(find_depths(&large, 0).deep[&0], i32::MAX as u32);
     }
 }

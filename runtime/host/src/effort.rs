@@ -229,7 +229,7 @@ impl Flow {
             }
             Operator::Call { function_index } => {
                 if *function_index < around.imported_functions {
-                    self.joins += 1; // paid for by a branch, as what follows (`rewrite`)
+                    self.joins += 1; // a branch pays for it and for the code that follows (`rewrite`)
                 }
                 let ty = around.functions.get(*function_index as usize).copied();
                 self.handed += ty.map_or(0, |ty| around.made_by_call(ty));

@@ -14,7 +14,7 @@ use wasmtime::{Config, Enabled, Linker, OptLevel, PoolingAllocationConfig, WasmB
 use crate::{
     calls,
     features::features,
-    kept::KeptCode,
+    kept_code::KeptCode,
     memory::Creator,
     module::{CompiledModule, InvalidModule},
     quiet::Quiet,
@@ -188,9 +188,9 @@ impl Engine {
     }
 
     /// Deletes kept code that nothing has needed since the folder was opened.
-    pub fn let_go_unused_code(&self) {
+    pub fn delete_unused_code(&self) {
         if let Some(kept) = self.kept() {
-            kept.let_go_unused();
+            kept.delete_unused();
         }
     }
 
@@ -278,7 +278,7 @@ fn config(is_metered: bool) -> Config {
         unsafe { config.cranelift_flag_enable(flag) };
     }
     config
-        .parallel_compilation(false) // a module is compiled by one thread, whose priority is its caller's choice
+        .parallel_compilation(false) // the caller's thread compiles, so the caller chooses the priority
         .cranelift_opt_level(OptLevel::Speed)
         .cranelift_nan_canonicalization(is_metered)
         .max_wasm_stack(limits::GUEST_NATIVE_STACK_BYTES)

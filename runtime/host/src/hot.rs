@@ -124,7 +124,7 @@ impl PageWatch {
         self.mode.store(MODE_OPEN, Relaxed);
         let has_room = bytes > 0 && self.mappings.try_add_spare(PIECE_MAPPINGS);
         if !has_room || protect(base, bytes, Protection::Read).is_err() {
-            self.note_opened(bytes);
+            self.record_opened(bytes);
         }
     }
 
@@ -141,7 +141,7 @@ impl PageWatch {
     }
 
     /// Records that this many bytes may be written from now on.
-    fn note_opened(&self, end: usize) {
+    fn record_opened(&self, end: usize) {
         let more = end.saturating_sub(self.opened.fetch_max(end, Relaxed)) as u64;
         if let Some(guests) = self.guests.as_ref().filter(|_| more > 0) {
             guests.add(more);
@@ -162,7 +162,7 @@ impl PageWatch {
         };
         flag.store(1, Relaxed);
         if self.mappings.try_add_spare(PIECE_MAPPINGS) && self.allow_writes(chunk * CHUNK_BYTES, CHUNK_BYTES) {
-            self.note_opened(self.opened.load(Relaxed) + CHUNK_BYTES);
+            self.record_opened(self.opened.load(Relaxed) + CHUNK_BYTES);
             return true;
         }
         for flag in &self.chunks {
@@ -177,7 +177,7 @@ impl PageWatch {
         let end = end.min(bytes);
         let is_open = self.allow_writes(0, end);
         if is_open {
-            self.note_opened(end);
+            self.record_opened(end);
         }
         if is_open && end == bytes {
             self.mappings.give_back();
@@ -356,7 +356,7 @@ impl HotSet {
     pub fn open_all(&mut self) -> Result<(), std::io::Error> {
         self.watch.mode.store(MODE_OPEN, Relaxed);
         protect(self.base, self.bytes, Protection::ReadWrite)?;
-        self.watch.note_opened(self.bytes);
+        self.watch.record_opened(self.bytes);
         self.watch.mappings.give_back();
         self.kept_open = true;
         Ok(())

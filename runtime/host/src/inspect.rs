@@ -517,7 +517,7 @@ impl<'a> ModuleParts<'a> {
                 Operator::I32Sub => u32::wrapping_sub,
                 Operator::I32Mul => u32::wrapping_mul,
                 _ => {
-                    stack.push(None); // of another type, hence never an offset
+                    stack.push(None); // a value of another type is never an offset
                     continue;
                 }
             };

@@ -20,7 +20,7 @@ mod features;
 mod hot;
 mod inspect;
 mod instance;
-mod kept;
+mod kept_code;
 mod live;
 mod memory;
 mod module;
@@ -31,7 +31,7 @@ mod quiet;
 mod rewrite;
 mod start;
 mod state;
-pub mod stored;
+pub mod stored_descriptions;
 mod wasi;
 
 pub use engine::{Engine, Limits};

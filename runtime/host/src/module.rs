@@ -19,12 +19,12 @@ use crate::{
     engine::{Engine, Runtime},
     inspect::{ModuleParts, Strictness, inspect},
     instance::{HostError, INSTANCE_MAPPINGS},
-    kept::name_of,
+    kept_code::name_of,
     live::LiveInstance,
     rewrite::{rewrite, table_elements_max},
     start::{StartDeadline, StartFor, StartTime},
     state::HostState,
-    stored::read_module,
+    stored_descriptions::read_module,
 };
 
 /// Why a module is refused.

@@ -62,7 +62,11 @@ struct Weights {
 impl Prices {
     /// Decides which functions pay. A light function outside of recursions is paid for by the functions that call it by its name. A call
     /// through a table weighs as much anyway.
-    pub fn judge(bodies: &[FunctionBody<'_>], depths: &Depths, imported_functions: u32) -> Result<Self, InvalidModule> {
+    pub fn choose_payers(
+        bodies: &[FunctionBody<'_>],
+        depths: &Depths,
+        imported_functions: u32,
+    ) -> Result<Self, InvalidModule> {
         let mut prices = Self {
             of_stretches: vec![Vec::new(); bodies.len()],
             weights: Weights {
@@ -210,7 +214,7 @@ impl<'w> Ways<'w> {
             Operator::BrIf { relative_depth } => self.jump(*relative_depth),
             Operator::Br { relative_depth } => {
                 self.jump(*relative_depth);
-                self.count = 0; // nothing runs from here to the block's end
+                self.count = 0; // no code runs from here to the block's end
             }
             Operator::BrTable { targets } => {
                 for target in targets.targets() {
@@ -353,7 +357,7 @@ impl Paid {
 
 impl Paid {
     /// Records whether a table was refused its growth. The answer is on the stack and stays there.
-    fn note_refusal(&mut self, meter: &Meter) {
+    fn record_refusal(&mut self, meter: &Meter) {
         for instruction in [
             Instruction::GlobalSet(meter.size),
             Instruction::GlobalGet(meter.size),
@@ -418,7 +422,7 @@ pub(crate) fn rewrite_body(
             None => out.bytes.extend_from_slice(&bytes[start..end]),
         }
         if grows_table {
-            out.note_refusal(meter);
+            out.record_refusal(meter);
         }
         out.pay(after, meter);
         copied = end;

@@ -121,7 +121,7 @@ impl AddedItems {
                 refused: fuel + 3,
             },
             depths: match allowance {
-                Some(_) => depth::judge(&found.shapes, found.imported_functions),
+                Some(_) => depth::find_depths(&found.shapes, found.imported_functions),
                 None => Depths::default(),
             },
         }
@@ -337,7 +337,7 @@ fn exports(found: &ModuleParts<'_>, added: &AddedItems) -> ExportSection {
 fn code(found: &ModuleParts<'_>, added: &AddedItems) -> Result<(CodeSection, BranchHints), InvalidModule> {
     let (mut code, mut hints) = (CodeSection::new(), BranchHints::new());
     let (mut deep, mut hint_lists) = (Vec::new(), Vec::new());
-    let prices = Prices::judge(&found.bodies, &added.depths, found.imported_functions)?;
+    let prices = Prices::choose_payers(&found.bodies, &added.depths, found.imported_functions)?;
     for (position, body) in found.bodies.iter().enumerate() {
         let paid = rewrite_body((position, body), &prices, &added.meter)?;
         let number = match added.depths.deep.get(&position) {

@@ -178,7 +178,7 @@ impl SegmentCursor {
     /// Searches behind a place that holds no block for a block of this log, and for the last byte that is not zero. If the place holds a
     /// good header with a damaged payload, the search begins behind that block. Its payload may hold anything, even bytes that look like
     /// blocks.
-    pub fn look_behind(&mut self, place: u64) -> Result<UnusedTail, DiskError> {
+    pub fn search_behind(&mut self, place: u64) -> Result<UnusedTail, DiskError> {
         let file_end = self.file_bytes()?;
         let own_end = match self.header(place, file_end) {
             Ok((found, _)) => found.end_place(),

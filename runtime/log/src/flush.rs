@@ -36,7 +36,7 @@ pub(crate) struct Flusher<P> {
     /// History of all written records.
     pub history: History,
     /// Callers to acknowledge after the next write; kept for its allocation.
-    pub told: Vec<(Lsn, P)>,
+    pub to_acknowledge: Vec<(Lsn, P)>,
     pub delay: CommitDelay,
     /// Time since which there was nothing to write. Only a stepped flusher has it.
     pub idle_since_ns: Option<u64>,
@@ -398,14 +398,14 @@ impl<P: Send + 'static> Flusher<P> {
         shared.durable.lsn.advance(written.end().0);
         state.last_kind = block.kind;
         state.return_buffers(block.buffer, block.shipped);
-        std::mem::swap(&mut self.told, &mut state.flight_pending);
+        std::mem::swap(&mut self.to_acknowledge, &mut state.flight_pending);
         self.delay
-            .record_acknowledged(self.told.len(), state.fill_pending.len(), write_ns);
+            .record_acknowledged(self.to_acknowledge.len(), state.fill_pending.len(), write_ns);
         if state.durable_waiters > 0 {
             shared.durable_grew.notify_all();
         }
         drop(state);
-        for (end, waiting) in self.told.drain(..) {
+        for (end, waiting) in self.to_acknowledge.drain(..) {
             (shared.complete)(end, Ok(()), waiting);
         }
     }

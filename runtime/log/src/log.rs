@@ -488,7 +488,7 @@ impl OpenedFiles {
             block_key: self.scan.block_key,
             next: self.scan.next,
             history: self.scan.history,
-            told: Vec::new(),
+            to_acknowledge: Vec::new(),
             delay,
             idle_since_ns: None,
         };

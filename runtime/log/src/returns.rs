@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_waits_for_all_who_were_told_and_all_who_waited() {
+    fn group_waits_for_all_acknowledged_and_all_waiting_clients() {
         let wait = |until_count, ns_max| Some(ReturnsWait { until_count, ns_max });
         assert_eq!(after(64, 0).begin_wait(1), wait(64, 48_750));
         // Callers that waited meanwhile go with them, or two groups would take turns for ever.
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_alone_or_in_company_already_waits_for_nobody() {
+    fn client_alone_or_with_others_does_not_wait() {
         assert_eq!(after(1, 0).begin_wait(1), None);
         assert_eq!(after(5, 0).begin_wait(5), None);
         assert_eq!(ReturnPrediction::default().begin_wait(1), None);

@@ -307,7 +307,7 @@ impl LogScan {
 
     /// The place behind the last whole block of the last segment.
     fn tail(&mut self, cursor: &mut SegmentCursor, invalid: &str) -> Result<(), Stop> {
-        let behind = cursor.look_behind(self.end_place)?;
+        let behind = cursor.search_behind(self.end_place)?;
         if let Some(later) = behind.block {
             let what = format!("{invalid}; the block at LSN {later} shows that it was whole");
             return Err(self.damage(cursor, what));

@@ -220,7 +220,7 @@ fn card_names() -> Result<Vec<String>, VerbsError> {
 }
 
 /// Turns the error into one about rights. rdma-core reports a missing file if this user may not open a card's device.
-fn told_of_rights(error: VerbsError) -> VerbsError {
+fn explain_rights(error: VerbsError) -> VerbsError {
     let devices = fs::read_dir("/dev/infiniband").into_iter().flatten().flatten();
     let mut cards = devices.filter(|entry| entry.file_name().to_string_lossy().starts_with("uverbs"));
     let is_refused = |entry: fs::DirEntry| {
@@ -253,7 +253,7 @@ fn open_card(name: &str) -> Result<OpenCard, VerbsError> {
         if found.to_bytes() == name.as_bytes() {
             // SAFETY: the card is one of the list.
             let context = unsafe { ffi::ibv_open_device(card) };
-            let context = OwnedPointer::new("open the RDMA card", context, close_card).map_err(told_of_rights);
+            let context = OwnedPointer::new("open the RDMA card", context, close_card).map_err(explain_rights);
             opened = context.map(|context| OpenCard {
                 name: name.to_owned(),
                 context,

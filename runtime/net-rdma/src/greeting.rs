@@ -84,7 +84,7 @@ impl Greeting {
             return Err(GreetingError::Foreign);
         }
         match bytes[8] {
-            PAIR => Self::judge(Self {
+            PAIR => Self::check(Self {
                 pair: PairAddress {
                     mtu: bytes[9],
                     lid: u16::from_le_bytes(field(bytes, 10)),
@@ -104,7 +104,7 @@ impl Greeting {
         }
     }
 
-    fn judge(self) -> Result<Self, GreetingError> {
+    fn check(self) -> Result<Self, GreetingError> {
         let ring = self.ring_bytes as usize;
         let end = (RING_BYTES_MAX as u64 * 2).checked_add(self.memory.address);
         if !(RING_BYTES_MIN..=RING_BYTES_MAX).contains(&ring) || !ring.is_power_of_two() {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_named() {
+    fn greeting_mismatch_is_named() {
         type Spoil = fn(&mut Greeting);
         let cases: [(Spoil, &str); 6] = [
             (|it| it.ring_bytes = u32::MAX, "a ring of another size"),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_and_cut() {
+    fn refusal_is_reported_and_truncated() {
         let told = |reason: &str| match Greeting::decode(&refusal(reason)) {
             Err(GreetingError::Refused(told)) => told,
             other => panic!("{other:?}"),

@@ -97,8 +97,8 @@ impl PeerRing {
         }
     }
 
-    /// The peer tells how many pieces it took. Err: it can't be.
-    pub fn note_taken(&mut self, taken: u64) -> Result<(), String> {
+    /// Records how many pieces the peer took. Err: it can't be.
+    pub fn record_taken(&mut self, taken: u64) -> Result<(), String> {
         if taken < self.taken || taken > self.posted {
             let (before, posted) = (self.taken, self.posted);
             return Err(format!(
@@ -165,12 +165,12 @@ mod tests {
             ring.push(payload);
         }
         assert!(!ring.has_room(0));
-        ring.note_taken(1).expect("one of four");
+        ring.record_taken(1).expect("one of four");
         assert!(ring.has_room(payload));
         assert_eq!(ring.next(), (4, 0));
         ring.push(payload);
-        assert!(ring.note_taken(0).is_err() && ring.note_taken(6).is_err());
-        ring.note_taken(5).expect("all");
+        assert!(ring.record_taken(0).is_err() && ring.record_taken(6).is_err());
+        ring.record_taken(5).expect("all");
         assert!(ring.has_room(payload));
     }
 
@@ -181,7 +181,7 @@ mod tests {
             ring.push(1);
         }
         assert!(!ring.has_room(1));
-        ring.note_taken(2).expect("two of four");
+        ring.record_taken(2).expect("two of four");
         assert!(ring.has_room(1));
     }
 

@@ -16,7 +16,7 @@ mod reader;
 mod real;
 mod sender;
 mod shared;
-mod stepped;
+mod stepped_net;
 mod verbs;
 
 pub use cards::{RealCard, cards_seen};
@@ -26,7 +26,7 @@ pub use layout::{
     ring_bytes, span,
 };
 pub use net::RdmaNet;
-pub use stepped::SteppedNet;
+pub use stepped_net::SteppedNet;
 pub use verbs::{
     Ask, Card, CardSeen, Completion, CompletionQueue, MemorySpan, PairAddress, QueuePair, RemoteMemory, VerbsError,
     Write,

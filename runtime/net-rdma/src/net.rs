@@ -79,7 +79,7 @@ impl RdmaNet {
             stream: &stream,
             until: Instant::now() + time,
         };
-        let theirs = exchange(&mut timed, &mut *pair, &own).map_err(|error| told(peer, &error))?;
+        let theirs = exchange(&mut timed, &mut *pair, &own).map_err(|error| greeting_failure(peer, &error))?;
         stream.set_nonblocking(true)?;
         *self.path.lock().expect("nothing panics under this lock") = self.card.describe(local).ok();
         let socket = GreetedSocket { stream, _place: place };
@@ -195,7 +195,7 @@ fn exchange(stream: &mut TimedStream<'_>, pair: &mut dyn QueuePair, own: &Greeti
     Ok(theirs)
 }
 
-fn told(peer: SocketAddr, error: &GreetingError) -> NetError {
+fn greeting_failure(peer: SocketAddr, error: &GreetingError) -> NetError {
     match error {
         GreetingError::Refused(reason) => NetError::Io(format!("RDMA with {peer}: {reason}")),
         error => NetError::Io(format!("RDMA with {peer}: {error}")),

@@ -28,8 +28,8 @@ pub(crate) struct FrameReceiver {
     /// Behind the last piece, counted from the connection's start.
     at: u64,
     taken: u64,
-    told: u64,
-    told_at: u64,
+    reported: u64,
+    reported_at: u64,
     /// The beginning of a frame of several pieces.
     begun: Vec<u8>,
     is_ended: bool,
@@ -72,8 +72,8 @@ impl FrameReceiver {
             frame_bytes_max,
             at: 0,
             taken: 0,
-            told: 0,
-            told_at: 0,
+            reported: 0,
+            reported_at: 0,
             begun: Vec::new(),
             is_ended: false,
             is_stepped: false,
@@ -85,18 +85,18 @@ impl FrameReceiver {
     fn read(&mut self) -> Result<(), NetError> {
         while !self.is_ended {
             if self.take_all()? {
-                self.note_heard();
+                self.record_heard();
                 continue;
             }
-            self.look_around()?;
+            self.poll_peer()?;
             if self.wait(LOOK)? || self.take_all()? {
-                self.note_heard();
+                self.record_heard();
             } else if !self.shared.is_peer_there() {
                 let _ = self.wait(LAST_LOOK)? || self.take_all()?;
                 return if self.is_ended { Ok(()) } else { Err(NetError::Closed) };
             }
         }
-        self.tell()
+        self.report_taken()
     }
 
     /// One turn of a stepped one.
@@ -106,34 +106,34 @@ impl FrameReceiver {
             return Ok(if self.whole.is_some() { Step::Idle } else { Step::Done });
         }
         if self.is_ended {
-            return self.tell().map(|()| Step::Over);
+            return self.report_taken().map(|()| Step::Over);
         }
         let is_peer_there = self.shared.is_peer_there();
         if self.take_all()? {
-            self.note_heard();
+            self.record_heard();
             return Ok(Step::Done);
         }
-        self.look_around()?;
+        self.poll_peer()?;
         match is_peer_there {
             true => Ok(Step::Idle),
             false => Err(NetError::Closed),
         }
     }
 
-    fn note_heard(&mut self) {
+    fn record_heard(&mut self) {
         self.heard_ns = self.shared.around.clock.monotonic_ns();
     }
 
     /// Does the reader's other work while no piece arrives.
-    fn look_around(&mut self) -> Result<(), NetError> {
-        self.tell()?;
+    fn poll_peer(&mut self) -> Result<(), NetError> {
+        self.report_taken()?;
         self.shared.check()?;
         self.shared.poll_sent()?;
-        self.judge_time(self.heard_ns)
+        self.check_time(self.heard_ns)
     }
 
     /// Checks the time after the last write. Err: the time since then, or since `begun_ns`, is over.
-    fn judge_time(&self, begun_ns: u64) -> Result<(), NetError> {
+    fn check_time(&self, begun_ns: u64) -> Result<(), NetError> {
         let Some(gone_ns) = self.shared.sender_gone_ns() else {
             return Ok(());
         };
@@ -184,7 +184,7 @@ impl FrameReceiver {
         if self.is_ended {
             return Ok(());
         }
-        self.judge_time(u64::MAX)?;
+        self.check_time(u64::MAX)?;
         let head = self.head(completion.immediate)?;
         self.copy(head.payload);
         self.at += span(head.payload) as u64;
@@ -194,8 +194,8 @@ impl FrameReceiver {
             .post_receive()
             .map_err(|error| self.shared.fail(error))?;
         self.is_ended = head.is_end;
-        if self.taken - self.told >= TOLD_EVERY || self.at - self.told_at >= self.ring_bytes as u64 / 4 {
-            self.tell()?;
+        if self.taken - self.reported >= TOLD_EVERY || self.at - self.reported_at >= self.ring_bytes as u64 / 4 {
+            self.report_taken()?;
         }
         match head.is_more || head.is_end {
             true => Ok(()),
@@ -266,7 +266,7 @@ impl FrameReceiver {
             }
             Err(TrySendError::Full(frame)) => {
                 // The peer may reuse the room of taken pieces, however long this call waits.
-                self.tell()?;
+                self.report_taken()?;
                 self.frames.send(frame).is_err()
             }
         };
@@ -277,8 +277,8 @@ impl FrameReceiver {
     }
 
     /// Writes the count of taken pieces into the peer's memory, if the peer does not have it: ReadyToReceive (Query Fresh, section 3.2).
-    fn tell(&mut self) -> Result<(), NetError> {
-        if self.taken == self.told {
+    fn report_taken(&mut self) -> Result<(), NetError> {
+        if self.taken == self.reported {
             return Ok(());
         }
         self.shared.pair.put(0, &self.taken.to_le_bytes());
@@ -292,7 +292,7 @@ impl FrameReceiver {
             is_signalled: false,
         };
         if self.shared.post(&[write], false, None)? {
-            (self.told, self.told_at) = (self.taken, self.at);
+            (self.reported, self.reported_at) = (self.taken, self.at);
         }
         Ok(())
     }

@@ -82,16 +82,16 @@ impl SendState {
         self.shared.around.clock.monotonic_ns()
     }
 
-    fn note_taken(&mut self) -> Result<(), NetError> {
+    fn record_taken(&mut self) -> Result<(), NetError> {
         let taken = self.shared.pair.word(0);
-        self.ring.note_taken(taken).map_err(|lie| self.shared.fail(lie))
+        self.ring.record_taken(taken).map_err(|lie| self.shared.fail(lie))
     }
 
     /// Waits until the peer's ring has room for a piece: it is ready to receive.
     fn wait_for_room(&mut self, payload: usize, until: &mut Option<u64>) -> Result<(), NetError> {
         let mut look = LOOK_MIN;
         loop {
-            self.note_taken()?;
+            self.record_taken()?;
             if self.ring.has_room(payload) {
                 return Ok(());
             }
@@ -189,7 +189,7 @@ impl SendState {
         ([begin, write(0, own - own_before, second, Some(immediate))], 2)
     }
 
-    /// Tells the peer that nothing follows, and waits for the writes in flight.
+    /// Reports to the peer that nothing follows, and waits for the writes in flight.
     fn finish(&mut self) -> Result<(), NetError> {
         let deadline = self.now_ns() + self.shared.around.last_time.as_nanos() as u64;
         self.shared.check()?;
@@ -240,7 +240,7 @@ impl SendState {
         self.check_shared(frame)?;
         self.shared.poll_sent()?;
         self.shared.check()?;
-        self.note_taken()?;
+        self.record_taken()?;
         let (bytes, piece) = (frame.bytes(), self.piece(frame.bytes()));
         if piece.is_more || bytes > self.sent_bytes_max || !self.ring.has_room(bytes) {
             return Ok(false);

@@ -207,7 +207,7 @@ fn short_frames_are_bounded_too() {
 }
 
 #[test]
-fn what_was_sent_before_the_end_arrives() {
+fn bytes_sent_before_the_end_arrive() {
     let Ends {
         card,
         mut near,
@@ -508,7 +508,7 @@ fn a_peer_that_is_gone_is_noticed_at_once() {
 }
 
 #[test]
-fn who_does_not_greet_keeps_nobody_waiting() {
+fn peer_that_does_not_greet_delays_no_other_peer() {
     let card = FakeCard::new();
     let (net, listener) = listen(&card, LIMITS);
     // More than are greeted at one time: the oldest gives way to the next.

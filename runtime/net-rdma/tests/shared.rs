@@ -290,7 +290,7 @@ fn short_frames_are_bounded_by_the_receives_of_the_peer() {
 }
 
 #[test]
-fn what_breaks_is_told_and_nothing_stays() {
+fn failure_is_reported_and_releases_everything() {
     for fault in [
         CardFault::WrongKey(3),
         CardFault::Unanswered(3),

@@ -57,7 +57,7 @@ pub enum IdentityError {
 
 /// Has the whole process use one implementation of the algorithms. A second call changes nothing.
 pub fn use_ring() {
-    let _ = ring::default_provider().install_default(); // somebody did it before
+    let _ = ring::default_provider().install_default(); // an error means that a provider is installed already
 }
 
 struct ServedCertificate {

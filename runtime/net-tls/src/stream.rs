@@ -46,7 +46,7 @@ pub(crate) fn shake(
     mut state: Connection,
     until: Instant,
 ) -> io::Result<(TlsReader, TlsWriter)> {
-    state.set_buffer_limit(None); // bounded by a chunk
+    state.set_buffer_limit(None); // each write is at most one chunk
     while state.is_handshaking() || state.wants_write() {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -62,7 +62,7 @@ pub(crate) fn shake(
             return Err(ErrorKind::UnexpectedEof.into());
         }
         if let Err(error) = state.process_new_packets() {
-            let _ = state.write_tls(&mut socket); // an alert, for people there
+            let _ = state.write_tls(&mut socket); // the peer's operator sees the alert
             return Err(io::Error::new(ErrorKind::InvalidData, error));
         }
     }
@@ -151,7 +151,7 @@ impl TlsWriter {
             let _ = self.ends.send(&[]); // the peer may be gone
         }
         let out = self.ends.out.lock().expect("no code panics under this lock");
-        let _ = out.shutdown(how); // it may have ended before
+        let _ = out.shutdown(how); // an error means that the connection has ended already
         self.is_dropped.set();
     }
 }

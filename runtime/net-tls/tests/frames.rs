@@ -129,7 +129,7 @@ fn nothing_on_the_wire_can_be_read() {
 }
 
 #[test]
-fn who_shows_another_certificate_gets_nothing() {
+fn peer_with_another_certificate_gets_nothing() {
     let (files, other) = (Files::new(), Files::new());
     let own = files.read();
     let net = TlsNet::new(Some(own.clone()));

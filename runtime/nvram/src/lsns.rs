@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_before_the_end_lies_before_it_and_nothing_is_taken_behind() {
+    fn lsns_taken_before_the_end_lie_before_it_and_none_follow() {
         for round in 0..200 {
             let source = LsnSource::new(Lsn(0), 3);
             let takes = |site: usize| {

@@ -287,7 +287,7 @@ impl Notices {
     /// Passes each notice to `listener` when it happens, and passes the waiting ones now. A second listener has no effect.
     pub fn set_listener(&self, listener: impl Fn(&Notice) + Send + Sync + 'static) {
         let mut waiting = self.lock();
-        let _ = self.listener.set(Box::new(listener)); // there was one before
+        let _ = self.listener.set(Box::new(listener)); // an error means that there is a listener already
         if let Some(listener) = self.listener.get() {
             std::mem::take(&mut waiting.notices).iter().for_each(listener);
         }
@@ -304,7 +304,7 @@ impl Notices {
     }
 
     /// Adds a notice, which `make` makes if there is room.
-    pub fn tell(&self, kind: NoticeKind, make: impl FnOnce() -> Notice) {
+    pub fn publish(&self, kind: NoticeKind, make: impl FnOnce() -> Notice) {
         let mut waiting = self.lock();
         waiting.counts[kind as usize] += 1;
         if waiting.counts[kind as usize] > kind.kept_max() {
@@ -345,9 +345,9 @@ mod tests {
             message: "ö".repeat(TEXT_BYTES_MAX),
         };
         for number in 0..1_000 {
-            notices.tell(NoticeKind::Trap, || trap(number));
+            notices.publish(NoticeKind::Trap, || trap(number));
         }
-        notices.tell(NoticeKind::Schema, || Notice::Removed {
+        notices.publish(NoticeKind::Schema, || Notice::Removed {
             module: "m".into(),
             destroyed: Vec::new(),
         });
@@ -361,10 +361,10 @@ mod tests {
         assert_eq!(notices.take(), TakenNotices::default());
         // The listener gets each when it happens, and counts are as before.
         let heard = std::sync::Arc::new(Mutex::new(Vec::new()));
-        notices.tell(NoticeKind::Trap, || trap(1));
+        notices.publish(NoticeKind::Trap, || trap(1));
         let hears = heard.clone();
         notices.set_listener(move |notice| hears.lock().expect("no panic").push(notice.clone()));
-        (2..100).for_each(|number| notices.tell(NoticeKind::Trap, || trap(number)));
+        (2..100).for_each(|number| notices.publish(NoticeKind::Trap, || trap(number)));
         assert_eq!(
             *heard.lock().expect("no panic"),
             [1, 2, 3, 4, 5].map(|number| trap(number).bounded())
@@ -380,7 +380,7 @@ mod tests {
             procedure: "m.p".into(),
             max: 1,
         };
-        (0..9_443).for_each(|number| notices.tell(NoticeKind::Memory, || refused(number)));
+        (0..9_443).for_each(|number| notices.publish(NoticeKind::Memory, || refused(number)));
         let taken = notices.take();
         assert_eq!(
             (taken.notices, taken.left_out),

@@ -7,7 +7,7 @@ use std::{
     ptr::{self, NonNull},
 };
 
-use crate::{ahead, mappings, prefetch};
+use crate::{mappings, prefetch, spare_mapping};
 
 /// Bytes of the processor's huge page. A mapping's length and address are multiples of it.
 pub const HUGE_BYTES: usize = 2 << 20;
@@ -102,7 +102,7 @@ impl<T> Pages<T> {
 
     fn made_ready(capacity: usize) -> Option<Self> {
         let bytes = capacity.checked_mul(size_of::<T>())?;
-        let piece = (bytes <= HUGE_BYTES).then(ahead::take).flatten()?;
+        let piece = (bytes <= HUGE_BYTES).then(spare_mapping::take).flatten()?;
         Some(Self {
             base: piece.into_base().cast(),
             len: 0,
@@ -219,7 +219,7 @@ pub(crate) fn map(bytes: usize) -> Option<NonNull<u8>> {
         if after > 0 {
             libc::munmap(base.add(bytes).cast(), after);
         }
-        mappings::note_made();
+        mappings::count_made();
         NonNull::new(base)
     }
 }
@@ -252,7 +252,7 @@ impl<T> Drop for Pages<T> {
             ptr::drop_in_place(elements);
             libc::munmap(self.base.as_ptr().cast(), self.mapped_bytes());
         }
-        mappings::note_gone();
+        mappings::count_gone();
     }
 }
 

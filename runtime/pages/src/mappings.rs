@@ -56,11 +56,11 @@ impl MappingBudget {
     }
 }
 
-pub(crate) fn note_made() {
+pub(crate) fn count_made() {
     PROCESS.add(1);
 }
 
-pub(crate) fn note_gone() {
+pub(crate) fn count_gone() {
     PROCESS.give_back(1);
 }
 

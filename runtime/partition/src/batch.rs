@@ -7,7 +7,7 @@ use reprise_base::{Budget, Grant, Lsn, PartitionId, TxnId};
 use reprise_txn::ModuleId;
 
 use crate::{
-    called::{CallKey, Caller},
+    caller::{CallKey, Caller},
     calls::{Calls, Deadline, Ticket},
     outcome::ReplyOutcome,
     partial_append::PartialAppend,
@@ -285,9 +285,9 @@ impl CallBatch {
         self.ticket = Some(calls.enter(self.partition, &self.calls, now_ns));
     }
 
-    pub(crate) fn note_ran(&self) {
+    pub(crate) fn record_ran(&self) {
         if let Some(ticket) = &self.ticket {
-            ticket.track.note_ran(&self.calls);
+            ticket.track.record_ran(&self.calls);
         }
     }
 
@@ -451,7 +451,7 @@ impl CallBatch {
                     reason => reason.into(),
                 };
                 if !matches!(slot.outcome, ReplyOutcome::OutcomeUnknown(_)) {
-                    slot.txn_id = TxnId(0); // there is no such transaction
+                    slot.txn_id = TxnId(0); // no transaction has this ID
                 }
             }
         }

@@ -217,7 +217,7 @@ impl Track {
     }
 
     /// Records that all calls have run.
-    pub fn note_ran(&self, calls: &[CallSlot]) {
+    pub fn record_ran(&self, calls: &[CallSlot]) {
         let ids = calls.iter().map(|call| call.txn_id).collect();
         let is_first = self.ran.set(ids).is_ok();
         assert!(is_first, "a batch runs once");
@@ -237,7 +237,7 @@ impl Track {
             if id != 0 && id == self.txn_id.load(Ordering::Acquire) {
                 return Some((begun - 1, TxnId(id)));
             }
-            std::hint::spin_loop(); // it is written within some instructions
+            std::hint::spin_loop(); // the other thread writes it within a few instructions
         }
         None
     }
@@ -399,7 +399,7 @@ mod tests {
             .iter_mut()
             .zip(50..)
             .for_each(|(call, id)| call.txn_id = TxnId(id));
-        ticket.track.note_ran(&batch.calls);
+        ticket.track.record_ran(&batch.calls);
         assert_eq!(
             calls.cancel(52, 3_000).map(|call| (call.call_id, call.phase)),
             Some((3, Committing))

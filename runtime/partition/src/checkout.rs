@@ -130,7 +130,7 @@ impl StoreCheckout {
 
     /// Runs `look` on a partition at a view, once the view is open there and the store is lent. `was_open`: the caller saw the view open.
     /// `ask` is called now and then and says whether the wait continues.
-    pub(crate) fn look<E>(
+    pub(crate) fn with_view<E>(
         &self,
         (id, view, was_open): (PartitionId, ViewId, &mut bool),
         mut ask: impl FnMut() -> Result<(), E>,
@@ -149,7 +149,7 @@ impl StoreCheckout {
                         *looks += 1;
                         break Ok(());
                     }
-                    Err(ViewError::NotOpen) if !*was_open => {} // the site comes to it
+                    Err(ViewError::NotOpen) if !*was_open => {} // the site opens the view later
                     Err(error) => break Err(NoLook::View(error)),
                 }
             }

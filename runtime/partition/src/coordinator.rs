@@ -162,7 +162,7 @@ impl Coordinator {
 
     /// Records the fuel that a call burned in the last batch of a partition.
     #[inline]
-    pub(crate) fn note_fuel(&self, partition: PartitionId, fuel: u64) {
+    pub(crate) fn record_fuel(&self, partition: PartitionId, fuel: u64) {
         self.fuel[partition.index()].store(fuel, Ordering::Relaxed);
     }
 

@@ -53,7 +53,7 @@ impl Partition {
     /// Reads a slice of the rows, if digests are being made.
     pub(crate) fn digest_slice(&mut self, shared: &Shared, is_idle: bool) -> Slice {
         if !self.store.is_digesting() {
-            self.end_digest(shared); // what was gone over was taken back
+            self.end_digest(shared); // a rollback changed rows that the digest had read
         }
         let Some(digesting) = &mut self.digesting else {
             return Slice::Over;
@@ -68,7 +68,7 @@ impl Partition {
             return Slice::Copied;
         };
         let partition = self.id;
-        let _ = digesting.to.send(PartitionDigest { partition, tables }); // whoever asked may have gone
+        let _ = digesting.to.send(PartitionDigest { partition, tables }); // the caller may have gone
         self.end_digest(shared);
         Slice::Over
     }

@@ -347,7 +347,7 @@ impl CommitGate {
     /// Answers the callers whose records are where the level wants them. If another thread answers some at this moment, it answers these too.
     pub fn release(&self) {
         if self.is_short.load(Ordering::Acquire) {
-            self.let_reads_go();
+            self.release_reads();
         }
         let state = self.lock();
         if !state.is_answering {
@@ -357,7 +357,7 @@ impl CommitGate {
 
     /// Lets reads pass without missing standbys.
     #[cold]
-    fn let_reads_go(&self) {
+    fn release_reads(&self) {
         let mut state = self.lock();
         let Some(reason) = state.missing.clone() else { return };
         let committed = self.committed_of(&state);
@@ -394,14 +394,14 @@ impl CommitGate {
     }
 
     /// Answers all writes that wait: this server keeps them, and more is not known. A read of records that are not committed is refused.
-    pub fn give_up(&self, reason: &Arc<str>) {
-        self.give_up_where(reason, |_| true);
+    pub fn leave_open(&self, reason: &Arc<str>) {
+        self.leave_open_where(reason, |_| true);
     }
 
     /// Does the same as `give_up` for calls that waited since before `before_ns`, and for calls whose client waits no longer.
     pub fn expire(&self, now_ns: u64, before_ns: u64, reason: &Arc<str>) {
         if self.is_kept.load(Ordering::Acquire) {
-            self.give_up_where(reason, |waiting| {
+            self.leave_open_where(reason, |waiting| {
                 if waiting.since_ns == 0 {
                     waiting.since_ns = now_ns;
                 }
@@ -410,7 +410,7 @@ impl CommitGate {
         }
     }
 
-    fn give_up_where(&self, reason: &Arc<str>, mut is_given_up: impl FnMut(&mut GateWaiter) -> bool) {
+    fn leave_open_where(&self, reason: &Arc<str>, mut is_given_up: impl FnMut(&mut GateWaiter) -> bool) {
         let mut state = self.lock();
         let committed = self.committed_of(&state);
         let mut gone = Vec::new();

@@ -158,8 +158,8 @@ impl Site {
             .map(|handoff| (handoff.partition, handoff.home))
             .unzip();
         for partition in &mut partitions {
-            partition.settle(&*self.tools.sink, &self.tools.shared.gate);
-            partition.note_change();
+            partition.release_undo(&*self.tools.sink, &self.tools.shared.gate);
+            partition.record_change();
         }
         for job in jobs {
             job(&mut ExclusivePartitions {

@@ -19,7 +19,7 @@ use crate::{
 
 /// A module version on its way into service.
 pub struct Installation {
-    /// Judged and compiled.
+    /// The checked and compiled module.
     pub candidate: Candidate,
     /// The bytes as they were uploaded.
     pub wasm: Arc<[u8]>,
@@ -124,7 +124,7 @@ pub fn install<T, E>(
         rules,
     } = installation;
     let deployed = held.tools.deployed().clone();
-    let plan = judge(held, &candidate, &rules)?;
+    let plan = plan_install(held, &candidate, &rules)?;
     let summary = plan.summary.clone();
     if !summary.migrates {
         let confirmed = confirm(held, &summary, &MigrationDigests::default());
@@ -134,7 +134,7 @@ pub fn install<T, E>(
         }
         return Ok(confirmed);
     }
-    wait_settled(held)?;
+    wait_durable(held)?;
     let mut applied = apply(&deployed, candidate, plan, txn_id, &mut stores_of(held));
     let migrated = migrate(held, &applied, txn_id, &rules);
     applied.retire(&mut stores_of(held));
@@ -154,7 +154,11 @@ fn logged(wasm: Arc<[u8]>, lsn: Lsn) -> ModuleBytes {
 }
 
 /// Checks an installation and builds the changed tables. A refused installation changes nothing and builds nothing.
-fn judge(held: &ExclusivePartitions<'_>, candidate: &Candidate, rules: &InstallRules) -> Result<Plan, InstallError> {
+fn plan_install(
+    held: &ExclusivePartitions<'_>,
+    candidate: &Candidate,
+    rules: &InstallRules,
+) -> Result<Plan, InstallError> {
     let stores: Vec<&Store> = held.partitions.iter().map(|part| &part.store).collect();
     let counts = HeldCounts(&stores);
     let judge = match rules {
@@ -167,11 +171,11 @@ fn judge(held: &ExclusivePartitions<'_>, candidate: &Candidate, rules: &InstallR
     }
     if let InstallRules::Asked { consents, .. } = rules {
         check_consents(&outline.summary, consents)?;
-        judge_memory(held, candidate, &outline)?;
+        check_memory(held, candidate, &outline)?;
     }
     let (clock, bounds) = (&held.tools.shared.clock, rules.bounds());
     let go_on = |rows| {
-        held.tools.shared.underway.note_rows(rows);
+        held.tools.shared.underway.record_rows(rows);
         bounds.until_ns.is_none_or(|until_ns| clock.monotonic_ns() < until_ns)
     };
     prepare(outline, &stores, &go_on).map_err(|error| match error {
@@ -208,7 +212,7 @@ fn stores_of<'h>(held: &'h mut ExclusivePartitions<'_>) -> Vec<&'h mut Store> {
 }
 
 /// Refuses an installation that takes more memory than there is, before it builds anything.
-fn judge_memory(held: &ExclusivePartitions<'_>, candidate: &Candidate, outline: &Outline) -> Result<(), InstallError> {
+fn check_memory(held: &ExclusivePartitions<'_>, candidate: &Candidate, outline: &Outline) -> Result<(), InstallError> {
     let memory = &held.tools.shared.memory;
     let mut growth = Growth::default();
     for partition in held.partitions.iter() {
@@ -225,12 +229,12 @@ fn judge_memory(held: &ExclusivePartitions<'_>, candidate: &Candidate, outline: 
 }
 
 /// Waits until no committed write may have to be taken back: no undo refers to rows that are about to stand aside.
-fn wait_settled(held: &mut ExclusivePartitions<'_>) -> Result<(), InstallError> {
+fn wait_durable(held: &mut ExclusivePartitions<'_>) -> Result<(), InstallError> {
     let mut partitions: Vec<&mut Partition> = held.partitions.iter_mut().map(|part| &mut **part).collect();
     let (sink, gate) = (&*held.tools.sink, &*held.tools.shared.gate);
     sink.wait_durable(&mut partitions)?;
     for partition in &mut partitions {
-        partition.settle(sink, gate);
+        partition.release_undo(sink, gate);
         partition.store.forget_waiting(partition.last_end.0);
     }
     Ok(())
@@ -288,7 +292,7 @@ fn migrate(
             max_s: bounds.max_s,
         })?;
         migrated.digests.push(digest);
-        shared.underway.note_partition();
+        shared.underway.record_partition();
     }
     check_replicated(held, module)?;
     Ok(migrated)
@@ -310,7 +314,7 @@ fn check_replicated(held: &ExclusivePartitions<'_>, module: &Module) -> Result<(
 }
 
 /// Records on all partitions that a job's record ends there, and its transaction.
-pub fn note_position(held: &mut ExclusivePartitions<'_>, txn_id: TxnId, end: Lsn) {
+pub fn record_position(held: &mut ExclusivePartitions<'_>, txn_id: TxnId, end: Lsn) {
     for partition in held.partitions.iter_mut() {
         partition.clock.advance_past(txn_id.tick());
         partition.last_end = end;

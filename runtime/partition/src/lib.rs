@@ -9,16 +9,16 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-mod ahead;
-mod aside;
+mod acknowledged_reads;
 mod batch;
-mod called;
+mod batch_ahead;
+mod caller;
 mod calls;
 mod checkout;
 mod coordinator;
 mod copy;
 mod digest;
-mod failed;
+mod failure_notices;
 mod gate;
 mod handoff;
 mod install;
@@ -29,19 +29,19 @@ mod partial_append;
 mod partition_table;
 mod paused_batch;
 mod principals;
+mod processor_share;
 mod published_stats;
 mod reader;
 mod rendezvous;
-mod share;
 mod shared;
 mod sink;
 mod site;
 mod turn;
 mod underway;
 
-pub use aside::HeldStores;
+pub use acknowledged_reads::HeldStores;
 pub use batch::{BATCH_ARGS_BYTES_MAX, BatchDone, CallBatch, CallSlot, CallTimes};
-pub use called::{CallKey, Caller};
+pub use caller::{CallKey, Caller};
 pub use calls::{CallInfo, CallStep, Calls, Deadline};
 pub use checkout::StoreCheckout;
 pub use coordinator::{Coordinator, RendezvousStats};
@@ -49,8 +49,8 @@ pub use copy::CopyMessage;
 pub use digest::PartitionDigest;
 pub use gate::{CommitGate, DeposedAge, LeaseClock, ReadLimit, Shortage};
 pub use install::{
-    InstallBounds, InstallError, InstallRules, Installation, MigrationDigests, check_consents, install, note_position,
-    put_in_service,
+    InstallBounds, InstallError, InstallRules, Installation, MigrationDigests, check_consents, install, put_in_service,
+    record_position,
 };
 pub use key_clock::KeyClock;
 pub use logging::{AutoChoice, CallCosts, LogForm, LogPolicy, LogSettings, SampleRate, ShipForm};

@@ -206,7 +206,7 @@ impl AutoChoice {
         }
     }
 
-    fn note(&self, run_ns: u64, args_bytes: usize, changes_bytes: usize, rows: u32) {
+    fn record(&self, run_ns: u64, args_bytes: usize, changes_bytes: usize, rows: u32) {
         let mut measured = self.measured.lock().expect("held for sums");
         let sums = &mut measured.sums;
         sums.calls += 1;
@@ -392,10 +392,10 @@ impl Choice {
     }
 
     /// Records a sample. `now_ns` is the time at which the call ended.
-    pub fn note(&self, sample: &CostSample, now_ns: u64, args_bytes: usize, changes_bytes: usize, rows: u32) {
+    pub fn record(&self, sample: &CostSample, now_ns: u64, args_bytes: usize, changes_bytes: usize, rows: u32) {
         if let Some(auto) = &self.auto {
             let run_ns = now_ns.saturating_sub(sample.began_ns);
-            auto.note(run_ns, args_bytes, changes_bytes, rows);
+            auto.record(run_ns, args_bytes, changes_bytes, rows);
         }
     }
 }
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_computes_long_and_writes_little_is_logged_by_its_changes() {
+    fn long_computation_with_few_writes_is_logged_by_its_changes() {
         let heavy = costs(200.0, 40.0, 2.0, 90.0);
         let vote = costs(0.5, 20.0, 2.0, 70.0);
         assert_eq!(choose(&heavy, LogForm::Command), LogForm::Changes);
@@ -440,7 +440,7 @@ mod tests {
         let auto = AutoChoice::new(SampleRate::default());
         for call in 0..SampleRate::default().window {
             assert_eq!(auto.kind(), LogForm::Command, "call {call}");
-            auto.note(300_000, 30, 80, 1);
+            auto.record(300_000, 30, 80, 1);
         }
         assert_eq!(auto.kind(), LogForm::Changes);
         let text = auto.explain();

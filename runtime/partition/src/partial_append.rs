@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        called::CallKey,
+        caller::CallKey,
         outcome::ReplyOutcome,
         sink::{LogRefusal, complete},
     };
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_of_a_piece_is_told_of_its_calls_alone() {
+    fn outcome_of_a_part_is_reported_to_its_calls_alone() {
         let (sender, told) = mpsc::channel();
         let mut batch = Box::new(CallBatch::new(None));
         (0..3).for_each(|at| batch.push(ModuleId(0), at, b"", None));

@@ -319,7 +319,7 @@ impl PartitionTable {
                     continue;
                 }
             }
-            self.ready.pop_front(); // gone again, or nothing is left that may go on
+            self.ready.pop_front(); // the entry has gone, or none of its transactions can run
         }
         None
     }
@@ -329,7 +329,7 @@ impl PartitionTable {
         let slot = &mut self.slots[index];
         while let Some(&stream) = slot.ready.front() {
             let Entry::Occupied(mut entry) = slot.streams.entry(stream) else {
-                slot.ready.pop_front(); // it was named twice
+                slot.ready.pop_front(); // the list holds the stream twice
                 continue;
             };
             let waiting = entry.get_mut();

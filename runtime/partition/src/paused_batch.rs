@@ -14,7 +14,7 @@ use crate::{
     outcome::ReplyOutcome,
     sink::{LogRefusal, NewRecords},
     site::{ExecContext, Partition},
-    turn::{CallContext, TurnStart, settle_commit, settle_refusal},
+    turn::{CallContext, TurnStart, record_commit, record_refusal},
 };
 
 /// Why a batch stops before a call.
@@ -76,7 +76,7 @@ impl PausedBatch<'_, '_> {
         let module = self.tools.in_service(call.module).expect("it ran");
         let caller = batch.caller.clone();
         let running = CallContext::of(&module, call, &args, caller.as_ref());
-        running.note_end(&self.tools.shared, &mut frame);
+        running.record_end(&self.tools.shared, &mut frame);
         let changes = running.changes(set, commit.digest, &frame);
         let command = (form != LogForm::Changes).then(|| running.command(set, commit.digest));
         let forms = match form {
@@ -90,7 +90,7 @@ impl PausedBatch<'_, '_> {
         if changes.changes.len() <= self.turn.part_bytes && alone <= self.turn.batch_bytes_max() {
             // The bound leaves out the part of it in NVRAM: that is free again once the records before it are copied.
             self.tools.records.push_forms(command.as_ref(), &changes, forms);
-            self.settle(batch, at, &frame);
+            self.record_outcome(batch, at, &frame);
         } else {
             let run = ChangesRun::new(changes, command, forms, self.turn.part_bytes);
             let needed = run.append_bytes_max().saturating_add(2 * run.records() as usize);
@@ -98,7 +98,7 @@ impl PausedBatch<'_, '_> {
                 true => {
                     // The LSN of its command, or of the record that ends its parts.
                     batch.calls[at].lsn = Lsn(run.parts().into());
-                    self.settle(batch, at, &frame);
+                    self.record_outcome(batch, at, &frame);
                     self.publish_run(batch, at, &run);
                 }
                 false => {
@@ -111,16 +111,16 @@ impl PausedBatch<'_, '_> {
         batch.args = args;
     }
 
-    fn settle(&self, batch: &mut CallBatch, at: usize, frame: &TxnScratch) {
+    fn record_outcome(&self, batch: &mut CallBatch, at: usize, frame: &TxnScratch) {
         let (call, results) = (&mut batch.calls[at], &mut batch.results);
-        settle_commit(&self.tools.recorder, frame, call, results);
+        record_commit(&self.tools.recorder, frame, call, results);
     }
 
     /// Refuses a call that had committed and was rolled back.
     fn refuse(&self, batch: &mut CallBatch, at: usize, outcome: ReplyOutcome) {
         let call = &mut batch.calls[at];
         call.txn_id = TxnId(0);
-        settle_refusal(&self.tools.recorder, call, outcome);
+        record_refusal(&self.tools.recorder, call, outcome);
     }
 
     /// Appends the records of the calls before `until` that are in no head. Err: the log refuses them, so the calls behind them are
@@ -149,7 +149,7 @@ impl PausedBatch<'_, '_> {
         self.turn.results_max = batch.results_max();
         self.tools.recorder.logged(run.bytes() as u64);
         let published = self.tools.sink.publish(NewRecords::InParts(run), self.partitions, head);
-        let _ = self.seal(published, None); // whoever asked was told
+        let _ = self.seal(published, None); // the callers have their answers
     }
 
     /// Seals the batch up to here. Appended writes stay undoable until they are durable. The others are undone now, and no further write of
@@ -159,7 +159,7 @@ impl PausedBatch<'_, '_> {
         published: Result<(), (LogRefusal, Box<CallBatch>)>,
         unsealed: Option<UnsealedTxn>,
     ) -> Result<(), LogRefusal> {
-        let retains = self.tools.sink.settled().is_some();
+        let retains = self.tools.sink.durable_lsn().is_some();
         match published {
             Ok(()) => {
                 for partition in self.partitions.iter_mut().filter(|_| retains) {
@@ -182,7 +182,7 @@ impl PausedBatch<'_, '_> {
     }
 
     fn unwind(&mut self) {
-        if self.tools.sink.settled().is_some() {
+        if self.tools.sink.durable_lsn().is_some() {
             let partitions = self.partitions.iter_mut();
             partitions.for_each(|partition| partition.store.unwind_unsealed());
         }

@@ -88,40 +88,40 @@ impl Question<'_> {
 impl Partition {
     /// Records that the tables may have changed.
     #[inline]
-    pub(crate) fn note_change(&mut self) {
-        self.telling.is_due = true;
+    pub(crate) fn record_change(&mut self) {
+        self.publish_timer.is_due = true;
     }
 
     /// Publishes if it is time. `now_ns` may lie a little back.
     #[inline]
-    pub(crate) fn tell_if_due(&mut self, shared: &Shared, now_ns: u64) {
-        if now_ns >= self.telling.not_before_ns {
-            self.tell(shared);
+    pub(crate) fn publish_if_due(&mut self, shared: &Shared, now_ns: u64) {
+        if now_ns >= self.publish_timer.not_before_ns {
+            self.publish(shared);
             let took_ns = shared.clock.monotonic_ns() - now_ns;
-            self.telling.not_before_ns = now_ns + TELL_EVERY_NS.max(took_ns.saturating_mul(TELL_SHARE));
+            self.publish_timer.not_before_ns = now_ns + TELL_EVERY_NS.max(took_ns.saturating_mul(TELL_SHARE));
         }
     }
 
     #[cold]
-    fn tell(&mut self, shared: &Shared) {
-        if std::mem::take(&mut self.telling.is_due) {
+    fn publish(&mut self, shared: &Shared) {
+        if std::mem::take(&mut self.publish_timer.is_due) {
             let ids = self.store.table_ids();
             let stats = ids.map(|id| self.store.stats(id)).collect();
-            shared.told.stats[self.id.index()].store(Arc::new(stats));
+            shared.published.stats[self.id.index()].store(Arc::new(stats));
         }
     }
 }
 
 impl Site {
     /// Publishes the sizes of the partitions at home. A partition that is away published before it left.
-    pub(crate) fn tell(&mut self) {
+    pub(crate) fn publish(&mut self) {
         let shared = self.tools.shared.clone();
-        let asked = &shared.told.asked[self.id.index()];
+        let asked = &shared.published.asked[self.id.index()];
         asked.is_sent.store(false, Ordering::Release);
         for partition in self.table.iter_mut() {
             // A write that failed may have been taken back since.
-            partition.settle(&*self.tools.sink, &self.tools.shared.gate);
-            partition.tell(&shared);
+            partition.release_undo(&*self.tools.sink, &self.tools.shared.gate);
+            partition.publish(&shared);
         }
         asked.answered.advance(asked.answered.get() + 1);
     }

@@ -20,7 +20,7 @@ use crate::{
     outcome::ReplyOutcome,
     sink::NoLog,
     site::{ExecContext, REPLAY_FAILED},
-    turn::{BatchWatch, CallContext, begin_batch, has_small_result, input_of, settle_commit, settle_refusal},
+    turn::{BatchWatch, CallContext, begin_batch, has_small_result, input_of, record_commit, record_refusal},
 };
 
 /// A view of all partitions, open as long as it is held.
@@ -58,9 +58,9 @@ pub enum ReadWork {
 
 /// A look at tables as a view shows them. It answers the client that asked for it.
 pub trait LookJob: Send {
-    /// Looks. `deployed`: the modules that the view has in service. `seen`: the last record that its partitions show. Err: the view is over, and the
+    /// Reads. `deployed`: the modules that the view has in service. `seen`: the last record that its partitions show. Err: the view is over, and the
     /// look with it.
-    fn look(&mut self, stores: &mut dyn ViewStores, deployed: &Deployed, seen: Lsn) -> Result<(), OpError>;
+    fn read(&mut self, stores: &mut dyn ViewStores, deployed: &Deployed, seen: Lsn) -> Result<(), OpError>;
 
     /// Answers. Called once. Err: there was no view, or it ended, or the replay has failed.
     fn answer(self: Box<Self>, looked: Result<(), ReplyOutcome>);
@@ -193,7 +193,7 @@ impl Reader {
             Ok(opened) => opened,
             Err(reason) => {
                 if let ReadWork::Calls(batch) = &reading.work {
-                    self.note_waiting(batch, &reading.partitions);
+                    self.end_waiting(batch, &reading.partitions);
                 }
                 return reading.turn_away(&ReplyOutcome::Unavailable(reason));
             }
@@ -217,7 +217,7 @@ impl Reader {
         self.tools.refresh_if_due();
         match work {
             ReadWork::Calls(batch) => self.run_calls(batch, is_open, stores, opened),
-            ReadWork::Look(job) => self.run_look(job, is_open, stores, opened),
+            ReadWork::Look(job) => self.run_read(job, is_open, stores, opened),
         }
     }
 
@@ -254,10 +254,10 @@ impl Reader {
             run_call(tools, &deployed, &mut batch, slot, &mut stores, &terms);
             batch.calls[slot].lsn = stores.newest_seen();
         }
-        self.note_waiting(&batch, partitions);
+        self.end_waiting(&batch, partitions);
         let tools = &mut self.tools;
         batch.count_results();
-        batch.note_ran();
+        batch.record_ran();
         let ran = batch.times.ran(started_ns, shared.clock.monotonic_ns());
         let fuel = tools.frame.take_fuel();
         tools.recorder.ran(count as u64, ran, fuel);
@@ -268,7 +268,7 @@ impl Reader {
         }
     }
 
-    fn run_look(
+    fn run_read(
         &mut self,
         mut job: Box<dyn LookJob>,
         is_open: Result<(), OpError>,
@@ -276,7 +276,7 @@ impl Reader {
         opened: OpenedView,
     ) {
         let (deployed, seen) = (self.tools.deployed().clone(), stores.newest_seen());
-        let looked = is_open.and_then(|()| job.look(&mut stores, &deployed, seen));
+        let looked = is_open.and_then(|()| job.read(&mut stores, &deployed, seen));
         let looked = looked.map_err(|_| stores.outcome());
         drop(opened);
         match self.tools.shared.replay_failed.load(Ordering::Acquire) {
@@ -286,7 +286,7 @@ impl Reader {
     }
 
     /// Records that the batch's calls wait no more.
-    fn note_waiting(&self, batch: &CallBatch, partitions: &[PartitionId]) {
+    fn end_waiting(&self, batch: &CallBatch, partitions: &[PartitionId]) {
         for id in partitions {
             self.tools.shared.waiting[id.index()].fetch_sub(batch.count_on(*id), Ordering::Relaxed);
         }
@@ -333,7 +333,7 @@ pub(crate) fn run_call(
     };
     let procedure = &module.schema.procedures[call.procedure as usize];
     if !procedure.read_only {
-        return settle_refusal(&tools.recorder, call, terms.on_write.clone());
+        return record_refusal(&tools.recorder, call, terms.on_write.clone());
     }
     if results.len() >= results_max && !has_small_result(procedure) {
         call.outcome = ReplyOutcome::ANSWERS_FULL;
@@ -342,10 +342,10 @@ pub(crate) fn run_call(
     let time_max_ms = procedure.time_max_ms.unwrap_or(terms.time_max_ms);
     let begun = watched.begin_within(slot, time_max_ms, (&tools.shared, &mut tools.frame));
     if let Err(outcome) = begun {
-        return settle_refusal(&tools.recorder, call, outcome);
+        return record_refusal(&tools.recorder, call, outcome);
     }
     call.txn_id = next_id(tools);
-    watched.note_begun(slot, call.txn_id);
+    watched.record_begun(slot, call.txn_id);
     let running = CallContext::of(&module, call, args, caller.as_ref());
     let outcome = {
         let input = input_of(&tools.shared, &running);
@@ -354,11 +354,11 @@ pub(crate) fn run_call(
             Err(failure) => Outcome::Fail(failure),
         }
     };
-    running.note_end(&tools.shared, &mut tools.frame);
+    running.record_end(&tools.shared, &mut tools.frame);
     match (outcome, stores.take_end()) {
-        (Outcome::Commit(_), None) => settle_commit(&tools.recorder, &tools.frame, call, results),
-        (_, Some(ended)) => settle_refusal(&tools.recorder, call, ended),
-        (Outcome::Fail(failure), None) => running.settle_failure(&tools.shared, &tools.recorder, call, failure),
+        (Outcome::Commit(_), None) => record_commit(&tools.recorder, &tools.frame, call, results),
+        (_, Some(ended)) => record_refusal(&tools.recorder, call, ended),
+        (Outcome::Fail(failure), None) => running.record_failure(&tools.shared, &tools.recorder, call, failure),
     }
 }
 
@@ -402,7 +402,7 @@ impl Stores<'_> {
     fn wait_open(&mut self) -> Result<(), OpError> {
         for at in 0..self.all.len() {
             let mut end = 0;
-            self.look(at, &mut |store| end = store.mark())?;
+            self.with_store(at, &mut |store| end = store.mark())?;
             self.ends[at] = Lsn(end);
         }
         Ok(())
@@ -414,7 +414,7 @@ impl Stores<'_> {
         Lsn(newest.map_or(0, |end| end.0.saturating_sub(1)))
     }
 
-    fn judge(&self) -> Result<(), Over> {
+    fn check(&self) -> Result<(), Over> {
         if self.lending.is_over() {
             return Err(Over::Lending);
         }
@@ -464,11 +464,11 @@ impl ViewStores for Stores<'_> {
         &self.all[self.held.clone()]
     }
 
-    fn look(&mut self, at: usize, look: &mut dyn FnMut(StoreAtView<'_>)) -> Result<(), OpError> {
+    fn with_store(&mut self, at: usize, look: &mut dyn FnMut(StoreAtView<'_>)) -> Result<(), OpError> {
         let at = self.held.start + at;
         let mut was_open = self.were_open[at];
         let place = (self.all[at], self.view, &mut was_open);
-        let looked = self.lending.look(place, || self.judge(), look);
+        let looked = self.lending.with_view(place, || self.check(), look);
         self.were_open[at] = was_open;
         looked.map_err(|no_look| {
             self.end(match no_look {
@@ -480,6 +480,6 @@ impl ViewStores for Stores<'_> {
     }
 
     fn go_on(&mut self) -> Result<(), OpError> {
-        self.judge().map_err(|over| self.end(over))
+        self.check().map_err(|over| self.end(over))
     }
 }

@@ -68,7 +68,7 @@ pub struct Shared {
     /// The gate where callers wait for standbys.
     pub gate: Arc<CommitGate>,
     /// The statistics that partitions publish about their tables.
-    pub told: PublishedStats,
+    pub published: PublishedStats,
     /// The clock by which idempotency keys age.
     pub key_clock: KeyClock,
     /// Names of callers, by their numbers in records.

@@ -138,7 +138,7 @@ pub trait Sink: Send {
     }
 
     /// Returns the LSN up to which the log is durable. None if tables may be ahead of the log, so that no write is ever rolled back.
-    fn settled(&self) -> Option<Lsn>;
+    fn durable_lsn(&self) -> Option<Lsn>;
 
     /// True once the log has failed for good. Records that are not durable by then never will be.
     fn is_stopped(&self) -> bool;
@@ -200,7 +200,7 @@ fn end_of(partitions: &[&mut Partition]) -> Lsn {
         .unwrap_or_default()
 }
 
-fn note_end(partitions: &mut [&mut Partition], end: Lsn) {
+fn record_end(partitions: &mut [&mut Partition], end: Lsn) {
     for partition in partitions {
         partition.last_end = end;
     }
@@ -227,7 +227,7 @@ impl Sink for SyncSink {
         let busy = batch.busy;
         match records.append(&self.0, Some(batch), busy) {
             Ok(start) => {
-                note_end(partitions, records.end_behind(start));
+                record_end(partitions, records.end_behind(start));
                 Ok(())
             }
             Err((error, batch)) => Err(((&error).into(), batch.expect("the batch that was handed in"))),
@@ -248,7 +248,7 @@ impl Sink for SyncSink {
             .map_err(|loss| loss.unwrap_or_else(|| LogRefusal::Unavailable("the log has stopped".into())))
     }
 
-    fn settled(&self) -> Option<Lsn> {
+    fn durable_lsn(&self) -> Option<Lsn> {
         Some(self.0.durable())
     }
 
@@ -271,7 +271,7 @@ impl Sink for AsyncSink {
         batch.records = records.count();
         if !records.is_empty() {
             match records.append(&self.0, None, Duration::ZERO) {
-                Ok(start) => note_end(partitions, records.end_behind(start)),
+                Ok(start) => record_end(partitions, records.end_behind(start)),
                 Err((error, _)) => return Err(((&error).into(), batch)),
             }
         }
@@ -288,7 +288,7 @@ impl Sink for AsyncSink {
         append_and_wait(&self.0, record, partitions)
     }
 
-    fn settled(&self) -> Option<Lsn> {
+    fn durable_lsn(&self) -> Option<Lsn> {
         None
     }
 
@@ -319,7 +319,7 @@ impl Sink for NvramSink {
         batch.records = records.count();
         if !records.is_empty() {
             match records.append_to_front(&mut self.appender.borrow_mut()) {
-                Ok(start) => note_end(partitions, records.end_behind(start)),
+                Ok(start) => record_end(partitions, records.end_behind(start)),
                 Err(error) => return Err(((&error).into(), batch)),
             }
         }
@@ -335,12 +335,12 @@ impl Sink for NvramSink {
     ) -> Result<Lsn, (LogRefusal, Lsn)> {
         let appended = self.appender.borrow_mut().append(record);
         let start = appended.map_err(|error| (LogRefusal::from(&error), Lsn(0)))?;
-        note_end(partitions, NewRecords::Whole(record).end_behind(start));
+        record_end(partitions, NewRecords::Whole(record).end_behind(start));
         Ok(start)
     }
 
     /// Returns the end of all published records.
-    fn settled(&self) -> Option<Lsn> {
+    fn durable_lsn(&self) -> Option<Lsn> {
         Some(Lsn(u64::MAX))
     }
 
@@ -366,7 +366,7 @@ fn append_and_wait(
             start,
         )
     })?;
-    note_end(partitions, end);
+    record_end(partitions, end);
     Ok(start)
 }
 
@@ -404,7 +404,7 @@ impl Sink for NoLog {
         Ok(Lsn(0))
     }
 
-    fn settled(&self) -> Option<Lsn> {
+    fn durable_lsn(&self) -> Option<Lsn> {
         None
     }
 

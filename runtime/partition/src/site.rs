@@ -15,7 +15,7 @@ use reprise_txn::{Deployed, Executors, Module, ModuleId, Outcome, TxnScratch, ru
 use reprise_wire::{PartitionList, PartitionSet, RecordBatch};
 
 use crate::{
-    aside,
+    acknowledged_reads,
     batch::CallBatch,
     checkout::Lender,
     copy::{PartitionCopy, Slice},
@@ -25,13 +25,14 @@ use crate::{
     outcome::ReplyOutcome,
     partition_table::PartitionTable,
     paused_batch::{Pause, PausedBatch},
+    processor_share::ProcessorShare,
     published_stats::PublishTimer,
     rendezvous::{MultiPartitionTxn, Rendezvous},
-    share::ProcessorShare,
     shared::Shared,
     sink::{LogRefusal, NewRecords, Sink},
     turn::{
-        BatchWatch, CallContext, TurnStart, begin_batch, begin_capture, input_of, note_sample, run_alike, settle_commit,
+        BatchWatch, CallContext, TurnStart, begin_batch, begin_capture, input_of, record_commit, record_sample,
+        run_alike,
     },
 };
 
@@ -78,7 +79,7 @@ pub struct Partition {
     pub last_end: Lsn,
     pub(crate) copying: Option<PartitionCopy>,
     pub(crate) digesting: Option<DigestRun>,
-    pub(crate) telling: PublishTimer,
+    pub(crate) publish_timer: PublishTimer,
 }
 
 /// The means with which a thread runs procedures.
@@ -133,7 +134,7 @@ pub struct ExclusivePartitions<'a> {
     pub partitions: &'a mut [Box<Partition>],
     /// The means of the thread that holds them.
     pub tools: &'a mut ExecContext,
-    /// Limit of a look at these partitions; none: the look waits for the writes that it shows (`limit_look`).
+    /// Limit of a look at these partitions; none: the look waits for the writes that it shows (`limit_read`).
     pub(crate) limit: Option<ReadLimit>,
 }
 
@@ -147,23 +148,23 @@ impl Partition {
             last_end: Lsn(0),
             copying: None,
             digesting: None,
-            telling: PublishTimer::default(),
+            publish_timer: PublishTimer::default(),
         }
     }
 }
 
 impl Partition {
     /// Drops the undo of durable records. Once the log has failed for good, takes back the other records: no client has learned of them.
-    pub fn settle(&mut self, sink: &dyn Sink, gate: &CommitGate) {
+    pub fn release_undo(&mut self, sink: &dyn Sink, gate: &CommitGate) {
         // The order matters. Once the log has stopped, nothing becomes durable any more, and earlier records have their answers.
         let is_stopped = sink.is_stopped();
-        let Some(durable) = sink.settled() else {
+        let Some(durable) = sink.durable_lsn() else {
             return;
         };
         self.store.acknowledge(gate.acknowledged().0);
-        self.store.settle(durable.0);
+        self.store.release_undo(durable.0);
         if is_stopped && self.last_end > durable {
-            self.note_change();
+            self.record_change();
             self.store.unwind();
             self.last_end = durable;
             // The copy may hold rows that were just taken back. Its checkpoint waits for the log in vain.
@@ -231,7 +232,7 @@ impl ExecContext {
         let before = self.deployed.current.values();
         before
             .filter(|module| !deployed.is_current(module.id))
-            .for_each(|module| module.code.let_go());
+            .for_each(|module| module.code.release());
         self.shared.release_binaries(&deployed);
         self.shared.deployed.store(Arc::new(deployed));
         self.shared.generation.store(generation, Ordering::Release);
@@ -341,7 +342,7 @@ impl Site {
             has_acted = self.take_multis();
             if self.act_if_due() {
                 has_acted = true;
-                self.attend(); // nobody waits for two batches
+                self.attend(); // no caller waits for two batches
             }
         }
         let Some(message) = self.next_message() else {
@@ -400,7 +401,7 @@ impl Site {
         let takes_messages = self.held_back.is_none() && !self.is_cut_off;
         let look = if self.table.has_away() { LOOK_AWAY } else { LOOK };
         let is_there = || !arrivals.is_empty() || takes_messages && !inbox.is_empty();
-        if shared.threads.look(look, &is_there) {
+        if shared.threads.poll(look, &is_there) {
             return;
         }
         let mut select = Select::new();
@@ -408,7 +409,7 @@ impl Site {
         if takes_messages {
             select.recv(inbox);
         }
-        select.ready(); // what has come is taken by the next step
+        select.ready(); // the next step takes the message
     }
 
     /// Handles a message. False if it ends the site, or the way in which the site ran until now.
@@ -417,14 +418,14 @@ impl Site {
             SiteMessage::Batch(batch) => self.take_batch(batch),
             SiteMessage::Multi(txn) => self.take_multi(&txn),
             SiteMessage::Tell => {
-                self.tools.refresh_if_due(); // a site that nobody calls keeps nothing of what is out of service
-                self.tell();
+                self.tools.refresh_if_due(); // an idle site must not keep modules that are out of service
+                self.publish();
             }
             SiteMessage::Job(job) => {
                 self.tools.refresh_if_due();
                 let was_lending = self.is_lending();
                 job(self);
-                self.table.iter_mut().for_each(Partition::note_change);
+                self.table.iter_mut().for_each(Partition::record_change);
                 return was_lending || !self.is_lending();
             }
             SiteMessage::Stop => return false,
@@ -457,7 +458,7 @@ impl Site {
 
     /// Keeps undo from now on: a committed write can be taken back until it is durable. Called once the log is replayed.
     pub fn retain_undo(&mut self) {
-        if self.tools.sink.settled().is_some() {
+        if self.tools.sink.durable_lsn().is_some() {
             let held = self.table.iter_mut();
             held.for_each(|partition| {
                 partition.store.retain_undo();
@@ -470,8 +471,8 @@ impl Site {
 
     /// Publishes what recovery put in place. Called once recovery is through.
     pub fn serve(&mut self) {
-        self.table.iter_mut().for_each(Partition::note_change);
-        self.tell();
+        self.table.iter_mut().for_each(Partition::record_change);
+        self.publish();
     }
 
     /// Returns the partitions of this site that are not at a rendezvous.
@@ -511,14 +512,14 @@ impl Site {
         self.tools.share.begin(&*self.tools.shared.clock);
         let id = batch.partition.expect("a multi-partition call comes as a job");
         let (partition, tools) = self.split(id);
-        partition.settle(&*tools.sink, &tools.shared.gate);
+        partition.release_undo(&*tools.sink, &tools.shared.gate);
         let mut turn = TurnStart::new(tools, &batch);
         tools.records.clear();
         let count = batch.calls.len();
         batch.make_room_for_results(tools.result_bytes);
         begin_batch(&batch, &tools.shared, &mut tools.frame);
         let limit = match tools.shared.gate.is_short() {
-            true => aside::run(tools, &mut [&mut *partition], &mut batch, &turn),
+            true => acknowledged_reads::run(tools, &mut [&mut *partition], &mut batch, &turn),
             false => None,
         };
         let mut slot = limit.as_ref().map_or(0, |_| count);
@@ -537,12 +538,12 @@ impl Site {
         tools.result_bytes = batch.usual_result_bytes();
         batch.count_results();
         let waited = tools.shared.waiting[id.index()].fetch_sub(count, Ordering::Relaxed);
-        batch.note_ran();
+        batch.record_ran();
         let ran = batch.times.ran(started_ns, tools.shared.clock.monotonic_ns());
         tools.call_ns = ran.as_nanos() as u64 / count.max(1) as u64;
         batch.busy = busy_with(waited.saturating_sub(count), tools.call_ns);
         let fuel = tools.frame.take_fuel();
-        tools.shared.coordinator.note_fuel(id, fuel / count.max(1) as u64);
+        tools.shared.coordinator.record_fuel(id, fuel / count.max(1) as u64);
         tools.recorder.ran(count as u64, ran, fuel);
         let busy = tools.share.end(&*tools.shared.clock, ran);
         tools.recorder.wrote(batch.share_of_writes(busy, tools.records.count()));
@@ -552,8 +553,8 @@ impl Site {
             None => publish(tools, &records, &mut [&mut *partition], batch),
         }
         tools.records = records;
-        partition.note_change();
-        partition.tell_if_due(&tools.shared, started_ns);
+        partition.record_change();
+        partition.publish_if_due(&tools.shared, started_ns);
     }
 }
 
@@ -568,7 +569,7 @@ fn publish(tools: &mut ExecContext, records: &RecordBatch, partitions: &mut [&mu
         return batch.withdraw(REPLAY_FAILED);
     }
     tools.recorder.logged(records.bytes().len() as u64);
-    let retains = tools.sink.settled().is_some();
+    let retains = tools.sink.durable_lsn().is_some();
     match tools.sink.publish(NewRecords::Whole(records), partitions, batch) {
         Ok(()) if retains && !records.is_empty() => {
             for partition in partitions {
@@ -600,7 +601,12 @@ impl ExclusivePartitions<'_> {
         batch.make_room_for_results(tools.result_bytes);
         begin_batch(&batch, &tools.shared, &mut tools.frame);
         let limit = match tools.shared.gate.is_short() {
-            true => aside::run(tools, &mut aside::borrow(self.partitions), &mut batch, &turn),
+            true => acknowledged_reads::run(
+                tools,
+                &mut acknowledged_reads::borrow(self.partitions),
+                &mut batch,
+                &turn,
+            ),
             false => None,
         };
         let mut slot = limit.as_ref().map_or(0, |_| count);
@@ -618,7 +624,7 @@ impl ExclusivePartitions<'_> {
                 None => self.run_over_all(&mut batch, &mut slot, &turn),
             };
             if let Some(why) = paused {
-                let mut partitions = aside::borrow(self.partitions);
+                let mut partitions = acknowledged_reads::borrow(self.partitions);
                 let mut pausing = PausedBatch {
                     tools: &mut *self.tools,
                     partitions: &mut partitions,
@@ -632,19 +638,22 @@ impl ExclusivePartitions<'_> {
             waiting.fetch_sub(batch.count_on(part.id), Ordering::Relaxed);
         }
         batch.count_results();
-        batch.note_ran();
+        batch.record_ran();
         let ran = batch.times.ran(started_ns, self.tools.shared.clock.monotonic_ns());
         let tools = &mut *self.tools;
         let fuel = tools.frame.take_fuel();
         for part in self.partitions.iter() {
-            tools.shared.coordinator.note_fuel(part.id, fuel / count.max(1) as u64);
+            tools
+                .shared
+                .coordinator
+                .record_fuel(part.id, fuel / count.max(1) as u64);
         }
         tools.recorder.ran(count as u64, ran, fuel);
         let busy = tools.share.end(&*tools.shared.clock, ran);
         tools.recorder.wrote(batch.share_of_writes(busy, tools.records.count()));
         batch.busy = busy_with(self.fewest_waiting(), self.tools.call_ns);
         let records = std::mem::take(&mut self.tools.records);
-        let mut partitions = aside::borrow(self.partitions);
+        let mut partitions = acknowledged_reads::borrow(self.partitions);
         match limit {
             Some(limit) => self.tools.shared.gate.complete(limit.end, Ok(()), batch),
             None => publish(self.tools, &records, &mut partitions, batch),
@@ -653,7 +662,7 @@ impl ExclusivePartitions<'_> {
         let shared = &self.tools.shared;
         self.partitions
             .iter_mut()
-            .for_each(|part| part.tell_if_due(shared, started_ns));
+            .for_each(|part| part.publish_if_due(shared, started_ns));
     }
 
     /// Returns the number of calls that wait for the partition for which fewest do.
@@ -698,7 +707,7 @@ impl ExclusivePartitions<'_> {
             return why;
         }
         call.txn_id = tools.next_multi_id(self.partitions);
-        watched.note_begun(slot, call.txn_id);
+        watched.record_begun(slot, call.txn_id);
         let running = CallContext::of(&module, call, args, caller);
         let choice = &mut tools.choices[module.id.0 as usize][call.procedure as usize];
         let (kind, sample) = begin_capture(choice, &tools.shared, &mut tools.frame);
@@ -719,15 +728,15 @@ impl ExclusivePartitions<'_> {
             };
             let is_encoded = running.encode(set, commit, kind, &tools.frame, (&mut tools.records, turn));
             let choice = &tools.choices[module.id.0 as usize][call.procedure as usize];
-            note_sample(choice, sample, &running, &tools.frame, &*tools.shared.clock);
+            record_sample(choice, sample, &running, &tools.frame, &*tools.shared.clock);
             if !is_encoded {
                 return Some(Pause::of(commit, kind));
             }
         }
-        running.note_end(&tools.shared, &mut tools.frame);
+        running.record_end(&tools.shared, &mut tools.frame);
         match outcome {
-            Outcome::Commit(_) => settle_commit(&tools.recorder, &tools.frame, call, results),
-            Outcome::Fail(failure) => running.settle_failure(&tools.shared, &tools.recorder, call, failure),
+            Outcome::Commit(_) => record_commit(&tools.recorder, &tools.frame, call, results),
+            Outcome::Fail(failure) => running.record_failure(&tools.shared, &tools.recorder, call, failure),
         }
         None
     }

@@ -10,11 +10,11 @@ use reprise_txn::{Commit, Failure, Module, Outcome, TxnInput, TxnScratch, run_si
 use reprise_wire::{ChangesRef, CommandRef, KeyedRef, PartitionSet, RecordBatch, STAND_IN_HEAD_BYTES_MAX, TwoForms};
 
 use crate::{
-    ahead::BatchAhead,
     batch::{CallBatch, CallSlot},
-    called::Caller,
+    batch_ahead::BatchAhead,
+    caller::Caller,
     calls::{Deadline, Ticket, Track, deadline_of, ended_before},
-    failed,
+    failure_notices,
     logging::{Choice, CostSample, LogForm},
     outcome::ReplyOutcome,
     paused_batch::Pause,
@@ -167,20 +167,20 @@ impl<'a> CallContext<'a> {
 
     /// Records the end of the call: the lines that it logged, and that it was slow.
     #[inline]
-    pub fn note_end(&self, shared: &Shared, frame: &mut TxnScratch) {
+    pub fn record_end(&self, shared: &Shared, frame: &mut TxnScratch) {
         if frame.has_lines() {
-            self.note_all_lines(shared, frame);
+            self.record_lines(shared, frame);
         }
         if let Some(ran_ns) = frame.watch.ran_ns() {
-            self.note_slow(shared, ran_ns / 1_000_000);
+            self.record_slow(shared, ran_ns / 1_000_000);
         }
     }
 
     #[cold]
-    fn note_slow(&self, shared: &Shared, ran_ms: u64) {
+    fn record_slow(&self, shared: &Shared, ran_ms: u64) {
         let slow_ms = u64::from(shared.notices.slow_call_ms());
         if slow_ms > 0 && ran_ms >= slow_ms {
-            shared.notices.tell(NoticeKind::SlowCall, || Notice::SlowCall {
+            shared.notices.publish(NoticeKind::SlowCall, || Notice::SlowCall {
                 txn_id: self.txn_id,
                 procedure: self.name(),
                 ran_ms,
@@ -190,10 +190,10 @@ impl<'a> CallContext<'a> {
 
     /// Records why the call left nothing behind.
     #[cold]
-    pub fn settle_failure(&self, shared: &Shared, recorder: &Recorder, call: &mut CallSlot, failure: Failure) {
+    pub fn record_failure(&self, shared: &Shared, recorder: &Recorder, call: &mut CallSlot, failure: Failure) {
         let is_abort = matches!(failure, Failure::Aborted { .. });
         recorder.failed(is_abort);
-        failed::tell(&shared.notices, self.txn_id, || self.name(), &failure);
+        failure_notices::report_failure(&shared.notices, self.txn_id, || self.name(), &failure);
         call.outcome = ReplyOutcome::Failed(Box::new(failure));
     }
 
@@ -204,7 +204,7 @@ impl<'a> CallContext<'a> {
     }
 
     #[cold]
-    fn note_all_lines(&self, shared: &Shared, frame: &mut TxnScratch) {
+    fn record_lines(&self, shared: &Shared, frame: &mut TxnScratch) {
         let procedure = &self.module.schema.procedures[self.procedure as usize].name;
         let lines = frame.take_lines().map(|line| (line.level as u8, line.text));
         shared.lines.push(self.txn_id, &self.module.name, procedure, lines);
@@ -264,7 +264,7 @@ impl TurnStart {
         (shared, frame, recorder): (&Shared, &mut TxnScratch, &Recorder),
     ) -> Result<(), Option<Pause>> {
         let judged = match results_bytes < self.results_max || has_small_result(procedure) {
-            true => self.judge_record(procedure, call, (scope, partitions), records),
+            true => self.check_record(procedure, call, (scope, partitions), records),
             false => Err(Unready::Refused(ReplyOutcome::ANSWERS_FULL)),
         };
         let begun = judged.and_then(|()| {
@@ -275,7 +275,7 @@ impl TurnStart {
             Ok(()) => Ok(()),
             Err(Unready::Full) => Err(Some(Pause::Full)),
             Err(Unready::Refused(outcome)) => {
-                settle_refusal(recorder, call, outcome);
+                record_refusal(recorder, call, outcome);
                 Err(None)
             }
         }
@@ -283,7 +283,7 @@ impl TurnStart {
 
     /// Checks that the log takes a call's command behind `records` of its batch, if the command is logged.
     #[inline]
-    fn judge_record(
+    fn check_record(
         &self,
         procedure: &ProcedureSchema,
         call: &CallSlot,
@@ -314,8 +314,8 @@ impl TurnStart {
             limit: "log-record-bytes".into(),
             max: max as u64,
             message: format!(
-                "the call's {what} need a log record of up to {bytes} bytes, and the NVRAM takes at most {max} bytes at once (a quarter \
-                 of a site's ring: --nvram-size)"
+                "the call's {what} need a log record of up to {bytes} bytes. The NVRAM takes at most {max} bytes at once (a quarter of a site's \
+                 ring: --nvram-size)"
             ),
         }))
     }
@@ -366,7 +366,7 @@ pub(crate) fn run_alike(
             Err(full) => return (slot - 1, full),
         }
         call.txn_id = partition.clock.next(turn.now_us, partition.id.0);
-        watched.note_begun(slot - 1, call.txn_id);
+        watched.record_begun(slot - 1, call.txn_id);
         let running = CallContext::of(module, call, args, caller);
         let (choice, place) = (&mut choices[call.procedure as usize], PartitionSet::One(partition.id));
         let (kind, sample) = begin_capture(choice, shared, frame);
@@ -380,16 +380,16 @@ pub(crate) fn run_alike(
             Outcome::Commit(ref commit) => {
                 if !procedure.read_only {
                     let is_encoded = running.encode(place, commit, kind, frame, (records, turn));
-                    note_sample(choice, sample, &running, frame, &*shared.clock);
+                    record_sample(choice, sample, &running, frame, &*shared.clock);
                     if !is_encoded {
                         return (slot, Some(Pause::of(commit, kind)));
                     }
                 }
-                settle_commit(recorder, frame, call, results);
+                record_commit(recorder, frame, call, results);
             }
-            Outcome::Fail(failure) => running.settle_failure(shared, recorder, call, failure),
+            Outcome::Fail(failure) => running.record_failure(shared, recorder, call, failure),
         }
-        running.note_end(shared, frame);
+        running.record_end(shared, frame);
     }
     (slot, None)
 }
@@ -466,7 +466,7 @@ impl<'b> BatchWatch<'b> {
     }
 
     #[inline]
-    pub fn note_begun(&self, at: usize, txn_id: TxnId) {
+    pub fn record_begun(&self, at: usize, txn_id: TxnId) {
         if let Some(track) = self.track {
             track.begin(at as u32, txn_id);
         }
@@ -502,7 +502,7 @@ pub(crate) fn begin_capture(
 
 /// Adds a measured call to the choice of its procedure's log form.
 #[inline]
-pub(crate) fn note_sample(
+pub(crate) fn record_sample(
     choice: &Choice,
     sample: Option<CostSample>,
     running: &CallContext<'_>,
@@ -511,13 +511,13 @@ pub(crate) fn note_sample(
 ) {
     if let Some(sample) = sample {
         let (now_ns, args) = (clock.monotonic_ns(), running.args.len());
-        choice.note(&sample, now_ns, args, frame.changes().len(), frame.changed_rows());
+        choice.record(&sample, now_ns, args, frame.changes().len(), frame.changed_rows());
     }
 }
 
 /// Records that a call was committed.
 #[inline]
-pub(crate) fn settle_commit(recorder: &Recorder, frame: &TxnScratch, call: &mut CallSlot, results: &mut Vec<u8>) {
+pub(crate) fn record_commit(recorder: &Recorder, frame: &TxnScratch, call: &mut CallSlot, results: &mut Vec<u8>) {
     let start = results.len() as u32;
     results.extend_from_slice(frame.result());
     call.result = start..results.len() as u32;
@@ -527,7 +527,7 @@ pub(crate) fn settle_commit(recorder: &Recorder, frame: &TxnScratch, call: &mut 
 
 /// Records why a call did not begin.
 #[cold]
-pub(crate) fn settle_refusal(recorder: &Recorder, call: &mut CallSlot, outcome: ReplyOutcome) {
+pub(crate) fn record_refusal(recorder: &Recorder, call: &mut CallSlot, outcome: ReplyOutcome) {
     if matches!(outcome, ReplyOutcome::Failed(_)) {
         recorder.failed(false);
     }

@@ -71,13 +71,13 @@ impl Underway {
         })
     }
 
-    pub(crate) fn note_rows(&self, rows: u64) {
+    pub(crate) fn record_rows(&self, rows: u64) {
         if let Some(counts) = self.current() {
             counts.rows.fetch_add(rows, Relaxed);
         }
     }
 
-    pub(crate) fn note_partition(&self) {
+    pub(crate) fn record_partition(&self) {
         if let Some(counts) = self.current() {
             counts.partitions.fetch_add(1, Relaxed);
         }

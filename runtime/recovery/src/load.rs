@@ -8,7 +8,7 @@ use std::sync::{
 use reprise_abi::{ModuleSchema, TableSchema};
 use reprise_base::MemoryLedger;
 use reprise_checkpoint::{CheckpointError, CheckpointReader};
-use reprise_host::stored::{read_module, read_stored_table};
+use reprise_host::stored_descriptions::{read_module, read_stored_table};
 use reprise_partition::{ExclusivePartitions, ModuleBytes, TxnPartitions, put_in_service};
 use reprise_replay::{KeyedOutcome, ReplayError, Replayer};
 use reprise_storage::{Store, TableId};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use reprise_abi::{ModuleSchema, TableSchema};
 use reprise_checkpoint::{CheckpointError, CheckpointReader};
-use reprise_host::stored::read_module;
+use reprise_host::stored_descriptions::read_module;
 use reprise_partition::Principals;
 use reprise_storage::TableId;
 use reprise_txn::{
@@ -31,7 +31,7 @@ impl LogSchemas {
     pub fn of_checkpoint(reader: &CheckpointReader) -> Result<Self, CheckpointError> {
         let principals = Principals::default();
         for (number, name) in reader.principals() {
-            let _ = principals.define(*number, name); // the opening of the database reports a wrong one
+            let _ = principals.define(*number, name); // the opening of the database reports a wrong number
         }
         Ok(Self {
             deployed: descriptions(reader)?,
@@ -61,7 +61,7 @@ impl LogSchemas {
     /// Adds the next record. `describe` reads the module's description; None: it can't be read.
     pub fn add_record(&mut self, record: &RecordRef<'_>, describe: impl FnOnce(&DeployRef<'_>) -> Option<Description>) {
         if let RecordRef::Principal(defined) = record {
-            let _ = self.principals.define(defined.number, defined.name); // as above
+            let _ = self.principals.define(defined.number, defined.name);
         }
         if self.is_lost {
             return;

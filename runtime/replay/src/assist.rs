@@ -34,7 +34,7 @@ impl LentTableJob {
         self.table.apply(self.window.bytes());
         // The site has the window last, and so returns it.
         drop(self.window);
-        let _ = self.back.send(self.table); // a site that is gone needs no table
+        let _ = self.back.send(self.table); // an error means that the site has ended
     }
 }
 
@@ -79,7 +79,7 @@ impl Assist {
                 window: window.clone(),
                 back: back.clone(),
             };
-            let _ = self.lent.0.send(lent); // this is a receiver of it, too
+            let _ = self.lent.0.send(lent); // cannot fail: this thread holds a receiver
         }
         drop(back);
         let mut applied = own;

@@ -85,8 +85,8 @@ pub(crate) struct Redo {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "replay diverges at LSN {lsn}, transaction {txn_id}: {module} version {version} (sha256 {hash}), procedure {procedure}: {what}{}. \
-     The tables are not served. Compare the program version and the settings hash in the log's header with those of the \
-     program that wrote it; a standby or a copy of the log opened by that program is the way on",
+     The tables are not served. Compare the program version and the settings hash in the log's header with those of the program that wrote it. \
+     Continue with a standby, or with a copy of the log that that program opens",
     difference.as_ref().map_or_else(String::new, |difference| format!(". The first difference: {difference}"))
 )]
 pub struct Divergence {

@@ -2,7 +2,7 @@
 //! marks of checkpoints.
 
 use reprise_base::Lsn;
-use reprise_partition::{Job, TxnPartitions, note_position};
+use reprise_partition::{Job, TxnPartitions, record_position};
 use reprise_storage::Store;
 use reprise_txn::{ModuleId, Quarantine, apply_drop, remove};
 use reprise_wire::{CheckpointMark, DropTableRef, PrincipalRef, QuarantineRef, RemoveRef, corrupt};
@@ -23,7 +23,7 @@ impl Replayer {
             let mut stores: Vec<&mut Store> = held.partitions.iter_mut().map(|part| &mut part.store).collect();
             let next = apply_drop(&deployed, id, txn_id, &mut stores);
             held.tools.install(next);
-            note_position(held, txn_id, end);
+            record_position(held, txn_id, end);
         }))
     }
 
@@ -47,7 +47,7 @@ impl Replayer {
                 Ok(next) => held.tools.install(next),
                 Err(what) => return outcome.fail(ReplayError::Quarantine { lsn, what }),
             }
-            note_position(held, txn_id, end);
+            record_position(held, txn_id, end);
         }))
     }
 
@@ -64,7 +64,7 @@ impl Replayer {
                 let error = corrupt("number of a principal", next, number);
                 return outcome.fail(ReplayError::Malformed { lsn, error });
             }
-            note_position(held, txn_id, end);
+            record_position(held, txn_id, end);
         });
         self.gather(TxnPartitions::All, job)
     }
@@ -78,7 +78,7 @@ impl Replayer {
             self.outcome.clone(),
         );
         let job: Job = Box::new(move |held| {
-            note_position(held, txn_id, end);
+            record_position(held, txn_id, end);
             if let Some(wanted) = wanted.filter(|_| !outcome.has_failed()) {
                 wanted(held);
             }
@@ -92,7 +92,7 @@ impl Replayer {
             if let Some(next) = remove(held.tools.deployed(), &name) {
                 held.tools.install(next);
             }
-            note_position(held, txn_id, end);
+            record_position(held, txn_id, end);
         }))
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use reprise_base::{Lsn, TxnId};
 use reprise_partition::{
-    ExclusivePartitions, InstallError, InstallRules, Installation, MigrationDigests, install, note_position,
+    ExclusivePartitions, InstallError, InstallRules, Installation, MigrationDigests, install, record_position,
 };
 use reprise_storage::Conflict;
 use reprise_txn::{ModuleId, PlanSummary, TableSources, failure_text};
@@ -95,7 +95,7 @@ impl LoggedDeployment {
             | InstallError::Log(_) => ReplayError::Stopped,
         })?;
         compared.map_err(|what| self.diverged(txn_id, what))?;
-        note_position(held, txn_id, self.end);
+        record_position(held, txn_id, self.end);
         Ok(())
     }
 

@@ -143,6 +143,6 @@ impl Replayer {
 pub(crate) fn release(window: Arc<Window>, windows: &Sender<Window>) {
     if let Some(mut window) = Arc::into_inner(window).filter(|window| !window.is_run()) {
         window.clear();
-        let _ = windows.send(window); // replay may have ended with an error
+        let _ = windows.send(window); // the replay may have ended with an error
     }
 }

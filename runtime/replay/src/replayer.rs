@@ -144,7 +144,7 @@ impl SiteJob {
         }
         let window = self.batch.take_window();
         window.into_iter().for_each(|window| release(window, &self.windows));
-        let _ = self.spares.send(self.batch); // replay may have ended with an error
+        let _ = self.spares.send(self.batch); // the replay may have ended with an error
         (self.done)();
         let _ = self.token.send(());
     }
@@ -534,7 +534,7 @@ impl Replayer {
     #[cold]
     pub(crate) fn fail(&mut self, found: Option<ReplayError>) -> ReplayError {
         if matches!(found, Some(ReplayError::Stopped)) {
-            return ReplayError::Stopped; // nobody is left who would be waited for
+            return ReplayError::Stopped; // no site is left to wait for
         }
         found.into_iter().for_each(|error| self.outcome.fail(error));
         let waited = self.send_all_pending().and_then(|()| self.wait_for_sites());
@@ -580,7 +580,7 @@ impl Replayer {
 
     pub(crate) fn send_now(&self, site: usize, message: SiteMessage) -> Result<(), ReplayError> {
         self.sites[site].inbox.send(message).map_err(|_| {
-            self.outcome.fail(ReplayError::Stopped); // nobody waits for a site that is gone
+            self.outcome.fail(ReplayError::Stopped); // no thread waits for a site that has ended
             ReplayError::Stopped
         })
     }

@@ -43,7 +43,7 @@ impl PointArrival {
         if self.sites_left.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
         }
-        let _ = self.token.send(()); // whoever feeds may have gone
+        let _ = self.token.send(()); // the feeder may have gone
         (self.on_point)(match self.outcome.has_failed_before(self.end) {
             true => Err(()),
             false => Ok(self.end),
@@ -56,7 +56,7 @@ impl Replayer {
     pub fn begin_snapshot_points(&mut self, on_point: OnSnapshotPoint) {
         let tokens = crossbeam_channel::unbounded();
         for _ in 0..POINTS_IN_FLIGHT {
-            let _ = tokens.0.send(()); // the receiver is beside it
+            let _ = tokens.0.send(()); // cannot fail: `tokens` holds the receiver
         }
         self.points = Some(SnapshotPoints {
             held_back: Vec::new(),

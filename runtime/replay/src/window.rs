@@ -142,7 +142,7 @@ impl Window {
     /// Returns how many more such windows the log has behind it, if it ends at `log_end`; 0 if that is not known.
     pub(crate) fn windows_behind(&self, log_end: Lsn) -> f64 {
         if self.is_run {
-            return 0.0; // one transaction tells nothing of the others
+            return 0.0; // one transaction says nothing about the others
         }
         let begin = self.blocks.first().map_or(Lsn(0), |block| block.lsn);
         let own = self.end().0 - begin.0;

@@ -84,7 +84,7 @@ impl Sites {
             calls: Arc::default(),
             gate: Arc::default(),
             coordinator: Coordinator::new(PARTITIONS, SITES),
-            told: PublishedStats::new(PARTITIONS, SITES),
+            published: PublishedStats::new(PARTITIONS, SITES),
             underway: Default::default(),
             key_clock: reprise_partition::KeyClock::new(Arc::new(RealClock::new())),
             principals: Default::default(),

@@ -27,7 +27,7 @@ use reprise_wire::{
 };
 
 use crate::{
-    plans::{Lists, judge_texts, names_of},
+    plans::{Lists, check_texts, names_of},
     router::{Router, Unavailable},
     standby::NotPrimary,
 };
@@ -147,7 +147,7 @@ impl Router {
                 offset: error.offset,
             },
         })?;
-        judge_texts(&candidate.schema)?;
+        check_texts(&candidate.schema)?;
         Ok(candidate)
     }
 
@@ -190,12 +190,12 @@ impl Router {
         let max_s = self.deploy_time_max_s();
         let consents = consents.to_vec();
         let (lsn, destroyed) = self.run_on_all(move |held| deploy(held, candidate, wasm, consents, max_s))??;
-        self.ask_to_tell(Duration::ZERO);
+        self.request_stats(Duration::ZERO);
         let module = self.deployed().current.get(&name).cloned();
         let module = module.ok_or(DeployError::NotFound)?;
         self.wait_committed(lsn, module.installed_by)?;
         let replaced = before.as_ref().map(|module| module.version);
-        self.notices().tell(NoticeKind::Schema, || Notice::Deployed {
+        self.notices().publish(NoticeKind::Schema, || Notice::Deployed {
             txn_id: module.installed_by,
             module: name,
             version: module.version,
@@ -250,9 +250,9 @@ impl Router {
         let _deploying = self.0.deploying.lock().expect("a deployment never panics");
         let (name, module, consents) = (name.to_owned(), name.to_owned(), consents.to_vec());
         let (lsn, txn_id, destroyed) = self.run_on_all(move |held| uninstall(held, &name, &consents))??;
-        self.ask_to_tell(Duration::ZERO);
+        self.request_stats(Duration::ZERO);
         self.wait_committed(lsn, txn_id)?;
-        self.notices().tell(NoticeKind::Schema, || Notice::Removed {
+        self.notices().publish(NoticeKind::Schema, || Notice::Removed {
             module,
             destroyed: names_of(&destroyed),
         });
@@ -268,7 +268,7 @@ impl Router {
         let (lsn, txn_id) = self.run_on_all(move |held| drop_table(held, &name))??;
         self.wait_committed(lsn, txn_id)?;
         self.notices()
-            .tell(NoticeKind::Schema, || Notice::TableDropped { table });
+            .publish(NoticeKind::Schema, || Notice::TableDropped { table });
         Ok(lsn)
     }
 
@@ -286,7 +286,7 @@ impl Router {
         let shared = &self.0.config.shared;
         let (sender, receiver) = crossbeam_channel::bounded(1);
         shared.gate.when_committed(Lsn(lsn.0 + 1), move |outcome| {
-            let _ = sender.send(outcome); // it is waited for below
+            let _ = sender.send(outcome); // the receiver below waits for it
         });
         let outcome = shared.threads.receive(&receiver);
         let outcome = outcome.unwrap_or_else(|_| Err("the server stops".into()));
@@ -299,7 +299,7 @@ fn check_name(name: &str) -> Result<(), DeployError> {
         return Ok(());
     }
     Err(DeployError::BadName(format!(
-        "{name:?} is not a name for a module: take at most 63 of a to z, 0 to 9 and _, and begin with a letter"
+        "{name:?} is not a name for a module. A name has at most 63 of a to z, 0 to 9 and _, and begins with a letter"
     )))
 }
 
@@ -481,7 +481,7 @@ fn append(held: &mut ExclusivePartitions<'_>, record: &RecordBatch, txn_id: TxnI
     let lsn = appended.map_err(|(reason, lsn)| refused(reason, lsn))?;
     // All that was committed before is durable now: no undo refers to rows that the new schema moves.
     for partition in &mut partitions {
-        partition.settle(&*held.tools.sink, &held.tools.shared.gate);
+        partition.release_undo(&*held.tools.sink, &held.tools.shared.gate);
         partition.store.forget_waiting(partition.last_end.0);
     }
     Ok(lsn)

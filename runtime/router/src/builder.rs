@@ -329,7 +329,7 @@ impl BatchBuilder {
             Begin::Done(outcome) => Ready::of(&self.router, outcome),
             Begin::Conflict => Ready::Refused(ReplyOutcome::IdempotencyConflict),
             Begin::Running => {
-                self.add_deadline(); // the awaited call begins or not, with or without this waiter
+                self.add_deadline(); // this waiter has no influence on the awaited call
                 Ready::Awaited(AwaitedOutcome {
                     caller: self.caller.clone(),
                     key: key.key.into(),
@@ -451,7 +451,7 @@ impl PendingBatch {
     fn of_one(self, router: &Router, mut part: BatchPart) -> BatchPart {
         let router = router.clone();
         part.batch.done = Some(Box::new(move |mut batch| {
-            router.note_done(&self.deployed, &mut batch);
+            router.on_answered(&self.deployed, &mut batch);
             let durable_ns = batch.times.durable_ns;
             self.finish(&router, durable_ns, Some(batch));
         }));
@@ -462,7 +462,7 @@ impl PendingBatch {
     fn finish(mut self, router: &Router, now_ns: u64, parts: impl IntoIterator<Item = Box<CallBatch>>) {
         self.reply.parts.extend(parts);
         let took = Duration::from_nanos(now_ns.saturating_sub(self.accepted_ns));
-        router.note_answered(self.reply.len() as u64, took);
+        router.record_answered(self.reply.len() as u64, took);
         (self.done)(self.reply);
     }
 }
@@ -513,7 +513,7 @@ impl Collector {
         for (at, mut part) in parts.into_iter().enumerate() {
             let collector = collector.clone();
             part.batch.done = Some(Box::new(move |mut batch| {
-                collector.router.note_done(&collector.deployed, &mut batch);
+                collector.router.on_answered(&collector.deployed, &mut batch);
                 *collector.slots[at].lock().expect("held for a store alone") = Some(batch);
                 collector.arrive();
             }));

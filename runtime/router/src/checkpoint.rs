@@ -74,7 +74,7 @@ fn begin_copy(
     to: &Sender<CopyMessage>,
     told: Box<dyn FnOnce() + Send + Sync>,
 ) -> Result<CopyStart, CopyError> {
-    judge_copy(held)?;
+    check_copy(held)?;
     if let Some(reason) = held.tools.sink.refusal() {
         return Err(reason.into());
     }
@@ -103,7 +103,7 @@ fn begin_copy_at(
     to: &Sender<CopyMessage>,
     told: Box<dyn FnOnce() + Send + Sync>,
 ) -> Result<CopyStart, CopyError> {
-    judge_copy(held)?;
+    check_copy(held)?;
     if held.tools.shared.replay_failed.load(Ordering::Acquire) {
         return Err(CopyError::Unavailable(
             "a record of the primary's log could not be replayed".into(),
@@ -114,7 +114,7 @@ fn begin_copy_at(
     Ok(copy_start(held, cut, txn_id, to))
 }
 
-fn judge_copy(held: &ExclusivePartitions<'_>) -> Result<(), CopyError> {
+fn check_copy(held: &ExclusivePartitions<'_>) -> Result<(), CopyError> {
     match held.partitions.iter().any(|partition| partition.is_copying()) {
         true => Err(CopyError::Busy),
         false => Ok(()),

@@ -28,7 +28,7 @@ struct ClockReading {
 
 impl ClockWatch {
     /// Takes the next look. Returns by how much the wall clock jumped ahead since the last one, or back, if it did.
-    fn look(&self, next: ClockReading) -> Option<i64> {
+    fn take_jump(&self, next: ClockReading) -> Option<i64> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let before = last.replace(next)?;
         let passed_us = next.monotonic_ns.saturating_sub(before.monotonic_ns) / 1_000;
@@ -44,14 +44,15 @@ impl ClockWatch {
 
 impl Router {
     /// Checks whether the wall clock jumped since the last look, and reports it.
-    pub fn look_at_clock(&self) {
+    pub fn check_clock(&self) {
         let clock = &self.0.config.shared.clock;
         let look = ClockReading {
             wall_us: clock.now_us(),
             monotonic_ns: clock.monotonic_ns(),
         };
-        if let Some(by_us) = self.0.clock_watch.look(look) {
-            self.notices().tell(NoticeKind::Clock, || Notice::ClockJumped { by_us });
+        if let Some(by_us) = self.0.clock_watch.take_jump(look) {
+            self.notices()
+                .publish(NoticeKind::Clock, || Notice::ClockJumped { by_us });
         }
     }
 
@@ -71,7 +72,7 @@ mod tests {
         let mut monotonic_s = 100;
         let mut look = |wall_s: i64| {
             monotonic_s += 1;
-            let jump = watch.look(ClockReading {
+            let jump = watch.take_jump(ClockReading {
                 wall_us: wall_s * 1_000_000,
                 monotonic_ns: monotonic_s * 1_000_000_000,
             });

@@ -61,11 +61,11 @@ impl RefusalLine {
     }
 }
 
-/// Tells when a state begins, becomes another one, or ends.
-fn tell_change(notices: &Notices, last: &mut Option<Arc<str>>, now: Option<Arc<str>>, what: &'static str) {
+/// Reports when a state begins, becomes another one, or ends.
+fn report_change(notices: &Notices, last: &mut Option<Arc<str>>, now: Option<Arc<str>>, what: &'static str) {
     if *last != now {
         last.clone_from(&now);
-        notices.tell(NoticeKind::Danger, || Notice::Danger { what, reason: now });
+        notices.publish(NoticeKind::Danger, || Notice::Danger { what, reason: now });
     }
 }
 
@@ -98,7 +98,7 @@ impl Router {
     }
 
     /// Reports everything that has become dangerous since the last look.
-    pub fn look_for_dangers(&self) {
+    pub fn report_dangers(&self) {
         // A server that opens, stops, or is read alone takes no writes, and says so itself.
         if self.phase() != NodePhase::Ready || self.role() == Role::ReadOnly {
             return;
@@ -110,13 +110,13 @@ impl Router {
             other => other.to_string().into(),
         });
         let mut last = self.0.dangers.0.lock().unwrap_or_else(PoisonError::into_inner);
-        tell_change(notices, &mut last.log, self.log_trouble(), "log");
-        tell_change(notices, &mut last.commits, commits, "standbys");
-        tell_change(notices, &mut last.other_primary, self.describe_other(), "other-primary");
+        report_change(notices, &mut last.log, self.log_trouble(), "log");
+        report_change(notices, &mut last.commits, commits, "standbys");
+        report_change(notices, &mut last.other_primary, self.describe_other(), "other-primary");
         for (told, reason) in last.refusals.iter_mut().zip(TOLD) {
             let count = self.refusals().get(reason);
             if let Some(calls) = told.due(count, now_ns) {
-                notices.tell(NoticeKind::Refusal, || Notice::Refused { reason, calls });
+                notices.publish(NoticeKind::Refusal, || Notice::Refused { reason, calls });
             }
         }
     }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_are_told_at_once_and_then_once_a_minute() {
+    fn refusals_are_reported_at_once_and_then_once_a_minute() {
         const S: u64 = 1_000_000_000;
         let mut told = RefusalLine::default();
         assert_eq!(told.due(0, S), None);
@@ -139,10 +139,10 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_told_when_it_begins_changes_and_ends() {
+    fn state_is_reported_when_it_begins_changes_and_ends() {
         let (notices, mut last) = (Notices::default(), None);
         for reason in [None, Some("full"), Some("full"), Some("broken"), None, None] {
-            tell_change(&notices, &mut last, reason.map(Into::into), "log");
+            report_change(&notices, &mut last, reason.map(Into::into), "log");
         }
         let told = notices.take().notices.into_iter().map(|notice| match notice {
             Notice::Danger { what: "log", reason } => reason,

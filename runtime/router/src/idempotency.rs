@@ -227,7 +227,7 @@ impl Idempotency {
                 let room = state.taken.budget().limit();
                 drop(state);
                 let notices = &self.shared.notices;
-                notices.tell(NoticeKind::Keys, || refused_keys(scope, taken, room));
+                notices.publish(NoticeKind::Keys, || refused_keys(scope, taken, room));
                 return Begin::Full;
             }
         }
@@ -251,7 +251,7 @@ impl Idempotency {
                 return;
             }
             Some(KeyEntry::Done { outcome, .. }) => Ok(outcome.clone()),
-            None => Err(ReplyOutcome::Superseded), // the first call failed meanwhile: run this one
+            None => Err(ReplyOutcome::Superseded), // the first call has failed, so this one runs
         };
         drop(state);
         waiter(answer);

@@ -6,15 +6,15 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod answered_batch;
 mod builder;
 mod checkpoint;
 mod clock_watch;
 mod compare;
 mod dangers;
-mod done;
 mod idempotency;
 mod logs;
-mod numbered;
+mod numbered_row;
 mod pace;
 mod page;
 mod plans;
@@ -35,7 +35,7 @@ pub use logs::{
     ChangedRow, LogBody, LogEntry, LogEntryPage, LogMatch, LogMigration, LogProcedure, LogReadError, LogSearch,
     decode_entry,
 };
-pub use numbered::NumberedRow;
+pub use numbered_row::NumberedRow;
 pub use query::{RowFilter, RowsError, RowsRequest, StoredPage, TableTotals};
 pub use replication::{
     ComparedInfo, CutRecords, FreshnessSeries, HandOverPoint, LaggingStandby, LeaseInfo, LeaseStatus, LossCause,

@@ -216,9 +216,9 @@ const READ_TIME_MAX: Duration = Duration::from_secs(1);
 impl Router {
     /// Returns a page of durable records.
     pub fn log_records(&self, query: LogSearch) -> Result<LogEntryPage, LogReadError> {
-        query.judge_kind()?;
+        query.check_kind()?;
         let log = self.0.config.log.as_ref().ok_or(LogReadError::NoLog)?;
-        judge_released(query.from.unwrap_or(log.start()), log.start())?;
+        check_released(query.from.unwrap_or(log.start()), log.start())?;
         let (deployed, until) = (self.deployed(), Instant::now() + READ_TIME_MAX);
         let wanted = |record: &ReadRecord<'_>| {
             query.passes(&record.record, &deployed)
@@ -291,7 +291,7 @@ impl Router {
     /// Returns the record that begins at `lsn`, if there is one and it is durable.
     pub fn log_record(&self, lsn: Lsn) -> Result<Option<LogEntry>, LogReadError> {
         let log = self.0.config.log.as_ref().ok_or(LogReadError::NoLog)?;
-        judge_released(lsn, log.start())?;
+        check_released(lsn, log.start())?;
         let Some(found) = log.record(lsn)? else {
             return Ok(None);
         };
@@ -303,7 +303,7 @@ impl Router {
 }
 
 impl LogSearch {
-    fn judge_kind(&self) -> Result<(), LogReadError> {
+    fn check_kind(&self) -> Result<(), LogReadError> {
         match &self.kind {
             Some(kind) if RecordKind::ALL.iter().all(|known| known.name() != kind.as_str()) => {
                 Err(LogReadError::BadKind(kind.clone()))
@@ -344,7 +344,7 @@ impl LogSearch {
     }
 }
 
-fn judge_released(lsn: Lsn, oldest: Lsn) -> Result<(), LogReadError> {
+fn check_released(lsn: Lsn, oldest: Lsn) -> Result<(), LogReadError> {
     match lsn < oldest {
         true => Err(LogReadError::Released { oldest }),
         false => Ok(()),

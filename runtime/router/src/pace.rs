@@ -30,7 +30,7 @@ struct RateSample {
 }
 
 impl Pace {
-    pub fn note(&self, calls: u64) {
+    pub fn record(&self, calls: u64) {
         self.answered.fetch_add(calls, Ordering::Relaxed);
     }
 
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_refused_is_told_how_long_the_queue_takes() {
+    fn refused_caller_gets_the_length_of_the_queue() {
         let pace = Pace::default();
         let mut now_ns = 3_600_000_000_000;
         let mut look = |pace: &Pace, ms: u64, waiting| {
@@ -70,13 +70,13 @@ mod tests {
             pace.retry_after_ms(now_ns, waiting)
         };
         assert_eq!(look(&pace, 0, 5_000), 200, "nothing was measured yet");
-        pace.note(100);
+        pace.record(100);
         assert_eq!(look(&pace, 1_000, 5_000), 50_000);
         assert_eq!(look(&pace, 1, 100), 1_000);
         assert_eq!(look(&pace, 1_000, 5_000), 60_000, "nothing is answered");
-        pace.note(1_000_000);
+        pace.record(1_000_000);
         assert_eq!(look(&pace, 1_000, 5_000), 10, "five milliseconds would do");
-        pace.note(1);
+        pace.record(1);
         assert_eq!(look(&pace, 60_000, 5_000), 200, "too long ago");
     }
 }

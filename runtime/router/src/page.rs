@@ -66,7 +66,7 @@ struct PageLook {
 }
 
 impl LookJob for PageLook {
-    fn look(&mut self, stores: &mut dyn ViewStores, deployed: &Deployed, seen: Lsn) -> Result<(), OpError> {
+    fn read(&mut self, stores: &mut dyn ViewStores, deployed: &Deployed, seen: Lsn) -> Result<(), OpError> {
         let reader = PageReader {
             request: &self.request,
             partitions_count: self.partitions_count,
@@ -100,7 +100,7 @@ pub(crate) fn read_held(held: &mut ExclusivePartitions<'_>, request: &RowsReques
     let deployed = held.tools.deployed().clone();
     let ends = held.partitions.iter().map(|part| part.last_end.0);
     let seen = Lsn(ends.max().unwrap_or_default().saturating_sub(1));
-    let limit = held.limit_look();
+    let limit = held.limit_read();
     let seen = limit.as_ref().map_or(seen, |limit| Lsn(limit.end.0.saturating_sub(1)));
     let parts = held.partitions.iter_mut().map(|part| (part.id, &mut part.store));
     let mut stores = HeldStores::new(parts, limit);
@@ -146,7 +146,7 @@ struct PageBuilder {
     /// Bytes of all rows.
     bytes: usize,
     /// Rows that the search read, and the time until which it may read more.
-    looked_at: usize,
+    rows_read: usize,
     until: Instant,
 }
 
@@ -154,12 +154,12 @@ impl PageBuilder {
     fn is_full(&self, limit: u32) -> bool {
         self.page.rows.len() as u32 >= limit
             || self.bytes >= PAGE_BYTES_MAX
-            || self.looked_at >= LOOKED_AT_MAX
-            || self.looked_at > 0 && self.looked_at.is_multiple_of(LOOK_ROWS) && Instant::now() >= self.until
+            || self.rows_read >= LOOKED_AT_MAX
+            || self.rows_read > 0 && self.rows_read.is_multiple_of(LOOK_ROWS) && Instant::now() >= self.until
     }
 
-    fn look_at(&mut self, row: &[u8], request: &RowsRequest) {
-        self.looked_at += 1;
+    fn add_row(&mut self, row: &[u8], request: &RowsRequest) {
+        self.rows_read += 1;
         if request.filter.as_ref().is_none_or(|filter| (filter.passes)(row)) {
             self.bytes += row.len();
             self.page.rows.push(row.to_vec());
@@ -190,7 +190,7 @@ impl PageReader<'_> {
                 lsn: seen,
             },
             bytes: 0,
-            looked_at: 0,
+            rows_read: 0,
             until: Instant::now() + self.time_max,
         };
         match is_ordered(schema, request.index) {
@@ -234,7 +234,7 @@ impl PageReader<'_> {
         loop {
             pages.fill(stores, 0, &range)?;
             let Some(next) = pages.next() else { return Ok(()) };
-            filling.look_at(next.row, request);
+            filling.add_row(next.row, request);
             let is_full = filling.is_full(request.limit);
             let behind = is_full.then(|| walk.cursor_behind(partitions[next.at], &next));
             let at = next.at;
@@ -251,9 +251,9 @@ impl PageReader<'_> {
     fn by_key(&self, stores: &mut dyn ViewStores, filling: &mut PageBuilder) -> Result<(), NoPage> {
         let (request, table) = (self.request, TableId(self.request.table));
         for at in 0..stores.partitions().len() {
-            stores.look(at, &mut |mut store| {
+            stores.with_store(at, &mut |mut store| {
                 if let Some((_, row)) = store.get_row(table, request.index, &request.prefix) {
-                    filling.look_at(row, request);
+                    filling.add_row(row, request);
                 }
             })?;
         }
@@ -277,13 +277,13 @@ impl PageReader<'_> {
             let mut next = Some(from);
             while let Some(first) = next {
                 let (mut is_full, before) = (false, filling.bytes);
-                stores.look(at, &mut |mut store| {
+                stores.with_store(at, &mut |mut store| {
                     next = store.walk(table, first, IDS_AT_ONCE, |shown| {
                         if filling.is_full(request.limit) {
                             is_full = true;
                             return Visit::Again;
                         }
-                        filling.look_at(shown.row, request);
+                        filling.add_row(shown.row, request);
                         match filling.bytes - before < LOOK_BYTES_MAX {
                             true => Visit::Next,
                             false => Visit::Stop,

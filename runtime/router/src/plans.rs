@@ -133,7 +133,7 @@ impl Router {
                     }
                     let store = held.partitions.iter_mut().map(|partition| &mut partition.store).next();
                     let store = store.ok_or(RowsError::NotFound)?;
-                    store.build_noted();
+                    store.build_notes();
                     Ok(store.misfits_from(id, &change, first))
                 });
                 let some;
@@ -180,7 +180,7 @@ pub(crate) fn destroyed_in(list: &DestroyedList<'_>) -> Vec<DestroyedItem> {
 
 /// Checks that no byte of a result can become too many bytes of text, because results are bounded in bytes before they commit. Only the
 /// upload is checked: modules in service stay.
-pub(crate) fn judge_texts(schema: &ModuleSchema) -> Result<(), DeployError> {
+pub(crate) fn check_texts(schema: &ModuleSchema) -> Result<(), DeployError> {
     for procedure in &schema.procedures {
         let params = procedure.params.iter().map(|param| (&*param.name, &param.ty));
         for (what, bound) in [
@@ -189,8 +189,8 @@ pub(crate) fn judge_texts(schema: &ModuleSchema) -> Result<(), DeployError> {
         ] {
             if bound.per_byte > TEXT_PER_BYTE_MAX {
                 let reason = format!(
-                    "the {what} of {} may take {} bytes of JSON for each byte, and the limit is {TEXT_PER_BYTE_MAX}: shorten the names in \
-                     its lists, or leave out members of type unit",
+                    "the {what} of {} may take {} bytes of JSON for each byte, and the limit is {TEXT_PER_BYTE_MAX}. Shorten the names in its \
+                     lists, or leave out members of type unit",
                     procedure.name, bound.per_byte
                 );
                 return Err(DeployError::Invalid { reason, offset: None });

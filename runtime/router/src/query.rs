@@ -48,10 +48,10 @@ pub struct RowsRequest {
     pub filter: Option<RowFilter>,
 }
 
-/// A judge of stored rows.
+/// A filter of stored rows.
 #[derive(Clone)]
 pub struct RowFilter {
-    /// Schema of the rows that it can judge. It does not know rows of a table that was changed meanwhile.
+    /// Schema of the rows that it can check. It does not know rows of a table that was changed meanwhile.
     pub schema: Arc<TableSchema>,
     pub passes: Arc<dyn Fn(&[u8]) -> bool + Send + Sync>,
 }
@@ -135,10 +135,10 @@ impl Router {
     /// Holds none.
     pub fn table_stats(&self, wait_max: Duration) -> Result<Vec<TableTotals>, Unavailable> {
         self.check_ready()?;
-        self.ask_to_tell(wait_max);
+        self.request_stats(wait_max);
         let (deployed, mut all) = (self.deployed(), Vec::new());
         for partition in 0..self.partitions_count() {
-            let told = self.0.config.shared.told.stats(PartitionId(partition));
+            let told = self.0.config.shared.published.stats(PartitionId(partition));
             all.resize(all.len().max(told.len()), TableTotals::default());
             for (id, stats) in told.iter().enumerate() {
                 let sum: &mut TableTotals = &mut all[id];
@@ -154,14 +154,14 @@ impl Router {
     }
 
     /// Asks all sites to take up the deployed modules and to publish their tables' sizes. Waits for at most `wait_max`.
-    pub(crate) fn ask_to_tell(&self, wait_max: Duration) {
+    pub(crate) fn request_stats(&self, wait_max: Duration) {
         let shared = &self.0.config.shared;
         let (sender, answers) = crossbeam_channel::unbounded::<()>();
         let mut waiters = Vec::new();
         for site in 0..shared.sites_count {
-            let (question, is_first) = shared.told.ask(SiteId(site));
+            let (question, is_first) = shared.published.ask(SiteId(site));
             let sender = sender.clone();
-            let hook = Box::new(move || _ = sender.send(())); // who asked may have gone
+            let hook = Box::new(move || _ = sender.send(())); // the caller may have gone
             waiters.extend(question.when_answered(hook));
             if is_first {
                 self.send(site as usize, SiteMessage::Tell);
@@ -227,7 +227,7 @@ impl Router {
         let mut taken = Vec::new();
         for id in (first..self.partitions_count()).map(PartitionId) {
             taken.push(id);
-            let told = self.0.config.shared.told.stats(id);
+            let told = self.0.config.shared.published.stats(id);
             rows += told.get(request.table as usize).map_or(0, |stats| stats.rows);
             if rows > request.limit as u64 {
                 break;
@@ -248,7 +248,7 @@ impl Router {
     pub fn digest(&self) -> Result<u64, Unavailable> {
         self.run_on_all(|held| {
             held.partitions.iter_mut().fold(0u64, |digest, partition| {
-                partition.store.build_noted();
+                partition.store.build_notes();
                 let mixed = digest.rotate_left(17).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 mixed ^ partition.store.digest()
             })

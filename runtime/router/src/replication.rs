@@ -412,7 +412,7 @@ pub trait ReplicationService: Send + Sync {
     /// Lets a standby connect.
     fn join(&self, joiner: &Joiner) -> Result<StandbyTicket, ReplicationError>;
     /// Whether writes of this level can be had now. Err: why not.
-    fn judge_safety(&self, level: Safety) -> Result<(), Arc<str>>;
+    fn check_safety(&self, level: Safety) -> Result<(), Arc<str>>;
     /// Runs `told` once the records before `end`, which are durable here, have this level, or with the reason why that can't be waited for
     /// any longer: at once, or on a thread for which it must only hand over. It comes by itself within some seconds.
     fn when_safe(&self, level: Safety, end: Lsn, told: SafetyHook);

@@ -368,9 +368,9 @@ impl Router {
         });
     }
 
-    pub(crate) fn note_answered(&self, calls: u64, took: Duration) {
+    pub(crate) fn record_answered(&self, calls: u64, took: Duration) {
         self.0.config.registry.answered(calls, took);
-        self.0.pace.note(calls);
+        self.0.pace.record(calls);
     }
 
     /// Returns why the node takes no calls now, if there is a reason.
@@ -486,7 +486,7 @@ impl Router {
         self.check_ready()?;
         let (sender, receiver) = crossbeam_channel::bounded(1);
         let job: Job = Box::new(move |held| {
-            let _ = sender.send(job(held)); // the caller may have gone; the job is done all the same
+            let _ = sender.send(job(held)); // the job is done even if the caller has gone
         });
         let count = self.0.config.shared.partitions_count;
         self.send_multi(MultiPartitionTxn::barrier(TxnPartitions::All, count, job));
@@ -532,7 +532,7 @@ impl Router {
         let job: Job = Box::new(move |held: &mut ExclusivePartitions<'_>| {
             let found = read(held);
             held.when_durable(move |durable| {
-                let _ = sender.send(durable.map_err(RowsError::from).and(found)); // as above
+                let _ = sender.send(durable.map_err(RowsError::from).and(found));
             });
         });
         let shared = &self.0.config.shared;

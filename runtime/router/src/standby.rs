@@ -122,7 +122,7 @@ impl Router {
     /// Has `send` put the window up to `end` into the inboxes as a whole, with no view in between. It must not wait for anything.
     pub fn send_window(&self, end: Lsn, send: &mut dyn FnMut()) {
         let _order = self.in_order();
-        self.let_view_go();
+        self.release_view();
         self.0.part.sent.store(end.0, Ordering::Release);
         send();
     }
@@ -172,8 +172,8 @@ impl Router {
         lsn == Lsn(0) || (self.view() >= end && self.0.config.shared.gate.shows(end))
     }
 
-    /// Whether answers tell the age of the rows that they show. They do on a standby, and on a primary that may be deposed.
-    pub fn tells_age(&self) -> bool {
+    /// Whether answers report the age of the rows that they show. They do on a standby, and on a primary that may be deposed.
+    pub fn reports_age(&self) -> bool {
         let shared = &self.0.config.shared;
         self.is_standby() || shared.gate.doubt(&*shared.clock).is_some()
     }

@@ -96,14 +96,14 @@ impl Router {
         let views = &self.0.part.views;
         views.bytes_max.store(bytes_max, Ordering::Relaxed);
         views.state.lock().expect("held for a store").reads = reads;
-        self.let_view_go();
+        self.release_view();
         views.changed.notify_all();
     }
 
     /// Drops the kept view, so that later reads get another one.
-    pub(crate) fn let_view_go(&self) {
+    pub(crate) fn release_view(&self) {
         let kept = self.0.part.views.state.lock().expect("held for a store").kept.take();
-        drop(kept); // its end takes the lock
+        drop(kept); // the drop takes the lock
     }
 
     /// Returns the way of reads on a standby. None: the sites run them.
@@ -134,7 +134,7 @@ impl Router {
     /// Stops the opening of views until `reopen_views`. True once none is open.
     pub fn shut_views(&self) -> bool {
         self.0.part.views.state.lock().expect("held for a store").is_shut = true;
-        self.let_view_go();
+        self.release_view();
         self.open_views() == 0
     }
 

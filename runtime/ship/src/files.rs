@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     connection::send,
-    judge::JoinRefusal,
+    join_check::JoinRefusal,
     session::SessionEnd,
     source::{CheckpointSource, ChosenCheckpoint, ShippedLog},
 };

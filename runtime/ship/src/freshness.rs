@@ -96,7 +96,7 @@ impl FreshnessSamples {
     }
 
     /// One point a second, the oldest first, and the last minute in one.
-    pub fn told(&self) -> (Vec<FreshnessPoint>, Option<FreshnessSummary>) {
+    pub fn report(&self) -> (Vec<FreshnessPoint>, Option<FreshnessSummary>) {
         let minute = (!self.samples.is_empty()).then(|| summary(self.samples.iter()));
         (self.points.iter().copied().collect(), minute)
     }
@@ -127,7 +127,7 @@ impl Freshness {
         self.view = Lsn(0);
     }
 
-    pub fn note(&mut self, now_ns: u64, progress: &Progress) {
+    pub fn record(&mut self, now_ns: u64, progress: &Progress) {
         self.is_heard = true;
         self.heard_ns = Some(now_ns);
         self.view = progress.view;
@@ -171,7 +171,7 @@ impl Freshness {
 
     /// One point a second, the oldest first, and the last minute in one.
     pub fn history(&self) -> (Vec<FreshnessPoint>, Option<FreshnessSummary>) {
-        self.history.told()
+        self.history.report()
     }
 }
 
@@ -246,19 +246,19 @@ mod tests {
         // 1,000 records a sample, for 12 s.
         for n in 0..600u64 {
             now_ns += SAMPLE_NS;
-            views.note(now_ns, Lsn(n * 1_000));
+            views.record(now_ns, Lsn(n * 1_000));
         }
         // It had all but 50,000 of them, of which the last 500,000 count.
-        fresh.note(now_ns, &told(549_000));
+        fresh.record(now_ns, &told(549_000));
         fresh.sample((now_ns, 5), &views, |lsn| 10 * lsn.0);
         let score = fresh.score().expect("measured");
         assert!((score - 0.9).abs() < 1e-4, "{score}");
         assert_eq!(fresh.lag(), lag(1_000_000, true));
-        fresh.note(now_ns, &told(599_000));
+        fresh.record(now_ns, &told(599_000));
         fresh.sample((now_ns, 5), &views, |_| 0);
         assert_eq!((fresh.score(), fresh.lag()), (Some(1.0), lag(0, true)));
         // An earlier report does not grow with time, so new records lower the score.
-        views.note(now_ns + 30 * MS, Lsn(600_000));
+        views.record(now_ns + 30 * MS, Lsn(600_000));
         fresh.sample((now_ns + 30 * MS, 5), &views, |_| 0);
         assert!(fresh.score().is_some_and(|score| score < 1.0));
         assert_eq!(fresh.lag(), lag(30_000, true));
@@ -267,21 +267,21 @@ mod tests {
     #[test]
     fn lag_of_a_standby_behind_all_samples_is_a_lower_bound() {
         let (mut views, mut fresh) = (ViewSamples::default(), Freshness::default());
-        views.note(1_000 * MS, Lsn(500));
-        fresh.note(3_000 * MS, &told(400));
+        views.record(1_000 * MS, Lsn(500));
+        fresh.record(3_000 * MS, &told(400));
         fresh.sample((3_000 * MS, 0), &views, |_| 77);
         assert_eq!((fresh.score(), fresh.lag()), (Some(0.0), lag(2_000_000, false)));
     }
 
     #[test]
-    fn one_that_was_not_heard_lags_since_the_primary_was_where_it_is() {
+    fn silent_standby_lags_since_the_primary_was_at_its_view() {
         let (mut views, mut fresh) = (ViewSamples::default(), Freshness::default());
         let now_ns = 1_000 * MS;
-        views.note(now_ns, Lsn(0));
-        views.note(now_ns + 400 * MS, Lsn(500));
+        views.record(now_ns, Lsn(0));
+        views.record(now_ns + 400 * MS, Lsn(500));
         fresh.sample((now_ns + 1_000 * MS, 0), &views, |_| 0);
         assert_eq!((fresh.score(), fresh.lag()), (None, lag(1_000_000, false)));
-        fresh.note(now_ns + 1_000 * MS, &told(500));
+        fresh.record(now_ns + 1_000 * MS, &told(500));
         // The earlier view is known until another connection reports more.
         fresh.begin();
         fresh.sample((now_ns + 1_000 * MS, 0), &views, |_| 0);
@@ -295,14 +295,14 @@ mod tests {
     fn an_idle_primary_is_seen_whole_as_long_as_the_standby_is_heard() {
         let (mut views, mut fresh) = (ViewSamples::default(), Freshness::default());
         let mut now_ns = 1_000 * MS;
-        views.note(now_ns, Lsn(500));
+        views.record(now_ns, Lsn(500));
         fresh.sample((now_ns, 0), &views, |_| 0);
         assert_eq!(fresh.score(), None, "nothing was heard of it");
-        fresh.note(now_ns, &told(500));
+        fresh.record(now_ns, &told(500));
         fresh.sample((now_ns, 0), &views, |_| 0);
         assert_eq!((fresh.score(), fresh.lag()), (Some(1.0), lag(0, true)));
         now_ns += 1_100 * MS;
-        views.note(now_ns, Lsn(500));
+        views.record(now_ns, Lsn(500));
         fresh.sample((now_ns, 0), &views, |_| 0);
         assert_eq!(
             (fresh.score(), fresh.lag()),
@@ -310,7 +310,7 @@ mod tests {
             "nothing was heard of it for more than a second"
         );
         // The standby is lost, and the primary keeps writing: the standby shows less and less of it.
-        views.note(now_ns + 20 * MS, Lsn(1_000));
+        views.record(now_ns + 20 * MS, Lsn(1_000));
         fresh.sample((now_ns + 20 * MS, 0), &views, |_| 77);
         assert_eq!((fresh.score(), fresh.lag()), (Some(0.0), lag(20_000, true)));
     }
@@ -321,10 +321,10 @@ mod tests {
         let mut now_ns = 1_000 * MS;
         for n in 0..(61 * 50u64) {
             now_ns += SAMPLE_NS;
-            views.note(now_ns, Lsn(n * 100));
+            views.record(now_ns, Lsn(n * 100));
             // Every tenth time it is ten samples behind.
             let behind = if n % 10 == 9 { 1_000 } else { 0 };
-            fresh.note(now_ns, &told((n * 100u64).saturating_sub(behind)));
+            fresh.record(now_ns, &told((n * 100u64).saturating_sub(behind)));
             fresh.sample((now_ns, n as i64), &views, |_| behind);
         }
         let (points, summary) = fresh.history();

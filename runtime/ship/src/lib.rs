@@ -7,32 +7,31 @@
 //! Called by: `router` (reads of freshness), `upkeep` (a checkpoint for a new standby), `database`, `node` (a standby's first files).
 #![forbid(unsafe_code)]
 
-mod beside;
-mod comparing;
+mod comparisons;
 mod connection;
 mod files;
 mod fork;
 mod freshness;
-mod judge;
+mod join_check;
 mod link;
 mod member;
 mod own_freshness;
+mod primary_report;
 mod quorum;
 mod receive;
 mod ring;
 mod safety;
-mod seen;
 mod sent_status;
 mod session;
 mod shipper;
 mod source;
+mod standby_log;
 mod stream;
 mod table;
 mod tickets;
 mod views;
 
-pub use beside::{KeepCommitted, LogBeside, OnTheWay};
-pub use comparing::Comparisons;
+pub use comparisons::Comparisons;
 pub use connection::{SEND_TIME, SHIP_LIMITS, SILENCE_MAX, STANDBY_LIMITS};
 pub use fork::{AskingFork, ForkAnswer};
 pub use freshness::{FreshnessPoint, FreshnessSummary, Lag};
@@ -42,8 +41,9 @@ pub use link::{
 };
 pub use member::{ComparedStatus, Member, StandbyStage, StandbyStatus};
 pub use own_freshness::OwnFreshness;
+pub use primary_report::{BeatSeen, ReportedMember, SyncReport, WelcomeSeen};
 pub use receive::{BootstrapReceiver, BootstrapSummary};
-pub use safety::{Commits, IN_SYNC_NS, SafetyHook, Stand, committed_by, waits_for_each};
-pub use seen::{BeatSeen, StandingSeen, ToldMember, WelcomeSeen};
+pub use safety::{Commits, IN_SYNC_NS, SafetyHook, SafetyStatus, committed_by, waits_for_each};
 pub use shipper::{Keep, ShipError, ShipEvent, Shipper, ShipperConfig};
 pub use source::{CheckpointSource, ChosenCheckpoint, ShippedLog};
+pub use standby_log::{KeepCommitted, LogBeside, OnTheWay};

@@ -14,7 +14,7 @@ use reprise_wire::{
 
 use crate::{
     connection::{HEARTBEAT, SILENCE_MAX, STANDBY_LIMITS, send, wait},
-    seen::{BeatSeen, StandingSeen, ToldMember, WelcomeSeen},
+    primary_report::{BeatSeen, ReportedMember, SyncReport, WelcomeSeen},
 };
 
 /// Shortest time between two reports that have nothing more on the disk.
@@ -35,16 +35,16 @@ pub trait Taker: Send + Sync {
     fn place(&self, group: &Group<'_>) -> Result<AppendOutcome, AppendError>;
     fn progress(&self) -> StandbyProgress;
     /// The primary has taken this standby: nothing was heard on this connection before.
-    fn note_welcome(&self, _: &WelcomeSeen) {}
+    fn on_welcome(&self, _: &WelcomeSeen) {}
     /// Takes the primary's report that it is there, and how far it is.
-    fn note_heartbeat(&self, beat: &BeatSeen);
+    fn on_heartbeat(&self, beat: &BeatSeen);
     /// Saves the primary's sync status. True once it is on the disk; false if it can't be saved.
-    fn keep_standing(&self, standing: &StandingSeen) -> bool;
+    fn save_sync_report(&self, standing: &SyncReport) -> bool;
     /// Checks whether the standby may report to this primary: the primary may answer what the standby acknowledges. Err: why it must not.
-    fn judge_primary(&self, _: &WelcomeSeen) -> Result<(), String> {
+    fn check_primary(&self, _: &WelcomeSeen) -> Result<(), String> {
         Ok(())
     }
-    /// Whether the knowledge of `judge_primary` is of `since_ns` or later, by the taker's clock, or can't be. The question makes the taker look.
+    /// Whether the knowledge of `check_primary` is of `since_ns` or later, by the taker's clock, or can't be. The question makes the taker look.
     fn knows_since(&self, _since_ns: u64) -> bool {
         true
     }
@@ -71,9 +71,9 @@ pub trait Compares {
     /// A connection begins: no more comes about LSNs that were named on the one before.
     fn begin(&self);
     /// Takes an LSN that the primary names before it says that the LSN is committed. The tables are compared there.
-    fn note_named(&self, named: &ComparePoint);
+    fn on_compare_point(&self, named: &ComparePoint);
     /// Takes the primary's digests. False: more tables than there are.
-    fn note_tables(&self, found: &TableDigests<'_>) -> bool;
+    fn on_digests(&self, found: &TableDigests<'_>) -> bool;
     /// Takes the next report on a comparison; each once.
     fn take_compared(&self) -> Option<ComparedOwn>;
 }
@@ -217,10 +217,10 @@ impl Link {
             woken,
             waiter: None,
             welcome: None,
-            told: Progress::default(),
-            told_ns: None,
+            reported: Progress::default(),
+            reported_ns: None,
             welcome_ns: 0,
-            noted: 0,
+            saved_status: 0,
         })
     }
 
@@ -270,12 +270,12 @@ pub struct LogReceiver {
     /// The end of the received records when it was set.
     waiter: Option<(Lsn, Option<WatermarkWaiter>)>,
     welcome: Option<WelcomeSeen>,
-    told: Progress,
+    reported: Progress,
     /// None: nothing was reported.
-    told_ns: Option<u64>,
+    reported_ns: Option<u64>,
     welcome_ns: u64,
     /// Number of the newest sync status that is kept.
-    noted: u64,
+    saved_status: u64,
 }
 
 impl fmt::Debug for LogReceiver {
@@ -306,7 +306,7 @@ impl LogReceiver {
             is_anything = true;
             self.take(Frame::decode(&bytes)?)?;
         }
-        let is_told = self.report_if_due()? | self.tell_compared()?;
+        let is_told = self.report_if_due()? | self.send_comparisons()?;
         self.watch();
         match is_anything || is_told {
             true => Ok(Step::Done),
@@ -351,7 +351,7 @@ impl LogReceiver {
                     primary: welcome.primary.to_owned(),
                     safety: welcome.safety,
                 };
-                self.taker.note_welcome(&seen);
+                self.taker.on_welcome(&seen);
                 self.welcome = Some(seen);
                 self.welcome_ns = self.link.clock.monotonic_ns();
                 if let Some(compares) = self.taker.compares() {
@@ -360,10 +360,10 @@ impl LogReceiver {
                 self.report().map(drop)
             }
             Frame::Group(group) if self.welcome.is_some() => self.place(&group),
-            Frame::Heartbeat(beat) => self.note_beat(&beat),
-            Frame::Standing(standing) => self.note_standing(&standing),
+            Frame::Heartbeat(beat) => self.on_beat(&beat),
+            Frame::Standing(standing) => self.on_sync_update(&standing),
             Frame::Group(_) => Err(LinkError::Turn("a group")),
-            Frame::Named(_) | Frame::Digests(_) => self.note_comparison(frame),
+            Frame::Named(_) | Frame::Digests(_) => self.on_comparison(frame),
             Frame::Hello(_) | Frame::Progress(_) | Frame::Compared(_) => Err(LinkError::Turn("a standby's frame")),
             Frame::Welcome(_) | Frame::File(_) | Frame::FilesEnd(_) | Frame::Epochs(_) => {
                 Err(LinkError::Turn("a file, or a welcome"))
@@ -377,12 +377,12 @@ impl LogReceiver {
         }
     }
 
-    fn note_beat(&mut self, beat: &Heartbeat) -> Result<(), LinkError> {
+    fn on_beat(&mut self, beat: &Heartbeat) -> Result<(), LinkError> {
         let Some(welcome) = &self.welcome else {
             return Err(LinkError::Turn("a heartbeat"));
         };
         let came_ns = self.link.clock.monotonic_ns();
-        self.taker.note_heartbeat(&BeatSeen {
+        self.taker.on_heartbeat(&BeatSeen {
             epoch: welcome.epoch,
             echo_ns: Some(beat.echo_ns).filter(|echo_ns| *echo_ns > 0),
             came_ns,
@@ -393,18 +393,18 @@ impl LogReceiver {
         self.report().map(drop)
     }
 
-    fn note_standing(&mut self, standing: &SyncUpdate<'_>) -> Result<(), LinkError> {
+    fn on_sync_update(&mut self, standing: &SyncUpdate<'_>) -> Result<(), LinkError> {
         let Some(welcome) = &self.welcome else {
             return Err(LinkError::Turn("a standing"));
         };
-        let members = standing.members().map(|seen| ToldMember {
+        let members = standing.members().map(|seen| ReportedMember {
             name: seen.name.into(),
             url: seen.url.into(),
             from: seen.from,
             is_in_sync: seen.is_in_sync,
             set: seen.set,
         });
-        let is_kept = self.taker.keep_standing(&StandingSeen {
+        let is_kept = self.taker.save_sync_report(&SyncReport {
             epoch: welcome.epoch,
             safety: welcome.safety,
             number: standing.number,
@@ -413,13 +413,13 @@ impl LogReceiver {
             members: members.collect(),
         });
         if is_kept {
-            self.noted = standing.number;
+            self.saved_status = standing.number;
         }
         // If the status is not saved, the primary ends the connection, and sends it again.
         self.report().map(drop)
     }
 
-    fn note_comparison(&mut self, frame: Frame<'_>) -> Result<(), LinkError> {
+    fn on_comparison(&mut self, frame: Frame<'_>) -> Result<(), LinkError> {
         if self.welcome.is_none() {
             return Err(LinkError::Turn("a comparison"));
         }
@@ -427,8 +427,8 @@ impl LogReceiver {
             return Ok(());
         };
         match frame {
-            Frame::Named(named) => compares.note_named(&named),
-            Frame::Digests(found) if !compares.note_tables(&found) => {
+            Frame::Named(named) => compares.on_compare_point(&named),
+            Frame::Digests(found) if !compares.on_digests(&found) => {
                 return Err(LinkError::Turn("digests of more tables than there are"));
             }
             _ => {}
@@ -449,7 +449,7 @@ impl LogReceiver {
             view: found.view.min(received),
             room_bytes: found.room_bytes,
             epoch: self.welcome.as_ref().map_or(Epoch(0), |welcome| welcome.epoch),
-            noted: self.noted,
+            saved_status: self.saved_status,
         }
     }
 
@@ -457,29 +457,29 @@ impl LogReceiver {
     fn report(&mut self) -> Result<bool, LinkError> {
         let now_ns = self.link.clock.monotonic_ns();
         if let Some(welcome) = &self.welcome {
-            let is_first = self.told_ns.is_none();
+            let is_first = self.reported_ns.is_none();
             if is_first && now_ns < self.welcome_ns + KNOWN_WAIT_NS && !self.taker.knows_since(self.welcome_ns) {
                 return Ok(false);
             }
-            self.taker.judge_primary(welcome).map_err(LinkError::Superseded)?;
+            self.taker.check_primary(welcome).map_err(LinkError::Superseded)?;
         }
         let progress = self.progress();
         send(&mut self.link.connection, &Frame::Progress(progress))?;
-        (self.told, self.told_ns) = (progress, Some(now_ns));
+        (self.reported, self.reported_ns) = (progress, Some(now_ns));
         Ok(true)
     }
 
     /// Reports the progress if that is due. True if it reported.
     fn report_if_due(&mut self) -> Result<bool, LinkError> {
         let now_ns = self.link.clock.monotonic_ns();
-        let (now, told) = (self.progress(), &self.told);
+        let (now, told) = (self.progress(), &self.reported);
         // A caller of the primary may wait for what is on the disk here.
         let is_awaited = now.persisted > told.persisted;
         let is_more = (now.received, now.view, now.room_bytes) != (told.received, told.view, told.room_bytes);
         let is_time = self
-            .told_ns
+            .reported_ns
             .is_none_or(|told_ns| now_ns.saturating_sub(told_ns) >= REPORT_NS);
-        let is_due = self.welcome.is_some() && (is_awaited || is_more && is_time || self.told_ns.is_none());
+        let is_due = self.welcome.is_some() && (is_awaited || is_more && is_time || self.reported_ns.is_none());
         match is_due {
             true => self.report(),
             false => Ok(false),
@@ -487,7 +487,7 @@ impl LogReceiver {
     }
 
     /// Sends the results of comparisons. True if there were any.
-    fn tell_compared(&mut self) -> Result<bool, LinkError> {
+    fn send_comparisons(&mut self) -> Result<bool, LinkError> {
         if self.welcome.is_none() {
             return Ok(false);
         }
@@ -517,7 +517,7 @@ impl LogReceiver {
         self.waiter = (received > persisted).then(|| {
             let wake = self.wake.clone();
             let hook = Box::new(move || {
-                let _ = wake.try_send(()); // full: it is awake already
+                let _ = wake.try_send(()); // a full channel means that the thread is awake
             });
             (received, self.taker.when_persisted(received, hook))
         });

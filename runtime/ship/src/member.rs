@@ -114,14 +114,14 @@ pub(crate) struct StandbyEntry {
     /// The end of the records that it persisted, also while it is away.
     pub persisted: Lsn,
     pub sync: SyncState,
-    /// True once it is saved that the standby is in sync. Before that the primary does not tell it so.
+    /// True once it is saved that the standby is in sync. Before that the primary does not report it so.
     pub is_kept_in: bool,
-    /// Number of the first sync status that tells it so.
-    pub told_in: u64,
+    /// Number of the first sync status that reports it in sync.
+    pub reported_in: u64,
     /// While the standby is out of sync: it has everything before this, and may lack records that were answered later.
     pub lacks_from: Lsn,
     /// Number of the newest sync status that it saved, by its word on this connection.
-    pub noted: u64,
+    pub saved_status: u64,
     /// The standby is removed as soon as it is saved that it left.
     pub is_forgotten: bool,
     pub is_counted: bool,
@@ -152,9 +152,9 @@ impl StandbyEntry {
             persisted: Lsn(0),
             sync: SyncState::Out,
             is_kept_in: false,
-            told_in: 0,
+            reported_in: 0,
             lacks_from: Lsn(0),
-            noted: 0,
+            saved_status: 0,
             is_forgotten: false,
             is_counted: false,
             joins: None,
@@ -183,13 +183,13 @@ impl StandbyEntry {
     }
 
     /// True if the standby is in sync, and that is saved.
-    pub fn is_told_in(&self) -> bool {
+    pub fn is_reported_in_sync(&self) -> bool {
         self.sync == SyncState::In && self.is_kept_in
     }
 
     /// True if the standby, too, knows that.
     pub fn knows_in(&self) -> bool {
-        self.is_told_in() && self.noted >= self.told_in
+        self.is_reported_in_sync() && self.saved_status >= self.reported_in
     }
 
     /// Returns why another process may not have its name now.
@@ -219,8 +219,8 @@ impl StandbyEntry {
         self.connection == 0 && !self.is_forgotten
     }
 
-    /// True if the standby gets log. The primary then also tells it which standbys are out of sync.
-    pub fn is_told(&self) -> bool {
+    /// True if the standby gets log. The primary then also reports to it which standbys are out of sync.
+    pub fn gets_status(&self) -> bool {
         self.connection != 0 && matches!(self.state, StandbyStage::CatchingUp | StandbyStage::Streaming)
     }
 
@@ -245,7 +245,7 @@ impl StandbyEntry {
     }
 
     /// Moves its slot to `lsn`, because it needs no earlier log. Returns the slot if it has to move.
-    pub fn let_go_before(&mut self, lsn: Lsn) -> Option<Arc<ReplicationSlot>> {
+    pub fn release_before(&mut self, lsn: Lsn) -> Option<Arc<ReplicationSlot>> {
         let (hold, from) = self.hold.as_mut().filter(|(_, from)| *from < lsn)?;
         *from = lsn;
         Some(Arc::clone(hold))

@@ -8,7 +8,7 @@ use crate::{
     freshness::{
         FreshnessPoint, FreshnessSample, FreshnessSamples, FreshnessSummary, HEARD_NS, LOOK_BACK_NS, Lag, idle, score,
     },
-    seen::BeatSeen,
+    primary_report::BeatSeen,
     views::{SAMPLE_NS, ViewSamples},
 };
 
@@ -57,12 +57,12 @@ impl OwnFreshness {
     }
 
     /// Takes a heartbeat at `now`: by the clock whose times progress has, and in microseconds since 1970.
-    pub fn note(&self, beat: &BeatSeen, now: (u64, i64), view: Lsn) {
+    pub fn record_heartbeat(&self, beat: &BeatSeen, now: (u64, i64), view: Lsn) {
         let Some(echo_ns) = beat.echo_ns else {
             return;
         };
         self.with(|own| {
-            own.views.note(echo_ns, beat.durable);
+            own.views.record(echo_ns, beat.durable);
             own.newest = Some((echo_ns, beat.durable));
             if now.0 < own.due_ns {
                 return;
@@ -87,7 +87,7 @@ impl OwnFreshness {
 
     /// One point a second, the oldest first, and the last minute in one.
     pub fn history(&self) -> (Vec<FreshnessPoint>, Option<FreshnessSummary>) {
-        self.with(|own| own.history.told())
+        self.with(|own| own.history.report())
     }
 }
 
@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn note(own: &OwnFreshness, at_ms: u64, beat: BeatSeen, view: u64) {
-        own.note(&beat, (at_ms * MS, 0), Lsn(view));
+        own.record_heartbeat(&beat, (at_ms * MS, 0), Lsn(view));
     }
 
     fn now(own: &OwnFreshness, at_ms: u64, view: u64) -> (Option<f64>, Lag) {

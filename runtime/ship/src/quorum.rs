@@ -6,7 +6,7 @@ use reprise_wire::SetPart;
 
 use crate::{
     member::{Member, StandbyEntry},
-    safety::{SafetyMember, Stand, SyncState, stand},
+    safety::{SafetyMember, SafetyStatus, SyncState, safety_status},
     table::StandbyTableState,
 };
 
@@ -19,8 +19,8 @@ impl StandbyEntry {
         }
     }
 
-    fn has_noted(&self, number: u64) -> bool {
-        self.connection != 0 && self.noted >= number
+    fn has_saved(&self, number: u64) -> bool {
+        self.connection != 0 && self.saved_status >= number
     }
 }
 
@@ -38,7 +38,7 @@ impl StandbyTableState {
         let count = |is: &dyn Fn(SetPart) -> bool| {
             let some = self.parts().filter(|(_, part)| is(*part));
             some.fold((0_usize, 0_usize), |(all, know), (standby, _)| {
-                (all + 1, know + usize::from(standby.has_noted(number)))
+                (all + 1, know + usize::from(standby.has_saved(number)))
             })
         };
         let (old, _) = count(&|part| part.is_in);
@@ -50,7 +50,7 @@ impl StandbyTableState {
     /// Checks whether enough standbys know which standbys leave.
     pub fn is_leaving_confirmed(&self, level: Safety) -> bool {
         let mut all = self.standbys.values();
-        let do_all_know = all.all(|standby| !standby.is_told() || standby.noted >= self.left);
+        let do_all_know = all.all(|standby| !standby.gets_status() || standby.saved_status >= self.left);
         let is_forgotten = |(standby, part): (&StandbyEntry, SetPart)| part.is_in && standby.is_forgotten;
         let is_smaller = level == Safety::Quorum && self.parts().any(is_forgotten);
         do_all_know && (!is_smaller || (self.is_confirmed(self.left) && self.has_enough()))
@@ -61,7 +61,7 @@ impl StandbyTableState {
     fn has_enough(&self) -> bool {
         let next = self.next_members();
         let stays = next.iter().any(|member| member.is_counted);
-        !stays || stand(Safety::Quorum, true, &next).limit >= Some(self.forgot_at)
+        !stays || safety_status(Safety::Quorum, true, &next).limit >= Some(self.forgot_at)
     }
 
     fn next_members(&self) -> Vec<SafetyMember> {
@@ -74,14 +74,14 @@ impl StandbyTableState {
             return;
         }
         if !self.is_changing() {
-            let next = self.standing + 1;
+            let next = self.sync_number + 1;
             let comes = self
                 .standbys
                 .values_mut()
                 .find(|standby| standby.is_there() && !standby.is_counted);
             if let Some(standby) = comes {
                 standby.joins = Some(next);
-                self.standing = next;
+                self.sync_number = next;
             }
         }
         let joins = self.standbys.values().find_map(|standby| standby.joins);
@@ -102,18 +102,18 @@ impl StandbyTableState {
             if standby.is_there() {
                 standby.sync = SyncState::In;
             }
-            self.standing += 1;
+            self.sync_number += 1;
         }
     }
 
     /// Returns the stand of writes of the server's level now.
-    pub fn stand_of(&self, level: Safety) -> Stand {
-        let now = stand(level, true, &self.members());
+    pub fn status_of(&self, level: Safety) -> SafetyStatus {
+        let now = safety_status(level, true, &self.members());
         if level != Safety::Quorum || !self.is_changing() {
             return now;
         }
-        let next = stand(level, true, &self.next_members());
-        Stand {
+        let next = safety_status(level, true, &self.next_members());
+        SafetyStatus {
             limit: now.limit.min(next.limit),
             refusal: now.refusal.or(next.refusal),
             missing: now.missing.or(next.missing),

@@ -11,9 +11,9 @@ use reprise_wire::{FileChunk, FilesEnd, Frame, Heartbeat, Progress, Wants};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    beside::{LogBeside, LogComing},
     connection::{HEARTBEAT, send, wait},
     link::{Link, LinkConfig, LinkError, REPORT_NS, group_of},
+    standby_log::{LogBeside, LogComing},
 };
 
 /// Patience with a primary that looks for a checkpoint.
@@ -50,8 +50,8 @@ pub struct BootstrapReceiver {
     bytes: u64,
     /// Epoch of the primary, once it took this standby.
     epoch: Option<Epoch>,
-    told: Progress,
-    told_ns: u64,
+    reported: Progress,
+    reported_ns: u64,
     whole: Option<BootstrapSummary>,
 }
 
@@ -81,8 +81,8 @@ impl Link {
             paths: Vec::new(),
             bytes: 0,
             epoch: None,
-            told: Progress::default(),
-            told_ns: 0,
+            reported: Progress::default(),
+            reported_ns: 0,
             whole: None,
         })
     }
@@ -116,7 +116,7 @@ impl BootstrapReceiver {
             }
             Frame::Welcome(welcome) if self.epoch.is_none() => self.epoch = Some(welcome.epoch),
             Frame::File(chunk) if self.epoch.is_some() => self.take(&chunk)?,
-            Frame::Heartbeat(beat) if self.epoch.is_some() => self.note_beat(&beat)?,
+            Frame::Heartbeat(beat) if self.epoch.is_some() => self.record_heartbeat(&beat)?,
             Frame::Group(group) => match &mut self.log {
                 Some(log) => log.place(&group_of(&group))?,
                 None => return Err(LinkError::Turn("a group")),
@@ -166,9 +166,9 @@ impl BootstrapReceiver {
         self.report()
     }
 
-    fn note_beat(&mut self, beat: &Heartbeat) -> Result<(), LinkError> {
+    fn record_heartbeat(&mut self, beat: &Heartbeat) -> Result<(), LinkError> {
         if let Some(log) = &mut self.log {
-            log.note_committed(beat.committed);
+            log.record_committed(beat.committed);
         }
         self.report()
     }
@@ -192,18 +192,18 @@ impl BootstrapReceiver {
         let now_ns = self.link.clock.monotonic_ns();
         let progress = self.progress();
         send(&mut self.link.connection, &Frame::Progress(progress))?;
-        (self.told, self.told_ns) = (progress, now_ns);
+        (self.reported, self.reported_ns) = (progress, now_ns);
         Ok(())
     }
 
     /// Reports if that is due. No caller waits for what is durable here, but the primary may wait for room.
     fn report_if_due(&mut self) -> Result<(), LinkError> {
         let now_ns = self.link.clock.monotonic_ns();
-        if now_ns.saturating_sub(self.told_ns) < REPORT_NS {
+        if now_ns.saturating_sub(self.reported_ns) < REPORT_NS {
             return Ok(());
         }
         let now = self.progress();
-        match (now.received, now.room_bytes) == (self.told.received, self.told.room_bytes) {
+        match (now.received, now.room_bytes) == (self.reported.received, self.reported.room_bytes) {
             true => Ok(()),
             false => self.report(),
         }

@@ -202,13 +202,13 @@ impl Ring {
             self.has_readers.store(false, Ordering::SeqCst);
             (self.following)(false);
             match self.buffer {
-                Some(_) => state.groups.clear(), // its room stays: sealing asks for no memory
+                Some(_) => state.groups.clear(), // the memory stays, because sealing must not allocate
                 None => given_up = std::mem::take(&mut state.groups),
             }
             state.bytes = 0;
         }
         drop(state);
-        drop(given_up); // memory is given back outside of the lock
+        drop(given_up); // the drop frees memory, so it runs outside of the lock
     }
 
     pub fn wake_all(&self) {
@@ -274,15 +274,15 @@ impl Ring {
         [head, records]: [&[u8]; 2],
     ) -> Option<SharedFrame> {
         while state.bytes + records.len() > self.bytes_max || state.groups.len() == SHARED_FRAMES_MAX {
-            state.give_up()?;
+            state.remove_oldest()?;
         }
         loop {
             if let Some(frame) = buffer.lay(&[head, records]) {
                 return Some(frame);
             }
-            let oldest = state.give_up()?;
+            let oldest = state.remove_oldest()?;
             if matches!(&oldest.bytes, GroupBytes::Shared(frame) if frame.is_held_by_others()) {
-                return None; // newer ones lie behind it
+                return None; // the newer groups follow it
             }
         }
     }
@@ -318,7 +318,7 @@ impl GroupRingState {
     }
 
     /// Removes the oldest group.
-    fn give_up(&mut self) -> Option<RingGroup> {
+    fn remove_oldest(&mut self) -> Option<RingGroup> {
         let oldest = self.groups.pop_front()?;
         self.bytes -= oldest.held_bytes();
         Some(oldest)
@@ -327,7 +327,7 @@ impl GroupRingState {
 
 impl GroupReader {
     fn wake(&self) {
-        let _ = self.wake.try_send(()); // full: it is awake already
+        let _ = self.wake.try_send(()); // a full channel means that the thread is awake
     }
 
     /// Posts a group. False if the reader has to send it itself.
@@ -344,7 +344,7 @@ impl Direct {
     fn post(&mut self, frame: &SharedFrame, group: &Group<'_>) -> bool {
         let has_room = self.room_bytes > 0 && self.posted.len() < POSTED_MAX;
         if self.next != group.first || !has_room || !matches!(self.poster.try_post(frame), Ok(true)) {
-            return false; // an error is told to who sends next
+            return false; // the next sender gets the error
         }
         let bytes = group.records.len();
         self.next = group.end.lsn;
@@ -376,13 +376,13 @@ impl GroupSink for Ring {
         state.bytes += kept.held_bytes();
         state.groups.push_back(kept);
         while state.bytes > self.bytes_max {
-            given_up.push(state.give_up().expect("it has bytes"));
+            given_up.push(state.remove_oldest().expect("it has bytes"));
         }
         for reader in &state.readers {
             reader.wake();
         }
         drop(state);
-        drop(given_up); // memory is given back outside of the lock
+        drop(given_up); // the drop frees memory, so it runs outside of the lock
     }
 }
 
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_groups_give_way_and_nothing_is_kept_for_nobody() {
+    fn oldest_groups_give_way_and_no_group_is_kept_without_a_reader() {
         let ring = Ring::new(1_000 + 3 * OWN_GROUP_BYTES, None, Box::new(|_| ()));
         check_oldest_give_way(&ring, OWN_GROUP_BYTES);
     }
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_posted_while_there_is_room_and_who_is_told_sends_the_others() {
+    fn groups_are_posted_while_there_is_room_and_the_woken_thread_sends_the_rest() {
         let ring = Ring::new(4_000, Some(buffer(1 << 20)), Box::new(|_| ()));
         let (wake, woken) = crossbeam_channel::bounded(1);
         let peer = Arc::new(Peer::default());
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_still_sent_is_not_written_over() {
+    fn groups_still_being_sent_are_not_overwritten() {
         let ring = Ring::new(1 << 20, Some(buffer(1_024)), Box::new(|_| ()));
         let (wake, woken) = crossbeam_channel::bounded(1);
         let peer = Arc::new(Peer::default());

@@ -21,12 +21,12 @@ pub(crate) const ENTER_LAG_NS: u64 = 200_000_000;
 
 /// The gate that keeps callers until their records are where the server's safety level wants them. Nothing in here may wait.
 pub trait Commits: Send + Sync {
-    /// Sets the present stand. Called in order. It releases no caller.
-    fn set(&self, stand: &Stand);
+    /// Sets the present safety status. Called in order. It releases no caller.
+    fn set(&self, stand: &SafetyStatus);
     /// Releases the callers whose records are where they are wanted.
     fn release(&self);
     /// Leaves open all calls that wait.
-    fn give_up(&self, reason: &Arc<str>);
+    fn leave_open(&self, reason: &Arc<str>);
     /// Leaves open the calls that wait since before `before_ns`, and those whose client waits no longer.
     fn expire(&self, now_ns: u64, before_ns: u64, reason: &Arc<str>);
     /// Records that enough standbys had been heard at that moment, by the clock that counts suspended time.
@@ -40,7 +40,7 @@ pub type SafetyHook = Box<dyn FnOnce(Result<(), Arc<str>>) + Send>;
 
 /// The records that have a level, and why others can't have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stand {
+pub struct SafetyStatus {
     /// Everything before it has the level, once it is durable here. None: the level asks for nothing more.
     pub limit: Option<Lsn>,
     /// Why writes can't have it.
@@ -84,11 +84,11 @@ impl SafetyMember {
     }
 }
 
-/// Returns the stand of calls that ask for a level. A server's own 2-safe lets the primary continue alone. A call that asks for 2-safe wants a
+/// Returns the safety status of calls that ask for a level. A server's own 2-safe lets the primary continue alone. A call that asks for 2-safe wants a
 /// standby to have its record.
-pub(crate) fn stand(level: Safety, is_servers: bool, members: &[SafetyMember]) -> Stand {
+pub(crate) fn safety_status(level: Safety, is_servers: bool, members: &[SafetyMember]) -> SafetyStatus {
     match level {
-        Safety::LocalAsync | Safety::LocalSync | Safety::OneSafe => Stand {
+        Safety::LocalAsync | Safety::LocalSync | Safety::OneSafe => SafetyStatus {
             limit: None,
             refusal: None,
             missing: None,
@@ -115,7 +115,7 @@ pub fn committed_by(level: Safety, standbys: &[Member]) -> Option<Lsn> {
         is_awaited: false,
     };
     let members: Vec<_> = standbys.iter().take(STANDBYS_MAX).map(member).collect();
-    stand(level, true, &members).limit
+    safety_status(level, true, &members).limit
 }
 
 /// Whether a primary of this level, with these standbys, answers only records that every one of them has.
@@ -138,12 +138,12 @@ pub(crate) fn needed_of(level: Safety, counted: usize) -> usize {
     }
 }
 
-fn two_safe(is_servers: bool, members: &[SafetyMember]) -> Stand {
+fn two_safe(is_servers: bool, members: &[SafetyMember]) -> SafetyStatus {
     let waited = || members.iter().filter(|member| member.sync != SyncState::Out);
     let limit = waited().map(|member| member.persisted).min();
     let is_missing = is_servers && waited().any(|member| member.is_missing);
     let is_backed = members.iter().any(SafetyMember::is_here);
-    Stand {
+    SafetyStatus {
         limit: if is_servers { limit } else { limit.or(Some(Lsn(0))) },
         missing: is_missing.then(|| "a standby is missing that 2-safe waits for: try again in some seconds".into()),
         refusal: (!is_servers && !is_backed).then(|| "2-safe was asked for, and no standby is in sync now".into()),
@@ -160,7 +160,7 @@ fn entering(level: Safety, members: &[SafetyMember]) -> Option<Lsn> {
 }
 
 /// Quorum and very-safe: standbys count also while they are away.
-fn counted(level: Safety, members: &[SafetyMember]) -> Stand {
+fn counted(level: Safety, members: &[SafetyMember]) -> SafetyStatus {
     let mut persisted = [Lsn(0); STANDBYS_MAX];
     let (mut count, mut here, mut heard, mut awaited) = (0, 0, 0, 0);
     for member in members.iter().filter(|member| member.is_counted) {
@@ -176,7 +176,7 @@ fn counted(level: Safety, members: &[SafetyMember]) -> Stand {
     let refusal: Option<Arc<str>> = (here < needed).then(|| match count {
         0 => format!("the safety level {level} needs a standby, and none has been in sync here").into(),
         _ => format!(
-            "the safety level {level} needs {needed} of {count} standbys, and {here} are in sync: start those that are lost, or forget those \
+            "the safety level {level} needs {needed} of {count} standbys, and {here} are in sync. Start the lost standbys, or forget the standbys \
              that will not come back (reprise replication forget NAME)"
         )
         .into(),
@@ -189,7 +189,7 @@ fn counted(level: Safety, members: &[SafetyMember]) -> Stand {
         )
         .into()
     };
-    Stand {
+    SafetyStatus {
         missing: is_silent.then(|| refusal.clone().unwrap_or_else(silent)),
         limit: Some(entering(level, members).map_or(limit, |entering| limit.min(entering))),
         reached: if refusal.is_none() { level } else { Safety::OneSafe },
@@ -227,7 +227,7 @@ mod tests {
     }
 
     fn shown(level: Safety, is_servers: bool, text: &str) -> String {
-        let stand = stand(level, is_servers, &members(text));
+        let stand = safety_status(level, is_servers, &members(text));
         let limit = stand.limit.map_or("alone".into(), |limit| limit.to_string());
         let refused = if stand.refusal.is_some() { " refused" } else { "" };
         let missing = if stand.missing.is_some() { " missing" } else { "" };
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_waits_for_whom_its_level_names() {
+    fn commit_waits_for_the_standbys_of_its_level() {
         use Safety::{OneSafe, Quorum, TwoSafe, VerySafe};
         for (level, is_servers, text, expected) in [
             (OneSafe, true, "+ci7", "alone 1-safe"),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_primary_knows_to_be_committed_is_what_its_level_asks_for() {
+    fn primary_counts_as_committed_as_its_level_requires() {
         let standbys = |text: &str| -> Vec<Member> {
             let all = members(text);
             let standby = |member: &SafetyMember| Member {

@@ -32,16 +32,16 @@ impl SentStatus {
         }
     }
 
-    pub fn note(&mut self, progress: &Progress, now_ns: u64) {
+    pub fn record_progress(&mut self, progress: &Progress, now_ns: u64) {
         let round_trip_ns = now_ns.saturating_sub(self.welcomed_ns);
         self.round_trip_ns.get_or_insert(round_trip_ns);
-        if progress.noted >= self.number {
+        if progress.saved_status >= self.number {
             self.since_ns = None;
         }
     }
 
-    /// Tells the connection's standby which standbys are in sync, if that has changed since this connection told it last.
-    pub fn tell(
+    /// Sends the connection's standby which standbys are in sync, if that has changed since this connection sent it last.
+    pub fn send_if_changed(
         &mut self,
         shipper: &ShipperInner,
         name: &str,
@@ -49,8 +49,8 @@ impl SentStatus {
         connection: &mut Connection,
         now_ns: u64,
     ) -> Result<(), SessionEnd> {
-        if self.number != shipper.table.standing()
-            && let Some(now) = shipper.table.told(name, number)
+        if self.number != shipper.table.sync_number()
+            && let Some(now) = shipper.table.status_for(name, number)
         {
             let members = now.members.iter().map(|member| MemberSeen {
                 name: &member.name,
@@ -91,13 +91,13 @@ mod tests {
         let mut told = SentStatus::new(10 * SECOND_NS);
         (told.number, told.since_ns) = (7, Some(10 * SECOND_NS));
         assert!(!told.is_late(13 * SECOND_NS), "it has not answered the welcome");
-        told.note(&Progress::default(), 12 * SECOND_NS);
+        told.record_progress(&Progress::default(), 12 * SECOND_NS);
         assert!(!told.is_late(14 * SECOND_NS) && told.is_late(14 * SECOND_NS + 1));
         let noted = Progress {
-            noted: 7,
+            saved_status: 7,
             ..Progress::default()
         };
-        told.note(&noted, 14 * SECOND_NS);
+        told.record_progress(&noted, 14 * SECOND_NS);
         assert!(!told.is_late(60 * SECOND_NS), "it owes nothing");
         told.since_ns = Some(60 * SECOND_NS);
         assert!(!told.is_late(64 * SECOND_NS) && told.is_late(64 * SECOND_NS + 1));

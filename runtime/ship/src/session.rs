@@ -12,10 +12,10 @@ use reprise_wire::{
 };
 
 use crate::{
-    comparing::TellingOf,
+    comparisons::SentComparisons,
     connection::{COMMITTED_BEAT, HEARTBEAT, SILENCE_MAX, send, wait},
     files::{BootstrapSender, SendStep},
-    judge::{JoinRefusal, gone, judge_epoch, judge_greeting, judge_position, may_be_cut},
+    join_check::{JoinRefusal, check_epoch, check_greeting, check_position, gone, may_be_cut},
     member::{ComparedStatus, StandbyStage},
     sent_status::SentStatus,
     shipper::{ShipEvent, ShipperInner},
@@ -100,8 +100,8 @@ enum Stage {
         stream: LogStream,
         is_streaming: bool,
         /// The last sync status that the session sent.
-        told: SentStatus,
-        comparing: TellingOf,
+        sent_status: SentStatus,
+        comparing: SentComparisons,
         _following: Option<DestageDemand>,
     },
     /// The session said its last word. The standby ends the connection, or its time is over.
@@ -199,17 +199,24 @@ impl Session {
             self.heard_ns = now_ns;
             match (Frame::decode(&bytes)?, &mut self.stage) {
                 (Frame::Hello(hello), Stage::Greeting) => self.greet(&hello, now_ns)?,
-                (Frame::Progress(progress), Stage::Files { .. }) => self.note_joining(&progress)?,
-                (Frame::Progress(progress), Stage::Log { stream, told, .. }) => {
-                    judge_epoch(&progress, self.shipper.log.epoch()).map_err(SessionEnd::Refused)?;
+                (Frame::Progress(progress), Stage::Files { .. }) => self.on_joining(&progress)?,
+                (
+                    Frame::Progress(progress),
+                    Stage::Log {
+                        stream,
+                        sent_status: told,
+                        ..
+                    },
+                ) => {
+                    check_epoch(&progress, self.shipper.log.epoch()).map_err(SessionEnd::Refused)?;
                     let shipped = stream.take_posted(&self.shipper.ring);
-                    stream.note(&progress)?;
-                    told.note(&progress, now_ns);
-                    self.shipper.table.note_shipped(self.name(), self.number, shipped);
-                    self.note_progress(&progress, now_ns)?;
+                    stream.record_progress(&progress)?;
+                    told.record_progress(&progress, now_ns);
+                    self.shipper.table.record_shipped(self.name(), self.number, shipped);
+                    self.on_progress(&progress, now_ns)?;
                 }
                 (Frame::Compared(compared), Stage::Log { .. }) => {
-                    note_compared(&self.shipper, (&self.name, self.number), &compared)?;
+                    record_comparison(&self.shipper, (&self.name, self.number), &compared)?;
                 }
                 (Frame::Refused(_), Stage::Log { .. }) => return Err(SessionEnd::Left),
                 _ => return Err(SessionEnd::Turn),
@@ -217,23 +224,23 @@ impl Session {
         }
     }
 
-    fn note_progress(&self, progress: &Progress, now_ns: u64) -> Result<(), SessionEnd> {
+    fn on_progress(&self, progress: &Progress, now_ns: u64) -> Result<(), SessionEnd> {
         let (table, log, name) = (&self.shipper.table, &*self.shipper.log, self.name());
-        table.note_view(now_ns, log);
-        if let Some(hold) = table.note_progress(name, self.number, progress, now_ns) {
+        table.record_view(now_ns, log);
+        if let Some(hold) = table.record_progress(name, self.number, progress, now_ns) {
             hold.advance(progress.persisted)?;
         }
         Ok(())
     }
 
     /// Takes the progress of a standby that gets its first files. It counts for nothing yet, because the standby has log and no rows.
-    fn note_joining(&mut self, progress: &Progress) -> Result<(), SessionEnd> {
+    fn on_joining(&mut self, progress: &Progress) -> Result<(), SessionEnd> {
         self.shipper.table.record_heard(self.name(), self.number, self.heard_ns);
         // The standby only says that it is there: the log's files have not come.
         if progress.received == Lsn(0) {
             return Ok(());
         }
-        judge_epoch(progress, self.shipper.log.epoch()).map_err(SessionEnd::Refused)?;
+        check_epoch(progress, self.shipper.log.epoch()).map_err(SessionEnd::Refused)?;
         let end = match &self.stage {
             Stage::Files {
                 sending, live: None, ..
@@ -253,10 +260,10 @@ impl Session {
         let (shipper, name) = (&*self.shipper, self.name.as_deref().unwrap_or_default());
         if let Some(live) = live {
             let shipped = live.stream.take_posted(&shipper.ring);
-            live.stream.note(progress)?;
-            shipper.table.note_shipped(name, self.number, shipped);
+            live.stream.record_progress(progress)?;
+            shipper.table.record_shipped(name, self.number, shipped);
         }
-        if let Some(hold) = shipper.table.note_joining(name, self.number, progress.persisted) {
+        if let Some(hold) = shipper.table.record_joining(name, self.number, progress.persisted) {
             hold.advance(progress.persisted)?;
         }
         Ok(())
@@ -299,15 +306,15 @@ impl Session {
 
     fn greet(&mut self, hello: &Hello<'_>, now_ns: u64) -> Result<(), SessionEnd> {
         let shipper = Arc::clone(&self.shipper);
-        let joiner = judge_greeting(hello, &shipper.tickets, now_ns).map_err(SessionEnd::Refused)?;
-        shipper.note_greeted(self.number);
+        let joiner = check_greeting(hello, &shipper.tickets, now_ns).map_err(SessionEnd::Refused)?;
+        shipper.record_greeting(self.number);
         if hello.wants == Wants::Fork {
-            return self.tell_fork(hello);
+            return self.send_fork(hello);
         }
         let begun = shipper.table.begin(&joiner, self.number, now_ns);
         begun.map_err(SessionEnd::Refused)?;
         self.name = Some(hello.name.into());
-        let position = judge_position(hello, &*shipper.log, shipper.partitions).map_err(SessionEnd::Refused)?;
+        let position = check_position(hello, &*shipper.log, shipper.partitions).map_err(SessionEnd::Refused)?;
         match position {
             Some(position) => self.keep_log(position)?,
             None => shipper.table.begin_files(hello.name, self.number),
@@ -328,12 +335,12 @@ impl Session {
             Some(position) => Stage::Log {
                 stream: LogStream::new(position, self.number),
                 is_streaming: false,
-                told: SentStatus::new(now_ns),
-                comparing: TellingOf::default(),
+                sent_status: SentStatus::new(now_ns),
+                comparing: SentComparisons::default(),
                 _following: shipper.log.follow(),
             },
         };
-        (shipper.tell)(ShipEvent::Connected {
+        (shipper.report)(ShipEvent::Connected {
             name: self.name().into(),
             peer: self.connection.peer.clone(),
             position: position.map(|position| position.lsn),
@@ -342,17 +349,17 @@ impl Session {
     }
 
     /// Returns the time that it may sleep.
-    fn look(&self) -> Duration {
+    fn sleep_time(&self) -> Duration {
         match &self.stage {
             Stage::Log { stream, .. } if stream.awaits_commit() => COMMITTED_BEAT,
             _ => HEARTBEAT,
         }
     }
 
-    /// Tells the standby where the histories part. It gets nothing else on this connection, and begins with the records that both logs have.
-    fn tell_fork(&mut self, hello: &Hello<'_>) -> Result<(), SessionEnd> {
+    /// Sends the standby the LSN at which the histories part. It gets nothing else on this connection, and begins with the records that both logs have.
+    fn send_fork(&mut self, hello: &Hello<'_>) -> Result<(), SessionEnd> {
         let log = &self.shipper.log;
-        let is_same = match judge_position(hello, &**log, self.shipper.partitions) {
+        let is_same = match check_position(hello, &**log, self.shipper.partitions) {
             Ok(_) => true,
             Err(verdict) if may_be_cut(hello, &verdict, &**log) => false,
             Err(verdict) => return Err(SessionEnd::Refused(verdict)),
@@ -403,7 +410,7 @@ impl Session {
                     let sent = live
                         .stream
                         .step((log, &shipper.ring), &mut self.connection, now_ns, beat)?;
-                    shipper.table.note_shipped(name, number, sent.shipped);
+                    shipper.table.record_shipped(name, number, sent.shipped);
                 }
                 // The beat tells of nothing if there is nothing before the end of its files.
                 let takes_log = live.is_some() || sending.log_end() == Some(Lsn(0));
@@ -422,19 +429,19 @@ impl Session {
             Stage::Log {
                 stream,
                 is_streaming,
-                told,
+                sent_status: told,
                 comparing,
                 ..
             } => {
-                told.tell(shipper, name, number, &mut self.connection, now_ns)?;
+                told.send_if_changed(shipper, name, number, &mut self.connection, now_ns)?;
                 // The session names LSNs before it tells the committed LSN behind them.
                 let beat = shipper.beat();
                 let comparisons = &shipper.comparisons;
-                let has_told = comparisons.tell_standby(&mut self.connection, comparing)?;
+                let has_told = comparisons.send_news(&mut self.connection, comparing)?;
                 let (from, connection) = ((&*shipper.log, &*shipper.ring), &mut self.connection);
                 let sent = stream.step(from, connection, now_ns, || beat)?;
                 if sent.is_anything {
-                    shipper.table.note_shipped(name, number, sent.shipped);
+                    shipper.table.record_shipped(name, number, sent.shipped);
                 }
                 if sent.is_streaming != *is_streaming {
                     *is_streaming = sent.is_streaming;
@@ -470,7 +477,7 @@ impl Session {
         }
         let name = self.name.clone();
         let peer = self.connection.peer.clone();
-        (self.shipper.tell)(match name {
+        (self.shipper.report)(match name {
             Some(name) => ShipEvent::Ended { name, reason },
             None => ShipEvent::TurnedAway { peer, reason },
         });
@@ -479,7 +486,7 @@ impl Session {
 }
 
 /// Records a standby's report on a comparison.
-fn note_compared(
+fn record_comparison(
     shipper: &ShipperInner,
     (name, number): (&Option<Arc<str>>, u64),
     compared: &ComparisonResult<'_>,
@@ -494,7 +501,7 @@ fn note_compared(
         difference,
     };
     let name = name.as_deref().unwrap_or_default();
-    shipper.table.note_compared(name, number, status);
+    shipper.table.record_comparison(name, number, status);
     Ok(())
 }
 
@@ -503,7 +510,7 @@ impl Work for Session {
         loop {
             match self.step() {
                 Step::Done => {}
-                Step::Idle => wait(&self.connection.frames, &self.woken.1, self.look()),
+                Step::Idle => wait(&self.connection.frames, &self.woken.1, self.sleep_time()),
                 Step::Over => return,
             }
         }

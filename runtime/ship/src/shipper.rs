@@ -16,7 +16,7 @@ use reprise_env::{Clock, Connection, FrameBuffer, Listener, Net, NetError, Step,
 use reprise_wire::FILE_CHUNK_BYTES_MAX;
 
 use crate::{
-    comparing::Comparisons,
+    comparisons::Comparisons,
     connection::SHIP_LIMITS,
     freshness::{FreshnessPoint, FreshnessSummary},
     member::{Member, StandbyStatus, are_alike},
@@ -91,7 +91,7 @@ pub struct ShipperConfig {
     /// For tickets.
     pub entropy: Box<dyn Fn() -> io::Result<[u8; 16]> + Send + Sync>,
     /// Must not wait.
-    pub tell: Box<dyn Fn(ShipEvent) + Send + Sync>,
+    pub report: Box<dyn Fn(ShipEvent) + Send + Sync>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -121,7 +121,7 @@ pub(crate) struct ShipperInner {
     pub partitions: u16,
     /// Size of the parts of a standby's first files.
     pub file_part_bytes: usize,
-    pub tell: Box<dyn Fn(ShipEvent) + Send + Sync>,
+    pub report: Box<dyn Fn(ShipEvent) + Send + Sync>,
     pub ring: Arc<Ring>,
     pub tickets: Tickets,
     pub table: StandbyTable,
@@ -143,7 +143,7 @@ impl ShipperInner {
     }
 
     /// Records that the session has greeted.
-    pub fn note_greeted(&self, number: u64) {
+    pub fn record_greeting(&self, number: u64) {
         self.silent.lock().expect("held to count").remove(&number);
     }
 
@@ -190,7 +190,7 @@ impl Shipper {
             safety: config.safety,
             partitions: config.partitions,
             file_part_bytes: config.file_part_bytes.min(FILE_CHUNK_BYTES_MAX),
-            tell: config.tell,
+            report: config.report,
             ring: Arc::new(Ring::new(config.ring_bytes, buffer.map(Arc::new), config.following)),
             tickets: Tickets::default(),
             table: StandbyTable::new(config.safety, config.commits.clone()),
@@ -285,8 +285,8 @@ impl Shipper {
     }
 
     /// Whether calls can have a level now. Err: why not.
-    pub fn judge_safety(&self, level: Safety) -> Result<(), Arc<str>> {
-        self.inner.table.judge(level)
+    pub fn check_safety(&self, level: Safety) -> Result<(), Arc<str>> {
+        self.inner.table.check_level(level)
     }
 
     /// Calls `told` once the records before `end`, which are durable here, have a level. Calls it with the reason if the wait for that ends first.
@@ -380,7 +380,7 @@ impl Acceptor {
         silent.retain(|number| sessions.contains_key(number));
         if sessions.len() >= CONNECTIONS_MAX {
             let Some(oldest) = silent.pop_first() else {
-                return; // dropped, it ends
+                return; // the drop ends the connection
             };
             inner.gives_way.store(oldest, Ordering::Release);
         }
@@ -409,7 +409,7 @@ impl Acceptor {
         // A list that `keep` does not confirm may be saved all the same, or be saved later.
         self.is_certain = (self.keep)(&expected);
         if self.is_certain {
-            self.inner.table.note_kept(&expected);
+            self.inner.table.record_saved(&expected);
             self.kept = expected;
         }
         self.is_certain
@@ -448,12 +448,12 @@ impl Acceptor {
             return;
         }
         self.sampled_ns = now_ns;
-        self.inner.table.note_view(now_ns, &*self.inner.log);
+        self.inner.table.record_view(now_ns, &*self.inner.log);
         self.tick(now_ns);
         let inner = &self.inner;
         inner.table.sample((now_ns, inner.clock.now_us()), &*inner.log);
-        for name in inner.table.take_let_go() {
-            (inner.tell)(ShipEvent::HoldLetGo { name });
+        for name in inner.table.take_released() {
+            (inner.report)(ShipEvent::HoldLetGo { name });
         }
     }
 }

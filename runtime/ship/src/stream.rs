@@ -9,7 +9,7 @@ use reprise_wire::{Frame, GroupFrame, Heartbeat, Progress, StandbyRefusal};
 
 use crate::{
     connection::{COMMITTED_BEAT, HEARTBEAT, send},
-    judge::{JoinRefusal, gone},
+    join_check::{JoinRefusal, gone},
     ring::{GroupBytes, PostedGroups, Ring, RingLookup},
     session::SessionEnd,
     source::ShippedLog,
@@ -87,7 +87,7 @@ impl LogStream {
         self.committed < self.next.lsn
     }
 
-    pub fn note(&mut self, progress: &Progress) -> Result<(), SessionEnd> {
+    pub fn record_progress(&mut self, progress: &Progress) -> Result<(), SessionEnd> {
         if progress.received > self.next.lsn {
             let (found, next) = (progress.received, self.next.lsn);
             let reason = format!("the standby tells of LSN {found}, and was sent everything before {next} alone");

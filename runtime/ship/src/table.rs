@@ -15,13 +15,13 @@ use reprise_wire::{Progress, STANDING_MAX, SetPart, StandbyRefusal};
 use crate::{
     connection::SILENCE_MAX,
     freshness::{FreshnessPoint, FreshnessSummary},
-    judge::JoinRefusal,
+    join_check::JoinRefusal,
     member::{ComparedStatus, Member, StandbyEntry, StandbyStage, StandbyStatus},
+    primary_report::ReportedMember,
     safety::{
-        ACK_WAIT_NS, Commits, ENTER_LAG_NS, RETURN_WAIT_NS, SafetyHook, SafetyMember, Stand, SyncState, needed_of,
-        stand,
+        ACK_WAIT_NS, Commits, ENTER_LAG_NS, RETURN_WAIT_NS, SafetyHook, SafetyMember, SafetyStatus, SyncState,
+        needed_of, safety_status,
     },
-    seen::ToldMember,
     source::ShippedLog,
     views::ViewSamples,
 };
@@ -34,7 +34,7 @@ struct Wait {
     level: Safety,
     end: Lsn,
     until_ns: u64,
-    told: SafetyHook,
+    hook: SafetyHook,
 }
 
 /// The set of standbys, as the primary tells it to one of them.
@@ -44,13 +44,13 @@ pub(crate) struct SyncSet {
     pub in_sync: bool,
     pub set: SetPart,
     /// The others.
-    pub members: Vec<ToldMember>,
+    pub members: Vec<ReportedMember>,
 }
 
 pub(crate) struct StandbyTableState {
     pub standbys: BTreeMap<Arc<str>, StandbyEntry>,
     /// Number of the newest sync status: it grows with each change.
-    pub standing: u64,
+    pub sync_number: u64,
     /// Number of the first sync status that says that all standbys which leave now are out of sync.
     pub left: u64,
     /// The operator had a standby forgotten that counts. That is done once enough of the remaining standbys have everything before this. The highest
@@ -60,7 +60,7 @@ pub(crate) struct StandbyTableState {
     /// How far this server was, by time.
     views: ViewSamples,
     /// The stand of the server's level that the gate has.
-    stand: Stand,
+    safety_status: SafetyStatus,
 }
 
 impl StandbyTableState {
@@ -70,21 +70,22 @@ impl StandbyTableState {
 
     /// Returns the other standbys that are out of sync. Each has everything before its LSN.
     fn laggards(&self, name: &str) -> Vec<(Arc<str>, Lsn)> {
-        let is_out = |(other, standby): &(&Arc<str>, &StandbyEntry)| &***other != name && !standby.is_told_in();
+        let is_out =
+            |(other, standby): &(&Arc<str>, &StandbyEntry)| &***other != name && !standby.is_reported_in_sync();
         let laggards = self.standbys.iter().filter(is_out);
         laggards
             .map(|(name, standby)| (Arc::clone(name), standby.lacks_from))
             .collect()
     }
 
-    fn others(&self, name: &str) -> Vec<ToldMember> {
+    fn others(&self, name: &str) -> Vec<ReportedMember> {
         let others = self.standbys.iter().filter(|(other, _)| ***other != *name);
         others
-            .map(|(name, standby)| ToldMember {
+            .map(|(name, standby)| ReportedMember {
                 name: name.clone(),
                 url: standby.url.clone().unwrap_or_default(),
                 from: standby.lacks_from,
-                is_in_sync: standby.is_told_in(),
+                is_in_sync: standby.is_reported_in_sync(),
                 set: standby.part(),
             })
             .collect()
@@ -92,8 +93,8 @@ impl StandbyTableState {
 
     /// Records that standbys leave. Each connected standby saves that before commits continue without them.
     fn record_leaving(&mut self) {
-        self.standing += 1;
-        self.left = self.standing;
+        self.sync_number += 1;
+        self.left = self.sync_number;
     }
 }
 
@@ -112,12 +113,12 @@ impl StandbyTable {
             state: Mutex::new(StandbyTableState {
                 standbys: BTreeMap::new(),
                 // 0 is none.
-                standing: 1,
+                sync_number: 1,
                 left: 0,
                 forgot_at: Lsn(0),
                 waits: Vec::new(),
                 views: ViewSamples::default(),
-                stand: stand(level, true, &[]),
+                safety_status: safety_status(level, true, &[]),
             }),
             level,
             commits,
@@ -129,16 +130,16 @@ impl StandbyTable {
         self.state.lock().expect("nothing panics under this lock")
     }
 
-    /// Tells the gate the present stand.
+    /// Gives the gate the present safety status.
     fn set(&self, state: &mut StandbyTableState) -> Option<Arc<str>> {
         if !self.level.asks_standbys() {
             return None;
         }
-        let now = state.stand_of(self.level);
+        let now = state.status_of(self.level);
         self.commits.set(&now);
-        let before = std::mem::replace(&mut state.stand, now);
-        let is_alone = before.limit.is_some() && state.stand.limit.is_none();
-        match (&before.refusal, &state.stand.refusal) {
+        let before = std::mem::replace(&mut state.safety_status, now);
+        let is_alone = before.limit.is_some() && state.safety_status.limit.is_none();
+        match (&before.refusal, &state.safety_status.refusal) {
             (None, Some(reason)) => Some(format!("a standby was lost while this waited: {reason}").into()),
             _ if is_alone => {
                 Some("the last standby that was in sync was lost while this waited: this server goes on alone".into())
@@ -148,33 +149,33 @@ impl StandbyTable {
     }
 
     /// Returns the stand of a call that asks for a level. A standby in sync has what was answered, unless the server's own level is quorum.
-    fn stand_of_call(&self, level: Safety, members: &[SafetyMember]) -> Stand {
-        let mut asked = stand(level, false, members);
+    fn status_of_call(&self, level: Safety, members: &[SafetyMember]) -> SafetyStatus {
+        let mut asked = safety_status(level, false, members);
         if level == Safety::Quorum && self.level != Safety::Quorum {
-            let in_sync = stand(Safety::TwoSafe, true, members).limit;
+            let in_sync = safety_status(Safety::TwoSafe, true, members).limit;
             asked.limit = asked.limit.min(in_sync.or(asked.limit));
         }
         asked
     }
 
-    /// Tells waiting callers of a change, outside of the lock.
-    fn settle(&self, mut state: MutexGuard<'_, StandbyTableState>) {
+    /// Notifies waiting callers of a change, outside of the lock.
+    fn notify_callers(&self, mut state: MutexGuard<'_, StandbyTableState>) {
         let given_up = self.set(&mut state);
         let mut told = Vec::new();
         if !state.waits.is_empty() {
             let members = state.members();
             for wait in std::mem::take(&mut state.waits) {
-                let stand = self.stand_of_call(wait.level, &members);
+                let stand = self.status_of_call(wait.level, &members);
                 match stand.refusal {
-                    _ if stand.limit.is_none_or(|limit| limit >= wait.end) => told.push((wait.told, Ok(()))),
-                    Some(reason) => told.push((wait.told, Err(reason))),
+                    _ if stand.limit.is_none_or(|limit| limit >= wait.end) => told.push((wait.hook, Ok(()))),
+                    Some(reason) => told.push((wait.hook, Err(reason))),
                     None => state.waits.push(wait),
                 }
             }
         }
         drop(state);
         if let Some(reason) = given_up {
-            self.commits.give_up(&reason);
+            self.commits.leave_open(&reason);
         }
         if self.level.asks_standbys() {
             self.commits.release();
@@ -186,12 +187,12 @@ impl StandbyTable {
 
     /// Has the gate know the server's level from the start.
     pub fn begin_commits(&self) {
-        self.settle(self.lock());
+        self.notify_callers(self.lock());
     }
 
     /// Whether calls can have a level now. Err: why not.
-    pub fn judge(&self, level: Safety) -> Result<(), Arc<str>> {
-        let now = self.stand_of_call(level, &self.lock().members());
+    pub fn check_level(&self, level: Safety) -> Result<(), Arc<str>> {
+        let now = self.status_of_call(level, &self.lock().members());
         now.refusal.map_or(Ok(()), Err)
     }
 
@@ -203,19 +204,19 @@ impl StandbyTable {
             level,
             end,
             until_ns,
-            told,
+            hook: told,
         });
-        self.settle(state);
+        self.notify_callers(state);
     }
 
     /// Returns the level that writes have now.
     pub fn reached(&self) -> Safety {
-        self.lock().stand.reached
+        self.lock().safety_status.reached
     }
 
     /// Everything before it has the server's level, once it is durable here.
     pub fn limit(&self) -> Option<Lsn> {
-        self.lock().stand.limit
+        self.lock().safety_status.limit
     }
 
     /// Ends waits that took too long.
@@ -230,7 +231,7 @@ impl StandbyTable {
         drop(state);
         let late: Vec<Wait> = late;
         for wait in late {
-            (wait.told)(Err(reason.clone()));
+            (wait.hook)(Err(reason.clone()));
         }
     }
 
@@ -276,7 +277,7 @@ impl StandbyTable {
             }
         }
         state.advance_joining(self.level);
-        self.settle(state);
+        self.notify_callers(state);
         is_leaving
     }
 
@@ -291,17 +292,17 @@ impl StandbyTable {
     }
 
     /// Returns the number of the newest sync status.
-    pub fn standing(&self) -> u64 {
-        self.lock().standing
+    pub fn sync_number(&self) -> u64 {
+        self.lock().sync_number
     }
 
     /// Returns the sync status that the standby gets. None: this connection does not speak for it.
-    pub fn told(&self, name: &str, connection: u64) -> Option<SyncSet> {
+    pub fn status_for(&self, name: &str, connection: u64) -> Option<SyncSet> {
         let state = self.lock();
         let own = state.standbys.get(name).filter(|own| own.connection == connection)?;
         Some(SyncSet {
-            number: state.standing,
-            in_sync: own.is_told_in(),
+            number: state.sync_number,
+            in_sync: own.is_reported_in_sync(),
             set: own.part(),
             members: state.others(name),
         })
@@ -314,17 +315,17 @@ impl StandbyTable {
 
     /// Records that `kept` is certainly saved. From now on the primary tells each standby that is in sync there that it is. After a restart the
     /// primary still waits for such a standby, or records that it is out.
-    pub fn note_kept(&self, kept: &[Member]) {
+    pub fn record_saved(&self, kept: &[Member]) {
         let mut state = self.lock();
         state.record_counted(kept);
-        let (mut is_new, next) = (false, state.standing + 1);
+        let (mut is_new, next) = (false, state.sync_number + 1);
         for kept in kept.iter().filter(|kept| kept.is_in_sync) {
             let standby = state.standbys.get_mut(&kept.name);
             if let Some(standby) = standby.filter(|standby| standby.sync == SyncState::In && !standby.is_kept_in) {
-                (standby.is_kept_in, standby.told_in, is_new) = (true, next, true);
+                (standby.is_kept_in, standby.reported_in, is_new) = (true, next, true);
             }
         }
-        state.standing += u64::from(is_new);
+        state.sync_number += u64::from(is_new);
     }
 
     /// Ends the wait of commits for the standbys that leave, as `kept` says. Each connected standby must have saved that they leave.
@@ -351,8 +352,8 @@ impl StandbyTable {
             }
             !is_forgotten
         });
-        self.settle(state);
-        drop(forgotten); // outside of the lock: segments may go
+        self.notify_callers(state);
+        drop(forgotten); // the drop may delete segments, so it runs outside of the lock
     }
 
     /// Calls `change` with the standby, if this connection speaks for it.
@@ -438,14 +439,14 @@ impl StandbyTable {
             .is_some_and(|(a, b)| a.node != b.node);
         standby.connection = connection;
         standby.state = StandbyStage::Joining;
-        (standby.noted, standby.is_forgotten) = (0, false);
+        (standby.saved_status, standby.is_forgotten) = (0, false);
         (standby.process, standby.url, standby.heard_ns) = (joiner.process, joiner.url.clone(), now_ns);
         let has_left = is_other && standby.begin_again();
         if has_left {
             state.record_leaving();
         }
-        state.standing += u64::from(is_new);
-        self.settle(state);
+        state.sync_number += u64::from(is_new);
+        self.notify_callers(state);
         Ok(())
     }
 
@@ -482,7 +483,7 @@ impl StandbyTable {
         if has_left == Some(true) {
             state.record_leaving();
         }
-        self.settle(state);
+        self.notify_callers(state);
     }
 
     /// Records that the standby begins anew: the log and rows that it had are gone.
@@ -492,21 +493,21 @@ impl StandbyTable {
         if has_left == Some(true) {
             state.record_leaving();
         }
-        self.settle(state);
+        self.notify_callers(state);
     }
 
     /// Keeps the log for the standby from `from` on, instead of the log that was kept before.
     pub fn set_hold(&self, name: &str, connection: u64, hold: Arc<ReplicationSlot>, from: Lsn) {
         let before = self.with(name, connection, |standby| standby.hold.replace((hold, from)));
-        drop(before); // outside of the lock: segments may go
+        drop(before); // the drop may delete segments, so it runs outside of the lock
     }
 
-    pub fn note_shipped(&self, name: &str, connection: u64, lsn: Lsn) {
+    pub fn record_shipped(&self, name: &str, connection: u64, lsn: Lsn) {
         self.with(name, connection, |standby| standby.shipped = lsn);
     }
 
     /// Returns the slot that may move, because its standby needs no earlier log.
-    pub fn note_progress(
+    pub fn record_progress(
         &self,
         name: &str,
         connection: u64,
@@ -519,20 +520,20 @@ impl StandbyTable {
             .get_mut(name)
             .filter(|standby| standby.connection == connection)?;
         (standby.progress, standby.heard_ns) = (*progress, now_ns);
-        standby.freshness.note(now_ns, progress);
+        standby.freshness.record(now_ns, progress);
         let persisted = progress.persisted;
         let is_more = persisted > standby.persisted;
         standby.persisted = standby.persisted.max(persisted);
-        standby.noted = standby.noted.max(progress.noted);
+        standby.saved_status = standby.saved_status.max(progress.saved_status);
         standby.enter_if_there(self.level);
-        let hold = standby.let_go_before(persisted);
+        let hold = standby.release_before(persisted);
         let mut all = [Lsn(0); STANDBYS_MAX];
         for (at, standby) in state.standbys.values().enumerate() {
             all[at] = standby.progress.persisted;
         }
         all.sort_unstable_by(|a, b| b.cmp(a));
         match is_more {
-            true => self.settle(state),
+            true => self.notify_callers(state),
             false => drop(state),
         }
         for (mark, lsn) in self.acked.iter().zip(all) {
@@ -542,11 +543,11 @@ impl StandbyTable {
     }
 
     /// Records that a standby has the log before `persisted`, and no rows yet. Its slot may move, and nothing else follows from that.
-    pub fn note_joining(&self, name: &str, connection: u64, persisted: Lsn) -> Option<Arc<ReplicationSlot>> {
-        self.with(name, connection, |standby| standby.let_go_before(persisted))?
+    pub fn record_joining(&self, name: &str, connection: u64, persisted: Lsn) -> Option<Arc<ReplicationSlot>> {
+        self.with(name, connection, |standby| standby.release_before(persisted))?
     }
 
-    pub fn note_compared(&self, name: &str, connection: u64, compared: ComparedStatus) {
+    pub fn record_comparison(&self, name: &str, connection: u64, compared: ComparedStatus) {
         self.with(name, connection, |standby| standby.compared = Some(compared));
     }
 
@@ -576,7 +577,7 @@ impl StandbyTable {
             }
             standby.error = Some(error.into());
         });
-        self.settle(self.lock());
+        self.notify_callers(self.lock());
     }
 
     /// True if `forget` finds it.
@@ -591,12 +592,12 @@ impl StandbyTable {
             return false;
         };
         if standby.is_confirmed {
-            return false; // it counts in a moment
+            return false; // the standby counts in a moment
         }
         let is_counted = standby.is_counted && self.level == Safety::Quorum;
         let is_out = matches!(standby.sync, SyncState::Entering(_) | SyncState::Out);
         let gone = if is_out && !is_counted {
-            state.standing += 1;
+            state.sync_number += 1;
             state.standbys.remove(name)
         } else {
             // Commits wait for the standby, or count on it: the other standbys know first that it goes.
@@ -610,14 +611,14 @@ impl StandbyTable {
             }
             None
         };
-        self.settle(state);
-        drop(gone); // outside of the lock: segments may go
+        self.notify_callers(state);
+        drop(gone); // the drop may delete segments, so it runs outside of the lock
         true
     }
 
     /// Records how far this server is, for the standbys' freshness. It does so more often while standbys advance.
-    pub fn note_view(&self, now_ns: u64, log: &dyn ShippedLog) {
-        self.lock().views.note(now_ns, log.durable());
+    pub fn record_view(&self, now_ns: u64, log: &dyn ShippedLog) {
+        self.lock().views.record(now_ns, log.durable());
     }
 
     pub fn sample(&self, now: (u64, i64), log: &dyn ShippedLog) {
@@ -631,7 +632,7 @@ impl StandbyTable {
     }
 
     /// Returns the names of standbys whose slot was released since the last call.
-    pub fn take_let_go(&self) -> Vec<Arc<str>> {
+    pub fn take_released(&self) -> Vec<Arc<str>> {
         let mut gone = Vec::new();
         for (name, standby) in &mut self.lock().standbys {
             if let Some((hold, _)) = standby.hold.take_if(|(hold, _)| hold.is_released()) {

@@ -30,7 +30,7 @@ pub(crate) struct ViewSamples {
 
 impl ViewSamples {
     /// Records a sample. Only the first one of a time counts, because later ones may include newer records.
-    pub fn note(&mut self, at_ns: u64, lsn: Lsn) {
+    pub fn record(&mut self, at_ns: u64, lsn: Lsn) {
         if self.recent.back().is_some_and(|last| at_ns <= last.at_ns) {
             return;
         }
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!((views.at(5), views.last_at(Lsn(5)), views.oldest()), (None, None, None));
         // 100 records a second, for two hours.
         let samples = 2 * 3_600 * 50;
-        (1..=samples).for_each(|n| views.note(n * SAMPLE_NS, Lsn(2 * n)));
+        (1..=samples).for_each(|n| views.record(n * SAMPLE_NS, Lsn(2 * n)));
         let now_ns = samples * SAMPLE_NS;
         assert_eq!(views.at(now_ns), Some(Lsn(2 * samples)));
         assert_eq!(views.at(now_ns - 10 * SECOND_NS + 1), Some(Lsn(2 * (samples - 500))));
@@ -114,7 +114,7 @@ mod tests {
     fn time_of_a_view_that_no_sample_reaches_back_to_is_unknown() {
         let mut views = ViewSamples::default();
         let samples = 2 * COARSE_MAX as u64 * 50;
-        (1..=samples).for_each(|n| views.note(n * SAMPLE_NS, Lsn(n)));
+        (1..=samples).for_each(|n| views.record(n * SAMPLE_NS, Lsn(n)));
         let oldest_ns = views.oldest().expect("there are samples");
         assert!(oldest_ns > SECOND_NS * COARSE_MAX as u64 / 2, "{oldest_ns}");
         let oldest = oldest_ns / SAMPLE_NS;
@@ -125,9 +125,9 @@ mod tests {
     #[test]
     fn first_of_several_samples_of_one_time_counts() {
         let mut views = ViewSamples::default();
-        views.note(5 * SECOND_NS, Lsn(100));
-        views.note(5 * SECOND_NS, Lsn(200));
-        views.note(4 * SECOND_NS, Lsn(300));
+        views.record(5 * SECOND_NS, Lsn(100));
+        views.record(5 * SECOND_NS, Lsn(200));
+        views.record(4 * SECOND_NS, Lsn(300));
         assert_eq!(views.last_at(Lsn(100)), Some(5 * SECOND_NS));
         assert_eq!(views.last_at(Lsn(99)), None);
     }
@@ -138,7 +138,7 @@ mod tests {
         let step_ns = APART_NS / 10;
         let steps = 12 * SECOND_NS / step_ns;
         for n in 1..=steps {
-            views.note(n * step_ns, Lsn(n));
+            views.record(n * step_ns, Lsn(n));
             assert_eq!(views.at(n * step_ns), Some(Lsn(n)), "the newest");
         }
         let before = views.at((steps * step_ns).saturating_sub(10 * SECOND_NS));

@@ -276,7 +276,7 @@ impl StoredTable {
     /// The `check_number` variant for a row that is inserted later: the next number follows it.
     fn take_number(&mut self, number: u64) -> Result<(), ApplyError> {
         self.check_number(number)?;
-        self.note_number(number);
+        self.record_number(number);
         Ok(())
     }
 

@@ -315,11 +315,11 @@ impl ReplayArray {
         self.pieces.iter_mut().for_each(|piece| piece.left = 0);
         self.newest.clear();
         (self.left, self.rows_bytes) = (0, 0);
-        self.let_go();
+        self.release_built();
     }
 
     /// Releases the oldest pieces, if all of their notes are built.
-    pub fn let_go(&mut self) {
+    pub fn release_built(&mut self) {
         while let Some(piece) = self.pieces.pop_front_if(|piece| piece.left == 0) {
             self.gone += piece.notes.len() as u32;
             self.bytes -= piece.bytes();

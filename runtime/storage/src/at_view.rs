@@ -159,7 +159,7 @@ impl<'s> StoreAtView<'s> {
             is_reverse,
             kept: kept.peekable(),
             scratch: KeyScratch::default(),
-            looked_at: 0,
+            rows_read: 0,
             entries_max,
             stopped: None,
             visit: &mut visit,
@@ -199,7 +199,7 @@ struct ViewWalk<'w, K: Iterator<Item = (&'w [u8], Rid)>, V> {
     is_reverse: bool,
     kept: std::iter::Peekable<K>,
     scratch: KeyScratch,
-    looked_at: usize,
+    rows_read: usize,
     entries_max: usize,
     /// The key at which it stopped, and whether it continues behind that key.
     stopped: Option<(Vec<u8>, bool)>,
@@ -215,7 +215,7 @@ impl<'w, K: Iterator<Item = (&'w [u8], Rid)>, V: FnMut(ShownRow<'_>) -> Visit> V
                 return Visit::Again;
             }
         }
-        self.looked_at += 1;
+        self.rows_read += 1;
         let seen = match &mut self.shown {
             Some(shown) => shown.see(self.view, rid, &mut self.rows),
             None => RowVisibility::Live,
@@ -229,7 +229,7 @@ impl<'w, K: Iterator<Item = (&'w [u8], Rid)>, V: FnMut(ShownRow<'_>) -> Visit> V
         };
         let said = row.map_or(Visit::Next, |row| (self.visit)(ShownRow::new(rid, row)));
         match said {
-            Visit::Next if self.looked_at < self.entries_max => return Visit::Next,
+            Visit::Next if self.rows_read < self.entries_max => return Visit::Next,
             Visit::Next | Visit::Stop => self.stopped = Some((self.key_of(rid), true)),
             Visit::Again => self.stopped = Some((self.key_of(rid), false)),
         }
@@ -256,9 +256,9 @@ impl<'w, K: Iterator<Item = (&'w [u8], Rid)>, V: FnMut(ShownRow<'_>) -> Visit> V
                 return true;
             }
             let row = split_stored(shown.stored(self.view, rid));
-            self.looked_at += 1;
+            self.rows_read += 1;
             let said = (self.visit)(ShownRow::new(rid, row));
-            if said == Visit::Next && self.looked_at < self.entries_max {
+            if said == Visit::Next && self.rows_read < self.entries_max {
                 self.kept.next();
                 continue;
             }

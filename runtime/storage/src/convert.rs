@@ -175,7 +175,7 @@ fn rewrite(
     let schema = &change.schema;
     let mut rows = stored.rows.fresh();
     if stored.rows.count() == 0 {
-        return Ok(rows); // a new column needs no default then
+        return Ok(rows); // an empty table needs no default for a new column
     }
     let added = |(at, source): (usize, &Option<u16>)| match source {
         Some(_) => Field::Null,

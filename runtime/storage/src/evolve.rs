@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use reprise_abi::{ColumnSchema, TablePlacement, TableSchema};
 
 use crate::{
-    misfit::{RowCheck, RowRule, fits_back, widens},
+    misfits::{RowCheck, RowRule, fits_back, widens},
     schema::{
         Conflict, ConflictPlace, check_table, describe_column, describe_index, describe_placement, describe_type, names,
     },
@@ -171,7 +171,7 @@ pub fn plan_change_of_empty(
     }
     for found in std::mem::take(&mut plan.conflicts) {
         let detail = format!("{} to {}", found.stored, found.declared);
-        plan.note(ChangeAction::Convert, found.what, &found.item, detail);
+        plan.record(ChangeAction::Convert, found.what, &found.item, detail);
     }
     Ok(plan.finish(vec![None; declared.columns.len()]))
 }
@@ -259,7 +259,7 @@ impl Planner<'_> {
             .push(ConflictPlace { table, item, what }.conflict(stored, declared, way_on));
     }
 
-    fn note(&mut self, action: ChangeAction, what: &'static str, item: &str, detail: impl Into<String>) {
+    fn record(&mut self, action: ChangeAction, what: &'static str, item: &str, detail: impl Into<String>) {
         self.steps.push(ChangeStep::new(action, what, item, detail));
     }
 
@@ -319,7 +319,7 @@ impl Planner<'_> {
             let Some(at) = source else { continue };
             let was = &stored.columns[*at as usize].name;
             if *was != column.name {
-                self.note(ChangeAction::Rename, "column", &column.name, format!("was {was}"));
+                self.record(ChangeAction::Rename, "column", &column.name, format!("was {was}"));
             }
         }
         for (number, (column, source)) in (0..).zip(self.declared.columns.iter().zip(sources)) {
@@ -330,12 +330,12 @@ impl Planner<'_> {
         }
         for (at, known) in self.stored.columns.iter().enumerate() {
             if !sources.contains(&Some(at as u16)) {
-                self.note(ChangeAction::Drop, "column", &known.name, describe_type(known));
+                self.record(ChangeAction::Drop, "column", &known.name, describe_type(known));
             }
         }
         let kept: Vec<u16> = sources.iter().copied().flatten().collect();
         if !kept.is_sorted() {
-            self.note(ChangeAction::Convert, "column", "", "another order");
+            self.record(ChangeAction::Convert, "column", "", "another order");
         }
     }
 
@@ -367,14 +367,14 @@ impl Planner<'_> {
                 "integers become wider ones; for anything else add a column of another name and copy what is there";
             self.refuse(&column.name, "column", stored, declared, way_on);
         } else if stored != declared {
-            self.note(
+            self.record(
                 ChangeAction::Convert,
                 "column",
                 &column.name,
                 format!("{stored} to {declared}"),
             );
         } else if known.default != column.default {
-            self.note(ChangeAction::Convert, "column", &column.name, "another default");
+            self.record(ChangeAction::Convert, "column", &column.name, "another default");
         }
         let checks = rules.into_iter().map(|rule| RowCheck {
             source: Some(source),
@@ -394,7 +394,7 @@ impl Planner<'_> {
                     rule: RowRule::NoRow,
                 });
             }
-            return self.note(ChangeAction::Add, "column", &column.name, describe_type(column));
+            return self.record(ChangeAction::Add, "column", &column.name, describe_type(column));
         }
         let declared = format!("{}, without a default", describe_column(column));
         let way_on = "give it a default, or make it nullable; if it had another name, say so with `was`";
@@ -424,14 +424,14 @@ impl Planner<'_> {
         }
         if !stored.primary_key.is_empty() && target.primary_kind != stored.primary_kind {
             let detail = format!("{:?} to {:?}", stored.primary_kind, target.primary_kind);
-            self.note(ChangeAction::Convert, "primary key", "", detail.to_lowercase());
+            self.record(ChangeAction::Convert, "primary key", "", detail.to_lowercase());
         }
         if stored.full_name() != target.full_name() {
-            self.note(ChangeAction::Rename, "table", "", format!("was {}", stored.full_name()));
+            self.record(ChangeAction::Rename, "table", "", format!("was {}", stored.full_name()));
         }
         if stored.shared != target.shared {
             let detail = if target.shared { "shared" } else { "no longer shared" };
-            self.note(ChangeAction::Convert, "table", "", detail);
+            self.record(ChangeAction::Convert, "table", "", detail);
         }
     }
 
@@ -459,13 +459,13 @@ impl Planner<'_> {
                     true => ChangeAction::Convert,
                     false => ChangeAction::Add,
                 };
-                self.note(action, "index", &index.name, describe_index(target, index));
+                self.record(action, "index", &index.name, describe_index(target, index));
             }
             indexes.push(kept.filter(|_| !rewrites_rows));
         }
         for known in &stored.indexes {
             if !target.indexes.iter().any(|index| index.name == known.name) {
-                self.note(ChangeAction::Drop, "index", &known.name, describe_index(stored, known));
+                self.record(ChangeAction::Drop, "index", &known.name, describe_index(stored, known));
             }
         }
         TableChange {

@@ -327,7 +327,7 @@ impl HashIndex {
             }
             if !put_in_segment(&mut self.segments[id], tag, stored) {
                 if !has_memory && self.may_split(id) {
-                    self.split(id, tag); // what was begun must go on
+                    self.split(id, tag); // a split that has begun must continue
                     continue;
                 }
                 self.overflow.insert((tag, stored));
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_that_was_made_ready_is_as_large_as_one_that_grew() {
+    fn prepared_index_is_as_large_as_a_grown_one() {
         let tags: BTreeMap<u32, u32> = (0..200_000).map(|rid| (rid, spread(rid * 7 + 1))).collect();
         let (mut ready, mut grown) = (HashIndex::new(), HashIndex::new());
         for (rid, tag) in &tags {

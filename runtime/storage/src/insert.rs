@@ -34,7 +34,7 @@ impl StoredTable {
             self.rows.take_back(rids);
             return false;
         }
-        self.note_number(numbers[rows.len() - 1]);
+        self.record_number(numbers[rows.len() - 1]);
         let mut bytes = 0;
         for row in rows {
             journal.fold(id, DigestChange::Insert, 0, row);
@@ -45,7 +45,7 @@ impl StoredTable {
             let numbered = rows.iter().zip(numbers);
             numbered.for_each(|(row, number)| journal.changes.insert(id, number, row));
         }
-        journal.note_inserts(id, rids);
+        journal.record_inserts(id, rids);
         true
     }
 

@@ -12,7 +12,7 @@ use crate::{
     digest::{fold, fold_ints, fold_word},
     indirection::Rid,
     keyplan::KeyScratch,
-    retained::Turn,
+    retained_turns::Turn,
 };
 
 /// The effect of a change on a row, which says how to undo it.
@@ -201,7 +201,7 @@ impl Journal {
 
     /// Records a change at a place, or a change of a kind that needs none.
     #[inline]
-    pub fn note(&mut self, table: u16, rid: Rid, kind: UndoKind, place: Location) {
+    pub fn record(&mut self, table: u16, rid: Rid, kind: UndoKind, place: Location) {
         let undo = Undo {
             rid,
             table,
@@ -217,7 +217,7 @@ impl Journal {
 
     /// Records rows that were inserted, in this order.
     #[inline]
-    pub fn note_inserts(&mut self, table: u16, rids: &[Rid]) {
+    pub fn record_inserts(&mut self, table: u16, rids: &[Rid]) {
         self.ops.extend(rids.iter().map(|rid| Undo {
             rid: *rid,
             table,
@@ -238,7 +238,7 @@ impl Journal {
 
     /// Records the value `before` of an integer column (its position and place) of a row.
     #[inline]
-    pub fn note_add(&mut self, (table, rid): (u16, Rid), (column, offset): (u16, u32), width: usize, before: u64) {
+    pub fn record_add(&mut self, (table, rid): (u16, Rid), (column, offset): (u16, u32), width: usize, before: u64) {
         self.bytes.extend_from_slice(&before.to_le_bytes());
         self.ops.push(Undo {
             rid,
@@ -251,7 +251,7 @@ impl Journal {
 
     /// Records the values of these columns of a row before they are written. `stored` may continue behind the row.
     #[inline(always)]
-    pub fn note_columns(&mut self, table: u16, rid: Rid, plan: &ColumnPlan, stored: &[u8]) {
+    pub fn record_columns(&mut self, table: u16, rid: Rid, plan: &ColumnPlan, stored: &[u8]) {
         let written = plan.written();
         let from = &stored[written.start..];
         // The copy takes more bytes than it needs, so that it takes no call and no loop.

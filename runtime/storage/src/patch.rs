@@ -99,7 +99,7 @@ impl Patcher<'_> {
         let (row, what) = (split_stored(stored), (self.id, DigestChange::Patch, 0));
         fold_key(self.indexes, self.layout, row, what, journal);
         journal.written.digest = fold(journal.written.digest, plan.set().0, values);
-        journal.note_columns(self.id, rid, plan, stored);
+        journal.record_columns(self.id, rid, plan, stored);
         journal.count(values.len());
         plan.write(stored, values);
         if let Some(logged) = self.logged {
@@ -198,7 +198,7 @@ impl Patcher<'_> {
         for (rid, place) in rids.iter().zip(places) {
             let (own, after) = rest.split_at(each);
             let stored = self.rows.bytes_mut(*place);
-            self.journal.note_columns(self.id, *rid, plan, stored);
+            self.journal.record_columns(self.id, *rid, plan, stored);
             plan.write(stored, own);
             rest = after;
         }

@@ -50,7 +50,7 @@ impl Default for Ahead {
 
 impl Ahead {
     #[inline]
-    fn note(&mut self, at: usize, tag: Option<u32>) {
+    fn record(&mut self, at: usize, tag: Option<u32>) {
         self.0[at % AHEAD] = match tag {
             Some(tag) => (at as u32, tag),
             None => (u32::MAX, 0),
@@ -293,7 +293,7 @@ impl TableRedo<'_> {
     #[inline]
     fn pass_over(&mut self, rid: Rid) {
         if let Some(watchers) = &mut self.watchers
-            && !watchers.note(TableId(self.id), rid, None, self.table)
+            && !watchers.add_note(TableId(self.id), rid, None, self.table)
         {
             watchers.before_change(TableId(self.id), rid, self.table, Touch::New);
         }
@@ -307,7 +307,7 @@ impl TableRedo<'_> {
             return false;
         };
         let is_plain = self.table.fits_plain(columns);
-        if is_plain && watchers.note(TableId(self.id), rid, Some(columns), self.table) {
+        if is_plain && watchers.add_note(TableId(self.id), rid, Some(columns), self.table) {
             return true;
         }
         self.keep_before(rid, if is_plain { Touch::Plain } else { Touch::Any });
@@ -333,7 +333,7 @@ impl TableRedo<'_> {
     fn apply_list(mut self, window: &[u8], list: &RedoList) -> Result<(), (u32, ApplyError)> {
         let mut hints = [NO_RID; GROUP];
         let mut ahead = Ahead::default();
-        (0..AHEAD).for_each(|at| ahead.note(at, self.touch_row(window, list, at)));
+        (0..AHEAD).for_each(|at| ahead.record(at, self.touch_row(window, list, at)));
         let has_runs = run::has_runs(self.table) && self.watchers.is_none();
         let mut at = 0;
         while at < list.len() {
@@ -350,7 +350,7 @@ impl TableRedo<'_> {
                     if let Some(tag) = ahead.tag(at + GROUP) {
                         self.table.indexes[0].touch_tag(tag);
                     }
-                    ahead.note(at + AHEAD, self.touch_row(window, list, at + AHEAD));
+                    ahead.record(at + AHEAD, self.touch_row(window, list, at + AHEAD));
                 }
                 let hint = if is_far { hints[at - group.start] } else { NO_RID };
                 let redo = &mut self;

@@ -278,7 +278,7 @@ impl RowHeap {
     /// The `insert` variant for a table with a primary key, whose number another row may have. It then inserts nothing.
     #[inline]
     pub fn try_insert(&mut self, row: StoredRow<'_>) -> Result<Rid, NumberTaken> {
-        self.note_number(row.number, self.places.next())?;
+        self.record_number(row.number, self.places.next())?;
         let place = self.store(row);
         self.count += 1;
         self.nominal_bytes += self.nominal(place);
@@ -286,7 +286,7 @@ impl RowHeap {
     }
 
     #[inline(always)]
-    fn note_number(&mut self, number: u64, rid: Rid) -> Result<(), NumberTaken> {
+    fn record_number(&mut self, number: u64, rid: Rid) -> Result<(), NumberTaken> {
         match &mut self.numbers {
             Some(numbers) => numbers.insert(number, rid, |rid| number_at(&self.places, &self.arena, rid)),
             None => Ok(()),
@@ -302,7 +302,7 @@ impl RowHeap {
         let first = self.places.append(places);
         for ((rid, new), number) in rids.iter_mut().zip(first.0..).zip(numbers) {
             *rid = Rid(new);
-            self.note_number(*number, *rid).expect("a number is given out once");
+            self.record_number(*number, *rid).expect("a number is given out once");
         }
         self.nominal_bytes += places.iter().map(|place| self.nominal(*place)).sum::<u64>();
         self.count += rows.len() as u64;
@@ -336,7 +336,7 @@ impl RowHeap {
     /// Undoes `bury`.
     pub fn revive(&mut self, rid: Rid, place: Location) {
         let number = self.read(place).number;
-        self.note_number(number, rid).expect("no other row got the number");
+        self.record_number(number, rid).expect("no other row got the number");
         self.count += 1;
         self.buried -= 1;
         self.nominal_bytes += self.nominal(place);

@@ -203,7 +203,7 @@ impl Store {
     /// Begins a snapshot of the present moment, between two transactions. There can be one at a time.
     pub fn begin_snapshot(&mut self) -> Vec<SnapshotTable> {
         assert!(!self.in_txn(), "a snapshot is taken between transactions");
-        self.build_noted();
+        self.build_notes();
         let budget = self.snapshot_budget();
         let mut copies = Copies {
             budget,
@@ -280,7 +280,7 @@ impl Store {
     /// Begins digests of the present moment, between two transactions. There can be one at a time.
     pub fn begin_digest(&mut self) {
         assert!(!self.in_txn(), "digests are of a moment between transactions");
-        self.build_noted();
+        self.build_notes();
         let mut digests = Digests::new(&self.tables);
         digests.count_in(self.snapshot_budget().as_ref());
         let snapshot = self.watch().snapshot.get_or_insert_default();

@@ -13,11 +13,11 @@ use crate::{
     index::{NotOrdered, Range, ScanPosition, Visit},
     indirection::Rid,
     journal::{Journal, StoreSavepoint, Undo, UndoKind, WriteSummary},
-    retained::{RetainedTurns, Turn},
+    retained_turns::{RetainedTurns, Turn},
     schema::{self, Conflict, ConflictPlace},
     table::{StoredTable, TableStats, WriteError},
     views::Touch,
-    waiting::WaitingTurns,
+    waiting_turns::WaitingTurns,
     watchers::Watchers,
 };
 
@@ -104,7 +104,7 @@ impl Store {
     #[inline]
     pub fn begin(&mut self) {
         if self.watchers.is_some() {
-            self.build_noted();
+            self.build_notes();
         }
         self.journal.begin();
     }
@@ -190,7 +190,7 @@ impl Store {
     // Undo outlives the commit: a committed transaction is durable only when the log says so. Until then the store must be able to roll it
     // back. Otherwise readers would see a transaction that the log refused.
 
-    /// Keeps the undo of commits until `settle` from now on.
+    /// Keeps the undo of commits until `release_undo` from now on.
     pub fn retain_undo(&mut self) {
         assert!(!self.journal.is_active, "retention begins between transactions");
         self.journal.retains = true;
@@ -211,8 +211,8 @@ impl Store {
     }
 
     /// Forgets the undo of everything that is before `durable` and acknowledged.
-    pub fn settle(&mut self, durable: u64) {
-        while let Some(turn) = self.retained.take_settled(durable) {
+    pub fn release_undo(&mut self, durable: u64) {
+        while let Some(turn) = self.retained.take_durable(durable) {
             self.waiting.push(turn);
         }
         while let Some(turn) = self.waiting.take_done() {
@@ -296,7 +296,7 @@ impl Store {
             self.tables[*table as usize].rows.release(*rid);
         }
         let tables_of = self.journal.buried.iter().map(|(table, _)| *table as usize);
-        tables_of.for_each(|table| self.tables[table].give_up_if_emptied());
+        tables_of.for_each(|table| self.tables[table].release_if_emptied());
     }
 
     // Reads.
@@ -579,7 +579,7 @@ impl Store {
 
     /// Drops a table and its rows. Its number is free.
     pub fn drop_table(&mut self, table: TableId) {
-        self.check_settled();
+        self.check_no_undo();
         self.finish_snapshot_of(table);
         self.give_views_up();
         self.tables[table.0 as usize] = StoredTable::new(TableSchema::dropped());
@@ -605,7 +605,7 @@ impl Store {
     /// Puts a changed table in its place, with the rows of its preparation. Returns the table before, unless rows or indexes of it are in
     /// the changed one.
     pub fn install(&mut self, prepared: PreparedTable) -> Option<ReplacedTable> {
-        self.check_settled();
+        self.check_no_undo();
         self.give_views_up();
         let table = prepared.table;
         if prepared.rewrites_rows() {
@@ -650,7 +650,7 @@ impl Store {
         }
     }
 
-    fn check_settled(&self) {
+    fn check_no_undo(&self) {
         assert!(!self.journal.is_active, "the schema changes between transactions");
         assert!(
             self.journal.ops.is_empty() && self.retained.is_empty(),
@@ -685,7 +685,7 @@ fn free_garbage(tables: &mut [StoredTable], garbage: &[Undo]) -> bool {
     }
     if has_emptied {
         let tables_of = garbage.iter().map(|undo| undo.table as usize);
-        tables_of.for_each(|table| tables[table].give_up_if_emptied());
+        tables_of.for_each(|table| tables[table].release_if_emptied());
     }
     has_deleted
 }

@@ -241,7 +241,7 @@ impl StoredTable {
         if journal.changes.is_on() {
             journal.changes.insert(id, row.number, row.row);
         }
-        journal.note(id, rid, UndoKind::Insert, Location(0));
+        journal.record(id, rid, UndoKind::Insert, Location(0));
         Ok(rid)
     }
 
@@ -263,27 +263,27 @@ impl StoredTable {
         let whole = self.indexes.iter_mut().filter(|index| index.has_whole());
         whole.for_each(Index::give_back);
         if self.rows.is_unused() {
-            self.give_up_if_large();
+            self.release_if_large();
         }
     }
 
     /// Releases the memory of a table without rows, if it is much. The count falls at once. The memory itself returns a little later,
     /// because that takes the kernel long. A snapshot in progress has already copied each row that it needs.
-    pub fn give_up_if_emptied(&mut self) {
+    pub fn release_if_emptied(&mut self) {
         if self.rows.is_unused() {
-            self.give_up_if_large();
+            self.release_if_large();
         }
     }
 
     #[cold]
-    fn give_up_if_large(&mut self) {
+    fn release_if_large(&mut self) {
         if self.memory_bytes() >= EMPTIED_BYTES_MIN {
-            self.give_up();
+            self.release_memory();
         }
     }
 
     #[cold]
-    fn give_up(&mut self) {
+    fn release_memory(&mut self) {
         let fresh = self.rows.fresh();
         let mut rows = std::mem::replace(&mut self.rows, fresh);
         let mut indexes = std::mem::replace(&mut self.indexes, make_indexes(&self.schema, &self.layout));
@@ -341,13 +341,13 @@ impl StoredTable {
         self.link(rid, row, scratch)?;
         let taken = self.rows.insert(row);
         debug_assert!(taken == rid);
-        self.note_number(number);
+        self.record_number(number);
         Ok(())
     }
 
     /// Records that a row has this number, so that later rows get others.
     #[inline]
-    pub fn note_number(&mut self, number: u64) {
+    pub fn record_number(&mut self, number: u64) {
         self.next_number = self.next_number.max(number.saturating_add(1));
     }
 
@@ -396,7 +396,7 @@ impl StoredTable {
         unlink(&mut self.indexes, &self.layout, rid, row, &mut journal.scratch);
         journal.count(0);
         self.rows.bury(rid);
-        journal.note(id, rid, UndoKind::Delete, place);
+        journal.record(id, rid, UndoKind::Delete, place);
         Ok(())
     }
 
@@ -443,13 +443,13 @@ impl StoredTable {
         match self.rows.resized(place, row.len()) {
             Some(to) => {
                 journal.bytes.extend_from_slice(self.rows.stored(place));
-                journal.note(id, rid, UndoKind::Patch, place);
+                journal.record(id, rid, UndoKind::Patch, place);
                 self.overwrite(rid, place, to, new);
             }
             None => {
                 let to = self.rows.store(new);
                 self.rows.redirect(rid, to);
-                journal.note(id, rid, UndoKind::Move, place);
+                journal.record(id, rid, UndoKind::Move, place);
             }
         }
         Ok(())
@@ -532,7 +532,7 @@ impl StoredTable {
             let changed = CapturedRow::new(id, &self.layout, now.number);
             journal.changes.sum(&changed, (column, offset, width), now.row);
         }
-        journal.note_add((id, rid), (column, offset), width, before);
+        journal.record_add((id, rid), (column, offset), width, before);
         Ok(value as i64)
     }
 

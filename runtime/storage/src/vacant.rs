@@ -62,12 +62,12 @@ impl<T> Vacant<T> {
         }
         self.counts[piece] += 1;
         if self.counts[piece] as usize == ChunkedArray::<T>::CHUNK && piece > 0 {
-            self.note_whole(piece as u32);
+            self.record_whole(piece as u32);
         }
     }
 
     #[cold]
-    fn note_whole(&mut self, piece: u32) {
+    fn record_whole(&mut self, piece: u32) {
         if !self.whole.contains(&piece) {
             self.whole.push(piece);
         }
@@ -86,10 +86,10 @@ impl<T> Vacant<T> {
         for piece in std::mem::take(&mut self.whole) {
             let at = piece as usize;
             if self.counts[at] as usize != ChunkedArray::<T>::CHUNK {
-                continue; // some were taken again
+                continue; // the array uses some elements again
             }
             if (at + 1) << ChunkedArray::<T>::SHIFT > array.len() {
-                self.whole.push(piece); // the last one, for now
+                self.whole.push(piece); // the piece is the last one for now
                 continue;
             }
             self.places

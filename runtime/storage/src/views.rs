@@ -28,7 +28,7 @@ use crate::{
     store::{Store, TableId},
     table::StoredTable,
     treekey::Edge,
-    waiting::RowImages,
+    waiting_turns::RowImages,
 };
 
 /// A view's number. Views are numbered in the order in which they are opened.
@@ -414,14 +414,14 @@ impl Views {
             shown.build(rid, &mut table.plain_rows(), u64::MAX);
         }
         if newest <= *shown.keeper.lost {
-            return; // nobody can see it any more
+            return; // no view can see the row any more
         }
         let is_new = touch == Touch::New;
         shown.keeper.keep(shown.rows, (id, rid), &table.rows, newest, is_new);
         if touch == Touch::Any {
             self.add_entries(id, rid, table);
         }
-        self.judge_bytes();
+        self.limit_bytes();
     }
 
     /// Keeps a row before a transaction's patch, like `Watchers`. No row has notes then.
@@ -430,13 +430,19 @@ impl Views {
         if newest > self.lost {
             let (mut shown, _) = self.shown(id);
             shown.keeper.keep(shown.rows, (id, rid), rows, newest, false);
-            self.judge_bytes();
+            self.limit_bytes();
         }
     }
 
     /// Notes a patch that fits, or an inserted row. False, with nothing noted, if no view can see the row before it.
     #[inline]
-    pub fn note(&mut self, id: TableId, rid: Rid, columns: Option<PatchColumns<'_>>, table: &mut StoredTable) -> bool {
+    pub fn add_note(
+        &mut self,
+        id: TableId,
+        rid: Rid,
+        columns: Option<PatchColumns<'_>>,
+        table: &mut StoredTable,
+    ) -> bool {
         let newest = self.newest;
         if newest <= self.lost || self.is_full {
             return false;
@@ -452,7 +458,7 @@ impl Views {
         if grown != 0 || rows_bytes > ROWS_BYTES_MAX {
             self.taken.add_notes(grown);
             self.make_room(id, table);
-            self.judge_bytes();
+            self.limit_bytes();
         }
         true
     }
@@ -489,10 +495,10 @@ impl Views {
                 self.build_oldest(at, table, u64::MAX);
             }
             self.tables[at].array.put_all(&mut table.plain_rows());
-            self.let_go(at);
+            self.release_view(at);
         }
         (self.has_notes, self.is_full) = (false, false);
-        self.judge_bytes();
+        self.limit_bytes();
     }
 
     /// False if no open view is still shown.
@@ -509,12 +515,12 @@ impl Views {
                 shown.build(rid, &mut table, upto);
             }
         }
-        self.let_go(at);
+        self.release_view(at);
     }
 
-    fn let_go(&mut self, at: usize) {
+    fn release_view(&mut self, at: usize) {
         let array = &mut self.tables[at].array;
-        array.let_go();
+        array.release_built();
         let grown = array.take_growth();
         self.taken.add_notes(grown);
     }
@@ -527,14 +533,14 @@ impl Views {
         }
         let noted = if self.has_notes { self.tables.len() } else { 0 };
         for (at, table) in tables.iter_mut().enumerate().take(noted) {
-            self.let_go(at);
+            self.release_view(at);
             // Few notes stay in the processor's caches.
             while self.has_old_notes(at) && self.has_many_notes(8) {
                 self.build_oldest(at, table, self.oldest);
             }
         }
         self.is_full &= self.has_many_notes(2);
-        self.judge_bytes();
+        self.limit_bytes();
     }
 
     /// Gives the row's versions entries of their own, because an index entry of the row may be removed.
@@ -564,8 +570,8 @@ impl Views {
         self.taken.set_versions(self.taken.versions + bytes);
     }
 
-    /// Gives up all open views if the kept bytes are too many. A view never shows another state instead.
-    fn judge_bytes(&mut self) {
+    /// Ends all open views if the kept bytes are too many. A view never shows another state instead.
+    fn limit_bytes(&mut self) {
         if self.taken.bytes() > self.bytes_max {
             self.lost = self.newest;
         }
@@ -587,7 +593,7 @@ impl Views {
         self.taken.set_versions(0);
     }
 
-    fn judge(&self, view: ViewId) -> Result<(), ViewError> {
+    fn check_view(&self, view: ViewId) -> Result<(), ViewError> {
         match (self.open.contains_key(&view.0), view.0 <= self.lost) {
             (false, _) => Err(ViewError::NotOpen),
             (true, true) => Err(ViewError::Lost { max: self.bytes_max }),
@@ -703,7 +709,7 @@ impl Store {
 
     /// Puts all noted changes in place, before rows are read without a view and outside of a transaction.
     #[inline]
-    pub fn build_noted(&mut self) {
+    pub fn build_notes(&mut self) {
         if let Some(views) = self.watchers.as_mut().and_then(|watchers| watchers.views.as_mut()) {
             views.build_all(&mut self.tables);
         }
@@ -724,7 +730,7 @@ impl Store {
 
     /// Returns the present tables, to be read like those at a view.
     pub fn as_it_is(&mut self) -> StoreAtView<'_> {
-        self.build_noted();
+        self.build_notes();
         StoreAtView::new(&mut self.tables, None, ViewId(u64::MAX))
     }
 
@@ -737,14 +743,14 @@ impl Store {
     /// Checks that the view is open, and that it can still be shown.
     pub fn has_view(&self, view: ViewId) -> Result<(), ViewError> {
         let views = self.watchers.as_ref().and_then(|watchers| watchers.views.as_ref());
-        views.ok_or(ViewError::NotOpen)?.judge(view)
+        views.ok_or(ViewError::NotOpen)?.check_view(view)
     }
 
     /// Returns the tables as a view sees them.
     pub fn at_view(&mut self, view: ViewId) -> Result<StoreAtView<'_>, ViewError> {
         let views = self.watchers.as_mut().and_then(|watchers| watchers.views.as_mut());
         let views = views.ok_or(ViewError::NotOpen)?;
-        views.judge(view)?;
+        views.check_view(view)?;
         Ok(StoreAtView::new(&mut self.tables, Some(views), view))
     }
 }

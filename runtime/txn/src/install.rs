@@ -4,8 +4,8 @@
 mod bind;
 mod consent;
 mod counts;
+mod deployment_check;
 mod differences;
-mod judge;
 mod lineage;
 mod outline;
 mod summary;
@@ -19,15 +19,15 @@ use reprise_storage::{Conflict, PreparedTable, ReplacedTable, Store, TableId};
 
 use crate::{
     module::{BindError, Code, Deployed, Module, ModuleId, TableBinding},
-    past::TablePast,
     prefetch::{self, PrefetchRow},
     shape,
+    table_past::TablePast,
 };
 
 pub use consent::{Consent, ConsentKind, DestroyedItem};
 pub use counts::{HeldCounts, StoredCounts, TableCount};
+pub use deployment_check::outline;
 pub use differences::outline_removal;
-pub use judge::outline;
 pub use lineage::{Lineage, Origin, TableOrigins};
 pub use outline::{Outline, prepare};
 pub use summary::{
@@ -172,7 +172,7 @@ pub fn apply(
             }
         }
     }
-    next.note_migration(&candidate);
+    next.record_migration(&candidate);
     let migrates = plan.summary.migrates;
     let of_name = next.versions.iter().filter(|module| module.name == candidate.name);
     let description = shared_description(&next, &candidate);

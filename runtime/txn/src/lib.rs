@@ -7,23 +7,22 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-mod ahead;
-mod changed;
+mod changed_rows;
 mod executors;
 mod former;
 mod install;
-mod kept;
+mod kept_rows;
 mod keyplace;
 mod module;
+mod next_calls;
 mod nvram_inserts;
 mod ops;
 mod pages;
-mod past;
 mod patches;
-mod placing;
 mod prefetch;
 mod reach;
 mod route;
+mod row_placement;
 mod rowmap;
 mod run;
 mod scan;
@@ -32,12 +31,12 @@ mod shape;
 mod store_ops;
 mod store_set;
 mod store_txn;
+mod table_past;
 mod view;
 mod wasm;
 mod watch;
 mod weight;
 
-pub use ahead::{LookAhead, NextCalls};
 pub use executors::Executors;
 pub use install::{
     AppliedPlan, Candidate, Consent, ConsentKind, DeploymentRules, DestroyedItem, HeldCounts, Lineage, Origin,
@@ -47,14 +46,15 @@ pub use install::{
 };
 pub use keyplace::{KeyPlace, partition_between};
 pub use module::{BindError, Code, Deployed, Executor, Module, ModuleId, Quarantine, TableBinding};
+pub use next_calls::{LookAhead, NextCalls};
 pub use pages::{NextRow, ReadAheadPages};
-pub use past::TablePast;
 pub use prefetch::PrefetchRow;
 pub use reprise_abi::EndReason;
 pub use reprise_host::StartTime;
 pub use route::{CallPartitions, RouteError, partition_of_field};
 pub use run::{Commit, Failure, Outcome, TxnInput, call_hash, failure_text, run_migration, run_multi, run_single};
 pub use scratch::{LoggedLine, TxnScratch};
+pub use table_past::TablePast;
 pub use view::{ViewStores, run_at_view};
 pub use wasm::Compiler;
 pub use watch::{CallEnds, Watch};

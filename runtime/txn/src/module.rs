@@ -14,9 +14,9 @@ use reprise_storage::{RowProjection, TableId};
 use crate::{
     install::{Candidate, Lineage},
     keyplace::KeyPlace,
-    past::TablePast,
     prefetch::PrefetchRow,
     shape::Shape,
+    table_past::TablePast,
 };
 
 /// Number of one version of one module. Numbers follow the order of deployment and are never reused.
@@ -34,7 +34,7 @@ pub trait Code: Send + Sync {
     }
 
     /// Drops its memory. Its module went out of service, so no thread instantiates it any more.
-    fn let_go(&self) {}
+    fn release(&self) {}
 
     /// Memory that compiled code takes now.
     fn code_bytes(&self) -> usize {
@@ -220,7 +220,7 @@ impl Deployed {
 
     /// Records that the tables have had the module's migration. If its bytes are those of a former version, the tables go back, and have
     /// had only the migrations of that version.
-    pub(crate) fn note_migration(&mut self, candidate: &Candidate) {
+    pub(crate) fn record_migration(&mut self, candidate: &Candidate) {
         let mut versions = self.versions.iter();
         let is_former = versions.any(|module| module.name == candidate.name && module.hash == candidate.hash);
         let listed = candidate.schema.on_deploy.as_ref().filter(|name| !name.is_empty());

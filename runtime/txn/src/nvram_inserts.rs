@@ -59,7 +59,7 @@ impl NvramInserts {
 
     /// Takes the changes that a store captured, or rolled back, since the last call.
     #[inline(never)]
-    pub fn note(&mut self, at: usize, store: &Store) {
+    pub fn take_changes(&mut self, at: usize, store: &Store) {
         let (rows, captured) = store.captured();
         if captured.len() < self.stores[at].bytes {
             self.take_back(at, rows, captured.len());
@@ -79,7 +79,7 @@ impl NvramInserts {
             };
             let object = &captured[mine.bytes..end];
             let Some(place) = writer.insert(object) else {
-                return self.give_up();
+                return self.cancel();
             };
             mine.placed.push(PlacedBytes {
                 at: mine.bytes as u32,
@@ -104,7 +104,7 @@ impl NvramInserts {
 
     /// Drops all objects of the transaction.
     #[cold]
-    pub fn give_up(&mut self) {
+    pub fn cancel(&mut self) {
         if self.is_on {
             self.is_on = false;
             self.writer.as_mut().expect("it is on").take_back(self.begun_at);
@@ -115,13 +115,13 @@ impl NvramInserts {
     #[inline]
     pub fn end(&mut self, store: &mut Store, images: AfterImage) {
         if self.is_on {
-            self.note(0, store);
+            self.take_changes(0, store);
         }
         if self.is_on && store.is_captured(images) {
             std::mem::swap(&mut self.placed, &mut self.stores[0].placed);
             self.is_on = false;
         }
-        self.give_up();
+        self.cancel();
     }
 
     /// Commits the transaction. The changes that this store captured go into the record from `base` on.

@@ -52,7 +52,7 @@ pub(crate) fn may_write(is_read_only: bool) -> Result<(), OpError> {
 
 /// Checks whether a transaction may write a table that not every transaction may write.
 #[cold]
-pub(crate) fn judge_write(input: &TxnInput<'_>, binding: &TableBinding) -> Result<(), OpError> {
+pub(crate) fn check_write(input: &TxnInput<'_>, binding: &TableBinding) -> Result<(), OpError> {
     may_write(input.is_read_only())?;
     match (input.is_migration(), binding.is_own) {
         (true, true) => Ok(()),
@@ -66,7 +66,7 @@ pub(crate) fn judge_write(input: &TxnInput<'_>, binding: &TableBinding) -> Resul
 }
 
 /// Checks the writes of a migration, if there are many. Tables that are dropped whole if it fails need no undo, unless a savepoint does.
-pub(crate) fn judge_migrated(store: &mut Store, frame: &TxnScratch) -> Result<(), OpError> {
+pub(crate) fn check_migrated(store: &mut Store, frame: &TxnScratch) -> Result<(), OpError> {
     if !frame.has_savepoints() {
         store.forgo_undo();
     }
@@ -142,7 +142,7 @@ macro_rules! ops_of_any_transaction {
         fn scan_close(&mut self, cursor: u32) -> Result<(), OpError> {
             self.frame.count_op()?;
             let cursor = self.frame.take_cursor(cursor)?;
-            self.frame.give_up(&cursor);
+            self.frame.drop_cursor(&cursor);
             Ok(())
         }
 

@@ -122,7 +122,7 @@ impl ReadAheadPages {
             head.rows_max = (2 * rows_max).min(PAGE_ROWS_MAX);
             while head.rows.is_empty() && !head.position.is_end() {
                 let mut scanned = Ok(());
-                stores.look(first_store + at, &mut |mut store| {
+                stores.with_store(first_store + at, &mut |mut store| {
                     let (rows, bytes) = (&mut head.rows, &mut head.bytes);
                     let on_row = |ShownRow { rid, number, row }: ShownRow<'_>| {
                         layout.push_key(row, columns, bytes);

@@ -54,7 +54,7 @@ impl<S: StoreSet> StoreTxn<'_, S> {
         let note = |frame: &mut TxnScratch, at: usize, rid: Rid| {
             let (row, handle) = (row_key(0, binding.table, rid), handles.at(at));
             let is_current = frame.changed.is_current(row, handle);
-            frame.changed.note(row, given, Some(handle));
+            frame.changed.record(row, given, Some(handle));
             is_current
         };
         if handles.len() == 1 {
@@ -109,7 +109,7 @@ impl<S: StoreSet> StoreTxn<'_, S> {
                     if !frame.changed.is_current(row, handle) {
                         return Ok(Err(outdated(self.input, table)));
                     }
-                    frame.changed.note(row, given, Some(handle));
+                    frame.changed.record(row, given, Some(handle));
                     patcher.patch(rid, patches.values(at, 1))?;
                     at += 1;
                 }

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_the_one_that_a_look_up_has() {
+    fn prefetched_key_equals_the_key_of_the_look_up() {
         use reprise_abi::key::{push_i8, push_i32, push_i64, push_u16};
         let params = INTS.map(Type::Scalar);
         for values in [
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arguments_do_not_tell_is_left_out() {
+    fn keys_that_arguments_do_not_give_are_left_out() {
         let text = [Type::Scalar(ScalarType::Text), Type::Scalar(ScalarType::I64)];
         let (schema, tables) = module(&[ScalarType::I64], &text, vec![PrefetchPart::Param(1)]);
         assert_eq!(rows_of(&schema, &tables), [vec![]], "behind a text");

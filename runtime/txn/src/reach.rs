@@ -75,8 +75,8 @@ pub(crate) fn unplaced(
         ReachKind::Local | ReachKind::Range => ("range", "scan_local and count_local see the rows that are there"),
     };
     guest(format!(
-        "the {what} does not hold {column}, by which the rows of {} are placed, and the call runs on {}: {way_on}; a procedure \
-         over all partitions sees all rows",
+        "the {what} does not hold {column}, by which the rows of {} are placed, and the call runs on {}: {way_on}. A procedure over all partitions \
+         sees all rows",
         schema.name,
         listed(held)
     ))

@@ -120,7 +120,7 @@ fn next_partition(
 #[inline]
 fn partition_of_value(ty: &Type, encoded: &[u8], partitions_count: u16) -> PartitionId {
     let Type::Scalar(scalar) = ty else {
-        return PartitionId(0); // the description's check admits scalars and lists of them alone
+        return PartitionId(0); // the check of descriptions admits only scalars and lists of scalars
     };
     let signed = || {
         // The value is sign-extended from its own width to eight bytes.

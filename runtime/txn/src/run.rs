@@ -55,7 +55,7 @@ impl TxnInput<'_> {
     /// Checks the type of the result, so that a later reader always decodes a value of the declared type. A replay does not check, because
     /// a committed call stays committed.
     #[inline(always)]
-    fn judge_result(&self, kind: Result<GuestExit, Box<Fault>>, frame: &TxnScratch) -> Result<GuestExit, Box<Fault>> {
+    fn check_result(&self, kind: Result<GuestExit, Box<Fault>>, frame: &TxnScratch) -> Result<GuestExit, Box<Fault>> {
         match (&kind, self.module.results.get(self.procedure)) {
             (Ok(GuestExit::Returned), Some(shape)) if !frame.is_replay() && !shape.holds(frame.result()) => {
                 Err(wrong_result(frame.result().len()))
@@ -161,8 +161,8 @@ fn run<S: StoreSet>(
     let ended = executor.call(input.procedure, &mut txn);
     let StoreTxn { stores, frame, .. } = txn;
     frame.end_call();
-    frame.note_fuel(ended.fuel_used);
-    match input.judge_result(ended.kind, frame) {
+    frame.record_fuel(ended.fuel_used);
+    match input.check_result(ended.kind, frame) {
         Ok(GuestExit::Returned) => commit(stores, frame),
         kind => fail(stores, kind, frame),
     }
@@ -190,8 +190,8 @@ fn commit<S: StoreSet>(mut stores: S, frame: &mut TxnScratch) -> Outcome {
 
 #[cold]
 fn fail<S: StoreSet>(mut stores: S, kind: Result<GuestExit, Box<Fault>>, frame: &mut TxnScratch) -> Outcome {
-    let failure = judge(kind, frame).expect("it did not return");
-    frame.inserting.give_up();
+    let failure = call_failure(kind, frame).expect("it did not return");
+    frame.inserting.cancel();
     let all = 0..stores.count();
     let writes = all.clone().map(|at| stores.store(at).undo_count()).sum();
     frame
@@ -231,7 +231,7 @@ pub fn call_hash(module: &str, procedure: &str, args: &[u8]) -> u128 {
 }
 
 /// Returns the failure of a call, or None if it is to commit.
-pub(crate) fn judge(kind: Result<GuestExit, Box<Fault>>, frame: &mut TxnScratch) -> Option<Failure> {
+pub(crate) fn call_failure(kind: Result<GuestExit, Box<Fault>>, frame: &mut TxnScratch) -> Option<Failure> {
     let fault = match kind {
         Ok(GuestExit::Returned) => return None,
         Ok(GuestExit::Aborted) => {

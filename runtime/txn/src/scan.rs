@@ -4,7 +4,7 @@ use reprise_abi::{ColumnPlan, OpError, OutBuffer, RowLayout, RowTaker, ScanBatch
 use reprise_storage::{Range, Rid, ScanPosition, Store, TableId, Visit};
 
 use crate::{
-    kept::{CursorRest, run_kept},
+    kept_rows::{CursorRest, run_kept},
     module::TableBinding,
     ops::guest,
     pages::ReadAheadPages,

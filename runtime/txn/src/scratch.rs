@@ -15,7 +15,7 @@ use reprise_nvram::ObjectWriter;
 use reprise_storage::{AfterImage, Rid, Store, StoreSavepoint};
 use reprise_wire::ChangesBuffer;
 
-use crate::{changed::ChangedRows, kept::KeptRows, nvram_inserts::NvramInserts, scan::Cursor, watch::Watch};
+use crate::{changed_rows::ChangedRows, kept_rows::KeptRows, nvram_inserts::NvramInserts, scan::Cursor, watch::Watch};
 
 /// Host calls and rows between two checks whether the call may continue: some hundred microseconds.
 const OPS_SLICE: u64 = 1_024;
@@ -203,7 +203,7 @@ impl TxnScratch {
     #[inline(always)]
     pub(crate) fn insert_objects(&mut self, at: usize, store: &Store) {
         if self.inserting.is_on {
-            self.inserting.note(at, store);
+            self.inserting.take_changes(at, store);
         }
     }
 
@@ -224,7 +224,7 @@ impl TxnScratch {
     }
 
     #[inline]
-    pub(crate) fn note_fuel(&mut self, fuel: u64) {
+    pub(crate) fn record_fuel(&mut self, fuel: u64) {
         self.fuel += fuel;
     }
 
@@ -332,14 +332,14 @@ impl TxnScratch {
     #[inline]
     pub(crate) fn push_handle(&mut self, handle: Handle) -> Result<RowHandle, OpError> {
         if self.handles.len() >= HANDLES_MAX {
-            self.judge_handles()?;
+            self.check_handles()?;
         }
         self.handles.push(handle);
         Ok(self.handles.len() as u32 - 1)
     }
 
     #[cold]
-    fn judge_handles(&self) -> Result<(), OpError> {
+    fn check_handles(&self) -> Result<(), OpError> {
         let max = match self.limits {
             LimitScope::Migration => MIGRATION_HANDLES_MAX,
             LimitScope::Call | LimitScope::Replay => HANDLES_MAX,
@@ -374,12 +374,12 @@ impl TxnScratch {
         let bytes = bytes + self.kept.bytes();
         match bytes > WRITE_SET_BYTES_MAX {
             false => Ok(()),
-            true => self.judge_written(bytes),
+            true => self.check_written_slow(bytes),
         }
     }
 
     #[cold]
-    fn judge_written(&self, bytes: usize) -> Result<(), OpError> {
+    fn check_written_slow(&self, bytes: usize) -> Result<(), OpError> {
         match bytes as u64 > self.allowed(WRITE_SET_BYTES_MAX as u64) {
             false => Ok(()),
             true => Err(limit("write_set", WRITE_SET_BYTES_MAX as u64)),
@@ -460,7 +460,7 @@ impl TxnScratch {
     }
 
     /// Drops a cursor that is closed, with the rows that it kept.
-    pub(crate) fn give_up(&mut self, cursor: &Cursor) {
+    pub(crate) fn drop_cursor(&mut self, cursor: &Cursor) {
         self.kept.forget(cursor.kept.as_deref(), self.open == 0);
     }
 

@@ -10,7 +10,7 @@ use reprise_storage::{Rid, ScanPosition};
 use crate::{
     ops::{binding, guest, index_of, limited, ops_of_any_transaction, patch_row, write_error},
     patches::Patches,
-    placing::{MOVED, may_move},
+    row_placement::{MOVED, may_move},
     rowmap::row_key,
     scan::{Leg, count_rows, range_of, read_columns, read_on_one, scan_error, show},
     scratch::Handle,
@@ -223,7 +223,7 @@ impl<S: StoreSet> HostOps for StoreTxn<'_, S> {
             return Err(guest(MOVED));
         }
         self.write_copies(binding, store, rid, |store, rid| store.update(binding.table, rid, &row))?;
-        self.note_change(key, Some(handle));
+        self.record_change(key, Some(handle));
         self.check_place(table, binding, rid)
     }
 
@@ -247,7 +247,7 @@ impl<S: StoreSet> HostOps for StoreTxn<'_, S> {
         self.write_copies(binding, store.into(), rid, |store, rid| {
             store.patch(binding.table, rid, columns, values)
         })?;
-        self.note_change(key, Some(handle));
+        self.record_change(key, Some(handle));
         self.check_place(table, binding, rid)
     }
 
@@ -411,7 +411,7 @@ impl<S: StoreSet> HostOps for StoreTxn<'_, S> {
             for (table, rid, is_new) in written {
                 self.keep_before(table, at, Some(rid))?;
                 if !is_new {
-                    self.frame.changed.note(row_key(at as u16, table, rid), given, None);
+                    self.frame.changed.record(row_key(at as u16, table, rid), given, None);
                 }
             }
         }

@@ -13,9 +13,9 @@ use reprise_abi::{
 use reprise_storage::{Rid, ScanPosition, Store, TableId, WriteError};
 
 use crate::{
-    kept::{WriteTarget, keep_before, run_kept},
+    kept_rows::{WriteTarget, keep_before, run_kept},
     module::TableBinding,
-    ops::{binding, guest, index_of, judge_migrated, judge_write, write_error},
+    ops::{binding, check_migrated, check_write, guest, index_of, write_error},
     reach::outdated,
     rowmap::row_key,
     run::TxnInput,
@@ -32,7 +32,7 @@ pub(crate) struct StoreTxn<'a, S> {
     pub holds_all: bool,
     /// True if writes must be checked: in a read-only call, and in a migration. A migration also writes its partition's rows of replicated
     /// tables, and no tables of other modules.
-    judges_writes: bool,
+    checks_writes: bool,
     /// Value of a partition column that belongs to the only partition. Most calls read rows of one value.
     pub home: Option<u64>,
 }
@@ -50,7 +50,7 @@ impl<'a, S: StoreSet> StoreTxn<'a, S> {
     pub fn new(stores: S, input: &'a TxnInput<'a>, frame: &'a mut TxnScratch) -> Self {
         Self {
             holds_all: stores.count() == input.partitions_count as usize,
-            judges_writes: input.is_read_only() || input.is_migration(),
+            checks_writes: input.is_read_only() || input.is_migration(),
             stores,
             input,
             frame,
@@ -69,9 +69,9 @@ impl<'a, S: StoreSet> StoreTxn<'a, S> {
     #[inline(always)]
     pub fn check_writable(&self, binding: &TableBinding) -> Result<(), OpError> {
         let is_elsewhere = binding.placement == TablePlacement::Replicated && !self.holds_all;
-        match self.judges_writes || is_elsewhere {
+        match self.checks_writes || is_elsewhere {
             false => Ok(()),
-            true => judge_write(self.input, binding),
+            true => check_write(self.input, binding),
         }
     }
 
@@ -98,8 +98,8 @@ impl<'a, S: StoreSet> StoreTxn<'a, S> {
     }
 
     #[inline(always)]
-    pub fn note_change(&mut self, row: u64, writer: Option<RowHandle>) {
-        self.frame.changed.note(row, self.frame.handles.len(), writer);
+    pub fn record_change(&mut self, row: u64, writer: Option<RowHandle>) {
+        self.frame.changed.record(row, self.frame.handles.len(), writer);
     }
 
     /// Makes a change on one store, to an existing row or a new one. It checks how much the transaction has written.
@@ -159,15 +159,15 @@ impl<'a, S: StoreSet> StoreTxn<'a, S> {
         let bytes = self.stores.written_bytes();
         match self.frame.is_much_written(bytes) {
             false => Ok(()),
-            true => self.judge_written(bytes),
+            true => self.check_written_slow(bytes),
         }
     }
 
     #[cold]
-    fn judge_written(&mut self, bytes: usize) -> Result<(), OpError> {
+    fn check_written_slow(&mut self, bytes: usize) -> Result<(), OpError> {
         match self.input.is_migration() {
             // A migration runs on one partition at a time.
-            true => judge_migrated(self.stores.store_mut(0), self.frame),
+            true => check_migrated(self.stores.store_mut(0), self.frame),
             false => self.frame.check_written(bytes),
         }
     }
@@ -242,7 +242,7 @@ impl<'a, S: StoreSet> StoreTxn<'a, S> {
         let value = self.write_copies(binding, store.into(), rid, |store, rid| {
             store.add(binding.table, rid, column, delta)
         })?;
-        self.note_change(row, writer);
+        self.record_change(row, writer);
         match binding.placement == TablePlacement::By(column) {
             false => Ok(value),
             true => self.check_stays(table, binding, store.into(), rid).map(|()| value),

@@ -17,7 +17,7 @@ use crate::{
     ops::{binding, guest, index_of, limited, may_write, ops_of_any_transaction},
     pages::{ENTRIES_AT_ONCE, ReadAheadPages},
     reach::{ReachKind, elsewhere, unplaced},
-    run::{Commit, Outcome, TxnInput, judge},
+    run::{Commit, Outcome, TxnInput, call_failure},
     scan::{Cursor, range_of, scan_error, show},
     scratch::{Handle, TxnScratch},
     store_txn::cursor_of,
@@ -29,7 +29,7 @@ pub trait ViewStores {
     fn partitions(&self) -> &[PartitionId];
 
     /// Runs `look` on one of them, by position, for a short time. Err: the view has ended, and the call with it.
-    fn look(&mut self, at: usize, look: &mut dyn FnMut(StoreAtView<'_>)) -> Result<(), OpError>;
+    fn with_store(&mut self, at: usize, look: &mut dyn FnMut(StoreAtView<'_>)) -> Result<(), OpError>;
 
     /// Checks that the view still exists.
     fn go_on(&mut self) -> Result<(), OpError>;
@@ -54,8 +54,8 @@ pub fn run_at_view(
         executor.call(input.procedure, &mut txn)
     };
     frame.end_call();
-    frame.note_fuel(ended.fuel_used);
-    match judge(ended.kind, frame) {
+    frame.record_fuel(ended.fuel_used);
+    match call_failure(ended.kind, frame) {
         None => Outcome::Commit(Commit {
             digest: result_digest(frame.result()),
             rows_written: 0,
@@ -114,7 +114,7 @@ impl<'a> ViewTxn<'a> {
     ) -> Result<Option<(u16, Rid)>, OpError> {
         for at in readable {
             let (buffer, mut found) = (&mut self.frame.row, None);
-            self.stores.look(at, &mut |mut store| {
+            self.stores.with_store(at, &mut |mut store| {
                 if let Some((rid, row)) = store.get_row(table, index, key) {
                     buffer.clear();
                     buffer.extend_from_slice(row);
@@ -255,7 +255,7 @@ impl HostOps for ViewTxn<'_> {
         let Handle { table, store, rid } = self.frame.handle(handle)?;
         let binding = binding(self.input, table)?;
         let (buffer, mut is_there) = (&mut self.frame.row, false);
-        self.stores.look(store as usize, &mut |mut store| {
+        self.stores.with_store(store as usize, &mut |mut store| {
             if let Some(row) = store.row(binding.table, rid) {
                 buffer.clear();
                 buffer.extend_from_slice(row);
@@ -322,7 +322,7 @@ impl HostOps for ViewTxn<'_> {
             let mut position = ScanPosition::default();
             while !position.is_end() {
                 let (mut rows, mut scanned) = (0, Ok(()));
-                self.stores.look(at, &mut |mut store| {
+                self.stores.with_store(at, &mut |mut store| {
                     let on_row = |_: ShownRow<'_>| {
                         rows += 1;
                         Visit::Next

@@ -29,7 +29,7 @@ pub trait Compiler: Send + Sync {
     }
 
     /// Deletes kept code that was not needed since the start.
-    fn let_go_unused_code(&self) {}
+    fn delete_unused_code(&self) {}
 
     /// Returns the hash of everything that can change the results of the code.
     fn settings_hash(&self) -> u64;
@@ -59,8 +59,8 @@ impl Compiler for Engine {
         Engine::keep_code(self, disk, secret)
     }
 
-    fn let_go_unused_code(&self) {
-        Engine::let_go_unused_code(self);
+    fn delete_unused_code(&self) {
+        Engine::delete_unused_code(self);
     }
 
     fn settings_hash(&self) -> u64 {
@@ -133,7 +133,7 @@ impl Code for WasmCode {
         self.module().map(drop)
     }
 
-    fn let_go(&self) {
+    fn release(&self) {
         *self.lock() = LoadedCode::default();
     }
 

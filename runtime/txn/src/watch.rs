@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_have_to_be_taken_back_counts_as_time() {
+    fn undo_counts_as_time() {
         let hand = Arc::new(Hand(AtomicU64::new(5)));
         let clock: Arc<dyn Clock> = hand.clone();
         let mut watch = Watch::default();

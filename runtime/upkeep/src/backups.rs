@@ -88,7 +88,7 @@ impl Backups {
         self.is_stopping.store(true, Ordering::Release);
         let thread = self.thread.lock().expect("held to take").take();
         if let Some(thread) = thread {
-            thread.join(); // what it did is in the list
+            thread.join(); // the list has its results
         }
     }
 

@@ -153,7 +153,7 @@ impl CheckpointHistory {
                     file_bytes: info.file_bytes,
                     seconds: info.seconds.unwrap_or_default(),
                 };
-                self.engine.shared.notices.tell(NoticeKind::Checkpoint, published);
+                self.engine.shared.notices.publish(NoticeKind::Checkpoint, published);
                 state.published.insert(info.lsn, info);
                 state.published_write_ns = state.running_write_ns;
                 state.counts.0 += 1;
@@ -179,7 +179,7 @@ impl CheckpointHistory {
         });
         shared
             .notices
-            .tell(NoticeKind::Checkpoint, || Notice::CheckpointFailed { reason });
+            .publish(NoticeKind::Checkpoint, || Notice::CheckpointFailed { reason });
     }
 
     /// Forgets a published checkpoint whose file is gone.

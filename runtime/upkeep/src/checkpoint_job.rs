@@ -254,7 +254,7 @@ impl CheckpointJob {
                 select.recv(&self.told);
             }
         }
-        let _ = select.ready_timeout(LOOK); // whether it is ready is seen by the next step
+        let _ = select.ready_timeout(LOOK); // the next step checks for a message
     }
 
     /// While calls wait and cores are few, compressing must not take them: the engine's threads come first.
@@ -275,12 +275,12 @@ impl CheckpointJob {
                 Ok(wasm) => wasm,
                 Err(reason) => {
                     let notices = &self.engine().shared.notices;
-                    notices.tell(NoticeKind::Checkpoint, || Notice::FormerLost {
+                    notices.publish(NoticeKind::Checkpoint, || Notice::FormerLost {
                         module: module.name.clone(),
                         version: module.version,
                         reason,
                     });
-                    continue; // a disk that lost them must not end all checkpoints
+                    continue; // a disk that lost these files must not end all checkpoints
                 }
             };
             raw.clear();
@@ -347,7 +347,10 @@ impl Work for CheckpointJob {
             Ok(Ok((step, None))) => return step,
             Ok(Ok((_, Some(size)))) => Ok(size),
             Ok(Err(error)) => Err(error),
-            Err(panic) => Err(CheckpointError::GivenUp(format!("it panicked: {}", told_by(&*panic)))),
+            Err(panic) => Err(CheckpointError::GivenUp(format!(
+                "it panicked: {}",
+                panic_text(&*panic)
+            ))),
         };
         // No thread copies for it any longer, and nothing of a failed checkpoint stays.
         self.pages = None;
@@ -358,7 +361,7 @@ impl Work for CheckpointJob {
     }
 }
 
-fn told_by(panic: &(dyn Any + Send)) -> &str {
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or(panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("it said nothing")

@@ -103,7 +103,7 @@ impl Checkpointer {
         self.history.stop();
         let threads = std::mem::take(&mut *self.threads.lock().expect("held to take"));
         for thread in threads {
-            thread.join(); // what it did is in the history
+            thread.join(); // the history has its results
         }
         self.retention.stop();
     }

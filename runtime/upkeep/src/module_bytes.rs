@@ -52,7 +52,7 @@ impl EngineHandles {
                     RecordRef::Deploy(deploy) if deploy.hash == *hash => return Ok(deploy.wasm.to_vec()),
                     _ => reasons.push(format!("the record at LSN {lsn} is none of its deployment")),
                 },
-                Ok(None) => {} // released meanwhile
+                Ok(None) => {} // the log has released the record meanwhile
                 Err(error) => reasons.push(error.to_string()),
             }
         }

@@ -124,7 +124,7 @@ impl Retention {
         let is_archived = written.is_ok() && self.filling_archive().is_some();
         let removed = match written.is_ok() && !is_archived {
             true => self.remove_replaced(lsn),
-            false => Ok(()), // the archive's thread does: to copy may take long
+            false => Ok(()), // the archive's thread copies, because that may take long
         };
         let leftover = removed.err().map(|error| error.to_string());
         self.history.record_end(written, leftover);
@@ -177,7 +177,7 @@ impl Retention {
         let shared = &self.history.engine.shared;
         let now_us = shared.clock.now_us();
         if removed.is_ok() && archive.is_given_up() {
-            return; // what was removed since then is none of its
+            return; // later removals do not concern this archive
         }
         let kept = removed.and_then(|()| archive.expire(&self.history.published(), now_us));
         let error = match kept.and_then(|()| Ok(archive.record_success()?)) {
@@ -185,7 +185,7 @@ impl Retention {
             Err(error) => error,
         };
         archive.record_failure(now_us, error.to_string());
-        shared.notices.tell(NoticeKind::Archive, || Notice::ArchiveFailed {
+        shared.notices.publish(NoticeKind::Archive, || Notice::ArchiveFailed {
             reason: error.to_string(),
         });
     }
@@ -194,7 +194,7 @@ impl Retention {
     /// its log.
     fn remove_replaced(&self, newest: Lsn) -> Result<(), ArchiveError> {
         if *self.guards.lock().expect("held for a look") > 0 {
-            return Ok(()); // the next checkpoint does it
+            return Ok(()); // the next checkpoint removes it
         }
         let replaced = self.replaced_by(newest)?;
         let archive = self.filling_archive();
@@ -213,7 +213,7 @@ impl Retention {
             return overheld;
         }
         if overheld.is_ok() && archive.is_some_and(Archive::is_given_up) {
-            return Err(ArchiveError::GivenUp); // meanwhile: it is gone already
+            return Err(ArchiveError::GivenUp); // another thread gave the archive up meanwhile
         }
         let engine = &self.history.engine;
         for lsn in &replaced.checkpoints {

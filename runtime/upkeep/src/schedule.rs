@@ -50,7 +50,7 @@ struct CheckpointSchedule {
     checkpointer: Arc<Checkpointer>,
     /// When the last one was begun, by the node's clock.
     last_ns: u64,
-    looked_ns: u64,
+    checked_ns: u64,
 }
 
 impl CheckpointSchedule {
@@ -59,7 +59,7 @@ impl CheckpointSchedule {
         Self {
             checkpointer,
             last_ns: now_ns,
-            looked_ns: now_ns,
+            checked_ns: now_ns,
         }
     }
 }
@@ -77,10 +77,10 @@ impl Work for CheckpointSchedule {
             return Step::Over;
         }
         let now_ns = checkpointer.engine().shared.clock.monotonic_ns();
-        if Duration::from_nanos(now_ns - self.looked_ns) < SCHEDULE_LOOK {
+        if Duration::from_nanos(now_ns - self.checked_ns) < SCHEDULE_LOOK {
             return Step::Idle;
         }
-        self.looked_ns = now_ns;
+        self.checked_ns = now_ns;
         if !checkpointer.is_due(Duration::from_nanos(now_ns - self.last_ns)) {
             return Step::Idle;
         }

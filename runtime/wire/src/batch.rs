@@ -39,7 +39,7 @@ impl RecordBatch {
     pub fn push(&mut self, record: &RecordRef<'_>) {
         let at = self.bytes.len();
         record.encode(&mut self.bytes);
-        self.note(record.facts().effect == RecordEffect::Rows, at);
+        self.record_encoded(record.facts().effect == RecordEffect::Rows, at);
     }
 
     /// Appends a transaction's record: its changes, behind its command if there is one. With `forms` it is one of the two, and standbys get
@@ -72,14 +72,14 @@ impl RecordBatch {
     pub fn push_command(&mut self, command: &CommandRef<'_>) {
         let at = self.bytes.len();
         command.encode(&mut self.bytes);
-        self.note(false, at);
+        self.record_encoded(false, at);
     }
 
     #[inline]
     pub fn push_changes(&mut self, changes: &ChangesRef<'_>) {
         let at = self.bytes.len();
         changes.encode(&mut self.bytes);
-        self.note(true, at);
+        self.record_encoded(true, at);
     }
 
     /// The `push_changes` variant for changes that a ring of NVRAM already holds, except the bytes between `pieces`, which are in growing
@@ -116,7 +116,7 @@ impl RecordBatch {
 
     /// A record was encoded from `at` on.
     #[inline]
-    fn note(&mut self, holds_rows: bool, at: usize) {
+    fn record_encoded(&mut self, holds_rows: bool, at: usize) {
         self.mirror(at);
         self.count += 1;
         self.changes_count += u32::from(holds_rows);

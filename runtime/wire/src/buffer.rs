@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_back_or_cleared_leaves_nothing() {
+    fn rolled_back_or_cleared_records_leave_nothing() {
         let mut buffer = ChangesBuffer::default();
         buffer.insert(1, 3, b"first");
         let (len, first) = (buffer.len(), buffer.as_bytes().to_vec());

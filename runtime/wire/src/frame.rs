@@ -6,13 +6,13 @@ use crate::{FORMAT_VERSION, History, WireError, check, corrupt, crc32c, crc32c_b
 
 mod comparison;
 mod epochs;
-mod standing;
+mod sync_update;
 
 pub use comparison::{
     COMPARED_TABLES_MAX, ComparePoint, ComparedTable, ComparisonOutcome, ComparisonResult, TableDigests,
 };
 pub use epochs::{EpochSeen, Epochs};
-pub use standing::{MemberSeen, STANDING_MAX, SetPart, SyncUpdate};
+pub use sync_update::{MemberSeen, STANDING_MAX, SetPart, SyncUpdate};
 
 /// Both sides speak the same one.
 pub const SHIP_PROTOCOL: u16 = 7;
@@ -213,7 +213,7 @@ pub struct Progress {
     /// Epoch of the primary that the standby follows: the other fields count for that epoch alone.
     pub epoch: Epoch,
     /// Number of the newest standing that it keeps on its disk; 0: none of this connection.
-    pub noted: u64,
+    pub saved_status: u64,
 }
 
 /// Any of them.
@@ -375,7 +375,7 @@ impl Progress {
         out.u64(self.sent_ns);
         out.u64(self.received.0).u64(self.persisted.0);
         out.u64(self.replayed.0).u64(self.view.0).u64(self.room_bytes);
-        out.u32(self.epoch.0).u32(0).u64(self.noted);
+        out.u32(self.epoch.0).u32(0).u64(self.saved_status);
         out.seal(&[])
     }
 }
@@ -597,7 +597,7 @@ impl Progress {
             view: Lsn(u64_at(bytes, 40)),
             room_bytes: u64_at(bytes, 48),
             epoch: Epoch(u32_at(bytes, 56)),
-            noted: u64_at(bytes, 64),
+            saved_status: u64_at(bytes, 64),
         };
         check("bytes behind a progress's epoch", 0, u32_at(bytes, 60))?;
         match progress.persisted.max(progress.replayed).max(progress.view) <= progress.received {

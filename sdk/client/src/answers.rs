@@ -102,7 +102,7 @@ impl Iterator for BatchAnswers {
         let mut bounded = (&mut self.lines).take(ANSWER_BYTES_MAX as u64);
         let outcome = match bounded.read_until(b'\n', &mut line) {
             Ok(0) => Err(ClientError::Http(format!("the answer ended {} calls early", self.left))),
-            Ok(_) => parse(&line), // a line that was cut off at the bound is no JSON
+            Ok(_) => parse(&line), // a line that the bound cut off is not JSON
             Err(error) => Err(ClientError::Http(error.to_string())),
         };
         self.left = if outcome.is_ok() { self.left - 1 } else { 0 };

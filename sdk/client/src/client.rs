@@ -56,7 +56,7 @@ impl Client {
         let trusted = tls_config(parsed.scheme() == "https", ca_cert, None).map_err(ClientError::Trust)?;
         let http = reqwest::blocking::Client::builder()
             .connect_timeout(CONNECT_WAIT_MAX)
-            .timeout(None) // a deployment or a batch takes as long as it takes
+            .timeout(None) // a deployment or a batch may take any time
             .tcp_nodelay(true)
             .tls_backend_preconfigured(trusted)
             .build()
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_standby_refuses_goes_to_its_primary_and_no_further() {
+    fn refused_write_goes_from_the_standby_to_its_primary_and_no_further() {
         let refuse = |primary: &str| {
             let body = format!(
                 r#"{{"type": "/problems/not-primary", "title": "", "status": 421, "detail": "no", "primary": "{primary}"}}"#
@@ -610,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_and_nonsense_are_told_apart() {
+    fn absent_server_and_invalid_answer_are_distinct_errors() {
         assert!(matches!(Client::new("ftp://x", None), Err(ClientError::Url { .. })));
         for garbage in [
             "",

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unique_beyond_a_partition_is_told_with_the_way_on() {
+    fn unique_index_over_partitions_is_refused_with_a_remedy() {
         for options in [
             quote!(primary_key(id), unique(email, email), partition_by = id),
             quote!(primary_key(id), partition_by = email),

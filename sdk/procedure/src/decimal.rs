@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_ends_the_call() {
+    fn value_that_does_not_fit_ends_the_call() {
         let max = Decimal::<2>::from_units(i128::MAX);
         let beyond: [Box<dyn Fn() -> Decimal<2> + std::panic::UnwindSafe>; 6] = [
             Box::new(move || max + of("0.01")),

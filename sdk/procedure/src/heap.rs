@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_had_is_refused() {
+    fn impossible_allocation_is_refused() {
         let mut heap = Heap::new(Model::default());
         assert_eq!(heap.allocate(END_MAX, 1), 0);
         assert_eq!(heap.allocate(usize::MAX, 1), 0);

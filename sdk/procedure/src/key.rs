@@ -173,8 +173,8 @@ pub trait WholeKey<Columns> {
 /// A key of the leading columns of an index: a tuple, or the bare value for an index of one column.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a key of the leading columns of an index over `{Columns}`",
-    note = "of an index of one column, or of the last column behind a prefix: the bare value; of several columns the leading ones as \
-            a tuple: `(a,)` or `(a, b)`"
+    note = "for an index of one column, or for the last column after a prefix, give the bare value. For several columns give the leading ones as a \
+    tuple: `(a,)` or `(a, b)`"
 )]
 pub trait KeyPrefix<Columns> {
     /// The columns behind those of the key.

@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_ends_the_call() {
+    fn value_that_does_not_fit_ends_the_call() {
         let beyond: [fn() -> i64; 5] = [
             || Duration::from_days(i64::MAX).as_micros(),
             || (Timestamp(i64::MAX) + Duration::from_micros(1)).0,

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_recorded_is_there_after_reopening() {
+    fn records_survive_a_reopening() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("catalog");
         let expected = [

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_document_has_no_form() {
+    fn text_that_is_no_document_has_no_form() {
         for text in ["{", "{\"a\":01}", "1 2", "nul", &"[".repeat(200)] {
             assert!(
                 push_canonical(Format::Json, text.as_bytes(), &mut Vec::new()).is_err(),

@@ -413,7 +413,7 @@ fn read_list<'t, S: TokenSource<'t>>(
     mut items: ItemsLeft,
 ) -> Result<(), SyntaxError> {
     let start = sink.out.len();
-    sink.out.push(0); // the count of a short list; a longer one is moved up below
+    sink.out.push(0); // one byte fits the count of a short list; the code below makes room for more
     let mut count = 0;
     while source.next_item(&mut items)? {
         let path = ArgPath {

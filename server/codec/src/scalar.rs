@@ -114,7 +114,7 @@ pub fn parse_decimal(text: &str, scale: u8) -> Option<i128> {
     }
     let fraction = fraction.trim_end_matches('0');
     let mut shift = scale as i32 + exponent - i32::try_from(fraction.len()).ok()?;
-    let mut value = 0i128; // kept negative: the range of i128 reaches one further there
+    let mut value = 0i128; // the value is negative, because i128 reaches one further there
     for byte in whole.bytes().chain(fraction.bytes()) {
         let digit = (byte as char).to_digit(10)? as i128;
         value = value.checked_mul(10)?.checked_sub(digit)?;

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::{
-    pages::{AllowedOrigins, judge_host},
+    pages::{AllowedOrigins, check_host},
     refusal::Refusal,
 };
 
@@ -236,12 +236,12 @@ impl Auth {
         path: &str,
         headers: &HeaderMap,
     ) -> Result<Principal, Refusal> {
-        judge_host(version, headers)?;
+        check_host(version, headers)?;
         if self.is_open() {
             check_local(headers)?;
         }
         let needed = needed_role(method, path);
-        self.origins.judge(headers, needed.is_none())?;
+        self.origins.check(headers, needed.is_none())?;
         match needed {
             None => Ok(Principal::ANYBODY),
             Some(needed) => self.require(headers, needed),
@@ -296,7 +296,7 @@ pub struct CallerSession {
     pub principal: Principal,
     /// The header `Authorization` alone.
     headers: HeaderMap,
-    judged_by: Arc<Auth>,
+    checked_by: Arc<Auth>,
 }
 
 impl CallerSession {
@@ -305,17 +305,17 @@ impl CallerSession {
         Ok(Self {
             principal: auth.require(headers, TokenRole::Read)?,
             headers: own.map(|value| (header::AUTHORIZATION, value.clone())).collect(),
-            judged_by: auth.clone(),
+            checked_by: auth.clone(),
         })
     }
 
     /// Checks the sender again. Err: its token is not configured any more.
-    pub fn judge_anew(&mut self, auth: &Arc<Auth>) -> Result<(), Refusal> {
-        if Arc::ptr_eq(&self.judged_by, auth) {
+    pub fn check_again(&mut self, auth: &Arc<Auth>) -> Result<(), Refusal> {
+        if Arc::ptr_eq(&self.checked_by, auth) {
             return Ok(());
         }
         self.principal = auth.require(&self.headers, TokenRole::Read)?;
-        self.judged_by = auth.clone();
+        self.checked_by = auth.clone();
         Ok(())
     }
 }
@@ -414,10 +414,10 @@ mod tests {
         let write = headers(&[(header::AUTHORIZATION, "bearer w")]);
         let (auth, without) = (Arc::new(auth), Arc::new(Auth::with_tokens(vec![token("read", "r")])));
         let mut caller = CallerSession::of(&auth, &write).expect("let in");
-        assert!(caller.judge_anew(&auth).is_ok());
-        assert!(caller.judge_anew(&without).is_err());
-        assert!(caller.judge_anew(&without).is_err(), "and stays out");
-        assert!(caller.judge_anew(&auth).is_ok() && caller.principal.may(TokenRole::Write));
+        assert!(caller.check_again(&auth).is_ok());
+        assert!(caller.check_again(&without).is_err());
+        assert!(caller.check_again(&without).is_err(), "and stays out");
+        assert!(caller.check_again(&auth).is_ok() && caller.principal.may(TokenRole::Write));
         let principal = auth.require(&write, TokenRole::Write).expect("let in");
         assert_eq!(
             (principal.name(), principal.scope().map(|name| &**name)),

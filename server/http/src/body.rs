@@ -209,5 +209,5 @@ async fn discard(body: Body) {
             }
         }
     };
-    let _ = tokio::time::timeout(DISCARD_WAIT_MAX, drain).await; // on a timeout the connection closes all the same
+    let _ = tokio::time::timeout(DISCARD_WAIT_MAX, drain).await; // after a timeout the connection closes as well
 }

@@ -59,7 +59,7 @@ pub fn encode_again(
     let key = terms.key.map(|key| ScopedKey { scope, key });
     let (module, procedure) = (&*old.module.name, &*old.schema().name);
     let target = Target::for_call(batch.router(), batch.deployed(), module, procedure, key)?;
-    target.judge_role(call.may_write)?;
+    target.check_role(call.may_write)?;
     let index = encode(batch, &target, call, text, terms)?;
     Ok((target, index))
 }

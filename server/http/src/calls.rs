@@ -117,7 +117,7 @@ impl Call {
         has_no_number && !self.target.schema().read_only && state.router.role() == reprise_base::Role::Primary
     }
 
-    /// Judges a head before the body is read: who may not call need not send.
+    /// Checks a head before the body is read. A caller without the right to call need not send the body.
     pub fn of(
         state: &AppState,
         principal: &Principal,
@@ -125,7 +125,7 @@ impl Call {
         path: &str,
         headers: &HeaderMap,
     ) -> Result<Self, Refusal> {
-        state.judge_open()?;
+        state.check_open()?;
         let (module, procedure) = path
             .strip_prefix(PATH_PREFIX)
             .and_then(|rest| rest.split_once('/'))
@@ -158,8 +158,8 @@ impl Call {
 async fn run(state: &AppState, principal: &Principal, request: Request) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
     let path = head.uri.path();
-    front::judge_no_query(&head.uri)?;
-    state.judge_open()?;
+    front::check_no_query(&head.uri)?;
+    state.check_open()?;
     let deadline_ns = client_timeout(&head.headers)?.map(|timeout| state.router.deadline_in(timeout));
     // The record to wait for may be the module's deployment.
     wait_for_min_lsn(state, &head.headers).await?;

@@ -93,7 +93,7 @@ impl ConnectionSlots {
             if place.is_some() || !self.ask_to_leave(peer) {
                 return place;
             }
-            let _ = timeout(LEAVE_WAIT_MAX, self.left.notified()).await; // it is tried again either way
+            let _ = timeout(LEAVE_WAIT_MAX, self.left.notified()).await; // the caller tries again in both cases
         }
     }
 
@@ -153,7 +153,7 @@ impl ConnectionSlots {
 
     /// Waits until every connection has ended.
     pub async fn until_all_free(&self) {
-        let _ = self.all.acquire_many(self.count).await; // never closed
+        let _ = self.all.acquire_many(self.count).await; // the semaphore is never closed
         let _ = self.probes.acquire_many(PROBE_PLACES).await;
     }
 

@@ -150,7 +150,7 @@ struct ActiveControl {
 
 impl ActiveControl {
     /// Records the result of the operation.
-    fn note(&self, log: &ControlLog, notices: &Notices, refusal: Option<&Refusal>) {
+    fn record(&self, log: &ControlLog, notices: &Notices, refusal: Option<&Refusal>) {
         let (operation, subject) = self.op.words();
         let took = self.begun.elapsed();
         let record = ControlEvent {
@@ -164,7 +164,7 @@ impl ActiveControl {
         if log.is_repeat(&record, Instant::now()) {
             return;
         }
-        notices.tell(NoticeKind::Control, || Notice::Controlled {
+        notices.publish(NoticeKind::Control, || Notice::Controlled {
             principal: record.principal.clone(),
             operation,
             subject: record.subject.clone(),
@@ -206,7 +206,7 @@ impl AppState {
         };
         let run = move |parts: &Parts| {
             let outcome = operation(parts);
-            controlled.note(&parts.controls, parts.router.notices(), outcome.as_ref().err());
+            controlled.record(&parts.controls, parts.router.notices(), outcome.as_ref().err());
             outcome
         };
         match place {
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_records_are_kept_and_each_is_told_once() {
+    fn newest_records_are_kept_and_each_is_reported_once() {
         let (log, notices) = (ControlLog::default(), Notices::default());
         let refusal = Refusal::not_found("no such thing");
         let drop_table = |at: usize| ActiveControl {
@@ -230,7 +230,7 @@ mod tests {
             begun: Instant::now(),
         };
         assert_eq!(log.since(0).1, 0);
-        drop_table(0).note(&log, &notices, Some(&refusal));
+        drop_table(0).record(&log, &notices, Some(&refusal));
         let (told, next) = log.since(0);
         assert_eq!((told.len(), next), (1, 1));
         let [record] = &told[..] else { unreachable!() };
@@ -240,7 +240,7 @@ mod tests {
         );
         assert!(record.subject.len() <= 100, "as long as a client may make it");
         for at in 0..RECORDS_KEPT + 5 {
-            drop_table(at).note(&log, &notices, None);
+            drop_table(at).record(&log, &notices, None);
         }
         let (told, end) = log.since(next);
         assert_eq!((told.len(), end), (RECORDS_KEPT, RECORDS_KEPT as u64 + 6));
@@ -259,7 +259,7 @@ mod tests {
                 principal: Principal::ANONYMOUS,
                 begun: Instant::now(),
             };
-            controlled.note(&log, &notices, refusal);
+            controlled.record(&log, &notices, refusal);
             log.since(0).1
         };
         assert_eq!([1, 2, 3].map(|_| admit("b", Some(&refusal))), [1, 1, 1]);

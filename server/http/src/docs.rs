@@ -34,10 +34,10 @@ use crate::{
     assets,
     auth::needed_role,
     backups, batch, calls, checkpoints, events, freshness, front, idempotency,
-    listed::json_answer,
+    list_page::json_answer,
     log, metrics, module_openapi, modules, problems, promise, replication, rollback,
     rows::{groups, page},
-    running,
+    running_calls,
     state::AppState,
     status, tables, unavailable,
 };
@@ -99,8 +99,8 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(calls::call))
         .routes(routes!(batch::batch))
         .routes(routes!(idempotency::show_outcome))
-        .routes(routes!(running::list_calls))
-        .routes(routes!(running::cancel_call))
+        .routes(routes!(running_calls::list_calls))
+        .routes(routes!(running_calls::cancel_call))
         .routes(routes!(tables::list_tables))
         .routes(routes!(tables::show_table, tables::drop_table))
         .routes(routes!(page::list_rows))
@@ -280,7 +280,7 @@ async fn refuse_query(
     };
     if request.uri().query().is_some()
         && operations.contains(&(method, path.as_str().to_owned()))
-        && let Err(refusal) = front::judge_no_query(request.uri())
+        && let Err(refusal) = front::check_no_query(request.uri())
     {
         return refusal.into_response();
     }

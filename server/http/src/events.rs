@@ -83,7 +83,7 @@ struct EventStream {
     last_status: String,
     last: (Instant, MetricsSnapshot),
     /// Checkpoints as the last events had them, or as they were at first.
-    told: Vec<(Lsn, CheckpointPhase)>,
+    sent: Vec<(Lsn, CheckpointPhase)>,
     /// Number of the next control operation.
     next_control: u64,
     caller: CallerSession,
@@ -99,7 +99,7 @@ impl EventStream {
             draining: state.draining.subscribe(),
             last_status: String::new(),
             last: (Instant::now(), state.router.metrics()),
-            told: stands(&list_of(&state)),
+            sent: stands(&list_of(&state)),
             state,
             next_control: 0,
             caller,
@@ -113,7 +113,7 @@ impl EventStream {
             _ = self.draining.wait_for(|draining| *draining) => return None,
             _ = self.interval.tick() => {}
         }
-        if self.caller.judge_anew(&self.state.auth()).is_err() {
+        if self.caller.check_again(&self.state.auth()).is_err() {
             return None;
         }
         let mut out = Vec::with_capacity(1024);
@@ -152,7 +152,7 @@ impl EventStream {
 
     fn push_checkpoints(&mut self, out: &mut Vec<u8>) {
         let all = list_of(&self.state);
-        let told = std::mem::replace(&mut self.told, stands(&all));
+        let told = std::mem::replace(&mut self.sent, stands(&all));
         for checkpoint in all.into_iter().rev() {
             if !told.contains(&(checkpoint.lsn, checkpoint.state)) {
                 push_event("checkpoint", &answer(checkpoint), out);

@@ -19,7 +19,7 @@ use tracing::Instrument;
 use crate::{
     batch, calls, integers,
     limits::{OPERATION_PLACE_WAIT_MAX, PAGE_BYTES_MAX, TEXT_BYTES_SURE},
-    media::{format_of_body, judge_codings},
+    media::{check_codings, format_of_body},
     pages,
     permits::Operation,
     refusal::Refusal,
@@ -56,7 +56,7 @@ pub async fn answer(state: &AppState, router: &Router, request: Request) -> Resu
             response
         }
     };
-    state.note_answer(response.status().as_u16());
+    state.count_answer(response.status().as_u16());
     Ok(response)
 }
 
@@ -71,7 +71,7 @@ async fn traced(state: &AppState, router: &Router, mut request: Request, span: R
     }
     drop(span);
     response.headers_mut().insert(headers::TRACEPARENT, header);
-    state.note_answer(response.status().as_u16());
+    state.count_answer(response.status().as_u16());
     response
 }
 
@@ -85,8 +85,8 @@ async fn route(state: &AppState, router: &Router, request: Request) -> Response 
     let mut staleness = Staleness::of(&state.router).filter(|_| shows_data);
     let min_lsn = calls::number(request.headers(), headers::MIN_LSN).ok().flatten();
     let mut response = match integers::asked(request.headers()) {
-        Ok(false) => route_judged(state, router, request, &mut staleness).await,
-        Ok(true) => integers::as_numbers(route_judged(state, router, request, &mut staleness)).await,
+        Ok(false) => route_checked(state, router, request, &mut staleness).await,
+        Ok(true) => integers::as_numbers(route_checked(state, router, request, &mut staleness)).await,
         Err(refusal) => refusal.into_response(),
     };
     // The server may have been promoted meanwhile, or deposed.
@@ -97,7 +97,7 @@ async fn route(state: &AppState, router: &Router, request: Request) -> Response 
         staleness.answered(&state.router, min_lsn.filter(|_| is_read), shown.filter(|_| is_read))
     });
     if let Some(answered) = answered {
-        answered.tell(response.headers_mut());
+        answered.write_headers(response.headers_mut());
     }
     if let Some(origin) = origin {
         pages::allow(origin, response.headers_mut());
@@ -111,7 +111,7 @@ pub fn shows_data(path: &str) -> bool {
 }
 
 /// Routes a request that was checked. `staleness` goes into the answer of a standby.
-async fn route_judged(
+async fn route_checked(
     state: &AppState,
     router: &Router,
     mut request: Request,
@@ -123,12 +123,12 @@ async fn route_judged(
         Err(refusal) => return refusal.into_response(),
     };
     if !is_answered_while_recovering(path)
-        && let Err(refusal) = state.judge_open()
+        && let Err(refusal) = state.check_open()
     {
         return refusal.into_response();
     }
     if !method.is_safe()
-        && let Err(refusal) = judge_codings(request.headers())
+        && let Err(refusal) = check_codings(request.headers())
     {
         return refusal.into_response();
     }
@@ -230,7 +230,7 @@ async fn hold_room(state: &AppState, response: Response, room: Option<Room>) -> 
             .collect()
             .await
             .map(|all| state.texts.hold(all.to_bytes(), room).into()),
-        None => return Response::from_parts(head, body), // nothing of it lies in memory
+        None => return Response::from_parts(head, body), // the body does not lie in memory
     };
     Response::from_parts(head, body.expect("what lies in memory does not break off"))
 }
@@ -273,7 +273,7 @@ fn name_allowed_methods(mut response: Response) -> Response {
 }
 
 /// Refuses a query of a path that has no parameters there. A client may put its arguments there, and the call would run without them.
-pub fn judge_no_query(uri: &Uri) -> Result<(), Refusal> {
+pub fn check_no_query(uri: &Uri) -> Result<(), Refusal> {
     match uri.query() {
         None | Some("") => Ok(()),
         Some(_) => Err(Refusal::malformed(format!(

@@ -96,7 +96,7 @@ impl HeadScanner {
     }
 
     /// Ends the following of the input, and returns the unfinished head for hyper.
-    fn give_up(&mut self) -> Vec<u8> {
+    fn stop_following(&mut self) -> Vec<u8> {
         self.at = InputPosition::Over;
         std::mem::take(&mut self.unfinished)
     }
@@ -210,7 +210,7 @@ pub struct RequestCheck {
 }
 
 impl RequestCheck {
-    /// Judges the next request.
+    /// Checks the next request.
     pub fn next(&self) -> Result<(), Refusal> {
         let number = self.taken.fetch_add(1, Ordering::AcqRel) + 1;
         match self.doubtful.load(Ordering::Acquire) == number {
@@ -236,7 +236,7 @@ pub struct WatchedStream {
     /// Memory of hyper's read buffer, beyond what each connection counts.
     buffer: Grant,
     /// The text written in place of hyper's own answer, from some byte on.
-    told: Option<(Vec<u8>, usize)>,
+    replacement: Option<(Vec<u8>, usize)>,
 }
 
 impl WatchedStream {
@@ -254,7 +254,7 @@ impl WatchedStream {
             is_full: false,
             buffer: state.router.memory().kind(MemoryKind::Connections).take(0),
             state,
-            told: None,
+            replacement: None,
         };
         (watched, judge)
     }
@@ -284,17 +284,17 @@ impl WatchedStream {
         };
         if !has_room {
             self.is_full = true;
-            self.heads.give_up();
+            self.heads.stop_following();
             self.ready = vec![0];
             self.head = None;
         }
     }
 
     /// Writes what stands for the `bytes` of hyper's; as many as those when all is written.
-    fn poll_tell(&mut self, cx: &mut Context<'_>, bytes: usize) -> Poll<io::Result<usize>> {
-        while let Some((text, written)) = &mut self.told {
+    fn poll_replacement(&mut self, cx: &mut Context<'_>, bytes: usize) -> Poll<io::Result<usize>> {
+        while let Some((text, written)) = &mut self.replacement {
             if *written == text.len() {
-                self.told = None;
+                self.replacement = None;
                 break;
             }
             *written += ready!(Pin::new(&mut self.stream).poll_write(cx, &text[*written..]))?;
@@ -304,15 +304,15 @@ impl WatchedStream {
 
     /// True if hyper made this answer by itself, so that a problem takes its place.
     fn stands_for(&mut self, bytes: &[u8]) -> bool {
-        if self.told.is_some() {
+        if self.replacement.is_some() {
             return true;
         }
         let Some(refusal) = refusal_for(bytes) else {
             return false;
         };
         let refusal = if self.is_full { requests_full() } else { refusal };
-        self.state.note_answer(refusal.problem.status);
-        self.told = Some((last_answer(&refusal), 0));
+        self.state.count_answer(refusal.problem.status);
+        self.replacement = Some((last_answer(&refusal), 0));
         true
     }
 }
@@ -361,7 +361,7 @@ impl AsyncRead for WatchedStream {
             let before = buffer.filled().len();
             ready!(Pin::new(&mut this.stream).poll_read(cx, buffer))?;
             if buffer.filled().len() == before {
-                this.ready = this.heads.give_up();
+                this.ready = this.heads.stop_following();
                 if this.ready.is_empty() {
                     return Poll::Ready(Ok(()));
                 }
@@ -385,7 +385,7 @@ impl AsyncRead for WatchedStream {
 impl AsyncWrite for WatchedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.stands_for(bytes) {
-            true => self.poll_tell(cx, bytes.len()),
+            true => self.poll_replacement(cx, bytes.len()),
             false => Pin::new(&mut self.stream).poll_write(cx, bytes),
         }
     }
@@ -397,7 +397,7 @@ impl AsyncWrite for WatchedStream {
     ) -> Poll<io::Result<usize>> {
         let mut filled = slices.iter().filter(|slice| !slice.is_empty());
         match (filled.next(), filled.next()) {
-            (Some(one), None) if self.stands_for(one) => self.poll_tell(cx, one.len()),
+            (Some(one), None) if self.stands_for(one) => self.poll_replacement(cx, one.len()),
             _ => Pin::new(&mut self.stream).poll_write_vectored(cx, slices),
         }
     }
@@ -433,7 +433,7 @@ mod tests {
                 }
                 assert!(heads.unfinished.len() <= HEADER_BYTES_MAX);
             }
-            passed.extend_from_slice(&heads.give_up());
+            passed.extend_from_slice(&heads.stop_following());
             assert!(
                 passed == input.as_bytes(),
                 "hyper gets all of it, in pieces of {piece}: {input:?}"

@@ -122,7 +122,7 @@ pub struct SearchGaps {
     /// Records of this form can't be judged; none: all can.
     blind: Option<WorkForm>,
     /// If a transaction has both, the record that can be judged comes first.
-    judged_first: bool,
+    matched_first: bool,
     /// The neighbour of the page's first record was on the page before.
     is_first_of_more: bool,
     /// The last transaction that could be judged, or was counted.
@@ -136,7 +136,7 @@ impl SearchGaps {
     fn new(blind: Option<WorkForm>, newest: bool, pages_on: bool) -> Self {
         Self {
             blind,
-            judged_first: newest == (blind == Some(WorkForm::Call)),
+            matched_first: newest == (blind == Some(WorkForm::Call)),
             is_first_of_more: pages_on,
             settled: None,
             pending: None,
@@ -152,11 +152,11 @@ impl SearchGaps {
         if self.pending.take_if(|pending| Some(*pending) != entry.txn_id).is_some() {
             self.count += 1;
         }
-        if Some(form) != self.blind || is_wanted || is_first_of_more && self.judged_first {
+        if Some(form) != self.blind || is_wanted || is_first_of_more && self.matched_first {
             self.pending = None;
             self.settled = entry.txn_id;
         } else if self.settled != entry.txn_id {
-            match self.judged_first {
+            match self.matched_first {
                 true => {
                     self.settled = entry.txn_id;
                     self.count += 1;

@@ -127,7 +127,7 @@ fn weight_of(parameter: &[u8]) -> Option<u16> {
 }
 
 /// Refuses a body in a coding that the server does not decode. Otherwise it would misread the body.
-pub fn judge_codings(headers: &HeaderMap) -> Result<(), Refusal> {
+pub fn check_codings(headers: &HeaderMap) -> Result<(), Refusal> {
     let is_plain =
         |value: &HeaderValue, known: &str| value.as_bytes().trim_ascii().eq_ignore_ascii_case(known.as_bytes());
     if !headers
@@ -198,7 +198,7 @@ mod tests {
     fn a_body_in_another_coding_is_refused() {
         let status = |name, value: &str| {
             let headers = HeaderMap::from_iter([(name, value.parse().expect("a value"))]);
-            judge_codings(&headers).err().map(|refusal| refusal.problem.status)
+            check_codings(&headers).err().map(|refusal| refusal.problem.status)
         };
         for coding in ["gzip", "br", "identity, gzip", "x", ""] {
             assert_eq!(status(header::CONTENT_ENCODING, coding), Some(415), "{coding}");
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(status(header::CONTENT_ENCODING, "Identity"), None);
         assert_eq!(status(header::TRANSFER_ENCODING, "Chunked"), None);
         assert_eq!(
-            judge_codings(&HeaderMap::new())
+            check_codings(&HeaderMap::new())
                 .err()
                 .map(|refusal| refusal.problem.status),
             None

@@ -17,7 +17,7 @@ use crate::{
     docs,
     front::PathName,
     limits::DOCUMENTS_KEPT_BYTES_MAX,
-    listed::json_answer,
+    list_page::json_answer,
     refusal::Refusal,
     schema::type_info,
     state::{AppState, Parts},

@@ -24,7 +24,7 @@ use crate::{
     body,
     control::ControlOp,
     front::{Params, PathName},
-    listed::{self, ListParams, bad_cursor, json_answer},
+    list_page::{self, ListParams, bad_cursor, json_answer},
     permits::Operation,
     plan::{DeployQuery, destroyed, plan_info},
     refusal::Refusal,
@@ -182,7 +182,7 @@ pub async fn list_modules(
     }
     let deployed = state.router.deployed();
     let modules = deployed.current.range(first..).map(|(name, _)| name);
-    let text = listed::page("modules", limit, modules, |name| summary(&deployed.current[name]));
+    let text = list_page::page("modules", limit, modules, |name| summary(&deployed.current[name]));
     Ok(json_answer(text))
 }
 

@@ -62,7 +62,7 @@ impl AllowedOrigins {
     }
 
     /// Refuses a request of another site's page. `is_public`: the path is public, so a link that leads here does no harm.
-    pub fn judge(&self, headers: &HeaderMap, is_public: bool) -> Result<(), Refusal> {
+    pub fn check(&self, headers: &HeaderMap, is_public: bool) -> Result<(), Refusal> {
         let mut origins = headers.get_all(header::ORIGIN).iter();
         let (origin, more) = (origins.next(), origins.next());
         let text = origin.map(|value| value.to_str().unwrap_or("").to_ascii_lowercase());
@@ -80,8 +80,8 @@ impl AllowedOrigins {
         }
         Err(Refusal::new(
             ProblemKind::Forbidden,
-            "the request comes from a page of another site: the server answers its own pages, under the address of the request, and \
-             pages of sites that its configuration names (origins in [http])",
+            "the request comes from a page of another site. The server answers its own pages under the address of the request. It also answers \
+             pages of the sites in its configuration (origins in [http])",
         ))
     }
 
@@ -148,7 +148,7 @@ pub fn allow(origin: HeaderValue, answer: &mut HeaderMap) {
 }
 
 /// Checks that an HTTP/1.1 request names its host, once. With two hosts, a proxy before this server may have checked the other.
-pub fn judge_host(version: Version, headers: &HeaderMap) -> Result<(), Refusal> {
+pub fn check_host(version: Version, headers: &HeaderMap) -> Result<(), Refusal> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let is_right = match (hosts.next(), hosts.next()) {
         (Some(_), None) => true,
@@ -185,7 +185,7 @@ mod tests {
         let origins = AllowedOrigins::new(&["https://DB.example".into()]).expect("an origin");
         let may = |pairs: &[(&'static str, &str)]| {
             let host = [("host", "10.0.0.7:8080")];
-            origins.judge(&headers(&[&host, pairs].concat()), false).is_ok()
+            origins.check(&headers(&[&host, pairs].concat()), false).is_ok()
         };
         assert!(may(&[]));
         assert!(may(&[("origin", "http://10.0.0.7:8080")]));
@@ -213,21 +213,21 @@ mod tests {
         assert!(!may(&[own, ("sec-fetch-site", "cross-site")]));
         assert!(!may(&[("sec-fetch-site", "same-site")]));
         let link = headers(&[("host", "a"), ("sec-fetch-site", "cross-site")]);
-        assert!(AllowedOrigins::default().judge(&link, true).is_ok());
+        assert!(AllowedOrigins::default().check(&link, true).is_ok());
         let standard = headers(&[("host", "db.example:80"), ("origin", "http://db.example")]);
-        assert!(AllowedOrigins::default().judge(&standard, false).is_ok());
+        assert!(AllowedOrigins::default().check(&standard, false).is_ok());
         let spelled = headers(&[("host", "DB.Example.:8080"), ("origin", "http://db.example:8080")]);
-        assert!(AllowedOrigins::default().judge(&spelled, false).is_ok());
+        assert!(AllowedOrigins::default().check(&spelled, false).is_ok());
         // Only the server's own pages by https are allowed with TLS.
         let encrypted = AllowedOrigins::default().encrypted(true);
-        assert!(encrypted.judge(&standard, false).is_err());
+        assert!(encrypted.check(&standard, false).is_err());
         let own = headers(&[("host", "db.example"), ("origin", "https://db.example:443")]);
-        assert!(encrypted.judge(&own, false).is_ok());
-        assert!(AllowedOrigins::default().judge(&own, false).is_err());
+        assert!(encrypted.check(&own, false).is_ok());
+        assert!(AllowedOrigins::default().check(&own, false).is_err());
     }
 
     #[test]
-    fn what_is_no_origin_is_refused_at_the_start() {
+    fn invalid_origin_is_refused_at_the_start() {
         for bad in [
             "null",
             "*",
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_request_names_its_host_once() {
-        let judge = |version, pairs: &[(&'static str, &str)]| judge_host(version, &headers(pairs)).is_ok();
+        let judge = |version, pairs: &[(&'static str, &str)]| check_host(version, &headers(pairs)).is_ok();
         assert!(judge(Version::HTTP_11, &[("host", "a")]));
         assert!(judge(Version::HTTP_10, &[]));
         assert!(!judge(Version::HTTP_11, &[]));

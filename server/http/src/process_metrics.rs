@@ -93,7 +93,7 @@ impl Figures {
 
 fn push_head(described: MetricText, out: &mut String) {
     let (name, kind, what) = described;
-    let _ = writeln!(out, "# HELP {name} {what}\n# TYPE {name} {kind}"); // a string takes it
+    let _ = writeln!(out, "# HELP {name} {what}\n# TYPE {name} {kind}"); // a write to a string never fails
 }
 
 /// Appends them all, in the text format of Prometheus.

@@ -253,16 +253,16 @@ fn problem_of_outcome(outcome: &ReplyOutcome) -> Option<Problem> {
         }
         ReplyOutcome::Failed(failure) => problem_of_failure(failure),
         ReplyOutcome::Overloaded { retry_after_ms } => {
-            let detail = "too many calls wait for a partition, or too many answers for their clients; try again after the given time, or \
-                          send fewer calls at once";
+            let detail = "too many calls wait for a partition, or too many answers for their clients. Try again after the given time, or send fewer \
+            calls at once";
             let mut problem = Problem::new(ProblemKind::Overloaded, detail);
             problem.retry_after_ms = Some(*retry_after_ms);
             problem
         }
         ReplyOutcome::IdempotencyConflict => return Some(*Refusal::idempotency_conflict().problem),
         ReplyOutcome::IdempotencyFull => {
-            let detail = "the outcomes of idempotency keys fill their memory, or those of this token fill half of it, and the server \
-                          keeps each for its full time; call without a key, or keep outcomes for a shorter time (--idempotency-keep-s)";
+            let detail = "the outcomes of idempotency keys fill their memory, or the outcomes of this token fill half of it. The server keeps each \
+            outcome for its full time. Call without a key, or keep outcomes for a shorter time (--idempotency-keep-s)";
             let mut problem = Problem::new(ProblemKind::MemoryExhausted, detail);
             problem.limit = Some("idempotency".into());
             problem

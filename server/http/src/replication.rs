@@ -415,7 +415,7 @@ impl Staleness {
         .chain(freshness.map(|freshness| (headers::FRESHNESS, freshness)))
     }
 
-    pub fn tell(&self, answer: &mut HeaderMap) {
+    pub fn write_headers(&self, answer: &mut HeaderMap) {
         for (name, value) in self.headers() {
             if let Ok(value) = HeaderValue::try_from(value) {
                 answer.insert(name, value);
@@ -473,7 +473,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_listens_everywhere_is_reached_where_the_request_came() {
+    fn server_on_all_addresses_is_reached_at_the_requests_address() {
         let headers = |host: &'static str| HeaderMap::from_iter([(header::HOST, HeaderValue::from_static(host))]);
         for (address, host, expected) in [
             ("0.0.0.0:9", "db.example:8080", "db.example:9"),

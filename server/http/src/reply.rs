@@ -188,10 +188,10 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_away_keeps_nobody_from_being_woken() {
+    fn request_that_ends_does_not_stop_other_wakes() {
         let slot = ReplySlot::holding(BatchResources::default());
         let mut all = waiting(&slot, 4);
-        drop(all.pop()); // before the reply: somebody else is woken
+        drop(all.pop()); // the drop before the reply wakes another waiter
         drop(Filler(slot.clone()));
         assert_eq!(woken(&all), [0, 0, 1]);
         drop(all.pop()); // after it was woken
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_leaves_keeps_nobody_from_being_woken_and_is_not_woken() {
+    fn waiter_that_leaves_is_not_woken_and_stops_no_other_wake() {
         let slot = ReplySlot::holding(BatchResources::default());
         let all = waiting(&slot, 3);
         all[2].0.leave(); // its deadline passed, and its answer is not written yet
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_held_until_the_last_of_all_has_gone() {
+    fn held_value_lives_until_the_last_holder_has_gone() {
         let places = Arc::new(tokio::sync::Semaphore::new(3));
         let permit = places.clone().try_acquire_many_owned(3).expect("all are free");
         let slot = ReplySlot::holding(BatchResources::new(permit, None));

@@ -40,7 +40,7 @@ enum SafetyWait {
     /// The calls are not answered yet.
     Asked,
     Waits {
-        told: oneshot::Receiver<Result<(), Arc<str>>>,
+        outcome: oneshot::Receiver<Result<(), Arc<str>>>,
         until: Option<Pin<Box<Sleep>>>,
     },
     Has,
@@ -48,7 +48,7 @@ enum SafetyWait {
 }
 
 impl AskedSafety {
-    /// Judges a level that a call asks for. None: the server gives it to all.
+    /// Checks a level that a call asks for. None: the server gives it to all.
     #[inline]
     pub fn of(state: &AppState, asked: Option<Safety>, timeout: Option<Duration>) -> Result<Option<Self>, Refusal> {
         let Some(level) = asked else {
@@ -80,13 +80,13 @@ impl From<AskedSafety> for Confirmation {
 
 impl Confirmation {
     /// Before anything is run. Err: why the level can't be had.
-    pub fn judge(&self, state: &AppState) -> Result<(), Arc<str>> {
+    pub fn check(&self, state: &AppState) -> Result<(), Arc<str>> {
         // A standby says where its primary is.
         if state.router.role() == Role::Standby {
             return Ok(());
         }
         match state.router.replication() {
-            Some(service) => service.judge_safety(self.asked.level),
+            Some(service) => service.check_safety(self.asked.level),
             None => Err(NO_STANDBYS.into()),
         }
     }
@@ -99,7 +99,7 @@ impl Confirmation {
                 false => SafetyWait::Has,
             };
         }
-        let SafetyWait::Waits { told, until } = &mut self.state else {
+        let SafetyWait::Waits { outcome: told, until } = &mut self.state else {
             return Poll::Ready(());
         };
         let outcome = match Pin::new(told).poll(cx) {
@@ -127,10 +127,10 @@ impl Confirmation {
         let (sender, told) = oneshot::channel();
         // All answered records are before this LSN.
         let end = state.router.durable();
-        let hook = Box::new(move |outcome| _ = sender.send(outcome)); // who waited may have gone
+        let hook = Box::new(move |outcome| _ = sender.send(outcome)); // the caller may have gone
         service.when_safe(self.asked.level, end, hook);
         let until = self.asked.until.map(|until| Box::pin(sleep_until(until)));
-        SafetyWait::Waits { told, until }
+        SafetyWait::Waits { outcome: told, until }
     }
 
     /// Returns the outcome of writes that may lack the level.

@@ -107,7 +107,7 @@ fn turn_away(stream: &TcpStream) {
     let refusal = full(
         "this address has too many open connections; reuse them, or ask the operator for a larger connections_per_peer_max",
     );
-    let _ = stream.try_write(&last_answer(&refusal)); // the peer sees the end at least
+    let _ = stream.try_write(&last_answer(&refusal)); // the peer sees at least the end of the connection
 }
 
 fn full(detail: &str) -> Refusal {
@@ -126,7 +126,7 @@ async fn answer_probe(state: &AppState, router: &Router, request: Request<Incomi
     }
     let refusal =
         full("the server has its largest number of connections, and keeps the rest for probes and control; try again");
-    state.note_answer(refusal.problem.status);
+    state.count_answer(refusal.problem.status);
     Ok(refusal.into_response())
 }
 
@@ -147,7 +147,7 @@ fn is_passing(error: &io::Error) -> bool {
 }
 
 async fn serve_connection(stream: TcpStream, state: AppState, router: Router, place: ConnectionSlot) {
-    let _ = stream.set_nodelay(true); // a closed socket fails at its first read as well
+    let _ = stream.set_nodelay(true); // a closed socket fails at its first read anyway
     state.counts.connections.fetch_add(1, Ordering::Relaxed);
     state.counts.connections_open.fetch_add(1, Ordering::Relaxed);
     let bytes = CONNECTION_BYTES + if state.tls.is_some() { CONNECTION_TLS_BYTES } else { 0 };
@@ -202,7 +202,7 @@ async fn serve_requests(
             place.begin_answer();
             async move {
                 if let Err(refusal) = judged {
-                    state.note_answer(refusal.problem.status);
+                    state.count_answer(refusal.problem.status);
                     let mut answer = refusal.into_response();
                     answer
                         .headers_mut()

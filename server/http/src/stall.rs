@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_enough_may_take_long() {
+    fn client_that_reads_enough_may_take_long() {
         let begun = Instant::now();
         let (mut patience, mut now) = (Patience::new(Duration::from_secs(60)), begun);
         for _ in 0..1_000 {

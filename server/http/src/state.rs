@@ -91,7 +91,7 @@ impl HttpCounts {
 
 impl Parts {
     /// Counts an answer, and by its reason one that no call was run for.
-    pub fn note_answer(&self, status: u16) {
+    pub fn count_answer(&self, status: u16) {
         self.counts.answered(status);
         match status {
             401 => self.router.refusals().count(RefusalReason::Unauthorized),
@@ -135,7 +135,7 @@ impl AppState {
     }
 
     /// Refuses requests before the last record is replayed, because a missing row may still appear.
-    pub fn judge_open(&self) -> Result<(), Refusal> {
+    pub fn check_open(&self) -> Result<(), Refusal> {
         if self.router.is_recovered() {
             return Ok(());
         }
@@ -145,7 +145,7 @@ impl AppState {
                 "the server could not open the database; GET /readyz has the report",
             )),
             Phase::Stopping => Err(Refusal::unavailable("the server is stopping")),
-            Phase::Ready => Ok(()), // meanwhile
+            Phase::Ready => Ok(()), // the server has become ready meanwhile
         }
     }
 

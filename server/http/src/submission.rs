@@ -12,12 +12,12 @@ use reprise_observe::RefusalReason;
 use reprise_router::{BatchBuilder, CallPartitions, CallReply, CallTerms, CallTimes, Deployed, ReplyOutcome, Stream};
 
 use crate::{
+    bounded_refusal::bounded,
     call_text::{CallText, SCRATCH, encode, encode_again, superseded_too_often},
     coalescer::{Coalescers, RoutedCall},
     deadlines::Deadlines,
     limits::SUPERSEDED_RETRIES_MAX,
     refusal::Refusal,
-    refused::bounded,
     reply::{BatchResources, PendingReply, ReplySlot},
     safety::{AskedSafety, Confirmation},
     state::AppState,
@@ -296,7 +296,7 @@ impl<F> Submission<F> {
     fn lacks_safety(&self, state: &AppState) -> Option<Arc<str>> {
         let asked = self.safety.as_ref()?;
         match self.writes() {
-            true => asked.judge(state).err(),
+            true => asked.check(state).err(),
             false => None,
         }
     }

@@ -15,7 +15,7 @@ use crate::{
     control::ControlOp,
     front::{Params, PathName, parse_digits},
     limits::STATS_WAIT_MAX,
-    listed::{self, ListParams, bad_cursor, json_answer},
+    list_page::{self, ListParams, bad_cursor, json_answer},
     permits::Operation,
     refusal::Refusal,
     schema::table_info,
@@ -53,7 +53,7 @@ pub async fn list_tables(
         let stats = stats.get(id as usize).copied().unwrap_or_default();
         table_info(&deployed, TableId(id), &deployed.tables[id as usize], stats)
     };
-    Ok(json_answer(listed::page("tables", limit, ids, info)))
+    Ok(json_answer(list_page::page("tables", limit, ids, info)))
 }
 
 /// Describes a table

@@ -115,7 +115,7 @@ impl Target {
     }
 
     /// Refuses a caller that may only read, if the procedure writes.
-    pub fn judge_role(&self, may_write: bool) -> Result<(), Refusal> {
+    pub fn check_role(&self, may_write: bool) -> Result<(), Refusal> {
         if may_write || self.schema().read_only {
             return Ok(());
         }

@@ -25,7 +25,7 @@ pub async fn greet(socket: TcpStream, own: Option<&Arc<Identity>>, wait_max: Dur
         let mut first = [0];
         match socket.peek(&mut first).await {
             Ok(1) if first[0] == HANDSHAKE => TlsAcceptor::from(own.http()).accept(socket).await,
-            Ok(1) => Err(tell_plain(socket).await),
+            Ok(1) => Err(answer_plain(socket).await),
             Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
             Err(error) => Err(error),
         }
@@ -40,9 +40,9 @@ pub async fn greet(socket: TcpStream, own: Option<&Arc<Identity>>, wait_max: Dur
     }
 }
 
-async fn tell_plain(mut socket: TcpStream) -> io::Error {
+async fn answer_plain(mut socket: TcpStream) -> io::Error {
     let refusal = Refusal::malformed("this server takes TLS connections only: use https://");
-    let _ = socket.write_all(&last_answer(&refusal)).await; // it may be gone
+    let _ = socket.write_all(&last_answer(&refusal)).await; // the peer may have gone
     let _ = socket.shutdown().await;
     // The client's bytes must be read, or the kernel drops the answer with the connection.
     let _ = tokio::io::copy(

@@ -38,10 +38,10 @@ impl Activity {
         let work = move || {
             while !seen.load(Ordering::Acquire) {
                 thread::park_timeout(LOOK_EVERY);
-                router.look_at_clock();
-                router.look_for_dangers();
-                certificate.look();
-                tell_left_out(router.notices());
+                router.check_clock();
+                router.report_dangers();
+                certificate.warn_if_near();
+                report_left_out(router.notices());
             }
         };
         let thread = thread::Builder::new().name("activity".into()).spawn(work)?;
@@ -57,12 +57,12 @@ impl Drop for Activity {
         self.is_over.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            let _ = thread.join(); // it tells and nothing else
+            let _ = thread.join(); // the thread only prints, so its panic matters to nothing else
         }
     }
 }
 
-fn tell_left_out(notices: &Notices) {
+fn report_left_out(notices: &Notices) {
     for (kind, count) in notices.take().left_out {
         let told = format!("{} more {} in the last second", grouped(count), kind.plural());
         server_output::say(Line::info("left_out", told).with("count", count));

@@ -39,7 +39,7 @@ pub fn listeners(address: SocketAddr) {
 /// Warns about a directory that other users can read. It is not changed, because its owner may share it on purpose.
 pub fn readers(dir: &Path) {
     let Ok(metadata) = fs::metadata(dir) else {
-        return; // it was just made: whatever is wrong shows when it is used
+        return; // an error shows when the server uses the directory
     };
     let mode = metadata.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {

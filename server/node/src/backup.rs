@@ -115,7 +115,7 @@ pub fn run(command: &BackupCommand, output: Output) -> VerbResult {
             let client = connect(server)?;
             let backup = client.backup(id).map_err(failure)?;
             fetch(&client, &backup, to)?;
-            tell(to, &BackupManifest::read(to).context("read the backup")?, output)
+            print_manifest(to, &BackupManifest::read(to).context("read the backup")?, output)
         }
         BackupCommand::Remove { id, server } => {
             connect(server)?.remove_backup(id).map_err(failure)?;
@@ -195,7 +195,7 @@ impl BackupFacts {
     }
 }
 
-pub fn tell(dir: &Path, manifest: &BackupManifest, output: Output) -> VerbResult {
+pub fn print_manifest(dir: &Path, manifest: &BackupManifest, output: Output) -> VerbResult {
     let told = BackupFacts::of(dir, manifest);
     match output {
         Output::Json => print_json(&told)?,
@@ -205,10 +205,10 @@ pub fn tell(dir: &Path, manifest: &BackupManifest, output: Output) -> VerbResult
 }
 
 fn create_offline(data_dir: &Path, to: &Path, output: Output) -> VerbResult {
-    region::judge(data_dir)?;
+    region::check_region(data_dir)?;
     let made = create_backup(data_dir, to);
     let manifest = made.with_context(|| format!("back up {}", data_dir.display()))?;
-    tell(to, &manifest, output)
+    print_manifest(to, &manifest, output)
 }
 
 /// Has the server make a backup, waits for it, and copies it if a place is named.
@@ -226,13 +226,13 @@ fn create_online(client: &Client, to: Option<&Path>, (keep, earlier): (bool, boo
         return Err(VerbFailure::Other(anyhow::anyhow!("the backup failed: {reason}")));
     }
     let Some(to) = to else {
-        return tell_remote(&backup, output);
+        return print_backup(&backup, output);
     };
     fetch(client, &backup, to)?;
     if !keep {
         client.remove_backup(&backup.id).map_err(failure)?;
     }
-    tell(to, &BackupManifest::read(to).context("read the backup")?, output)
+    print_manifest(to, &BackupManifest::read(to).context("read the backup")?, output)
 }
 
 /// Downloads a backup's files, checks each, and gives the directory its name when all are durable.
@@ -260,7 +260,7 @@ fn fetch(client: &Client, backup: &Backup, to: &Path) -> VerbResult {
     Ok(())
 }
 
-fn tell_remote(backup: &Backup, output: Output) -> VerbResult {
+fn print_backup(backup: &Backup, output: Output) -> VerbResult {
     match output {
         Output::Json => print_json(backup)?,
         Output::Text => {
@@ -304,7 +304,7 @@ fn list(client: &Client, output: Output) -> VerbResult {
 #[derive(Serialize)]
 struct BackupCheck {
     #[serde(flatten)]
-    told: BackupFacts,
+    facts: BackupFacts,
     whole: bool,
     log_records: u64,
     rows: u64,
@@ -324,7 +324,7 @@ fn verify(dir: &Path, output: Output) -> VerbResult {
     line.clear();
     let found: VerifiedBackup = verified.with_context(|| format!("verify {}", dir.display()))?;
     let verified = BackupCheck {
-        told: BackupFacts::of(dir, &found.manifest),
+        facts: BackupFacts::of(dir, &found.manifest),
         whole: true,
         log_records: found.log.records,
         rows: found.rows,
@@ -335,7 +335,7 @@ fn verify(dir: &Path, output: Output) -> VerbResult {
     match output {
         Output::Json => print_json(&verified)?,
         Output::Text => {
-            let mut pairs = verified.told.pairs();
+            let mut pairs = verified.facts.pairs();
             pairs.push((
                 "whole",
                 format!(

@@ -13,7 +13,7 @@ pub fn run(args: &BuildArgs, output: Output) -> VerbResult {
     if !args.dir.is_dir() {
         return Err(VerbFailure::Other(anyhow!("{} is not a folder", args.dir.display())));
     }
-    match kit::look(&args.dir)? {
+    match kit::read_kit(&args.dir)? {
         kit::KitState::Other if args.update_sdk => kit::put(&args.dir)?,
         kit::KitState::Other => print_note(&format!(
             "the SDK in {} has another version than this program; `reprise build --update-sdk` replaces it",

@@ -10,28 +10,31 @@ const DAY_S: i64 = 86_400;
 /// Days before its end from which on a certificate gets a line each day.
 const SOON_DAYS: i64 = 14;
 
-/// Looks at the certificate that this server shows. A line comes once a day.
+/// Checks the certificate that this server shows. It warns once a day.
 pub struct CertificateWatch {
     own: Option<Arc<Identity>>,
     /// The days that were left, as the last line said.
-    told_days: Option<i64>,
+    reported_days: Option<i64>,
 }
 
 impl CertificateWatch {
     pub fn new(own: Option<Arc<Identity>>) -> Self {
-        Self { own, told_days: None }
+        Self {
+            own,
+            reported_days: None,
+        }
     }
 
-    pub fn look(&mut self) {
+    pub fn warn_if_near(&mut self) {
         let Some(validity) = self.own.as_ref().and_then(|own| own.validity()) else {
             return;
         };
         let told = warning(&validity, validity.left_s());
         let days = told.is_some().then(|| validity.left_s().div_euclid(DAY_S));
-        if let Some(told) = told.filter(|_| days != self.told_days) {
+        if let Some(told) = told.filter(|_| days != self.reported_days) {
             server_output::warning("certificate", told);
         }
-        self.told_days = days;
+        self.reported_days = days;
     }
 }
 

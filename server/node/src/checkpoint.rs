@@ -31,7 +31,7 @@ pub fn run(command: &CheckpointCommand, output: Output) -> VerbResult {
                 taken = client.checkpoint(&taken.id).map_err(failure)?;
             }
             progress.clear();
-            tell(&taken, output)
+            print_checkpoint(&taken, output)
         }
         CheckpointCommand::Show(args) => inspect::show(args, output),
         CheckpointCommand::List { server } => {
@@ -73,7 +73,7 @@ fn state_name(state: CheckpointState) -> &'static str {
     }
 }
 
-fn tell(taken: &Checkpoint, output: Output) -> VerbResult {
+fn print_checkpoint(taken: &Checkpoint, output: Output) -> VerbResult {
     match output {
         Output::Json => print_json(taken)?,
         Output::Text => {

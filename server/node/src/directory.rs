@@ -70,7 +70,7 @@ pub fn run_node(command: &NodeCommand, output: Output) -> VerbResult {
 
 pub fn run_standby(StandbyCommand::Reset { dir }: &StandbyCommand, output: Output) -> VerbResult {
     reset(dir)?;
-    tell(output, &json!({ "reset": true }), || {
+    print_result(output, &json!({ "reset": true }), || {
         format!(
             "{} holds no log any more: start it with --standby-of, and it fetches its first files",
             dir.display()
@@ -78,7 +78,7 @@ pub fn run_standby(StandbyCommand::Reset { dir }: &StandbyCommand, output: Outpu
     })
 }
 
-fn tell(output: Output, value: &serde_json::Value, text: impl FnOnce() -> String) -> VerbResult {
+fn print_result(output: Output, value: &serde_json::Value, text: impl FnOnce() -> String) -> VerbResult {
     match output {
         Output::Json => Ok(print_json(value)?),
         Output::Text => Ok(print_text(&text())?),
@@ -116,7 +116,7 @@ fn show(dir: &Path, output: Output) -> VerbResult {
     let document = match NodeFile::open(root) {
         Ok(node) => node.document(),
         Err(OpenError::NodeUnknown { reason }) => {
-            return tell(output, &json!({ "unknown": reason }), || {
+            return print_result(output, &json!({ "unknown": reason }), || {
                 format!("the document of this directory can't be read: {reason}")
             });
         }
@@ -161,7 +161,7 @@ fn lead(dir: &Path, accepts_loss: bool, output: Output) -> VerbResult {
         .into());
     }
     node.make_primary().context("save the document")?;
-    tell(output, &json!({ "leads": true }), || {
+    print_result(output, &json!({ "leads": true }), || {
         "the next start without --standby-of leads, in a new epoch; start every other server of this database with --standby-of".to_owned()
     })
 }
@@ -176,7 +176,7 @@ fn health(dir: &Path, clear: bool, output: Output) -> VerbResult {
         node.set_health(DirHealth::Good).context("save the document")?;
     }
     let health = node.health();
-    tell(output, &json!({ "health": health }), || describe(&health))
+    print_result(output, &json!({ "health": health }), || describe(&health))
 }
 
 /// Removes the files that a standby fetches anew. After an interruption, a second run or a start as a standby completes it.

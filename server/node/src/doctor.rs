@@ -365,7 +365,7 @@ fn sync_time(data_dir: &Path) -> Option<Finding> {
         Ok(())
     });
     if !matches!(&written, Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists) {
-        let _ = fs::remove_file(&path); // where it could not be made there is none
+        let _ = fs::remove_file(&path); // an error means that the file was never made
     }
     let shown = folder.display();
     if let Err(error) = written {
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hurts_is_told_with_what_mends_it() {
+    fn problems_are_reported_with_their_remedy() {
         let (_dir, sick) = machine(&[
             (
                 "proc/self/limits",
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_say_hurts_not() {
+    fn unknown_values_are_no_problem() {
         let (_dir, silent) = machine(&[("run/chrony", "")]);
         for finding in [
             silent.open_files(),

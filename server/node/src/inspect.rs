@@ -13,7 +13,7 @@ use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointReader, Checkpoints, parse_checkpoint_name};
 use reprise_codec::{hex, rfc3339, row_json};
 use reprise_env::RealDisk;
-use reprise_host::stored::read_module;
+use reprise_host::stored_descriptions::read_module;
 use reprise_wire::{CheckpointBlockKind, CheckpointRows};
 use serde::Serialize;
 

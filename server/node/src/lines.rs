@@ -22,7 +22,7 @@ pub fn run(client: &Client, mut query: LinesQuery, follow: bool, output: Output)
         if output == Output::Json && !follow {
             return Ok(print_json(&found)?);
         }
-        tell(&found, output)?;
+        print_lines(&found, output)?;
         if !follow {
             return Ok(());
         }
@@ -31,7 +31,7 @@ pub fn run(client: &Client, mut query: LinesQuery, follow: bool, output: Output)
     }
 }
 
-fn tell(found: &ProcedureLog, output: Output) -> VerbResult {
+fn print_lines(found: &ProcedureLog, output: Output) -> VerbResult {
     for line in found.lines.iter().rev() {
         match output {
             Output::Json => print_json_line(line)?,

@@ -270,7 +270,7 @@ impl Schemas {
         Self { engine, known }
     }
 
-    fn note(&mut self, record: &ReadRecord<'_>) {
+    fn record(&mut self, record: &ReadRecord<'_>) {
         let engine = &self.engine;
         self.known.add_record(&record.record, |deploy| describe(engine, deploy));
     }
@@ -286,7 +286,7 @@ impl Schemas {
             if record.lsn >= until {
                 break;
             }
-            schemas.note(&record);
+            schemas.record(&record);
         }
         schemas
     }
@@ -340,7 +340,7 @@ fn print_asked(dir: &Path, lsns: Range<u64>, limit: u64, output: Output) -> Resu
         let Some(record) = next.filter(|record| record.lsn.0 < lsns.end) else {
             break;
         };
-        schemas.note(&record);
+        schemas.record(&record);
         if lsns.contains(&record.lsn.0) {
             shown += 1;
             print_record(&record, &schemas.known, output)?;
@@ -375,7 +375,7 @@ fn print_walked(
 ) -> Result<u64, VerbFailure> {
     let (mut shown, mut printed) = (0, Ok(()));
     walk(&mut |record| {
-        schemas.note(record);
+        schemas.record(record);
         if shown < limit && lsns.contains(&record.lsn.0) {
             shown += 1;
             printed = print_record(record, &schemas.known, output);

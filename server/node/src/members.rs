@@ -143,7 +143,7 @@ fn ask_all(asker: &Arc<Asker>, members: Vec<MemberAddress>) -> Result<Vec<Member
         let (asker, sender) = (asker.clone(), sender.clone());
         let ask = move || {
             let answer = asker.ask(&member);
-            let _ = sender.send((member, answer)); // the start may have gone on
+            let _ = sender.send((member, answer)); // the start may have continued without the answer
         };
         let asking = thread::Builder::new().name("ask-member".into()).spawn(ask);
         asking.context("start a thread")?;

@@ -111,7 +111,7 @@ pub fn run(args: &NewArgs, output: Output) -> VerbResult {
 fn check_name(name: &str) -> VerbResult {
     if !is_valid_name(name) {
         return Err(usage(format!(
-            "{name:?} is not a name for a module: take at most 63 of a to z, 0 to 9 and _, and begin with a letter"
+            "{name:?} is not a name for a module. A name has at most 63 of a to z, 0 to 9 and _, and begins with a letter"
         )));
     }
     if RESERVED.contains(&name) || ["true", "try", "type", "unsafe", "use", "where", "while", "yield"].contains(&name) {
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_judged_before_anything_is_written() {
+    fn names_are_checked_before_any_write() {
         assert!(check_name("orders_2").is_ok());
         for bad in ["", "Orders", "my-crate", "2fast", "fn", "while", "../up", "a b"] {
             assert!(check_name(bad).is_err(), "{bad}");

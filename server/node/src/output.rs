@@ -48,13 +48,13 @@ pub fn usage(text: impl Into<String>) -> VerbFailure {
 
 /// Prints a failure and says with which status to end, once all is printed.
 pub fn finish(outcome: VerbResult, is_json: bool) -> ExitCode {
-    let status = outcome.err().map_or(0, |failure| tell(&failure, is_json));
+    let status = outcome.err().map_or(0, |failure| print_failure(&failure, is_json));
     server_output::drain();
     ExitCode::from(status)
 }
 
 /// Prints a failure; the exit status.
-pub fn tell(failure: &VerbFailure, is_json: bool) -> u8 {
+pub fn print_failure(failure: &VerbFailure, is_json: bool) -> u8 {
     match failure {
         VerbFailure::No => {}
         VerbFailure::Problem(problem) if is_json && !server_output::is_started() => {
@@ -62,8 +62,8 @@ pub fn tell(failure: &VerbFailure, is_json: bool) -> u8 {
             let _ = print_json(problem);
         }
         VerbFailure::Other(error) if is_closed_pipe(error) => return 0,
-        VerbFailure::Other(error) => tell_error(&escaped(&chain(error))),
-        other => tell_error(&other.to_string()),
+        VerbFailure::Other(error) => print_error(&escaped(&chain(error))),
+        other => print_error(&other.to_string()),
     }
     match failure {
         VerbFailure::Usage(_) => 2,
@@ -73,7 +73,7 @@ pub fn tell(failure: &VerbFailure, is_json: bool) -> u8 {
 }
 
 /// Says why a verb, or the server, ends.
-fn tell_error(text: &str) {
+fn print_error(text: &str) {
     match server_output::is_started() {
         true => {
             let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
@@ -148,7 +148,7 @@ fn print_data(text: &str) -> io::Result<()> {
 /// Prints a line on standard error beside the result.
 pub fn print_note(text: &str) {
     let text = format!("{}\n", escaped_lines(text));
-    let _ = io::stderr().lock().write_all(text.as_bytes()); // the result does not depend on its being read
+    let _ = io::stderr().lock().write_all(text.as_bytes()); // the result does not depend on this line
 }
 
 /// Columns under upper-case headings, without lines: easy to read and to cut.

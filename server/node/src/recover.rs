@@ -226,7 +226,7 @@ fn recover(args: &RecoverArgs, output: Output) -> VerbResult {
     };
     match output {
         Output::Json => print_json(&recovered)?,
-        Output::Text => tell_recovered(&recovered)?,
+        Output::Text => print_recovered(&recovered)?,
     }
     Ok(())
 }
@@ -241,7 +241,7 @@ fn take_checkpoint(database: &Database) -> Result<U64, VerbFailure> {
     Ok(U64(begun.lsn.0))
 }
 
-fn tell_recovered(told: &RecoverySummary) -> std::io::Result<()> {
+fn print_recovered(told: &RecoverySummary) -> std::io::Result<()> {
     let begins = told
         .loaded_checkpoint_lsn
         .map_or("the log's beginning".to_owned(), |lsn| format!("checkpoint {lsn}"));
@@ -276,7 +276,7 @@ fn dry_run(dir: &Path, output: Output) -> VerbResult {
     let told = DryRun::of(found);
     match output {
         Output::Json => print_json(&told)?,
-        Output::Text => tell(&told)?,
+        Output::Text => print_dry_run(&told)?,
     }
     match told.opens {
         true => Ok(()),
@@ -284,7 +284,7 @@ fn dry_run(dir: &Path, output: Output) -> VerbResult {
     }
 }
 
-fn tell(told: &DryRun) -> std::io::Result<()> {
+fn print_dry_run(told: &DryRun) -> std::io::Result<()> {
     let mut pairs = Vec::new();
     let verdict = if told.opens { "would succeed" } else { "would fail" };
     pairs.push(("opening", verdict.to_owned()));

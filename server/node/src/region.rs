@@ -34,7 +34,7 @@ pub struct FoundRegion {
 impl FoundRegion {
     /// Returns the region that `dir` names, with its records behind the files' end. None: the files have all records.
     pub fn of(dir: &Path, files_end: Lsn) -> Result<Option<Self>, VerbFailure> {
-        let Some(note) = noted(dir)? else {
+        let Some(note) = recorded_region(dir)? else {
             return Ok(None);
         };
         let found = recover(&note);
@@ -78,7 +78,7 @@ impl FoundRegion {
 
 /// Visits the records behind the files' end in the region that `dir` names, one at a time, until `each` returns false.
 pub fn each_record(dir: &Path, files_end: Lsn, each: &mut dyn FnMut(&ReadRecord<'_>) -> bool) -> VerbResult {
-    let Some(note) = noted(dir)? else {
+    let Some(note) = recorded_region(dir)? else {
         return Ok(());
     };
     let recovered = recover(&note).with_context(|| format!("read the NVRAM region {}", note.path.display()))?;
@@ -87,12 +87,12 @@ pub fn each_record(dir: &Path, files_end: Lsn, each: &mut dyn FnMut(&ReadRecord<
 }
 
 /// Refuses a command that would leave out the records of a region.
-pub fn judge(dir: &Path) -> VerbResult {
-    match noted(dir)? {
+pub fn check_region(dir: &Path) -> VerbResult {
+    match recorded_region(dir)? {
         None => Ok(()),
         Some(note) => Err(anyhow!(
-            "the NVRAM region {} may have records that the files of {} do not have: start the server on it once, with --device file or as it \
-             was, and stop it in order",
+            "the NVRAM region {} may have records that the files of {} do not have. Start the server on the directory once, with --device file or \
+             as before. Then stop it in order",
             note.path.display(),
             dir.display()
         )
@@ -100,7 +100,7 @@ pub fn judge(dir: &Path) -> VerbResult {
     }
 }
 
-fn noted(dir: &Path) -> Result<Option<RegionNote>, VerbFailure> {
+fn recorded_region(dir: &Path) -> Result<Option<RegionNote>, VerbFailure> {
     let disk = RealDisk::open(dir).with_context(|| format!("open {}", dir.display()))?;
     Ok(RegionNote::load(&disk).context("read which NVRAM region is in use")?)
 }

@@ -78,7 +78,7 @@ impl Reloader {
             Ok(config) => config,
             Err(failure) => return say(Level::Warning, &format!("nothing changed: {failure}")),
         };
-        let lines = self.note(config.entries(), config.tokens.notes.clone());
+        let lines = self.apply(config.entries(), config.tokens.notes.clone());
         self.running.file.clone_from(&config.file);
         config.apply(database);
         state.set_auth(config.tokens.auth);
@@ -93,7 +93,7 @@ impl Reloader {
     }
 
     /// Applies the live settings, and returns the differences.
-    fn note(&mut self, entries: Vec<SettingEntry>, tokens: Vec<TokenNote>) -> Vec<String> {
+    fn apply(&mut self, entries: Vec<SettingEntry>, tokens: Vec<TokenNote>) -> Vec<String> {
         let before: BTreeMap<_, _> = self
             .running
             .entries

@@ -118,7 +118,7 @@ pub fn run(args: &RestoreArgs, output: Output) -> VerbResult {
         (None, Some(archive)) => (archive.as_path(), None),
         (None, None) => (Path::new("./reprise-data"), None),
     };
-    region::judge(from)?;
+    region::check_region(from)?;
     restore_from(from, archive, &args.to, &args.point, output)
 }
 
@@ -131,12 +131,12 @@ pub fn restore_from(from: &Path, archive: Option<&Path>, to: &Path, point: &Poin
     let restored = RestoreSummary::of(to, report);
     match output {
         Output::Json => print_json(&restored)?,
-        Output::Text => tell(&restored)?,
+        Output::Text => print_summary(&restored)?,
     }
     Ok(())
 }
 
-fn tell(restored: &RestoreSummary) -> Result<(), VerbFailure> {
+fn print_summary(restored: &RestoreSummary) -> Result<(), VerbFailure> {
     let to = restored.data_dir.display();
     let begins = match restored.checkpoint_lsn {
         Some(lsn) => format!("checkpoint {lsn}"),

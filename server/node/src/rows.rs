@@ -128,7 +128,7 @@ pub fn list(args: &RowsArgs, output: Output) -> VerbResult {
         Form::Table => {
             let page = pages(&client, args, query)?;
             print_rows(&page)?;
-            tell_cursor(page.next_cursor.as_deref());
+            print_cursor(page.next_cursor.as_deref());
             Ok(())
         }
         Form::Csv => stream(&client, args, query, CSV_MEDIA_TYPE),
@@ -136,7 +136,7 @@ pub fn list(args: &RowsArgs, output: Output) -> VerbResult {
     }
 }
 
-fn tell_cursor(cursor: Option<&str>) {
+fn print_cursor(cursor: Option<&str>) {
     if let Some(cursor) = cursor {
         print_note(&format!("more rows: --cursor {cursor}"));
     }
@@ -179,7 +179,7 @@ fn stream(client: &Client, args: &RowsArgs, mut query: RowsQuery, media_type: &s
         match (&query.cursor, left) {
             (None, _) => return Ok(()),
             (Some(cursor), 0) => {
-                tell_cursor(Some(cursor));
+                print_cursor(Some(cursor));
                 return Ok(());
             }
             _ => query.limit = Some(left.min(PAGE_ROWS) as u32),

@@ -66,7 +66,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> VerbResult {
     let name = standby::name_of(&config.replication, config.address.port());
     let identity = config.tls.identity()?;
     let mut certificate = CertificateWatch::new(identity.clone());
-    certificate.look();
+    certificate.warn_if_near();
     let net = standby::net_of(&config.replication, identity.as_ref())?;
     let mut primary = Primary::of(&config.replication, &net, &name)?;
     if let Some(primary) = &mut primary {
@@ -106,7 +106,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> VerbResult {
         read_only: config.read_only,
         readers: config.replication.readers(sites.value, config.memory.memory_max.value),
         lease: ServerLease::of(&config.replication, &config.tls, &name, url.clone()),
-        primary: primary.map(|primary| primary.told_of(url)),
+        primary: primary.map(|primary| primary.with_url(url)),
     };
     let (recovery, recovering) = recover(database.clone(), catalog, opening)?;
     // Without a lease, an operator may have promoted the wrong one. Other records stay until an operator starts this server again.
@@ -135,13 +135,16 @@ fn hide_hashes() -> VerbResult {
 fn wind_up(database: &Database, outcome: &VerbResult, recovering: JoinHandle<()>, activity: Activity) -> VerbResult {
     if matches!(database.router().phase(), NodePhase::Recovering { .. }) {
         // Nothing was written yet, and the replay can't be interrupted, so it is left.
-        let status = outcome.as_ref().err().map_or(0, |failure| output::tell(failure, false));
+        let status = outcome
+            .as_ref()
+            .err()
+            .map_or(0, |failure| output::print_failure(failure, false));
         server_output::drain();
         std::process::exit(status.into());
     }
     if matches!(outcome, Ok(()) | Err(VerbFailure::Again(_))) {
         // The recovery thread may still write the catalog, which must not be left half made.
-        let _ = recovering.join(); // its outcome was told
+        let _ = recovering.join(); // the thread has reported its result
         database.close().context("close the log")?;
     }
     drop(activity);
@@ -310,7 +313,7 @@ fn recover(
     let (sender, receiver) = oneshot::channel();
     let work = move || {
         let outcome = open(&database, &catalog, opening);
-        let _ = sender.send(outcome); // a server that was told to stop no longer listens
+        let _ = sender.send(outcome); // a stopping server no longer listens
     };
     let spawned = thread::Builder::new().name("recovery".into()).spawn(work);
     Ok((receiver, spawned.context("start the recovery thread")?))
@@ -379,7 +382,7 @@ fn replay(database: &Database, catalog: &Catalog, opening: &OpenRequest) -> anyh
     })
     .context("recover the database")?;
     announce::recovery(&report);
-    settle_catalog(database.router(), catalog, report.module_versions)
+    reconcile_catalog(database.router(), catalog, report.module_versions)
 }
 
 fn show_progress(router: &Router, is_over: &AtomicBool) {
@@ -411,7 +414,7 @@ fn show_progress(router: &Router, is_over: &AtomicBool) {
 }
 
 /// Makes the catalog agree with the log. Deployments continue meanwhile, and write to both.
-fn settle_catalog(router: &Router, catalog: &Catalog, recovered: usize) -> anyhow::Result<()> {
+fn reconcile_catalog(router: &Router, catalog: &Catalog, recovered: usize) -> anyhow::Result<()> {
     const TRIES: u32 = 5;
     const PAUSE: Duration = Duration::from_millis(20);
     for _ in 0..TRIES {
@@ -433,7 +436,7 @@ fn settle_catalog(router: &Router, catalog: &Catalog, recovered: usize) -> anyho
             return Ok(());
         }
         if expected.len() > recovered {
-            thread::sleep(PAUSE); // a deployment of now may be in the log and not yet in the catalog
+            thread::sleep(PAUSE); // a new deployment may be in the log and not yet in the catalog
             continue;
         }
         // A restored log has no catalog yet.
@@ -454,7 +457,7 @@ fn settle_catalog(router: &Router, catalog: &Catalog, recovered: usize) -> anyho
             .rebuild(&expected, &in_service)
             .context("make the catalog again")?;
     }
-    Ok(()) // deployments came all the time; the next start looks again
+    Ok(()) // new deployments kept arriving; the next start checks again
 }
 
 /// Serves until a signal, or until the recovery failed.
@@ -470,7 +473,7 @@ async fn serve(
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let (stop, mut stopped) = watch::channel(false);
     let shutdown = async move {
-        let _ = stopped.wait_for(|stopped| *stopped).await; // the sender is dropped at the end alone
+        let _ = stopped.wait_for(|stopped| *stopped).await; // the sender lives until the end
     };
     let mut server = tokio::spawn(reprise_http::serve(listener, state.clone(), shutdown));
     server_output::result(format!("listening on {}", url_of(address, state.tls.is_some())));

@@ -156,7 +156,7 @@ impl Primary {
     }
 
     /// Sets the URL at which clients reach this server.
-    pub fn told_of(self, own_url: Option<Arc<str>>) -> Self {
+    pub fn with_url(self, own_url: Option<Arc<str>>) -> Self {
         Self { own_url, ..self }
     }
 
@@ -195,7 +195,7 @@ impl Primary {
             return Ok(told);
         }
         if let Some(url) = database.and_then(|database| database.leased_primary())
-            && let Some(successor) = self.note_successor(Some(&url))
+            && let Some(successor) = self.record_successor(Some(&url))
         {
             let client = remote::client(&successor, self.token.as_deref(), self.ca_cert.as_deref());
             if let (true, Ok(client)) = (successor == url, client) {
@@ -205,10 +205,10 @@ impl Primary {
         let told = question(&self.client);
         let successor = match &told {
             Err(ClientError::Problem(problem)) if problem.kind() == Some(ProblemKind::NotPrimary) => {
-                self.note_successor(problem.primary.as_deref())
+                self.record_successor(problem.primary.as_deref())
             }
             // The successor may be gone by now.
-            Err(ClientError::Connect { .. } | ClientError::Http(_)) => self.note_successor(None),
+            Err(ClientError::Connect { .. } | ClientError::Http(_)) => self.record_successor(None),
             _ => None,
         };
         match successor.map(|url| remote::client(&url, self.token.as_deref(), self.ca_cert.as_deref())) {
@@ -223,7 +223,7 @@ impl Primary {
     }
 
     /// Records the successor that a server named. Returns the last one that was named.
-    fn note_successor(&self, told: Option<&str>) -> Option<String> {
+    fn record_successor(&self, told: Option<&str>) -> Option<String> {
         let told = told.filter(|url| *url != self.url && Some(*url) != self.own_url.as_deref() && self.is_as_safe(url));
         let mut successor = self.successor.lock().expect("held for a copy");
         if let Some(url) = told {
@@ -263,7 +263,8 @@ impl Primary {
 
     /// The `bootstrap` variant that ends after this time of tries.
     fn bootstrap_within(&self, dir: &Path, tries: Duration) -> VerbResult {
-        settle(dir).with_context(|| format!("put the first files of a standby in their place in {}", dir.display()))?;
+        install_files(dir)
+            .with_context(|| format!("put the first files of a standby in their place in {}", dir.display()))?;
         if dir.join("log").exists() {
             return Ok(());
         }
@@ -398,7 +399,7 @@ impl Primary {
             keep_committed,
         };
         let come = Link::bootstrap(&config, &place, beside)?.run(&|| true)?;
-        settle(dir)?;
+        install_files(dir)?;
         come.context("the primary sent nothing")
     }
 }
@@ -510,7 +511,7 @@ fn bytes_of<const N: usize>(hex: &str) -> Option<[u8; N]> {
 }
 
 /// Moves complete files to the places from which they are opened, also after a start that was interrupted meanwhile.
-fn settle(dir: &Path) -> anyhow::Result<()> {
+fn install_files(dir: &Path) -> anyhow::Result<()> {
     let arrived = dir.join(ARRIVED);
     if !arrived.exists() {
         return Ok(());
@@ -573,7 +574,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
-        drop(listener); // from now on nobody listens there
+        drop(listener); // no server listens there from now on
         let primary = Primary {
             net: Arc::new(RealNet),
             client: remote::client(&url, None, None).unwrap_or_else(|_| panic!("a client")),
@@ -593,7 +594,7 @@ mod tests {
             matches!(&failure, VerbFailure::Again(why) if why.contains(&url)),
             "{failure}"
         );
-        assert_eq!(crate::output::tell(&failure, false), 75);
+        assert_eq!(crate::output::print_failure(&failure, false), 75);
         assert!(!dir.path().join("log").exists());
     }
 
@@ -623,7 +624,7 @@ mod tests {
         let document = || -> serde_json::Value {
             serde_json::from_slice(&fs::read(at("node.json")).expect("there")).expect("a document")
         };
-        settle(dir.path()).expect("nothing to do");
+        install_files(dir.path()).expect("nothing to do");
         assert!(document()["status"].is_object());
         for made in ["bootstrap/checkpoints", "bootstrap/log"] {
             fs::create_dir_all(at(made)).expect("make");
@@ -631,7 +632,7 @@ mod tests {
         fs::write(at("bootstrap/view"), [0; 16]).expect("write");
         // The machine stops after the first folder got its place.
         fs::rename(at("bootstrap/checkpoints"), at("checkpoints")).expect("rename");
-        settle(dir.path()).expect("it goes on");
+        install_files(dir.path()).expect("it goes on");
         assert!(at("checkpoints").exists() && at("log").exists() && !at("bootstrap").exists());
         assert!(at("view").exists(), "else what is not committed would be shown");
         // The document comes from an earlier log.

@@ -27,11 +27,14 @@ pub fn run(client: &Client, query: LogQuery, follow: bool, output: Output) -> Ve
     let page = newest_records(client, query.clone())?;
     if output == Output::Json && !follow {
         print_json(&page)?;
-        return told_whole(&page, &query);
+        return check_whole(&page, &query);
     }
-    page.records.iter().rev().try_for_each(|record| tell(record, output))?;
+    page.records
+        .iter()
+        .rev()
+        .try_for_each(|record| print_record(record, output))?;
     if !follow {
-        return told_whole(&page, &query);
+        return check_whole(&page, &query);
     }
     end_when_interrupted()?;
     let coming = LogQuery {
@@ -60,7 +63,7 @@ fn newest_records(client: &Client, mut query: LogQuery) -> Result<LogPage, VerbF
 }
 
 /// Says what could not be searched. That is an error where nothing was found: "no record" would not be known.
-fn told_whole(page: &LogPage, query: &LogQuery) -> VerbResult {
+fn check_whole(page: &LogPage, query: &LogQuery) -> VerbResult {
     let Some(count) = page.unsearched else {
         return Ok(());
     };
@@ -87,7 +90,9 @@ fn told_whole(page: &LogPage, query: &LogQuery) -> VerbResult {
 fn go_on(client: &Client, mut query: LogQuery, output: Output) -> VerbResult {
     loop {
         let page = client.log(&query).map_err(failure)?;
-        page.records.iter().try_for_each(|record| tell(record, output))?;
+        page.records
+            .iter()
+            .try_for_each(|record| print_record(record, output))?;
         let next = page.next.unwrap_or(page.end).0;
         query.from = Some(next);
         if next >= page.end.0 {
@@ -96,7 +101,7 @@ fn go_on(client: &Client, mut query: LogQuery, output: Output) -> VerbResult {
     }
 }
 
-fn tell(record: &LogRecord, output: Output) -> VerbResult {
+fn print_record(record: &LogRecord, output: Output) -> VerbResult {
     match output {
         Output::Json => print_json_line(record)?,
         Output::Text => print_line(&records::line(record))?,

@@ -16,7 +16,7 @@ use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, value};
 
 use crate::{
     cli::Output,
-    config::{self, TokenEntry, judge_tokens},
+    config::{self, TokenEntry, check_tokens},
     output::{VerbFailure, VerbResult, print_json, print_note, print_table, print_text, table},
 };
 
@@ -173,7 +173,7 @@ impl TokenFile {
     }
 
     fn entries(&self) -> Result<Vec<TokenEntry>, VerbFailure> {
-        let judged = judge_tokens(&self.document.to_string());
+        let judged = check_tokens(&self.document.to_string());
         Ok(judged.map_err(|why| anyhow!("{}: {why}", self.path.display()))?)
     }
 
@@ -257,7 +257,7 @@ impl TokenFile {
             .write(file, &place, folder)
             .and_then(|()| fs::rename(&beside, &place));
         if written.is_err() {
-            let _ = fs::remove_file(&beside); // the error is told
+            let _ = fs::remove_file(&beside); // the caller reports the error
         }
         let written = written.and_then(|()| fs::File::open(folder)?.sync_all());
         Ok(written.with_context(|| format!("write {}", place.display()))?)

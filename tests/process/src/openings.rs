@@ -76,7 +76,7 @@ impl Openings {
     pub fn end(self) -> Vec<u64> {
         self.is_over.store(true, Ordering::Relaxed);
         for client in self.clients {
-            let _ = client.join(); // what it was answered is there
+            let _ = client.join(); // the list has its answers
         }
         mem::take(&mut *self.answered.lock().expect("all have ended"))
     }

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_from_elsewhere_or_is_not_wanted_is_named() {
+    fn foreign_or_unwanted_dependency_is_named() {
         let found = from_outside(&[
             package("good", "1.0.0", Some(REGISTRY)),
             package("forked", "1.0.0", Some("git+https://example.com/forked")),

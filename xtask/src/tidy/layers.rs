@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn guests_know_their_sdk_only_and_nobody_knows_guests() {
+    fn guests_know_their_sdk_only_and_no_crate_knows_guests() {
         assert_eq!(
             check_edge("procedures/bank", "bank", "reprise-procedure", "sdk/procedure"),
             [""; 0]

@@ -229,7 +229,8 @@ impl Workload for Tpcc {
             "no keying and think times: new_orders_per_minute is no tpmC, and far above the 12.86 that a warehouse's terminals can ask for",
             "no terminals: w_id and d_id are drawn for each call, where the specification gives each terminal its own warehouse and district",
             "Delivery runs at once, as one transaction over ten districts: no queue, no result file",
-            "each transaction is drawn by itself, Payment at 43 % and the last three at 4 %: the least that the specification asks for, without a deck of cards",
+            "the driver draws each transaction by itself, Payment at 43 % and the last three at 4 %. These are the specification's minima, without \
+             a deck of cards",
             "condition 11 counts the deliveries since the load on top of the 2,100 orders that do not wait",
             "the load's time, the 90 % response times and eight hours of growth are not held to the specification's bounds",
         ]

@@ -91,7 +91,7 @@ fn a_run_in_nvram_says_so() -> Result<()> {
 }
 
 #[test]
-fn what_does_not_go_together_is_refused() -> Result<()> {
+fn conflicting_options_are_refused() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let region = dir.path().join("region");
     let path = region.to_str().expect("text");

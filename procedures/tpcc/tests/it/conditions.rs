@@ -342,7 +342,7 @@ fn line(d_id: i8, o_id: i32, is_waiting: bool) -> OrderLine {
 }
 
 #[test]
-fn what_the_accounts_say_is_held_against_each_other() {
+fn account_totals_are_compared_with_each_other() {
     let ytd = |tx: &Txn| {
         Warehouse::get(tx, 1).unwrap().add(tx, Warehouse::W_YTD, 1);
         Ok(())
@@ -380,7 +380,7 @@ fn what_the_accounts_say_is_held_against_each_other() {
 }
 
 #[test]
-fn what_the_orders_say_is_held_against_each_other() {
+fn order_totals_are_compared_with_each_other() {
     let next = |tx: &Txn| {
         District::get(tx, (1, 10)).unwrap().add(tx, District::D_NEXT_O_ID, 1);
         Ok(())

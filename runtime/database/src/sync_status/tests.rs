@@ -1,5 +1,5 @@
 use reprise_env::{SimDisk, sim::FaultPlan};
-use reprise_ship::{Member, ToldMember};
+use reprise_ship::{Member, ReportedMember};
 use reprise_wire::{History, SetPart};
 
 use super::*;
@@ -27,14 +27,14 @@ fn at(epoch: u32, lsn: u64) -> Option<Position> {
     })
 }
 
-fn standing(epoch: u32, safety: Safety, in_sync: bool) -> StandingSeen {
-    StandingSeen {
+fn standing(epoch: u32, safety: Safety, in_sync: bool) -> SyncReport {
+    SyncReport {
         epoch: Epoch(epoch),
         safety,
         number: 1,
         in_sync,
         set: SetPart::default(),
-        members: vec![ToldMember {
+        members: vec![ReportedMember {
             name: "s2".into(),
             url: "http://s2:1".into(),
             from: Lsn(40),
@@ -81,14 +81,14 @@ fn standby_stands_for_its_member_once_it_was_in_sync_until_its_log_begins_again_
 }
 
 #[test]
-fn what_was_told_is_there_after_a_restart_and_holds_for_its_log_alone() {
+fn saved_status_survives_a_restart_and_holds_for_its_log_alone() {
     let node = node(&SimDisk::new());
     let open = |log| SyncStatusStore::open(node.clone(), log);
     // Restarts the standby, which then hears its old primary.
     let open_and_hear = |log| {
         let synced = open(log);
         let epoch = synced.epoch().0;
-        synced.note_primary(&beat(epoch, 50, HEARD_NS));
+        synced.record_heartbeat(&beat(epoch, 50, HEARD_NS));
         synced
     };
     let first = open(at(2, 50));
@@ -97,7 +97,7 @@ fn what_was_told_is_there_after_a_restart_and_holds_for_its_log_alone() {
     assert_eq!((lost.epoch, lost.from, lost.known_to), (Epoch(0), Lsn(50), None));
     assert!(!lost.is_proven());
     first.keep(&standing(2, Safety::TwoSafe, true), Lsn(50)).expect("kept");
-    first.note_primary(&beat(2, 50, HEARD_NS));
+    first.record_heartbeat(&beat(2, 50, HEARD_NS));
     assert_eq!(first.in_sync(HEARD_NS), Some(true));
     assert_eq!(first.unheard(HEARD_NS), None);
     for (log, is_in_sync) in [
@@ -115,7 +115,7 @@ fn what_was_told_is_there_after_a_restart_and_holds_for_its_log_alone() {
     first.lose().expect("kept");
     assert_eq!(open_and_hear(at(2, 60)).in_sync(HEARD_NS), Some(false));
     first.keep(&standing(3, Safety::TwoSafe, false), Lsn(60)).expect("kept");
-    first.note_primary(&beat(3, 75, HEARD_NS));
+    first.record_heartbeat(&beat(3, 75, HEARD_NS));
     let lost = open(at(3, 60)).behind(Lsn(60), LossCause::OutOfSync);
     assert_eq!(
         (lost.epoch, lost.from, lost.known_to),
@@ -132,9 +132,9 @@ fn standby_that_its_primary_did_not_hear_lately_does_not_know_whether_it_is_in_s
     synced.keep(&standing(2, Safety::TwoSafe, true), Lsn(50)).expect("kept");
     assert_eq!(synced.in_sync(HEARD_NS), None, "nothing of it was heard");
     // A beat of an earlier primary says nothing about this primary.
-    synced.note_primary(&beat(1, 50, HEARD_NS));
+    synced.record_heartbeat(&beat(1, 50, HEARD_NS));
     assert_eq!(synced.in_sync(HEARD_NS), None);
-    synced.note_primary(&beat(2, 50, HEARD_NS));
+    synced.record_heartbeat(&beat(2, 50, HEARD_NS));
     assert_eq!(synced.in_sync(HEARD_NS + IN_SYNC_NS), Some(true));
     assert_eq!(synced.in_sync(LATE_NS), None);
     let cause = synced.unheard(LATE_NS).expect("it does not know");
@@ -149,7 +149,7 @@ fn standby_that_its_primary_did_not_hear_lately_does_not_know_whether_it_is_in_s
 }
 
 #[test]
-fn a_former_primary_tells_who_was_out_of_sync_with_it_until_another_one_tells_more() {
+fn former_primary_reports_lagging_standbys_until_a_later_primary_reports() {
     let node = node(&SimDisk::new());
     membership::save(&node, &[standby("s1", 9, true), standby("s2", 5, false)]).expect("saved");
     let synced = SyncStatusStore::open(node.clone(), at(1, 9));
@@ -178,7 +178,7 @@ fn a_former_primary_tells_who_was_out_of_sync_with_it_until_another_one_tells_mo
 }
 
 #[test]
-fn nobody_is_in_sync_with_a_former_primary_that_takes_another_one_s_records() {
+fn former_primary_that_takes_another_ones_records_has_no_standby_in_sync() {
     let disk = SimDisk::new();
     let node = node(&disk);
     membership::save(&node, &[standby("s1", 9, true)]).expect("saved");
@@ -205,12 +205,12 @@ fn nobody_is_in_sync_with_a_former_primary_that_takes_another_one_s_records() {
 }
 
 #[test]
-fn one_that_can_t_keep_what_it_is_told_does_not_know_whether_it_is_in_sync() {
+fn standby_does_not_know_its_status_when_it_cannot_be_saved() {
     let disk = SimDisk::new();
     let synced = SyncStatusStore::open(node(&disk), at(1, 5));
     let told = |in_sync| standing(1, Safety::TwoSafe, in_sync);
     let heard = || {
-        synced.note_primary(&beat(1, 5, HEARD_NS));
+        synced.record_heartbeat(&beat(1, 5, HEARD_NS));
         synced.in_sync(HEARD_NS)
     };
     synced.keep(&told(true), Lsn(5)).expect("kept");

@@ -93,7 +93,7 @@ fn a_restart_compiles_nothing_and_believes_no_file_that_was_changed() {
 }
 
 #[test]
-fn what_is_out_of_service_holds_no_code_and_what_nothing_names_is_not_compiled() {
+fn modules_out_of_service_hold_no_code_and_unnamed_ones_are_not_compiled() {
     let dir = tempfile::tempdir().expect("a folder");
     let (database, _) = open(dir.path(), 2);
     for number in 0..3 {

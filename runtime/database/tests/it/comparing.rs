@@ -120,7 +120,7 @@ fn equal_nodes_stay_equal_under_load_with_checkpoints_deployments_and_restarts()
 }
 
 #[test]
-fn nobody_compares_where_that_is_off_and_no_mark_is_written_without_a_standby() {
+fn no_comparison_if_it_is_off_and_no_mark_without_a_standby() {
     let cluster = Cluster::new();
     let primary = start(&cluster, LogPolicy::Command, 2);
     fill_bank(&primary, 200);

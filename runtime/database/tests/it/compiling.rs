@@ -44,7 +44,7 @@ impl Compiler for Slow {
 }
 
 #[test]
-fn what_lies_before_a_deployment_is_shown_while_it_is_compiled() {
+fn standby_shows_records_before_a_deployment_while_it_compiles() {
     let dirs = tempfile::tempdir().expect("a directory");
     let places = ["primary", "standby"].map(|name| dirs.path().join(name));
     let primary = recovered(config(&places[0], 2));

@@ -125,7 +125,7 @@ fn a_deposed_primary_that_was_opened_by_itself_meanwhile_has_another_epoch_of_th
 }
 
 #[test]
-fn one_that_was_a_primary_later_than_the_one_it_is_to_follow_is_not_cut() {
+fn primary_of_a_later_epoch_is_not_rewound() {
     let parted = part(|old| fill(old, 5_000, 5));
     for opening in 0..2 {
         let again = recovered(config(&parted.cluster.place("p"), 1));
@@ -280,7 +280,7 @@ fn open_at(level: Safety, cluster: &Cluster, name: &str) -> Arc<Database> {
 }
 
 #[test]
-fn what_waited_for_a_standby_is_not_marked_as_answered() {
+fn writes_that_waited_for_a_standby_are_not_marked_as_answered() {
     let cluster = Cluster::new();
     let old = open_at_quorum(&cluster);
     old.close().expect("close");
@@ -291,7 +291,7 @@ fn what_waited_for_a_standby_is_not_marked_as_answered() {
 
 /// Ends a primary at quorum with a call that no other server may have. Returns the end of the records that others are known to have. Its
 /// checkpoint may hold the call, too.
-fn end_with_one_that_waits(cluster: &Cluster, is_in_checkpoint: bool) -> Lsn {
+fn end_with_a_waiting_write(cluster: &Cluster, is_in_checkpoint: bool) -> Lsn {
     let old = open_at_quorum(cluster);
     cluster.set_primary(&old);
     bootstrap(&old, "s1", &cluster.place("s1"));
@@ -343,7 +343,7 @@ fn only_standby_that_counts_at_quorum_is_promoted_without_a_loss() {
 #[test]
 fn a_primary_that_is_started_again_shows_nothing_that_waited_for_others_until_they_have_it() {
     let cluster = Cluster::new();
-    let acknowledged = end_with_one_that_waits(&cluster, false);
+    let acknowledged = end_with_a_waiting_write(&cluster, false);
     let again = open_at_quorum(&cluster);
     let info = service(&again).info();
     assert!(info.durable > acknowledged);
@@ -361,7 +361,7 @@ fn a_primary_that_is_started_again_shows_nothing_that_waited_for_others_until_th
 #[test]
 fn a_primary_that_is_started_as_a_standby_shows_nothing_that_waited_for_others() {
     let cluster = Cluster::new();
-    let acknowledged = end_with_one_that_waits(&cluster, false);
+    let acknowledged = end_with_a_waiting_write(&cluster, false);
     let again = cluster.open_standby("p");
     let reply = submit(
         &again,
@@ -391,7 +391,7 @@ fn a_primary_that_is_started_as_a_standby_shows_nothing_that_waited_for_others()
 #[test]
 fn a_former_primary_that_shows_nothing_yet_can_be_promoted() {
     let cluster = Cluster::new();
-    end_with_one_that_waits(&cluster, true);
+    end_with_a_waiting_write(&cluster, true);
     let again = cluster.open_standby("p");
     assert!(
         matches!(again.router().phase(), NodePhase::Recovering { .. }),
@@ -417,7 +417,7 @@ fn a_former_primary_that_shows_nothing_yet_can_be_promoted() {
 #[test]
 fn a_new_standby_shows_nothing_of_its_checkpoint_that_is_not_committed() {
     let cluster = Cluster::new();
-    let acknowledged = end_with_one_that_waits(&cluster, true);
+    let acknowledged = end_with_a_waiting_write(&cluster, true);
     // Each one of its standbys is to have it, and one is away.
     let again = open_at(Safety::VerySafe, &cluster, "p");
     assert_eq!(service(&again).info().committed, acknowledged);
@@ -445,7 +445,7 @@ fn a_new_standby_shows_nothing_of_its_checkpoint_that_is_not_committed() {
 #[test]
 fn a_standby_keeps_what_it_may_show_before_anything_comes() {
     let cluster = Cluster::new();
-    let acknowledged = end_with_one_that_waits(&cluster, false);
+    let acknowledged = end_with_a_waiting_write(&cluster, false);
     let view = cluster.place("p").join("view");
     assert!(!view.exists(), "it was the primary");
     let again = Arc::new(Database::open_standby(config(&cluster.place("p"), 2)).expect("open"));
@@ -460,7 +460,7 @@ fn a_standby_keeps_what_it_may_show_before_anything_comes() {
 #[test]
 fn a_former_primary_hides_its_checkpoint_also_by_what_it_kept_as_a_standby() {
     let cluster = Cluster::new();
-    let acknowledged = end_with_one_that_waits(&cluster, true);
+    let acknowledged = end_with_a_waiting_write(&cluster, true);
     let view = cluster.place("p").join("view");
     let [lsn, complement] = [acknowledged.0, !acknowledged.0].map(u64::to_le_bytes);
     std::fs::write(&view, [lsn, complement].concat()).expect("written");

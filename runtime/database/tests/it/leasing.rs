@@ -247,7 +247,7 @@ fn a_lease_that_was_taken_and_not_told_of_is_taken_again() {
 }
 
 #[test]
-fn who_fails_to_take_over_leaves_the_place_to_whom_it_was() {
+fn failed_takeover_leaves_the_lease_to_its_former_holder() {
     let cluster = Cluster::new(false);
     let old = prepared(&cluster);
     let new = cluster.standby_of(&old, "s1");
@@ -383,7 +383,7 @@ fn answers_without_the_store(on_nvram: bool) {
 }
 
 #[test]
-fn who_may_not_have_the_lease_does_not_begin_as_the_primary() {
+fn server_that_may_not_have_the_lease_does_not_begin_as_the_primary() {
     [false, true].into_iter().for_each(begins_with_the_lease_alone);
 }
 
@@ -597,7 +597,7 @@ fn begins_in_its_own_epoch(on_nvram: bool) {
 }
 
 #[test]
-fn who_was_in_sync_in_an_earlier_reign_is_not_in_sync_with_a_standby_that_begins_as_the_primary() {
+fn standby_in_sync_in_an_earlier_epoch_is_not_in_sync_with_a_new_primary() {
     let cluster = Cluster::new(false);
     let first = prepared(&cluster);
     let second = cluster.standby_of(&first, "s1");

@@ -151,7 +151,7 @@ fn rows_are_shown_as_they_were_written_before_and_behind_two_deployments() {
 }
 
 #[test]
-fn what_is_no_longer_known_is_not_guessed() {
+fn forgotten_schemas_are_not_guessed() {
     let dir = tempfile::tempdir().expect("a directory");
     let database = open(dir.path());
     database

@@ -102,7 +102,7 @@ fn a_page_waits_until_what_it_shows_is_durable() {
 }
 
 #[test]
-fn what_never_was_durable_is_never_shown() {
+fn records_that_were_never_durable_are_never_shown() {
     let dir = tempfile::tempdir().expect("a directory");
     let (database, gate) = open(dir.path());
     submit(&database, &[("open", None, i64s(&[1, 100]))]);

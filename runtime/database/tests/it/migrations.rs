@@ -226,7 +226,7 @@ fn a_retiring_table_is_read_by_the_migration_alone() {
 
 /// Whatever ends what runs at a deployment: the version before is in service, with its rows, now and behind a restart.
 #[test]
-fn one_that_fails_leaves_the_version_before_in_service() {
+fn failed_migration_leaves_the_former_version_in_service() {
     let dir = tempfile::tempdir().expect("a directory");
     let (database, _) = open(dir.path(), 2);
     fill(&database);
@@ -381,7 +381,7 @@ fn one_may_write_more_than_a_call_and_takes_back_to_a_savepoint() {
     database.close().expect("closed");
 }
 
-/// The server judges the memory for the copies before, and the memory for the new rows while the migration runs. Either way nothing of it
+/// The server checks the memory for the copies before, and the memory for the new rows while the migration runs. Either way nothing of it
 /// stays, nor is it counted.
 #[test]
 fn without_memory_for_it_the_version_before_serves() {

@@ -173,7 +173,7 @@ fn spinning() -> Vec<u8> {
 }
 
 #[test]
-fn a_procedure_is_logged_as_it_declares_and_one_that_computes_long_by_its_changes() {
+fn procedure_is_logged_as_it_declares_and_a_long_computation_by_its_changes() {
     let dir = tempfile::tempdir().expect("a directory");
     let redo = RedoConfig::default();
     let (database, _) = open(dir.path(), 1, LogPolicy::Command, redo);

@@ -124,7 +124,7 @@ fn has_note(place: &Place) -> bool {
 }
 
 #[test]
-fn what_was_answered_is_there_after_a_kill_whatever_comes_next() {
+fn acknowledged_writes_survive_a_kill_with_any_settings() {
     // Records in a region alone. On a slow disk one region may have been emptied before it was copied.
     let mut drained = 0;
     for (log, flush) in WAYS {
@@ -371,7 +371,7 @@ fn is_refused_with_version(other: u32) {
     assert_eq!(fs::read(killed.region()).expect("a region"), region);
 }
 
-/// The server judges the module before it makes its tables and runs its migration, also if nothing is to be changed.
+/// The server checks the module before it makes its tables and runs its migration, also if nothing is to be changed.
 #[test]
 fn a_module_whose_record_no_ring_takes_is_refused_before_it_is_installed() {
     let place = Place::new();
@@ -511,7 +511,7 @@ fn accounts(database: &Database) -> u64 {
 }
 
 #[test]
-fn what_can_not_be_is_said() {
+fn invalid_nvram_settings_are_reported() {
     let place = Place::new();
     let bad = |change: &dyn Fn(&mut DatabaseConfig)| {
         let mut config = place.on_nvram(1);

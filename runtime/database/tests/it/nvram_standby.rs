@@ -90,7 +90,7 @@ fn cluster(on_nvram: &[&str]) -> (Cluster, Arc<Database>, Arc<Database>) {
 }
 
 #[test]
-fn what_a_standby_acknowledged_is_there_after_a_kill_whatever_it_is_started_with() {
+fn records_that_a_standby_acknowledged_survive_a_kill_with_any_settings() {
     let (cluster, primary, standby) = cluster(&["s1"]);
     let is_over = AtomicBool::new(false);
     let killed: Vec<Killed> = thread::scope(|scope| {
@@ -255,7 +255,7 @@ fn a_deposed_primary_brings_home_what_its_region_holds_before_it_is_cut_back() {
 }
 
 #[test]
-fn what_a_standby_can_not_have_is_said_and_changes_nothing() {
+fn invalid_nvram_settings_of_a_standby_are_reported_and_change_nothing() {
     let (cluster, primary, standby) = cluster(&["s1"]);
     transfer(&primary, 1);
     wait_seen(&primary, &standby);

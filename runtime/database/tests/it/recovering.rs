@@ -70,7 +70,7 @@ fn a_standby_takes_its_primary_s_log_while_it_is_recovered() {
 }
 
 #[test]
-fn what_comes_while_it_is_recovered_is_shown_once_it_is_committed() {
+fn records_during_recovery_are_shown_once_committed() {
     let cluster = Cluster::new();
     let primary = start(&cluster, Safety::OneSafe);
     bootstrap(&primary, "s1", &cluster.place("s1"));

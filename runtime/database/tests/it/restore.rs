@@ -126,7 +126,7 @@ fn place_of(dir: &Path, lsn: Lsn) -> (PathBuf, usize) {
 }
 
 #[test]
-fn what_is_damaged_is_gone_around_and_said_so() {
+fn damaged_files_are_passed_over_and_reported() {
     let source = tempfile::tempdir().expect("a directory");
     let to = tempfile::tempdir().expect("a directory");
     let moments = history(source.path(), 1);

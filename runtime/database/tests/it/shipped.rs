@@ -186,7 +186,7 @@ fn a_standby_in_nvram_takes_either_form() {
 }
 
 #[test]
-fn what_can_not_be_shipped_apart_is_refused() {
+fn form_that_cannot_be_shipped_separately_is_refused() {
     let cluster = Cluster::on_nvram(&["n"]);
     let both = DatabaseConfig {
         log: LogPolicy::Both,

@@ -209,7 +209,7 @@ fn check_own(standby: &Database) {
 }
 
 #[test]
-fn a_standby_knows_who_is_out_of_sync_and_is_promoted_out_of_sync_where_the_loss_is_accepted() {
+fn standby_knows_lagging_standbys_and_is_promoted_out_of_sync_if_the_loss_is_accepted() {
     let (cluster, primary) = Cluster::with_bank(200);
     let (one, two) = (cluster.standby_of(&primary, "s1"), cluster.standby_of(&primary, "s2"));
     wait_until("nobody is out of sync", || service(&one).info().out_of_sync.is_empty());
@@ -320,7 +320,7 @@ fn a_standby_that_may_not_follow_says_why_and_shows_nothing() {
 }
 
 #[test]
-fn what_a_standby_lacks_is_held_through_a_restart_of_its_primary_until_it_is_forgotten() {
+fn log_for_a_lagging_standby_is_held_through_a_restart_until_it_is_forgotten() {
     let dirs = tempfile::tempdir().expect("a directory");
     let place = |name: &str| dirs.path().join(name);
     let first = start_primary(&place("p"), "");

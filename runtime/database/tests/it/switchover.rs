@@ -58,7 +58,7 @@ fn accounts(database: &Database, answered: &[i64]) -> usize {
 const ON_NVRAM: [&[&str]; 4] = [&[], &["p"], &["s1"], &["p", "s1", "s2"]];
 
 #[test]
-fn a_standby_that_is_promoted_has_what_the_old_primary_answered_and_that_one_follows_it() {
+fn promoted_standby_has_all_acknowledged_writes_and_the_old_primary_follows_it() {
     ON_NVRAM.into_iter().for_each(switches_over);
 }
 
@@ -145,7 +145,7 @@ fn switches_over(on_nvram: &[&str]) {
 }
 
 #[test]
-fn who_comes_to_a_standby_that_takes_over_is_told_to_ask_again_and_never_that_it_takes_none() {
+fn caller_of_a_standby_that_takes_over_is_asked_to_retry() {
     let (cluster, old) = Cluster::with_bank(50);
     let new = cluster.standby_of(&old, "s1");
     new.serve_standbys(cluster.serving("http://s1:1"))
@@ -270,7 +270,7 @@ fn takes_its_place_again(on_nvram: &[&str]) {
 }
 
 #[test]
-fn whoever_a_primary_steps_down_for_begins_behind_its_epoch() {
+fn successor_begins_after_the_epoch_of_the_primary_that_steps_down() {
     let (cluster, old) = Cluster::with_bank(10);
     let new = cluster.standby_of(&old, "s1");
     wait_seen(&old, &new);
@@ -284,7 +284,7 @@ fn whoever_a_primary_steps_down_for_begins_behind_its_epoch() {
 }
 
 #[test]
-fn a_primary_that_stepped_down_tells_who_was_out_of_sync_with_it() {
+fn primary_that_stepped_down_reports_its_lagging_standbys() {
     let cluster = Cluster::new();
     let old = cluster.start("p");
     old.router().deploy("bank", &wasm("bank")).expect("deploy");

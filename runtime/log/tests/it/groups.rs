@@ -101,7 +101,7 @@ fn a_standby_holds_what_its_primary_does_in_files_of_its_own() {
 }
 
 #[test]
-fn what_is_placed_becomes_durable_though_nobody_waits_for_it() {
+fn appended_group_becomes_durable_without_a_waiter() {
     let (_, groups, _) = primary(2);
     let log = standby(&SimDisk::new());
     for group in &groups {
@@ -116,7 +116,7 @@ fn what_is_placed_becomes_durable_though_nobody_waits_for_it() {
 }
 
 #[test]
-fn what_does_not_follow_is_refused_and_changes_nothing() {
+fn group_that_does_not_follow_is_refused_and_changes_nothing() {
     let (_, groups, words) = primary(2);
     let own = SimDisk::new();
     let log = standby(&own);
@@ -237,7 +237,7 @@ fn a_standby_takes_no_appends_until_it_is_promoted() {
 }
 
 #[test]
-fn what_others_have_is_not_taken_back_and_so_not_known() {
+fn group_that_others_have_is_not_taken_back() {
     let disk = SimDisk::new();
     let (log, _, told) = open(&disk).expect("open");
     let sink = Arc::new(KeepAll::default());

@@ -75,7 +75,7 @@ fn append_group(log: &Log<String>, group: &Kept) {
 const SMALL: &[&[&str]] = &[&["a"], &["b", "c*5000", "d"], &["e*2000"], &["f", "g"], &["h*9000"]];
 
 #[test]
-fn what_was_placed_is_there_after_a_crash_in_the_epoch_that_it_had() {
+fn appended_groups_keep_their_epoch_after_a_crash() {
     let (groups, words) = primary(3, SMALL);
     let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let log = fronted(&disk, &memory, standby_config());
@@ -196,8 +196,8 @@ fn a_record_that_no_ring_takes_stops_a_log_whose_disk_hangs() {
     let filtered = Arc::new(FilteredDisk::new(Arc::new(disk.clone()), hanging.clone()));
     let mut short = standby_config();
     short.append_wait_max = Duration::from_millis(500);
-    let nobody = Box::new(|_: Lsn, _: Result<(), &LogError>, _: String| {});
-    let (log, _) = Log::open(filtered, Arc::new(RealClock::new()), short, nobody).expect("open");
+    let no_callback = Box::new(|_: Lsn, _: Result<(), &LogError>, _: String| {});
+    let (log, _) = Log::open(filtered, Arc::new(RealClock::new()), short, no_callback).expect("open");
     attach_nvram(&log, &memory);
     let before = log.received();
     hanging.0.store(true, Ordering::Release);
@@ -294,7 +294,7 @@ fn a_standby_is_promoted_on_its_rings() {
 
 /// Groups of another log are refused as without NVRAM, and change nothing.
 #[test]
-fn what_does_not_follow_is_refused() {
+fn group_that_does_not_follow_is_refused() {
     let (groups, words) = primary(2, SMALL);
     let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let log = fronted(&disk, &memory, standby_config());

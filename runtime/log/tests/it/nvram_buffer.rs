@@ -157,7 +157,7 @@ fn the_rings_come_to_the_files_in_the_order_of_lsns() {
 }
 
 #[test]
-fn what_somebody_sends_on_is_copied_at_once() {
+fn entries_for_a_sender_are_copied_at_once() {
     const ROUNDS: u64 = 20;
     let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let log = fronted(&disk, &memory, 2, u64::MAX);
@@ -260,9 +260,9 @@ fn a_full_ring_waits_for_the_disk_and_then_refuses() {
 fn open_stepped(disk: &SimDisk, config: LogConfig) -> (Log<String>, Stepper) {
     let clock = Arc::new(SimClock::at_us(0));
     let stepper = Stepper::new(7, clock.clone());
-    let nobody = Box::new(|_: Lsn, _: Result<(), &LogError>, _: String| {});
+    let no_callback = Box::new(|_: Lsn, _: Result<(), &LogError>, _: String| {});
     let (disk, threads) = (Arc::new(disk.clone()), Arc::new(stepper.clone()));
-    let (log, _) = Log::open_on(disk, clock, threads, config, nobody).expect("open");
+    let (log, _) = Log::open_on(disk, clock, threads, config, no_callback).expect("open");
     (log, stepper)
 }
 

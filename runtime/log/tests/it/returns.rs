@@ -84,7 +84,7 @@ impl Bench {
 }
 
 #[test]
-fn who_was_told_and_comes_back_at_once_shares_a_write_with_all_others() {
+fn client_that_returns_at_once_shares_a_write_with_the_others() {
     const CLIENTS: usize = 64;
     let bench = Bench::open(CLIENTS);
     (0..CLIENTS).for_each(|client| bench.append(client));
@@ -125,7 +125,7 @@ fn calls_that_come_on_their_own_are_told_after_one_write() {
 }
 
 #[test]
-fn who_waits_for_durability_itself_is_not_held_up() {
+fn waiter_for_durability_is_not_delayed() {
     let bench = Bench::open(8);
     (0..8).for_each(|client| bench.append(client));
     while bench.run_us(1).is_empty() {}

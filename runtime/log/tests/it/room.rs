@@ -95,8 +95,8 @@ impl DiskFilter for NoDescriptor {
 fn a_segment_whose_open_failed_is_opened_again() {
     let (disk, filter) = (SimDisk::new(), Arc::new(NoDescriptor::default()));
     let filtered = Arc::new(FilteredDisk::new(Arc::new(disk.clone()), filter.clone()));
-    let nobody = Box::new(|_: Lsn, _: Result<(), &LogError>, _: String| {});
-    let (log, _) = Log::open(filtered, Arc::new(RealClock::new()), config(), nobody).expect("open");
+    let no_callback = Box::new(|_: Lsn, _: Result<(), &LogError>, _: String| {});
+    let (log, _) = Log::open(filtered, Arc::new(RealClock::new()), config(), no_callback).expect("open");
     filter.0.store(true, Ordering::Release);
     let mut words = Vec::new();
     let refused = loop {

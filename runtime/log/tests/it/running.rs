@@ -39,7 +39,7 @@ fn wait_prepared(disk: &SimDisk) {
 }
 
 #[test]
-fn everybody_is_told_once_and_in_order() {
+fn each_caller_is_acknowledged_once_and_in_order() {
     let disk = SimDisk::new();
     let (log, _, told) = open_with(
         &disk,
@@ -93,7 +93,7 @@ fn append_while_busy(log: &Log<String>, word: &str, busy: Duration) -> Lsn {
 }
 
 #[test]
-fn a_group_is_kept_until_somebody_is_in_a_hurry() {
+fn group_is_kept_until_a_caller_is_urgent() {
     const HOUR: Duration = Duration::from_secs(3600);
     let mut patient = config();
     patient.patience_max = HOUR;
@@ -326,8 +326,8 @@ fn a_disk_that_gets_full_inside_a_segment_loses_nothing_and_works_again() {
     assert_eq!(words_on(&disk), ["a", "b", "d"]);
     // A log that is closed while its disk is full ends, and says why.
     let filtered = Arc::new(FilteredDisk::new(Arc::new(disk.clone()), full.clone()));
-    let nobody = Box::new(|_: Lsn, _: Result<(), &LogError>, _: String| {});
-    let (log, _) = Log::open(filtered, Arc::new(RealClock::new()), config(), nobody).expect("open");
+    let no_callback = Box::new(|_: Lsn, _: Result<(), &LogError>, _: String| {});
+    let (log, _) = Log::open(filtered, Arc::new(RealClock::new()), config(), no_callback).expect("open");
     full.0.store(true, Ordering::Release);
     let taken = log.appender().append(&encode(&["e"]), None);
     taken.map_err(|refused| refused.0).expect("it has its place");
@@ -436,7 +436,7 @@ fn a_reader_follows_a_log_that_is_written() {
 }
 
 #[test]
-fn segments_that_nobody_needs_are_let_go_and_used_again() {
+fn unneeded_segments_are_released_and_used_again() {
     let disk = SimDisk::new();
     let (log, _, _) = open(&disk).expect("open");
     let mut last = Lsn(0);
@@ -489,7 +489,7 @@ fn long_log(disk: &SimDisk) -> (Log<String>, Lsn, Vec<Lsn>) {
 }
 
 #[test]
-fn what_somebody_holds_is_kept_until_the_hold_advances() {
+fn held_log_is_kept_until_the_hold_advances() {
     let disk = SimDisk::new();
     let (log, last, starts) = long_log(&disk);
     let (first, second) = (starts[2], starts[4]);
@@ -621,7 +621,7 @@ fn a_real_directory_holds_what_was_told() {
 
 /// The process dies, or gives up, when a block is written and not durable; the next one reads it from the page cache.
 #[test]
-fn what_is_appended_is_not_kept_without_the_block_before_it() {
+fn block_is_not_kept_without_the_block_before_it() {
     let disk = SimDisk::new();
     let (log, _, _) = open(&disk).expect("open");
     append(&log, &["a"]);
@@ -685,7 +685,7 @@ fn a_block_that_only_the_page_cache_holds_is_written_again() {
 }
 
 #[test]
-fn what_was_refused_because_a_write_failed_does_not_come_back() {
+fn records_refused_by_a_failed_write_do_not_return() {
     for (fails_once, is_known) in [(true, true), (false, false)] {
         let disk = SimDisk::new();
         let (log, _, told) = open(&disk).expect("open");

@@ -309,7 +309,7 @@ fn a_ring_whose_disk_is_full_makes_the_rest_of_the_parts_void() {
 }
 
 #[test]
-fn what_no_ring_can_take_is_refused_before_anything_is_written() {
+fn run_larger_than_the_ring_is_refused_before_any_write() {
     let (disk, memory) = (SimDisk::new(), Arc::new(RecordingMemory::new(REGION_BYTES)));
     let (log, mut sites) = fronted(&disk, &memory, 3, WAIT_MAX);
     let (mut all, large) = (Vec::new(), vec![1; 200_000]);

@@ -69,7 +69,7 @@ fn stretches_are_what_blocks_are() {
 }
 
 #[test]
-fn what_is_refused_is_next() {
+fn refused_stretch_is_next() {
     let disk = written();
     let expected = block_by_block(&disk);
     let (mut reader, mut buffer, mut found) = (reader(&disk), Vec::new(), Vec::new());

@@ -72,7 +72,7 @@ fn records_outlive_the_mapping() {
 }
 
 #[test]
-fn what_can_not_be_a_region_is_refused_and_left_alone() {
+fn file_that_cannot_be_a_region_is_refused_and_unchanged() {
     let folder = Folder::new("refused");
     let options = folder.options(true);
     let first = Pmem::open(&options).expect("libpmem");

@@ -15,7 +15,7 @@ fn wait_for(gate: &CommitGate, end: u64) -> Told {
 }
 
 #[test]
-fn whoever_comes_while_others_are_answered_is_answered_behind_them() {
+fn caller_that_arrives_during_answers_is_answered_after_them() {
     let gate = Arc::new(CommitGate::default());
     gate.keep(Lsn(0));
     gate.set_limit(Some(Lsn(5)), true, Shortage::default());
@@ -38,7 +38,7 @@ fn whoever_comes_while_others_are_answered_is_answered_behind_them() {
         inner.when_committed(Lsn(9), move |outcome| _ = later.send((9, outcome.is_ok())));
         let _ = tell.send((11, outcome.is_ok()));
     });
-    gate.give_up(&"nobody waits any more".into());
+    gate.leave_open(&"nobody waits any more".into());
     assert_eq!(told.try_iter().collect::<Vec<_>>(), [(11, false), (9, true)]);
     assert!(wait_for(&gate, 9).try_recv().is_ok(), "nobody answers now");
 }
@@ -112,7 +112,7 @@ fn mark_passes_when_earlier_calls_are_answered_although_no_standby_has_it() {
     assert!(early.try_recv().is_ok() && passed.try_recv().is_ok() && late.try_recv().is_err());
     assert_eq!(gate.acknowledged(), Lsn(5));
     let passed = mark(8);
-    gate.give_up(&"no standby comes".into());
+    gate.leave_open(&"no standby comes".into());
     assert!(late.try_recv().is_ok() && passed.try_recv().is_ok());
 }
 

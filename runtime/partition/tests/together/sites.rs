@@ -50,7 +50,7 @@ impl Sites {
             calls: Arc::default(),
             gate: Arc::default(),
             coordinator: reprise_partition::Coordinator::new(4, sites_count),
-            told: reprise_partition::PublishedStats::new(4, sites_count),
+            published: reprise_partition::PublishedStats::new(4, sites_count),
             underway: Default::default(),
             key_clock: reprise_partition::KeyClock::new(Arc::new(RealClock::new())),
             principals: Default::default(),

@@ -52,9 +52,9 @@ impl ShippedLog for Answered {
 struct NoCommits;
 
 impl Commits for NoCommits {
-    fn set(&self, _: &Stand) {}
+    fn set(&self, _: &SafetyStatus) {}
     fn release(&self) {}
-    fn give_up(&self, _: &Arc<str>) {}
+    fn leave_open(&self, _: &Arc<str>) {}
     fn expire(&self, _: u64, _: u64, _: &Arc<str>) {}
     fn confirm(&self, _: u64) {}
     fn committed(&self, durable: Lsn) -> Lsn {
@@ -85,16 +85,16 @@ impl Around {
     fn persist(&self, name: &str, connection: u64, lsn: u64) {
         let progress = Progress {
             persisted: Lsn(lsn),
-            noted: self.table.standing(),
+            saved_status: self.table.sync_number(),
             ..Progress::default()
         };
-        self.table.note_progress(name, connection, &progress, self.now_ns);
+        self.table.record_progress(name, connection, &progress, self.now_ns);
     }
 
     /// A second later: everything before `seen` has been durable for some time, and so much was answered by now.
     fn tick(&mut self, seen: u64, answered: u64) {
         self.now_ns += 1_000_000_000;
-        self.table.note_view(self.now_ns - 500_000_000, &Answered(Lsn(seen)));
+        self.table.record_view(self.now_ns - 500_000_000, &Answered(Lsn(seen)));
         self.table.tick(self.now_ns, &Answered(Lsn(answered)));
     }
 
@@ -115,11 +115,11 @@ impl Around {
     }
 
     fn keep(&self) {
-        self.table.note_kept(&self.table.expected());
+        self.table.record_saved(&self.table.expected());
     }
 
     fn is_told_in(&self, name: &str, connection: u64) -> bool {
-        let told = self.table.told(name, connection).expect("it speaks for it");
+        let told = self.table.status_for(name, connection).expect("it speaks for it");
         told.in_sync
     }
 
@@ -137,7 +137,7 @@ fn a_standby_is_told_that_it_is_in_sync_once_that_is_kept() {
     around.persist("s1", 1, 7);
     around.persist("s2", 2, 7);
     around.tick(7, 7);
-    let standing = around.table.standing();
+    let standing = around.table.sync_number();
     assert!(around.table.expected().iter().all(|standby| standby.is_in_sync));
     assert!(!around.is_told_in("s1", 1), "a start of the primary would not know it");
     assert_eq!(around.laggards("s1"), ["s2".into()]);
@@ -154,9 +154,9 @@ fn a_standby_is_told_that_it_is_in_sync_once_that_is_kept() {
     around.persist("s1", 1, 7);
     around.persist("s2", 2, 7);
     assert!(is_in_sync(&around));
-    assert_eq!(around.table.standing(), standing + 1, "all are told");
+    assert_eq!(around.table.sync_number(), standing + 1, "all are told");
     around.keep();
-    assert_eq!(around.table.standing(), standing + 1, "that is known");
+    assert_eq!(around.table.sync_number(), standing + 1, "that is known");
     // It lost what it had: in sync again, that is kept again.
     around.table.begin_log("s1", 1, Lsn(3));
     assert!(!around.is_told_in("s1", 1));
@@ -173,7 +173,7 @@ fn a_standby_is_told_that_it_is_in_sync_once_that_is_kept() {
 }
 
 #[test]
-fn nothing_is_answered_that_one_lacks_which_comes_to_be_very_safe() {
+fn no_write_is_answered_that_a_standby_entering_very_safe_lacks() {
     let mut around = Around::new(Safety::VerySafe);
     around.begin("b", 1);
     around.persist("b", 1, 100);
@@ -231,7 +231,7 @@ fn name_is_one_servers_until_it_was_silent_for_a_while() {
 }
 
 #[test]
-fn primary_goes_on_without_a_standby_once_that_one_knows_that_it_may() {
+fn primary_continues_without_a_standby_once_the_standby_knows() {
     const SILENCE_NS: u64 = SILENCE_MAX.as_nanos() as u64;
     let mut around = Around::new(Safety::TwoSafe);
     for has_left in [false, true] {

@@ -133,7 +133,7 @@ impl Pause {
 }
 
 #[test]
-fn what_is_logged_while_the_files_come_comes_beside_them() {
+fn log_written_during_the_first_files_is_sent_beside_them() {
     let around = around();
     let primary = start(&around);
     let place = tempfile::tempdir().expect("make directory");
@@ -175,7 +175,7 @@ fn what_is_logged_while_the_files_come_comes_beside_them() {
 }
 
 #[test]
-fn what_breaks_off_leaves_nothing() {
+fn interrupted_transfer_leaves_nothing() {
     let around = around();
     let primary = start(&around);
     let place = tempfile::tempdir().expect("make directory");

@@ -187,7 +187,7 @@ fn commits_go_on_without_a_lost_standby_once_those_that_are_reached_keep_that_it
 }
 
 #[test]
-fn who_is_waited_for_is_forgotten_once_that_is_kept() {
+fn awaited_standby_is_forgotten_once_that_is_saved() {
     let around = around();
     let primary = Primary::start_at(Safety::TwoSafe, &SimDisk::new(), &around, 1 << 20);
     append(&primary.log, "first");
@@ -332,7 +332,7 @@ fn connect(link: &LinkConfig) -> Connection {
 }
 
 #[test]
-fn who_does_not_fit_is_turned_away_and_told_why() {
+fn standby_that_does_not_fit_is_refused_with_the_reason() {
     let around = around();
     let primary = Primary::start(&SimDisk::new(), &around, 1 << 20);
     let end = append(&primary.log, "a");
@@ -425,7 +425,7 @@ fn who_does_not_fit_is_turned_away_and_told_why() {
 
 /// A stranger who connects again and again, and says nothing.
 #[test]
-fn those_who_say_nothing_give_way_to_a_standby() {
+fn silent_connections_give_way_to_a_standby() {
     let around = around();
     let primary = Primary::start(&SimDisk::new(), &around, 1 << 20);
     let link = primary.link(&around, "s1");
@@ -526,7 +526,7 @@ fn a_damaged_or_foreign_frame_ends_the_connection_and_nothing_is_placed() {
         (flipped, "damaged"),
         (Frame::Group(gap).encode(), "does not follow"),
         (Frame::Group(old).encode(), "are not those that were sent"),
-        (Frame::Hello(hello_of_nobody()).encode(), "not its turn"),
+        (Frame::Hello(hello_of_unknown()).encode(), "not its turn"),
     ];
     for (bytes, what) in cases {
         let link = LinkConfig {
@@ -557,7 +557,7 @@ fn fake_primary(around: &Around) -> reprise_env::Listener {
     listening.expect("a port is free")
 }
 
-fn hello_of_nobody() -> Hello<'static> {
+fn hello_of_unknown() -> Hello<'static> {
     Hello {
         protocol: SHIP_PROTOCOL,
         wants: Wants::Log,

@@ -23,7 +23,7 @@ struct DigitPart {
 
 /// Returns the entries in the order of their keys. True if they already were in order.
 pub(crate) fn sort<const W: usize>(mut entries: RadixEntries<W>) -> (RadixEntries<W>, bool) {
-    let (varying, is_sorted) = look_through(&entries);
+    let (varying, is_sorted) = scan_bits(&entries);
     if is_sorted {
         return (entries, true);
     }
@@ -62,7 +62,7 @@ fn sort_alike<const W: usize>(entries: &mut [[u64; W]], beyond: &[(usize, u32)])
 }
 
 /// Returns the bits in which keys differ, and whether the keys are in order.
-fn look_through<const W: usize>(entries: &[[u64; W]]) -> ([u64; W], bool) {
+fn scan_bits<const W: usize>(entries: &[[u64; W]]) -> ([u64; W], bool) {
     let mut varying = [0; W];
     let mut is_sorted = true;
     let Some(mut before) = entries.first() else {

@@ -78,7 +78,7 @@ impl ChangeMerge {
         for undo in ops {
             let found = self.find_or_add(undo.row());
             let table = &tables[undo.table as usize];
-            self.touched[found].note(undo, at, table, log.bytes, images);
+            self.touched[found].add_change(undo, at, table, log.bytes, images);
             at += undo.kept_bytes();
         }
     }
@@ -122,13 +122,13 @@ impl TouchedRow {
 
     /// Adds a change. The bytes that its undo kept begin at `at`.
     #[inline]
-    fn note(&mut self, undo: &Undo, at: usize, table: &StoredTable, kept: &[u8], images: AfterImage) {
+    fn add_change(&mut self, undo: &Undo, at: usize, table: &StoredTable, kept: &[u8], images: AfterImage) {
         let before = match undo.kind {
             UndoKind::Insert => {
                 self.was_live = false;
                 return;
             }
-            UndoKind::Add => return self.note_sum(undo),
+            UndoKind::Add => return self.add_sum(undo),
             UndoKind::Columns => {
                 if matches!(self.before, BeforeImage::None) {
                     self.columns |= undo.detail;
@@ -153,12 +153,12 @@ impl TouchedRow {
             && let Some(now) = table.rows.get(undo.rid)
         {
             let old = before.read(table, kept).expect("an image was kept");
-            self.note_difference(&table.layout, old.row, now);
+            self.add_difference(&table.layout, old.row, now);
         }
         self.before = before;
     }
 
-    fn note_sum(&mut self, undo: &Undo) {
+    fn add_sum(&mut self, undo: &Undo) {
         if !matches!(self.before, BeforeImage::None) {
             return;
         }
@@ -168,7 +168,7 @@ impl TouchedRow {
         }
     }
 
-    fn note_difference(&mut self, layout: &RowLayout, old: &[u8], now: &[u8]) {
+    fn add_difference(&mut self, layout: &RowLayout, old: &[u8], now: &[u8]) {
         match differing_columns(layout, old, now) {
             Some(columns) => self.columns |= columns,
             None => self.is_whole = true,

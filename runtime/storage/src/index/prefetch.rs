@@ -160,7 +160,7 @@ mod tests {
 
     /// A row may disappear between two steps, and a state may come from another table's index. Neither does harm.
     #[test]
-    fn what_was_found_elsewhere_is_survived() {
+    fn row_found_elsewhere_does_no_harm() {
         for kind in [IndexKind::Hash, IndexKind::Dense, IndexKind::Ordered] {
             let (store, table) = odd_numbers(kind);
             for found in [

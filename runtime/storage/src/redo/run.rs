@@ -66,7 +66,7 @@ impl<'w> RunPiece<'w> {
         let count = taken.unwrap_or(self.count);
         self.numbers[..count]
             .iter()
-            .for_each(|number| table.note_number(*number));
+            .for_each(|number| table.record_number(*number));
         count
     }
 }
@@ -82,7 +82,7 @@ fn store(rows: &mut RowHeap, new: &[&[u8]], numbers: &[u64], rids: &mut [Rid]) -
     }
     for ((rid, row), number) in rids.iter_mut().zip(new).zip(numbers) {
         let number = *number;
-        rows.next_rid(); // what went back comes first
+        rows.next_rid(); // released numbers come first
         *rid = rows.insert(StoredRow { row, number });
     }
     true

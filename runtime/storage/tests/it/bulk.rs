@@ -211,7 +211,7 @@ fn a_large_hash_is_filled_in_groups() {
 }
 
 #[test]
-fn what_no_table_could_hold_is_refused() {
+fn rows_that_no_table_could_hold_are_refused() {
     for (table_number, schema) in schemas().into_iter().enumerate() {
         let is_numbered = schema.primary_key.is_empty();
         let layout = RowLayout::of_table(&schema);

@@ -50,7 +50,7 @@ fn delete(store: &mut Store, table: TableId, rids: impl Iterator<Item = Rid>) ->
 }
 
 #[test]
-fn what_deletes_make_whole_is_for_rows_of_other_tables() {
+fn pieces_emptied_by_deletes_serve_other_tables() {
     type IsDeleted = fn(usize, usize) -> bool;
     let first: (&str, IsDeleted) = ("the first half", |at, count| at < count / 2);
     let last: (&str, IsDeleted) = ("the last half", |at, count| at >= count / 2);
@@ -123,7 +123,7 @@ fn fill_on(store: &mut Store, table: TableId, first: i64, note_bytes: usize) -> 
 
 /// Deletes that are not durable give no memory back, and deletes that are taken back restore their rows.
 #[test]
-fn what_may_come_back_keeps_its_memory() {
+fn rows_that_may_come_back_keep_their_memory() {
     let memory = MemoryLedger::new(MAX_BYTES);
     memory.enforce();
     let mut store = Store::counted_in(&memory);
@@ -131,7 +131,7 @@ fn what_may_come_back_keeps_its_memory() {
     store.retain_undo();
     let rids = fill(&mut store, table, 100);
     store.seal(1);
-    store.settle(1);
+    store.release_undo(1);
     let digest = store.digest();
     let rows = || memory.kind(MemoryKind::Rows).used();
     let before = rows();
@@ -152,7 +152,7 @@ fn what_may_come_back_keeps_its_memory() {
     delete(&mut store, table, half());
     store.begin_snapshot();
     store.seal(3);
-    store.settle(3);
+    store.release_undo(3);
     assert!(rows() < before * 2 / 3, "{} of {before}", rows());
     while !store.copy_snapshot(1 << 20) {}
     let pages = store.take_snapshot_pages();
@@ -250,7 +250,7 @@ fn check(store: &Store, table: TableId, kind: IndexKind, model: &BTreeMap<i64, (
 
 /// A table that is filled and emptied but for one row, over and over, takes no more memory each time.
 #[test]
-fn what_went_back_comes_again_in_its_place() {
+fn released_places_are_used_again() {
     let memory = MemoryLedger::new(MAX_BYTES);
     let mut store = Store::counted_in(&memory);
     let table = make(&mut store, "rows", IndexKind::Ordered, false);

@@ -49,7 +49,7 @@ fn row(store: &Store, table: TableId, kind: IndexKind, is_text: bool, number: u6
 }
 
 #[test]
-fn what_grows_is_refused_at_the_limit_and_room_made_by_deletes_is_usable_at_once() {
+fn growth_is_refused_at_the_limit_and_deletes_make_room_at_once() {
     for (kind, is_text, has_second) in [
         (IndexKind::Ordered, false, false),
         (IndexKind::Ordered, true, true),
@@ -206,7 +206,7 @@ fn undo_and_snapshots_are_counted_and_go_beyond_the_limit_of_data() {
     store.seal(1);
     let undo = memory.kind(MemoryKind::Undo);
     assert!(undo.used() >= 50_000 * 16, "{}", undo.used());
-    store.settle(1);
+    store.release_undo(1);
     store.seal(2);
     store.begin_snapshot();
     let snapshots = memory.kind(MemoryKind::Snapshots);
@@ -244,7 +244,7 @@ fn the_memory_of_an_emptied_table_is_for_all_tables() {
             if retains {
                 end += 1;
                 store.seal(end);
-                store.settle(end);
+                store.release_undo(end);
             }
         };
         let mut most = [0; 3];

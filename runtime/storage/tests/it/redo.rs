@@ -136,7 +136,7 @@ proptest! {
     }
 
     #[test]
-    fn what_does_not_fit_is_told_of_the_same_transaction_in_the_same_words(seed: u64, is_cut: bool) {
+    fn misfit_is_reported_for_the_same_transaction_in_the_same_words(seed: u64, is_cut: bool) {
         let mut random = Random(seed);
         let (mut ran, mut serial, mut redone) = (store_of(schemas()), store_of(schemas()), store_of(schemas()));
         let begin: Vec<_> = (0..20).map(|_| transaction(&mut random, &mut ran)).collect();

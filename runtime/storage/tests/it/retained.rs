@@ -76,17 +76,17 @@ fn the_last_transaction_is_left_out_of_a_seal() {
             0 => store.unwind_unsealed(),
             1 => {
                 store.seal(300);
-                store.settle(200);
+                store.release_undo(200);
                 store.unwind();
             }
             // The last turn goes with the one before it.
             2 => {
-                store.settle(100);
+                store.release_undo(100);
                 store.unwind();
             }
             _ => {
                 store.seal(300);
-                store.settle(300);
+                store.release_undo(300);
                 store.unwind();
             }
         }
@@ -95,7 +95,7 @@ fn the_last_transaction_is_left_out_of_a_seal() {
         // The store continues.
         turn(&mut store, seed + 2);
         store.seal(400);
-        store.settle(400);
+        store.release_undo(400);
     }
 }
 
@@ -110,10 +110,10 @@ fn unwinding_ends_at_the_last_durable_turn() {
             if number == durable {
                 expected = store.digest();
             }
-            store.settle(durable.min(number.saturating_sub(2)) * 100);
+            store.release_undo(durable.min(number.saturating_sub(2)) * 100);
         }
         turn(&mut store, 99); // not sealed
-        store.settle(durable * 100);
+        store.release_undo(durable * 100);
         store.unwind();
         assert_eq!(store.digest(), expected, "durable up to turn {durable}");
         // The remaining rows are whole: a turn can write to them, and be taken back again.
@@ -142,7 +142,7 @@ fn settled_turns_give_their_memory_back() {
     for number in 1..=200u64 {
         turn(&mut store, number);
         store.seal(number);
-        store.settle(number);
+        store.release_undo(number);
         if number == 100 {
             after_warm_up = store.memory_bytes();
         }

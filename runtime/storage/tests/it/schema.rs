@@ -257,7 +257,7 @@ fn variants_are_added_at_the_end_of_an_enum() {
 }
 
 #[test]
-fn what_is_dropped_makes_room() {
+fn dropped_tables_make_room() {
     let (mut store, id) = filled();
     let many = |from: usize| {
         let mut declared = accounts();

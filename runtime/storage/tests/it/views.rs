@@ -475,7 +475,7 @@ fn a_row_that_was_replayed_under_a_view_is_built_by_its_first_reader() {
 }
 
 #[test]
-fn replay_builds_a_row_behind_so_many_patches_that_nobody_read() {
+fn replay_builds_a_row_after_many_unread_patches() {
     let ((mut source, table), (mut store, _)) = (filled(1), filled(1));
     let rid = store.sorted_rids(table)[0];
     store.open_view(ViewId(1), 0, BYTES_MAX);

@@ -179,7 +179,7 @@ fn read_shows_what_is_acknowledged_beside_writes_that_wait() {
             // A read between two writes: the next one goes by what it found.
             check_all(&mut store, acknowledged, &states[acknowledged as usize]);
             store.acknowledge(acknowledged);
-            store.settle(durable);
+            store.release_undo(durable);
             check_all(&mut store, acknowledged, &states[acknowledged as usize]);
         }
         // The store takes back writes that are not durable. Reads show the rows as before.
@@ -200,7 +200,7 @@ fn undo_that_is_not_kept_hides_the_rows_before_it() {
         store.commit();
         store.seal(end);
     }
-    store.settle(5);
+    store.release_undo(5);
     store.forget_waiting(5);
     assert!(store.as_acknowledged(4).is_none() && store.as_acknowledged(5).is_some());
 }
@@ -214,14 +214,14 @@ fn rows_that_are_shown_by_undo_are_bounded() {
     store.commit();
     store.seal(1);
     store.acknowledge(1);
-    store.settle(1);
+    store.release_undo(1);
     let before = store.memory_bytes();
     // An addition keeps a few bytes, and its row has to be shown whole.
     store.begin();
     (0..COUNT).for_each(|id| assert!(put(&mut store, id, [id, 0, 1, 0], 0)));
     store.commit();
     store.seal(2);
-    store.settle(2);
+    store.release_undo(2);
     for _ in 0..2 {
         assert!(store.as_acknowledged(1).is_none(), "the rows take too much");
     }
@@ -231,7 +231,7 @@ fn rows_that_are_shown_by_undo_are_bounded() {
         store.memory_bytes()
     );
     store.acknowledge(2);
-    store.settle(2);
+    store.release_undo(2);
     assert!(store.as_acknowledged(2).is_some());
 }
 
@@ -246,12 +246,12 @@ fn undo_of_waiting_writes_is_bounded() {
         }
         store.commit();
         store.seal(end);
-        store.settle(end);
+        store.release_undo(end);
     }
     assert!(store.as_acknowledged(0).is_none(), "the oldest undo went");
     assert!(store.as_acknowledged(39_000).is_some());
     assert!(store.memory_bytes() < 40 << 20, "{}", store.memory_bytes());
     store.acknowledge(40_000);
-    store.settle(40_000);
+    store.release_undo(40_000);
     assert!(store.as_acknowledged(40_000).is_some());
 }

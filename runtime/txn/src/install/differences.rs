@@ -9,7 +9,7 @@ use super::{
     DeploymentRules,
     consent::{Consent, ConsentKind, DestroyedItem},
     counts::StoredCounts,
-    judge::DeploymentCheck,
+    deployment_check::DeploymentCheck,
     outline::DeclaredChange,
     summary::{OrphanedTable, PlanSummary, ProcedureChange, RenameGuess, RollbackPlan, TableChangePlan},
 };
@@ -51,7 +51,7 @@ impl DeploymentCheck<'_> {
             });
             summary.procedures = procedure_changes(&former.schema, self.schema);
             summary.abandoned = abandoned(self.deployed, former, &kept.collect(), counts);
-            summary.note_lost(self.name);
+            summary.record_lost(self.name);
             if self.conflicts.is_empty() {
                 summary.way_back = Some(self.way_back(former, counts));
             }
@@ -143,7 +143,7 @@ impl DeploymentCheck<'_> {
 
 impl PlanSummary {
     /// Adds the lost procedures and tables to the things that need consent.
-    fn note_lost(&mut self, module: &str) {
+    fn record_lost(&mut self, module: &str) {
         let dropped = self.procedures.iter().filter(|plan| plan.action == ChangeAction::Drop);
         let dropped = dropped.map(|plan| DestroyedItem {
             consent: Consent::to(ConsentKind::DropProcedure, &[module, &plan.procedure]),
@@ -179,7 +179,7 @@ pub fn outline_removal(deployed: &Deployed, name: &str, counts: &dyn StoredCount
         abandoned: abandoned(deployed, former, &BTreeSet::new(), counts),
         ..PlanSummary::default()
     };
-    summary.note_lost(name);
+    summary.record_lost(name);
     Some(summary)
 }
 

@@ -82,7 +82,7 @@ const ROW_BYTES: usize = 512 << 10;
 const ROWS_TOO_MANY: u32 = (WRITE_SET_BYTES_MAX / ROW_BYTES) as u32 + 2;
 
 #[test]
-fn what_is_written_has_a_bound_in_bytes() {
+fn writes_have_a_bound_in_bytes() {
     let inserts = |ops: &mut dyn HostOps| {
         for k in 0..ROWS_TOO_MANY {
             ops.insert(TEXTS, &text_row(k, ROW_BYTES))?;
@@ -216,7 +216,7 @@ fn long_host_calls_ask_whether_they_may_go_on() {
 }
 
 #[test]
-fn whoever_is_ended_leaves_nothing() {
+fn ended_call_leaves_nothing() {
     let clock: Arc<dyn Clock> = Arc::new(Ticking::default());
     let ends = Arc::new(CallEnds::default());
     let mut frame = TxnScratch::default();

@@ -574,7 +574,7 @@ fn a_loop_meets_each_row_once_whatever_its_buffer() {
 }
 
 #[test]
-fn what_a_cursor_keeps_counts_in_the_write_set_and_is_given_up() {
+fn kept_rows_of_a_cursor_count_in_the_write_set_and_are_released() {
     let rows = 300_000_u32;
     // Eight bytes a row, and what tells which are ahead: some cursors over all rows fit, and more do not.
     for (cursors, fits) in [(4, true), (60, false)] {
@@ -627,7 +627,7 @@ fn what_a_cursor_keeps_counts_in_the_write_set_and_is_given_up() {
 }
 
 #[test]
-fn what_a_cursor_keeps_counts_in_the_memory_limit() {
+fn kept_rows_of_a_cursor_count_in_the_memory_limit() {
     let rows = 300_000_u32;
     for (max_bytes, fits) in [(64 << 20, true), (8 << 20, false)] {
         let memory = MemoryLedger::new(max_bytes);

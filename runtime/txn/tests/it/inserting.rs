@@ -146,7 +146,7 @@ fn act(random: &mut Random, ops: &mut dyn HostOps, only: Option<u16>, partitions
 }
 
 #[test]
-fn what_a_commit_names_and_holds_are_the_changes() {
+fn commit_names_and_holds_its_changes() {
     // A large region has room for all changes, a small one does not.
     for (region_bytes, seed) in [(4 << 20, 1), (4 << 20, 2), (110 << 10, 3), (110 << 10, 4)] {
         let (mut random, mut bench, partitions) = (Random(seed), Bench::new(3, region_bytes), 3);

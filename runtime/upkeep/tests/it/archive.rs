@@ -191,7 +191,7 @@ fn a_damaged_file_of_the_archive_is_refused_by_name_and_what_lies_behind_needs_i
 }
 
 #[test]
-fn what_is_past_goes_and_what_remains_is_whole() {
+fn expired_archive_is_deleted_and_the_rest_is_whole() {
     let Dirs { root, data, archive } = dirs();
     let keep = Duration::from_millis(1_500);
     let database = begin(&data, &archive, Some(keep));
@@ -311,7 +311,7 @@ fn an_archive_that_takes_nothing_for_too_long_is_given_up() {
 }
 
 #[test]
-fn an_archive_is_one_databases_goes_on_where_it_ends_and_is_nobodys_data_directory() {
+fn archive_belongs_to_one_database_continues_at_its_end_and_is_no_data_directory() {
     let Dirs { root, data, archive } = dirs();
     let database = begin(&data, &archive, None);
     history(&database, &data, 1, 4);
@@ -411,7 +411,7 @@ impl DiskFilter for Hanging {
 }
 
 #[test]
-fn an_archive_whose_disk_hangs_is_given_up_and_holds_nobody_up() {
+fn archive_on_a_hanging_disk_is_abandoned_and_delays_no_thread() {
     let Dirs { root, data, archive } = dirs();
     let hangs = Arc::new(Hanging::default());
     let bounds = ArchiveBounds {
@@ -459,7 +459,7 @@ fn an_archive_whose_disk_hangs_is_given_up_and_holds_nobody_up() {
 }
 
 #[test]
-fn an_archive_whose_disk_hangs_at_the_start_is_told() {
+fn archive_on_a_hanging_disk_at_the_start_is_reported() {
     let Dirs { data, archive, .. } = dirs();
     let hangs = Arc::new(Hanging(AtomicBool::new(true)));
     let bounds = ArchiveBounds {

@@ -37,7 +37,7 @@ impl DiskFilter for Written {
 }
 
 #[test]
-fn what_can_t_be_read_back_replaces_nothing() {
+fn unreadable_checkpoint_replaces_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
     let config = config(dir.path(), 2);
     let how = Arc::new(Written(AtomicU8::new(HONEST)));

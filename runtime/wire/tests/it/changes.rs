@@ -513,7 +513,7 @@ fn encode_record(record: &RecordRef<'_>) -> Vec<u8> {
 
 /// The decoder skips origins by their number, however long they are, so that a block of forged ones takes no time.
 #[test]
-fn what_a_long_origin_adds_is_found_without_it() {
+fn bytes_that_a_long_origin_adds_are_found_without_it() {
     let (command, changes) = two_forms();
     for bytes in [65_400, 65_536, 65_700, 1 << 20] {
         let args = vec![bytes as u8; bytes];

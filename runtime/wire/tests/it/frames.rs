@@ -56,7 +56,7 @@ fn progress() -> Progress {
         view: Lsn(70),
         room_bytes: 4 << 20,
         epoch: Epoch(3),
-        noted: 6,
+        saved_status: 6,
     }
 }
 
@@ -267,7 +267,7 @@ fn golden_streams() {
 }
 
 #[test]
-fn what_no_encoder_writes_is_refused() {
+fn frames_that_no_encoder_writes_are_refused() {
     let refused = |mut bytes: Vec<u8>, what: &str| {
         // The checksum is right, so the sender meant these bytes.
         let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &bytes[4..]) as u32;
@@ -461,7 +461,7 @@ fn frames(parts: &Parts) -> Vec<Frame<'_>> {
             view: Lsn(n[0]),
             room_bytes: n[4],
             epoch: Epoch(n[5] as u32),
-            noted: n[6],
+            saved_status: n[6],
         }),
     ];
     if n[0] < n[1] {

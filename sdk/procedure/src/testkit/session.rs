@@ -173,8 +173,8 @@ impl<'a> TestSession<'a> {
             }
         };
         guest(format!(
-            "the {what} does not hold {}, by which the rows of {} are placed, and the call runs on {}: {way_on}; a procedure \
-             over all partitions sees all rows",
+            "the {what} does not hold {}, by which the rows of {} are placed, and the call runs on {}: {way_on}. A procedure over all partitions \
+             sees all rows",
             table.schema.columns[by as usize].name,
             table.schema.name,
             self.runs_on()

@@ -59,7 +59,7 @@ fn filled() -> TestDb {
 }
 
 #[test]
-fn what_was_there_before_is_read_once() {
+fn old_rows_are_read_once() {
     let mut db = filled();
     migrate::call(&mut db, 1).unwrap();
     assert_eq!(db.count("items"), 30);

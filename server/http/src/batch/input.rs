@@ -114,7 +114,7 @@ impl Input {
     }
 
     /// Nothing that was read and not cut is to run.
-    pub fn give_up(&mut self, refusal: Refusal) {
+    pub fn refuse_rest(&mut self, refusal: Refusal) {
         self.rest.clear();
         self.ends.clear();
         self.set_text(Bytes::new());

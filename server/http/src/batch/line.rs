@@ -98,7 +98,7 @@ impl Chunk {
 
     /// Adds the call at `line` of the text to `batch`, or its error.
     pub fn add(&mut self, line: Range<u32>, batch: &mut BatchBuilder, parser: &mut LineParser, may_write: bool) {
-        let text = std::mem::take(&mut self.text); // so that the call can be read while targets are added
+        let text = std::mem::take(&mut self.text); // the call stays readable while targets are added
         let bytes = &text[line.start as usize..line.end as usize];
         self.line_bytes += bytes.len();
         let read = match self.format {
@@ -160,7 +160,7 @@ impl Chunk {
             }
         };
         let target = self.calls.target(number);
-        target.judge_role(may_write)?;
+        target.check_role(may_write)?;
         if let LineArgs::Encoded(encoded) = line.args {
             encoded?;
         } else {
@@ -192,7 +192,7 @@ impl Chunk {
         }
         let scoped = Some(batch.scoped(key));
         let target = Target::for_call(batch.router(), batch.deployed(), module, procedure, scoped)?;
-        target.judge_role(may_write)?;
+        target.check_role(may_write)?;
         let known = self.calls.last_targets().take(8).find(|(_, known)| known.is(&target));
         let number = known.map(|(number, _)| number);
         let number = number.unwrap_or_else(|| self.calls.number_of(&target));

@@ -92,7 +92,7 @@ pub async fn answer(state: &AppState, request: Request) -> Result<Response, Refu
                       its line";
         return Err(Refusal::malformed(detail));
     }
-    front::judge_no_query(&head.uri)?;
+    front::check_no_query(&head.uri)?;
     let format = format_of_body(&head.headers)?;
     let timeout = client_timeout(&head.headers)?;
     let deadline_ns = timeout.map(|timeout| state.router.deadline_in(timeout));
@@ -212,7 +212,7 @@ impl Conversation {
     fn poll_submit(&mut self, cx: &mut Context<'_>) -> bool {
         loop {
             if self.cut.is_none() {
-                self.judge_caller();
+                self.check_caller();
                 self.cut = self
                     .input
                     .cut(&self.state, self.caller.principal.may(TokenRole::Write), self.calls_max);
@@ -232,7 +232,7 @@ impl Conversation {
             }
             let grant = self.state.requests().try_take(cut.chunk.held_bytes());
             if grant.is_none() && !self.pending.is_empty() {
-                return true; // what is on its way makes room
+                return true; // the calls in progress make room
             }
             let permit = match calls {
                 0 => None,
@@ -279,14 +279,14 @@ impl Conversation {
     }
 
     /// Ends the batch if its token was withdrawn. Calls that are not submitted yet do not run.
-    fn judge_caller(&mut self) {
+    fn check_caller(&mut self) {
         // Told once: each refusal is an answer.
         if self.is_shut_out {
             return;
         }
-        if let Err(refusal) = self.caller.judge_anew(&self.state.auth()) {
+        if let Err(refusal) = self.caller.check_again(&self.state.auth()) {
             self.is_shut_out = true;
-            self.input.give_up(refusal);
+            self.input.refuse_rest(refusal);
             self.body = None;
         }
     }
@@ -347,7 +347,7 @@ impl Conversation {
     /// Reads on. Ready: there is something new to cut, or the end was reached.
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(body) = &mut self.body else {
-            return Poll::Pending; // woken by the first pending answer
+            return Poll::Pending; // the first pending answer wakes this task
         };
         let piece = match Pin::new(body).poll_frame(cx) {
             Poll::Ready(None) => BodyPiece::End,

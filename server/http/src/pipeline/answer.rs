@@ -81,7 +81,7 @@ impl Answers<'_> {
     pub fn push_refusal(&mut self, refusal: &Refusal, trace: Option<&CallTrace>, closes: bool) -> u16 {
         let mut answer = refusal.answer();
         if let Some(staleness) = self.router.and_then(Staleness::of) {
-            staleness.tell(answer.headers_mut());
+            staleness.write_headers(answer.headers_mut());
         }
         if let Some(trace) = trace {
             answer.headers_mut().insert(headers::TRACEPARENT, trace.header.clone());

@@ -61,7 +61,7 @@ pub async fn serve(stream: StallGuard, state: &AppState) -> Option<StallGuard> {
     let Pipeline { mut stream, input, .. } = pipeline;
     match end {
         PipelineEnd::Over => {
-            let _ = stream.shutdown().await; // the peer may have gone before
+            let _ = stream.shutdown().await; // the peer may have gone already
             None
         }
         PipelineEnd::Broken(error) => {
@@ -306,7 +306,7 @@ impl Pipeline {
     /// Takes the answers that are there, in order. True: stopped by their size, and there may be more.
     fn take_answers(&mut self, cx: &mut Context<'_>) -> bool {
         let mut left = self.runs.len();
-        let tells_age = self.state.router.tells_age();
+        let reports_age = self.state.router.reports_age();
         let safety = Some(named_safety(&self.state));
         while let Some(run) = self.runs.front_mut() {
             let is_last = left == 1 && self.intake == Intake::Closed;
@@ -314,7 +314,7 @@ impl Pipeline {
                 out: &mut self.out,
                 body: &mut self.body,
                 room: &mut self.room,
-                router: tells_age.then_some(&self.state.router),
+                router: reports_age.then_some(&self.state.router),
                 safety,
             };
             let progress = run.poll(cx, &self.state, &mut answers, is_last);

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_doubtful_is_left_to_hyper() {
+    fn doubtful_requests_are_left_to_hyper() {
         let body = "{\"id\":1}";
         for lines in [
             "",

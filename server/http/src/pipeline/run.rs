@@ -207,7 +207,7 @@ impl CallRun {
                 Ok((target, reply)) => answers.push_reply(target, &reply, slot.framing.answer, trace, closes),
                 Err(refusal) => answers.push_refusal(refusal, trace, closes),
             };
-            state.note_answer(status);
+            state.count_answer(status);
             self.done += 1;
         }
         AnswerProgress::Done

@@ -56,7 +56,7 @@ impl Pipeline {
             // A call that must wait does not hold up the ones behind it.
             InputKind::Call(head) if !is_in_view(&self.state, &head.headers) => TakeOutcome::Other,
             InputKind::Call(head) => {
-                let judged = self.judge(input, &head, deployed);
+                let judged = self.check(input, &head, deployed);
                 let body = head.bytes..head.bytes + head.body_bytes;
                 let trace = || CallTrace::start(self.state.tracer.as_ref(), head.path, &head.headers).map(Box::new);
                 match judged {
@@ -82,7 +82,7 @@ impl Pipeline {
     }
 
     /// Returns the call of a head, or the reason to refuse it.
-    fn judge(&mut self, input: &[u8], head: &CallHead<'_>, deployed: &Deployed) -> Result<Call, Refusal> {
+    fn check(&mut self, input: &[u8], head: &CallHead<'_>, deployed: &Deployed) -> Result<Call, Refusal> {
         let auth = self.state.auth();
         let principal = auth.check(Version::HTTP_11, &Method::POST, head.path, &head.headers)?;
         let call = Call::of(&self.state, &principal, deployed, head.path, &head.headers)?;

@@ -30,8 +30,8 @@ impl From<DeployError> for Refusal {
             DeployError::TooLarge { max } => Self::too_large("a module", max),
             DeployError::RecordTooLong { bytes, max } => {
                 let detail = format!(
-                    "the module needs a log record of up to {bytes} bytes, and the NVRAM takes at most {max} bytes at once (a quarter of a \
-                     site's ring: --nvram-size); the server changed nothing"
+                    "the module needs a log record of up to {bytes} bytes. The NVRAM takes at most {max} bytes at once (a quarter of a site's ring: \
+                     --nvram-size). The server changed nothing"
                 );
                 let mut refusal = Self::limit("log-record-bytes", detail);
                 refusal.problem.max = Some(max as u64);
@@ -98,8 +98,8 @@ impl From<InstallError> for Refusal {
                 }
             }
             InstallError::Replicated { table } => Self::migration(format!(
-                "the module's migration wrote different rows of the replicated table {table} on different partitions; let what it writes \
-                 there depend on the table's own rows and on from_version alone"
+                "the module's migration wrote different rows of the replicated table {table} on different partitions. Its writes there may depend \
+                 only on the table's own rows and on from_version"
             )),
             InstallError::Log(reason) => reason.into(),
         }

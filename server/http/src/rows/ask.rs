@@ -292,7 +292,7 @@ impl Condition {
 fn cursor_of(walk: CursorScope, text: &str) -> Result<Vec<u8>, Refusal> {
     unpack_cursor(walk, text).ok_or_else(|| {
         Refusal::malformed(
-            "cursor is not one of this table and index as they are: take next_cursor of the page before, or begin again where a deployment \
+            "cursor does not belong to this table and index as they are. Take next_cursor of the page before, or begin again if a deployment \
              changed them",
         )
     })

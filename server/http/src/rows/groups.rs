@@ -97,7 +97,7 @@ struct GroupColumns {
 struct GroupTotals {
     key: Vec<u8>,
     /// The group's key in the answer's form: no other part of a row is kept.
-    told: reprise_api::Json,
+    key_json: reprise_api::Json,
     count: u64,
     sums: Vec<Sum>,
 }
@@ -207,7 +207,7 @@ impl GroupColumns {
             bytes = size_of::<GroupTotals>() + key.len() + told.get().len() + size_of_val(&*sums);
             groups.push(GroupTotals {
                 key,
-                told,
+                key_json: told,
                 count: 0,
                 sums,
             });
@@ -238,7 +238,7 @@ impl GroupColumns {
                 .map(|((name, at), sum)| (name.clone(), sum.json(schema.columns[*at as usize].ty)))
                 .collect();
             told.push(RowGroup {
-                key: group.told,
+                key: group.key_json,
                 count: U64(group.count),
                 sums,
             });

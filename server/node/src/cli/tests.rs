@@ -47,7 +47,7 @@ fn every_argument_has_a_help_text() {
 }
 
 #[test]
-fn every_command_in_the_docs_is_one_that_the_program_takes() {
+fn program_accepts_every_command_in_the_docs() {
     let mut shown = 0;
     let mut faults = Vec::new();
     for page in pages() {
@@ -64,7 +64,7 @@ fn every_command_in_the_docs_is_one_that_the_program_takes() {
 }
 
 #[test]
-fn every_command_in_the_help_is_one_that_the_program_takes() {
+fn program_accepts_every_command_in_the_help() {
     let mut shown = 0;
     fn check(command: &clap::Command, shown: &mut u32) {
         for line in help_after(command)

@@ -29,7 +29,7 @@ settings! {
         backup_max: u64 {
             env: "REPRISE_BACKUP_MAX",
             takes: "SIZE",
-            judge: parse_size,
+            check: parse_size,
             show: |size: &Option<u64>| size.map_or_else(|| "half of the file system".to_owned(), bytes),
         }
         /// Directory that receives old checkpoints and log from the data directory. With it you can restore the database to any point of
@@ -43,7 +43,7 @@ settings! {
         archive_keep: u32 {
             env: "REPRISE_ARCHIVE_KEEP",
             takes: "DAYS",
-            judge: archive_keep,
+            check: archive_keep,
             show: |days: &Option<u32>| days.map_or_else(|| "for ever".to_owned(), |days| format!("{days} days")),
             marks: [where_said],
         }
@@ -52,7 +52,7 @@ settings! {
         archive_hold_max: u64 {
             env: "REPRISE_ARCHIVE_HOLD_MAX",
             takes: "SIZE",
-            judge: parse_size,
+            check: parse_size,
             default: 16 << 30,
             marks: [where_said],
         }
@@ -98,8 +98,8 @@ fn half_of_file_system(
     let told = told.context("start a thread that looks at the folder of backups")?;
     let told = told.with_context(|| {
         format!(
-            "the file system of the backup directory {} does not answer within {} s: repair it, name another directory with --backup-dir, or \
-             set the size of all backups with --backup-max",
+            "the file system of the backup directory {} does not answer within {} s. Repair it, name another directory with --backup-dir, or set \
+             the size of all backups with --backup-max",
             dir.display(),
             time.as_secs_f64()
         )

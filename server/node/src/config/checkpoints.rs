@@ -18,28 +18,28 @@ settings! {
         checkpoint_every: u64 {
             env: "REPRISE_CHECKPOINT_EVERY",
             takes: "SECONDS",
-            judge: |text: &str| bounded(text, "the seconds between checkpoints", 0, 365 * 24 * 3600),
+            check: |text: &str| bounded(text, "the seconds between checkpoints", 0, 365 * 24 * 3600),
             default: CHECKPOINT_EVERY_DEFAULT,
         }
         /// MiB of new log after which the server takes a checkpoint early; 0: only by time [default: 1024]
         checkpoint_log_mib: u64 {
             env: "REPRISE_CHECKPOINT_LOG_MIB",
             takes: "MIB",
-            judge: |text: &str| bounded(text, "the MiB of log between checkpoints", 0, 1 << 30),
+            check: |text: &str| bounded(text, "the MiB of log between checkpoints", 0, 1 << 30),
             default: CHECKPOINT_LOG_MIB_DEFAULT,
         }
         /// Seconds that a restart may take. If a restart would take longer, the server takes a checkpoint; 0: no target [default: 0]
         recovery_target_s: u64 {
             env: "REPRISE_RECOVERY_TARGET_S",
             takes: "SECONDS",
-            judge: |text: &str| bounded(text, "the seconds of a restart", 0, 24 * 3600),
+            check: |text: &str| bounded(text, "the seconds of a restart", 0, 24 * 3600),
             default: 0,
         }
         /// Number of checkpoints to keep. The server also keeps the log since the oldest of them [default: 2]
         checkpoints_kept: u64 {
             env: "REPRISE_CHECKPOINTS_KEPT",
             takes: "N",
-            judge: |text: &str| bounded(text, "the number of checkpoints kept", 1, 1000),
+            check: |text: &str| bounded(text, "the number of checkpoints kept", 1, 1000),
             default: CHECKPOINTS_KEPT_DEFAULT,
         }
     }

@@ -37,7 +37,7 @@ settings! {
         device: DeviceKind {
             env: "REPRISE_DEVICE",
             takes: "KIND",
-            judge: device,
+            check: device,
             default: DeviceKind::File,
             marks: [where_said],
         }
@@ -52,14 +52,14 @@ settings! {
         nvram_size: u64 {
             env: "REPRISE_NVRAM_SIZE",
             takes: "BYTES",
-            judge: parse_size,
+            check: parse_size,
             marks: [where_said],
         }
         /// Number of entries in all rings together at which the server begins to copy them to the log's files [default: 80000]
         nvram_copy_at: u64 {
             env: "REPRISE_NVRAM_COPY_AT",
             takes: "ENTRIES",
-            judge: copy_at,
+            check: copy_at,
             default: COPY_AT_ENTRIES_DEFAULT,
             marks: [where_said],
         }
@@ -68,7 +68,7 @@ settings! {
         nvram_flush: FlushPolicy {
             env: "REPRISE_NVRAM_FLUSH",
             takes: "POLICY",
-            judge: flush,
+            check: flush,
             default: FlushPolicy::OnCommit,
             marks: [where_said],
         }
@@ -77,7 +77,7 @@ settings! {
         nvram_assume_persistent: bool {
             env: "REPRISE_NVRAM_ASSUME_PERSISTENT",
             takes: "BOOL",
-            judge: assume_persistent,
+            check: assume_persistent,
             default: false,
             show: ToString::to_string,
             marks: [where_said],

@@ -30,7 +30,7 @@ settings! {
         idempotency_keep_s: u64 {
             env: "REPRISE_IDEMPOTENCY_KEEP_S",
             takes: "SECONDS",
-            judge: idempotency_keep_s,
+            check: idempotency_keep_s,
             default: IDEMPOTENCY_KEEP_DEFAULT.as_secs(),
             marks: [live],
         }

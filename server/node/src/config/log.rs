@@ -15,7 +15,7 @@ settings! {
         log: LogPolicy {
             env: "REPRISE_LOG",
             takes: "KIND",
-            judge: log_mode,
+            check: log_mode,
             default: LogPolicy::Command,
             key: "log.mode",
             show: |policy: &LogPolicy| policy.name().to_owned(),
@@ -24,7 +24,7 @@ settings! {
         log_differential: AfterImage {
             env: "REPRISE_LOG_DIFFERENTIAL",
             takes: "BOOL",
-            judge: log_differential,
+            check: log_differential,
             default: AfterImage::default(),
             key: "log.differential",
             show: |images: &AfterImage| (*images == AfterImage::Changed).to_string(),
@@ -34,7 +34,7 @@ settings! {
         commit: CommitMode {
             env: "REPRISE_COMMIT",
             takes: "MODE",
-            judge: commit_mode,
+            check: commit_mode,
             default: CommitMode::Sync,
             show: |mode: &CommitMode| commit_name(*mode).to_owned(),
         }
@@ -42,7 +42,7 @@ settings! {
         group_commit_us: u64 {
             env: "REPRISE_GROUP_COMMIT_US",
             takes: "N",
-            judge: group_commit_us,
+            check: group_commit_us,
             default: 0,
         }
     }

@@ -18,7 +18,7 @@ settings! {
         memory_ready: u64 {
             env: "REPRISE_MEMORY_READY",
             takes: "SIZE",
-            judge: parse_size,
+            check: parse_size,
             default: 0,
         }
         /// Largest memory of data, undo, remembered results, answers and modules together: bytes, or a number with KiB, MiB or GiB. At the
@@ -27,7 +27,7 @@ settings! {
         memory_max: u64 {
             env: "REPRISE_MEMORY_MAX",
             takes: "SIZE",
-            judge: memory_max,
+            check: memory_max,
             default: memory_max_default(),
         }
     }
@@ -36,7 +36,7 @@ settings! {
 impl MemorySettings {
     /// Memory that is made ready must be there, and it counts: with all of it nothing could be written.
     pub fn check(&self) -> Result<(), VerbFailure> {
-        reprise_database::judge_memory(self.memory_ready.value).context("memory-ready")?;
+        reprise_database::check_memory(self.memory_ready.value).context("memory-ready")?;
         let max = self.memory_max.value;
         let ready_max = max - memory_kept_back(max);
         match self.memory_ready.value < ready_max {

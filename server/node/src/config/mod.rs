@@ -32,7 +32,7 @@ use crate::{
 pub use place::DEFAULT_DATA_DIR;
 use setting::Layers;
 pub use setting::{Setting, SettingEntry, Source, by_default};
-pub use tokens::{TokenEntry, TokenNote, judge_tokens};
+pub use tokens::{TokenEntry, TokenNote, check_tokens};
 
 /// Name of the file in the data directory.
 pub const DEFAULT_FILE: &str = "reprise.toml";

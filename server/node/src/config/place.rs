@@ -31,14 +31,14 @@ settings! {
         partitions: u16 {
             env: "REPRISE_PARTITIONS",
             takes: "N",
-            judge: partitions,
+            check: partitions,
             show: shown_count,
         }
         /// Number of engine threads. It may change at each start [default: number of cores, at most one for each partition]
         sites: u16 {
             env: "REPRISE_SITES",
             takes: "N",
-            judge: sites,
+            check: sites,
             show: shown_count,
         }
     }

@@ -84,14 +84,14 @@ settings! {
         standby_of: String {
             env: "REPRISE_STANDBY_OF",
             takes: "URL",
-            judge: url,
+            check: url,
             marks: [where_said],
         }
         /// Token with the role admin that a standby sends to its primary [default: none]
         standby_token: crate::config::replication::Secret {
             env: "REPRISE_STANDBY_TOKEN",
             takes: "TOKEN",
-            judge: secret,
+            check: secret,
             marks: [where_said],
         }
         /// PEM file with CA certificates that a standby trusts besides the system's, if the primary's URL begins with https://
@@ -105,21 +105,21 @@ settings! {
         name: String {
             env: "REPRISE_NAME",
             takes: "NAME",
-            judge: name,
+            check: name,
             marks: [where_said],
         }
         /// URL at which clients and other servers reach this server [default: none]
         advertise: String {
             env: "REPRISE_ADVERTISE",
             takes: "URL",
-            judge: url,
+            check: url,
             marks: [where_said],
         }
         /// Address and port to which standbys connect. Every row passes here, encrypted only if tls-cert is set [default: none]
         ship_listen: String {
             env: "REPRISE_SHIP_LISTEN",
             takes: "ADDR",
-            judge: ship_listen,
+            check: ship_listen,
             marks: [where_said],
         }
         /// Form in which standbys get a transaction. as-logged: as the log holds it. changes: its changes by row number, which standbys
@@ -127,7 +127,7 @@ settings! {
         ship: ShipForm {
             env: "REPRISE_SHIP",
             takes: "FORM",
-            judge: ship_form,
+            check: ship_form,
             default: ShipForm::AsLogged,
             show: |form: &ShipForm| form.name().to_owned(),
             marks: [where_said],
@@ -136,7 +136,7 @@ settings! {
         transport: crate::config::replication::Transport {
             env: "REPRISE_TRANSPORT",
             takes: "KIND",
-            judge: transport,
+            check: transport,
             default: Transport::Tcp,
             marks: [where_said],
         }
@@ -151,7 +151,7 @@ settings! {
         safety: reprise_base::Safety {
             env: "REPRISE_SAFETY",
             takes: "LEVEL",
-            judge: safety,
+            check: safety,
             marks: [where_said],
         }
         /// etcd endpoints, as http://HOST:PORT or https://USER:PASSWORD@HOST:PORT, separated by commas. A lease in etcd decides which
@@ -160,7 +160,7 @@ settings! {
         lease_etcd: crate::config::replication::Endpoints {
             env: "REPRISE_LEASE_ETCD",
             takes: "URL[,URL]",
-            judge: endpoints,
+            check: endpoints,
             marks: [where_said],
         }
         /// PEM file with CA certificates to trust for etcd besides the system's, if its URL begins with https://. If etcd asks for a
@@ -174,7 +174,7 @@ settings! {
         lease_ttl_ms: u64 {
             env: "REPRISE_LEASE_TTL_MS",
             takes: "N",
-            judge: lease_ttl,
+            check: lease_ttl,
             default: LEASE_TTL_MS_DEFAULT,
             marks: [where_said],
         }
@@ -182,14 +182,14 @@ settings! {
         readers: u16 {
             env: "REPRISE_READERS",
             takes: "N",
-            judge: readers,
+            check: readers,
             marks: [where_said],
         }
         /// Milliseconds for which a read on a standby may hold its view of the tables. A procedure may declare less [default: 10000]
         view_time_max_ms: u64 {
             env: "REPRISE_VIEW_TIME_MAX_MS",
             takes: "N",
-            judge: view_time,
+            check: view_time,
             default: VIEW_TIME_MAX_MS_DEFAULT,
             marks: [where_said],
         }
@@ -198,7 +198,7 @@ settings! {
         view_fuel_max: u64 {
             env: "REPRISE_VIEW_FUEL_MAX",
             takes: "N",
-            judge: view_fuel,
+            check: view_fuel,
             default: FUEL_MAX,
             marks: [where_said],
         }
@@ -207,7 +207,7 @@ settings! {
         view_memory_max: u64 {
             env: "REPRISE_VIEW_MEMORY_MAX",
             takes: "SIZE",
-            judge: parse_size,
+            check: parse_size,
             default: VIEW_MEMORY_MAX_DEFAULT,
             marks: [where_said],
         }
@@ -215,7 +215,7 @@ settings! {
         hold_max: u64 {
             env: "REPRISE_HOLD_MAX",
             takes: "SIZE",
-            judge: parse_size,
+            check: parse_size,
             default: HOLD_MAX_DEFAULT,
             marks: [where_said],
         }
@@ -223,7 +223,7 @@ settings! {
         compare_every: u64 {
             env: "REPRISE_COMPARE_EVERY",
             takes: "SECONDS",
-            judge: compare_every,
+            check: compare_every,
             default: COMPARE_EVERY_DEFAULT,
             marks: [where_said],
         }

@@ -156,17 +156,17 @@ impl<'a> Layers<'a> {
         }
     }
 
-    /// The first layer that has a value. The file's is judged wherever it has one. `key` is KEY or SECTION.KEY.
+    /// The first layer that has a value. The value in the file is always checked. `key` is KEY or SECTION.KEY.
     pub fn pick<T>(
         &mut self,
         name: &str,
         key: &'static str,
         given: Option<T>,
-        judge: impl Fn(&str) -> Result<T, String>,
+        check: impl Fn(&str) -> Result<T, String>,
     ) -> Result<Option<Setting<T>>, VerbFailure> {
         let in_file = self.take(key).map(|value| match value {
-            toml::Value::String(text) => judge(&text),
-            other => judge(&other.to_string()),
+            toml::Value::String(text) => check(&text),
+            other => check(&other.to_string()),
         });
         let section = key.split('.').next().unwrap_or(key);
         let in_file = in_file.transpose().map_err(|error| self.refused(section, error))?;
@@ -253,7 +253,7 @@ macro_rules! settings {
                 $name:ident: $kind:ty {
                     env: $env:literal,
                     takes: $takes:literal,
-                    $(judge: $judge:expr,)?
+                    $(check: $check:expr,)?
                     $(default: $default:expr,)?
                     $(key: $key:literal,)?
                     $(show: $show:expr,)?
@@ -267,7 +267,7 @@ macro_rules! settings {
         pub struct $args {
             $(
                 $(#[$help])+
-                #[arg(long, env = $env, hide_env_values = true, value_name = $takes $(, value_parser = $judge)?)]
+                #[arg(long, env = $env, hide_env_values = true, value_name = $takes $(, value_parser = $check)?)]
                 pub $name: Option<$kind>,
             )*
         }
@@ -292,7 +292,7 @@ macro_rules! settings {
                                 stringify!($name),
                                 settings!(@key stringify!($name); $($key)?),
                                 args.$name,
-                                settings!(@judge $($judge)?),
+                                settings!(@check $($check)?),
                             )?;
                             $($default)?
                         ),
@@ -323,8 +323,8 @@ macro_rules! settings {
     };
     (@key $name:expr; ) => { $name };
     (@key $name:expr; $key:literal) => { $key };
-    (@judge ) => { $crate::config::setting::parsed };
-    (@judge $judge:expr) => { $judge };
+    (@check ) => { $crate::config::setting::parsed };
+    (@check $check:expr) => { $check };
     (@show $value:expr; ) => { $crate::config::setting::Show::shown($value) };
     (@show $value:expr; $show:expr) => { $show($value) };
 }

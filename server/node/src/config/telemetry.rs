@@ -31,7 +31,7 @@ settings! {
         log_format: crate::server_output::LogFormat {
             env: "REPRISE_LOG_FORMAT",
             takes: "KIND",
-            judge: log_format,
+            check: log_format,
             default: LogFormat::Text,
             marks: [where_said],
         }
@@ -39,7 +39,7 @@ settings! {
         otlp_endpoint: String {
             env: "REPRISE_OTLP_ENDPOINT",
             takes: "URL",
-            judge: otlp_endpoint,
+            check: otlp_endpoint,
             marks: [where_said],
         }
     }

@@ -27,7 +27,7 @@ impl TokenEntry {
 }
 
 /// The tokens of a configuration file's text. Err: why a server would refuse them.
-pub fn judge_tokens(text: &str) -> Result<Vec<TokenEntry>, String> {
+pub fn check_tokens(text: &str) -> Result<Vec<TokenEntry>, String> {
     #[derive(Deserialize)]
     struct File {
         #[serde(default)]
@@ -79,7 +79,7 @@ impl TokenSettings {
 }
 
 /// Several tokens may have one name, so that a new one is let in before the old one is withdrawn. They are one principal then.
-fn judge_beside(token: &Token, others: &[Token]) -> Result<(), String> {
+fn check_beside(token: &Token, others: &[Token]) -> Result<(), String> {
     let name = &token.name;
     for other in others {
         if other.digest == token.digest {
@@ -98,7 +98,7 @@ fn read(entries: &[TokenEntry]) -> Result<(Auth, Vec<TokenNote>), String> {
     for entry in entries {
         let token = Token::new(&entry.name, &entry.role, entry.scope.as_deref(), &entry.sha256);
         let token = token.map_err(|error| error.to_string())?;
-        judge_beside(&token, &tokens)?;
+        check_beside(&token, &tokens)?;
         notes.push(TokenNote {
             name: format!("{} ({})", entry.name, entry.role),
             digest: token.digest,

@@ -19,11 +19,11 @@ pub fn examine(machine: &Machine) -> Vec<Finding> {
         Ok(cards) if !cards.is_empty() => Some(RdmaNet::of_this_machine(None).map(|(_, card)| card)),
         _ => None,
     };
-    judge(machine, seen, used)
+    check_cards(machine, seen, used)
 }
 
-/// Judges the cards. `used`: the one that is used if neither a card nor an address is named, if any.
-fn judge(
+/// Checks the cards. `used`: the one that is used if neither a card nor an address is named, if any.
+fn check_cards(
     machine: &Machine,
     seen: Result<Vec<CardSeen>, VerbsError>,
     used: Option<Result<String, VerbsError>>,
@@ -104,7 +104,7 @@ mod tests {
 
     fn told(machine: &Machine, seen: Result<Vec<CardSeen>, VerbsError>) -> Vec<(State, String)> {
         let used = Some(Ok("rxe0 port 1".to_owned()));
-        let findings = judge(machine, seen, used).into_iter();
+        let findings = check_cards(machine, seen, used).into_iter();
         findings.map(|finding| (finding.state, finding.found)).collect()
     }
 
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_missing_is_one_line() {
+    fn each_missing_part_is_one_line() {
         let (_dir, without) = machine(&[]);
         let (_dir, with) = machine(&[("sys/class/infiniband/rxe0/node_type", "1")]);
         let no_library = VerbsError::NoLibrary {

@@ -107,7 +107,7 @@ pub enum KitState {
     Other,
 }
 
-pub fn look(dir: &Path) -> anyhow::Result<KitState> {
+pub fn read_kit(dir: &Path) -> anyhow::Result<KitState> {
     if !dir.join(FOLDER).is_dir() {
         return Ok(KitState::None);
     }
@@ -182,16 +182,16 @@ mod tests {
     #[test]
     fn a_kit_of_another_version_is_seen_and_replaced() {
         let dir = tempfile::tempdir().expect("make a folder");
-        assert_eq!(look(dir.path()).expect("look"), KitState::None);
+        assert_eq!(read_kit(dir.path()).expect("look"), KitState::None);
         put(dir.path()).expect("put");
-        assert_eq!(look(dir.path()).expect("look"), KitState::Same);
+        assert_eq!(read_kit(dir.path()).expect("look"), KitState::Same);
         let lib = dir.path().join(FOLDER).join("procedure/src/lib.rs");
         assert!(lib.is_file());
         fs::write(&lib, "// older").expect("write");
         fs::write(dir.path().join(FOLDER).join("gone.rs"), "").expect("write");
-        assert_eq!(look(dir.path()).expect("look"), KitState::Other);
+        assert_eq!(read_kit(dir.path()).expect("look"), KitState::Other);
         put(dir.path()).expect("put again");
-        assert_eq!(look(dir.path()).expect("look"), KitState::Same);
+        assert_eq!(read_kit(dir.path()).expect("look"), KitState::Same);
         assert!(!dir.path().join(FOLDER).join("gone.rs").exists());
         assert_eq!(fs::read_dir(dir.path().join(".reprise")).expect("list").count(), 1);
     }

@@ -3,7 +3,7 @@
 
 mod line;
 mod queue;
-mod traced;
+mod tracing_lines;
 
 use std::{
     backtrace::Backtrace,
@@ -53,8 +53,8 @@ pub fn start() -> io::Result<()> {
         let work = move || queue.write_all(streams);
         thread::Builder::new().name(name.into()).spawn(work)?;
     }
-    panic::set_hook(Box::new(tell_panic));
-    traced::start();
+    panic::set_hook(Box::new(print_panic));
+    tracing_lines::start();
     Ok(())
 }
 
@@ -111,7 +111,7 @@ pub fn drain() {
     }
 }
 
-fn tell_panic(info: &PanicHookInfo<'_>) {
+fn print_panic(info: &PanicHookInfo<'_>) {
     let thread = thread::current();
     let name = thread.name().unwrap_or("without a name");
     let place = info.location().map_or_else(String::new, |place| format!(" at {place}"));

@@ -207,14 +207,14 @@ impl<S: Streams> Writer<S> {
             }
             OutputPiece::Progress(text) => {
                 self.shows_progress = !text.is_empty();
-                let _ = self.put(OutputStream::Errors, format!("{ERASE}{text}").as_bytes()); // nothing is lost with it
+                let _ = self.put(OutputStream::Errors, format!("{ERASE}{text}").as_bytes()); // an error loses no line
             }
         }
     }
 
     fn write_line(&mut self, stream: OutputStream, text: &str, format: LogFormat) {
         if std::mem::take(&mut self.shows_progress) {
-            let _ = self.put(OutputStream::Errors, ERASE.as_bytes()); // the line tells whether it is taken
+            let _ = self.put(OutputStream::Errors, ERASE.as_bytes()); // the line itself shows whether the stream takes it
         }
         if self.failed > 0 {
             let lost = lost(self.failed).written(format, now_us());
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_takes_nothing_holds_nobody_up_and_the_lost_lines_are_told() {
+    fn blocked_stream_delays_no_thread_and_lost_lines_are_reported() {
         let pipe = Pipe::default();
         let queue = start(&pipe);
         let said = 3 * LINES_MAX;

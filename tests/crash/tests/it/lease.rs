@@ -96,8 +96,8 @@ fn run(root: &Path) -> Result<()> {
 }
 
 #[test]
-fn who_may_not_have_the_lease_says_why_and_a_switch_over_without_etcd_is_refused() {
-    const NAME: &str = "who_may_not_have_the_lease_says_why_and_a_switch_over_without_etcd_is_refused";
+fn server_without_the_lease_says_why_and_a_switch_over_without_etcd_is_refused() {
+    const NAME: &str = "server_without_the_lease_says_why_and_a_switch_over_without_etcd_is_refused";
     if let Err(why) = has_etcd() {
         return skip(NAME, &why);
     }

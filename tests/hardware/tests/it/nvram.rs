@@ -6,8 +6,8 @@ use reprise_test_crash::{binary, procedure_wasm, skip};
 use reprise_test_hardware::{NvdimmConfig, Processors, is_available, run_nvdimm};
 
 #[test]
-fn what_was_answered_from_an_nvdimm_outlives_power_failures() {
-    const NAME: &str = "what_was_answered_from_an_nvdimm_outlives_power_failures";
+fn acknowledged_writes_on_an_nvdimm_survive_power_failures() {
+    const NAME: &str = "acknowledged_writes_on_an_nvdimm_survive_power_failures";
     if let Err(why) = is_available() {
         return skip(NAME, &why);
     }

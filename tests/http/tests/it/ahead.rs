@@ -325,7 +325,7 @@ fn half_closed_connections_get_every_answer() {
 }
 
 #[test]
-fn a_client_that_is_gone_in_the_middle_harms_nobody() {
+fn client_that_leaves_in_the_middle_harms_no_other_client() {
     let server = server();
     for round in 0..20_i64 {
         let mut stream = server.connect();

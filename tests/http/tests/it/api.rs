@@ -370,7 +370,7 @@ fn changes_of_rows_are_told_and_found_by_their_keys() {
 }
 
 #[test]
-fn what_is_committed_by_now_can_be_asked_for() {
+fn committed_lsn_can_be_read() {
     let server = with_probe(2);
     server.call("put", json!({"id": 1, "amount": 1})).ok(200);
     let committed = server.get("/v1/status").ok(200)["committed_lsn"].clone();

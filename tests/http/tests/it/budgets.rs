@@ -90,7 +90,7 @@ fn until_none(server: &Server, kind: &str) {
 
 /// Sends `request` over many connections that read nothing, and watches the server meanwhile. Returns its greatest growth, and the most
 /// that it held of a kind.
-fn while_nobody_reads(server: &Server, request: &[u8], kind: &str) -> (u64, u64, Vec<TcpStream>) {
+fn without_a_reader(server: &Server, request: &[u8], kind: &str) -> (u64, u64, Vec<TcpStream>) {
     little(server);
     let before = server.resident_bytes();
     let (mut grown, mut most) = (0, 0);
@@ -116,7 +116,7 @@ fn while_nobody_reads(server: &Server, request: &[u8], kind: &str) -> (u64, u64,
 }
 
 #[test]
-fn answers_that_nobody_reads_stay_within_their_budget() {
+fn unread_answers_stay_within_their_budget() {
     let server = server();
     let single = "POST /v1/call/sizes/big HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}".repeat(8);
     let line = "{\"module\":\"sizes\",\"procedure\":\"big\",\"args\":{}}\n".repeat(40);
@@ -125,7 +125,7 @@ fn answers_that_nobody_reads_stay_within_their_budget() {
         line.len()
     );
     for request in [single, batch] {
-        let (grown, most, streams) = while_nobody_reads(&server, request.as_bytes(), "answers");
+        let (grown, most, streams) = without_a_reader(&server, request.as_bytes(), "answers");
         assert!(
             most > 0 && most <= 2 * BUDGET_BYTES + BESIDE_BYTES,
             "{} MiB of answers are held",
@@ -170,7 +170,7 @@ fn bodies_that_do_not_end_stay_within_their_budget() {
         line.len() + 4
     );
     for request in [call, batch] {
-        let (grown, most, mut streams) = while_nobody_reads(&server, request.as_bytes(), "requests");
+        let (grown, most, mut streams) = without_a_reader(&server, request.as_bytes(), "requests");
         assert!(
             most > 0 && most <= BUDGET_BYTES,
             "{} MiB of requests are held",
@@ -204,7 +204,7 @@ fn bodies_that_do_not_end_stay_within_their_budget() {
 }
 
 #[test]
-fn pages_that_nobody_reads_stay_within_their_budget() {
+fn unread_pages_stay_within_their_budget() {
     let server = server();
     // Uploads are records of the log with many bytes; each page has one text of about its own length and no more.
     for round in 0..4 {
@@ -217,7 +217,7 @@ fn pages_that_nobody_reads_stay_within_their_budget() {
         server.batch(&lines.collect::<String>());
     }
     let request = "GET /v1/log?limit=1000 HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(4);
-    let (grown, most, streams) = while_nobody_reads(&server, request.as_bytes(), "answers");
+    let (grown, most, streams) = without_a_reader(&server, request.as_bytes(), "answers");
     assert!(
         most <= BUDGET_BYTES && grown < BUDGET_BYTES + KEPT_BYTES,
         "{} MiB held, grown by {} MiB",
@@ -248,7 +248,7 @@ fn with_many_parameters() -> Vec<u8> {
 
 /// The texts of refused calls are counted and few: of many mistakes in one call the server tells the first.
 #[test]
-fn words_of_refused_calls_that_nobody_reads_are_few_and_counted() {
+fn unread_texts_of_refused_calls_are_few_and_counted() {
     let server = server();
     server.put_module("many", with_many_parameters()).ok(201);
     let pipelined = "POST /v1/call/many/many HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}"
@@ -260,7 +260,7 @@ fn words_of_refused_calls_that_nobody_reads_are_few_and_counted() {
     );
     // The kernel takes some ten megabytes of answers for a client that reads nothing.
     for request in [pipelined.repeat(50_000), batch] {
-        let (grown, most, streams) = while_nobody_reads(&server, request.as_bytes(), "requests");
+        let (grown, most, streams) = without_a_reader(&server, request.as_bytes(), "requests");
         assert!(
             most > 1 << 20 && most <= BUDGET_BYTES + BESIDE_BYTES,
             "{} KiB are held",
@@ -325,7 +325,7 @@ fn unfinished_heads_are_counted_and_lie_in_memory_once() {
         "POST /v1/call/sizes/long HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
         body.len() + 1
     );
-    let (_, _, _bodies) = while_nobody_reads(&server, call.as_bytes(), "requests");
+    let (_, _, _bodies) = without_a_reader(&server, call.as_bytes(), "requests");
     let mut heads = Vec::new();
     let told = (0..HEADS).find_map(|_| {
         let mut stream = open(&head);

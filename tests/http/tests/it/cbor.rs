@@ -117,7 +117,7 @@ fn a_call_is_the_same_in_both_formats() {
 }
 
 #[test]
-fn what_is_not_cbor_is_malformed() {
+fn body_that_is_not_cbor_is_malformed() {
     let server = Server::with_probe(Options::default());
     let deep = [&b"\xa1\x61x"[..], &[0x81; 100_000], b"\x00"].concat();
     for body in [

@@ -36,7 +36,7 @@ fn panics(server: &Server, procedure: &str, args: Value, message: &str) {
 }
 
 #[test]
-fn what_does_not_fit_ends_the_call_as_in_a_test() {
+fn value_that_does_not_fit_ends_the_call_as_in_a_test() {
     let server = with_edges();
     panics(
         &server,

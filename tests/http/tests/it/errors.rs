@@ -155,7 +155,7 @@ fn strangers_pages_are_forbidden_on_an_open_server() {
 }
 
 #[test]
-fn what_is_not_there() {
+fn missing_things_are_not_found() {
     let server = with_probe();
     for path in [
         "/v1/modules/none",
@@ -245,7 +245,7 @@ fn idempotency_conflict_after_a_repeat() {
 }
 
 #[test]
-fn too_large_is_told_to_whoever_sends_too_much() {
+fn client_that_sends_too_much_gets_too_large() {
     let server = with_probe();
     let problem = server.put_module("big", vec![0; 64 << 20]).problem("too-large", 413);
     assert_eq!(problem["max"], 16 << 20);

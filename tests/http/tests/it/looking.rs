@@ -104,7 +104,7 @@ fn looks_take_moments_while_the_partition_is_held() {
 }
 
 #[test]
-fn events_tell_of_checkpoints_and_of_who_did_what() {
+fn events_report_checkpoints_and_the_callers_of_operations() {
     let server = on_one_partition();
     server.call("put", json!({"id": 1, "amount": 1})).ok(200);
     let mut stream = server.connect();
@@ -137,7 +137,7 @@ fn events_tell_of_checkpoints_and_of_who_did_what() {
 }
 
 #[test]
-fn a_page_that_waits_keeps_nobody_from_the_log() {
+fn waiting_page_blocks_no_other_reader_of_the_log() {
     let server = on_one_partition();
     server.call("put", json!({"id": 1, "amount": 1})).ok(200);
     thread::scope(|scope| {
@@ -195,7 +195,7 @@ fn reads_wait_for_a_position_until_it_is_there() {
 }
 
 #[test]
-fn what_a_key_came_to_can_be_asked_also_after_a_crash() {
+fn outcome_of_a_key_can_be_read_after_a_crash() {
     let server = on_one_partition();
     let key = [("idempotency-key", "order 17/a")];
     let done = server.call_with("put", json!({"id": 1, "amount": 5}), &key).ok(200);

@@ -7,7 +7,7 @@ use serde_json::json;
 const JSON: (&str, &str) = ("content-type", "application/json");
 
 #[test]
-fn a_server_alone_is_the_primary_of_nobody() {
+fn server_alone_is_a_primary_without_standbys() {
     let server = Server::start();
     let told = server.get("/v1/replication").ok(200);
     assert_eq!(
@@ -33,7 +33,7 @@ fn a_server_alone_is_the_primary_of_nobody() {
 }
 
 #[test]
-fn who_would_join_is_judged_first() {
+fn joining_standby_is_checked_first() {
     let server = Server::start_with(Options {
         tokens: true,
         ..Options::default()

@@ -130,7 +130,7 @@ fn renamed_and_wider_column_goes_back_over_a_restart_as_the_plan_says() {
 }
 
 #[test]
-fn what_can_not_be_put_back_is_refused_and_says_why() {
+fn impossible_rollback_is_refused_with_the_reason() {
     let server = Server::start();
     roll_back(&server, "typed", "").problem("not-found", 404);
     server.put_module("typed", typed(NARROW, 4)).ok(201);

@@ -247,7 +247,7 @@ fn a_search_for_a_rows_key_says_which_transactions_it_could_not_search() {
 }
 
 #[test]
-fn what_procedures_logged_is_found_by_procedure_level_and_transaction() {
+fn log_lines_of_procedures_are_found_by_procedure_level_and_transaction() {
     let server = server();
     let txn_id = server.call("echo", json!({"id": 1})).ok(200)["txn_id"]
         .as_str()
@@ -274,7 +274,7 @@ fn what_procedures_logged_is_found_by_procedure_level_and_transaction() {
 }
 
 #[test]
-fn integers_of_64_bits_are_numbers_for_who_asks() {
+fn integers_of_64_bits_are_numbers_on_request() {
     let server = server();
     let numbers = ("reprise-integers", "number");
     let json = ("content-type", "application/json");

@@ -137,7 +137,7 @@ fn a_call_ends_at_its_time_and_leaves_nothing() {
 }
 
 #[test]
-fn what_was_committed_is_replayed_under_a_smaller_limit() {
+fn committed_calls_are_replayed_under_a_smaller_limit() {
     let server = with_module(NO_LIMIT);
     // Turns of half a microsecond: some tens of milliseconds.
     call(&server, "steps", 1, 300_000, &[]).ok(200);
@@ -263,7 +263,7 @@ fn a_deadline_ends_what_runs_and_what_has_not_begun() {
 /// A call with a short deadline behind one that holds the only partition. The server answers it when its deadline passes, over each path,
 /// and never runs it.
 #[test]
-fn what_waits_is_answered_when_its_deadline_passes_and_never_runs() {
+fn waiting_call_is_answered_at_its_deadline_and_never_runs() {
     let server = with_module(NO_LIMIT);
     let soon = [("reprise-timeout-ms", "50")];
     thread::scope(|scope| {

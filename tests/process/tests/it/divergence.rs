@@ -125,7 +125,7 @@ fn a_read_only_server_has_the_tables_as_they_were_before_it() -> Result<()> {
 }
 
 #[test]
-fn what_was_before_it_is_restored_and_goes_on() -> Result<()> {
+fn state_before_the_divergence_is_restored_and_continues() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let launch = Launch::new(&dir.path().join("data")).args(&["--partitions", "2"]);
     let lsn = diverging(&launch)?;

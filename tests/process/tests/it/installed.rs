@@ -92,7 +92,7 @@ fn the_binary_alone_makes_tests_builds_deploys_and_calls_a_crate() -> Result<()>
 }
 
 #[test]
-fn what_can_not_be_built_is_named() -> Result<()> {
+fn unbuildable_part_is_named() -> Result<()> {
     let dir = tempfile::tempdir()?;
     for (args, path, words) in [
         (&["build"][..], None, "holds no Cargo.toml"),

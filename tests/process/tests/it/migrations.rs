@@ -90,7 +90,7 @@ fn killed_in_the_middle_the_version_before_serves_and_the_next_one_goes_through(
 }
 
 #[test]
-fn one_that_takes_too_long_is_told_and_changes_nothing() -> Result<()> {
+fn migration_that_takes_too_long_is_reported_and_changes_nothing() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let launch = Launch::new(&dir.path().join("data")).args(&["--deploy-time-max-s", "1"]);
     let server = Server::start(&launch)?;

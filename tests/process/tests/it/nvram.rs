@@ -13,7 +13,7 @@ fn on_nvram<'a>(region: &'a str, size: &'a str) -> [&'a str; 6] {
 }
 
 #[test]
-fn what_was_answered_outlives_a_kill_and_the_region_is_told() -> Result<()> {
+fn acknowledged_writes_survive_a_kill_and_the_region_is_reported() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let region = dir.path().join("region");
     let region = region.to_str().expect("text");
@@ -138,7 +138,7 @@ fn what_was_answered_outlives_a_kill_and_the_region_is_told() -> Result<()> {
 }
 
 #[test]
-fn what_can_not_be_is_refused_in_a_line() -> Result<()> {
+fn invalid_nvram_settings_are_refused_in_one_line() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let (data, region) = (dir.path().join("data"), dir.path().join("region"));
     let region = region.to_str().expect("text");

@@ -164,7 +164,7 @@ fn the_configuration_is_the_data_directorys_or_named_and_not_the_working_directo
 }
 
 #[test]
-fn what_happens_is_a_line_each_and_traps_that_come_often_are_counted() -> Result<()> {
+fn each_event_is_one_line_and_frequent_traps_are_counted() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let data = dir.path().join("data");
     let launch = Launch::new(&data).args(&[

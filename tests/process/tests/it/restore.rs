@@ -84,7 +84,7 @@ fn a_killed_database_is_restored_to_every_kind_of_point() -> Result<()> {
 }
 
 #[test]
-fn what_can_t_be_restored_is_said_and_leaves_nothing() -> Result<()> {
+fn impossible_restore_is_reported_and_leaves_nothing() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let launch = Launch::new(&dir.path().join("data"));
     let server = Server::start(&launch)?;

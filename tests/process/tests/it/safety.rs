@@ -124,7 +124,7 @@ fn a_read_that_waits_for_a_deployment_finds_its_module() -> Result<()> {
 /// A primary at 2-safe answers with one of two standbys. The other one, which lacks the write, is promoted by force. The write that is cut
 /// off the old primary was answered, and is marked so.
 #[test]
-fn what_one_standby_acknowledged_is_marked_where_another_one_was_promoted() -> Result<()> {
+fn writes_acknowledged_by_one_standby_are_marked_if_another_is_promoted() -> Result<()> {
     let (cluster, mut a, b, mut c) = trio("2-safe")?;
     ensure!(is_opened(&a, 1)?, "with both");
     c.kill()?;
@@ -335,7 +335,7 @@ fn a_2_safe_primary_whose_standby_is_lost_leaves_open_what_waited_and_goes_on_al
 
 /// A lost standby is released only once that is on disk.
 #[test]
-fn a_2_safe_primary_that_can_not_write_down_who_is_lost_does_not_go_on_alone() -> Result<()> {
+fn two_safe_primary_that_cannot_record_a_lost_standby_does_not_continue_alone() -> Result<()> {
     let (cluster, a, mut b) = pair("2-safe")?;
     // A directory has the place of the file that is to be written.
     let in_the_way = cluster.path("a/node.json.tmp");

@@ -336,7 +336,7 @@ fn lead(dir: &Path) -> Result<()> {
 
 /// The new primary first sends the records that its former standby lacks, even if none follow.
 #[test]
-fn nobody_is_in_sync_with_a_former_primary_that_begins_anew() -> Result<()> {
+fn former_primary_that_begins_anew_has_no_standby_in_sync() -> Result<()> {
     let cluster = Cluster::new()?;
     let level = ["--safety", "2-safe"];
     let mut a = cluster.primary("a", &level)?;
@@ -410,7 +410,7 @@ fn new_standby_says_at_once_that_its_primary_is_away_and_a_hang_up_does_not_end_
 }
 
 #[test]
-fn what_can_not_follow_is_refused_in_a_line() -> Result<()> {
+fn server_that_cannot_follow_is_refused_in_one_line() -> Result<()> {
     let cluster = Cluster::new()?;
     let primary = cluster.primary("a", &[])?;
     let plain = Server::start(&Launch::new(&cluster.path("plain")).args(&["--partitions", "2"]))?;

@@ -225,8 +225,8 @@ impl Threads for NodeThreads {
         self.around.stepper.give_way(let_go)
     }
 
-    fn look(&self, look: Duration, is_there: &dyn Fn() -> bool) -> bool {
-        self.around.stepper.look(look, is_there)
+    fn poll(&self, look: Duration, is_there: &dyn Fn() -> bool) -> bool {
+        self.around.stepper.poll(look, is_there)
     }
 
     fn beside(&self, every: Duration, show: &(dyn Fn() + Sync), work: &mut dyn FnMut()) {

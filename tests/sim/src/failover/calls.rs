@@ -141,7 +141,7 @@ impl Run {
         let (tape, answering) = (process.tape.clone(), router.clone());
         let done = Box::new(move |reply: BatchReply| {
             if life.is_dead() {
-                return; // nobody hears of it
+                return; // no client hears of it
             }
             let arrived = Arrived {
                 life,

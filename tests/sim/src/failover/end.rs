@@ -173,7 +173,7 @@ impl Run {
             if let Some(process) = node.process.take() {
                 process.life.pause_until(0);
                 process.disk.set_faults(FaultPlan::default());
-                let _ = process.database.close(); // what it holds was looked at
+                let _ = process.database.close(); // the check has read its contents
             }
         }
         lock(&self.around.arrived).clear();

@@ -165,7 +165,7 @@ impl Run {
         let needed = if self.primary.is_some() { 2 } else { 3 };
         let is_wiped = candidates.iter().any(|candidate| self.nodes[candidate.node].is_wiped);
         if candidates.len() < needed || is_wiped {
-            return Ok(()); // somebody waits for the others
+            return Ok(()); // the operator waits for more nodes
         }
         if self.settings.safety == Safety::TwoSafe {
             let newest = candidates.iter().map(|candidate| candidate.at.0).max();
@@ -332,7 +332,7 @@ impl Run {
         }
         self.look()?;
         match self.settings.is_leased {
-            true => Ok(()), // somebody takes the lease
+            true => Ok(()), // a standby takes the lease
             false => self.force_furthest(),
         }
     }

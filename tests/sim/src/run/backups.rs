@@ -181,7 +181,7 @@ impl Run {
             Ok(restored) => restored,
             Err(error) if matches!(point, Point::Lsn(_)) => {
                 self.note(|| format!("not restored to {point:?}: {error}"));
-                return Ok(()); // before what is kept, most likely
+                return Ok(()); // the LSN is probably before the kept log
             }
             Err(error) => return Err(format!("restore to {point:?}: {error}")),
         };

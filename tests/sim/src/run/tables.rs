@@ -28,7 +28,7 @@ impl Run {
         };
         let is_refused = |at: usize| matches!(reply.get(at).outcome, ReplyOutcome::LogUnavailable(_));
         if world.is_log_stopped() && (0..reply.len()).any(is_refused) {
-            return Ok(None); // it would have told of what the log just failed to keep
+            return Ok(None); // the answer would include a record that the log just failed to save
         }
         let answer = |at: usize| match reply.get(at) {
             answer if *answer.outcome == ReplyOutcome::Committed => Ok(answer.result),

@@ -16,8 +16,8 @@ use reprise_env::{Clock, Disk, Net, RealClock, RealNet, RealThreads, SimDisk, Th
 use reprise_log::{AppendError, AppendOutcome, Group, GroupAppender, Log, LogConfig, LogError, LogReader, Position};
 use reprise_ship::{
     BeatSeen, CheckpointSource, ChosenCheckpoint, Commits, Link, LinkConfig, LinkError, LogReceiver, Member,
-    PersistedHook, ShipEvent, ShippedLog, Shipper, ShipperConfig, Stand, StandbyProgress, StandbyStatus, StandingSeen,
-    Taker, WelcomeSeen,
+    PersistedHook, SafetyStatus, ShipEvent, ShippedLog, Shipper, ShipperConfig, StandbyProgress, StandbyStatus,
+    SyncReport, Taker, WelcomeSeen,
 };
 use reprise_wire::{
     Change, ChangesRef, CommandRef, DeployRef, FILE_CHUNK_BYTES_MAX, PartitionSet, RecordBatch, RecordRef, TwoForms,
@@ -29,21 +29,21 @@ pub const PARTITIONS: u16 = 4;
 
 pub type TestLog = Log<()>;
 
-/// The last `Stand` that the shipper published.
+/// The last `SafetyStatus` that the shipper published.
 #[derive(Default)]
 pub struct Told {
-    pub stand: Mutex<Option<Stand>>,
+    pub stand: Mutex<Option<SafetyStatus>>,
     pub given_up: AtomicU64,
 }
 
 impl Commits for Told {
-    fn set(&self, stand: &Stand) {
+    fn set(&self, stand: &SafetyStatus) {
         *self.stand.lock().expect("whole") = Some(stand.clone());
     }
 
     fn release(&self) {}
 
-    fn give_up(&self, _: &Arc<str>) {
+    fn leave_open(&self, _: &Arc<str>) {
         self.given_up.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -258,7 +258,7 @@ impl Primary {
             entropy: Box::new(move || -> io::Result<[u8; 16]> {
                 Ok([drawn.fetch_add(1, Ordering::Relaxed) as u8; 16])
             }),
-            tell: Box::new(move |event| told.lock().expect("test").push(event)),
+            report: Box::new(move |event| told.lock().expect("test").push(event)),
         });
         Self {
             disk: disk.clone(),
@@ -302,7 +302,7 @@ pub struct LogTaker {
     /// The time that each group takes.
     pub slow: Mutex<Duration>,
     pub beats: Mutex<Vec<BeatSeen>>,
-    pub standings: Mutex<Vec<StandingSeen>>,
+    pub standings: Mutex<Vec<SyncReport>>,
     /// The standby keeps no standing.
     pub is_forgetful: AtomicBool,
     /// There is a later primary: it is seen by who looks, and not before.
@@ -349,16 +349,16 @@ impl Taker for LogTaker {
         }
     }
 
-    fn note_heartbeat(&self, beat: &BeatSeen) {
+    fn on_heartbeat(&self, beat: &BeatSeen) {
         self.beats.lock().expect("test").push(*beat);
     }
 
-    fn keep_standing(&self, standing: &StandingSeen) -> bool {
+    fn save_sync_report(&self, standing: &SyncReport) -> bool {
         self.standings.lock().expect("test").push(standing.clone());
         !self.is_forgetful.load(Ordering::Relaxed)
     }
 
-    fn judge_primary(&self, _: &WelcomeSeen) -> Result<(), String> {
+    fn check_primary(&self, _: &WelcomeSeen) -> Result<(), String> {
         match self.sees_later.load(Ordering::Relaxed) {
             true => Err("another one followed".into()),
             false => Ok(()),

@@ -21,7 +21,7 @@ impl JoinRefusal {
 }
 
 /// Checks the greeting alone: the standby's name and ticket, and its protocol.
-pub(crate) fn judge_greeting(hello: &Hello<'_>, tickets: &Tickets, now_ns: u64) -> Result<Joiner, JoinRefusal> {
+pub(crate) fn check_greeting(hello: &Hello<'_>, tickets: &Tickets, now_ns: u64) -> Result<Joiner, JoinRefusal> {
     if hello.protocol != SHIP_PROTOCOL {
         let reason = format!(
             "this primary speaks protocol {SHIP_PROTOCOL}, the standby {}",
@@ -39,7 +39,7 @@ pub(crate) fn judge_greeting(hello: &Hello<'_>, tickets: &Tickets, now_ns: u64) 
 }
 
 /// Compares a standby's position with the log. None: it wants files. Otherwise the position to continue at.
-pub(crate) fn judge_position(
+pub(crate) fn check_position(
     hello: &Hello<'_>,
     log: &dyn ShippedLog,
     partitions: u16,
@@ -110,7 +110,7 @@ pub(crate) fn may_be_cut(hello: &Hello<'_>, verdict: &JoinRefusal, log: &dyn Shi
 }
 
 /// Refuses the word of a standby for another primary's epoch.
-pub(crate) fn judge_epoch(progress: &Progress, own: Epoch) -> Result<(), JoinRefusal> {
+pub(crate) fn check_epoch(progress: &Progress, own: Epoch) -> Result<(), JoinRefusal> {
     match progress.epoch == own {
         true => Ok(()),
         false => {
@@ -204,7 +204,7 @@ mod tests {
                 ticket: [0; 16],
                 name: "s1",
             };
-            let judged = judge_position(&hello, &Written, 4);
+            let judged = check_position(&hello, &Written, 4);
             judged
                 .map(|position| position.map(|at| at.lsn.0))
                 .map_err(|verdict| verdict.refusal)

@@ -6,17 +6,18 @@ use reprise_base::{Epoch, Lsn, Role, Safety};
 use reprise_env::DiskError;
 use reprise_partition::{CommitGate, Shortage};
 use reprise_router::ViewAge;
-use reprise_ship::{Commits, Stand};
+use reprise_ship::{Commits, SafetyStatus};
 
 use crate::{
-    cutting, database::Database, error::OpenError, membership, node_file::NodeFile, shipping::NodeReplication, shown,
+    cutting, database::Database, error::OpenError, membership, node_file::NodeFile, shown_limit,
+    standby_service::NodeReplication,
 };
 
 /// The gate, as the shipper moves it.
 pub(crate) struct GateCommits(pub Arc<CommitGate>);
 
 impl Commits for GateCommits {
-    fn set(&self, stand: &Stand) {
+    fn set(&self, stand: &SafetyStatus) {
         let is_backed = stand.reached.asks_standbys();
         let shortage = Shortage {
             writes: stand.refusal.clone(),
@@ -29,8 +30,8 @@ impl Commits for GateCommits {
         self.0.release();
     }
 
-    fn give_up(&self, reason: &Arc<str>) {
-        self.0.give_up(reason);
+    fn leave_open(&self, reason: &Arc<str>) {
+        self.0.leave_open(reason);
     }
 
     fn expire(&self, now_ns: u64, before_ns: u64, reason: &Arc<str>) {
@@ -116,7 +117,7 @@ impl Database {
             return;
         };
         let gate = &self.shared.gate;
-        if self.upkeep.standby.is_none() && self.awaits_somebody() {
+        if self.upkeep.standby.is_none() && self.awaits_standby() {
             // The standbys may come back. The shipper, which takes them, knows how long calls wait for them.
             gate.set_limit(Some(Lsn(0)), false, Shortage::default());
         }
@@ -133,13 +134,13 @@ impl Database {
     fn known_committed(&self, level: Safety, durable: Lsn) -> Lsn {
         let known = match (&self.upkeep.standby, self.root().zip(self.node())) {
             _ if !level.asks_standbys() => None,
-            (Some(standby), _) => standby.told_committed(),
+            (Some(standby), _) => standby.reported_committed(),
             (None, Some((root, node))) => {
                 let before = Epoch(self.log.as_ref().map_or(0, |log| log.epoch().0.saturating_sub(1)));
                 match cutting::was_primary(node, before) || level == Safety::TwoSafe {
                     true => cutting::committed_as_primary(node, before),
                     // The server was a standby last. If the file can't be read, no record counts as shown.
-                    false => shown::load(root).map_or(Some(Lsn(0)), |shown| shown.map(|shown| shown.limit)),
+                    false => shown_limit::load(root).map_or(Some(Lsn(0)), |shown| shown.map(|shown| shown.limit)),
                 }
             }
             (None, None) => None,
@@ -148,7 +149,7 @@ impl Database {
     }
 
     /// True if a standby was in sync when this database was a primary last.
-    fn awaits_somebody(&self) -> bool {
+    fn awaits_standby(&self) -> bool {
         let is_in_sync = |node: &Arc<NodeFile>| membership::load(node).iter().any(|standby| standby.is_in_sync);
         self.node().is_some_and(is_in_sync)
     }

@@ -54,7 +54,7 @@ pub(crate) fn open_log(
     let folders = around.folders.as_ref();
     let folders = folders.ok_or_else(|| OpenError::Config("a log needs its folders".into()))?;
     if role == Role::Standby {
-        judge_standby(folders)?;
+        check_standby(folders)?;
     }
     let files = Checkpoints::new(folders.checkpoints.clone());
     let genesis = new_genesis(config, around)?;
@@ -93,7 +93,7 @@ pub(crate) fn open_log(
     }
     files.clean()?;
     let nvram = match role {
-        Role::ReadOnly => device.judge_noted(log.filled()).map(|()| None)?,
+        Role::ReadOnly => device.check_recorded(log.filled()).map(|()| None)?,
         Role::Primary | Role::Standby => device.put_before(&log, &log_config)?,
     };
     Ok(OpenedLog {
@@ -199,7 +199,7 @@ pub fn bring_home_in(config: &DatabaseConfig, around: &Environment) -> Result<Dr
 }
 
 /// Refuses a directory that a standby can't begin with. It changes nothing.
-fn judge_standby(folders: &Folders) -> Result<(), OpenError> {
+fn check_standby(folders: &Folders) -> Result<(), OpenError> {
     match database_id(&*folders.log)? {
         Some(_) => Ok(()),
         None => Err(OpenError::NotBootstrapped(folders.root.describe())),
@@ -310,7 +310,7 @@ pub(crate) fn shared(
         calls: Arc::default(),
         coordinator: Coordinator::new(config.partitions, config.sites),
         gate,
-        told: PublishedStats::new(config.partitions, config.sites),
+        published: PublishedStats::new(config.partitions, config.sites),
         underway: Default::default(),
         key_clock: KeyClock::new(around.clock.clone()),
         principals: Default::default(),
@@ -383,7 +383,7 @@ impl Database {
         if config.log != LogPolicy::None && config.dir.is_none() {
             return Err(OpenError::Config("a log needs a data directory".into()));
         }
-        Self::judge_directory(&config)?;
+        Self::check_directory(&config)?;
         let mut environment = match part.role() {
             Role::ReadOnly => Environment::reading(&config)?,
             Role::Primary | Role::Standby => Environment::real(&config)?,
@@ -392,7 +392,7 @@ impl Database {
         Self::open_as(config, environment, part)
     }
 
-    pub(crate) fn judge_directory(config: &DatabaseConfig) -> Result<(), OpenError> {
+    pub(crate) fn check_directory(config: &DatabaseConfig) -> Result<(), OpenError> {
         match config.dir.as_ref().filter(|dir| dir.join(MANIFEST_NAME).exists()) {
             Some(dir) => Err(OpenError::IsBackup(dir.clone())),
             None => Ok(()),

@@ -56,7 +56,7 @@ impl Orders {
     }
 
     pub fn wake(&self) {
-        let _ = self.wake.try_send(()); // it is awake, or gone
+        let _ = self.wake.try_send(()); // an error means that the thread is awake or gone
     }
 
     pub fn stop(&self) {
@@ -76,14 +76,14 @@ impl Orders {
     }
 
     /// Takes the primary's report of its committed LSN.
-    pub fn note_committed(&self, committed: Lsn) {
+    pub fn record_committed(&self, committed: Lsn) {
         if self.committed.fetch_max(committed.0, Ordering::AcqRel) < committed.0 {
             self.wake();
         }
     }
 
     /// Returns the committed LSN that the primary last reported. None: no primary reports it.
-    pub fn told_committed(&self) -> Option<Lsn> {
+    pub fn reported_committed(&self) -> Option<Lsn> {
         let committed = self.committed.load(Ordering::Acquire);
         (committed != NEVER).then_some(Lsn(committed))
     }
@@ -145,7 +145,7 @@ impl Follower {
         if let Some(end) = self.hidden_until.filter(|end| *end <= limit) {
             self.hidden_until = None;
             self.router.raise_view(end);
-            self.hiding.let_in(&self.router);
+            self.hiding.open_reads(&self.router);
         }
         let has_more = read_window(&mut self.reader, self.window_bytes, limit, &mut window)?;
         let is_empty = window.is_empty();
@@ -157,11 +157,11 @@ impl Follower {
         let until = self.orders.until.load(Ordering::Acquire);
         if self.reader.position().0 >= until {
             self.replayer.drain()?;
-            let _ = self.ended.send(Ok(self.reader.position())); // whoever asked may have gone
+            let _ = self.ended.send(Ok(self.reader.position())); // the caller may have gone
             return Ok(Step::Over);
         }
         match has_more {
-            true => Ok(Step::Done), // what is there holds no records
+            true => Ok(Step::Done), // the window read log without records
             false => Ok(Step::Idle),
         }
     }
@@ -175,7 +175,7 @@ impl Follower {
                 "the replay {what}; what lies before LSN {} is shown meanwhile",
                 next.lsn
             );
-            self.tell(told);
+            self.report(told);
         }
         let fed = self.replayer.feed_rest();
         self.router.set_replay_waits_for(None);
@@ -184,11 +184,11 @@ impl Follower {
         self.cut()
     }
 
-    fn tell(&self, what: String) {
+    fn report(&self, what: String) {
         let name = String::new();
         self.shared
             .notices
-            .tell(NoticeKind::Standby, || Notice::Standby { name, what });
+            .publish(NoticeKind::Standby, || Notice::Standby { name, what });
     }
 
     /// Sends the records that were fed. A deployment waits until all views that began before it are closed. New views wait for it, so that
@@ -225,8 +225,8 @@ impl Follower {
             self.router.view()
         );
         self.router.set_phase(NodePhase::Failed { report: report.clone() });
-        self.tell(report.clone());
-        let _ = self.ended.send(Err(report.into())); // a promotion or a status reads it
+        self.report(report.clone());
+        let _ = self.ended.send(Err(report.into())); // a promotion or a status reads the error
     }
 
     /// Sleeps until there may be more to do.

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_took_of_a_batchs_time_is_not_its_own() {
+    fn time_of_other_threads_does_not_count_for_a_batch() {
         let (clock, mut share) = (Quarter::default(), ProcessorShare::default());
         for _ in 0..1_000 {
             share.begin(&clock);

@@ -94,7 +94,7 @@ impl RetainedTurns {
     }
 
     /// Returns the oldest turn, if it ends at or before `durable`.
-    pub fn take_settled(&mut self, durable: u64) -> Option<Turn> {
+    pub fn take_durable(&mut self, durable: u64) -> Option<Turn> {
         let turn = self.turns.pop_front_if(|turn| turn.end <= durable)?;
         self.memory_bytes -= turn.memory_bytes();
         Some(turn)

@@ -26,7 +26,7 @@ pub(crate) struct StandbyComparer {
 struct ComparerState {
     /// The oldest first.
     pending: VecDeque<PendingComparison>,
-    told: VecDeque<ComparedOwn>,
+    results: VecDeque<ComparedOwn>,
     /// The last comparison's result. After a difference the standby compares no more tables.
     last: Option<ComparedInfo>,
 }
@@ -98,7 +98,7 @@ impl StandbyComparer {
         let difference = compare_tables(pending.named.lsn, &own, &pending.theirs.tables, |table| {
             self.name_of(table)
         });
-        state.note(pending.named, difference.clone(), self.shared.clock.now_us());
+        state.record_result(pending.named, difference.clone(), self.shared.clock.now_us());
         difference
     }
 
@@ -177,7 +177,7 @@ impl PendingComparison {
                     self.own = all.map_or(Own::Void, |all| Own::Done(tables_of(&all)));
                 }
             }
-            Own::Waiting if view >= self.named.lsn => self.own = Own::Void, // it was replayed before it was named
+            Own::Waiting if view >= self.named.lsn => self.own = Own::Void, // the replay passed the LSN before the primary named it
             _ => {}
         }
     }
@@ -197,13 +197,13 @@ impl ComparerState {
     }
 
     /// Records the result of a comparison of all tables.
-    fn note(&mut self, named: ComparePoint, difference: Option<String>, at_us: i64) {
+    fn record_result(&mut self, named: ComparePoint, difference: Option<String>, at_us: i64) {
         self.last = Some(ComparedInfo {
             lsn: named.lsn,
             at_us,
             difference: difference.as_deref().map(Into::into),
         });
-        self.told.push_back(ComparedOwn {
+        self.results.push_back(ComparedOwn {
             number: named.number,
             lsn: named.lsn,
             difference,
@@ -213,7 +213,7 @@ impl ComparerState {
         }
     }
 
-    fn note_named(&mut self, named: &ComparePoint) {
+    fn record_point(&mut self, named: &ComparePoint) {
         // The primary sends its digests at the newest LSN alone. Digests that are missing for an earlier LSN never come.
         self.pending.retain(|pending| pending.theirs.is_whole);
         let is_later = self.pending.back().is_none_or(|last| last.named.lsn < named.lsn);
@@ -234,9 +234,9 @@ impl Compares for StandbyComparer {
     fn begin(&self) {
         let mut state = self.lock();
         state.pending.clear();
-        state.told.clear();
+        state.results.clear();
         if let Some(last) = state.last.clone().filter(|last| last.difference.is_some()) {
-            state.told.push_back(ComparedOwn {
+            state.results.push_back(ComparedOwn {
                 number: 0,
                 lsn: last.lsn,
                 difference: last.difference.as_deref().map(Into::into),
@@ -244,16 +244,16 @@ impl Compares for StandbyComparer {
         }
     }
 
-    fn note_named(&self, named: &ComparePoint) {
-        self.lock().note_named(named);
+    fn on_compare_point(&self, named: &ComparePoint) {
+        self.lock().record_point(named);
     }
 
-    fn note_tables(&self, found: &TableDigests<'_>) -> bool {
+    fn on_digests(&self, found: &TableDigests<'_>) -> bool {
         let mut state = self.lock();
         let most = usize::from(self.shared.partitions_count) * TABLES_MAX;
         let is_it = |pending: &&mut PendingComparison| pending.named.number == found.number;
         let Some(pending) = state.pending.iter_mut().find(is_it) else {
-            return true; // it was passed over
+            return true; // the standby skipped this comparison
         };
         let theirs = &mut pending.theirs;
         if theirs.is_whole {
@@ -265,7 +265,7 @@ impl Compares for StandbyComparer {
     }
 
     fn take_compared(&self) -> Option<ComparedOwn> {
-        self.lock().told.pop_front()
+        self.lock().results.pop_front()
     }
 }
 
@@ -321,23 +321,23 @@ mod tests {
         let numbers =
             |state: &ComparerState| -> Vec<u64> { state.pending.iter().map(|pending| pending.named.number).collect() };
         let mut state = ComparerState::default();
-        state.note_named(&named(1, 40));
-        state.note_named(&named(2, 50));
+        state.record_point(&named(1, 40));
+        state.record_point(&named(2, 50));
         assert_eq!(numbers(&state), [2], "the primary told nothing of the first");
         state.pending[0].theirs.is_whole = true;
-        state.note_named(&named(3, 50));
+        state.record_point(&named(3, 50));
         assert_eq!(numbers(&state), [2], "no later LSN");
-        state.note_named(&named(4, 60));
+        state.record_point(&named(4, 60));
         state.pending[1].theirs.is_whole = true;
-        state.note_named(&named(5, 70));
+        state.record_point(&named(5, 70));
         assert_eq!(numbers(&state), [2, 4], "a third one is passed over");
-        state.note(named(2, 50), None, 1);
+        state.record_result(named(2, 50), None, 1);
         assert_eq!(numbers(&state), [2, 4]);
-        assert_eq!(state.told.pop_front().and_then(|told| told.difference), None);
-        state.note(named(4, 60), Some("x".into()), 1);
-        let told = state.told.pop_front().expect("it is told");
+        assert_eq!(state.results.pop_front().and_then(|told| told.difference), None);
+        state.record_result(named(4, 60), Some("x".into()), 1);
+        let told = state.results.pop_front().expect("it is told");
         assert_eq!((told.number, told.difference.as_deref()), (4, Some("x")));
-        state.note_named(&named(6, 80));
+        state.record_point(&named(6, 80));
         assert!(state.pending.is_empty());
     }
 }

@@ -8,7 +8,7 @@
 )]
 pub fn drop_aside<T: Send + 'static>(value: T) {
     let dropping = std::thread::Builder::new().name("pages-gone".into());
-    let _ = dropping.spawn(move || drop(value)); // refused: the value is dropped with the closure
+    let _ = dropping.spawn(move || drop(value)); // without a thread, this drops the closure and the value here
 }
 
 #[cfg(test)]
@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_dropped_aside_is_gone_soon() {
+    fn value_dropped_aside_is_gone_soon() {
         let shared = Arc::new(());
         drop_aside((shared.clone(), crate::Pages::<u64>::zeroed(1 << 20)));
         while Arc::strong_count(&shared) > 1 {

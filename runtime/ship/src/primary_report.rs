@@ -25,7 +25,7 @@ pub struct BeatSeen {
 
 /// A primary's report about the standbys in sync, at the standby.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StandingSeen {
+pub struct SyncReport {
     /// Epoch of the primary.
     pub epoch: Epoch,
     /// Level that the primary's writes wait for.
@@ -37,12 +37,12 @@ pub struct StandingSeen {
     /// The part of this standby in the set that `quorum` counts on.
     pub set: SetPart,
     /// The other standbys.
-    pub members: Vec<ToldMember>,
+    pub members: Vec<ReportedMember>,
 }
 
-/// A standby, as its primary tells others of it.
+/// A standby, as its primary reports it to the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ToldMember {
+pub struct ReportedMember {
     pub name: Arc<str>,
     /// URL at which other servers reach it; empty: it is not known.
     pub url: Arc<str>,

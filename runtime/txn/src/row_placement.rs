@@ -109,10 +109,10 @@ impl<S: StoreSet> StoreTxn<'_, S> {
         if between.value.is_some() && between.value == self.home {
             return Ok(0..1);
         }
-        self.judge_between(target, binding, between)
+        self.check_between(target, binding, between)
     }
 
-    fn judge_between(
+    fn check_between(
         &mut self,
         target: IndexTarget,
         binding: &TableBinding,

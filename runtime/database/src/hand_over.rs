@@ -16,10 +16,10 @@ use crate::{
     cutting::{self, ReachedEpoch},
     lease_rules::ByHand,
     lease_store::Holder,
-    linking::PrimaryConnection,
     membership,
-    shipping::{NodeReplication, StandbyService},
-    shown,
+    primary_connection::PrimaryConnection,
+    shown_limit,
+    standby_service::{NodeReplication, StandbyService},
 };
 
 /// Longest time in which a successor has to get the last records. Its caller waits longer.
@@ -48,7 +48,7 @@ pub(crate) struct HandOverRecord {
 }
 
 impl HandOverRecord {
-    fn told(&self) -> HandOverPoint {
+    fn to_point(&self) -> HandOverPoint {
         HandOverPoint {
             epoch: Epoch(self.note.epoch),
             lsn: Lsn(self.note.lsn),
@@ -65,7 +65,7 @@ fn not_stopped(reason: String) -> ReplicationError {
 }
 
 /// Checks whether the standby can take over. Err: the stage of the standby.
-fn judge_successor(status: Option<&StandbyStatus>, name: &str) -> Result<(), ReplicationError> {
+fn check_successor(status: Option<&StandbyStatus>, name: &str) -> Result<(), ReplicationError> {
     match status {
         Some(status) if status.state == StandbyStage::Streaming => Ok(()),
         Some(status) => {
@@ -89,7 +89,7 @@ impl NodeReplication {
         let _stepping = self.stepping.lock().expect("nothing panics while it steps down");
         if let Some(stepped) = self.stepped() {
             return match stepped.note.successor == name {
-                true => Ok(stepped.told()),
+                true => Ok(stepped.to_point()),
                 false => Err(ReplicationError::NotPrimary(self.router.primary_url())),
             };
         }
@@ -106,13 +106,13 @@ impl NodeReplication {
                 .into_iter()
                 .find(|status| &*status.name == name)
         };
-        judge_successor(status(name).as_ref(), name)?;
-        self.leasing.get().map_or(Ok(()), |leasing| leasing.judge_hand_over())?;
+        check_successor(status(name).as_ref(), name)?;
+        self.leasing.get().map_or(Ok(()), |leasing| leasing.check_hand_over())?;
         let paused = self.log.pause(&format!("this server gives its place to {name}"));
         let end = paused.map_err(|error| unavailable(error.to_string()))?;
         let given = self
             .hand_over(&serving, name, end)
-            .and_then(|()| self.note(name, url.as_deref(), end));
+            .and_then(|()| self.record(name, url.as_deref(), end));
         match given {
             Ok(stepped) => {
                 self.wait_for_others(&serving, end);
@@ -121,7 +121,7 @@ impl NodeReplication {
                 if let Some(leasing) = self.leasing.get() {
                     leasing.hand_over(name);
                 }
-                Ok(stepped.told())
+                Ok(stepped.to_point())
             }
             Err(error) => {
                 // The caller gets the first reason; a log that has failed reports its own.
@@ -144,7 +144,7 @@ impl NodeReplication {
             if status.is_some_and(|status| status.persisted >= end) {
                 return Ok(());
             }
-            judge_successor(status, name)?;
+            check_successor(status, name)?;
             if clock.monotonic_ns() >= until_ns {
                 return Err(unavailable(format!(
                     "the standby {name} did not get the last records in time"
@@ -164,7 +164,7 @@ impl NodeReplication {
     }
 
     /// Records the hand-over: from now on the directory opens as no primary's.
-    fn note(&self, name: &str, url: Option<&str>, end: Lsn) -> Result<HandOverRecord, ReplicationError> {
+    fn record(&self, name: &str, url: Option<&str>, end: Lsn) -> Result<HandOverRecord, ReplicationError> {
         let note = HandedOver {
             successor: name.to_owned(),
             url: url.map(str::to_owned),
@@ -189,13 +189,13 @@ impl NodeReplication {
 
     /// Makes this server one that stepped down: readers see everything before its end, and it sends writers to the successor.
     fn leave(&self, stepped: &HandOverRecord, url: Option<Arc<str>>) {
-        let HandOverPoint { epoch, lsn } = stepped.told();
+        let HandOverPoint { epoch, lsn } = stepped.to_point();
         *self.stepped.lock().expect("held for a store") = Some(stepped.clone());
         self.router.raise_view(lsn);
         self.router.set_primary_url(url);
         self.router.set_role(Role::Standby);
         let successor = &stepped.note.successor;
-        self.tell(format!(
+        self.report(format!(
             "this server stepped down for {successor}: epoch {epoch} ends at LSN {lsn}. Start it again with --standby-of the new primary"
         ));
     }
@@ -214,10 +214,10 @@ impl NodeReplication {
         // A log that takes nothing already ends at its last record.
         let paused = self.log.pause(&format!("{name} is the primary now"));
         let end = paused.unwrap_or_else(|_| self.log.filled());
-        match self.note(name, url, end) {
+        match self.record(name, url, end) {
             Ok(stepped) => *self.stepped.lock().expect("held for a store") = Some(stepped),
             // The log takes nothing all the same, until the operator starts this server again. It then asks the lease.
-            Err(error) => self.tell(error.to_string()),
+            Err(error) => self.report(error.to_string()),
         }
         let report = format!(
             "{name} has the lease and is the primary: this server was deposed. Start it again with --standby-of the new primary: what only this one has \
@@ -226,11 +226,11 @@ impl NodeReplication {
         self.router.set_primary_url(url.map(Into::into));
         self.router.set_role(Role::Standby);
         self.router.set_phase(NodePhase::Failed { report: report.clone() });
-        self.shared.gate.give_up(&report.as_str().into());
+        self.shared.gate.leave_open(&report.as_str().into());
         if let Some(serving) = self.serving() {
             serving.shipper.dismiss(true);
         }
-        self.tell(report);
+        self.report(report);
     }
 
     /// Takes the place again, in a new epoch, because no other server took it. If the successor did take over, its answers are not here.
@@ -240,7 +240,7 @@ impl NodeReplication {
         options: PromoteOptions,
     ) -> Result<PromotionResult, ReplicationError> {
         let successor = &stepped.note.successor;
-        let HandOverPoint { epoch, lsn } = stepped.told();
+        let HandOverPoint { epoch, lsn } = stepped.to_point();
         if !options.is_forced {
             return Err(not_stopped(format!(
                 "this server stepped down for {successor}, which may be the primary: start this one with --standby-of it. Where {successor} did \
@@ -280,8 +280,8 @@ impl NodeReplication {
         let begun = self.begin_again(self.granted_epoch().max(epoch.next().next()));
         if let Some(leasing) = self.leasing.get() {
             match &begun {
-                Ok(_) => leasing.note_promoted(),
-                Err(error) => leasing.give_up(&error.to_string()),
+                Ok(_) => leasing.record_promotion(),
+                Err(error) => leasing.abandon_takeover(&error.to_string()),
             }
         }
         Ok(PromotionResult {
@@ -326,7 +326,7 @@ impl NodeReplication {
     pub(crate) fn open_reign(&self) -> Result<(), LogError> {
         membership::open_reign(&self.node)?;
         // The limit that this server showed as a standby means nothing from now on. If the file stays, reads show less.
-        let _ = shown::forget(&*self.root);
+        let _ = shown_limit::forget(&*self.root);
         Ok(())
     }
 

@@ -17,15 +17,15 @@ use reprise_partition::{CallBatch, Shared};
 use reprise_router::{HandOverPoint, Router, StandbyInfo, StandbyPhase, StandbyTicket, ViewAge};
 use reprise_ship::{
     BeatSeen, Compares, FreshnessPoint, FreshnessSummary, Link, LinkConfig, LogReceiver, OnTheWay, OwnFreshness,
-    PersistedHook, StandbyProgress, StandingSeen, Taker, WelcomeSeen,
+    PersistedHook, StandbyProgress, SyncReport, Taker, WelcomeSeen,
 };
 
 use crate::{
-    comparing::StandbyComparer,
     database::Database,
     link_failure::LinkFailure,
     promising::{AskPeers, Promises},
     standby::ReadGate,
+    standby_comparer::StandbyComparer,
     sync_status::SyncStatusStore,
 };
 
@@ -149,7 +149,7 @@ impl PrimaryConnection {
             persisted,
             replayed: view,
             view,
-            in_sync: None, // the keeper of the primary's status knows
+            in_sync: None, // the file with the primary's status has the answer
             freshness: age.freshness,
             lag_us: age.lag_us,
             is_lag_known: age.is_lag_known,
@@ -179,9 +179,9 @@ impl PrimaryConnection {
         self.freshness.history()
     }
 
-    fn note_beat(&self, beat: &BeatSeen, (received, view): (Lsn, Lsn)) {
+    fn record_heartbeat(&self, beat: &BeatSeen, (received, view): (Lsn, Lsn)) {
         let now = (self.clock.boot_ns(), self.clock.now_us());
-        self.freshness.note(beat, now, view);
+        self.freshness.record_heartbeat(beat, now, view);
         let mut state = self.lock();
         let has_all = state.has_caught_up || received >= beat.durable;
         state.has_caught_up = has_all && beat.behind_bytes <= BEHIND_BYTES_MAX;
@@ -218,7 +218,7 @@ impl Taker for DatabaseTaker {
         if placed == AppendOutcome::New {
             let bytes = group.records.len() as u64;
             let mut on_the_way = self.on_the_way.lock().expect("held to count");
-            on_the_way.note(group.end.lsn, bytes);
+            on_the_way.record_group(group.end.lsn, bytes);
         }
         Ok(placed)
     }
@@ -234,19 +234,20 @@ impl Taker for DatabaseTaker {
         }
     }
 
-    fn note_welcome(&self, _: &WelcomeSeen) {
+    fn on_welcome(&self, _: &WelcomeSeen) {
         self.linked.freshness.begin(self.router.view());
     }
 
-    fn note_heartbeat(&self, beat: &BeatSeen) {
+    fn on_heartbeat(&self, beat: &BeatSeen) {
         if let Some(database) = self.database.upgrade() {
-            database.note_committed(beat.committed, beat.came_ns);
+            database.record_committed(beat.committed, beat.came_ns);
         }
-        self.synced.note_primary(beat);
-        self.linked.note_beat(beat, (self.position().lsn, self.router.view()));
+        self.synced.record_heartbeat(beat);
+        self.linked
+            .record_heartbeat(beat, (self.position().lsn, self.router.view()));
     }
 
-    fn keep_standing(&self, standing: &StandingSeen) -> bool {
+    fn save_sync_report(&self, standing: &SyncReport) -> bool {
         match self.synced.keep(standing, self.log.durable()) {
             Ok(()) => true,
             Err(error) => {
@@ -256,7 +257,7 @@ impl Taker for DatabaseTaker {
         }
     }
 
-    fn judge_primary(&self, primary: &WelcomeSeen) -> Result<(), String> {
+    fn check_primary(&self, primary: &WelcomeSeen) -> Result<(), String> {
         let epoch = primary.epoch;
         if self.promises.check(epoch, &primary.primary).is_err() {
             if let Some(database) = self.database.upgrade() {
@@ -268,7 +269,8 @@ impl Taker for DatabaseTaker {
         match database.and_then(|database| database.later_leased(epoch)) {
             None => Ok(()),
             Some((later, name)) => Err(format!(
-                "that primary is of epoch {epoch}, and as the lease tells, {name} has been the primary in epoch {later} since: follow that one, or promote this one"
+                "that primary is of epoch {epoch}. By the lease, {name} has been the primary in epoch {later} since. Follow {name}, or promote this \
+                 server"
             )),
         }
     }
@@ -350,11 +352,11 @@ impl FollowLoop {
         &self.taker.linked
     }
 
-    fn tell(&self, what: String) {
+    fn report(&self, what: String) {
         let name = self.config.name.clone();
         self.shared
             .notices
-            .tell(NoticeKind::Standby, || Notice::Standby { name, what });
+            .publish(NoticeKind::Standby, || Notice::Standby { name, what });
     }
 
     fn connect(&mut self) -> Result<LogReceiver, LinkFailure> {
@@ -388,12 +390,12 @@ impl FollowLoop {
             self.begun = Some(self.taker.position().lsn);
         }
         self.streaming = Some(streaming);
-        self.note_success();
+        self.record_success();
         Ok(step)
     }
 
     /// Ends the error of an earlier connection. It needs a new record on this connection, or the primary's word that there is none.
-    fn note_success(&mut self) {
+    fn record_success(&mut self) {
         let Some(begun) = self.begun else {
             return;
         };
@@ -402,12 +404,12 @@ impl FollowLoop {
             state.error = None;
             drop(state);
             (self.begun, self.rest) = (None, REST_MIN);
-            self.tell(format!("follows its primary from LSN {begun}"));
+            self.report(format!("follows its primary from LSN {begun}"));
         }
     }
 
     /// Records that the connection has ended, or was never made.
-    fn note(&mut self, failure: &LinkFailure) -> Step {
+    fn record_failure(&mut self, failure: &LinkFailure) -> Step {
         let reason: Arc<str> = failure.to_string().into();
         let is_other = failure.is_of_another_history();
         let has_parted = is_other && self.linked().lock().was_welcome;
@@ -431,7 +433,7 @@ impl FollowLoop {
         }
         drop(state);
         if is_new {
-            self.tell(match failure.is_final() {
+            self.report(match failure.is_final() {
                 true => format!("follows no longer: {reason}{what_next}"),
                 false => format!("its connection is over, and is tried again: {reason}"),
             });
@@ -481,6 +483,6 @@ impl Work for FollowLoop {
                 Step::Done
             }),
         };
-        done.unwrap_or_else(|failure| self.note(&failure))
+        done.unwrap_or_else(|failure| self.record_failure(&failure))
     }
 }

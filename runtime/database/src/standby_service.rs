@@ -23,17 +23,17 @@ use reprise_ship::{Member, SafetyHook, ShipError, ShipEvent, Shipper, ShipperCon
 use reprise_upkeep::{Checkpointer, FirstCheckpoints};
 
 use crate::{
-    committing::GateCommits,
     compare_scheduler::Comparer,
     cutting::{self, CutInfo},
     database::Database,
+    gate_commits::GateCommits,
+    hand_over::HandOverRecord,
     leasing::LeasingCell,
-    linking::{self, FollowPrimary, PrimaryConnection},
     membership::{self, Membership},
     node_file::NodeFile,
+    primary_connection::{self, FollowPrimary, PrimaryConnection},
     promising::{AskPeers, Promises},
     reachable::reachable,
-    stepping::HandOverRecord,
     sync_status::SyncStatusStore,
 };
 
@@ -220,7 +220,7 @@ impl Database {
     /// Takes standbys from now on; a standby does once it is promoted. The call comes once.
     pub fn serve_standbys(self: &Arc<Self>, config: ServeStandbys) -> Result<(), ServeStandbysError> {
         let replication = self.replication()?;
-        self.judge_shipped(config.ship)?;
+        self.check_form(config.ship)?;
         let mut state = replication.lock();
         if !matches!(*state, ServiceState::NotServed) {
             return Err(ServeStandbysError::Served);
@@ -232,7 +232,7 @@ impl Database {
         Ok(())
     }
 
-    fn judge_shipped(&self, form: ShipForm) -> Result<(), ServeStandbysError> {
+    fn check_form(&self, form: ShipForm) -> Result<(), ServeStandbysError> {
         let has_front = self.log.as_ref().is_some_and(|log| log.receive_room().is_some());
         match (form, self.shared.logging.rule) {
             (ShipForm::AsLogged, _) => Ok(()),
@@ -248,7 +248,7 @@ impl Database {
 
     /// Has the groups for a sink of this database hold transactions in this form from now on. With `serve_standbys`, that call decides the form.
     pub fn ship_as(&self, form: ShipForm) -> Result<(), ServeStandbysError> {
-        self.judge_shipped(form)?;
+        self.check_form(form)?;
         self.shared.logging.set_shipped(form);
         Ok(())
     }
@@ -267,7 +267,7 @@ impl Database {
             replication.peers.set(config.ask_peers.clone()),
         );
         let kept = (&replication.synced, &replication.promises);
-        let linked = linking::follow(self, log, (&self.shared, kept), config);
+        let linked = primary_connection::follow(self, log, (&self.shared, kept), config);
         let linked = linked.map_err(ServeStandbysError::Thread)?;
         assert!(replication.linked.set(linked).is_ok(), "looked at above");
         Ok(())
@@ -275,7 +275,7 @@ impl Database {
 }
 
 /// Returns a notice about no standby in particular.
-fn nobody(what: String) -> Notice {
+fn general_notice(what: String) -> Notice {
     let name = String::new();
     Notice::Standby { name, what }
 }
@@ -372,7 +372,7 @@ impl NodeReplication {
             // The save is tried again and again: one line for all attempts.
             if let (Err(error), false) = (&saved, is_told.swap(saved.is_err(), Ordering::Relaxed)) {
                 let what = format!("who is expected can't be kept, so nobody is let go: {error}");
-                telling.notices.tell(NoticeKind::Standby, || nobody(what));
+                telling.notices.publish(NoticeKind::Standby, || general_notice(what));
             }
             saved.is_ok() && is_recorded
         };
@@ -398,7 +398,7 @@ impl NodeReplication {
             expected,
             keep: Box::new(keep),
             entropy: Box::new(entropy),
-            tell: Box::new(move |event| shared.notices.tell(NoticeKind::Standby, || notice(event))),
+            report: Box::new(move |event| shared.notices.publish(NoticeKind::Standby, || notice(event))),
         })?;
         let shipper = Arc::new(shipper);
         let comparer = (!every.is_zero()).then(|| Comparer::start(&shipper, &self.router, &self.shared, every));
@@ -431,7 +431,7 @@ impl NodeReplication {
         };
         let served = self.serve(config.clone(), true);
         if let Err(error) = &served {
-            self.tell(format!(
+            self.report(format!(
                 "this server is the primary now, and takes no standbys yet: {error}. It is tried again with each that asks"
             ));
         }
@@ -442,8 +442,10 @@ impl NodeReplication {
         };
     }
 
-    pub(crate) fn tell(&self, what: String) {
-        self.shared.notices.tell(NoticeKind::Standby, || nobody(what));
+    pub(crate) fn report(&self, what: String) {
+        self.shared
+            .notices
+            .publish(NoticeKind::Standby, || general_notice(what));
     }
 
     /// Ends all connections.
@@ -465,7 +467,7 @@ impl NodeReplication {
     fn cuts(&self) -> Vec<CutRecords> {
         let database = self.database.upgrade();
         let cuts = database.as_ref().and_then(|database| database.upkeep.cuts.get());
-        cuts.into_iter().flatten().map(CutInfo::told).collect()
+        cuts.into_iter().flatten().map(CutInfo::to_records).collect()
     }
 
     /// Returns the state of a server that stepped down: its view gets older, and no primary sends to it.
@@ -482,7 +484,7 @@ impl NodeReplication {
             persisted: view,
             replayed: view,
             view,
-            in_sync: None, // its successor may have taken over
+            in_sync: None, // the successor may have taken over
             freshness: None,
             lag_us: age.lag_us,
             is_lag_known: age.is_lag_known,
@@ -622,9 +624,9 @@ impl ReplicationService for NodeReplication {
         })
     }
 
-    fn judge_safety(&self, level: Safety) -> Result<(), Arc<str>> {
+    fn check_safety(&self, level: Safety) -> Result<(), Arc<str>> {
         match self.serving() {
-            Some(serving) => serving.shipper.judge_safety(level),
+            Some(serving) => serving.shipper.check_safety(level),
             None => Err(NOT_SERVED.into()),
         }
     }

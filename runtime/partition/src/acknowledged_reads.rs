@@ -26,7 +26,7 @@ const WAITING_WRITES: &str = "waiting_writes";
 #[cold]
 pub(crate) fn read_limit(tools: &ExecContext, partitions: &[&mut Partition]) -> Option<ReadLimit> {
     let end = partitions.iter().map(|partition| partition.last_end).max();
-    tools.shared.gate.read_limit(end?.min(tools.sink.settled()?))
+    tools.shared.gate.read_limit(end?.min(tools.sink.durable_lsn()?))
 }
 
 /// Runs the calls of a batch over the partitions that it touches, if none of them writes or each that would is refused. None: none ran, and its reads
@@ -65,7 +65,7 @@ pub(crate) fn run(
             }
         };
         run_call(tools, &deployed, batch, slot, &mut stores, &terms);
-        batch.calls[slot].lsn = Lsn(0); // behind no record of the batch
+        batch.calls[slot].lsn = Lsn(0); // the call waits for no record of the batch
     }
     Some(limit)
 }
@@ -94,7 +94,7 @@ impl ExclusivePartitions<'_> {
 
     /// Makes a look show acknowledged rows alone while standbys are missing, and returns their limit. None: the look waits for the writes that it
     /// shows.
-    pub fn limit_look(&mut self) -> Option<ReadLimit> {
+    pub fn limit_read(&mut self) -> Option<ReadLimit> {
         if self.tools.shared.gate.is_short() {
             self.limit = read_limit(self.tools, &borrow(self.partitions));
         }
@@ -149,7 +149,7 @@ impl ViewStores for HeldStores<'_> {
         &self.ids[self.held.clone()]
     }
 
-    fn look(&mut self, at: usize, look: &mut dyn FnMut(StoreAtView<'_>)) -> Result<(), OpError> {
+    fn with_store(&mut self, at: usize, look: &mut dyn FnMut(StoreAtView<'_>)) -> Result<(), OpError> {
         let store = &mut *self.stores[self.held.start + at];
         let Some(limit) = &self.limit else {
             look(store.as_it_is());

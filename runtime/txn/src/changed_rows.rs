@@ -56,7 +56,7 @@ impl ChangedRows {
 
     /// Records a change of the row. `writer` is the handle of a current copy that made it, and that copy stays current.
     #[inline]
-    pub fn note(&mut self, row: u64, given: usize, writer: Option<RowHandle>) {
+    pub fn record(&mut self, row: u64, given: usize, writer: Option<RowHandle>) {
         self.changes += 1;
         *self.rows.entry(row) = LastChange {
             given: given as u32,

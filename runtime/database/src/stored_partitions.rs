@@ -7,7 +7,7 @@ use reprise_env::{Disk, RealDisk};
 use reprise_log::parse_segment_name;
 use reprise_wire::{BLOCK_HEADER_BYTES, Records, SEGMENT_HEADER_BYTES};
 
-use crate::{error::OpenError, opening::newest_genesis};
+use crate::{error::OpenError, opened_log::newest_genesis};
 
 /// Bytes that hold the first record.
 const LOOKED_AT_BYTES: usize = 4096;

@@ -61,7 +61,7 @@ impl Drop for SpareMapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours alone and ends here.
         unsafe { libc::munmap(self.base.as_ptr().cast(), HUGE_BYTES) };
-        mappings::note_gone();
+        mappings::count_gone();
     }
 }
 
@@ -85,8 +85,8 @@ pub(crate) fn take() -> Option<SpareMapping> {
         maker.wanted.store((wanted + 1).min(READY_MAX), Relaxed);
     }
     match maker.wake.try_send(()) {
-        Ok(()) | Err(TrySendError::Full(())) => {} // it wakes, or is awake
-        Err(TrySendError::Disconnected(())) => {}  // nobody makes any more: all is as without it
+        Ok(()) | Err(TrySendError::Full(())) => {} // the thread wakes or is awake
+        Err(TrySendError::Disconnected(())) => {}  // the thread has ended, so mappings are made on demand
     }
     piece
 }
@@ -178,14 +178,14 @@ pub fn keep_ready(bytes: usize, threads: usize) -> Result<(), NotReady> {
             .filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, make).ok())
             .collect();
         make();
-        drop(helpers); // the scope waits for them
+        drop(helpers); // the scope waits for the helpers
     });
     // The reserve is stored after the pieces are made, because the thread would make some of them, too.
     maker.reserve.store(pieces, Relaxed);
     if pieces > 0 {
         // After the reserve, the thread makes at once the pieces that it would make without one.
         maker.wanted.store(READY_MAX, Relaxed);
-        let _ = maker.wake.try_send(()); // it looks again what is to be kept
+        let _ = maker.wake.try_send(()); // the thread checks again how many mappings to keep
     }
     match is_refused.into_inner() {
         true => Err(NotReady::Memory(maker.ready() * HUGE_BYTES)),

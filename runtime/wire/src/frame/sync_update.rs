@@ -40,7 +40,7 @@ fn read_flags(flags: u8) -> (bool, SetPart) {
     (has(IN_SYNC), set)
 }
 
-/// A standby, as its primary tells of it.
+/// A standby, as its primary reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberSeen<'a> {
     pub name: &'a str,

@@ -256,14 +256,14 @@ mod tests {
         {"name":"q","params":[],"read_only":true,"partitioning":"any"}]}"#;
 
     #[test]
-    fn what_an_upload_takes_reads_the_same() {
+    fn accepted_description_reads_the_same() {
         let expected = from_json(MODULE.as_bytes()).expect("a good module");
         assert_eq!(read_module(MODULE.as_bytes()), Ok(expected.clone()));
         assert_eq!(read_module(to_json(&expected).as_bytes()), Ok(expected));
     }
 
     #[test]
-    fn what_no_upload_may_hold_any_more_is_read_all_the_same() {
+    fn description_that_uploads_may_no_longer_hold_is_read() {
         let indexes = (0..100).map(|at| format!(r#"{{"name":"i{at}","columns":["a"],"later":[1]}}"#));
         let indexes = indexes.collect::<Vec<_>>().join(",");
         let columns = (0..2_000).map(|at| format!(r#",{{"name":"C {at}","type":"i8","more":{{}}}}"#));
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_description_is_told() {
+    fn invalid_description_is_an_error() {
         for json in [
             "",
             "[",

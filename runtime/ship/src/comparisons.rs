@@ -30,12 +30,12 @@ pub struct Comparisons(Mutex<ComparisonsState>);
 
 /// The comparisons that a connection has sent.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct TellingOf {
+pub(crate) struct SentComparisons {
     named: u64,
     found: u64,
 }
 
-enum Untold {
+enum UnsentNews {
     Named(ComparePoint),
     Found(u64, Arc<Vec<ComparedTable>>),
 }
@@ -67,7 +67,7 @@ impl Comparisons {
     }
 
     /// Takes the tables' digests at the LSN with that number.
-    pub fn tell(&self, number: u64, found: Vec<ComparedTable>) {
+    pub fn add_digests(&self, number: u64, found: Vec<ComparedTable>) {
         let mut state = self.lock();
         if state.number == number {
             state.found = Some(Arc::new(found));
@@ -83,28 +83,32 @@ impl Comparisons {
         self.lock().number
     }
 
-    fn untold(&self, telling: &TellingOf) -> Option<Untold> {
+    fn unsent(&self, telling: &SentComparisons) -> Option<UnsentNews> {
         let state = self.lock();
         match (state.named, &state.found) {
-            (Some(named), _) if telling.named != named.number => Some(Untold::Named(named)),
+            (Some(named), _) if telling.named != named.number => Some(UnsentNews::Named(named)),
             (Some(named), Some(found)) if telling.found != named.number => {
-                Some(Untold::Found(named.number, found.clone()))
+                Some(UnsentNews::Found(named.number, found.clone()))
             }
             _ => None,
         }
     }
 
-    /// Tells a standby the news of comparisons. True if there was any.
-    pub(crate) fn tell_standby(&self, connection: &mut Connection, telling: &mut TellingOf) -> Result<bool, NetError> {
-        let Some(untold) = self.untold(telling) else {
+    /// Sends a standby the news of comparisons. True if there was any.
+    pub(crate) fn send_news(
+        &self,
+        connection: &mut Connection,
+        telling: &mut SentComparisons,
+    ) -> Result<bool, NetError> {
+        let Some(untold) = self.unsent(telling) else {
             return Ok(false);
         };
         match untold {
-            Untold::Named(named) => {
+            UnsentNews::Named(named) => {
                 send(connection, &Frame::Named(named))?;
                 telling.named = named.number;
             }
-            Untold::Found(of, found) => {
+            UnsentNews::Found(of, found) => {
                 send_found(connection, of, &found)?;
                 telling.found = of;
             }
@@ -139,18 +143,18 @@ mod tests {
         comparisons.begin_naming(Lsn(5));
         let number = comparisons.name(Lsn(6));
         assert_eq!(comparisons.limit(Lsn(9)), Lsn(9));
-        let mut telling = TellingOf::default();
-        let Some(Untold::Named(named)) = comparisons.untold(&telling) else {
+        let mut telling = SentComparisons::default();
+        let Some(UnsentNews::Named(named)) = comparisons.unsent(&telling) else {
             panic!("it is named first");
         };
         assert_eq!((named.number, named.lsn), (number, Lsn(6)));
         telling.named = named.number;
-        assert!(comparisons.untold(&telling).is_none());
-        comparisons.tell(number + 1, Vec::new()); // of no LSN
-        assert!(comparisons.untold(&telling).is_none());
-        comparisons.tell(number, Vec::new());
-        assert!(matches!(comparisons.untold(&telling), Some(Untold::Found(of, _)) if of == number));
+        assert!(comparisons.unsent(&telling).is_none());
+        comparisons.add_digests(number + 1, Vec::new()); // of no LSN
+        assert!(comparisons.unsent(&telling).is_none());
+        comparisons.add_digests(number, Vec::new());
+        assert!(matches!(comparisons.unsent(&telling), Some(UnsentNews::Found(of, _)) if of == number));
         telling.found = number;
-        assert!(comparisons.untold(&telling).is_none());
+        assert!(comparisons.unsent(&telling).is_none());
     }
 }

@@ -4,16 +4,16 @@ use reprise_base::{TxnId, limits::MEMORY_MAX_LIMIT};
 use reprise_observe::{Notice, NoticeKind, Notices};
 use reprise_txn::Failure;
 
-/// Tells the operator about a failed call. `name`: `MODULE.PROCEDURE`.
-pub(crate) fn tell(notices: &Notices, txn_id: TxnId, name: impl FnOnce() -> String, failure: &Failure) {
+/// Reports a failed call to the operator. `name`: `MODULE.PROCEDURE`.
+pub(crate) fn report_failure(notices: &Notices, txn_id: TxnId, name: impl FnOnce() -> String, failure: &Failure) {
     match failure {
-        Failure::Trapped { message, .. } => notices.tell(NoticeKind::Trap, || Notice::Trapped {
+        Failure::Trapped { message, .. } => notices.publish(NoticeKind::Trap, || Notice::Trapped {
             txn_id,
             procedure: name(),
             message: message.clone(),
         }),
         Failure::Limit { limit, max, .. } if limit == MEMORY_MAX_LIMIT => {
-            notices.tell(NoticeKind::Memory, || Notice::MemoryExhausted {
+            notices.publish(NoticeKind::Memory, || Notice::MemoryExhausted {
                 txn_id,
                 procedure: name(),
                 max: *max,

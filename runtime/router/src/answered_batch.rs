@@ -10,15 +10,15 @@ use reprise_txn::{Deployed, Failure, Module};
 use crate::{idempotency::CommittedOutcome, router::Router, scoped_key::ScopedKey};
 
 impl Router {
-    /// Settles a finished batch. Its calls were encoded for `deployed`.
-    pub(crate) fn note_done(&self, deployed: &Deployed, batch: &mut CallBatch) {
+    /// Completes a finished batch. Its calls were encoded for `deployed`.
+    pub(crate) fn on_answered(&self, deployed: &Deployed, batch: &mut CallBatch) {
         batch.times.durable_ns = self.monotonic_ns();
-        self.settle_keys(batch);
+        self.complete_keys(batch);
         self.count_calls(deployed, batch);
     }
 
     /// Remembers or frees the idempotency keys of a finished part.
-    fn settle_keys(&self, batch: &CallBatch) {
+    fn complete_keys(&self, batch: &CallBatch) {
         for (at, key) in batch.keys() {
             let (slot, scope) = (&batch.calls[at], batch.scope());
             let key = ScopedKey { scope, key };

@@ -38,7 +38,7 @@ pub(super) struct DeploymentCheck<'a> {
     pub(super) name: &'a str,
     /// Tables that the module declares.
     pub(super) schema: &'a ModuleSchema,
-    judge: DeploymentRules<'a>,
+    rules: DeploymentRules<'a>,
     /// The present places of the declared tables, if the module had these bytes before. The tables then go back.
     origins: Option<Arc<TableOrigins>>,
     pub(super) conflicts: Vec<Conflict>,
@@ -80,7 +80,7 @@ impl<'a> DeploymentCheck<'a> {
             deployed,
             name,
             schema,
-            judge,
+            rules: judge,
             conflicts: Vec::new(),
             changes: Vec::new(),
             next: deployed.clone(),
@@ -101,7 +101,7 @@ impl<'a> DeploymentCheck<'a> {
 
     /// Checks the limits on numbers. A replay has none, because the deployment took place.
     fn check_counts(&mut self) {
-        if matches!(self.judge, DeploymentRules::Replay(_)) {
+        if matches!(self.rules, DeploymentRules::Replay(_)) {
             return;
         }
         let name = self.name;
@@ -197,7 +197,7 @@ impl<'a> DeploymentCheck<'a> {
 
     /// Returns the table in the log's record of the deployment.
     fn logged(&self, name: &str) -> Option<&'a TableSources> {
-        match self.judge {
+        match self.rules {
             DeploymentRules::Replay(logged) => logged.iter().find(|table| table.table == name),
             DeploymentRules::Deployment(_) | DeploymentRules::WayBack => None,
         }
@@ -261,7 +261,7 @@ impl<'a> DeploymentCheck<'a> {
         let stored = &self.deployed.tables[id.0 as usize];
         let origin = self.origin(at).filter(|origin| origin.table == id);
         let columns = origin.map(|origin| &*origin.columns);
-        let change = match (self.judge, columns) {
+        let change = match (self.rules, columns) {
             (DeploymentRules::Deployment(counts), _) if counts.table(id, stored).rows == 0 => {
                 plan_change_of_empty(stored, declared, columns)?
             }
@@ -278,7 +278,7 @@ impl<'a> DeploymentCheck<'a> {
     }
 
     fn check_limits(&self, table: &TableSchema) -> Result<(), Vec<Conflict>> {
-        let found = match self.judge {
+        let found = match self.rules {
             DeploymentRules::Deployment(_) => check_limits(table),
             DeploymentRules::Replay(_) | DeploymentRules::WayBack => Vec::new(),
         };
@@ -310,7 +310,7 @@ impl<'a> DeploymentCheck<'a> {
             };
             self.changes = self.changes.into_iter().map(whole).collect();
         }
-        if let DeploymentRules::Deployment(counts) = self.judge {
+        if let DeploymentRules::Deployment(counts) = self.rules {
             let copies = retiring
                 .iter()
                 .filter_map(|(_, change): &RetiringSchema| change.as_ref());
@@ -345,7 +345,7 @@ impl<'a> DeploymentCheck<'a> {
                 continue;
             };
             let stored = &self.deployed.tables[id.0 as usize];
-            let change = match self.judge {
+            let change = match self.rules {
                 DeploymentRules::Deployment(counts) if counts.table(id, stored).rows > 0 => plan_change(stored, &seen)?,
                 // A replay finds the rows of that time. If the columns do not fit, there were no rows.
                 _ => plan_change_of_empty(stored, &seen, None)?,
@@ -356,7 +356,7 @@ impl<'a> DeploymentCheck<'a> {
     }
 
     fn check_table_count(&mut self) {
-        let tables_max = match self.judge {
+        let tables_max = match self.rules {
             DeploymentRules::Deployment(_) => TABLES_MAX,
             DeploymentRules::Replay(_) | DeploymentRules::WayBack => usize::from(u16::MAX),
         };
@@ -383,7 +383,7 @@ impl<'a> DeploymentCheck<'a> {
             }
             let tables = used.map(|bound| &self.next.tables[bound.table.0 as usize]);
             let unshared = tables.filter(|table| !table.shared && table.owner != module.name);
-            if matches!(self.judge, DeploymentRules::Deployment(_)) {
+            if matches!(self.rules, DeploymentRules::Deployment(_)) {
                 conflicts.extend(unshared.map(|table| used_by(&module.name, table)));
             }
             match bind_all(&module.name, &module.schema, &self.next) {

@@ -63,7 +63,7 @@ impl Hasher for Settings {
     }
 
     fn finish(&self) -> u64 {
-        0 // nobody asks: the digest is taken instead
+        0 // wasmtime uses the digest instead
     }
 }
 
@@ -74,7 +74,7 @@ impl KeptCode {
         let mut files = CodeFiles::default();
         for name in disk.list()? {
             if name == UNFINISHED {
-                disk.remove(&name)?; // a crash cut it off
+                disk.remove(&name)?; // a crash left the file incomplete
             } else if is_code_name(&name) {
                 match disk.open_read(&name).and_then(|file| file.len()) {
                     Ok(bytes) => drop(files.known.insert(name, CodeFile { bytes, used: 0 })),
@@ -102,7 +102,7 @@ impl KeptCode {
         }
         let code = self.read(&file, name);
         match code {
-            Some(_) => self.lock().note_use(&file),
+            Some(_) => self.lock().record_use(&file),
             None => self.remove(&file),
         }
         code
@@ -136,10 +136,10 @@ impl KeptCode {
         match self.write(&file, &self.sum(name, code), code) {
             Ok(()) => {
                 files.known.insert(file.clone(), CodeFile { bytes, used: 0 });
-                files.note_use(&file);
+                files.record_use(&file);
             }
             Err(_) => {
-                let _ = self.disk.remove(UNFINISHED); // found at the next opening otherwise
+                let _ = self.disk.remove(UNFINISHED); // the next opening removes it otherwise
             }
         }
     }
@@ -173,7 +173,7 @@ impl KeptCode {
     }
 
     /// Deletes code that nothing has needed since the folder was opened.
-    pub fn let_go_unused(&self) {
+    pub fn delete_unused(&self) {
         let unused: Vec<_> = {
             let files = self.lock();
             let unused = files.known.iter().filter(|(_, known)| known.used == 0);
@@ -183,13 +183,13 @@ impl KeptCode {
     }
 
     fn remove(&self, file: &str) {
-        let _ = self.disk.remove(file); // it is looked for again at the next opening
+        let _ = self.disk.remove(file); // the next opening tries again
         self.lock().known.remove(file);
     }
 }
 
 impl CodeFiles {
-    fn note_use(&mut self, file: &str) {
+    fn record_use(&mut self, file: &str) {
         self.uses += 1;
         if let Some(known) = self.known.get_mut(file) {
             known.used = self.uses;
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_needs_goes_and_what_is_used_stays() {
+    fn unused_code_is_deleted_and_used_code_stays() {
         let disk = SimDisk::new();
         let kept = opened(&disk, b"secret");
         kept.put(&[1; 32], b"one");
@@ -304,7 +304,7 @@ mod tests {
         let kept = opened(&disk, b"secret");
         assert_eq!(disk.list().expect("list").len(), 2, "the unfinished file goes");
         assert!(kept.get(&[2; 32]).is_some());
-        kept.let_go_unused();
+        kept.delete_unused();
         assert_eq!(disk.list().expect("list"), [file_name(&[2; 32])]);
         assert!(kept.get(&[1; 32]).is_none() && kept.get(&[2; 32]).is_some());
     }
@@ -329,8 +329,8 @@ mod tests {
         kept.bytes_max = 400;
         kept.put(&[1; 32], &[0; 200]);
         kept.put(&[2; 32], &[0; 200]);
-        kept.let_go_unused();
-        opened(&disk, b"secret").let_go_unused();
+        kept.delete_unused();
+        opened(&disk, b"secret").delete_unused();
         let left = disk.list().expect("list");
         assert!(
             others.iter().all(|name| left.iter().any(|left| left == name)),

@@ -13,7 +13,7 @@ use crate::{
     at_view::StoreAtView,
     indirection::Rid,
     journal::{Undo, UndoKind},
-    retained::{RetainedTurns, Turn},
+    retained_turns::{RetainedTurns, Turn},
     store::Store,
     table::{StoredTable, write_integer},
     views::{IMAGES_VIEW, Views},
@@ -203,7 +203,7 @@ impl StoredTable {
 
 impl Store {
     /// Records that everything before `end` is acknowledged. The store keeps the undo of durable writes that are not acknowledged
-    /// (`Store::as_acknowledged`). Until the first call, every durable write counts as acknowledged. `settle` follows.
+    /// (`Store::as_acknowledged`). Until the first call, every durable write counts as acknowledged. `release_undo` follows.
     #[inline]
     pub fn acknowledge(&mut self, end: u64) {
         self.waiting.acknowledged = end;
@@ -219,7 +219,7 @@ impl Store {
 
     /// The tables without the writes from `end` on, to be read as those at a view are. None: the undo of such a write is not kept.
     pub fn as_acknowledged(&mut self, end: u64) -> Option<StoreAtView<'_>> {
-        self.build_noted();
+        self.build_notes();
         let memory = self.memory.as_ref();
         let views = self.waiting.views_at(end, &self.retained, &mut self.tables, memory)?;
         Some(StoreAtView::new(&mut self.tables, Some(views), IMAGES_VIEW))

@@ -6,7 +6,7 @@ use reprise_base::Role;
 use reprise_observe::{Notice, NoticeKind};
 use reprise_router::NodePhase;
 
-use crate::{comparing::StandbyComparer, database::Database, node_file::DirHealth};
+use crate::{database::Database, node_file::DirHealth, standby_comparer::StandbyComparer};
 
 impl Database {
     /// Compares the tables here with the primary's digests, once both exist.
@@ -17,7 +17,7 @@ impl Database {
         if self.router.role() == Role::Standby
             && let Some(difference) = standby.comparison.compare(self.router.view())
         {
-            self.note_difference(&difference);
+            self.record_difference(&difference);
         }
     }
 
@@ -27,7 +27,7 @@ impl Database {
     }
 
     /// Stops all reads of this standby and excludes it from promotion.
-    fn note_difference(&self, what: &str) {
+    fn record_difference(&self, what: &str) {
         let Some(standby) = &self.upkeep.standby else {
             return;
         };
@@ -48,7 +48,7 @@ impl Database {
             name: String::new(),
             what: told,
         };
-        self.shared.notices.tell(NoticeKind::Standby, notice);
-        standby.give_up();
+        self.shared.notices.publish(NoticeKind::Standby, notice);
+        standby.request_stop();
     }
 }

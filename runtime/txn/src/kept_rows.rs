@@ -279,6 +279,6 @@ pub(crate) fn run_kept(
         kept.pass(cursor.stored, (store, rid));
         rows += 1;
     }
-    frame.give_up(&cursor);
+    frame.drop_cursor(&cursor);
     Ok(ScanBatch { cursor: 0, rows })
 }

@@ -19,7 +19,7 @@ pub struct OnTheWay {
 
 impl OnTheWay {
     /// Records that a group with `bytes` bytes of records was appended.
-    pub fn note(&mut self, end: Lsn, bytes: u64) {
+    pub fn record_group(&mut self, end: Lsn, bytes: u64) {
         self.groups.push_back((end, bytes));
         self.bytes += bytes;
     }
@@ -75,12 +75,12 @@ impl LogComing {
 
     pub fn place(&mut self, group: &Group<'_>) -> Result<(), AppendError> {
         if self.receiver.append(group)? == AppendOutcome::New {
-            self.on_the_way.note(group.end.lsn, group.records.len() as u64);
+            self.on_the_way.record_group(group.end.lsn, group.records.len() as u64);
         }
         Ok(())
     }
 
-    pub fn note_committed(&mut self, committed: Lsn) {
+    pub fn record_committed(&mut self, committed: Lsn) {
         self.committed = self.committed.max(committed);
     }
 
@@ -113,8 +113,8 @@ mod tests {
         let mut on_the_way = OnTheWay::default();
         assert_eq!(on_the_way.room_bytes(Lsn(0), None), ROOM_BYTES);
         assert_eq!(on_the_way.room_bytes(Lsn(0), Some(7)), 7);
-        on_the_way.note(Lsn(3), 100);
-        on_the_way.note(Lsn(5), ROOM_BYTES);
+        on_the_way.record_group(Lsn(3), 100);
+        on_the_way.record_group(Lsn(5), ROOM_BYTES);
         assert_eq!(on_the_way.room_bytes(Lsn(2), None), 0, "more than there is room for");
         assert_eq!(on_the_way.room_bytes(Lsn(3), None), 0);
         assert_eq!(on_the_way.room_bytes(Lsn(5), Some(u64::MAX)), ROOM_BYTES);
