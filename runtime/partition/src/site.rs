@@ -15,7 +15,7 @@ use reprise_txn::{Deployed, Executors, Module, ModuleId, Outcome, TxnScratch, ru
 use reprise_wire::{PartitionList, PartitionSet, RecordBatch};
 
 use crate::{
-    acknowledged_reads,
+    acknowledged_reads::{self, borrow},
     batch::CallBatch,
     checkout::Lender,
     copy::{PartitionCopy, Slice},
@@ -601,12 +601,7 @@ impl ExclusivePartitions<'_> {
         batch.make_room_for_results(tools.result_bytes);
         begin_batch(&batch, &tools.shared, &mut tools.frame);
         let limit = match tools.shared.gate.is_short() {
-            true => acknowledged_reads::run(
-                tools,
-                &mut acknowledged_reads::borrow(self.partitions),
-                &mut batch,
-                &turn,
-            ),
+            true => acknowledged_reads::run(tools, &mut borrow(self.partitions), &mut batch, &turn),
             false => None,
         };
         let mut slot = limit.as_ref().map_or(0, |_| count);
@@ -624,7 +619,7 @@ impl ExclusivePartitions<'_> {
                 None => self.run_over_all(&mut batch, &mut slot, &turn),
             };
             if let Some(why) = paused {
-                let mut partitions = acknowledged_reads::borrow(self.partitions);
+                let mut partitions = borrow(self.partitions);
                 let mut pausing = PausedBatch {
                     tools: &mut *self.tools,
                     partitions: &mut partitions,
@@ -653,7 +648,7 @@ impl ExclusivePartitions<'_> {
         tools.recorder.wrote(batch.share_of_writes(busy, tools.records.count()));
         batch.busy = busy_with(self.fewest_waiting(), self.tools.call_ns);
         let records = std::mem::take(&mut self.tools.records);
-        let mut partitions = acknowledged_reads::borrow(self.partitions);
+        let mut partitions = borrow(self.partitions);
         match limit {
             Some(limit) => self.tools.shared.gate.complete(limit.end, Ok(()), batch),
             None => publish(self.tools, &records, &mut partitions, batch),

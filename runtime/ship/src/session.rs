@@ -203,15 +203,13 @@ impl Session {
                 (
                     Frame::Progress(progress),
                     Stage::Log {
-                        stream,
-                        sent_status: told,
-                        ..
+                        stream, sent_status, ..
                     },
                 ) => {
                     check_epoch(&progress, self.shipper.log.epoch()).map_err(SessionEnd::Refused)?;
                     let shipped = stream.take_posted(&self.shipper.ring);
                     stream.record_progress(&progress)?;
-                    told.record_progress(&progress, now_ns);
+                    sent_status.record_progress(&progress, now_ns);
                     self.shipper.table.record_shipped(self.name(), self.number, shipped);
                     self.on_progress(&progress, now_ns)?;
                 }
@@ -429,15 +427,15 @@ impl Session {
             Stage::Log {
                 stream,
                 is_streaming,
-                sent_status: told,
+                sent_status,
                 comparing,
                 ..
             } => {
-                told.send_if_changed(shipper, name, number, &mut self.connection, now_ns)?;
+                sent_status.send_if_changed(shipper, name, number, &mut self.connection, now_ns)?;
                 // The session names LSNs before it tells the committed LSN behind them.
                 let beat = shipper.beat();
                 let comparisons = &shipper.comparisons;
-                let has_told = comparisons.send_news(&mut self.connection, comparing)?;
+                let has_sent = comparisons.send_news(&mut self.connection, comparing)?;
                 let (from, connection) = ((&*shipper.log, &*shipper.ring), &mut self.connection);
                 let sent = stream.step(from, connection, now_ns, || beat)?;
                 if sent.is_anything {
@@ -451,7 +449,7 @@ impl Session {
                     };
                     shipper.table.set_state(name, number, state);
                 }
-                Ok(sent.is_anything || has_told)
+                Ok(sent.is_anything || has_sent)
             }
         }
     }

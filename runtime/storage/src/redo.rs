@@ -293,7 +293,7 @@ impl TableRedo<'_> {
     #[inline]
     fn pass_over(&mut self, rid: Rid) {
         if let Some(watchers) = &mut self.watchers
-            && !watchers.add_note(TableId(self.id), rid, None, self.table)
+            && !watchers.note(TableId(self.id), rid, None, self.table)
         {
             watchers.before_change(TableId(self.id), rid, self.table, Touch::New);
         }
@@ -307,7 +307,7 @@ impl TableRedo<'_> {
             return false;
         };
         let is_plain = self.table.fits_plain(columns);
-        if is_plain && watchers.add_note(TableId(self.id), rid, Some(columns), self.table) {
+        if is_plain && watchers.note(TableId(self.id), rid, Some(columns), self.table) {
             return true;
         }
         self.keep_before(rid, if is_plain { Touch::Plain } else { Touch::Any });

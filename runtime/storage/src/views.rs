@@ -436,13 +436,7 @@ impl Views {
 
     /// Notes a patch that fits, or an inserted row. False, with nothing noted, if no view can see the row before it.
     #[inline]
-    pub fn add_note(
-        &mut self,
-        id: TableId,
-        rid: Rid,
-        columns: Option<PatchColumns<'_>>,
-        table: &mut StoredTable,
-    ) -> bool {
+    pub fn note(&mut self, id: TableId, rid: Rid, columns: Option<PatchColumns<'_>>, table: &mut StoredTable) -> bool {
         let newest = self.newest;
         if newest <= self.lost || self.is_full {
             return false;

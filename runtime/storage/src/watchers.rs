@@ -31,15 +31,9 @@ impl Watchers {
 
     /// Records a note, as `Views::note` does. A checkpoint and digests read the rows themselves, so no note is taken while one is made.
     #[inline]
-    pub fn add_note(
-        &mut self,
-        id: TableId,
-        rid: Rid,
-        columns: Option<PatchColumns<'_>>,
-        table: &mut StoredTable,
-    ) -> bool {
+    pub fn note(&mut self, id: TableId, rid: Rid, columns: Option<PatchColumns<'_>>, table: &mut StoredTable) -> bool {
         match (&self.snapshot, &mut self.views) {
-            (None, Some(views)) => views.add_note(id, rid, columns, table),
+            (None, Some(views)) => views.note(id, rid, columns, table),
             _ => false,
         }
     }
