@@ -235,8 +235,8 @@ mod tests {
 
     use super::*;
 
-    /// Serves one connection by `serve`, and opens it for `ask`.
-    fn with_server<T>(serve: impl AsyncFnOnce(&mut TcpStream), ask: impl AsyncFnOnce(Connection) -> T) -> T {
+    /// Serves one connection by `serve`, and opens it for `ask`. It stays open until then if `serve` returns it.
+    fn with_server<S, T>(serve: impl AsyncFnOnce(TcpStream) -> S, ask: impl AsyncFnOnce(Connection) -> T) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -245,9 +245,8 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
             let address = listener.local_addr().expect("address").to_string();
             let server = async {
-                let (mut stream, _) = listener.accept().await.expect("accept");
-                serve(&mut stream).await;
-                stream
+                let (stream, _) = listener.accept().await.expect("accept");
+                serve(stream).await
             };
             let client = async { ask(Connection::open(&address).await.expect("connect")).await };
             tokio::join!(server, client).1
@@ -263,10 +262,10 @@ mod tests {
 
     /// Returns the client's reading of these bytes, cut into pieces of `piece` bytes.
     fn check_answer(bytes: &'static [u8], piece: usize) -> Result<(u16, String), String> {
-        let serve = async |stream: &mut TcpStream| {
+        let serve = async |mut stream: TcpStream| {
             let mut request = [0; 4];
             stream.read_exact(&mut request).await.expect("request");
-            send_pieces(stream, bytes, piece).await;
+            send_pieces(&mut stream, bytes, piece).await;
         };
         with_server(serve, async |mut connection| {
             let answer = connection.exchange(b"GET ").await.map_err(|error| error.to_string())?;
@@ -287,7 +286,10 @@ mod tests {
 
     /// Reads `count` answers that the server sends in pieces.
     fn check_answers(bytes: &'static [u8], piece: usize, count: usize) -> Vec<String> {
-        let serve = async |stream: &mut TcpStream| send_pieces(stream, bytes, piece).await;
+        let serve = async |mut stream: TcpStream| {
+            send_pieces(&mut stream, bytes, piece).await;
+            stream
+        };
         with_server(serve, async |mut connection| {
             connection.send(b"GET ").await.expect("send");
             let mut bodies = Vec::new();
