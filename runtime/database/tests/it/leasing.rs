@@ -223,11 +223,11 @@ fn standby_at_quorum_takes_over_by_the_lease_when_another_one_promises_and_not_a
     let leads = |database: &Database| database.router().role() == Role::Primary;
     wait_until("one of them takes over", || leads(&one) || leads(&other));
     let (new, follower) = if leads(&one) { (one, other) } else { (other, one) };
-    assert!(has_account(&new, 1_000));
     cluster.set_primary(&new);
     wait_until("the other one follows", || {
         open_account(&new, 1_001) == ReplyOutcome::Committed
     });
+    assert!(has_account(&new, 1_000));
     close(follower);
     new.close().expect("close");
 }
