@@ -271,10 +271,20 @@ impl Run {
         self.around.net.break_between(NAMES[old], NAMES[new]);
         let candidates = self.candidates();
         let own = candidates.iter().find(|candidate| candidate.node == new);
-        if own.is_some_and(|own| own.at >= third_at) && self.force_looked(new, Some(How::Forced))? {
+        if own.is_some_and(|own| own.at >= third_at) && self.force_beside(new)? {
             self.stats.isolated += 1;
         }
         Ok(())
+    }
+
+    /// Promotes by force beside an old primary that runs. A standby that comes back may find that primary, so a loss that was named may happen.
+    fn force_beside(&mut self, node: usize) -> Result<bool, String> {
+        match self.promote(node, self.looked(node)) {
+            Err(ReplicationError::OutOfSync(lost)) if lost.cause != LossCause::NeverTold => {
+                self.force_one(node, ACCEPTING, None)
+            }
+            promoted => self.count_forced(node, promoted, Some(How::Forced)),
+        }
     }
 
     /// Any standby: the others tell it whether it has all that was answered. The old primary is stopped.
