@@ -378,7 +378,12 @@ impl LeaseManager {
     /// Writes the record if it names other standbys than this server wants. `is_due`: also if the log has grown since.
     fn record_if_wanted(&self, is_due: bool) -> Result<bool, StoreError> {
         let mut state = self.lock();
-        let record = self.record_of(state.wanted.clone());
+        let own = self.record_of(state.wanted.clone());
+        // While this server takes over, its log is still in the epoch of the primary before.
+        let record = SyncRecord {
+            epoch: own.epoch.max(state.epoch),
+            ..own
+        };
         let has_names = state.recorded.as_ref() == Some(&record.in_sync);
         if has_names && !(is_due && record.lsn > state.recorded_lsn) {
             return Ok(true);

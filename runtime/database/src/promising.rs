@@ -282,7 +282,9 @@ impl NodeReplication {
                     true => asked.answers.push(answer),
                     false => {
                         let promised = answer.promises.iter().map(|(promised, _)| *promised);
-                        asked.taken = promised.fold(asked.taken, Epoch::max);
+                        let last = epoch.0.saturating_add(EPOCHS_AHEAD_MAX);
+                        let near = promised.filter(|promised| promised.0 < last);
+                        asked.taken = near.fold(asked.taken, Epoch::max);
                     }
                 }
             }

@@ -228,6 +228,8 @@ fn standby_at_quorum_takes_over_by_the_lease_when_another_one_promises_and_not_a
         open_account(&new, 1_001) == ReplyOutcome::Committed
     });
     assert!(has_account(&new, 1_000));
+    let recorded = cluster.leases.record().expect("one is there").epoch;
+    assert_eq!(Some(recorded), new.router().status().epoch.map(|epoch| epoch.0));
     close(follower);
     new.close().expect("close");
 }
