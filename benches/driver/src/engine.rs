@@ -5,8 +5,13 @@ use std::fs;
 /// The engine's threads are named so, and a number.
 const NAME: &str = "site-";
 
+/// Whether a thread of this name is one of the engine's.
+pub fn is_engine_thread(name: &str) -> bool {
+    name.starts_with(NAME)
+}
+
 /// Nanoseconds that the engine threads of this process have run until now. None: the system does not report it.
-pub(crate) fn ran_ns() -> Option<u64> {
+pub fn ran_ns() -> Option<u64> {
     let threads = fs::read_dir("/proc/self/task").ok()?;
     let mut sum = None;
     for thread in threads.flatten() {
@@ -14,7 +19,7 @@ pub(crate) fn ran_ns() -> Option<u64> {
         let Ok(name) = fs::read_to_string(thread.path().join("comm")) else {
             continue;
         };
-        if name.starts_with(NAME)
+        if is_engine_thread(&name)
             && let Ok(text) = fs::read_to_string(thread.path().join("schedstat"))
             && let Some(ns) = first_number(&text)
         {

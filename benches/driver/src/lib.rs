@@ -42,6 +42,7 @@ pub use self::{
 };
 pub use around::Around;
 pub use during::{DuringCheckpoint, PhaseFigures};
+pub use engine::{is_engine_thread, ran_ns as engine_ran_ns};
 pub use native::NativeCode;
 pub use options::{Options, ProcessOptions, RemoteOptions, Target, Via};
 pub use random::Random;

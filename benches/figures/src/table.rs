@@ -34,10 +34,12 @@ pub struct TableRow {
     pub cells: Vec<Vec<f64>>,
 }
 
-/// A number of ours that no paper has.
+/// A number of ours, beside the paper's if it has one.
 pub struct TableClaim {
     /// Its name and unit.
     pub text: String,
+    /// Least and most.
+    pub paper: Option<(f64, f64)>,
     /// One for each round.
     pub ours: Vec<f64>,
 }
@@ -84,8 +86,11 @@ impl Table {
         }
         csv.push_str("\nclaim,paper least,paper most,ours least,ours most\n");
         for claim in &self.claims {
+            let paper = claim
+                .paper
+                .map_or(",".to_owned(), |(least, most)| format!("{least},{most}"));
             if let Some((least, most)) = bounds(claim.ours.iter().copied()) {
-                let _ = writeln!(csv, "\"{}\",,,{least:.2},{most:.2}", claim.text);
+                let _ = writeln!(csv, "\"{}\",{paper},{least:.2},{most:.2}", claim.text);
             }
         }
         csv
@@ -204,10 +209,18 @@ mod tests {
                 name: "durable".into(),
                 rows: vec![row("a", &[100.0, 300.0, 200.0], &[5.0]), row("b", &[40_000.0], &[])],
             }],
-            claims: vec![TableClaim {
-                text: "b to a, times".into(),
-                ours: vec![2.0, 4.0],
-            }],
+            claims: vec![
+                TableClaim {
+                    text: "b to a, times".into(),
+                    paper: None,
+                    ours: vec![2.0, 4.0],
+                },
+                TableClaim {
+                    text: "share, percent".into(),
+                    paper: Some((3.2, 11.5)),
+                    ours: vec![7.0],
+                },
+            ],
             notes: vec!["a note".into()],
             conditions: "a machine".into(),
         };
@@ -216,7 +229,7 @@ mod tests {
             "# A & B\n# a machine\n# a note\ngroup,series,calls a second,runs,p50 us,runs\n",
             "\ndurable,a,200.000,100.000 300.000 200.000,5.000,5.000\n",
             "\ndurable,b,40000.000,40000.000,,\n",
-            "\"b to a, times\",,,2.00,4.00\n",
+            "\"b to a, times\",,,2.00,4.00\n\"share, percent\",3.2,11.5,7.00,7.00\n",
         ] {
             assert!(csv.contains(expected), "{expected}: {csv}");
         }

@@ -10,23 +10,24 @@ mod distributed;
 mod figures;
 mod files;
 mod insertion;
+mod prices;
 mod schemes;
+mod timed;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Parser;
-use figures::Settings;
-use reprise_bench_figures::{
-    Chart,
-    program::{FigureArgs, growing_sites, in_folder},
-};
+use figures::{Drawing, Settings};
+use prices::Prices;
+use reprise_bench_figures::program::{FigureArgs, growing_sites, in_folder};
 
 /// Draws NV-Logging's figures with measurements of this machine
 #[derive(Parser)]
 #[command(name = "reprise-bench-nvram", version)]
 struct Args {
-    /// Which: 9 (write paths), 11 (insertions), 12 (TPC-C), 13 (13-tatp, 13-tpcb) [default: all]
+    /// Which: 9 (write paths), 11 (insertions), 12 (TPC-C), 13 (13-tatp, 13-tpcb), 15 (where time goes), 16 (throughput per dollar)
+    /// [default: all]
     #[arg(long = "figure")]
     figures: Vec<String>,
     /// The NVRAM's file system; a folder in it is made, and removed at the end
@@ -44,6 +45,8 @@ struct Args {
     /// Nanoseconds that a line takes longer to be written: 60 is as long again as DRAM
     #[arg(long, value_delimiter = ',', default_value = "0,60,120,240,480")]
     delays_ns: Vec<u64>,
+    #[command(flatten)]
+    prices: Prices,
     #[command(flatten)]
     figure: FigureArgs,
 }
@@ -76,18 +79,21 @@ fn settings(args: &Args, nvram: &Path) -> Settings {
             .conditions(&format!("NVRAM on {}", args.nvram.display()), seconds, runs),
         sites,
         nvram: nvram.to_owned(),
+        prices: args.prices,
     }
 }
 
 /// The name of each figure, or of a part of one, and what measures it.
-type Figure = (&'static str, fn(&Settings) -> Result<Vec<Chart>>);
+type Figure = (&'static str, fn(&Settings) -> Result<Vec<Drawing>>);
 
-const FIGURES: [Figure; 5] = [
+const FIGURES: [Figure; 7] = [
     ("9", Settings::figure_9),
     ("11", Settings::figure_11),
     ("12", Settings::figure_12),
     ("13-tatp", Settings::figure_13_tatp),
     ("13-tpcb", Settings::figure_13_tpcb),
+    ("15", Settings::figure_15),
+    ("16", Settings::figure_16),
 ];
 
 /// `13` asks for both parts of the figure.
@@ -99,12 +105,12 @@ fn is_asked(asked: &str, name: &str) -> bool {
 fn draw(args: &Args, settings: Settings) -> Result<()> {
     let is_known = |asked: &&String| FIGURES.iter().any(|(name, _)| is_asked(asked, name));
     if let Some(other) = args.figures.iter().find(|asked| !is_known(asked)) {
-        anyhow::bail!("there is no figure {other} here: 9, 11, 12 and 13 are");
+        anyhow::bail!("there is no figure {other} here: 9, 11, 12, 13, 15 and 16 are");
     }
     for (name, measure) in FIGURES {
         if args.figures.is_empty() || args.figures.iter().any(|asked| is_asked(asked, name)) {
-            for chart in measure(&settings)? {
-                chart.write(&args.figure.out)?;
+            for drawing in measure(&settings)? {
+                drawing.write(&args.figure.out)?;
             }
         }
     }

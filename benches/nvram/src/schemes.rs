@@ -11,11 +11,16 @@ use reprise_database::{
     AfterImage, COPY_AT_ENTRIES_DEFAULT, DeviceConfig, Environment, FlushPolicy, LogPolicy, NvramConfig, RecoverFrom,
     RedoConfig,
 };
-use reprise_driver::{Options, ProcessOptions, Report, SlowRegions, run_in};
+use reprise_driver::{Around, Options, ProcessOptions, Report, SlowRegions, run_in};
 use reprise_env::FilteredDisk;
 use reprise_nvram::OpenMemory;
 
-use crate::{disk::SlowLines, distributed::DistributedRegions, files::FileRegions};
+use crate::{
+    disk::SlowLines,
+    distributed::DistributedRegions,
+    files::FileRegions,
+    timed::{TimeShares, TimedScheme},
+};
 
 /// How much longer the next run is.
 const LONGER: [f64; 4] = [1.0, 5.0, 25.0, 100.0];
@@ -61,7 +66,7 @@ impl Scheme {
     }
 
     /// Puts the scheme in the place of the device that the product would have.
-    fn change(self, around: &mut Environment, line: Duration) {
+    pub fn change(self, around: &mut Environment, line: Duration) {
         let slow = |regions: Arc<dyn OpenMemory>| Arc::new(SlowRegions { regions, line });
         match self {
             Self::NvDisk => {
@@ -136,8 +141,21 @@ impl Run<'_> {
 
     /// Runs it. A run in which the disk took nothing tells no rate: a longer one takes its place.
     pub fn measure(&self, scheme: Scheme) -> Result<Report> {
+        let line = self.line;
+        self.measure_in(scheme, &|around: &mut Environment| scheme.change(around, line))
+    }
+
+    /// Runs it, and returns where the engine threads' time went, too.
+    pub fn measure_shares(&self, scheme: Scheme) -> Result<(Report, TimeShares)> {
+        let timed = TimedScheme::new(scheme, self.line);
+        let report = self.measure_in(scheme, &timed)?;
+        let shares = timed.shares(self.sites).context("the run was not timed")?;
+        Ok((report, shares))
+    }
+
+    fn measure_in(&self, scheme: Scheme, around: &dyn Around) -> Result<Report> {
         for factor in LONGER {
-            let report = self.measure_for(scheme, self.seconds * factor)?;
+            let report = self.measure_for(scheme, self.seconds * factor, around)?;
             if report.txn_per_s > 0.0 {
                 return Ok(report);
             }
@@ -151,16 +169,11 @@ impl Run<'_> {
     }
 
     /// Runs it on a place that is emptied before and after.
-    fn measure_for(&self, scheme: Scheme, seconds: f64) -> Result<Report> {
+    fn measure_for(&self, scheme: Scheme, seconds: f64, around: &dyn Around) -> Result<Report> {
         self.clear()?;
         let mut options = self.options(scheme);
         options.seconds = seconds;
-        let line = self.line;
-        let report = run_in(
-            &options,
-            &|around: &mut Environment| scheme.change(around, line),
-            &|_| {},
-        );
+        let report = run_in(&options, around, &|_| {});
         self.clear()?;
         report.with_context(|| format!("{} with {} on {} sites", self.workload, scheme.name(), self.sites))
     }

@@ -209,6 +209,7 @@ fn claims(all: &[Series], durability: Durability) -> Vec<TableClaim> {
                 durability.name(),
                 way = series.way.suffix()
             ),
+            paper: None,
             ours: rounds.map(|(ours, theirs)| ours / theirs).collect(),
         });
     }
