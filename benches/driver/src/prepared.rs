@@ -54,7 +54,7 @@ impl<C: Send + Sync + 'static> Pass<C> {
         if self.is_over.load(Ordering::Relaxed) {
             return;
         }
-        let mut queue = self.queues[partition].lock().expect("held for a look");
+        let mut queue = self.queues[partition].lock().expect("held for a short time");
         let Some((builder, calls)) = queue.next() else {
             return self.is_over.store(true, Ordering::Relaxed);
         };

@@ -26,7 +26,7 @@ use reprise_ship::{BootstrapSummary, Link, LinkConfig, LogBeside};
 use crate::taker::{Acknowledges, Replays, Taking, WayTaker};
 
 const CONNECT_TIME: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Nothing that is waited for here takes longer, unless it never comes.
 pub const WAIT_MAX: Duration = Duration::from_secs(120);
 
@@ -117,7 +117,7 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result
         if Instant::now() > until {
             bail!("waited in vain: {what}");
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }

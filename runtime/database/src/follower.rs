@@ -24,9 +24,9 @@ use crate::standby::ReadGate;
 /// Bytes of log that are replayed between two cuts at most. A read waits for a few such windows at most.
 pub(crate) const FOLLOW_WINDOW_BYTES: usize = 256 << 10;
 /// Interval at which the thread checks its state, even if no other thread wakes it.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval of these checks while the thread waits for views to be closed.
-const LOOK_FOR_VIEWS: Duration = Duration::from_millis(2);
+const VIEWS_POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Value of `Orders::until` while the replay has no end, and of `Orders::committed` while no primary reports it.
 const NEVER: u64 = u64::MAX;
 
@@ -232,7 +232,7 @@ impl Follower {
     /// Sleeps until there may be more to do.
     fn wait(&mut self) {
         if self.is_cut_due {
-            let _ = self.woken.recv_timeout(LOOK_FOR_VIEWS);
+            let _ = self.woken.recv_timeout(VIEWS_POLL_INTERVAL);
             return;
         }
         let orders = self.orders.clone();
@@ -243,7 +243,7 @@ impl Follower {
             false => None, // the primary's next report wakes this thread
         };
         if self.waiter.is_some() || !is_committed {
-            let _ = self.woken.recv_timeout(LOOK);
+            let _ = self.woken.recv_timeout(POLL_INTERVAL);
         }
     }
 }

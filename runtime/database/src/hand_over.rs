@@ -26,7 +26,7 @@ use crate::{
 const HAND_OVER_MAX: Duration = Duration::from_secs(10);
 /// Longest wait for other standbys that are in sync, so that calls which wait for them get their answers.
 const OTHERS_MAX: Duration = Duration::from_millis(500);
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The place that this node gave away, as its document has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,7 +81,7 @@ fn check_successor(status: Option<&StandbyStatus>, name: &str) -> Result<(), Rep
 
 impl NodeReplication {
     pub(crate) fn stepped(&self) -> Option<HandOverRecord> {
-        self.stepped.lock().expect("held for a look").clone()
+        self.stepped.lock().expect("held for a short time").clone()
     }
 
     /// Gives this primary's place away.
@@ -150,7 +150,7 @@ impl NodeReplication {
                     "the standby {name} did not get the last records in time"
                 )));
             }
-            self.shared.threads.sleep(LOOK);
+            self.shared.threads.sleep(POLL_INTERVAL);
         }
     }
 
@@ -159,7 +159,7 @@ impl NodeReplication {
         let until_ns = clock.monotonic_ns() + OTHERS_MAX.as_nanos() as u64;
         let lacks = |status: &StandbyStatus| status.is_in_sync && status.persisted < end;
         while serving.shipper.standbys().iter().any(lacks) && clock.monotonic_ns() < until_ns {
-            self.shared.threads.sleep(LOOK);
+            self.shared.threads.sleep(POLL_INTERVAL);
         }
     }
 
@@ -410,7 +410,7 @@ impl NodeReplication {
                     told.lsn
                 )));
             }
-            self.shared.threads.sleep(LOOK);
+            self.shared.threads.sleep(POLL_INTERVAL);
         }
     }
 }

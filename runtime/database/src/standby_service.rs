@@ -167,7 +167,7 @@ impl Database {
     /// Answers `Taker::knows_since` for the lease.
     pub(crate) fn knows_lease_since(&self, since_ns: u64) -> bool {
         let leasing = self.upkeep.replication.get().and_then(|own| own.leasing.get());
-        leasing.is_none_or(|leasing| leasing.has_looked(since_ns))
+        leasing.is_none_or(|leasing| leasing.has_read_since(since_ns))
     }
 
     /// Returns why this standby can't follow the present primary, which lacks records that are here. Reads then show nothing. If the primary's epoch
@@ -269,7 +269,7 @@ impl Database {
         let kept = (&replication.synced, &replication.promises);
         let linked = primary_connection::follow(self, log, (&self.shared, kept), config);
         let linked = linked.map_err(ServeStandbysError::Thread)?;
-        assert!(replication.linked.set(linked).is_ok(), "looked at above");
+        assert!(replication.linked.set(linked).is_ok(), "checked above");
         Ok(())
     }
 }
@@ -366,7 +366,7 @@ impl NodeReplication {
         let keep = move |standbys: &[Member]| {
             let in_sync = standbys.iter().filter(|standby| standby.is_in_sync);
             let names = in_sync.map(|standby| standby.name.to_string()).collect();
-            // The lease's store comes first: standbys that may take over look there.
+            // The lease's store comes first: standbys that may take over read it.
             let is_recorded = leasing.get().is_none_or(|leasing| leasing.record(names));
             let saved = keeping.save(standbys, is_recorded);
             // The save is tried again and again: one line for all attempts.

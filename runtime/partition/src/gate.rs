@@ -84,7 +84,7 @@ pub struct ReadLimit {
 
 /// The gate between the log and the callers. It stays open until `keep` says that calls wait for standbys.
 pub struct CommitGate {
-    /// False: every durable record passes, without a look at the rest.
+    /// False: every durable record passes, and the gate reads nothing else.
     is_kept: AtomicBool,
     /// Writes are refused; the state says why.
     refuses: AtomicBool,

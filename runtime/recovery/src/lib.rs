@@ -2,7 +2,7 @@
 //! Owns: the walk over the files at opening, the parallelism of loading, the schemas that a log's records have made.
 //! Does not: apply a record (`replay`), judge a torn tail (`log`), accept calls (`router`).
 //! Invariants: a checkpoint is loaded whole or not at all; after an error no partition is served.
-//! Called by: `database`, before the router takes calls; `upkeep` (a checkpoint read back), `node` (looking).
+//! Called by: `database`, before the router takes calls; `upkeep` (a checkpoint read back), `node` (listing).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -130,7 +130,7 @@ fn copy_start(held: &mut ExclusivePartitions<'_>, lsn: Lsn, txn_id: TxnId, to: &
         tables: partition.begin_copy(&shared, to.clone()),
     });
     let partitions = partitions.collect();
-    let binaries = shared.binaries.lock().expect("held for a look").clone();
+    let binaries = shared.binaries.lock().expect("held for a short time").clone();
     CopyStart {
         lsn,
         txn_id,

@@ -97,7 +97,7 @@ impl Router {
         &self.0.config.registry.refusals
     }
 
-    /// Reports everything that has become dangerous since the last look.
+    /// Reports everything that has become dangerous since the last check.
     pub fn report_dangers(&self) {
         // A server that opens, stops, or is read alone takes no writes, and says so itself.
         if self.phase() != NodePhase::Ready || self.role() == Role::ReadOnly {

@@ -1,4 +1,4 @@
-//! Looking at tables without a procedure: statistics, rows page by page (`page` reads them), the digest of everything.
+//! Reads of tables without a procedure: statistics, rows page by page (`page` reads them), the digest of everything.
 
 use std::{
     fmt,

@@ -44,7 +44,7 @@ pub trait Taker: Send + Sync {
     fn check_primary(&self, _: &WelcomeSeen) -> Result<(), String> {
         Ok(())
     }
-    /// Whether the knowledge of `check_primary` is of `since_ns` or later, by the taker's clock, or can't be. The question makes the taker look.
+    /// Whether the knowledge of `check_primary` is of `since_ns` or later, by the taker's clock, or can't be. The question makes the taker read the store.
     fn knows_since(&self, _since_ns: u64) -> bool {
         true
     }

@@ -24,8 +24,8 @@ use reprise_wire::{
 
 use crate::{checkpoint_history::CheckpointHistory, engine::EngineHandles, retention::Retention};
 
-/// How often a writer that waits looks whether the node stops.
-const LOOK: Duration = Duration::from_millis(50);
+/// Interval at which a waiting writer checks whether the node stops.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Keys copied under one hold of their lock.
 const KEYS_AT_ONCE: usize = 1_000;
 /// Bytes of keys after which a block is written.
@@ -238,7 +238,7 @@ impl CheckpointJob {
         Ok(self.size)
     }
 
-    /// Sleeps until there may be something to do, for a look's time at most.
+    /// Sleeps until there may be something to do, for one poll interval at most.
     fn wait(&self) {
         let mut select = Select::new();
         match (self.stage, &self.pages) {
@@ -247,14 +247,14 @@ impl CheckpointJob {
             }
             (CheckpointStage::Durable, _) => {
                 // Whether they are is seen by the next step.
-                let _ = self.engine().log.wait_copied(self.start.lsn, LOOK);
+                let _ = self.engine().log.wait_copied(self.start.lsn, POLL_INTERVAL);
                 return;
             }
             _ => {
                 select.recv(&self.told);
             }
         }
-        let _ = select.ready_timeout(LOOK); // the next step checks for a message
+        let _ = select.ready_timeout(POLL_INTERVAL); // the next step checks for a message
     }
 
     /// While calls wait and cores are few, compressing must not take them: the engine's threads come first.

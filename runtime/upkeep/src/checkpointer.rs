@@ -25,8 +25,8 @@ use crate::{
 
 /// Pages of rows on their way from the engine threads to the writer: bounds memory while the disk is slow.
 const PAGES_IN_FLIGHT_MAX: usize = 64;
-/// How often a caller looks whether the checkpoint that another caller begins is marked.
-const BEGIN_LOOK: Duration = Duration::from_millis(1);
+/// Interval at which a caller checks whether the checkpoint that another caller begins is marked.
+const BEGIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Log that has grown by less is no reason for another checkpoint.
 pub(crate) const GROWN_BYTES_MIN: u64 = 4096;
 
@@ -117,7 +117,7 @@ impl Checkpointer {
             if self.history.is_stopping() {
                 return Err(TakeError::Failed("another one is just begun".into()));
             }
-            self.engine().shared.threads.sleep(BEGIN_LOOK);
+            self.engine().shared.threads.sleep(BEGIN_POLL_INTERVAL);
         }
     }
 

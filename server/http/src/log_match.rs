@@ -178,7 +178,7 @@ fn argument(text: &str) -> Result<(String, String), Refusal> {
 /// Number of rows that consecutive insertions gave the key, at most. They are kept for a page.
 const ROWS_MET_MAX: usize = 1_024;
 
-/// A key that records are looked for by: an idempotency key, or a primary key in any table whose columns take its values.
+/// A key by which records are searched: an idempotency key, or a primary key in any table whose columns take its values.
 struct KeyMatch {
     text: String,
     /// Rows that have the key now, and rows that got it in a record that was read before.
@@ -211,7 +211,7 @@ impl KeyMatch {
 
     fn is_of(&self, row: &ChangedRow) -> bool {
         let numbered = NumberedRow::of(row);
-        let mut rows = self.rows.lock().expect("held for a look");
+        let mut rows = self.rows.lock().expect("held for a short time");
         if row_key_text(row).is_some_and(|found| found == self.text) {
             if rows.len() < ROWS_MET_MAX {
                 rows.extend(numbered);

@@ -116,7 +116,7 @@ fn full(detail: &str) -> Refusal {
     problem.into()
 }
 
-/// Answers a connection on a place for probes and control: it can look at the server, and end calls.
+/// Answers a connection on a place for probes and control: it can read the server's state, and end calls.
 async fn answer_probe(state: &AppState, router: &Router, request: Request<Incoming>) -> Result<Response, Infallible> {
     let path = request.uri().path();
     let is_taken = matches!(path, "/healthz" | "/readyz" | "/metrics" | "/v1/status" | "/v1/calls")

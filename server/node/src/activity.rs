@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The period in which the server prints a few lines of each kind.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Tells until it is dropped.
 pub struct Activity {
@@ -37,7 +37,7 @@ impl Activity {
         let seen = is_over.clone();
         let work = move || {
             while !seen.load(Ordering::Acquire) {
-                thread::park_timeout(LOOK_EVERY);
+                thread::park_timeout(POLL_INTERVAL);
                 router.check_clock();
                 router.report_dangers();
                 certificate.warn_if_near();

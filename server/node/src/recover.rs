@@ -32,7 +32,7 @@ pub const EXAMPLE: &str = "Examples:
 
 Without --dry-run, the command replays the log and takes a checkpoint. The next start of the server loads that checkpoint.
 Exit status 1 if the database can't be opened.";
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Args)]
 pub struct RecoverArgs {
@@ -236,7 +236,7 @@ fn take_checkpoint(database: &Database) -> Result<U64, VerbFailure> {
     let begun = checkpointer.take().context("take a checkpoint")?;
     let is_published = || checkpointer.is_published(begun.lsn);
     while !is_published().map_err(|reason| anyhow!("take a checkpoint: {reason}"))? {
-        thread::sleep(LOOK_EVERY);
+        thread::sleep(POLL_INTERVAL);
     }
     Ok(U64(begun.lsn.0))
 }

@@ -50,7 +50,7 @@ use crate::{
 
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 /// Interval at which a standby checks whether it can still follow its primary.
-const PARTED_LOOK: Duration = Duration::from_millis(500);
+const PARTED_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 pub fn run(args: ServeArgs, matches: &ArgMatches) -> VerbResult {
     server_output::start().context("start the thread that writes the output")?;
@@ -479,7 +479,7 @@ async fn serve(
     server_output::result(format!("listening on {}", url_of(address, state.tls.is_some())));
     tokio::pin!(recovered);
     let mut is_recovered = false;
-    let mut look = tokio::time::interval(PARTED_LOOK);
+    let mut poll = tokio::time::interval(PARTED_POLL_INTERVAL);
     let outcome = loop {
         tokio::select! {
             ended = &mut recovered, if !is_recovered => match ended {
@@ -490,7 +490,7 @@ async fn serve(
             _ = hangup.recv() => {
                 reloading.reloader.reload(address, &state, &reloading.database);
             }
-            _ = look.tick(), if cuts_by_itself => {
+            _ = poll.tick(), if cuts_by_itself => {
                 if let Some(reason) = reloading.database.parted() {
                     break Err(VerbFailure::Again(parted(&reason)));
                 }

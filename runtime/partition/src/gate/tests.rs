@@ -53,7 +53,7 @@ fn reads_that_wait_are_run_again_once_standbys_are_missing_and_writes_wait() {
         let mut batch = CallBatch::new(None);
         batch.push(ModuleId(0), 0, b"", None);
         (batch.calls[0].outcome, batch.records) = (outcome, records);
-        batch.is_look = name == "look";
+        batch.is_table_read = name == "table read";
         let sender = sender.clone();
         let done = move |batch: Box<CallBatch>| _ = sender.send((name, batch.calls[0].outcome.clone()));
         batch.done = Some(Box::new(done));
@@ -68,7 +68,7 @@ fn reads_that_wait_are_run_again_once_standbys_are_missing_and_writes_wait() {
     wait("read", 7, 0, ReplyOutcome::Committed);
     wait("write", 8, 1, ReplyOutcome::Committed);
     wait("abort", 8, 0, aborted());
-    wait("look", 8, 0, ReplyOutcome::Waiting);
+    wait("table read", 8, 0, ReplyOutcome::Waiting);
     gate.release();
     assert!(told.try_recv().is_err(), "standbys are here");
     let reads: Option<Arc<str>> = Some("two are gone".into());
@@ -77,7 +77,7 @@ fn reads_that_wait_are_run_again_once_standbys_are_missing_and_writes_wait() {
     gate.release();
     let refused = ReplyOutcome::StandbyUnavailable("two are gone".into());
     let all: Vec<_> = told.try_iter().collect();
-    assert_eq!(all, [("read", ReplyOutcome::Superseded), ("look", refused)]);
+    assert_eq!(all, [("read", ReplyOutcome::Superseded), ("table read", refused)]);
     // Rows that a read saw stay committed, whatever becomes of the limit.
     let limit = gate.read_limit(Lsn(8)).expect("standbys are missing");
     assert_eq!((limit.end, gate.acknowledged()), (Lsn(6), Lsn(6)));

@@ -17,7 +17,7 @@ use crate::{
     trace::CallTrace,
 };
 
-/// Result of a look at the request that the input begins with.
+/// Result of reading the request that the input begins with.
 pub(super) enum TakeOutcome {
     Call,
     /// The rest of it is not here yet.
