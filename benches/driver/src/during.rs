@@ -110,8 +110,8 @@ impl During {
         }
     }
 
-    /// Asks for the checkpoint once a third of the window is over.
-    pub fn note(&mut self, now: Instant) {
+    /// Begins the checkpoint once a third of the window is over.
+    pub fn begin_if_due(&mut self, now: Instant) {
         if self.is_asked || now < self.opens + (self.closes - self.opens) / 3 {
             return;
         }

@@ -104,20 +104,20 @@ impl<W: Workload> Load<'_, W> {
             let begun = ended.unwrap_or_else(Instant::now);
             now = begun - stood_still;
             self.in_flight += arrived.len();
-            self.note_results(&arrived);
+            self.record_result_sizes(&arrived);
             for mut done in arrived {
                 done.due -= stood_still;
                 done.ended -= stood_still;
-                self.settle(done)?;
+                self.complete(done)?;
             }
-            self.note(now, on_progress);
+            self.report_progress(now, on_progress);
             stood_still += begun.elapsed();
         }
         self.finish()
     }
 
     /// Takes what the answers were long into what the next pass makes room for.
-    fn note_results(&mut self, arrived: &[Done<W::Call>]) {
+    fn record_result_sizes(&mut self, arrived: &[Done<W::Call>]) {
         let longest = arrived.iter().map(|done| done.reply.result_bytes()).max();
         self.results_bytes = self.results_bytes.max(longest.unwrap_or(0));
     }

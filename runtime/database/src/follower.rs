@@ -171,11 +171,11 @@ impl Follower {
         if let Some(next) = self.replayer.next_deployment() {
             let what = format!("waits for the compilation of {} version {}", next.name, next.version);
             self.router.set_replay_waits_for(Some(what.as_str().into()));
-            let told = format!(
+            let text = format!(
                 "the replay {what}; what lies before LSN {} is shown meanwhile",
                 next.lsn
             );
-            self.report(told);
+            self.report(text);
         }
         let fed = self.replayer.feed_rest();
         self.router.set_replay_waits_for(None);

@@ -268,7 +268,7 @@ impl NodeReplication {
                 let by = ByHand {
                     given: None,
                     accepts_loss: options.accepts_loss,
-                    is_judged_later: false,
+                    is_checked_later: false,
                 };
                 leasing.take_by_hand(by, lost)?
             }
@@ -388,26 +388,26 @@ impl NodeReplication {
                 "this server follows nobody, so no primary can be asked to step down: {force}"
             )));
         };
-        let told = linked.ask_step_down();
-        let told =
-            told.map_err(|reason| not_stopped(format!("the old primary did not step down ({reason}): {force}")))?;
+        let handed_over = linked.ask_step_down();
+        let handed_over = handed_over
+            .map_err(|reason| not_stopped(format!("the old primary did not step down ({reason}): {force}")))?;
         let clock = &self.shared.clock;
         let until_ns = clock.monotonic_ns() + HAND_OVER_MAX.as_nanos() as u64;
         loop {
             let received = self.log.received().map(|position| position.lsn).unwrap_or_default();
-            if received >= told.lsn {
-                return match received == told.lsn {
-                    true => Ok(told),
+            if received >= handed_over.lsn {
+                return match received == handed_over.lsn {
+                    true => Ok(handed_over),
                     false => Err(not_stopped(format!(
                         "the old primary stepped down at LSN {}, and this standby is at LSN {received}: its log is another one; {force}",
-                        told.lsn
+                        handed_over.lsn
                     ))),
                 };
             }
             if clock.monotonic_ns() >= until_ns {
                 return Err(unavailable(format!(
                     "the old primary stepped down at LSN {}, and this standby is at LSN {received}: it lacks the last records",
-                    told.lsn
+                    handed_over.lsn
                 )));
             }
             self.shared.threads.sleep(POLL_INTERVAL);

@@ -636,7 +636,7 @@ impl LeaseManager {
             }
             let stops = || ReplicationError::Unavailable("the server stops".into());
             let replication = self.replication.upgrade().ok_or_else(stops)?;
-            let is_sure = by.is_judged_later
+            let is_sure = by.is_checked_later
                 || by.is_given(&seen, &self.own.name)
                 || may_begin(&seen, &replication.candidate(&self.own.name)).is_ok();
             if !is_sure && !by.accepts_loss {

@@ -110,7 +110,7 @@ impl Node {
     }
 
     /// Returns the status that this primary sends to a standby.
-    pub fn told_status(&self) -> Option<SyncStatus> {
+    pub fn sent_status(&self) -> Option<SyncStatus> {
         self.durable_reign()?;
         self.durable.status(self.id)
     }

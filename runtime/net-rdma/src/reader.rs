@@ -18,7 +18,7 @@ const LINGER: Duration = Duration::from_secs(3);
 /// Time for completions that the card has not reported yet when the peer is gone.
 const LAST_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Pieces after which the reader reports that it took them, while more arrive.
-const TOLD_EVERY: u64 = PIECES_MAX as u64 / 4;
+const REPORT_EVERY: u64 = PIECES_MAX as u64 / 4;
 
 pub(crate) struct FrameReceiver {
     shared: Arc<SharedPair>,
@@ -194,7 +194,7 @@ impl FrameReceiver {
             .post_receive()
             .map_err(|error| self.shared.fail(error))?;
         self.is_ended = head.is_end;
-        if self.taken - self.reported >= TOLD_EVERY || self.at - self.reported_at >= self.ring_bytes as u64 / 4 {
+        if self.taken - self.reported >= REPORT_EVERY || self.at - self.reported_at >= self.ring_bytes as u64 / 4 {
             self.report_taken()?;
         }
         match head.is_more || head.is_end {

@@ -289,11 +289,11 @@ impl Shipper {
         self.inner.table.check_level(level)
     }
 
-    /// Calls `told` once the records before `end`, which are durable here, have a level. Calls it with the reason if the wait for that ends first.
+    /// Calls `hook` once the records before `end`, which are durable here, have a level. Calls it with the reason if the wait for that ends first.
     /// Either happens within about 5 s.
-    pub fn when_safe(&self, level: Safety, end: Lsn, told: SafetyHook) {
+    pub fn when_safe(&self, level: Safety, end: Lsn, hook: SafetyHook) {
         let inner = &self.inner;
-        inner.table.when_safe(level, end, inner.clock.monotonic_ns(), told);
+        inner.table.when_safe(level, end, inner.clock.monotonic_ns(), hook);
     }
 
     /// Returns the level that an answered write has now.

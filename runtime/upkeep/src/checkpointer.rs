@@ -202,11 +202,11 @@ impl Checkpointer {
     fn begin(&self) -> Result<CheckpointInfo, TakeError> {
         let engine = self.engine();
         let (to, pages) = bounded(PAGES_IN_FLIGHT_MAX);
-        let (tell, told) = bounded(1);
-        let tell = Box::new(move || {
-            let _ = tell.send(()); // the writer may have given up
+        let (on_answered, answered) = bounded(1);
+        let on_answered = Box::new(move || {
+            let _ = on_answered.send(()); // the writer may have given up
         });
-        let start = engine.router.begin_copy(to, tell)?;
+        let start = engine.router.begin_copy(to, on_answered)?;
         let write_ns = engine.router.write_ns();
         let tables = start.partitions.iter().flat_map(|partition| &partition.tables);
         let info = CheckpointInfo {
@@ -223,7 +223,7 @@ impl Checkpointer {
         };
         self.history.record_begin(info.clone(), write_ns);
         let (history, retention) = (self.history.clone(), self.retention.clone());
-        let make = Box::new(move || CheckpointJob::make(history, retention, start, pages, told));
+        let make = Box::new(move || CheckpointJob::make(history, retention, start, pages, answered));
         match self.start("checkpoint", make) {
             true => Ok(info),
             false => Err(TakeError::Failed("the server could not start a thread for it".into())),

@@ -334,8 +334,8 @@ pub async fn wait_for_min_lsn(state: &AppState, headers: &HeaderMap) -> Result<(
     }
     let seen = async {
         let (sender, reached) = oneshot::channel();
-        let tell = Box::new(move || _ = sender.send(())); // the request may be over
-        if let Some(_waiter) = router.when_in_view(Lsn(min_lsn), tell) {
+        let hook = Box::new(move || _ = sender.send(())); // the request may be over
+        if let Some(_waiter) = router.when_in_view(Lsn(min_lsn), hook) {
             let _ = reached.await;
         }
         // The standbys of a primary have to have it, too.

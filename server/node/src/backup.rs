@@ -196,10 +196,10 @@ impl BackupFacts {
 }
 
 pub fn print_manifest(dir: &Path, manifest: &BackupManifest, output: Output) -> VerbResult {
-    let told = BackupFacts::of(dir, manifest);
+    let facts = BackupFacts::of(dir, manifest);
     match output {
-        Output::Json => print_json(&told)?,
-        Output::Text => print_pairs(&told.pairs())?,
+        Output::Json => print_json(&facts)?,
+        Output::Text => print_pairs(&facts.pairs())?,
     }
     Ok(())
 }

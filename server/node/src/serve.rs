@@ -229,9 +229,9 @@ fn begin_as_standby(primary: &mut Primary, config: &ServeConfig) -> VerbResult {
 
 /// Returns the URL at which others reach this server, if it is known.
 fn own_url(config: &ServeConfig, address: SocketAddr, is_encrypted: bool) -> Option<Arc<str>> {
-    let told = config.replication.advertise.value.clone();
+    let advertised = config.replication.advertise.value.clone();
     let own = || (!address.ip().is_unspecified()).then(|| url_of(address, is_encrypted));
-    told.or_else(own).map(Into::into)
+    advertised.or_else(own).map(Into::into)
 }
 
 fn url_of(address: SocketAddr, is_encrypted: bool) -> String {
@@ -264,8 +264,8 @@ fn partitions(config: &ServeConfig) -> Result<Setting<u16>, VerbFailure> {
     if config.log.log.value == LogPolicy::None {
         if stored.is_some() {
             let dir = dir.display();
-            let told = format!("without a log the server begins empty; the log under {dir} stays as it is");
-            server_output::info("without_log", told);
+            let text = format!("without a log the server begins empty; the log under {dir} stays as it is");
+            server_output::info("without_log", text);
         }
         return Ok(asked.unwrap_or_else(|| by_default(cores())));
     }
@@ -296,8 +296,8 @@ fn open_catalog(dir: &Path) -> Result<Catalog, VerbFailure> {
     let opened = Catalog::open(dir).with_context(|| format!("open the catalog {}", dir.display()))?;
     if let Some(set_aside) = &opened.set_aside {
         let place = set_aside.display();
-        let told = format!("the catalog could not be read; it lies in {place} now, and is made again from the log");
-        server_output::warning("catalog", told);
+        let text = format!("the catalog could not be read; it lies in {place} now, and is made again from the log");
+        server_output::warning("catalog", text);
     }
     Ok(opened.catalog)
 }
