@@ -95,7 +95,7 @@ fn half_of_file_system(
 ) -> Result<u64, anyhow::Error> {
     let (threads, asked): (&dyn Threads, _) = (&RealThreads, dir.to_owned());
     let answer = threads.within("backup-dir", time, move || ask(&asked));
-    let answer = answer.context("start a thread that reads the folder of backups")?;
+    let answer = answer.context("start a thread that looks at the folder of backups")?;
     let answer = answer.with_context(|| {
         format!(
             "the file system of the backup directory {} does not answer within {} s. Repair it, name another directory with --backup-dir, or set \
