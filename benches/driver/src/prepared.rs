@@ -70,7 +70,7 @@ impl<C: Send + Sync + 'static> Pass<C> {
                 due,
                 spacing: Duration::ZERO,
                 ended,
-                served_before: u64::MAX, // answers are looked at after the pass
+                served_before: u64::MAX, // answers are read after the pass
             });
             pass.end_one();
         });

@@ -252,10 +252,10 @@ pub(crate) fn read_module(name: &str, dir: Option<&Path>) -> Result<Vec<u8>, Ben
         }
     }
     let Some(path) = candidates.iter().find(|path| path.is_file()) else {
-        let looked: Vec<_> = candidates.iter().map(|path| path.display().to_string()).collect();
+        let searched: Vec<_> = candidates.iter().map(|path| path.display().to_string()).collect();
         return Err(BenchError::Failed(format!(
             "{file} is not there (looked for {}): build it with `cargo xtask wasm`, or name its folder with --modules DIR",
-            looked.join(", ")
+            searched.join(", ")
         )));
     };
     fs::read(path).map_err(|error| failed(&format!("read {}", path.display()), error))

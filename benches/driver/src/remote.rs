@@ -451,7 +451,7 @@ fn drive<W: Workload>(
     }))
 }
 
-/// Tells the progress, and looks at what was written to the log when the window opens and closes.
+/// Reports the progress, and reads the size of the log when the window opens and closes.
 async fn watch<W: Workload>(load: &Load<W>, options: &Options, on_progress: OnProgress<'_>) -> Result<u64, BenchError> {
     let talk = |error| failed(&format!("talk to {}", load.session.address), error);
     let mut connection = Connection::open(&load.session.address).await.map_err(talk)?;

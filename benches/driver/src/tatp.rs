@@ -138,7 +138,7 @@ impl Tatp {
         Ok(checked)
     }
 
-    /// Looks at every subscriber: what belongs to them is all that there is.
+    /// Checks every subscriber: what belongs to them is all that there is.
     fn check_subscribers(control: &mut dyn Control) -> Result<[u64; TABLES.len()], BenchError> {
         let rows = Self::rows(control)?;
         let mut found = [0; TABLES.len()];

@@ -177,7 +177,7 @@ const PATCHES_MAX: usize = 16;
 
 #[inline]
 fn read(log: &[u8], place: u64) -> Result<Change<'_>> {
-    // Changes have a length of their own; what lies behind this one is not looked at.
+    // Changes have a length of their own; what lies behind this one is not read.
     let bytes = log.get(place as usize..).unwrap_or_default();
     Changes::new(bytes)
         .next()

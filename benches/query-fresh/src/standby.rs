@@ -50,8 +50,8 @@ impl Threads for StandbyThreads {
         RealThreads.give_way(let_go)
     }
 
-    fn poll(&self, look: Duration, is_there: &dyn Fn() -> bool) -> bool {
-        RealThreads.poll(look, is_there)
+    fn poll(&self, time: Duration, is_there: &dyn Fn() -> bool) -> bool {
+        RealThreads.poll(time, is_there)
     }
 
     fn beside(&self, every: Duration, show: &(dyn Fn() + Sync), work: &mut dyn FnMut()) {
@@ -308,7 +308,7 @@ impl Standby {
 
     /// Ends its threads, once no other owner has it.
     pub fn end(standby: Arc<Self>) -> Result<()> {
-        let standby = Arc::into_inner(standby).context("somebody still looks at a standby")?;
+        let standby = Arc::into_inner(standby).context("another thread still holds a standby")?;
         standby.is_over.store(true, Ordering::Release);
         drop(standby.taker);
         let threads = standby.threads.into_inner().expect("nothing panics while it is held");

@@ -228,7 +228,7 @@ struct State {
     catch_up_s: f64,
 }
 
-/// The thread that looks at freshness.
+/// The thread that samples freshness.
 struct Sampler {
     over: Sender<()>,
     thread: JoinHandle<Vec<Sample>>,
