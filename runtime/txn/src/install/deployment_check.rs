@@ -80,7 +80,7 @@ impl<'a> DeploymentCheck<'a> {
             deployed,
             name,
             schema,
-            rules: rules,
+            rules,
             conflicts: Vec::new(),
             changes: Vec::new(),
             next: deployed.clone(),
