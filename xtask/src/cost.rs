@@ -114,16 +114,16 @@ fn instructions(root: &Path, kind: &str) -> Result<u64> {
     let program = root.join("target/quick/reprise-bench-cost");
     let output = command.arg(program).args([kind, &CALLS.to_string()]).output();
     let output = output.context("start valgrind")?;
-    let told = String::from_utf8_lossy(&output.stderr);
-    match collected(&told).filter(|_| output.status.success()) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    match collected(&stderr).filter(|_| output.status.success()) {
         Some(count) => Ok(count / CALLS),
-        None => bail!("{kind}: {}\n{told}", output.status),
+        None => bail!("{kind}: {}\n{stderr}", output.status),
     }
 }
 
 /// Reads the line of callgrind at its end, if it counted anything.
-fn collected(told: &str) -> Option<u64> {
-    let (_, rest) = told.split_once("Collected : ")?;
+fn collected(text: &str) -> Option<u64> {
+    let (_, rest) = text.split_once("Collected : ")?;
     let count = rest.split_whitespace().next()?.parse().ok()?;
     (count > 0).then_some(count)
 }
@@ -164,8 +164,8 @@ mod tests {
 
     #[test]
     fn count_is_read_from_what_callgrind_says() {
-        let told = "==7== Events    : Ir\n==7== Collected : 2545590\n==7== \n";
-        assert_eq!(collected(told), Some(2_545_590));
+        let text = "==7== Events    : Ir\n==7== Collected : 2545590\n==7== \n";
+        assert_eq!(collected(text), Some(2_545_590));
         assert_eq!(collected("==7== Collected : 0\n"), None);
         assert_eq!(collected("valgrind: no such program"), None);
     }

@@ -93,7 +93,7 @@ fn build(root: &Path, work: &Path) -> Result<[PathBuf; 2]> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let programs = ["sim", "schemas"].map(|name| (target.join("release").join(name), work.join(name)));
     for (built, program) in &programs {
-        // Away from where the next build without counters looks.
+        // Away from where the next build without counters searches.
         fs::rename(built, program).context("take the program that counts")?;
     }
     Ok(programs.map(|(_, program)| program))

@@ -115,8 +115,8 @@ pub fn test(root: &Path, stages: &[Stage]) -> Result<()> {
         steps.append(&mut own);
     }
     println!("\nfailed, or {} s and longer:", SLOW.as_secs());
-    let told = steps.iter().filter(|step| !step.is_done || step.time >= SLOW);
-    told.for_each(|step| println!("{step}"));
+    let shown = steps.iter().filter(|step| !step.is_done || step.time >= SLOW);
+    shown.for_each(|step| println!("{step}"));
     println!("stages:");
     totals.iter().for_each(|step| println!("{step}"));
     skipped(root);

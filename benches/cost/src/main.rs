@@ -1,6 +1,6 @@
 //! The cost of one transaction between its arguments and its outcome: no router, log or second thread.
 //! Owns: a partition's store, filled by the procedures themselves, and a stretch of calls of one kind over it.
-//! Does not: report throughput of the database (`reprise-bench`), or judge.
+//! Does not: report throughput of the database (`reprise-bench`), or compare it with a limit.
 //! Invariants: inputs follow from the count alone, so two builds do the same work.
 //! Called by: `cargo xtask cost`, and people, for instruction counts:
 //!   `valgrind --tool=callgrind --toggle-collect='*measured*' target/release/reprise-bench-cost new_order 2000`

@@ -6,7 +6,7 @@ use reprise_database::{Database, Environment};
 
 use crate::BenchError;
 
-/// Looks at a run, or changes what it runs in. Each part does nothing by itself.
+/// Observes a run, or changes what it runs in. Each part does nothing by itself.
 pub trait Around {
     /// Before the database is opened: puts something else in the place of what it is to run in.
     fn change(&self, _around: &mut Environment) {}

@@ -1,4 +1,4 @@
-//! The workload `bank`: four transfers to one look at a balance, over accounts chosen at random.
+//! The workload `bank`: four transfers to one read of a balance, over accounts chosen at random.
 
 use reprise_abi::Field;
 use reprise_procedure::native::NativeModule;
@@ -42,7 +42,7 @@ struct Total {
     sum: i64,
 }
 
-/// An amount of 0 stands for a look at the balance of `from`.
+/// An amount of 0 stands for a read of the balance of `from`.
 #[derive(Clone, Copy)]
 pub(crate) struct BankCall {
     from: u32,

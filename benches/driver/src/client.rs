@@ -225,7 +225,7 @@ impl Control for Client<'_> {
         bad.map_or(Ok(()), Err)
     }
 
-    fn told_rows(&mut self, table: &str) -> Result<u64, BenchError> {
+    fn published_rows(&mut self, table: &str) -> Result<u64, BenchError> {
         let info = self.get(&format!("/v1/tables/{table}"))?;
         Ok(integer(&info, "rows")? as u64)
     }

@@ -66,14 +66,14 @@ pub(crate) trait Control {
     fn visit_integers(&mut self, table: &str, columns: &[&str], visit: &mut RowVisitor<'_>) -> Result<(), BenchError>;
 
     /// Rows of a table over all partitions, as these published last.
-    fn told_rows(&mut self, table: &str) -> Result<u64, BenchError>;
+    fn published_rows(&mut self, table: &str) -> Result<u64, BenchError>;
 
     /// Rows of a table over all partitions, once two answers in a row are equal. The driver does not wait for a partition that is busy, or with
     /// another site for a transaction.
     fn row_count(&mut self, table: &str) -> Result<u64, BenchError> {
         let mut before = None;
         for _ in 0..COUNTS_MAX {
-            let rows = self.told_rows(table)?;
+            let rows = self.published_rows(table)?;
             if before == Some(rows) {
                 break;
             }

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::{BenchError, failed};
 
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 const LATENCY_NS_MAX: u64 = 600_000_000_000;
 const DIGITS: u8 = 3;
 
@@ -59,7 +59,7 @@ pub(crate) fn take(checkpointer: &Checkpointer) -> Result<CheckpointInfo, BenchE
         let all = checkpointer.list();
         let found = all.into_iter().find(|info| info.lsn == begun.lsn);
         match found {
-            Some(info) if info.state == CheckpointPhase::Running => thread::sleep(LOOK),
+            Some(info) if info.state == CheckpointPhase::Running => thread::sleep(POLL_INTERVAL),
             Some(info) if info.state == CheckpointPhase::Published => return Ok(info),
             Some(info) => {
                 let reason = info.error.unwrap_or_default();
@@ -110,8 +110,8 @@ impl During {
         }
     }
 
-    /// Asks for the checkpoint once a third of the window is over.
-    pub fn note(&mut self, now: Instant) {
+    /// Begins the checkpoint once a third of the window is over.
+    pub fn begin_if_due(&mut self, now: Instant) {
         if self.is_asked || now < self.opens + (self.closes - self.opens) / 3 {
             return;
         }
@@ -148,7 +148,7 @@ impl During {
             match self.watch.outcome.get() {
                 Some(Ok(info)) => break info,
                 Some(Err(reason)) => return Err(BenchError::Failed(reason.clone())),
-                None => thread::sleep(LOOK),
+                None => thread::sleep(POLL_INTERVAL),
             }
         };
         let at = |moment: &OnceLock<Instant>| *moment.get().expect("set before the outcome");

@@ -55,8 +55,8 @@ mod tests {
         });
         is_ready.recv().expect("the thread runs");
         // A kernel without these figures tells nothing of any thread.
-        let told = fs::read_to_string("/proc/self/schedstat").is_ok();
-        assert_eq!(ran_ns().is_some(), told);
+        let has_figures = fs::read_to_string("/proc/self/schedstat").is_ok();
+        assert_eq!(ran_ns().is_some(), has_figures);
         drop(go);
         site.expect("a thread").join().expect("ends");
     }

@@ -1,7 +1,7 @@
 //! Finished batches on their way from the engine's threads to the generator.
 //!
 //! Waking a thread costs the engine more than running several calls. The generator therefore names the number of batches that it waits for, and the
-//! engine wakes it once for all of them. If a core is free for it, it first looks for a while without sleeping. An engine that is fast enough then
+//! engine wakes it once for all of them. If a core is free for it, it first polls for a while without sleeping. An engine that is fast enough then
 //! wakes no thread.
 
 use std::{
@@ -12,9 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest look without sleeping: a few batches' time.
+/// Longest time of polls without sleep: a few batches' time.
 const SPIN_MAX: Duration = Duration::from_micros(200);
-/// Looks between two readings of the clock.
+/// Polls between two readings of the clock.
 const SPINS: u32 = 64;
 
 #[derive(Debug)]
@@ -92,7 +92,7 @@ impl<T> Handover<T> {
         self.count.store(0, Ordering::Relaxed);
     }
 
-    /// Looks for a while whether `count` are there.
+    /// Polls for a while whether `count` are there.
     fn spin(&self, count: usize) {
         let begun = Instant::now();
         while begun.elapsed() < SPIN_MAX {

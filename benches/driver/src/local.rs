@@ -187,7 +187,7 @@ impl Control for Local<'_> {
         })
     }
 
-    fn told_rows(&mut self, table: &str) -> Result<u64, BenchError> {
+    fn published_rows(&mut self, table: &str) -> Result<u64, BenchError> {
         let (id, _) = self.table(table)?;
         let stats = self
             .router

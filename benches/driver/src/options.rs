@@ -22,7 +22,7 @@ pub struct Options {
     pub scale: Option<u32>,
     /// Warehouses of TPC-C; None is one per partition.
     pub warehouses: Option<u32>,
-    /// The folder of NAME.wasm; None looks beside the executable.
+    /// The folder of NAME.wasm; None searches beside the executable.
     pub modules: Option<PathBuf>,
     pub target: Target,
 }

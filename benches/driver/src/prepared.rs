@@ -54,7 +54,7 @@ impl<C: Send + Sync + 'static> Pass<C> {
         if self.is_over.load(Ordering::Relaxed) {
             return;
         }
-        let mut queue = self.queues[partition].lock().expect("held for a look");
+        let mut queue = self.queues[partition].lock().expect("held for a short time");
         let Some((builder, calls)) = queue.next() else {
             return self.is_over.store(true, Ordering::Relaxed);
         };
@@ -70,7 +70,7 @@ impl<C: Send + Sync + 'static> Pass<C> {
                 due,
                 spacing: Duration::ZERO,
                 ended,
-                served_before: u64::MAX, // answers are looked at after the pass
+                served_before: u64::MAX, // answers are read after the pass
             });
             pass.end_one();
         });
@@ -104,20 +104,20 @@ impl<W: Workload> Load<'_, W> {
             let begun = ended.unwrap_or_else(Instant::now);
             now = begun - stood_still;
             self.in_flight += arrived.len();
-            self.note_results(&arrived);
+            self.record_result_sizes(&arrived);
             for mut done in arrived {
                 done.due -= stood_still;
                 done.ended -= stood_still;
-                self.settle(done)?;
+                self.complete(done)?;
             }
-            self.note(now, on_progress);
+            self.report_progress(now, on_progress);
             stood_still += begun.elapsed();
         }
         self.finish()
     }
 
     /// Takes what the answers were long into what the next pass makes room for.
-    fn note_results(&mut self, arrived: &[Done<W::Call>]) {
+    fn record_result_sizes(&mut self, arrived: &[Done<W::Call>]) {
         let longest = arrived.iter().map(|done| done.reply.result_bytes()).max();
         self.results_bytes = self.results_bytes.max(longest.unwrap_or(0));
     }

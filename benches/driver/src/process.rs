@@ -29,7 +29,7 @@ use crate::{
     native::NativeCode,
     options::{Options, ProcessOptions},
     random::Random,
-    replay::{ReplayOptions, ReplayReport, note_run, replay},
+    replay::{ReplayOptions, ReplayReport, replay, write_run_speed},
     report::{Report, Subject},
     slow::SlowRegions,
     workload::Workload,
@@ -98,7 +98,7 @@ pub(crate) fn run<W: Workload>(
     database.close().map_err(|error| failed("close the database", error))?;
     drop(database);
     if let Some(dir) = &opened {
-        note_run(dir, W::NAME, report.txn_per_s)?;
+        write_run_speed(dir, W::NAME, report.txn_per_s)?;
     }
     if let (Some(digest), Some(dir)) = (digest, opened) {
         on_progress(Progress::Preparing("opening it again"));
@@ -252,10 +252,10 @@ pub(crate) fn read_module(name: &str, dir: Option<&Path>) -> Result<Vec<u8>, Ben
         }
     }
     let Some(path) = candidates.iter().find(|path| path.is_file()) else {
-        let looked: Vec<_> = candidates.iter().map(|path| path.display().to_string()).collect();
+        let searched: Vec<_> = candidates.iter().map(|path| path.display().to_string()).collect();
         return Err(BenchError::Failed(format!(
             "{file} is not there (looked for {}): build it with `cargo xtask wasm`, or name its folder with --modules DIR",
-            looked.join(", ")
+            searched.join(", ")
         )));
     };
     fs::read(path).map_err(|error| failed(&format!("read {}", path.display()), error))
@@ -295,7 +295,7 @@ pub(crate) struct Load<'a, W: Workload> {
     /// The engine leaves one to the generator.
     has_free_core: bool,
     log_span: LogSpan,
-    told_at: Instant,
+    progress_at: Instant,
     during: Option<During>,
 }
 
@@ -328,7 +328,7 @@ impl<'a, W: Workload> Load<'a, W> {
             deployed,
             module,
             random: Random::new(options.seed),
-            told_at: meter.begun,
+            progress_at: meter.begun,
             meter,
             handover: Arc::new(Handover::new(has_free_core)),
             arrived: Vec::new(),
@@ -367,9 +367,9 @@ impl<'a, W: Workload> Load<'a, W> {
             // A few at a time: the batches on their way keep the engine busy meanwhile.
             let handover = self.handover.clone();
             handover.take_many((self.in_flight / 4).max(1), None, &mut self.arrived);
-            self.settle_arrived()?;
+            self.complete_arrived()?;
             now = Instant::now();
-            self.note(now, on_progress);
+            self.report_progress(now, on_progress);
         }
         self.finish()
     }
@@ -388,11 +388,11 @@ impl<'a, W: Workload> Load<'a, W> {
                 self.meter.late = self.meter.late.max(now.saturating_duration_since(due_at(next)));
                 self.submit(count as usize, due_at(next), spacing);
                 next += count;
-                self.settle_ready()?;
-                self.note(now, on_progress);
+                self.complete_ready()?;
+                self.report_progress(now, on_progress);
                 continue;
             }
-            self.settle_ready()?;
+            self.complete_ready()?;
             self.wait_until(due_at(next));
         }
         self.finish()
@@ -418,7 +418,7 @@ impl<'a, W: Workload> Load<'a, W> {
         let handover = self.handover.clone();
         while self.in_flight > 0 {
             handover.take_many(1, None, &mut self.arrived);
-            self.settle_arrived()?;
+            self.complete_arrived()?;
         }
         Ok(())
     }
@@ -477,22 +477,22 @@ impl<'a, W: Workload> Load<'a, W> {
         (call, partition)
     }
 
-    fn settle_ready(&mut self) -> Result<(), BenchError> {
+    fn complete_ready(&mut self) -> Result<(), BenchError> {
         let handover = self.handover.clone();
         handover.take(&mut self.arrived);
-        self.settle_arrived()
+        self.complete_arrived()
     }
 
-    fn settle_arrived(&mut self) -> Result<(), BenchError> {
+    fn complete_arrived(&mut self) -> Result<(), BenchError> {
         let mut arrived = std::mem::take(&mut self.arrived);
         for done in arrived.drain(..) {
-            self.settle(done)?;
+            self.complete(done)?;
         }
         self.arrived = arrived;
         Ok(())
     }
 
-    pub(crate) fn settle(&mut self, done: Done<W::Call>) -> Result<(), BenchError> {
+    pub(crate) fn complete(&mut self, done: Done<W::Call>) -> Result<(), BenchError> {
         self.in_flight -= 1;
         let waited_for = self.meter.whole.answered().saturating_sub(done.served_before);
         self.meter.waited_for = self.meter.waited_for.max(waited_for);
@@ -503,13 +503,13 @@ impl<'a, W: Workload> Load<'a, W> {
             let reply = done.reply.get(at);
             let verdict = match reply.outcome {
                 ReplyOutcome::Committed => Verdict::Committed(W::outcome(call, reply.result)),
-                other => judge::<W>(other)?,
+                other => verdict_of::<W>(other)?,
             };
             self.meter.add(W::procedure(call), &verdict, part);
             if matches!(verdict, Verdict::Committed(_)) {
                 committed += 1;
                 if is_inside {
-                    self.log_span.note(reply.lsn.0);
+                    self.log_span.record(reply.lsn.0);
                 }
             }
             if matches!(verdict, Verdict::Refused) {
@@ -533,12 +533,12 @@ impl<'a, W: Workload> Load<'a, W> {
         Ok(())
     }
 
-    pub(crate) fn note(&mut self, now: Instant, on_progress: OnProgress<'_>) {
+    pub(crate) fn report_progress(&mut self, now: Instant, on_progress: OnProgress<'_>) {
         if let Some(during) = &mut self.during {
-            during.note(now);
+            during.begin_if_due(now);
         }
-        if now - self.told_at >= PROGRESS_EVERY {
-            self.told_at = now;
+        if now - self.progress_at >= PROGRESS_EVERY {
+            self.progress_at = now;
             on_progress(Progress::Running {
                 elapsed: now - self.meter.begun,
                 total: self.meter.closes - self.meter.begun,
@@ -556,7 +556,7 @@ struct LogSpan {
 }
 
 impl LogSpan {
-    fn note(&mut self, lsn: u64) {
+    fn record(&mut self, lsn: u64) {
         self.first = Some(self.first.map_or(lsn, |first| first.min(lsn)));
         self.last = self.last.max(lsn);
     }
@@ -569,7 +569,7 @@ impl LogSpan {
 }
 
 /// Any outcome but a commit. Err: the run can't continue.
-fn judge<W: Workload>(outcome: &ReplyOutcome) -> Result<Verdict, BenchError> {
+fn verdict_of<W: Workload>(outcome: &ReplyOutcome) -> Result<Verdict, BenchError> {
     match outcome {
         ReplyOutcome::Failed(failure) => Ok(match &**failure {
             Failure::Aborted { code, message } => match W::outcome_of_abort(code) {

@@ -243,12 +243,12 @@ impl<W: Workload> Load<W> {
                 Via::Single => {
                     let sent = connection.send(request).await;
                     sent.map_err(Ended::Connection)?;
-                    self.settle_singles(&slot, &calls, &mut connection).await?;
+                    self.complete_singles(&slot, &calls, &mut connection).await?;
                 }
                 Via::Batch => {
                     let answer = connection.exchange(request).await;
                     let answer = answer.map_err(Ended::Connection)?;
-                    self.settle_batch(&slot, &calls, &answer, Instant::now())?;
+                    self.complete_batch(&slot, &calls, &answer, Instant::now())?;
                 }
             }
             if connection.is_closing() {
@@ -268,13 +268,13 @@ impl<W: Workload> Load<W> {
     }
 
     /// Reads the answers to requests that were sent together.
-    async fn settle_singles(&self, slot: &Slot, calls: &[W::Call], connection: &mut Connection) -> Result<(), Ended> {
+    async fn complete_singles(&self, slot: &Slot, calls: &[W::Call], connection: &mut Connection) -> Result<(), Ended> {
         for (at, call) in calls.iter().enumerate() {
             let answer = connection.receive().await.map_err(Ended::Connection)?;
             let ended = Instant::now();
             let verdict = match answer.status {
                 200 => Verdict::Committed(W::outcome_json(call, answer.body)),
-                status => judge::<W>(status, &serde_json::from_slice(answer.body).unwrap_or_default())?,
+                status => verdict_of::<W>(status, &serde_json::from_slice(answer.body).unwrap_or_default())?,
             };
             let mut meter = self.meter.borrow_mut();
             Self::count(&mut meter, slot, at, call, &verdict, ended);
@@ -282,7 +282,7 @@ impl<W: Workload> Load<W> {
         Ok(())
     }
 
-    fn settle_batch(&self, slot: &Slot, calls: &[W::Call], answer: &Answer<'_>, ended: Instant) -> Result<(), Ended> {
+    fn complete_batch(&self, slot: &Slot, calls: &[W::Call], answer: &Answer<'_>, ended: Instant) -> Result<(), Ended> {
         let mut meter = self.meter.borrow_mut();
         if answer.status != 200 {
             return Err(Ended::Answer(format!(
@@ -304,7 +304,7 @@ impl<W: Workload> Load<W> {
             let verdict = if line.starts_with(b"{\"result\":") {
                 Verdict::Committed(W::outcome_json(call, line))
             } else {
-                judge_line::<W>(call, line)?
+                verdict_of_line::<W>(call, line)?
             };
             Self::count(&mut meter, slot, answered, call, &verdict, ended);
             answered += 1;
@@ -323,7 +323,7 @@ enum Ended {
 }
 
 /// Any answer of a batch that does not begin with its result.
-fn judge_line<W: Workload>(call: &W::Call, line: &[u8]) -> Result<Verdict, Ended> {
+fn verdict_of_line<W: Workload>(call: &W::Call, line: &[u8]) -> Result<Verdict, Ended> {
     let answer: Value = serde_json::from_slice(line)
         .map_err(|error| Ended::Answer(format!("an answer of a batch is no JSON: {error}")))?;
     match &answer["problem"] {
@@ -331,11 +331,11 @@ fn judge_line<W: Workload>(call: &W::Call, line: &[u8]) -> Result<Verdict, Ended
             call,
             answer["result"].to_string().as_bytes(),
         ))),
-        problem => judge::<W>(problem["status"].as_u64().unwrap_or(0) as u16, problem),
+        problem => verdict_of::<W>(problem["status"].as_u64().unwrap_or(0) as u16, problem),
     }
 }
 
-fn judge<W: Workload>(status: u16, problem: &Value) -> Result<Verdict, Ended> {
+fn verdict_of<W: Workload>(status: u16, problem: &Value) -> Result<Verdict, Ended> {
     let slug = problem["type"].as_str().and_then(|uri| uri.strip_prefix("/problems/"));
     let detail = problem["detail"].as_str().unwrap_or_default();
     let code = problem["code"].as_str().unwrap_or_default();
@@ -451,7 +451,7 @@ fn drive<W: Workload>(
     }))
 }
 
-/// Tells the progress, and looks at what was written to the log when the window opens and closes.
+/// Reports the progress, and reads the size of the log when the window opens and closes.
 async fn watch<W: Workload>(load: &Load<W>, options: &Options, on_progress: OnProgress<'_>) -> Result<u64, BenchError> {
     let talk = |error| failed(&format!("talk to {}", load.session.address), error);
     let mut connection = Connection::open(&load.session.address).await.map_err(talk)?;

@@ -55,7 +55,7 @@ struct RunLeft {
 }
 
 /// Notes a run's speed where its data lies.
-pub(crate) fn note_run(dir: &Path, workload: &str, txn_per_s: f64) -> Result<(), BenchError> {
+pub(crate) fn write_run_speed(dir: &Path, workload: &str, txn_per_s: f64) -> Result<(), BenchError> {
     let left = RunLeft {
         workload: workload.to_owned(),
         txn_per_s,

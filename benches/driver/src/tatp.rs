@@ -122,23 +122,23 @@ impl Tatp {
 
     /// Holds the shares to the description; of how many procedures there were enough calls to.
     fn check_shares(whole: &Tally) -> Result<usize, BenchError> {
-        let mut judged = 0;
+        let mut checked = 0;
         for (procedure, expected) in SUCCESS_PERCENT.into_iter().enumerate() {
             let (name, found) = (Self::PROCEDURES[procedure], Self::success(whole, procedure));
             if whole.procedures[procedure] < SHARE_CALLS_MIN {
                 continue;
             }
-            judged += 1;
+            checked += 1;
             if (found - expected).abs() > SHARE_POINTS {
                 return Err(BenchError::Checks(format!(
                     "{found:.1} % of {name} succeeded in place of {expected} %"
                 )));
             }
         }
-        Ok(judged)
+        Ok(checked)
     }
 
-    /// Looks at every subscriber: what belongs to them is all that there is.
+    /// Checks every subscriber: what belongs to them is all that there is.
     fn check_subscribers(control: &mut dyn Control) -> Result<[u64; TABLES.len()], BenchError> {
         let rows = Self::rows(control)?;
         let mut found = [0; TABLES.len()];
@@ -446,7 +446,7 @@ impl Workload for Tatp {
                 whole.outcomes[UNKNOWN]
             )));
         }
-        let judged = Self::check_shares(whole)?;
+        let checked = Self::check_shares(whole)?;
         let done = |kind: Kind| whole.outcomes[kind as usize * OUTCOMES_EACH + DONE];
         let mut expected = self.rows_before;
         expected[FORWARDINGS] += done(Kind::InsertCallForwarding);
@@ -460,7 +460,7 @@ impl Workload for Tatp {
         Ok(vec![
             "as many rows as the answers say".into(),
             format!(
-                "the shares of successes of {judged} procedures with {SHARE_CALLS_MIN} calls or more lie within {SHARE_POINTS} points of what the distributions make"
+                "the shares of successes of {checked} procedures with {SHARE_CALLS_MIN} calls or more lie within {SHARE_POINTS} points of what the distributions make"
             ),
         ])
     }

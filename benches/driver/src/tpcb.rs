@@ -194,15 +194,15 @@ impl Workload for Tpcb {
                 ("count", Arg::I32(LOAD_ACCOUNTS)),
             ]
         };
-        let told = |done| {
+        let on_done = |done| {
             on_progress(Progress::Loading {
                 done: done * LOAD_ACCOUNTS as u64,
                 total: count * ACCOUNTS_PER_BRANCH as u64,
             })
         };
-        told(0);
+        on_done(0);
         control.call_many(&ManyCalls {
-            on_done: &told,
+            on_done: &on_done,
             ..ManyCalls::new("load_accounts", count * pieces, &piece)
         })?;
         self.history_before = control.row_count("tpcb_history")?;

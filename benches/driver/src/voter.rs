@@ -227,7 +227,7 @@ impl Workload for Voter {
 }
 
 impl Voter {
-    /// Looks at the phones of the run's first calls, which the seed makes again.
+    /// Reads the phones of the run's first calls, which the seed makes again.
     fn check_phones(&self, control: &mut dyn Control, seed: u64, whole: &Tally) -> Result<usize, BenchError> {
         let mut random = Random::new(seed);
         let mut stored_at_all = 0;

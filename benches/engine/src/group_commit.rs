@@ -29,7 +29,7 @@ type Waiter = (usize, Sender<(usize, Result<Lsn, String>)>);
 fn open<P: Send + 'static>(
     directory: &Path,
     delay_us: u64,
-    told: impl Fn(Result<Lsn, String>, P) + Send + Sync + 'static,
+    on_done: impl Fn(Result<Lsn, String>, P) + Send + Sync + 'static,
 ) -> Result<Log<P>, Box<dyn Error>> {
     let _ = std::fs::remove_dir_all(directory);
     let disk = Arc::new(RealDisk::create(directory)?);
@@ -37,7 +37,7 @@ fn open<P: Send + 'static>(
     config.group_commit_delay = Duration::from_micros(delay_us);
     let complete = Box::new(
         move |end: Lsn, outcome: Result<(), &reprise_log::LogError>, waiting: P| {
-            told(outcome.map(|()| end).map_err(ToString::to_string), waiting)
+            on_done(outcome.map(|()| end).map_err(ToString::to_string), waiting)
         },
     );
     Ok(Log::open(disk, Arc::new(RealClock::new()), config, complete)?.0)

@@ -86,7 +86,7 @@ fn copy_out(ring: &[u8], at: usize, bytes: usize) -> Vec<u8> {
 
 /// The frame's checksum, the history behind it, and its records one by one.
 #[inline(never)]
-fn judge(frame: &[u8], before: History) -> Result<(History, u32), Box<dyn Error>> {
+fn check_frame(frame: &[u8], before: History) -> Result<(History, u32), Box<dyn Error>> {
     let Frame::Group(group) = Frame::decode(frame)? else {
         return Err("another frame".into());
     };
@@ -159,14 +159,14 @@ pub fn run(mut args: Args) -> Result<(), Box<dyn Error>> {
         volatile[at..at + frame.len()].copy_from_slice(&frame);
         let began = Instant::now();
         let own = copy_out(&volatile, at, frame.len());
-        let (history, count) = judge(&own, History::default())?;
+        let (history, count) = check_frame(&own, History::default())?;
         into_region(&mut writer, Lsn(lsn), count, &own[records_at..])?;
         copied_ns += began.elapsed().as_nanos();
         black_box(history);
         lsn += u64::from(count);
         persistent.arrive(at, &frame);
         let began = Instant::now();
-        let (history, _) = judge(persistent.get(at, frame.len()), History::default())?;
+        let (history, _) = check_frame(persistent.get(at, frame.len()), History::default())?;
         persistent.flush_in_place(at, frame.len());
         in_place_ns += began.elapsed().as_nanos();
         black_box(history);

@@ -90,7 +90,7 @@ pub fn run(mut args: Args) -> Result<(), Box<dyn Error>> {
     let mut view = 0;
     let mut store = store(counts);
     let (mut last, mut redo) = (LastWrites::default(), PartitionRedo::default());
-    let (mut told, mut applied, mut left, mut votes) = (0, 0, 0, 0);
+    let (mut elapsed_ns, mut applied, mut left, mut votes) = (0, 0, 0, 0);
     while votes < votes_max {
         let (mut window, mut starts) = (Vec::with_capacity(window_bytes + 128), Vec::new());
         while window.len() < window_bytes {
@@ -104,7 +104,7 @@ pub fn run(mut args: Args) -> Result<(), Box<dyn Error>> {
             let pushed = redo.push(&schema, &window, *start as u32, *start..end, &mut last);
             pushed.expect("just written");
         }
-        told += begun.elapsed().as_nanos();
+        elapsed_ns += begun.elapsed().as_nanos();
         left += redo.len() - starts.len();
         let begun = Instant::now();
         if let Some(windows) = windows {
@@ -122,7 +122,7 @@ pub fn run(mut args: Args) -> Result<(), Box<dyn Error>> {
     let each = |ns: u128| ns as f64 / votes as f64;
     println!(
         "{votes} votes: demultiplexed {:.1} ns, applied {:.1} ns; of each count {:.3} left",
-        each(told),
+        each(elapsed_ns),
         each(applied),
         left as f64 / votes as f64
     );

@@ -36,7 +36,7 @@ impl FigureProgram {
         }
     }
 
-    /// Draws figures by a short run, and looks for these files and their series.
+    /// Draws figures by a short run, and searches for these files and their series.
     pub fn check_drawn(&self, asked: &[&str], expected: &[(&str, &[&str])]) {
         let dir = tempfile::tempdir().expect("a directory");
         let (out, place) = (dir.path().join("figures"), dir.path().join("place"));

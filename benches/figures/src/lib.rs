@@ -34,14 +34,14 @@ pub fn write_files(out: &Path, name: &str, csv: &str, svg: &str) -> Result<()> {
 
 /// The machine's load of the last minute: how many threads wanted a processor. None: the system does not tell.
 pub fn load() -> Option<f64> {
-    let told = fs::read_to_string("/proc/loadavg").ok()?;
-    told.split(' ').next()?.parse().ok()
+    let text = fs::read_to_string("/proc/loadavg").ok()?;
+    text.split(' ').next()?.parse().ok()
 }
 
 /// The processor's name, as the system tells it.
 pub fn processor() -> String {
-    let told = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let mut lines = told.lines().filter(|line| line.starts_with("model name"));
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let mut lines = text.lines().filter(|line| line.starts_with("model name"));
     let name = lines.next().and_then(|line| line.split_once(':'));
     name.map_or("a processor without a name".into(), |(_, name)| name.trim().to_owned())
 }

@@ -81,14 +81,14 @@ impl RedbBar {
     /// It does not commit.
     #[inline]
     pub fn run(&mut self, call: &Call) -> Result<(), String> {
-        let told = |error: &dyn std::fmt::Display| error.to_string();
-        let mut txn = self.db.begin_write().map_err(|error| told(&error))?;
+        let text_of = |error: &dyn std::fmt::Display| error.to_string();
+        let mut txn = self.db.begin_write().map_err(|error| text_of(&error))?;
         self.commits += 1;
         let durability = match self.commits % GROUP {
             0 => Durability::Immediate,
             _ => Durability::None,
         };
-        txn.set_durability(durability).map_err(|error| told(&error))?;
+        txn.set_durability(durability).map_err(|error| text_of(&error))?;
         let mut ops = RedbOps {
             txn: &txn,
             bar: &self.tables,
@@ -104,7 +104,7 @@ impl RedbBar {
         let ended = tpcc::MODULE.call(call.procedure, &mut ops);
         drop(ops);
         match ended {
-            Ok(NativeExit::Done) => txn.commit().map_err(|error| told(&error)),
+            Ok(NativeExit::Done) => txn.commit().map_err(|error| text_of(&error)),
             other => Err(format!("{other:?}")),
         }
     }

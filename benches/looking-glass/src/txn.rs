@@ -99,8 +99,8 @@ impl<'e, const P: u32> Worker<'e, P> {
                 self.commit();
                 TxnEnd::Committed
             }
-            Ok(NativeExit::Aborted) => self.give_up(|worker| TxnEnd::Aborted(std::mem::take(&mut worker.abort))),
-            Err(fault) => self.give_up(|worker| match (worker.refused, fault) {
+            Ok(NativeExit::Aborted) => self.rollback(|worker| TxnEnd::Aborted(std::mem::take(&mut worker.abort))),
+            Err(fault) => self.rollback(|worker| match (worker.refused, fault) {
                 (Some(refused), _) => TxnEnd::Locked(refused),
                 (None, NativeFault::Host(error)) => TxnEnd::Failed(format!("{error:?}")),
                 (None, NativeFault::Panic(message)) => TxnEnd::Failed(message),
@@ -109,7 +109,7 @@ impl<'e, const P: u32> Worker<'e, P> {
     }
 
     #[cold]
-    fn give_up(&mut self, ended: impl FnOnce(&mut Self) -> TxnEnd) -> TxnEnd {
+    fn rollback(&mut self, ended: impl FnOnce(&mut Self) -> TxnEnd) -> TxnEnd {
         let ended = ended(self);
         match self.roll_back() {
             Ok(()) => ended,

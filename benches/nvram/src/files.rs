@@ -66,7 +66,7 @@ impl OpenMemory for FileRegions {
 }
 
 impl FileMemory {
-    fn note(&self, at: usize, bytes: usize) {
+    fn record_write(&self, at: usize, bytes: usize) {
         WRITTEN.with_borrow_mut(|written| match written.last_mut() {
             Some((number, _, end)) if *number == self.number && *end == at => *end = at + bytes,
             _ => written.push((self.number, at, at + bytes)),
@@ -87,12 +87,12 @@ impl Memory for FileMemory {
             word[..piece.len()].copy_from_slice(piece);
             place.store(u64::from_le_bytes(word), Ordering::Relaxed);
         }
-        self.note(at, bytes.len());
+        self.record_write(at, bytes.len());
     }
 
     fn store(&self, at: usize, word: u64) {
         self.words[at / 8].store(word, Ordering::Release);
-        self.note(at, 8);
+        self.record_write(at, 8);
     }
 
     fn store_all(&self, at: usize, words: &[u64]) {

@@ -72,8 +72,8 @@ pub fn write_us(way: &str, nvram: &Path, bytes: usize, run: Duration) -> Result<
 fn log(dir: &Path) -> Result<Log<()>> {
     std::fs::create_dir_all(dir)?;
     let disk = Arc::new(RealDisk::create(dir)?);
-    let told = Box::new(|_: Lsn, _: Result<(), &LogError>, (): ()| {});
-    let opened = Log::open(disk, Arc::new(RealClock::new()), LogConfig::new([7; 16]), told);
+    let on_durable = Box::new(|_: Lsn, _: Result<(), &LogError>, (): ()| {});
+    let opened = Log::open(disk, Arc::new(RealClock::new()), LogConfig::new([7; 16]), on_durable);
     Ok(opened?.0)
 }
 

@@ -372,8 +372,8 @@ mod tests {
             ..Tally::default()
         };
         assert!(inputs.check("x", &tally, &[3, 3]).is_ok());
-        let told = inputs.check("x", &tally, &[3, 2]).expect_err("a vote is missing");
-        assert!(told.to_string().contains("the check of x failed"), "{told}");
+        let error = inputs.check("x", &tally, &[3, 2]).expect_err("a vote is missing");
+        assert!(error.to_string().contains("the check of x failed"), "{error}");
         let none = Tally::default();
         assert!(inputs.check("x", &none, &[0, 0]).is_err());
     }

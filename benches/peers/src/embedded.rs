@@ -323,10 +323,10 @@ mod tests {
                 .expect("the rows are those of the calls");
             running.database.exec(spoil).expect("a change");
             let found = running.totals().expect("sums");
-            let told = inputs
+            let error = inputs
                 .check("SQLite", &measured.tally, &found)
                 .expect_err("a row differs");
-            assert!(told.to_string().contains("the check of SQLite failed"), "{told}");
+            assert!(error.to_string().contains("the check of SQLite failed"), "{error}");
         }
     }
 }

@@ -228,10 +228,10 @@ impl RunningReprise {
             });
             for answer in self.client.batch(&calls.collect::<Result<Vec<_>>>()?)? {
                 let answer = answer?;
-                let told = serde_json::to_string(&answer)?;
+                let answer_text = serde_json::to_string(&answer)?;
                 ensure!(
                     answer.problem.is_none(),
-                    "{procedure} of a batch did not commit: {told}"
+                    "{procedure} of a batch did not commit: {answer_text}"
                 );
             }
         }

@@ -47,7 +47,7 @@ impl ChangeSink<'_> for Named {
 impl ReplayArrays {
     /// Notes the changes of one partition, which begin at `place`.
     #[inline]
-    pub fn note(&mut self, partition: usize, place: u64, changes: &[u8]) -> Result<()> {
+    pub fn add(&mut self, partition: usize, place: u64, changes: &[u8]) -> Result<()> {
         if self.tables.len() <= partition {
             self.tables.resize_with(partition + 1, Vec::new);
         }
@@ -73,14 +73,14 @@ impl ReplayArrays {
     }
 
     /// Notes whole records, which begin at `place` in a log; how many transactions they end.
-    pub fn note_records(&mut self, place: u64, records: &[u8]) -> Result<u64> {
+    pub fn add_records(&mut self, place: u64, records: &[u8]) -> Result<u64> {
         let at = |changes: &[u8]| place + (changes.as_ptr() as u64 - records.as_ptr() as u64);
         let mut transactions = 0;
         for record in RawRecords::new(records) {
             let record = record?;
             if let Some((txn_id, changes)) = record.plain_changes() {
                 transactions += 1;
-                self.note(txn_id.origin() as usize, at(changes), changes)?;
+                self.add(txn_id.origin() as usize, at(changes), changes)?;
                 continue;
             }
             let record = record.decode()?;
@@ -90,7 +90,7 @@ impl ReplayArrays {
             }
             transactions += u64::from(facts.effect == RecordEffect::Rows && facts.standalone);
             for (partition, changes) in record.groups() {
-                self.note(partition.index(), at(changes), changes)?;
+                self.add(partition.index(), at(changes), changes)?;
             }
         }
         Ok(transactions)
@@ -177,7 +177,7 @@ const PATCHES_MAX: usize = 16;
 
 #[inline]
 fn read(log: &[u8], place: u64) -> Result<Change<'_>> {
-    // Changes have a length of their own; what lies behind this one is not looked at.
+    // Changes have a length of their own; what lies behind this one is not read.
     let bytes = log.get(place as usize..).unwrap_or_default();
     Changes::new(bytes)
         .next()

@@ -113,8 +113,8 @@ fn make(path: &Path) -> Result<()> {
 
 /// In which this process is, of version 2.
 fn own_group(root: &Path) -> Result<PathBuf> {
-    let told = fs::read_to_string("/proc/self/cgroup").context("read the process's control group")?;
-    let own = told.lines().find_map(|line| line.strip_prefix("0::/"));
+    let text = fs::read_to_string("/proc/self/cgroup").context("read the process's control group")?;
+    let own = text.lines().find_map(|line| line.strip_prefix("0::/"));
     Ok(root.join(own.context("the process has no control group of version 2")?))
 }
 
@@ -140,8 +140,8 @@ mod tests {
         let quotas = parse("0.8, 0.2").expect("two numbers");
         assert_eq!((quotas.primary, quotas.standby), (800, 200));
         for wrong in ["", "1", "0.8;0.2", "0.8,0.1", "0.8,-1", "nan,1", "1e9,1"] {
-            let told = parse(wrong).expect_err("refused");
-            assert!(told.contains("two numbers of cores"), "{told}");
+            let error = parse(wrong).expect_err("refused");
+            assert!(error.contains("two numbers of cores"), "{error}");
         }
     }
 }

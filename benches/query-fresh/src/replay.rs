@@ -183,7 +183,7 @@ fn measured_arrays(arrays: &mut ReplayArrays, windows: &[Window]) -> Result<u64>
     let (mut place, mut transactions) = (0, 0);
     for window in windows {
         for (start, end) in &window.blocks {
-            transactions += arrays.note_records(place + *start as u64, &window.bytes[*start..*end])?;
+            transactions += arrays.add_records(place + *start as u64, &window.bytes[*start..*end])?;
         }
         place += window.bytes.len() as u64;
     }
@@ -306,11 +306,11 @@ pub fn measure(workload: &str, dir: &Path) -> Result<Replayed> {
     let redo_ns = timed.each(transactions)?;
     let mut arrays = ReplayArrays::default();
     let timed = Timed::begin()?;
-    let noted = measured_arrays(&mut arrays, &run)?;
+    let added = measured_arrays(&mut arrays, &run)?;
     let arrays_ns = timed.each(transactions)?;
     ensure!(
-        noted == transactions as u64,
-        "{noted} transactions noted of {transactions}"
+        added == transactions as u64,
+        "{added} transactions noted of {transactions}"
     );
 
     let log: Vec<u8> = run.iter().flat_map(|window| window.bytes.iter().copied()).collect();
@@ -338,7 +338,7 @@ pub fn measure(workload: &str, dir: &Path) -> Result<Replayed> {
     let later_read_ns = timed.each(asked.len())?;
     ensure!(plain == first && first == later, "reads come to different rows");
     Ok(Replayed {
-        transactions: noted,
+        transactions: added,
         changes: arrays.len() as u64,
         rows: rows as u64,
         log_bytes: log.len() as u64,

@@ -26,7 +26,7 @@ use reprise_ship::{BootstrapSummary, Link, LinkConfig, LogBeside};
 use crate::taker::{Acknowledges, Replays, Taking, WayTaker};
 
 const CONNECT_TIME: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Nothing that is waited for here takes longer, unless it never comes.
 pub const WAIT_MAX: Duration = Duration::from_secs(120);
 
@@ -50,8 +50,8 @@ impl Threads for StandbyThreads {
         RealThreads.give_way(let_go)
     }
 
-    fn poll(&self, look: Duration, is_there: &dyn Fn() -> bool) -> bool {
-        RealThreads.poll(look, is_there)
+    fn poll(&self, time: Duration, is_there: &dyn Fn() -> bool) -> bool {
+        RealThreads.poll(time, is_there)
     }
 
     fn beside(&self, every: Duration, show: &(dyn Fn() + Sync), work: &mut dyn FnMut()) {
@@ -117,7 +117,7 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result
         if Instant::now() > until {
             bail!("waited in vain: {what}");
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }
@@ -308,7 +308,7 @@ impl Standby {
 
     /// Ends its threads, once no other owner has it.
     pub fn end(standby: Arc<Self>) -> Result<()> {
-        let standby = Arc::into_inner(standby).context("somebody still looks at a standby")?;
+        let standby = Arc::into_inner(standby).context("another thread still holds a standby")?;
         standby.is_over.store(true, Ordering::Release);
         drop(standby.taker);
         let threads = standby.threads.into_inner().expect("nothing panics while it is held");

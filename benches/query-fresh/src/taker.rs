@@ -175,8 +175,8 @@ struct Noting {
 
 impl Noting {
     /// False: nothing can be noted any more.
-    fn note(&mut self, piece: &Piece) -> bool {
-        let noted = self.arrays.note_records(self.place, &piece.records);
+    fn add_piece(&mut self, piece: &Piece) -> bool {
+        let noted = self.arrays.add_records(self.place, &piece.records);
         self.place += piece.records.len() as u64;
         match noted {
             Ok(_) => self.noted.end.store(piece.end.0, Ordering::Release),
@@ -189,7 +189,7 @@ impl Noting {
 impl Work for Noting {
     fn run(mut self: Box<Self>) {
         while let Ok(piece) = self.come.recv() {
-            if !self.note(&piece) {
+            if !self.add_piece(&piece) {
                 return;
             }
         }
@@ -197,7 +197,7 @@ impl Work for Noting {
 
     fn step(&mut self) -> Step {
         match self.come.try_recv() {
-            Ok(piece) if self.note(&piece) => Step::Done,
+            Ok(piece) if self.add_piece(&piece) => Step::Done,
             Err(crossbeam_channel::TryRecvError::Empty) => Step::Idle,
             _ => Step::Over,
         }

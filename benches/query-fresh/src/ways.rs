@@ -228,7 +228,7 @@ struct State {
     catch_up_s: f64,
 }
 
-/// The thread that looks at freshness.
+/// The thread that samples freshness.
 struct Sampler {
     over: Sender<()>,
     thread: JoinHandle<Vec<Sample>>,
@@ -238,12 +238,12 @@ impl Sampler {
     fn begin(primary: Arc<Database>, standby: Arc<Standby>) -> Result<Self> {
         let (over, is_over) = bounded::<()>(1);
         let sample = move || {
-            let told = || primary.router().replication().map(|service| service.info());
+            let replication_info = || primary.router().replication().map(|service| service.info());
             let committed = |info: &Option<ReplicationInfo>| info.as_ref().map_or(0, |info| info.committed.0);
-            let (begun, start, mut samples) = (Instant::now(), committed(&told()), Vec::new());
+            let (begun, start, mut samples) = (Instant::now(), committed(&replication_info()), Vec::new());
             while !rest(&is_over, SAMPLE) {
                 // The standby first: what it is found to lack may be a little more than it lacks.
-                let (view, info) = (standby.view().0, told());
+                let (view, info) = (standby.view().0, replication_info());
                 let now = committed(&info);
                 let lag_us = info.and_then(|info| info.standbys.first().map(|standby| standby.lag_us));
                 let part = |from: u64| match now.saturating_sub(from) {

@@ -233,7 +233,7 @@ impl RowLayout {
             let is_null =
                 check.null_bit != NOT_NULL && slots[check.null_bit as usize / 8] >> (check.null_bit % 8) & 1 == 1;
             match check.kind {
-                // The commonest ones first, without a result to be looked at.
+                // The commonest ones first, without a result to be checked.
                 CheckKind::Fixed(_) if !is_null => {}
                 CheckKind::Fixed(8) if read_u64(slots, check.offset) == 0 => {}
                 CheckKind::Fixed(1) if slots[check.offset as usize] == 0 => {}

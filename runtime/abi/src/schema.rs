@@ -188,7 +188,7 @@ pub struct ProcedureSchema {
     pub read_only: bool,
     /// Which partitions a call touches.
     pub partitioning: Partitioning,
-    /// Rows that a call will look at, as its arguments tell: prefetched while the calls before it run. A hint alone.
+    /// Rows that a call will read, computed from its arguments. They are prefetched while the calls before it run. A hint alone.
     pub prefetch: Vec<PrefetchKey>,
     /// The form in which the log holds its calls.
     pub log: LogDeclaration,

@@ -233,7 +233,7 @@ pub fn decode_all(reader: &CheckpointReader) -> Result<(), reprise_checkpoint::C
             CheckpointBlockKind::Former => check_former(raw).map(|()| 1),
             _ => Ok(entry.items_count),
         };
-        let judged = found.and_then(|found| match found == entry.items_count {
+        let checked = found.and_then(|found| match found == entry.items_count {
             true => Ok(()),
             false => Err(WireError {
                 what: "items of the block",
@@ -241,7 +241,7 @@ pub fn decode_all(reader: &CheckpointReader) -> Result<(), reprise_checkpoint::C
                 found: found.to_string(),
             }),
         });
-        judged.map_err(|error| reader.corrupt(entry, error))?;
+        checked.map_err(|error| reader.corrupt(entry, error))?;
     }
     Ok(())
 }

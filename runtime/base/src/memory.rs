@@ -236,7 +236,7 @@ impl MemoryLedger {
 /// Parses the number of bytes in a setting: a whole number, or one with KiB, MiB, GiB or TiB behind it.
 ///
 /// # Errors
-/// Says what a size looks like.
+/// Parses a size with its unit.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
     let with_unit = units

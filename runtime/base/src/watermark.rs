@@ -131,25 +131,25 @@ mod tests {
 
     /// Returns the waiters for the values, and the order in which they were called.
     fn waits(mark: &Arc<Watermark>, values: &[u64]) -> (Vec<Option<WatermarkWaiter>>, mpsc::Receiver<u64>) {
-        let (sender, told) = mpsc::channel();
+        let (sender, reached) = mpsc::channel();
         let waiters = values.iter().map(|&value| {
             let sender = sender.clone();
             mark.when(value, Box::new(move || sender.send(value).expect("the test waits")))
         });
-        (waiters.collect(), told)
+        (waiters.collect(), reached)
     }
 
     #[test]
     fn waiter_is_notified_once_the_mark_is_reached() {
         let mark = Arc::new(Watermark::new(3));
-        let (mut waiters, told) = waits(&mark, &[3, 9, 5, 4, 5]);
+        let (mut waiters, reached) = waits(&mark, &[3, 9, 5, 4, 5]);
         let waits: Vec<_> = waiters.iter().map(Option::is_some).collect();
         assert_eq!(waits, [false, true, true, true, true]);
         mark.advance(5);
-        assert_eq!(told.try_iter().collect::<Vec<_>>(), [4, 5, 5]);
+        assert_eq!(reached.try_iter().collect::<Vec<_>>(), [4, 5, 5]);
         waiters.remove(1); // no waiter for 9 is left
         mark.advance(20);
-        assert_eq!(told.try_iter().count(), 0);
+        assert_eq!(reached.try_iter().count(), 0);
         drop(waiters);
         assert_eq!(mark.waiting_count.load(Ordering::SeqCst), 0);
     }
@@ -162,9 +162,9 @@ mod tests {
             thread::spawn(move || (1..=20_000).for_each(|value| mark.advance(value)))
         };
         for _ in 0..2_000 {
-            let (waiters, told) = waits(&mark, &[(mark.get() + 1).min(20_000)]);
+            let (waiters, reached) = waits(&mark, &[(mark.get() + 1).min(20_000)]);
             if waiters[0].is_some() {
-                told.recv_timeout(Duration::from_secs(60)).expect("told");
+                reached.recv_timeout(Duration::from_secs(60)).expect("told");
             }
         }
         writer.join().expect("the writer");

@@ -2,7 +2,7 @@
 //! Owns: the checkpoints' folder, compression, the way from a temporary name to a published file.
 //! Does not: know tables or engine threads, choose the rows, decide when one is taken or how many are kept.
 //! Invariants: a file was durable and readable before it got a checkpoint's name; every byte read is under a checksum.
-//! Called by: `upkeep` (taking, retention), `recovery`, `database` (loading), `backup`, `node` (looking).
+//! Called by: `upkeep` (taking, retention), `recovery`, `database` (loading), `backup`, `node` (listing).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -44,7 +44,7 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Looks at the folder; nothing is changed.
+    /// Opens the folder, and changes nothing in it.
     pub fn new(disk: Arc<dyn Disk>) -> Self {
         Self { disk }
     }

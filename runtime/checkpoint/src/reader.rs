@@ -253,7 +253,7 @@ impl CheckpointReader {
                 continue;
             }
             let raw = blocks.read(number)?;
-            let judged = match entry.kind {
+            let checked = match entry.kind {
                 Kind::Database => CheckpointDatabase::decode(raw).map(|found| database = Some(found)),
                 Kind::Module => CheckpointModuleRef::decode(raw).and_then(|module| {
                     check("module number", modules.len() as u32, module.module_id)?;
@@ -288,7 +288,7 @@ impl CheckpointReader {
                     Ok(())
                 }),
             };
-            judged.map_err(|error| self.corrupt(entry, error))?;
+            checked.map_err(|error| self.corrupt(entry, error))?;
         }
         let missing = || corrupt("block of the database", "one", "none");
         let database = database.ok_or_else(missing);
@@ -445,11 +445,11 @@ impl Blocks<'_> {
         let decompressor = self.decompressor.get();
         let decompressor = decompressor.map_err(|error| CheckpointError::Compress(error.to_string()))?;
         let done = decompressor.decompress_to_buffer(&self.stored, &mut self.raw);
-        let judged = match done {
+        let checked = match done {
             Ok(bytes) => check("decompressed bytes", block.raw_bytes as usize, bytes),
             Err(error) => Err(corrupt("compressed block", "a zstd frame", error)),
         };
-        judged.map_err(CheckpointError::at(name, offset))?;
+        checked.map_err(CheckpointError::at(name, offset))?;
         Ok(block)
     }
 }

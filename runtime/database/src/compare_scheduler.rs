@@ -18,7 +18,7 @@ use reprise_ship::{Comparisons, Shipper};
 use crate::standby_comparer::{gather, tables_of};
 
 /// Interval at which the thread checks its work.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The work that names LSNs until it is stopped.
 pub(crate) struct Comparer {
@@ -100,7 +100,7 @@ impl CompareScheduler {
 impl Work for CompareScheduler {
     fn run(mut self: Box<Self>) {
         while self.step() != Step::Over {
-            self.shared.threads.sleep(LOOK);
+            self.shared.threads.sleep(POLL_INTERVAL);
         }
     }
 

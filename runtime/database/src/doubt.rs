@@ -61,7 +61,7 @@ impl<'a> NodeNames<'a> {
         let has_beginning = self.written >= status.epoch || members.iter().any(is_in_sync);
         SyncStatus {
             begins: if has_beginning { Lsn(0) } else { Lsn(u64::MAX) },
-            epoch: Epoch::told(status.epoch.0, PRIMARY),
+            epoch: Epoch::reported(status.epoch.0, PRIMARY),
             primary: PRIMARY,
             number: status.number,
             next: (next != current).then_some(next),
@@ -91,12 +91,12 @@ impl<'a> NodeNames<'a> {
 
 fn end(answer: &PromiseAnswer) -> LogEnd {
     LogEnd {
-        epoch: Epoch::told(answer.epoch.0, PRIMARY),
+        epoch: Epoch::reported(answer.epoch.0, PRIMARY),
         lsn: answer.end,
     }
 }
 
-/// The answers by which a promotion by force is judged.
+/// The answers that a promotion by force is checked against.
 pub(crate) struct PromiseAnswers<'a> {
     /// Level that the primary's writes waited for.
     pub level: Safety,
@@ -127,7 +127,7 @@ impl PromiseAnswers<'_> {
         let all = || [self.own].into_iter().chain(self.others);
         let claims = all().flat_map(|answer| &answer.promises);
         let rivals: Vec<_> = claims
-            .map(|(epoch, name)| Epoch::told(epoch.0, names.node(name)))
+            .map(|(epoch, name)| Epoch::reported(epoch.0, names.node(name)))
             .collect();
         let basis = Basis {
             node,
@@ -141,7 +141,7 @@ impl PromiseAnswers<'_> {
             rivals: &rivals,
         };
         let doubt = basis.doubt()?;
-        let told = newest(self.own, self.others);
+        let newest_status = newest(self.own, self.others);
         let has_answered = |name: &str| all().any(|answer| answer.name == name && answer.has_been_in_sync);
         let mut found: Vec<&str> = match doubt {
             Doubt::AnotherHasMore => {
@@ -152,7 +152,7 @@ impl PromiseAnswers<'_> {
                 further.map(|answer| &*answer.name).collect()
             }
             Doubt::TooFewAnswers => {
-                let members = told.into_iter().flat_map(|status| &status.members);
+                let members = newest_status.into_iter().flat_map(|status| &status.members);
                 let names = members
                     .filter(|member| counts(member, self.level))
                     .map(|member| &*member.name);
@@ -160,7 +160,7 @@ impl PromiseAnswers<'_> {
             }
             Doubt::Rival => {
                 let claims = all().flat_map(|answer| &answer.promises);
-                let later = claims.filter(|(epoch, _)| told.is_none_or(|status| *epoch > status.epoch));
+                let later = claims.filter(|(epoch, _)| newest_status.is_none_or(|status| *epoch > status.epoch));
                 later
                     .map(|(_, name)| &**name)
                     .filter(|name| !has_answered(name))

@@ -63,7 +63,7 @@ pub enum OpenError {
         primary: String,
     },
     #[error(
-        "the safety level of this cluster is {cluster}, and {asked} was asked for: start with --safety {cluster}, or give the cluster the other level \
+        "the safety level of this cluster is {cluster}, and {asked} was asked for. Start with --safety {cluster}, or give the cluster the other level \
          with --safety {asked} --change-safety"
     )]
     OtherSafety { cluster: Safety, asked: Safety },
@@ -92,8 +92,8 @@ pub enum OpenError {
     NoCheckpoint { start: Lsn, reasons: Vec<String> },
     #[error(
         "checkpoints/{name} was taken at LSN {lsn}, and the log ends at LSN {end}: its last part is missing, or it is an older copy. Put the whole \
-         log back. Or remove that checkpoint: a standby gets the rest from its primary; of a primary what came behind LSN {end} is lost, and `reprise serve \
-         --read-only` shows what is left"
+         log back. Or remove that checkpoint. A standby then gets the rest from its primary; a primary loses everything behind LSN {end}. \
+         `reprise serve --read-only` shows what is left"
     )]
     BeyondLog { name: String, lsn: Lsn, end: Lsn },
     #[error("note the quarantine in the log: {0}")]
@@ -133,8 +133,8 @@ pub enum DeviceError {
     )]
     OtherDatabase { path: PathBuf, found: String },
     #[error(
-        "{} holds {records} records that this database's log does not have, and the data directory does not name it: it may be another \
-         copy's of this database. Nothing was changed. Name another path, or remove the file if nobody needs it", .path.display()
+        "{} holds {records} records that this database's log does not have, and the data directory does not name it. It may be the \
+         region of another copy of this database. Nothing was changed. Name another path, or remove the file if nobody needs it", .path.display()
     )]
     NotOurs { path: PathBuf, records: u64 },
     #[error(

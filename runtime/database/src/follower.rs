@@ -24,9 +24,9 @@ use crate::standby::ReadGate;
 /// Bytes of log that are replayed between two cuts at most. A read waits for a few such windows at most.
 pub(crate) const FOLLOW_WINDOW_BYTES: usize = 256 << 10;
 /// Interval at which the thread checks its state, even if no other thread wakes it.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval of these checks while the thread waits for views to be closed.
-const LOOK_FOR_VIEWS: Duration = Duration::from_millis(2);
+const VIEWS_POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Value of `Orders::until` while the replay has no end, and of `Orders::committed` while no primary reports it.
 const NEVER: u64 = u64::MAX;
 
@@ -171,11 +171,11 @@ impl Follower {
         if let Some(next) = self.replayer.next_deployment() {
             let what = format!("waits for the compilation of {} version {}", next.name, next.version);
             self.router.set_replay_waits_for(Some(what.as_str().into()));
-            let told = format!(
+            let text = format!(
                 "the replay {what}; what lies before LSN {} is shown meanwhile",
                 next.lsn
             );
-            self.report(told);
+            self.report(text);
         }
         let fed = self.replayer.feed_rest();
         self.router.set_replay_waits_for(None);
@@ -232,7 +232,7 @@ impl Follower {
     /// Sleeps until there may be more to do.
     fn wait(&mut self) {
         if self.is_cut_due {
-            let _ = self.woken.recv_timeout(LOOK_FOR_VIEWS);
+            let _ = self.woken.recv_timeout(VIEWS_POLL_INTERVAL);
             return;
         }
         let orders = self.orders.clone();
@@ -243,7 +243,7 @@ impl Follower {
             false => None, // the primary's next report wakes this thread
         };
         if self.waiter.is_some() || !is_committed {
-            let _ = self.woken.recv_timeout(LOOK);
+            let _ = self.woken.recv_timeout(POLL_INTERVAL);
         }
     }
 }

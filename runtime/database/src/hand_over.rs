@@ -26,7 +26,7 @@ use crate::{
 const HAND_OVER_MAX: Duration = Duration::from_secs(10);
 /// Longest wait for other standbys that are in sync, so that calls which wait for them get their answers.
 const OTHERS_MAX: Duration = Duration::from_millis(500);
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The place that this node gave away, as its document has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,7 +81,7 @@ fn check_successor(status: Option<&StandbyStatus>, name: &str) -> Result<(), Rep
 
 impl NodeReplication {
     pub(crate) fn stepped(&self) -> Option<HandOverRecord> {
-        self.stepped.lock().expect("held for a look").clone()
+        self.stepped.lock().expect("held for a short time").clone()
     }
 
     /// Gives this primary's place away.
@@ -150,7 +150,7 @@ impl NodeReplication {
                     "the standby {name} did not get the last records in time"
                 )));
             }
-            self.shared.threads.sleep(LOOK);
+            self.shared.threads.sleep(POLL_INTERVAL);
         }
     }
 
@@ -159,7 +159,7 @@ impl NodeReplication {
         let until_ns = clock.monotonic_ns() + OTHERS_MAX.as_nanos() as u64;
         let lacks = |status: &StandbyStatus| status.is_in_sync && status.persisted < end;
         while serving.shipper.standbys().iter().any(lacks) && clock.monotonic_ns() < until_ns {
-            self.shared.threads.sleep(LOOK);
+            self.shared.threads.sleep(POLL_INTERVAL);
         }
     }
 
@@ -268,7 +268,7 @@ impl NodeReplication {
                 let by = ByHand {
                     given: None,
                     accepts_loss: options.accepts_loss,
-                    is_judged_later: false,
+                    is_checked_later: false,
                 };
                 leasing.take_by_hand(by, lost)?
             }
@@ -388,29 +388,29 @@ impl NodeReplication {
                 "this server follows nobody, so no primary can be asked to step down: {force}"
             )));
         };
-        let told = linked.ask_step_down();
-        let told =
-            told.map_err(|reason| not_stopped(format!("the old primary did not step down ({reason}): {force}")))?;
+        let handed_over = linked.ask_step_down();
+        let handed_over = handed_over
+            .map_err(|reason| not_stopped(format!("the old primary did not step down ({reason}): {force}")))?;
         let clock = &self.shared.clock;
         let until_ns = clock.monotonic_ns() + HAND_OVER_MAX.as_nanos() as u64;
         loop {
             let received = self.log.received().map(|position| position.lsn).unwrap_or_default();
-            if received >= told.lsn {
-                return match received == told.lsn {
-                    true => Ok(told),
+            if received >= handed_over.lsn {
+                return match received == handed_over.lsn {
+                    true => Ok(handed_over),
                     false => Err(not_stopped(format!(
                         "the old primary stepped down at LSN {}, and this standby is at LSN {received}: its log is another one; {force}",
-                        told.lsn
+                        handed_over.lsn
                     ))),
                 };
             }
             if clock.monotonic_ns() >= until_ns {
                 return Err(unavailable(format!(
                     "the old primary stepped down at LSN {}, and this standby is at LSN {received}: it lacks the last records",
-                    told.lsn
+                    handed_over.lsn
                 )));
             }
-            self.shared.threads.sleep(LOOK);
+            self.shared.threads.sleep(POLL_INTERVAL);
         }
     }
 }

@@ -149,7 +149,7 @@ fn inspect_checkpoints(dir: &Path, engine: &Engine, found: &mut Inspection) -> R
             let name = checkpoint.file.clone();
             found.refused.push(OpenError::BeyondLog { name, lsn, end }.to_string());
         }
-        let judged = match lsn < start || lsn > end {
+        let checked = match lsn < start || lsn > end {
             true => Err(format!("it has no place in the log, which holds LSN {start} to {end}")),
             false => files
                 .open(lsn)
@@ -161,7 +161,7 @@ fn inspect_checkpoints(dir: &Path, engine: &Engine, found: &mut Inspection) -> R
                     Ok(reader.database().genesis)
                 }),
         };
-        match judged {
+        match checked {
             Ok(genesis) if !is_taken => {
                 is_taken = true;
                 checkpoint.verdict = CheckpointFate::Taken;
@@ -238,8 +238,8 @@ fn inspect_log(reader: &mut LogReader, engine: &Engine, found: &mut Inspection) 
             found.changes_bytes += record.bytes.len() as u64;
         }
         found.last_txn = record.record.txn_id().or(found.last_txn);
-        let judged = inspect_record(&record.record, engine, found);
-        if let (Err(reason), true) = (judged, found.refused.len() < REFUSALS_MAX) {
+        let checked = inspect_record(&record.record, engine, found);
+        if let (Err(reason), true) = (checked, found.refused.len() < REFUSALS_MAX) {
             found
                 .refused
                 .push(format!("the record at LSN {}: {reason}", record.lsn));

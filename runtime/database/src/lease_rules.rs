@@ -97,7 +97,7 @@ pub(crate) struct ByHand {
     pub given: Option<Epoch>,
     pub accepts_loss: bool,
     /// The other standbys' promises decide once this server has the lease.
-    pub is_judged_later: bool,
+    pub is_checked_later: bool,
 }
 
 impl ByHand {

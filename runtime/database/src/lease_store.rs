@@ -44,7 +44,8 @@ pub struct StoreError(pub Arc<str>);
 pub trait LeaseStore: Send {
     /// Returns the kind of store: `etcd`.
     fn kind(&self) -> &'static str;
-    fn look(&mut self) -> Result<LeaseContents, StoreError>;
+    /// Reads the holder and the record at one point in time.
+    fn read(&mut self) -> Result<LeaseContents, StoreError>;
     /// Takes the lease and writes the record in one step, if the store still holds `seen`. Returns how long the lease lasts. None: the
     /// store holds something else by now.
     fn take(

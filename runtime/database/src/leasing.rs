@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Interval at which the thread checks its orders.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Time between two attempts that the store refused.
 const REST: Duration = Duration::from_millis(200);
 
@@ -36,11 +36,11 @@ pub struct LeaseConfig {
     /// Name of this server, which no other server has.
     pub name: String,
     pub url: Option<Arc<str>>,
-    /// Time that the lease lasts; the store may give more.
+    /// Time for which the lease lasts. The store may give more.
     pub ttl: Duration,
 }
 
-/// Why a server does not start with a lease.
+/// Reason for which a server does not start with a lease.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
     #[error("a server without a log has no part in a lease")]
@@ -55,8 +55,8 @@ pub enum LeaseError {
     )]
     Behind { primary: String },
     #[error(
-        "this server was the primary last, and its data directory is another one, or an old copy, or was cut back or begun anew since: {0}. Start it \
-         with --standby-of, and where the other servers are lost for good, promote it then (--force --accept-loss)"
+        "this server was the primary last. Its data directory is another one, or an old copy, or was cut back or begun anew since: {0}. Start it \
+         with --standby-of. Where the other servers are lost for good, promote it then (--force --accept-loss)"
     )]
     Older(String),
     #[error("the server stops")]
@@ -70,7 +70,7 @@ pub enum LeaseError {
 }
 
 /// Returns the time until which a primary may acknowledge writes. It must stop before the store gives the lease to another server. It
-/// therefore gives up a fifth of the lease. Clocks run at different speeds, and an answer leaves a little after the look at the clock.
+/// therefore gives up a fifth of the lease. Clocks run at different speeds, and an answer leaves a little after the clock is read.
 fn until_ns(asked_ns: u64, ttl: Duration) -> u64 {
     asked_ns + ttl.as_nanos() as u64 / 5 * 4
 }
@@ -82,7 +82,7 @@ fn away(kind: &str, error: &StoreError) -> String {
 
 #[derive(Default)]
 struct LeaseManagerState {
-    /// True from the time when this server took the lease until it sees that another has it.
+    /// True since this server took the lease, until it reads that another server has it.
     holds: bool,
     seen: Option<LeaseContents>,
     /// Standbys that this server wants recorded as in sync. `recorded` has those that the store certainly has.
@@ -92,16 +92,16 @@ struct LeaseManagerState {
     recorded_lsn: u64,
     next_ns: u64,
     /// Time at which `seen` was requested.
-    looked_ns: u64,
-    /// True while a thread waits for a fresh look at the store.
+    read_ns: u64,
+    /// True while a thread waits until the store is read again.
     is_asked: bool,
     error: Option<Arc<str>>,
-    /// Epoch of the record that this server last asked for. If it is the primary, it is so in that epoch or a later one, and no other
-    /// server has that epoch.
+    /// Epoch of the record that this server last asked for. As the primary, it leads in that epoch or a later one. No other server has that
+    /// epoch.
     epoch: u32,
-    /// Epoch of the record by which this server last tried to take over.
+    /// Epoch of the record with which this server last tried to take over.
     tried: Option<u32>,
-    /// Why the last try failed.
+    /// Reason for which the last try failed.
     failed: Option<Box<str>>,
     /// The record before the promotion of this server began.
     before: Option<SyncRecord>,
@@ -109,7 +109,7 @@ struct LeaseManagerState {
     accepted: Option<LostRecords>,
 }
 
-/// This server's part in the lease.
+/// This server's part in the lease: it takes and prolongs the lease as the primary, and reads it as a standby.
 pub(crate) struct LeaseManager {
     own: Holder,
     kind: &'static str,
@@ -118,20 +118,20 @@ pub(crate) struct LeaseManager {
     replication: Weak<NodeReplication>,
     clock: Arc<LeaseClock>,
     store: Mutex<Box<dyn LeaseStore>>,
-    /// A promotion of this server holds it.
+    /// Locked while this server is promoted.
     promoting: Mutex<()>,
     state: Mutex<LeaseManagerState>,
     is_stopping: AtomicBool,
     thread: Mutex<Option<Box<dyn ThreadHandle>>>,
 }
 
-/// The part of this server, once it takes part.
+/// The lease manager, once `keep_lease` was called.
 pub(crate) type LeasingCell = Arc<OnceLock<Arc<LeaseManager>>>;
 
 impl Database {
-    /// Lets a lease decide the role of this server from now on. The call comes once, after `set_safety`. A primary takes the lease first,
-    /// before `recover`, and blocks until it has it. A standby reads who was the last primary, before `follow_primary`, and takes over by
-    /// itself once it is recovered.
+    /// Lets a lease decide the role of this server from now on. The caller calls it once, after `set_safety`. On a primary it comes before
+    /// `recover`, and blocks until the primary has the lease. On a standby it comes before `follow_primary`, and reads the last primary. The
+    /// standby takes over by itself once it is recovered.
     pub fn keep_lease(self: &Arc<Self>, config: LeaseConfig) -> Result<(), LeaseError> {
         let replication = self.replication().map_err(|_| LeaseError::NoLog)?;
         let shared = &replication.shared;
@@ -160,7 +160,7 @@ impl Database {
         if self.router.role() == Role::Primary {
             self.keep_commits();
             leasing.begin(replication)?;
-        } else if let Err(error) = leasing.look() {
+        } else if let Err(error) = leasing.read_store() {
             leasing.record_error(&error);
         }
         let keeping = LeaseThread(leasing.clone());
@@ -220,21 +220,21 @@ impl LeaseManager {
         }
     }
 
-    fn look(&self) -> Result<LeaseContents, StoreError> {
+    fn read_store(&self) -> Result<LeaseContents, StoreError> {
         let asked_ns = self.now_ns();
-        let seen = self.store().look()?;
+        let seen = self.store().read()?;
         let mut state = self.lock();
-        (state.seen, state.looked_ns) = (Some(seen.clone()), asked_ns);
+        (state.seen, state.read_ns) = (Some(seen.clone()), asked_ns);
         Ok(seen)
     }
 
     /// True if this server has read the store since `since_ns`, or the store does not answer. Otherwise it asks the thread to read the
     /// store at once.
-    pub fn has_looked(&self, since_ns: u64) -> bool {
+    pub fn has_read_since(&self, since_ns: u64) -> bool {
         let mut state = self.lock();
-        let has_looked = state.looked_ns >= since_ns || state.error.is_some();
-        state.is_asked = !has_looked;
-        has_looked
+        let has_read = state.read_ns >= since_ns || state.error.is_some();
+        state.is_asked = !has_read;
+        has_read
     }
 
     /// Takes the lease. True: this server has it, in an epoch of at least `at_least`, and the store records these standbys as in sync.
@@ -286,7 +286,7 @@ impl LeaseManager {
     fn open_epoch(&self, seen: &LeaseContents, replication: &NodeReplication) -> Result<(), LeaseError> {
         let own = match self.lock().epoch {
             0 => replication.own_epoch(),
-            _ => replication.log.epoch(), // it was kept at an earlier try
+            _ => replication.log.epoch(), // an earlier try saved it
         };
         may_begin(seen, &replication.candidate(&self.own.name))?;
         let at_least = own.max(Epoch(free_epoch(seen, &self.own.name)));
@@ -294,7 +294,7 @@ impl LeaseManager {
     }
 
     fn try_begin(&self, replication: &NodeReplication) -> Result<Result<bool, LeaseError>, StoreError> {
-        let seen = self.look()?;
+        let seen = self.read_store()?;
         match &seen.holder {
             Some(holder) if holder.name != self.own.name => return Ok(Err(LeaseError::Held(holder.clone()))),
             // An earlier process of this server seems to hold the lease, which ends by itself.
@@ -436,12 +436,12 @@ impl LeaseManager {
 
     /// Reads the holder of the lease, after it ended or the record changed.
     fn read_again(&self) -> Result<(), StoreError> {
-        let seen = self.look()?;
+        let seen = self.read_store()?;
         if !self.lock().holds {
-            return Ok(()); // it was given away, before it was free
+            return Ok(()); // this server gave the lease away
         }
         if may_take_again(&seen, &self.own) {
-            // A leaving standby stays in the record, and callers wait for it, until its leaving is recorded.
+            // A leaving standby stays in the record until the store has the new record. Callers wait for it until then.
             let in_sync = self.lock().wanted.clone();
             self.take(&seen, (self.epoch(), in_sync))?;
             return Ok(());
@@ -464,7 +464,7 @@ impl LeaseManager {
             state.next_ns = self.now_ns() + self.every_ns();
         }
         drop(state);
-        match self.look() {
+        match self.read_store() {
             Ok(seen) => {
                 self.record_success();
                 let tried = self.lock().tried;
@@ -476,7 +476,7 @@ impl LeaseManager {
                 }
             }
             Err(error) if is_due => self.record_error(&error),
-            Err(_) => {} // told where it is due
+            Err(_) => {} // the next due read reports it
         }
         Step::Done
     }
@@ -485,7 +485,7 @@ impl LeaseManager {
         let Some(replication) = self.replication.upgrade() else {
             return Ok(());
         };
-        // Either another thread promotes this server now, or it can't be the primary.
+        // Another thread promotes this server now, or this server can't be the primary.
         let promoting = match self.promoting.try_lock() {
             Ok(promoting) => promoting,
             Err(TryLockError::WouldBlock) => return Ok(()),
@@ -523,11 +523,11 @@ impl LeaseManager {
         }
     }
 
-    /// Gives up a takeover in whose epoch this server wrote nothing. It restores the record, so that the same standbys may take over as
+    /// Abandons a takeover in whose epoch this server wrote nothing. It restores the record, so that the same standbys may take over as
     /// before.
     pub fn abandon_takeover(&self, reason: &str) {
         let mut state = self.lock();
-        // It is tried again and again: one line for each reason.
+        // This server tries again and again, and reports each reason once.
         let is_new = state.failed.as_deref() != Some(reason);
         state.failed = Some(reason.into());
         let before = state.before.take().filter(|_| state.holds);
@@ -535,17 +535,18 @@ impl LeaseManager {
         if is_new {
             self.report(format!("this standby did not take over: {reason}"));
         }
-        // Else the record names this server, which may try again.
+        // If the store refuses, the record names this server, which may try again.
         let is_restored = before.is_some_and(|before| self.store().record(&before).unwrap_or(false));
         if let (true, Some(replication)) = (is_restored, self.replication.upgrade()) {
-            let _ = replication.node.change(cutting::drop_claim); // a claim that stays makes later promises wait for this server
+            let _ = replication.node.change(cutting::drop_claim); // if it stays, later promises wait for this server
         }
         self.release_lease();
         // Other standbys try first.
         self.lock().next_ns = self.now_ns() + self.ttl.as_nanos() as u64;
     }
 
-    /// Has the store record that this server leads in a later epoch than the one for which it took the lease, before it does so.
+    /// Has the store record a later epoch than the one for which this server took the lease. The call comes before this server leads in
+    /// that epoch.
     pub fn raise_epoch(&self, epoch: Epoch) -> Result<(), ReplicationError> {
         let mut state = self.lock();
         if state.epoch >= epoch.0 {
@@ -563,7 +564,7 @@ impl LeaseManager {
         }
     }
 
-    /// Ends the holding. From now on this server acknowledges no writes, and does not take the lease again by itself.
+    /// Marks the lease as over. From now on this server acknowledges no writes, and does not take the lease again by itself.
     fn end_holding(&self) {
         let mut state = self.lock();
         state.holds = false;
@@ -580,7 +581,7 @@ impl LeaseManager {
     pub fn hand_over(&self, successor: &str) {
         let record = self.record_of(vec![successor.to_owned()]);
         self.end_holding();
-        let _ = self.store().record(&record); // it waits until the lease is over, then
+        let _ = self.store().record(&record); // without it, the successor waits until the lease is over
         let _ = self.store().release();
     }
 
@@ -588,9 +589,9 @@ impl LeaseManager {
         ReplicationError::Unavailable(away(self.kind, error).into())
     }
 
-    /// Checks that the store answers, before the primary is asked to step down.
+    /// Checks that the store answers, before this standby asks the primary to step down.
     pub fn check_store(&self) -> Result<(), ReplicationError> {
-        self.look().map(drop).map_err(|error| self.unavailable(&error))
+        self.read_store().map(drop).map_err(|error| self.unavailable(&error))
     }
 
     /// Checks that this server, as the primary, can give the lease away.
@@ -624,7 +625,7 @@ impl LeaseManager {
         let unavailable = |error: StoreError| self.unavailable(&error);
         let until_ns = self.now_ns() + 2 * self.ttl.as_nanos() as u64;
         loop {
-            let seen = self.look().map_err(unavailable)?;
+            let seen = self.read_store().map_err(unavailable)?;
             if let Some(holder) = seen.holder.as_ref().filter(|holder| **holder != self.own) {
                 if self.now_ns() >= until_ns {
                     let reason = format!("{} has the lease: stop it, and promote again", holder.name);
@@ -635,14 +636,14 @@ impl LeaseManager {
             }
             let stops = || ReplicationError::Unavailable("the server stops".into());
             let replication = self.replication.upgrade().ok_or_else(stops)?;
-            let is_sure = by.is_judged_later
+            let is_sure = by.is_checked_later
                 || by.is_given(&seen, &self.own.name)
                 || may_begin(&seen, &replication.candidate(&self.own.name)).is_ok();
             if !is_sure && !by.accepts_loss {
                 return Err(ReplicationError::OutOfSync(lost));
             }
-            // An earlier attempt may have written the record without an answer. The loss that it accepted is then reported once this server
-            // is the primary.
+            // An earlier attempt may have written the record without an answer. This server then reports the loss that it accepted, once it is
+            // the primary.
             let is_own = seen
                 .record
                 .as_ref()
@@ -725,7 +726,7 @@ impl Work for LeaseThread {
         loop {
             match self.step() {
                 Step::Done => {}
-                Step::Idle => self.0.shared.threads.sleep(LOOK),
+                Step::Idle => self.0.shared.threads.sleep(POLL_INTERVAL),
                 Step::Over => return,
             }
         }

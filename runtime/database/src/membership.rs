@@ -148,11 +148,11 @@ pub(crate) fn load(node: &NodeFile) -> Vec<Member> {
 /// Returns the standbys that were out of sync with this server when it led last, and from which LSN on.
 pub(crate) fn laggards(node: &NodeFile) -> Vec<LaggingStandby> {
     let is_out = |member: &&StoredMember| !member.in_sync && !member.was_in_sync;
-    let told = |member: &StoredMember| LaggingStandby {
+    let lagging = |member: &StoredMember| LaggingStandby {
         from: Lsn(member.persisted),
         name: member.name.clone(),
     };
-    node.read(|document| document.members.iter().filter(is_out).map(told).collect())
+    node.read(|document| document.members.iter().filter(is_out).map(lagging).collect())
 }
 
 pub(crate) fn save(node: &NodeFile, standbys: &[Member]) -> Result<(), DiskError> {
@@ -328,15 +328,15 @@ mod tests {
     fn standby_that_leaves_or_comes_is_in_sync_until_the_store_has_that() {
         let node = node();
         let keeping = Membership::new(node.clone(), list("s1@1 s2@1"));
-        for (told, is_recorded, kept) in [
+        for (members, is_recorded, kept) in [
             ("+s1@1 s2@1", false, "+s1@1 s2@1"),
             ("+s1@1 +s2@1", true, "+s1@1 +s2@1"),
             ("s1@1 +s2@1", false, "+s1@1 +s2@1"),
             ("s1@1 +s2@1 +s3@1", false, "+s1@1 +s2@1 +s3@1"),
             ("s1@1 +s2@1", true, "s1@1 +s2@1"),
         ] {
-            keeping.save(&list(told), is_recorded).expect("saved");
-            assert_eq!(load(&node), list(kept), "{told}");
+            keeping.save(&list(members), is_recorded).expect("saved");
+            assert_eq!(load(&node), list(kept), "{members}");
         }
     }
 }

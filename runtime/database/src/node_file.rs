@@ -315,8 +315,8 @@ impl NodeFile {
     pub fn check_answers(&self, answers: &[MemberAnswer]) -> Result<(), OpenError> {
         let checked = self.read(|document| document.check_answers(answers));
         if checked.is_err() {
-            let told = answers.iter().map(|answer| answer.epoch).max().unwrap_or(0);
-            self.change(|document| document.told_epoch = document.told_epoch.max(told))?;
+            let highest = answers.iter().map(|answer| answer.epoch).max().unwrap_or(0);
+            self.change(|document| document.told_epoch = document.told_epoch.max(highest))?;
         }
         checked
     }
@@ -332,8 +332,8 @@ impl NodeFile {
                 .map_or(0, |handed_over| handed_over.epoch + 1);
             let promised = std::mem::take(&mut document.promises);
             let promised = promised.last().map_or(0, StoredPromise::next_epoch);
-            let told = std::mem::take(&mut document.told_epoch);
-            cutting::retire_epochs(document, heard.max(handed_over).max(promised).max(told));
+            let answered = std::mem::take(&mut document.told_epoch);
+            cutting::retire_epochs(document, heard.max(handed_over).max(promised).max(answered));
             (document.status, document.follows) = (None, false);
             document.members.iter_mut().for_each(StoredMember::forget_address);
         })
@@ -505,11 +505,11 @@ mod tests {
             (vec![answer(false, 5)], Some("--standby-of http://c:1.")),
             (vec![answer(false, 6), answer(true, 5)], Some("leads in epoch 5")),
         ] {
-            let told = file.check_answers(&answers).err().map(|error| error.to_string());
-            match (&told, refused) {
+            let message = file.check_answers(&answers).err().map(|error| error.to_string());
+            match (&message, refused) {
                 (None, None) => {}
-                (Some(told), Some(part)) => assert!(told.contains(part), "{told}"),
-                _ => panic!("{answers:?}: {told:?}"),
+                (Some(message), Some(part)) => assert!(message.contains(part), "{message}"),
+                _ => panic!("{answers:?}: {message:?}"),
             }
         }
         let document = open(&disk).expect("read").document();

@@ -37,7 +37,7 @@ const CONNECT_TIME: Duration = Duration::from_secs(3);
 const REST_MIN: Duration = Duration::from_millis(50);
 const REST_MAX: Duration = Duration::from_secs(2);
 /// Interval at which a resting thread checks whether it must stop.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Why a primary gives no ticket.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -99,7 +99,7 @@ struct ConnectionState {
 
 impl PrimaryConnection {
     fn lock(&self) -> MutexGuard<'_, ConnectionState> {
-        self.state.lock().expect("held for a look or a store")
+        self.state.lock().expect("held for a read or a store")
     }
 
     /// Returns the last beat of the primary, if there was one.
@@ -456,7 +456,7 @@ impl Work for FollowLoop {
                 Step::Over => return,
                 Step::Idle => match &self.streaming {
                     Some(streaming) => streaming.wait(),
-                    None => self.shared.threads.sleep(LOOK),
+                    None => self.shared.threads.sleep(POLL_INTERVAL),
                 },
             }
         }

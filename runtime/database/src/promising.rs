@@ -172,7 +172,7 @@ impl NodeReplication {
             None => (self.log.written_epoch(), self.log.filled()),
         };
         let has_been_in_sync = status.as_ref().is_some_and(|status| status.has_been_in_sync);
-        let told = status.map(|status| {
+        let peer_status = status.map(|status| {
             let others = status.others.iter().map(|other| PeerMember {
                 name: other.name.clone(),
                 url: other.url.clone(),
@@ -197,10 +197,10 @@ impl NodeReplication {
         });
         PromiseAnswer {
             name,
-            epoch: epoch.max(told.as_ref().map_or(Epoch(0), |status| status.epoch)),
+            epoch: epoch.max(peer_status.as_ref().map_or(Epoch(0), |status| status.epoch)),
             end,
             has_been_in_sync,
-            status: told,
+            status: peer_status,
             promises: self.promises.given_promises(),
         }
     }

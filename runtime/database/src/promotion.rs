@@ -43,11 +43,11 @@ impl NodeReplication {
         let lost = match leasing {
             Some(leasing) => {
                 let lost = self.synced.behind(self.received_end(), LossCause::NotRecorded);
-                let is_judged_later = options.is_forced && self.is_decided_by_promises();
+                let is_checked_later = options.is_forced && self.is_decided_by_promises();
                 let by = ByHand {
                     given,
                     accepts_loss,
-                    is_judged_later,
+                    is_checked_later,
                 };
                 leasing.take_by_hand(by, lost)?
             }

@@ -53,7 +53,7 @@ impl Database {
     /// those with a record in the log, and those whose record is about to be written.
     pub(crate) fn distrusted(&self) -> Result<BTreeSet<(ModuleId, u16)>, OpenError> {
         let mut places: BTreeSet<_> = self.router().deployed().quarantine.keys().copied().collect();
-        let list = self.upkeep.quarantine.lock().expect("held for a look");
+        let list = self.upkeep.quarantine.lock().expect("held for a short time");
         places.extend(list.iter().map(QuarantinedProcedure::place));
         let (Some(log), Some(opened)) = (&self.log, &self.opened) else {
             return Ok(places);

@@ -210,7 +210,7 @@ impl Database {
     /// Returns the changes of a checkpoint's tables before it. They come from the log's records since its beginning, or since the oldest
     /// checkpoint that has its place in the log.
     fn past_of(&self, reader: &CheckpointReader, log: &Log<Box<CallBatch>>, files: &Checkpoints) -> TablePast {
-        let told = || {
+        let read_past = || {
             let (mut schemas, from) = match log.start() {
                 Lsn(0) => (LogSchemas::default(), Lsn(0)),
                 start => {
@@ -227,7 +227,7 @@ impl Database {
             }
             schemas.past_of(reader)
         };
-        told().unwrap_or_else(|| TablePast::unknown_before(reader.header().txn_id))
+        read_past().unwrap_or_else(|| TablePast::unknown_before(reader.header().txn_id))
     }
 
     fn record_found(&self, reader: &CheckpointReader) {

@@ -100,7 +100,7 @@ impl QuarantinedProcedure {
 
     pub(crate) fn all_of(deployed: &Deployed) -> Vec<Self> {
         let all = deployed.quarantine.iter();
-        let told = all.map(|((id, number), why)| {
+        let entries = all.map(|((id, number), why)| {
             let module = &deployed.versions[id.0 as usize];
             Self {
                 module_id: id.0,
@@ -112,6 +112,6 @@ impl QuarantinedProcedure {
                 what: why.what.clone(),
             }
         });
-        told.collect()
+        entries.collect()
     }
 }

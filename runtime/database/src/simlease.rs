@@ -138,7 +138,7 @@ impl LeaseStore for SimStore {
         "simulated"
     }
 
-    fn look(&mut self) -> Result<LeaseContents, StoreError> {
+    fn read(&mut self) -> Result<LeaseContents, StoreError> {
         Ok(seen(&*self.reach()?))
     }
 

@@ -34,9 +34,10 @@ use crate::{
     standby_comparer::StandbyComparer,
 };
 
-/// Longest time for which a promotion waits until received records are durable, and longest wait for the end of its replay.
+/// Longest time for which a promotion waits until received records are durable.
 const DURABLE_WAIT_MAX: Duration = Duration::from_secs(60);
-const ENDED_LOOK: Duration = Duration::from_millis(100);
+/// Interval at which a promotion checks whether the replay has failed.
+const ENDED_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval at which the view is saved.
 const VIEW_KEPT_NS: u64 = 1_000_000_000;
 
@@ -64,27 +65,27 @@ pub(crate) struct StandbyParts {
         crossbeam_channel::Sender<ReplayEnd>,
         crossbeam_channel::Receiver<ReplayEnd>,
     ),
-    /// Why the replay ended. It is set when a thread first asks.
+    /// Reason for which the replay ended. The first thread that asks sets it.
     failure: Mutex<Option<Arc<str>>>,
     thread: Mutex<Option<Box<dyn ThreadHandle>>>,
-    /// A promotion holds it. It has the end of the replay, once that has ended.
+    /// Locked while this standby is promoted. It has the end of the replay, once the replay has ended.
     promoting: Mutex<Option<Lsn>>,
     /// The state at the opening, without later records of a primary.
     found: OnceLock<(Option<ShownLimit>, Option<Lsn>)>,
-    /// LSN before which everything must be committed until readers see the tables; 0: they see them. Until then the saved view does not
-    /// change.
+    /// LSN before which the primary must have committed everything before readers see the tables. 0: readers see them. Until then the
+    /// saved view does not change.
     hidden_until: AtomicU64,
-    /// True if it follows a primary, or will after its recovery. It then replays only records that the primary reports as committed.
+    /// True if this standby follows a primary, or will after its recovery. It then replays only records that the primary reports as committed.
     is_following: AtomicBool,
-    /// The saved view, once it follows a primary.
+    /// The saved view, once this standby follows a primary.
     shown: Mutex<Option<SavedView>>,
     pub hiding: Arc<ReadGate>,
-    /// The comparison of its tables with its primary's.
+    /// The comparison of this standby's tables with its primary's.
     pub comparison: Arc<StandbyComparer>,
     readers: Mutex<Readers>,
 }
 
-/// The view, which is saved now and then.
+/// The view, which the standby saves at intervals.
 struct SavedView {
     file: ShownFile,
     kept: Lsn,
@@ -163,7 +164,7 @@ impl StandbyParts {
         }
     }
 
-    /// Returns the LSN before which its primary reported everything as committed. None: it follows no primary.
+    /// Returns the LSN before which the primary reported everything as committed. None: this standby follows no primary.
     pub fn reported_committed(&self) -> Option<Lsn> {
         self.orders.reported_committed()
     }
@@ -183,7 +184,8 @@ impl StandbyParts {
     }
 }
 
-/// Whether replayed records may be read. A primary can refuse this standby's history at any time, also during its recovery.
+/// Gate that says whether clients may read replayed records. A primary can refuse this standby's history at any time, also during its
+/// recovery.
 #[derive(Default)]
 pub(crate) struct ReadGate(Mutex<Option<String>>);
 
@@ -199,7 +201,7 @@ impl ReadGate {
         router.set_phase(NodePhase::Failed { report });
     }
 
-    /// Opens replayed records to readers, unless a reason to hide them stands.
+    /// Opens replayed records to readers, unless there is a reason to hide them.
     pub fn open_reads(&self, router: &Router) {
         let hidden = self.lock();
         router.set_phase(match hidden.clone() {
@@ -220,7 +222,7 @@ impl ReadGate {
 }
 
 impl ShownLimit {
-    /// Returns the limit if this checkpoint has records beyond it that may not be shown.
+    /// Returns the limit if this checkpoint has records beyond it that readers must not see.
     fn hidden_behind(self, checkpoint: Option<Lsn>) -> Option<Lsn> {
         let is_beyond = checkpoint.is_some_and(|checkpoint| self.limit < checkpoint);
         (self.hides_checkpoint && is_beyond).then_some(self.limit)
@@ -229,8 +231,8 @@ impl ShownLimit {
 
 impl Database {
     /// Opens a directory as a standby of its primary. The directory was bootstrapped from that primary, or restored from its backup. The
-    /// log takes groups (`place`) and nothing else, and keeps their epochs. `recover` replays the log, lets reads in, and continues with
-    /// the records that arrive. `open` refuses this directory until an operator has it lead (`NodeFile::make_primary`).
+    /// log takes groups (`place`) and nothing else, and keeps their epochs. `recover` replays the log, admits reads, and continues with
+    /// the records that arrive. `open` refuses this directory until an operator makes it a primary's (`NodeFile::make_primary`).
     pub fn open_standby(config: DatabaseConfig) -> Result<Self, OpenError> {
         let Some(dir) = config.dir.as_deref() else {
             return Err(OpenError::Config("a standby needs a data directory".into()));
@@ -261,8 +263,8 @@ impl Database {
         Ok(database)
     }
 
-    /// Takes a group of the primary's log, which is replayed once it is durable here. It waits, within bounds, while the log's buffers are
-    /// full.
+    /// Appends a group of the primary's log, which the replay takes once the group is durable here. The call waits, within bounds, while
+    /// the log's buffers are full.
     pub fn place(&self, group: &Group<'_>) -> Result<AppendOutcome, AppendError> {
         let Some(standby) = self.upkeep.standby.as_ref() else {
             return Err(closed("this server was opened as a primary"));
@@ -274,19 +276,19 @@ impl Database {
         }
     }
 
-    /// Gives `sink` all groups that are written here from the next one on, while the database is open. It does nothing without a log.
+    /// Gives `sink` all groups that the log writes here from the next one on, while the database is open. It does nothing without a log.
     pub fn add_group_sink(&self, sink: Arc<dyn GroupSink>) {
         if let Some(log) = &self.log {
             log.add_sink(sink);
         }
     }
 
-    /// Returns the received position of a standby's log. None on a server that is no standby.
+    /// Returns the position up to which a standby's log has received groups. None on a server that is no standby.
     pub fn received(&self) -> Option<Position> {
         self.log.as_ref()?.received()
     }
 
-    /// Runs `hook` once everything before `end` is durable here. It runs on a thread of the log, so it must only hand over. None:
+    /// Runs `hook` once everything before `end` is durable here. The hook runs on a thread of the log, so it must only hand over. None:
     /// everything is durable already, or there is no log.
     pub fn when_durable(&self, end: Lsn, hook: OnReached) -> Option<WatermarkWaiter> {
         self.log.as_ref()?.when_durable(end, hook)
@@ -344,8 +346,8 @@ impl Database {
         Ok(report)
     }
 
-    /// Returns the limit of the records that this directory has shown, or may show as a former primary. Its callers may still have waited
-    /// for standbys. None: it may show all records.
+    /// Returns the limit of the records that this directory has shown, or may show as a former primary. A former primary's callers may
+    /// still have waited for standbys beyond the limit. None: this directory may show all records.
     fn shown_before(&self, root: &dyn Disk) -> Result<Option<ShownLimit>, DiskError> {
         let end = self.received().map(|received| received.epoch);
         let as_primary = end
@@ -371,9 +373,9 @@ impl Database {
         self.upkeep.node.as_ref()
     }
 
-    /// Begins to follow a primary. From now on, or from the end of the recovery on, it replays only records that the primary reports as
-    /// committed. It first saves that it follows one, and the limit of the records that it may show, because later nothing else says which records
-    /// were its own.
+    /// Begins to follow a primary. From now on, or from the end of the recovery on, the standby replays only records that the primary
+    /// reports as committed. It first saves that it follows one, and the limit of the records that it may show. Later nothing else says
+    /// which records were its own.
     pub(crate) fn begin_following(&self) -> Result<(), DiskError> {
         let Some(standby) = &self.upkeep.standby else {
             return Ok(());
@@ -381,7 +383,7 @@ impl Database {
         self.node()
             .map_or(Ok(()), |node| node.change(|document| document.follows = true))?;
         standby.is_following.store(true, Ordering::Release);
-        let is_recovered = standby.thread.lock().expect("held for a look").is_some();
+        let is_recovered = standby.thread.lock().expect("held for a short time").is_some();
         match is_recovered {
             true => self.begin_commits(),
             false => {
@@ -391,7 +393,7 @@ impl Database {
         }
     }
 
-    /// Saves the records that this directory may show by itself, if another limit or none is saved.
+    /// Saves the limit of the records that this directory may show by itself, if another limit or none is saved.
     fn keep_found(&self, standby: &StandbyParts) -> Result<(), DiskError> {
         let (Some(root), Some((shown, Some(durable)))) = (self.root(), standby.found.get().copied()) else {
             return Ok(());
@@ -423,7 +425,7 @@ impl Database {
         Ok(())
     }
 
-    /// Takes the primary's report of its committed LSN.
+    /// Records the committed LSN that the primary reports, and saves the view if that is due.
     pub(crate) fn record_committed(&self, committed: Lsn, now_ns: u64) {
         let Some(standby) = &self.upkeep.standby else {
             return;
@@ -435,7 +437,7 @@ impl Database {
         }
     }
 
-    /// Replays the records that become durable from `from` on. It lets reads in once everything before `hidden_until` is committed.
+    /// Replays the records that become durable from `from` on. The follower admits reads once everything before `hidden_until` is committed.
     fn follow(
         &self,
         standby: &StandbyParts,
@@ -446,7 +448,7 @@ impl Database {
         let (router, orders) = (self.router.clone(), standby.orders.clone());
         replayer.begin_snapshot_points(Arc::new(move |reached| match reached {
             Ok(end) => router.raise_view(end),
-            Err(()) => orders.wake(), // it finds what failed
+            Err(()) => orders.wake(), // the follower finds the failure
         }));
         let comparison = standby.comparison.clone();
         replayer.set_at_mark(Box::new(move |end| comparison.at_mark(end)));
@@ -480,7 +482,7 @@ impl Database {
         self.upkeep.standby.as_ref().map(|standby| standby.hiding.clone())
     }
 
-    /// Returns the parts that become the primary. Err: it is no standby, or not yet.
+    /// Returns the parts that become the primary. Err: this server is no standby, or is not open yet.
     fn promotable(&self) -> Result<(&Arc<Log<Box<CallBatch>>>, &StandbyParts), ReplicationError> {
         let epoch = || self.log.as_ref().map(|log| log.epoch()).unwrap_or_default();
         let (Some(log), Some(standby)) = (&self.log, &self.upkeep.standby) else {
@@ -489,7 +491,7 @@ impl Database {
         if self.router.role() != Role::Standby {
             return Err(ReplicationError::IsPrimary(epoch()));
         }
-        // A standby that replays, and shows nothing until a primary reports commits, can be promoted without such a report.
+        // An operator can promote a standby that replays and shows nothing yet, before a primary reports commits.
         let follows = standby.thread.lock().expect("held for a store").is_some();
         if !follows && !self.router.is_recovered() {
             return Err(unavailable("this standby is still being opened".into()));
@@ -503,9 +505,9 @@ impl Database {
         standby.failure().map_or(Ok(()), |failure| Err(unavailable(failure)))
     }
 
-    /// Makes this standby the primary, in a new epoch, whatever the old one does. It takes no more groups. It makes the received records
-    /// durable, replays them, and then takes writes. The call blocks until then. Err: it continues as a standby. If its replay had already
-    /// ended, it takes no more groups until it is promoted or restarted.
+    /// Makes this standby the primary, in a new epoch, whatever the old primary does. The standby takes no more groups. It makes the
+    /// received records durable, replays them, and then takes writes. The call blocks until then. Err: it continues as a standby. If its
+    /// replay had already ended, it takes no more groups until it is promoted or restarted.
     pub fn promote(&self) -> Result<PromotionResult, ReplicationError> {
         self.promote_in(Epoch(0))
     }
@@ -556,8 +558,8 @@ impl Database {
             ));
         }
         if matches!(self.safety(), Safety::Quorum | Safety::VerySafe) {
-            // Records here that are not committed may still be lost with this server. No reader sees them until it takes writes.
-            standby.shown().take(); // the view is not saved as shown either
+            // The cluster may still lose uncommitted records with this server. No reader sees them until this server takes writes.
+            standby.shown().take(); // this server does not save the view as shown either
             self.stop_readers();
             self.keep_commits();
         }
@@ -566,7 +568,7 @@ impl Database {
             if let Some(failure) = standby.failure() {
                 return Err(unavailable(failure));
             }
-            let ended = self.shared.threads.receive_for(&standby.ended.1, ENDED_LOOK);
+            let ended = self.shared.threads.receive_for(&standby.ended.1, ENDED_POLL_INTERVAL);
             match ended {
                 Ok(Ok(end)) => {
                     assert!(end == received, "nothing is placed meanwhile: {end} is not {received}");
@@ -579,7 +581,7 @@ impl Database {
         }
     }
 
-    /// Makes it a primary that takes writes.
+    /// Makes this server a primary that takes writes.
     fn take_writes(&self) -> Result<(), ReplicationError> {
         self.stop_readers();
         self.shared.memory.enforce();
@@ -597,7 +599,7 @@ impl Database {
         if let (Some(standby), Some(root)) = (&self.upkeep.standby, self.root()) {
             standby.shown().take();
             if !self.safety().asks_standbys() {
-                // A limit that stays is older than this primary's records. It shows less if the server is a standby again.
+                // If the old limit stays, the server shows less when it is a standby again.
                 let _ = shown_limit::forget(root);
             }
         }

@@ -333,10 +333,10 @@ mod tests {
         assert_eq!(numbers(&state), [2, 4], "a third one is passed over");
         state.record_result(named(2, 50), None, 1);
         assert_eq!(numbers(&state), [2, 4]);
-        assert_eq!(state.results.pop_front().and_then(|told| told.difference), None);
+        assert_eq!(state.results.pop_front().and_then(|result| result.difference), None);
         state.record_result(named(4, 60), Some("x".into()), 1);
-        let told = state.results.pop_front().expect("it is told");
-        assert_eq!((told.number, told.difference.as_deref()), (4, Some("x")));
+        let result = state.results.pop_front().expect("it is told");
+        assert_eq!((result.number, result.difference.as_deref()), (4, Some("x")));
         state.record_point(&named(6, 80));
         assert!(state.pending.is_empty());
     }

@@ -167,7 +167,7 @@ impl Database {
     /// Answers `Taker::knows_since` for the lease.
     pub(crate) fn knows_lease_since(&self, since_ns: u64) -> bool {
         let leasing = self.upkeep.replication.get().and_then(|own| own.leasing.get());
-        leasing.is_none_or(|leasing| leasing.has_looked(since_ns))
+        leasing.is_none_or(|leasing| leasing.has_read_since(since_ns))
     }
 
     /// Returns why this standby can't follow the present primary, which lacks records that are here. Reads then show nothing. If the primary's epoch
@@ -269,7 +269,7 @@ impl Database {
         let kept = (&replication.synced, &replication.promises);
         let linked = primary_connection::follow(self, log, (&self.shared, kept), config);
         let linked = linked.map_err(ServeStandbysError::Thread)?;
-        assert!(replication.linked.set(linked).is_ok(), "looked at above");
+        assert!(replication.linked.set(linked).is_ok(), "checked above");
         Ok(())
     }
 }
@@ -362,15 +362,15 @@ impl NodeReplication {
         let expected = self.expected(is_promoted);
         let (telling, leasing) = (self.shared.clone(), self.leasing.clone());
         let keeping = Membership::new(self.node.clone(), expected.clone());
-        let is_told = AtomicBool::new(false);
+        let is_reported = AtomicBool::new(false);
         let keep = move |standbys: &[Member]| {
             let in_sync = standbys.iter().filter(|standby| standby.is_in_sync);
             let names = in_sync.map(|standby| standby.name.to_string()).collect();
-            // The lease's store comes first: standbys that may take over look there.
+            // The lease's store comes first: standbys that may take over read it.
             let is_recorded = leasing.get().is_none_or(|leasing| leasing.record(names));
             let saved = keeping.save(standbys, is_recorded);
             // The save is tried again and again: one line for all attempts.
-            if let (Err(error), false) = (&saved, is_told.swap(saved.is_err(), Ordering::Relaxed)) {
+            if let (Err(error), false) = (&saved, is_reported.swap(saved.is_err(), Ordering::Relaxed)) {
                 let what = format!("who is expected can't be kept, so nobody is let go: {error}");
                 telling.notices.publish(NoticeKind::Standby, || general_notice(what));
             }
@@ -542,13 +542,13 @@ impl ReplicationService for NodeReplication {
             (None, None) => Vec::new(),
         };
         // A standby knows the committed LSN from its primary's heartbeat. A primary has it from its gate.
-        let told = self.following().and_then(|linked| linked.beat());
-        let committed = match told {
+        let beat = self.following().and_then(|linked| linked.beat());
+        let committed = match beat {
             Some(beat) => beat.committed.min(durable),
             None => self.shared.gate.committed(durable),
         };
         let shipper = serving.as_ref().map(|serving| &serving.shipper);
-        let acked = match (told, shipper.and_then(|shipper| shipper.acked_limit())) {
+        let acked = match (beat, shipper.and_then(|shipper| shipper.acked_limit())) {
             (None, Some(limit)) => limit,
             (None, None) => durable,
             (Some(_), _) => committed,
@@ -631,10 +631,10 @@ impl ReplicationService for NodeReplication {
         }
     }
 
-    fn when_safe(&self, level: Safety, end: Lsn, told: SafetyHook) {
+    fn when_safe(&self, level: Safety, end: Lsn, hook: SafetyHook) {
         match self.serving() {
-            Some(serving) => serving.shipper.when_safe(level, end, told),
-            None => told(Err(NOT_SERVED.into())),
+            Some(serving) => serving.shipper.when_safe(level, end, hook),
+            None => hook(Err(NOT_SERVED.into())),
         }
     }
 

@@ -38,7 +38,7 @@ impl Database {
         self.router.set_phase(NodePhase::Failed { report: report.clone() });
         let health = DirHealth::TablesDiffer(what.to_owned());
         let kept = self.node().map(|node| node.set_health(health));
-        let told = match kept {
+        let text = match kept {
             Some(Err(error)) => {
                 format!("{report}. That can't be saved, so a restart does not know: {error}")
             }
@@ -46,7 +46,7 @@ impl Database {
         };
         let notice = || Notice::Standby {
             name: String::new(),
-            what: told,
+            what: text,
         };
         self.shared.notices.publish(NoticeKind::Standby, notice);
         standby.request_stop();

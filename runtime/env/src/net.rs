@@ -21,7 +21,7 @@ use crate::{
     shared::{FrameBuffer, FrameMemory, FramePoster, SharedFrame},
     slice::ask_for_short_slices,
     socket::{DroppedMark, OpenSocket, OpenSockets, SocketReader},
-    tcp::{ACCEPT_LOOK, accept_on, bind_tcp, connect_tcp},
+    tcp::{ACCEPT_POLL_INTERVAL, accept_on, bind_tcp, connect_tcp},
 };
 
 /// Before each frame on a stream: its length, 4 bytes, little-endian.
@@ -198,7 +198,7 @@ fn accept_all(listener: &TcpListener, limits: NetLimits, sender: &Sender<Connect
     let open = OpenSockets::default();
     while !is_closed.load(Ordering::Acquire) {
         let Some(socket) = open.take() else {
-            thread::sleep(ACCEPT_LOOK);
+            thread::sleep(ACCEPT_POLL_INTERVAL);
             continue;
         };
         match listener.accept() {
@@ -210,7 +210,7 @@ fn accept_all(listener: &TcpListener, limits: NetLimits, sender: &Sender<Connect
                     return;
                 }
             }
-            Err(_) => thread::sleep(ACCEPT_LOOK),
+            Err(_) => thread::sleep(ACCEPT_POLL_INTERVAL),
         }
     }
 }

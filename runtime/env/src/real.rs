@@ -240,7 +240,7 @@ impl RealFile {
             return None;
         }
         match direct.write_all_at(bytes, offset) {
-            // The device has larger sectors; it looks at the request before it writes any of it.
+            // The device has larger sectors; it checks the request before it writes any of it.
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
                 self.direct_refused.store(true, Ordering::Relaxed);
                 None

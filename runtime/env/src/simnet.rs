@@ -225,7 +225,7 @@ impl SimPipe {
             && *due <= now
             && let Some(sender) = &self.sender
         {
-            let (due, frame) = self.frames.pop_front().expect("looked at above");
+            let (due, frame) = self.frames.pop_front().expect("checked above");
             let bytes = frame.len();
             match sender.try_send(frame) {
                 Ok(()) => self.bytes -= bytes,

@@ -12,9 +12,9 @@ pub fn ask_for_short_slices() {
     // SAFETY: it has numbers alone.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     // SAFETY: it writes `bytes` bytes at most; 0 names the calling thread.
-    let told = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, bytes, 0) };
+    let result = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, bytes, 0) };
     // Another policy was set on purpose.
-    if told == 0 && attributes.sched_policy == libc::SCHED_OTHER as u32 {
+    if result == 0 && attributes.sched_policy == libc::SCHED_OTHER as u32 {
         attributes.sched_runtime = SLICE_NS;
         // SAFETY: it reads as many bytes as the structure says that it has. Refused, nothing is different.
         unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
@@ -32,8 +32,8 @@ mod tests {
         let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
         let bytes = size_of::<libc::sched_attr>();
         // SAFETY: as above.
-        let told = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, bytes, 0) };
-        assert_eq!(told, 0);
+        let result = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, bytes, 0) };
+        assert_eq!(result, 0);
         attributes
     }
 

@@ -114,7 +114,7 @@ impl Stepper {
             let luck = works.random.below(100);
             let slot = &mut works.slots[at];
             let work = match slot.work.is_some() && (!is_patient || luck < slot.share) {
-                true => slot.work.take().expect("looked at above"),
+                true => slot.work.take().expect("checked above"),
                 false => return false,
             };
             works.stepping.push(at);

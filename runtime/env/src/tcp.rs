@@ -18,8 +18,8 @@ use crate::{
     socket::{OpenSocket, OpenSockets},
 };
 
-/// How often a listener looks whether it was dropped.
-pub(crate) const ACCEPT_LOOK: Duration = Duration::from_millis(20);
+/// Interval at which a listener checks whether it was dropped.
+pub(crate) const ACCEPT_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Accepted connections that the owner of the listener has not taken, at most.
 const ACCEPTED_MAX: usize = 16;
 /// Greetings under way at most: beyond them the oldest gives way to a new one.
@@ -122,11 +122,11 @@ where
         }
         // Further peers wait in the kernel, as they do without a greeting.
         let Some(counted) = open.take() else {
-            thread::sleep(ACCEPT_LOOK);
+            thread::sleep(ACCEPT_POLL_INTERVAL);
             continue;
         };
         let Ok((stream, peer)) = listener.accept() else {
-            thread::sleep(ACCEPT_LOOK);
+            thread::sleep(ACCEPT_POLL_INTERVAL);
             continue;
         };
         let Ok(socket) = stream.try_clone() else {

@@ -60,8 +60,8 @@ pub trait Threads: Send + Sync {
     /// False: works have threads of their own, so the caller sleeps. Used by the waits of `dyn Threads`.
     fn give_way(&self, let_go: &mut dyn FnMut()) -> bool;
 
-    /// Polls `is_there` for the time `look`; true as soon as it holds. Other threads that need the processor go first.
-    fn poll(&self, look: Duration, is_there: &dyn Fn() -> bool) -> bool;
+    /// Polls `is_there` for this time; true as soon as it holds. Other threads that need the processor go first.
+    fn poll(&self, time: Duration, is_there: &dyn Fn() -> bool) -> bool;
 
     /// Does the work, and meanwhile shows its progress at intervals, at least once.
     fn beside(&self, every: Duration, show: &(dyn Fn() + Sync), work: &mut dyn FnMut());
@@ -211,8 +211,8 @@ impl Threads for RealThreads {
         false
     }
 
-    fn poll(&self, look: Duration, is_there: &dyn Fn() -> bool) -> bool {
-        let until = Instant::now() + look;
+    fn poll(&self, time: Duration, is_there: &dyn Fn() -> bool) -> bool {
+        let until = Instant::now() + time;
         loop {
             for _ in 0..32 {
                 if is_there() {

@@ -24,7 +24,7 @@ pub struct Epoch {
 
 impl Epoch {
     /// Returns an epoch that a document or another node reported.
-    pub fn told(count: u32, node: NodeId) -> Self {
+    pub fn reported(count: u32, node: NodeId) -> Self {
         let writer = node.writer();
         Self { count, writer }
     }

@@ -100,7 +100,7 @@ impl Node {
         Ok(())
     }
 
-    /// The log has only what its primary has, so nothing of an own reign is left to be judged.
+    /// The log has only what its primary has, so nothing of an own reign is left to be checked.
     pub(crate) fn on_aligned(&mut self) {
         let Some(of) = self.is_bound_to() else { return };
         if let NodeStanding::Follower(follower) = &mut self.document.standing

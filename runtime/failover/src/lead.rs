@@ -110,7 +110,7 @@ impl Node {
     }
 
     /// Returns the status that this primary sends to a standby.
-    pub fn told_status(&self) -> Option<SyncStatus> {
+    pub fn sent_status(&self) -> Option<SyncStatus> {
         self.durable_reign()?;
         self.durable.status(self.id)
     }
@@ -421,7 +421,7 @@ impl Node {
         }
     }
 
-    /// Takes a look into the lease's store. A primary that finds another one there is it no more.
+    /// Takes the contents of the lease's store. A primary that finds another holder there is deposed.
     pub(crate) fn on_lease_seen(&mut self, view: LeaseView) {
         let is_own = view.holder.is_none_or(|holder| holder == self.id)
             && view.record.as_ref().is_none_or(|record| record.primary == self.id);

@@ -1,7 +1,7 @@
 //! The failover of a cluster: one document, one state and one transition function decide which node leads, in which epoch, with
 //! which standbys, and what it may acknowledge.
 //! Owns: the document of a node, the meaning of its epochs, the rules of the safety levels for acknowledgements and promotions.
-//! Does not: read or write a file, lock, wait, look at a clock, know the wire or the lease's store.
+//! Does not: read or write a file, lock, wait, read a clock, know the wire or the lease's store.
 //! Invariants: no epoch has two writers; a bound epoch never falls; nothing is acknowledged at the cluster's level that a later primary
 //! lacks, unless the promotion named it.
 //! Called by: `database` (the doubts of a promotion), `tests/model`.

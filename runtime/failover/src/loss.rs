@@ -68,7 +68,7 @@ pub struct Promise {
     pub fork: Lsn,
 }
 
-/// The knowledge by which a promotion is judged.
+/// The knowledge that a promotion is checked against.
 pub struct Basis<'a> {
     pub node: NodeId,
     pub level: Safety,
@@ -88,10 +88,10 @@ pub struct Basis<'a> {
 
 impl Basis<'_> {
     fn newest(&self) -> Option<&SyncStatus> {
-        let told = self.promises.iter().filter_map(|promise| promise.status.as_ref());
+        let statuses = self.promises.iter().filter_map(|promise| promise.status.as_ref());
         self.status
             .into_iter()
-            .chain(told)
+            .chain(statuses)
             .reduce(|best, other| match other.is_newer_than(best) {
                 true => other,
                 false => best,
@@ -128,12 +128,12 @@ impl Basis<'_> {
 
     /// Whether a node that did not answer claimed an epoch behind that of `status`: it may lead.
     fn has_rival(&self, status: &SyncStatus) -> bool {
-        let told = self.promises.iter().map(|promise| promise.rival);
+        let promised = self.promises.iter().map(|promise| promise.rival);
         let answered = |epoch: Epoch| {
             let mut nodes = self.promises.iter().map(|promise| promise.from).chain([self.node]);
             nodes.any(|node| node.writer() == epoch.writer())
         };
-        let mut rivals = told.chain(self.rivals.iter().copied());
+        let mut rivals = promised.chain(self.rivals.iter().copied());
         rivals.any(|rival| rival.is_after(status.epoch) && !answered(rival))
     }
 

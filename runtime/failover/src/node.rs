@@ -100,7 +100,7 @@ pub enum NodeEvent {
     /// Everything that was received is durable and replayed.
     Replayed,
     /// The promotion can't be carried out.
-    GiveUp,
+    AbandonPromotion,
     /// The place is to be given to a standby. The log ends here, and takes nothing more.
     StepDown {
         to: NodeId,
@@ -263,7 +263,7 @@ impl Node {
             NodeEvent::Promised(promise) => self.on_promised(promise),
             NodeEvent::AskingOver => self.on_asking_over(),
             NodeEvent::Replayed => self.on_replayed(),
-            NodeEvent::GiveUp => self.on_give_up(),
+            NodeEvent::AbandonPromotion => self.abandon_promotion(),
             NodeEvent::StepDown { to, end } => return self.on_step_down(to, end),
             NodeEvent::StayOn => self.on_stay(),
             NodeEvent::LeaseSeen(view) => self.on_lease_seen(view),

@@ -155,9 +155,9 @@ impl Node {
         (self.document.status(self.id), led)
     }
 
-    fn judge<T>(&self, promotion: &PromotionState, judge: impl for<'a> FnOnce(&Basis<'a>) -> T) -> T {
+    fn with_basis<T>(&self, promotion: &PromotionState, read: impl for<'a> FnOnce(&Basis<'a>) -> T) -> T {
         let (status, led) = self.own_status();
-        judge(&Basis {
+        read(&Basis {
             node: self.id,
             level: self.level(),
             status: status.as_ref(),
@@ -177,7 +177,12 @@ impl Node {
     pub fn asks(&self) -> Option<(Epoch, NodeSet)> {
         let promotion = self.promotion()?;
         let is_asking = matches!(promotion.stage, PromotionStage::Asking | PromotionStage::Barred) && self.is_saved();
-        is_asking.then(|| (self.document.claimed, self.judge(promotion, |basis| basis.to_ask())))
+        is_asking.then(|| {
+            (
+                self.document.claimed,
+                self.with_basis(promotion, |basis| basis.to_ask()),
+            )
+        })
     }
 
     pub(crate) fn on_promised(&mut self, promise: Promise) {
@@ -208,8 +213,8 @@ impl Node {
         }
     }
 
-    /// Whether the lease's record alone tells that this node has everything. At `quorum` a standby in sync may lack what others have.
-    fn is_judged_by_record(&self) -> bool {
+    /// Whether the lease's record alone decides that this node has everything. At `quorum` a standby in sync may lack what others have.
+    fn is_decided_by_record(&self) -> bool {
         self.has_lease && self.level() != Safety::Quorum
     }
 
@@ -245,7 +250,7 @@ impl Node {
         let (request, is_asking_over) = (promotion.request, promotion.is_asking_over);
         let is_elsewhere = self.lease_holder().is_some_and(|holder| holder != self.id);
         if is_elsewhere && !self.is_opening() {
-            self.on_give_up();
+            self.abandon_promotion();
             return;
         }
         if self.has_lease && !self.prepare_for_lease() {
@@ -253,14 +258,14 @@ impl Node {
         }
         let Some(promotion) = self.promotion() else { return };
         let lost = match self.record() {
-            Some(record) if self.is_judged_by_record() => self.lost_by_record(record),
+            Some(record) if self.is_decided_by_record() => self.lost_by_record(record),
             // No node had the lease yet.
-            None if self.is_judged_by_record() && self.is_opening() => None,
+            None if self.is_decided_by_record() && self.is_opening() => None,
             // At quorum a majority has to know it all the same: the node that gave the place may have it again by now.
             _ if request.given.is_some() && self.level() != Safety::Quorum => None,
             _ => {
-                let is_complete = self.judge(promotion, |basis| basis.is_complete());
-                let lost = self.judge(promotion, |basis| basis.lost());
+                let is_complete = self.with_basis(promotion, |basis| basis.is_complete());
+                let lost = self.with_basis(promotion, |basis| basis.lost());
                 let is_known = lost.is_some_and(|lost| lost.is_known);
                 if !is_complete && !is_asking_over && !is_known {
                     return;
@@ -315,7 +320,7 @@ impl Node {
                 true => {}
                 false => {
                     self.refused = lost;
-                    self.on_give_up();
+                    self.abandon_promotion();
                 }
             }
             return;
@@ -383,11 +388,11 @@ impl Node {
         if !matches!(self.level(), Safety::Quorum | Safety::VerySafe) {
             return NodeSet::default();
         }
-        let told = promotion.promises.iter().filter_map(|promise| promise.status.as_ref());
+        let statuses = promotion.promises.iter().filter_map(|promise| promise.status.as_ref());
         let own = follower.status.clone().or_else(|| self.document.status(self.id));
         let newest = own
             .iter()
-            .chain(told)
+            .chain(statuses)
             .max_by_key(|status| (status.epoch.count(), status.number));
         let set = newest.map(|status| status.next.as_ref().unwrap_or(&status.current));
         set.map_or_else(NodeSet::default, |set| set.without(self.id))
@@ -398,7 +403,7 @@ impl Node {
         self.refused
     }
 
-    pub(crate) fn on_give_up(&mut self) {
+    pub(crate) fn abandon_promotion(&mut self) {
         if self.promotion().is_some()
             && let NodeStanding::Claiming { follower, .. } = &self.document.standing
         {

@@ -59,7 +59,7 @@ impl GuestOutput {
 
 impl HostState {
     pub fn get_columns(&mut self, target: u32, key: u64, columns: u64, out: u64) -> Answer<i64> {
-        // SAFETY: looked at for the last time before this call writes to guest memory.
+        // SAFETY: last used before this call writes to guest memory.
         let key = unsafe { self.memory.read(key) }?;
         self.charge(key.len())?;
         let mut out = GuestOutput::new(self.memory, out)?;
@@ -75,7 +75,7 @@ impl HostState {
     }
 
     pub fn multi_get_columns(&mut self, target: u32, keys: u64, columns: u64, out: u64) -> Answer<i64> {
-        // SAFETY: looked at for the last time before this call writes to guest memory.
+        // SAFETY: last used before this call writes to guest memory.
         let bytes = unsafe { self.memory.read(keys) }?;
         self.charge(bytes.len())?;
         let mut out = GuestOutput::new(self.memory, out)?;
@@ -100,7 +100,7 @@ impl HostState {
     pub fn multi_get_slots(&mut self, request: u64, keys: u64, columns: u64, out: u64) -> Answer<i64> {
         let (target, count) = unpack(request);
         let (target, count) = (IndexTarget::unpack(target), count as usize);
-        // SAFETY: looked at for the last time before this call writes to guest memory.
+        // SAFETY: last used before this call writes to guest memory.
         let bytes = unsafe { self.memory.read(keys) }?;
         self.charge(bytes.len())?;
         let (mut room, is_apart) = (GuestOutput::new(self.memory, out)?, are_apart(keys, out));

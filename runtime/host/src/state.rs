@@ -409,7 +409,7 @@ impl HostState {
 
     #[inline]
     pub fn result_write(&mut self, slice: u64) -> Answer<()> {
-        // SAFETY: looked at for the last time before this call writes to guest memory.
+        // SAFETY: last used before this call writes to guest memory.
         let bytes = unsafe { self.memory.read(slice) }?;
         if bytes.len() > RESULT_BYTES_MAX {
             return Err(GuestStop::Limit {
@@ -433,7 +433,7 @@ impl HostState {
 
     #[inline]
     pub fn get(&mut self, target: u32, key: u64, out: u64) -> Answer<i64> {
-        // SAFETY: looked at for the last time before this call writes to guest memory.
+        // SAFETY: last used before this call writes to guest memory.
         let key = unsafe { self.memory.read(key) }?;
         self.charge(key.len())?;
         let mut out = GuestOutput::new(self.memory, out)?;
@@ -450,14 +450,14 @@ impl HostState {
 
     #[inline]
     pub fn exists(&mut self, target: u32, key: u64) -> Answer<i32> {
-        // SAFETY: looked at for the last time before this call writes to guest memory.
+        // SAFETY: last used before this call writes to guest memory.
         let key = unsafe { self.memory.read(key) }?;
         self.charge(key.len())?;
         Ok(self.ops()?.exists(IndexTarget::unpack(target), key)? as i32)
     }
 
     pub fn multi_get(&mut self, target: u32, slice: u64, count: u32, out: u64) -> Answer<i64> {
-        // SAFETY: looked at for the last time before this call writes to guest memory.
+        // SAFETY: last used before this call writes to guest memory.
         let keys = unsafe { self.memory.read(slice) }?;
         self.charge(keys.len())?;
         let mut out = GuestOutput::new(self.memory, out)?;
@@ -495,7 +495,7 @@ impl HostState {
 
     #[inline]
     pub fn insert(&mut self, table: u32, row: u64) -> Answer<i64> {
-        // SAFETY: looked at for the last time before this call writes to guest memory.
+        // SAFETY: last used before this call writes to guest memory.
         let row = unsafe { self.memory.read(row) }?;
         let table = narrow(table, "table")?;
         self.charge(row.len())?;
@@ -504,7 +504,7 @@ impl HostState {
     }
 
     pub fn multi_insert(&mut self, table: u32, slice: u64, count: u32) -> Answer<i64> {
-        // SAFETY: looked at for the last time before this call writes to guest memory.
+        // SAFETY: last used before this call writes to guest memory.
         let rows = unsafe { self.memory.read(slice) }?;
         let table = narrow(table, "table")?;
         self.charge(rows.len())?;
@@ -516,7 +516,7 @@ impl HostState {
 
     #[inline]
     pub fn update(&mut self, handle: u32, row: u64) -> Answer<i64> {
-        // SAFETY: looked at for the last time before this call writes to guest memory.
+        // SAFETY: last used before this call writes to guest memory.
         let row = unsafe { self.memory.read(row) }?;
         self.charge(row.len())?;
         let result = self.ops()?.update(handle, row);
@@ -536,7 +536,7 @@ impl HostState {
 
     #[inline]
     pub fn add_by_key(&mut self, what: u64, key: u64, delta: i64, out: u64) -> Answer<i32> {
-        // SAFETY: looked at for the last time before this call writes to guest memory.
+        // SAFETY: last used before this call writes to guest memory.
         let key = unsafe { self.memory.read(key) }?;
         self.charge(key.len())?;
         let mut out = GuestOutput::new(self.memory, out)?;
@@ -621,7 +621,7 @@ impl HostState {
     }
 
     pub fn log(&mut self, level: u32, text: u64) -> Answer<()> {
-        // SAFETY: looked at for the last time before this call writes to guest memory.
+        // SAFETY: last used before this call writes to guest memory.
         let text = unsafe { self.memory.read(text) }?;
         let level = LogLevel::from_bits(level).ok_or_else(|| GuestStop::Guest(format!("unknown log level {level}")))?;
         self.log_bytes(level, text)
@@ -639,7 +639,7 @@ impl HostState {
 
     /// Ends the guest with its own message, of which the beginning is kept. The procedure's log gets it, too, if it has room.
     pub fn panic(&mut self, text: u64) -> Answer<()> {
-        // SAFETY: looked at for the last time before this call writes to guest memory.
+        // SAFETY: last used before this call writes to guest memory.
         let text = unsafe { self.memory.read(text) }?;
         let text = beginning_of(text, PANIC_TEXT_BYTES_MAX);
         self.charge(text.len())?;

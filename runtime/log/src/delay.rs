@@ -140,9 +140,9 @@ impl CommitDelay {
         self.last_write_ns = now_ns;
     }
 
-    /// Records that `told` callers are acknowledged after a write of `write_ns`, while `waiting` others wait already.
-    pub fn record_acknowledged(&mut self, told: usize, waiting: usize, write_ns: u64) {
-        self.returns.record_acknowledged(told, waiting, write_ns);
+    /// Records that `acknowledged` callers are acknowledged after a write of `write_ns`, while `waiting` others wait already.
+    pub fn record_acknowledged(&mut self, acknowledged: usize, waiting: usize, write_ns: u64) {
+        self.returns.record_acknowledged(acknowledged, waiting, write_ns);
     }
 }
 

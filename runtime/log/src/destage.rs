@@ -39,7 +39,7 @@ pub(crate) struct Destager<P> {
 /// A ring that is merged with the others.
 struct RingLane {
     reader: RingReader,
-    /// The next record of the ring, as of the last look.
+    /// The next record of the ring, as of the last read.
     next: Option<RingRecord>,
     /// The last record that the thread took from it.
     taken: Option<RingRecord>,

@@ -16,7 +16,7 @@ use crate::{
 /// Bytes appended to the files at once, unless one record is longer.
 const BATCH_BYTES: usize = 1 << 20;
 /// Interval at which a thread that waits for the disk checks whether the log still runs.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The result of a drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl<P: Send + 'static> Log<P> {
         if !batch.is_empty() {
             self.append_drained(&mut batch, at)?;
         }
-        while !self.wait_durable(at, LOOK) {
+        while !self.wait_durable(at, POLL_INTERVAL) {
             if let Some(error) = self.shared.lock().stopped.clone() {
                 return Err(error);
             }

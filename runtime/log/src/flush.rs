@@ -432,7 +432,7 @@ fn write_header(file: &dyn DiskFile, header: &SegmentHeader) -> Result<(), DiskE
 }
 
 impl<P> LogShared<P> {
-    /// After this `refusal` answers by a look at one flag again.
+    /// After this, `refusal` reads only one flag again.
     pub fn clear_refusal(&self, state: &LogState<P>) {
         let has_room = state.block_error.is_none() && state.spare_error.is_none();
         let is_open = state.stopped.is_none() && !state.is_closing;

@@ -43,7 +43,7 @@ pub trait GroupSink: Send + Sync {
 #[derive(Default)]
 pub(crate) struct Sinks {
     list: Mutex<Vec<Arc<dyn GroupSink>>>,
-    /// Looked at for each group instead of the list.
+    /// Read for each group instead of the list.
     are_there: AtomicBool,
 }
 

@@ -37,8 +37,8 @@ pub enum AppendError {
     OtherHistory { first: Lsn, end: Lsn },
     #[error("the group of LSN {first}: {error}")]
     Malformed { first: Lsn, error: WireError },
-    #[error("the group of LSN {first} holds {found} records, and tells of {told}")]
-    Count { first: Lsn, found: u32, told: u64 },
+    #[error("the group of LSN {first} holds {found} records, and tells of {expected}")]
+    Count { first: Lsn, found: u32, expected: u64 },
     #[error(transparent)]
     Log(#[from] LogError),
 }
@@ -179,7 +179,7 @@ fn validate_records(group: &Group<'_>, received: &Position) -> Result<RecordCoun
         false => Err(AppendError::Count {
             first,
             found: counts.all,
-            told: end.0 - first.0,
+            expected: end.0 - first.0,
         }),
     }
 }

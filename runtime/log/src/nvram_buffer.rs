@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Interval at which a thread checks again for a record that another site is just persisting.
-const LOOK: Duration = Duration::from_micros(20);
+const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
 /// A void record.
 pub(crate) const VOID_BYTES: usize = 2;
@@ -197,7 +197,7 @@ impl NvramBuffer {
                 let reason = format!("a site did not end its commit within {wait_max:?}");
                 return Err(LogError::unavailable(UnavailableKind::Stalled, reason));
             }
-            shared.threads.sleep(LOOK);
+            shared.threads.sleep(POLL_INTERVAL);
         }
         Ok(self.lsns.next())
     }
@@ -368,7 +368,7 @@ impl<P: Send + 'static> Log<P> {
             if waited as u128 >= timeout.as_nanos() {
                 return false;
             }
-            self.shared.threads.sleep(LOOK);
+            self.shared.threads.sleep(POLL_INTERVAL);
         }
         true
     }

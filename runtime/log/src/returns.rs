@@ -26,9 +26,9 @@ pub(crate) struct ReturnsWait {
 }
 
 impl ReturnPrediction {
-    /// Records that `told` callers are acknowledged after a write of `write_ns`, while `waiting` others wait already.
-    pub fn record_acknowledged(&mut self, told: usize, waiting: usize, write_ns: u64) {
-        self.expected = if told == 0 { 0 } else { told + waiting };
+    /// Records that `acknowledged` callers are acknowledged after a write of `write_ns`, while `waiting` others wait already.
+    pub fn record_acknowledged(&mut self, acknowledged: usize, waiting: usize, write_ns: u64) {
+        self.expected = if acknowledged == 0 { 0 } else { acknowledged + waiting };
         self.write_ns = write_ns;
     }
 
@@ -71,9 +71,9 @@ mod tests {
 
     const WRITE_NS: u64 = 130_000;
 
-    fn after(told: usize, waiting: usize) -> ReturnPrediction {
+    fn after(acknowledged: usize, waiting: usize) -> ReturnPrediction {
         let mut returns = ReturnPrediction::default();
-        returns.record_acknowledged(told, waiting, WRITE_NS);
+        returns.record_acknowledged(acknowledged, waiting, WRITE_NS);
         returns
     }
 

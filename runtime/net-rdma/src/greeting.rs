@@ -210,20 +210,20 @@ mod tests {
         for (spoil, named) in cases {
             let mut spoilt = greeting();
             spoil(&mut spoilt);
-            let told = Greeting::decode(&spoilt.encode()).map_err(|error| error.to_string());
-            assert_eq!(told, Err(format!("its greeting names {named}")));
+            let refused = Greeting::decode(&spoilt.encode()).map_err(|error| error.to_string());
+            assert_eq!(refused, Err(format!("its greeting names {named}")));
         }
     }
 
     #[test]
     fn refusal_is_reported_and_truncated() {
-        let told = |reason: &str| match Greeting::decode(&refusal(reason)) {
-            Err(GreetingError::Refused(told)) => told,
+        let reason_of = |reason: &str| match Greeting::decode(&refusal(reason)) {
+            Err(GreetingError::Refused(reason_of)) => reason_of,
             other => panic!("{other:?}"),
         };
-        assert_eq!(told("no card"), "no card");
-        assert_eq!(told("no\ncard\u{1b}"), "nocard");
-        assert_eq!(told(&"é".repeat(100)), "é".repeat(59));
+        assert_eq!(reason_of("no card"), "no card");
+        assert_eq!(reason_of("no\ncard\u{1b}"), "nocard");
+        assert_eq!(reason_of(&"é".repeat(100)), "é".repeat(59));
     }
 
     #[test]

@@ -12,13 +12,13 @@ use crate::{
 };
 
 /// Interval at which the reader checks whether the connection has ended.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Time for arriving data after the last write. A peer that was silent for this time is gone.
 const LINGER: Duration = Duration::from_secs(3);
 /// Time for completions that the card has not reported yet when the peer is gone.
-const LAST_LOOK: Duration = Duration::from_millis(20);
+const LAST_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Pieces after which the reader reports that it took them, while more arrive.
-const TOLD_EVERY: u64 = PIECES_MAX as u64 / 4;
+const REPORT_EVERY: u64 = PIECES_MAX as u64 / 4;
 
 pub(crate) struct FrameReceiver {
     shared: Arc<SharedPair>,
@@ -89,10 +89,10 @@ impl FrameReceiver {
                 continue;
             }
             self.poll_peer()?;
-            if self.wait(LOOK)? || self.take_all()? {
+            if self.wait(POLL_INTERVAL)? || self.take_all()? {
                 self.record_heard();
             } else if !self.shared.is_peer_there() {
-                let _ = self.wait(LAST_LOOK)? || self.take_all()?;
+                let _ = self.wait(LAST_POLL_INTERVAL)? || self.take_all()?;
                 return if self.is_ended { Ok(()) } else { Err(NetError::Closed) };
             }
         }
@@ -194,7 +194,7 @@ impl FrameReceiver {
             .post_receive()
             .map_err(|error| self.shared.fail(error))?;
         self.is_ended = head.is_end;
-        if self.taken - self.reported >= TOLD_EVERY || self.at - self.reported_at >= self.ring_bytes as u64 / 4 {
+        if self.taken - self.reported >= REPORT_EVERY || self.at - self.reported_at >= self.ring_bytes as u64 / 4 {
             self.report_taken()?;
         }
         match head.is_more || head.is_end {

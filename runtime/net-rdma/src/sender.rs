@@ -13,9 +13,9 @@ use crate::{
     verbs::{MemorySpan, RemoteMemory, Write},
 };
 
-/// Between two looks for room.
-const LOOK_MIN: Duration = Duration::from_micros(20);
-const LOOK_MAX: Duration = Duration::from_millis(1);
+/// Time between two checks for room.
+const POLL_MIN: Duration = Duration::from_micros(20);
+const POLL_MAX: Duration = Duration::from_millis(1);
 
 /// The sending half of a connection, which shared frames are also posted to.
 pub(crate) struct RdmaSender(Arc<SendPath>);
@@ -89,26 +89,26 @@ impl SendState {
 
     /// Waits until the peer's ring has room for a piece: it is ready to receive.
     fn wait_for_room(&mut self, payload: usize, until: &mut Option<u64>) -> Result<(), NetError> {
-        let mut look = LOOK_MIN;
+        let mut interval = POLL_MIN;
         loop {
             self.record_taken()?;
             if self.ring.has_room(payload) {
                 return Ok(());
             }
-            self.pause(&mut look, until)?;
+            self.pause(&mut interval, until)?;
         }
     }
 
     /// `until`: by the connection's clock, in nanoseconds; it begins with the first pause.
-    fn pause(&self, look: &mut Duration, until: &mut Option<u64>) -> Result<(), NetError> {
+    fn pause(&self, interval: &mut Duration, until: &mut Option<u64>) -> Result<(), NetError> {
         self.shared.poll_sent()?;
         self.shared.check()?;
         let now_ns = self.now_ns();
         if now_ns >= *until.get_or_insert(now_ns + self.send_time.as_nanos() as u64) {
             return Err(self.shared.end(NetError::TimedOut));
         }
-        self.shared.around.threads.sleep(*look);
-        *look = (*look * 2).min(LOOK_MAX);
+        self.shared.around.threads.sleep(*interval);
+        *interval = (*interval * 2).min(POLL_MAX);
         Ok(())
     }
 
@@ -121,14 +121,14 @@ impl SendState {
 
     fn send_piece(&mut self, rest: &mut Rest<'_>, piece: &PieceHead, until: &mut Option<u64>) -> Result<(), NetError> {
         self.wait_for_room(piece.payload, until)?;
-        let mut look = LOOK_MIN;
+        let mut interval = POLL_MIN;
         let (writes, count) = self.prepare(rest, piece);
         let frame = match rest {
             Rest::Shared { frame, .. } => Some(*frame),
             Rest::Copied { .. } => None,
         };
         while !self.shared.post(&writes[..count], piece.is_end, frame)? {
-            self.pause(&mut look, until)?;
+            self.pause(&mut interval, until)?;
         }
         self.ring.push(piece.payload);
         Ok(())
@@ -202,7 +202,7 @@ impl SendState {
         let mut nothing = Rest::Copied { parts: &[], offset: 0 };
         self.send_piece(&mut nothing, &end, &mut Some(deadline))?;
         while !self.shared.poll_sent()? && self.now_ns() < deadline {
-            self.shared.around.threads.sleep(LOOK_MAX);
+            self.shared.around.threads.sleep(POLL_MAX);
         }
         Ok(())
     }

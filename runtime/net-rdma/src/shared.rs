@@ -69,8 +69,8 @@ impl Beside for GreetedSocket {
     }
 
     fn is_peer_there(&self) -> bool {
-        let looked = self.stream.peek(&mut [0]);
-        looked.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+        let peeked = self.stream.peek(&mut [0]);
+        peeked.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
     }
 }
 

@@ -143,7 +143,7 @@ pub trait QueuePair: Send + Sync {
     /// Takes completions that are there; how many.
     fn poll(&self, queue: CompletionQueue, completions: &mut [Completion]) -> Result<usize, VerbsError>;
 
-    /// The next received completion ends a `wait`. Before a last look at the queue.
+    /// The next received completion ends a `wait`. Call it before the last poll of the queue.
     fn arm(&self) -> Result<(), VerbsError>;
 
     /// Sleeps until a completion arrives after it was armed, for at most `time`.

@@ -178,10 +178,13 @@ mod tests {
             from_s: 10 * DAY_S,
             until_s: 20 * DAY_S,
         };
-        let told = |now_s| validity.refusal_at(now_s).unwrap_or_default();
-        assert_eq!(told(9 * DAY_S + 3_600), "is not valid yet: it begins in 23 h");
-        assert_eq!((told(10 * DAY_S), told(20 * DAY_S)), (String::new(), String::new()));
-        assert_eq!(told(20 * DAY_S + 61), "is expired: it ended 1 min ago");
-        assert_eq!(told(50 * DAY_S), "is expired: it ended 30 days ago");
+        let refusal = |now_s| validity.refusal_at(now_s).unwrap_or_default();
+        assert_eq!(refusal(9 * DAY_S + 3_600), "is not valid yet: it begins in 23 h");
+        assert_eq!(
+            (refusal(10 * DAY_S), refusal(20 * DAY_S)),
+            (String::new(), String::new())
+        );
+        assert_eq!(refusal(20 * DAY_S + 61), "is expired: it ended 1 min ago");
+        assert_eq!(refusal(50 * DAY_S), "is expired: it ended 30 days ago");
     }
 }

@@ -38,7 +38,7 @@ impl LsnSource {
     pub fn reserve(&self, site: usize, count: u64) -> Option<Lsn> {
         let mine = &self.in_flight[site].0;
         if mine.load(SeqCst) == IDLE {
-            // Stored before LSNs are taken: a thread that looks between the two must see that LSNs are in flight.
+            // Stored before LSNs are taken: a thread that reads between the two must see that LSNs are in flight.
             mine.store(self.next.0.load(SeqCst), SeqCst);
             // Checked after the store: either the closing thread sees that this site takes LSNs, or this site sees that it is closed.
             if self.is_closed.load(SeqCst) {

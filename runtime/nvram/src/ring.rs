@@ -353,7 +353,7 @@ impl RingReader {
         }
     }
 
-    /// Looks at this ring.
+    /// Searches this ring.
     pub fn gauge(&self) -> RingGauge {
         RingGauge(self.shared.clone())
     }

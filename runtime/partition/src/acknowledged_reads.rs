@@ -80,7 +80,7 @@ impl ExclusivePartitions<'_> {
         if let Some(limit) = self.limit.take() {
             return self.tools.shared.gate.complete(limit.end, Ok(()), waiting);
         }
-        waiting.is_look = true;
+        waiting.is_table_read = true;
         let (empty, mut partitions) = (RecordBatch::default(), borrow(self.partitions));
         let published = self
             .tools
@@ -92,7 +92,7 @@ impl ExclusivePartitions<'_> {
         }
     }
 
-    /// Makes a look show acknowledged rows alone while standbys are missing, and returns their limit. None: the look waits for the writes that it
+    /// Makes a read show acknowledged rows alone while standbys are missing, and returns their limit. None: the read waits for the writes that it
     /// shows.
     pub fn limit_read(&mut self) -> Option<ReadLimit> {
         if self.tools.shared.gate.is_short() {
@@ -107,7 +107,7 @@ pub(crate) fn borrow(partitions: &mut [Box<Partition>]) -> Vec<&mut Partition> {
     partitions.iter_mut().map(|part| &mut **part).collect()
 }
 
-/// Stores that the caller holds. A look happens at once: at the current rows, or at the rows that are acknowledged.
+/// Stores that the caller holds. A read happens at once: at the current rows, or at the acknowledged rows.
 pub struct HeldStores<'a> {
     ids: Vec<PartitionId>,
     stores: Vec<&'a mut Store>,
@@ -118,7 +118,7 @@ pub struct HeldStores<'a> {
 }
 
 impl<'a> HeldStores<'a> {
-    /// Stores of partitions, ascending. With a limit, a look shows the rows before the limit, or is refused.
+    /// Stores of partitions, ascending. With a limit, a read shows the rows before the limit, or is refused.
     pub fn new(parts: impl Iterator<Item = (PartitionId, &'a mut Store)>, limit: Option<ReadLimit>) -> Self {
         let (ids, stores): (Vec<_>, Vec<_>) = parts.unzip();
         Self {
@@ -130,7 +130,7 @@ impl<'a> HeldStores<'a> {
         }
     }
 
-    /// Takes the reason why the last look was refused, if it was.
+    /// Takes the reason why the last read was refused, if it was.
     pub fn take_refusal(&mut self) -> Option<LogRefusal> {
         let is_refused = std::mem::take(&mut self.is_refused);
         let limit = self.limit.as_ref().filter(|_| is_refused)?;
@@ -149,15 +149,15 @@ impl ViewStores for HeldStores<'_> {
         &self.ids[self.held.clone()]
     }
 
-    fn with_store(&mut self, at: usize, look: &mut dyn FnMut(StoreAtView<'_>)) -> Result<(), OpError> {
+    fn with_store(&mut self, at: usize, read: &mut dyn FnMut(StoreAtView<'_>)) -> Result<(), OpError> {
         let store = &mut *self.stores[self.held.start + at];
         let Some(limit) = &self.limit else {
-            look(store.as_it_is());
+            read(store.as_it_is());
             return Ok(());
         };
         match store.as_acknowledged(limit.end.0) {
             Some(tables) => {
-                look(tables);
+                read(tables);
                 Ok(())
             }
             None => {

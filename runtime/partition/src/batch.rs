@@ -153,8 +153,8 @@ pub struct CallBatch {
     pub(crate) deadlines: Vec<(u32, Arc<Deadline>)>,
     /// Its place among the calls on their way, until it is answered.
     pub(crate) ticket: Option<Ticket>,
-    /// The batch waits for the writes that a look at tables showed.
-    pub(crate) is_look: bool,
+    /// The batch waits for the writes that a read of tables showed.
+    pub(crate) is_table_read: bool,
     /// Time for which its engine thread is busy behind it, with calls that wait already.
     pub busy: Duration,
     /// When it was accepted, begun, appended and durable.
@@ -200,7 +200,7 @@ impl CallBatch {
             head_grants: Vec::new(),
             deadlines: Vec::new(),
             ticket: None,
-            is_look: false,
+            is_table_read: false,
             busy: Duration::ZERO,
             times: CallTimes::default(),
         }
@@ -394,14 +394,14 @@ impl CallBatch {
     /// Whether the batch has only read, so that it can read again. An aborted call may be one that writes.
     pub(crate) fn may_read_again(&self) -> bool {
         let is_read = |slot: &CallSlot| !matches!(slot.outcome, ReplyOutcome::Waiting | ReplyOutcome::Failed(_));
-        self.is_look || self.records == 0 && self.heads.is_none() && self.calls.iter().all(is_read)
+        self.is_table_read || self.records == 0 && self.heads.is_none() && self.calls.iter().all(is_read)
     }
 
-    /// Ends a batch that only read. Its calls run again; a look at tables is refused.
+    /// Ends a batch that only read. Its calls run again; a read of tables is refused.
     #[cold]
     pub(crate) fn read_again(mut self: Box<Self>, reason: &Arc<str>) {
         for slot in &mut self.calls {
-            match (&slot.outcome, self.is_look) {
+            match (&slot.outcome, self.is_table_read) {
                 (_, true) => slot.outcome = ReplyOutcome::StandbyUnavailable(reason.clone()),
                 (ReplyOutcome::Committed, false) => slot.outcome = ReplyOutcome::Superseded,
                 _ => {}

@@ -16,14 +16,14 @@ use reprise_storage::{Store, StoreAtView, ViewError, ViewId};
 
 use crate::site::Site;
 
-/// Longest time that a site waits for the first look of a reader that it woke.
-const LOOK_WAIT_MAX: Duration = Duration::from_micros(200);
-/// A slice, from the first look on. It has room for any number of looks.
+/// Longest time that a site waits for the first read of a reader that it woke.
+const FIRST_READ_WAIT_MAX: Duration = Duration::from_micros(200);
+/// A slice, from the first read on. It has room for any number of reads.
 const SLICE: Duration = Duration::from_micros(50);
 /// Time that a site works between two slices, at least.
 const BETWEEN_SLICES_NS: u64 = 400_000;
 /// Interval at which a waiting reader checks whether it must end.
-const READER_LOOK: Duration = Duration::from_millis(2);
+const READER_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The stores of a standby's partitions while they are lent.
 pub struct StoreCheckout {
@@ -42,19 +42,19 @@ struct CheckoutSlot {
     /// True while the site wants a store back. Then no reader begins a slice.
     is_recalled: AtomicBool,
     given: Condvar,
-    looked: Condvar,
+    has_read: Condvar,
 }
 
 #[derive(Default)]
 struct LentStore {
     store: Option<Store>,
-    looks: u64,
+    reads: u64,
 }
 
 /// Why a reader reads nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum NoLook<E> {
-    /// The reader ended its look, because the site asked for the store meanwhile.
+pub(crate) enum ReadFailure<E> {
+    /// The reader ended its read, because the site asked for the store meanwhile.
     Ended(E),
     View(ViewError),
 }
@@ -64,17 +64,17 @@ impl CheckoutSlot {
         self.lent.lock().expect("what panics under this lock ends the process")
     }
 
-    /// Gives the store to readers. Returns how many looks there were before.
+    /// Gives the store to readers. Returns how many reads there were before.
     fn give(&self, store: Store) -> u64 {
         let mut lent = self.lock();
         lent.store = Some(store);
-        let looks = lent.looks;
+        let reads = lent.reads;
         drop(lent);
         self.is_recalled.store(false, Ordering::Release);
         if self.sleeping.load(Ordering::Acquire) > 0 {
             self.given.notify_all();
         }
-        looks
+        reads
     }
 
     fn take_back(&self) -> Store {
@@ -87,11 +87,11 @@ impl CheckoutSlot {
     fn slice(&self, store: Store) -> Store {
         let before = self.give(store);
         let lent = self.lock();
-        let waits = |lent: &mut LentStore| lent.looks == before && self.wanted.load(Ordering::Acquire) > 0;
-        let waited = self.looked.wait_timeout_while(lent, LOOK_WAIT_MAX, waits);
+        let waits = |lent: &mut LentStore| lent.reads == before && self.wanted.load(Ordering::Acquire) > 0;
+        let waited = self.has_read.wait_timeout_while(lent, FIRST_READ_WAIT_MAX, waits);
         let (lent, _) = waited.expect("what panics under this lock ends the process");
-        if lent.looks > before {
-            let waited = self.looked.wait_timeout_while(lent, SLICE, |_| true);
+        if lent.reads > before {
+            let waited = self.has_read.wait_timeout_while(lent, SLICE, |_| true);
             drop(waited.expect("what panics under this lock ends the process"));
         } else {
             drop(lent);
@@ -118,7 +118,7 @@ impl StoreCheckout {
         self.is_over.load(Ordering::Acquire)
     }
 
-    /// True if a look at these partitions at the view waits for no store.
+    /// True if a read at these partitions at the view waits for no store.
     pub(crate) fn shows(&self, partitions: &[PartitionId], view: ViewId) -> bool {
         let shows = |id: &PartitionId| {
             let lent = self.slots[id.index()].lock();
@@ -128,29 +128,29 @@ impl StoreCheckout {
         self.is_over() || partitions.iter().all(shows)
     }
 
-    /// Runs `look` on a partition at a view, once the view is open there and the store is lent. `was_open`: the caller saw the view open.
+    /// Runs `read` on a partition at a view, once the view is open there and the store is lent. `was_open`: the caller saw the view open.
     /// `ask` is called now and then and says whether the wait continues.
     pub(crate) fn with_view<E>(
         &self,
         (id, view, was_open): (PartitionId, ViewId, &mut bool),
         mut ask: impl FnMut() -> Result<(), E>,
-        look: &mut dyn FnMut(StoreAtView<'_>),
-    ) -> Result<(), NoLook<E>> {
+        read: &mut dyn FnMut(StoreAtView<'_>),
+    ) -> Result<(), ReadFailure<E>> {
         let slot = &self.slots[id.index()];
         let mut lent = slot.lock();
         let mut wants = false;
         let found = loop {
-            let LentStore { store, looks } = &mut *lent;
+            let LentStore { store, reads } = &mut *lent;
             if let (false, Some(store)) = (slot.is_recalled.load(Ordering::Acquire), store) {
                 match store.at_view(view) {
                     Ok(at) => {
                         *was_open = true;
-                        look(at);
-                        *looks += 1;
+                        read(at);
+                        *reads += 1;
                         break Ok(());
                     }
                     Err(ViewError::NotOpen) if !*was_open => {} // the site opens the view later
-                    Err(error) => break Err(NoLook::View(error)),
+                    Err(error) => break Err(ReadFailure::View(error)),
                 }
             }
             if *was_open && !wants {
@@ -158,11 +158,11 @@ impl StoreCheckout {
                 wants = true;
             }
             slot.sleeping.fetch_add(1, Ordering::AcqRel);
-            let slept = slot.given.wait_timeout(lent, READER_LOOK);
+            let slept = slot.given.wait_timeout(lent, READER_POLL_INTERVAL);
             lent = slept.expect("what panics under this lock ends the process").0;
             slot.sleeping.fetch_sub(1, Ordering::AcqRel);
             if let Err(ended) = ask() {
-                break Err(NoLook::Ended(ended));
+                break Err(ReadFailure::Ended(ended));
             }
         };
         if wants {
@@ -170,7 +170,7 @@ impl StoreCheckout {
         }
         drop(lent);
         if wants {
-            slot.looked.notify_all();
+            slot.has_read.notify_all();
         }
         found
     }

@@ -147,7 +147,7 @@ impl Coordinator {
 
     /// Takes the receiver of a site's arrivals. Once.
     pub(crate) fn take_door(&self, site: SiteId) -> Receiver<Arrival> {
-        let mut receivers = self.receivers.lock().expect("held for a look");
+        let mut receivers = self.receivers.lock().expect("held for a short time");
         receivers[site.index()].take().expect("a site takes its door once")
     }
 

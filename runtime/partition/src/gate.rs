@@ -84,7 +84,7 @@ pub struct ReadLimit {
 
 /// The gate between the log and the callers. It stays open until `keep` says that calls wait for standbys.
 pub struct CommitGate {
-    /// False: every durable record passes, without a look at the rest.
+    /// False: every durable record passes, and the gate reads nothing else.
     is_kept: AtomicBool,
     /// Writes are refused; the state says why.
     refuses: AtomicBool,
@@ -398,7 +398,7 @@ impl CommitGate {
         self.leave_open_where(reason, |_| true);
     }
 
-    /// Does the same as `give_up` for calls that waited since before `before_ns`, and for calls whose client waits no longer.
+    /// Does the same as `leave_open` for calls that waited since before `before_ns`, and for calls whose client waits no longer.
     pub fn expire(&self, now_ns: u64, before_ns: u64, reason: &Arc<str>) {
         if self.is_kept.load(Ordering::Acquire) {
             self.leave_open_where(reason, |waiting| {
@@ -410,12 +410,12 @@ impl CommitGate {
         }
     }
 
-    fn leave_open_where(&self, reason: &Arc<str>, mut is_given_up: impl FnMut(&mut GateWaiter) -> bool) {
+    fn leave_open_where(&self, reason: &Arc<str>, mut is_gone: impl FnMut(&mut GateWaiter) -> bool) {
         let mut state = self.lock();
         let committed = self.committed_of(&state);
         let mut gone = Vec::new();
         for mut waiting in std::mem::take(&mut state.waiting) {
-            match is_given_up(&mut waiting) {
+            match is_gone(&mut waiting) {
                 true => gone.push(waiting),
                 false => state.waiting.push_back(waiting),
             }

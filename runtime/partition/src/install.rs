@@ -161,11 +161,11 @@ fn plan_install(
 ) -> Result<Plan, InstallError> {
     let stores: Vec<&Store> = held.partitions.iter().map(|part| &part.store).collect();
     let counts = HeldCounts(&stores);
-    let judge = match rules {
+    let install_rules = match rules {
         InstallRules::Asked { .. } => DeploymentRules::Deployment(&counts),
         InstallRules::Logged(tables) => DeploymentRules::Replay(tables),
     };
-    let outline = outline(held.tools.deployed(), candidate, judge);
+    let outline = outline(held.tools.deployed(), candidate, install_rules);
     if !outline.summary.conflicts.is_empty() {
         return Err(InstallError::Conflicts(outline.summary.conflicts));
     }

@@ -57,7 +57,7 @@ pub use logging::{AutoChoice, CallCosts, LogForm, LogPolicy, LogSettings, Sample
 pub use outcome::ReplyOutcome;
 pub use principals::Principals;
 pub use published_stats::{PublishedStats, Question};
-pub use reader::{LookJob, OpenViews, OpenedView, ReadQueue, ReadTask, ReadWork, Reader, ViewLimits};
+pub use reader::{OpenViews, OpenedView, ReadQueue, ReadTask, ReadWork, Reader, TableReadJob, ViewLimits};
 pub use rendezvous::{Job, MultiPartitionTxn, Rendezvous, Stream, TxnPartitions};
 pub use shared::{ModuleBytes, Shared};
 pub use sink::{AsyncSink, LogRefusal, NewRecords, NoLog, NvramSink, Sink, SyncSink, complete};

@@ -228,7 +228,7 @@ impl AutoChoice {
             LogForm::Changes | LogForm::Both | LogForm::Apart(TwoForms::ChangesHere) => "physiological",
             LogForm::Command | LogForm::Apart(TwoForms::CommandHere) | LogForm::Nothing => "command",
         };
-        let measured = self.measured.lock().expect("held for a look");
+        let measured = self.measured.lock().expect("held for a short time");
         let Some(costs) = measured.last else {
             let calls = measured.sums.calls;
             return format!("{kind}: {calls} of {} calls measured so far", self.window);
@@ -324,7 +324,7 @@ impl LogSettings {
     }
 
     fn auto_choice(&self, module: ModuleId, procedure: u16) -> Arc<AutoChoice> {
-        let mut choices = self.choices.lock().expect("held for a look");
+        let mut choices = self.choices.lock().expect("held for a short time");
         let new = || Arc::new(AutoChoice::new(self.sampling));
         choices.entry((module, procedure)).or_insert_with(new).clone()
     }

@@ -50,7 +50,7 @@ pub enum ReplyOutcome {
 }
 
 impl ReplyOutcome {
-    /// Returns the reason why a look at tables, or a wait for a record, came to no end.
+    /// Returns the reason why a read of tables, or a wait for a record, came to no end.
     pub fn reason(&self) -> Arc<str> {
         match self {
             Self::LogUnavailable(reason)

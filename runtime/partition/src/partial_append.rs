@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn a_batch_in_pieces_comes_back_whole_in_whatever_order_they_end() {
         for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1]] {
-            let (sender, told) = mpsc::channel();
+            let (sender, answers) = mpsc::channel();
             let mut batch = Box::new(CallBatch::new(None));
             let key = CallKey {
                 key: "key",
@@ -132,12 +132,12 @@ mod tests {
             run(&mut batch, 5);
             let mut pieces = [(first, 2, 12), (second, 3, 25), (batch, 1, 40)].map(Some);
             for piece in order {
-                assert!(told.try_recv().is_err(), "{order:?}");
+                assert!(answers.try_recv().is_err(), "{order:?}");
                 let (mut piece, records, end) = pieces[piece].take().expect("each once");
                 piece.records = records;
                 complete(Lsn(end), Ok(()), piece);
             }
-            let batch = told.try_recv().expect("whole");
+            let batch = answers.try_recv().expect("whole");
             let lsns: Vec<_> = batch.calls.iter().map(|slot| slot.lsn.0).collect();
             assert_eq!(lsns, [10, 11, 22, 23, 24, 39], "{order:?}");
             for at in 0..6 {
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn outcome_of_a_part_is_reported_to_its_calls_alone() {
-        let (sender, told) = mpsc::channel();
+        let (sender, answers) = mpsc::channel();
         let mut batch = Box::new(CallBatch::new(None));
         (0..3).for_each(|at| batch.push(ModuleId(0), at, b"", None));
         batch.done = Some(Box::new(move |batch| sender.send(batch).expect("somebody waits")));
@@ -160,7 +160,7 @@ mod tests {
         (first.records, batch.records) = (1, 2);
         complete(Lsn(8), Ok(()), first);
         complete(Lsn(10), Err(LogRefusal::Unknown("it broke".into())), batch);
-        let batch = told.try_recv().expect("whole");
+        let batch = answers.try_recv().expect("whole");
         assert_eq!(batch.calls[0].outcome, ReplyOutcome::Committed);
         for slot in &batch.calls[1..] {
             assert!(matches!(slot.outcome, ReplyOutcome::OutcomeUnknown(_)));

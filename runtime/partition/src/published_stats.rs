@@ -15,9 +15,9 @@ use crate::{
     site::{Partition, Site},
 };
 
-/// A working partition publishes again after this time, and after `TELL_SHARE` times the time that publishing takes.
-const TELL_EVERY_NS: u64 = 100_000_000;
-const TELL_SHARE: u64 = 200;
+/// A working partition publishes again after this time, and after `PUBLISH_SHARE` times the time that publishing takes.
+const PUBLISH_INTERVAL_NS: u64 = 100_000_000;
+const PUBLISH_SHARE: u64 = 200;
 
 /// The sizes that were published last.
 pub struct PublishedStats {
@@ -98,7 +98,7 @@ impl Partition {
         if now_ns >= self.publish_timer.not_before_ns {
             self.publish(shared);
             let took_ns = shared.clock.monotonic_ns() - now_ns;
-            self.publish_timer.not_before_ns = now_ns + TELL_EVERY_NS.max(took_ns.saturating_mul(TELL_SHARE));
+            self.publish_timer.not_before_ns = now_ns + PUBLISH_INTERVAL_NS.max(took_ns.saturating_mul(PUBLISH_SHARE));
         }
     }
 

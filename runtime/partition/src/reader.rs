@@ -1,4 +1,4 @@
-//! A thread that runs read-only calls and other looks at tables on a standby. Each batch has a view of its own. It does not see what the sites replay
+//! A thread that runs read-only calls and other reads of tables on a standby. Each batch has a view of its own. It does not see what the sites replay
 //! meanwhile.
 
 use std::{
@@ -16,7 +16,7 @@ use reprise_txn::{Deployed, Outcome, ViewStores, run_at_view};
 
 use crate::{
     batch::CallBatch,
-    checkout::{NoLook, StoreCheckout},
+    checkout::{ReadFailure, StoreCheckout},
     outcome::ReplyOutcome,
     sink::NoLog,
     site::{ExecContext, REPLAY_FAILED},
@@ -52,18 +52,18 @@ pub struct ReadTask {
 pub enum ReadWork {
     /// Calls that read.
     Calls(Box<CallBatch>),
-    /// A look that is not a procedure.
-    Look(Box<dyn LookJob>),
+    /// A read of tables without a procedure.
+    Table(Box<dyn TableReadJob>),
 }
 
-/// A look at tables as a view shows them. It answers the client that asked for it.
-pub trait LookJob: Send {
+/// A read of tables as a view shows them. It answers the client that asked for it.
+pub trait TableReadJob: Send {
     /// Reads. `deployed`: the modules that the view has in service. `seen`: the last record that its partitions show. Err: the view is over, and the
-    /// look with it.
+    /// read with it.
     fn read(&mut self, stores: &mut dyn ViewStores, deployed: &Deployed, seen: Lsn) -> Result<(), OpError>;
 
     /// Answers. Called once. Err: there was no view, or it ended, or the replay has failed.
-    fn answer(self: Box<Self>, looked: Result<(), ReplyOutcome>);
+    fn answer(self: Box<Self>, outcome: Result<(), ReplyOutcome>);
 }
 
 impl ReadTask {
@@ -71,7 +71,7 @@ impl ReadTask {
     pub fn turn_away(self, outcome: &ReplyOutcome) {
         match self.work {
             ReadWork::Calls(batch) => batch.turn_away(outcome),
-            ReadWork::Look(job) => job.answer(Err(outcome.clone())),
+            ReadWork::Table(job) => job.answer(Err(outcome.clone())),
         }
     }
 }
@@ -217,7 +217,7 @@ impl Reader {
         self.tools.refresh_if_due();
         match work {
             ReadWork::Calls(batch) => self.run_calls(batch, is_open, stores, opened),
-            ReadWork::Look(job) => self.run_read(job, is_open, stores, opened),
+            ReadWork::Table(job) => self.run_read(job, is_open, stores, opened),
         }
     }
 
@@ -270,18 +270,18 @@ impl Reader {
 
     fn run_read(
         &mut self,
-        mut job: Box<dyn LookJob>,
+        mut job: Box<dyn TableReadJob>,
         is_open: Result<(), OpError>,
         mut stores: Stores<'_>,
         opened: OpenedView,
     ) {
         let (deployed, seen) = (self.tools.deployed().clone(), stores.newest_seen());
-        let looked = is_open.and_then(|()| job.read(&mut stores, &deployed, seen));
-        let looked = looked.map_err(|_| stores.outcome());
+        let outcome = is_open.and_then(|()| job.read(&mut stores, &deployed, seen));
+        let outcome = outcome.map_err(|_| stores.outcome());
         drop(opened);
         match self.tools.shared.replay_failed.load(Ordering::Acquire) {
             true => job.answer(Err(ReplyOutcome::LogUnavailable(REPLAY_FAILED.into()))),
-            false => job.answer(looked),
+            false => job.answer(outcome),
         }
     }
 
@@ -464,17 +464,17 @@ impl ViewStores for Stores<'_> {
         &self.all[self.held.clone()]
     }
 
-    fn with_store(&mut self, at: usize, look: &mut dyn FnMut(StoreAtView<'_>)) -> Result<(), OpError> {
+    fn with_store(&mut self, at: usize, read: &mut dyn FnMut(StoreAtView<'_>)) -> Result<(), OpError> {
         let at = self.held.start + at;
         let mut was_open = self.were_open[at];
         let place = (self.all[at], self.view, &mut was_open);
-        let looked = self.lending.with_view(place, || self.check(), look);
+        let outcome = self.lending.with_view(place, || self.check(), read);
         self.were_open[at] = was_open;
-        looked.map_err(|no_look| {
-            self.end(match no_look {
-                NoLook::Ended(over) => over,
-                NoLook::View(ViewError::Lost { max }) => Over::Bytes(max),
-                NoLook::View(ViewError::NotOpen) => Over::Lending,
+        outcome.map_err(|failure| {
+            self.end(match failure {
+                ReadFailure::Ended(over) => over,
+                ReadFailure::View(ViewError::Lost { max }) => Over::Bytes(max),
+                ReadFailure::View(ViewError::NotOpen) => Over::Lending,
             })
         })
     }

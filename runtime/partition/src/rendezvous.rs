@@ -107,7 +107,7 @@ impl MultiPartitionTxn {
     }
 
     pub(crate) fn take_job(&self) -> Job {
-        let job = self.job.lock().expect("held for a look").take();
+        let job = self.job.lock().expect("held for a short time").take();
         job.expect("it runs once")
     }
 }

@@ -81,7 +81,7 @@ impl Shared {
     /// Frees the bytes of versions that are out of service. No call uses them any more. A replay that begins before them reads them at its
     /// beginning. A rollback reads them from the newest checkpoint or the log.
     pub fn release_binaries(&self, deployed: &Deployed) {
-        let mut binaries = self.binaries.lock().expect("held for a look at each");
+        let mut binaries = self.binaries.lock().expect("held to read each");
         for (bytes, module) in binaries.iter_mut().zip(&deployed.versions) {
             if !deployed.is_current(module.id) {
                 bytes.wasm = Arc::default();

@@ -190,7 +190,7 @@ fn place(batch: &mut CallBatch, end: Lsn) {
 }
 
 /// Interval at which a deployment that waits for its record checks that the log still runs.
-const DURABLE_LOOK: Duration = Duration::from_secs(1);
+const DURABLE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 fn end_of(partitions: &[&mut Partition]) -> Lsn {
     partitions
@@ -372,7 +372,7 @@ fn append_and_wait(
 
 /// Waits until the log is durable up to `end`. Err: the log stopped before, with the reason if it is known.
 fn wait_for(appender: &Appender<Box<CallBatch>>, end: Lsn) -> Result<(), Option<LogRefusal>> {
-    while !appender.wait_durable(end, DURABLE_LOOK) {
+    while !appender.wait_durable(end, DURABLE_POLL_INTERVAL) {
         // The record may have become durable between the two checks.
         if appender.is_stopped() && !appender.wait_durable(end, Duration::ZERO) {
             return Err(appender.loss(end).as_ref().map(LogRefusal::from));

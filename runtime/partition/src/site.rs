@@ -37,11 +37,11 @@ use crate::{
 };
 
 /// Interval at which an idle site checks whether the writer of a checkpoint takes more.
-const COPY_LOOK: Duration = Duration::from_millis(1);
-/// How long a thread looks for a message before it sleeps: a few times the cost of waking it.
-const LOOK: Duration = Duration::from_micros(50);
-/// How long it looks while a partition is at a rendezvous, which ends when the jobs there have run.
-const LOOK_AWAY: Duration = Duration::from_micros(500);
+const COPY_POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// Time for which a thread polls for a message before it sleeps: a few times the cost of waking it.
+const SPIN: Duration = Duration::from_micros(50);
+/// Time for which it polls while a partition is at a rendezvous, which ends when the jobs there have run.
+const SPIN_AT_RENDEZVOUS: Duration = Duration::from_micros(500);
 
 /// Why a standby does not answer a read.
 pub(crate) const REPLAY_FAILED: &str = "this server could not replay the primary's log; /readyz has the report";
@@ -134,7 +134,7 @@ pub struct ExclusivePartitions<'a> {
     pub partitions: &'a mut [Box<Partition>],
     /// The means of the thread that holds them.
     pub tools: &'a mut ExecContext,
-    /// Limit of a look at these partitions; none: the look waits for the writes that it shows (`limit_read`).
+    /// Limit of a read of these partitions; none: the read waits for the writes that it shows (`limit_read`).
     pub(crate) limit: Option<ReadLimit>,
 }
 
@@ -389,8 +389,8 @@ impl Site {
         if self.table.is_quiet() {
             let received = match shared.copying.load(Ordering::Relaxed) {
                 0 => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                // Nothing to copy here, or the writer is behind: look again soon.
-                _ => inbox.recv_timeout(COPY_LOOK),
+                // Nothing to copy here, or the writer is behind: read again soon.
+                _ => inbox.recv_timeout(COPY_POLL_INTERVAL),
             };
             match received {
                 Ok(message) => self.held_back = Some(message),
@@ -399,9 +399,13 @@ impl Site {
             return;
         }
         let takes_messages = self.held_back.is_none() && !self.is_cut_off;
-        let look = if self.table.has_away() { LOOK_AWAY } else { LOOK };
+        let spin = if self.table.has_away() {
+            SPIN_AT_RENDEZVOUS
+        } else {
+            SPIN
+        };
         let is_there = || !arrivals.is_empty() || takes_messages && !inbox.is_empty();
-        if shared.threads.poll(look, &is_there) {
+        if shared.threads.poll(spin, &is_there) {
             return;
         }
         let mut select = Select::new();

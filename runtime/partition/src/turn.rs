@@ -263,11 +263,11 @@ impl TurnStart {
         (records, results_bytes): (&RecordBatch, usize),
         (shared, frame, recorder): (&Shared, &mut TxnScratch, &Recorder),
     ) -> Result<(), Option<Pause>> {
-        let judged = match results_bytes < self.results_max || has_small_result(procedure) {
+        let checked = match results_bytes < self.results_max || has_small_result(procedure) {
             true => self.check_record(procedure, call, (scope, partitions), records),
             false => Err(Unready::Refused(ReplyOutcome::ANSWERS_FULL)),
         };
-        let begun = judged.and_then(|()| {
+        let begun = checked.and_then(|()| {
             let begun = watched.begin(at, procedure, self.refusal.as_ref(), (shared, frame));
             begun.map_err(Unready::Refused)
         });

@@ -84,10 +84,10 @@ impl Underway {
     }
 
     fn current(&self) -> Option<Arc<InstallCounts>> {
-        self.0.lock().expect("held for a look").clone()
+        self.0.lock().expect("held for a short time").clone()
     }
 
     fn set(&self, counts: Option<Arc<InstallCounts>>) {
-        *self.0.lock().expect("held for a look") = counts;
+        *self.0.lock().expect("held for a short time") = counts;
     }
 }

@@ -117,11 +117,11 @@ impl LoadOutcome {
             let max = self.memory.max_bytes();
             self.fail(ReplayError::Memory { max }.into());
         }
-        self.error.lock().expect("held for a look").is_some()
+        self.error.lock().expect("held for a short time").is_some()
     }
 
     fn take_error(&self) -> Option<RecoveryError> {
-        self.error.lock().expect("held for a look").take()
+        self.error.lock().expect("held for a short time").take()
     }
 }
 

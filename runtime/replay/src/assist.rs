@@ -50,7 +50,7 @@ impl Assist {
 
     /// The schema that demultiplexes a batch behind `jobs` jobs over several sites; none if no site has reached one yet.
     pub fn known_schema(&self, jobs: u64) -> Option<Arc<RedoSchema>> {
-        let known = self.schema.lock().expect("held for a look");
+        let known = self.schema.lock().expect("held for a short time");
         (known.0 == jobs).then(|| known.1.clone())
     }
 
@@ -95,7 +95,7 @@ impl Assist {
 
     /// Returns memory for sorting a batch: the last used one, because it is in the caches.
     pub fn last_writes(&self) -> LastWrites {
-        let spare = self.spare_writes.lock().expect("held for a look").pop();
+        let spare = self.spare_writes.lock().expect("held for a short time").pop();
         spare.unwrap_or_default()
     }
 

@@ -92,7 +92,7 @@ impl ReplayOutcome {
     }
 
     pub fn take_error(&self) -> ReplayError {
-        let mut error = self.error.lock().expect("held for a look");
+        let mut error = self.error.lock().expect("held for a short time");
         error.take().unwrap_or(ReplayError::Stopped)
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     window::Window,
 };
 
-/// Parts after which it is looked whether something failed.
+/// Number of parts after which the replay checks whether something failed.
 const CHECK_EVERY: usize = 256;
 /// Parts ahead of which the bytes are prefetched: another core read them.
 const FETCH_AHEAD: usize = 16;

@@ -55,7 +55,7 @@ pub struct Removal {
     pub destroyed: Vec<DestroyedItem>,
 }
 
-/// A module that was judged and not installed.
+/// A module that was checked and not installed.
 #[derive(Clone, Debug)]
 pub struct PlannedModule {
     pub schema: ModuleSchema,

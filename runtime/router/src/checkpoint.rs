@@ -55,16 +55,16 @@ impl From<Unavailable> for CopyError {
 
 impl Router {
     /// Marks a moment in the log and on all partitions. The engine threads then send the contents of the tables at that moment, and run
-    /// other work meanwhile. `told` runs when every earlier call has been answered, or never will be. On a standby the moment is a cut, and
+    /// other work meanwhile. `on_answered` runs when every earlier call has been answered, or never will be. On a standby the moment is a cut, and
     /// no mark is logged.
     pub fn begin_copy(
         &self,
         to: Sender<CopyMessage>,
-        told: Box<dyn FnOnce() + Send + Sync>,
+        on_answered: Box<dyn FnOnce() + Send + Sync>,
     ) -> Result<CopyStart, CopyError> {
         match self.is_standby() {
-            true => self.run_at_cut(move |held, cut| begin_copy_at(held, cut, &to, told))?,
-            false => self.run_on_all(move |held| begin_copy(held, &to, told))?,
+            true => self.run_at_cut(move |held, cut| begin_copy_at(held, cut, &to, on_answered))?,
+            false => self.run_on_all(move |held| begin_copy(held, &to, on_answered))?,
         }
     }
 }
@@ -72,7 +72,7 @@ impl Router {
 fn begin_copy(
     held: &mut ExclusivePartitions<'_>,
     to: &Sender<CopyMessage>,
-    told: Box<dyn FnOnce() + Send + Sync>,
+    on_answered: Box<dyn FnOnce() + Send + Sync>,
 ) -> Result<CopyStart, CopyError> {
     check_copy(held)?;
     if let Some(reason) = held.tools.sink.refusal() {
@@ -84,7 +84,7 @@ fn begin_copy(
         key_clock_us: held.tools.shared.key_clock.now_us(),
     }));
     let mut waiting = Box::new(CallBatch::new(None));
-    waiting.done = Some(Box::new(move |_| told()));
+    waiting.done = Some(Box::new(move |_| on_answered()));
     let mut partitions: Vec<&mut Partition> = held.partitions.iter_mut().map(|part| &mut **part).collect();
     let published = held
         .tools
@@ -101,7 +101,7 @@ fn begin_copy_at(
     held: &mut ExclusivePartitions<'_>,
     cut: Lsn,
     to: &Sender<CopyMessage>,
-    told: Box<dyn FnOnce() + Send + Sync>,
+    on_answered: Box<dyn FnOnce() + Send + Sync>,
 ) -> Result<CopyStart, CopyError> {
     check_copy(held)?;
     if held.tools.shared.replay_failed.load(Ordering::Acquire) {
@@ -109,7 +109,7 @@ fn begin_copy_at(
             "a record of the primary's log could not be replayed".into(),
         ));
     }
-    told();
+    on_answered();
     let txn_id = held.tools.next_multi_id(held.partitions);
     Ok(copy_start(held, cut, txn_id, to))
 }
@@ -130,7 +130,7 @@ fn copy_start(held: &mut ExclusivePartitions<'_>, lsn: Lsn, txn_id: TxnId, to: &
         tables: partition.begin_copy(&shared, to.clone()),
     });
     let partitions = partitions.collect();
-    let binaries = shared.binaries.lock().expect("held for a look").clone();
+    let binaries = shared.binaries.lock().expect("held for a short time").clone();
     CopyStart {
         lsn,
         txn_id,

@@ -14,9 +14,9 @@ use reprise_partition::LogRefusal;
 use crate::router::{NodePhase, Router};
 
 /// Shortest time between two reports of refusals of one reason.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+const LINE_INTERVAL: Duration = Duration::from_secs(60);
 /// Refusals that are the server's matter. Others are their client's, and have their count alone.
-const TOLD: [RefusalReason; 6] = [
+const REPORTED: [RefusalReason; 6] = [
     RefusalReason::LeaseLost,
     RefusalReason::LogUnavailable,
     RefusalReason::MemoryExhausted,
@@ -34,7 +34,7 @@ struct Last {
     log: Option<Arc<str>>,
     commits: Option<Arc<str>>,
     other_primary: Option<Arc<str>>,
-    refusals: [RefusalLine; TOLD.len()],
+    refusals: [RefusalLine; REPORTED.len()],
 }
 
 /// The last line about the refusals of one reason.
@@ -51,7 +51,7 @@ impl RefusalLine {
     fn due(&mut self, count: u64, now_ns: u64) -> Option<u64> {
         let is_time = self
             .at_ns
-            .is_none_or(|at_ns| now_ns.saturating_sub(at_ns) >= TELL_EVERY.as_nanos() as u64);
+            .is_none_or(|at_ns| now_ns.saturating_sub(at_ns) >= LINE_INTERVAL.as_nanos() as u64);
         let new = count - self.count;
         if new == 0 || !is_time {
             return None;
@@ -97,7 +97,7 @@ impl Router {
         &self.0.config.registry.refusals
     }
 
-    /// Reports everything that has become dangerous since the last look.
+    /// Reports everything that has become dangerous since the last check.
     pub fn report_dangers(&self) {
         // A server that opens, stops, or is read alone takes no writes, and says so itself.
         if self.phase() != NodePhase::Ready || self.role() == Role::ReadOnly {
@@ -113,9 +113,9 @@ impl Router {
         report_change(notices, &mut last.log, self.log_trouble(), "log");
         report_change(notices, &mut last.commits, commits, "standbys");
         report_change(notices, &mut last.other_primary, self.describe_other(), "other-primary");
-        for (told, reason) in last.refusals.iter_mut().zip(TOLD) {
+        for (line, reason) in last.refusals.iter_mut().zip(REPORTED) {
             let count = self.refusals().get(reason);
-            if let Some(calls) = told.due(count, now_ns) {
+            if let Some(calls) = line.due(count, now_ns) {
                 notices.publish(NoticeKind::Refusal, || Notice::Refused { reason, calls });
             }
         }
@@ -129,13 +129,13 @@ mod tests {
     #[test]
     fn refusals_are_reported_at_once_and_then_once_a_minute() {
         const S: u64 = 1_000_000_000;
-        let mut told = RefusalLine::default();
-        assert_eq!(told.due(0, S), None);
-        assert_eq!(told.due(3, 2 * S), Some(3));
-        assert_eq!(told.due(900, 3 * S), None);
-        assert_eq!(told.due(1_003, 62 * S), Some(1_000));
-        assert_eq!(told.due(1_003, 200 * S), None, "nothing new");
-        assert_eq!(told.due(1_004, 201 * S), Some(1));
+        let mut line = RefusalLine::default();
+        assert_eq!(line.due(0, S), None);
+        assert_eq!(line.due(3, 2 * S), Some(3));
+        assert_eq!(line.due(900, 3 * S), None);
+        assert_eq!(line.due(1_003, 62 * S), Some(1_000));
+        assert_eq!(line.due(1_003, 200 * S), None, "nothing new");
+        assert_eq!(line.due(1_004, 201 * S), Some(1));
     }
 
     #[test]
@@ -144,12 +144,12 @@ mod tests {
         for reason in [None, Some("full"), Some("full"), Some("broken"), None, None] {
             report_change(&notices, &mut last, reason.map(Into::into), "log");
         }
-        let told = notices.take().notices.into_iter().map(|notice| match notice {
+        let reasons = notices.take().notices.into_iter().map(|notice| match notice {
             Notice::Danger { what: "log", reason } => reason,
             other => panic!("{other:?}"),
         });
-        let told: Vec<Option<Arc<str>>> = told.collect();
-        let told: Vec<Option<&str>> = told.iter().map(Option::as_deref).collect();
-        assert_eq!(told, [Some("full"), Some("broken"), None]);
+        let reasons: Vec<Option<Arc<str>>> = reasons.collect();
+        let reasons: Vec<Option<&str>> = reasons.iter().map(Option::as_deref).collect();
+        assert_eq!(reasons, [Some("full"), Some("broken"), None]);
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Pace {
 struct RateSample {
     at_ns: u64,
     answered: u64,
-    /// The rate. None until two looks are close enough.
+    /// The rate. None until two samples are close enough.
     per_s: Option<f64>,
 }
 
@@ -65,18 +65,18 @@ mod tests {
     fn refused_caller_gets_the_length_of_the_queue() {
         let pace = Pace::default();
         let mut now_ns = 3_600_000_000_000;
-        let mut look = |pace: &Pace, ms: u64, waiting| {
+        let mut sample = |pace: &Pace, ms: u64, waiting| {
             now_ns += ms * 1_000_000;
             pace.retry_after_ms(now_ns, waiting)
         };
-        assert_eq!(look(&pace, 0, 5_000), 200, "nothing was measured yet");
+        assert_eq!(sample(&pace, 0, 5_000), 200, "nothing was measured yet");
         pace.record(100);
-        assert_eq!(look(&pace, 1_000, 5_000), 50_000);
-        assert_eq!(look(&pace, 1, 100), 1_000);
-        assert_eq!(look(&pace, 1_000, 5_000), 60_000, "nothing is answered");
+        assert_eq!(sample(&pace, 1_000, 5_000), 50_000);
+        assert_eq!(sample(&pace, 1, 100), 1_000);
+        assert_eq!(sample(&pace, 1_000, 5_000), 60_000, "nothing is answered");
         pace.record(1_000_000);
-        assert_eq!(look(&pace, 1_000, 5_000), 10, "five milliseconds would do");
+        assert_eq!(sample(&pace, 1_000, 5_000), 10, "five milliseconds would do");
         pace.record(1);
-        assert_eq!(look(&pace, 60_000, 5_000), 200, "too long ago");
+        assert_eq!(sample(&pace, 60_000, 5_000), 200, "too long ago");
     }
 }

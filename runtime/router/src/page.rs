@@ -1,4 +1,4 @@
-//! A page of a table's rows: read from partitions that are held, or by a reader of a standby at a view. Both look at stores in the same way.
+//! A page of a table's rows: read from partitions that are held, or by a reader of a standby at a view. Both read stores in the same way.
 
 use std::{
     sync::Arc,
@@ -7,7 +7,9 @@ use std::{
 
 use reprise_abi::{OpError, RowLayout, ScanFlags, TablePlacement, TableSchema};
 use reprise_base::{Lsn, PartitionId};
-use reprise_partition::{ExclusivePartitions, HeldStores, LookJob, ReadTask, ReadWork, ReplyOutcome, TxnPartitions};
+use reprise_partition::{
+    ExclusivePartitions, HeldStores, ReadTask, ReadWork, ReplyOutcome, TableReadJob, TxnPartitions,
+};
 use reprise_storage::{Range, Rid, ScanPosition, TableId, Visit};
 use reprise_txn::{Deployed, NextRow, ReadAheadPages, ViewStores};
 
@@ -20,15 +22,15 @@ use crate::{
 /// Bytes of rows after which a page ends before its limit.
 const PAGE_BYTES_MAX: usize = 4 << 20;
 /// Rows that the search for one page reads: a filter that little passes must end, too.
-const LOOKED_AT_MAX: usize = 20_000;
+const ROWS_READ_MAX: usize = 20_000;
 /// Time that the search takes at most. It must not hold a partition for longer, nor a reader, which waits for its slices.
 const HELD_TIME_MAX: Duration = Duration::from_millis(5);
 const READER_TIME_MAX: Duration = Duration::from_millis(50);
-/// Rows between two looks at the clock.
-const LOOK_ROWS: usize = 256;
-/// Limits of one look at rows without an order: record ids to pass over, and bytes of rows.
+/// Rows between two checks of the clock.
+const CLOCK_CHECK_ROWS: usize = 256;
+/// Limits of one read of rows without an order: record ids to pass over, and bytes of rows.
 const IDS_AT_ONCE: u32 = 256;
-const LOOK_BYTES_MAX: usize = 32 << 10;
+const READ_BYTES_MAX: usize = 32 << 10;
 
 impl Router {
     /// A page that a reader reads. A standby shows durable rows only.
@@ -44,13 +46,13 @@ impl Router {
             TxnPartitions::Some(list) => list,
         };
         let (sender, receiver) = crossbeam_channel::bounded(1);
-        let look = PageLook {
+        let job = PageRead {
             request,
             partitions_count,
             found: None,
             answer: sender,
         };
-        let work = ReadWork::Look(Box::new(look));
+        let work = ReadWork::Table(Box::new(job));
         self.read(aside, ReadTask { work, partitions });
         let received = self.0.config.shared.threads.receive(&receiver);
         received.map_err(|_| RowsError::Unavailable("the engine has stopped".into()))?
@@ -58,14 +60,14 @@ impl Router {
 }
 
 /// A page on its way through a reader.
-struct PageLook {
+struct PageRead {
     request: RowsRequest,
     partitions_count: u16,
     found: Option<Result<StoredPage, RowsError>>,
     answer: crossbeam_channel::Sender<Result<StoredPage, RowsError>>,
 }
 
-impl LookJob for PageLook {
+impl TableReadJob for PageRead {
     fn read(&mut self, stores: &mut dyn ViewStores, deployed: &Deployed, seen: Lsn) -> Result<(), OpError> {
         let reader = PageReader {
             request: &self.request,
@@ -81,8 +83,8 @@ impl LookJob for PageLook {
         Ok(())
     }
 
-    fn answer(self: Box<Self>, looked: Result<(), ReplyOutcome>) {
-        let answer = match (looked, self.found) {
+    fn answer(self: Box<Self>, outcome: Result<(), ReplyOutcome>) {
+        let answer = match (outcome, self.found) {
             (Ok(()), Some(found)) => found,
             (Err(ReplyOutcome::TooStale(reason)), _) => Err(RowsError::TooStale(reason)),
             (Err(ReplyOutcome::LogUnavailable(reason)), _) => Err(RowsError::LogUnavailable(reason)),
@@ -154,8 +156,8 @@ impl PageBuilder {
     fn is_full(&self, limit: u32) -> bool {
         self.page.rows.len() as u32 >= limit
             || self.bytes >= PAGE_BYTES_MAX
-            || self.rows_read >= LOOKED_AT_MAX
-            || self.rows_read > 0 && self.rows_read.is_multiple_of(LOOK_ROWS) && Instant::now() >= self.until
+            || self.rows_read >= ROWS_READ_MAX
+            || self.rows_read > 0 && self.rows_read.is_multiple_of(CLOCK_CHECK_ROWS) && Instant::now() >= self.until
     }
 
     fn add_row(&mut self, row: &[u8], request: &RowsRequest) {
@@ -284,7 +286,7 @@ impl PageReader<'_> {
                             return Visit::Again;
                         }
                         filling.add_row(shown.row, request);
-                        match filling.bytes - before < LOOK_BYTES_MAX {
+                        match filling.bytes - before < READ_BYTES_MAX {
                             true => Visit::Next,
                             false => Visit::Stop,
                         }

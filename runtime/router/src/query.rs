@@ -1,4 +1,4 @@
-//! Looking at tables without a procedure: statistics, rows page by page (`page` reads them), the digest of everything.
+//! Reads of tables without a procedure: statistics, rows page by page (`page` reads them), the digest of everything.
 
 use std::{
     fmt,
@@ -138,9 +138,9 @@ impl Router {
         self.request_stats(wait_max);
         let (deployed, mut all) = (self.deployed(), Vec::new());
         for partition in 0..self.partitions_count() {
-            let told = self.0.config.shared.published.stats(PartitionId(partition));
-            all.resize(all.len().max(told.len()), TableTotals::default());
-            for (id, stats) in told.iter().enumerate() {
+            let stats = self.0.config.shared.published.stats(PartitionId(partition));
+            all.resize(all.len().max(stats.len()), TableTotals::default());
+            for (id, stats) in stats.iter().enumerate() {
                 let sum: &mut TableTotals = &mut all[id];
                 let schema = deployed.tables.get(id);
                 let is_copy = schema.is_some_and(|table| table.placement == TablePlacement::Replicated);
@@ -227,8 +227,8 @@ impl Router {
         let mut taken = Vec::new();
         for id in (first..self.partitions_count()).map(PartitionId) {
             taken.push(id);
-            let told = self.0.config.shared.published.stats(id);
-            rows += told.get(request.table as usize).map_or(0, |stats| stats.rows);
+            let stats = self.0.config.shared.published.stats(id);
+            rows += stats.get(request.table as usize).map_or(0, |stats| stats.rows);
             if rows > request.limit as u64 {
                 break;
             }

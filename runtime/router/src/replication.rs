@@ -413,9 +413,9 @@ pub trait ReplicationService: Send + Sync {
     fn join(&self, joiner: &Joiner) -> Result<StandbyTicket, ReplicationError>;
     /// Whether writes of this level can be had now. Err: why not.
     fn check_safety(&self, level: Safety) -> Result<(), Arc<str>>;
-    /// Runs `told` once the records before `end`, which are durable here, have this level, or with the reason why that can't be waited for
+    /// Runs `hook` once the records before `end`, which are durable here, have this level, or with the reason why that can't be waited for
     /// any longer: at once, or on a thread for which it must only hand over. It comes by itself within some seconds.
-    fn when_safe(&self, level: Safety, end: Lsn, told: SafetyHook);
+    fn when_safe(&self, level: Safety, end: Lsn, hook: SafetyHook);
     /// A lost standby is not expected any more, and no log is held for it.
     fn forget(&self, name: &str) -> Result<(), ReplicationError>;
     /// Makes this standby the primary: the old one is asked to step down, and what was received is replayed first. Blocks until writes

@@ -375,7 +375,7 @@ impl Router {
 
     /// Returns why the node takes no calls now, if there is a reason.
     fn refusal(&self) -> Option<ReplyOutcome> {
-        match &*self.0.phase.read().expect("held for a look") {
+        match &*self.0.phase.read().expect("held for a short time") {
             NodePhase::Ready => None,
             NodePhase::Recovering { .. } => Some("the server recovers; /readyz shows the progress"),
             NodePhase::Failed { .. } => Some("the server serves no tables; /readyz has the report"),

@@ -20,7 +20,7 @@ use reprise_storage::ViewId;
 use crate::router::Router;
 
 /// Interval at which a thread that waits for a view checks whether it will get one.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The views that are open.
 #[derive(Default)]
@@ -148,14 +148,14 @@ impl Router {
 
     /// Returns the number of open views.
     pub fn open_views(&self) -> usize {
-        self.0.part.views.state.lock().expect("held for a look").open
+        self.0.part.views.state.lock().expect("held for a short time").open
     }
 
     /// Opens a view, or shares the newest one. None while views are shut.
     fn lease(&self) -> Result<Option<Arc<ViewGuard>>, Arc<str>> {
         let views = &self.0.part.views;
         let order = self.in_order();
-        let mut state = views.state.lock().expect("held for a look");
+        let mut state = views.state.lock().expect("held for a short time");
         if !matches!(state.reads, ReadPath::Readers(_)) {
             return Err(OVER.into());
         }
@@ -200,8 +200,10 @@ impl OpenViews for Router {
             if let Some(opened) = self.try_open()? {
                 return Ok(opened);
             }
-            let state = views.state.lock().expect("held for a look");
-            let waited = views.changed.wait_timeout_while(state, LOOK, |state| state.is_shut);
+            let state = views.state.lock().expect("held for a short time");
+            let waited = views
+                .changed
+                .wait_timeout_while(state, POLL_INTERVAL, |state| state.is_shut);
             drop(waited.expect("nothing panics under this lock"));
         }
     }

@@ -42,7 +42,7 @@ enum UnsentNews {
 
 impl Comparisons {
     fn lock(&self) -> MutexGuard<'_, ComparisonsState> {
-        self.0.lock().expect("held for a look or a store")
+        self.0.lock().expect("held for a read or a store")
     }
 
     /// Announces that a mark is about to be written behind `filled`. No other mark is written meanwhile.

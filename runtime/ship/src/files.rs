@@ -207,7 +207,7 @@ fn no(action: &'static str, name: &str) -> DiskError {
 
 impl MemoryDisk {
     fn find(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
-        let found = self.0.lock().expect("held for a look").get(name).cloned();
+        let found = self.0.lock().expect("held for a short time").get(name).cloned();
         let missing = || DiskError::new("open", name, DiskErrorKind::NotFound, "there is no such file");
         found.map(|file| file as Arc<dyn DiskFile>).ok_or_else(missing)
     }
@@ -232,7 +232,7 @@ impl Disk for MemoryDisk {
     }
 
     fn list(&self) -> Result<Vec<String>, DiskError> {
-        Ok(self.0.lock().expect("held for a look").keys().cloned().collect())
+        Ok(self.0.lock().expect("held for a short time").keys().cloned().collect())
     }
 
     fn rename(&self, from: &str, _: &str) -> Result<(), DiskError> {
@@ -258,11 +258,11 @@ impl Disk for MemoryDisk {
 
 impl DiskFile for MemoryFile {
     fn len(&self) -> Result<u64, DiskError> {
-        Ok(self.0.lock().expect("held for a look").len() as u64)
+        Ok(self.0.lock().expect("held for a short time").len() as u64)
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
-        let bytes = self.0.lock().expect("held for a look");
+        let bytes = self.0.lock().expect("held for a short time");
         let from = bytes.get(offset as usize..).unwrap_or_default();
         let count = from.len().min(buffer.len());
         buffer[..count].copy_from_slice(&from[..count]);

@@ -33,8 +33,8 @@ impl Link {
         let mut asking = Self::ask_fork(config, known, position)?;
         let wake = never();
         loop {
-            if let Some(told) = asking.step()? {
-                return Ok(told);
+            if let Some(answer) = asking.step()? {
+                return Ok(answer);
             }
             let frames = &asking.0.connection.frames;
             wait(frames, &wake, HEARTBEAT.min(Duration::from_millis(20)));
@@ -54,10 +54,10 @@ impl AskingFork {
             return Ok(None);
         };
         match Frame::decode(&bytes)? {
-            Frame::Epochs(told) => Ok(Some(ForkAnswer {
-                is_same: told.is_same,
-                durable: told.durable,
-                epochs: told.epochs().map(start_of).collect(),
+            Frame::Epochs(answer) => Ok(Some(ForkAnswer {
+                is_same: answer.is_same,
+                durable: answer.durable,
+                epochs: answer.epochs().map(start_of).collect(),
             })),
             Frame::Refused(refused) => Err(LinkError::Refused {
                 refusal: refused.refusal,

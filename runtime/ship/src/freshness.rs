@@ -227,7 +227,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn told(view: u64) -> Progress {
+    fn progress_at(view: u64) -> Progress {
         Progress {
             received: Lsn(view),
             view: Lsn(view),
@@ -249,12 +249,12 @@ mod tests {
             views.record(now_ns, Lsn(n * 1_000));
         }
         // It had all but 50,000 of them, of which the last 500,000 count.
-        fresh.record(now_ns, &told(549_000));
+        fresh.record(now_ns, &progress_at(549_000));
         fresh.sample((now_ns, 5), &views, |lsn| 10 * lsn.0);
         let score = fresh.score().expect("measured");
         assert!((score - 0.9).abs() < 1e-4, "{score}");
         assert_eq!(fresh.lag(), lag(1_000_000, true));
-        fresh.record(now_ns, &told(599_000));
+        fresh.record(now_ns, &progress_at(599_000));
         fresh.sample((now_ns, 5), &views, |_| 0);
         assert_eq!((fresh.score(), fresh.lag()), (Some(1.0), lag(0, true)));
         // An earlier report does not grow with time, so new records lower the score.
@@ -268,7 +268,7 @@ mod tests {
     fn lag_of_a_standby_behind_all_samples_is_a_lower_bound() {
         let (mut views, mut fresh) = (ViewSamples::default(), Freshness::default());
         views.record(1_000 * MS, Lsn(500));
-        fresh.record(3_000 * MS, &told(400));
+        fresh.record(3_000 * MS, &progress_at(400));
         fresh.sample((3_000 * MS, 0), &views, |_| 77);
         assert_eq!((fresh.score(), fresh.lag()), (Some(0.0), lag(2_000_000, false)));
     }
@@ -281,7 +281,7 @@ mod tests {
         views.record(now_ns + 400 * MS, Lsn(500));
         fresh.sample((now_ns + 1_000 * MS, 0), &views, |_| 0);
         assert_eq!((fresh.score(), fresh.lag()), (None, lag(1_000_000, false)));
-        fresh.record(now_ns + 1_000 * MS, &told(500));
+        fresh.record(now_ns + 1_000 * MS, &progress_at(500));
         // The earlier view is known until another connection reports more.
         fresh.begin();
         fresh.sample((now_ns + 1_000 * MS, 0), &views, |_| 0);
@@ -298,7 +298,7 @@ mod tests {
         views.record(now_ns, Lsn(500));
         fresh.sample((now_ns, 0), &views, |_| 0);
         assert_eq!(fresh.score(), None, "nothing was heard of it");
-        fresh.record(now_ns, &told(500));
+        fresh.record(now_ns, &progress_at(500));
         fresh.sample((now_ns, 0), &views, |_| 0);
         assert_eq!((fresh.score(), fresh.lag()), (Some(1.0), lag(0, true)));
         now_ns += 1_100 * MS;
@@ -324,7 +324,7 @@ mod tests {
             views.record(now_ns, Lsn(n * 100));
             // Every tenth time it is ten samples behind.
             let behind = if n % 10 == 9 { 1_000 } else { 0 };
-            fresh.record(now_ns, &told((n * 100u64).saturating_sub(behind)));
+            fresh.record(now_ns, &progress_at((n * 100u64).saturating_sub(behind)));
             fresh.sample((now_ns, n as i64), &views, |_| behind);
         }
         let (points, summary) = fresh.history();

@@ -173,11 +173,11 @@ mod tests {
         }
 
         fn reader(&self, _: Lsn) -> Result<LogReader, LogError> {
-            unreachable!("nothing is read to judge")
+            unreachable!("nothing is read to check")
         }
 
         fn hold(&self, _: &str, _: Lsn) -> Result<ReplicationSlot, LogError> {
-            unreachable!("nothing is held to judge")
+            unreachable!("nothing is held to check")
         }
 
         fn bytes_between(&self, _: Lsn, _: Lsn) -> u64 {
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_position_is_compared_where_it_can_be() {
-        let judged = |epoch, lsn, history| {
+        let checked = |epoch, lsn, history| {
             let hello = Hello {
                 protocol: SHIP_PROTOCOL,
                 wants: Wants::Log,
@@ -204,18 +204,18 @@ mod tests {
                 ticket: [0; 16],
                 name: "s1",
             };
-            let judged = check_position(&hello, &Written, 4);
-            judged
+            let checked = check_position(&hello, &Written, 4);
+            checked
                 .map(|position| position.map(|at| at.lsn.0))
                 .map_err(|verdict| verdict.refusal)
         };
-        assert_eq!(judged(2, 10, 77), Ok(Some(10)));
-        assert_eq!(judged(1, 5, 77), Ok(Some(5)));
-        assert_eq!(judged(1, 5, 78), Err(StandbyRefusal::Diverged));
-        assert_eq!(judged(1, 4, 77), Err(StandbyRefusal::Gone));
-        assert_eq!(judged(3, 10, 77), Err(StandbyRefusal::Diverged));
+        assert_eq!(checked(2, 10, 77), Ok(Some(10)));
+        assert_eq!(checked(1, 5, 77), Ok(Some(5)));
+        assert_eq!(checked(1, 5, 78), Err(StandbyRefusal::Diverged));
+        assert_eq!(checked(1, 4, 77), Err(StandbyRefusal::Gone));
+        assert_eq!(checked(3, 10, 77), Err(StandbyRefusal::Diverged));
         // A record that was sent before it was durable here may have arrived there: that passes.
-        assert_eq!(judged(2, 13, 77), Err(StandbyRefusal::Unavailable));
-        assert_eq!(judged(2, 14, 77), Err(StandbyRefusal::Diverged));
+        assert_eq!(checked(2, 13, 77), Err(StandbyRefusal::Unavailable));
+        assert_eq!(checked(2, 14, 77), Err(StandbyRefusal::Diverged));
     }
 }

@@ -44,7 +44,7 @@ pub trait Taker: Send + Sync {
     fn check_primary(&self, _: &WelcomeSeen) -> Result<(), String> {
         Ok(())
     }
-    /// Whether the knowledge of `check_primary` is of `since_ns` or later, by the taker's clock, or can't be. The question makes the taker look.
+    /// Whether the knowledge of `check_primary` is of `since_ns` or later, by the taker's clock, or can't be. The question makes the taker read the store.
     fn knows_since(&self, _since_ns: u64) -> bool {
         true
     }
@@ -306,9 +306,9 @@ impl LogReceiver {
             is_anything = true;
             self.take(Frame::decode(&bytes)?)?;
         }
-        let is_told = self.report_if_due()? | self.send_comparisons()?;
+        let is_reported = self.report_if_due()? | self.send_comparisons()?;
         self.watch();
-        match is_anything || is_told {
+        match is_anything || is_reported {
             true => Ok(Step::Done),
             false => Ok(Step::Idle),
         }
@@ -472,13 +472,14 @@ impl LogReceiver {
     /// Reports the progress if that is due. True if it reported.
     fn report_if_due(&mut self) -> Result<bool, LinkError> {
         let now_ns = self.link.clock.monotonic_ns();
-        let (now, told) = (self.progress(), &self.reported);
+        let (now, reported) = (self.progress(), &self.reported);
         // A caller of the primary may wait for what is on the disk here.
-        let is_awaited = now.persisted > told.persisted;
-        let is_more = (now.received, now.view, now.room_bytes) != (told.received, told.view, told.room_bytes);
+        let is_awaited = now.persisted > reported.persisted;
+        let is_more =
+            (now.received, now.view, now.room_bytes) != (reported.received, reported.view, reported.room_bytes);
         let is_time = self
             .reported_ns
-            .is_none_or(|told_ns| now_ns.saturating_sub(told_ns) >= REPORT_NS);
+            .is_none_or(|reported_ns| now_ns.saturating_sub(reported_ns) >= REPORT_NS);
         let is_due = self.welcome.is_some() && (is_awaited || is_more && is_time || self.reported_ns.is_none());
         match is_due {
             true => self.report(),
@@ -491,17 +492,17 @@ impl LogReceiver {
         if self.welcome.is_none() {
             return Ok(false);
         }
-        let Some(told) = self.taker.compares().and_then(|compares| compares.take_compared()) else {
+        let Some(compared) = self.taker.compares().and_then(|compares| compares.take_compared()) else {
             return Ok(false);
         };
         let compared = ComparisonResult {
-            number: told.number,
-            lsn: told.lsn,
-            outcome: match told.difference {
+            number: compared.number,
+            lsn: compared.lsn,
+            outcome: match compared.difference {
                 None => ComparisonOutcome::Equal,
                 Some(_) => ComparisonOutcome::Differs,
             },
-            what: told.difference.as_deref().unwrap_or_default(),
+            what: compared.difference.as_deref().unwrap_or_default(),
         };
         send(&mut self.link.connection, &Frame::Compared(compared))?;
         Ok(true)

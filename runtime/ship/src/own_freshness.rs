@@ -44,8 +44,8 @@ impl OwnFreshness {
         }))
     }
 
-    fn with<R>(&self, look: impl FnOnce(&mut OwnBeats) -> R) -> R {
-        look(&mut self.0.lock().expect("nothing panics under this lock"))
+    fn with<R>(&self, change: impl FnOnce(&mut OwnBeats) -> R) -> R {
+        change(&mut self.0.lock().expect("nothing panics under this lock"))
     }
 
     /// Begins anew for a new connection, perhaps to another primary. The end of its log is not known before it reports that.

@@ -10,7 +10,7 @@ use reprise_wire::SetPart;
 pub struct BeatSeen {
     /// Epoch of the primary.
     pub epoch: Epoch,
-    /// When this node had sent the newest progress that the primary had before it looked at `durable`, by the clock that counts suspended time. None:
+    /// When this node had sent the newest progress that the primary had before it read `durable`, by the clock that counts suspended time. None:
     /// it had none of this connection.
     pub echo_ns: Option<u64>,
     /// When it came, by this node's monotonic clock.

@@ -16,7 +16,7 @@ use crate::{
     standby_log::{LogBeside, LogComing},
 };
 
-/// Patience with a primary that looks for a checkpoint.
+/// Patience with a primary that searches for a checkpoint.
 const FILES_SILENCE_MAX: Duration = Duration::from_secs(20);
 /// Limit of the files that come.
 const FILES_MAX: usize = 16;

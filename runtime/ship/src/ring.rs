@@ -106,7 +106,7 @@ pub(crate) enum RingLookup {
     Missing,
 }
 
-/// Groups posted to a reader since its last look.
+/// Groups posted to a reader since its last read.
 #[derive(Default)]
 pub(crate) struct PostedGroups {
     /// Ends, and bytes of records.

@@ -88,18 +88,18 @@ mod tests {
 
     #[test]
     fn standby_on_a_late_wire_has_the_way_there_and_back_to_keep_a_standing() {
-        let mut told = SentStatus::new(10 * SECOND_NS);
-        (told.number, told.since_ns) = (7, Some(10 * SECOND_NS));
-        assert!(!told.is_late(13 * SECOND_NS), "it has not answered the welcome");
-        told.record_progress(&Progress::default(), 12 * SECOND_NS);
-        assert!(!told.is_late(14 * SECOND_NS) && told.is_late(14 * SECOND_NS + 1));
+        let mut sent = SentStatus::new(10 * SECOND_NS);
+        (sent.number, sent.since_ns) = (7, Some(10 * SECOND_NS));
+        assert!(!sent.is_late(13 * SECOND_NS), "it has not answered the welcome");
+        sent.record_progress(&Progress::default(), 12 * SECOND_NS);
+        assert!(!sent.is_late(14 * SECOND_NS) && sent.is_late(14 * SECOND_NS + 1));
         let noted = Progress {
             saved_status: 7,
             ..Progress::default()
         };
-        told.record_progress(&noted, 14 * SECOND_NS);
-        assert!(!told.is_late(60 * SECOND_NS), "it owes nothing");
-        told.since_ns = Some(60 * SECOND_NS);
-        assert!(!told.is_late(64 * SECOND_NS) && told.is_late(64 * SECOND_NS + 1));
+        sent.record_progress(&noted, 14 * SECOND_NS);
+        assert!(!sent.is_late(60 * SECOND_NS), "it owes nothing");
+        sent.since_ns = Some(60 * SECOND_NS);
+        assert!(!sent.is_late(64 * SECOND_NS) && sent.is_late(64 * SECOND_NS + 1));
     }
 }

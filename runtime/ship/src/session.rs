@@ -368,8 +368,8 @@ impl Session {
             history: start.history,
             start: start.start,
         }));
-        let told = Epochs::new(is_same, log.durable(), &packed);
-        send(&mut self.connection, &Frame::Epochs(told))?;
+        let answer = Epochs::new(is_same, log.durable(), &packed);
+        send(&mut self.connection, &Frame::Epochs(answer))?;
         Err(SessionEnd::Told)
     }
 

@@ -289,11 +289,11 @@ impl Shipper {
         self.inner.table.check_level(level)
     }
 
-    /// Calls `told` once the records before `end`, which are durable here, have a level. Calls it with the reason if the wait for that ends first.
+    /// Calls `hook` once the records before `end`, which are durable here, have a level. Calls it with the reason if the wait for that ends first.
     /// Either happens within about 5 s.
-    pub fn when_safe(&self, level: Safety, end: Lsn, told: SafetyHook) {
+    pub fn when_safe(&self, level: Safety, end: Lsn, hook: SafetyHook) {
         let inner = &self.inner;
-        inner.table.when_safe(level, end, inner.clock.monotonic_ns(), told);
+        inner.table.when_safe(level, end, inner.clock.monotonic_ns(), hook);
     }
 
     /// Returns the level that an answered write has now.
@@ -434,7 +434,7 @@ impl Acceptor {
         }
     }
 
-    /// Tells the gate when standbys had last been heard. A suspension since the last look counts as before it: the age is never too small.
+    /// Tells the gate when standbys had last been heard. A suspension since the last tick counts as before it: the age is never too small.
     fn confirm(&mut self, now_ns: u64) {
         let ahead_ns = self.inner.clock.boot_ns().saturating_sub(now_ns);
         let before_ns = std::mem::replace(&mut self.boot_ahead_ns, ahead_ns);
@@ -460,13 +460,13 @@ impl Acceptor {
 
 impl Work for Acceptor {
     fn run(mut self: Box<Self>) {
-        let look = Duration::from_nanos(SAMPLE_NS);
+        let interval = Duration::from_nanos(SAMPLE_NS);
         while self.step() != Step::Over {
-            match self.listener.accepted.recv_timeout(look) {
+            match self.listener.accepted.recv_timeout(interval) {
                 Ok(connection) => self.came = Some(connection),
                 Err(RecvTimeoutError::Timeout) => {}
                 // No standby comes any more, but the samples continue.
-                Err(RecvTimeoutError::Disconnected) => self.inner.threads.sleep(look),
+                Err(RecvTimeoutError::Disconnected) => self.inner.threads.sleep(interval),
             }
         }
     }

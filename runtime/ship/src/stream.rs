@@ -225,7 +225,7 @@ impl LogStream {
             }
         };
         let Some(block) = reader.next_block().map_err(lost)? else {
-            // The next look may find more than this reader does.
+            // The next read may find more than this reader does.
             self.from = From::Files(None);
             return Ok(false);
         };

@@ -161,14 +161,14 @@ impl StandbyTable {
     /// Notifies waiting callers of a change, outside of the lock.
     fn notify_callers(&self, mut state: MutexGuard<'_, StandbyTableState>) {
         let given_up = self.set(&mut state);
-        let mut told = Vec::new();
+        let mut ended = Vec::new();
         if !state.waits.is_empty() {
             let members = state.members();
             for wait in std::mem::take(&mut state.waits) {
                 let stand = self.status_of_call(wait.level, &members);
                 match stand.refusal {
-                    _ if stand.limit.is_none_or(|limit| limit >= wait.end) => told.push((wait.hook, Ok(()))),
-                    Some(reason) => told.push((wait.hook, Err(reason))),
+                    _ if stand.limit.is_none_or(|limit| limit >= wait.end) => ended.push((wait.hook, Ok(()))),
+                    Some(reason) => ended.push((wait.hook, Err(reason))),
                     None => state.waits.push(wait),
                 }
             }
@@ -180,7 +180,7 @@ impl StandbyTable {
         if self.level.asks_standbys() {
             self.commits.release();
         }
-        for (hook, outcome) in told {
+        for (hook, outcome) in ended {
             hook(outcome);
         }
     }
@@ -196,15 +196,15 @@ impl StandbyTable {
         now.refusal.map_or(Ok(()), Err)
     }
 
-    /// Calls `told` once the records before `end` have a level, or the wait for that ends.
-    pub fn when_safe(&self, level: Safety, end: Lsn, now_ns: u64, told: SafetyHook) {
+    /// Calls `hook` once the records before `end` have a level, or the wait for that ends.
+    pub fn when_safe(&self, level: Safety, end: Lsn, now_ns: u64, hook: SafetyHook) {
         let mut state = self.lock();
         let until_ns = now_ns + ACK_WAIT_NS;
         state.waits.push(Wait {
             level,
             end,
             until_ns,
-            hook: told,
+            hook,
         });
         self.notify_callers(state);
     }

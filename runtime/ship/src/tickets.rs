@@ -23,7 +23,7 @@ pub(crate) struct Tickets(Mutex<Vec<IssuedTicket>>);
 
 impl Tickets {
     fn lock(&self) -> MutexGuard<'_, Vec<IssuedTicket>> {
-        self.0.lock().expect("held for a look")
+        self.0.lock().expect("held for a short time")
     }
 
     pub fn issue(&self, ticket: [u8; 16], joiner: Joiner, now_ns: u64) {

@@ -119,7 +119,7 @@ impl Hasher for RidHasher {
 /// Puts a noted patch in place.
 pub(crate) fn put(table: &mut PlainRows<'_>, rid: Rid, columns: PatchColumns<'_>) {
     let is_put = table.put(rid, columns);
-    assert!(is_put, "a patch is judged when it is noted");
+    assert!(is_put, "a patch is checked when its note is recorded");
 }
 
 /// Numbers of a row's notes, the oldest first.

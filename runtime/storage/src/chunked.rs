@@ -14,7 +14,7 @@ use crate::charge::Charge;
 pub(crate) const SMALL_CHUNKS_MAX: usize = 2;
 
 /// The pieces of one array. The first piece is stored apart. Most tables have no other, and its address is known before the place in it, so
-/// a look at an element waits for nothing else.
+/// a read of an element waits for nothing else.
 ///
 /// Memory is counted before it is used: of the first pieces in steps, of later ones by pieces.
 pub(crate) struct Pieces<T> {

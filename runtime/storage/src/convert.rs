@@ -179,7 +179,7 @@ fn rewrite(
     }
     let added = |(at, source): (usize, &Option<u16>)| match source {
         Some(_) => Field::Null,
-        None => default_field(&schema.columns[at]).expect("judged when the change was planned"),
+        None => default_field(&schema.columns[at]).expect("checked when the change was planned"),
     };
     let defaults: Vec<Field<'_>> = change.columns.iter().enumerate().map(added).collect();
     let mut fields = Vec::with_capacity(defaults.len());

@@ -356,8 +356,8 @@ impl Planner<'_> {
             || (known.variants.is_empty() && !column.variants.is_empty()))
             && !is_allowed(|rule| matches!(rule, RowRule::VariantBelow(_)))
         {
-            let way_on = "further variants of an enum are added at its end, the others stay as they are; for anything else add a column of \
-                          another name and copy what is there";
+            let way_on = "further variants of an enum are added at its end, the others stay as they are. For anything else add a column \
+                          of another name and copy what is there";
             self.refuse(&column.name, "column", stored, declared, way_on);
         } else if known.ty != column.ty
             && !widens(known.ty, column.ty)

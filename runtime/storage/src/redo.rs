@@ -293,7 +293,7 @@ impl TableRedo<'_> {
     #[inline]
     fn pass_over(&mut self, rid: Rid) {
         if let Some(watchers) = &mut self.watchers
-            && !watchers.note(TableId(self.id), rid, None, self.table)
+            && !watchers.defer(TableId(self.id), rid, None, self.table)
         {
             watchers.before_change(TableId(self.id), rid, self.table, Touch::New);
         }
@@ -302,12 +302,12 @@ impl TableRedo<'_> {
     /// True if a patch of these columns was noted, so that the row is built when it is needed. Otherwise the watchers keep the row as it
     /// is.
     #[cold]
-    fn note_or_keep(&mut self, rid: Rid, columns: PatchColumns<'_>) -> bool {
+    fn defer_or_keep(&mut self, rid: Rid, columns: PatchColumns<'_>) -> bool {
         let Some(watchers) = &mut self.watchers else {
             return false;
         };
         let is_plain = self.table.fits_plain(columns);
-        if is_plain && watchers.note(TableId(self.id), rid, Some(columns), self.table) {
+        if is_plain && watchers.defer(TableId(self.id), rid, Some(columns), self.table) {
             return true;
         }
         self.keep_before(rid, if is_plain { Touch::Plain } else { Touch::Any });
@@ -446,7 +446,7 @@ impl TableRedo<'_> {
             true => Rid(hint),
             false => self.table.numbered(number)?,
         };
-        if self.watchers.is_some() && self.note_or_keep(rid, columns) {
+        if self.watchers.is_some() && self.defer_or_keep(rid, columns) {
             return Ok(());
         }
         self.table.put_columns(rid, columns, self.scratch)

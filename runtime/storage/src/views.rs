@@ -434,9 +434,9 @@ impl Views {
         }
     }
 
-    /// Notes a patch that fits, or an inserted row. False, with nothing noted, if no view can see the row before it.
+    /// Defers a patch that fits, or an inserted row, as a note. False, with nothing deferred, if no view can see the row before it.
     #[inline]
-    pub fn note(&mut self, id: TableId, rid: Rid, columns: Option<PatchColumns<'_>>, table: &mut StoredTable) -> bool {
+    pub fn defer(&mut self, id: TableId, rid: Rid, patch: Option<PatchColumns<'_>>, table: &mut StoredTable) -> bool {
         let newest = self.newest;
         if newest <= self.lost || self.is_full {
             return false;
@@ -446,7 +446,7 @@ impl Views {
             shown.build(rid, &mut table.plain_rows(), u64::MAX);
         }
         let row_bytes = table.rows.place(rid).map_or(0, |place| place.len() as u32);
-        shown.array.push((rid, row_bytes), columns, newest);
+        shown.array.push((rid, row_bytes), patch, newest);
         let (grown, rows_bytes) = (shown.array.take_growth(), shown.array.rows_bytes());
         self.has_notes = true;
         if grown != 0 || rows_bytes > ROWS_BYTES_MAX {

@@ -131,7 +131,7 @@ impl WaitingTurns {
             views: Views::of_images(memory),
         }));
         if shown.newest < newest {
-            // Writes since the last look: a row that was changed before them has its image.
+            // Writes since the last call: a row that was changed before them has its image.
             let before = std::mem::replace(&mut shown.newest, newest);
             let since = turns.rev().take_while(|turn| turn.end() > before);
             let images = images(since, tables);

@@ -29,11 +29,12 @@ impl Watchers {
         }
     }
 
-    /// Records a note, as `Views::note` does. A checkpoint and digests read the rows themselves, so no note is taken while one is made.
+    /// Defers a change as a note, as `Views::defer` does. A checkpoint and digests read the rows themselves, so no
+    /// change is deferred while one is made.
     #[inline]
-    pub fn note(&mut self, id: TableId, rid: Rid, columns: Option<PatchColumns<'_>>, table: &mut StoredTable) -> bool {
+    pub fn defer(&mut self, id: TableId, rid: Rid, columns: Option<PatchColumns<'_>>, table: &mut StoredTable) -> bool {
         match (&self.snapshot, &mut self.views) {
-            (None, Some(views)) => views.note(id, rid, columns, table),
+            (None, Some(views)) => views.defer(id, rid, columns, table),
             _ => false,
         }
     }

@@ -124,7 +124,7 @@ mod tests {
     impl Counted {
         /// Allocates as much memory as a call of the instance would.
         fn start(&self, memory: &MemoryLedger) -> bool {
-            let mut kept = self.kept.lock().expect("held for a look");
+            let mut kept = self.kept.lock().expect("held for a short time");
             *kept = kept.take().or_else(|| memory.kept_guests().try_take(INSTANCE_BYTES));
             kept.is_some()
         }
@@ -152,7 +152,7 @@ mod tests {
         }
 
         fn wanted_bytes(&self) -> u64 {
-            match *self.kept.lock().expect("held for a look") {
+            match *self.kept.lock().expect("held for a short time") {
                 Some(_) => 0,
                 None => INSTANCE_BYTES,
             }
@@ -162,7 +162,7 @@ mod tests {
     impl Drop for Instance {
         fn drop(&mut self) {
             self.there.fetch_sub(1, Relaxed);
-            drop(self.kept.lock().expect("held for a look").take());
+            drop(self.kept.lock().expect("held for a short time").take());
         }
     }
 

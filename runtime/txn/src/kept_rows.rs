@@ -128,7 +128,7 @@ impl KeptRows {
 
     /// Counts the kept bytes, and `more` bytes that will follow, as memory that a call needs to end well, like undo. Err: the limit of
     /// memory, if it is checked and no memory is left.
-    pub fn count(&mut self, more: usize, is_judged: bool) -> Result<(), u64> {
+    pub fn count(&mut self, more: usize, is_limited: bool) -> Result<(), u64> {
         let bytes = whole_steps(self.bytes() + more);
         let (Some(memory), false) = (&self.memory, self.counted_bytes() >= bytes) else {
             return Ok(());
@@ -136,7 +136,7 @@ impl KeptRows {
         let budget = memory.kind(MemoryKind::Undo);
         let counted = self.counted.get_or_insert_with(|| budget.take(0));
         let added = bytes - counted.bytes();
-        match is_judged {
+        match is_limited {
             true if !counted.try_grow(added) => return Err(memory.max_bytes()),
             true => {}
             false => counted.resize(bytes),

@@ -179,7 +179,7 @@ mod tests {
 
     const INTS: [ScalarType; 4] = [ScalarType::I64, ScalarType::U16, ScalarType::I32, ScalarType::I8];
 
-    /// A module of one table with this primary key, and a procedure with these parameters that looks at one row.
+    /// A module of one table with this primary key, and a procedure with these parameters that reads one row.
     fn module(columns: &[ScalarType], params: &[Type], key: Vec<PrefetchPart>) -> (ModuleSchema, Vec<TableBinding>) {
         let table = TableSchema {
             primary_kind: IndexKind::Hash,

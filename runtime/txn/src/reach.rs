@@ -62,7 +62,7 @@ pub(crate) fn outdated(input: &TxnInput<'_>, table: u16) -> OpError {
 pub(crate) fn unplaced(
     input: &TxnInput<'_>,
     (table, binding): (u16, &TableBinding),
-    look: ReachKind,
+    kind: ReachKind,
     held: impl Iterator<Item = PartitionId>,
 ) -> OpError {
     let schema = &input.module.schema.tables[table as usize];
@@ -70,7 +70,7 @@ pub(crate) fn unplaced(
         TablePlacement::By(column) => schema.columns.get(column as usize).map_or("", |column| &column.name),
         TablePlacement::Local | TablePlacement::Replicated => "",
     };
-    let (what, way_on) = match look {
+    let (what, way_on) = match kind {
         ReachKind::Key => ("key", "read it by a key that does"),
         ReachKind::Local | ReachKind::Range => ("range", "scan_local and count_local see the rows that are there"),
     };

@@ -20,7 +20,7 @@ pub(crate) const MOVED: &str = "a procedure can't move a row to another partitio
 
 /// Search between two keys.
 struct Between<'k> {
-    look: ReachKind,
+    kind: ReachKind,
     lower: &'k [u8],
     upper: &'k [u8],
     /// Value of the partition column, if the keys are known to hold it.
@@ -66,7 +66,7 @@ impl<S: StoreSet> StoreTxn<'_, S> {
     fn place_key(&mut self, target: IndexTarget, binding: &TableBinding, key: &[u8]) -> Result<Range<usize>, OpError> {
         let place = binding.places[target.index as usize];
         let between = Between {
-            look: ReachKind::Key,
+            kind: ReachKind::Key,
             lower: key,
             upper: key,
             value: place.and_then(|place| place.value(key)),
@@ -91,7 +91,7 @@ impl<S: StoreSet> StoreTxn<'_, S> {
         let (lower, upper) = (request.lower, request.upper);
         let place = binding.places[request.target.index as usize];
         let between = Between {
-            look: ReachKind::of(request.flags),
+            kind: ReachKind::of(request.flags),
             lower,
             upper,
             value: place.and_then(|place| place.value_between(lower, upper)),
@@ -135,10 +135,10 @@ impl<S: StoreSet> StoreTxn<'_, S> {
                 }
                 Ok(at..at + 1)
             }
-            None if between.look == ReachKind::Local || self.holds_all => Ok(0..self.stores.count()),
+            None if between.kind == ReachKind::Local || self.holds_all => Ok(0..self.stores.count()),
             None => {
                 let table = (target.table, binding);
-                Err(unplaced(self.input, table, between.look, self.stores.partitions()))
+                Err(unplaced(self.input, table, between.kind, self.stores.partitions()))
             }
         }
     }

@@ -395,9 +395,9 @@ impl TxnScratch {
 
     /// Counts the bytes that open cursors keep in the memory's ledger, and `more` bytes that will follow.
     pub(crate) fn count_kept(&mut self, more: usize) -> Result<(), OpError> {
-        let is_judged = !self.is_replay();
+        let is_limited = !self.is_replay();
         self.kept
-            .count(more, is_judged)
+            .count(more, is_limited)
             .map_err(|max| limit(MEMORY_MAX_LIMIT, max))
     }
 

@@ -1,4 +1,4 @@
-//! A read-only call over the tables of a standby, at one view, while the log is replayed beneath. Each look at a table is short: it copies
+//! A read-only call over the tables of a standby, at one view, while the log is replayed beneath. Each read of a table is short: it copies
 //! a row or a page, and the guest sees the copy.
 
 use std::{ops::Range, sync::Arc};
@@ -28,8 +28,8 @@ pub trait ViewStores {
     /// Returns the partitions, ascending.
     fn partitions(&self) -> &[PartitionId];
 
-    /// Runs `look` on one of them, by position, for a short time. Err: the view has ended, and the call with it.
-    fn with_store(&mut self, at: usize, look: &mut dyn FnMut(StoreAtView<'_>)) -> Result<(), OpError>;
+    /// Runs `read` on one of them, by position, for a short time. Err: the view has ended, and the call with it.
+    fn with_store(&mut self, at: usize, read: &mut dyn FnMut(StoreAtView<'_>)) -> Result<(), OpError>;
 
     /// Checks that the view still exists.
     fn go_on(&mut self) -> Result<(), OpError>;
@@ -78,7 +78,7 @@ impl<'a> ViewTxn<'a> {
         &self,
         target: IndexTarget,
         binding: &TableBinding,
-        look: ReachKind,
+        kind: ReachKind,
         keys: (&[u8], &[u8]),
     ) -> Result<Range<usize>, OpError> {
         let partitions = self.stores.partitions();
@@ -96,8 +96,8 @@ impl<'a> ViewTxn<'a> {
                 Ok(at) => Ok(at..at + 1),
                 Err(_) => Err(elsewhere(self.input, target.table, home, held())),
             },
-            None if look == ReachKind::Local || partitions.len() == count as usize => Ok(all),
-            None => Err(unplaced(self.input, (target.table, binding), look, held())),
+            None if kind == ReachKind::Local || partitions.len() == count as usize => Ok(all),
+            None => Err(unplaced(self.input, (target.table, binding), kind, held())),
         }
     }
 
@@ -152,8 +152,8 @@ impl<'a> ViewTxn<'a> {
         range_of(request)?;
         let binding = binding(self.input, request.target.table)?;
         let index = index_of(binding, request.target.index)?;
-        let (look, keys) = (ReachKind::of(request.flags), (request.lower, request.upper));
-        let readable = self.readable(request.target, binding, look, keys)?;
+        let (kind, keys) = (ReachKind::of(request.flags), (request.lower, request.upper));
+        let readable = self.readable(request.target, binding, kind, keys)?;
         let mut cursor = cursor_of(request, binding, index, readable);
         let positions = std::mem::take(&mut cursor.positions);
         let pages = ReadAheadPages::new(self.schema(binding), (binding.table, index), positions);
@@ -316,9 +316,9 @@ impl HostOps for ViewTxn<'_> {
         let range = range_of(request)?;
         let binding = binding(self.input, request.target.table)?;
         let index = index_of(binding, request.target.index)?;
-        let (look, keys) = (ReachKind::of(request.flags), (request.lower, request.upper));
+        let (kind, keys) = (ReachKind::of(request.flags), (request.lower, request.upper));
         let mut count = 0;
-        for at in self.readable(request.target, binding, look, keys)? {
+        for at in self.readable(request.target, binding, kind, keys)? {
             let mut position = ScanPosition::default();
             while !position.is_end() {
                 let (mut rows, mut scanned) = (0, Ok(()));

@@ -19,7 +19,7 @@ pub struct CallEnds {
 impl CallEnds {
     /// Ends a call that has not ended meanwhile.
     pub fn end(&self, at: u32) {
-        self.calls.lock().expect("held for a look").push(at);
+        self.calls.lock().expect("held for a short time").push(at);
         self.any.store(true, Ordering::Release);
     }
 
@@ -31,7 +31,7 @@ impl CallEnds {
 
     #[cold]
     fn holds(&self, at: u32) -> bool {
-        self.calls.lock().expect("held for a look").contains(&at)
+        self.calls.lock().expect("held for a short time").contains(&at)
     }
 }
 

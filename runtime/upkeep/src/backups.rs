@@ -27,7 +27,7 @@ use crate::{
 };
 
 const PREFIX: &str = "backup-";
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Failures remembered.
 const FAILURES_MAX: usize = 8;
 /// Backups that may lie beside each other: listing them reads the manifest of each.
@@ -479,7 +479,7 @@ impl Work for BackupJob {
         loop {
             match self.step() {
                 Step::Done => {}
-                Step::Idle => self.backups.engine().shared.threads.sleep(LOOK),
+                Step::Idle => self.backups.engine().shared.threads.sleep(POLL_INTERVAL),
                 Step::Over => return,
             }
         }

@@ -24,8 +24,8 @@ use reprise_wire::{
 
 use crate::{checkpoint_history::CheckpointHistory, engine::EngineHandles, retention::Retention};
 
-/// How often a writer that waits looks whether the node stops.
-const LOOK: Duration = Duration::from_millis(50);
+/// Interval at which a waiting writer checks whether the node stops.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Keys copied under one hold of their lock.
 const KEYS_AT_ONCE: usize = 1_000;
 /// Bytes of keys after which a block is written.
@@ -47,7 +47,7 @@ pub(crate) struct CheckpointJob {
     start: CopyStart,
     /// Gone once all rows are here, or never will be.
     pages: Option<Receiver<CopyMessage>>,
-    told: Receiver<()>,
+    answered: Receiver<()>,
     writer: Option<CheckpointWriter>,
     /// Reader of the file that was written, as a recovery would read it.
     back: Option<CheckpointReader>,
@@ -67,7 +67,7 @@ enum CheckpointStage {
     Descriptions,
     Rows,
     /// Waits until earlier calls are answered. Before that, its rows could still be rolled back.
-    Told,
+    Answered,
     /// The log durable up to it.
     Durable,
     /// Former modules, keys, the index, the trailer.
@@ -84,7 +84,7 @@ impl CheckpointJob {
         retention: Arc<Retention>,
         start: CopyStart,
         pages: Receiver<CopyMessage>,
-        told: Receiver<()>,
+        answered: Receiver<()>,
     ) -> Box<dyn Work> {
         Box::new(Self {
             left: start.partitions.len(),
@@ -94,7 +94,7 @@ impl CheckpointJob {
             retention,
             start,
             pages: Some(pages),
-            told,
+            answered,
             writer: None,
             back: None,
             size: CheckpointSize::default(),
@@ -111,7 +111,7 @@ impl CheckpointJob {
         let step = match self.stage {
             CheckpointStage::Descriptions => self.begin()?,
             CheckpointStage::Rows => self.take_rows()?,
-            CheckpointStage::Told => self.go_on_if(self.told.try_recv().is_ok(), CheckpointStage::Durable)?,
+            CheckpointStage::Answered => self.go_on_if(self.answered.try_recv().is_ok(), CheckpointStage::Durable)?,
             CheckpointStage::Durable => {
                 self.engine().log.want_copied(self.start.lsn);
                 let is_durable = self.engine().log.copied() >= self.start.lsn;
@@ -145,9 +145,9 @@ impl CheckpointJob {
     }
 
     fn take_rows(&mut self) -> Result<Step, CheckpointError> {
-        let given_up = |reason: &str| Err(CheckpointError::GivenUp(reason.to_owned()));
+        let abandoned = |reason: &str| Err(CheckpointError::GivenUp(reason.to_owned()));
         if self.history.is_stopping() {
-            return given_up("the node stops");
+            return abandoned("the node stops");
         }
         let pages = self.pages.as_ref().expect("taken until the last page");
         match pages.try_recv() {
@@ -164,7 +164,7 @@ impl CheckpointJob {
             }
             Err(TryRecvError::Empty) => return Ok(Step::Idle),
             Err(TryRecvError::Disconnected) => {
-                return given_up("the engine has stopped, or has no memory left for the copy");
+                return abandoned("the engine has stopped, or has no memory left for the copy");
             }
         }
         if self.left > 0 {
@@ -175,9 +175,9 @@ impl CheckpointJob {
         let expected: u64 = tables.map(|table| table.rows).sum();
         let found = self.writer().size().rows;
         if found != expected {
-            return given_up(&format!("{found} rows were copied of {expected}"));
+            return abandoned(&format!("{found} rows were copied of {expected}"));
         }
-        self.stage = CheckpointStage::Told;
+        self.stage = CheckpointStage::Answered;
         Ok(Step::Done)
     }
 
@@ -195,7 +195,7 @@ impl CheckpointJob {
             return Ok(Step::Idle);
         };
         let what = match self.stage {
-            CheckpointStage::Told => "earlier calls are answered",
+            CheckpointStage::Answered => "earlier calls are answered",
             _ => "the log is durable up to it",
         };
         Err(CheckpointError::GivenUp(format!("{reason}, before {what}")))
@@ -238,7 +238,7 @@ impl CheckpointJob {
         Ok(self.size)
     }
 
-    /// Sleeps until there may be something to do, for a look's time at most.
+    /// Sleeps until there may be something to do, for one poll interval at most.
     fn wait(&self) {
         let mut select = Select::new();
         match (self.stage, &self.pages) {
@@ -247,14 +247,14 @@ impl CheckpointJob {
             }
             (CheckpointStage::Durable, _) => {
                 // Whether they are is seen by the next step.
-                let _ = self.engine().log.wait_copied(self.start.lsn, LOOK);
+                let _ = self.engine().log.wait_copied(self.start.lsn, POLL_INTERVAL);
                 return;
             }
             _ => {
-                select.recv(&self.told);
+                select.recv(&self.answered);
             }
         }
-        let _ = select.ready_timeout(LOOK); // the next step checks for a message
+        let _ = select.ready_timeout(POLL_INTERVAL); // the next step checks for a message
     }
 
     /// While calls wait and cores are few, compressing must not take them: the engine's threads come first.

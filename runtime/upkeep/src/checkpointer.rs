@@ -25,8 +25,8 @@ use crate::{
 
 /// Pages of rows on their way from the engine threads to the writer: bounds memory while the disk is slow.
 const PAGES_IN_FLIGHT_MAX: usize = 64;
-/// How often a caller looks whether the checkpoint that another caller begins is marked.
-const BEGIN_LOOK: Duration = Duration::from_millis(1);
+/// Interval at which a caller checks whether the checkpoint that another caller begins is marked.
+const BEGIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Log that has grown by less is no reason for another checkpoint.
 pub(crate) const GROWN_BYTES_MIN: u64 = 4096;
 
@@ -117,7 +117,7 @@ impl Checkpointer {
             if self.history.is_stopping() {
                 return Err(TakeError::Failed("another one is just begun".into()));
             }
-            self.engine().shared.threads.sleep(BEGIN_LOOK);
+            self.engine().shared.threads.sleep(BEGIN_POLL_INTERVAL);
         }
     }
 
@@ -202,11 +202,11 @@ impl Checkpointer {
     fn begin(&self) -> Result<CheckpointInfo, TakeError> {
         let engine = self.engine();
         let (to, pages) = bounded(PAGES_IN_FLIGHT_MAX);
-        let (tell, told) = bounded(1);
-        let tell = Box::new(move || {
-            let _ = tell.send(()); // the writer may have given up
+        let (on_answered, answered) = bounded(1);
+        let on_answered = Box::new(move || {
+            let _ = on_answered.send(()); // the writer may have given up
         });
-        let start = engine.router.begin_copy(to, tell)?;
+        let start = engine.router.begin_copy(to, on_answered)?;
         let write_ns = engine.router.write_ns();
         let tables = start.partitions.iter().flat_map(|partition| &partition.tables);
         let info = CheckpointInfo {
@@ -223,7 +223,7 @@ impl Checkpointer {
         };
         self.history.record_begin(info.clone(), write_ns);
         let (history, retention) = (self.history.clone(), self.retention.clone());
-        let make = Box::new(move || CheckpointJob::make(history, retention, start, pages, told));
+        let make = Box::new(move || CheckpointJob::make(history, retention, start, pages, answered));
         match self.start("checkpoint", make) {
             true => Ok(info),
             false => Err(TakeError::Failed("the server could not start a thread for it".into())),

@@ -32,7 +32,7 @@ impl FirstCheckpoints {
 
     /// The one that was begun for this, once it is published.
     fn awaited(&self) -> Result<Option<Lsn>, String> {
-        let mut awaited = self.awaited.lock().expect("held for a look");
+        let mut awaited = self.awaited.lock().expect("held for a short time");
         let Some(lsn) = *awaited else {
             let begun = self.checkpointer.try_take();
             *awaited = begun.map_err(|error| error.to_string())?.map(|info| info.lsn);

@@ -16,7 +16,7 @@ use crate::checkpoint_history::CheckpointHistory;
 
 /// How long a stop waits for an archive whose disk may hang.
 const ARCHIVE_STOP_MAX: Duration = Duration::from_secs(5);
-const ARCHIVE_STOP_LOOK: Duration = Duration::from_millis(1);
+const ARCHIVE_STOP_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Removes checkpoints and log that newer checkpoints replace.
 pub(crate) struct Retention {
@@ -110,12 +110,12 @@ impl Retention {
         let Some(thread) = self.archive_thread().started.take() else {
             return;
         };
-        let looks = ARCHIVE_STOP_MAX.as_micros() / ARCHIVE_STOP_LOOK.as_micros();
-        for _ in 0..looks {
+        let polls = ARCHIVE_STOP_MAX.as_micros() / ARCHIVE_STOP_POLL_INTERVAL.as_micros();
+        for _ in 0..polls {
             if thread.is_over() {
                 return thread.join();
             }
-            self.history.engine.shared.threads.sleep(ARCHIVE_STOP_LOOK);
+            self.history.engine.shared.threads.sleep(ARCHIVE_STOP_POLL_INTERVAL);
         }
     }
 
@@ -193,7 +193,7 @@ impl Retention {
     /// Removes surplus checkpoints, then the log that only they needed. In this order a crash between the two leaves each checkpoint with
     /// its log.
     fn remove_replaced(&self, newest: Lsn) -> Result<(), ArchiveError> {
-        if *self.guards.lock().expect("held for a look") > 0 {
+        if *self.guards.lock().expect("held for a short time") > 0 {
             return Ok(()); // the next checkpoint removes it
         }
         let replaced = self.replaced_by(newest)?;
@@ -207,7 +207,7 @@ impl Retention {
                 Some(overheld) => Err(overheld),
             };
         }
-        // Held from the look on: a guard that comes later finds all or nothing of it.
+        // Held from this check on: a guard that comes later finds all or nothing of it.
         let guards = self.guards.lock().expect("held to count");
         if *guards > 0 {
             return overheld;

@@ -7,7 +7,7 @@ use reprise_env::{Step, Work};
 use crate::checkpointer::{Checkpointer, GROWN_BYTES_MIN};
 
 /// Interval at which the schedule is checked.
-const SCHEDULE_LOOK: Duration = Duration::from_millis(200);
+const SCHEDULE_POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Share of the recovery target: with less log to replay another checkpoint would not help.
 const REPLAY_SHARE_MIN: f64 = 0.1;
 
@@ -67,7 +67,7 @@ impl CheckpointSchedule {
 impl Work for CheckpointSchedule {
     fn run(mut self: Box<Self>) {
         while self.step() != Step::Over {
-            self.checkpointer.history.wait_stop(SCHEDULE_LOOK);
+            self.checkpointer.history.wait_stop(SCHEDULE_POLL_INTERVAL);
         }
     }
 
@@ -77,7 +77,7 @@ impl Work for CheckpointSchedule {
             return Step::Over;
         }
         let now_ns = checkpointer.engine().shared.clock.monotonic_ns();
-        if Duration::from_nanos(now_ns - self.checked_ns) < SCHEDULE_LOOK {
+        if Duration::from_nanos(now_ns - self.checked_ns) < SCHEDULE_POLL_INTERVAL {
             return Step::Idle;
         }
         self.checked_ns = now_ns;

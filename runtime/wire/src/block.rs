@@ -79,7 +79,7 @@ pub fn seal_block(header: &BlockHeader, block: &mut [u8]) -> u32 {
 }
 
 impl BlockHeader {
-    /// Reads a header and its checksum, the `chain` of the next block. The payload is not looked at.
+    /// Reads a header and its checksum, the `chain` of the next block. It does not read the payload.
     pub fn decode(bytes: &[u8]) -> Result<(Self, u32), WireError> {
         if bytes.len() < BLOCK_HEADER_BYTES {
             return Err(corrupt("block header length", BLOCK_HEADER_BYTES, bytes.len()));

@@ -154,7 +154,7 @@ impl<'a> ByteReader<'a> {
     }
 
     /// The next change, handed to `sink`. `KNOWN`: the bytes were read before and hold nothing else, so that the columns of a
-    /// patch are not looked at again.
+    /// patch are not checked again.
     #[inline(always)]
     pub fn change<F: DecodeFault, S: ChangeSink<'a>, const KNOWN: bool>(&mut self, sink: S) -> Result<S::Out, F> {
         let op = self.byte()?;
@@ -250,7 +250,7 @@ impl<'a> ByteReader<'a> {
     }
 
     /// The body of a record of changes: of the partition that gave out its id, and without a key. The changes themselves are not
-    /// looked at.
+    /// read.
     #[inline]
     pub fn changes(&mut self) -> Option<ChangesRef<'a>> {
         self.plain_changes::<UnnamedFault>().ok()

@@ -486,7 +486,7 @@ fn split(bytes: &[u8]) -> Result<(&[u8], usize), WireError> {
     Ok((content, reader.offset()))
 }
 
-/// Records that lie one after the other in `bytes`. Their bodies are not looked at.
+/// Records that lie one after the other in `bytes`. Their bodies are not decoded.
 pub fn count_records(bytes: &[u8]) -> Result<u32, WireError> {
     let mut count = 0;
     for record in RawRecords::new(bytes) {

@@ -16,7 +16,7 @@ pub enum ClientError {
         /// Why it is none.
         reason: String,
     },
-    /// No certificate of a server could be judged.
+    /// No certificate of a server could be checked.
     #[error("TLS: {0}")]
     Trust(String),
     /// No connection, or it ended before the answer.

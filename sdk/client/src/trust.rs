@@ -91,7 +91,7 @@ impl Trust {
 }
 
 /// The only thing that is wrong with a certificate is that it may also sign others: `openssl req -x509` makes such ones. The library
-/// judges this after the certificate's period, and hands it on by its name alone.
+/// checks this after the certificate's period, and hands it on by its name alone.
 fn signs_others(error: &rustls::Error) -> bool {
     const NAME: &str = "CaUsedAsEndEntity";
     match error {
@@ -110,15 +110,15 @@ impl ServerCertVerifier for Trust {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let judged = self
+        let verified = self
             .signed
             .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
-        match judged {
+        match verified {
             Err(error) if signs_others(&error) && self.named.iter().any(|named| named == end_entity) => {
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
                 Ok(ServerCertVerified::assertion())
             }
-            judged => judged,
+            verified => verified,
         }
     }
 

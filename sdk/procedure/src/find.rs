@@ -1,4 +1,4 @@
-//! Looking through texts and numbers without branches that are guessed wrongly.
+//! Searches of texts and numbers without branches that the processor mispredicts.
 
 /// Bytes that are compared at once.
 const STEP: usize = 8;

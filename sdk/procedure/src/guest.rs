@@ -564,10 +564,10 @@ pub fn describe(
 
 /// Sets the instance up in `_initialize`: a panic tells the host its message and place, which ends the call.
 pub fn initialize() {
-    std::panic::set_hook(Box::new(tell_panic));
+    std::panic::set_hook(Box::new(report_panic));
 }
 
-fn tell_panic(info: &PanicHookInfo<'_>) {
+fn report_panic(info: &PanicHookInfo<'_>) {
     let mut text = String::from("panicked");
     if let Some(location) = info.location() {
         put(&mut text, " at ");

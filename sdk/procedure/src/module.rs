@@ -204,7 +204,7 @@ pub struct AbortInfo {
     pub docs: &'static str,
 }
 
-/// A row that a call will look at: its table's name and its primary key.
+/// A row that a call will read: its table's name and its primary key.
 #[derive(Debug)]
 pub struct PrefetchInfo {
     /// Name of the table.

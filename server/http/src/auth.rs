@@ -267,7 +267,7 @@ impl Auth {
         let value = values
             .next()
             .ok_or_else(|| unauthorized("send the header Authorization: Bearer TOKEN"))?;
-        // A proxy may have judged the other one.
+        // A proxy may have checked the other one.
         if values.next().is_some() {
             return Err(Refusal::malformed("send the header Authorization only once"));
         }

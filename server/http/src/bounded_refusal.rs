@@ -93,8 +93,8 @@ mod tests {
             problem.errors = vec![error; 64];
             bounded(problem.into(), &mut held)
         });
-        let told: Vec<_> = refusals.map(|refusal| refusal.problem.errors.len()).collect();
-        assert_eq!((told[0], told[255]), (64, 1));
+        let counts: Vec<_> = refusals.map(|refusal| refusal.problem.errors.len()).collect();
+        assert_eq!((counts[0], counts[255]), (64, 1));
         assert!(held < (2 * REFUSED_BYTES_MAX) + 256 * 2_000, "{held}");
     }
 }

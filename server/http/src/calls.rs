@@ -315,8 +315,8 @@ pub fn bad_key() -> Refusal {
     ))
 }
 
-/// Time between two looks whether an answer may be given.
-pub const LOOK: Duration = Duration::from_millis(5);
+/// Time between two checks whether an answer may be given.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Read your writes: waits until the read view holds the record at the asked LSN.
 pub async fn wait_for_min_lsn(state: &AppState, headers: &HeaderMap) -> Result<(), Refusal> {
@@ -334,13 +334,13 @@ pub async fn wait_for_min_lsn(state: &AppState, headers: &HeaderMap) -> Result<(
     }
     let seen = async {
         let (sender, reached) = oneshot::channel();
-        let tell = Box::new(move || _ = sender.send(())); // the request may be over
-        if let Some(_waiter) = router.when_in_view(Lsn(min_lsn), tell) {
+        let hook = Box::new(move || _ = sender.send(())); // the request may be over
+        if let Some(_waiter) = router.when_in_view(Lsn(min_lsn), hook) {
             let _ = reached.await;
         }
         // The standbys of a primary have to have it, too.
         while !router.is_in_view(Lsn(min_lsn)) {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
     match timeout(wait_max, seen).await {

@@ -231,9 +231,9 @@ mod tests {
         };
         assert_eq!(log.since(0).1, 0);
         drop_table(0).record(&log, &notices, Some(&refusal));
-        let (told, next) = log.since(0);
-        assert_eq!((told.len(), next), (1, 1));
-        let [record] = &told[..] else { unreachable!() };
+        let (records, next) = log.since(0);
+        assert_eq!((records.len(), next), (1, 1));
+        let [record] = &records[..] else { unreachable!() };
         assert_eq!(
             (&*record.principal, &*record.operation, &*record.outcome),
             ("anonymous", "drop-table", "not-found")
@@ -242,9 +242,9 @@ mod tests {
         for at in 0..RECORDS_KEPT + 5 {
             drop_table(at).record(&log, &notices, None);
         }
-        let (told, end) = log.since(next);
-        assert_eq!((told.len(), end), (RECORDS_KEPT, RECORDS_KEPT as u64 + 6));
-        assert!(told[0].subject.starts_with("5x") && told[0].outcome == "done");
+        let (records, end) = log.since(next);
+        assert_eq!((records.len(), end), (RECORDS_KEPT, RECORDS_KEPT as u64 + 6));
+        assert!(records[0].subject.starts_with("5x") && records[0].outcome == "done");
         assert!(log.since(end).0.is_empty());
         assert_eq!(notices.take().notices.len(), RECORDS_KEPT + 6, "none is left out");
     }

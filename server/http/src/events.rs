@@ -152,9 +152,9 @@ impl EventStream {
 
     fn push_checkpoints(&mut self, out: &mut Vec<u8>) {
         let all = list_of(&self.state);
-        let told = std::mem::replace(&mut self.sent, stands(&all));
+        let sent_before = std::mem::replace(&mut self.sent, stands(&all));
         for checkpoint in all.into_iter().rev() {
-            if !told.contains(&(checkpoint.lsn, checkpoint.state)) {
+            if !sent_before.contains(&(checkpoint.lsn, checkpoint.state)) {
                 push_event("checkpoint", &answer(checkpoint), out);
             }
         }

@@ -144,12 +144,15 @@ mod tests {
     #[test]
     fn a_step_tells_the_worst_of_its_seconds_and_the_median() {
         let points = [point(1, 1.0, 1_000), point(2, 0.99999, 9_000), point(3, 0.5, 2_000)];
-        let told = step(&points);
+        let summary = step(&points);
         assert_eq!(
-            (told.samples, told.freshness_median, told.freshness_min),
+            (summary.samples, summary.freshness_median, summary.freshness_min),
             (150, 0.9999, 0.25)
         );
-        assert_eq!((told.lag_ms_median, told.lag_ms_p99, told.lag_ms_max), (2.0, 9.0, 18.0));
+        assert_eq!(
+            (summary.lag_ms_median, summary.lag_ms_p99, summary.lag_ms_max),
+            (2.0, 9.0, 18.0)
+        );
         let steps: Vec<_> = points
             .chunk_by(|a, b| step_of(a, 2) == step_of(b, 2))
             .map(<[_]>::len)

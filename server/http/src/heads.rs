@@ -119,7 +119,7 @@ impl HeadScanner {
                 },
                 InputPosition::Body(left) => skip(left, bytes, InputPosition::Body, InputPosition::Head),
                 InputPosition::Chunk(left) => skip(left, bytes, InputPosition::Chunk, InputPosition::Size(0, false)),
-                InputPosition::Size(size, is_told) => (read_size(size, is_told, bytes[0]), 1),
+                InputPosition::Size(size, is_complete) => (read_size(size, is_complete, bytes[0]), 1),
                 InputPosition::Trailer(length) => (read_trailer(length, bytes[0]), 1),
                 InputPosition::Over => return 0,
             };
@@ -180,8 +180,8 @@ fn skip(left: u64, bytes: &[u8], within: fn(u64) -> InputPosition, behind: Input
     (at, taken as usize)
 }
 
-fn read_size(size: u64, is_told: bool, byte: u8) -> InputPosition {
-    let digit = (byte as char).to_digit(16).filter(|_| !is_told);
+fn read_size(size: u64, is_complete: bool, byte: u8) -> InputPosition {
+    let digit = (byte as char).to_digit(16).filter(|_| !is_complete);
     match (byte, digit) {
         (b'\n', _) if size == 0 => InputPosition::Trailer(0),
         (b'\n', _) => InputPosition::Chunk(size.saturating_add(2)),
@@ -242,7 +242,7 @@ pub struct WatchedStream {
 impl WatchedStream {
     pub fn new(stream: StallGuard, state: AppState) -> (Self, RequestCheck) {
         let doubtful = Arc::new(AtomicU64::new(0));
-        let judge = RequestCheck {
+        let check = RequestCheck {
             taken: AtomicU64::new(0),
             doubtful: doubtful.clone(),
         };
@@ -256,7 +256,7 @@ impl WatchedStream {
             state,
             replacement: None,
         };
-        (watched, judge)
+        (watched, check)
     }
 
     /// Counts hyper's read buffer. It grows with the pieces of the input and does not shrink.
@@ -508,8 +508,8 @@ mod tests {
         ] {
             let bare = format!("HTTP/1.1 {line}\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n");
             assert_eq!(status(&bare), expected, "{line}");
-            let told = format!("HTTP/1.1 {line}\r\ncontent-length: 2\r\n\r\n{{}}");
-            assert_eq!(status(&told), None);
+            let head = format!("HTTP/1.1 {line}\r\ncontent-length: 2\r\n\r\n{{}}");
+            assert_eq!(status(&head), None);
         }
     }
 }

@@ -81,7 +81,7 @@ pub struct LogParams {
     order: Option<LogOrder>,
 }
 
-/// The query of a look into the log, which may have `argument` more than once.
+/// The query of a read of the log, which may have `argument` more than once.
 pub struct LogAsked {
     params: LogParams,
     arguments: Vec<String>,

@@ -67,7 +67,7 @@ impl LogFilter {
         }
         let key = key.map(|key| KeyMatch::new(router, key)).transpose()?;
         let passed = unsearched.clone();
-        let judge = move |entry: &LogEntry| {
+        let matches = move |entry: &LogEntry| {
             let is_after = since_us.is_none_or(|since| entry.time_us.is_some_and(|time| time >= since));
             let is_before = until_us.is_none_or(|until| entry.time_us.is_some_and(|time| time < until));
             if !is_after || !is_before {
@@ -78,7 +78,7 @@ impl LogFilter {
             passed.lock().expect("held for a count").pass(entry, is_wanted);
             is_wanted
         };
-        Ok((Some(LogMatch(Arc::new(judge))), unsearched))
+        Ok((Some(LogMatch(Arc::new(matches))), unsearched))
     }
 
     /// Records of which form the search can tell nothing about.
@@ -119,14 +119,14 @@ fn form_of(entry: &LogEntry) -> Option<WorkForm> {
 /// Counts transactions that a search can't decide about. A search for a row's key can't decide about calls alone, and a search for an
 /// argument can't decide about rows alone. A log of both forms has rows behind their call, so each has the other as its neighbour.
 pub struct SearchGaps {
-    /// Records of this form can't be judged; none: all can.
+    /// Form of the records that the search can't decide about. None: it can decide about all.
     blind: Option<WorkForm>,
-    /// If a transaction has both, the record that can be judged comes first.
+    /// If a transaction has both, the record that the search can decide about comes first.
     matched_first: bool,
     /// The neighbour of the page's first record was on the page before.
     is_first_of_more: bool,
-    /// The last transaction that could be judged, or was counted.
-    settled: Option<TxnId>,
+    /// The last transaction that the search decided about, or counted.
+    counted: Option<TxnId>,
     /// One that could not, until the next record shows.
     pending: Option<TxnId>,
     pub count: u64,
@@ -138,7 +138,7 @@ impl SearchGaps {
             blind,
             matched_first: newest == (blind == Some(WorkForm::Call)),
             is_first_of_more: pages_on,
-            settled: None,
+            counted: None,
             pending: None,
             count: 0,
         }
@@ -154,11 +154,11 @@ impl SearchGaps {
         }
         if Some(form) != self.blind || is_wanted || is_first_of_more && self.matched_first {
             self.pending = None;
-            self.settled = entry.txn_id;
-        } else if self.settled != entry.txn_id {
+            self.counted = entry.txn_id;
+        } else if self.counted != entry.txn_id {
             match self.matched_first {
                 true => {
-                    self.settled = entry.txn_id;
+                    self.counted = entry.txn_id;
                     self.count += 1;
                 }
                 false => self.pending = entry.txn_id,
@@ -178,7 +178,7 @@ fn argument(text: &str) -> Result<(String, String), Refusal> {
 /// Number of rows that consecutive insertions gave the key, at most. They are kept for a page.
 const ROWS_MET_MAX: usize = 1_024;
 
-/// A key that records are looked for by: an idempotency key, or a primary key in any table whose columns take its values.
+/// A key by which records are searched: an idempotency key, or a primary key in any table whose columns take its values.
 struct KeyMatch {
     text: String,
     /// Rows that have the key now, and rows that got it in a record that was read before.
@@ -211,7 +211,7 @@ impl KeyMatch {
 
     fn is_of(&self, row: &ChangedRow) -> bool {
         let numbered = NumberedRow::of(row);
-        let mut rows = self.rows.lock().expect("held for a look");
+        let mut rows = self.rows.lock().expect("held for a short time");
         if row_key_text(row).is_some_and(|found| found == self.text) {
             if rows.len() < ROWS_MET_MAX {
                 rows.extend(numbered);

@@ -243,10 +243,10 @@ mod tests {
 
     #[test]
     fn a_request_names_its_host_once() {
-        let judge = |version, pairs: &[(&'static str, &str)]| check_host(version, &headers(pairs)).is_ok();
-        assert!(judge(Version::HTTP_11, &[("host", "a")]));
-        assert!(judge(Version::HTTP_10, &[]));
-        assert!(!judge(Version::HTTP_11, &[]));
-        assert!(!judge(Version::HTTP_11, &[("host", "a"), ("host", "a")]));
+        let is_accepted = |version, pairs: &[(&'static str, &str)]| check_host(version, &headers(pairs)).is_ok();
+        assert!(is_accepted(Version::HTTP_11, &[("host", "a")]));
+        assert!(is_accepted(Version::HTTP_10, &[]));
+        assert!(!is_accepted(Version::HTTP_11, &[]));
+        assert!(!is_accepted(Version::HTTP_11, &[("host", "a"), ("host", "a")]));
     }
 }

@@ -24,7 +24,7 @@ use utoipa::IntoParams;
 use crate::{
     auth::Principal,
     body,
-    calls::{LOOK, number, read_wait_max},
+    calls::{POLL_INTERVAL, number, read_wait_max},
     control::ControlOp,
     front::{Params, PathName},
     permits::Operation,
@@ -445,7 +445,7 @@ pub async fn wait_for_max_lag(state: &AppState, headers: &HeaderMap) -> Result<(
             );
             return Err(Refusal::new(ProblemKind::TooStale, detail));
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -101,7 +101,7 @@ impl PendingReply {
     pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<&BatchReply>> {
         if self.slot.reply.get().is_none() {
             let mut waiting = self.slot.waiting();
-            // Looked at once more under the lock: who fills it takes a waker from the list afterwards.
+            // Checked once more under the lock: the thread that fills it takes a waker from the list afterwards.
             if self.slot.reply.get().is_none() {
                 match waiting.iter_mut().find(|(number, _)| *number == self.number) {
                     Some((_, waker)) => waker.clone_from(cx.waker()),

@@ -99,10 +99,14 @@ impl Confirmation {
                 false => SafetyWait::Has,
             };
         }
-        let SafetyWait::Waits { outcome: told, until } = &mut self.state else {
+        let SafetyWait::Waits {
+            outcome: receiver,
+            until,
+        } = &mut self.state
+        else {
             return Poll::Ready(());
         };
-        let outcome = match Pin::new(told).poll(cx) {
+        let outcome = match Pin::new(receiver).poll(cx) {
             Poll::Ready(Ok(outcome)) => outcome,
             Poll::Ready(Err(_)) => Err("the server is stopping".into()),
             Poll::Pending => {
@@ -124,13 +128,16 @@ impl Confirmation {
         let Some(service) = state.router.replication() else {
             return SafetyWait::Failed(ReplyOutcome::Unconfirmed(NO_STANDBYS.into()));
         };
-        let (sender, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         // All answered records are before this LSN.
         let end = state.router.durable();
         let hook = Box::new(move |outcome| _ = sender.send(outcome)); // the caller may have gone
         service.when_safe(self.asked.level, end, hook);
         let until = self.asked.until.map(|until| Box::pin(sleep_until(until)));
-        SafetyWait::Waits { outcome: told, until }
+        SafetyWait::Waits {
+            outcome: receiver,
+            until,
+        }
     }
 
     /// Returns the outcome of writes that may lack the level.

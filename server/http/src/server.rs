@@ -50,7 +50,7 @@ pub enum ServeError {
 /// Pause after a failed accept: out of file descriptors, most likely, and trying at once would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Shortest time between two reports of it.
-const ACCEPT_TOLD_EVERY: Duration = Duration::from_secs(10);
+const ACCEPT_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Serves until `shutdown` ends, then finishes the requests under way, for at most ten seconds.
 pub async fn serve(
@@ -62,7 +62,7 @@ pub async fn serve(
     let limits = state.limits;
     let places = ConnectionSlots::new(limits.connections_max, limits.connections_per_peer_max);
     let mut shutdown = pin!(shutdown);
-    let mut told = None;
+    let mut logged_at = None;
     loop {
         let next = async {
             places.until_free().await;
@@ -83,9 +83,9 @@ pub async fn serve(
             },
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) if is_passing(&error) => {
-                if told.is_none_or(|told: Instant| told.elapsed() >= ACCEPT_TOLD_EVERY) {
+                if logged_at.is_none_or(|logged_at: Instant| logged_at.elapsed() >= ACCEPT_LOG_INTERVAL) {
                     tracing::warn!(%error, "accept connection");
-                    told = Some(Instant::now());
+                    logged_at = Some(Instant::now());
                 }
                 sleep(ACCEPT_PAUSE).await;
             }
@@ -116,7 +116,7 @@ fn full(detail: &str) -> Refusal {
     problem.into()
 }
 
-/// Answers a connection on a place for probes and control: it can look at the server, and end calls.
+/// Answers a connection on a place for probes and control: it can read the server's state, and end calls.
 async fn answer_probe(state: &AppState, router: &Router, request: Request<Incoming>) -> Result<Response, Infallible> {
     let path = request.uri().path();
     let is_taken = matches!(path, "/healthz" | "/readyz" | "/metrics" | "/v1/status" | "/v1/calls")
@@ -193,15 +193,15 @@ async fn serve_requests(
 ) {
     let is_probe = place.is_probe();
     let mut draining = state.draining.subscribe();
-    let (stream, judge) = WatchedStream::new(stream, state.clone());
+    let (stream, check) = WatchedStream::new(stream, state.clone());
     let service = {
         let state = state.clone();
         service_fn(move |request: Request<Incoming>| {
             let (state, router) = (state.clone(), router.clone());
-            let judged = judge.next();
+            let checked = check.next();
             place.begin_answer();
             async move {
-                if let Err(refusal) = judged {
+                if let Err(refusal) = checked {
                     state.count_answer(refusal.problem.status);
                     let mut answer = refusal.into_response();
                     answer

@@ -345,7 +345,7 @@ impl<F> Submission<F> {
             let left = self.refuse_round(is_expired, Refusal::deadline_exceeded);
             if left == 0 {
                 self.is_answered = true;
-                // Calls of other connections may wait for the same reply, and this one looks at it no more.
+                // Calls of other connections may wait for the same reply, and this connection reads it no more.
                 self.rounds.iter().for_each(PendingReply::leave);
                 return Poll::Ready(());
             }
@@ -382,7 +382,7 @@ impl<F> Submission<F> {
             let SlotState::Called { target, round, index } = self.slots[at].state else {
                 continue;
             };
-            let reply = self.rounds[last].reply().expect("looked at before");
+            let reply = self.rounds[last].reply().expect("read before");
             let index = index as usize;
             if round as usize != last || *reply.get(index).outcome != ReplyOutcome::Superseded {
                 continue;

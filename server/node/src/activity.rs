@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The period in which the server prints a few lines of each kind.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Tells until it is dropped.
 pub struct Activity {
@@ -37,7 +37,7 @@ impl Activity {
         let seen = is_over.clone();
         let work = move || {
             while !seen.load(Ordering::Acquire) {
-                thread::park_timeout(LOOK_EVERY);
+                thread::park_timeout(POLL_INTERVAL);
                 router.check_clock();
                 router.report_dangers();
                 certificate.warn_if_near();
@@ -64,8 +64,8 @@ impl Drop for Activity {
 
 fn report_left_out(notices: &Notices) {
     for (kind, count) in notices.take().left_out {
-        let told = format!("{} more {} in the last second", grouped(count), kind.plural());
-        server_output::say(Line::info("left_out", told).with("count", count));
+        let text = format!("{} more {} in the last second", grouped(count), kind.plural());
+        server_output::say(Line::info("left_out", text).with("count", count));
     }
 }
 
@@ -110,15 +110,15 @@ fn schema_line(notice: &Notice) -> Line {
         } => {
             let replaced = replaced.map_or(String::new(), |replaced| format!(" in place of version {replaced}"));
             let destroyed = consented(destroyed);
-            let told = format!("deployed {module} version {version}{replaced}, transaction {txn_id}{destroyed}");
-            Line::info("deployed", told)
+            let text = format!("deployed {module} version {version}{replaced}, transaction {txn_id}{destroyed}");
+            Line::info("deployed", text)
                 .with("module", module.as_str())
                 .with("version", *version)
                 .with("txn_id", txn_id.to_string())
         }
         Notice::Removed { module, destroyed } => {
-            let told = format!("removed {module}{}", consented(destroyed));
-            Line::info("removed", told).with("module", module.as_str())
+            let text = format!("removed {module}{}", consented(destroyed));
+            Line::info("removed", text).with("module", module.as_str())
         }
         Notice::TableDropped { table } => {
             Line::info("table_dropped", format!("dropped table {table}")).with("table", table.as_str())
@@ -136,8 +136,8 @@ fn call_line(notice: &Notice) -> Line {
             message,
         } => {
             let first = message.lines().next().unwrap_or_default();
-            let told = format!("trap in {procedure}, transaction {txn_id}: {first}");
-            (Line::warning("trap", told).with("trap", first), procedure, txn_id)
+            let text = format!("trap in {procedure}, transaction {txn_id}: {first}");
+            (Line::warning("trap", text).with("trap", first), procedure, txn_id)
         }
         Notice::SlowCall {
             txn_id,
@@ -145,16 +145,16 @@ fn call_line(notice: &Notice) -> Line {
             ran_ms,
         } => {
             let ran = grouped(*ran_ms);
-            let told = format!("slow call of {procedure}, transaction {txn_id}: ran for {ran} ms");
-            (Line::info("slow_call", told).with("ran_ms", *ran_ms), procedure, txn_id)
+            let text = format!("slow call of {procedure}, transaction {txn_id}: ran for {ran} ms");
+            (Line::info("slow_call", text).with("ran_ms", *ran_ms), procedure, txn_id)
         }
         Notice::MemoryExhausted { txn_id, procedure, max } => {
             let limit = bytes(*max);
-            let told = format!(
+            let text = format!(
                 "memory exhausted: the server refused the call of {procedure}, transaction {txn_id}. The limit is {limit} (--memory-max). \
                  The server still takes reads and deletes"
             );
-            (Line::error("memory_exhausted", told), procedure, txn_id)
+            (Line::error("memory_exhausted", text), procedure, txn_id)
         }
         _ => return Line::info("unknown", ""),
     };
@@ -171,12 +171,12 @@ fn checkpoint_line(notice: &Notice) -> Line {
             file_bytes,
             seconds,
         } => {
-            let told = format!(
+            let text = format!(
                 "checkpoint at LSN {lsn}: {} rows, {} in {seconds:.3} s",
                 grouped(*rows),
                 bytes(*file_bytes)
             );
-            Line::info("checkpoint", told)
+            Line::info("checkpoint", text)
                 .with("lsn", lsn.to_string())
                 .with("rows", *rows)
                 .with("file_bytes", *file_bytes)
@@ -201,13 +201,13 @@ fn checkpoint_line(notice: &Notice) -> Line {
 fn danger_line(notice: &Notice) -> Line {
     match notice {
         Notice::KeysRefused { scope, taken, room } => {
-            let told = format!(
+            let text = format!(
                 "idempotency keys refused: the keys of the token {scope:?} take {} of the {} for all tokens, and one token may take half. \
                  The server keeps each key for its full time (--idempotency-keep-s)",
                 bytes(*taken),
                 bytes(*room)
             );
-            Line::error("keys_refused", told).with("scope", scope.as_str())
+            Line::error("keys_refused", text).with("scope", scope.as_str())
         }
         Notice::Danger { what, reason } => state_line(what, reason.as_deref()),
         Notice::Refused { reason, calls } => refused_line(*reason, *calls),
@@ -250,8 +250,8 @@ fn refused_line(reason: RefusalReason, calls: u64) -> Line {
         _ => "reprise_calls_refused_total counts them",
     };
     let (name, count) = (reason.name(), grouped(calls));
-    let told = format!("refused as {name}: {count} requests since the last such line; {way_on}");
-    Line::warning("refused", told).with("reason", name).with("count", calls)
+    let text = format!("refused as {name}: {count} requests since the last such line; {way_on}");
+    Line::warning("refused", text).with("reason", name).with("count", calls)
 }
 
 /// The line of a control operation; an empty one for another notice.
@@ -271,8 +271,8 @@ fn control_line(notice: &Notice) -> Line {
         subject => format!(" {subject:?}"),
     };
     let took_ms = took.as_secs_f64() * 1e3;
-    let told = format!("control: {operation}{named} by {principal:?}: {outcome} in {took_ms:.1} ms");
-    Line::info("control", told)
+    let text = format!("control: {operation}{named} by {principal:?}: {outcome} in {took_ms:.1} ms");
+    Line::info("control", text)
         .with("operation", *operation)
         .with("subject", subject.as_str())
         .with("principal", principal.as_str())
@@ -285,11 +285,11 @@ fn clock_line(by_us: i64) -> Line {
         by_us.unsigned_abs() / 1_000_000,
         if by_us > 0 { "ahead" } else { "back" },
     );
-    let told = format!(
+    let text = format!(
         "the wall clock jumped {direction} by {} h {} min. It sets the times of transactions, and so the points of time that you can \
          restore. It does not affect idempotency keys",
         seconds / 3_600,
         seconds / 60 % 60
     );
-    Line::warning("clock_jumped", told).with("by_us", by_us)
+    Line::warning("clock_jumped", text).with("by_us", by_us)
 }

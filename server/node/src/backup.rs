@@ -96,7 +96,7 @@ const CREATE_EXAMPLE: &str = "Examples:
   reprise backup create --data-dir ./reprise-data --to ./backup     back up a data directory, without a server
 
 The server keeps working during a backup. If the server has tokens, you need one with the role admin.";
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub fn run(command: &BackupCommand, output: Output) -> VerbResult {
     match command {
@@ -196,10 +196,10 @@ impl BackupFacts {
 }
 
 pub fn print_manifest(dir: &Path, manifest: &BackupManifest, output: Output) -> VerbResult {
-    let told = BackupFacts::of(dir, manifest);
+    let facts = BackupFacts::of(dir, manifest);
     match output {
-        Output::Json => print_json(&told)?,
-        Output::Text => print_pairs(&told.pairs())?,
+        Output::Json => print_json(&facts)?,
+        Output::Text => print_pairs(&facts.pairs())?,
     }
     Ok(())
 }
@@ -217,7 +217,7 @@ fn create_online(client: &Client, to: Option<&Path>, (keep, earlier): (bool, boo
     let mut backup = client.create_backup(earlier).map_err(failure)?;
     while backup.state == BackupState::Running {
         line.show(format!("backup: {} copied", bytes(backup.bytes)));
-        thread::sleep(LOOK_EVERY);
+        thread::sleep(POLL_INTERVAL);
         backup = client.backup(&backup.id).map_err(failure)?;
     }
     line.clear();

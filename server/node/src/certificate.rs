@@ -29,10 +29,10 @@ impl CertificateWatch {
         let Some(validity) = self.own.as_ref().and_then(|own| own.validity()) else {
             return;
         };
-        let told = warning(&validity, validity.left_s());
-        let days = told.is_some().then(|| validity.left_s().div_euclid(DAY_S));
-        if let Some(told) = told.filter(|_| days != self.reported_days) {
-            server_output::warning("certificate", told);
+        let text = warning(&validity, validity.left_s());
+        let days = text.is_some().then(|| validity.left_s().div_euclid(DAY_S));
+        if let Some(text) = text.filter(|_| days != self.reported_days) {
+            server_output::warning("certificate", text);
         }
         self.reported_days = days;
     }
@@ -59,9 +59,9 @@ mod tests {
             until_s: i64::MAX,
         };
         assert_eq!(warning(&holds, SOON_DAYS * DAY_S), None);
-        let told = warning(&holds, SOON_DAYS * DAY_S - 1).expect("soon");
-        assert!(told.starts_with("the certificate expires in 13 days"), "{told}");
+        let text = warning(&holds, SOON_DAYS * DAY_S - 1).expect("soon");
+        assert!(text.starts_with("the certificate expires in 13 days"), "{text}");
         let over = Validity { from_s: 0, until_s: 1 };
-        assert!(warning(&over, -1).is_some_and(|told| told.contains("is expired: it ended ")));
+        assert!(warning(&over, -1).is_some_and(|text| text.contains("is expired: it ended ")));
     }
 }

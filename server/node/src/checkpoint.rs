@@ -12,7 +12,7 @@ use crate::{
     status::describe_restart,
 };
 
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub fn run(command: &CheckpointCommand, output: Output) -> VerbResult {
     match command {
@@ -27,7 +27,7 @@ pub fn run(command: &CheckpointCommand, output: Output) -> VerbResult {
                     grouped(taken.rows_total),
                     bytes(taken.file_bytes)
                 ));
-                thread::sleep(LOOK_EVERY);
+                thread::sleep(POLL_INTERVAL);
                 taken = client.checkpoint(&taken.id).map_err(failure)?;
             }
             progress.clear();

@@ -16,8 +16,8 @@ const OF_STANDBYS: u64 = 256;
 /// Raises the limit of this process. Returns how many descriptors it may have.
 pub fn raise() -> u64 {
     raise_descriptor_limit().unwrap_or_else(|error| {
-        let told = format!("can't read the limit of open files ({error}); the server assumes that there is no limit");
-        server_output::warning("open_files", told);
+        let text = format!("can't read the limit of open files ({error}); the server assumes that there is no limit");
+        server_output::warning("open_files", text);
         u64::MAX
     })
 }
@@ -28,12 +28,12 @@ pub fn bound(limits: ConnectionLimits, may_be_open: u64, takes_standbys: bool) -
     let bounded = bounded(&limits, may_be_open, reserve);
     if bounded != limits {
         let (open, taken) = (grouped(may_be_open), bounded.connections_max);
-        let told = format!(
+        let text = format!(
             "the process may open {open} files, so the server takes {taken} connections at once instead of the {} configured, and {} of \
              one address. For more, set LimitNOFILE=65536 in the systemd unit, or run `ulimit -Hn 65536` before the start",
             limits.connections_max, bounded.connections_per_peer_max
         );
-        server_output::say(Line::warning("open_files", told).with("connections_max", taken));
+        server_output::say(Line::warning("open_files", text).with("connections_max", taken));
     }
     bounded
 }

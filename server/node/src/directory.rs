@@ -1,4 +1,4 @@
-//! `reprise node` and `reprise standby`: a data directory's part in its cluster, looked at and changed while no server runs on it.
+//! `reprise node` and `reprise standby`: a data directory's part in its cluster, read and changed while no server runs on it.
 
 use std::{
     fs, io,

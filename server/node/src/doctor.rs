@@ -169,7 +169,7 @@ impl Machine {
                 format!("a process may open {count}: too few for {connections} connections and the server's own files"),
                 "run `ulimit -Hn 65536` before the server starts, or set LimitNOFILE=65536 in its systemd unit",
             ),
-            Some((told, _)) => Finding::good(subject, format!("a process may open {told}")),
+            Some((limit, _)) => Finding::good(subject, format!("a process may open {limit}")),
             None => Finding::good(subject, "unknown: the machine does not report the limit"),
         }
     }
@@ -214,10 +214,10 @@ impl Machine {
 
     fn huge_pages(&self) -> Finding {
         let subject = "huge pages";
-        let told = self
+        let mode = self
             .read("sys/kernel/mm/transparent_hugepage/enabled")
             .unwrap_or_default();
-        match told.contains("[never]") {
+        match mode.contains("[never]") {
             true => Finding::warning(
                 subject,
                 "off (never): look-ups in large tables miss the TLB",
@@ -293,10 +293,10 @@ impl Machine {
 
     fn governor(&self) -> Finding {
         let subject = "processor";
-        let told = self
+        let setting = self
             .read("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
             .unwrap_or_default();
-        match told.trim() {
+        match setting.trim() {
             "powersave" => Finding::warning(
                 subject,
                 "the frequency governor is powersave, which keeps the processor slow",
@@ -337,8 +337,8 @@ fn memory() -> Finding {
 }
 
 fn disk_room(data_dir: &Path) -> Option<Finding> {
-    let told = rustix::fs::statvfs(nearest_directory(data_dir)).ok()?;
-    let free = told.f_bavail.saturating_mul(told.f_frsize);
+    let stats = rustix::fs::statvfs(nearest_directory(data_dir)).ok()?;
+    let free = stats.f_bavail.saturating_mul(stats.f_frsize);
     let found = format!("{} free for log, checkpoints and backups", bytes(free));
     Some(match free < DISK_FEW_BYTES {
         true => Finding::warning(

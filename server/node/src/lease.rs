@@ -90,7 +90,7 @@ struct EtcdStore {
     written: Option<i64>,
 }
 
-fn read<T: for<'a> Deserialize<'a>>(key: &str, value: &[u8]) -> Result<T, StoreError> {
+fn read_stored<T: for<'a> Deserialize<'a>>(key: &str, value: &[u8]) -> Result<T, StoreError> {
     serde_json::from_slice(value).map_err(|error| StoreError(format!("{key} can't be read: {error}").into()))
 }
 
@@ -133,7 +133,7 @@ impl LeaseStore for EtcdStore {
         "etcd"
     }
 
-    fn look(&mut self) -> Result<LeaseContents, StoreError> {
+    fn read(&mut self) -> Result<LeaseContents, StoreError> {
         let range = |key: &String| json!({"requestRange": {"key": encode(key)}});
         let ranges = json!({"success": [range(&self.primary_key), range(&self.record_key)]});
         let answer: TxnAnswer = self.etcd.run(|etcd| etcd.ask("v3/kv/txn", &ranges))?;
@@ -144,7 +144,7 @@ impl LeaseStore for EtcdStore {
         };
         for entry in answer.entries() {
             if entry.key == self.primary_key.as_bytes() {
-                let stored: StoredHolder = read(&self.primary_key, &entry.value)?;
+                let stored: StoredHolder = read_stored(&self.primary_key, &entry.value)?;
                 seen.holder = Some(Holder {
                     name: stored.name,
                     url: stored.url,
@@ -152,7 +152,7 @@ impl LeaseStore for EtcdStore {
                 });
                 seen.versions.0 = entry.mod_revision;
             } else {
-                let stored: StoredRecord = read(&self.record_key, &entry.value)?;
+                let stored: StoredRecord = read_stored(&self.record_key, &entry.value)?;
                 seen.record = Some(SyncRecord {
                     primary: stored.primary,
                     epoch: stored.epoch,
@@ -213,7 +213,7 @@ impl LeaseStore for EtcdStore {
     }
 
     fn record(&mut self, record: &SyncRecord) -> Result<bool, StoreError> {
-        // etcd may write the record although the request fails. The caller then looks at the store again.
+        // etcd may write the record although the request fails. The caller then reads the store again.
         let (Some(lease), Some(written)) = (self.lease, self.written.take()) else {
             return Ok(false);
         };

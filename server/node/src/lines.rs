@@ -9,7 +9,7 @@ use crate::{
     cli::Output,
     output::{VerbResult, print_json, print_json_line, print_line},
     remote::failure,
-    tail::{LOOK_EVERY, end_when_interrupted},
+    tail::{POLL_INTERVAL, end_when_interrupted},
 };
 
 /// Prints lines, the newest last, like a log. JSON is one document, or one document a line if it follows.
@@ -27,7 +27,7 @@ pub fn run(client: &Client, mut query: LinesQuery, follow: bool, output: Output)
             return Ok(());
         }
         query.since = found.lines.first().map(|line| line.number + 1).or(query.since);
-        thread::sleep(LOOK_EVERY);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -136,7 +136,7 @@ fn other_primary(asker: &Asker, asked: &[MemberAddress]) -> Option<Option<Primar
 
 /// Asks all members at once. The threads of those that do not answer in time end by themselves.
 fn ask_all(asker: &Arc<Asker>, members: Vec<MemberAddress>) -> Result<Vec<MemberAnswer>, VerbFailure> {
-    let (sender, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let until = Instant::now() + ANSWERS_WAIT_MAX;
     let mut silent = members.clone();
     for member in members {
@@ -150,7 +150,7 @@ fn ask_all(asker: &Arc<Asker>, members: Vec<MemberAddress>) -> Result<Vec<Member
     }
     drop(sender);
     let mut answers = Vec::new();
-    while let Ok((member, answer)) = told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+    while let Ok((member, answer)) = receiver.recv_timeout(until.saturating_duration_since(Instant::now())) {
         silent.retain(|other| *other != member);
         match answer {
             Ok(answer) => answers.extend(answer),
@@ -165,8 +165,8 @@ fn ask_all(asker: &Arc<Asker>, members: Vec<MemberAddress>) -> Result<Vec<Member
 
 fn warn(member: &MemberAddress, reason: &str) {
     let MemberAddress { name, url } = member;
-    let told = format!("whether {name} at {url} leads by now is not known: {reason}");
-    server_output::warning("member_unknown", told);
+    let text = format!("whether {name} at {url} leads by now is not known: {reason}");
+    server_output::warning("member_unknown", text);
 }
 
 impl Asker {
@@ -203,8 +203,8 @@ impl Asker {
 
     /// Returns the URL of the primary that a member follows, if the member tells it in time.
     fn primary_of(&self, member: &MemberAddress) -> Option<String> {
-        let told = self.client(&member.url).ok()?.replication_within(ANSWERS_WAIT_MAX);
-        told.ok()?.primary
+        let answer = self.client(&member.url).ok()?.replication_within(ANSWERS_WAIT_MAX);
+        answer.ok()?.primary
     }
 
     /// Returns the client of a URL, which is made once.

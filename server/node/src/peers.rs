@@ -39,18 +39,18 @@ impl Primary {
             url: asked.url.as_deref().map(str::to_owned),
             withdrawn: asked.is_withdrawn,
         };
-        let told = client.promise(&asked, ASK_TIME).map_err(|error| error.to_string())?;
+        let answer = client.promise(&asked, ASK_TIME).map_err(|error| error.to_string())?;
         Ok(PromiseAnswer {
-            name: told.name,
-            epoch: Epoch(told.epoch),
-            end: Lsn(told.end_lsn.0),
-            has_been_in_sync: told.has_been_in_sync,
-            promises: told
+            name: answer.name,
+            epoch: Epoch(answer.epoch),
+            end: Lsn(answer.end_lsn.0),
+            has_been_in_sync: answer.has_been_in_sync,
+            promises: answer
                 .promises
                 .into_iter()
                 .map(|promise| (Epoch(promise.epoch), promise.name))
                 .collect(),
-            status: told.status.map(|status| PeerStatus {
+            status: answer.status.map(|status| PeerStatus {
                 epoch: Epoch(status.epoch),
                 number: status.number.0,
                 members: status

@@ -32,7 +32,7 @@ pub const EXAMPLE: &str = "Examples:
 
 Without --dry-run, the command replays the log and takes a checkpoint. The next start of the server loads that checkpoint.
 Exit status 1 if the database can't be opened.";
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Args)]
 pub struct RecoverArgs {
@@ -236,13 +236,13 @@ fn take_checkpoint(database: &Database) -> Result<U64, VerbFailure> {
     let begun = checkpointer.take().context("take a checkpoint")?;
     let is_published = || checkpointer.is_published(begun.lsn);
     while !is_published().map_err(|reason| anyhow!("take a checkpoint: {reason}"))? {
-        thread::sleep(LOOK_EVERY);
+        thread::sleep(POLL_INTERVAL);
     }
     Ok(U64(begun.lsn.0))
 }
 
-fn print_recovered(told: &RecoverySummary) -> std::io::Result<()> {
-    let begins = told
+fn print_recovered(summary: &RecoverySummary) -> std::io::Result<()> {
+    let begins = summary
         .loaded_checkpoint_lsn
         .map_or("the log's beginning".to_owned(), |lsn| format!("checkpoint {lsn}"));
     let mut pairs = vec![
@@ -250,21 +250,21 @@ fn print_recovered(told: &RecoverySummary) -> std::io::Result<()> {
             "recovered",
             format!(
                 "{} transactions ({} of log) after {begins}, in {:.3} s",
-                grouped(told.transactions),
-                bytes(told.log_bytes),
-                told.seconds
+                grouped(summary.transactions),
+                bytes(summary.log_bytes),
+                summary.seconds
             ),
         ),
-        ("digest", told.digest.clone()),
+        ("digest", summary.digest.clone()),
         (
             "checkpoint",
-            format!("{}: the next start loads it", told.checkpoint_lsn),
+            format!("{}: the next start loads it", summary.checkpoint_lsn),
         ),
     ];
-    for reason in &told.checkpoints_passed_over {
+    for reason in &summary.checkpoints_passed_over {
         pairs.push(("skipped", reason.clone()));
     }
-    for found in &told.quarantined {
+    for found in &summary.quarantined {
         let what = format!("{} version {}: {}", found.name(), found.version, found.what);
         pairs.push(("quarantined", what));
     }
@@ -273,28 +273,35 @@ fn print_recovered(told: &RecoverySummary) -> std::io::Result<()> {
 
 fn dry_run(dir: &Path, output: Output) -> VerbResult {
     let found = inspect(dir).with_context(|| format!("read {}", dir.display()))?;
-    let told = DryRun::of(found);
+    let dry_run = DryRun::of(found);
     match output {
-        Output::Json => print_json(&told)?,
-        Output::Text => print_dry_run(&told)?,
+        Output::Json => print_json(&dry_run)?,
+        Output::Text => print_dry_run(&dry_run)?,
     }
-    match told.opens {
+    match dry_run.opens {
         true => Ok(()),
         false => Err(VerbFailure::No),
     }
 }
 
-fn print_dry_run(told: &DryRun) -> std::io::Result<()> {
+fn print_dry_run(dry_run: &DryRun) -> std::io::Result<()> {
     let mut pairs = Vec::new();
-    let verdict = if told.opens { "would succeed" } else { "would fail" };
+    let verdict = if dry_run.opens { "would succeed" } else { "would fail" };
     pairs.push(("opening", verdict.to_owned()));
-    pairs.extend(told.refused.iter().map(|reason| ("because", reason.clone())));
-    if let (Some(id), Some(partitions)) = (&told.database_id, told.partitions) {
+    pairs.extend(dry_run.refused.iter().map(|reason| ("because", reason.clone())));
+    if let (Some(id), Some(partitions)) = (&dry_run.database_id, dry_run.partitions) {
         pairs.push(("database", format!("{id}, {partitions} partitions")));
     }
-    let ending = if told.closed { "closed normally" } else { "not closed" };
-    pairs.push(("log", format!("LSN {} to {}, {ending}", told.log_start, told.log_end)));
-    if let Some(torn) = &told.torn {
+    let ending = if dry_run.closed {
+        "closed normally"
+    } else {
+        "not closed"
+    };
+    pairs.push((
+        "log",
+        format!("LSN {} to {}, {ending}", dry_run.log_start, dry_run.log_end),
+    ));
+    if let Some(torn) = &dry_run.torn {
         let what = format!(
             "would erase {} of {}, from byte {} on, which a crash cut off",
             bytes(torn.bytes),
@@ -303,7 +310,7 @@ fn print_dry_run(told: &DryRun) -> std::io::Result<()> {
         );
         pairs.push(("torn tail", what));
     }
-    for found in &told.checkpoints {
+    for found in &dry_run.checkpoints {
         let verdict = match &found.reason {
             Some(reason) => format!("{}: {reason}", found.verdict),
             None => format!(
@@ -315,17 +322,17 @@ fn print_dry_run(told: &DryRun) -> std::io::Result<()> {
         };
         pairs.push(("checkpoint", format!("{} {verdict}", found.lsn)));
     }
-    pairs.push(("replay", replay_text(&told.replay)));
-    if let (Some(txn_id), Some(time)) = (&told.replay.last_txn_id, &told.replay.last_time) {
+    pairs.push(("replay", replay_text(&dry_run.replay)));
+    if let (Some(txn_id), Some(time)) = (&dry_run.replay.last_txn_id, &dry_run.replay.last_time) {
         pairs.push(("last transaction", format!("{txn_id} of {time}")));
     }
-    if let Some(hash) = &told.other_settings_hash {
+    if let Some(hash) = &dry_run.other_settings_hash {
         pairs.push((
             "settings",
             format!("{hash}, and not this program's: the replay would compare every outcome"),
         ));
     }
-    pairs.push(("time", format!("about {:.1} s", told.estimated_seconds)));
+    pairs.push(("time", format!("about {:.1} s", dry_run.estimated_seconds)));
     print_pairs(&pairs)
 }
 

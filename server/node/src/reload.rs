@@ -70,11 +70,11 @@ impl Reloader {
     /// Reads the configuration anew, puts it in force, and prints the results, one a line.
     pub fn reload(&mut self, address: SocketAddr, state: &AppState, database: &Database) {
         let read = ServeConfig::load(self.args.clone(), &self.matches);
-        let judged = read.and_then(|config| match self.running.refusal(&config) {
+        let checked = read.and_then(|config| match self.running.refusal(&config) {
             Some(reason) => Err(usage(reason)),
             None => config.check_listen(address).map(|()| config),
         });
-        let config = match judged {
+        let config = match checked {
             Ok(config) => config,
             Err(failure) => return say(Level::Warning, &format!("nothing changed: {failure}")),
         };
@@ -128,8 +128,8 @@ impl Reloader {
 }
 
 fn say(level: Level, text: &str) {
-    let told = format!("configuration reload: {text}");
-    server_output::say(Line::new(level, "reload", told));
+    let line_text = format!("configuration reload: {text}");
+    server_output::say(Line::new(level, "reload", line_text));
 }
 
 fn said(value: &str) -> &str {

@@ -11,10 +11,10 @@ use crate::{
 pub fn run(command: &ReplicationCommand, output: Output) -> VerbResult {
     match command {
         ReplicationCommand::Status { server } => {
-            let told = connect(server)?.replication().map_err(failure)?;
+            let replication = connect(server)?.replication().map_err(failure)?;
             match output {
-                Output::Json => print_json(&told)?,
-                Output::Text => show(&told)?,
+                Output::Json => print_json(&replication)?,
+                Output::Text => show(&replication)?,
             }
         }
         ReplicationCommand::Forget { name, server } => {
@@ -65,40 +65,40 @@ fn lost(range: &LostRange) -> String {
 }
 
 /// Prints the facts that hold for some servers alone.
-fn show_notes(told: &Replication) -> std::io::Result<()> {
-    if let Some(other) = &told.other_primary {
+fn show_notes(replication: &Replication) -> std::io::Result<()> {
+    if let Some(other) = &replication.other_primary {
         let text = format!("{} at {}, in epoch {}", other.name, other.url, other.epoch);
         print_pairs(&[("leads, too", text)])?;
     }
-    if let Some(lease) = &told.lease {
+    if let Some(lease) = &replication.lease {
         print_pairs(&[("lease", lease_text(lease))])?;
     }
-    if let Some(what) = &told.waits_for {
+    if let Some(what) = &replication.waits_for {
         print_pairs(&[("its replay", what.clone())])?;
     }
-    for laggard in &told.out_of_sync {
+    for laggard in &replication.out_of_sync {
         let from = grouped(laggard.from_lsn.0);
         print_pairs(&[("out of sync", format!("{}, from LSN {from} on", laggard.name))])?;
     }
     Ok(())
 }
 
-fn show(told: &Replication) -> std::io::Result<()> {
+fn show(replication: &Replication) -> std::io::Result<()> {
     let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "none".to_owned());
     print_pairs(&[
-        ("role", told.role.clone()),
-        ("epoch", told.epoch.to_string()),
-        ("safety", safety(told)),
-        ("primary", or_none(&told.primary)),
-        ("standbys connect to", or_none(&told.ship_address)),
-        ("they get transactions", told.ship.clone()),
-        ("durable LSN", grouped(told.durable_lsn.0)),
-        ("acked LSN", grouped(told.acked_lsn.0)),
-        ("committed LSN", grouped(told.committed_lsn.0)),
+        ("role", replication.role.clone()),
+        ("epoch", replication.epoch.to_string()),
+        ("safety", safety(replication)),
+        ("primary", or_none(&replication.primary)),
+        ("standbys connect to", or_none(&replication.ship_address)),
+        ("they get transactions", replication.ship.clone()),
+        ("durable LSN", grouped(replication.durable_lsn.0)),
+        ("acked LSN", grouped(replication.acked_lsn.0)),
+        ("committed LSN", grouped(replication.committed_lsn.0)),
     ])?;
-    show_notes(told)?;
-    show_cuts(told)?;
-    if told.standbys.is_empty() {
+    show_notes(replication)?;
+    show_cuts(replication)?;
+    if replication.standbys.is_empty() {
         return Ok(());
     }
     let mut table = table(&[
@@ -112,7 +112,7 @@ fn show(told: &Replication) -> std::io::Result<()> {
         "behind",
         "freshness",
     ]);
-    for standby in &told.standbys {
+    for standby in &replication.standbys {
         table.add_row([
             standby.name.clone(),
             state(standby),
@@ -129,13 +129,13 @@ fn show(told: &Replication) -> std::io::Result<()> {
     }
     print_table(&table)?;
     // The error stands below the table, because a long line stays readable there.
-    for standby in &told.standbys {
+    for standby in &replication.standbys {
         if let Some(error) = &standby.error {
             let name = format!("{} says", standby.name);
             print_pairs(&[(&*name, error.clone())])?;
         }
     }
-    for standby in &told.standbys {
+    for standby in &replication.standbys {
         if let Some(compared) = &standby.compared {
             let name = format!("{} compared", standby.name);
             print_pairs(&[(&*name, comparison_text(compared))])?;
@@ -174,12 +174,12 @@ fn lease_text(lease: &Lease) -> String {
 }
 
 /// Prints the records that were cut off this server's log.
-fn show_cuts(told: &Replication) -> std::io::Result<()> {
-    if told.cuts.is_empty() {
+fn show_cuts(replication: &Replication) -> std::io::Result<()> {
+    if replication.cuts.is_empty() {
         return Ok(());
     }
     let mut table = table(&["cut off, in cuts", "from LSN", "to LSN", "answered as committed", "at"]);
-    for cut in &told.cuts {
+    for cut in &replication.cuts {
         let acknowledged = if cut.acknowledged {
             "some of it, perhaps"
         } else {
@@ -196,11 +196,14 @@ fn show_cuts(told: &Replication) -> std::io::Result<()> {
     print_table(&table)
 }
 
-fn safety(told: &Replication) -> String {
+fn safety(replication: &Replication) -> String {
     // A standby has its own level once it is the primary.
-    match told.role != "primary" || told.reached == told.safety {
-        true => told.safety.clone(),
-        false => format!("{} (now {}: standbys are missing)", told.safety, told.reached),
+    match replication.role != "primary" || replication.reached == replication.safety {
+        true => replication.safety.clone(),
+        false => format!(
+            "{} (now {}: standbys are missing)",
+            replication.safety, replication.reached
+        ),
     }
 }
 

@@ -50,7 +50,7 @@ use crate::{
 
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 /// Interval at which a standby checks whether it can still follow its primary.
-const PARTED_LOOK: Duration = Duration::from_millis(500);
+const PARTED_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 pub fn run(args: ServeArgs, matches: &ArgMatches) -> VerbResult {
     server_output::start().context("start the thread that writes the output")?;
@@ -229,9 +229,9 @@ fn begin_as_standby(primary: &mut Primary, config: &ServeConfig) -> VerbResult {
 
 /// Returns the URL at which others reach this server, if it is known.
 fn own_url(config: &ServeConfig, address: SocketAddr, is_encrypted: bool) -> Option<Arc<str>> {
-    let told = config.replication.advertise.value.clone();
+    let advertised = config.replication.advertise.value.clone();
     let own = || (!address.ip().is_unspecified()).then(|| url_of(address, is_encrypted));
-    told.or_else(own).map(Into::into)
+    advertised.or_else(own).map(Into::into)
 }
 
 fn url_of(address: SocketAddr, is_encrypted: bool) -> String {
@@ -264,8 +264,8 @@ fn partitions(config: &ServeConfig) -> Result<Setting<u16>, VerbFailure> {
     if config.log.log.value == LogPolicy::None {
         if stored.is_some() {
             let dir = dir.display();
-            let told = format!("without a log the server begins empty; the log under {dir} stays as it is");
-            server_output::info("without_log", told);
+            let text = format!("without a log the server begins empty; the log under {dir} stays as it is");
+            server_output::info("without_log", text);
         }
         return Ok(asked.unwrap_or_else(|| by_default(cores())));
     }
@@ -296,8 +296,8 @@ fn open_catalog(dir: &Path) -> Result<Catalog, VerbFailure> {
     let opened = Catalog::open(dir).with_context(|| format!("open the catalog {}", dir.display()))?;
     if let Some(set_aside) = &opened.set_aside {
         let place = set_aside.display();
-        let told = format!("the catalog could not be read; it lies in {place} now, and is made again from the log");
-        server_output::warning("catalog", told);
+        let text = format!("the catalog could not be read; it lies in {place} now, and is made again from the log");
+        server_output::warning("catalog", text);
     }
     Ok(opened.catalog)
 }
@@ -479,7 +479,7 @@ async fn serve(
     server_output::result(format!("listening on {}", url_of(address, state.tls.is_some())));
     tokio::pin!(recovered);
     let mut is_recovered = false;
-    let mut look = tokio::time::interval(PARTED_LOOK);
+    let mut poll = tokio::time::interval(PARTED_POLL_INTERVAL);
     let outcome = loop {
         tokio::select! {
             ended = &mut recovered, if !is_recovered => match ended {
@@ -490,7 +490,7 @@ async fn serve(
             _ = hangup.recv() => {
                 reloading.reloader.reload(address, &state, &reloading.database);
             }
-            _ = look.tick(), if cuts_by_itself => {
+            _ = poll.tick(), if cuts_by_itself => {
                 if let Some(reason) = reloading.database.parted() {
                     break Err(VerbFailure::Again(parted(&reason)));
                 }

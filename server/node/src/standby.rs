@@ -87,7 +87,7 @@ impl TicketAsker {
             None => self.begin().map_err(|error| passing(&error.to_string()))?,
         };
         match answer.recv_timeout(ASK_TIME) {
-            Ok(told) => told,
+            Ok(ticket) => ticket,
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 self.answer = Some(answer);
                 Err(passing("the primary does not answer"))
@@ -100,8 +100,8 @@ impl TicketAsker {
         let (sender, answer) = mpsc::sync_channel(1);
         let primary = self.primary.clone();
         let ask = move || {
-            let told = primary.ticket().map_err(|error| ticket_error(&error));
-            let _ = sender.send(told.and_then(|told| read_ticket(&told, &*primary.net))); // the server may have ended
+            let ticket = primary.ticket().map_err(|error| ticket_error(&error));
+            let _ = sender.send(ticket.and_then(|ticket| read_ticket(&ticket, &*primary.net))); // the server may have ended
         };
         thread::Builder::new().name("standby-ticket".into()).spawn(ask)?;
         Ok(answer)
@@ -162,11 +162,11 @@ impl Primary {
 
     /// Has the primary hand over to this server.
     fn step_down(&self) -> Result<HandOverPoint, Arc<str>> {
-        let told = self.ask(|client| client.step_down(&self.name, self.own_url.as_deref(), STEP_DOWN_TIME));
-        let told = told.map_err(|error| error.to_string())?;
+        let answer = self.ask(|client| client.step_down(&self.name, self.own_url.as_deref(), STEP_DOWN_TIME));
+        let answer = answer.map_err(|error| error.to_string())?;
         Ok(HandOverPoint {
-            epoch: Epoch(told.epoch),
-            lsn: Lsn(told.lsn.0),
+            epoch: Epoch(answer.epoch),
+            lsn: Lsn(answer.lsn.0),
         })
     }
 
@@ -190,9 +190,9 @@ impl Primary {
         let promised = database.as_ref().and_then(|database| database.promised_primary());
         if let Some(url) = promised.filter(|url| self.is_as_safe(url))
             && let Ok(client) = remote::client(&url, self.token.as_deref(), self.ca_cert.as_deref())
-            && let Ok(told) = question(&client)
+            && let Ok(answer) = question(&client)
         {
-            return Ok(told);
+            return Ok(answer);
         }
         if let Some(url) = database.and_then(|database| database.leased_primary())
             && let Some(successor) = self.record_successor(Some(&url))
@@ -202,8 +202,8 @@ impl Primary {
                 return question(&client);
             }
         }
-        let told = question(&self.client);
-        let successor = match &told {
+        let answer = question(&self.client);
+        let successor = match &answer {
             Err(ClientError::Problem(problem)) if problem.kind() == Some(ProblemKind::NotPrimary) => {
                 self.record_successor(problem.primary.as_deref())
             }
@@ -213,7 +213,7 @@ impl Primary {
         };
         match successor.map(|url| remote::client(&url, self.token.as_deref(), self.ca_cert.as_deref())) {
             Some(Ok(client)) => question(&client),
-            _ => told,
+            _ => answer,
         }
     }
 
@@ -223,10 +223,11 @@ impl Primary {
     }
 
     /// Records the successor that a server named. Returns the last one that was named.
-    fn record_successor(&self, told: Option<&str>) -> Option<String> {
-        let told = told.filter(|url| *url != self.url && Some(*url) != self.own_url.as_deref() && self.is_as_safe(url));
+    fn record_successor(&self, named: Option<&str>) -> Option<String> {
+        let named =
+            named.filter(|url| *url != self.url && Some(*url) != self.own_url.as_deref() && self.is_as_safe(url));
         let mut successor = self.successor.lock().expect("held for a copy");
-        if let Some(url) = told {
+        if let Some(url) = named {
             *successor = Some(url.to_owned());
         }
         successor.clone()
@@ -270,7 +271,7 @@ impl Primary {
         }
         let begun = Instant::now();
         let progress = ProgressLine::new();
-        let mut is_told = false;
+        let mut is_reported = false;
         loop {
             let why = match self.try_bootstrap(dir)? {
                 Ok(come) => {
@@ -280,8 +281,8 @@ impl Primary {
                         live => format!(", and {live} records that it logged meanwhile"),
                     };
                     let come = bytes(come.bytes);
-                    let told = format!("{come} came from the primary at {}{live}", self.url);
-                    server_output::info("standby_begun", told);
+                    let text = format!("{come} came from the primary at {}{live}", self.url);
+                    server_output::info("standby_begun", text);
                     return Ok(());
                 }
                 Err(why) => why,
@@ -291,10 +292,10 @@ impl Primary {
                 return Err(VerbFailure::Again(format!("begin as a standby of {}: {why}", self.url)));
             }
             let waits = format!("waiting for the primary at {}: {why}", self.url);
-            if !is_told {
-                is_told = true;
-                let told = format!("{waits}. It is tried for {} s", tries.as_secs());
-                server_output::warning("primary_away", told);
+            if !is_reported {
+                is_reported = true;
+                let text = format!("{waits}. It is tried for {} s", tries.as_secs());
+                server_output::warning("primary_away", text);
             }
             progress.show(waits);
             thread::sleep(TRY_EVERY);
@@ -341,7 +342,7 @@ impl Primary {
             let ticket = self.ticket().map_err(|error| error.to_string())?;
             let link = self.link(&ticket).map_err(|error| error.to_string())?;
             match Link::fork(&link, known, position) {
-                Ok(told) => return Ok(told),
+                Ok(answer) => return Ok(answer),
                 Err(error) if error.is_final() || begun.elapsed() > FORK_TRIES => return Err(error.to_string().into()),
                 Err(_) => thread::sleep(TRY_EVERY),
             }
@@ -370,17 +371,17 @@ impl Primary {
             Ok(CutBack::Nothing) => {}
             Ok(CutBack::Cut(cut)) => server_output::warning("cut_back", describe_cut(dir, &cut)),
             Ok(CutBack::Anew(cut)) => {
-                let told = describe_cut(dir, &cut);
+                let text = describe_cut(dir, &cut);
                 server_output::warning(
                     "cut_back",
-                    format!("{told}. No checkpoint lies before that: it begins anew"),
+                    format!("{text}. No checkpoint lies before that: it begins anew"),
                 );
                 clear_useless(dir).with_context(|| format!("clear {}", dir.display()))?;
             }
             // The other reasons are reported once the server follows.
             Err(CutError::Ask(reason)) => {
-                let told = format!("whether all of this log is the primary's is not known yet: {reason}");
-                server_output::info("cut_back", told);
+                let text = format!("whether all of this log is the primary's is not known yet: {reason}");
+                server_output::info("cut_back", text);
             }
             Err(error) => {
                 return Err(anyhow::Error::from(error)
@@ -475,10 +476,10 @@ fn ticket_error(error: &ClientError) -> TicketError {
 }
 
 /// Reads a ticket for this transport.
-fn read_ticket(told: &JoinTicket, net: &dyn Net) -> Result<Ticket, TicketError> {
+fn read_ticket(ticket: &JoinTicket, net: &dyn Net) -> Result<Ticket, TicketError> {
     let own = net.transport();
-    if told.transport != own {
-        let theirs = &told.transport;
+    if ticket.transport != own {
+        let theirs = &ticket.transport;
         return Err(TicketError {
             reason: format!("the primary ships its log over {theirs}, and this standby takes it over {own}: start both with the same --transport").into(),
             is_final: true,
@@ -489,15 +490,15 @@ fn read_ticket(told: &JoinTicket, net: &dyn Net) -> Result<Ticket, TicketError> 
         is_final: false,
     };
     Ok(Ticket {
-        ticket: bytes_of(&told.ticket).ok_or_else(unreadable)?,
-        ship_address: told.ship_address.clone(),
+        ticket: bytes_of(&ticket.ticket).ok_or_else(unreadable)?,
+        ship_address: ticket.ship_address.clone(),
         transport: own,
-        certificate: match &told.certificate {
+        certificate: match &ticket.certificate {
             Some(hex) => Some(bytes_of(hex).ok_or_else(unreadable)?),
             None => None,
         },
-        database_id: bytes_of(&told.database_id).ok_or_else(unreadable)?,
-        partitions: told.partitions,
+        database_id: bytes_of(&ticket.database_id).ok_or_else(unreadable)?,
+        partitions: ticket.partitions,
     })
 }
 
@@ -551,7 +552,7 @@ mod tests {
 
     #[test]
     fn a_primary_with_another_transport_is_named_and_nothing_is_tried() {
-        let mut told = JoinTicket {
+        let mut ticket = JoinTicket {
             ticket: "00".repeat(16),
             ship_address: "h:1".into(),
             transport: "tcp".into(),
@@ -559,12 +560,12 @@ mod tests {
             database_id: "11".repeat(16),
             partitions: 2,
         };
-        let read = read_ticket(&told, &RealNet).expect("a ticket");
+        let read = read_ticket(&ticket, &RealNet).expect("a ticket");
         assert_eq!((read.certificate, read.database_id), (Some([255; 32]), [17; 16]));
-        told.certificate = Some("f".into());
-        assert!(read_ticket(&told, &RealNet).is_err_and(|error| !error.is_final));
-        told.transport = "rdma".into();
-        let error = read_ticket(&told, &RealNet).expect_err("refused");
+        ticket.certificate = Some("f".into());
+        assert!(read_ticket(&ticket, &RealNet).is_err_and(|error| !error.is_final));
+        ticket.transport = "rdma".into();
+        let error = read_ticket(&ticket, &RealNet).expect_err("refused");
         assert!(error.is_final && error.reason.contains("over rdma"), "{error}");
     }
 

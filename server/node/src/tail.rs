@@ -17,8 +17,8 @@ use crate::{
     remote::failure,
 };
 
-/// Time between two looks for something new.
-pub const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Time between two polls for new records.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Number of new records in a page.
 const FOLLOWED_AT_ONCE: u32 = 1_000;
 
@@ -96,7 +96,7 @@ fn go_on(client: &Client, mut query: LogQuery, output: Output) -> VerbResult {
         let next = page.next.unwrap_or(page.end).0;
         query.from = Some(next);
         if next >= page.end.0 {
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }

@@ -173,8 +173,8 @@ impl TokenFile {
     }
 
     fn entries(&self) -> Result<Vec<TokenEntry>, VerbFailure> {
-        let judged = check_tokens(&self.document.to_string());
-        Ok(judged.map_err(|why| anyhow!("{}: {why}", self.path.display()))?)
+        let checked = check_tokens(&self.document.to_string());
+        Ok(checked.map_err(|why| anyhow!("{}: {why}", self.path.display()))?)
     }
 
     /// # Errors

@@ -236,7 +236,7 @@ impl Steps<'_> {
                 if self.has_fault() {
                     self.add(Act::GiveUp(node), |world| {
                         world.faults += 1;
-                        world.feed(node, NodeEvent::GiveUp)
+                        world.feed(node, NodeEvent::AbandonPromotion)
                     });
                 }
             }
@@ -370,7 +370,7 @@ impl Steps<'_> {
                 true
             });
         }
-        if let Some(status) = running.told_status() {
+        if let Some(status) = running.sent_status() {
             self.add(Act::Tell(primary, standby), |world| {
                 world.feed(standby, NodeEvent::StatusCame(status))
             });

@@ -64,7 +64,7 @@ fn statement(text: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn judge(called_by: &str) -> Vec<String> {
+    fn complaints(called_by: &str) -> Vec<String> {
         let package = |name: &str, folder: &str, dependencies: &[&str]| Package {
             name: name.into(),
             folder: folder.into(),
@@ -87,14 +87,14 @@ mod tests {
     #[test]
     fn callers_are_those_of_the_manifests() {
         for good in ["`partition` (append).", "the tests,\n//! `partition`.", "everything."] {
-            assert_eq!(judge(good), [""; 0], "{good}");
+            assert_eq!(complaints(good), [""; 0], "{good}");
         }
         assert_eq!(
-            judge("people."),
+            complaints("people."),
             ["runtime/log/src/lib.rs: `Called by` does not name partition"]
         );
         assert_eq!(
-            judge("`partition`,\n//! `http`."),
+            complaints("`partition`,\n//! `http`."),
             ["runtime/log/src/lib.rs: `Called by` names http, which does not depend on it"]
         );
     }

@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn licences_are_judged_by_their_choices() {
+    fn licences_are_checked_by_their_choices() {
         for good in [
             "MIT",
             "MIT/Apache-2.0",

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn types_are_judged_by_their_names() {
+    fn types_are_checked_by_their_names() {
         let sources = [
             source(
                 "runtime/a/src/lib.rs",

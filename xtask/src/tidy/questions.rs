@@ -19,7 +19,7 @@ pub fn check(sources: &[Source]) -> Vec<String> {
     for page in user_pages(index).iter().filter_map(|path| find(path)) {
         let path = format!("{QUESTIONS}{}", page.path.trim_start_matches(DOCS));
         match find(&path) {
-            Some(questions) => complaints.extend(judge(questions, page)),
+            Some(questions) => complaints.extend(check_page(questions, page)),
             None => complaints.push(format!("{path} is missing: five questions that {} answers", page.path)),
         }
     }
@@ -34,7 +34,7 @@ fn user_pages(index: &str) -> Vec<String> {
     links.filter(|path| path.ends_with(".md")).collect()
 }
 
-fn judge(questions: &Source, page: &Source) -> Option<String> {
+fn check_page(questions: &Source, page: &Source) -> Option<String> {
     let asked = questions
         .text
         .lines()
@@ -81,7 +81,7 @@ mod tests {
             let text = format!("# Questions\n\n<!-- answered from {hash} -->\n\n");
             source(at, &(text + &"**What is it?** A page.\n\n".repeat(count)))
         };
-        let judge = |questions: &[Source]| {
+        let complaints = |questions: &[Source]| {
             let mut sources = vec![
                 source(INDEX, &index.text),
                 source("docs/b.md", "b"),
@@ -90,12 +90,12 @@ mod tests {
             sources.extend(questions.iter().map(|one| source(&one.path, &one.text)));
             check(&sources)
         };
-        assert_eq!(judge(&[questions(5, "af63dc4c8601ec8c")]), [""; 0]);
+        assert_eq!(complaints(&[questions(5, "af63dc4c8601ec8c")]), [""; 0]);
         assert_eq!(
-            judge(&[questions(4, "af63dc4c8601ec8c")]),
+            complaints(&[questions(4, "af63dc4c8601ec8c")]),
             [format!("{at}: 4 questions; at least 5")]
         );
-        assert!(judge(&[questions(5, "af63dc4c8601ec8d")])[0].contains("docs/guide/a.md has changed"));
-        assert!(judge(&[])[0].starts_with(&format!("{at} is missing")));
+        assert!(complaints(&[questions(5, "af63dc4c8601ec8d")])[0].contains("docs/guide/a.md has changed"));
+        assert!(complaints(&[])[0].starts_with(&format!("{at} is missing")));
     }
 }

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
     use crate::tidy::source;
 
-    fn judge(sample: &str) -> Vec<String> {
+    fn complaints(sample: &str) -> Vec<String> {
         let log = "settings! {\n        a_b: u32 {\n            env: \"REPRISE_A_B\",\n        }\n        log: Kind {\n            \
                    env: \"REPRISE_LOG\",\n            key: \"log.mode\",\n        }\n}\n";
         let http = "struct HttpEntry {\n    wait_s: Option<u32>,\n}\nstruct Other {\n    no: u32,\n}\n";
@@ -86,9 +86,9 @@ mod tests {
     #[test]
     fn sample_has_each_key_and_no_other_one() {
         let good = "# A sample: `log = 1` is short.\n# a_b = 1  # why\n[log]\n# mode = \"x\"\n[http]\n# wait_s = 1\n# [[tokens]]\n# name = 1\n";
-        assert_eq!(judge(good), [""; 0]);
+        assert_eq!(complaints(good), [""; 0]);
         assert_eq!(
-            judge("# a_b = 1\n# mode = 1\n[http]\n# wait_s = 1\n"),
+            complaints("# a_b = 1\n# mode = 1\n[http]\n# wait_s = 1\n"),
             [
                 "docs/reprise.toml: lacks the key log.mode",
                 "docs/reprise.toml: no setting has the key mode"

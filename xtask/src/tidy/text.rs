@@ -1,4 +1,4 @@
-//! Rules that a look at the text decides: lengths, headers, banned calls, machine paths.
+//! Rules that the text alone decides: lengths, headers, banned calls, machine paths.
 
 use std::collections::BTreeMap;
 

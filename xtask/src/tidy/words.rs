@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn exported_types_are_explained_and_entries_have_a_type() {
         let own = "pub struct Batch<'a> {\n}\npub(crate) enum Turn {\n}\n";
-        let judge = |page: &str, glossary: &str| {
+        let complaints = |page: &str, glossary: &str| {
             check(&[
                 source("runtime/a/src/lib.rs", own),
                 source("runtime/b/src/lib.rs", "pub use a::{Batch, batch_of};\n"),
@@ -125,14 +125,14 @@ mod tests {
                 source(GLOSSARY, glossary),
             ])
         };
-        assert_eq!(judge("a `Turn` of `a <= b`, `LSN`", "`Batch`"), [""; 0]);
-        assert_eq!(judge("a `Batch`", ""), [""; 0]);
+        assert_eq!(complaints("a `Turn` of `a <= b`, `LSN`", "`Batch`"), [""; 0]);
+        assert_eq!(complaints("a `Batch`", ""), [""; 0]);
         assert_eq!(
-            judge("", ""),
+            complaints("", ""),
             ["docs/GLOSSARY.md: neither it nor a walk names `Batch`, which runtime/a, runtime/b, server/c export"]
         );
         assert_eq!(
-            judge("", "`Batch`, `Gone`"),
+            complaints("", "`Batch`, `Gone`"),
             ["docs/GLOSSARY.md: `Gone` does not exist"]
         );
     }

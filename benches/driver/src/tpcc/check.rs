@@ -23,7 +23,7 @@ pub(super) fn conditions(control: &mut dyn Control) -> Result<i16, BenchError> {
         let held = control.call("check_warehouse", &[("w_id", Arg::I16(w_id))])?;
         let warehouse = warehouse_of(&held)?;
         for d_id in 1..=tpcc::DISTRICTS {
-            judge(control, (w_id, d_id), &warehouse, &payments)?;
+            check_district(control, (w_id, d_id), &warehouse, &payments)?;
         }
     }
     Ok(warehouses)
@@ -44,7 +44,7 @@ fn payments(control: &mut dyn Control, warehouses: i16) -> Result<Payments, Benc
     Ok(payments)
 }
 
-fn judge(
+fn check_district(
     control: &mut dyn Control,
     (w_id, d_id): (i16, i8),
     warehouse: &WarehouseHeld,

@@ -174,7 +174,7 @@ fn add(count: usize) {
     }
 }
 
-/// Looks a contestant up, inserts the vote, and adds to the count of contestant and area. In an ordered table it first looks at the phone's last
+/// Looks a contestant up, inserts the vote, and adds to the count of contestant and area. In an ordered table it first reads the phone's last
 /// vote. If logged, it also puts its changes together.
 fn vote(kind: IndexKind, count: usize, is_logged: bool) {
     let mut store = Store::new();

@@ -62,22 +62,22 @@ const LATE_NS: u64 = HEARD_NS + IN_SYNC_NS + 1;
 fn standby_stands_for_its_member_once_it_was_in_sync_until_its_log_begins_again_or_loses_records() {
     let node = node(&SimDisk::new());
     let has_been = |synced: &SyncStatusStore| synced.status().is_some_and(|status| status.has_been_in_sync);
-    let tell = |synced: &SyncStatusStore, epoch, is_in| {
+    let save_status = |synced: &SyncStatusStore, epoch, is_in| {
         synced
             .keep(&standing(epoch, Safety::Quorum, is_in), Lsn(50))
             .expect("kept");
         has_been(synced)
     };
     let synced = SyncStatusStore::open(node.clone(), at(2, 50));
-    assert!(!has_been(&synced) && !tell(&synced, 2, false));
-    assert!(tell(&synced, 2, true) && tell(&synced, 2, false) && tell(&synced, 3, false));
+    assert!(!has_been(&synced) && !save_status(&synced, 2, false));
+    assert!(save_status(&synced, 2, true) && save_status(&synced, 2, false) && save_status(&synced, 3, false));
     // Also after a restart, and behind a primary that it did not hear yet; a log that lost records is another one.
     for (log, stands) in [(at(3, 50), true), (at(4, 60), true), (at(3, 49), false)] {
         assert_eq!(has_been(&SyncStatusStore::open(node.clone(), log)), stands, "{log:?}");
     }
     forget_earlier_log(&node).expect("kept");
     let synced = SyncStatusStore::open(node, None);
-    assert!(!has_been(&synced) && !tell(&synced, 4, false) && tell(&synced, 4, true));
+    assert!(!has_been(&synced) && !save_status(&synced, 4, false) && save_status(&synced, 4, true));
 }
 
 #[test]
@@ -153,13 +153,13 @@ fn former_primary_reports_lagging_standbys_until_a_later_primary_reports() {
     let node = node(&SimDisk::new());
     membership::save(&node, &[standby("s1", 9, true), standby("s2", 5, false)]).expect("saved");
     let synced = SyncStatusStore::open(node.clone(), at(1, 9));
-    let told = |synced: &SyncStatusStore| -> Vec<(String, u64)> {
+    let out_of_sync = |synced: &SyncStatusStore| -> Vec<(String, u64)> {
         let laggards = synced.laggards().into_iter();
         laggards.map(|laggard| (laggard.name, laggard.from.0)).collect()
     };
-    assert_eq!(told(&synced), [("s2".to_owned(), 5)]);
+    assert_eq!(out_of_sync(&synced), [("s2".to_owned(), 5)]);
     synced.keep(&standing(2, Safety::TwoSafe, true), Lsn(9)).expect("kept");
-    assert_eq!(told(&synced), [("s2".to_owned(), 40)]);
+    assert_eq!(out_of_sync(&synced), [("s2".to_owned(), 40)]);
     // A node that becomes the primary keeps reporting the standby.
     let begin = |node: &NodeFile| {
         let begun = node.change(|document| membership::begin_epoch(&mut document.members, &synced.laggards()));
@@ -208,25 +208,25 @@ fn former_primary_that_takes_another_ones_records_has_no_standby_in_sync() {
 fn standby_does_not_know_its_status_when_it_cannot_be_saved() {
     let disk = SimDisk::new();
     let synced = SyncStatusStore::open(node(&disk), at(1, 5));
-    let told = |in_sync| standing(1, Safety::TwoSafe, in_sync);
+    let status_with = |in_sync| standing(1, Safety::TwoSafe, in_sync);
     let heard = || {
         synced.record_heartbeat(&beat(1, 5, HEARD_NS));
         synced.in_sync(HEARD_NS)
     };
-    synced.keep(&told(true), Lsn(5)).expect("kept");
+    synced.keep(&status_with(true), Lsn(5)).expect("kept");
     assert_eq!(heard(), Some(true));
     disk.set_faults(FaultPlan {
         read_only: true,
         ..FaultPlan::default()
     });
     // Another standby left, for example. Its primary continues without a standby that did not save the status.
-    synced.keep(&told(true), Lsn(6)).expect_err("the disk is full");
+    synced.keep(&status_with(true), Lsn(6)).expect_err("the disk is full");
     assert_eq!(heard(), None);
     assert_eq!(synced.unheard(HEARD_NS), Some(LossCause::NotKept));
-    synced.keep(&told(false), Lsn(6)).expect_err("the disk is full");
-    synced.keep(&told(true), Lsn(7)).expect_err("the disk is full");
+    synced.keep(&status_with(false), Lsn(6)).expect_err("the disk is full");
+    synced.keep(&status_with(true), Lsn(7)).expect_err("the disk is full");
     assert_eq!(heard(), Some(false), "where either says so");
     disk.set_faults(FaultPlan::default());
-    synced.keep(&told(true), Lsn(7)).expect("kept");
+    synced.keep(&status_with(true), Lsn(7)).expect("kept");
     assert_eq!(heard(), Some(true));
 }

@@ -9,9 +9,9 @@ use crate::outcome::ReplyOutcome;
 type Told = mpsc::Receiver<Result<(), Arc<str>>>;
 
 fn wait_for(gate: &CommitGate, end: u64) -> Told {
-    let (sender, told) = mpsc::channel();
+    let (sender, answers) = mpsc::channel();
     gate.when_committed(Lsn(end), move |outcome| _ = sender.send(outcome));
-    told
+    answers
 }
 
 #[test]
@@ -19,27 +19,27 @@ fn caller_that_arrives_during_answers_is_answered_after_them() {
     let gate = Arc::new(CommitGate::default());
     gate.keep(Lsn(0));
     gate.set_limit(Some(Lsn(5)), true, Shortage::default());
-    let (sender, told) = mpsc::channel();
-    let (inner, tell) = (gate.clone(), sender.clone());
+    let (sender, answers) = mpsc::channel();
+    let (inner, hook_sender) = (gate.clone(), sender.clone());
     gate.when_committed(Lsn(7), move |_| {
         // Another thread may do the same at this moment.
-        let later = tell.clone();
+        let later = hook_sender.clone();
         inner.when_committed(Lsn(8), move |outcome| _ = later.send((8, outcome.is_ok())));
         inner.release();
-        let _ = tell.send((7, true));
+        let _ = hook_sender.send((7, true));
     });
     gate.set_limit(Some(Lsn(9)), true, Shortage::default());
     gate.release();
-    assert_eq!(told.try_iter().collect::<Vec<_>>(), [(7, true), (8, true)]);
+    assert_eq!(answers.try_iter().collect::<Vec<_>>(), [(7, true), (8, true)]);
     // Waits that the gate gives up end in the same order.
-    let (inner, tell) = (gate.clone(), sender);
+    let (inner, hook_sender) = (gate.clone(), sender);
     gate.when_committed(Lsn(11), move |outcome| {
-        let later = tell.clone();
+        let later = hook_sender.clone();
         inner.when_committed(Lsn(9), move |outcome| _ = later.send((9, outcome.is_ok())));
-        let _ = tell.send((11, outcome.is_ok()));
+        let _ = hook_sender.send((11, outcome.is_ok()));
     });
     gate.leave_open(&"nobody waits any more".into());
-    assert_eq!(told.try_iter().collect::<Vec<_>>(), [(11, false), (9, true)]);
+    assert_eq!(answers.try_iter().collect::<Vec<_>>(), [(11, false), (9, true)]);
     assert!(wait_for(&gate, 9).try_recv().is_ok(), "nobody answers now");
 }
 
@@ -48,12 +48,12 @@ fn reads_that_wait_are_run_again_once_standbys_are_missing_and_writes_wait() {
     let gate = CommitGate::default();
     gate.keep(Lsn(0));
     gate.set_limit(Some(Lsn(5)), true, Shortage::default());
-    let (sender, told) = mpsc::channel();
+    let (sender, answers) = mpsc::channel();
     let wait = |name: &'static str, end: u64, records: u32, outcome: ReplyOutcome| {
         let mut batch = CallBatch::new(None);
         batch.push(ModuleId(0), 0, b"", None);
         (batch.calls[0].outcome, batch.records) = (outcome, records);
-        batch.is_look = name == "look";
+        batch.is_table_read = name == "table read";
         let sender = sender.clone();
         let done = move |batch: Box<CallBatch>| _ = sender.send((name, batch.calls[0].outcome.clone()));
         batch.done = Some(Box::new(done));
@@ -68,16 +68,16 @@ fn reads_that_wait_are_run_again_once_standbys_are_missing_and_writes_wait() {
     wait("read", 7, 0, ReplyOutcome::Committed);
     wait("write", 8, 1, ReplyOutcome::Committed);
     wait("abort", 8, 0, aborted());
-    wait("look", 8, 0, ReplyOutcome::Waiting);
+    wait("table read", 8, 0, ReplyOutcome::Waiting);
     gate.release();
-    assert!(told.try_recv().is_err(), "standbys are here");
+    assert!(answers.try_recv().is_err(), "standbys are here");
     let reads: Option<Arc<str>> = Some("two are gone".into());
     let writes = None;
     gate.set_limit(Some(Lsn(6)), true, Shortage { writes, reads });
     gate.release();
     let refused = ReplyOutcome::StandbyUnavailable("two are gone".into());
-    let all: Vec<_> = told.try_iter().collect();
-    assert_eq!(all, [("read", ReplyOutcome::Superseded), ("look", refused)]);
+    let all: Vec<_> = answers.try_iter().collect();
+    assert_eq!(all, [("read", ReplyOutcome::Superseded), ("table read", refused)]);
     // Rows that a read saw stay committed, whatever becomes of the limit.
     let limit = gate.read_limit(Lsn(8)).expect("standbys are missing");
     assert_eq!((limit.end, gate.acknowledged()), (Lsn(6), Lsn(6)));
@@ -85,7 +85,7 @@ fn reads_that_wait_are_run_again_once_standbys_are_missing_and_writes_wait() {
     assert_eq!(gate.committed(Lsn(9)), Lsn(6));
     gate.set_limit(Some(Lsn(8)), true, Shortage::default());
     gate.release();
-    let all: Vec<_> = told.try_iter().collect();
+    let all: Vec<_> = answers.try_iter().collect();
     assert_eq!(all, [("write", ReplyOutcome::Committed), ("abort", aborted())]);
 }
 

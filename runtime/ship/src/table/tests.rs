@@ -119,8 +119,8 @@ impl Around {
     }
 
     fn is_told_in(&self, name: &str, connection: u64) -> bool {
-        let told = self.table.status_for(name, connection).expect("it speaks for it");
-        told.in_sync
+        let status = self.table.status_for(name, connection).expect("it speaks for it");
+        status.in_sync
     }
 
     fn laggards(&self, name: &str) -> Vec<Arc<str>> {

@@ -490,7 +490,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
     /// If that returns false, the count is incomplete.
     pub fn count(&self, place: Place, upper: &K::Probe<'_>, go_on: &mut dyn FnMut(u64) -> bool) -> u64 {
         let mut leaf = &self.leaves[place.leaf];
-        let (mut count, mut told) = (0, 0);
+        let (mut count, mut reported) = (0, 0);
         let mut at = place.at;
         loop {
             let end = leaf.end_before(upper);
@@ -498,11 +498,11 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
             if end < leaf.len() || leaf.next == NONE {
                 return count;
             }
-            if count - told > COUNTED_AT_ONCE {
-                if !go_on(count - told) {
+            if count - reported > COUNTED_AT_ONCE {
+                if !go_on(count - reported) {
                     return count;
                 }
-                told = count;
+                reported = count;
             }
             leaf = &self.leaves[leaf.next];
             at = 0;

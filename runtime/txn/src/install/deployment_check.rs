@@ -25,11 +25,11 @@ use super::{
 use crate::module::Deployed;
 
 /// Checks `candidate` over the stored tables.
-pub fn outline(deployed: &Deployed, candidate: &Candidate, judge: DeploymentRules<'_>) -> Outline {
-    let mut judged = DeploymentCheck::new(deployed, &candidate.name, &candidate.hash, &candidate.schema, judge);
-    judged.check_counts();
-    judged.take_all();
-    judged.finish(candidate)
+pub fn outline(deployed: &Deployed, candidate: &Candidate, rules: DeploymentRules<'_>) -> Outline {
+    let mut check = DeploymentCheck::new(deployed, &candidate.name, &candidate.hash, &candidate.schema, rules);
+    check.check_counts();
+    check.take_all();
+    check.finish(candidate)
 }
 
 pub(super) struct DeploymentCheck<'a> {
@@ -69,9 +69,9 @@ impl<'a> DeploymentCheck<'a> {
         name: &'a str,
         hash: &[u8; 32],
         schema: &'a ModuleSchema,
-        judge: DeploymentRules<'a>,
+        rules: DeploymentRules<'a>,
     ) -> Self {
-        let origins = match judge {
+        let origins = match rules {
             DeploymentRules::Replay(_) => None,
             DeploymentRules::Deployment(_) | DeploymentRules::WayBack => deployed.origins_of(name, hash),
         };
@@ -80,7 +80,7 @@ impl<'a> DeploymentCheck<'a> {
             deployed,
             name,
             schema,
-            rules: judge,
+            rules,
             conflicts: Vec::new(),
             changes: Vec::new(),
             next: deployed.clone(),

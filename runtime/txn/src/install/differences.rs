@@ -95,20 +95,20 @@ impl DeploymentCheck<'_> {
                 next.follow_change(*id, change.sources());
             }
         }
-        let mut judged = DeploymentCheck::new(
+        let mut check = DeploymentCheck::new(
             &next,
             &former.name,
             &former.hash,
             &former.schema,
             DeploymentRules::WayBack,
         );
-        judged.take_all();
+        check.take_all();
         let mut way = RollbackPlan {
             version: former.version,
             ..RollbackPlan::default()
         };
-        let mut conflicts = std::mem::take(&mut judged.conflicts);
-        for change in &judged.changes {
+        let mut conflicts = std::mem::take(&mut check.conflicts);
+        for change in &check.changes {
             let DeclaredChange::Change(id, change) = change else {
                 continue;
             };

@@ -165,8 +165,8 @@ impl<'a> TestSession<'a> {
         ))
     }
 
-    fn unplaced(&self, table: &TestTable, by: u16, look: LookupKind) -> OpError {
-        let (what, way_on) = match look {
+    fn unplaced(&self, table: &TestTable, by: u16, kind: LookupKind) -> OpError {
+        let (what, way_on) = match kind {
             LookupKind::Key => ("key", "read it by a key that does"),
             LookupKind::Local | LookupKind::Range => {
                 ("range", "scan_local and count_local see the rows that are there")
@@ -182,7 +182,7 @@ impl<'a> TestSession<'a> {
     }
 
     /// The partitions on which a lookup between two keys of an index continues.
-    fn readable(&self, target: IndexTarget, look: LookupKind, keys: KeyBounds<'_>) -> Result<Vec<usize>, OpError> {
+    fn readable(&self, target: IndexTarget, kind: LookupKind, keys: KeyBounds<'_>) -> Result<Vec<usize>, OpError> {
         let (table, held) = (self.table(target.table as usize)?, &self.scope.held);
         let by = match table.schema.placement {
             TablePlacement::Replicated => return Ok(vec![held[0]]),
@@ -194,8 +194,8 @@ impl<'a> TestSession<'a> {
         match placement::of_keys(&table.schema, columns, keys, self.stores.len()) {
             Some(home) if held.contains(&home) => Ok(vec![home]),
             Some(home) => Err(self.elsewhere(table, home)),
-            None if look == LookupKind::Local || self.holds_all() => Ok(held.clone()),
-            None => Err(self.unplaced(table, by, look)),
+            None if kind == LookupKind::Local || self.holds_all() => Ok(held.clone()),
+            None => Err(self.unplaced(table, by, kind)),
         }
     }
 
@@ -273,7 +273,7 @@ impl<'a> TestSession<'a> {
     /// The rows of a request as they are, in the order of its index.
     fn rows_of(&self, request: &ScanRequest<'_>) -> Result<Vec<(RowPosition, Vec<u8>)>, OpError> {
         let (target, range) = (request.target, KeyRange::of(request)?);
-        let look = match request.flags.has(ScanFlags::LOCAL) {
+        let kind = match request.flags.has(ScanFlags::LOCAL) {
             true => LookupKind::Local,
             false => LookupKind::Range,
         };
@@ -283,7 +283,7 @@ impl<'a> TestSession<'a> {
             limit => limit as usize,
         };
         let mut rows = Vec::new();
-        let readable = self.readable(target, look, KeyBounds::of(request))?;
+        let readable = self.readable(target, kind, KeyBounds::of(request))?;
         for partition in &readable {
             let store = &self.stores[*partition];
             for row in store.entries(number, target.index, &range)?.take(most) {

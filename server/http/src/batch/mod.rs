@@ -246,7 +246,7 @@ impl Conversation {
                     None
                 }
             };
-            let ChunkBatch { mut chunk, batch } = self.cut.take().expect("looked at above");
+            let ChunkBatch { mut chunk, batch } = self.cut.take().expect("checked above");
             self.pending_bytes += bytes;
             self.pending_calls += chunk.calls.slots().len();
             match permit {

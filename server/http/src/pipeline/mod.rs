@@ -204,7 +204,7 @@ impl Pipeline {
         }
     }
 
-    /// Polled once, the future keeps this task's waker; from then on a look at the version is enough.
+    /// Polled once, the future keeps this task's waker; from then on the version alone shows a change.
     fn watch_drain(&mut self, cx: &mut Context<'_>) {
         let is_draining = match self.is_drain_watched {
             true => self.draining.has_changed().unwrap_or(true),

@@ -1,4 +1,4 @@
-//! One call of the requests that a pipeline has read: a head that came before, or a new one, which is judged.
+//! One call of the requests that a pipeline has read: a head that came before, or a new one, which is checked.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::{
     trace::CallTrace,
 };
 
-/// Result of a look at the request that the input begins with.
+/// Result of reading the request that the input begins with.
 pub(super) enum TakeOutcome {
     Call,
     /// The rest of it is not here yet.
@@ -56,10 +56,10 @@ impl Pipeline {
             // A call that must wait does not hold up the ones behind it.
             InputKind::Call(head) if !is_in_view(&self.state, &head.headers) => TakeOutcome::Other,
             InputKind::Call(head) => {
-                let judged = self.check(input, &head, deployed);
+                let checked = self.check(input, &head, deployed);
                 let body = head.bytes..head.bytes + head.body_bytes;
                 let trace = || CallTrace::start(self.state.tracer.as_ref(), head.path, &head.headers).map(Box::new);
-                match judged {
+                match checked {
                     // The name goes into the log first, which takes a while.
                     Ok(call) if call.waits_for_name(&self.state) => TakeOutcome::Other,
                     Ok(call) => run.push(&self.state, body, &call, call.terms.key.clone(), trace),

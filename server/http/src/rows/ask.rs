@@ -120,13 +120,13 @@ impl RowsParameters {
         if self.rows.conditions.is_empty() {
             return Ok(None);
         }
-        let judged: Result<Vec<_>, _> = self
+        let parsed: Result<Vec<_>, _> = self
             .rows
             .conditions
             .iter()
             .map(|text| Condition::read(table, text))
             .collect();
-        let (conditions, layout) = (judged?, RowLayout::of_table(table));
+        let (conditions, layout) = (parsed?, RowLayout::of_table(table));
         Ok(Some(RowFilter {
             schema: table.clone(),
             passes: Arc::new(move |row| {

@@ -203,11 +203,11 @@ impl GroupColumns {
                 _ => Sum::Whole(0),
             };
             let sums: Vec<Sum> = self.sums.iter().map(zero).collect();
-            let told = columns_json(schema, &self.by, layout, &row).ok_or_else(strange)?;
-            bytes = size_of::<GroupTotals>() + key.len() + told.get().len() + size_of_val(&*sums);
+            let key_json = columns_json(schema, &self.by, layout, &row).ok_or_else(strange)?;
+            bytes = size_of::<GroupTotals>() + key.len() + key_json.get().len() + size_of_val(&*sums);
             groups.push(GroupTotals {
                 key,
-                key_json: told,
+                key_json,
                 count: 0,
                 sums,
             });
@@ -231,20 +231,20 @@ impl GroupColumns {
         schema: &TableSchema,
         (request, lsn): (&RowsRequest, u64),
     ) -> GroupsPage {
-        let mut told = Vec::with_capacity(groups.len());
+        let mut row_groups = Vec::with_capacity(groups.len());
         for group in groups {
             let sums = self.names.iter().zip(&self.sums).zip(&group.sums);
             let sums: Map<String, Value> = sums
                 .map(|((name, at), sum)| (name.clone(), sum.json(schema.columns[*at as usize].ty)))
                 .collect();
-            told.push(RowGroup {
+            row_groups.push(RowGroup {
                 key: group.key_json,
                 count: U64(group.count),
                 sums,
             });
         }
         GroupsPage {
-            groups: told,
+            groups: row_groups,
             continues,
             next_cursor: request
                 .cursor

@@ -94,9 +94,9 @@ fn half_of_file_system(
     ask: impl FnOnce(&Path) -> Option<u64> + Send + 'static,
 ) -> Result<u64, anyhow::Error> {
     let (threads, asked): (&dyn Threads, _) = (&RealThreads, dir.to_owned());
-    let told = threads.within("backup-dir", time, move || ask(&asked));
-    let told = told.context("start a thread that looks at the folder of backups")?;
-    let told = told.with_context(|| {
+    let answer = threads.within("backup-dir", time, move || ask(&asked));
+    let answer = answer.context("start a thread that looks at the folder of backups")?;
+    let answer = answer.with_context(|| {
         format!(
             "the file system of the backup directory {} does not answer within {} s. Repair it, name another directory with --backup-dir, or set \
              the size of all backups with --backup-max",
@@ -104,13 +104,13 @@ fn half_of_file_system(
             time.as_secs_f64()
         )
     })?;
-    Ok(told.map_or(u64::MAX, |bytes| bytes / 2))
+    Ok(answer.map_or(u64::MAX, |bytes| bytes / 2))
 }
 
 /// Returns the bytes of the file system that holds a folder, or would hold it.
 fn file_system_bytes(dir: &Path) -> Option<u64> {
-    let told = rustix::fs::statvfs(nearest_directory(dir)).ok()?;
-    Some(told.f_blocks.saturating_mul(told.f_frsize))
+    let stats = rustix::fs::statvfs(nearest_directory(dir)).ok()?;
+    Some(stats.f_blocks.saturating_mul(stats.f_frsize))
 }
 
 /// Days for which an archive is kept.
@@ -140,9 +140,9 @@ mod tests {
             None
         };
         let error = half_of_file_system(dir, Duration::from_millis(20), hang).expect_err("it hangs");
-        let told = error.to_string();
+        let text = error.to_string();
         for words in ["/mnt/backups", "does not answer", "--backup-dir", "--backup-max"] {
-            assert!(told.contains(words), "{told}");
+            assert!(text.contains(words), "{text}");
         }
         drop(held);
     }

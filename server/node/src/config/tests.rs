@@ -51,9 +51,9 @@ fn a_flag_goes_over_the_file_and_the_file_over_the_default() {
     for text in ["memory_ready = \"2GiB\"", "memory_ready = 2147483648"] {
         let config = load(ServeArgs::default(), &format!("memory_max = \"8GiB\"\n{text}")).expect("valid");
         assert_eq!(config.memory.memory_ready.value, 2 << 30);
-        let told = config.describe(&by_default(2), &by_default(1)).more.join("\n");
-        assert!(told.contains("memory-ready       2147483648  (file)"), "{told}");
-        assert!(told.contains("memory-max         8589934592  (file)"), "{told}");
+        let text = config.describe(&by_default(2), &by_default(1)).more.join("\n");
+        assert!(text.contains("memory-ready       2147483648  (file)"), "{text}");
+        assert!(text.contains("memory-max         8589934592  (file)"), "{text}");
     }
     let config =
         load(ServeArgs::default(), "memory_max = \"1GiB\"\nmemory_ready = \"950MiB\"").expect("valid by itself");
@@ -169,10 +169,10 @@ fn an_open_server_listens_on_loopback_only() {
 #[test]
 fn the_example_names_what_sighup_changes_and_no_other() {
     let config = load(ServeArgs::default(), "").expect("valid");
-    let told = EXAMPLE.split_once("SIGHUP").expect("it tells of SIGHUP").1;
+    let text = EXAMPLE.split_once("SIGHUP").expect("it tells of SIGHUP").1;
     for entry in config.entries() {
         let key = entry.name.replace('-', "_");
-        let words = || told.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let words = || text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         assert_eq!(words().any(|word| word == key), entry.is_live, "{key}");
     }
 }

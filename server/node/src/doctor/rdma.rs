@@ -102,7 +102,7 @@ mod tests {
         *,
     };
 
-    fn told(machine: &Machine, seen: Result<Vec<CardSeen>, VerbsError>) -> Vec<(State, String)> {
+    fn findings(machine: &Machine, seen: Result<Vec<CardSeen>, VerbsError>) -> Vec<(State, String)> {
         let used = Some(Ok("rxe0 port 1".to_owned()));
         let findings = check_cards(machine, seen, used).into_iter();
         findings.map(|finding| (finding.state, finding.found)).collect()
@@ -158,8 +158,8 @@ mod tests {
             ),
         ];
         for (machine, seen, state, text) in cases {
-            let told = told(machine, seen);
-            assert!(told[0].0 == state && told[0].1.contains(text), "{told:?}");
+            let findings = findings(machine, seen);
+            assert!(findings[0].0 == state && findings[0].1.contains(text), "{findings:?}");
         }
     }
 
@@ -177,7 +177,7 @@ mod tests {
                 "port 1, GID 1 (10.0.0.1), MTU 1024, Ethernet (RoCE v2)".into(),
             ]))
         };
-        let lines = told(&user, ports());
+        let lines = findings(&user, ports());
         assert_eq!(lines.len(), 3, "{lines:?}");
         assert!(
             lines[0].1.starts_with("rxe0 port 1, GID 1") && lines[1].1.starts_with("default card"),
@@ -187,7 +187,7 @@ mod tests {
             lines[2].0 == State::Warning && lines[2].1.starts_with("a process may lock 8.0 MiB of memory"),
             "{lines:?}"
         );
-        assert_eq!(told(&root, ports()).len(), 2);
-        assert!(told(&user, card(Ok(Vec::new())))[0].1.contains("no port is up"));
+        assert_eq!(findings(&root, ports()).len(), 2);
+        assert!(findings(&user, card(Ok(Vec::new())))[0].1.contains("no port is up"));
     }
 }

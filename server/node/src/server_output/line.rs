@@ -11,7 +11,7 @@ pub enum Level {
     /// Only where `RUST_LOG` asks for it.
     Debug,
     Info,
-    /// An operator should look at it.
+    /// An operator should read it.
     Warning,
     /// An operator must act.
     Error,

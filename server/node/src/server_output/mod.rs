@@ -166,9 +166,9 @@ mod tests {
 
         let (mut reader, writer) = io::pipe().expect("a pipe");
         assert_eq!(exit_status_with(writer), Some(7));
-        let mut told = String::new();
-        io::Read::read_to_string(&mut reader, &mut told).expect("read");
-        let line = told.lines().find(|line| line.contains("panicked")).expect("told");
+        let mut text = String::new();
+        io::Read::read_to_string(&mut reader, &mut text).expect("read");
+        let line = text.lines().find(|line| line.contains("panicked")).expect("told");
         assert!(
             line.contains(" error: thread ") && line.contains("on purpose\\nready: forged"),
             "{line}"

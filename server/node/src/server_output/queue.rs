@@ -318,14 +318,14 @@ mod tests {
         let text = pipe.text();
         let lines: Vec<_> = text.lines().collect();
         // The writer may take its first line behind the first lost ones. It then reports the lost lines twice.
-        let told = lines.iter().filter_map(|line| {
+        let counts = lines.iter().filter_map(|line| {
             let (count, _) = line.split_once("warning: ")?.1.split_once(" lines before")?;
             Some(count.parse::<usize>().expect("a number"))
         });
-        let told: Vec<_> = told.collect();
-        let lost: usize = told.iter().sum();
+        let counts: Vec<_> = counts.collect();
+        let lost: usize = counts.iter().sum();
         assert!(lost > 0, "{}", lines.len());
-        assert_eq!(lines.len() - 1 - told.len() + lost, said, "{told:?}");
+        assert_eq!(lines.len() - 1 - counts.len() + lost, said, "{counts:?}");
         assert!(lines[0].ends_with(" line 0") && text.ends_with("the last one\n"));
     }
 

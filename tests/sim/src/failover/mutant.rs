@@ -84,8 +84,8 @@ impl LeaseStore for ForgingStore {
         self.store.kind()
     }
 
-    fn look(&mut self) -> Result<LeaseContents, StoreError> {
-        self.store.look()
+    fn read(&mut self) -> Result<LeaseContents, StoreError> {
+        self.store.read()
     }
 
     fn take(
@@ -105,7 +105,7 @@ impl LeaseStore for ForgingStore {
     }
 
     fn record(&mut self, record: &SyncRecord) -> Result<bool, StoreError> {
-        let seen = self.store.look()?.record;
+        let seen = self.store.read()?.record;
         let was_in_sync = seen.map_or_else(Vec::new, |seen| seen.in_sync);
         let leaves = was_in_sync.iter().any(|name| !record.in_sync.contains(name));
         match self.mutant == FailoverMutant::KeepsLostInSync && leaves {
