@@ -1,5 +1,6 @@
 //! Three servers, whose primary is lost again and again under load. A standby takes over by hand or by lease, and the others follow it.
 
+mod forced;
 mod report;
 mod waits;
 
@@ -22,6 +23,7 @@ use crate::{
     verify,
 };
 
+pub use forced::{ForcedReport, run_forced};
 pub use report::FailoverReport;
 
 /// Waits that end only by a mistake.

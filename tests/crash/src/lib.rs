@@ -24,7 +24,9 @@ mod verify;
 mod workload;
 
 pub use etcd::{Etcd, has_etcd};
-pub use failover::{By, FailoverConfig, FailoverReport, Witness, run_failovers, run_failovers_before};
+pub use failover::{
+    By, FailoverConfig, FailoverReport, ForcedReport, Witness, run_failovers, run_failovers_before, run_forced,
+};
 pub use http::{Answer, Connection, Cut};
 pub use ports::free_address;
 pub use program::{exit_code, told_seed};

@@ -1,10 +1,11 @@
 //! A short run of what `cargo xtask failover` does for long.
 
 use crate::{check_loss, tell};
-use reprise_test_crash::{By, FailoverConfig, has_etcd, run_failovers, skip};
+use reprise_test_crash::{By, FailoverConfig, has_etcd, run_failovers, run_forced, skip};
 
 /// Its first primary stands still.
 const NVRAM_SEED: u64 = 29;
+const FORCED_SEED: u64 = 1;
 
 fn config(failovers: u32, seed: u64, safety: &str) -> FailoverConfig {
     FailoverConfig {
@@ -52,6 +53,15 @@ fn nothing_answered_from_nvram_is_lost_by_failovers_by_lease() {
         ..FailoverConfig::new(By::Lease, 2, NVRAM_SEED)
     };
     assert!(tell(run_failovers(&in_nvram)).paused > 0, "choose another seed");
+}
+
+#[test]
+fn promotion_by_force_names_each_acknowledged_write_that_it_loses() {
+    let reports = ["1-safe", "2-safe", "quorum", "very-safe"].map(|safety| {
+        // In each level's first rounds both standbys stand still at least once.
+        tell(run_forced(&FailoverConfig::forced(2, safety, FORCED_SEED)))
+    });
+    assert!(reports.iter().any(|report| report.lost > 0), "choose another seed");
 }
 
 /// A write at 1-safe that is acknowledged before a standby has it may be lost with the primary.
