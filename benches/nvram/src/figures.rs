@@ -276,37 +276,7 @@ impl Settings {
             }
             eprintln!("nv-logging-15: round {} of {}", round + 1, self.runs);
         }
-        let claim = |text: &str, scheme: Scheme, column: usize, paper: f64| TableClaim {
-            text: text.into(),
-            paper: Some((paper, paper)),
-            ours: rows
-                .iter()
-                .find(|row| row.name == scheme.name())
-                .map(|row| row.cells[column].clone())
-                .unwrap_or_default(),
-        };
-        let claims = vec![
-            claim(
-                "NV-Disk: log contention, here waiting, percent",
-                Scheme::NvDisk,
-                3,
-                27.64,
-            ),
-            claim("NV-Logging: log contention, here waiting, percent", ON_COMMIT, 3, 5.14),
-            claim(
-                "NV-Disk: log operations, here of a thread of its own, percent",
-                Scheme::NvDisk,
-                4,
-                11.55,
-            ),
-            claim("NV-Logging: log operations, percent", ON_COMMIT, 2, 3.2),
-            claim(
-                "distributed logging: log operations, percent",
-                Scheme::Distributed,
-                2,
-                10.65,
-            ),
-        ];
+        let claims = share_claims(&rows);
         Ok(vec![Drawing::Bars(Table {
             name: "nv-logging-15".into(),
             title: format!("Figure 15: where the time of a {what} transaction goes, on {sites} sites"),
@@ -333,7 +303,7 @@ impl Settings {
             &title,
             ("price of NVRAM to disk", "transactions a second and dollar to NV-Disk"),
         );
-        let rates = self.rates(&chart.name, workload, (sites, Duration::ZERO))?;
+        let rates = self.rates(&chart.name, workload, sites, Duration::ZERO)?;
         let baseline = rates
             .iter()
             .find(|(scheme, _)| *scheme == Scheme::NvDisk)
@@ -399,7 +369,7 @@ impl Settings {
     }
 
     /// Transactions a second with each scheme, one number a round. The schemes run in turn, so that other work of the machine meets all alike.
-    fn rates(&self, name: &str, workload: &str, (sites, line): (u16, Duration)) -> Result<Vec<(Scheme, Vec<f64>)>> {
+    fn rates(&self, name: &str, workload: &str, sites: u16, line: Duration) -> Result<Vec<(Scheme, Vec<f64>)>> {
         let mut rates: Vec<_> = Scheme::ALL.into_iter().map(|scheme| (scheme, Vec::new())).collect();
         for round in 0..self.runs {
             let run = self.run(workload, sites, line, round);
@@ -420,7 +390,7 @@ impl Settings {
     fn throughput(&self, name: &str, title: &str, workload: &str, sites: u16) -> Result<Chart> {
         let mut chart = self.chart(name, title, ("ns a line", "transactions a second"));
         for delay_ns in &self.delays_ns {
-            let rates = self.rates(name, workload, (sites, Duration::from_nanos(*delay_ns)))?;
+            let rates = self.rates(name, workload, sites, Duration::from_nanos(*delay_ns))?;
             chart.points.extend(rates.into_iter().map(|(scheme, y)| Point {
                 series: scheme.name(),
                 x: *delay_ns as f64,
@@ -429,4 +399,39 @@ impl Settings {
         }
         Ok(chart)
     }
+}
+
+/// The paper's shares beside ours.
+fn share_claims(rows: &[TableRow]) -> Vec<TableClaim> {
+    let claim = |text: &str, scheme: Scheme, column: usize, paper: f64| TableClaim {
+        text: text.into(),
+        paper: Some((paper, paper)),
+        ours: rows
+            .iter()
+            .find(|row| row.name == scheme.name())
+            .map(|row| row.cells[column].clone())
+            .unwrap_or_default(),
+    };
+    vec![
+        claim(
+            "NV-Disk: log contention, here waiting, percent",
+            Scheme::NvDisk,
+            3,
+            27.64,
+        ),
+        claim("NV-Logging: log contention, here waiting, percent", ON_COMMIT, 3, 5.14),
+        claim(
+            "NV-Disk: log operations, here of a thread of its own, percent",
+            Scheme::NvDisk,
+            4,
+            11.55,
+        ),
+        claim("NV-Logging: log operations, percent", ON_COMMIT, 2, 3.2),
+        claim(
+            "distributed logging: log operations, percent",
+            Scheme::Distributed,
+            2,
+            10.65,
+        ),
+    ]
 }

@@ -147,7 +147,7 @@ settings! {
             marks: [where_said],
         }
         /// Durability that a write has when the server acknowledges it: 1-safe (here), 2-safe (and on the standbys that are in sync),
-        /// quorum (on more than half of all servers), very-safe (on all servers) [default: as --commit says]
+        /// quorum (on more than half of all servers), very-safe (on all that count) [default: the cluster's, else as --commit says]
         safety: reprise_base::Safety {
             env: "REPRISE_SAFETY",
             takes: "LEVEL",
