@@ -14,7 +14,9 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use reprise_bench_figures::callgrind;
 use reprise_catalog::Catalog;
-use reprise_database::{CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy, RedoConfig};
+use reprise_database::{
+    BatchLimits, CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy, RedoConfig,
+};
 use reprise_driver::NativeCode;
 use reprise_http::{AppState, Auth, HttpOptions};
 use reprise_txn::Candidate;
@@ -93,7 +95,7 @@ fn open() -> Result<Arc<Database>> {
         redo: RedoConfig::default(),
         device: DeviceConfig::File,
         commit: CommitMode::Async,
-        group_commit_us: 0,
+        batch_limits: BatchLimits::default(),
         segment_bytes: 1 << 20,
         checkpoints: CheckpointConfig::BY_HAND,
         memory_max_bytes: u64::MAX,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use reprise_database::{CommitMode, DeviceConfig, LogPolicy, RedoConfig};
+use reprise_database::{BatchLimits, CommitMode, DeviceConfig, LogPolicy, RedoConfig};
 
 use crate::{BenchError, WORKLOADS};
 
@@ -45,7 +45,7 @@ pub struct ProcessOptions {
     /// Extra nanoseconds for each line of the cache that is written to NVRAM.
     pub nvram_delay_ns: u64,
     pub commit: CommitMode,
-    pub group_commit_us: u64,
+    pub batch_limits: BatchLimits,
     /// None is a temporary directory.
     pub data_dir: Option<PathBuf>,
     /// The procedures compiled into this program in place of wasm.
@@ -74,7 +74,7 @@ impl ProcessOptions {
             device: DeviceConfig::File,
             nvram_delay_ns: 0,
             commit: CommitMode::Sync,
-            group_commit_us: 0,
+            batch_limits: BatchLimits::default(),
             data_dir: None,
             native: false,
             checkpoint_during: false,

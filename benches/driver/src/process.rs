@@ -9,10 +9,7 @@ use std::{
 };
 
 use reprise_abi::describe::write_json;
-use reprise_base::{
-    PartitionId,
-    limits::{SEGMENT_BYTES, WAITING_TXNS_MAX},
-};
+use reprise_base::{PartitionId, limits::SEGMENT_BYTES};
 use reprise_database::{CommitMode, Database, DatabaseConfig, Environment, LogPolicy, keep_memory_ready};
 use reprise_procedure::native::NativeModule;
 use reprise_router::{BatchBuilder, BatchReply, CallPartitions, Deployed, Failure, Module, ReplyOutcome, Router};
@@ -188,7 +185,7 @@ fn open(process: &ProcessOptions, dir: Option<PathBuf>, around: &dyn Around) -> 
         redo: process.redo,
         device: process.device.clone(),
         commit: process.commit,
-        group_commit_us: process.group_commit_us,
+        batch_limits: process.batch_limits,
         segment_bytes: SEGMENT_BYTES,
         checkpoints: reprise_database::CheckpointConfig::BY_HAND,
         memory_max_bytes: u64::MAX,
@@ -589,6 +586,10 @@ fn shape(process: &ProcessOptions) -> (usize, usize) {
     let waits =
         process.prepared || !matches!(process.log, LogPolicy::None) && matches!(process.commit, CommitMode::Sync);
     let batch = process.batch.unwrap_or(if waits { 128 } else { 64 });
-    let chosen = if waits { (WAITING_TXNS_MAX - 1) / batch } else { 8 };
+    let chosen = if waits {
+        (process.batch_limits.waiting_max - 1) / batch
+    } else {
+        8
+    };
     (batch, process.in_flight.unwrap_or(chosen.max(1)))
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use reprise_base::limits::SEGMENT_BYTES;
-use reprise_database::{CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy, RedoConfig};
+use reprise_database::{BatchLimits, CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy, RedoConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::{BenchError, failed};
@@ -82,7 +82,7 @@ pub fn replay(options: &ReplayOptions) -> Result<ReplayReport, BenchError> {
         redo: options.redo,
         device: DeviceConfig::File,
         commit: CommitMode::Sync,
-        group_commit_us: 0,
+        batch_limits: BatchLimits::default(),
         segment_bytes: SEGMENT_BYTES,
         checkpoints: reprise_database::CheckpointConfig::BY_HAND,
         memory_max_bytes: u64::MAX,

@@ -21,8 +21,8 @@ use std::{
 use reprise_abi::value::push_varint;
 use reprise_backup::DirHandle;
 use reprise_database::{
-    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, FollowPrimary, LogPolicy, ReadersConfig,
-    RedoConfig, ServeStandbys, ShipForm, TicketError, keep_committed,
+    BatchLimits, CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, FollowPrimary, LogPolicy,
+    ReadersConfig, RedoConfig, ServeStandbys, ShipForm, TicketError, keep_committed,
 };
 use reprise_env::{RealClock, RealNet, RealThreads};
 use reprise_router::{BatchBuilder, ReplicationService, ReplyOutcome, StandbyPhase};
@@ -57,7 +57,7 @@ fn config(dir: &Path) -> DatabaseConfig {
         redo: RedoConfig::default(),
         device: DeviceConfig::File,
         commit: CommitMode::Sync,
-        group_commit_us: 0,
+        batch_limits: BatchLimits::default(),
         segment_bytes: 64 << 10,
         checkpoints: CheckpointConfig::BY_HAND,
         memory_max_bytes: u64::MAX,

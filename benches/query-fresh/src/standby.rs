@@ -16,8 +16,8 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use reprise_backup::DirHandle;
 use reprise_base::{Lsn, limits::SEGMENT_BYTES};
 use reprise_database::{
-    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Environment, FollowPrimary, LogPolicy,
-    ReadersConfig, RedoConfig, TicketError,
+    BatchLimits, CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Environment, FollowPrimary,
+    LogPolicy, ReadersConfig, RedoConfig, TicketError,
 };
 use reprise_env::{MakeWork, RealClock, RealNet, RealThreads, ThreadHandle, Threads, Work};
 use reprise_router::{ReplicationService, StandbyPhase};
@@ -179,7 +179,7 @@ fn open(config: &StandbyConfig) -> Result<Database> {
         redo: RedoConfig::default(),
         device: config.device.clone(),
         commit: CommitMode::Sync,
-        group_commit_us: 0,
+        batch_limits: BatchLimits::default(),
         segment_bytes: SEGMENT_BYTES,
         checkpoints: CheckpointConfig::BY_HAND,
         memory_max_bytes: u64::MAX,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use reprise_base::limits::{PARTITIONS_MAX, SITES_MAX};
+use reprise_base::limits::{PARTITIONS_MAX, SITES_MAX, WAITING_TXNS_MAX};
 use reprise_nvram::{FlushPolicy, RINGS_MAX};
 use reprise_partition::LogPolicy;
 use reprise_replay::RecoverFrom;
@@ -45,12 +45,32 @@ pub struct DatabaseConfig {
     /// The device that the log is written to first.
     pub device: DeviceConfig,
     pub commit: CommitMode,
-    /// Time for which a group of commits may grow before it is written.
-    pub group_commit_us: u64,
+    pub batch_limits: BatchLimits,
     pub segment_bytes: u64,
     pub checkpoints: CheckpointConfig,
     /// Limit of all memory that the server counts; `u64::MAX`: no limit.
     pub memory_max_bytes: u64,
+}
+
+/// Bounds of the calls that wait: for their partition, and for other calls of their group of commits (command logging, section V).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchLimits {
+    /// Time for which a group of commits may grow before it is written, in microseconds. 0: the log decides, whatever `group_calls_max` is.
+    pub group_delay_us: u64,
+    /// Calls at which a group is written before that time is over.
+    pub group_calls_max: usize,
+    /// Calls that may wait for one partition. Others are refused.
+    pub waiting_max: usize,
+}
+
+impl Default for BatchLimits {
+    fn default() -> Self {
+        Self {
+            group_delay_us: 0,
+            group_calls_max: usize::MAX,
+            waiting_max: WAITING_TXNS_MAX,
+        }
+    }
 }
 
 /// The device that the log is written to first.

@@ -43,7 +43,9 @@ mod stored_partitions;
 mod sync_status;
 mod table_difference;
 
-pub use config::{COPY_AT_ENTRIES_DEFAULT, CommitMode, DatabaseConfig, DeviceConfig, NvramConfig, RedoConfig};
+pub use config::{
+    BatchLimits, COPY_AT_ENTRIES_DEFAULT, CommitMode, DatabaseConfig, DeviceConfig, NvramConfig, RedoConfig,
+};
 pub use cutting::{ClosedDirectory, CutBack, CutError, CutInfo, cut_back, list_cuts};
 pub use database::Database;
 pub use device::RegionNote;

@@ -119,7 +119,8 @@ fn log_config_of(
     let key = (around.entropy)().map_err(OpenError::Entropy)?;
     let log_config = LogConfig {
         segment_bytes: config.segment_bytes,
-        group_commit_delay: Duration::from_micros(config.group_commit_us),
+        group_commit_delay: Duration::from_micros(config.batch_limits.group_delay_us),
+        group_calls_max: config.batch_limits.group_calls_max,
         settings_hash: around.compiler.settings_hash(),
         new_block_key: u32::from_le_bytes(*key.first_chunk().expect("16 bytes")),
         // The log refuses an empty folder beside checkpoints: it would begin at a position that they have passed.
@@ -298,6 +299,7 @@ pub(crate) fn shared(
         secret,
         partitions_count: config.partitions,
         sites_count: config.sites,
+        waiting_max: config.batch_limits.waiting_max,
         waiting: (0..config.partitions).map(|_| AtomicUsize::new(0)).collect(),
         multi_tick: AtomicU64::new(0),
         replay_failed: Default::default(),

@@ -28,7 +28,8 @@ pub(crate) fn patience(busy: Duration, max: Duration) -> u64 {
 /// Why the flusher lets a group grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GroupWait {
-    Configured,
+    /// The group may grow for a configured time, or up to this number of callers.
+    Configured(usize),
     /// The appenders have other calls to run.
     Busy,
     /// Clients that were just acknowledged are about to append again.
@@ -45,6 +46,7 @@ pub(crate) struct BegunWait {
 
 pub(crate) struct CommitDelay {
     configured_ns: u64,
+    calls_max: usize,
     returns: ReturnPrediction,
     /// When the last write ended, and how long its block might have been kept.
     last_write_ns: u64,
@@ -54,9 +56,10 @@ pub(crate) struct CommitDelay {
 }
 
 impl CommitDelay {
-    pub fn new(configured: Duration) -> Self {
+    pub fn new(configured: Duration, calls_max: usize) -> Self {
         Self {
             configured_ns: configured.as_nanos() as u64,
+            calls_max,
             returns: ReturnPrediction::default(),
             last_write_ns: 0,
             kept_ns: 0,
@@ -69,7 +72,7 @@ impl CommitDelay {
         let (pause, ns_max) = match (self.configured_ns, state.patience_ns) {
             (0, 0) => self.begin_returns(state)?,
             (0, patience_ns) => (GroupWait::Busy, self.left_of(patience_ns, now_ns)),
-            (configured_ns, _) => (GroupWait::Configured, configured_ns),
+            (configured_ns, _) => (GroupWait::Configured(self.calls_max), configured_ns),
         };
         let begun = BegunWait {
             pause,
@@ -162,7 +165,7 @@ mod tests {
 
     #[test]
     fn behind_a_block_that_was_kept_the_flusher_rests_once() {
-        let mut delay = CommitDelay::new(Duration::ZERO);
+        let mut delay = CommitDelay::new(Duration::ZERO, usize::MAX);
         delay.kept_ns = 500;
         delay.record_written(1_000);
         let begun = delay.begin_idle(1_200).expect("a rest");

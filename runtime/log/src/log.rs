@@ -41,6 +41,8 @@ pub struct LogConfig {
     /// Time for which a group may grow before it is written. Zero: a group holds the records that arrived during the write before it. It
     /// also holds those of clients that this write acknowledged and that append again at once.
     pub group_commit_delay: Duration,
+    /// Callers of a group that end its configured wait.
+    pub group_calls_max: usize,
     /// Longest time that a group waits while its engine threads are all busy, without a configured delay.
     pub patience_max: Duration,
     /// Quiet time after which a block of records is sealed; zero: only at close.
@@ -67,6 +69,7 @@ impl LogConfig {
         Self {
             segment_bytes: SEGMENT_BYTES,
             group_commit_delay: Duration::ZERO,
+            group_calls_max: usize::MAX,
             patience_max: Duration::from_millis(4),
             seal_after: Duration::from_millis(5),
             append_wait_max: Duration::from_secs(10),
@@ -479,7 +482,7 @@ impl OpenedFiles {
             self.report.database_id,
             complete,
         ));
-        let delay = CommitDelay::new(shared.config.group_commit_delay);
+        let delay = CommitDelay::new(shared.config.group_commit_delay, shared.config.group_calls_max);
         let flusher = Flusher {
             shared: Arc::clone(&shared),
             segment: self.segment,

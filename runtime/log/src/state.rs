@@ -435,7 +435,7 @@ impl<P> LogState<P> {
     pub fn may_pause(&self, pause: GroupWait) -> bool {
         self.may_grow()
             && match pause {
-                GroupWait::Configured => true,
+                GroupWait::Configured(calls_max) => self.fill_pending.len() < calls_max,
                 GroupWait::Busy => self.patience_ns > 0 && !self.is_awaited(),
                 GroupWait::Returns(wait) => self.fill_pending.len() < wait.until_count && !self.is_awaited(),
             }

@@ -45,6 +45,8 @@ pub struct Shared {
     pub sites_count: u16,
     /// Calls accepted and not yet run, per partition.
     pub waiting: Vec<AtomicUsize>,
+    /// Calls that may wait for one partition.
+    pub waiting_max: usize,
     /// The last tick that a multi-partition transaction took.
     pub multi_tick: AtomicU64,
     /// True once a record could not be replayed. Then no reader sees the partitions' tables.

@@ -10,10 +10,7 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, Sender};
-use reprise_base::{
-    Budget, Epoch, Lsn, MemoryLedger, PartitionId, Role,
-    limits::{DEPLOY_TIME_MAX_S, WAITING_TXNS_MAX},
-};
+use reprise_base::{Budget, Epoch, Lsn, MemoryLedger, PartitionId, Role, limits::DEPLOY_TIME_MAX_S};
 use reprise_log::{Log, NvramBufferStatus};
 use reprise_observe::{LineFilter, Notices, ProcedureMeters, RecentLine, Recorder, Registry};
 use reprise_partition::{
@@ -405,7 +402,7 @@ impl Router {
         let shared = &self.0.config.shared;
         let waiting = &shared.waiting[partition.index()];
         let count = batch.calls.len();
-        if waiting.fetch_add(count, Ordering::Relaxed) + count > WAITING_TXNS_MAX {
+        if waiting.fetch_add(count, Ordering::Relaxed) + count > shared.waiting_max {
             waiting.fetch_sub(count, Ordering::Relaxed);
             return batch.turn_away(&self.overloaded());
         }
@@ -443,7 +440,7 @@ impl Router {
         };
         for (admitted, partition) in partitions.iter().enumerate() {
             let (waiting, count) = (&shared.waiting[partition.index()], batch.count_on(*partition));
-            if waiting.fetch_add(count, Ordering::Relaxed) + count > WAITING_TXNS_MAX {
+            if waiting.fetch_add(count, Ordering::Relaxed) + count > shared.waiting_max {
                 for partition in &partitions[..=admitted] {
                     let count = batch.count_on(*partition);
                     shared.waiting[partition.index()].fetch_sub(count, Ordering::Relaxed);

@@ -12,8 +12,8 @@ use reprise_api::U64;
 use reprise_base::limits::SEGMENT_BYTES;
 use reprise_codec::{hex, rfc3339};
 use reprise_database::{
-    CheckpointConfig, CheckpointFate, CommitMode, Database, DatabaseConfig, DeviceConfig, Inspection, LogPolicy,
-    QuarantinedProcedure, RecoverFrom, RedoConfig, inspect, stored_partitions,
+    BatchLimits, CheckpointConfig, CheckpointFate, CommitMode, Database, DatabaseConfig, DeviceConfig, Inspection,
+    LogPolicy, QuarantinedProcedure, RecoverFrom, RedoConfig, inspect, stored_partitions,
 };
 use serde::Serialize;
 
@@ -197,7 +197,7 @@ fn recover(args: &RecoverArgs, output: Output) -> VerbResult {
         },
         device: DeviceConfig::File,
         commit: CommitMode::Sync,
-        group_commit_us: 0,
+        batch_limits: BatchLimits::default(),
         segment_bytes: SEGMENT_BYTES,
         checkpoints: CheckpointConfig::BY_HAND,
         memory_max_bytes: u64::MAX,

@@ -7,7 +7,9 @@ use reprise_abi::{
     value::ValueReader,
 };
 use reprise_backup::BackupManifest;
-use reprise_database::{CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy, RedoConfig};
+use reprise_database::{
+    BatchLimits, CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy, RedoConfig,
+};
 use reprise_host::{CallOutcome, CompiledModule, Engine, Fault, Limits, describe};
 use reprise_http::probe;
 use reprise_txn::{Candidate, Code, Executor};
@@ -163,7 +165,7 @@ static DATABASE: LazyLock<Database> = LazyLock::new(|| {
         redo: RedoConfig::default(),
         device: DeviceConfig::File,
         commit: CommitMode::Sync,
-        group_commit_us: 0,
+        batch_limits: BatchLimits::default(),
         segment_bytes: 1 << 20,
         checkpoints: CheckpointConfig::BY_HAND,
         memory_max_bytes: u64::MAX,

@@ -10,7 +10,7 @@ use std::{
 };
 
 use reprise_base::TxnId;
-use reprise_database::{CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy};
+use reprise_database::{BatchLimits, CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy};
 use reprise_router::{BatchBuilder, BatchReply, Failure, ReplyOutcome, Router};
 
 use crate::{
@@ -119,7 +119,7 @@ pub fn open(dir: Option<&Path>, partitions: u16, sites: u16, log: LogPolicy) -> 
         redo: reprise_database::RedoConfig::default(),
         device: DeviceConfig::File,
         commit: CommitMode::Sync,
-        group_commit_us: 0,
+        batch_limits: BatchLimits::default(),
         segment_bytes: 1 << 20,
         checkpoints: CheckpointConfig::BY_HAND,
         memory_max_bytes: u64::MAX,

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, atomic::AtomicU64};
 
 use reprise_base::Role;
 use reprise_database::{
-    AfterImage, CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Environment, FlushPolicy,
-    LogPolicy, NvramConfig, OpenError, RecoverFrom, RecoveryReport, RedoConfig, SampleRate, bring_home_in,
+    AfterImage, BatchLimits, CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Environment,
+    FlushPolicy, LogPolicy, NvramConfig, OpenError, RecoverFrom, RecoveryReport, RedoConfig, SampleRate, bring_home_in,
 };
 use reprise_env::{SimClock, SimDisk, Stepper, Threads};
 use reprise_router::{BatchBuilder, BatchReply, CallKey, Router, call_hash};
@@ -274,7 +274,7 @@ fn surroundings(
         redo: settings.redo,
         device: settings.device(),
         commit: settings.commit,
-        group_commit_us: 0,
+        batch_limits: BatchLimits::default(),
         segment_bytes: settings.segment_bytes,
         checkpoints: CheckpointConfig {
             keep: settings.keep,

@@ -333,3 +333,29 @@ fn a_restart_is_estimated_by_the_opening_and_by_the_time_of_the_calls_since() {
     );
     database.close().expect("close");
 }
+
+#[test]
+fn call_beyond_the_configured_waiting_calls_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut config = common::config(dir.path(), 1);
+    config.batch_limits.waiting_max = 2;
+    let database = common::recovered(config);
+    database.router().deploy("bank", &common::wasm("bank")).expect("deploy");
+    let outcomes = |count: i64| {
+        // All of one partition: the batch is taken or refused whole.
+        let calls: Vec<_> = (0..count).map(|_| ("bank", "open", None, i64s(&[7, 1]))).collect();
+        let reply = submit_to(&database, &calls);
+        (0..reply.len())
+            .map(|at| reply.get(at).outcome.clone())
+            .collect::<Vec<_>>()
+    };
+    assert!(matches!(outcomes(2)[..], [ReplyOutcome::Committed, _]));
+    let refused = outcomes(3);
+    assert!(
+        refused
+            .iter()
+            .all(|outcome| matches!(outcome, ReplyOutcome::Overloaded { .. })),
+        "{refused:?}"
+    );
+    common::close(database);
+}

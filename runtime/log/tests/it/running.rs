@@ -164,6 +164,24 @@ fn readers_of_others_writes_wait_for_them() {
 }
 
 #[test]
+fn group_with_enough_callers_does_not_wait_for_its_delay() {
+    let disk = SimDisk::new();
+    let mut slow = config();
+    (slow.group_commit_delay, slow.group_calls_max) = (2 * WAIT_MAX, 2);
+    let (log, _, told) = open_with(&disk, slow).expect("open");
+    for (word, count) in [("first", 0), ("second", 2)] {
+        let end = Lsn(log.positions().filled.0 + 1);
+        log.appender()
+            .append(&encode(&[word]), Some(word.into()))
+            .map_err(|e| e.0)
+            .expect("append");
+        let is_written = log.wait_durable(end, Duration::ZERO);
+        assert!(!is_written || count == 2, "one caller waits for more");
+        wait_until(|| told.lock().expect("test").len() >= count);
+    }
+}
+
+#[test]
 fn a_quiet_log_seals_its_last_records_once() {
     let disk = SimDisk::new();
     let mut sealing = config();

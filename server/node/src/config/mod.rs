@@ -23,7 +23,7 @@ use std::{
 
 use clap::{ArgMatches, Args, parser::ValueSource};
 use reprise_base::{Safety, limits::SEGMENT_BYTES};
-use reprise_database::{Database, DatabaseConfig, DeviceConfig};
+use reprise_database::{BatchLimits, Database, DatabaseConfig, DeviceConfig};
 
 use crate::{
     output::{VerbFailure, VerbResult, usage},
@@ -199,7 +199,10 @@ impl ServeConfig {
             redo: self.log.redo(),
             device: self.device_config.clone(),
             commit: self.log.commit.value,
-            group_commit_us: self.log.group_commit_us.value,
+            batch_limits: BatchLimits {
+                group_delay_us: self.log.group_commit_us.value,
+                ..BatchLimits::default()
+            },
             segment_bytes: SEGMENT_BYTES,
             checkpoints: self.checkpoints.config(),
             memory_max_bytes: self.memory.memory_max.value,

@@ -7,9 +7,9 @@ use std::{
 
 use reprise_base::{Joiner, NodeProcess, Safety};
 use reprise_database::{
-    CheckpointConfig, ClosedDirectory, CommitMode, CutBack, CutError, Database, DatabaseConfig, DeviceConfig,
-    DirHealth, Environment, FollowPrimary, LeaseConfig, LogPolicy, NodeFile, Position, RedoConfig, SampleRate,
-    ServeStandbys, ShipForm, TicketError, VIEW_NAME, cut_back, forget_earlier_log, keep_committed,
+    BatchLimits, CheckpointConfig, ClosedDirectory, CommitMode, CutBack, CutError, Database, DatabaseConfig,
+    DeviceConfig, DirHealth, Environment, FollowPrimary, LeaseConfig, LogPolicy, NodeFile, Position, RedoConfig,
+    SampleRate, ServeStandbys, ShipForm, TicketError, VIEW_NAME, cut_back, forget_earlier_log, keep_committed,
 };
 use reprise_env::{Disk, DiskError, SimDisk, Threads};
 use reprise_router::{ReplicationError, ReplicationService, StandbyTicket};
@@ -124,7 +124,7 @@ pub fn open(
         redo: own.redo,
         device: DeviceConfig::File,
         commit: CommitMode::Sync,
-        group_commit_us: 0,
+        batch_limits: BatchLimits::default(),
         segment_bytes: settings.segment_bytes,
         checkpoints: CheckpointConfig {
             keep: 2,

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use reprise_abi::RowLayout;
 use reprise_base::Lsn;
 use reprise_database::{
-    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Environment, LogPolicy, RedoConfig,
-    SampleRate,
+    BatchLimits, CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Environment, LogPolicy,
+    RedoConfig, SampleRate,
 };
 use reprise_env::{
     SimClock, SimDisk, Stepper, Threads,
@@ -56,7 +56,7 @@ impl Life {
             redo: RedoConfig::default(),
             device: DeviceConfig::File,
             commit: CommitMode::Sync,
-            group_commit_us: 0,
+            batch_limits: BatchLimits::default(),
             segment_bytes: 64 << 10,
             checkpoints: CheckpointConfig::BY_HAND,
             memory_max_bytes: u64::MAX,

@@ -131,6 +131,12 @@ pub struct BenchArgs {
     /// Microseconds to wait for more commits before a write to the log [default: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=GROUP_COMMIT_US_MAX), conflicts_with = "url")]
     pub group_commit_us: Option<u64>,
+    /// Calls at which a group of commits is written before its wait is over [default: none]
+    #[arg(long, value_name = "N", value_parser = count_max, requires = "group_commit_us")]
+    pub group_commit_calls: Option<usize>,
+    /// Calls that may wait for one partition; others are refused [default: 5000]
+    #[arg(long, value_name = "N", value_parser = count_max, conflicts_with = "url")]
+    pub waiting_max: Option<usize>,
     /// Directory of the database [default: a temporary directory]
     #[arg(long, value_name = "DIR", conflicts_with = "url")]
     pub data_dir: Option<PathBuf>,
@@ -198,6 +204,13 @@ pub struct BenchArgs {
     /// How results are printed
     #[arg(long, value_enum, value_name = "FORM", default_value_t = Output::Text)]
     pub output: Output,
+}
+
+fn count_max(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 1..) => Ok(count),
+        _ => Err(format!("{text:?} is no number from 1 on")),
+    }
 }
 
 fn size(text: &str) -> Result<u64, String> {

@@ -23,7 +23,8 @@ use clap::Parser;
 use print::{Outcome, ProgressLine, bytes, grouped, print};
 use report::{describe_loaded, describe_progress, describe_speed, report_lines};
 use reprise_database::{
-    COPY_AT_ENTRIES_DEFAULT, CommitMode, DeviceConfig, LogPolicy, NvramConfig, RedoConfig, stored_partitions,
+    BatchLimits, COPY_AT_ENTRIES_DEFAULT, CommitMode, DeviceConfig, LogPolicy, NvramConfig, RedoConfig,
+    stored_partitions,
 };
 use reprise_driver::{
     BenchError, Options, ProcessOptions, Progress, RemoteOptions, ReplayOptions, ReplayReport, Report, Target, Via,
@@ -192,7 +193,7 @@ fn process_options(args: &BenchArgs) -> Result<ProcessOptions, BenchError> {
         device: device(args)?,
         nvram_delay_ns: args.nvram_delay_ns.unwrap_or(0),
         commit: args.commit.unwrap_or(CommitMode::Sync),
-        group_commit_us: args.group_commit_us.unwrap_or(0),
+        batch_limits: batch_limits(args),
         data_dir: args.data_dir.clone(),
         native: args.native,
         checkpoint_during: args.checkpoint_during,
@@ -202,6 +203,15 @@ fn process_options(args: &BenchArgs) -> Result<ProcessOptions, BenchError> {
         prepared: args.prepared,
         memory_ready: args.memory_ready.unwrap_or(0),
     })
+}
+
+fn batch_limits(args: &BenchArgs) -> BatchLimits {
+    let known = BatchLimits::default();
+    BatchLimits {
+        group_delay_us: args.group_commit_us.unwrap_or(known.group_delay_us),
+        group_calls_max: args.group_commit_calls.unwrap_or(known.group_calls_max),
+        waiting_max: args.waiting_max.unwrap_or(known.waiting_max),
+    }
 }
 
 fn redo(args: &BenchArgs) -> RedoConfig {

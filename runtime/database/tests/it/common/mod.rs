@@ -18,8 +18,8 @@ use std::{
 
 use reprise_base::{Lsn, TxnId};
 use reprise_database::{
-    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Group, GroupSink, LogPolicy, Position,
-    RecoveryReport, RedoConfig,
+    BatchLimits, CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, Group, GroupSink, LogPolicy,
+    Position, RecoveryReport, RedoConfig,
 };
 use reprise_router::{
     BatchBuilder, BatchReply, CallKey, Consent, DeployError, Deployment, InstallError, LogEntry, LogSearch,
@@ -84,7 +84,7 @@ pub fn config(dir: &Path, sites: u16) -> DatabaseConfig {
         redo: RedoConfig::default(),
         device: DeviceConfig::File,
         commit: CommitMode::Sync,
-        group_commit_us: 0,
+        batch_limits: BatchLimits::default(),
         segment_bytes: 64 << 10,
         checkpoints: CheckpointConfig::BY_HAND,
         memory_max_bytes: u64::MAX,
