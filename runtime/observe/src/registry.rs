@@ -22,7 +22,7 @@ struct ThreadCounters {
     fuel: Counter,
     batches: Counter,
     log_bytes: Counter,
-    /// Time of calls that left records.
+    /// Time of engine threads for calls that left records.
     write_ns: Counter,
     /// Time from the start of a batch to its hand-over to the log.
     run: LatencyHistogram,
@@ -55,7 +55,7 @@ impl Recorder {
         self.0.log_bytes.add(bytes);
     }
 
-    /// Counts processor time of calls that left records.
+    /// Counts the time of engine threads that the replay of calls with records takes.
     #[inline]
     pub fn wrote(&self, elapsed: Duration) {
         self.0.write_ns.add(nanoseconds(elapsed));
@@ -162,7 +162,7 @@ impl Registry {
         self.answered.record_shared(nanoseconds(elapsed), calls);
     }
 
-    /// Nanoseconds that the engine threads needed for calls that left records. Replay needs the same to run them again.
+    /// Nanoseconds of engine threads that calls with records took. Replay takes the same to run them again.
     pub fn write_ns(&self) -> u64 {
         let threads = self.threads.lock().expect("nothing panics in here");
         threads.iter().map(|thread| thread.write_ns.get()).sum()

@@ -172,12 +172,14 @@ const RESULT_BYTES_USUAL: usize = 8;
 const RESULT_BYTES_USUAL_MAX: usize = 1024;
 
 impl CallBatch {
-    /// Returns the share of the time `ran` that belongs to calls with records. Each call knows the offset of its own records among all `records`.
-    pub(crate) fn share_of_writes(&self, ran: Duration, records: u32) -> Duration {
+    /// Returns the time of all engine threads that the replay of this batch takes, which ran in `ran`. Only calls with records are replayed.
+    /// A call of several partitions then holds `sites` threads. Each call knows the offset of its own records among all `records`.
+    pub(crate) fn site_time_of_writes(&self, ran: Duration, records: u32, sites: u32) -> Duration {
         let starts = self.calls.iter().map(|call| call.lsn.0);
         let ends = starts.clone().skip(1).chain([records.into()]);
-        let writes = starts.zip(ends).filter(|(start, end)| start < end).count();
-        ran * writes as u32 / self.calls.len().max(1) as u32
+        let writes = starts.zip(ends).enumerate().filter(|(_, (start, end))| start < end);
+        let held = writes.map(|(slot, _)| self.partition_of(slot).map_or(sites, |_| 1));
+        ran * held.sum::<u32>() / self.calls.len().max(1) as u32
     }
 
     /// Makes a batch without calls.
@@ -475,6 +477,22 @@ mod tests {
             (times.queued(), times.logging()),
             (Duration::from_nanos(1_000), Duration::from_nanos(900))
         );
+    }
+
+    #[test]
+    fn a_call_of_several_partitions_counts_for_each_thread_that_it_holds() {
+        let procedure = (ModuleId(0), 0);
+        let mut batch = CallBatch::new(None);
+        for single in [Some(PartitionId(1)), None, Some(PartitionId(1)), None] {
+            batch.push_among(single, procedure, b"", None);
+        }
+        // The calls wrote one record, one, none and one.
+        (0..)
+            .zip([0, 1, 2, 2])
+            .for_each(|(slot, first): (usize, u64)| batch.calls[slot].lsn = Lsn(first));
+        let ran = Duration::from_millis(4);
+        assert_eq!(batch.site_time_of_writes(ran, 3, 2), Duration::from_millis(5));
+        assert_eq!(batch.site_time_of_writes(ran, 3, 1), Duration::from_millis(3));
     }
 
     #[test]

@@ -29,7 +29,6 @@ mod partial_append;
 mod partition_table;
 mod paused_batch;
 mod principals;
-mod processor_share;
 mod published_stats;
 mod reader;
 mod rendezvous;

@@ -25,7 +25,6 @@ use crate::{
     outcome::ReplyOutcome,
     partition_table::PartitionTable,
     paused_batch::{Pause, PausedBatch},
-    processor_share::ProcessorShare,
     published_stats::PublishTimer,
     rendezvous::{MultiPartitionTxn, Rendezvous},
     shared::Shared,
@@ -100,7 +99,6 @@ pub struct ExecContext {
     result_bytes: usize,
     /// The time that a call of the last batch took.
     call_ns: u64,
-    share: ProcessorShare,
     deployed: Arc<Deployed>,
     /// The versions in service, by `ModuleId`.
     pub(crate) in_service: Vec<Option<Arc<Module>>>,
@@ -192,7 +190,6 @@ impl ExecContext {
             records: RecordBatch::default(),
             result_bytes: 0,
             call_ns: 0,
-            share: ProcessorShare::default(),
             deployed,
             in_service,
         }
@@ -513,7 +510,6 @@ impl Site {
     pub fn run_batch(&mut self, mut batch: Box<CallBatch>) {
         let started_ns = self.now_ns();
         self.tools.refresh_if_due();
-        self.tools.share.begin(&*self.tools.shared.clock);
         let id = batch.partition.expect("a multi-partition call comes as a job");
         let (partition, tools) = self.split(id);
         partition.release_undo(&*tools.sink, &tools.shared.gate);
@@ -549,8 +545,9 @@ impl Site {
         let fuel = tools.frame.take_fuel();
         tools.shared.coordinator.record_fuel(id, fuel / count.max(1) as u64);
         tools.recorder.ran(count as u64, ran, fuel);
-        let busy = tools.share.end(&*tools.shared.clock, ran);
-        tools.recorder.wrote(batch.share_of_writes(busy, tools.records.count()));
+        tools
+            .recorder
+            .wrote(batch.site_time_of_writes(ran, tools.records.count(), 1));
         let records = std::mem::take(&mut tools.records);
         match limit {
             Some(limit) => tools.shared.gate.complete(limit.end, Ok(()), batch),
@@ -598,7 +595,6 @@ impl ExclusivePartitions<'_> {
     pub fn run_calls(&mut self, mut batch: Box<CallBatch>) {
         let tools = &mut *self.tools;
         let started_ns = tools.shared.clock.monotonic_ns();
-        tools.share.begin(&*tools.shared.clock);
         let mut turn = TurnStart::new(tools, &batch);
         tools.records.clear();
         let count = batch.calls.len();
@@ -648,8 +644,9 @@ impl ExclusivePartitions<'_> {
                 .record_fuel(part.id, fuel / count.max(1) as u64);
         }
         tools.recorder.ran(count as u64, ran, fuel);
-        let busy = tools.share.end(&*tools.shared.clock, ran);
-        tools.recorder.wrote(batch.share_of_writes(busy, tools.records.count()));
+        let sites = self.partitions.len().min(tools.shared.sites_count.into());
+        let wrote = batch.site_time_of_writes(ran, tools.records.count(), sites as u32);
+        tools.recorder.wrote(wrote);
         batch.busy = busy_with(self.fewest_waiting(), self.tools.call_ns);
         let records = std::mem::take(&mut self.tools.records);
         let mut partitions = borrow(self.partitions);

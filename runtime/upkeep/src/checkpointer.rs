@@ -137,6 +137,7 @@ impl Checkpointer {
         let (point, log) = (self.history.restart_point(), &self.engine().log);
         // Replay runs the commands of this run once more. The log before them takes the time that it took at the opening.
         let opened_bytes = log.bytes_between(point.log_from, speeds.own_log_from);
+        let opened_bytes = speeds.replay.bytes_near(opened_bytes);
         let own_seconds = point.write_ns as f64 / 1e9 / f64::from(self.engine().shared.sites_count);
         let replay_seconds = speeds.replay.seconds_for(opened_bytes);
         let check_bytes = log.bytes_behind(log.start());

@@ -1,4 +1,4 @@
-//! The time that a restart would take: the speeds of the last opening, and the processor time of the calls since the checkpoint.
+//! The time that a restart would take: the speeds of the last opening, and the time of the calls since the checkpoint.
 
 use reprise_base::Lsn;
 
@@ -7,6 +7,8 @@ const SPEED_BYTES_MIN: u64 = 4 << 20;
 /// Factor by which a part may be longer than a measured one whose speed is used for it. The fixed cost of a shorter part distorts its
 /// speed.
 const ALIKE_MAX: u64 = 2;
+/// Bytes by which the log's index may be wrong about the length of a stretch.
+const INDEX_ERROR_MAX: u64 = 512 << 10;
 
 /// One part of the last opening.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,6 +26,14 @@ impl OpeningPart {
         match bytes {
             0 => Some(0.0),
             _ => is_known.then(|| bytes as f64 * self.seconds / self.bytes as f64),
+        }
+    }
+
+    /// Returns `bytes`, or all that the part read if the log's index can't tell the two apart.
+    pub(crate) fn bytes_near(self, bytes: u64) -> u64 {
+        match bytes > self.bytes + INDEX_ERROR_MAX {
+            true => bytes,
+            false => bytes.min(self.bytes),
         }
     }
 }
@@ -117,6 +127,18 @@ mod tests {
         assert_eq!(part(4 << 20, 0.5).seconds_for(400 << 20), Some(50.0));
         assert_eq!(OpeningPart::default().seconds_for(1), None);
         assert_eq!(OpeningPart::default().seconds_for(0), Some(0.0));
+    }
+
+    #[test]
+    fn an_opening_without_a_log_has_a_speed_for_an_error_of_the_index() {
+        let empty = OpeningPart {
+            bytes: 1 << 10,
+            seconds: 0.001,
+        };
+        let first_deployment = empty.bytes_near(69 << 10);
+        assert_eq!(empty.seconds_for(first_deployment), Some(0.001));
+        assert_eq!(empty.bytes_near(100), 100);
+        assert_eq!(empty.bytes_near(1 << 20), 1 << 20);
     }
 
     #[test]

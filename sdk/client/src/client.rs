@@ -420,15 +420,23 @@ impl Client {
         request.send().map_err(|error| match is_refused(&error) {
             true => ClientError::Trust(format!(
                 "this machine does not trust the certificate of {}; name the certificate that signed it: {}",
-                self.url,
+                self.server_of(&error),
                 chain(&error)
             )),
             false if error.is_connect() => ClientError::Connect {
-                url: self.url.to_string(),
+                url: self.server_of(&error).to_string(),
                 error: chain(&error),
             },
             false => ClientError::Http(chain(&error)),
         })
+    }
+
+    /// Returns the server that a request went to. It is another than the client's after `moved`.
+    fn server_of(&self, error: &reqwest::Error) -> Url {
+        let mut url = error.url().unwrap_or(&self.url).clone();
+        url.set_path("");
+        url.set_query(None);
+        url
     }
 }
 
@@ -630,6 +638,18 @@ mod tests {
         let (url, server) = one_answer("HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n<html>");
         let client = Client::new(&url, None).expect("client");
         assert!(matches!(client.status(), Err(ClientError::Protocol(_))));
+        server.join().expect("server");
+        // A standby names a primary that is gone. The error names the primary, because the standby was reached.
+        let body = r#"{"type": "/problems/not-primary", "title": "", "status": 421, "detail": "no", "primary": "http://127.0.0.1:1"}"#;
+        let (standby, server) = one_answer(format!(
+            "HTTP/1.1 421 Misdirected Request\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+            body.len()
+        ));
+        let client = Client::new(&standby, None).expect("client");
+        match client.remove_module("bank", &[]) {
+            Err(ClientError::Connect { url, .. }) => assert_eq!(url, "http://127.0.0.1:1/"),
+            other => panic!("{other:?}"),
+        }
         server.join().expect("server");
     }
 }

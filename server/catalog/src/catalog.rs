@@ -201,7 +201,7 @@ impl Catalog {
             let id = entry.module_id;
             let of_name = format!("{} version {} (module {id})", entry.name, entry.version);
             match found.iter().find(|found| found.module_id == id) {
-                None => differences.push(format!("{of_name} is missing")),
+                None => differences.push(format!("{of_name} is new")),
                 Some(found) if found != entry => differences.push(format!("{of_name} differs")),
                 Some(_) => {}
             }
@@ -211,7 +211,7 @@ impl Catalog {
             .filter(|f| !expected.iter().any(|e| e.module_id == f.module_id));
         differences.extend(unknown.map(|f| format!("module {} ({}) is not in the log", f.module_id, f.name)));
         if self.in_service()? != *in_service {
-            differences.push("the names in service differ".into());
+            differences.push("other versions are in service".into());
         }
         Ok(differences)
     }
@@ -289,7 +289,7 @@ mod tests {
         let differences = catalog.differences(&expected[..2], &BTreeMap::new()).expect("reads");
         assert_eq!(
             differences,
-            ["module 2 (bank) is not in the log", "the names in service differ"]
+            ["module 2 (bank) is not in the log", "other versions are in service"]
         );
     }
 

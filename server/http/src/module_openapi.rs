@@ -195,7 +195,8 @@ fn operation(module: &str, procedure: &ProcedureSchema, call: &Value, components
     })
 }
 
-/// The answer to a call that the procedure aborts. The codes are examples: a module need not declare them all.
+/// Returns the answer to a call that the procedure aborts. The codes are examples: a module need not declare them all. Their type is that of
+/// the problem, because generators of clients merge the two.
 fn aborted(aborts: &[AbortSchema], problem: &Value) -> Value {
     let lines = aborts.iter().map(|abort| match abort.docs.is_empty() {
         true => format!("\n- `{}`", abort.code),
@@ -204,7 +205,7 @@ fn aborted(aborts: &[AbortSchema], problem: &Value) -> Value {
     let codes: Vec<_> = aborts.iter().map(|abort| &abort.code).collect();
     let schema = json!({"allOf": [
         problem,
-        {"type": "object", "properties": {"code": {"type": "string", "examples": codes}}},
+        {"type": "object", "properties": {"code": {"type": ["string", "null"], "examples": codes}}},
     ]});
     json!({
         "description": format!(
@@ -373,6 +374,19 @@ mod tests {
         assert_eq!(taken["items"]["properties"]["id"]["type"], json!(["string", "integer"]));
         let price = &taken["items"]["properties"]["price"]["anyOf"][0];
         assert_eq!(price["type"], "string", "money never becomes a float in a client");
+    }
+
+    #[test]
+    fn code_of_an_abort_has_the_type_that_it_has_in_the_problem() {
+        let (code, docs) = ("unknown".to_owned(), String::new());
+        let answer = aborted(&[AbortSchema { code, docs }], &json!({}));
+        let aborted = &answer["content"]["application/problem+json"]["schema"]["allOf"][1]["properties"]["code"];
+        assert_eq!(aborted["examples"], json!(["unknown"]));
+        let served: Value = serde_json::from_str(include_str!("../../../sdk/api/openapi.json")).expect("JSON");
+        assert_eq!(
+            aborted["type"],
+            served["components"]["schemas"]["Problem"]["properties"]["code"]["type"]
+        );
     }
 
     #[test]

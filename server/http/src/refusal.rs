@@ -326,9 +326,13 @@ fn problem_of_failure(failure: &Failure) -> Problem {
             problem
         }
         Failure::Limit { limit, max, message } => {
+            let other = match &**limit {
+                "fuel" => ", or declare a larger fuel_max for the procedure",
+                _ => "",
+            };
             let mut problem = Problem::new(
                 ProblemKind::LimitExceeded,
-                format!("{message}; the server rolled the transaction back. Split the work into several calls"),
+                format!("{message}; the server rolled the transaction back. Split the work into several calls{other}"),
             );
             problem.limit = Some(limit.clone());
             problem.max = Some(*max);

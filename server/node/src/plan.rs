@@ -112,9 +112,9 @@ fn change_lines(plan: &DeployPlan) -> Vec<String> {
     }));
     lines.extend(plan.abandoned.iter().map(|left| {
         format!(
-            "  no module in service would own table {} ({} rows)",
+            "  no module in service would own table {} ({})",
             left.table,
-            grouped(left.rows)
+            counted(left.rows, "row")
         )
     }));
     lines.extend(plan.likely_renames.iter().map(|likely| {
@@ -195,8 +195,12 @@ pub fn destroyed_line(found: &Destroyed) -> String {
         _ => "row",
     };
     let most = if found.is_exact { "" } else { "at most " };
-    let plural = if found.count == 1 { "" } else { "s" };
-    format!("{} ({most}{} {what}{plural})", found.allow, grouped(found.count))
+    format!("{} ({most}{})", found.allow, counted(found.count, what))
+}
+
+fn counted(count: u64, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", grouped(count))
 }
 
 fn joined(words: &[&str]) -> String {
@@ -207,8 +211,8 @@ fn joined(words: &[&str]) -> String {
 fn table_lines(table: &TablePlan) -> Vec<String> {
     let rows = match (table.rows, table.reads_rows) {
         (0, _) => "no rows".to_owned(),
-        (rows, true) => format!("{} rows; the server reads all of them", grouped(rows)),
-        (rows, false) => format!("{} rows; the server reads none of them", grouped(rows)),
+        (rows, true) => format!("{}; the server reads all of them", counted(rows, "row")),
+        (rows, false) => format!("{}; the server reads none of them", counted(rows, "row")),
     };
     let head = format!("  table {} ({rows})", table.table);
     let steps = table.steps.iter().map(|step| format!("    {}", step_line(step)));
@@ -284,6 +288,14 @@ mod tests {
                 ..DeployPlan::default()
             },
         }
+    }
+
+    #[test]
+    fn count_of_one_has_no_plural() {
+        assert_eq!(
+            (counted(1, "row"), counted(2, "row")),
+            ("1 row".into(), "2 rows".into())
+        );
     }
 
     #[test]

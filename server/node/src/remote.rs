@@ -120,16 +120,16 @@ fn print_installed(installed: ModuleInstalled, output: Output) -> VerbResult {
         "{} version {} {what}{bytes}",
         installed.module, installed.version
     ))?;
-    print_pairs(&[
+    let mut pairs = vec![
         ("  procedures", installed.procedures.join(", ")),
         ("  tables", installed.tables.join(", ")),
         ("  sha-256", installed.hash),
-    ])?;
+    ];
     let destroyed: Vec<_> = installed.destroyed.iter().map(plan::destroyed_line).collect();
     if !destroyed.is_empty() {
-        print_pairs(&[("  destroyed", destroyed.join(", "))])?;
+        pairs.push(("  destroyed", destroyed.join(", ")));
     }
-    Ok(())
+    Ok(print_pairs(&pairs)?)
 }
 
 fn list_modules(server: &ServerArgs, output: Output) -> VerbResult {

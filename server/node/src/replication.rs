@@ -104,6 +104,7 @@ fn show(replication: &Replication) -> std::io::Result<()> {
     let mut table = table(&[
         "standby",
         "state",
+        "in sync",
         "shipped",
         "persisted",
         "replayed",
@@ -115,7 +116,8 @@ fn show(replication: &Replication) -> std::io::Result<()> {
     for standby in &replication.standbys {
         table.add_row([
             standby.name.clone(),
-            state(standby),
+            state_word(standby.state).to_owned(),
+            in_sync_word(standby.in_sync).to_owned(),
             grouped(standby.shipped_lsn.0),
             grouped(standby.persisted_lsn.0),
             grouped(standby.replayed_lsn.0),
@@ -212,17 +214,39 @@ fn lag(standby: &Standby) -> String {
     format!("{least}{:.1} ms", standby.lag_ms)
 }
 
-fn state(standby: &Standby) -> String {
-    let name = match standby.state {
+/// Returns the API's word for the state. A cell of several words makes the table too wide for a terminal.
+fn state_word(state: StandbyState) -> &'static str {
+    match state {
         StandbyState::Joining => "joining",
-        StandbyState::CatchingUp => "catching up",
+        StandbyState::CatchingUp => "catching-up",
         StandbyState::Streaming => "streaming",
         StandbyState::Lost => "lost",
-    };
-    let sync = match standby.in_sync {
-        Some(true) => "in sync",
-        Some(false) => "out of sync",
-        None => "in sync or not: it does not know",
-    };
-    format!("{name}, {sync}")
+    }
+}
+
+/// Returns whether the standby is in sync. It does not know it until its primary says so.
+fn in_sync_word(in_sync: Option<bool>) -> &'static str {
+    match in_sync {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_of_a_standby_is_the_one_word_of_the_api() {
+        for state in [
+            StandbyState::Joining,
+            StandbyState::CatchingUp,
+            StandbyState::Streaming,
+            StandbyState::Lost,
+        ] {
+            assert_eq!(serde_json::json!(state), state_word(state));
+            assert!(!state_word(state).contains(' '));
+        }
+    }
 }

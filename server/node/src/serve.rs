@@ -448,7 +448,7 @@ fn reconcile_catalog(router: &Router, catalog: &Catalog, recovered: usize) -> an
             false => server_output::info(
                 "catalog",
                 format!(
-                    "the catalog, a copy for look-ups, is made again from the log, as after any deployment that it missed: {}",
+                    "the catalog, a copy for look-ups, is made again from the log, as is normal after a deployment: {}",
                     differences.join("; ")
                 ),
             ),
