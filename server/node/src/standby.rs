@@ -219,7 +219,7 @@ impl Primary {
     fn bootstrap_within(&self, dir: &Path, tries: Duration) -> VerbResult {
         install_files(dir)
             .with_context(|| format!("put the first files of a standby in their place in {}", dir.display()))?;
-        if dir.join("log").exists() {
+        if has_files(dir).with_context(|| format!("list {}", dir.display()))? {
             return Ok(());
         }
         let begun = Instant::now();
@@ -367,6 +367,20 @@ fn closed_directory(dir: &Path) -> anyhow::Result<ClosedDirectory> {
         checkpoints: Arc::new(RealDisk::create(dir.join("checkpoints"))?),
         cuts: cuts_of(dir),
     })
+}
+
+/// Checks whether a directory has the files with which a standby begins. A start that was refused leaves empty folders.
+fn has_files(dir: &Path) -> io::Result<bool> {
+    for folder in FOLDERS {
+        let entries = match fs::read_dir(dir.join(folder)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            entries => entries?,
+        };
+        if entries.count() > 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn node_of(dir: &Path) -> anyhow::Result<Arc<NodeFile>> {
