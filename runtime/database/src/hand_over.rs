@@ -348,6 +348,20 @@ impl NodeReplication {
         begun.map_err(|error| unavailable(format!("the beginning of a promotion can't be saved here: {error}")))
     }
 
+    /// Records that this server is a standby as before, because its promotion failed and nothing was acknowledged in its epoch. Otherwise a start
+    /// without a primary would lead. A lease that it asked for keeps its claim until that is given up.
+    pub(crate) fn abandon_promotion(&self) {
+        let abandoned = self.node.change(|document| {
+            document.follows = true;
+            if self.leasing.get().is_none() {
+                cutting::drop_claim(document);
+            }
+        });
+        if let Err(error) = abandoned {
+            self.report(format!("that the promotion failed can't be saved here: {error}"));
+        }
+    }
+
     /// Begins the epoch of a server that takes standbys from now on. If the server opens with a lease, this waits until no other server has the
     /// lease.
     pub(crate) fn begin_serving(&self, is_promoted: bool, has_lease: bool) -> Result<(), LogError> {

@@ -59,7 +59,7 @@ pub use memory::{MemoryBound, MemoryError, check_memory, keep_memory_ready, memo
 pub use node_file::{DirHealth, NODE_NAME, NodeDocument, NodeFile};
 pub use opened_log::{bring_home, bring_home_in};
 pub use primary_connection::{AskStepDown, AskTicket, FollowPrimary, TicketError};
-pub use promising::{AskPeers, PeerAnswer};
+pub use promising::{AskPeers, PeerAnswer, PromisedPrimary};
 pub use readers::ReadersConfig;
 pub use report::{LoadedCheckpoint, QuarantinedProcedure, ReadOnly, RecoveryReport};
 pub use reprise_nvram::FlushPolicy;

@@ -158,6 +158,12 @@ impl NodeDocument {
         })
     }
 
+    /// True if the node led last, and has followed no primary since. Its log may have acknowledged records that no other log has.
+    pub fn is_primary(&self) -> bool {
+        let has_log = self.health == DirHealth::Good;
+        has_log && self.led.is_some() && self.handed_over.is_none() && !self.follows
+    }
+
     /// Describes a start that names no primary.
     pub fn as_primary(&self, has_log: bool) -> String {
         match (&self.health, &self.handed_over) {
@@ -166,10 +172,10 @@ impl NodeDocument {
             (DirHealth::Good, Some(handed_over)) => {
                 format!("is refused: it gave its place to {}", handed_over.successor)
             }
-            (DirHealth::Good, None) if !has_log => "makes a new database".to_owned(),
             (DirHealth::Good, None) if self.follows => {
                 "is refused: it is a standby's directory. With a lease, the lease decides".to_owned()
             }
+            (DirHealth::Good, None) if !has_log => "makes a new database".to_owned(),
             (DirHealth::Good, None) => "leads, in a new epoch. With a lease, the lease decides".to_owned(),
         }
     }

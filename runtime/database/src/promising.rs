@@ -88,11 +88,6 @@ impl Promises {
             .collect()
     }
 
-    /// Returns the URL of the server to which this one promised an epoch after `followed`: it may lead by now.
-    pub fn promised_primary(&self, followed: Epoch) -> Option<String> {
-        self.newest().filter(|promise| promise.epoch > followed.0)?.url
-    }
-
     /// Checks whether this server may follow the primary of an epoch, at this URL.
     pub fn check(&self, epoch: Epoch, url: &str) -> Result<(), String> {
         let Some(promise) = self.newest() else { return Ok(()) };
@@ -146,6 +141,14 @@ impl Promises {
     fn save(&self, given: &[StoredPromise]) -> Result<(), DiskError> {
         self.node.change(|document| document.promises = given.to_vec())
     }
+}
+
+/// A server to which this one promised an epoch, and which may lead in it by now.
+pub struct PromisedPrimary {
+    pub url: String,
+    pub epoch: Epoch,
+    /// This server has records or a sync status of that epoch. It can't follow the primary of an earlier one any more.
+    pub is_followed: bool,
 }
 
 /// The answers to a promotion, and the servers that gave a promise.
@@ -246,6 +249,17 @@ impl NodeReplication {
         }
         // From now on this server acknowledges nothing more to an earlier primary.
         Ok(self.answer())
+    }
+
+    /// Returns the server that got the last promise, unless this one has followed a primary of a later epoch since.
+    pub(crate) fn promised_primary(&self) -> Option<PromisedPrimary> {
+        let (promise, followed) = (self.promises.newest()?, self.answer().epoch);
+        let epoch = Epoch(promise.epoch);
+        (epoch >= followed).then_some(PromisedPrimary {
+            url: promise.url?,
+            epoch,
+            is_followed: epoch == followed,
+        })
     }
 
     fn request(&self, epoch: Epoch, is_withdrawn: bool) -> PromiseQuestion {

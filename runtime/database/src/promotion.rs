@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use reprise_base::{Epoch, Lsn};
+use reprise_base::{Epoch, Lsn, Role};
 use reprise_router::{LossCause, PeerMember, PromoteOptions, PromotionResult, ReplicationError};
 
 use crate::{
@@ -116,7 +116,11 @@ impl NodeReplication {
         database.adopt_safety();
         let at_least = at_least.max(self.granted_epoch()).max(self.log.epoch().next());
         let epoch = self.begin_promotion(&self.synced.laggards(), set.as_deref(), at_least)?;
-        let promoted = database.promote_in(epoch)?;
+        let promoted = database.promote_in(epoch);
+        if promoted.is_err() && self.router.role() == Role::Standby {
+            self.abandon_promotion();
+        }
+        let promoted = promoted?;
         if let Some(hiding) = database.hiding() {
             hiding.show_again(&self.router);
         }

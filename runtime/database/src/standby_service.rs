@@ -32,7 +32,7 @@ use crate::{
     membership::{self, Membership},
     node_file::NodeFile,
     primary_connection::{self, FollowPrimary, PrimaryConnection},
-    promising::{AskPeers, Promises},
+    promising::{AskPeers, PromisedPrimary, Promises},
     reachable::reachable,
     sync_status::SyncStatusStore,
 };
@@ -153,10 +153,9 @@ impl Database {
         }
     }
 
-    /// Returns the URL of a server to which this standby gave a promise, and which may lead by now.
-    pub fn promised_primary(&self) -> Option<String> {
-        let replication = self.upkeep.replication.get()?;
-        replication.promises.promised_primary(replication.synced.epoch())
+    /// Returns the server to which this standby gave its last promise, and which may lead by now.
+    pub fn promised_primary(&self) -> Option<PromisedPrimary> {
+        self.upkeep.replication.get()?.promised_primary()
     }
 
     /// Returns the last primary that the lease names, with its epoch, if that is later than `epoch`.

@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context;
 use clap::Subcommand;
 use reprise_base::Safety;
-use reprise_database::{DirHealth, NodeFile, OpenError, RegionNote, VIEW_NAME};
+use reprise_database::{DirHealth, NODE_NAME, NodeFile, OpenError, RegionNote, VIEW_NAME};
 use reprise_env::{Disk, DiskLock, RealDisk};
 use reprise_nvram::{MapRegions, OpenMemory, PmemError, Region};
 use serde_json::json;
@@ -181,12 +181,29 @@ fn health(dir: &Path, clear: bool, output: Output) -> VerbResult {
 
 /// Removes the files that a standby fetches anew. After an interruption, a second run or a start as a standby completes it.
 fn reset(dir: &Path) -> VerbResult {
-    let lock = lock(dir)?;
     let root = root(dir)?;
+    if !dir.join(NODE_NAME).exists() {
+        return Err(anyhow::anyhow!(
+            "{} is no standby's directory: it has no {NODE_NAME}. Nothing was removed",
+            dir.display()
+        )
+        .into());
+    }
+    let lock = lock(dir)?;
     let node = match NodeFile::open(root.clone()) {
         Err(OpenError::NodeUnknown { .. }) => NodeFile::replace(root.clone()),
         opened => opened.context("read the document of the directory")?,
     };
+    let document = node.document();
+    if lock.is_some() && document.is_primary() {
+        return Err(anyhow::anyhow!(
+            "{} is a primary's directory: {}. Its log may be the only one with what was answered, so nothing was removed. If another server \
+             leads, start this one with --standby-of it first",
+            dir.display(),
+            document.part()
+        )
+        .into());
+    }
     node.begin_again("an operator reset it").context("save the document")?;
     erase_region(&*root)?;
     drop(lock);
@@ -283,5 +300,26 @@ mod tests {
         fs::write(at("node.json"), "{").expect("write");
         reset(dir.path()).unwrap_or_else(|_| panic!("also where the document is damaged"));
         assert_ne!(open().document().identity(), identity, "it is another node");
+    }
+
+    #[test]
+    fn reset_is_refused_if_the_directory_has_no_document_or_is_a_primary_s() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("log").join("syslog");
+        fs::create_dir(dir.path().join("log")).expect("make");
+        fs::write(&file, "text").expect("write");
+        let refused = |words: &str| {
+            let failure = reset(dir.path()).expect_err("refused");
+            assert!(failure.to_string().contains(words), "{failure}");
+            assert!(file.exists());
+        };
+        refused("is no standby's directory");
+        assert!(!dir.path().join(NODE_NAME).exists());
+        let node = NodeFile::open(Arc::new(RealDisk::open(dir.path()).expect("there"))).expect("read");
+        node.make_primary().expect("saved");
+        refused("is a primary's directory");
+        // Without a log there is nothing to lose.
+        fs::remove_dir_all(dir.path().join("log")).expect("removed");
+        reset(dir.path()).unwrap_or_else(|_| panic!("reset"));
     }
 }

@@ -1,8 +1,13 @@
 //! Questions of a standby to the other standbys of its primary.
 
-use std::{io, thread};
+use std::{
+    sync::{Arc, Weak, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
 
-use reprise_base::{Epoch, Lsn};
+use reprise_api::{EpochPromise, PromiseMember};
+use reprise_base::{Epoch, Lsn, check_node_name, hex, limits::STANDBYS_MAX};
 use reprise_database::PeerAnswer;
 use reprise_router::{PeerMember, PeerStatus, PromiseAnswer, PromiseQuestion};
 
@@ -12,60 +17,99 @@ use crate::{
 };
 
 impl Primary {
-    /// Asks other standbys for a promise, all at once: silent ones cost the time of one.
-    pub fn ask_peers<'a>(&'a self, urls: &'a [String], asked: &'a PromiseQuestion) -> Vec<PeerAnswer> {
-        thread::scope(|scope| {
-            let ask = |url: &'a String| thread::Builder::new().spawn_scoped(scope, move || self.ask_peer(url, asked));
-            let asking: Vec<_> = urls.iter().map(ask).collect();
-            let answer = |thread: io::Result<thread::ScopedJoinHandle<'_, PeerAnswer>>| match thread.map(|it| it.join())
-            {
-                Ok(Ok(answer)) => answer,
-                Ok(Err(_)) => Err("the question ended in a panic".into()),
-                Err(error) => Err(format!("start a thread: {error}").into()),
+    /// Asks other standbys for a promise, all at once. A server that has not answered within the time of all counts as silent. Its thread ends by
+    /// itself, and sends no question after that time.
+    pub fn ask_peers(self: &Arc<Self>, urls: &[String], asked: &PromiseQuestion) -> Vec<PeerAnswer> {
+        let (sender, receiver) = mpsc::channel();
+        let until = Instant::now() + ASK_TIME;
+        let silent = |url: &String| Err(format!("{url} does not answer within {} s", ASK_TIME.as_secs()).into());
+        let mut answers: Vec<PeerAnswer> = urls.iter().map(silent).collect();
+        for (at, url) in urls.iter().enumerate() {
+            let (primary, sender, url, asked) = (self.clone(), sender.clone(), url.clone(), asked.clone());
+            let ask = move || {
+                let answer = primary.ask_peer(&url, &asked, until);
+                let _ = sender.send((at, answer)); // the promotion may have continued without the answer
             };
-            asking.into_iter().map(answer).collect()
-        })
+            if let Err(error) = thread::Builder::new().name("ask-peer".into()).spawn(ask) {
+                answers[at] = Err(format!("start a thread: {error}").into());
+            }
+        }
+        drop(sender);
+        while let Ok((at, answer)) = receiver.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            answers[at] = answer;
+        }
+        answers
     }
 
-    fn ask_peer(&self, url: &str, asked: &PromiseQuestion) -> PeerAnswer {
+    fn ask_peer(&self, url: &str, asked: &PromiseQuestion, until: Instant) -> PeerAnswer {
         if !self.is_as_safe(url) {
             return Err(format!("{url} is not asked: the token would go there in the clear").into());
         }
         let client = remote::client(url, self.token.as_deref(), self.ca_cert.as_deref());
         let client = client.map_err(|_| format!("{url} is no URL of a server"))?;
+        let left = || match until.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err("its time is over"),
+            left => Ok(left),
+        };
+        // A server of another database would promise, too: it would leave its own primary, and its name could be a member's.
+        let status = client.status_within(left()?).map_err(|error| error.to_string())?;
+        let own = self.database.get().and_then(Weak::upgrade);
+        let own = own.ok_or("this server stops")?.router().status().database_id;
+        if status.database_id != hex(&own) {
+            return Err(format!("the server at {url} has another database").into());
+        }
         let asked = reprise_api::PromiseRequest {
             epoch: asked.epoch.0,
             name: asked.name.clone(),
             url: asked.url.as_deref().map(str::to_owned),
             withdrawn: asked.is_withdrawn,
         };
-        let answer = client.promise(&asked, ASK_TIME).map_err(|error| error.to_string())?;
-        Ok(PromiseAnswer {
-            name: answer.name,
-            epoch: Epoch(answer.epoch),
-            end: Lsn(answer.end_lsn.0),
-            has_been_in_sync: answer.has_been_in_sync,
-            promises: answer
-                .promises
-                .into_iter()
-                .map(|promise| (Epoch(promise.epoch), promise.name))
-                .collect(),
-            status: answer.status.map(|status| PeerStatus {
-                epoch: Epoch(status.epoch),
-                number: status.number.0,
-                members: status
-                    .members
-                    .into_iter()
-                    .map(|member| PeerMember {
-                        name: member.name,
-                        url: member.url,
-                        from: Lsn(member.from_lsn.0),
-                        is_in_sync: member.in_sync,
-                        is_counted: member.counted,
-                        is_counted_next: member.counted_next,
-                    })
-                    .collect(),
-            }),
-        })
+        let answer = client.promise(&asked, left()?).map_err(|error| error.to_string())?;
+        check_names(&answer).map_err(|reason| format!("the answer of {url} can't be used: {reason}"))?;
+        Ok(read_answer(answer))
     }
 }
+
+/// Checks the names in an answer. They go to the document of this server, which has to be readable at the next start.
+fn check_names(answer: &EpochPromise) -> Result<(), String> {
+    let members = answer.status.iter().flat_map(|status| &status.members);
+    if members.clone().count() > STANDBYS_MAX {
+        return Err(format!("it names more than {STANDBYS_MAX} standbys"));
+    }
+    let promised = answer.promises.iter().map(|promise| &promise.name);
+    let mut names = members.map(|member| &member.name).chain(promised).chain([&answer.name]);
+    names.try_for_each(|name| check_node_name(name))
+}
+
+fn read_answer(answer: EpochPromise) -> PromiseAnswer {
+    PromiseAnswer {
+        name: answer.name,
+        epoch: Epoch(answer.epoch),
+        end: Lsn(answer.end_lsn.0),
+        has_been_in_sync: answer.has_been_in_sync,
+        promises: answer
+            .promises
+            .into_iter()
+            .map(|promise| (Epoch(promise.epoch), promise.name))
+            .collect(),
+        status: answer.status.map(|status| PeerStatus {
+            epoch: Epoch(status.epoch),
+            number: status.number.0,
+            members: status.members.into_iter().map(read_member).collect(),
+        }),
+    }
+}
+
+fn read_member(member: PromiseMember) -> PeerMember {
+    PeerMember {
+        name: member.name,
+        url: member.url,
+        from: Lsn(member.from_lsn.0),
+        is_in_sync: member.in_sync,
+        is_counted: member.counted,
+        is_counted_next: member.counted_next,
+    }
+}
+
+#[cfg(test)]
+mod tests;

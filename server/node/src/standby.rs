@@ -31,6 +31,8 @@ use crate::{
     remote, server_output,
 };
 
+mod search;
+
 /// The folder of the first files until all of them have their place.
 pub const ARRIVED: &str = "bootstrap";
 /// The folder that keeps records which the primary does not have.
@@ -119,7 +121,7 @@ pub struct Primary {
     /// The successor that the primary named when it handed over, or that the lease names.
     successor: Mutex<Option<String>>,
     /// The database that follows. It knows to which server it gave a promise, and which one the lease names as the primary.
-    database: OnceLock<Weak<Database>>,
+    pub database: OnceLock<Weak<Database>>,
     /// URL of this server for its clients.
     own_url: Option<Arc<str>>,
     /// This process, once it has a directory.
@@ -184,55 +186,6 @@ impl Primary {
         self.ask(|client| client.join(&asked))
     }
 
-    /// Asks the primary. A server that handed over names its successor, which is then asked.
-    fn ask<T>(&self, question: impl Fn(&Client) -> Result<T, ClientError>) -> Result<T, ClientError> {
-        let database = self.database.get().and_then(Weak::upgrade);
-        let promised = database.as_ref().and_then(|database| database.promised_primary());
-        if let Some(url) = promised.filter(|url| self.is_as_safe(url))
-            && let Ok(client) = remote::client(&url, self.token.as_deref(), self.ca_cert.as_deref())
-            && let Ok(answer) = question(&client)
-        {
-            return Ok(answer);
-        }
-        if let Some(url) = database.and_then(|database| database.leased_primary())
-            && let Some(successor) = self.record_successor(Some(&url))
-        {
-            let client = remote::client(&successor, self.token.as_deref(), self.ca_cert.as_deref());
-            if let (true, Ok(client)) = (successor == url, client) {
-                return question(&client);
-            }
-        }
-        let answer = question(&self.client);
-        let successor = match &answer {
-            Err(ClientError::Problem(problem)) if problem.kind() == Some(ProblemKind::NotPrimary) => {
-                self.record_successor(problem.primary.as_deref())
-            }
-            // The successor may be gone by now.
-            Err(ClientError::Connect { .. } | ClientError::Http(_)) => self.record_successor(None),
-            _ => None,
-        };
-        match successor.map(|url| remote::client(&url, self.token.as_deref(), self.ca_cert.as_deref())) {
-            Some(Ok(client)) => question(&client),
-            _ => answer,
-        }
-    }
-
-    /// True if the token may go to this URL: never in the clear if it was encrypted before.
-    pub fn is_as_safe(&self, url: &str) -> bool {
-        url.starts_with("https:") || !self.url.starts_with("https:")
-    }
-
-    /// Records the successor that a server named. Returns the last one that was named.
-    fn record_successor(&self, named: Option<&str>) -> Option<String> {
-        let named =
-            named.filter(|url| *url != self.url && Some(*url) != self.own_url.as_deref() && self.is_as_safe(url));
-        let mut successor = self.successor.lock().expect("held for a copy");
-        if let Some(url) = named {
-            *successor = Some(url.to_owned());
-        }
-        successor.clone()
-    }
-
     /// Has the database receive and replay the primary's records until it is promoted. It comes before the database's recovery, because
     /// records arrive meanwhile.
     pub fn follow(self, database: &Arc<Database>) -> anyhow::Result<()> {
@@ -266,7 +219,7 @@ impl Primary {
     fn bootstrap_within(&self, dir: &Path, tries: Duration) -> VerbResult {
         install_files(dir)
             .with_context(|| format!("put the first files of a standby in their place in {}", dir.display()))?;
-        if dir.join("log").exists() {
+        if has_files(dir).with_context(|| format!("list {}", dir.display()))? {
             return Ok(());
         }
         let begun = Instant::now();
@@ -416,6 +369,20 @@ fn closed_directory(dir: &Path) -> anyhow::Result<ClosedDirectory> {
     })
 }
 
+/// Checks whether a directory has the files with which a standby begins. A start that was refused leaves empty folders.
+fn has_files(dir: &Path) -> io::Result<bool> {
+    for folder in FOLDERS {
+        let entries = match fs::read_dir(dir.join(folder)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            entries => entries?,
+        };
+        if entries.count() > 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 fn node_of(dir: &Path) -> anyhow::Result<Arc<NodeFile>> {
     Ok(NodeFile::open(Arc::new(RealDisk::create(dir)?))?)
 }
@@ -545,6 +512,25 @@ pub fn name_of(settings: &ReplicationSettings, port: u16) -> String {
 }
 
 #[cfg(test)]
+impl Primary {
+    /// Returns the primary at a URL.
+    pub fn at(url: &str) -> Self {
+        Self {
+            net: Arc::new(reprise_env::RealNet),
+            client: remote::client(url, None, None).unwrap_or_else(|_| panic!("a client")),
+            url: url.to_owned(),
+            name: "s".into(),
+            token: None,
+            ca_cert: None,
+            successor: Mutex::default(),
+            database: OnceLock::new(),
+            own_url: None,
+            process: None,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use reprise_env::RealNet;
 
@@ -576,18 +562,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
         drop(listener); // no server listens there from now on
-        let primary = Primary {
-            net: Arc::new(RealNet),
-            client: remote::client(&url, None, None).unwrap_or_else(|_| panic!("a client")),
-            url: url.clone(),
-            name: "s".into(),
-            token: None,
-            ca_cert: None,
-            successor: Mutex::default(),
-            database: OnceLock::new(),
-            own_url: None,
-            process: None,
-        };
+        let primary = Primary::at(&url);
         let Err(failure) = primary.bootstrap_within(dir.path(), Duration::ZERO) else {
             panic!("nobody answers");
         };

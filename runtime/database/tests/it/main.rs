@@ -34,4 +34,5 @@ mod shipped;
 mod standby;
 mod standbys;
 mod switchover;
+mod takeover_faults;
 mod walk;

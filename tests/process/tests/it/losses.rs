@@ -369,3 +369,82 @@ fn two_primaries_of_one_database_say_so_until_one_of_them_follows() -> Result<()
     ensure!(!metric(&b)?, "a follows");
     Ok(())
 }
+
+/// After an accepted loss both primaries lead. The one that was deposed would refuse a standby of the other one for good.
+#[test]
+fn standby_waits_for_the_primary_that_it_promised_and_follows_while_the_old_one_leads_too() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let level = ["--safety", "1-safe"];
+    let a = cluster.primary("a", &level)?;
+    a.deploy("bank")?;
+    let mut b = cluster.standby("b", &a, &level)?;
+    let c = cluster.standby("c", &a, &level)?;
+    wait_reached(&a, &[], ("1-safe", &[&b, &c]))?;
+    let (status, promoted) = promote(&b, true)?;
+    ensure!(status == 200, "{promoted}");
+    wait_reached(&b, &[], ("1-safe", &[&c]))?;
+    let answer = b.call("bank/open", r#"{"account": 1, "balance": 7}"#)?;
+    ensure!(answer.status == 200, "{}", answer.text());
+    wait_shown(&c, 1)?;
+    let address = b.address.clone();
+    b.kill()?;
+    let until = Instant::now() + PATIENCE;
+    while !replication(&c, &[])?["standbys"][0]["error"]
+        .as_str()
+        .is_some_and(|error| error.contains("ticket"))
+    {
+        ensure!(Instant::now() < until, "c does not miss b: {}", replication(&c, &[])?);
+        thread::sleep(Duration::from_millis(20));
+    }
+    ensure!(replication(&a, &[])?["role"] == "primary", "a leads no more");
+    // Several attempts of c.
+    thread::sleep(Duration::from_secs(3));
+    wait_shown(&c, 1)?;
+    let b = Server::start(&cluster.launch("b", &level).listen(&address))?;
+    wait_reached(&b, &[], ("1-safe", &[&c]))?;
+    Ok(())
+}
+
+/// The operator keeps the old primary, and starts it until its epoch is later than the promised one. The other one still leads.
+#[test]
+fn standby_follows_the_primary_that_the_operator_names_once_its_epoch_is_later_than_the_promised_one() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let level = ["--safety", "1-safe"];
+    let mut a = cluster.primary("a", &level)?;
+    let address = a.address.clone();
+    let b = cluster.standby("b", &a, &level)?;
+    wait_reached(&a, &[], ("1-safe", &[&b]))?;
+    let (status, promoted) = promote(&b, true)?;
+    ensure!(status == 200 && promoted["epoch"] == 2, "{promoted}");
+    let c = cluster.standby("c", &a, &level)?;
+    wait_reached(&a, &[], ("1-safe", &[&c]))?;
+    let asked = json!({"epoch": 3, "name": "b", "url": format!("http://{}", b.address)}).to_string();
+    let answer = c.request("POST", "/v1/replication/promise", &[], asked.as_bytes())?;
+    ensure!(answer.status == 200, "{}", answer.text());
+    let dir = cluster.path("a").display().to_string();
+    for _ in 0..4 {
+        a.kill()?;
+        let lead = run_verb(&["node", "lead", &dir, "--accept-loss"])?;
+        ensure!(lead.status.success(), "{lead:?}");
+        a = Server::start(&cluster.launch("a", &level).listen(&address))?;
+        if replication(&a, &[])?["epoch"].as_u64() > Some(3) {
+            break;
+        }
+    }
+    wait_reached(&a, &[], ("1-safe", &[&c]))?;
+    ensure!(replication(&b, &[])?["role"] == "primary", "b leads no more");
+    Ok(())
+}
+
+/// Waits until a standby shows the row of an account.
+fn wait_shown(standby: &Server, account: u64) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let answer = standby.call("bank/balance", &format!(r#"{{"account": {account}}}"#))?;
+        if answer.status == 200 {
+            return Ok(());
+        }
+        ensure!(Instant::now() < until, "{}", answer.text());
+        thread::sleep(Duration::from_millis(20));
+    }
+}

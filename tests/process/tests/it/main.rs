@@ -21,6 +21,7 @@ mod outputs;
 mod readers;
 mod reload;
 mod remote;
+mod resets;
 mod restore;
 mod rollbacks;
 mod safety;

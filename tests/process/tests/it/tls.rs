@@ -330,6 +330,44 @@ fn a_standby_follows_by_tls_and_takes_over() -> Result<()> {
     Ok(())
 }
 
+/// A standby whose certificate another CA signed is not believed, so its answer is missing. The operator decides.
+#[test]
+fn promotion_names_a_standby_whose_certificate_is_not_trusted() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let certificate = Certificate::new(&dir.path().join("tls"))?;
+    let other = Certificate::new(&dir.path().join("other"))?;
+    let level = ["--ship-listen", "127.0.0.1:0", "--safety", "quorum"];
+    let first = ["--partitions", "2", "--name", "a"];
+    let mut a = certificate.serve(&dir.path().join("a"), &[&level[..], &first].concat())?;
+    let (of, trusted) = (url(&a), certificate.path("cert.pem"));
+    let follow = ["--standby-of", &of, "--standby-ca-cert", &trusted];
+    let b = certificate.serve(&dir.path().join("b"), &[&level[..], &follow, &["--name", "b"]].concat())?;
+    let _c = other.serve(&dir.path().join("c"), &[&level[..], &follow, &["--name", "c"]].concat())?;
+    let (to_a, to_b) = (certificate.client(&a)?, certificate.client(&b)?);
+    wait("both are in sync", || {
+        let told = to_a.replication()?.standbys;
+        Ok(told.iter().filter(|standby| standby.in_sync == Some(true)).count() == 2)
+    })?;
+    a.kill()?;
+    let begun = Instant::now();
+    match to_b.promote(true, false) {
+        Err(ClientError::Problem(problem)) => {
+            let detail = &problem.detail;
+            ensure!(
+                problem.status == 409
+                    && problem.may_be_lost.is_some()
+                    && detail.contains("too few standbys can be asked: c"),
+                "{problem:?}"
+            );
+        }
+        other => bail!("{other:?}"),
+    }
+    ensure!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    let promoted = to_b.promote(true, true)?;
+    ensure!(promoted.may_be_lost.is_some(), "{promoted:?}");
+    Ok(())
+}
+
 /// Each operation may ask the second endpoint alone: nothing listens at the first one.
 #[test]
 fn a_primary_gets_its_lease_from_an_etcd_with_tls_certificates_and_a_password() -> Result<()> {

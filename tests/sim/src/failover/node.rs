@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use reprise_base::{Joiner, NodeProcess, Safety};
+use reprise_base::{Joiner, NodeProcess, Role, Safety};
 use reprise_database::{
     BatchLimits, CheckpointConfig, ClosedDirectory, CommitMode, CutBack, CutError, Database, DatabaseConfig,
     DeviceConfig, DirHealth, Environment, FollowPrimary, LeaseConfig, LogPolicy, NodeFile, Position, RedoConfig,
@@ -186,13 +186,19 @@ impl Asking {
         }
         let ask = |node: usize| self.around.ask((own, node), question);
         let database = self.database.get().and_then(Weak::upgrade);
-        let promised = database.as_ref().and_then(|database| database.promised_primary());
-        if let Some(node) = promised.and_then(|url| node_of(&url)).filter(|node| *node != own)
-            && let Ok(told) = ask(node)
+        let leased = database.as_ref().and_then(|database| database.leased_primary());
+        if let Some(promised) = database.and_then(|database| database.promised_primary())
+            && let Some(node) = node_of(&promised.url).filter(|node| *node != own)
         {
-            return Ok(told);
+            let named = self.around.ask((own, self.of), |service| Ok(service.info()));
+            let named = named.ok().filter(|named| named.role == Role::Primary);
+            let is_later = named.as_ref().is_some_and(|named| named.epoch > promised.epoch);
+            let told = (!is_later).then(|| ask(node));
+            let waits = promised.is_followed && named.is_some() && leased.is_none();
+            if let Some(told) = told.filter(|told| told.is_ok() || waits) {
+                return told;
+            }
         }
-        let leased = database.and_then(|database| database.leased_primary());
         if let Some(node) = leased.and_then(|url| node_of(&url)).filter(|node| *node != own) {
             return ask(node);
         }
