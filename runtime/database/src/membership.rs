@@ -193,16 +193,19 @@ impl Membership {
 }
 
 /// Records, for a server that becomes the primary, that no standby is in sync with it and that their positions are not known. They may have
-/// followed another primary. The server holds the log for them as before. It also expects the standbys that its primary reported as out of
-/// sync. The server saves this before its first answer, because its next start relies on it.
-pub(crate) fn begin_epoch(members: &mut Vec<StoredMember>, laggards: &[LaggingStandby]) {
+/// followed another primary. The server holds the log for them as before, and for its `siblings`: the other standbys of the former primary.
+/// Without that, the next checkpoint would release log that they still need. The server saves this before its first answer, because its next
+/// start relies on it.
+pub(crate) fn begin_epoch(members: &mut Vec<StoredMember>, siblings: &[LaggingStandby]) {
     for member in &mut *members {
         member.end();
         member.was_in_sync = false;
     }
-    for laggard in laggards {
-        if members.iter().all(|member| member.name != laggard.name) {
-            members.push(StoredMember::unknown(&laggard.name, laggard.from));
+    for sibling in siblings {
+        match members.iter_mut().find(|member| member.name == sibling.name) {
+            // This server may have led before, and what it held for the standby then may be gone.
+            Some(member) => member.lsn = member.lsn.max(sibling.from.0),
+            None => members.push(StoredMember::unknown(&sibling.name, sibling.from)),
         }
     }
 }
@@ -318,10 +321,15 @@ mod tests {
             name: "s3".into(),
             from: Lsn(5),
         };
-        node.change(|document| begin_epoch(&mut document.members, &[laggard]))
+        let known = LaggingStandby {
+            name: "s2".into(),
+            from: Lsn(8),
+        };
+        node.change(|document| begin_epoch(&mut document.members, &[laggard, known]))
             .expect("saved");
         assert_eq!(out(), [both[0].clone(), both[1].clone(), ("s3".to_owned(), 0)]);
-        assert_eq!(load(&node)[2].from, Lsn(5));
+        let held: Vec<_> = load(&node).iter().map(|member| member.from.0).collect();
+        assert_eq!(held, [9, 8, 5]);
     }
 
     #[test]

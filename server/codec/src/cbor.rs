@@ -4,7 +4,11 @@ use std::{borrow::Cow, ops::Range};
 
 use minicbor::{Decoder, data::Type};
 
-use super::source::{DEPTH_MAX, DocumentToken, ItemsLeft, SyntaxError, Text, TokenSource};
+use super::{
+    encode::{push_integer, quoted, write_f64, write_member_name, write_string},
+    scalar,
+    source::{DEPTH_MAX, DocumentToken, ItemsLeft, SyntaxError, Text, TokenSource},
+};
 
 /// A CBOR document.
 pub struct Cbor<'t> {
@@ -69,45 +73,59 @@ impl<'t> Cbor<'t> {
 }
 
 impl Cbor<'_> {
-    /// Writes the item as JSON, as well as JSON can say it. A value that JSON does not have becomes null.
-    pub fn write_json(&mut self, out: &mut Vec<u8>) {
-        let value = self.read_tree(0).unwrap_or(serde_json::Value::Null);
-        serde_json::to_writer(out, &value).expect("memory takes every value");
+    /// Writes the next item as JSON. Byte strings, NaN and the infinities become the strings that their types have in JSON.
+    ///
+    /// # Errors
+    /// JSON has no such item: undefined, a simple value, or a map whose keys are no text. The caller must throw away the bytes written.
+    pub fn write_json(&mut self, out: &mut Vec<u8>) -> Result<(), SyntaxError> {
+        self.write_item(out, 0)
     }
 
-    fn read_tree(&mut self, depth: usize) -> Result<serde_json::Value, SyntaxError> {
-        use serde_json::Value;
+    fn write_item(&mut self, out: &mut Vec<u8>, depth: usize) -> Result<(), SyntaxError> {
         if depth > DEPTH_MAX {
             return self.error("items inside items, deeper than any schema");
         }
-        Ok(match self.token()? {
-            DocumentToken::Bool(value) => Value::Bool(value),
-            DocumentToken::Integer(value) => match (u64::try_from(value), i64::try_from(value)) {
-                (Ok(value), _) => value.into(),
-                (_, Ok(value)) => value.into(),
-                // A double would be another number.
-                _ => value.to_string().into(),
-            },
-            DocumentToken::Float(value) => value.into(),
-            DocumentToken::Text(text) => text.as_str().into(),
-            DocumentToken::List(mut items) => {
-                let mut list = Vec::new();
-                while self.next_item(&mut items)? {
-                    list.push(self.read_tree(depth + 1)?);
+        match self.token()? {
+            DocumentToken::Null => out.extend_from_slice(b"null"),
+            DocumentToken::Bool(value) => out.extend_from_slice(if value { b"true" } else { b"false" }),
+            DocumentToken::Integer(value) => {
+                // Many readers of JSON would make such a number a double, which is another number.
+                let is_wide = u64::try_from(value).is_err() && i64::try_from(value).is_err();
+                match is_wide {
+                    true => quoted(out, |out| push_integer(out, value)),
+                    false => push_integer(out, value),
                 }
-                Value::Array(list)
+            }
+            DocumentToken::Float(value) => write_f64(value, out),
+            DocumentToken::Text(text) => write_string(text.as_str(), out),
+            DocumentToken::Bytes(bytes) => quoted(out, |out| scalar::push_base64(out, &bytes)),
+            DocumentToken::List(mut items) => {
+                out.push(b'[');
+                for index in 0.. {
+                    if !self.next_item(&mut items)? {
+                        break;
+                    }
+                    if index > 0 {
+                        out.push(b',');
+                    }
+                    self.write_item(out, depth + 1)?;
+                }
+                out.push(b']');
             }
             DocumentToken::Map(mut items) => {
-                let mut map = serde_json::Map::new();
-                while let Some(name) = self.next_name(&mut items)? {
-                    map.insert(name.as_str().to_owned(), self.read_tree(depth + 1)?);
+                out.push(b'{');
+                for index in 0.. {
+                    let Some(name) = self.next_name(&mut items)? else {
+                        break;
+                    };
+                    write_member_name(index, name.as_str(), out);
+                    self.write_item(out, depth + 1)?;
                 }
-                Value::Object(map)
+                out.push(b'}');
             }
-            DocumentToken::Null | DocumentToken::Number(_) | DocumentToken::Bytes(_) | DocumentToken::Other(_) => {
-                Value::Null
-            }
-        })
+            DocumentToken::Number(_) | DocumentToken::Other(_) => return self.error("a value that JSON does not have"),
+        }
+        Ok(())
     }
 }
 

@@ -92,7 +92,7 @@ pub fn write_column(column: &ColumnSchema, field: &Field<'_>, out: &mut Vec<u8>)
     }
 }
 
-fn write_member_name(index: usize, name: &str, out: &mut Vec<u8>) {
+pub(super) fn write_member_name(index: usize, name: &str, out: &mut Vec<u8>) {
     if index > 0 {
         out.push(b',');
     }
@@ -101,7 +101,7 @@ fn write_member_name(index: usize, name: &str, out: &mut Vec<u8>) {
 }
 
 /// Writes a JSON string.
-fn write_string(text: &str, out: &mut Vec<u8>) {
+pub(super) fn write_string(text: &str, out: &mut Vec<u8>) {
     let is_plain = |byte: u8| byte >= 0x20 && byte != b'"' && byte != b'\\';
     if text.len() <= 64 && text.bytes().all(is_plain) {
         out.push(b'"');
@@ -158,17 +158,17 @@ fn write_field(ty: ScalarType, field: &Field<'_>, out: &mut Vec<u8>) {
     }
 }
 
-fn quoted(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+pub(super) fn quoted(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     out.push(b'"');
     write(out);
     out.push(b'"');
 }
 
-fn push_integer(out: &mut Vec<u8>, value: impl itoa::Integer) {
+pub(super) fn push_integer(out: &mut Vec<u8>, value: impl itoa::Integer) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-fn write_f64(value: f64, out: &mut Vec<u8>) {
+pub(super) fn write_f64(value: f64, out: &mut Vec<u8>) {
     let text: &[u8] = if value.is_nan() {
         b"\"NaN\""
     } else if value == f64::INFINITY {

@@ -520,7 +520,8 @@ fn integers_are_taken_exactly_or_refused() {
     assert_eq!(prefix("[9007199254740992.5]"), None);
     // An id that no double holds is answered with its digits.
     let mut id = Vec::new();
-    Cbor::new(b"\x3b\xff\xff\xff\xff\xff\xff\xff\xff").write_json(&mut id);
+    let written = Cbor::new(b"\x3b\xff\xff\xff\xff\xff\xff\xff\xff").write_json(&mut id);
+    written.expect("an integer");
     assert_eq!(id, b"\"-18446744073709551616\"");
 }
 
@@ -693,7 +694,7 @@ fn numbers_of_a_document_are_exact_or_texts_in_cbor() {
         let (mut cbor, mut back) = (Vec::new(), Vec::new());
         let packed = Packer::new(&mut cbor).document(&mut JsonSource::new(json.as_bytes()));
         packed.expect("JSON");
-        Cbor::new(&cbor).write_json(&mut back);
+        Cbor::new(&cbor).write_json(&mut back).expect("as in JSON");
         String::from_utf8(back).expect("text")
     };
     for exact in [
@@ -715,4 +716,41 @@ fn numbers_of_a_document_are_exact_or_texts_in_cbor() {
         assert_eq!(through_cbor(&format!("[{wide}]")), format!("[\"{wide}\"]"));
     }
     assert_eq!(through_cbor("-0"), "-0.0");
+}
+
+/// The id of a call in a batch of CBOR is answered in JSON.
+#[test]
+fn item_of_cbor_is_exact_in_json_or_refused() {
+    let as_json = |cbor: &[u8]| {
+        let mut out = Vec::new();
+        let written = Cbor::new(cbor).write_json(&mut out);
+        written.ok().map(|()| String::from_utf8(out).expect("text"))
+    };
+    for (cbor, json) in [
+        (&b"\x44\x00\xff\x10\x20"[..], "\"AP8QIA==\""),
+        (b"\x5f\x41a\x41b\xff", "\"YWI=\""),
+        (b"\xf9\x7e\x00", "\"NaN\""),
+        (b"\xfb\x7f\xf8\0\0\0\0\0\x01", "\"NaN\""),
+        (b"\xf9\x7c\x00", "\"Infinity\""),
+        (b"\xf9\xfc\x00", "\"-Infinity\""),
+        (b"\x82\xf9\x7e\x00\xa1\x61a\x41x", "[\"NaN\",{\"a\":\"eA==\"}]"),
+        // Names that are given twice stay so, as in the text of a JSON document.
+        (b"\xa2\x61a\x01\x61a\x02", "{\"a\":1,\"a\":2}"),
+        (b"\xc0\xf6", "null"),
+    ] {
+        assert_eq!(as_json(cbor).as_deref(), Some(json), "{cbor:02x?}");
+    }
+    let deep = [&[0x81; 1000][..], &[0]].concat();
+    for refused in [
+        &b"\xf7"[..],
+        b"\xe0",
+        b"\x81\xf7",
+        b"\xa1\x01\x02",
+        b"\xa1\x41a\x02",
+        b"\xa1\xf9\x7e\x00\x02",
+        b"\x61\xff",
+        &deep,
+    ] {
+        assert_eq!(as_json(refused), None, "{refused:02x?}");
+    }
 }

@@ -6,7 +6,7 @@ use axum::{
     Router,
     body::HttpBody,
     extract::{FromRequestParts, Path, Query, Request},
-    http::{Method, StatusCode, Uri, header, request::Parts},
+    http::{HeaderMap, Method, StatusCode, Uri, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use http_body_util::BodyExt;
@@ -138,12 +138,8 @@ async fn route_checked(
         return refusal.into_response();
     }
     if shows_data(path) {
-        let waited = wait_for_max_lag(state, request.headers()).await;
-        if request.headers().contains_key(headers::MAX_LAG_MS) {
-            // The staleness counts from the end of the wait.
-            *staleness = staleness.and_then(|_| Staleness::of(&state.router));
-        }
-        if let Err(refusal) = waited {
+        let is_page = method.is_safe() && path.starts_with("/v1/tables");
+        if let Err(refusal) = wait_until_fresh(state, request.headers(), is_page, staleness).await {
             return refusal.into_response();
         }
     }
@@ -174,6 +170,26 @@ async fn route_checked(
         return name_allowed_methods(response);
     }
     response
+}
+
+/// Waits until the data is as fresh as the headers ask. The wait holds neither room nor a place, so the reads that wait keep no other one
+/// from them. Calls and batches wait for their LSN by themselves.
+async fn wait_until_fresh(
+    state: &AppState,
+    headers: &HeaderMap,
+    is_page: bool,
+    staleness: &mut Option<Staleness>,
+) -> Result<(), Refusal> {
+    let waited = wait_for_max_lag(state, headers).await;
+    if headers.contains_key(headers::MAX_LAG_MS) {
+        // The staleness counts from the end of the wait.
+        *staleness = staleness.and_then(|_| Staleness::of(&state.router));
+    }
+    waited?;
+    match is_page {
+        true => calls::wait_for_min_lsn(state, headers).await,
+        false => Ok(()),
+    }
 }
 
 /// Returns true for every path of the API whose answers may be long. Calls and streams of events have bounds of their own. Short answers wait

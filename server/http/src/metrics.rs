@@ -27,7 +27,7 @@ use crate::{
     permits::Operation,
     process_metrics,
     refusal::Refusal,
-    standby_metrics::{self, Standbys},
+    standby_metrics::{self, SharedStandbys},
     state::{AppState, Parts},
 };
 
@@ -98,7 +98,7 @@ type SharedSample = Arc<Mutex<Sample>>;
 /// The instruments and their sources.
 pub struct Metrics {
     sample: SharedSample,
-    standbys: Standbys,
+    standbys: SharedStandbys,
     registry: prometheus::Registry,
     /// Held because the instruments end with it.
     _provider: Option<SdkMeterProvider>,
@@ -107,7 +107,7 @@ pub struct Metrics {
 impl Metrics {
     pub fn new() -> Self {
         let registry = prometheus::Registry::new();
-        let (sample, standbys) = (SharedSample::default(), Standbys::default());
+        let (sample, standbys) = (SharedSample::default(), SharedStandbys::default());
         let exporter = opentelemetry_prometheus::exporter()
             .with_registry(registry.clone())
             .scope_info_enabled(false)
@@ -136,7 +136,7 @@ impl Metrics {
     fn render(&self, parts: &Parts) -> Result<Vec<u8>, prometheus::Error> {
         let snapshot = parts.router.metrics();
         *self.sample.lock().expect("held for a store or a read") = take_sample(parts, &snapshot);
-        *self.standbys.lock().expect("held for a store or a read") = standby_metrics::standbys(parts);
+        *self.standbys.lock().expect("held for a store or a read") = standby_metrics::take_sample(parts);
         let mut out = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut out)?;
         for (name, description, read) in HISTOGRAMS {

@@ -3,12 +3,24 @@
 use std::sync::{Arc, Mutex};
 
 use opentelemetry::{KeyValue, metrics::Meter};
+use reprise_base::Role;
 use reprise_router::{StandbyInfo, StandbyPhase};
 
 use crate::state::Parts;
 
 /// Standbys at the moment of a scrape.
-pub type Standbys = Arc<Mutex<Vec<StandbyInfo>>>;
+#[derive(Default)]
+pub struct StandbySample {
+    standbys: Vec<StandbyInfo>,
+    missing: u64,
+}
+
+pub type SharedStandbys = Arc<Mutex<StandbySample>>;
+
+const MISSING: (&str, &str) = (
+    "reprise.standbys.missing",
+    "Known standbys that have no connection to this primary. 0 on a standby",
+);
 
 /// Name, meaning and value. The value is None if it was not measured yet.
 type StandbyInstrument = (&'static str, &'static str, fn(&StandbyInfo) -> Option<f64>);
@@ -35,23 +47,36 @@ const GAUGES: [StandbyInstrument; 13] = [
 ];
 
 /// Returns the standbys that this node knows.
-pub fn standbys(parts: &Parts) -> Vec<StandbyInfo> {
+pub fn take_sample(parts: &Parts) -> StandbySample {
     let Some(service) = parts.router.replication() else {
-        return Vec::new();
+        return StandbySample::default();
     };
-    match service.own() {
-        Some(own) => vec![own],
-        None => service.info().standbys,
+    if let Some(own) = service.own() {
+        let standbys = vec![own];
+        return StandbySample { standbys, missing: 0 };
+    }
+    let info = service.info();
+    let is_missing = |standby: &&StandbyInfo| info.role == Role::Primary && standby.state == StandbyPhase::Lost;
+    StandbySample {
+        missing: info.standbys.iter().filter(is_missing).count() as u64,
+        standbys: info.standbys,
     }
 }
 
-pub fn register(meter: &Meter, standbys: &Standbys) {
+pub fn register(meter: &Meter, sample: &SharedStandbys) {
+    let (name, description) = MISSING;
+    let standbys = sample.clone();
+    let gauge = meter.u64_observable_gauge(name).with_description(description);
+    let observed = gauge.with_callback(move |observer| {
+        observer.observe(standbys.lock().expect("held for a store or a read").missing, &[]);
+    });
+    observed.build();
     for (name, description, read) in GAUGES {
-        let standbys = standbys.clone();
+        let standbys = sample.clone();
         let gauge = meter.f64_observable_gauge(name).with_description(description);
         let observed = gauge.with_callback(move |observer| {
             let standbys = standbys.lock().expect("held for a store or a read");
-            for standby in standbys.iter() {
+            for standby in &standbys.standbys {
                 if let Some(value) = read(standby) {
                     observer.observe(value, &[KeyValue::new("standby", standby.name.clone())]);
                 }
@@ -64,8 +89,9 @@ pub fn register(meter: &Meter, standbys: &Standbys) {
 /// Name, kind and meaning of each, for the documentation.
 #[cfg(test)]
 pub fn described() -> Vec<(String, &'static str, &'static str)> {
-    let described = GAUGES
-        .iter()
-        .map(|(name, what, _)| (name.replace('.', "_"), "gauge", *what));
+    let gauges = GAUGES.iter().map(|(name, what, _)| (*name, *what));
+    let described = gauges
+        .chain([MISSING])
+        .map(|(name, what)| (name.replace('.', "_"), "gauge", what));
     described.collect()
 }

@@ -26,8 +26,8 @@ struct FailureFacts<'a> {
 
 /// Ids of a chunk that go without room for long texts.
 const SHORT_IDS_BYTES: u64 = 64 << 10;
-/// Bytes of text that a byte of an id may become: `\u0000`.
-const ID_TEXT_PER_BYTE: u64 = 6;
+/// Bytes of text that a byte of an id may become at most. A float of 3 bytes in CBOR becomes up to 21 digits.
+const ID_TEXT_PER_BYTE: u64 = 8;
 
 /// A call, and where its id lies.
 type LineSlot = submission::Slot<Range<u32>>;
@@ -67,7 +67,7 @@ impl Chunk {
             out.extend_from_slice(b"\"id\":");
             match self.format {
                 Format::Json => out.extend_from_slice(id),
-                Format::Cbor => Cbor::new(id).write_json(out),
+                Format::Cbor => Cbor::new(id).write_json(out).expect("checked with its line"),
             }
             out.push(b',');
         }

@@ -37,6 +37,8 @@ pub struct LineParser {
     args: Vec<u8>,
     scratch: ArgsScratch,
     opening: LinePrefix,
+    /// The last id of CBOR, as JSON.
+    id_text: Vec<u8>,
 }
 
 /// The beginning of the last line, up to its arguments, and the target that it names. Most lines of a chunk differ in their arguments
@@ -103,7 +105,9 @@ impl Chunk {
         self.line_bytes += bytes.len();
         let read = match self.format {
             Format::Json => self.read_json(bytes, batch, parser),
-            Format::Cbor => self.read_all(Cbor::new(bytes), batch, parser),
+            Format::Cbor => self
+                .read_all(Cbor::new(bytes), batch, parser)
+                .and_then(|line| check_cbor_id(line, bytes, &mut parser.id_text)),
         };
         match read {
             Ok(parsed) => self.add_parsed(line.start, parsed, bytes, batch, parser, may_write),
@@ -311,6 +315,20 @@ impl Chunk {
         line.args = LineArgs::Encoded(encoded);
         Ok(())
     }
+}
+
+/// Refuses a call whose id an answer in JSON could not name. The client could not find its answer.
+fn check_cbor_id<'t>(line: CallLine<'t>, bytes: &[u8], text: &mut Vec<u8>) -> Result<CallLine<'t>, SyntaxError> {
+    if let Some(id) = line.id.clone() {
+        text.clear();
+        Cbor::new(&bytes[id.clone()])
+            .write_json(text)
+            .map_err(|error| SyntaxError {
+                what: "an id that JSON does not have",
+                at: id.start + error.at,
+            })?;
+    }
+    Ok(line)
 }
 
 #[cold]

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use axum::{Json, extract::State, http::HeaderMap};
+use axum::{Json, extract::State};
 use reprise_abi::{Field, RowLayout, ScalarType, TableSchema};
 use reprise_api::{GroupsPage, RowGroup, U64, integers_are_numbers};
 use reprise_codec::{columns_json, decimal};
@@ -15,7 +15,6 @@ use super::{
     cursor::{pack_cursor, walk_of},
 };
 use crate::{
-    calls::wait_for_min_lsn,
     front::PathName,
     permits::Operation,
     refusal::Refusal,
@@ -64,9 +63,7 @@ pub async fn list_groups(
     State(state): State<AppState>,
     PathName(name): PathName,
     asked: RowsParameters,
-    headers: HeaderMap,
 ) -> Result<Json<GroupsPage>, Refusal> {
-    wait_for_min_lsn(&state, &headers).await?;
     let deployed = state.router.deployed();
     let (id, _) = find_table(&deployed, &name)?;
     let table = &deployed.tables[id as usize];

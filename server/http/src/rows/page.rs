@@ -20,8 +20,8 @@ use super::{
     cursor::{pack_cursor, walk_of},
 };
 use crate::{
-    calls::wait_for_min_lsn, front::PathName, limits::ROWS_LIMIT_MAX, media::MediaPreference, permits::Operation,
-    refusal::Refusal, state::AppState, tables::find_table,
+    front::PathName, limits::ROWS_LIMIT_MAX, media::MediaPreference, permits::Operation, refusal::Refusal,
+    state::AppState, tables::find_table,
 };
 
 const ROWS_LIMIT_DEFAULT: u32 = 100;
@@ -66,7 +66,6 @@ pub async fn list_rows(
     asked: RowsParameters,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    wait_for_min_lsn(&state, &headers).await?;
     let form = PageForm::of(&headers);
     let deployed = state.router.deployed();
     let (id, _) = find_table(&deployed, &name)?;

@@ -405,3 +405,23 @@ fn every_answer_of_the_api_waits_for_room_but_the_short_ones() {
     drop(streams);
     server.get("/v1/modules").ok(200);
 }
+
+/// Reads that wait for an LSN hold no room while they wait, so other answers find some.
+#[test]
+fn reads_that_wait_for_an_lsn_hold_no_room() {
+    let server = server();
+    let request = "GET /v1/tables/nothing/rows HTTP/1.1\r\nhost: localhost\r\nreprise-min-lsn: 999999999\r\n\
+                   reprise-max-wait-ms: 60000\r\n\r\n";
+    let ask = |_| {
+        let mut stream = TcpStream::connect(&server.address).expect("connect");
+        stream.write_all(request.as_bytes()).expect("send");
+        stream
+    };
+    let waiting: Vec<_> = (0..CLIENTS).map(ask).collect();
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(held(&server, "answers"), 0);
+    let begun = Instant::now();
+    server.get("/v1/modules").ok(200);
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    drop(waiting);
+}

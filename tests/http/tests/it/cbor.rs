@@ -202,3 +202,45 @@ fn a_batch_is_a_sequence() {
         (&json!("1"), &json!({"a": [1, null]}))
     );
 }
+
+#[test]
+fn id_of_cbor_is_answered_exactly_in_json_or_its_call_is_refused() {
+    let server = Server::with_probe(Options::default());
+    // The id is the last of four members.
+    let line = |id: &[u8]| {
+        let mut call = cbor(json!({"module": "probe", "procedure": "echo", "args": {"id": 1}}));
+        call[0] += 1;
+        [&call[..], b"\x62id", id].concat()
+    };
+    let ids: [&[u8]; 5] = [b"\x43\x00\xff\x10", b"\xf9\x7e\x00", b"\xf7", b"\xa1\x01\x02", b"\x07"];
+    let sequence: Vec<u8> = ids.iter().flat_map(|id| line(id)).collect();
+    let headers = [("content-type", SEQUENCE), ("accept", "application/x-ndjson")];
+    let answer = server.send(Method::POST, "/v1/batch", &headers, sequence.clone());
+    let lines = answer.text();
+    let answers: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let ids: Vec<&Value> = answers.iter().map(|answer| &answer["id"]).collect();
+    assert_eq!(
+        ids,
+        [&json!("AP8Q"), &json!("NaN"), &json!(null), &json!(null), &json!(7)]
+    );
+    for refused in &answers[2..4] {
+        assert_eq!(refused["problem"]["type"], "/problems/malformed-request", "{refused}");
+    }
+    assert!(answers.iter().filter(|answer| answer["result"] == "1").count() == 3);
+    // In CBOR the first id comes back with its own type.
+    let answer = server.send(
+        Method::POST,
+        "/v1/batch",
+        &[("content-type", SEQUENCE)],
+        line(b"\x43\x00\xff\x10"),
+    );
+    let id = b"\x62id\x43\x00\xff\x10";
+    assert!(
+        answer.body.windows(id.len()).any(|bytes| bytes == id),
+        "{:?}",
+        answer.body
+    );
+}

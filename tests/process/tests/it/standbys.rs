@@ -307,6 +307,14 @@ fn check_metrics(server: &Server, names: &[&str]) -> Result<()> {
             ensure!(metrics.contains(&line), "{line}: {metrics}");
         }
     }
+    check_missing(server, 0)
+}
+
+/// Checks how many standbys the server misses, as `/metrics` has it.
+fn check_missing(server: &Server, count: usize) -> Result<()> {
+    let metrics = server.get("/metrics")?.text();
+    let line = format!("reprise_standbys_missing {count}");
+    ensure!(metrics.lines().any(|own| own == line), "{line}: {metrics}");
     Ok(())
 }
 
@@ -321,10 +329,11 @@ fn a_standby_is_forgotten_once_it_is_lost() -> Result<()> {
     let (status, errors) = standby.terminate()?;
     ensure!(status.code() == Some(0), "{status}: {errors}");
     wait_state(&primary, "b", "lost")?;
+    check_missing(&primary, 1)?;
     ensure!(forget()?.status == 204 && forget()?.status == 404, "forgotten once");
     let told = replication(&primary)?;
     ensure!(told["standbys"] == serde_json::json!([]), "{told}");
-    Ok(())
+    check_missing(&primary, 0)
 }
 
 /// Has a directory lead, by an operator's word.
@@ -348,6 +357,8 @@ fn former_primary_that_begins_anew_has_no_standby_in_sync() -> Result<()> {
     // A standby that is away gives no promise, so it follows the old primary again.
     c.kill()?;
     promote(&b)?;
+    let forgotten = b.request("DELETE", "/v1/replication/standbys/c", &[], b"")?;
+    ensure!(forgotten.status == 204, "{}", forgotten.text());
     let mut c = cluster.standby("c", &a, &level)?;
     wait_reached(&a, &[], ("2-safe", &[&c]))?;
     let document = cluster.path("a/node.json");
