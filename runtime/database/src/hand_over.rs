@@ -333,12 +333,12 @@ impl NodeReplication {
     /// Records that a standby begins to lead, in the returned epoch: no standby is in sync with it. Nothing else has changed if that fails.
     pub(crate) fn begin_promotion(
         &self,
-        laggards: &[LaggingStandby],
+        siblings: &[LaggingStandby],
         set: Option<&[PeerMember]>,
         at_least: Epoch,
     ) -> Result<Epoch, ReplicationError> {
         let begun = self.node.change(|document| {
-            membership::begin_epoch(&mut document.members, laggards);
+            membership::begin_epoch(&mut document.members, siblings);
             if let Some(set) = set {
                 membership::count_on(&mut document.members, set);
             }

@@ -193,16 +193,17 @@ impl Membership {
 }
 
 /// Records, for a server that becomes the primary, that no standby is in sync with it and that their positions are not known. They may have
-/// followed another primary. The server holds the log for them as before. It also expects the standbys that its primary reported as out of
-/// sync. The server saves this before its first answer, because its next start relies on it.
-pub(crate) fn begin_epoch(members: &mut Vec<StoredMember>, laggards: &[LaggingStandby]) {
+/// followed another primary. The server holds the log for them as before, and for its `siblings`: the other standbys of the former primary.
+/// Without that, the next checkpoint would release log that they still need. The server saves this before its first answer, because its next
+/// start relies on it.
+pub(crate) fn begin_epoch(members: &mut Vec<StoredMember>, siblings: &[LaggingStandby]) {
     for member in &mut *members {
         member.end();
         member.was_in_sync = false;
     }
-    for laggard in laggards {
-        if members.iter().all(|member| member.name != laggard.name) {
-            members.push(StoredMember::unknown(&laggard.name, laggard.from));
+    for sibling in siblings {
+        if members.iter().all(|member| member.name != sibling.name) {
+            members.push(StoredMember::unknown(&sibling.name, sibling.from));
         }
     }
 }

@@ -115,7 +115,8 @@ impl NodeReplication {
     ) -> Result<PromotionResult, ReplicationError> {
         database.adopt_safety();
         let at_least = at_least.max(self.granted_epoch()).max(self.log.epoch().next());
-        let epoch = self.begin_promotion(&self.synced.laggards(), set.as_deref(), at_least)?;
+        let siblings = self.synced.siblings(self.log.start());
+        let epoch = self.begin_promotion(&siblings, set.as_deref(), at_least)?;
         let promoted = database.promote_in(epoch)?;
         if let Some(hiding) = database.hiding() {
             hiding.show_again(&self.router);

@@ -246,6 +246,19 @@ impl SyncStatusStore {
         .collect()
     }
 
+    /// Returns the other standbys of the primary that this standby follows, and the LSN from which on each may need the log. The primary last
+    /// reported the position of a standby in sync when it came in sync. The log that this server still has, from `oldest` on, is enough for it.
+    pub fn siblings(&self, oldest: Lsn) -> Vec<LaggingStandby> {
+        let mut siblings = self.laggards();
+        let state = self.lock();
+        let others = state.kept.iter().flat_map(|kept| &kept.others);
+        siblings.extend(others.filter(|other| other.in_sync).map(|other| LaggingStandby {
+            name: other.name.clone(),
+            from: Lsn(other.lsn).max(oldest),
+        }));
+        siblings
+    }
+
     /// Returns the primary's last word.
     pub fn status(&self) -> Option<StoredStatus> {
         self.lock().kept.clone()

@@ -382,6 +382,38 @@ fn log_for_a_lagging_standby_is_held_through_a_restart_until_it_is_forgotten() {
     alone.recover_read_only().expect("read alone");
 }
 
+/// The sibling was in sync with the former primary. It comes back after the new primary took checkpoints.
+#[test]
+fn promoted_standby_holds_the_log_for_a_sibling_in_sync() {
+    let (cluster, primary) = Cluster::with_bank(200);
+    let (one, two) = (cluster.standby_of(&primary, "s1"), cluster.standby_of(&primary, "s2"));
+    one.serve_standbys(cluster.serving("http://s1:1"))
+        .expect("once it is promoted");
+    (0..20).for_each(|n| transfer(&primary, n));
+    wait_seen(&primary, &one);
+    wait_seen(&primary, &two);
+    wait_until("s1 knows that s2 is in sync", || {
+        let others = cluster.document("s1")["status"]["others"].clone();
+        others[0]["name"] == "s2" && others[0]["in_sync"] == true
+    });
+    cluster.no_primary();
+    close(primary);
+    close(two);
+    service(&one).promote(ACCEPTING).expect("promoted");
+    let known: Vec<_> = service(&one).info().standbys.into_iter().map(|s| s.name).collect();
+    assert_eq!(known, ["s2"]);
+    // Far more than what two checkpoints keep.
+    for round in 0..4 {
+        (0..100).for_each(|n| transfer(&one, round * 100 + n));
+        take(&one);
+    }
+    cluster.set_primary(&one);
+    let two = cluster.open_standby("s2");
+    wait_seen(&one, &two);
+    assert_eq!(digest_now(&two), digest_now(&one));
+    [two, one].into_iter().for_each(close);
+}
+
 /// The primary need not wait for a standby that says so, whose connection else may be broken alone.
 #[test]
 fn standby_that_stops_says_so_to_its_primary() {

@@ -357,6 +357,8 @@ fn former_primary_that_begins_anew_has_no_standby_in_sync() -> Result<()> {
     // A standby that is away gives no promise, so it follows the old primary again.
     c.kill()?;
     promote(&b)?;
+    let forgotten = b.request("DELETE", "/v1/replication/standbys/c", &[], b"")?;
+    ensure!(forgotten.status == 204, "{}", forgotten.text());
     let mut c = cluster.standby("c", &a, &level)?;
     wait_reached(&a, &[], ("2-safe", &[&c]))?;
     let document = cluster.path("a/node.json");
