@@ -19,12 +19,22 @@ pub struct Conflict {
     pub item: String,
     /// The kind of item that differs: "column", "index", "primary key", "placement", "rows", ...
     pub what: &'static str,
-    /// The stored form.
+    /// The stored form; empty if the declaration contradicts itself.
     pub stored: String,
     /// The declared form.
     pub declared: String,
     /// A remedy for the module's author.
     pub way_on: String,
+}
+
+impl Conflict {
+    /// Says in words what does not go together.
+    pub fn difference(&self) -> String {
+        match self.stored.is_empty() {
+            true => format!("declared {}", self.declared),
+            false => format!("stored {}, declared {}", self.stored, self.declared),
+        }
+    }
 }
 
 impl fmt::Display for Conflict {
@@ -33,11 +43,7 @@ impl fmt::Display for Conflict {
         if !self.item.is_empty() {
             write!(f, " {}", self.item)?;
         }
-        write!(
-            f,
-            ": stored {}, declared {}; {}",
-            self.stored, self.declared, self.way_on
-        )
+        write!(f, ": {}; {}", self.difference(), self.way_on)
     }
 }
 

@@ -418,27 +418,28 @@ fn unfit_placement(table: &TableSchema) -> Option<Conflict> {
     let column = match table.placement {
         TablePlacement::Local => return None,
         TablePlacement::Replicated if table.primary_key.is_empty() => {
-            let (rule, declared) = ("replicated tables have one", "none");
-            return Some(conflict(
-                &full,
-                "",
-                "primary key",
-                rule,
-                declared,
-                "declare a primary key",
-            ));
+            let declared = "replicated, without a primary key";
+            let way_on = "declare a primary key";
+            return Some(conflict(&full, "", "primary key", "", declared, way_on));
         }
         TablePlacement::Replicated => return None,
         TablePlacement::By(column) => column,
     };
     let name = &table.columns.get(column as usize)?.name;
     let lacks = |columns: &[u16]| !columns.is_empty() && !columns.contains(&column);
-    let rule = format!("holds the partition column {name}");
+    let lacking = format!("without the partition column {name}");
     let way_on = format!("add {name} to it");
     if lacks(&table.primary_key) {
-        return Some(conflict(&full, "", "primary key", &rule, "does not", &way_on));
+        return Some(conflict(
+            &full,
+            "",
+            "primary key",
+            "",
+            &format!("with a primary key {lacking}"),
+            &way_on,
+        ));
     }
     let mut unique = table.indexes.iter().filter(|index| index.unique);
     let unfit = unique.find(|index| lacks(&index.columns))?;
-    Some(conflict(&full, &unfit.name, "unique index", &rule, "does not", &way_on))
+    Some(conflict(&full, &unfit.name, "unique index", "", &lacking, &way_on))
 }

@@ -127,7 +127,7 @@ pub(crate) fn conflict(conflict: reprise_router::Conflict) -> SchemaConflict {
         (false, true) => format!("{} {}", conflict.what, conflict.item),
         (false, false) => format!("{} {} of table {}", conflict.what, conflict.item, conflict.table),
     };
-    let message = format!("{place}: stored {}, declared {}", conflict.stored, conflict.declared);
+    let message = format!("{place}: {}", conflict.difference());
     SchemaConflict {
         table: conflict.table,
         item: conflict.item,

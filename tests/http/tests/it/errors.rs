@@ -220,6 +220,38 @@ fn schema_conflict_names_the_column() {
     server.call("put", json!({"id": 2, "amount": 10})).ok(200);
 }
 
+/// Nothing is stored yet, so the conflict names no stored definition.
+#[test]
+fn schema_conflict_of_a_declaration_with_itself_names_the_declaration_alone() {
+    let server = Server::start();
+    let module = |rest: &str| {
+        let description = format!(
+            r#"{{"abi":1,"tables":[{{"name":"t","columns":[{{"name":"a","type":"i64"}},{{"name":"b","type":"i64"}}],{rest}}}],"procedures":[]}}"#
+        );
+        let section: String = description.bytes().map(|byte| format!("\\{byte:02x}")).collect();
+        let text = format!(r#"(module (memory (export "memory") 1) (@custom "reprise.describe" "{section}"))"#);
+        wat::parse_str(text).expect("a module")
+    };
+    for (rest, message) in [
+        (
+            r#""primary_key":["a"],"placement":{"by":"b"}"#,
+            "table t: declared with a primary key without the partition column b",
+        ),
+        (
+            r#""primary_key":["b"],"placement":{"by":"b"},"indexes":[{"name":"x","columns":["a"],"unique":true}]"#,
+            "unique index x of table t: declared without the partition column b",
+        ),
+        (
+            r#""placement":"replicated""#,
+            "table t: declared replicated, without a primary key",
+        ),
+    ] {
+        let problem = server.put_module("m", module(rest)).problem("schema-conflict", 409);
+        assert_eq!(problem["conflicts"][0]["message"], message);
+        assert_eq!(problem["conflicts"][0]["stored"], "");
+    }
+}
+
 #[test]
 fn idempotency_conflict_after_a_repeat() {
     let server = with_probe();
