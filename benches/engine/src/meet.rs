@@ -93,6 +93,7 @@ fn shared() -> Arc<Shared> {
         partitions_count: 2,
         sites_count: 2,
         waiting: (0..2).map(|_| AtomicUsize::new(1 << 40)).collect(),
+        waiting_max: usize::MAX,
         multi_tick: AtomicU64::new(0),
         replay_failed: Default::default(),
         copying: AtomicUsize::new(0),

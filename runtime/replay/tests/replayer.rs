@@ -73,6 +73,7 @@ impl Sites {
             partitions_count: PARTITIONS,
             sites_count: SITES,
             waiting: (0..PARTITIONS).map(|_| AtomicUsize::new(0)).collect(),
+            waiting_max: usize::MAX,
             multi_tick: AtomicU64::new(0),
             replay_failed: Default::default(),
             copying: AtomicUsize::new(0),

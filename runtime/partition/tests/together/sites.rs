@@ -39,6 +39,7 @@ impl Sites {
             partitions_count: 4,
             sites_count,
             waiting: (0..4).map(|_| AtomicUsize::new(0)).collect(),
+            waiting_max: usize::MAX,
             multi_tick: AtomicU64::new(0),
             replay_failed: Default::default(),
             copying: AtomicUsize::new(0),

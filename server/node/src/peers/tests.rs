@@ -6,7 +6,8 @@ use std::{
 };
 
 use reprise_database::{
-    CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy, RecoverFrom, RedoConfig,
+    BatchLimits, CheckpointConfig, CommitMode, Database, DatabaseConfig, DeviceConfig, LogPolicy, RecoverFrom,
+    RedoConfig,
 };
 use serde_json::{Value, json};
 
@@ -39,7 +40,7 @@ impl Asking {
             },
             device: DeviceConfig::File,
             commit: CommitMode::Sync,
-            group_commit_us: 0,
+            batch_limits: BatchLimits::default(),
             segment_bytes: reprise_base::limits::SEGMENT_BYTES,
             checkpoints: CheckpointConfig::BY_HAND,
             memory_max_bytes: u64::MAX,
@@ -172,7 +173,7 @@ fn promise(member: &str) -> Value {
 fn round_ends_within_its_time_when_peers_are_silent_or_slow_or_send_too_much() {
     let asking = Asking::new(|_| {});
     let id = asking.id();
-    let (good, _) = serve(&id, "/none", |stream, text| send(stream, text));
+    let (good, _) = serve(&id, "/none", send);
     let slow: [(&str, Answer); 5] = [
         ("/status", |_, _| {
             thread::sleep(Duration::from_secs(60));
@@ -206,7 +207,7 @@ fn round_ends_within_its_time_when_peers_are_silent_or_slow_or_send_too_much() {
 #[test]
 fn server_of_another_database_is_not_asked_for_a_promise() {
     let asking = Asking::new(|_| {});
-    let (url, promises) = serve("ff", "/none", |stream, text| send(stream, text));
+    let (url, promises) = serve("ff", "/none", send);
     let refused = asking.refusal(&url);
     assert!(refused.contains("has another database"), "{refused}");
     assert_eq!(promises.load(Ordering::SeqCst), 0);
