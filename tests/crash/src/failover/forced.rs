@@ -111,10 +111,11 @@ struct Promoted {
 impl ForcedCluster {
     fn run(&mut self, config: &FailoverConfig) -> Result<()> {
         self.nodes.start_primary()?;
-        self.nodes.node(0)?.deploy("bank")?;
         for standby in self.nodes.standbys() {
             self.nodes.start_standby(standby)?;
         }
+        self.nodes.wait_in_sync()?;
+        self.nodes.node(self.nodes.primary)?.deploy_until_known("bank")?;
         for round in 0..config.failovers {
             self.nodes.wait_in_sync()?;
             self.round(round, config.tells)?;
