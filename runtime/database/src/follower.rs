@@ -15,7 +15,7 @@ use reprise_env::{Step, Work};
 use reprise_log::{DestageDemand, Log, LogReader};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
-use reprise_recovery::{RecoveryError, make_ready, read_window};
+use reprise_recovery::{RecoveryError, WindowEnd, make_ready, read_window};
 use reprise_replay::Replayer;
 use reprise_router::{NodePhase, Router};
 
@@ -125,6 +125,8 @@ pub(crate) struct Follower {
     pub waiter: Option<WatermarkWaiter>,
     /// True while fed records are not sent yet, because the thread waits until no view is open.
     pub is_cut_due: bool,
+    /// True if the next block ends beyond what the primary reports as committed. The block is durable, so only a report or an order changes that.
+    pub is_at_limit: bool,
     /// LSN before which the tables have records that may not be committed, so no reader sees them. None: readers see the tables.
     pub hidden_until: Option<Lsn>,
     pub hiding: Arc<ReadGate>,
@@ -147,7 +149,8 @@ impl Follower {
             self.router.raise_view(end);
             self.hiding.open_reads(&self.router);
         }
-        let has_more = read_window(&mut self.reader, self.window_bytes, limit, &mut window)?;
+        let window_end = read_window(&mut self.reader, self.window_bytes, limit, &mut window)?;
+        self.is_at_limit = window_end == WindowEnd::Limit;
         let is_empty = window.is_empty();
         self.replayer.feed(window, None)?;
         if !is_empty {
@@ -160,9 +163,9 @@ impl Follower {
             let _ = self.ended.send(Ok(self.reader.position())); // the caller may have gone
             return Ok(Step::Over);
         }
-        match has_more {
-            true => Ok(Step::Done), // the window read log without records
-            false => Ok(Step::Idle),
+        match window_end {
+            WindowEnd::Full => Ok(Step::Done), // the window read log without records
+            WindowEnd::LogEnd | WindowEnd::Limit => Ok(Step::Idle),
         }
     }
 
@@ -237,7 +240,7 @@ impl Follower {
         }
         let orders = self.orders.clone();
         let next = Lsn(self.reader.position().0 + 1);
-        let is_committed = next <= orders.limit();
+        let is_committed = !self.is_at_limit && next <= orders.limit();
         self.waiter = match is_committed {
             true => self.log.when_durable(next, Box::new(move || orders.wake())),
             false => None, // the primary's next report wakes this thread

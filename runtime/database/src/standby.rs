@@ -466,6 +466,7 @@ impl Database {
             generation: self.router.deployed().generation,
             waiter: None,
             is_cut_due: false,
+            is_at_limit: false,
             hidden_until,
             hiding: standby.hiding.clone(),
         };

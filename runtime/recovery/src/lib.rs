@@ -14,7 +14,7 @@ mod ready;
 mod schemas;
 
 pub use error::RecoveryError;
-pub use feed::{feed, read_window};
+pub use feed::{WindowEnd, feed, read_window};
 pub use load::{LoadReport, check_descriptions, load, reset};
 pub use ready::make_ready;
 pub use schemas::{Description, LogSchemas, described_in};
