@@ -2,7 +2,7 @@
 # Starts a primary and two standbys on this machine, in the foreground, with the sample modules deployed. Ctrl-C ends all.
 set -eu
 
-reprise=target/release/reprise
+reprise=${REPRISE:-target/release/reprise}
 port=${PORT:-8080}
 ship=$((port + 100))
 second=$((port + 1))
@@ -59,7 +59,8 @@ start c --listen 127.0.0.1:"$third" --standby-of "$primary" \
     --ship-listen 127.0.0.1:$((ship + 2)) --advertise "http://127.0.0.1:$third"
 answers "http://127.0.0.1:$third"
 # A write is answered once one of both standbys has it, too.
-until [ "$("$reprise" replication status --url "$primary" | grep -c 'in sync')" -ge 2 ]; do sleep 0.2; done
+in_sync() { "$reprise" replication status --url "$primary" --output json | grep -c '"in_sync": *true'; }
+until [ "$(in_sync)" -ge 2 ]; do sleep 0.2; done
 for module in voter bank tpcc tickets; do
     "$reprise" module deploy "target/procedures/$module.wasm" --name "$module" --url "$primary" >/dev/null
 done

@@ -2,6 +2,7 @@
 
 mod ages;
 mod archive;
+mod cluster;
 mod conversions;
 mod damage;
 mod divergence;
