@@ -233,7 +233,7 @@ fn answer_with_a_name_that_no_server_has_or_with_too_many_is_refused() {
     assert!(refused.contains("more than 16 standbys"), "{refused}");
 }
 
-/// A lookup of a name or a file on a network may hang. Here nobody writes into a pipe.
+/// A lookup of a name or a file on a network may hang. Here no process writes into a pipe.
 #[test]
 fn certificate_file_that_can_not_be_read_delays_no_round() {
     let dir = tempfile::tempdir().expect("a directory");

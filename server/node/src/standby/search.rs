@@ -1,5 +1,5 @@
-//! The search of a standby for its primary: the server that got its promise, the holder of the lease, the one that the operator named, or the
-//! successor that this one names.
+//! The search of a standby for its primary. It may be the server that got a promise, the holder of the lease, the server that the operator named,
+//! or a successor.
 
 use std::sync::Weak;
 

@@ -1,4 +1,4 @@
-//! `reprise standby reset`: the files that go, those that stay, and the directories that it leaves alone.
+//! `reprise standby reset`: the files that it removes and keeps, and the directories that it refuses.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
