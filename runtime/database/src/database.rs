@@ -117,10 +117,8 @@ impl Database {
         record_region(upkeep.node.as_ref(), upkeep.nvram.as_ref())?;
         keep_code(&around, &genesis);
         let (settings_hash, registry) = (around.compiler.settings_hash(), Arc::new(Registry::new()));
-        if let Some(log) = &log {
-            registry.attach_flush(log.stats());
-        }
         let shared = shared(&config, &around, genesis.secret, (memory, gate));
+        log.iter().for_each(|log| attach_writes(log, &shared, &registry));
         let followed = log.as_ref().filter(|_| role == Role::Standby);
         upkeep.standby = followed.map(|log| StandbyParts::new(log, &shared));
         let (inboxes, sites) = start_sites(&config, &shared, &registry, log.as_deref(), role)?;
@@ -445,6 +443,12 @@ impl Drop for Database {
         // Callers that need the result call `close` themselves.
         let _ = self.close();
     }
+}
+
+/// Has the log's writes count in the metrics, and in the costs of its records.
+fn attach_writes(log: &Log<Box<CallBatch>>, shared: &Shared, registry: &Registry) {
+    shared.logging.set_writes(log.stats());
+    registry.attach_flush(log.stats());
 }
 
 fn name_of(commit: CommitMode) -> &'static str {

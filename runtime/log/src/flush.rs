@@ -303,11 +303,8 @@ impl<P: Send + 'static> Flusher<P> {
         let ended_ns = self.shared.clock.monotonic_ns();
         let write_ns = ended_ns - began_ns;
         self.delay.record_written(ended_ns);
-        let stats = &self.shared.stats;
-        stats.write.record(write_ns, 1);
-        stats.flushes.add(1);
-        stats.bytes.add(block.buffer.len() as u64);
-        stats.records.add(block.records_count as u64);
+        let (bytes, records) = (block.buffer.len() as u64, block.records_count as u64);
+        self.shared.stats.wrote(bytes, records, write_ns);
         self.acknowledge(block, &written, write_ns);
         Ok(())
     }

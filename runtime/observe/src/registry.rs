@@ -82,6 +82,52 @@ pub struct FlushStats {
     pub records: Counter,
     /// Time from the start of a write until it is durable.
     pub write: LatencyHistogram,
+    /// Sums over short and long writes. Their difference is what a byte costs.
+    short: WriteSums,
+    long: WriteSums,
+}
+
+#[derive(Debug, Default)]
+struct WriteSums {
+    writes: Counter,
+    bytes: Counter,
+    ns: Counter,
+}
+
+impl WriteSums {
+    /// Returns the mean bytes and nanoseconds of a write.
+    fn means(&self) -> Option<[f64; 2]> {
+        let writes = self.writes.get();
+        (writes > 0).then(|| [&self.bytes, &self.ns].map(|sum| sum.get() as f64 / writes as f64))
+    }
+}
+
+/// Bytes from which on a write is long.
+const LONG_WRITE_BYTES: u64 = 32 << 10;
+
+impl FlushStats {
+    /// Counts a write of these bytes and records, which took `ns`.
+    pub fn wrote(&self, bytes: u64, records: u64, ns: u64) {
+        self.write.record(ns, 1);
+        self.flushes.add(1);
+        self.bytes.add(bytes);
+        self.records.add(records);
+        let sums = if bytes < LONG_WRITE_BYTES {
+            &self.short
+        } else {
+            &self.long
+        };
+        sums.writes.add(1);
+        sums.bytes.add(bytes);
+        sums.ns.add(ns);
+    }
+
+    /// Returns the nanoseconds in which the device takes one more byte. None: there were no short or no long writes yet.
+    pub fn byte_ns(&self) -> Option<f64> {
+        let [few, short_ns] = self.short.means()?;
+        let [many, long_ns] = self.long.means()?;
+        Some((long_ns - short_ns) / (many - few))
+    }
 }
 
 /// Knows every recorder.
@@ -237,7 +283,11 @@ mod tests {
             recorder.wrote(Duration::from_nanos(7));
             recorder.ran(2, Duration::from_micros(10), 5);
         }
-        flush.flushes.add(3);
+        assert_eq!(flush.byte_ns(), None);
+        flush.wrote(1_000, 2, 100_000);
+        flush.wrote(2_000, 0, 102_000);
+        flush.wrote(101_500, 1, 301_000);
+        assert_eq!(flush.byte_ns(), Some(2.0));
         registry.answered(5, Duration::from_millis(2));
         let snapshot = registry.snapshot();
         let expected = Totals {
@@ -248,6 +298,8 @@ mod tests {
             fuel: 10,
             batches: 2,
             flushes: 3,
+            flushed_bytes: 104_500,
+            flushed_records: 3,
             ..Totals::default()
         };
         assert_eq!((snapshot.totals, registry.write_ns()), (expected, 14));

@@ -1,11 +1,17 @@
-//! Callers, and the idempotency keys of their calls: in batches, and in the record of a running call.
+//! Callers, the idempotency keys of their calls, and the costs of a call that was measured.
 
 use std::sync::Arc;
 
-use reprise_txn::call_hash;
-use reprise_wire::KeyRef;
+use reprise_base::PartitionId;
+use reprise_storage::Store;
+use reprise_txn::{TxnScratch, call_hash};
+use reprise_wire::{KeyRef, PartitionSet};
 
-use crate::turn::CallContext;
+use crate::{
+    log_costs::{Choice, CostSample, MeasuredCall},
+    shared::Shared,
+    turn::CallContext,
+};
 
 /// The client that calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,5 +52,28 @@ impl<'a> CallContext<'a> {
     pub(crate) fn call_hash(&self) -> u128 {
         let procedure = &self.module.schema.procedures[self.procedure as usize];
         call_hash(&self.module.name, &procedure.name, self.args)
+    }
+
+    /// Adds a call that these partitions committed to the costs of its procedure, if it was measured.
+    #[inline]
+    pub(crate) fn record_sample<'s>(
+        &self,
+        choice: &mut Choice,
+        sample: Option<CostSample>,
+        partitions: PartitionSet<'s>,
+        shared: &Shared,
+        frame: &'s TxnScratch,
+        stores: &'s dyn Fn(PartitionId) -> Option<&'s Store>,
+    ) {
+        let Some(sample) = sample else { return };
+        let call = MeasuredCall {
+            args_bytes: self.args.len(),
+            changes: frame.changes(),
+            partitions,
+            rows: frame.changed_rows(),
+            stores,
+            byte_ns: shared.logging.byte_ns(),
+        };
+        choice.record(&sample, &call, &*shared.clock);
     }
 }

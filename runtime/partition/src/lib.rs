@@ -23,6 +23,8 @@ mod gate;
 mod handoff;
 mod install;
 mod key_clock;
+mod log_costs;
+mod log_form;
 mod logging;
 mod outcome;
 mod partial_append;
@@ -52,7 +54,9 @@ pub use install::{
     record_position,
 };
 pub use key_clock::KeyClock;
-pub use logging::{AutoChoice, CallCosts, LogForm, LogPolicy, LogSettings, SampleRate, ShipForm};
+pub use log_costs::{CallCosts, MeasuredCosts, SampleRate};
+pub use log_form::{LogForm, LogPolicy, ShipForm};
+pub use logging::LogSettings;
 pub use outcome::ReplyOutcome;
 pub use principals::Principals;
 pub use published_stats::{PublishedStats, Question};

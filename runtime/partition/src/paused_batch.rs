@@ -10,7 +10,7 @@ use reprise_wire::{ChangesRun, PartitionList, PartitionSet};
 
 use crate::{
     batch::CallBatch,
-    logging::LogForm,
+    log_form::LogForm,
     outcome::ReplyOutcome,
     sink::{LogRefusal, NewRecords},
     site::{ExecContext, Partition},

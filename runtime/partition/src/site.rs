@@ -21,7 +21,7 @@ use crate::{
     copy::{PartitionCopy, Slice},
     digest::DigestRun,
     gate::{CommitGate, ReadLimit},
-    logging::Choice,
+    log_costs::Choice,
     outcome::ReplyOutcome,
     partition_table::PartitionTable,
     paused_batch::{Pause, PausedBatch},
@@ -29,10 +29,7 @@ use crate::{
     rendezvous::{MultiPartitionTxn, Rendezvous},
     shared::Shared,
     sink::{LogRefusal, NewRecords, Sink},
-    turn::{
-        BatchWatch, CallContext, TurnStart, begin_batch, begin_capture, input_of, record_commit, record_sample,
-        run_alike,
-    },
+    turn::{BatchWatch, CallContext, TurnStart, begin_batch, begin_capture, input_of, record_commit, run_alike},
 };
 
 /// Interval at which an idle site checks whether the writer of a checkpoint takes more.
@@ -723,8 +720,10 @@ impl ExclusivePartitions<'_> {
                 false => PartitionSet::Several(PartitionList::new(&ids)),
             };
             let is_encoded = running.encode(set, commit, kind, &tools.frame, (&mut tools.records, turn));
-            let choice = &tools.choices[module.id.0 as usize][call.procedure as usize];
-            record_sample(choice, sample, &running, &tools.frame, &*tools.shared.clock);
+            let choice = &mut tools.choices[module.id.0 as usize][call.procedure as usize];
+            let parts = &self.partitions;
+            let here = |id| parts.iter().find(|part| part.id == id).map(|part| &part.store);
+            running.record_sample(choice, sample, set, &tools.shared, &tools.frame, &here);
             if !is_encoded {
                 return Some(Pause::of(commit, kind));
             }

@@ -4,7 +4,6 @@ use std::{ops::Range, sync::Arc};
 
 use reprise_abi::{ProcedureSchema, ScalarType, Type};
 use reprise_base::{Lsn, TxnId, limits::BATCH_RECORDS_BYTES_MAX};
-use reprise_env::Clock;
 use reprise_observe::{Notice, NoticeKind, Recorder};
 use reprise_txn::{Commit, Failure, Module, Outcome, TxnInput, TxnScratch, run_single};
 use reprise_wire::{ChangesRef, CommandRef, KeyedRef, PartitionSet, RecordBatch, STAND_IN_HEAD_BYTES_MAX, TwoForms};
@@ -15,7 +14,8 @@ use crate::{
     caller::Caller,
     calls::{Deadline, Ticket, Track, deadline_of, ended_before},
     failure_notices,
-    logging::{Choice, CostSample, LogForm},
+    log_costs::{Choice, CostSample},
+    log_form::LogForm,
     outcome::ReplyOutcome,
     paused_batch::Pause,
     shared::Shared,
@@ -355,8 +355,7 @@ pub(crate) fn run_alike(
     while calls.get(slot).is_some_and(|call| call.module == id) {
         ahead.step(&partition.store, calls, slot, args);
         let call = &mut calls[slot];
-        slot += 1;
-        call.lsn = Lsn(records.count().into());
+        (slot, call.lsn) = (slot + 1, Lsn(records.count().into()));
         let procedure = &module.schema.procedures[call.procedure as usize];
         let (behind, around) = ((&*records, results.len()), (&**shared, &mut *frame, &*recorder));
         let (at, placed) = ((slot - 1, &mut *call), (&watched, batch_scope, 1));
@@ -380,7 +379,8 @@ pub(crate) fn run_alike(
             Outcome::Commit(ref commit) => {
                 if !procedure.read_only {
                     let is_encoded = running.encode(place, commit, kind, frame, (records, turn));
-                    record_sample(choice, sample, &running, frame, &*shared.clock);
+                    let here = |id| (id == partition.id).then_some(&partition.store);
+                    running.record_sample(choice, sample, place, shared, frame, &here);
                     if !is_encoded {
                         return (slot, Some(Pause::of(commit, kind)));
                     }
@@ -491,28 +491,13 @@ pub(crate) fn begin_capture(
 ) -> (LogForm, Option<CostSample>) {
     let kind = choice.kind().shipped_as(shared.logging.shipped());
     let sample = choice.sample(&*shared.clock);
-    let is_wanted = kind.has_changes() || sample.is_some();
+    let is_wanted = kind.has_changes() || sample.as_ref().is_some_and(|sample| sample.makes_changes);
     frame.set_capture(is_wanted.then_some(shared.logging.images));
     // A log in NVRAM holds these changes. Standbys get no other form then.
     if matches!(kind, LogForm::Changes | LogForm::Both) {
         frame.insert_changes();
     }
     (kind, sample)
-}
-
-/// Adds a measured call to the choice of its procedure's log form.
-#[inline]
-pub(crate) fn record_sample(
-    choice: &Choice,
-    sample: Option<CostSample>,
-    running: &CallContext<'_>,
-    frame: &TxnScratch,
-    clock: &dyn Clock,
-) {
-    if let Some(sample) = sample {
-        let (now_ns, args) = (clock.monotonic_ns(), running.args.len());
-        choice.record(&sample, now_ns, args, frame.changes().len(), frame.changed_rows());
-    }
 }
 
 /// Records that a call was committed.

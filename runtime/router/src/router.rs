@@ -14,8 +14,8 @@ use reprise_base::{Budget, Epoch, Lsn, MemoryLedger, PartitionId, Role, limits::
 use reprise_log::{Log, NvramBufferStatus};
 use reprise_observe::{LineFilter, Notices, ProcedureMeters, RecentLine, Recorder, Registry};
 use reprise_partition::{
-    CallBatch, CallInfo, Deadline, DeployProgress, ExclusivePartitions, Job, MultiPartitionTxn, ReadTask, ReadWork,
-    RendezvousStats, ReplyOutcome, Shared, SiteMessage, Stream, TxnPartitions,
+    CallBatch, CallInfo, Deadline, DeployProgress, ExclusivePartitions, Job, MeasuredCosts, MultiPartitionTxn,
+    ReadTask, ReadWork, RendezvousStats, ReplyOutcome, Shared, SiteMessage, Stream, TxnPartitions,
 };
 use reprise_txn::{CallPartitions, Compiler, Deployed, Module};
 
@@ -155,6 +155,11 @@ impl Router {
     /// Returns the form in which a procedure's calls are logged now, with the reason if the server chose it by measurement.
     pub fn explain_log(&self, module: &Module, procedure: u16) -> (&'static str, Option<String>) {
         self.0.config.shared.logging.explain(module, procedure)
+    }
+
+    /// Returns what a procedure's calls cost in either form of the log. None: they are not measured.
+    pub fn log_costs(&self, module: &Module, procedure: u16) -> Option<MeasuredCosts> {
+        self.0.config.shared.logging.costs(module, procedure)
     }
 
     pub fn new(config: RouterConfig) -> Self {

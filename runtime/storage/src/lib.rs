@@ -51,7 +51,7 @@ mod views;
 mod waiting_turns;
 mod watchers;
 
-pub use apply::{ApplyError, PrefetchStep};
+pub use apply::{ApplyError, PrefetchStep, RedoScratch};
 pub use at_view::{ShownRow, StoreAtView};
 pub use bulk::{IndexLoad, LoadError, TableLoad};
 pub use changelog::AfterImage;

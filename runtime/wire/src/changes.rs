@@ -443,11 +443,8 @@ impl<'a> ChangesRef<'a> {
     }
 }
 
-/// Changes as a record of these partitions holds them, by partition.
-pub(crate) fn groups_of<'a>(
-    partitions: PartitionSet<'a>,
-    changes: &'a [u8],
-) -> impl Iterator<Item = (PartitionId, &'a [u8])> {
+/// Returns the changes of a record of these partitions, by partition. They were made here, or checked before.
+pub fn groups_of<'a>(partitions: PartitionSet<'a>, changes: &'a [u8]) -> impl Iterator<Item = (PartitionId, &'a [u8])> {
     let mut reader = BodyReader::new(changes);
     let mut one = match partitions {
         PartitionSet::One(partition) => Some(partition),

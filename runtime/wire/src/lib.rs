@@ -27,7 +27,7 @@ pub use batch::{RecordBatch, TwoForms};
 pub use block::{BLOCK_HEADER_BYTES, BlockHeader, BlockKind, MEMORY_UNIT_BYTES, block_bytes, seal_block};
 pub use buffer::{ChangesBuffer, PatchRoom};
 pub use caller::{CheckpointPrincipals, KeyRef, PrincipalRef};
-pub use changes::{Change, ChangeSink, Changes, ChangesRef, KeyedRef, PatchColumns, PatchWriter};
+pub use changes::{Change, ChangeSink, Changes, ChangesRef, KeyedRef, PatchColumns, PatchWriter, groups_of};
 pub use checkpoint::{
     CHECKPOINT_BLOCK_HEADER_BYTES, CHECKPOINT_HEADER_BYTES, CHECKPOINT_RAW_BYTES_MAX, CHECKPOINT_TRAILER_BYTES,
     CheckpointBlock, CheckpointBlockKind, CheckpointDatabase, CheckpointEntry, CheckpointFormerRef, CheckpointHeader,

@@ -198,7 +198,7 @@ fn procedure_is_logged_as_it_declares_and_a_long_computation_by_its_changes() {
         }
     }
     let why = explain("spin").1.expect("a reason");
-    assert!(why.starts_with("physiological: of the last 64 measured calls"), "{why}");
+    assert!(why.starts_with("physiological: of the last 16 measured calls"), "{why}");
     let kinds = kinds(&database);
     let first = kinds.iter().position(|kind| *kind == "changes").expect("some");
     assert!(kinds[..first].iter().filter(|kind| **kind == "command").count() >= 40);
