@@ -13,6 +13,7 @@ mod clock_watch;
 mod compare;
 mod dangers;
 mod idempotency;
+mod key_table;
 mod logs;
 mod numbered_row;
 mod pace;
@@ -53,8 +54,8 @@ pub use views::ReadPath;
 pub use reprise_log::NvramBufferStatus;
 pub use reprise_observe::{CallEnd, CallStage, CallSums, ProcedureSums};
 pub use reprise_partition::{
-    CallInfo, CallKey, CallStep, CallTimes, Caller, Deadline, DeployProgress, InstallError, LogRefusal, Principals,
-    RendezvousStats, ReplyOutcome, Stream, has_small_result,
+    CallInfo, CallKey, CallStep, CallTimes, Caller, Deadline, DeployProgress, InstallError, LogRefusal, MeasuredCosts,
+    Principals, RendezvousStats, ReplyOutcome, Stream, has_small_result,
 };
 pub use reprise_ship::{FreshnessPoint, FreshnessSummary, SafetyHook};
 pub use reprise_storage::{ChangeAction, ChangeStep, Conflict, TableId};

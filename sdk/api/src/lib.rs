@@ -25,9 +25,9 @@ pub use calls::{BatchAnswer, BatchCall, CallAnswer, KeptOutcome};
 pub use checkpoints::{Checkpoint, CheckpointFailure, CheckpointList, CheckpointState, RestartEstimate};
 pub use log::{LogPage, LogRecord, ProcedureLog, ProcedureLogLine, RecordKind, RowChange};
 pub use modules::{
-    AbandonedTable, AbortInfo, DeployPlan, Destroyed, LikelyRename, LogChoice, ModuleDetail, ModuleInstalled,
-    ModuleList, ModulePlanned, ModuleSummary, ModuleUploaded, ModuleVersion, ParameterInfo, PartitioningInfo, PlanStep,
-    ProcedureCalls, ProcedureInfo, ProcedurePlan, RetiringTable, TablePlan, WayBack,
+    AbandonedTable, AbortInfo, DeployPlan, Destroyed, LikelyRename, LogChoice, LogCosts, MeasuredCalls, ModuleDetail,
+    ModuleInstalled, ModuleList, ModulePlanned, ModuleSummary, ModuleUploaded, ModuleVersion, ParameterInfo,
+    PartitioningInfo, PlanStep, ProcedureCalls, ProcedureInfo, ProcedurePlan, RetiringTable, TablePlan, WayBack,
 };
 pub use numbers::{U64, integers_are_numbers, with_integers};
 pub use problem::{ArgumentError, Problem, ProblemKind, SchemaConflict};

@@ -321,7 +321,7 @@ pub struct ProcedureCalls {
 }
 
 /// Form in which the log records the calls of a procedure.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LogChoice {
     /// `command` (the call), `physiological` (the changed rows), `auto` (the cheaper form by measurement), `both` or `none`.
     pub kind: String,
@@ -329,6 +329,48 @@ pub struct LogChoice {
     pub declared: Option<String>,
     /// With `auto`: the current form, and the measured numbers that decided it.
     pub reason: Option<String>,
+    /// Costs of a call in either form, by measurement. Null until enough calls were measured.
+    #[serde(default)]
+    pub costs: Option<LogCosts>,
+    /// Calls measured since the last costs. Null if the procedure writes nothing, or the server's setting leaves no choice.
+    #[serde(default)]
+    pub measured_calls: Option<MeasuredCalls>,
+}
+
+/// Measured calls of a procedure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MeasuredCalls {
+    /// Number of calls that were measured with their changes.
+    pub measured: u32,
+    /// Number from which on the costs are known.
+    pub window: u32,
+}
+
+/// Costs of a procedure's calls in either form of the log. Times are medians and sizes are means.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LogCosts {
+    /// Number of measured calls.
+    pub calls: u32,
+    /// Time for which a call runs, in microseconds.
+    pub run_us: f64,
+    /// Rows that a call changes.
+    pub rows: f64,
+    /// Bytes of the log by commands.
+    pub command_bytes: f64,
+    /// Bytes of the log by changes.
+    pub changes_bytes: f64,
+    /// Time in which the changes of a call are made, in microseconds.
+    pub make_us: f64,
+    /// Time in which its changed rows are found again, in microseconds.
+    pub redo_us: f64,
+    /// Time in which the log's device takes one more byte, in nanoseconds.
+    pub byte_ns: f64,
+    /// Cost by commands, in microseconds: a second run at recovery, and the bytes.
+    pub command_us: f64,
+    /// Cost by changes, in microseconds: to make them, to find their rows at recovery, and the bytes.
+    pub changes_us: f64,
+    /// Form that costs less: `command` or `physiological`.
+    pub better: String,
 }
 
 /// A parameter of a procedure.

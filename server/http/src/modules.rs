@@ -11,13 +11,13 @@ use axum::{
 };
 use reprise_abi::{ModuleSchema, TableSchema, schema::NAME_BYTES_MAX};
 use reprise_api::{
-    LogChoice, ModuleDetail, ModuleInstalled, ModuleList, ModulePlanned, ModuleSummary, ModuleUploaded, ModuleVersion,
-    Problem, RetiringTable, U64, headers,
+    LogChoice, LogCosts, MeasuredCalls, ModuleDetail, ModuleInstalled, ModuleList, ModulePlanned, ModuleSummary,
+    ModuleUploaded, ModuleVersion, Problem, RetiringTable, U64, headers,
 };
 use reprise_base::limits::MODULE_BYTES_MAX;
 use reprise_catalog::CatalogEntry;
 use reprise_codec::{hex, rfc3339};
-use reprise_router::{Consent, Deployed, Deployment, Module, ProcedureSums, Router};
+use reprise_router::{Consent, Deployed, Deployment, MeasuredCosts, Module, ProcedureSums, Router};
 
 use crate::{
     auth::Principal,
@@ -232,10 +232,13 @@ fn detail(deployed: &Deployed, module: &Arc<Module>, router: &Router) -> ModuleD
     let procedures = module.schema.procedures.iter().enumerate();
     let procedures = procedures.map(|(at, procedure)| {
         let (kind, reason) = router.explain_log(module, at as u16);
+        let measured = router.log_costs(module, at as u16);
         let log = LogChoice {
             kind: kind.to_owned(),
             declared: procedure.log.name().map(str::to_owned),
             reason,
+            costs: measured.and_then(|measured| log_costs(&measured)),
+            measured_calls: measured.map(|MeasuredCosts { measured, window, .. }| MeasuredCalls { measured, window }),
         };
         let own = |sums: &&ProcedureSums| sums.module == module.name && sums.procedure == procedure.name;
         let calls = sums.iter().find(own).map(|own| procedure_calls(&own.sums));
@@ -258,6 +261,25 @@ fn detail(deployed: &Deployed, module: &Arc<Module>, router: &Router) -> ModuleD
             .cloned()
             .collect(),
     }
+}
+
+fn log_costs(measured: &MeasuredCosts) -> Option<LogCosts> {
+    let costs = measured.costs?;
+    let rounded = |value: f64| (value * 1e3).round() / 1e3;
+    let us = |ns: f64| rounded(ns / 1e3);
+    Some(LogCosts {
+        calls: costs.calls,
+        run_us: us(costs.run_ns),
+        rows: rounded(costs.rows),
+        command_bytes: rounded(costs.command_bytes()),
+        changes_bytes: rounded(costs.changed_bytes()),
+        make_us: us(costs.make_ns),
+        redo_us: us(costs.redo_ns),
+        byte_ns: rounded(costs.byte_ns),
+        command_us: us(costs.command_ns()),
+        changes_us: us(costs.changes_ns()),
+        better: measured.better_name().to_owned(),
+    })
 }
 
 fn procedure_names(schema: &ModuleSchema) -> Vec<String> {

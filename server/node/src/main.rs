@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod activity;
+mod advise;
 mod announce;
 mod backup;
 mod build;
@@ -82,6 +83,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> VerbResult {
         Command::Idempotency(command) => remote::idempotency(&command, output),
         Command::Table(command) => remote::tables(&command, output),
         Command::Calls(command) => calls::run(&command, output),
+        Command::Advise(args) => advise::run(&args, output),
         Command::Checkpoint(command) => checkpoint::run(&command, output),
         Command::Replication(command) => replication::run(&command, output),
         Command::Node(command) => directory::run_node(&command, output),

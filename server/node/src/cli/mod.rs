@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use reprise_wire::RecordKind;
 
 use crate::{
+    advise::{self, AdviseArgs},
     backup::BackupCommand,
     calls::CallsCommand,
     config::{self, ServeArgs},
@@ -95,6 +96,9 @@ pub enum Command {
         after_help = "Example:\n  reprise calls list\n  reprise calls cancel 4711"
     )]
     Calls(CallsCommand),
+    /// Say which log suits which procedure, by the costs that the server measured in its own calls
+    #[command(after_help = advise::EXAMPLE)]
+    Advise(AdviseArgs),
     /// Take, list and read checkpoints
     #[command(
         subcommand,

@@ -2,7 +2,7 @@
 //! conditions among them.
 
 use anyhow::{Context, Result, bail, ensure};
-use reprise_test_crash::{Launch, Server, run_bench};
+use reprise_test_crash::{Launch, Server, run_bench, run_verb};
 use serde_json::Value;
 
 /// A machine may stand still for as long as a short run takes: then a longer one tells.
@@ -63,6 +63,41 @@ fn votes_come_in_alone_ahead_and_in_batches() -> Result<()> {
     ] {
         bench(&server, &[&["voter"][..], way].concat(), COMMITTED)?;
     }
+    check_advice(&server)
+}
+
+/// The costs of a vote in either form of the log are measured, whichever form the log has.
+fn check_advice(server: &Server) -> Result<()> {
+    let url = format!("http://{}", server.address);
+    let output = run_verb(&["advise", "voter", "--output", "json", "--url", &url])?;
+    let found: Value = serde_json::from_slice(&output.stdout).context("the advice")?;
+    let advice = found.as_array().context("a list")?;
+    let vote = advice.iter().find(|advice| advice["procedure"] == "voter.vote");
+    let vote = vote.context("advice for votes")?;
+    let cost = |name: &str| vote["costs"][name].as_f64();
+    let is_cost = |name: &str| cost(name) > Some(0.0);
+    ensure!(
+        ["run_us", "redo_us", "command_us", "changes_us"]
+            .into_iter()
+            .all(is_cost),
+        "{vote}"
+    );
+    ensure!(cost("command_bytes") < cost("changes_bytes"), "{vote}");
+    ensure!(vote["log"] == "command" && vote["better"].is_string(), "{vote}");
+    let is_read_only = |advice: &Value| advice["procedure"] == "voter.results";
+    ensure!(!advice.iter().any(is_read_only), "a read leaves no record: {found}");
+    let text = run_verb(&["advise", "--url", &url])?;
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    ensure!(
+        text.contains("voter.vote") && text.contains("COST US: COMMAND"),
+        "{text}"
+    );
+    let missing = run_verb(&["advise", "none", "--url", &url])?;
+    ensure!(
+        missing.status.code() == Some(1),
+        "{}",
+        String::from_utf8_lossy(&missing.stderr)
+    );
     Ok(())
 }
 
