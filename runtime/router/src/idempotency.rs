@@ -6,7 +6,7 @@
 //! the room, so that no token takes all of it from the others.
 
 use std::{
-    collections::{BTreeMap, btree_map},
+    collections::BTreeMap,
     ops::Bound,
     sync::{
         Arc, Mutex, MutexGuard,
@@ -20,7 +20,10 @@ use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{ReplyOutcome, Shared};
 use reprise_txn::ModuleId;
 
-use crate::scoped_key::{ScopedKey, ScopedName, scope_of, split};
+use crate::{
+    key_table::KeyTable,
+    scoped_key::{ScopedKey, ScopedName, scope_of, split},
+};
 
 /// Digests of a call. A repeat asks for the same call if one of the two is equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +127,7 @@ pub struct Idempotency {
 }
 
 struct IdempotencyState {
-    entries: BTreeMap<ScopedName, KeyEntry>,
+    entries: KeyTable<KeyEntry>,
     /// Committed keys by the key clock and the transaction, oldest first.
     by_age: BTreeMap<(u64, TxnId), ScopedName>,
     /// Bytes taken by everything in `entries`.
@@ -134,7 +137,7 @@ struct IdempotencyState {
     refused: u64,
 }
 
-/// Bytes of an entry beside its name and its result: its places in two maps at their usual fill, and the cost of allocations.
+/// Bytes of an entry beside its name and its result: its places in table and map at their usual fill, and the cost of allocations.
 const ENTRY_BYTES: u64 = 336;
 /// Divisor of the room that one scope's keys take at most.
 const SCOPE_SHARE: u64 = 2;
@@ -149,7 +152,7 @@ impl Idempotency {
     pub(crate) fn new(shared: Arc<Shared>, budget: &Arc<Budget>) -> Self {
         Self {
             state: Mutex::new(IdempotencyState {
-                entries: BTreeMap::new(),
+                entries: KeyTable::new(shared.secret[0]),
                 by_age: BTreeMap::new(),
                 taken: budget.take(0),
                 taken_by_scope: BTreeMap::new(),
@@ -206,7 +209,7 @@ impl Idempotency {
     }
 
     pub(crate) fn begin(&self, key: ScopedKey<'_>, digests: CallDigests, module: ModuleId, procedure: usize) -> Begin {
-        let (before, name, mut state) = (self.expired_before(), key.name(), self.lock());
+        let (before, mut state) = (self.expired_before(), self.lock());
         match state.find(key, before) {
             None => {}
             Some(KeyEntry::Running { digests: first, .. }) if first.is_same(&digests) => return Begin::Running,
@@ -218,6 +221,7 @@ impl Idempotency {
             Some(_) => return Begin::Conflict,
         }
         // The remaining entry of the name has expired.
+        let name = key.name();
         state.forget(&name);
         if !state.try_take(&name) {
             state.forget_before(before);
@@ -246,11 +250,11 @@ impl Idempotency {
         let (before, mut state) = (self.expired_before(), self.lock());
         let name = state.name_of(key, before);
         let answer = match state.entries.get_mut(&name) {
-            Some(KeyEntry::Running { waiters, .. }) => {
+            Some((_, KeyEntry::Running { waiters, .. })) => {
                 waiters.push(waiter);
                 return;
             }
-            Some(KeyEntry::Done { outcome, .. }) => Ok(outcome.clone()),
+            Some((_, KeyEntry::Done { outcome, .. })) => Ok(outcome.clone()),
             None => Err(ReplyOutcome::Superseded), // the first call has failed, so this one runs
         };
         drop(state);
@@ -260,9 +264,9 @@ impl Idempotency {
     /// Keeps the committed outcome of a key that `begin` let run.
     pub(crate) fn finish(&self, key: ScopedKey<'_>, outcome: CommittedOutcome) {
         let waiters = {
-            let (name, mut state) = (key.name(), self.lock());
+            let mut state = self.lock();
             let kept_us = self.shared.key_clock.now_us();
-            let Some(waiters) = state.complete(name, kept_us, &outcome) else {
+            let Some(waiters) = key.with_name(|name| state.complete(name, kept_us, &outcome)) else {
                 return;
             };
             state.forget_before(self.expired_before());
@@ -410,45 +414,43 @@ impl IdempotencyState {
         }
     }
 
-    /// True for a running call, and for an outcome that has not expired.
-    fn is_alive(&self, name: &ScopedName, before_us: u64) -> bool {
-        match self.entries.get(name) {
-            Some(KeyEntry::Running { .. }) => true,
-            Some(KeyEntry::Done { kept_us, .. }) => *kept_us >= before_us,
-            None => false,
-        }
+    /// Returns the entry of a name, if it is that of a running call, or of an outcome that has not expired.
+    fn alive(&self, name: &[u8], before_us: u64) -> Option<&KeyEntry> {
+        self.entries.get(name).filter(|entry| match entry {
+            KeyEntry::Running { .. } => true,
+            KeyEntry::Done { kept_us, .. } => *kept_us >= before_us,
+        })
     }
 
     /// Returns the name that a key means: its own if its scope has it, otherwise that from a time without tokens, if that exists.
     fn name_of(&self, key: ScopedKey<'_>, before_us: u64) -> ScopedName {
-        let own = key.name();
-        if key.scope.is_empty() || self.is_alive(&own, before_us) {
-            return own;
+        let open = ScopedKey { scope: "", ..key };
+        let is_alive = |key: ScopedKey<'_>| key.with_name(|name| self.alive(name, before_us).is_some());
+        match is_alive(key) || !is_alive(open) {
+            true => key.name(),
+            false => open.name(),
         }
-        let open = ScopedKey { scope: "", ..key }.name();
-        if self.is_alive(&open, before_us) { open } else { own }
     }
 
     fn find(&self, key: ScopedKey<'_>, before_us: u64) -> Option<&KeyEntry> {
-        let name = self.name_of(key, before_us);
-        self.entries.get(&name).filter(|_| self.is_alive(&name, before_us))
+        let open = (!key.scope.is_empty()).then_some(ScopedKey { scope: "", ..key });
+        let mut keys = [Some(key), open].into_iter().flatten();
+        keys.find_map(|key| key.with_name(|name| self.alive(name, before_us)))
     }
 
     /// Keeps the outcome of a running call in its place. Returns the callbacks that wait for it. None: no call with this name runs.
-    fn complete(&mut self, name: ScopedName, kept_us: u64, outcome: &CommittedOutcome) -> Option<Vec<Waiter>> {
-        let btree_map::Entry::Occupied(mut entry) = self.entries.entry(name) else {
-            return None;
-        };
-        let KeyEntry::Running { digests, waiters, .. } = entry.get_mut() else {
+    fn complete(&mut self, name: &[u8], kept_us: u64, outcome: &CommittedOutcome) -> Option<Vec<Waiter>> {
+        let (name, entry) = self.entries.get_mut(name)?;
+        let KeyEntry::Running { digests, waiters, .. } = entry else {
             return None;
         };
         let (digests, waiters) = (*digests, std::mem::take(waiters));
-        entry.insert(KeyEntry::Done {
+        *entry = KeyEntry::Done {
             digests,
             kept_us,
             outcome: outcome.clone(),
-        });
-        let name = entry.key().clone();
+        };
+        let name = name.clone();
         // The call has committed, so the memory of its result can't be refused.
         let bytes = outcome.result.len() as u64;
         self.taken.grow(bytes);

@@ -13,10 +13,28 @@ pub struct ScopedKey<'a> {
 /// A scope's length, the scope, and the key. An entry and its place by age share it.
 pub(crate) type ScopedName = Arc<[u8]>;
 
+/// Bytes of a name that is put together without an allocation.
+const SHORT_NAME_BYTES: usize = 128;
+
 impl ScopedKey<'_> {
     pub(crate) fn name(&self) -> ScopedName {
+        self.with_name(|name| name.into())
+    }
+
+    /// Calls `read` with the bytes of the name.
+    pub(crate) fn with_name<T>(&self, read: impl FnOnce(&[u8]) -> T) -> T {
         let length = u8::try_from(self.scope.len()).expect("a scope has 255 bytes at most");
-        [&[length], self.scope.as_bytes(), self.key.as_bytes()].concat().into()
+        let (scope, key) = (self.scope.as_bytes(), self.key.as_bytes());
+        let mut short = [0; SHORT_NAME_BYTES];
+        match short.get_mut(..1 + scope.len() + key.len()) {
+            Some(name) => {
+                name[0] = length;
+                name[1..=scope.len()].copy_from_slice(scope);
+                name[1 + scope.len()..].copy_from_slice(key);
+                read(name)
+            }
+            None => read(&[&[length], scope, key].concat()),
+        }
     }
 }
 
