@@ -6,7 +6,7 @@ use reprise_abi::EndReason;
 use reprise_base::{PartitionId, TxnId};
 use reprise_host::{Fault, FaultKind, GuestExit};
 use reprise_storage::{Store, result_digest};
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use crate::{
     module::{Executor, Module},
@@ -222,8 +222,28 @@ pub fn run_migration(
 
 /// Returns the hash of a call's procedure and arguments. A repeat under the same idempotency key must have the same hash.
 pub fn call_hash(module: &str, procedure: &str, args: &[u8]) -> u128 {
+    let parts = [module.as_bytes(), procedure.as_bytes(), args];
+    let bytes: usize = parts.iter().map(|part| 8 + part.len()).sum();
+    // Bytes in one piece take a tenth of the instructions of a hash that is fed by pieces.
+    let mut small = [0; SMALL_CALL_BYTES];
+    let Some(whole) = small.get_mut(..bytes) else {
+        return hash_of_parts(parts);
+    };
+    let mut at = 0;
+    for part in parts {
+        whole[at..at + 8].copy_from_slice(&(part.len() as u64).to_le_bytes());
+        whole[at + 8..at + 8 + part.len()].copy_from_slice(part);
+        at += 8 + part.len();
+    }
+    xxh3_128(whole)
+}
+
+/// Bytes of names and arguments that are hashed in one piece.
+const SMALL_CALL_BYTES: usize = 512;
+
+fn hash_of_parts(parts: [&[u8]; 3]) -> u128 {
     let mut hash = Xxh3::new();
-    for part in [module.as_bytes(), procedure.as_bytes(), args] {
+    for part in parts {
         hash.update(&(part.len() as u64).to_le_bytes());
         hash.update(part);
     }
@@ -259,4 +279,19 @@ pub(crate) fn call_failure(kind: Result<GuestExit, Box<Fault>>, frame: &mut TxnS
 #[inline(always)]
 fn fold_partition(digest: &mut u64, written: u64) {
     *digest = digest.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ written;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Logs hold these hashes.
+    #[test]
+    fn hash_of_a_call_is_the_same_in_one_piece_and_in_parts() {
+        let args: Vec<u8> = (0..SMALL_CALL_BYTES).map(|at| at as u8).collect();
+        for bytes in 0..args.len() {
+            let parts = [&b"bank"[..], b"transfer", &args[..bytes]];
+            assert_eq!(call_hash("bank", "transfer", parts[2]), hash_of_parts(parts), "{bytes}");
+        }
+    }
 }

@@ -57,7 +57,7 @@ fn push_value<'t, S: TokenSource<'t>>(
     match token {
         DocumentToken::Null => out.push(NULL),
         DocumentToken::Bool(value) => out.push(if value { TRUE } else { FALSE }),
-        DocumentToken::Integer(value) => push_number(&value.to_string(), out),
+        DocumentToken::Integer(value) => push_integer(value < 0, Digits::of(value.unsigned_abs()).as_str(), out),
         DocumentToken::Number(text) => push_number(text, out),
         DocumentToken::Float(value) if value.is_finite() => push_number(&format!("{value:e}"), out),
         // JSON has these values as strings.
@@ -82,29 +82,30 @@ fn push_value<'t, S: TokenSource<'t>>(
             end(at, count, out);
         }
         DocumentToken::Map(mut items) => {
-            let mut members: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+            let at = begin(MAP, out);
+            let mut members = MembersInOrder::begin(out);
             while let Some(name) = source.next_name(&mut items)? {
-                let name = name.as_bytes().to_vec();
+                let member = out.len();
+                push_bytes(TEXT, name.as_bytes(), out);
+                let value = out.len();
                 let token = source.token()?;
                 if let DocumentToken::Null = token {
+                    out.truncate(member);
                     continue;
                 }
-                let mut value = Vec::new();
-                push_value(token, source, &mut value, depth + 1)?;
-                members.push((name, value));
+                push_value(token, source, out, depth + 1)?;
+                members.add(member, value, out);
             }
-            members.sort_unstable();
-            let at = begin(MAP, out);
-            for (name, value) in &members {
-                push_bytes(TEXT, name, out);
-                out.extend_from_slice(value);
-            }
-            end(at, members.len(), out);
+            let count = members.end(out);
+            end(at, count, out);
         }
         DocumentToken::Other(_) => out.push(NULL),
     }
     Ok(())
 }
+
+/// Bytes of a value's kind and count.
+const HEAD_BYTES: usize = 5;
 
 fn begin(kind: u8, out: &mut Vec<u8>) -> usize {
     out.extend_from_slice(&[kind, 0, 0, 0, 0]);
@@ -122,30 +123,169 @@ fn push_bytes(kind: u8, bytes: &[u8], out: &mut Vec<u8>) {
     end(at, bytes.len(), out);
 }
 
+/// The members of an object, as they are appended. Clients send most objects in one order, so they are sorted at the end, and only if they must be.
+struct MembersInOrder {
+    begins: usize,
+    count: usize,
+    last: Option<MemberPlace>,
+    is_sorted: bool,
+}
+
+/// Offsets of a member's name and value. The member ends where the next one begins.
+#[derive(Clone, Copy)]
+struct MemberPlace {
+    name: usize,
+    value: usize,
+    end: usize,
+}
+
+impl MemberPlace {
+    /// Returns name and value, by which members are sorted.
+    fn key<'o>(&self, out: &'o [u8]) -> (&'o [u8], &'o [u8]) {
+        let name = self.name + HEAD_BYTES..self.value;
+        (&out[name], &out[self.value..self.end])
+    }
+
+    /// Returns the member at this offset of whole members.
+    fn at(name: usize, out: &[u8]) -> Self {
+        let value = name + whole_bytes(&out[name..]);
+        let end = value + whole_bytes(&out[value..]);
+        Self { name, value, end }
+    }
+}
+
+/// Returns the bytes of the value in canonical form with which `bytes` begins.
+fn whole_bytes(bytes: &[u8]) -> usize {
+    if matches!(bytes[0], NULL | FALSE | TRUE) {
+        return 1;
+    }
+    let count = u32::from_le_bytes(bytes[1..HEAD_BYTES].try_into().expect("four bytes")) as usize;
+    let inner = match bytes[0] {
+        LIST => count,
+        MAP => 2 * count,
+        _ => return HEAD_BYTES + count,
+    };
+    (0..inner).fold(HEAD_BYTES, |at, _| at + whole_bytes(&bytes[at..]))
+}
+
+impl MembersInOrder {
+    fn begin(out: &[u8]) -> Self {
+        Self {
+            begins: out.len(),
+            count: 0,
+            last: None,
+            is_sorted: true,
+        }
+    }
+
+    /// Adds the member whose name and value were just appended.
+    fn add(&mut self, name: usize, value: usize, out: &[u8]) {
+        let end = out.len();
+        let member = MemberPlace { name, value, end };
+        let is_next = self.last.is_none_or(|last| last.key(out) <= member.key(out));
+        self.is_sorted &= is_next;
+        (self.count, self.last) = (self.count + 1, Some(member));
+    }
+
+    /// Sorts the members. Returns their number.
+    fn end(self, out: &mut [u8]) -> usize {
+        if !self.is_sorted {
+            let written = out[self.begins..].to_vec();
+            let mut members: Vec<MemberPlace> = Vec::with_capacity(self.count);
+            while members.len() < self.count {
+                members.push(MemberPlace::at(members.last().map_or(0, |last| last.end), &written));
+            }
+            members.sort_unstable_by(|one, other| one.key(&written).cmp(&other.key(&written)));
+            let mut at = self.begins;
+            for member in members {
+                let bytes = &written[member.name..member.end];
+                out[at..at + bytes.len()].copy_from_slice(bytes);
+                at += bytes.len();
+            }
+        }
+        self.count
+    }
+}
+
+/// The decimal digits of a number.
+struct Digits {
+    text: [u8; 39],
+    begins: usize,
+}
+
+impl Digits {
+    fn of(mut value: u128) -> Self {
+        let mut digits = Self {
+            text: [b'0'; 39],
+            begins: 39,
+        };
+        while value > u128::from(u64::MAX) {
+            digits.push((value % 10) as u8);
+            value /= 10;
+        }
+        let mut value = value as u64;
+        while value > 0 {
+            digits.push((value % 10) as u8);
+            value /= 10;
+        }
+        digits
+    }
+
+    fn push(&mut self, digit: u8) {
+        self.begins -= 1;
+        self.text[self.begins] = b'0' + digit;
+    }
+
+    /// Returns the digits; none for 0.
+    fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.text[self.begins..]).expect("digits")
+    }
+}
+
 /// Sign, digits without zeros at their ends, and the power of ten behind them: one form for one value.
 fn push_number(text: &str, out: &mut Vec<u8>) {
-    let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
-    let (sign, digits) = match mantissa.strip_prefix('-') {
-        Some(rest) => ("-", rest),
-        None => ("", mantissa),
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text),
     };
-    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-    let all = [whole, fraction].concat();
-    let shown = all.trim_start_matches('0');
-    let significant = shown.trim_end_matches('0');
-    if significant.is_empty() {
-        return push_bytes(NUMBER, format!("{sign}0").as_bytes(), out);
+    if digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return push_integer(sign, digits, out);
     }
-    let zeros = (shown.len() - significant.len()) as i128;
+    let (mantissa, exponent) = digits.split_once(['e', 'E']).unwrap_or((digits, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let all = [whole, fraction].concat();
     // An exponent that no integer holds stays as it is written: no parameter takes such a number.
-    let form = match exponent.parse::<i128>() {
-        Ok(exponent) => {
-            let power = exponent.saturating_add(zeros).saturating_sub(fraction.len() as i128);
-            format!("{sign}{significant}e{power}")
+    let Ok(exponent) = exponent.parse::<i128>() else {
+        if all.trim_matches('0').is_empty() {
+            return push_integer(sign, "", out);
         }
-        Err(_) => text.to_owned(),
+        return push_bytes(NUMBER, text.as_bytes(), out);
     };
-    push_bytes(NUMBER, form.as_bytes(), out);
+    push_decimal(sign, &all, exponent.saturating_sub(fraction.len() as i128), out);
+}
+
+fn push_integer(is_negative: bool, digits: &str, out: &mut Vec<u8>) {
+    push_decimal(is_negative, digits, 0, out);
+}
+
+/// Appends the number with these digits times ten to this power.
+fn push_decimal(is_negative: bool, digits: &str, power: i128, out: &mut Vec<u8>) {
+    let shown = digits.trim_start_matches('0');
+    let significant = shown.trim_end_matches('0');
+    let power = power.saturating_add((shown.len() - significant.len()) as i128);
+    let at = begin(NUMBER, out);
+    if is_negative {
+        out.push(b'-');
+    }
+    match (significant, power) {
+        ("", _) => out.push(b'0'),
+        (_, 0..10) => {
+            out.extend_from_slice(significant.as_bytes());
+            out.extend_from_slice(&[b'e', b'0' + power as u8]);
+        }
+        _ => out.extend_from_slice(format!("{significant}e{power}").as_bytes()),
+    }
+    end(at, out.len() - at, out);
 }
 
 #[cfg(test)]
@@ -162,6 +302,62 @@ mod tests {
         let mut out = Vec::new();
         push_canonical(Format::Cbor, bytes, &mut out).expect("a document");
         out
+    }
+
+    fn head(kind: u8, count: usize) -> Vec<u8> {
+        [&[kind][..], &(count as u32).to_le_bytes()].concat()
+    }
+
+    fn text(text: &str) -> Vec<u8> {
+        [&head(TEXT, text.len())[..], text.as_bytes()].concat()
+    }
+
+    fn number(form: &str) -> Vec<u8> {
+        [&head(NUMBER, form.len())[..], form.as_bytes()].concat()
+    }
+
+    /// Logs hold digests of this form, so it is one for all versions.
+    #[test]
+    fn form_has_these_bytes_in_every_version() {
+        for (document, form) in [
+            ("-1200", "-12e2"),
+            ("7", "7e0"),
+            ("0", "0"),
+            ("-0", "-0"),
+            ("0.05", "5e-2"),
+            ("12e400", "12e400"),
+            ("10000000000000000000000000000000000000", "1e37"),
+            (
+                "1e99999999999999999999999999999999999999999",
+                "1e99999999999999999999999999999999999999999",
+            ),
+            ("0e99999999999999999999999999999999999999999", "0"),
+        ] {
+            assert_eq!(canonical(document), number(form), "{document}");
+        }
+        let inner = [head(MAP, 2), text("y"), vec![TRUE], text("z"), number("1e0")].concat();
+        let list = [head(LIST, 2), vec![NULL], text("é")].concat();
+        let expected = [
+            head(MAP, 4),
+            [text(""), vec![FALSE]].concat(),
+            [text("a"), inner].concat(),
+            [text("ab"), list].concat(),
+            [text("b"), text("")].concat(),
+        ];
+        let document = r#"{"b":"","n":null,"a":{"z":1,"y":true},"ab":[null,"\u00e9"],"":false}"#;
+        assert_eq!(canonical(document), expected.concat());
+    }
+
+    #[test]
+    fn members_are_sorted_by_name_and_equal_names_by_value() {
+        let sorted = canonical(r#"{"a":2,"a":[{"x":1,"y":{"p":1,"q":2}}],"aa":3,"b":{},"c":"b"}"#);
+        for other in [
+            r#"{"b":{},"aa":3,"c":"b","a":2,"a":[{"y":{"q":2,"p":1},"x":1}]}"#,
+            r#"{"c":"b","b":{},"aa":3,"a":[{"y":{"q":2,"p":1},"x":1}],"a":2}"#,
+            r#"{"a":2,"aa":3,"a":[{"x":1,"y":{"q":2,"p":1}}],"b":{},"c":"b"}"#,
+        ] {
+            assert_eq!(canonical(other), sorted, "{other}");
+        }
     }
 
     #[test]
