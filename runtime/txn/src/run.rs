@@ -239,7 +239,7 @@ pub fn call_hash(module: &str, procedure: &str, args: &[u8]) -> u128 {
 }
 
 /// Bytes of names and arguments that are hashed in one piece.
-const SMALL_CALL_BYTES: usize = 512;
+const SMALL_CALL_BYTES: usize = 256;
 
 fn hash_of_parts(parts: [&[u8]; 3]) -> u128 {
     let mut hash = Xxh3::new();
