@@ -91,6 +91,13 @@ fn root(dir: &Path) -> Result<Arc<dyn Disk>, VerbFailure> {
     ))
 }
 
+/// Keeps a reset, and another standby's start, away from a directory while its first files come, or its log is cut back.
+pub fn lock_root(dir: &Path) -> Result<DiskLock, VerbFailure> {
+    Ok(root(dir)?
+        .lock()
+        .with_context(|| format!("lock {}: does a standby begin on it?", dir.display()))?)
+}
+
 /// Keeps servers away from the directory. None: it holds no log.
 fn lock(dir: &Path) -> Result<Option<DiskLock>, VerbFailure> {
     let log = dir.join("log");
@@ -149,8 +156,18 @@ fn lead(dir: &Path, accepts_loss: bool, output: Output) -> VerbResult {
         Err(OpenError::NodeUnknown { .. }) if accepts_loss => NodeFile::replace(root),
         opened => opened.context("read the document of the directory")?,
     };
-    if let DirHealth::MustBootstrap(why) = node.health() {
-        return Err(anyhow::anyhow!("this directory has no log that can be used: {why}").into());
+    match node.health() {
+        DirHealth::Good => {}
+        DirHealth::MustBootstrap(why) => {
+            return Err(anyhow::anyhow!("this directory has no log that can be used: {why}").into());
+        }
+        DirHealth::TablesDiffer(what) => {
+            return Err(anyhow::anyhow!(
+                "the tables of this directory were not as its primary's: {what}. If you know that they are right, say so with                  reprise node health {} --clear first",
+                dir.display()
+            )
+            .into());
+        }
     }
     if !accepts_loss {
         return Err(anyhow::anyhow!(
@@ -189,6 +206,7 @@ fn reset(dir: &Path) -> VerbResult {
         )
         .into());
     }
+    let _root = lock_root(dir)?;
     let lock = lock(dir)?;
     let node = match NodeFile::open(root.clone()) {
         Err(OpenError::NodeUnknown { .. }) => NodeFile::replace(root.clone()),
@@ -224,13 +242,13 @@ fn erase_region(root: &dyn Disk) -> VerbResult {
                 Region::erase(&*memory);
             }
         }
-        Err(error @ PmemError::Used { .. }) => {
+        // The region is gone, and its records with it.
+        Err(PmemError::File { error, .. }) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => {
             return Err(anyhow::Error::from(error)
                 .context(format!("erase the NVRAM region {}", note.path.display()))
                 .into());
         }
-        // The server is gone, and its records with it.
-        Err(_) => {}
     }
     RegionNote::remove(root).context("forget the NVRAM region")?;
     Ok(())
@@ -267,6 +285,9 @@ mod tests {
         open().set_health(DirHealth::TablesDiffer("t".into())).expect("saved");
         health(dir.path(), false, Output::Json).unwrap_or_else(|_| panic!("shown"));
         assert_eq!(open().health(), DirHealth::TablesDiffer("t".into()));
+        fs::create_dir(dir.path().join("log")).expect("made");
+        let refused = lead(dir.path(), true, Output::Json).expect_err("refused").to_string();
+        assert!(refused.contains("--clear first"), "{refused}");
         health(dir.path(), true, Output::Json).unwrap_or_else(|_| panic!("cleared"));
         assert_eq!(open().health(), DirHealth::Good);
         let useless = DirHealth::MustBootstrap("nothing is left".into());
@@ -300,6 +321,26 @@ mod tests {
         fs::write(at("node.json"), "{").expect("write");
         reset(dir.path()).unwrap_or_else(|_| panic!("also where the document is damaged"));
         assert_ne!(open().document().identity(), identity, "it is another node");
+    }
+
+    #[test]
+    fn reset_is_refused_while_the_region_can_not_be_erased_and_goes_on_without_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |path: &str| dir.path().join(path);
+        let node = NodeFile::open(Arc::new(RealDisk::open(dir.path()).expect("there"))).expect("read");
+        node.set_health(DirHealth::TablesDiffer("t".into())).expect("saved");
+        // A folder in the region's place.
+        fs::create_dir(at("region")).expect("make");
+        let note = serde_json::json!({"path": at("region"), "region_id": "0".repeat(32)});
+        fs::write(at("nvram.json"), note.to_string()).expect("write");
+        let failure = reset(dir.path()).expect_err("refused").to_string();
+        assert!(failure.contains("erase the NVRAM region"), "{failure}");
+        assert!(at("nvram.json").exists());
+        if reprise_nvram::library().is_ok() {
+            fs::remove_dir(at("region")).expect("removed");
+            reset(dir.path()).unwrap_or_else(|_| panic!("reset"));
+            assert!(!at("nvram.json").exists());
+        }
     }
 
     #[test]

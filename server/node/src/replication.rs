@@ -21,7 +21,9 @@ pub fn run(command: &ReplicationCommand, output: Output) -> VerbResult {
             connect(server)?.forget_standby(name).map_err(failure)?;
             match output {
                 Output::Json => print_json(&serde_json::json!({ "name": name, "forgotten": true }))?,
-                Output::Text => print_text(&format!("{name} is forgotten; no log is kept for it"))?,
+                Output::Text => print_text(&format!(
+                    "{name} is forgotten; no log is kept for it. At quorum and very-safe it counts until the other standbys have what it may have"
+                ))?,
             }
         }
         ReplicationCommand::Promote {

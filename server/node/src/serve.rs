@@ -19,7 +19,7 @@ use reprise_database::{
     Database, LogPolicy, OpenError, ReadersConfig, RecoveryReport, bring_home, list_cuts, set_hash_secret,
     stored_partitions,
 };
-use reprise_env::{entropy, ignore_signals, make_private_dirs};
+use reprise_env::{DiskLock, entropy, ignore_signals, make_private_dirs};
 use reprise_http::{AppState, HttpOptions};
 use reprise_net_tls::{Identity, use_ring};
 use reprise_router::{NodePhase, RecoveryStage, Router};
@@ -37,7 +37,9 @@ use crate::{
         ServeArgs, ServeConfig, Setting, Source, by_default,
         place::{cores, sites_or_default},
     },
-    descriptors, divergence,
+    descriptors,
+    directory::lock_root,
+    divergence,
     files::Files,
     lease::ServerLease,
     members,
@@ -69,9 +71,8 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> VerbResult {
     certificate.warn_if_near();
     let net = standby::net_of(&config.replication, identity.as_ref())?;
     let mut primary = Primary::of(&config.replication, &net, &name)?;
-    if let Some(primary) = &mut primary {
-        begin_as_standby(primary, &config)?;
-    }
+    let begun = primary.as_mut().map(|primary| begin_as_standby(primary, &config));
+    let begun = begun.transpose()?;
     let partitions = partitions(&config)?;
     let sites = Setting {
         value: sites_or_default(config.place.sites.value, partitions.value)?,
@@ -92,6 +93,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> VerbResult {
     config.memory.check()?;
     let files = Files::prepare(&config)?;
     let database = open_database(&config, &files, (partitions.value, sites.value), primary.is_some())?;
+    drop(begun); // the open log keeps others away from here on
     let activity = Activity::start(database.router().clone(), certificate).context("start a thread")?;
     let address = listener.local_addr().context("ask for the address")?;
     let url = own_url(&config, address, identity.is_some());
@@ -215,16 +217,18 @@ fn set_up(database: Database, config: &ServeConfig) -> Result<Arc<Database>, Ver
     Ok(Arc::new(database))
 }
 
-/// Gets the first files of a new standby, before anything is opened.
-fn begin_as_standby(primary: &mut Primary, config: &ServeConfig) -> VerbResult {
+/// Gets the first files of a new standby, before anything is opened. The lock keeps others away until the log is open.
+fn begin_as_standby(primary: &mut Primary, config: &ServeConfig) -> Result<DiskLock, VerbFailure> {
     let dir = &config.place.data_dir.value;
     make_private_dirs(dir).with_context(|| format!("create {}", dir.display()))?;
+    let lock = lock_root(dir)?;
     // The comparison with the primary reads files. All settings except the directory are those of any opening.
     let home = bring_home(&config.database(Some(dir.clone()), 1, 1));
     home.with_context(|| format!("bring the NVRAM of {} to its log's files", dir.display()))?;
     primary.begin_process(dir)?;
     primary.cut_back(dir)?;
-    primary.bootstrap(dir)
+    primary.bootstrap(dir)?;
+    Ok(lock)
 }
 
 /// Returns the URL at which others reach this server, if it is known.

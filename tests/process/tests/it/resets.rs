@@ -1,10 +1,18 @@
 //! `reprise standby reset`: the files that it removes and keeps, and the directories that it refuses.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Result, ensure};
-use reprise_test_crash::{Server, run_verb};
-use reprise_test_process::{Cluster, check, json_of, open_accounts, refusal, refused, take_checkpoint, wait_reached};
+use reprise_test_crash::{Server, Spawned, run_verb};
+use reprise_test_process::{
+    Cluster, PATIENCE, check, json_of, open_accounts, refusal, refused, take_checkpoint, wait_reached,
+};
 
 fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
@@ -123,4 +131,25 @@ fn directory_that_is_no_standby_s_is_left_as_it_is() -> Result<()> {
     }
     let a = Server::start(&cluster.launch("a", &[]))?;
     check(&a, &[tally])
+}
+
+/// A standby that has no files yet holds no log, which would keep a reset away.
+#[test]
+fn reset_is_refused_while_a_standby_fetches_its_first_files() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let dir = cluster.path("b");
+    // Nobody listens there.
+    let mut b = Spawned::start(&cluster.launch("b", &["--standby-of", "http://127.0.0.1:9"]))?;
+    let until = Instant::now() + PATIENCE;
+    while !b.errors().contains("waiting for the primary") {
+        ensure!(Instant::now() < until && b.is_running(), "{}", b.errors());
+        thread::sleep(Duration::from_millis(20));
+    }
+    let words = "does a standby begin on it?";
+    refused(&["standby", "reset", &text(&dir)], 1, words)?;
+    let second = refusal(&cluster.launch("b", &["--standby-of", "http://127.0.0.1:9"]))?;
+    ensure!(second.contains(words), "{second}");
+    b.kill()?;
+    reset(&dir)?;
+    Ok(())
 }
