@@ -37,6 +37,12 @@ struct EtcdUser {
 }
 
 impl EtcdEndpoint {
+    /// Returns the parts that are never shown.
+    pub fn user_and_password(&self) -> String {
+        let user = self.user.as_ref();
+        user.map_or_else(String::new, |user| format!("{}:{}", user.name, user.password))
+    }
+
     /// Parses `http://HOST:PORT`, or `https://USER:PASSWORD@HOST:PORT` with `%` escapes in both. None: the text is no such URL.
     pub fn read(text: &str) -> Option<Self> {
         let mut url = Url::parse(text.trim()).ok()?;

@@ -102,8 +102,10 @@ impl Reloader {
             .collect();
         let mut lines = Vec::new();
         for entry in &entries {
-            let old = before.get(&entry.name).map_or("none", |old| old.value.as_str());
-            if entry.name == "tokens" || old == entry.value {
+            let old = before.get(&entry.name);
+            let is_hidden_alike = old.is_none_or(|old| old.hidden == entry.hidden);
+            let old = old.map_or("none", |old| old.value.as_str());
+            if entry.name == "tokens" || (old == entry.value && is_hidden_alike) {
                 continue;
             }
             lines.push(match entry.is_live {

@@ -48,6 +48,10 @@ impl Show for Secret {
     fn shown(&self) -> String {
         "(kept secret)".into()
     }
+
+    fn hidden(&self) -> String {
+        self.0.clone()
+    }
 }
 
 /// Servers of etcd.
@@ -58,6 +62,11 @@ impl Show for Endpoints {
     fn shown(&self) -> String {
         let addresses: Vec<_> = self.0.iter().map(EtcdEndpoint::address).collect();
         addresses.join(",")
+    }
+
+    fn hidden(&self) -> String {
+        let users: Vec<_> = self.0.iter().map(EtcdEndpoint::user_and_password).collect();
+        users.join(",")
     }
 }
 
@@ -108,7 +117,7 @@ settings! {
             check: name,
             marks: [where_said],
         }
-        /// URL at which clients and other servers reach this server [default: none]
+        /// URL at which clients and other servers reach this server [default: the address of listen, unless that is every address]
         advertise: String {
             env: "REPRISE_ADVERTISE",
             takes: "URL",

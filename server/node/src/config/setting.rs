@@ -72,6 +72,8 @@ pub struct SettingEntry {
     /// The name of the flag.
     pub name: String,
     pub value: String,
+    /// Tells apart two values that are shown alike. It is compared, and never shown.
+    pub hidden: String,
     pub source: Source,
     /// True if it can be changed while the server runs.
     pub is_live: bool,
@@ -84,10 +86,17 @@ impl SettingEntry {
         Self {
             name: name.replace('_', "-"),
             value,
+            hidden: String::new(),
             source,
             is_live: false,
             is_shown: true,
         }
+    }
+
+    /// Adds what tells values apart that are shown alike.
+    pub fn hiding(mut self, hidden: String) -> Self {
+        self.hidden = hidden;
+        self
     }
 
     /// SIGHUP changes it.
@@ -106,6 +115,11 @@ impl SettingEntry {
 /// How a value is shown.
 pub trait Show {
     fn shown(&self) -> String;
+
+    /// Returns the part that is not shown.
+    fn hidden(&self) -> String {
+        String::new()
+    }
 }
 
 macro_rules! shown_by_display {
@@ -129,6 +143,10 @@ impl Show for std::path::PathBuf {
 impl<T: Show> Show for Option<T> {
     fn shown(&self) -> String {
         self.as_ref().map_or_else(|| "none".into(), Show::shown)
+    }
+
+    fn hidden(&self) -> String {
+        self.as_ref().map(Show::hidden).unwrap_or_default()
     }
 }
 
@@ -309,6 +327,7 @@ macro_rules! settings {
                             settings!(@show &self.$name.value; $($show)?),
                             self.$name.source,
                         )
+                        .hiding(settings!(@hidden &self.$name.value; $($show)?))
                         $($(.$mark())*)?,
                     )*
                 ]
@@ -327,6 +346,8 @@ macro_rules! settings {
     (@check $check:expr) => { $check };
     (@show $value:expr; ) => { $crate::config::setting::Show::shown($value) };
     (@show $value:expr; $show:expr) => { $show($value) };
+    (@hidden $value:expr; ) => { $crate::config::setting::Show::hidden($value) };
+    (@hidden $value:expr; $show:expr) => { String::new() };
 }
 
 pub(super) use settings;

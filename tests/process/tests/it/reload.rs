@@ -27,7 +27,10 @@ const AS_TWO: (&str, &str) = ("authorization", "Bearer two");
 fn sighup_exchanges_tokens_names_what_needs_a_restart_and_a_broken_file_changes_nothing() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let data = dir.path().join("data");
-    write(&data, &token("first", "admin", ONE))?;
+    write(
+        &data,
+        &format!("standby_token = \"one\"\n{}", token("first", "admin", ONE)),
+    )?;
     let mut server = Server::start(&Launch::new(&data))?;
     let put = server.request("PUT", "/v1/modules/probe", &[AS_ONE], &probe())?;
     ensure!(put.status == 201, "{}", put.text());
@@ -51,12 +54,13 @@ fn sighup_exchanges_tokens_names_what_needs_a_restart_and_a_broken_file_changes_
     server.wait_said("nothing changed")?;
     ensure!(call(AS_ONE)? == (200, 200));
 
-    let settings = "partitions = 7\ncall_time_max_ms = 77\n";
+    let settings = "partitions = 7\ncall_time_max_ms = 77\nstandby_token = \"two\"\n";
     write(&data, &format!("{settings}{}", token("second", "read", TWO)))?;
     server.process().signal(libc::SIGHUP)?;
     for told in [
         "token first (admin) is no longer valid",
         "token second (read) is now valid",
+        "standby-token stays (kept secret): (kept secret) needs a restart",
         "call-time-max-ms is 77 (it was 1000)",
         "partitions stays",
         "7 needs a restart",
