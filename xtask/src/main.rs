@@ -116,6 +116,9 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Measure single calls beside 20 plans of a deployment over 3 million rows, in turn with calls alone
+    #[command(after_help = "Example:\n  cargo xtask plans")]
+    Plans,
     /// Fill the memory of a control group with votes, kill the server, and open it again there
     #[command(after_help = "Example:\n  cargo xtask full --mib 700")]
     Full {
@@ -185,7 +188,7 @@ enum Task {
     Figures {
         /// Paper: command-logging, Rethinking Main Memory OLTP Recovery's 3 to 9 and 11, and its bytes; looking-glass, OLTP Through the
         /// Looking Glass's 1, 5, 6, 7 and 8; nvram, NV-Logging's 9, 11, 12 and 13; query-fresh, its table 1
-        /// and figures 6 to 12 over TCP on the loopback; rdma, Query Fresh's 6, 11 and 12 over TCP and RDMA in a virtual machine (seconds);
+        /// and figures 6 to 12 over TCP on the loopback; rdma, Query Fresh's 6 and 11 over TCP and RDMA in a virtual machine (seconds);
         /// peers, this server beside PostgreSQL, Redis, Valkey and SQLite
         #[arg(value_parser = ["command-logging", "looking-glass", "nvram", "peers", "query-fresh", "rdma"])]
         paper: String,
@@ -246,6 +249,7 @@ fn main() -> ExitCode {
         Task::Failover { args } => tasks::failover(&root(), &args),
         Task::Power { args } => tasks::hardware(&root(), "power", &args),
         Task::Nvdimm { args } => tasks::hardware(&root(), "nvdimm", &args),
+        Task::Plans => tasks::plans(&root()),
         Task::Full { mib } => tasks::full(&root(), mib),
         Task::Skipped => {
             tasks::skipped(&root());

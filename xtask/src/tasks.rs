@@ -112,6 +112,12 @@ pub fn full(root: &Path, mib: u64) -> Result<()> {
     run(program(root, "reprise-test-process", "full").arg(mib.to_string()))
 }
 
+/// Calls beside plans of a deployment.
+pub fn plans(root: &Path) -> Result<()> {
+    build_server(root)?;
+    run(&mut program(root, "reprise-test-process", "plans"))
+}
+
 /// Lists the tests that the last run left out, and why. With `CI=true` such a test fails by itself.
 pub fn skipped(root: &Path) {
     let list = root.join("target/skipped-tests.txt");
@@ -125,27 +131,43 @@ pub fn sim(root: &Path, bin: &str, args: &[String]) -> Result<()> {
     run(program(root, "reprise-test-sim", bin).args(args))
 }
 
-/// Query Fresh's figures over TCP and over RDMA, in a virtual machine: `args` may be the seconds of each measurement.
+/// Query Fresh's figures 6 and 11 over TCP and over RDMA, measured in a virtual machine. `args` may begin with the seconds of each measurement;
+/// the others go to the program that draws.
 fn rdma_figures(root: &Path, args: &[String]) -> Result<()> {
     build_server(root)?;
     let reprise = root.join("target/release/reprise");
     let bench = root.join("target/release/reprise-bench");
-    let seconds = args.first().map_or("5", String::as_str);
+    let (seconds, args) = match args.split_first() {
+        Some((seconds, args)) if seconds.parse::<u32>().is_ok() => (seconds.as_str(), args),
+        _ => (
+            if args.iter().any(|arg| arg == "--short") {
+                "1"
+            } else {
+                "5"
+            },
+            args,
+        ),
+    };
     let tools = root.join("tests/hardware");
-    println!(
-        "# Emulated: processor, cards and NVRAM are software in a virtual machine of this host. Only ratios between rows say anything."
-    );
     let dir = root.join("target/tmp");
     std::fs::create_dir_all(&dir).context("create target/tmp")?;
-    let image = dir.join("rdma-figures.img");
+    let (image, found) = (dir.join("rdma-figures.img"), dir.join("rdma-figures.csv"));
+    let output = std::fs::File::create(&found).with_context(|| format!("create {}", found.display()))?;
     let mut vm = Command::new(tools.join("boot-vm"));
     vm.args(["--timeout", "1800", "--mem", "4G", "--rdma", "--pmem"]);
     vm.arg(format!("{}:256M", image.display()));
     vm.arg("--").arg(tools.join("rdma-figures")).arg(reprise).arg(bench);
-    vm.arg(root.join("target/procedures")).arg(seconds).stdin(Stdio::null());
-    let done = run(&mut vm);
+    vm.arg(root.join("target/procedures")).arg(seconds);
+    let done = run(vm.stdin(Stdio::null()).stdout(output));
     std::fs::remove_file(&image).context("remove the image")?;
-    done
+    print!("{}", std::fs::read_to_string(&found).context("read the measurements")?);
+    done?;
+    let mut draw = program(root, "reprise-bench-query-fresh", "reprise-bench-query-fresh");
+    draw.args(["--seconds", seconds, "--build"])
+        .arg(built(root))
+        .arg("--rdma")
+        .arg(found);
+    run(draw.args(args))
 }
 
 /// Measures and draws the figures of a paper: CSV and SVG under target/figures, or the folder of `--out`.

@@ -3,7 +3,7 @@
 //! namespaces whose wires can be cut, control groups with little memory.
 //! Does not: start processes or speak HTTP itself (`reprise-test-crash` does).
 //! Invariants: a mount ends with its handle; a write that a test recorded as refused must never be seen again.
-//! Called by: the tests beside it; `cargo xtask full`.
+//! Called by: the tests beside it; `cargo xtask full`; `cargo xtask plans`.
 
 mod cluster;
 mod forge;
@@ -14,6 +14,7 @@ mod look;
 mod mount;
 mod network;
 mod openings;
+mod plans;
 mod verbs;
 
 pub use cluster::{Cluster, refusal};
@@ -28,4 +29,5 @@ pub use openings::{
     Headers, Openings, PATIENCE, durable_lsn, is_awaited, lsn, open_until_known, promote, replication, take_checkpoint,
     wait_reached,
 };
+pub use plans::{PlansConfig, PlansReport, run_plans};
 pub use verbs::{json_of, refused, replication_status, status_of, switch_over};

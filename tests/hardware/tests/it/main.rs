@@ -1,9 +1,10 @@
 //! The integration tests of `reprise-test-hardware`, in one binary.
 
+// The tests run in the order of these names: those that need all processors come last, and leave none idle before.
 mod loss;
 mod nvram;
+mod power;
 mod rdma;
-mod short;
 
 use std::{
     path::{Path, PathBuf},

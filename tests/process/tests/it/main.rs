@@ -19,6 +19,7 @@ mod missing;
 mod networks;
 mod nvram;
 mod outputs;
+mod plans;
 mod readers;
 mod reload;
 mod remote;
