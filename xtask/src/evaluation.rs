@@ -1,5 +1,6 @@
 //! `cargo xtask evaluation`: draws the papers' figures into `docs/figures`, and writes `docs/EVALUATION.md` from the files that lie there.
 
+mod headline;
 mod page;
 mod papers;
 
@@ -58,6 +59,9 @@ pub fn write_page(root: &Path, is_quick: bool) -> Result<()> {
     let text = page(&root.join(folder))?;
     fs::write(root.join(path), text).with_context(|| format!("write {path}"))?;
     println!("{path}");
+    if !is_quick {
+        headline::write(root)?;
+    }
     print_ages(root, &root.join(folder))
 }
 

@@ -27,7 +27,7 @@ pub struct Figure {
     pub measure: fn(&Settings) -> Result<Vec<Chart>>,
 }
 
-pub const FIGURES: [Figure; 6] = [
+pub const FIGURES: [Figure; 7] = [
     Figure {
         names: &["3", "4"],
         measure: |settings| settings.by_load("voter", ["3", "4"]),
@@ -52,6 +52,10 @@ pub const FIGURES: [Figure; 6] = [
         names: &["bytes"],
         measure: Settings::bytes,
     },
+    Figure {
+        names: &["cut"],
+        measure: Settings::cut,
+    },
 ];
 
 /// Offered load, of what the engine takes without a log.
@@ -62,6 +66,9 @@ const LIGHT: f64 = 0.6;
 /// Percent of transactions that touch two partitions, in figure 9.
 const REMOTE: [u8; 7] = [0, 1, 5, 10, 25, 50, 100];
 const REMOTE_SHORT: [u8; 2] = [0, 100];
+
+/// Bytes that the device gets of each record when records are cut.
+const CUT_BYTES: usize = 100;
 
 const GROUPS: &str = "Group commit as the server has it: the next write to the log begins when the last one ended. The paper waits 5 ms.";
 const QUEUE: &str = "At most 5,000 calls wait, as in the paper; the server refuses others at once.";
@@ -97,6 +104,7 @@ impl Settings {
             remote_percent: None,
             warehouses: (self.is_short && workload == "tpcc").then(|| u32::from(sites)),
             restart: false,
+            record_bytes_max: None,
             seconds: self.seconds,
             seed: 1,
             dir: &self.dir,
@@ -359,6 +367,48 @@ impl Settings {
                 (10.0, 10.0),
                 ("physiological", "command"),
                 &|x| x == 2.0,
+            ),
+        ];
+        Ok(vec![chart])
+    }
+}
+
+impl Settings {
+    /// The physiological log whose device gets at most 100 bytes of each record: the experiment that the paper has as text.
+    fn cut(&self) -> Result<Vec<Chart>> {
+        let of = |name: &'static str, log: LogPolicy, record_bytes_max: Option<usize>| {
+            let run = Run {
+                record_bytes_max,
+                ..self.run("tpcc", log, 1)
+            };
+            (name, run)
+        };
+        let series = [
+            of("command", LogPolicy::Command, None),
+            of("physiological", LogPolicy::Physiological, None),
+            of("physiological-cut", LogPolicy::Physiological, Some(CUT_BYTES)),
+        ];
+        let runs: Vec<_> = series.iter().map(|(_, run)| run.clone()).collect();
+        let reports = self.measure(&runs)?;
+        let notes = [
+            "TPC-C's full mix in a closed loop without a generator. One partition on one engine thread.",
+            "physiological-cut: of each transaction's record the device gets 100 bytes. Such a log can't be read.",
+        ];
+        let title = "Section V-C4: throughput with the physiological log, whole and cut";
+        let mut chart = self.chart("cut", title, ["one partition", "transactions a second"], &notes);
+        for ((name, _), reports) in series.iter().zip(&reports) {
+            chart
+                .points
+                .push(Point::of(name, 1.0, reports.iter().map(|report| report.txn_per_s)));
+        }
+        let whole = ("physiological-cut", "physiological");
+        chart.paper = vec![
+            chart.claim("cut to whole, times", (1.01, 1.01), whole, &|_| true),
+            chart.claim(
+                "command to cut, times",
+                (1.5, 1.5),
+                ("command", "physiological-cut"),
+                &|_| true,
             ),
         ];
         Ok(vec![chart])

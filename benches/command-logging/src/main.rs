@@ -20,7 +20,7 @@ use reprise_bench_figures::program::{FigureArgs, cores, in_folder};
 #[command(name = "reprise-bench-command-logging", version)]
 struct Args {
     /// Which: 3 and 4 (Voter by offered load: throughput, latency), 5 (its replay), 6, 7, 8 (the same of TPC-C), 9 and 11 (transactions between
-    /// partitions: throughput, the better log), bytes (of each transaction) [default: all]
+    /// partitions: throughput, the better log), bytes (of each transaction), cut (records of at most 100 bytes) [default: all]
     #[arg(long = "figure")]
     figures: Vec<String>,
     /// Place of the logs; a folder in it is made, and removed at the end [default: the system's for temporary files]
@@ -42,7 +42,7 @@ fn main() -> Result<()> {
     let unknown = args.figures.iter().find(|asked| !is_known(asked));
     ensure!(
         unknown.is_none(),
-        "there is no figure {} here: 3 to 9, 11 and bytes are",
+        "there is no figure {} here: 3 to 9, 11, bytes and cut are",
         unknown.map_or("", String::as_str)
     );
     let place = args.dir.clone().unwrap_or_else(std::env::temp_dir);

@@ -1,10 +1,15 @@
 //! One run of the product with one form of log.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::{Context, Result};
-use reprise_database::{AfterImage, LogPolicy, RecoverFrom, RedoConfig};
-use reprise_driver::{Options, ProcessOptions, Report, run};
+use reprise_database::{AfterImage, Environment, LogPolicy, RecoverFrom, RedoConfig};
+use reprise_driver::{Options, ProcessOptions, Report, run, run_in};
+use reprise_env::{DiskError, DiskFile, DiskFilter, FilteredDisk};
+use reprise_wire::{BlockHeader, block_bytes};
 
 /// The three forms that the paper compares, with the names of their series.
 pub const LOGS: [(&str, LogPolicy); 3] = [
@@ -36,6 +41,8 @@ pub struct Run<'a> {
     pub restart: bool,
     pub seconds: f64,
     pub seed: u64,
+    /// Bytes of each record that the log's device gets at most, so the log can't be read. None: it gets all.
+    pub record_bytes_max: Option<usize>,
     /// The run makes its files in a folder here, and removes them.
     pub dir: &'a Path,
     pub modules: Option<PathBuf>,
@@ -76,10 +83,36 @@ impl Run<'_> {
         let folder = self.dir.join("data");
         let has_files = self.log != LogPolicy::None;
         let options = self.options(has_files.then(|| folder.clone()));
-        let report = run(&options, &|_| {});
+        let report = match self.record_bytes_max {
+            None => run(&options, &|_| {}),
+            Some(bytes) => run_in(
+                &options,
+                &|around: &mut Environment| cut_records(around, bytes),
+                &|_| {},
+            ),
+        };
         if has_files && folder.exists() {
             std::fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
         }
         report.with_context(|| format!("{} with the log {:?}, {:?}", self.workload, self.log, self.offered))
+    }
+}
+
+fn cut_records(around: &mut Environment, bytes: usize) {
+    if let Some(folders) = &mut around.folders {
+        folders.log = Arc::new(FilteredDisk::new(folders.log.clone(), Arc::new(CutRecords(bytes))));
+    }
+}
+
+/// Writes as much of a block as its records would take if none had more bytes than this.
+struct CutRecords(usize);
+
+impl DiskFilter for CutRecords {
+    fn write_durable_at(&self, file: &dyn DiskFile, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        let cut = match BlockHeader::decode(bytes) {
+            Ok((header, _)) => block_bytes(header.records_count as usize * self.0).min(bytes.len()),
+            Err(_) => bytes.len(),
+        };
+        file.write_durable_at(offset, &bytes[..cut])
     }
 }

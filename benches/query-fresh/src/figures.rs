@@ -7,6 +7,7 @@ use reprise_bench_figures::{Chart, Claim, Point, bounds};
 
 use crate::{
     bootstrap,
+    flush::{self, FLUSHES},
     quota::Quotas,
     replay,
     ways::{Measured, Offered, Run, Sample, StandbyLog, Way},
@@ -459,20 +460,40 @@ impl Settings {
             ALONE,
             "ideal: the standby acknowledges received records. file: it acknowledges records in its log on a disk. file-in-memory: its log is on \
              the primary's file system. nvram: its log is in a region in memory, through libpmem if there is one.",
-            "The product persists before it replays, so CLFLUSH and CLWB on replay threads have no row.",
+            "nvram-clwb and nvram-clflush: libpmem has no stores that pass by the caches, and flushes lines by this instruction. Each point is a process of \
+             its own, measured behind the other series.",
+            "The product persists before it replays, so replay threads flush nothing.",
         ];
         let title = "Figure 12: the primary, by what the standbys' logs are written to";
         let mut top = self.chart("12", title, ("standbys", "transactions a second"), &notes);
         self.throughput(&mut top, &series)?;
-        top.paper = vec![top.claim(
-            "nvram to ideal (paper: CLWB), times",
-            (0.91, 1.0),
-            ("nvram", "ideal"),
-            &|x| x > 0.0,
-        )];
+        for flush in FLUSHES {
+            for standbys in &self.standbys {
+                let rates: Vec<_> = (0..self.runs)
+                    .map(|round| flush::measure_apart(flush, *standbys, round))
+                    .collect::<Result<_>>()?;
+                top.points
+                    .push(Point::of(flush.series, *standbys as f64, rates.into_iter()));
+            }
+        }
+        let to_ideal = |text, least, series| top.claim(text, (least, 1.0), (series, "ideal"), &|x| x > 0.0);
+        top.paper = vec![
+            to_ideal("nvram-clwb to ideal (paper: CLWB), times", 0.91, "nvram-clwb"),
+            to_ideal("nvram-clflush to ideal (paper: CLFLUSH), times", 0.58, "nvram-clflush"),
+        ];
         let title = "Figure 12: reads of all standbys, by what their logs are written to";
         let bottom = self.reads("12-reads", title, &series, &[SHARED, notes[2]])?;
         Ok(vec![top, bottom])
+    }
+
+    /// One run with standbys whose logs are in NVRAM.
+    pub fn with_nvram(&self, standbys: usize, seed: u64) -> Result<Measured> {
+        let run = Run {
+            log: StandbyLog::Nvram,
+            seed,
+            ..self.run(Way::QUERY_FRESH, standbys)
+        };
+        run.measure()
     }
 
     /// How long a new standby takes.

@@ -9,7 +9,9 @@ mod arrays;
 mod bootstrap;
 mod commands;
 mod figures;
+mod flush;
 mod quota;
+mod rdma;
 mod readers;
 mod replay;
 mod standby;
@@ -17,9 +19,12 @@ mod taker;
 mod threads;
 mod ways;
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Parser;
 use figures::{NAMES, Settings};
 use reprise_bench_figures::{
@@ -62,6 +67,16 @@ struct Args {
     quotas: Option<quota::Quotas>,
     #[command(flatten)]
     figure: FigureArgs,
+    /// Run once with this number of standbys, whose logs are in NVRAM, print the transactions a second and stop. Figure 12 does so with other variables
+    /// of libpmem
+    #[arg(long, value_name = "N")]
+    nvram_standbys: Option<usize>,
+    /// Seed of --nvram-standbys
+    #[arg(long, default_value_t = 1)]
+    nvram_seed: u64,
+    /// Draw figures 6 and 11 over TCP and RDMA from the measurements in this file, and stop
+    #[arg(long, value_name = "FILE")]
+    rdma: Option<PathBuf>,
     /// Make a log of tpcc or voter in this new folder and stop, for --replay-log under an instruction counter
     #[arg(long, value_name = "DIR")]
     make_log: Option<PathBuf>,
@@ -78,6 +93,9 @@ fn main() -> Result<()> {
     if let Some(dir) = &args.replay_log {
         return replay_log(&args.workload, dir);
     }
+    if let Some(file) = &args.rdma {
+        return draw_rdma(&args, file);
+    }
     if args.standbys.iter().any(|count| !(1..=16).contains(count)) {
         bail!("--standbys takes numbers from 1 to 16");
     }
@@ -86,9 +104,14 @@ fn main() -> Result<()> {
     in_folder(&args.dir, |dir| {
         in_folder(&disk, |disk| {
             let settings = settings(&args, dir, disk);
-            match &args.make_log {
-                Some(dir) => settings.make_log(&args.workload, dir),
-                None => draw(&args, &settings, &drawn),
+            match (&args.make_log, args.nvram_standbys) {
+                (Some(dir), _) => settings.make_log(&args.workload, dir),
+                (None, Some(standbys)) => {
+                    let measured = settings.with_nvram(standbys, args.nvram_seed)?;
+                    println!("{}", measured.report.txn_per_s);
+                    Ok(())
+                }
+                (None, None) => draw(&args, &settings, &drawn),
             }
         })
     })
@@ -151,6 +174,14 @@ fn draw(args: &Args, settings: &Settings, figures: &[Figure]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn draw_rdma(args: &Args, file: &Path) -> Result<()> {
+    let output = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    let conditions = args.figure.conditions("in a virtual machine", args.seconds, 1);
+    rdma::charts(&output, &conditions)?
+        .iter()
+        .try_for_each(|chart| chart.write(&args.figure.out))
 }
 
 fn replay_log(workload: &str, dir: &Path) -> Result<()> {

@@ -58,7 +58,10 @@ pub fn page(folder: &Path) -> Result<String> {
         let mut parts = String::new();
         for figure in figures {
             let name = format!("{}-{}", paper.name, figure.number);
-            let of_figure: Vec<_> = tables.iter().filter(|(table, _)| is_of(table, &name)).collect();
+            let of_figure: Vec<_> = tables
+                .iter()
+                .filter(|(table, _)| is_of(table, &name) && !is_of_longer(table, &name, paper))
+                .collect();
             if of_figure.is_empty() {
                 missing.push(format!("`{name}`"));
                 continue;
@@ -81,6 +84,13 @@ pub fn page(folder: &Path) -> Result<String> {
 fn is_of(table: &str, name: &str) -> bool {
     let rest = table.strip_prefix(name);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+}
+
+/// Whether the table is that of a figure whose name goes on behind this one: `query-fresh-11-rdma` is none of `query-fresh-11`.
+fn is_of_longer(table: &str, name: &str, paper: &Paper) -> bool {
+    let figures = paper.groups.iter().flat_map(|group| group.figures);
+    let mut names = figures.map(|figure| format!("{}-{}", paper.name, figure.number));
+    names.any(|other| other.len() > name.len() && is_of(&other, name) && is_of(table, &other))
 }
 
 fn add_paper(page: &mut String, paper: &Paper) {
