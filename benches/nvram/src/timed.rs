@@ -88,7 +88,8 @@ impl TimeShares {
         let ran_ns = (after.engine_ran_ns - before.engine_ran_ns) as f64;
         let log_ns = (after.log_engine_ns - before.log_engine_ns) as f64;
         let asleep_ns = (after.log_asleep_ns - before.log_asleep_ns) as f64;
-        let database_ns = (ran_ns - (log_ns - asleep_ns)).max(0.0);
+        // The clocks are read one after the other, and a short run ends in between.
+        let database_ns = (ran_ns - (log_ns - asleep_ns)).min(all_ns - log_ns).max(0.0);
         let elsewhere_ns = (after.log_others_ns - before.log_others_ns) as f64;
         Self {
             database: database_ns / all_ns * 100.0,
