@@ -894,6 +894,7 @@ export type LineLevel = 'debug' | 'info' | 'warn' | 'error';
  * Form in which the log records the calls of a procedure.
  */
 export type LogChoice = {
+    costs?: LogCosts | null;
     /**
      * Form that the module declares. Null if the server's setting applies.
      */
@@ -902,10 +903,61 @@ export type LogChoice = {
      * `command` (the call), `physiological` (the changed rows), `auto` (the cheaper form by measurement), `both` or `none`.
      */
     kind: string;
+    measured_calls?: MeasuredCalls | null;
     /**
      * With `auto`: the current form, and the measured numbers that decided it.
      */
     reason?: string | null;
+};
+
+/**
+ * Costs of a procedure's calls in either form of the log. Times are medians and sizes are means.
+ */
+export type LogCosts = {
+    /**
+     * Form that costs less: `command` or `physiological`.
+     */
+    better: string;
+    /**
+     * Time in which the log's device takes one more byte, in nanoseconds.
+     */
+    byte_ns: number;
+    /**
+     * Number of measured calls.
+     */
+    calls: number;
+    /**
+     * Bytes of the log by changes.
+     */
+    changes_bytes: number;
+    /**
+     * Cost by changes, in microseconds: to make them, to find their rows at recovery, and the bytes.
+     */
+    changes_us: number;
+    /**
+     * Bytes of the log by commands.
+     */
+    command_bytes: number;
+    /**
+     * Cost by commands, in microseconds: a second run at recovery, and the bytes.
+     */
+    command_us: number;
+    /**
+     * Time in which the changes of a call are made, in microseconds.
+     */
+    make_us: number;
+    /**
+     * Time in which its changed rows are found again, in microseconds.
+     */
+    redo_us: number;
+    /**
+     * Rows that a call changes.
+     */
+    rows: number;
+    /**
+     * Time for which a call runs, in microseconds.
+     */
+    run_us: number;
 };
 
 export type LogOrder = 'oldest' | 'newest';
@@ -1080,6 +1132,20 @@ export type LostRange = {
      * Another server is known to have had records that the new primary does not have. False: nothing says that one had, or that none had.
      */
     proven: boolean;
+};
+
+/**
+ * Measured calls of a procedure.
+ */
+export type MeasuredCalls = {
+    /**
+     * Number of calls that were measured with their changes.
+     */
+    measured: number;
+    /**
+     * Number from which on the costs are known.
+     */
+    window: number;
 };
 
 /**
