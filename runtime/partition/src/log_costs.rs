@@ -1,7 +1,7 @@
 //! Costs of a procedure's calls in either form of the log, measured while they run.
 //!
 //! One call of many is measured, and its changes are made even if the log holds commands. At a later measured call, the site finds the kept
-//! changes in its tables again, as a recovery would find them: other calls have used the caches since. The command costs a second run at
+//! changes in its tables again, as a recovery would. Other calls have used the caches since. The command costs a second run at
 //! recovery, and its bytes. Changes cost the time in which they are made and found, and their bytes.
 //! Source: Malviya and others, "Rethinking Main Memory OLTP Recovery", section V.
 

@@ -24,7 +24,7 @@ pub(crate) struct KeyTable<T> {
 }
 
 impl<T> KeyTable<T> {
-    /// Makes an empty table. Nobody who chooses names may know `secret`.
+    /// Makes an empty table. A client that chooses names must not know `secret`.
     pub fn new(secret: u64) -> Self {
         Self {
             parts: (0..PARTS).map(|_| HashTable::new()).collect(),

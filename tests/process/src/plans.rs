@@ -1,5 +1,5 @@
-//! Plans of a deployment beside load: 20 dry runs in a row of a version with new columns over many rows, while single calls run on the same partitions.
-//! A plan sends no barrier. Rounds with and without plans take turns.
+//! Plans of a deployment beside load. A client asks for 20 dry runs in a row of a version with new columns, over many rows. Single calls run on the same
+//! partitions meanwhile. A plan sends no barrier. Rounds with and without plans take turns.
 
 use std::{fmt, path::Path, thread, time::Duration};
 

@@ -217,7 +217,7 @@ const NV_LOGGING: Paper = Paper {
             figures: &[figure(
                 "9",
                 "A file system costs 49 to 154 times a copy in memory for a log object, and 5 to 9.5 times for a group.",
-                "A write to a file in memory takes at most twice as long as a copy here, and less for a large group. System calls were dearer then.",
+                "A write to a file in memory takes about twice as long as a copy of a log object here. For a group both take about as long.",
             )],
             length: NV_LENGTH,
         },

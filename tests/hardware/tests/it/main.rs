@@ -1,6 +1,6 @@
 //! The integration tests of `reprise-test-hardware`, in one binary.
 
-// The tests run in the order of these names: those that need all processors come last, and leave none idle before.
+// The tests run in the order of these names. The tests that need all processors come last, so no processor is idle before.
 mod loss;
 mod nvram;
 mod power;

@@ -138,7 +138,7 @@ fn directory_that_is_no_standby_s_is_left_as_it_is() -> Result<()> {
 fn reset_is_refused_while_a_standby_fetches_its_first_files() -> Result<()> {
     let cluster = Cluster::new()?;
     let dir = cluster.path("b");
-    // Nobody listens there.
+    // No server listens there.
     let mut b = Spawned::start(&cluster.launch("b", &["--standby-of", "http://127.0.0.1:9"]))?;
     let until = Instant::now() + PATIENCE;
     while !b.errors().contains("waiting for the primary") {
