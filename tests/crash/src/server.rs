@@ -199,11 +199,34 @@ impl Spawned {
         self.wait().map(drop)
     }
 
+    /// After `SIGSTOP` no thread runs any more when this returns: a busy machine stops the threads some time later.
     pub fn signal(&self, signal: i32) -> Result<()> {
         // SAFETY: a plain system call on a child that is not yet waited for.
         let result = unsafe { libc::kill(self.child.id() as i32, signal) };
         ensure!(result == 0, "signal the server: {}", std::io::Error::last_os_error());
+        let until = Instant::now() + END_WAIT_MAX;
+        while signal == libc::SIGSTOP && !self.is_stopped()? {
+            ensure!(
+                Instant::now() < until,
+                "the server did not stop within {END_WAIT_MAX:?}"
+            );
+            thread::sleep(Duration::from_millis(1));
+        }
         Ok(())
+    }
+
+    /// A thread that ended, or a server that did, counts as stopped.
+    fn is_stopped(&self) -> Result<bool> {
+        for thread in fs::read_dir(format!("/proc/{}/task", self.child.id())).context("read the server's threads")? {
+            let Ok(stat) = fs::read_to_string(thread?.path().join("stat")) else {
+                continue;
+            };
+            let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+            if !matches!(state, Some('T' | 'Z' | 'X')) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Waits for the end; kills what does not end.
