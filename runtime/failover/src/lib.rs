@@ -4,7 +4,8 @@
 //! Does not: read or write a file, lock, wait, read a clock, know the wire or the lease's store.
 //! Invariants: no epoch has two writers; a bound epoch never falls; nothing is acknowledged at the cluster's level that a later primary
 //! lacks, unless the promotion named it.
-//! Called by: `database` (the doubts of a promotion), `tests/model`.
+//! Called by: `ship` (what commits wait for, and whether a change of the set is complete), `database` (the doubts of a promotion),
+//! `tests/model`.
 //!
 //! The crate is pure. It has no I/O, lock, clock or thread. A driver owns a [`Node`], saves its [`Document`], carries out what its questions
 //! answer, and feeds what happens back as [`NodeEvent`]s. `tests/model` enumerates what three nodes can do to each other with the same type.
@@ -30,4 +31,4 @@ pub use lead::{LeaseWish, Limit, PeerReport};
 pub use loss::{Basis, Doubt, LossClass, Lost, Promise};
 pub use node::{Config, LeaseView, Mode, Node, NodeEvent, NodeRefusal, OpenAs};
 pub use promote::{HandOver, PromotionRequest, PromotionStage, PromotionState};
-pub use sets::{NodeSet, is_read_quorum, limit};
+pub use sets::{NodeSet, is_confirmed, is_read_quorum, limit, needed};

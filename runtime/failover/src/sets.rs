@@ -57,7 +57,7 @@ impl NodeSet {
 
 /// Returns how many standbys of a set of `count` a write needs. More than half of the nodes, of which the primary is one, at `quorum`;
 /// else all of them.
-pub(crate) fn needed(level: Safety, count: usize) -> usize {
+pub fn needed(level: Safety, count: usize) -> usize {
     match level {
         Safety::Quorum => count.div_ceil(2),
         _ => count,
@@ -80,7 +80,7 @@ pub fn limit(level: Safety, set: &NodeSet, persisted: &dyn Fn(NodeId) -> Lsn) ->
 }
 
 /// Whether enough nodes know of a change from one set to another. From then on no promotion can miss the new set.
-pub(crate) fn is_confirmed(level: Safety, from: &NodeSet, to: &NodeSet, knows: &dyn Fn(NodeId) -> bool) -> bool {
+pub fn is_confirmed(level: Safety, from: &NodeSet, to: &NodeSet, knows: &dyn Fn(NodeId) -> bool) -> bool {
     match level {
         Safety::Quorum => {
             // A node that leaves does not confirm it. If fewer are left than the old set asked for, all of them do.

@@ -1,7 +1,8 @@
 //! Changes of the set that `quorum` counts on: a standby joins it, or the operator has it forgotten. While a change is under way, both sets count. It
-//! is complete once no promotion can miss the new set, because enough standbys know of it (`docs/failover.md`).
+//! is complete once no promotion can miss the new set, because enough standbys know of it (`reprise_failover::is_confirmed`).
 
 use reprise_base::Safety;
+use reprise_failover::{NodeId, NodeSet, is_confirmed};
 use reprise_wire::SetPart;
 
 use crate::{
@@ -35,16 +36,14 @@ impl StandbyTableState {
 
     /// Whether enough standbys know of the change that the sync status of this number told first.
     fn is_confirmed(&self, number: u64) -> bool {
-        let count = |is: &dyn Fn(SetPart) -> bool| {
-            let some = self.parts().filter(|(_, part)| is(*part));
-            some.fold((0_usize, 0_usize), |(all, know), (standby, _)| {
-                (all + 1, know + usize::from(standby.has_saved(number)))
-            })
+        let standbys: Vec<_> = self.parts().collect();
+        let set = |is: &dyn Fn(SetPart) -> bool| -> NodeSet {
+            let members = (0..).zip(&standbys).filter(|(_, (_, part))| is(*part));
+            members.map(|(at, _)| NodeId(at)).collect()
         };
-        let (old, _) = count(&|part| part.is_in);
-        let (stay, stay_know) = count(&|part| part.is_in && part.is_in_next);
-        let (new, new_know) = count(&|part| part.is_in_next);
-        stay_know >= old.div_ceil(2).min(stay) && new_know >= new.div_ceil(2)
+        let (from, to) = (set(&|part| part.is_in), set(&|part| part.is_in_next));
+        let knows = |node: NodeId| standbys[node.0 as usize].0.has_saved(number);
+        is_confirmed(Safety::Quorum, &from, &to, &knows)
     }
 
     /// Checks whether enough standbys know which standbys leave.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use reprise_base::{Lsn, Safety, limits::STANDBYS_MAX};
+use reprise_failover::{NodeId, NodeSet, limit, needed};
 
 use crate::{connection::SILENCE_MAX, member::Member};
 
@@ -129,19 +130,26 @@ pub fn waits_for_each(level: Safety, standbys: &[Member]) -> bool {
     }
 }
 
-/// How many of the standbys that count have to have a write.
+/// How many of the standbys that count have to have a write: at least one.
 pub(crate) fn needed_of(level: Safety, counted: usize) -> usize {
-    match level {
-        // More than half of the nodes, of which the primary is one.
-        Safety::Quorum => counted.div_ceil(2).max(1),
-        _ => counted.max(1),
-    }
+    needed(level, counted).max(1)
+}
+
+/// Returns the LSN before which the standbys for which `is` holds have what the level asks for. The rule is that of the model.
+fn limit_of(level: Safety, members: &[SafetyMember], is: impl Fn(&SafetyMember) -> bool) -> Option<Lsn> {
+    // A node is a standby by its position here.
+    let set: NodeSet = (0..)
+        .zip(members)
+        .filter(|(_, member)| is(member))
+        .map(|(at, _)| NodeId(at))
+        .collect();
+    limit(level, &set, &|node| members[node.0 as usize].persisted)
 }
 
 fn two_safe(is_servers: bool, members: &[SafetyMember]) -> SafetyStatus {
-    let waited = || members.iter().filter(|member| member.sync != SyncState::Out);
-    let limit = waited().map(|member| member.persisted).min();
-    let is_missing = is_servers && waited().any(|member| member.is_missing);
+    let is_waited = |member: &SafetyMember| member.sync != SyncState::Out;
+    let limit = limit_of(Safety::TwoSafe, members, is_waited);
+    let is_missing = is_servers && members.iter().any(|member| is_waited(member) && member.is_missing);
     let is_backed = members.iter().any(SafetyMember::is_here);
     SafetyStatus {
         limit: if is_servers { limit } else { limit.or(Some(Lsn(0))) },
@@ -161,18 +169,14 @@ fn entering(level: Safety, members: &[SafetyMember]) -> Option<Lsn> {
 
 /// Quorum and very-safe: standbys count also while they are away.
 fn counted(level: Safety, members: &[SafetyMember]) -> SafetyStatus {
-    let mut persisted = [Lsn(0); STANDBYS_MAX];
-    let (mut count, mut here, mut heard, mut awaited) = (0, 0, 0, 0);
-    for member in members.iter().filter(|member| member.is_counted) {
-        persisted[count] = member.persisted;
-        count += 1;
-        here += usize::from(member.is_here());
-        heard += usize::from(member.is_here() && !member.is_missing);
-        awaited += usize::from(member.is_awaited);
-    }
+    let count_if = |is: &dyn Fn(&SafetyMember) -> bool| {
+        let counted = members.iter().filter(|member| member.is_counted);
+        counted.filter(|member| is(member)).count()
+    };
+    let (count, here) = (count_if(&|_| true), count_if(&SafetyMember::is_here));
+    let heard = count_if(&|member| member.is_here() && !member.is_missing);
+    let awaited = count_if(&|member| member.is_awaited);
     let needed = needed_of(level, count);
-    let persisted = &mut persisted[..count.max(needed)];
-    persisted.sort_unstable_by(|a, b| b.cmp(a));
     let refusal: Option<Arc<str>> = (here < needed).then(|| match count {
         0 => format!("the safety level {level} needs a standby, and none has been in sync here").into(),
         _ => format!(
@@ -181,7 +185,7 @@ fn counted(level: Safety, members: &[SafetyMember]) -> SafetyStatus {
         )
         .into(),
     });
-    let limit = persisted[needed - 1];
+    let limit = limit_of(level, members, |member| member.is_counted);
     let is_silent = heard + awaited < needed;
     let silent = || {
         format!(
@@ -191,7 +195,7 @@ fn counted(level: Safety, members: &[SafetyMember]) -> SafetyStatus {
     };
     SafetyStatus {
         missing: is_silent.then(|| refusal.clone().unwrap_or_else(silent)),
-        limit: Some(entering(level, members).map_or(limit, |entering| limit.min(entering))),
+        limit: limit.map(|limit| entering(level, members).map_or(limit, |entering| limit.min(entering))),
         reached: if refusal.is_none() { level } else { Safety::OneSafe },
         refusal,
     }
