@@ -36,6 +36,8 @@ use crate::{
 
 /// Longest time for which a promotion waits until received records are durable.
 const DURABLE_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Longest such wait if the disk refuses to take them: it may have been full for a moment.
+const REFUSED_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Interval at which a promotion checks whether the replay has failed.
 const ENDED_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval at which the view is saved.
@@ -551,8 +553,11 @@ impl Database {
     fn finish_replay(&self, standby: &StandbyParts, log: &Log<Box<CallBatch>>) -> Result<Lsn, ReplicationError> {
         let received = self.received().map(|position| position.lsn).unwrap_or_default();
         // The records must be in the files, where the replay reads them.
-        if log.wait_copied(received, DURABLE_WAIT_MAX).is_err() {
-            let reason = log.refusal().filter(|_| log.is_stopped());
+        let is_refused = || log.refusal().is_some() && !log.is_read_only();
+        let is_durable = log.wait_copied(received, REFUSED_WAIT_MAX).is_ok()
+            || (!is_refused() && log.wait_copied(received, DURABLE_WAIT_MAX).is_ok());
+        if !is_durable {
+            let reason = log.refusal().filter(|_| log.is_stopped() || is_refused());
             let reason = reason.unwrap_or_else(|| "the disk does not take it".into());
             return Err(unavailable(
                 format!("what was received up to LSN {received} is not durable: {reason}").into(),
