@@ -5,7 +5,7 @@ use reprise_base::Lsn;
 use reprise_partition::{Job, TxnPartitions, record_position};
 use reprise_storage::Store;
 use reprise_txn::{ModuleId, Quarantine, apply_drop, remove};
-use reprise_wire::{CheckpointMark, DropTableRef, PrincipalRef, QuarantineRef, RemoveRef, corrupt};
+use reprise_wire::{CheckpointMark, ControlRef, DropTableRef, PrincipalRef, QuarantineRef, RemoveRef, corrupt};
 
 use crate::{error::ReplayError, replayer::Replayer};
 
@@ -66,6 +66,13 @@ impl Replayer {
             }
             record_position(held, txn_id, end);
         });
+        self.gather(TxnPartitions::All, job)
+    }
+
+    /// The transaction id that a control operation took.
+    pub(crate) fn feed_control(&mut self, end: Lsn, record: &ControlRef<'_>) -> Result<(), ReplayError> {
+        let txn_id = record.txn_id;
+        let job: Job = Box::new(move |held| record_position(held, txn_id, end));
         self.gather(TxnPartitions::All, job)
     }
 

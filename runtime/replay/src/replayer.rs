@@ -324,6 +324,7 @@ impl Replayer {
             RecordRef::DropTable(drop) => self.feed_drop(lsn, place.end, &drop),
             RecordRef::Quarantine(found) => self.feed_quarantine(lsn, place.end, &found),
             RecordRef::Principal(principal) => self.feed_principal(lsn, place.end, &principal),
+            RecordRef::Control(control) => self.feed_control(place.end, &control),
             RecordRef::Genesis(_) | RecordRef::Changes(_) | RecordRef::Part(_) | RecordRef::Void => Ok(()),
         }
     }

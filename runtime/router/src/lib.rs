@@ -7,6 +7,7 @@
 
 mod admin;
 mod answered_batch;
+mod audit;
 mod builder;
 mod checkpoint;
 mod clock_watch;
@@ -14,6 +15,7 @@ mod compare;
 mod dangers;
 mod idempotency;
 mod key_table;
+mod log_entry;
 mod logs;
 mod numbered_row;
 mod pace;
@@ -28,14 +30,13 @@ mod standby;
 mod views;
 
 pub use admin::{DeployError, Deployment, PlannedModule, Removal};
+pub use audit::EndedControl;
 pub use builder::{BatchBuilder, BatchReply, CallReply, CallTerms, OnReply};
 pub use checkpoint::{CopyError, CopyStart, PartitionStart};
 pub use compare::digests_at_mark;
 pub use idempotency::{CallDigests, CommittedOutcome, ExportedKey, Idempotency, IdempotencyStats, Lookup};
-pub use logs::{
-    ChangedRow, LogBody, LogEntry, LogEntryPage, LogMatch, LogMigration, LogProcedure, LogReadError, LogSearch,
-    decode_entry,
-};
+pub use log_entry::{ChangedRow, LogBody, LogControl, LogEntry, LogMigration, LogProcedure, decode_entry};
+pub use logs::{LogEntryPage, LogMatch, LogReadError, LogSearch};
 pub use numbered_row::NumberedRow;
 pub use query::{RowFilter, RowsError, RowsRequest, StoredPage, TableTotals};
 pub use replication::{

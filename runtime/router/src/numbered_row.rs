@@ -13,7 +13,7 @@ use reprise_storage::TableId;
 use reprise_txn::partition_between;
 
 use crate::{
-    logs::{ChangedRow, LogEntry, key_of},
+    log_entry::{ChangedRow, LogEntry, key_of},
     query::RowsError,
     router::Router,
 };

@@ -468,7 +468,7 @@ impl Router {
     }
 
     /// Sends a transaction over several partitions. It runs once all of them are held.
-    fn send_multi(&self, txn: MultiPartitionTxn) {
+    pub(crate) fn send_multi(&self, txn: MultiPartitionTxn) {
         self.send_multi_in(&self.in_order(), txn);
     }
 

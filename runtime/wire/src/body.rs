@@ -93,15 +93,18 @@ impl<'a> BodyReader<'a> {
 
     /// A principal's number, 1 or more, and its name.
     pub fn principal(&mut self) -> Result<(u32, &'a str), WireError> {
-        let number = self.varint()?;
-        let name = self.short_bytes()?;
-        if number == 0 || name.is_empty() {
-            let found = format!("{number}, {} bytes", name.len());
-            return Err(corrupt("principal", "a number and a name", found));
+        match self.varint()? {
+            0 => Err(corrupt("number of a principal", "1 or more", 0)),
+            number => Ok((number, self.principal_name()?)),
         }
-        let name =
-            std::str::from_utf8(name).map_err(|_| corrupt("name of a principal", "UTF-8", name.escape_ascii()))?;
-        Ok((number, name))
+    }
+
+    /// Its length, 1 to 255, and its bytes.
+    pub fn principal_name(&mut self) -> Result<&'a str, WireError> {
+        match self.short_bytes()? {
+            [] => Err(corrupt("length of a principal's name", "1 to 255", 0)),
+            name => std::str::from_utf8(name).map_err(|_| corrupt("name of a principal", "UTF-8", name.escape_ascii())),
+        }
     }
 
     /// Its length, 1 to 255, and its bytes.

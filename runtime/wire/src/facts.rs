@@ -69,7 +69,7 @@ impl<'a> RecordRef<'a> {
                 ..of_database(RecordEffect::Nothing)
             },
             Self::Checkpoint(_) => of_database(RecordEffect::Mark),
-            Self::Principal(_) => of_database(RecordEffect::Nothing),
+            Self::Principal(_) | Self::Control(_) => of_database(RecordEffect::Nothing),
             Self::Deploy(_) | Self::Remove(_) | Self::DropTable(_) => of_database(RecordEffect::Control),
             Self::Quarantine(found) => RecordFacts {
                 procedure: Some((found.module_id, found.procedure)),
@@ -149,7 +149,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        ChangesRef, CheckpointMark, CommandRef, DeployRef, DropTableRef, KeyedRef, PartRef, PrincipalRef,
+        ChangesRef, CheckpointMark, CommandRef, ControlRef, DeployRef, DropTableRef, KeyedRef, PartRef, PrincipalRef,
         QuarantineRef, RecordKind, RemoveRef,
     };
 
@@ -241,6 +241,14 @@ mod tests {
                 number: 9,
                 name: "ci",
             }),
+            RecordRef::Control(ControlRef {
+                txn_id: TXN,
+                took_us: 7,
+                principal: "ci",
+                operation: "deploy-module",
+                outcome: "done",
+                subject: "shop",
+            }),
         ]
     }
 
@@ -281,13 +289,14 @@ mod tests {
             void        Nothing  Nothing          -               -       0  standalone
             quarantine  Control  Database         module 3, 2     -       0  standalone
             part        Rows     Partition 7      module 3, 2     -       0  part
-            principal   Nothing  Database         -               -       0  standalone"#]]
+            principal   Nothing  Database         -               -       0  standalone
+            control     Nothing  Database         -               -       0  standalone"#]]
         .assert_eq(&lines.join("\n"));
     }
 
     #[test]
     fn changes_stand_beside_the_command_right_before_them() {
-        let [_, _, remove, command, changes, .., part, _] = one_of_each();
+        let [_, _, remove, command, changes, .., part, _, _] = one_of_each();
         let mut pairs = PairWalk::default();
         let walk = [part, command, changes, changes, command, remove, changes];
         let found = walk.map(|record| pairs.is_beside(&record));

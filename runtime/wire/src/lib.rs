@@ -13,6 +13,7 @@ mod buffer;
 mod caller;
 mod changes;
 mod checkpoint;
+mod control;
 mod deploy;
 mod facts;
 mod frame;
@@ -34,6 +35,7 @@ pub use checkpoint::{
     CheckpointKeyRef, CheckpointKeys, CheckpointModuleRef, CheckpointOrigin, CheckpointPartition, CheckpointQuarantine,
     CheckpointRows, CheckpointTrailer, INDEX_BLOCK_ENTRIES, push_checkpoint_row,
 };
+pub use control::{ControlRef, SUBJECT_BYTES_MAX};
 pub use deploy::{DeployRef, DestroyedList, DestroyedRef, MigrationRef, PLAN_BYTES_MAX, SourceList};
 pub use facts::{PairWalk, RecordEffect, RecordFacts, RecordScope};
 pub use frame::{

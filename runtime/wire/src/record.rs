@@ -13,7 +13,7 @@ use reprise_base::{
 };
 
 use crate::{
-    ChangesRef, KeyRef, PartitionList, PartitionSet, PrincipalRef, WireError,
+    ChangesRef, ControlRef, KeyRef, PartitionList, PartitionSet, PrincipalRef, WireError,
     body::{BodyReader, TABLE_NAME_BYTES_MAX},
     caller::{
         HAS_KEY, HAS_PRINCIPAL, HAS_SCOPE, decode_key, decode_principal, principal_bytes, principal_flag,
@@ -42,12 +42,13 @@ pub enum RecordKind {
     Quarantine = 11,
     Part = 12,
     Principal = 14,
+    Control = 15,
     // 13 is a stand-in, which holds a record of one of these kinds.
 }
 
 impl RecordKind {
     /// Every kind.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Genesis,
         Self::Deploy,
         Self::Remove,
@@ -59,6 +60,7 @@ impl RecordKind {
         Self::Quarantine,
         Self::Part,
         Self::Principal,
+        Self::Control,
     ];
 
     pub fn name(self) -> &'static str {
@@ -74,6 +76,7 @@ impl RecordKind {
             Self::Quarantine => "quarantine",
             Self::Part => "part",
             Self::Principal => "principal",
+            Self::Control => "control",
         }
     }
 }
@@ -171,6 +174,7 @@ pub enum RecordRef<'a> {
     /// Some of the changes of the transaction whose record of changes follows.
     Part(PartRef<'a>),
     Principal(PrincipalRef<'a>),
+    Control(ControlRef<'a>),
     /// An LSN that was given out and lost in a crash, before any client got an answer about its record.
     Void,
 }
@@ -179,6 +183,7 @@ const VOID: u8 = RecordKind::Void as u8;
 const QUARANTINE: u8 = RecordKind::Quarantine as u8;
 const PART: u8 = RecordKind::Part as u8;
 const PRINCIPAL: u8 = RecordKind::Principal as u8;
+const CONTROL: u8 = RecordKind::Control as u8;
 
 // Flags of commands and changes.
 pub(crate) const PARTITIONS_MASK: u8 = 3;
@@ -398,6 +403,7 @@ impl<'a> RecordRef<'a> {
             Self::Quarantine(_) => RecordKind::Quarantine,
             Self::Part(_) => RecordKind::Part,
             Self::Principal(_) => RecordKind::Principal,
+            Self::Control(_) => RecordKind::Control,
             Self::Void => RecordKind::Void,
         }
     }
@@ -415,6 +421,7 @@ impl<'a> RecordRef<'a> {
             Self::Quarantine(found) => Some(found.txn_id),
             Self::Part(part) => Some(part.txn_id),
             Self::Principal(principal) => Some(principal.txn_id),
+            Self::Control(control) => Some(control.txn_id),
         }
     }
 
@@ -453,6 +460,7 @@ impl<'a> RecordRef<'a> {
             Self::Quarantine(found) => found.encode(out),
             Self::Part(part) => part.encode(out),
             Self::Principal(principal) => principal.encode(out),
+            Self::Control(control) => control.encode(out),
             Self::Void => begin(out, RecordKind::Void, 0),
         }
     }
@@ -522,7 +530,8 @@ fn decode_content(content: &[u8]) -> Result<RecordRef<'_>, WireError> {
         QUARANTINE => RecordRef::Quarantine(QuarantineRef::decode(&mut body)?),
         PART => RecordRef::Part(PartRef::decode(&mut body)?),
         PRINCIPAL => RecordRef::Principal(PrincipalRef::decode(&mut body)?),
-        other => return Err(corrupt("record kind", "1, 3 to 12, or 14", other)),
+        CONTROL => RecordRef::Control(ControlRef::decode(&mut body)?),
+        other => return Err(corrupt("record kind", "1, 3 to 12, 14 or 15", other)),
     };
     body.finish()?;
     Ok(record)

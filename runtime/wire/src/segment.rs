@@ -8,7 +8,7 @@ use crate::{WireError, check, corrupt, crc32c, u32_at, u64_at};
 /// Bytes of the header; the segment's first block follows at once.
 pub const SEGMENT_HEADER_BYTES: usize = LOG_ALIGN_BYTES;
 /// Version of everything in this crate, and of the inputs of a digest. Files of another version are refused.
-pub const FORMAT_VERSION: u32 = 7;
+pub const FORMAT_VERSION: u32 = 8;
 
 const MAGIC: [u8; 8] = *b"RPRSLOG\n";
 const FIELDS_BYTES: usize = 72;

@@ -23,7 +23,9 @@ mod types;
 pub use backups::{Backup, BackupFile, BackupList, BackupState};
 pub use calls::{BatchAnswer, BatchCall, CallAnswer, KeptOutcome};
 pub use checkpoints::{Checkpoint, CheckpointFailure, CheckpointList, CheckpointState, RestartEstimate};
-pub use log::{LogPage, LogRecord, ProcedureLog, ProcedureLogLine, RecordKind, RowChange};
+pub use log::{
+    AuditPage, AuditRecord, ControlEnd, LogPage, LogRecord, ProcedureLog, ProcedureLogLine, RecordKind, RowChange,
+};
 pub use modules::{
     AbandonedTable, AbortInfo, DeployPlan, Destroyed, LikelyRename, LogChoice, LogCosts, MeasuredCalls, ModuleDetail,
     ModuleInstalled, ModuleList, ModulePlanned, ModuleSummary, ModuleUploaded, ModuleVersion, ParameterInfo,

@@ -50,6 +50,8 @@ pub enum RecordKind {
     Part,
     /// Name of a caller. It precedes the first record of a call by this caller.
     Principal,
+    /// A control operation that was carried out or refused.
+    Control,
 }
 
 /// One changed row.
@@ -167,15 +169,59 @@ pub struct LogRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_scope: Option<String>,
     /// command, changes: name of the caller's token; absent on a server without tokens. principal: name to which later records refer by
-    /// number.
+    /// number. control: who carried it out, or was refused; absent if your token lacks the role `admin`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub principal: Option<String>,
+    /// control: what was done, to what, and how it ended. Absent if your token lacks the role `admin`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control: Option<ControlEnd>,
     /// genesis: id of the database, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub database_id: Option<String>,
     /// genesis: number of partitions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition_count: Option<u16>,
+}
+
+/// Operation, object and end of a control operation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ControlEnd {
+    /// `deploy-module`, `rollback-module`, `remove-module`, `drop-table`, `take-checkpoint`, `create-backup`, `remove-backup`, `read-backup`,
+    /// `cancel-call`, `admit-standby`, `forget-standby`, `promote`, `step-down` or `promise`. `request`: the token's role did not allow the request.
+    pub operation: String,
+    /// Object of the operation: the name of the module, table or server, or the id of the backup or call, at most 100 characters. May be empty.
+    pub subject: String,
+    /// `done`, or the slug of the problem that ended it.
+    pub outcome: String,
+    /// Duration in milliseconds, including waits for partitions and the log.
+    pub took_ms: f64,
+}
+
+/// A page of the audit.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct AuditPage {
+    /// Control operations in the order of the log.
+    pub records: Vec<AuditRecord>,
+    /// LSN from which to read the next page. If it equals `end`, ask again once there are more records.
+    pub next: U64,
+    /// Oldest LSN in the log. A request for an earlier one gets `log-released`.
+    pub oldest: U64,
+    /// LSN at the end of the durable log.
+    pub end: U64,
+}
+
+/// A control operation, from the log.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct AuditRecord {
+    /// LSN of the record.
+    pub lsn: U64,
+    /// Time of the record (RFC 3339).
+    pub time: String,
+    /// Name of the token; `anonymous` on a server without tokens.
+    pub principal: String,
+    /// The operation, its object, and how it ended.
+    #[serde(flatten)]
+    pub control: ControlEnd,
 }
 
 /// Log lines of procedures, newest first.

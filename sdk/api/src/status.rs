@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{CheckpointFailure, RestartEstimate, U64};
+use crate::{CheckpointFailure, ControlEnd, RestartEstimate, U64};
 
 /// State of the server.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -263,14 +263,9 @@ pub struct ControlEvent {
     pub time: String,
     /// Name of the client's token; `anonymous` on a server without tokens.
     pub principal: String,
-    /// `deploy-module`, `remove-module`, `drop-table`, `take-checkpoint`, `create-backup`, `remove-backup`, `read-backup` or `cancel-call`.
-    pub operation: String,
-    /// Object of the operation: the name of the module or table, or the id of the backup or call, at most 100 characters. May be empty.
-    pub subject: String,
-    /// `done`, or the slug of the problem that ended it.
-    pub outcome: String,
-    /// Duration in milliseconds, including waits for partitions and the log.
-    pub took_ms: f64,
+    /// The operation, its object, and how it ended.
+    #[serde(flatten)]
+    pub control: ControlEnd,
 }
 
 /// Percentiles of times, in microseconds.

@@ -2,51 +2,19 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use axum::{
-    extract::FromRequestParts,
-    http::{HeaderMap, Method, Version, header, request::Parts},
-};
+use axum::http::{HeaderMap, Method, Version, header};
 use reprise_api::ProblemKind;
 use reprise_base::limits::IDEMPOTENCY_SCOPE_BYTES_MAX;
-use reprise_router::Router;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::{
+    grants::Grants,
     pages::{AllowedOrigins, check_host},
+    principal::Principal,
     refusal::Refusal,
+    roles::{TokenRole, needed_role},
 };
-
-/// The permissions of a token; each role includes the ones before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum TokenRole {
-    /// Everything that reads, and read-only procedures.
-    Read,
-    /// All procedures.
-    Write,
-    /// Modules too.
-    Admin,
-}
-
-impl TokenRole {
-    /// A role as the configuration names it.
-    pub fn from_name(name: &str) -> Option<Self> {
-        match name {
-            "read" => Some(Self::Read),
-            "write" => Some(Self::Write),
-            "admin" => Some(Self::Admin),
-            _ => None,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Admin => "admin",
-        }
-    }
-}
 
 /// A token as configured: never the token itself.
 #[derive(Clone, Debug)]
@@ -57,6 +25,8 @@ pub struct Token {
     pub role: TokenRole,
     /// Within which its idempotency keys count: its name, unless the configuration names another scope.
     pub scope: Arc<str>,
+    /// Modules, procedures and tables to which it is restricted. None: all of them.
+    pub grants: Option<Arc<Grants>>,
     /// SHA-256 of the token.
     pub digest: [u8; 32],
 }
@@ -71,6 +41,10 @@ pub enum AuthError {
     Name { bytes: usize },
     #[error("token {name}: a scope must have 1 to {IDEMPOTENCY_SCOPE_BYTES_MAX} bytes; this one has {bytes}")]
     Scope { name: String, bytes: usize },
+    #[error(
+        "token {name}: a grant must be MODULE, MODULE.PROCEDURE or MODULE.TABLE, not {grant:?}; without grants, leave out the list"
+    )]
+    Grant { name: String, grant: String },
     #[error("token {name}: the role must be read, write or admin, not {role:?}")]
     Role { name: String, role: String },
 }
@@ -97,8 +71,24 @@ impl Token {
             name: name.into(),
             role,
             scope: scope.into(),
+            grants: None,
             digest,
         })
+    }
+
+    /// Restricts the token to these modules, procedures and tables: `module` or `module.name`.
+    pub fn with_grants(mut self, grants: &[String]) -> Result<Self, AuthError> {
+        let grants = Grants::new(grants).map_err(|grant| AuthError::Grant {
+            name: self.name.to_string(),
+            grant,
+        })?;
+        self.grants = Some(Arc::new(grants));
+        Ok(self)
+    }
+
+    /// Whether both tokens have the same rights and the same idempotency keys.
+    pub fn is_like(&self, other: &Self) -> bool {
+        (self.role, &self.scope, &self.grants) == (other.role, &other.scope, &other.grants)
     }
 }
 
@@ -114,75 +104,6 @@ fn parse_digest(hex: &str) -> Option<[u8; 32]> {
         *slot = (high << 4 | low) as u8;
     }
     Some(digest)
-}
-
-/// The actor of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Principal {
-    /// Name and scope of the token that it showed.
-    token: Option<(Arc<str>, Arc<str>)>,
-    /// The role of the token. None: the sender may see only the public paths.
-    role: Option<TokenRole>,
-}
-
-impl Principal {
-    /// The sender of a request that needs no token.
-    pub const ANYBODY: Self = Self {
-        token: None,
-        role: None,
-    };
-    /// Everybody who reaches a server without tokens.
-    pub const ANONYMOUS: Self = Self {
-        token: None,
-        role: Some(TokenRole::Admin),
-    };
-
-    /// That of the token; `anonymous` without one.
-    pub fn name(&self) -> &str {
-        self.token.as_ref().map_or("anonymous", |(name, _)| name)
-    }
-
-    /// Within what its idempotency keys count; None without a token.
-    pub fn scope(&self) -> Option<&Arc<str>> {
-        self.token.as_ref().map(|(_, scope)| scope)
-    }
-
-    /// Returns the caller for the router; None without a token.
-    pub fn caller(&self, router: &Router) -> Option<reprise_router::Caller> {
-        let (name, scope) = self.token.as_ref()?;
-        Some(router.caller(name, scope))
-    }
-
-    /// Returns whether its role is `needed` or above.
-    pub fn may(&self, needed: TokenRole) -> bool {
-        self.role >= Some(needed)
-    }
-
-    /// Refuses it where its role is below `needed`.
-    pub fn require(&self, needed: TokenRole) -> Result<(), Refusal> {
-        match self.may(needed) {
-            true => Ok(()),
-            false => Err(Refusal::new(
-                ProblemKind::Forbidden,
-                format!(
-                    "the request needs a token with the role {}; {} has the role {}",
-                    needed.name(),
-                    self.name(),
-                    self.role.map_or("none", TokenRole::name)
-                ),
-            )),
-        }
-    }
-}
-
-/// That of a request which was let in.
-impl<S: Send + Sync> FromRequestParts<S> for Principal {
-    type Rejection = Refusal;
-
-    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Refusal> {
-        let own = parts.extensions.get::<Self>().cloned();
-        own.ok_or_else(|| Refusal::internal("a request came here that was not judged"))
-    }
 }
 
 /// The tokens. Without any, everybody who reaches the server may do everything; the binary then listens on loopback only.
@@ -244,7 +165,11 @@ impl Auth {
         self.origins.check(headers, needed.is_none())?;
         match needed {
             None => Ok(Principal::ANYBODY),
-            Some(needed) => self.require(headers, needed),
+            Some(needed) => {
+                let principal = self.require(headers, needed)?;
+                principal.require_path(method, path)?;
+                Ok(principal)
+            }
         }
     }
 
@@ -253,12 +178,14 @@ impl Auth {
         if self.is_open() {
             return Ok(Principal::ANONYMOUS);
         }
-        let token = self.find(headers)?;
-        let principal = Principal {
-            token: Some((token.name.clone(), token.scope.clone())),
-            role: Some(token.role),
-        };
+        let principal = Principal::of(self.find(headers)?);
         principal.require(needed).map(|()| principal)
+    }
+
+    /// Returns the sender, whatever its role allows. None without tokens, or without one that is configured.
+    pub fn named(&self, headers: &HeaderMap) -> Option<Principal> {
+        let token = self.find(headers).ok()?;
+        Some(Principal::of(token))
     }
 
     fn find(&self, headers: &HeaderMap) -> Result<&Token, Refusal> {
@@ -320,32 +247,6 @@ impl CallerSession {
     }
 }
 
-/// Returns the role that a path needs. None for public paths: probes, the API's description, the console's files.
-pub fn needed_role(method: &Method, path: &str) -> Option<TokenRole> {
-    let is_read = method == Method::GET || method == Method::HEAD;
-    let is_public = matches!(
-        path,
-        "/" | "/healthz" | "/readyz" | "/openapi.json" | "/docs" | "/console"
-    ) || path.starts_with("/docs/")
-        || path.starts_with("/console/")
-        || path == "/problems"
-        || path.starts_with("/problems/");
-    if is_read && is_public {
-        return None;
-    }
-    // A backup holds every row, and more: the secret that makes a procedure's random numbers.
-    if path == "/v1/backups" || path.starts_with("/v1/backups/") {
-        return Some(TokenRole::Admin);
-    }
-    // Calls: the procedure decides whether reading is enough.
-    let is_call = method == Method::POST && (path == "/v1/batch" || path.starts_with("/v1/call/"));
-    Some(if is_read || is_call {
-        TokenRole::Read
-    } else {
-        TokenRole::Admin
-    })
-}
-
 /// An open server is meant for programs on this machine. A browser on this machine also runs pages of strangers. A name of theirs may point
 /// here, and they would then be pages of this server.
 fn check_local(headers: &HeaderMap) -> Result<(), Refusal> {
@@ -390,6 +291,7 @@ mod tests {
             name: name.into(),
             role: TokenRole::from_name(name).expect("role"),
             scope: format!("{name}rs").into(),
+            grants: None,
             digest: Sha256::digest(secret.as_bytes()).into(),
         };
         let auth = Auth::with_tokens(vec![token("read", "r"), token("write", "w"), token("admin", "a")]);
@@ -411,6 +313,8 @@ mod tests {
         assert_eq!(check(Method::GET, "/v1/backups", Some("w")), 403);
         assert_eq!(check(Method::GET, "/v1/backups/1/files/manifest.json", Some("r")), 403);
         assert_eq!(check(Method::POST, "/v1/backups", Some("a")), 200);
+        assert_eq!(check(Method::GET, "/v1/audit", Some("w")), 403);
+        assert_eq!(check(Method::GET, "/v1/audit", Some("a")), 200);
         let write = headers(&[(header::AUTHORIZATION, "bearer w")]);
         let (auth, without) = (Arc::new(auth), Arc::new(Auth::with_tokens(vec![token("read", "r")])));
         let mut caller = CallerSession::of(&auth, &write).expect("let in");
@@ -423,6 +327,8 @@ mod tests {
             (principal.name(), principal.scope().map(|name| &**name)),
             ("write", Some("writers"))
         );
+        assert_eq!(auth.named(&write), Some(principal.clone()));
+        assert_eq!((auth.named(&headers(&[])), Auth::open().named(&write)), (None, None));
         assert_eq!(status(principal.require(TokenRole::Admin).map(|()| principal)), 403);
         assert!(!Principal::ANYBODY.may(TokenRole::Read) && Principal::ANONYMOUS.may(TokenRole::Admin));
         assert_eq!(

@@ -19,12 +19,12 @@ use tokio::sync::OwnedSemaphorePermit;
 use utoipa::IntoParams;
 
 use crate::{
-    auth::Principal,
     checkpoints::accepted,
     control::ControlOp,
     front::{Params, PathName},
     limits::{DOWNLOAD_PIECE_BYTES, DOWNLOADS_MAX},
     permits::Operation,
+    principal::Principal,
     refusal::Refusal,
     state::AppState,
 };

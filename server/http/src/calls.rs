@@ -16,15 +16,16 @@ use reprise_router::{CallReply, CallTerms, Caller, Deployed, ScopedKey};
 use tokio::{sync::oneshot, time::timeout};
 
 use crate::{
-    auth::{Principal, TokenRole},
     body::{self, Bounds},
     call_text::CallText,
     front::{self, parse_digits},
     limits::{CALL_BODY_BYTES_MAX, READ_WAIT_DEFAULT, READ_WAIT_MAX},
     media::{format_of_answer, format_of_body},
     permits::Operation,
+    principal::Principal,
     refusal::{Refusal, problem_of_reply},
     reply::BatchResources,
+    roles::TokenRole,
     safety::{self, AskedSafety},
     state::{AppState, Parts},
     submission::Submission,
@@ -131,6 +132,7 @@ impl Call {
             .and_then(|rest| rest.split_once('/'))
             .ok_or_else(|| Refusal::not_found("the path is /v1/call/{module}/{procedure}"))?;
         let (module, procedure) = (segment(module)?, segment(procedure)?);
+        principal.require_grant(&module, &procedure)?;
         let (key, caller) = (idempotency_key(headers)?, principal.caller(&state.router));
         let scope = caller.as_ref().map_or("", |caller| &*caller.scope);
         let scoped = key.map(|key| ScopedKey { scope, key });

@@ -13,9 +13,9 @@ use reprise_upkeep::{CheckpointInfo, CheckpointPhase as OwnPhase, LogMissing, Ta
 use serde::Serialize;
 
 use crate::{
-    auth::Principal,
     control::ControlOp,
     front::PathName,
+    principal::Principal,
     refusal::Refusal,
     state::{AppState, Parts},
 };

@@ -6,13 +6,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reprise_api::{ControlEvent, ProblemKind};
+use axum::http::{HeaderMap, Method};
+use reprise_api::{ControlEnd, ControlEvent, ProblemKind};
 use reprise_codec::rfc3339;
 use reprise_observe::{Notice, NoticeKind, Notices};
+use reprise_router::EndedControl;
 
 use crate::{
-    auth::Principal,
     permits::Operation,
+    principal::Principal,
     refusal::Refusal,
     state::{AppState, Parts},
     status::now_us,
@@ -23,8 +25,12 @@ use crate::{
 const DONE: &str = "done";
 /// Time for which a repeated refusal is not recorded.
 const REPEAT_TIME: Duration = Duration::from_secs(60);
+/// Refusals that are recorded in a minute at most: a client can cause as many as it likes.
+const REFUSALS_A_MINUTE: u32 = 60;
 /// Records that are kept for those who begin to watch.
 const RECORDS_KEPT: usize = 256;
+/// The longest wait of an operation for its record in the log. A record that takes longer follows.
+const LOGGED_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// An operation on the database other than a procedure call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +53,8 @@ pub enum ControlOp {
     StepDown(String),
     /// Promises an epoch to the server of this name.
     Promise(String),
+    /// A request, by method and path, that the role or the grants of its token do not allow.
+    Forbidden(String),
 }
 
 impl ControlOp {
@@ -67,13 +75,14 @@ impl ControlOp {
             Self::Promote => ("promote", ""),
             Self::StepDown(name) => ("step-down", name),
             Self::Promise(name) => ("promise", name),
+            Self::Forbidden(request) => ("request", request),
         }
     }
 
     /// None: it waits for nothing, and needs no thread of its own.
     fn place(&self) -> Option<Operation> {
         match self {
-            Self::CancelCall(_) | Self::AdmitStandby(_) => None,
+            Self::CancelCall(_) | Self::AdmitStandby(_) | Self::Forbidden(_) => None,
             Self::DeployModule(_) | Self::RollbackModule(_) => Some(Operation::Deploy),
             _ => Some(Operation::Other),
         }
@@ -91,6 +100,10 @@ struct ControlRecords {
     next: u64,
     /// The last refusal, until an operation is done.
     refused: Option<(ControlEvent, Instant)>,
+    /// Begin of the present minute, and the refusals that were recorded in it.
+    minute: Option<(Instant, u32)>,
+    /// Refusals that were not recorded, because their minute had too many.
+    left_out: u64,
 }
 
 impl ControlLog {
@@ -98,29 +111,40 @@ impl ControlLog {
         self.0.lock().expect("no code panics under this lock")
     }
 
-    /// Returns whether a record repeats the last refusal within a minute. A server that tries again and again is recorded once.
-    fn is_repeat(&self, record: &ControlEvent, now: Instant) -> bool {
+    /// Returns whether a record is to be kept: not the last refusal again within a minute, and no refusal beyond the number of a minute.
+    fn admits(&self, record: &ControlEvent, now: Instant) -> bool {
         let mut kept = self.kept();
+        if record.control.outcome == DONE {
+            kept.refused = None;
+            return true;
+        }
         let key = |record: &ControlEvent| {
-            let ControlEvent {
-                principal,
+            let ControlEnd {
                 operation,
                 subject,
                 outcome,
                 ..
-            } = record.clone();
-            (principal, operation, subject, outcome)
+            } = record.control.clone();
+            (record.principal.clone(), operation, subject, outcome)
         };
-        let is_same =
-            |(last, at): &(ControlEvent, Instant)| key(last) == key(record) && now.duration_since(*at) < REPEAT_TIME;
-        if record.outcome == DONE {
-            kept.refused = None;
-        } else if kept.refused.as_ref().is_some_and(is_same) {
-            return true;
-        } else {
-            kept.refused = Some((record.clone(), now));
+        let is_recent = |at: Instant| now.duration_since(at) < REPEAT_TIME;
+        let is_same = |(last, at): &(ControlEvent, Instant)| key(last) == key(record) && is_recent(*at);
+        if kept.refused.as_ref().is_some_and(is_same) {
+            return false;
         }
-        false
+        let (begun, count) = kept.minute.filter(|(begun, _)| is_recent(*begun)).unwrap_or((now, 0));
+        if count == REFUSALS_A_MINUTE {
+            kept.left_out += 1;
+            return false;
+        }
+        kept.minute = Some((begun, count + 1));
+        kept.refused = Some((record.clone(), now));
+        true
+    }
+
+    /// Returns the number of refusals that were not recorded, because their minute had too many.
+    pub fn left_out(&self) -> u64 {
+        self.kept().left_out
     }
 
     fn push(&self, record: ControlEvent) {
@@ -149,29 +173,50 @@ struct ActiveControl {
 }
 
 impl ActiveControl {
-    /// Records the result of the operation.
-    fn record(&self, log: &ControlLog, notices: &Notices, refusal: Option<&Refusal>) {
+    /// Records the result of the operation: for those who watch, and in the log.
+    fn record(&self, parts: &Parts, refusal: Option<&Refusal>) {
+        if let Some(ended) = self.publish(&parts.controls, parts.router.notices(), refusal) {
+            let wait_max = self.op.place().map_or(Duration::ZERO, |_| LOGGED_WAIT_MAX);
+            let subject = ended.subject.clone();
+            if let Err(reason) = parts.router.log_control(ended, wait_max) {
+                let operation = self.op.words().0;
+                tracing::warn!(%reason, operation, subject, "put a control operation into the log");
+            }
+        }
+    }
+
+    /// Tells those who watch of the result of the operation. None: it is not to be recorded.
+    fn publish(&self, log: &ControlLog, notices: &Notices, refusal: Option<&Refusal>) -> Option<EndedControl> {
         let (operation, subject) = self.op.words();
-        let took = self.begun.elapsed();
+        let ended = EndedControl {
+            principal: self.principal.name().to_owned(),
+            operation,
+            subject: shortened(subject),
+            outcome: outcome_of(refusal),
+            took: self.begun.elapsed(),
+        };
         let record = ControlEvent {
             time: rfc3339(now_us()),
-            principal: self.principal.name().to_owned(),
-            operation: operation.to_owned(),
-            subject: shortened(subject),
-            outcome: outcome_of(refusal).to_owned(),
-            took_ms: millis(took),
+            principal: ended.principal.clone(),
+            control: ControlEnd {
+                operation: operation.to_owned(),
+                subject: ended.subject.clone(),
+                outcome: ended.outcome.to_owned(),
+                took_ms: millis(ended.took),
+            },
         };
-        if log.is_repeat(&record, Instant::now()) {
-            return;
+        if !log.admits(&record, Instant::now()) {
+            return None;
         }
         notices.publish(NoticeKind::Control, || Notice::Controlled {
-            principal: record.principal.clone(),
+            principal: ended.principal.clone(),
             operation,
-            subject: record.subject.clone(),
-            outcome: record.outcome.clone(),
-            took,
+            subject: ended.subject.clone(),
+            outcome: ended.outcome.to_owned(),
+            took: ended.took,
         });
         log.push(record);
+        Some(ended)
     }
 }
 
@@ -206,13 +251,29 @@ impl AppState {
         };
         let run = move |parts: &Parts| {
             let outcome = operation(parts);
-            controlled.record(&parts.controls, parts.router.notices(), outcome.as_ref().err());
+            controlled.record(parts, outcome.as_ref().err());
             outcome
         };
         match place {
             None => run(self),
             Some(kind) => self.blocking(kind, run).await?,
         }
+    }
+
+    /// Records a request that the role or the grants of its token do not allow.
+    pub fn record_forbidden(&self, headers: &HeaderMap, method: &Method, path: &str, refusal: &Refusal) {
+        if refusal.problem.kind() != Some(ProblemKind::Forbidden) {
+            return;
+        }
+        let Some(principal) = self.auth().named(headers) else {
+            return;
+        };
+        let refused = ActiveControl {
+            op: ControlOp::Forbidden(format!("{method} {path}")),
+            principal,
+            begun: Instant::now(),
+        };
+        refused.record(self, Some(refusal));
     }
 }
 
@@ -230,21 +291,23 @@ mod tests {
             begun: Instant::now(),
         };
         assert_eq!(log.since(0).1, 0);
-        drop_table(0).record(&log, &notices, Some(&refusal));
+        drop_table(0).publish(&log, &notices, Some(&refusal));
         let (records, next) = log.since(0);
         assert_eq!((records.len(), next), (1, 1));
         let [record] = &records[..] else { unreachable!() };
+        let control = &record.control;
         assert_eq!(
-            (&*record.principal, &*record.operation, &*record.outcome),
+            (&*record.principal, &*control.operation, &*control.outcome),
             ("anonymous", "drop-table", "not-found")
         );
-        assert!(record.subject.len() <= 100, "as long as a client may make it");
+        assert!(control.subject.len() <= 100, "as long as a client may make it");
         for at in 0..RECORDS_KEPT + 5 {
-            drop_table(at).record(&log, &notices, None);
+            drop_table(at).publish(&log, &notices, None);
         }
         let (records, end) = log.since(next);
         assert_eq!((records.len(), end), (RECORDS_KEPT, RECORDS_KEPT as u64 + 6));
-        assert!(records[0].subject.starts_with("5x") && records[0].outcome == "done");
+        let control = &records[0].control;
+        assert!(control.subject.starts_with("5x") && control.outcome == "done");
         assert!(log.since(end).0.is_empty());
         assert_eq!(notices.take().notices.len(), RECORDS_KEPT + 6, "none is left out");
     }
@@ -259,7 +322,7 @@ mod tests {
                 principal: Principal::ANONYMOUS,
                 begun: Instant::now(),
             };
-            controlled.record(&log, &notices, refusal);
+            controlled.publish(&log, &notices, refusal);
             log.since(0).1
         };
         assert_eq!([1, 2, 3].map(|_| admit("b", Some(&refusal))), [1, 1, 1]);
@@ -271,6 +334,30 @@ mod tests {
         );
         let record = log.since(3).0.remove(0);
         let later = Instant::now() + REPEAT_TIME;
-        assert!(log.is_repeat(&record, Instant::now()) && !log.is_repeat(&record, later));
+        assert!(!log.admits(&record, Instant::now()) && log.admits(&record, later));
+    }
+
+    #[test]
+    fn a_minute_has_at_most_so_many_refusals_and_each_further_one_is_counted() {
+        let log = ControlLog::default();
+        let refused = |at: u32| ControlEvent {
+            time: String::new(),
+            principal: "app".into(),
+            control: ControlEnd {
+                operation: "request".into(),
+                subject: format!("DELETE /v1/modules/{at}"),
+                outcome: "forbidden".into(),
+                took_ms: 0.0,
+            },
+        };
+        let now = Instant::now();
+        let admitted = (0..REFUSALS_A_MINUTE + 5)
+            .filter(|at| log.admits(&refused(*at), now))
+            .count();
+        assert_eq!((admitted as u32, log.left_out()), (REFUSALS_A_MINUTE, 5));
+        let mut done = refused(0);
+        done.control.outcome = DONE.into();
+        assert!(log.admits(&done, now), "refusals do not hide what is done");
+        assert!(log.admits(&refused(0), now + REPEAT_TIME), "the next minute");
     }
 }

@@ -31,11 +31,11 @@ use utoipa::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    assets,
-    auth::needed_role,
-    backups, batch, calls, checkpoints, events, freshness, front, idempotency,
+    assets, audit, backups, batch, calls, checkpoints, events, freshness, front, idempotency,
     list_page::json_answer,
-    log, metrics, module_openapi, modules, problems, promise, replication, rollback,
+    log, metrics, module_openapi, modules, problems, promise, replication,
+    roles::needed_role,
+    rollback,
     rows::{groups, page},
     running_calls,
     state::AppState,
@@ -108,6 +108,7 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(log::list_log))
         .routes(routes!(log::show_record))
         .routes(routes!(log::procedure_log))
+        .routes(routes!(audit::list_audit))
         .routes(routes!(checkpoints::list_checkpoints, checkpoints::take_checkpoint))
         .routes(routes!(checkpoints::show_checkpoint))
         .routes(routes!(backups::list_backups, backups::create_backup))
@@ -182,7 +183,7 @@ fn describe_refusals(method: &Method, path: &str, operation: &mut Operation) {
         (
             true,
             403,
-            "forbidden: the token's role does not allow it, or the request comes from a page of another site",
+            "forbidden: the token's role or grants do not allow it, or the request comes from a page of another site",
         ),
         (path.contains('{') && *method != Method::PUT, 404, "not-found"),
         (has_body, 408, "request-timeout"),

@@ -21,11 +21,12 @@ use tokio::{
 };
 
 use crate::{
-    auth::{CallerSession, TokenRole},
+    auth::CallerSession,
     checkpoints::{answer, list_of},
     limits::{EVENT_INTERVAL, EVENT_STREAMS_MAX},
     refusal::Refusal,
     replication,
+    roles::TokenRole,
     state::AppState,
     status::{last_before, now_us, status_of},
 };

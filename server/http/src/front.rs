@@ -120,7 +120,10 @@ async fn route_checked(
     let (method, path) = (request.method(), request.uri().path());
     let principal = match state.auth().check(request.version(), method, path, request.headers()) {
         Ok(principal) => principal,
-        Err(refusal) => return refusal.into_response(),
+        Err(refusal) => {
+            state.record_forbidden(request.headers(), method, path, &refusal);
+            return refusal.into_response();
+        }
     };
     if !is_answered_while_recovering(path)
         && let Err(refusal) = state.check_open()

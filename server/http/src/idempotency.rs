@@ -9,9 +9,9 @@ use reprise_codec::{raw_json, rfc3339, write_value};
 use reprise_router::{CommittedOutcome, Lookup, Module, ScopedKey};
 
 use crate::{
-    auth::Principal,
     calls::{bad_key, is_valid_key},
     front::PathName,
+    principal::Principal,
     refusal::Refusal,
     state::AppState,
     status::now_us,

@@ -11,7 +11,7 @@ use reprise_codec::{count_prefix, encode_prefix, parse_timestamp, row_json, writ
 use reprise_router::{ChangedRow, LogBody, LogEntry, LogMatch, LogProcedure, NumberedRow, Router, RowsError};
 use serde_json::Value;
 
-use crate::{log::key_json, refusal::Refusal};
+use crate::{log_record::key_json, refusal::Refusal};
 
 /// Arguments that one search asks for, at most.
 const ARGUMENTS_MAX: usize = 16;

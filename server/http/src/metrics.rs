@@ -55,6 +55,7 @@ struct Sample {
     connections: u64,
     connections_open: u64,
     batch_calls: u64,
+    control_refusals_left_out: u64,
     procedures: Vec<ProcedureSums>,
     answers: [u64; 6],
     memory: [u64; MemoryKind::ALL.len()],
@@ -181,6 +182,7 @@ fn take_sample(parts: &Parts, snapshot: &MetricsSnapshot) -> Sample {
         connections: count(&parts.counts.connections),
         connections_open: count(&parts.counts.connections_open),
         batch_calls: count(&parts.counts.batch_calls),
+        control_refusals_left_out: parts.controls.left_out(),
         answers: std::array::from_fn(|class| count(&parts.counts.answers[class])),
         memory: MemoryKind::ALL.map(|kind| memory.kind(kind).used()),
         memory_peak: memory.peak(),
@@ -280,7 +282,7 @@ fn push_histogram(name: &str, description: &str, measured: &Histogram<u64>, out:
 type Instrument = (&'static str, &'static str, fn(&Sample) -> u64);
 
 #[rustfmt::skip]
-const COUNTERS: [Instrument; 15] = [
+const COUNTERS: [Instrument; 16] = [
     ("reprise.barriers", "Pauses of all partitions together: for deployments, removals and marks of checkpoints", |s| s.barriers),
     ("reprise.transactions.committed", "Transactions committed", |s| s.totals.committed),
     ("reprise.transactions.aborted", "Transactions that their procedure rolled back", |s| s.totals.aborted),
@@ -296,6 +298,7 @@ const COUNTERS: [Instrument; 15] = [
     ("reprise.clock.jumps", "Jumps of the wall clock by more than an hour", |s| s.clock_jumps),
     ("reprise.http.connections", "Connections accepted", |s| s.connections),
     ("reprise.http.batch.calls", "Calls that came in batches", |s| s.batch_calls),
+    ("reprise.control.refusals.left.out", "Refused control operations that were not recorded, because their minute had too many", |s| s.control_refusals_left_out),
 ];
 
 #[rustfmt::skip]

@@ -20,13 +20,13 @@ use reprise_codec::{hex, rfc3339};
 use reprise_router::{Consent, Deployed, Deployment, MeasuredCosts, Module, ProcedureSums, Router};
 
 use crate::{
-    auth::Principal,
     body,
     control::ControlOp,
     front::{Params, PathName},
     list_page::{self, ListParams, bad_cursor, json_answer},
     permits::Operation,
     plan::{DeployQuery, destroyed, plan_info},
+    principal::Principal,
     refusal::Refusal,
     schema::{procedure_calls, procedure_info},
     state::{AppState, Parts},

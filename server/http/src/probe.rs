@@ -8,6 +8,7 @@ use reprise_router::{BatchBuilder, Router};
 use crate::{
     batch::{Chunk, LineParser},
     pipeline::request::{InputKind, recognise},
+    principal::Principal,
 };
 
 /// A pipeline's reading of the first bytes of its input.
@@ -70,7 +71,7 @@ pub fn batch_calls(router: &Router, is_cbor: bool, call: &[u8]) -> usize {
     parser.begin_chunk();
     let length = call.len() as u32;
     for line in [0..length, length..2 * length] {
-        chunk.add(line, &mut batch, &mut parser, true);
+        chunk.add(line, &mut batch, &mut parser, &Principal::ANONYMOUS);
     }
     chunk.calls.slots().iter().filter(|slot| !slot.is_refused()).count()
 }

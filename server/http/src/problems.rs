@@ -152,7 +152,7 @@ fn guide_of_request(kind: ProblemKind) -> Guide {
             UNCHANGED_FAILS,
         ),
         ProblemKind::Forbidden => (
-            "The token's role does not allow this, or the request comes from a web page of another site.",
+            "The token's role or grants do not allow this, or the request comes from a web page of another site.",
             "Use a token with the role that <code>detail</code> names. To allow pages of another site, the operator adds it to \
              <code>origins</code> in the table <code>[http]</code> of the configuration.",
             UNCHANGED_FAILS,

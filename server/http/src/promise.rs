@@ -8,7 +8,7 @@ use reprise_api::{EpochPromise, GivenPromise, Problem, PromiseMember, PromiseReq
 use reprise_base::{Epoch, check_node_name};
 use reprise_router::{PromiseQuestion, ReplicationError};
 
-use crate::{auth::Principal, body, control::ControlOp, refusal::Refusal, state::AppState};
+use crate::{body, control::ControlOp, principal::Principal, refusal::Refusal, state::AppState};
 
 /// Has this standby promise an epoch
 ///

@@ -22,12 +22,12 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::{
-    auth::Principal,
     body,
     calls::{POLL_INTERVAL, number, read_wait_max},
     control::ControlOp,
     front::{Params, PathName},
     permits::Operation,
+    principal::Principal,
     refusal::Refusal,
     state::{AppState, Parts},
 };

@@ -11,12 +11,12 @@ use reprise_upkeep::BytesError;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    auth::Principal,
     control::ControlOp,
     front::PathName,
     modules::{deploy, installed, plan},
     permits::Operation,
     plan::DeployQuery,
+    principal::Principal,
     refusal::Refusal,
     state::{AppState, Parts},
     target::no_module,

@@ -7,9 +7,9 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::{
-    auth::Principal,
     control::ControlOp,
     front::{Params, PathName},
+    principal::Principal,
     refusal::Refusal,
     state::{AppState, Parts},
 };

@@ -11,12 +11,12 @@ use reprise_api::{Problem, TableInfo, TableList, headers};
 use reprise_router::{Deployed, TableId};
 
 use crate::{
-    auth::Principal,
     control::ControlOp,
     front::{Params, PathName, parse_digits},
     limits::STATS_WAIT_MAX,
     list_page::{self, ListParams, bad_cursor, json_answer},
     permits::Operation,
+    principal::Principal,
     refusal::Refusal,
     schema::table_info,
     state::AppState,

@@ -8,7 +8,7 @@ use reprise_base::Role;
 use reprise_codec::{ArgsError, Format, Packer, first_names, push_canonical, write_value};
 use reprise_router::{CallKey, CallReply, Deployed, Module, Router, ScopedKey, call_hash, has_small_result};
 
-use crate::refusal::Refusal;
+use crate::{principal::Principal, refusal::Refusal, roles::TokenRole};
 
 /// Characters of an unknown name that a refusal repeats.
 const NAME_SHOWN_MAX: usize = 100;
@@ -112,6 +112,12 @@ impl Target {
     /// Returns whether both are one procedure of one module version.
     pub fn is(&self, other: &Self) -> bool {
         self.procedure == other.procedure && Arc::ptr_eq(&self.module, &other.module)
+    }
+
+    /// Refuses a caller to whom the procedure is not granted, or that may only read, if the procedure writes.
+    pub fn check_caller(&self, principal: &Principal) -> Result<(), Refusal> {
+        principal.require_grant(&self.module.name, &self.schema().name)?;
+        self.check_role(principal.may(TokenRole::Write))
     }
 
     /// Refuses a caller that may only read, if the procedure writes.

@@ -31,6 +31,18 @@ fn destroyed(record: &LogRecord) -> String {
     }
 }
 
+fn control(record: &LogRecord, caller: &str) -> String {
+    let Some(end) = &record.control else {
+        return "control (a token with the role admin sees what it was)".to_owned();
+    };
+    let subject = match end.subject.as_str() {
+        "" => String::new(),
+        subject => format!(" {subject:?}"),
+    };
+    let (operation, outcome, took_ms) = (&end.operation, &end.outcome, end.took_ms);
+    format!("control: {operation}{subject}{caller}: {outcome} in {took_ms:.1} ms")
+}
+
 /// One line for people.
 pub fn line(record: &LogRecord) -> String {
     let time = record.time.as_deref().unwrap_or("-");
@@ -84,6 +96,7 @@ pub fn line(record: &LogRecord) -> String {
             format!("quarantine {module}.{procedure}{version}, because its replay diverged at LSN {diverged}: {reason}")
         }
         RecordKind::Principal => format!("principal {}", record.principal.as_deref().unwrap_or("?")),
+        RecordKind::Control => control(record, &caller),
         RecordKind::Void => "void: lost in a crash, and never acknowledged".to_owned(),
     };
     let partitions = match record.partitions.as_deref() {

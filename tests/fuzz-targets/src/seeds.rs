@@ -10,11 +10,11 @@ use reprise_log::{Log, LogConfig};
 use reprise_wire::{
     Change, ChangesRef, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef, CheckpointMark,
     CheckpointModuleRef, CheckpointPartition, CheckpointPrincipals, CheckpointQuarantine, CommandRef, ComparePoint,
-    ComparedTable, ComparisonOutcome, ComparisonResult, DeployRef, DropTableRef, FORMAT_VERSION, FileChunk, FilesEnd,
-    Frame, Genesis, GroupFrame, Heartbeat, Hello, History, KeyRef, KeyedRef, MemberSeen, PartRef, PartitionList,
-    PartitionSet, PatchWriter, PrincipalRef, Progress, QuarantineRef, RecordBatch, RecordRef, RefusalMessage,
-    RemoveRef, SHIP_PROTOCOL, SetPart, StandbyRefusal, SyncUpdate, TableDigests, TwoForms, Wants, Welcome,
-    push_checkpoint_row,
+    ComparedTable, ComparisonOutcome, ComparisonResult, ControlRef, DeployRef, DropTableRef, FORMAT_VERSION, FileChunk,
+    FilesEnd, Frame, Genesis, GroupFrame, Heartbeat, Hello, History, KeyRef, KeyedRef, MemberSeen, PartRef,
+    PartitionList, PartitionSet, PatchWriter, PrincipalRef, Progress, QuarantineRef, RecordBatch, RecordRef,
+    RefusalMessage, RemoveRef, SHIP_PROTOCOL, SetPart, StandbyRefusal, SyncUpdate, TableDigests, TwoForms, Wants,
+    Welcome, push_checkpoint_row,
 };
 
 use crate::values::{LAYOUTS, SCALARS};
@@ -220,6 +220,14 @@ fn records() -> Vec<Vec<u8>> {
             txn_id: TXN,
             number: 3,
             name: "token",
+        }),
+        RecordRef::Control(ControlRef {
+            txn_id: TXN,
+            took_us: 9,
+            principal: "token",
+            operation: "forget-standby",
+            outcome: "not-found",
+            subject: "b",
         }),
         RecordRef::Void,
         RecordRef::Part(PartRef {

@@ -87,6 +87,46 @@ export type ArgumentError = {
 };
 
 /**
+ * A page of the audit.
+ */
+export type AuditPage = {
+    /**
+     * LSN at the end of the durable log.
+     */
+    end: U64;
+    /**
+     * LSN from which to read the next page. If it equals `end`, ask again once there are more records.
+     */
+    next: U64;
+    /**
+     * Oldest LSN in the log. A request for an earlier one gets `log-released`.
+     */
+    oldest: U64;
+    /**
+     * Control operations in the order of the log.
+     */
+    records: Array<AuditRecord>;
+};
+
+/**
+ * A control operation, from the log.
+ */
+export type AuditRecord = ControlEnd & {
+    /**
+     * LSN of the record.
+     */
+    lsn: U64;
+    /**
+     * Name of the token; `anonymous` on a server without tokens.
+     */
+    principal: string;
+    /**
+     * Time of the record (RFC 3339).
+     */
+    time: string;
+};
+
+/**
  * A backup, in progress or done.
  */
 export type Backup = {
@@ -383,11 +423,12 @@ export type Comparison = {
 };
 
 /**
- * Data of a server-sent event `control`: a client changed the database other than by a call.
+ * Operation, object and end of a control operation.
  */
-export type ControlEvent = {
+export type ControlEnd = {
     /**
-     * `deploy-module`, `remove-module`, `drop-table`, `take-checkpoint`, `create-backup`, `remove-backup`, `read-backup` or `cancel-call`.
+     * `deploy-module`, `rollback-module`, `remove-module`, `drop-table`, `take-checkpoint`, `create-backup`, `remove-backup`, `read-backup`,
+     * `cancel-call`, `admit-standby`, `forget-standby`, `promote`, `step-down` or `promise`. `request`: the token's role did not allow the request.
      */
     operation: string;
     /**
@@ -395,21 +436,27 @@ export type ControlEvent = {
      */
     outcome: string;
     /**
-     * Name of the client's token; `anonymous` on a server without tokens.
-     */
-    principal: string;
-    /**
-     * Object of the operation: the name of the module or table, or the id of the backup or call, at most 100 characters. May be empty.
+     * Object of the operation: the name of the module, table or server, or the id of the backup or call, at most 100 characters. May be empty.
      */
     subject: string;
-    /**
-     * Time of its end (RFC 3339).
-     */
-    time: string;
     /**
      * Duration in milliseconds, including waits for partitions and the log.
      */
     took_ms: number;
+};
+
+/**
+ * Data of a server-sent event `control`: a client changed the database other than by a call.
+ */
+export type ControlEvent = ControlEnd & {
+    /**
+     * Name of the client's token; `anonymous` on a server without tokens.
+     */
+    principal: string;
+    /**
+     * Time of its end (RFC 3339).
+     */
+    time: string;
 };
 
 /**
@@ -996,6 +1043,7 @@ export type LogRecord = {
      * Bytes of the record in the log.
      */
     bytes: number;
+    control?: ControlEnd | null;
     /**
      * genesis: id of the database, in hexadecimal.
      */
@@ -1071,7 +1119,7 @@ export type LogRecord = {
     plan?: string | null;
     /**
      * command, changes: name of the caller's token; absent on a server without tokens. principal: name to which later records refer by
-     * number.
+     * number. control: who carried it out, or was refused; absent if your token lacks the role `admin`.
      */
     principal?: string | null;
     /**
@@ -1972,7 +2020,7 @@ export type Readiness = {
 /**
  * Kind of a log record.
  */
-export type RecordKind = 'genesis' | 'deploy' | 'remove' | 'command' | 'changes' | 'checkpoint' | 'drop_table' | 'void' | 'quarantine' | 'part' | 'principal';
+export type RecordKind = 'genesis' | 'deploy' | 'remove' | 'command' | 'changes' | 'checkpoint' | 'drop_table' | 'void' | 'quarantine' | 'part' | 'principal' | 'control';
 
 /**
  * Step of a recovery.
@@ -2698,7 +2746,7 @@ export type HealthzErrors = {
      */
     400: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -2739,7 +2787,7 @@ export type MetricsErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -2781,7 +2829,7 @@ export type ProblemPageErrors = {
      */
     400: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -2822,7 +2870,7 @@ export type ReadyzErrors = {
      */
     400: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -2846,6 +2894,68 @@ export type ReadyzResponses = {
 
 export type ReadyzResponse = ReadyzResponses[keyof ReadyzResponses];
 
+export type ListAuditData = {
+    body?: never;
+    path?: never;
+    query?: {
+        /**
+         * LSN to begin at; `next` of the page before. The oldest record in the log unless given.
+         */
+        from?: string;
+        /**
+         * Records at most; 100 unless given.
+         */
+        limit?: number;
+        /**
+         * Only operations of the token of this name.
+         */
+        principal?: string;
+    };
+    url: '/v1/audit';
+};
+
+export type ListAuditErrors = {
+    /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
+     */
+    403: Problem;
+    /**
+     * not-found: the server keeps no log
+     */
+    404: Problem;
+    /**
+     * log-released: `from` is before the oldest record in the log
+     */
+    410: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * overloaded, recovering, unavailable
+     */
+    503: Problem;
+};
+
+export type ListAuditError = ListAuditErrors[keyof ListAuditErrors];
+
+export type ListAuditResponses = {
+    /**
+     * A page
+     */
+    200: AuditPage;
+};
+
+export type ListAuditResponse = ListAuditResponses[keyof ListAuditResponses];
+
 export type ListBackupsData = {
     body?: never;
     path?: never;
@@ -2863,7 +2973,7 @@ export type ListBackupsErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -2913,7 +3023,7 @@ export type CreateBackupErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -2975,7 +3085,7 @@ export type DeleteBackupErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3033,7 +3143,7 @@ export type ShowBackupErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3087,7 +3197,7 @@ export type DownloadFileErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3157,7 +3267,7 @@ export type BatchErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3258,7 +3368,7 @@ export type CallErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3344,7 +3454,7 @@ export type ListCallsErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3390,7 +3500,7 @@ export type CancelCallErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3443,7 +3553,7 @@ export type ListCheckpointsErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3484,7 +3594,7 @@ export type TakeCheckpointErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3542,7 +3652,7 @@ export type ShowCheckpointErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3587,7 +3697,7 @@ export type EventsErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3630,7 +3740,7 @@ export type ShowOutcomeErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3725,7 +3835,7 @@ export type ListLogErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3779,7 +3889,7 @@ export type ShowRecordErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3837,7 +3947,7 @@ export type ListModulesErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3885,7 +3995,7 @@ export type DeleteModuleErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -3948,7 +4058,7 @@ export type ShowModuleErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4010,7 +4120,7 @@ export type PutModuleErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4089,7 +4199,7 @@ export type ModuleOpenapiErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4154,7 +4264,7 @@ export type RollbackModuleErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4252,7 +4362,7 @@ export type ProcedureLogErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4293,7 +4403,7 @@ export type ShowReplicationErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4347,7 +4457,7 @@ export type FreshnessErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4388,7 +4498,7 @@ export type JoinErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4453,7 +4563,7 @@ export type PromiseErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4525,7 +4635,7 @@ export type PromoteErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4583,7 +4693,7 @@ export type ForgetStandbyErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4640,7 +4750,7 @@ export type StepDownErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4705,7 +4815,7 @@ export type StatusErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4755,7 +4865,7 @@ export type ListTablesErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4798,7 +4908,7 @@ export type DropTableErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4861,7 +4971,7 @@ export type ShowTableErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -4959,7 +5069,7 @@ export type ListGroupsErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**
@@ -5057,7 +5167,7 @@ export type ListRowsErrors = {
      */
     401: Problem;
     /**
-     * forbidden: the token's role does not allow it, or the request comes from a page of another site
+     * forbidden: the token's role or grants do not allow it, or the request comes from a page of another site
      */
     403: Problem;
     /**

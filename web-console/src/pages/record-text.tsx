@@ -13,6 +13,7 @@ const tones: Record<RecordKind, Tone> = {
   quarantine: 'warn',
   part: 'plain',
   principal: 'plain',
+  control: 'accent',
 };
 
 export const kinds = Object.keys(tones);
@@ -42,6 +43,12 @@ export function subjectOf(record: LogRecord): string {
       return 'the log’s first record';
     case 'principal':
       return record.principal ?? 'unknown name';
+    case 'control': {
+      const { operation, subject, outcome } = record.control ?? {};
+      if (operation === undefined) return 'shown to tokens with the role admin';
+      const object = subject === undefined || subject === '' ? '' : ` ${subject}`;
+      return `${operation}${object} by ${record.principal ?? 'unknown name'}: ${outcome ?? 'unknown end'}`;
+    }
     case 'void':
       return 'an LSN without a record, lost in a crash';
   }

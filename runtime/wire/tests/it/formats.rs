@@ -95,6 +95,20 @@ fn golden_records() {
         expect!["0d 0e ff 1b 00 00 00 00 00 00 01 02 63 69"],
     );
     check_golden(
+        RecordRef::Control(ControlRef {
+            txn_id: TxnId::new(6, TxnId::MULTI_PARTITION),
+            took_us: 300,
+            principal: "ci",
+            operation: "drop-table",
+            outcome: "done",
+            subject: "m.t",
+        }),
+        expect![[r#"
+            21 0f ff 1b 00 00 00 00 00 00 ac 02 02 63 69 0a
+            64 72 6f 70 2d 74 61 62 6c 65 04 64 6f 6e 65 6d
+            2e 74"#]],
+    );
+    check_golden(
         RecordRef::Quarantine(QuarantineRef {
             txn_id: TxnId::new(6, TxnId::MULTI_PARTITION),
             module_id: 300,

@@ -14,6 +14,7 @@ use super::{
 use crate::{
     body::requests_full,
     limits::{BATCH_CHUNK_CALLS_MAX, CALL_BODY_BYTES_MAX, REQUEST_BYTES_SURE},
+    principal::Principal,
     refusal::Refusal,
     state::AppState,
 };
@@ -180,7 +181,7 @@ impl Input {
     }
 
     /// Returns the next chunk of the taken calls. None if all of it is cut.
-    pub fn cut(&mut self, state: &AppState, may_write: bool, calls_max: usize) -> Option<ChunkBatch> {
+    pub fn cut(&mut self, state: &AppState, principal: &Principal, calls_max: usize) -> Option<ChunkBatch> {
         if self.at >= self.text.len() && self.refusal.is_none() {
             return None;
         }
@@ -195,7 +196,7 @@ impl Input {
                 chunk.calls.refuse(too_large(self.format), 0..0);
             } else if self.format == Format::Cbor || !is_blank(&self.text[self.at..end]) {
                 let line = self.at as u32..end as u32;
-                chunk.add(line, &mut batch, &mut self.parser, may_write);
+                chunk.add(line, &mut batch, &mut self.parser, principal);
             }
             self.at = after;
         }

@@ -14,7 +14,9 @@ use crate::{
     call_text::CallText,
     calls::{bad_key, is_valid_key},
     limits::ID_BYTES_MAX,
+    principal::Principal,
     refusal::Refusal,
+    roles::TokenRole,
     submission::Submission,
     target::Target,
 };
@@ -99,7 +101,7 @@ impl Chunk {
     }
 
     /// Adds the call at `line` of the text to `batch`, or its error.
-    pub fn add(&mut self, line: Range<u32>, batch: &mut BatchBuilder, parser: &mut LineParser, may_write: bool) {
+    pub fn add(&mut self, line: Range<u32>, batch: &mut BatchBuilder, parser: &mut LineParser, principal: &Principal) {
         let text = std::mem::take(&mut self.text); // the call stays readable while targets are added
         let bytes = &text[line.start as usize..line.end as usize];
         self.line_bytes += bytes.len();
@@ -110,7 +112,7 @@ impl Chunk {
                 .and_then(|line| check_cbor_id(line, bytes, &mut parser.id_text)),
         };
         match read {
-            Ok(parsed) => self.add_parsed(line.start, parsed, bytes, batch, parser, may_write),
+            Ok(parsed) => self.add_parsed(line.start, parsed, bytes, batch, parser, principal),
             Err(error) => {
                 let what = match self.format {
                     Format::Json => "the line is not a call, a JSON object in UTF-8",
@@ -129,16 +131,16 @@ impl Chunk {
         bytes: &[u8],
         batch: &mut BatchBuilder,
         parser: &mut LineParser,
-        may_write: bool,
+        principal: &Principal,
     ) {
         let in_text = |range: &Range<usize>| begin + range.start as u32..begin + range.end as u32;
         let id = line.id.as_ref().map_or(0..0, in_text);
         let text = CallText {
             args: in_text(&line.args_at),
             format: self.format,
-            may_write,
+            may_write: principal.may(TokenRole::Write),
         };
-        match self.push(line, bytes, batch, parser, may_write) {
+        match self.push(line, bytes, batch, parser, principal) {
             Ok((target, index)) => self.calls.add(target, index, text, id),
             Err(refusal) => self.calls.refuse(refusal, id),
         }
@@ -151,20 +153,21 @@ impl Chunk {
         bytes: &[u8],
         batch: &mut BatchBuilder,
         parser: &mut LineParser,
-        may_write: bool,
+        principal: &Principal,
     ) -> Result<(u16, usize), Refusal> {
         if line.idempotency_key.is_some() {
-            return self.push_keyed(line, bytes, batch, parser, may_write);
+            return self.push_keyed(line, bytes, batch, parser, principal);
         }
         let number = match line.target {
             Some(number) => number,
             None => {
                 let (module, procedure) = line.names()?;
+                principal.require_grant(module, procedure)?;
                 find_target(&mut self.calls, batch, module, procedure)?
             }
         };
         let target = self.calls.target(number);
-        target.check_role(may_write)?;
+        target.check_caller(principal)?;
         if let LineArgs::Encoded(encoded) = line.args {
             encoded?;
         } else {
@@ -187,16 +190,17 @@ impl Chunk {
         bytes: &[u8],
         batch: &mut BatchBuilder,
         parser: &mut LineParser,
-        may_write: bool,
+        principal: &Principal,
     ) -> Result<(u16, usize), Refusal> {
         let (module, procedure) = line.names()?;
+        principal.require_grant(module, procedure)?;
         let key = line.idempotency_key.as_ref().map_or("", Text::as_str);
         if !is_valid_key(key) {
             return Err(bad_key());
         }
         let scoped = Some(batch.scoped(key));
         let target = Target::for_call(batch.router(), batch.deployed(), module, procedure, scoped)?;
-        target.check_role(may_write)?;
+        target.check_caller(principal)?;
         let known = self.calls.last_targets().take(8).find(|(_, known)| known.is(&target));
         let number = known.map(|(number, _)| number);
         let number = number.unwrap_or_else(|| self.calls.number_of(&target));

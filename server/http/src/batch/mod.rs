@@ -33,7 +33,7 @@ use tokio::{
 };
 
 use crate::{
-    auth::{CallerSession, TokenRole},
+    auth::CallerSession,
     body::{requests_full, timed_out},
     calls::{client_timeout, define_caller, wait_for_min_lsn},
     front,
@@ -213,9 +213,7 @@ impl Conversation {
         loop {
             if self.cut.is_none() {
                 self.check_caller();
-                self.cut = self
-                    .input
-                    .cut(&self.state, self.caller.principal.may(TokenRole::Write), self.calls_max);
+                self.cut = self.input.cut(&self.state, &self.caller.principal, self.calls_max);
             }
             let Some(cut) = &self.cut else {
                 return false;
