@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 use reprise_env::entropy;
 use serde_json::json;
 use sha2::{Digest, Sha256};
-use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, value};
+use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, value};
 
 use crate::{
     cli::Output,
@@ -61,6 +61,9 @@ pub enum TokenCommand {
         /// Scope of its idempotency keys. Tokens with the same scope share their keys [default: the name]
         #[arg(long)]
         scope: Option<String>,
+        /// Module, procedure or table to which it is restricted; give several to grant several [default: all]
+        #[arg(long = "grant", value_name = "MODULE[.NAME]")]
+        grants: Vec<String>,
         #[command(flatten)]
         file: TokenFileArgs,
     },
@@ -89,6 +92,7 @@ pub fn run(command: &TokenCommand, output: Output) -> VerbResult {
             name,
             role,
             scope,
+            grants,
             file,
         } => {
             let mut tokens = TokenFile::open(file)?;
@@ -98,14 +102,14 @@ pub fn run(command: &TokenCommand, output: Output) -> VerbResult {
                 name: name.clone(),
                 role: role.clone(),
                 scope: scope.clone(),
+                grants: (!grants.is_empty()).then(|| grants.clone()),
                 sha256: sha256.clone(),
             })?;
             tokens.save()?;
             let path = tokens.path.display().to_string();
             if output == Output::Json {
                 let scope = scope.as_ref().unwrap_or(name);
-                let made =
-                    json!({"name": name, "role": role, "scope": scope, "token": token, "sha256": sha256, "file": path});
+                let made = json!({"name": name, "role": role, "scope": scope, "grants": grants, "token": token, "sha256": sha256, "file": path});
                 return Ok(print_json(&made)?);
             }
             print_note(&format!(
@@ -113,22 +117,7 @@ pub fn run(command: &TokenCommand, output: Output) -> VerbResult {
             ));
             Ok(print_text(&token)?)
         }
-        TokenCommand::List { file } => {
-            let entries = TokenFile::open(file)?.entries()?;
-            if output == Output::Json {
-                let list = entries.iter().map(|entry| {
-                    let (name, role, sha256) = (&entry.name, &entry.role, &entry.sha256);
-                    json!({"name": name, "role": role, "scope": entry.scope(), "sha256": sha256})
-                });
-                return Ok(print_json(&json!({"tokens": list.collect::<Vec<_>>()}))?);
-            }
-            let mut table = table(&["name", "role", "scope", "sha256"]);
-            for entry in &entries {
-                let digits = entry.sha256.get(..DIGITS_SHOWN).unwrap_or(&entry.sha256);
-                table.add_row([entry.name.as_str(), &entry.role, entry.scope(), digits]);
-            }
-            Ok(print_table(&table)?)
-        }
+        TokenCommand::List { file } => list(&TokenFile::open(file)?.entries()?, output),
         TokenCommand::Revoke { name, sha256, file } => {
             let mut tokens = TokenFile::open(file)?;
             let removed = tokens.remove(name, sha256.as_deref().unwrap_or_default())?;
@@ -148,6 +137,27 @@ pub fn run(command: &TokenCommand, output: Output) -> VerbResult {
             Ok(())
         }
     }
+}
+
+fn list(entries: &[TokenEntry], output: Output) -> VerbResult {
+    if output == Output::Json {
+        let list = entries.iter().map(|entry| {
+            let (name, role, sha256) = (&entry.name, &entry.role, &entry.sha256);
+            let grants = entry.grants.as_deref().unwrap_or_default();
+            json!({"name": name, "role": role, "scope": entry.scope(), "grants": grants, "sha256": sha256})
+        });
+        return Ok(print_json(&json!({"tokens": list.collect::<Vec<_>>()}))?);
+    }
+    let mut table = table(&["name", "role", "scope", "grants", "sha256"]);
+    for entry in entries {
+        let digits = entry.sha256.get(..DIGITS_SHOWN).unwrap_or(&entry.sha256);
+        let grants = entry
+            .grants
+            .as_ref()
+            .map_or("all".to_owned(), |grants| grants.join(", "));
+        table.add_row([entry.name.as_str(), &entry.role, entry.scope(), &grants, digits]);
+    }
+    Ok(print_table(&table)?)
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -185,6 +195,9 @@ impl TokenFile {
         item.insert("role", value(&entry.role));
         if let Some(scope) = &entry.scope {
             item.insert("scope", value(scope));
+        }
+        if let Some(grants) = &entry.grants {
+            item.insert("grants", value(grants.iter().collect::<Array>()));
         }
         item.insert("sha256", value(&entry.sha256));
         self.tables()?.push(item);
@@ -300,6 +313,7 @@ mod tests {
             name: name.into(),
             role: role.into(),
             scope: None,
+            grants: None,
             sha256: sha256.into(),
         }
     }
@@ -347,6 +361,19 @@ mod tests {
         ] {
             let mut file = file(&given.document.to_string());
             let refused = file.add(&entry(name, role, sha256)).expect_err("refused").to_string();
+            assert!(refused.contains(why), "{refused}");
+        }
+        for (grants, why) in [
+            (&["shop"][..], "differ in role, scope or grants"),
+            (&["shop.*"], "not \"shop.*\""),
+            (&[], "leave out the list"),
+        ] {
+            let mut file = file(&given.document.to_string());
+            let granted = TokenEntry {
+                grants: Some(grants.iter().map(|grant| (*grant).to_owned()).collect()),
+                ..entry("app", "write", DIGESTS[1])
+            };
+            let refused = file.add(&granted).expect_err("refused").to_string();
             assert!(refused.contains(why), "{refused}");
         }
     }

@@ -15,6 +15,8 @@ pub struct TokenEntry {
     pub role: String,
     /// Scope of its idempotency keys, if it is not the name.
     pub scope: Option<String>,
+    /// Modules, procedures and tables to which it is restricted. None: all of them.
+    pub grants: Option<Vec<String>>,
     /// Hash of the token, in 64 hexadecimal digits.
     pub sha256: String,
 }
@@ -41,7 +43,7 @@ pub fn check_tokens(text: &str) -> Result<Vec<TokenEntry>, String> {
 /// A token as the report names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenNote {
-    /// Name and role.
+    /// Name, role and grants.
     pub name: String,
     pub digest: [u8; 32],
 }
@@ -66,7 +68,7 @@ impl TokenSettings {
         })
     }
 
-    /// Returns the tokens in words: name and role.
+    /// Returns the tokens in words: name, role and grants.
     pub fn entries(&self) -> Vec<SettingEntry> {
         let mut names: Vec<_> = self.notes.iter().map(|token| token.name.as_str()).collect();
         names.dedup();
@@ -85,8 +87,8 @@ fn check_beside(token: &Token, others: &[Token]) -> Result<(), String> {
         if other.digest == token.digest {
             return Err(format!("the tokens {} and {name} have the same sha256", other.name));
         }
-        if other.name == *name && (other.role, &other.scope) != (token.role, &token.scope) {
-            return Err(format!("the tokens named {name} differ in role or scope"));
+        if other.name == *name && !other.is_like(token) {
+            return Err(format!("the tokens named {name} differ in role, scope or grants"));
         }
     }
     Ok(())
@@ -97,10 +99,15 @@ fn read(entries: &[TokenEntry]) -> Result<(Auth, Vec<TokenNote>), String> {
     let mut notes = Vec::new();
     for entry in entries {
         let token = Token::new(&entry.name, &entry.role, entry.scope.as_deref(), &entry.sha256);
+        let token = match &entry.grants {
+            None => token,
+            Some(grants) => token.and_then(|token| token.with_grants(grants)),
+        };
         let token = token.map_err(|error| error.to_string())?;
         check_beside(&token, &tokens)?;
+        let restriction = entry.grants.as_ref().map(|grants| format!(" on {}", grants.join(", ")));
         notes.push(TokenNote {
-            name: format!("{} ({})", entry.name, entry.role),
+            name: format!("{} ({}{})", entry.name, entry.role, restriction.unwrap_or_default()),
             digest: token.digest,
         });
         tokens.push(token);

@@ -1,12 +1,13 @@
 //! `reprise token`: a token is made, let in, exchanged for another one and withdrawn, by the command line alone.
 
 use std::{
+    fs,
     path::Path,
     process::{Command, Output},
 };
 
 use anyhow::{Result, ensure};
-use reprise_test_crash::{Launch, Server, binary};
+use reprise_test_crash::{Launch, Server, binary, procedure_wasm};
 
 fn token(data: &Path, args: &[&str]) -> Result<Output> {
     let mut command = Command::new(binary()?);
@@ -67,5 +68,93 @@ fn a_token_is_made_exchanged_and_revoked_by_the_command_line() -> Result<()> {
     ensure!(status(&server, &ops)? == 200);
     let (ended, said) = server.terminate()?;
     ensure!(ended.success(), "{said}");
+    Ok(())
+}
+
+/// Tokens `ops` (admin) and `app` (write, with these grants), by their digests.
+fn write_tokens(data: &Path, grants: &str) -> Result<()> {
+    fs::create_dir_all(data)?;
+    let ops = "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed";
+    let app = "3fc4ccfe745870e2c0d99f71f30ff0656c8dedd41cc1d7d3d376b0dbe685e2f3";
+    let text = format!(
+        "[[tokens]]\nname = \"ops\"\nrole = \"admin\"\nsha256 = \"{ops}\"\n\
+         [[tokens]]\nname = \"app\"\nrole = \"write\"\ngrants = [{grants}]\nsha256 = \"{app}\"\n"
+    );
+    Ok(fs::write(data.join("reprise.toml"), text)?)
+}
+
+#[test]
+fn grants_restrict_a_token_to_what_they_name() -> Result<()> {
+    const OPS: (&str, &str) = ("authorization", "Bearer one");
+    const APP: (&str, &str) = ("authorization", "Bearer two");
+    const LINES: &[u8] = b"{\"module\":\"bank\",\"procedure\":\"balance\",\"args\":{\"account\":1}}\n\
+        {\"module\":\"bank\",\"procedure\":\"total\",\"args\":{}}\n\
+        {\"module\":\"bank\",\"procedure\":\"total\",\"args\":{},\"idempotency_key\":\"k\"}\n\
+        {\"module\":\"unheard_of\",\"procedure\":\"p\",\"args\":{}}\n\
+        {\"module\":\"bank\",\"procedure\":\"balance\",\"args\":{\"account\":1}}\n";
+    let dir = tempfile::tempdir()?;
+    let data = dir.path().join("data");
+    write_tokens(&data, r#""bank.open", "bank.balance", "voter""#)?;
+    let mut server = Server::start(&Launch::new(&data))?;
+    for module in ["bank", "voter"] {
+        let put = server.request(
+            "PUT",
+            &format!("/v1/modules/{module}"),
+            &[OPS],
+            &procedure_wasm(module)?,
+        )?;
+        ensure!(put.status == 201, "{}", put.text());
+    }
+    let ask = |server: &Server, method: &str, path: &str, body: &str| {
+        server
+            .request(method, path, &[APP], body.as_bytes())
+            .map(|answer| answer.status)
+    };
+    for (method, path, body, status) in [
+        ("POST", "/v1/call/bank/open", r#"{"account": 1, "balance": 5}"#, 200),
+        ("POST", "/v1/call/bank/balance", r#"{"account": 1}"#, 200),
+        ("POST", "/v1/call/b%61nk/total", "{}", 403),
+        ("POST", "/v1/call/bank/total", "{}", 403),
+        ("POST", "/v1/call/unheard_of/p", "{}", 403),
+        ("POST", "/v1/call/voter/results", "{}", 200),
+        ("GET", "/v1/tables/bank.accounts/rows", "", 403),
+        ("GET", "/v1/tables/accounts", "", 403),
+        ("GET", "/v1/tables", "", 403),
+        ("GET", "/v1/modules/voter", "", 200),
+        ("GET", "/v1/modules/bank", "", 403),
+        ("DELETE", "/v1/modules/voter", "", 403),
+        ("GET", "/v1/log", "", 403),
+        ("GET", "/metrics", "", 403),
+        ("GET", "/v1/events", "", 403),
+        ("GET", "/v1/status", "", 200),
+        ("GET", "/healthz", "", 200),
+    ] {
+        // Twice: the server knows the head of a call again.
+        for _ in 0..2 {
+            let is_second_open = path.ends_with("/open");
+            let answered = ask(&server, method, path, body)?;
+            ensure!(
+                answered == status || (is_second_open && answered == 422),
+                "{method} {path}: {answered}"
+            );
+        }
+    }
+    let json = ("content-type", "application/x-ndjson");
+    let batch = server.request("POST", "/v1/batch", &[APP, json], LINES)?.text();
+    let told: Vec<bool> = batch.lines().map(|line| line.contains("/problems/forbidden")).collect();
+    ensure!(told == [false, true, true, true, false], "{batch}");
+    ensure!(!batch.contains("in service"), "it names what is not granted: {batch}");
+    write_tokens(&data, r#""bank.accounts""#)?;
+    server.process().signal(libc::SIGHUP)?;
+    server.wait_said("token app (write on bank.accounts) is now valid")?;
+    ensure!(ask(&server, "GET", "/v1/tables/bank.accounts/rows", "")? == 200);
+    ensure!(ask(&server, "POST", "/v1/call/bank/balance", r#"{"account": 1}"#)? == 403);
+    write_tokens(&data, r#""bank.*""#)?;
+    server.process().signal(libc::SIGHUP)?;
+    server.wait_said("a grant must be MODULE, MODULE.PROCEDURE or MODULE.TABLE, not \"bank.*\"")?;
+    ensure!(
+        ask(&server, "GET", "/v1/tables/bank.accounts/rows", "")? == 200,
+        "nothing changed"
+    );
     Ok(())
 }
