@@ -119,6 +119,13 @@ enum Task {
     /// Measure single calls beside 20 plans of a deployment over 3 million rows, in turn with calls alone
     #[command(after_help = "Example:\n  cargo xtask plans")]
     Plans,
+    /// Live ordinarily at speed: calls, deployments, rotated tokens, checkpoints, backups, a standby that leaves and comes
+    #[command(after_help = "Example:\n  cargo xtask life --seconds 3600")]
+    Life {
+        /// How long
+        #[arg(long, default_value_t = 3_600)]
+        seconds: u64,
+    },
     /// Fill the memory of a control group with votes, kill the server, and open it again there
     #[command(after_help = "Example:\n  cargo xtask full --mib 700")]
     Full {
@@ -250,6 +257,7 @@ fn main() -> ExitCode {
         Task::Power { args } => tasks::hardware(&root(), "power", &args),
         Task::Nvdimm { args } => tasks::hardware(&root(), "nvdimm", &args),
         Task::Plans => tasks::plans(&root()),
+        Task::Life { seconds } => tasks::life(&root(), seconds),
         Task::Full { mib } => tasks::full(&root(), mib),
         Task::Skipped => {
             tasks::skipped(&root());

@@ -118,6 +118,12 @@ pub fn plans(root: &Path) -> Result<()> {
     run(&mut program(root, "reprise-test-process", "plans"))
 }
 
+/// Ordinary life at speed, with its use of memory, descriptors and threads.
+pub fn life(root: &Path, seconds: u64) -> Result<()> {
+    build_server(root)?;
+    run(program(root, "reprise-test-process", "life").arg(seconds.to_string()))
+}
+
 /// Lists the tests that the last run left out, and why. With `CI=true` such a test fails by itself.
 pub fn skipped(root: &Path) {
     let list = root.join("target/skipped-tests.txt");

@@ -3,12 +3,13 @@
 //! namespaces whose wires can be cut, control groups with little memory.
 //! Does not: start processes or speak HTTP itself (`reprise-test-crash` does).
 //! Invariants: a mount ends with its handle; a write that a test recorded as refused must never be seen again.
-//! Called by: the tests beside it; `cargo xtask full`; `cargo xtask plans`.
+//! Called by: the tests beside it; `cargo xtask full`; `cargo xtask plans`; `cargo xtask life`.
 
 mod cluster;
 mod forge;
 mod full;
 mod group;
+mod life;
 mod load;
 mod look;
 mod mount;
@@ -21,6 +22,7 @@ pub use cluster::{Cluster, refusal};
 pub use forge::{forge_args, forge_migration, forge_stand_in};
 pub use full::{FullReport, run_full};
 pub use group::Group;
+pub use life::{LifeReport, run_life};
 pub use load::{Load, Tally, open_accounts, prepare};
 pub use look::{balance, check, check_by_promtool, snapshot, verify};
 pub use mount::{Mount, fill};

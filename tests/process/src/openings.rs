@@ -108,10 +108,14 @@ pub fn durable_lsn(server: &Server, headers: Headers) -> Result<u64> {
 
 /// The standby is connected to this server and in sync, so that commits wait for it.
 pub fn is_awaited(server: &Server, name: &str) -> Result<bool> {
-    let told = replication(server, &[])?;
-    let standbys = told["standbys"].as_array().cloned().unwrap_or_default();
+    Ok(is_awaited_by(&replication(server, &[])?, name))
+}
+
+/// By a report of the server, the standby is connected to it and in sync.
+pub fn is_awaited_by(told: &Value, name: &str) -> bool {
+    let standbys = told["standbys"].as_array().into_iter().flatten();
     let is_there = |one: &Value| one["name"] == name && one["state"] == "streaming" && one["in_sync"] == true;
-    Ok(standbys.iter().any(is_there))
+    standbys.into_iter().any(is_there)
 }
 
 /// Opens an account under a key of its own, again while standbys are missing: on a busy machine they may be late.

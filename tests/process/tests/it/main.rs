@@ -2,6 +2,7 @@
 
 mod ages;
 mod archive;
+mod audit;
 mod cluster;
 mod conversions;
 mod damage;
@@ -11,6 +12,7 @@ mod follow;
 mod installed;
 mod keys;
 mod levels;
+mod life;
 mod lifecycle;
 mod losses;
 mod memory;
