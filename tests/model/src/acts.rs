@@ -169,7 +169,8 @@ impl Steps<'_> {
                 true
             });
         }
-        if let Some(epoch) = running.writes_in()
+        let led = host.leads_in().filter(|_| self.setting.is(Mutant::WritesAfterHandOver));
+        if let Some(epoch) = running.writes_in().or(led)
             && from.written < self.bounds.entries
         {
             self.add(Act::Append(node), |world| {
@@ -224,12 +225,16 @@ impl Steps<'_> {
                 }
             }
             Mode::Promoting(_) => {
-                let is_short = self.setting.is(Mutant::AsksShortly);
+                let setting = self.setting;
+                let is_short = setting.is(Mutant::AsksShortly);
                 if running.asks().is_some() {
                     // A node that does not answer is waited for as long as a primary waits for a silent standby.
                     self.add(Act::AskingOver(node), |world| {
                         let silent = from.nodes().filter(|other| !from.is_echoed(*other) && !is_short);
                         silent.for_each(|other| world.silence(other));
+                        if setting.is(Mutant::SilencePromises) {
+                            world.promise_for_silent(node);
+                        }
                         world.feed(node, NodeEvent::AskingOver)
                     });
                 }
@@ -363,9 +368,12 @@ impl Steps<'_> {
             self.align(primary, standby);
             return;
         }
+        let setting = self.setting;
         if theirs.log.len() < own.log.len() && own.fork(theirs) == theirs.log.len() {
             self.add(Act::Replicate(primary, standby), |world| {
-                let next = world.hosts[primary].log[world.hosts[standby].log.len()];
+                let (own, at) = (&world.hosts[primary].log, world.hosts[standby].log.len());
+                let skipped = own.get(at + 1).filter(|_| setting.is(Mutant::SkipsEntry));
+                let next = *skipped.unwrap_or(&own[at]);
                 world.host_mut(standby).log.push(next);
                 true
             });

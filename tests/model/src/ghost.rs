@@ -89,15 +89,20 @@ impl World {
         let epoch = host.leads_in()?;
         let persisted = |member: NodeId| {
             let (of, persisted) = host.reported[index(member)];
-            reprise_base::Lsn(if of == epoch { persisted as u64 } else { 0 })
+            let is_of_epoch = of == epoch || setting.is(Mutant::CountsFormerReports);
+            reprise_base::Lsn(if is_of_epoch { persisted as u64 } else { 0 })
         };
         if setting.is(Mutant::AcknowledgesTooMuch) && running.limit(&persisted) != Limit::Closed {
             return Some(host.durable);
         }
+        let written = match setting.is(Mutant::AcknowledgesUnflushed) {
+            true => host.log.len(),
+            false => host.durable,
+        };
         match running.limit(&persisted) {
             Limit::Closed => None,
-            Limit::Before(limit) => Some((limit.0 as usize).min(host.durable)),
-            Limit::Alone => Some(host.durable),
+            Limit::Before(limit) => Some((limit.0 as usize).min(written)),
+            Limit::Alone => Some(written),
         }
     }
 

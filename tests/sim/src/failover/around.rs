@@ -11,18 +11,30 @@ use std::{
     time::Duration,
 };
 
-use reprise_database::{Database, SimLeases};
+use reprise_database::{Database, LeaseStore, NODE_NAME, SimLeases, VIEW_NAME};
 use reprise_env::{
     Clock, MakeWork, SimClock, SimDisk, SimNet, Step, Stepper, ThreadHandle, Threads, Work,
     sim::{CrashPolicy, FaultPlan, FaultRandom},
 };
 use reprise_router::{ReplicationError, ReplicationService};
 
-use super::{calls::Arrived, history::lock, mutant::FailoverMutant};
+use super::{
+    calls::Arrived,
+    forge::ForgedFrames,
+    forged_store::{ForgedStore, RecordBefore},
+    history::lock,
+    mutant::FailoverMutant,
+};
+use crate::tree::ROOT;
 
 pub const NAMES: [&str; 3] = ["a", "b", "c"];
 /// Nodes by their places in `NAMES`.
 pub const NODES: [usize; 3] = [0, 1, 2];
+
+/// Operations of a disk that a crash takes, where a mutant has it take synced ones.
+const OPS_LOST: usize = 12;
+/// LSN behind every log.
+const VIEW_OVERSTATED: u64 = 1 << 40;
 
 /// A process from its start to its end.
 pub struct Life {
@@ -39,6 +51,8 @@ pub struct Peer {
     pub life: Arc<Life>,
     pub database: Weak<Database>,
     disk: SimDisk,
+    /// The document of the node at the beginning of the process.
+    node_file: Option<Vec<u8>>,
     /// The disk that a crash left.
     image: Option<SimDisk>,
 }
@@ -50,6 +64,8 @@ pub struct Around {
     pub leases: Arc<SimLeases>,
     pub arrived: Mutex<Vec<Arrived>>,
     pub mutant: Option<FailoverMutant>,
+    /// The record of leases before the present holder's, for a mutant.
+    record_before: RecordBefore,
     peers: Mutex<BTreeMap<usize, Peer>>,
     /// Things may go wrong by themselves.
     pub is_fateful: AtomicBool,
@@ -79,17 +95,49 @@ impl Life {
     }
 }
 
+impl Peer {
+    /// Returns the disk that a crash leaves.
+    fn crash(&self, mutant: Option<FailoverMutant>, policy: &CrashPolicy) -> SimDisk {
+        if mutant == Some(FailoverMutant::LosesLastSyncs) {
+            let ops = self.disk.ops_count().saturating_sub(OPS_LOST);
+            return self.disk.crash_image(ops, policy);
+        }
+        let image = self.disk.crash(policy);
+        let root = image.folder(ROOT);
+        match (mutant, &self.node_file) {
+            (Some(FailoverMutant::LosesNodeFile), Some(before)) => {
+                root.damage(NODE_NAME, |bytes| bytes.clone_from(before));
+            }
+            (Some(FailoverMutant::OverstatesView), _) if root.bytes(VIEW_NAME).is_some() => {
+                let words = [VIEW_OVERSTATED, !VIEW_OVERSTATED].map(u64::to_le_bytes);
+                root.damage(VIEW_NAME, |bytes| *bytes = words.concat());
+            }
+            _ => {}
+        }
+        image
+    }
+}
+
 impl Around {
     pub fn new(seed: u64, mutant: Option<FailoverMutant>) -> Arc<Self> {
         let clock = Arc::new(SimClock::at_us(1_750_000_000_000_000));
         let stepper = Stepper::new(seed, clock.clone());
+        let net = SimNet::new(seed, clock.clone());
+        if let Some(mutant) = mutant {
+            let mut frames = ForgedFrames {
+                mutant,
+                sent_status: BTreeMap::new(),
+            };
+            net.set_forger(Box::new(move |from, to, bytes| frames.forge(from, to, bytes)));
+        }
         Arc::new(Self {
-            net: SimNet::new(seed, clock.clone()),
+            net,
             leases: SimLeases::new(clock.clone()),
             clock,
             stepper,
             arrived: Mutex::default(),
             mutant,
+            record_before: RecordBefore::default(),
             peers: Mutex::default(),
             is_fateful: AtomicBool::new(false),
         })
@@ -108,6 +156,7 @@ impl Around {
             life: life.clone(),
             database: Arc::downgrade(database),
             disk: disk.clone(),
+            node_file: disk.folder(ROOT).bytes(NODE_NAME),
             image: None,
         };
         lock(&self.peers).insert(life.node, peer);
@@ -128,13 +177,27 @@ impl Around {
         let Some(peer) = peers.get_mut(&node).filter(|peer| !peer.life.is_dead()) else {
             return;
         };
-        peer.image = Some(peer.disk.crash(&CrashPolicy::Random(random.next_u64())));
+        peer.image = Some(peer.crash(self.mutant, &CrashPolicy::Random(random.next_u64())));
         peer.life.is_dead.store(true, Ordering::Relaxed);
         peer.life.pause_until(0);
         peer.disk.set_faults(FaultPlan::default());
         self.leases.set_away(&peer.life.key(), true);
         drop(peers);
         self.net.kill(NAMES[node]);
+    }
+
+    /// Returns the store of leases, as a process reaches it.
+    pub fn store(&self, life: &Life) -> Box<dyn LeaseStore> {
+        let store = self.leases.store(&life.key());
+        match self.mutant {
+            Some(mutant) => Box::new(ForgedStore {
+                store,
+                mutant,
+                before: self.record_before.clone(),
+                ttl: Duration::ZERO,
+            }),
+            None => store,
+        }
     }
 
     /// Asks a node about replication, as another one reaches it now.

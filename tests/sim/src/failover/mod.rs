@@ -8,6 +8,8 @@
 mod around;
 mod calls;
 mod end;
+mod forge;
+mod forged_store;
 mod history;
 mod marks;
 mod mutant;
@@ -113,6 +115,7 @@ impl Run {
             hold_bytes_max: one_of(&[1 << 20, 16 << 10]),
             compare_every: Duration::from_millis(one_of(&[0, 300, 3_000])),
             is_blind: one_of(&[0, 0, 1]) == 1 && fixed.is_none(),
+            keeps_old: fixed.is_some_and(FailoverMutant::needs_old_primary),
         };
         let rareness = one_of(&[2_000, 10_000, 100_000]);
         let around = Around::new(seed, options.mutant);

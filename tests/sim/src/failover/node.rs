@@ -11,14 +11,15 @@ use reprise_database::{
     DeviceConfig, DirHealth, Environment, FollowPrimary, LeaseConfig, LogPolicy, NodeFile, Position, RedoConfig,
     SampleRate, ServeStandbys, ShipForm, TicketError, VIEW_NAME, cut_back, forget_earlier_log, keep_committed,
 };
-use reprise_env::{Disk, DiskError, SimDisk, Threads};
+use reprise_env::{Disk, DiskError, SimDisk, Threads, sim::FaultPlan};
 use reprise_router::{ReplicationError, ReplicationService, StandbyTicket};
 use reprise_ship::{ForkAnswer, Link, LinkConfig, LogBeside, StandbyFiles};
 
 use super::{
     around::{Around, Life, NAMES, NodeThreads, Refused, node_of, url_of},
+    forge::{ask_promise, step_down},
     history::{Tape, lock},
-    mutant::{FailoverMutant, store_of},
+    mutant::FailoverMutant,
 };
 use crate::{
     module::{NativeCompiler, Way},
@@ -43,6 +44,8 @@ pub struct Settings {
     pub hold_bytes_max: u64,
     /// True if the operator now and then promotes by force without a look at the other nodes.
     pub is_blind: bool,
+    /// True if an operator who promotes a standby by the promises of the others does not end the old primary first.
+    pub keeps_old: bool,
     /// Zero: tables are not compared.
     pub compare_every: Duration,
 }
@@ -160,7 +163,7 @@ pub fn open(
 pub fn lease(around: &Around, life: &Life) -> LeaseConfig {
     let name = NAMES[life.node];
     LeaseConfig {
-        store: store_of(around.leases.store(&life.key()), around.mutant),
+        store: around.store(life),
         name: name.into(),
         url: Some(url_of(name).into()),
         ttl: LEASE_TTL,
@@ -248,16 +251,17 @@ pub fn follow((around, life): (&Arc<Around>, &Arc<Life>), database: &Arc<Databas
             })
         }),
         step_down: Arc::new(move || {
-            let told = asking.ask(&|service| service.step_down(own, Some(url_of(own).into())));
+            let mutant = asking.around.mutant;
+            let told = asking.ask(&|service| step_down(service, mutant, (own, url_of(own))));
             told.map_err(|refused| refused.text().into())
         }),
         ask_peers: Arc::new(move |urls, question| {
+            let database = peers.database.get().and_then(Weak::upgrade);
+            let own_epoch = database.and_then(|database| database.router().status().epoch);
+            let asker = (peers.life.node, own_epoch.unwrap_or_default());
             let ask = |url: &String| {
                 let node = node_of(url).ok_or("no node of the cluster")?;
-                let told = peers
-                    .around
-                    .ask((peers.life.node, node), |service| service.promise(question));
-                told.map_err(|refused| refused.text().into())
+                ask_promise(&peers.around, asker, node, question)
             };
             urls.iter().map(ask).collect()
         }),
@@ -429,7 +433,15 @@ fn copy_file(to: &SimDisk, name: &str, bytes: &[u8]) -> Result<(), DiskError> {
     copied.sync()
 }
 
-/// Whether a standby's disk does no sync.
-pub fn lies(mutant: Option<FailoverMutant>) -> bool {
-    mutant == Some(FailoverMutant::LyingStandby)
+/// Returns the faults with which a disk begins, under the process of a primary or of a standby.
+pub fn first_faults(mutant: Option<FailoverMutant>, is_primary: bool) -> FaultPlan {
+    let lies = match mutant {
+        Some(FailoverMutant::LyingStandby) => !is_primary,
+        Some(FailoverMutant::LyingPrimary) => is_primary,
+        _ => false,
+    };
+    FaultPlan {
+        lies,
+        ..FaultPlan::default()
+    }
 }
