@@ -11,7 +11,8 @@ use std::{
     time::Duration,
 };
 
-use reprise_database::{Database, LeaseStore, NODE_NAME, SimLeases, VIEW_NAME};
+use reprise_base::Role;
+use reprise_database::{Database, LeaseStore, SimLeases, VIEW_NAME};
 use reprise_env::{
     Clock, MakeWork, SimClock, SimDisk, SimNet, Step, Stepper, ThreadHandle, Threads, Work,
     sim::{CrashPolicy, FaultPlan, FaultRandom},
@@ -20,7 +21,7 @@ use reprise_router::{ReplicationError, ReplicationService};
 
 use super::{
     calls::Arrived,
-    forge::ForgedFrames,
+    forge::forge_frame,
     forged_store::{ForgedStore, RecordBefore},
     history::lock,
     mutant::FailoverMutant,
@@ -33,6 +34,9 @@ pub const NODES: [usize; 3] = [0, 1, 2];
 
 /// Operations of a disk that a crash takes, where a mutant has it take synced ones.
 const OPS_LOST: usize = 12;
+/// The thread that writes the log, and the longest time for which a slow disk keeps it, in nanoseconds.
+const LOG_WRITER: &str = "log-flusher";
+const SLOW_NS: u64 = 1_000_000_000;
 /// LSN behind every log.
 const VIEW_OVERSTATED: u64 = 1 << 40;
 
@@ -51,8 +55,6 @@ pub struct Peer {
     pub life: Arc<Life>,
     pub database: Weak<Database>,
     disk: SimDisk,
-    /// The document of the node at the beginning of the process.
-    node_file: Option<Vec<u8>>,
     /// The disk that a crash left.
     image: Option<SimDisk>,
 }
@@ -98,23 +100,27 @@ impl Life {
 impl Peer {
     /// Returns the disk that a crash leaves.
     fn crash(&self, mutant: Option<FailoverMutant>, policy: &CrashPolicy) -> SimDisk {
-        if mutant == Some(FailoverMutant::LosesLastSyncs) {
-            let ops = self.disk.ops_count().saturating_sub(OPS_LOST);
-            return self.disk.crash_image(ops, policy);
-        }
         let image = self.disk.crash(policy);
+        let Some(mutant) = mutant else { return image };
+        let role = self.database.upgrade().map(|database| database.router().role());
+        let is_primary = role == Some(Role::Primary);
         let root = image.folder(ROOT);
-        match (mutant, &self.node_file) {
-            (Some(FailoverMutant::LosesNodeFile), Some(before)) => {
-                root.damage(NODE_NAME, |bytes| bytes.clone_from(before));
-            }
-            (Some(FailoverMutant::OverstatesView), _) if root.bytes(VIEW_NAME).is_some() => {
+        match mutant {
+            FailoverMutant::StandbyLosesSyncs if !is_primary => self.crash_early(policy),
+            FailoverMutant::PrimaryLosesSyncs if is_primary => self.crash_early(policy),
+            FailoverMutant::OverstatesView if root.bytes(VIEW_NAME).is_some() => {
                 let words = [VIEW_OVERSTATED, !VIEW_OVERSTATED].map(u64::to_le_bytes);
                 root.damage(VIEW_NAME, |bytes| *bytes = words.concat());
+                image
             }
-            _ => {}
+            _ => image,
         }
-        image
+    }
+
+    /// Returns the disk without its last operations, also if they were synced.
+    fn crash_early(&self, policy: &CrashPolicy) -> SimDisk {
+        let ops = self.disk.ops_count().saturating_sub(OPS_LOST);
+        self.disk.crash_image(ops, policy)
     }
 }
 
@@ -124,11 +130,7 @@ impl Around {
         let stepper = Stepper::new(seed, clock.clone());
         let net = SimNet::new(seed, clock.clone());
         if let Some(mutant) = mutant {
-            let mut frames = ForgedFrames {
-                mutant,
-                sent_status: BTreeMap::new(),
-            };
-            net.set_forger(Box::new(move |from, to, bytes| frames.forge(from, to, bytes)));
+            net.set_forger(Box::new(move |_, _, bytes| forge_frame(mutant, bytes)));
         }
         Arc::new(Self {
             net,
@@ -156,7 +158,6 @@ impl Around {
             life: life.clone(),
             database: Arc::downgrade(database),
             disk: disk.clone(),
-            node_file: disk.folder(ROOT).bytes(NODE_NAME),
             image: None,
         };
         lock(&self.peers).insert(life.node, peer);
@@ -248,6 +249,34 @@ pub fn url_of(name: &str) -> String {
 pub struct NodeThreads {
     pub around: Arc<Around>,
     pub life: Arc<Life>,
+    /// True if the log waits for its disk.
+    pub has_slow_disk: bool,
+}
+
+/// The thread that writes the log to a slow disk.
+struct SlowWriter {
+    work: Box<dyn Work>,
+    clock: Arc<SimClock>,
+    random: FaultRandom,
+    until_ns: u64,
+}
+
+impl Work for SlowWriter {
+    fn run(self: Box<Self>) {
+        unreachable!("a simulated process is stepped");
+    }
+
+    fn step(&mut self) -> Step {
+        let now_ns = self.clock.monotonic_ns();
+        if now_ns < self.until_ns {
+            return Step::Idle;
+        }
+        let step = self.work.step();
+        if matches!(step, Step::Done) {
+            self.until_ns = now_ns + self.random.below(SLOW_NS);
+        }
+        step
+    }
 }
 
 struct Pausable {
@@ -272,8 +301,18 @@ impl Work for Pausable {
 impl Threads for NodeThreads {
     fn start(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn ThreadHandle>> {
         let (around, life) = (self.around.clone(), self.life.clone());
+        let is_slow = self.has_slow_disk && name == LOG_WRITER;
         let make = Box::new(move || {
-            let work = make();
+            let mut work = make();
+            if is_slow {
+                let (clock, random) = (around.clock.clone(), FaultRandom::new(life.number));
+                work = Box::new(SlowWriter {
+                    work,
+                    clock,
+                    random,
+                    until_ns: 0,
+                });
+            }
             Box::new(Pausable { work, around, life }) as Box<dyn Work>
         });
         let name = format!("{}-{name}", NAMES[self.life.node]);

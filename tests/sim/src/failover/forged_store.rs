@@ -78,7 +78,6 @@ impl LeaseStore for ForgedStore {
         let forged = self.forge(record, stored.clone());
         self.ttl = ttl;
         match self.store.take(holder, &forged, seen, ttl) {
-            Err(_) if self.has(FailoverMutant::BelievesInLease) => Ok(Some(ttl)),
             Ok(Some(taken)) => {
                 *lock(&self.before) = stored;
                 Ok(self.outlived(Some(taken)))
@@ -88,10 +87,10 @@ impl LeaseStore for ForgedStore {
     }
 
     fn renew(&mut self) -> Result<Option<Duration>, StoreError> {
-        let renewed = self.store.renew()?;
-        match self.has(FailoverMutant::RenewsEndedLease) {
-            true => Ok(Some(renewed.unwrap_or(self.ttl))),
-            false => Ok(self.outlived(renewed)),
+        match (self.store.renew(), self.mutant) {
+            (Ok(None), FailoverMutant::RenewsEndedLease) => Ok(Some(self.ttl)),
+            (Err(_), FailoverMutant::BelievesInLease) => Ok(Some(self.ttl)),
+            (renewed, _) => Ok(self.outlived(renewed?)),
         }
     }
 

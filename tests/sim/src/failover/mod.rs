@@ -116,6 +116,7 @@ impl Run {
             compare_every: Duration::from_millis(one_of(&[0, 300, 3_000])),
             is_blind: one_of(&[0, 0, 1]) == 1 && fixed.is_none(),
             keeps_old: fixed.is_some_and(FailoverMutant::needs_old_primary),
+            has_slow_disks: fixed.is_some_and(FailoverMutant::needs_slow_disks),
         };
         let rareness = one_of(&[2_000, 10_000, 100_000]);
         let around = Around::new(seed, options.mutant);

@@ -8,30 +8,20 @@ pub enum FailoverMutant {
     // Frames of standbys.
     /// A standby acknowledges all received records, even if they are not durable.
     AcknowledgesReceived,
-    /// A standby confirms each sync status that is sent to it, even if it has not saved that.
-    ConfirmsUnsaved,
 
     // Frames of primaries.
     /// A primary tells its standbys that whatever is durable there is committed.
     TellsUncommitted,
-    /// A primary tells each standby that all of them are in sync.
-    TellsAllInSync,
     /// A primary tells each standby that no other one counts.
     TellsSetOfOne,
     /// A primary leaves the standbys that are out of sync out of its list.
     OmitsLostStandbys,
-    /// A primary tells a stricter level than its writes have.
-    TellsStricterLevel,
-    /// A primary answers a standby that asks for the fork as if it had written nothing in its own epoch.
-    HidesNewestEpoch,
 
     // Questions to other nodes.
     /// A promise hides the end of the log.
     PromiseHidesEnd,
     /// A promotion compares two logs by their lengths alone.
     ComparesLengths,
-    /// A standby that began anew answers for the member that had its name.
-    AnswersForMember,
     /// A peer that does not answer counts as one that promised.
     SilencePromises,
     /// A standby gives a promise, and forgets it at once.
@@ -42,12 +32,10 @@ pub enum FailoverMutant {
     // Disks.
     /// A standby's disk promises syncs and does none.
     LyingStandby,
-    /// The disk of a primary promises syncs and does none.
-    LyingPrimary,
-    /// A crash takes what a disk synced last.
-    LosesLastSyncs,
-    /// A crash takes what a process saved in `node.json`.
-    LosesNodeFile,
+    /// A crash takes what a standby's disk synced last.
+    StandbyLosesSyncs,
+    /// A crash takes what a primary's disk synced last.
+    PrimaryLosesSyncs,
     /// After a crash, a standby takes all its records for committed.
     OverstatesView,
 
@@ -68,7 +56,7 @@ pub enum FailoverMutant {
     LeaseOutlived,
     /// A holder takes the refusal of its renewal for a success.
     RenewsEndedLease,
-    /// A server that gets no answer believes that it has the lease.
+    /// A holder that does not reach the store takes its lease for renewed.
     BelievesInLease,
     /// The store does not show a holder to other servers, and gives them the lease.
     GivesLeaseTwice,
@@ -76,37 +64,31 @@ pub enum FailoverMutant {
 
 impl FailoverMutant {
     /// Every mutant, the level and whether there is a lease where it shows, and a seed that catches it.
-    pub const ALL: [(Self, Safety, bool, u64); 29] = [
-        (Self::AcknowledgesReceived, Safety::Quorum, false, 0),
-        (Self::ConfirmsUnsaved, Safety::Quorum, false, 0),
+    pub const ALL: [(Self, Safety, bool, u64); 23] = [
+        (Self::AcknowledgesReceived, Safety::Quorum, false, 14),
         // The node with the most records takes over if there is no lease.
-        (Self::TellsUncommitted, Safety::TwoSafe, true, 0),
-        (Self::TellsAllInSync, Safety::Quorum, false, 0),
-        (Self::TellsSetOfOne, Safety::Quorum, false, 0),
-        (Self::OmitsLostStandbys, Safety::Quorum, false, 0),
-        (Self::TellsStricterLevel, Safety::Quorum, false, 0),
-        (Self::HidesNewestEpoch, Safety::Quorum, false, 0),
-        (Self::PromiseHidesEnd, Safety::Quorum, true, 0),
-        (Self::ComparesLengths, Safety::Quorum, true, 0),
-        (Self::AnswersForMember, Safety::Quorum, false, 0),
-        (Self::SilencePromises, Safety::Quorum, true, 0),
-        (Self::PromiseForgotten, Safety::Quorum, false, 0),
-        (Self::HandsOverAndStays, Safety::Quorum, false, 0),
-        (Self::LyingStandby, Safety::Quorum, false, 0),
-        (Self::LyingPrimary, Safety::TwoSafe, false, 0),
-        (Self::LosesLastSyncs, Safety::Quorum, false, 0),
-        (Self::LosesNodeFile, Safety::Quorum, false, 0),
-        (Self::OverstatesView, Safety::TwoSafe, true, 0),
-        (Self::KeepsLostInSync, Safety::TwoSafe, true, 0),
-        (Self::RecordsAll, Safety::TwoSafe, true, 0),
-        (Self::EmptyListKeepsOld, Safety::TwoSafe, true, 0),
-        (Self::RecordEndsWithLease, Safety::TwoSafe, true, 0),
-        (Self::ReadsOldRecord, Safety::TwoSafe, true, 0),
-        (Self::RecordKeepsEpoch, Safety::TwoSafe, true, 0),
-        (Self::LeaseOutlived, Safety::TwoSafe, true, 0),
-        (Self::RenewsEndedLease, Safety::TwoSafe, true, 0),
-        (Self::BelievesInLease, Safety::TwoSafe, true, 0),
-        (Self::GivesLeaseTwice, Safety::TwoSafe, true, 0),
+        (Self::TellsUncommitted, Safety::TwoSafe, true, 76),
+        (Self::TellsSetOfOne, Safety::Quorum, false, 29),
+        (Self::OmitsLostStandbys, Safety::Quorum, false, 120),
+        (Self::PromiseHidesEnd, Safety::Quorum, true, 4),
+        (Self::ComparesLengths, Safety::Quorum, true, 62),
+        (Self::SilencePromises, Safety::Quorum, true, 21),
+        (Self::PromiseForgotten, Safety::Quorum, false, 19),
+        (Self::HandsOverAndStays, Safety::Quorum, false, 15),
+        (Self::LyingStandby, Safety::Quorum, false, 32),
+        (Self::StandbyLosesSyncs, Safety::Quorum, false, 4),
+        (Self::PrimaryLosesSyncs, Safety::VerySafe, false, 8),
+        (Self::OverstatesView, Safety::TwoSafe, true, 22),
+        (Self::KeepsLostInSync, Safety::TwoSafe, true, 12),
+        (Self::RecordsAll, Safety::TwoSafe, true, 1),
+        (Self::EmptyListKeepsOld, Safety::TwoSafe, true, 21),
+        (Self::RecordEndsWithLease, Safety::TwoSafe, true, 4),
+        (Self::ReadsOldRecord, Safety::TwoSafe, true, 4),
+        (Self::RecordKeepsEpoch, Safety::TwoSafe, true, 14),
+        (Self::LeaseOutlived, Safety::TwoSafe, true, 11),
+        (Self::RenewsEndedLease, Safety::TwoSafe, true, 7),
+        (Self::BelievesInLease, Safety::TwoSafe, true, 11),
+        (Self::GivesLeaseTwice, Safety::TwoSafe, true, 13),
     ];
 
     /// Returns the mutant of this name.
@@ -124,14 +106,16 @@ impl FailoverMutant {
 
     /// True if a disk may be damaged by it.
     pub fn harms_disks(self) -> bool {
-        matches!(
-            self,
-            Self::LyingStandby | Self::LyingPrimary | Self::LosesLastSyncs | Self::LosesNodeFile
-        )
+        self == Self::LyingStandby
     }
 
     /// True if the mutant shows only while the old primary goes on beside the new one.
     pub fn needs_old_primary(self) -> bool {
         self == Self::PromiseForgotten
+    }
+
+    /// True if the mutant shows only while records wait for a disk.
+    pub fn needs_slow_disks(self) -> bool {
+        self == Self::AcknowledgesReceived
     }
 }

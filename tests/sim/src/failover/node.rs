@@ -11,7 +11,7 @@ use reprise_database::{
     DeviceConfig, DirHealth, Environment, FollowPrimary, LeaseConfig, LogPolicy, NodeFile, Position, RedoConfig,
     SampleRate, ServeStandbys, ShipForm, TicketError, VIEW_NAME, cut_back, forget_earlier_log, keep_committed,
 };
-use reprise_env::{Disk, DiskError, SimDisk, Threads, sim::FaultPlan};
+use reprise_env::{Disk, DiskError, SimDisk, Threads};
 use reprise_router::{ReplicationError, ReplicationService, StandbyTicket};
 use reprise_ship::{ForkAnswer, Link, LinkConfig, LogBeside, StandbyFiles};
 
@@ -46,6 +46,8 @@ pub struct Settings {
     pub is_blind: bool,
     /// True if an operator who promotes a standby by the promises of the others does not end the old primary first.
     pub keeps_old: bool,
+    /// True if the records of standbys wait for their disks.
+    pub has_slow_disks: bool,
     /// Zero: tables are not compared.
     pub compare_every: Duration,
 }
@@ -88,10 +90,15 @@ impl Process {
 }
 
 /// Returns the environment of a process.
-fn environment((around, life): (&Arc<Around>, &Arc<Life>), disk: &SimDisk, own: &Own) -> Environment {
+fn environment(
+    (around, life): (&Arc<Around>, &Arc<Life>),
+    disk: &SimDisk,
+    (own, has_slow_disk): (&Own, bool),
+) -> Environment {
     let threads: Arc<dyn Threads> = Arc::new(NodeThreads {
         around: around.clone(),
         life: life.clone(),
+        has_slow_disk,
     });
     Environment {
         clock: around.clock.clone(),
@@ -118,7 +125,7 @@ pub fn open(
     (settings, own): (&Settings, &Own),
     is_standby: bool,
 ) -> Result<Arc<Database>, String> {
-    let environment = environment((around, life), disk, own);
+    let environment = environment((around, life), disk, (own, settings.has_slow_disks && is_standby));
     let config = DatabaseConfig {
         dir: None,
         partitions: settings.partitions,
@@ -433,15 +440,7 @@ fn copy_file(to: &SimDisk, name: &str, bytes: &[u8]) -> Result<(), DiskError> {
     copied.sync()
 }
 
-/// Returns the faults with which a disk begins, under the process of a primary or of a standby.
-pub fn first_faults(mutant: Option<FailoverMutant>, is_primary: bool) -> FaultPlan {
-    let lies = match mutant {
-        Some(FailoverMutant::LyingStandby) => !is_primary,
-        Some(FailoverMutant::LyingPrimary) => is_primary,
-        _ => false,
-    };
-    FaultPlan {
-        lies,
-        ..FaultPlan::default()
-    }
+/// Whether a standby's disk does no sync.
+pub fn lies(mutant: Option<FailoverMutant>) -> bool {
+    mutant == Some(FailoverMutant::LyingStandby)
 }

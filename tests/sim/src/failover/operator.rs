@@ -12,7 +12,7 @@ use super::{
     around::{Life, NAMES, NODES},
     history::Tape,
     marks::How,
-    node::{Closed, Own, Process, first_faults, follow, lease, open},
+    node::{Closed, Own, Process, follow, lease, lies, open},
 };
 use crate::{
     module::{BYTES, NAME},
@@ -37,7 +37,6 @@ impl Run {
         database.recover().map_err(|error| error.to_string())?;
         let tape = Tape::of(&self.histories, &disk, true)?;
         database.add_group_sink(tape.clone());
-        disk.set_faults(first_faults(self.options.mutant, true));
         self.settle_in(0, (life, own), database.clone(), (disk, tape));
         self.nodes[0].is_wiped = false;
         self.count_primary(0, How::Whole)?;
@@ -201,7 +200,6 @@ impl Run {
         }
         let recovered = database.recover();
         recovered.map_err(|error| format!("{} as a primary: {error}", NAMES[node]))?;
-        disk.set_faults(first_faults(self.options.mutant, true));
         self.stats.primary_restarts += 1;
         self.settle_in(node, (life, own), database, (disk, tape));
         self.count_primary(node, How::Whole)
@@ -265,7 +263,10 @@ impl Run {
         }
         follow((&around, &life), &database, of).map_err(|error| wrong(&error))?;
         database.recover().map_err(|error| wrong(&error))?;
-        disk.set_faults(first_faults(self.options.mutant, false));
+        disk.set_faults(FaultPlan {
+            lies: lies(self.options.mutant),
+            ..FaultPlan::default()
+        });
         self.settle_in(node, (life, own), database, (disk, tape));
         Ok(())
     }
