@@ -78,14 +78,10 @@ impl Steps<'_> {
         let from = self.from;
         let store = &from.store;
         let is_used = |holder: NodeId| from.hosts[index(holder)].node.as_ref().is_some_and(Node::holds_lease);
-        let ends_record = self.setting.is(Mutant::RecordEndsWithLease);
         let ends_early = self.setting.is(Mutant::LeaseEndsEarly) && self.has_fault();
         if store.holder.is_some_and(|holder| !is_used(holder) || ends_early) {
             self.add(Act::Expire, |world| {
                 world.store.holder = None;
-                if ends_record {
-                    world.store.record = None;
-                }
                 true
             });
         }
@@ -101,11 +97,9 @@ impl Steps<'_> {
             self.add(Act::Look(node), |world| world.feed(node, NodeEvent::LeaseSeen(view)));
             let Some(wish) = running.wants_lease() else { continue };
             let setting = self.setting;
-            let is_free = store.holder.is_none_or(|holder| holder == id(node));
-            let has_seen = running.seen_lease().is_some_and(|seen| seen.record == store.record);
+            let is_free = store.holder.is_none_or(|holder| holder == id(node)) || setting.is(Mutant::GivesHeldLease);
             let is_possible = match &wish {
-                LeaseWish::Take(_) => is_free && (has_seen || setting.is(Mutant::TakesWithoutLook)),
-                LeaseWish::Record(_) if setting.is(Mutant::RecordsWithoutLease) => true,
+                LeaseWish::Take(_) => is_free && running.seen_lease().is_some_and(|seen| seen.record == store.record),
                 LeaseWish::Record(_) | LeaseWish::Release(_) => store.holder == Some(id(node)),
             };
             if !is_possible {

@@ -67,11 +67,8 @@ impl World {
             return false;
         };
         let hides_end = setting.is(Mutant::PromisesNoEnd);
-        let hides_rival = setting.is(Mutant::PromisesNoRival);
         let promise = Promise {
             end: if hides_end { LogEnd::default() } else { promise.end },
-            status: promise.status.filter(|_| !setting.is(Mutant::PromisesNoStatus)),
-            rival: if hides_rival { Epoch::default() } else { promise.rival },
             ..promise
         };
         self.feed(asker, NodeEvent::Promised(promise))

@@ -89,8 +89,7 @@ impl World {
         let epoch = host.leads_in()?;
         let persisted = |member: NodeId| {
             let (of, persisted) = host.reported[index(member)];
-            let is_of_epoch = of == epoch || setting.is(Mutant::CountsFormerReports);
-            reprise_base::Lsn(if is_of_epoch { persisted as u64 } else { 0 })
+            reprise_base::Lsn(if of == epoch { persisted as u64 } else { 0 })
         };
         if setting.is(Mutant::AcknowledgesTooMuch) && running.limit(&persisted) != Limit::Closed {
             return Some(host.durable);
