@@ -70,8 +70,12 @@ pub fn run_failovers(seed: u64, options: FailoverOptions) -> Result<FailoverStat
         Ok(Err(what)) => what,
         Err(panic) => panicked(&*panic),
     };
-    let flag = " --failovers";
-    Err(Found { seed, what, flag })
+    let flags = match (options.mutant, options.as_for) {
+        (Some(mutant), _) => format!(" --failovers --mutant {mutant:?}"),
+        (None, Some(mutant)) => format!(" --failovers --as-for {mutant:?}"),
+        (None, None) => " --failovers".to_owned(),
+    };
+    Err(Found { seed, what, flags })
 }
 
 struct Run {

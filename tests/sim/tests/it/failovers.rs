@@ -133,7 +133,7 @@ fn check_mutant(mutant: FailoverMutant, seed: u64) -> Result<(), String> {
             .err()
             .filter(|found| is_caught(mutant, found))
     });
-    let search = format!("sim --failovers --mutant {mutant:?} --from {MUTANT_SEEDS} --seeds 1000");
+    let search = format!("cargo xtask sim --failovers --mutant {mutant:?} --from {MUTANT_SEEDS} --seeds 1000");
     let found = found.ok_or_else(|| format!("{mutant:?} lives: search on with {search}"))?;
     let unarmed = FailoverOptions {
         as_for: Some(mutant),
