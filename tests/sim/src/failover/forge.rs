@@ -91,12 +91,15 @@ pub fn step_down(
     mutant: Option<FailoverMutant>,
     (name, url): (&str, String),
 ) -> Result<HandOverPoint, ReplicationError> {
+    if mutant != Some(FailoverMutant::HandsOverAndStays) {
+        return service.step_down(name, Some(url.into()));
+    }
     let info = service.info();
-    match mutant {
-        Some(FailoverMutant::HandsOverAndStays) if info.role == Role::Primary => Ok(HandOverPoint {
+    match info.role {
+        Role::Primary => Ok(HandOverPoint {
             epoch: info.epoch,
             lsn: info.durable,
         }),
-        _ => service.step_down(name, Some(url.into())),
+        _ => Err(ReplicationError::NotPrimary(None)),
     }
 }
