@@ -40,7 +40,7 @@ pub use real::{PRIVATE_FILE_MODE, RealDisk, make_private_dir, make_private_dirs,
 pub use shared::{FrameBuffer, FrameMemory, FramePoster, SHARED_FRAMES_MAX, SharedFrame};
 pub use sim::SimDisk;
 pub use simclock::SimClock;
-pub use simnet::{NetFaults, SimHost, SimNet};
+pub use simnet::{FrameForger, NetFaults, SimHost, SimNet};
 pub use slice::ask_for_short_slices;
 pub use socket::{DroppedMark, OpenSocket, SocketReader};
 pub use stepper::Stepper;

@@ -42,6 +42,9 @@ impl Default for NetFaults {
     }
 }
 
+/// Changes a frame that one host sends to another: its sender, its receiver, its bytes. A test of the tests gives a node a bug by it.
+pub type FrameForger = Box<dyn FnMut(&str, &str, Vec<u8>) -> Vec<u8> + Send>;
+
 /// The network. Clones are the same one.
 #[derive(Clone)]
 pub struct SimNet {
@@ -65,6 +68,8 @@ struct SimNetState {
     next_port: u16,
     /// Pairs of hosts (from, to) between which no frame arrives.
     cut: BTreeSet<(String, String)>,
+    /// None: frames arrive as they were sent.
+    forger: Option<FrameForger>,
 }
 
 /// Hosts at both ends of a direction, and its number.
@@ -103,6 +108,7 @@ impl SimNet {
             next_pipe: 0,
             next_port: 1,
             cut: BTreeSet::new(),
+            forger: None,
         };
         Self {
             clock,
@@ -125,6 +131,11 @@ impl SimNet {
     /// Sets the faults of later frames.
     pub fn set_faults(&self, faults: NetFaults) {
         self.state().faults = faults;
+    }
+
+    /// Has every later frame changed before it is sent.
+    pub fn set_forger(&self, forger: FrameForger) {
+        self.state().forger = Some(forger);
     }
 
     /// Blocks all frames from `from` to `to`, and neither notices: half of a partition. Frames sent meanwhile arrive once it is
@@ -264,7 +275,10 @@ impl FrameSender for SimSender {
         let Some(pipe) = state.pipes.get_mut(&self.pipe).filter(|pipe| !pipe.is_closed) else {
             return Err(NetError::Closed);
         };
-        let frame = parts.concat();
+        let mut frame = parts.concat();
+        if let Some(forge) = &mut state.forger {
+            frame = forge(&pipe.from, &pipe.to, frame);
+        }
         if frame.len() > self.sent_bytes {
             let (bytes, max) = (frame.len(), self.sent_bytes);
             return Err(NetError::TooLarge { bytes, max });

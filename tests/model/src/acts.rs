@@ -3,10 +3,12 @@
 use std::rc::Rc;
 
 use reprise_base::Lsn;
-use reprise_failover::{Epoch, HandOver, Mode, NodeEvent, NodeStanding, OpenAs, PeerReport, PromotionRequest};
+use reprise_failover::{
+    Epoch, HandOver, Mode, NodeEvent, NodeStanding, OpenAs, PeerReport, ProgressReport, PromotionRequest,
+};
 
 use crate::mutant::Mutant;
-use crate::world::{Bounds, Entry, Setting, World, id};
+use crate::world::{Bounds, Entry, NODES_MAX, Setting, World, id};
 
 /// A step of one node, of two, or of their surroundings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -224,12 +226,16 @@ impl Steps<'_> {
                 }
             }
             Mode::Promoting(_) => {
-                let is_short = self.setting.is(Mutant::AsksShortly);
+                let setting = self.setting;
+                let is_short = setting.is(Mutant::AsksShortly);
                 if running.asks().is_some() {
                     // A node that does not answer is waited for as long as a primary waits for a silent standby.
                     self.add(Act::AskingOver(node), |world| {
                         let silent = from.nodes().filter(|other| !from.is_echoed(*other) && !is_short);
                         silent.for_each(|other| world.silence(other));
+                        if setting.is(Mutant::SilencePromises) {
+                            world.promise_for_silent(node);
+                        }
                         world.feed(node, NodeEvent::AskingOver)
                     });
                 }
@@ -355,36 +361,35 @@ impl Steps<'_> {
             return;
         };
         let Some(epoch) = own.leads_in() else { return };
+        let setting = self.setting;
+        let is_deaf = setting.is(Mutant::ServesFormerPrimary) && theirs.aligned == Some(epoch);
         if peer.is_bound_to() != Some(epoch) {
             self.follow(primary, standby);
-            return;
-        }
-        if peer.follows() != Some(epoch) || theirs.aligned != Some(epoch) {
+            if !is_deaf {
+                return;
+            }
+        } else if peer.follows() != Some(epoch) || theirs.aligned != Some(epoch) {
             self.align(primary, standby);
             return;
         }
         if theirs.log.len() < own.log.len() && own.fork(theirs) == theirs.log.len() {
             self.add(Act::Replicate(primary, standby), |world| {
-                let next = world.hosts[primary].log[world.hosts[standby].log.len()];
+                let (own, at) = (&world.hosts[primary].log, world.hosts[standby].log.len());
+                let skipped = own.get(at + 1).filter(|_| setting.is(Mutant::SkipsEntry));
+                let next = *skipped.unwrap_or(&own[at]);
                 world.host_mut(standby).log.push(next);
                 true
             });
         }
-        if let Some(status) = running.sent_status() {
+        if let Some(mut status) = running.sent_status() {
+            if setting.is(Mutant::HidesBeginning) {
+                status.begins = Lsn(0);
+            }
             self.add(Act::Tell(primary, standby), |world| {
                 world.feed(standby, NodeEvent::StatusCame(status))
             });
         }
-        if let Some(progress) = peer.progress(Lsn(theirs.durable as u64)) {
-            let mut progress = progress;
-            self.forge(&mut progress, standby);
-            let is_echoed = running.echoes(id(standby)) || self.setting.is(Mutant::EchoesAll);
-            self.add(Act::Hear(primary, standby), |world| {
-                world.host_mut(standby).is_heard |= is_echoed;
-                world.host_mut(primary).reported[standby] = (progress.of, progress.persisted.0 as usize);
-                world.feed(primary, NodeEvent::Progress(progress))
-            });
-        }
+        self.hear(primary, standby, is_deaf.then_some(epoch));
         let end = Lsn(own.log.len() as u64);
         self.add(Act::Came(primary, standby), |world| {
             world.feed(primary, NodeEvent::Came { node: id(standby), end })
@@ -398,6 +403,36 @@ impl Steps<'_> {
             self.add(Act::StepDown(primary, standby), |world| {
                 world.acts += 1;
                 world.feed(primary, NodeEvent::StepDown { to: id(standby), end })
+            });
+        }
+    }
+
+    /// A primary hears how far a standby is. Some: the standby reports to the primary of this epoch, which it may not follow.
+    fn hear(&mut self, primary: usize, standby: usize, former: Option<Epoch>) {
+        let (from, setting) = (self.from, self.setting);
+        let theirs = &from.hosts[standby];
+        let (Some(running), Some(peer)) = (&from.hosts[primary].node, &theirs.node) else {
+            return;
+        };
+        let persisted = Lsn(theirs.durable as u64);
+        let former = former.map(|of| ProgressReport {
+            node: id(standby),
+            of,
+            persisted,
+            noted: 0,
+        });
+        if let Some(mut progress) = peer.progress(persisted).or(former) {
+            self.forge(&mut progress, standby);
+            let is_echoed = running.echoes(id(standby)) || self.setting.is(Mutant::EchoesAll);
+            self.add(Act::Hear(primary, standby), |world| {
+                world.host_mut(standby).is_heard |= is_echoed;
+                let report = (progress.of, progress.persisted.0 as usize);
+                let reported = &mut world.host_mut(primary).reported;
+                match setting.is(Mutant::CountsTwice) {
+                    true => *reported = [report; NODES_MAX],
+                    false => reported[standby] = report,
+                }
+                world.feed(primary, NodeEvent::Progress(progress))
             });
         }
     }

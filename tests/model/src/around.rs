@@ -97,7 +97,7 @@ impl Steps<'_> {
             self.add(Act::Look(node), |world| world.feed(node, NodeEvent::LeaseSeen(view)));
             let Some(wish) = running.wants_lease() else { continue };
             let setting = self.setting;
-            let is_free = store.holder.is_none_or(|holder| holder == id(node));
+            let is_free = store.holder.is_none_or(|holder| holder == id(node)) || setting.is(Mutant::GivesHeldLease);
             let is_possible = match &wish {
                 LeaseWish::Take(_) => is_free && running.seen_lease().is_some_and(|seen| seen.record == store.record),
                 LeaseWish::Record(_) | LeaseWish::Release(_) => store.holder == Some(id(node)),

@@ -2,12 +2,12 @@
 
 use reprise_base::Lsn;
 use reprise_failover::{
-    Document, Epoch, LeaseView, LeaseWish, LogEnd, Mode, Node, NodeEvent, NodeStanding, Promise, PromotionStage,
+    Document, Epoch, LeaseView, LeaseWish, LogEnd, Mode, Node, NodeEvent, NodeId, NodeStanding, Promise, PromotionStage,
 };
 
 use crate::{
     mutant::Mutant,
-    world::{Setting, World, id},
+    world::{Setting, World, id, index},
 };
 
 impl World {
@@ -72,6 +72,30 @@ impl World {
             ..promise
         };
         self.feed(asker, NodeEvent::Promised(promise))
+    }
+
+    /// Takes each silent node for one that promised.
+    pub(crate) fn promise_for_silent(&mut self, asker: usize) {
+        let host = self.hosts[asker].clone();
+        let Some((epoch, targets)) = host.node.as_ref().and_then(Node::asks) else {
+            return;
+        };
+        let is_silent = |node: &NodeId| {
+            let peer = index(*node);
+            !self.reach(asker, peer) || self.hosts[peer].node.is_none()
+        };
+        let silent: Vec<_> = targets.iter().filter(is_silent).collect();
+        for from in silent {
+            let promise = Promise {
+                from,
+                epoch,
+                end: LogEnd::default(),
+                status: None,
+                rival: Epoch::default(),
+                fork: host.end(),
+            };
+            self.feed(asker, NodeEvent::Promised(promise));
+        }
     }
 
     /// Answers before the promise is durable.

@@ -94,10 +94,14 @@ impl World {
         if setting.is(Mutant::AcknowledgesTooMuch) && running.limit(&persisted) != Limit::Closed {
             return Some(host.durable);
         }
+        let written = match setting.is(Mutant::AcknowledgesUnflushed) {
+            true => host.log.len(),
+            false => host.durable,
+        };
         match running.limit(&persisted) {
             Limit::Closed => None,
-            Limit::Before(limit) => Some((limit.0 as usize).min(host.durable)),
-            Limit::Alone => Some(host.durable),
+            Limit::Before(limit) => Some((limit.0 as usize).min(written)),
+            Limit::Alone => Some(written),
         }
     }
 

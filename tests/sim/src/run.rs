@@ -43,16 +43,16 @@ pub struct Options {
 pub struct Found {
     pub seed: u64,
     pub what: String,
-    /// Flag of the command that repeats it.
-    pub flag: &'static str,
+    /// Flags of the command that repeats it.
+    pub flags: String,
 }
 
 impl std::fmt::Display for Found {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { seed, what, flag } = self;
+        let Self { seed, what, flags } = self;
         write!(
             f,
-            "seed {seed}: {what}\nreproduce: cargo xtask sim{flag} --from {seed} --seeds 1 --verbose"
+            "seed {seed}: {what}\nreproduce: cargo xtask sim{flags} --from {seed} --seeds 1 --verbose"
         )
     }
 }
@@ -65,8 +65,8 @@ pub fn run(seed: u64, options: Options) -> Result<Stats, Found> {
         Ok(Err(what)) => what,
         Err(panic) => panicked(&*panic),
     };
-    let flag = "";
-    Err(Found { seed, what, flag })
+    let flags = String::new();
+    Err(Found { seed, what, flags })
 }
 
 /// Returns the text of a panic.

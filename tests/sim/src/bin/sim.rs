@@ -11,7 +11,7 @@ use std::{
 };
 
 use clap::Parser;
-use reprise_test_sim::{FailoverOptions, FailoverStats, Found, Options, Stats, run, run_failovers};
+use reprise_test_sim::{FailoverMutant, FailoverOptions, FailoverStats, Found, Options, Stats, run, run_failovers};
 
 /// Runs seeds of the simulation; the first that finds something is printed, and ends it with status 1.
 #[derive(Parser)]
@@ -29,6 +29,12 @@ struct Cli {
     /// Three nodes and the network between them instead of one: failovers at every step
     #[arg(long)]
     failovers: bool,
+    /// A known bug that is armed, with `--failovers`
+    #[arg(long, value_parser = mutant_of)]
+    mutant: Option<FailoverMutant>,
+    /// The known bug under whose settings seeds run, with `--failovers`; it is not armed
+    #[arg(long, value_parser = mutant_of)]
+    as_for: Option<FailoverMutant>,
     /// Go on after a seed that finds something
     #[arg(long)]
     keep_going: bool,
@@ -37,13 +43,18 @@ struct Cli {
     verbose: bool,
 }
 
+fn mutant_of(name: &str) -> Result<FailoverMutant, String> {
+    FailoverMutant::from_name(name).ok_or_else(|| "no known bug has this name".to_owned())
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     match cli.failovers {
         true => {
             let options = FailoverOptions {
+                mutant: cli.mutant,
+                as_for: cli.as_for,
                 is_verbose: cli.verbose,
-                ..FailoverOptions::default()
             };
             let add = |total: &mut FailoverStats, one: &FailoverStats| total.add(one);
             run_all(&cli, |seed| run_failovers(seed, options), (add, FailoverStats::list))

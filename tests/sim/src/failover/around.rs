@@ -11,18 +11,34 @@ use std::{
     time::Duration,
 };
 
-use reprise_database::{Database, SimLeases};
+use reprise_base::Role;
+use reprise_database::{Database, LeaseStore, SimLeases, VIEW_NAME};
 use reprise_env::{
     Clock, MakeWork, SimClock, SimDisk, SimNet, Step, Stepper, ThreadHandle, Threads, Work,
     sim::{CrashPolicy, FaultPlan, FaultRandom},
 };
 use reprise_router::{ReplicationError, ReplicationService};
 
-use super::{calls::Arrived, history::lock, mutant::FailoverMutant};
+use super::{
+    calls::Arrived,
+    forge::forge_frame,
+    forged_store::{ForgedStore, RecordBefore},
+    history::lock,
+    mutant::FailoverMutant,
+};
+use crate::tree::ROOT;
 
 pub const NAMES: [&str; 3] = ["a", "b", "c"];
 /// Nodes by their places in `NAMES`.
 pub const NODES: [usize; 3] = [0, 1, 2];
+
+/// Operations of a disk that a crash takes, where a mutant has it take synced ones.
+const OPS_LOST: usize = 12;
+/// The thread that writes the log, and the longest time for which a slow disk keeps it, in nanoseconds.
+const LOG_WRITER: &str = "log-flusher";
+const SLOW_NS: u64 = 1_000_000_000;
+/// LSN behind every log.
+const VIEW_OVERSTATED: u64 = 1 << 40;
 
 /// A process from its start to its end.
 pub struct Life {
@@ -50,6 +66,8 @@ pub struct Around {
     pub leases: Arc<SimLeases>,
     pub arrived: Mutex<Vec<Arrived>>,
     pub mutant: Option<FailoverMutant>,
+    /// The record of leases before the present holder's, for a mutant.
+    record_before: RecordBefore,
     peers: Mutex<BTreeMap<usize, Peer>>,
     /// Things may go wrong by themselves.
     pub is_fateful: AtomicBool,
@@ -79,17 +97,49 @@ impl Life {
     }
 }
 
+impl Peer {
+    /// Returns the disk that a crash leaves.
+    fn crash(&self, mutant: Option<FailoverMutant>, policy: &CrashPolicy) -> SimDisk {
+        let image = self.disk.crash(policy);
+        let Some(mutant) = mutant else { return image };
+        let role = self.database.upgrade().map(|database| database.router().role());
+        let is_primary = role == Some(Role::Primary);
+        let root = image.folder(ROOT);
+        match mutant {
+            FailoverMutant::StandbyLosesSyncs if !is_primary => self.crash_early(policy),
+            FailoverMutant::PrimaryLosesSyncs if is_primary => self.crash_early(policy),
+            FailoverMutant::OverstatesView if root.bytes(VIEW_NAME).is_some() => {
+                let words = [VIEW_OVERSTATED, !VIEW_OVERSTATED].map(u64::to_le_bytes);
+                root.damage(VIEW_NAME, |bytes| *bytes = words.concat());
+                image
+            }
+            _ => image,
+        }
+    }
+
+    /// Returns the disk without its last operations, also if they were synced.
+    fn crash_early(&self, policy: &CrashPolicy) -> SimDisk {
+        let ops = self.disk.ops_count().saturating_sub(OPS_LOST);
+        self.disk.crash_image(ops, policy)
+    }
+}
+
 impl Around {
     pub fn new(seed: u64, mutant: Option<FailoverMutant>) -> Arc<Self> {
         let clock = Arc::new(SimClock::at_us(1_750_000_000_000_000));
         let stepper = Stepper::new(seed, clock.clone());
+        let net = SimNet::new(seed, clock.clone());
+        if let Some(mutant) = mutant {
+            net.set_forger(Box::new(move |_, _, bytes| forge_frame(mutant, bytes)));
+        }
         Arc::new(Self {
-            net: SimNet::new(seed, clock.clone()),
+            net,
             leases: SimLeases::new(clock.clone()),
             clock,
             stepper,
             arrived: Mutex::default(),
             mutant,
+            record_before: RecordBefore::default(),
             peers: Mutex::default(),
             is_fateful: AtomicBool::new(false),
         })
@@ -128,13 +178,27 @@ impl Around {
         let Some(peer) = peers.get_mut(&node).filter(|peer| !peer.life.is_dead()) else {
             return;
         };
-        peer.image = Some(peer.disk.crash(&CrashPolicy::Random(random.next_u64())));
+        peer.image = Some(peer.crash(self.mutant, &CrashPolicy::Random(random.next_u64())));
         peer.life.is_dead.store(true, Ordering::Relaxed);
         peer.life.pause_until(0);
         peer.disk.set_faults(FaultPlan::default());
         self.leases.set_away(&peer.life.key(), true);
         drop(peers);
         self.net.kill(NAMES[node]);
+    }
+
+    /// Returns the store of leases, as a process reaches it.
+    pub fn store(&self, life: &Life) -> Box<dyn LeaseStore> {
+        let store = self.leases.store(&life.key());
+        match self.mutant {
+            Some(mutant) => Box::new(ForgedStore {
+                store,
+                mutant,
+                before: self.record_before.clone(),
+                ttl: Duration::ZERO,
+            }),
+            None => store,
+        }
     }
 
     /// Asks a node about replication, as another one reaches it now.
@@ -185,6 +249,34 @@ pub fn url_of(name: &str) -> String {
 pub struct NodeThreads {
     pub around: Arc<Around>,
     pub life: Arc<Life>,
+    /// True if the log waits for its disk.
+    pub has_slow_disk: bool,
+}
+
+/// The thread that writes the log to a slow disk.
+struct SlowWriter {
+    work: Box<dyn Work>,
+    clock: Arc<SimClock>,
+    random: FaultRandom,
+    until_ns: u64,
+}
+
+impl Work for SlowWriter {
+    fn run(self: Box<Self>) {
+        unreachable!("a simulated process is stepped");
+    }
+
+    fn step(&mut self) -> Step {
+        let now_ns = self.clock.monotonic_ns();
+        if now_ns < self.until_ns {
+            return Step::Idle;
+        }
+        let step = self.work.step();
+        if matches!(step, Step::Done) {
+            self.until_ns = now_ns + self.random.below(SLOW_NS);
+        }
+        step
+    }
 }
 
 struct Pausable {
@@ -209,8 +301,18 @@ impl Work for Pausable {
 impl Threads for NodeThreads {
     fn start(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn ThreadHandle>> {
         let (around, life) = (self.around.clone(), self.life.clone());
+        let is_slow = self.has_slow_disk && name == LOG_WRITER;
         let make = Box::new(move || {
-            let work = make();
+            let mut work = make();
+            if is_slow {
+                let (clock, random) = (around.clock.clone(), FaultRandom::new(life.number));
+                work = Box::new(SlowWriter {
+                    work,
+                    clock,
+                    random,
+                    until_ns: 0,
+                });
+            }
             Box::new(Pausable { work, around, life }) as Box<dyn Work>
         });
         let name = format!("{}-{name}", NAMES[self.life.node]);

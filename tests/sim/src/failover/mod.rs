@@ -8,6 +8,8 @@
 mod around;
 mod calls;
 mod end;
+mod forge;
+mod forged_store;
 mod history;
 mod marks;
 mod mutant;
@@ -68,8 +70,12 @@ pub fn run_failovers(seed: u64, options: FailoverOptions) -> Result<FailoverStat
         Ok(Err(what)) => what,
         Err(panic) => panicked(&*panic),
     };
-    let flag = " --failovers";
-    Err(Found { seed, what, flag })
+    let flags = match (options.mutant, options.as_for) {
+        (Some(mutant), _) => format!(" --failovers --mutant {mutant:?}"),
+        (None, Some(mutant)) => format!(" --failovers --as-for {mutant:?}"),
+        (None, None) => " --failovers".to_owned(),
+    };
+    Err(Found { seed, what, flags })
 }
 
 struct Run {
@@ -113,6 +119,8 @@ impl Run {
             hold_bytes_max: one_of(&[1 << 20, 16 << 10]),
             compare_every: Duration::from_millis(one_of(&[0, 300, 3_000])),
             is_blind: one_of(&[0, 0, 1]) == 1 && fixed.is_none(),
+            keeps_old: fixed.is_some_and(FailoverMutant::needs_old_primary),
+            has_slow_disks: fixed.is_some_and(FailoverMutant::needs_slow_disks),
         };
         let rareness = one_of(&[2_000, 10_000, 100_000]);
         let around = Around::new(seed, options.mutant);

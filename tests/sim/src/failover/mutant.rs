@@ -1,120 +1,121 @@
-//! Known bugs of replication, armed where the product meets what is around it: frames, disks, and the store of leases.
-
-use std::time::Duration;
+//! Known bugs of replication, armed where the product meets what is around it: frames, questions to other nodes, disks, and the store of leases.
 
 use reprise_base::Safety;
-use reprise_database::{Holder, LeaseContents, LeaseStore, StoreError, SyncRecord};
-use reprise_wire::Frame;
 
 /// A known bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailoverMutant {
+    // Frames of standbys.
     /// A standby acknowledges all received records, even if they are not durable.
     AcknowledgesReceived,
-    /// A standby's disk promises syncs and does none.
-    LyingStandby,
+
+    // Frames of primaries.
     /// A primary tells its standbys that whatever is durable there is committed.
     TellsUncommitted,
+    /// A primary tells each standby that no other one counts.
+    TellsSetOfOne,
+    /// A primary leaves the standbys that are out of sync out of its list.
+    OmitsLostStandbys,
+
+    // Questions to other nodes.
+    /// A promise hides the end of the log.
+    PromiseHidesEnd,
+    /// A promotion compares two logs by their lengths alone.
+    ComparesLengths,
+    /// A peer that does not answer counts as one that promised.
+    SilencePromises,
+    /// A standby gives a promise, and forgets it at once.
+    PromiseForgotten,
+    /// A primary answers that it hands over, and stays the primary.
+    HandsOverAndStays,
+
+    // Disks.
+    /// A standby's disk promises syncs and does none.
+    LyingStandby,
+    /// A crash takes what a standby's disk synced last.
+    StandbyLosesSyncs,
+    /// A crash takes what a primary's disk synced last.
+    PrimaryLosesSyncs,
+    /// After a crash, a standby takes all its records for committed.
+    OverstatesView,
+
+    // The store of leases.
     /// A standby that is lost stays recorded as in sync.
     KeepsLostInSync,
+    /// Every standby is recorded as in sync.
+    RecordsAll,
+    /// A list without standbys leaves the list before it in the record.
+    EmptyListKeepsOld,
+    /// The record ends with the lease.
+    RecordEndsWithLease,
+    /// A read returns the record of the holder before.
+    ReadsOldRecord,
+    /// The record keeps its first epoch.
+    RecordKeepsEpoch,
     /// A lease has ended at the store before it has ended for its holder.
     LeaseOutlived,
+    /// A holder takes the refusal of its renewal for a success.
+    RenewsEndedLease,
+    /// A holder that does not reach the store takes its lease for renewed.
+    BelievesInLease,
+    /// The store does not show a holder to other servers, and gives them the lease.
+    GivesLeaseTwice,
 }
 
 impl FailoverMutant {
-    pub const ALL: [Self; 5] = [
-        Self::AcknowledgesReceived,
-        Self::LyingStandby,
-        Self::TellsUncommitted,
-        Self::KeepsLostInSync,
-        Self::LeaseOutlived,
+    /// Every mutant, the level and whether there is a lease where it shows, and a seed that catches it.
+    pub const ALL: [(Self, Safety, bool, u64); 23] = [
+        (Self::AcknowledgesReceived, Safety::Quorum, false, 14),
+        // The node with the most records takes over if there is no lease.
+        (Self::TellsUncommitted, Safety::TwoSafe, true, 76),
+        (Self::TellsSetOfOne, Safety::Quorum, false, 29),
+        (Self::OmitsLostStandbys, Safety::Quorum, false, 120),
+        (Self::PromiseHidesEnd, Safety::Quorum, true, 4),
+        (Self::ComparesLengths, Safety::Quorum, true, 62),
+        (Self::SilencePromises, Safety::Quorum, true, 21),
+        (Self::PromiseForgotten, Safety::Quorum, false, 19),
+        (Self::HandsOverAndStays, Safety::Quorum, false, 15),
+        (Self::LyingStandby, Safety::Quorum, false, 32),
+        (Self::StandbyLosesSyncs, Safety::Quorum, false, 4),
+        (Self::PrimaryLosesSyncs, Safety::VerySafe, false, 8),
+        (Self::OverstatesView, Safety::TwoSafe, true, 22),
+        (Self::KeepsLostInSync, Safety::TwoSafe, true, 12),
+        (Self::RecordsAll, Safety::TwoSafe, true, 1),
+        (Self::EmptyListKeepsOld, Safety::TwoSafe, true, 21),
+        (Self::RecordEndsWithLease, Safety::TwoSafe, true, 4),
+        (Self::ReadsOldRecord, Safety::TwoSafe, true, 4),
+        (Self::RecordKeepsEpoch, Safety::TwoSafe, true, 14),
+        (Self::LeaseOutlived, Safety::TwoSafe, true, 11),
+        (Self::RenewsEndedLease, Safety::TwoSafe, true, 7),
+        (Self::BelievesInLease, Safety::TwoSafe, true, 11),
+        (Self::GivesLeaseTwice, Safety::TwoSafe, true, 13),
     ];
+
+    /// Returns the mutant of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let mut mutants = Self::ALL.iter().map(|(mutant, ..)| *mutant);
+        mutants.find(|mutant| format!("{mutant:?}") == name)
+    }
 
     /// The level, and whether there is a lease.
     pub fn shows_under(self) -> (Safety, bool) {
-        match self {
-            // The node with the most records takes over if there is no lease.
-            Self::TellsUncommitted | Self::KeepsLostInSync | Self::LeaseOutlived => (Safety::TwoSafe, true),
-            Self::AcknowledgesReceived | Self::LyingStandby => (Safety::Quorum, false),
-        }
+        let mut all = Self::ALL.iter();
+        let found = all.find_map(|(mutant, level, has_lease, _)| (*mutant == self).then_some((*level, *has_lease)));
+        found.expect("each one is listed")
     }
 
-    /// Returns the forged form of a node's frame, which arrives instead.
-    pub fn forge(self, bytes: Vec<u8>) -> Vec<u8> {
-        match (Frame::decode(&bytes), self) {
-            (Ok(Frame::Progress(mut progress)), Self::AcknowledgesReceived) => {
-                progress.persisted = progress.received;
-                Frame::Progress(progress).encode()
-            }
-            (Ok(Frame::Heartbeat(mut beat)), Self::TellsUncommitted) => {
-                beat.committed = beat.durable;
-                Frame::Heartbeat(beat).encode()
-            }
-            _ => bytes,
-        }
-    }
-}
-
-/// Returns the store of leases, with the mutant's bug in it.
-pub fn store_of(store: Box<dyn LeaseStore>, mutant: Option<FailoverMutant>) -> Box<dyn LeaseStore> {
-    let is_of_leases =
-        |mutant: &FailoverMutant| matches!(mutant, FailoverMutant::KeepsLostInSync | FailoverMutant::LeaseOutlived);
-    match mutant.filter(is_of_leases) {
-        Some(mutant) => Box::new(ForgingStore { store, mutant }),
-        None => store,
-    }
-}
-
-struct ForgingStore {
-    store: Box<dyn LeaseStore>,
-    mutant: FailoverMutant,
-}
-
-impl ForgingStore {
-    fn outlived(&self, ttl: Option<Duration>) -> Option<Duration> {
-        match self.mutant {
-            FailoverMutant::LeaseOutlived => ttl.map(|ttl| 4 * ttl),
-            _ => ttl,
-        }
-    }
-}
-
-impl LeaseStore for ForgingStore {
-    fn kind(&self) -> &'static str {
-        self.store.kind()
+    /// True if a disk may be damaged by it.
+    pub fn harms_disks(self) -> bool {
+        self == Self::LyingStandby
     }
 
-    fn read(&mut self) -> Result<LeaseContents, StoreError> {
-        self.store.read()
+    /// True if the mutant shows only while the old primary goes on beside the new one.
+    pub fn needs_old_primary(self) -> bool {
+        self == Self::PromiseForgotten
     }
 
-    fn take(
-        &mut self,
-        holder: &Holder,
-        record: &SyncRecord,
-        seen: &LeaseContents,
-        ttl: Duration,
-    ) -> Result<Option<Duration>, StoreError> {
-        let taken = self.store.take(holder, record, seen, ttl)?;
-        Ok(self.outlived(taken))
-    }
-
-    fn renew(&mut self) -> Result<Option<Duration>, StoreError> {
-        let renewed = self.store.renew()?;
-        Ok(self.outlived(renewed))
-    }
-
-    fn record(&mut self, record: &SyncRecord) -> Result<bool, StoreError> {
-        let seen = self.store.read()?.record;
-        let was_in_sync = seen.map_or_else(Vec::new, |seen| seen.in_sync);
-        let leaves = was_in_sync.iter().any(|name| !record.in_sync.contains(name));
-        match self.mutant == FailoverMutant::KeepsLostInSync && leaves {
-            true => Ok(true),
-            false => self.store.record(record),
-        }
-    }
-
-    fn release(&mut self) -> Result<(), StoreError> {
-        self.store.release()
+    /// True if the mutant shows only while records wait for a disk.
+    pub fn needs_slow_disks(self) -> bool {
+        self == Self::AcknowledgesReceived
     }
 }

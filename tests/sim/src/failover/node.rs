@@ -17,8 +17,9 @@ use reprise_ship::{ForkAnswer, Link, LinkConfig, LogBeside, StandbyFiles};
 
 use super::{
     around::{Around, Life, NAMES, NodeThreads, Refused, node_of, url_of},
+    forge::{ask_promise, step_down},
     history::{Tape, lock},
-    mutant::{FailoverMutant, store_of},
+    mutant::FailoverMutant,
 };
 use crate::{
     module::{NativeCompiler, Way},
@@ -43,6 +44,10 @@ pub struct Settings {
     pub hold_bytes_max: u64,
     /// True if the operator now and then promotes by force without a look at the other nodes.
     pub is_blind: bool,
+    /// True if an operator who promotes a standby by the promises of the others does not end the old primary first.
+    pub keeps_old: bool,
+    /// True if the records of standbys wait for their disks.
+    pub has_slow_disks: bool,
     /// Zero: tables are not compared.
     pub compare_every: Duration,
 }
@@ -85,10 +90,15 @@ impl Process {
 }
 
 /// Returns the environment of a process.
-fn environment((around, life): (&Arc<Around>, &Arc<Life>), disk: &SimDisk, own: &Own) -> Environment {
+fn environment(
+    (around, life): (&Arc<Around>, &Arc<Life>),
+    disk: &SimDisk,
+    (own, has_slow_disk): (&Own, bool),
+) -> Environment {
     let threads: Arc<dyn Threads> = Arc::new(NodeThreads {
         around: around.clone(),
         life: life.clone(),
+        has_slow_disk,
     });
     Environment {
         clock: around.clock.clone(),
@@ -115,7 +125,7 @@ pub fn open(
     (settings, own): (&Settings, &Own),
     is_standby: bool,
 ) -> Result<Arc<Database>, String> {
-    let environment = environment((around, life), disk, own);
+    let environment = environment((around, life), disk, (own, settings.has_slow_disks && is_standby));
     let config = DatabaseConfig {
         dir: None,
         partitions: settings.partitions,
@@ -160,7 +170,7 @@ pub fn open(
 pub fn lease(around: &Around, life: &Life) -> LeaseConfig {
     let name = NAMES[life.node];
     LeaseConfig {
-        store: store_of(around.leases.store(&life.key()), around.mutant),
+        store: around.store(life),
         name: name.into(),
         url: Some(url_of(name).into()),
         ttl: LEASE_TTL,
@@ -248,16 +258,17 @@ pub fn follow((around, life): (&Arc<Around>, &Arc<Life>), database: &Arc<Databas
             })
         }),
         step_down: Arc::new(move || {
-            let told = asking.ask(&|service| service.step_down(own, Some(url_of(own).into())));
+            let mutant = asking.around.mutant;
+            let told = asking.ask(&|service| step_down(service, mutant, (own, url_of(own))));
             told.map_err(|refused| refused.text().into())
         }),
         ask_peers: Arc::new(move |urls, question| {
+            let database = peers.database.get().and_then(Weak::upgrade);
+            let own_epoch = database.and_then(|database| database.router().status().epoch);
+            let asker = (peers.life.node, own_epoch.unwrap_or_default());
             let ask = |url: &String| {
                 let node = node_of(url).ok_or("no node of the cluster")?;
-                let told = peers
-                    .around
-                    .ask((peers.life.node, node), |service| service.promise(question));
-                told.map_err(|refused| refused.text().into())
+                ask_promise(&peers.around, asker, node, question)
             };
             urls.iter().map(ask).collect()
         }),

@@ -287,10 +287,16 @@ impl Run {
         }
     }
 
-    /// Any standby: the others tell it whether it has all that was answered. The old primary is stopped.
+    /// Any standby: the others tell it whether it has all that was answered. The old primary is stopped, or does not reach the new one.
     fn force_by_promises(&mut self) -> Result<(), String> {
-        self.end_primaries(self.primary)?;
+        if !self.settings.keeps_old {
+            self.end_primaries(self.primary)?;
+        }
         let Some(node) = self.some_standby() else { return Ok(()) };
+        if let Some(old) = self.primary.filter(|old| *old != node && self.settings.keeps_old) {
+            self.around.net.part(NAMES[old], NAMES[node]);
+            self.around.net.break_between(NAMES[old], NAMES[node]);
+        }
         self.force_one(node, FORCED, Some(How::Forced)).map(drop)
     }
 
