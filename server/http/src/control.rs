@@ -79,6 +79,11 @@ impl ControlOp {
         }
     }
 
+    /// Whether it becomes a record of the log. Standbys come and go by themselves, also to a primary that leads no more.
+    fn is_logged(&self) -> bool {
+        !matches!(self, Self::AdmitStandby(_))
+    }
+
     /// None: it waits for nothing, and needs no thread of its own.
     fn place(&self) -> Option<Operation> {
         match self {
@@ -175,7 +180,8 @@ struct ActiveControl {
 impl ActiveControl {
     /// Records the result of the operation: for those who watch, and in the log.
     fn record(&self, parts: &Parts, refusal: Option<&Refusal>) {
-        if let Some(ended) = self.publish(&parts.controls, parts.router.notices(), refusal) {
+        let ended = self.publish(&parts.controls, parts.router.notices(), refusal);
+        if let Some(ended) = ended.filter(|_| self.op.is_logged()) {
             let wait_max = self.op.place().map_or(Duration::ZERO, |_| LOGGED_WAIT_MAX);
             let subject = ended.subject.clone();
             if let Err(reason) = parts.router.log_control(ended, wait_max) {

@@ -65,7 +65,7 @@ fn golden_greetings() {
     check_golden(
         Frame::Hello(hello("s1")),
         expect![[r#"
-            1b 95 77 4c 01 00 00 00 07 00 00 00 07 00 00 00
+            51 4c f9 f1 01 00 00 00 07 00 00 00 08 00 00 00
             30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
             ee ee ee ee ee ee ee ee ee ee ee ee ee ee ee ee
             03 00 00 00 a4 a3 a2 a1 66 55 44 33 22 11 00 00
@@ -221,9 +221,9 @@ fn golden_streams() {
     check_golden(
         Frame::Group(group(b"\x03ab\x03cd")),
         expect![[r#"
-            a4 65 8a 41 06 00 00 00 03 00 00 00 a4 a3 a2 a1
+            55 fe 90 43 06 00 00 00 03 00 00 00 a4 a3 a2 a1
             07 00 00 00 00 00 00 00 09 00 00 00 00 00 00 00
-            07 00 00 00 06 00 00 00 03 61 62 03 63 64"#]],
+            08 00 00 00 06 00 00 00 03 61 62 03 63 64"#]],
     );
     check_golden(
         Frame::Heartbeat(Heartbeat {

@@ -67,8 +67,16 @@ fn operations_and_refusals_are_in_the_log_and_outlive_a_kill() -> Result<()> {
         "ops take-checkpoint  done",
         "app request GET /v1/audit forbidden",
     ];
-    let page = audit(&server, &[OPS], "")?;
-    ensure!(lines(&page) == expected, "{page}");
+    // The record of a request that is refused at the door follows its answer.
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let page = audit(&server, &[OPS], "")?;
+        if lines(&page) == expected {
+            break;
+        }
+        ensure!(Instant::now() < until, "{page}");
+        thread::sleep(Duration::from_millis(10));
+    }
     let of_app = lines(&audit(&server, &[OPS], "principal=app")?);
     ensure!(of_app == [expected[1], expected[4]], "{of_app:?}");
     let first = audit(&server, &[OPS], "limit=1")?;

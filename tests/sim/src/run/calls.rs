@@ -1,5 +1,9 @@
 //! Calls of clients: with keys and without, repeated, or under the key of another call; and the second version of the module.
 
+use std::time::Duration;
+
+use reprise_router::EndedControl;
+
 use super::{Life, Run};
 use crate::{
     ledger::{Attempt, Call, Fate, Ledger},
@@ -99,6 +103,15 @@ impl Run {
         }
         let deployed = world.router().deploy(NAME, BYTES[1]);
         self.note(|| format!("deploy: {:?}", deployed.as_ref().map(|deployed| deployed.lsn)));
+        let ended = EndedControl {
+            principal: "anonymous".to_owned(),
+            operation: "deploy-module",
+            subject: NAME.to_owned(),
+            outcome: "done",
+            took: Duration::ZERO,
+        };
+        let logged = world.router().log_control(ended, Duration::from_millis(1));
+        self.note(|| format!("audit: {logged:?}"));
         self.look_at_versions(world);
         if deployed.is_ok() {
             self.upgraded_at = Some(world.disk.ops_count());
