@@ -60,9 +60,17 @@ impl Primary {
         if named_epoch > Some(promised.epoch.0) || !self.is_as_safe(&promised.url) {
             return None;
         }
-        let client = remote::client(&promised.url, self.token.as_deref(), self.ca_cert.as_deref());
-        let answer = question(&client.ok()?);
+        let client = remote::client(&promised.url, self.token.as_deref(), self.ca_cert.as_deref()).ok()?;
         let is_named_deposed = promised.is_followed && named_epoch.is_some();
+        // It may lead in an earlier epoch alone, whose records this standby does not have.
+        let status = client.status_within(ASK_TIME).ok();
+        let leads_in = status
+            .filter(|status| status.role == Role::Primary.name())
+            .and_then(|status| status.epoch);
+        if leads_in < Some(promised.epoch.0) && !is_named_deposed {
+            return None;
+        }
+        let answer = question(&client);
         (answer.is_ok() || is_named_deposed).then_some(answer)
     }
 

@@ -416,6 +416,8 @@ fn standby_follows_the_primary_that_the_operator_names_once_its_epoch_is_later_t
     wait_reached(&a, &[], ("1-safe", &[&b]))?;
     let (status, promoted) = promote(&b, true)?;
     ensure!(status == 200 && promoted["epoch"] == 2, "{promoted}");
+    // This record is not on b, which leads in an epoch before the promised one: b would refuse c for good.
+    a.deploy("bank")?;
     let c = cluster.standby("c", &a, &level)?;
     wait_reached(&a, &[], ("1-safe", &[&c]))?;
     let asked = json!({"epoch": 3, "name": "b", "url": format!("http://{}", b.address)}).to_string();
