@@ -176,10 +176,16 @@ impl StandbyParts {
         self.orders.stop();
     }
 
+    /// Whether the replay was ended before its time: nothing more comes from it.
+    fn is_stopped(&self) -> bool {
+        self.thread.lock().expect("held to take").is_none()
+    }
+
     /// Ends the replay at its present record.
     pub fn stop(&self, view: Lsn) {
         self.orders.stop();
-        if let Some(thread) = self.thread.lock().expect("held to take").take() {
+        let thread = self.thread.lock().expect("held to take").take();
+        if let Some(thread) = thread {
             thread.join();
         }
         self.keep_view(view, 0);
@@ -581,6 +587,9 @@ impl Database {
                     return Ok(end);
                 }
                 Ok(Err(failure)) => standby.keep_failure(&failure),
+                Err(RecvTimeoutError::Timeout) if standby.is_stopped() => {
+                    return Err(unavailable("the server stops".into()));
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(unavailable("the replay has ended".into())),
             }
