@@ -28,8 +28,8 @@ const CLIENTS: u64 = 3;
 /// One call of so many has an idempotency key of its own.
 const KEYED_EVERY: u64 = 50;
 const JSON: (&str, &str) = ("content-type", "application/json");
-/// Parts of the warnings that a round causes: its standby goes away.
-const EXPECTED: [&str; 1] = ["standby"];
+/// Parts of the warnings that a round causes: its standby goes away, and a withdrawn token is tried.
+const EXPECTED: [&str; 2] = ["standby", "refused as unauthorized"];
 
 /// The processes' use of the machine at the end of a round.
 #[derive(Clone, Copy, Debug)]
