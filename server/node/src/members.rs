@@ -98,6 +98,7 @@ pub fn watch(database: &Arc<Database>, settings: &ReplicationSettings, is_encryp
     let database = Arc::downgrade(database);
     let work = move || {
         while let Some(asked) = members_to_watch(&database, former.as_ref()) {
+            asker.keep_clients_of(&asked);
             let found = other_primary(&asker, &asked);
             if let (Some(found), Some(database)) = (found, database.upgrade()) {
                 database.router().set_other_primary(found);
@@ -207,7 +208,13 @@ impl Asker {
         answer.ok()?.primary
     }
 
-    /// Returns the client of a URL, which is made once.
+    /// Lets the clients of all other servers go. Each has a thread, and a standby may come back at another address each time.
+    fn keep_clients_of(&self, members: &[MemberAddress]) {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.retain(|url, _| members.iter().any(|member| member.url == *url));
+    }
+
+    /// Returns the client of a URL, which is made once as long as the server is asked.
     fn client(&self, url: &str) -> Result<Client, String> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = clients.get(url) {
@@ -232,5 +239,31 @@ impl Asker {
             }
             other => other.to_string(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_servers_that_are_asked_now_have_a_client() {
+        let asker = Asker {
+            token: None,
+            ca_cert: None,
+            is_encrypted: false,
+            database_id: String::new(),
+            clients: Mutex::default(),
+        };
+        let member = |port: u16| MemberAddress {
+            name: "b".into(),
+            url: format!("http://127.0.0.1:{port}"),
+        };
+        for port in 1..=3 {
+            asker.client(&member(port).url).expect("a URL");
+        }
+        asker.keep_clients_of(&[member(2), member(4)]);
+        let kept: Vec<_> = asker.clients.lock().expect("held for a look").keys().cloned().collect();
+        assert_eq!(kept, [member(2).url]);
     }
 }
