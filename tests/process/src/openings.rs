@@ -113,9 +113,9 @@ pub fn is_awaited(server: &Server, name: &str) -> Result<bool> {
 
 /// By a report of the server, the standby is connected to it and in sync.
 pub fn is_awaited_by(told: &Value, name: &str) -> bool {
-    let standbys = told["standbys"].as_array().into_iter().flatten();
+    let mut standbys = told["standbys"].as_array().into_iter().flatten();
     let is_there = |one: &Value| one["name"] == name && one["state"] == "streaming" && one["in_sync"] == true;
-    standbys.into_iter().any(is_there)
+    standbys.any(is_there)
 }
 
 /// Opens an account under a key of its own, again while standbys are missing: on a busy machine they may be late.

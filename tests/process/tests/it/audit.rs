@@ -116,15 +116,22 @@ fn refusals_fill_no_log() -> Result<()> {
         let path = format!("/v1/modules/{at}{}", "x".repeat(8_000));
         ensure!(server.request("DELETE", &path, &[APP], b"")?.status == 403);
     }
-    let page = audit(&server, &[OPS], "limit=1000")?;
-    let found = lines(&page);
-    ensure!(
-        found.len() < 100 && found.iter().all(|line| line.len() < 200),
-        "{found:?}"
-    );
-    let metrics = server.request("GET", "/metrics", &[OPS], b"")?.text();
-    let left_out = format!("reprise_control_refusals_left_out_total {}", 100 - found.len());
-    ensure!(metrics.contains(&left_out), "{left_out}: {metrics}");
+    // The record of a request that is refused at the door follows its answer.
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let found = lines(&audit(&server, &[OPS], "limit=1000")?);
+        ensure!(
+            found.len() < 100 && found.iter().all(|line| line.len() < 200),
+            "{found:?}"
+        );
+        let metrics = server.request("GET", "/metrics", &[OPS], b"")?.text();
+        let left_out = format!("reprise_control_refusals_left_out_total {}\n", 100 - found.len());
+        if metrics.contains(&left_out) {
+            break;
+        }
+        ensure!(Instant::now() < until, "{left_out}: {metrics}");
+        thread::sleep(Duration::from_millis(10));
+    }
     Ok(())
 }
 
@@ -143,11 +150,14 @@ fn standby_has_the_audit_and_goes_on_with_it() -> Result<()> {
     a.kill()?;
     let promoted = b.request("POST", "/v1/replication/promote?force=true&accept_loss=true", &[], b"")?;
     ensure!(promoted.status == 200, "{}", promoted.text());
-    let found = lines(&audit(&b, &[], "")?);
     let last = "anonymous promote  done";
-    ensure!(
-        found.iter().any(|line| line == deployed) && found.last().is_some_and(|line| line == last),
-        "{found:?}"
-    );
-    Ok(())
+    loop {
+        let found = lines(&audit(&b, &[], "")?);
+        ensure!(found.iter().any(|line| line == deployed), "{found:?}");
+        if found.last().is_some_and(|line| line == last) {
+            return Ok(());
+        }
+        ensure!(Instant::now() < until, "{found:?}");
+        thread::sleep(Duration::from_millis(10));
+    }
 }
