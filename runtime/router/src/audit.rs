@@ -38,7 +38,7 @@ impl Router {
         let (sender, receiver) = crossbeam_channel::bounded(1);
         let job: Job = Box::new(move |held| {
             if let Err(reason) = append(held, &ended, sender.clone()) {
-                let _ = sender.send(Err(reason.to_string().into())); // the record is lost even if nobody waits
+                let _ = sender.send(Err(reason.to_string().into())); // the caller may wait no longer
             }
         });
         let shared = &self.0.config.shared;
@@ -71,7 +71,7 @@ fn append(
     }));
     let mut waiting = Box::new(CallBatch::new(None));
     waiting.done = Some(Box::new(move |_| {
-        let _ = committed.send(Ok(())); // nobody waits after `wait_max`
+        let _ = committed.send(Ok(())); // the caller may wait no longer
     }));
     let mut partitions: Vec<&mut Partition> = held.partitions.iter_mut().map(|part| &mut **part).collect();
     let published = held

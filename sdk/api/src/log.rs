@@ -187,7 +187,7 @@ pub struct LogRecord {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ControlEnd {
     /// `deploy-module`, `rollback-module`, `remove-module`, `drop-table`, `take-checkpoint`, `create-backup`, `remove-backup`, `read-backup`,
-    /// `cancel-call`, `admit-standby` (in events alone), `forget-standby`, `promote`, `step-down` or `promise`. `request`: the token's role did not allow the request.
+    /// `cancel-call`, `admit-standby` (in events alone), `forget-standby`, `promote`, `step-down` or `promise`. `request`: the token did not allow the request.
     pub operation: String,
     /// Object of the operation: the name of the module, table or server, or the id of the backup or call, at most 100 characters. May be empty.
     pub subject: String,

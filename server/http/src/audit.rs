@@ -11,8 +11,7 @@ use utoipa::IntoParams;
 use crate::{
     front::Params,
     limits::LOG_LIMIT_MAX,
-    log::{limit, position},
-    log_record::log_record,
+    log::{decoded, limit, position},
     permits::Operation,
     refusal::Refusal,
     state::AppState,
@@ -37,9 +36,9 @@ pub struct AuditParams {
 
 /// Lists control operations
 ///
-/// Returns what was done, or refused, other than by a call: deployments, backups, promotions, and requests that the role of their token did
-/// not allow. The records are from the log, so they outlive restarts, and a standby has them too. A page may be empty and still have a
-/// `next` before `end`.
+/// Returns operations other than calls, done or refused: deployments, backups, promotions, and requests that their token does not allow.
+/// The records are from the log, so they outlive restarts, and a standby has them too. A page may be empty and still have a `next`
+/// before `end`.
 #[utoipa::path(
     get,
     path = "/v1/audit",
@@ -69,9 +68,7 @@ pub async fn list_audit(
         .blocking(Operation::ReadLog, move |parts| parts.router.log_records(query))
         .await??;
     let records = page.records.into_iter().map(|entry| {
-        let lsn = entry.lsn;
-        let decoded = log_record(entry);
-        let record = decoded.map_err(|error| Refusal::internal(&format!("decode record at {lsn}: {error}")))?;
+        let record = decoded(entry)?;
         Ok(AuditRecord {
             lsn: record.lsn,
             time: record.time.unwrap_or_default(),

@@ -212,11 +212,15 @@ pub async fn show_record(
     answer(entry.ok_or_else(none)?, &caller).map(Json)
 }
 
+/// Returns the whole record.
+pub fn decoded(entry: LogEntry) -> Result<LogRecord, Refusal> {
+    let lsn = entry.lsn;
+    log_record(entry).map_err(|error| Refusal::internal(&format!("decode record at {lsn}: {error}")))
+}
+
 /// Returns a record as `caller` may see it: who did what beside calls is for the role `admin`.
 fn answer(entry: LogEntry, caller: &Principal) -> Result<LogRecord, Refusal> {
-    let lsn = entry.lsn;
-    let decoded = log_record(entry);
-    let mut record = decoded.map_err(|error| Refusal::internal(&format!("decode record at {lsn}: {error}")))?;
+    let mut record = decoded(entry)?;
     if record.control.is_some() && !caller.may(TokenRole::Admin) {
         (record.control, record.principal) = (None, None);
     }

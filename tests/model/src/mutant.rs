@@ -15,7 +15,7 @@ pub enum Mutant {
     AcknowledgesUnflushed,
     /// A primary takes the report of one standby for that of all.
     CountsTwice,
-    /// A primary leaves out one entry of those that it sends.
+    /// A primary sends all entries but one.
     SkipsEntry,
     /// A standby confirms a sync status before that is durable.
     ConfirmsUnsaved,

@@ -428,7 +428,7 @@ export type Comparison = {
 export type ControlEnd = {
     /**
      * `deploy-module`, `rollback-module`, `remove-module`, `drop-table`, `take-checkpoint`, `create-backup`, `remove-backup`, `read-backup`,
-     * `cancel-call`, `admit-standby` (in events alone), `forget-standby`, `promote`, `step-down` or `promise`. `request`: the token's role did not allow the request.
+     * `cancel-call`, `admit-standby` (in events alone), `forget-standby`, `promote`, `step-down` or `promise`. `request`: the token did not allow the request.
      */
     operation: string;
     /**
