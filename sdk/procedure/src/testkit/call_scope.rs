@@ -13,6 +13,16 @@ pub struct CallScope {
     pub tables_seen: usize,
     /// Number of these tables that it writes.
     pub tables_written: usize,
+    /// Fuel that it may burn, if it is not that of every call.
+    pub fuel_max: Option<u64>,
+}
+
+/// Caller, time and random seed of a transaction.
+pub struct Moment<'a> {
+    pub caller: Option<&'a str>,
+    pub now_us: i64,
+    pub txn_id: u64,
+    pub seed: u64,
 }
 
 impl CallScope {
@@ -24,6 +34,18 @@ impl CallScope {
             held: vec![partition],
             read_only: false,
             writes_replicated: true,
+            fuel_max: None,
+        }
+    }
+
+    /// Names its partitions.
+    pub fn runs_on(&self) -> String {
+        match &self.held[..] {
+            [only] => format!("partition {only} alone"),
+            held => {
+                let names: Vec<String> = held.iter().map(usize::to_string).collect();
+                format!("partitions {}", names.join(", "))
+            }
         }
     }
 }

@@ -11,14 +11,14 @@ mod store;
 use std::fmt;
 
 use reprise_abi::{
-    LogLevel, ModuleSchema, OpError, ProcedureSchema, TXN_ORIGIN_BITS, TXN_ORIGIN_SEVERAL, TablePlacement,
+    HostOps, LogLevel, ModuleSchema, OpError, ProcedureSchema, TXN_ORIGIN_BITS, TXN_ORIGIN_SEVERAL, TablePlacement,
     key::KEY_BYTES_MAX, value::ValueReader,
 };
 
 use self::{call_scope::CallScope, session::TestSession, store::TestStore};
 use crate::{
     module::Abort,
-    native::{NativeFault, NativeModule, with_txn},
+    native::{NativeExit, NativeFault, NativeModule, with_txn},
     scratch::Scratch,
     txn::Txn,
     value::{Args, Decode},
@@ -90,9 +90,28 @@ pub struct LogLine {
     pub text: String,
 }
 
+/// A module's wasm, which runs its calls in place of the native code. `reprise-fuel` has one.
+pub trait Guest {
+    /// Returns the description of the module.
+    fn schema(&self) -> &ModuleSchema;
+    /// Runs a procedure in the transaction of `ops`; behind all procedures, what runs at a deployment.
+    fn call(&mut self, index: usize, ops: &mut dyn HostOps) -> GuestEnd;
+}
+
+/// The end of a call of a [`Guest`].
+pub struct GuestEnd {
+    /// Err: the reason why the call was ended.
+    pub exit: Result<NativeExit, String>,
+    /// Fuel that it burned.
+    pub fuel: u64,
+}
+
 /// A database for tests.
 pub struct TestDb {
     module: &'static NativeModule,
+    guest: Option<Box<dyn Guest>>,
+    /// Fuel of the last call.
+    fuel: u64,
     schema: ModuleSchema,
     /// Stores by partition.
     stores: Vec<TestStore>,
@@ -115,6 +134,8 @@ impl TestDb {
         }
         Self {
             module,
+            guest: None,
+            fuel: 0,
             stores: stores(&schema, PARTITIONS),
             schema,
             now_us: START_US,
@@ -136,6 +157,25 @@ impl TestDb {
         );
         self.stores = stores(&self.schema, partitions.max(1));
         self
+    }
+
+    /// Runs calls as wasm from now on, with fuel and the limits of a server.
+    ///
+    /// # Panics
+    /// If the wasm is not that of this module's source.
+    pub fn with_guest(mut self, guest: impl Guest + 'static) -> Self {
+        assert!(
+            *guest.schema() == self.schema,
+            "the wasm was built from another source: run `reprise build` first"
+        );
+        self.guest = Some(Box::new(guest));
+        self
+    }
+
+    /// Returns the fuel that the last call burned, or the largest part of the last migration. 0 without [`Self::with_guest`]. It is the
+    /// same on every server.
+    pub fn fuel(&self) -> u64 {
+        self.fuel
     }
 
     /// Another stream of random numbers.
@@ -205,11 +245,14 @@ impl TestDb {
             writes_replicated: false,
             tables_seen: self.schema.tables.len(),
             tables_written: self.schema.tables.len(),
+            fuel_max: declared.fuel_max,
         };
-        let module = self.module;
+        let (module, mut guest) = (self.module, self.guest.take());
         let mut session = self.begin(args, scope);
-        let outcome = session.run(module, index);
+        let outcome = session.run(module, guest.as_deref_mut(), index);
+        let fuel = session.fuel;
         session.end(outcome.is_ok());
+        (self.guest, self.fuel) = (guest, fuel);
         outcome
     }
 
@@ -222,15 +265,20 @@ impl TestDb {
             ));
         }
         let (module, partitions, args) = (self.module, self.stores.len(), from_version.to_le_bytes());
-        let mut outcome = Ok(());
+        let mut guest = self.guest.take();
+        let (mut outcome, mut fuel) = (Ok(()), 0);
         for partition in 0..partitions {
             let scope = CallScope::migration(partition, &self.schema);
             let mut session = self.begin(&args, scope);
-            outcome = session.run(module, module.procedures.len()).map(drop);
+            outcome = session
+                .run(module, guest.as_deref_mut(), module.procedures.len())
+                .map(drop);
+            fuel = session.fuel.max(fuel);
             if outcome.is_err() {
                 break;
             }
         }
+        (self.guest, self.fuel) = (guest, fuel);
         let outcome = outcome.and_then(|()| self.check_replicated());
         for store in &mut self.stores {
             if outcome.is_err() {
@@ -257,6 +305,7 @@ impl TestDb {
             writes_replicated: false,
             tables_seen: tables,
             tables_written: tables,
+            fuel_max: None,
         };
         let mut session = self.begin(&[], scope);
         let outcome = match with_txn(&mut session, body) {
@@ -297,7 +346,7 @@ impl TestDb {
             &mut self.log,
             args,
             scope,
-            session::Moment {
+            call_scope::Moment {
                 now_us: self.now_us,
                 txn_id: self.txn_count << TXN_ORIGIN_BITS | origin,
                 seed: self.seed,

@@ -83,6 +83,14 @@ impl<'k> KeyBounds<'k> {
     }
 }
 
+/// The way in which a call looks for rows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum LookupKind {
+    Key,
+    Local,
+    Range,
+}
+
 /// Returns the partition of all rows whose keys lie between two of an index with these columns. None: the keys don't agree up to the
 /// partition column.
 pub fn of_keys(table: &TableSchema, columns: &[u16], keys: KeyBounds<'_>, partitions: usize) -> Option<usize> {

@@ -8,23 +8,15 @@ use reprise_abi::{
 };
 
 use super::{
-    LogLine, TestError,
-    call_scope::CallScope,
-    placement::{self, KeyBounds},
+    Guest, LogLine, TestError,
+    call_scope::{CallScope, Moment},
+    placement::{self, KeyBounds, LookupKind},
     store::{KeyRange, RowPosition, TestStore, TestTable, guest},
 };
 use crate::{
     module::Abort,
     native::{NativeExit, NativeModule},
 };
-
-/// Caller, time and random seed of a transaction.
-pub struct Moment<'a> {
-    pub caller: Option<&'a str>,
-    pub now_us: i64,
-    pub txn_id: u64,
-    pub seed: u64,
-}
 
 /// A row that was seen, and after how many changes of this transaction.
 #[derive(Clone, Copy)]
@@ -40,13 +32,6 @@ struct TestCursor {
     /// One that did not fit the last time.
     next: Option<(RowPosition, Vec<u8>)>,
     opened: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum LookupKind {
-    Key,
-    Local,
-    Range,
 }
 
 pub struct TestSession<'a> {
@@ -66,6 +51,8 @@ pub struct TestSession<'a> {
     changed: BTreeMap<RowPosition, u64>,
     result: Vec<u8>,
     abort: Option<Abort>,
+    /// Fuel that the call burned.
+    pub fuel: u64,
 }
 
 const MOVED: &str = "a row can't be moved to another partition: delete it and insert it";
@@ -93,12 +80,27 @@ impl<'a> TestSession<'a> {
             changed: BTreeMap::new(),
             result: Vec::new(),
             abort: None,
+            fuel: 0,
         }
     }
 
-    /// Runs one of the module's procedures in this transaction (`NativeModule::call`); its encoded result.
-    pub fn run(&mut self, module: &NativeModule, index: usize) -> Result<Vec<u8>, TestError> {
-        match module.call(index, self)? {
+    /// Runs one of the module's procedures, or what runs at a deployment, in this transaction: as wasm where a guest is given. Returns its
+    /// encoded result.
+    pub fn run(
+        &mut self,
+        module: &NativeModule,
+        guest: Option<&mut (dyn Guest + 'static)>,
+        index: usize,
+    ) -> Result<Vec<u8>, TestError> {
+        let exit = match guest {
+            None => module.call(index, self)?,
+            Some(guest) => {
+                let end = guest.call(index, self);
+                self.fuel = end.fuel;
+                end.exit.map_err(TestError::Fault)?
+            }
+        };
+        match exit {
             NativeExit::Done => Ok(std::mem::take(&mut self.result)),
             NativeExit::Aborted => {
                 let abort = self.abort.take();
@@ -147,21 +149,11 @@ impl<'a> TestSession<'a> {
         self.scope.held.len() == self.stores.len()
     }
 
-    fn runs_on(&self) -> String {
-        match &self.scope.held[..] {
-            [only] => format!("partition {only} alone"),
-            held => {
-                let names: Vec<String> = held.iter().map(usize::to_string).collect();
-                format!("partitions {}", names.join(", "))
-            }
-        }
-    }
-
     fn elsewhere(&self, table: &TestTable, home: usize) -> OpError {
         guest(format!(
             "the row of {} belongs to partition {home}, the call runs on {}",
             table.schema.name,
-            self.runs_on()
+            self.scope.runs_on()
         ))
     }
 
@@ -177,7 +169,7 @@ impl<'a> TestSession<'a> {
              sees all rows",
             table.schema.columns[by as usize].name,
             table.schema.name,
-            self.runs_on()
+            self.scope.runs_on()
         ))
     }
 
@@ -493,6 +485,10 @@ impl HostOps for TestSession<'_> {
             store.undo_to(len);
         }
         Ok(())
+    }
+
+    fn fuel_max(&self) -> Option<u64> {
+        self.scope.fuel_max
     }
 
     fn now_us(&self) -> i64 {

@@ -1,4 +1,4 @@
-//! The SDK inside this program: the sources of three crates, which every new crate gets. So it needs no source tree, and builds later with
+//! The SDK inside this program: the sources of its crates, which every new crate gets. So it needs no source tree, and builds later with
 //! the same program that deploys it.
 
 use std::{
@@ -13,25 +13,59 @@ use toml::{Table, Value};
 /// The folder of the SDK in a crate.
 pub const FOLDER: &str = ".reprise/sdk";
 
-#[derive(RustEmbed)]
-#[folder = "../../runtime/abi/src"]
-struct AbiSources;
-
-#[derive(RustEmbed)]
-#[folder = "../../sdk/procedure/src"]
-struct ProcedureSources;
-
-#[derive(RustEmbed)]
-#[folder = "../../sdk/procedure-macros/src"]
-struct MacroSources;
-
 const WORKSPACE: &str = include_str!("../../../../Cargo.toml");
-const MANIFESTS: [(&str, &str); 3] = [
-    ("abi", include_str!("../../../../runtime/abi/Cargo.toml")),
-    ("procedure", include_str!("../../../../sdk/procedure/Cargo.toml")),
-    (
+
+/// A crate of the SDK.
+struct KitCrate {
+    /// Its folder in the copy.
+    name: &'static str,
+    manifest: &'static str,
+    /// The files of its folder `src`.
+    sources: fn() -> Vec<(String, EmbeddedFile)>,
+}
+
+macro_rules! kit_crate {
+    ($name:literal, $sources:literal, $manifest:literal) => {{
+        #[derive(RustEmbed)]
+        #[folder = $sources]
+        struct Sources;
+        KitCrate {
+            name: $name,
+            manifest: include_str!($manifest),
+            sources: || {
+                let file = |name: std::borrow::Cow<'static, str>| Some((name.to_string(), Sources::get(&name)?));
+                Sources::iter().filter_map(file).collect()
+            },
+        }
+    }};
+}
+
+/// The crates that a module needs, and behind them those that run its tests as wasm (`fuel`).
+const CRATES: [KitCrate; 9] = [
+    kit_crate!("abi", "../../runtime/abi/src", "../../../../runtime/abi/Cargo.toml"),
+    kit_crate!(
+        "procedure",
+        "../../sdk/procedure/src",
+        "../../../../sdk/procedure/Cargo.toml"
+    ),
+    kit_crate!(
         "procedure-macros",
-        include_str!("../../../../sdk/procedure-macros/Cargo.toml"),
+        "../../sdk/procedure-macros/src",
+        "../../../../sdk/procedure-macros/Cargo.toml"
+    ),
+    kit_crate!("fuel", "../../sdk/fuel/src", "../../../../sdk/fuel/Cargo.toml"),
+    kit_crate!("host", "../../runtime/host/src", "../../../../runtime/host/Cargo.toml"),
+    kit_crate!("base", "../../runtime/base/src", "../../../../runtime/base/Cargo.toml"),
+    kit_crate!("env", "../../runtime/env/src", "../../../../runtime/env/Cargo.toml"),
+    kit_crate!(
+        "pages",
+        "../../runtime/pages/src",
+        "../../../../runtime/pages/Cargo.toml"
+    ),
+    kit_crate!(
+        "unify",
+        "../../runtime/unify/src",
+        "../../../../runtime/unify/Cargo.toml"
     ),
 ];
 
@@ -44,21 +78,16 @@ pub struct KitFile {
 /// All files of the SDK.
 pub fn files() -> anyhow::Result<Vec<KitFile>> {
     let mut files = Vec::new();
-    let mut push = |folder: &str, name: &str, bytes: Vec<u8>| {
-        let path = Path::new(FOLDER).join(folder).join(name);
-        files.push(KitFile { path, bytes });
-    };
-    for (folder, own) in MANIFESTS {
-        push(folder, "Cargo.toml", manifest(own, WORKSPACE)?.into_bytes());
-    }
-    let mut source = |folder: &str, name: &str, file: Option<EmbeddedFile>| {
-        if let Some(file) = file {
-            push(folder, &format!("src/{name}"), file.data.into_owned());
+    for own in &CRATES {
+        let mut push = |name: String, bytes: Vec<u8>| {
+            let path = Path::new(FOLDER).join(own.name).join(name);
+            files.push(KitFile { path, bytes });
+        };
+        push("Cargo.toml".to_owned(), manifest(own.manifest, WORKSPACE)?.into_bytes());
+        for (name, file) in (own.sources)() {
+            push(format!("src/{name}"), file.data.into_owned());
         }
-    };
-    AbiSources::iter().for_each(|name| source("abi", &name, AbiSources::get(&name)));
-    ProcedureSources::iter().for_each(|name| source("procedure", &name, ProcedureSources::get(&name)));
-    MacroSources::iter().for_each(|name| source("procedure-macros", &name, MacroSources::get(&name)));
+    }
     Ok(files)
 }
 
@@ -160,7 +189,10 @@ mod tests {
 
     #[test]
     fn manifests_stand_alone() {
-        for (name, own) in MANIFESTS {
+        for KitCrate {
+            name, manifest: own, ..
+        } in CRATES
+        {
             let text = manifest(own, WORKSPACE).expect("make a manifest");
             assert!(!text.contains("workspace"), "{name}: {text}");
             let parsed: Table = text.parse().expect("read it");
@@ -173,7 +205,7 @@ mod tests {
             {
                 if let Some(path) = dependency.get("path").and_then(Value::as_str) {
                     let folder = path.strip_prefix("../").expect("it lies beside");
-                    assert!(MANIFESTS.iter().any(|(name, _)| *name == folder), "{folder}");
+                    assert!(CRATES.iter().any(|other| other.name == folder), "{folder}");
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! Errors for a guest's mistakes, and numbers at the end of their range: in wasm as `procedures/edges` has them natively.
-use edges::{DecimalStep, MODULE, decimals};
+use edges::{DecimalStep, MODULE, decimals, sum};
+use reprise_fuel::WasmGuest;
 use reprise_procedure::{
     prelude::Decimal,
     testkit::{TestDb, TestError},
@@ -369,4 +370,29 @@ fn abort_codes_stand_in_the_modules_description_and_its_openapi() {
     );
     let listed = &answer["content"]["application/problem+json"]["schema"]["allOf"][1]["properties"]["code"]["examples"];
     assert_eq!(json!(codes), *listed);
+}
+
+fn fuel_of(server: &Server) -> u64 {
+    let metrics = server.get("/metrics").text();
+    let mut lines = metrics.lines();
+    let fuel = lines.find_map(|line| line.strip_prefix("reprise_fuel_total "));
+    fuel.expect("fuel is told").parse::<f64>().unwrap() as u64
+}
+
+#[test]
+fn call_burns_the_same_fuel_as_in_a_test_that_runs_the_wasm() {
+    let server = with_edges();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("edges.wasm");
+    std::fs::write(&path, procedure_wasm("edges").unwrap()).unwrap();
+    let mut db = TestDb::new(&MODULE).with_guest(WasmGuest::open(&path).unwrap());
+    for count in [0_i64, 1_000, 100_000] {
+        let items: Vec<i64> = (0..count).collect();
+        let before = fuel_of(&server);
+        server.call("sum", json!({"items": items})).ok(200);
+        let burned = fuel_of(&server) - before;
+        assert_eq!(sum::call(&mut db, items), Ok((0..count).sum()));
+        assert_eq!(db.fuel(), burned, "{count} items");
+        assert!(burned >= count as u64, "{burned}");
+    }
 }
