@@ -20,6 +20,8 @@ pub struct Chart {
     pub paper: Vec<Claim>,
     /// Facts that a reader must know, a sentence each: the meaning of a series, the omitted runs.
     pub notes: Vec<String>,
+    /// Series, and whose way each one is. The legend says it.
+    pub ways: &'static [(&'static str, &'static str)],
     /// Machine, build, length of a run.
     pub conditions: String,
 }
@@ -67,7 +69,7 @@ const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 420.0;
 const LEFT: f64 = 80.0;
 const TOP: f64 = 50.0;
-const LEGEND: f64 = 200.0;
+const LEGEND: f64 = 210.0;
 const LINE: f64 = 18.0;
 const TICKS_MAX: usize = 12;
 /// The left border of the text below a plot, and what fits a line of it.
@@ -89,6 +91,7 @@ impl Chart {
             points: Vec::new(),
             paper: Vec::new(),
             notes: Vec::new(),
+            ways: &[],
             conditions: conditions.to_owned(),
         }
     }
@@ -144,6 +147,13 @@ impl Chart {
         csv
     }
 
+    fn legend(&self, series: &str) -> String {
+        match self.ways.iter().find(|(name, _)| *name == series) {
+            Some((name, whose)) => format!("{name} ({whose})"),
+            None => series.to_owned(),
+        }
+    }
+
     pub fn svg(&self) -> String {
         let texts: Vec<_> = self.notes.iter().chain([&self.conditions]).cloned().collect();
         let lines = wrapped(&texts, CHARACTERS);
@@ -159,7 +169,7 @@ impl Chart {
         for (n, name) in names.into_iter().enumerate() {
             let mut points: Vec<_> = self.points.iter().filter(|point| point.series == name).collect();
             points.sort_by(|one, other| one.x.total_cmp(&other.x));
-            plot.series(n, name, &points);
+            plot.series(n, &self.legend(name), &points);
         }
         let mut y = HEIGHT + 58.0;
         for claim in &self.paper {
@@ -335,6 +345,7 @@ mod tests {
                 ours: Some((2.5, 2.5)),
             }],
             notes: vec!["b is half".into(), "word ".repeat(40).trim().into()],
+            ways: &[("b", "the paper's")],
             conditions: "a machine".into(),
         };
         let ratio = chart.claim("b of a", (1.5, 2.5), ("b", "a"), &|_| true);
@@ -353,6 +364,7 @@ mod tests {
             csv.contains("# b is half\n")
                 && svg.contains("b is half")
                 && svg.contains("A &amp; B")
+                && svg.contains("b (the paper's)")
                 && svg.contains("paper 1.5 to 2.5, here 2.50 to 2.50")
                 && !svg.contains("NaN"),
             "{svg}"
