@@ -4,7 +4,12 @@ mod headline;
 mod page;
 mod papers;
 
-use std::{fs, path::Path, process::Command, time::Instant};
+use std::{
+    fs,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, ensure};
 
@@ -15,6 +20,8 @@ use crate::tasks;
 /// Folder of the drawn figures, and the page that shows them.
 pub const FIGURES: &str = "docs/figures";
 pub const PAGE: &str = "docs/EVALUATION.md";
+/// Time that a group of figures that share their runs may take at full length. A longer one is named.
+const FIGURE_TIME_MAX: Duration = Duration::from_mins(10);
 /// A quick run shows that everything works. Its figures say nothing, so it leaves `docs/` alone.
 const QUICK_FIGURES: &str = "target/figures";
 const QUICK_PAGE: &str = "target/EVALUATION.md";
@@ -22,9 +29,10 @@ const QUICK_PAGE: &str = "target/EVALUATION.md";
 /// Draws the figures of these names, a paper's or a figure's each (all where there is none), and writes the page.
 ///
 /// # Errors
-/// A name that no figure has, or a figure that could not be drawn.
+/// A name that no figure has, or figures that could not be drawn. The others are drawn, and on the page.
 pub fn draw(root: &Path, names: &[String], is_quick: bool) -> Result<()> {
     check_names(names)?;
+    let (begun_all, mut failed) = (Instant::now(), Vec::new());
     for (paper, group) in PAPERS
         .iter()
         .flat_map(|paper| paper.groups.iter().map(move |group| (paper, group)))
@@ -36,15 +44,23 @@ pub fn draw(root: &Path, names: &[String], is_quick: bool) -> Result<()> {
         let begun = Instant::now();
         println!("{}: {}", paper.name, asked.join(", "));
         let program = group.program.unwrap_or(paper.program);
-        tasks::figures(root, program, &arguments(paper, group, &asked, is_quick))?;
-        println!(
-            "{}: {} in {} s",
-            paper.name,
-            asked.join(", "),
-            begun.elapsed().as_secs()
-        );
+        let drawn = tasks::figures(root, program, &arguments(paper, group, &asked, is_quick));
+        let (asked, took) = (format!("{} {}", paper.name, asked.join(", ")), begun.elapsed());
+        match drawn {
+            Ok(()) => println!("{asked}: {} s", took.as_secs()),
+            Err(error) => {
+                println!("{asked}: not drawn: {error:#}");
+                failed.push(asked.clone());
+            }
+        }
+        if took > FIGURE_TIME_MAX {
+            println!("{asked}: longer than {} minutes", FIGURE_TIME_MAX.as_secs() / 60);
+        }
     }
-    write_page(root, is_quick)
+    println!("all: {} s", begun_all.elapsed().as_secs());
+    write_page(root, is_quick)?;
+    ensure!(failed.is_empty(), "not drawn: {}", failed.join("; "));
+    Ok(())
 }
 
 /// Writes the page from the figures that were drawn, and prints how old each is.
