@@ -12,6 +12,9 @@ const END: &str = "<!-- End of the written rows. -->\n";
 /// The figure of votes beside other databases, and the group of its rows.
 const VOTES: &str = "peers-voter";
 const DURABLE: &str = "durable at each commit";
+/// The figure of TPC-C by log, in a closed loop, and the share of its calls on two partitions that is nearest to the specification's.
+const LOGS: &str = "command-logging-9";
+const REMOTE: &str = "10";
 
 /// Our ways to call, as the README names them.
 const WAYS: [(&str, &str); 4] = [
@@ -51,7 +54,21 @@ fn with_rows(readme: &str, figures: &Path) -> Result<String> {
         .split_once(BEGIN)
         .and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
     let (before, after) = place.context("README.md has no place for the first numbers")?;
-    Ok(format!("{before}{BEGIN}{}{END}{after}", rows(table)?))
+    let rows = rows(table)? + &tables.get(LOGS).and_then(|table| log_row(table)).unwrap_or_default();
+    Ok(format!("{before}{BEGIN}{rows}{END}{after}"))
+}
+
+/// Returns the row of what the command log costs TPC-C.
+fn log_row(table: &str) -> Option<String> {
+    let rate = |series: &str| {
+        let start = format!("{series},{REMOTE},");
+        let line = table.lines().find_map(|line| line.strip_prefix(&start))?;
+        line.split(',').next()?.parse::<f64>().ok()
+    };
+    let of_none = rate("command")? / rate("none")?;
+    Some(format!(
+        "| TPC-C's full mix with the command log, of its rate without a log | {of_none:.2} x |\n"
+    ))
 }
 
 /// Returns the calls a second of a series.
@@ -118,6 +135,10 @@ mod tests {
         }
         assert!(!written.contains("old") && !written.contains("Redis"), "{written}");
         assert_eq!(with_rows(&written, folder.path()).expect("again"), written);
+        let table = "series,percent on two partitions,transactions a second,runs\nnone,0,9.000,9\nnone,10,4.000,4\ncommand,10,3.000,3\n";
+        fs::write(folder.path().join("command-logging-9.csv"), table).expect("written");
+        let written = with_rows(&readme, folder.path()).expect("rows");
+        assert!(written.contains("of its rate without a log | 0.75 x |\n"), "{written}");
         assert!(with_rows("# Head\n", folder.path()).is_err());
     }
 
