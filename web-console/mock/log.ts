@@ -64,9 +64,24 @@ export function logPage(query: URLSearchParams): LogPage {
     const record = recordAt(position);
     if (kind !== null && record.kind !== kind) continue;
     if (partition !== null && !touches(record, Number(partition))) continue;
+    if (!isWanted(record, query)) continue;
     records.push(record);
   }
   return { records, next: position < 0 ? null : lsnOf(position + 1), oldest: lsnOf(0), end: lsnOf(newestPosition() + 1) };
+}
+
+function isWanted(record: LogRecord, query: URLSearchParams): boolean {
+  const [procedure, key] = [query.get('procedure'), query.get('key')];
+  const [since, until] = [query.get('since'), query.get('until')];
+  const time = Date.parse(record.time ?? '');
+  const args = Object.entries(record.args ?? {}).map(([name, value]) => `${name}:${value}`);
+  return (
+    (procedure === null || record.procedure === procedure) &&
+    (key === null || record.idempotency_key === key) &&
+    (since === null || time >= Date.parse(since)) &&
+    (until === null || time < Date.parse(until)) &&
+    query.getAll('argument').every((argument) => args.includes(argument))
+  );
 }
 
 export function outputLines(): ProcedureLogLine[] {

@@ -65,8 +65,10 @@ export function parseRoute(hash: string): Route {
             kind: params.get('kind'),
             partition: params.get('partition'),
             procedure: params.get('procedure'),
-            argument: params.get('argument'),
+            argument: params.getAll('argument'),
             key: params.get('key'),
+            since: params.get('since'),
+            until: params.get('until'),
             from: params.get('from'),
           }
         : { page: 'record', lsn: name };
@@ -115,6 +117,8 @@ export function hrefOf(route: Route): string {
         procedure: route.procedure,
         argument: route.argument,
         key: route.key,
+        since: route.since,
+        until: route.until,
         from: route.from,
       })}`;
     case 'record':
@@ -140,8 +144,10 @@ export const logRoute: Route = {
   kind: null,
   partition: null,
   procedure: null,
-  argument: null,
+  argument: [],
   key: null,
+  since: null,
+  until: null,
   from: null,
 };
 

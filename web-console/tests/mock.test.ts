@@ -88,6 +88,32 @@ describe.skipIf(path === null)('the console', () => {
       await page.getByRole('heading', { name: /^Records before/ }).waitFor();
     }));
 
+  test('searches the log by several arguments and by time', () =>
+    at('ready', '/log', async (page) => {
+      const records = page.getByRole('region', { name: 'Records', exact: true }).getByRole('row');
+      const apply = () => page.getByRole('button', { name: 'Apply' }).click();
+      await page.getByLabel('Argument', { exact: true }).fill('contestant_number:3');
+      await apply();
+      await page.getByLabel('and', { exact: true }).first().fill('max_votes_per_phone:3');
+      await apply();
+      await page.getByText('No record matches').waitFor();
+      await page.getByLabel('and', { exact: true }).first().fill('max_votes_per_phone:2');
+      await apply();
+      await records.filter({ hasText: 'contestant_number=3' }).first().waitFor();
+      const found = (await records.allInnerTexts()).slice(1);
+      expect(found.filter((text) => !text.includes('contestant_number=3'))).toEqual([]);
+      expect(page.url()).toContain('argument=contestant_number%3A3&argument=max_votes_per_phone%3A2');
+      await page.getByLabel('Until').fill('2020-01-01T00:00:00Z');
+      await apply();
+      await page.getByText('No record matches').waitFor();
+      await page.getByLabel('Until').fill('');
+      await page.getByLabel('Since').fill('2020-01-01T00:00:00Z');
+      await apply();
+      await records.filter({ hasText: 'contestant_number=3' }).first().waitFor();
+      expect(page.url()).toContain('since=2020-01-01T00%3A00%3A00Z');
+      expect(page.url()).not.toContain('until=');
+    }));
+
   test('asks for a token, tells a wrong one, and goes on with the right one', () =>
     at('locked', '/', async (page) => {
       await page.getByText('This server needs a token').waitFor();

@@ -151,7 +151,7 @@ describe.skipIf(path === null)('the console on a real server', () => {
       [refused(422)],
     ));
 
-  test('shows the calls in the log, and filters it by kind', () =>
+  test('shows the calls in the log, and filters it by kind and by several arguments', () =>
     at(primary, '/log', async (page) => {
       const records = page.getByRole('region', { name: 'Records' });
       await records.getByRole('row').filter({ hasText: 'bank.transfer' }).filter({ hasText: 'amount=30' }).waitFor();
@@ -161,6 +161,15 @@ describe.skipIf(path === null)('the console on a real server', () => {
       await records.getByText('bank.open').first().waitFor({ state: 'detached' });
       await records.getByText('bank version 1').waitFor();
       expect(page.url()).toContain('kind=deploy');
+      await page.getByLabel('Kind').selectOption({ label: 'all' });
+      await records.getByText('bank.open').first().waitFor();
+      await page.getByLabel('Argument', { exact: true }).fill('amount:30');
+      await page.getByRole('button', { name: 'Apply' }).click();
+      await records.getByText('bank.open').first().waitFor({ state: 'detached' });
+      await page.getByLabel('and', { exact: true }).fill('from:1');
+      await page.getByRole('button', { name: 'Apply' }).click();
+      await records.getByRole('row').filter({ hasText: 'from=1' }).filter({ hasText: 'amount=30' }).first().waitFor();
+      expect(page.url()).toContain('argument=amount%3A30&argument=from%3A1');
     }));
 
   test('shows rows, narrows them by several conditions and writes them to a file', () =>

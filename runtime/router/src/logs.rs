@@ -139,6 +139,8 @@ impl Router {
         let mut reader = log.reader(from)?;
         for _ in 0..LOOKED_AT_MAX {
             let Some(record) = reader.next_record()? else {
+                // The log may have grown since the page began: it is durable up to here.
+                page.end = page.end.max(reader.position());
                 page.next = Some(reader.position());
                 return Ok(self.with_keys(page));
             };

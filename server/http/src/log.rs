@@ -139,12 +139,11 @@ pub async fn list_log(
         matching: None,
     };
     let newest = query.newest;
-    let (page, unsearched) = state
+    let (page, gaps) = state
         .blocking(Operation::ReadLog, move |parts| {
-            let (matching, unsearched) = wanted.matching(&parts.router, newest, query.from.is_some())?;
+            let (matching, gaps) = wanted.matching(&parts.router, &query)?;
             let page = parts.router.log_records(LogSearch { matching, ..query })?;
-            let count = unsearched.lock().expect("held for a count").count;
-            Ok::<_, Refusal>((page, count))
+            Ok::<_, Refusal>((page, gaps))
         })
         .await??;
     let mut next = page.next.map(|lsn| U64(lsn.0));
@@ -162,6 +161,8 @@ pub async fn list_log(
         records.push(record);
     }
     let (oldest, end) = (U64(page.oldest.0), U64(page.end.0));
+    let next_lsn = next.map(|next| Lsn(next.0));
+    let unsearched = gaps.lock().expect("held for a count").count(newest, next_lsn, page.end);
     Ok(Json(LogPage {
         records,
         next,

@@ -1,14 +1,16 @@
 //! Conditions of a log search on decoded records: keys of rows, arguments of calls, times.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},
 };
 
 use reprise_abi::RowLayout;
-use reprise_base::TxnId;
+use reprise_base::{Lsn, TxnId};
 use reprise_codec::{count_prefix, encode_prefix, parse_timestamp, row_json, write_arguments};
-use reprise_router::{ChangedRow, LogBody, LogEntry, LogMatch, LogProcedure, NumberedRow, Router, RowsError};
+use reprise_router::{
+    ChangedRow, LogBody, LogEntry, LogMatch, LogProcedure, LogReadError, LogSearch, NumberedRow, Router, RowsError,
+};
 use serde_json::Value;
 
 use crate::{log_record::key_json, refusal::Refusal};
@@ -47,15 +49,18 @@ impl LogFilter {
         })
     }
 
-    /// Returns the condition on decoded records, and the counts of records that it can't decide about. `pages_on`: the page continues
-    /// another one.
+    /// Returns the condition on decoded records, and the transactions that it can't decide about.
     pub fn matching(
         self,
         router: &Router,
-        newest: bool,
-        pages_on: bool,
-    ) -> Result<(Option<LogMatch>, Arc<Mutex<SearchGaps>>), RowsError> {
-        let unsearched = Arc::new(Mutex::new(SearchGaps::new(self.blind(), newest, pages_on)));
+        query: &LogSearch,
+    ) -> Result<(Option<LogMatch>, Arc<Mutex<SearchGaps>>), Refusal> {
+        let blind = self.blind();
+        let neighbour = match (blind, query.from) {
+            (Some(_), Some(from)) => neighbour(router, from, query.newest)?,
+            _ => None,
+        };
+        let gaps = Arc::new(Mutex::new(SearchGaps::new(blind, neighbour)));
         let Self {
             key,
             arguments,
@@ -63,10 +68,10 @@ impl LogFilter {
             until_us,
         } = self;
         if key.is_none() && arguments.is_empty() && since_us.is_none() && until_us.is_none() {
-            return Ok((None, unsearched));
+            return Ok((None, gaps));
         }
         let key = key.map(|key| KeyMatch::new(router, key)).transpose()?;
-        let passed = unsearched.clone();
+        let passed = gaps.clone();
         let matches = move |entry: &LogEntry| {
             let is_after = since_us.is_none_or(|since| entry.time_us.is_some_and(|time| time >= since));
             let is_before = until_us.is_none_or(|until| entry.time_us.is_some_and(|time| time < until));
@@ -78,7 +83,7 @@ impl LogFilter {
             passed.lock().expect("held for a count").pass(entry, is_wanted);
             is_wanted
         };
-        Ok((Some(LogMatch(Arc::new(matches))), unsearched))
+        Ok((Some(LogMatch(Arc::new(matches))), gaps))
     }
 
     /// Records of which form the search can tell nothing about.
@@ -116,54 +121,72 @@ fn form_of(entry: &LogEntry) -> Option<WorkForm> {
     }
 }
 
-/// Counts transactions that a search can't decide about. A search for a row's key can't decide about calls alone, and a search for an
-/// argument can't decide about rows alone. A log of both forms has rows behind their call, so each has the other as its neighbour.
+/// Returns the transaction of the record next to a page, at or before `from`. Its other record may be the first or the last of the page.
+fn neighbour(router: &Router, from: Lsn, newest: bool) -> Result<Option<TxnId>, LogReadError> {
+    let beside = match newest {
+        true => Some(from.0),
+        false => from.0.checked_sub(1),
+    };
+    match beside.map(|lsn| router.log_record(Lsn(lsn))).transpose() {
+        Ok(entry) => Ok(entry.flatten().and_then(|entry| entry.txn_id)),
+        Err(LogReadError::Released { .. }) => Ok(None), // the page begins where the log does
+        Err(error) => Err(error),
+    }
+}
+
+/// Transactions that a search can't decide about. A search for a row's key can't decide about calls alone, and a search for an argument
+/// can't decide about rows alone. A log of both forms has both records of a transaction side by side in one block, the call first. The
+/// records of a block pass in the order of the log, also where the newest block passes first.
 pub struct SearchGaps {
     /// Form of the records that the search can't decide about. None: it can decide about all.
     blind: Option<WorkForm>,
-    /// If a transaction has both, the record that the search can decide about comes first.
-    matched_first: bool,
-    /// The neighbour of the page's first record was on the page before.
-    is_first_of_more: bool,
-    /// The last transaction that the search decided about, or counted.
-    counted: Option<TxnId>,
-    /// One that could not, until the next record shows.
-    pending: Option<TxnId>,
-    pub count: u64,
+    /// The transaction that the search decided about last.
+    decided: Option<TxnId>,
+    /// Transactions with a record that the search found, and the one beside the page. Some records pass twice: the rest of a block whose end
+    /// filled a page of the newest.
+    matched: BTreeSet<TxnId>,
+    /// Transactions of which only such records passed, and the LSN of the last one.
+    gaps: BTreeMap<TxnId, Lsn>,
+    /// The transaction whose record passed last.
+    last: Option<TxnId>,
 }
 
 impl SearchGaps {
-    fn new(blind: Option<WorkForm>, newest: bool, pages_on: bool) -> Self {
+    fn new(blind: Option<WorkForm>, neighbour: Option<TxnId>) -> Self {
         Self {
             blind,
-            matched_first: newest == (blind == Some(WorkForm::Call)),
-            is_first_of_more: pages_on,
-            counted: None,
-            pending: None,
-            count: 0,
+            decided: None,
+            matched: neighbour.into_iter().collect(),
+            gaps: BTreeMap::new(),
+            last: None,
         }
     }
 
     fn pass(&mut self, entry: &LogEntry, is_wanted: bool) {
-        let Some(form) = form_of(entry).filter(|_| self.blind.is_some()) else {
+        let (Some(blind), Some(form), Some(txn_id)) = (self.blind, form_of(entry), entry.txn_id) else {
             return;
         };
-        let is_first_of_more = std::mem::take(&mut self.is_first_of_more);
-        if self.pending.take_if(|pending| Some(*pending) != entry.txn_id).is_some() {
-            self.count += 1;
-        }
-        if Some(form) != self.blind || is_wanted || is_first_of_more && self.matched_first {
-            self.pending = None;
-            self.counted = entry.txn_id;
-        } else if self.counted != entry.txn_id {
-            match self.matched_first {
-                true => {
-                    self.counted = entry.txn_id;
-                    self.count += 1;
-                }
-                false => self.pending = entry.txn_id,
+        self.last = Some(txn_id);
+        if is_wanted || form != blind {
+            self.decided = Some(txn_id);
+            self.gaps.remove(&txn_id);
+            if is_wanted {
+                self.matched.insert(txn_id);
             }
+        } else if self.decided != Some(txn_id) && !self.matched.contains(&txn_id) {
+            self.gaps.insert(txn_id, entry.lsn);
         }
+    }
+
+    /// Returns the number of transactions on the page that the search can't decide about. `next`: where the next page begins. `end`: the end
+    /// of the durable log. A page forwards that ends before `end` leaves out its last transaction: its other record may be on the next page.
+    pub fn count(&self, newest: bool, next: Option<Lsn>, end: Lsn) -> u64 {
+        let is_on_page = |(txn_id, lsn): &(&TxnId, &Lsn)| match (newest, next) {
+            (_, None) => true,
+            (true, Some(next)) => **lsn >= next,
+            (false, Some(next)) => **lsn < next && (next == end || self.last != Some(**txn_id)),
+        };
+        self.gaps.iter().filter(is_on_page).count() as u64
     }
 }
 

@@ -27,14 +27,16 @@ pub fn run(client: &Client, query: LogQuery, follow: bool, output: Output) -> Ve
     let page = newest_records(client, query.clone())?;
     if output == Output::Json && !follow {
         print_json(&page)?;
-        return check_whole(&page, &query);
+        return check_whole(page.unsearched, !page.records.is_empty(), &query);
     }
     page.records
         .iter()
         .rev()
         .try_for_each(|record| print_record(record, output))?;
+    let has_found = !page.records.is_empty();
+    check_whole(page.unsearched, has_found, &query)?;
     if !follow {
-        return check_whole(&page, &query);
+        return Ok(());
     }
     end_when_interrupted()?;
     let coming = LogQuery {
@@ -43,7 +45,18 @@ pub fn run(client: &Client, query: LogQuery, follow: bool, output: Output) -> Ve
         limit: Some(FOLLOWED_AT_ONCE),
         ..query
     };
-    go_on(client, coming, output)
+    let progress = FollowProgress {
+        has_found,
+        has_noted_gap: page.unsearched.is_some(),
+    };
+    go_on(client, coming, progress, output)
+}
+
+/// What a follower has printed until now.
+struct FollowProgress {
+    has_found: bool,
+    /// True once a note said that the search leaves out transactions. A note at each poll would hide the records.
+    has_noted_gap: bool,
 }
 
 /// Pages until the limit is reached: a filter that little passes may give empty ones.
@@ -63,36 +76,43 @@ fn newest_records(client: &Client, mut query: LogQuery) -> Result<LogPage, VerbF
 }
 
 /// Says what could not be searched. That is an error where nothing was found: "no record" would not be known.
-fn check_whole(page: &LogPage, query: &LogQuery) -> VerbResult {
-    let Some(count) = page.unsearched else {
+fn check_whole(unsearched: Option<U64>, has_found: bool, query: &LogQuery) -> VerbResult {
+    let Some(count) = unsearched else {
         return Ok(());
     };
     let what = match &query.key {
         Some(key) => format!(
             "the search for the row key {key} could not include {count} transactions, because the log has their calls and not their \
-             changed rows. Find a call by --procedure and --argument. A server with --log both also logs changed rows from then on"
+             changed rows. Find a call by --procedure and --argument. A server with --log both also logs changed rows from then on. \
+             --since leaves out earlier transactions"
         ),
         None => format!(
             "the search for arguments could not include {count} transactions, because the log has their changed rows and not their \
-             calls. Find a row by --key. A server with --log both also logs calls from then on"
+             calls. Find a row by --key. A server with --log both also logs calls from then on. --since leaves out earlier transactions"
         ),
     };
-    match page.records.is_empty() {
-        true => Err(anyhow::anyhow!(what).into()),
-        false => {
+    match has_found {
+        true => {
             print_note(&format!("note: {what}"));
             Ok(())
         }
+        false => Err(anyhow::anyhow!(what).into()),
     }
 }
 
-/// Records as they become durable, until the server is gone or refuses.
-fn go_on(client: &Client, mut query: LogQuery, output: Output) -> VerbResult {
+/// Prints records as they become durable, until the server is gone or refuses, or until the search can't tell whether a record is wanted
+/// and none was found. A follower that stayed silent would look like one that waits.
+fn go_on(client: &Client, mut query: LogQuery, mut progress: FollowProgress, output: Output) -> VerbResult {
     loop {
         let page = client.log(&query).map_err(failure)?;
         page.records
             .iter()
             .try_for_each(|record| print_record(record, output))?;
+        progress.has_found |= !page.records.is_empty();
+        if !progress.has_noted_gap {
+            check_whole(page.unsearched, progress.has_found, &query)?;
+            progress.has_noted_gap = page.unsearched.is_some();
+        }
         let next = page.next.unwrap_or(page.end).0;
         query.from = Some(next);
         if next >= page.end.0 {

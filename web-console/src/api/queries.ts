@@ -147,8 +147,11 @@ export type LogWanted = {
   kind: string | null;
   partition: string | null;
   procedure: string | null;
-  argument: string | null;
+  /** Conditions `name:value` that all must hold. */
+  argument: string[];
   key: string | null;
+  since: string | null;
+  until: string | null;
   from: string | null;
 };
 

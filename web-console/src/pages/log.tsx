@@ -8,7 +8,7 @@ import { hrefOf, logRoute, navigate, type Route } from '../route';
 import { Badge } from '../ui/badge';
 import { Command, serverUrl } from '../ui/command';
 import { Empty } from '../ui/empty';
-import { FilterForm } from '../ui/filter-form';
+import { type FilterField, FilterForm } from '../ui/filter-form';
 import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
 import { Scroll } from '../ui/scroll';
@@ -21,10 +21,11 @@ type LogRoute = Extract<Route, { page: 'log' }>;
 
 export function LogPage({ route }: { route: LogRoute }) {
   const [following, setFollowing] = useState(true);
-  const { kind, partition, procedure, argument, key, from } = route;
+  const { page: _, ...wanted } = route;
+  const { from, ...conditions } = wanted;
   // Older records don't change: only the newest are followed.
   const live = following && from === null;
-  const log = useQuery(logQuery({ kind, partition, procedure, argument, key, from }, live));
+  const log = useQuery(logQuery(wanted, live));
   const node = useQuery(replicationQuery).data;
   const older = log.data?.next ?? null;
   return (
@@ -46,30 +47,20 @@ export function LogPage({ route }: { route: LogRoute }) {
         title={from === null ? 'Newest records' : `Records before ${formatCount(from)}`}
         side={from === null && <FollowBadge following={following} />}
       >
-        <FilterForm
-          key={`${procedure} ${argument} ${key}`}
-          label="Records to show"
-          fields={[
-            { name: 'procedure', label: 'Procedure', placeholder: 'name' },
-            { name: 'argument', label: 'Argument', placeholder: 'name:value' },
-            { name: 'key', label: 'Key', placeholder: 'row key or idempotency key' },
-          ]}
-          values={{ procedure, argument, key }}
-          onApply={(values) => navigate({ ...route, ...values, from: null })}
-        />
+        <SearchForm key={searchOf(route)} route={route} />
         <Loaded query={log}>
           {({ records, unsearched }) => (
             <>
               {unsearched && (
                 <p className="muted">
                   The search could not include {formatCount(unsearched)} transactions, because the log has their{' '}
-                  {key === null ? 'changed rows and not their calls' : 'calls and not their changed rows'}. A server
-                  with --log both logs both.
+                  {route.key === null ? 'changed rows and not their calls' : 'calls and not their changed rows'}. A
+                  server with --log both logs both.
                 </p>
               )}
               {records.length === 0 ? (
                 <NoRecords
-                  filtered={[kind, partition, procedure, argument, key].some((value) => value !== null)}
+                  filtered={Object.values(conditions).some((value) => value !== null && value.length > 0)}
                   more={older !== null}
                 />
               ) : (
@@ -122,6 +113,50 @@ function Filters({ route }: { route: LogRoute }) {
     </>
   );
 }
+
+/** What the form shows. Kind and partition are beside it: they change without losing what is typed here. */
+function searchOf({ procedure, argument, key, since, until }: LogRoute): string {
+  return JSON.stringify([procedure, argument, key, since, until]);
+}
+
+function SearchForm({ route }: { route: LogRoute }) {
+  const { procedure, argument, key, since, until } = route;
+  // A field for each argument, and one for another.
+  const conditions = [...argument, ''].map((text, position) => ({
+    name: `argument ${position}`,
+    label: position === 0 ? 'Argument' : 'and',
+    placeholder: 'name:value',
+    text,
+  }));
+  const fields: FilterField<string>[] = [
+    { name: 'procedure', label: 'Procedure', placeholder: 'name' },
+    ...conditions,
+    { name: 'key', label: 'Key', placeholder: 'row key or idempotency key' },
+    { name: 'since', label: 'Since', placeholder: timePlaceholder, title: timeTitle },
+    { name: 'until', label: 'Until', placeholder: timePlaceholder, title: timeTitle },
+  ];
+  return (
+    <FilterForm
+      label="Records to show"
+      fields={fields}
+      values={{ procedure, key, since, until, ...Object.fromEntries(conditions.map(({ name, text }) => [name, text])) }}
+      onApply={(values: Record<string, string | null>) =>
+        navigate({
+          ...route,
+          procedure: values.procedure ?? null,
+          argument: conditions.map(({ name }) => values[name] ?? '').filter((text) => text !== ''),
+          key: values.key ?? null,
+          since: values.since ?? null,
+          until: values.until ?? null,
+          from: null,
+        })
+      }
+    />
+  );
+}
+
+const timePlaceholder = '2026-11-27T12:00:00Z';
+const timeTitle = 'RFC 3339. Records at the time of Since match; those at the time of Until do not';
 
 type RecordTableProps = { records: LogRecord[]; node: Replication | undefined };
 

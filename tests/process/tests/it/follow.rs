@@ -12,6 +12,8 @@ use anyhow::{Context, Result, bail, ensure};
 use reprise_test_crash::{Launch, Server, binary};
 
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Time between two polls of a follower.
+const FOLLOW_POLL: Duration = Duration::from_millis(500);
 
 /// A verb that follows, and its lines as they come.
 struct Follower {
@@ -100,6 +102,70 @@ fn records_come_through_the_filters_until_ctrl_c_or_the_servers_end() -> Result<
     let (status, errors) = of_one.end()?;
     ensure!(
         status == Some(1) && errors.starts_with("error: "),
+        "{status:?}: {errors}"
+    );
+    Ok(())
+}
+
+/// The log has one form of each transaction, and the search is for what only the other form has.
+#[test]
+fn follower_says_what_it_cannot_search_when_the_log_has_the_other_form() -> Result<()> {
+    for (log, search, gap) in [
+        ("command", ["--key", "2"], "calls and not their changed rows"),
+        (
+            "physiological",
+            ["--argument", "account:2"],
+            "changed rows and not their calls",
+        ),
+    ] {
+        let dir = tempfile::tempdir()?;
+        let mut server = Server::start(&Launch::new(dir.path()).args(&["--log", log]))?;
+        server.wait_ready()?;
+        server.deploy("bank")?;
+        // The log has no transaction of a call yet, so the followers wait for the first ones.
+        let of_new = Follower::start(&server, &search)?;
+        let json = Follower::start(&server, &[&search[..], &["--output", "json"]].concat())?;
+        let all = Follower::start(&server, &["--procedure", "open"])?;
+        thread::sleep(2 * FOLLOW_POLL);
+        call(&server, "bank/open", r#"{"account": 1, "balance": 10}"#)?;
+        ensure!(all.next()?.contains("open"));
+        let of_old = Follower::start(&server, &search)?;
+        for follower in [of_new, json, of_old] {
+            let (status, errors) = follower.end()?;
+            ensure!(
+                status == Some(1) && errors.contains(gap) && errors.contains("--log both"),
+                "{log}: {status:?}: {errors}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// A note, and once: the follower found what it can decide about.
+#[test]
+fn follower_notes_a_gap_once_when_it_has_found_records() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let mut server = Server::start(&Launch::new(dir.path()).args(&["--log", "command"]))?;
+    server.wait_ready()?;
+    server.deploy("bank")?;
+    let (keyed, body) = ([("idempotency-key", "order-1")], br#"{"account": 1, "balance": 10}"#);
+    let answer = server.request("POST", "/v1/call/bank/open", &keyed, body)?;
+    ensure!(answer.status == 200, "{}", answer.text());
+    let follower = Follower::start(&server, &["--key", "order-1"])?;
+    ensure!(follower.next()?.contains("open"));
+    for account in 2..4 {
+        call(
+            &server,
+            "bank/open",
+            &format!(r#"{{"account": {account}, "balance": 10}}"#),
+        )?;
+        thread::sleep(2 * FOLLOW_POLL);
+    }
+    // SAFETY: a signal to our own child, which has not been waited for.
+    ensure!(unsafe { libc::kill(follower.child.id() as i32, libc::SIGINT) } == 0);
+    let (status, errors) = follower.end()?;
+    ensure!(
+        status == Some(0) && errors.matches("note: ").count() == 1,
         "{status:?}: {errors}"
     );
     Ok(())
