@@ -56,7 +56,7 @@ pub async fn next_data(body: &mut Body, wait_max: Duration) -> Result<Option<Byt
 
 pub fn timed_out(wait_max: Duration) -> Refusal {
     let detail = format!(
-        "the body came too slowly (the server waited {:.1} s for its next piece); send it faster",
+        "the body came too slowly (the server waited {:.1} s for its next part); send it faster",
         wait_max.as_secs_f64()
     );
     Refusal::new(ProblemKind::RequestTimeout, detail)

@@ -139,6 +139,10 @@ impl HeadScanner {
             let mut lines = [httparse::EMPTY_HEADER; HEADERS_MAX];
             let mut request = httparse::Request::new(&mut lines);
             match request.parse(bytes) {
+                // Hyper refuses this head. If it came in pieces, the scanner stopped following before its end.
+                Ok(httparse::Status::Complete(end)) if end > HEADER_BYTES_MAX => {
+                    return Some((InputPosition::Over, bytes.len()));
+                }
                 Ok(httparse::Status::Complete(end)) => {
                     self.count += 1;
                     return Some((self.body_of(request.headers), end));
@@ -171,6 +175,34 @@ impl HeadScanner {
                 }
             }
         }
+    }
+}
+
+/// The reading of a connection's input up to its end.
+#[derive(Debug, PartialEq, Eq)]
+pub struct HeadScan {
+    /// The bytes that hyper may read.
+    pub passed: Vec<u8>,
+    /// Number of the first request that tells its length twice, from 1; 0: none.
+    pub doubtful: u64,
+}
+
+/// Reads input that arrives in these pieces. Panics if an unfinished head takes more memory than a head may have.
+pub fn scan_heads<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> HeadScan {
+    let doubtful = Arc::new(AtomicU64::new(0));
+    let mut heads = HeadScanner::new(doubtful.clone());
+    let mut passed = Vec::new();
+    for bytes in pieces {
+        match heads.take(bytes) {
+            PassedInput::First(count) => passed.extend_from_slice(&bytes[..count]),
+            PassedInput::Instead(instead) => passed.extend_from_slice(&instead),
+        }
+        assert!(heads.unfinished.capacity() <= HEADER_BYTES_MAX + HEAD_STEP_BYTES);
+    }
+    passed.extend_from_slice(&heads.stop_following());
+    HeadScan {
+        passed,
+        doubtful: doubtful.load(Ordering::Acquire),
     }
 }
 
@@ -423,22 +455,12 @@ mod tests {
     fn doubtful(input: &str) -> u64 {
         let mut found = Vec::new();
         for piece in [1, 2, 3, 7, 40, input.len().max(1)] {
-            let doubtful = Arc::new(AtomicU64::new(0));
-            let mut heads = HeadScanner::new(doubtful.clone());
-            let mut passed = Vec::new();
-            for bytes in input.as_bytes().chunks(piece) {
-                match heads.take(bytes) {
-                    PassedInput::First(count) => passed.extend_from_slice(&bytes[..count]),
-                    PassedInput::Instead(instead) => passed.extend_from_slice(&instead),
-                }
-                assert!(heads.unfinished.len() <= HEADER_BYTES_MAX);
-            }
-            passed.extend_from_slice(&heads.stop_following());
+            let scan = scan_heads(input.as_bytes().chunks(piece));
             assert!(
-                passed == input.as_bytes(),
+                scan.passed == input.as_bytes(),
                 "hyper gets all of it, in pieces of {piece}: {input:?}"
             );
-            found.push(doubtful.load(Ordering::Acquire));
+            found.push(scan.doubtful);
         }
         assert!(found.windows(2).all(|two| two[0] == two[1]), "{input:?}: {found:?}");
         found[0]
@@ -494,6 +516,9 @@ mod tests {
             doubtful(&format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(100_000))),
             0
         );
+        // Hyper refuses a head that is too long, in whatever pieces it arrives.
+        let long = BOTH.replacen("\r\n", &format!("\r\nx: {}\r\n", "y".repeat(HEADER_BYTES_MAX)), 1);
+        assert_eq!(doubtful(&long), 0);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use reprise_abi::Parameter;
 use reprise_codec::{ArgsScratch, Format, encode_document};
 use reprise_router::{BatchBuilder, Router};
 
+pub use crate::heads::{HeadScan, scan_heads};
 use crate::{
     batch::{Chunk, LineParser},
     pipeline::request::{InputKind, recognise},

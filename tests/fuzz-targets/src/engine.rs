@@ -137,6 +137,25 @@ pub fn request(bytes: &[u8]) {
     }
 }
 
+/// The pieces in which input arrives change neither the bytes that hyper reads nor the request that is refused. Hyper reads all bytes.
+pub fn heads(bytes: &[u8]) {
+    let whole = probe::scan_heads(std::iter::once(bytes));
+    assert_eq!(whole.passed, bytes, "hyper reads other bytes");
+    for piece in [1, 2, 3, 7, 40, 1_000] {
+        let scan = probe::scan_heads(bytes.chunks(piece));
+        assert_eq!(scan, whole, "in pieces of {piece}");
+    }
+    // Pieces of unequal length: each takes its length from its own first byte.
+    let mut rest = bytes;
+    let pieces = std::iter::from_fn(|| {
+        let length = usize::from(*rest.first()?) % 61 + 1;
+        let (piece, behind) = rest.split_at(length.min(rest.len()));
+        rest = behind;
+        Some(piece)
+    });
+    assert_eq!(probe::scan_heads(pieces), whole, "in unequal pieces");
+}
+
 /// Stands for a module's code; no call is submitted.
 struct NoCode;
 

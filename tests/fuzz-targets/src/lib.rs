@@ -55,6 +55,8 @@ pub const TARGETS: &[Target] = &[
     #[cfg(feature = "engine")]
     target("request", engine::request, 20_000),
     #[cfg(feature = "engine")]
+    target("heads", engine::heads, 3_000),
+    #[cfg(feature = "engine")]
     target("manifest", engine::manifest, 5_000),
     #[cfg(feature = "engine")]
     target("module", engine::module, 150),

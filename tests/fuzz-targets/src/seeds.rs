@@ -514,10 +514,30 @@ fn requests(target: &str) -> Vec<Vec<u8>> {
             );
             vec![[&plain[..], &plain[..]].concat(), plain, keyed, token]
         }
+        "heads" => heads(),
         "manifest" => vec![manifest()],
         "module" => modules(),
         _ => Vec::new(),
     }
+}
+
+/// Requests of each way to end, in one connection: alone, behind each other, with two lengths, and longer than a head may be.
+#[cfg(feature = "engine")]
+fn heads() -> Vec<Vec<u8>> {
+    const PLAIN: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+    const SIZED: &str = "POST /v1/batch HTTP/1.1\nContent-Length: 5\n\nhello";
+    const CHUNKED: &str = "POST /v1/batch HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n5;a=b\r\nhello\r\n1F \r\n0123456789012345678901234567890\r\n0\r\nx-a: b\r\n\r\n";
+    const BOTH: &str = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n";
+    let long = |bytes: usize| format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n{BOTH}", "y".repeat(bytes));
+    let texts = [
+        PLAIN.to_owned(),
+        format!("{PLAIN}{SIZED}{CHUNKED}\r\n{BOTH}"),
+        format!("{BOTH}{PLAIN}"),
+        format!("\r\n\n{SIZED}{}", &CHUNKED[..CHUNKED.len() - 9]),
+        long(32_700),
+        long(40_000),
+    ];
+    texts.map(String::into_bytes).into()
 }
 
 #[cfg(feature = "engine")]

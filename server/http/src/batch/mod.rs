@@ -153,7 +153,7 @@ struct Conversation {
     answers: Format,
     /// None once nothing more is to be read.
     body: Option<Body>,
-    /// Runs while the client is silent.
+    /// Runs until the next call has come.
     idle: Option<Pin<Box<Sleep>>>,
     input: Input,
     /// Number of calls of a chunk if their results may be large.
@@ -214,6 +214,10 @@ impl Conversation {
             if self.cut.is_none() {
                 self.check_caller();
                 self.cut = self.input.cut(&self.state, &self.caller.principal, self.calls_max);
+                // Pieces of a call do not end the wait for it. A byte now and then would hold the batch open for ever.
+                if self.cut.is_some() {
+                    self.idle = None;
+                }
             }
             let Some(cut) = &self.cut else {
                 return false;
@@ -360,7 +364,6 @@ impl Conversation {
                 BodyPiece::Broken(timed_out(idle_max))
             }
         };
-        self.idle = None;
         if self.input.take(piece, self.state.requests()) {
             self.body = None;
         }

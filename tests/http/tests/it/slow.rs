@@ -2,7 +2,7 @@
 //! time, its memory does not grow, and it serves others meanwhile.
 
 use std::{
-    io::Write,
+    io::{Read, Write},
     net::{Shutdown, TcpStream},
     thread,
     time::{Duration, Instant},
@@ -52,6 +52,23 @@ fn dribble(stream: &mut TcpStream, bytes: &[u8]) -> Duration {
     begun.elapsed()
 }
 
+/// Writes a byte every 50 ms until the batch, whose answer has begun, has a refusal or an end; what it answered.
+fn dribble_batch(stream: &mut TcpStream) -> String {
+    let (begun, mut answer, mut part) = (Instant::now(), String::new(), [0; 4096]);
+    let pause = Some(Duration::from_millis(50));
+    stream.set_read_timeout(pause).expect("set timeout");
+    while !answer.contains("408") && stream.write_all(b" ").is_ok() {
+        assert!(begun.elapsed() < LONG, "pieces of a call hold a batch open: {answer}");
+        match stream.read(&mut part) {
+            Ok(0) => break,
+            Ok(bytes) => answer.push_str(&String::from_utf8_lossy(&part[..bytes])),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_) => break,
+        }
+    }
+    answer
+}
+
 /// Others are served: a call comes back.
 #[track_caller]
 fn check_served(server: &Server, id: i64) {
@@ -82,6 +99,13 @@ fn dribbled_heads_and_bodies_are_given_up() {
             assert!(borne < LONG, "{borne:?}");
             let answer = rest(&mut stream);
             assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+        });
+        scope.spawn(|| {
+            let mut stream = server.connect();
+            let head = b"POST /v1/batch HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n{";
+            stream.write_all(head).expect("send");
+            let answer = dribble_batch(&mut stream);
+            assert!(answer.contains("408"), "{answer}");
         });
         scope.spawn(|| {
             let mut stream = server.connect();

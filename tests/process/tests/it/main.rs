@@ -11,6 +11,7 @@ mod exhaustion;
 mod follow;
 mod installed;
 mod keys;
+mod ledger;
 mod levels;
 mod life;
 mod lifecycle;
